@@ -70,7 +70,8 @@ test-fast: peers
 # MADES on brokers alone: Artemis, killed in mid-run too, and RabbitMQ, which is installed for it where it can be.
 test-brokers:
 	@scripts/install-test-peers.sh rabbitmq
-	cargo test --workspace --test all -- --include-ignored mades_brokers::
+	@scripts/install-test-peers.sh amqp
+	cargo test --workspace --test all -- --include-ignored mades_brokers:: amqp_peers::
 
 # Workers under real Locust masters of three versions, which are installed from PyPI for it where they can be, and the web
 # page of the newest in Chromium. Some three minutes on two cores.

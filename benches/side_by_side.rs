@@ -1,6 +1,6 @@
-//! Side by side: mailrun's source and sink against a raw epoll pair and against Postfix's smtp-source and smtp-sink.
+//! Side by side: mailrun's source and sink against a raw epoll pair, and against smtp-source and go-smtp-source with smtp-sink.
 //!
-//! `cargo bench --bench side_by_side -- [--quick] [--rounds N] [--only c,r,p,s,64k,10m] [--halves]`
+//! `cargo bench --bench side_by_side -- [--quick] [--rounds N] [--only c,r,p,s,64k,10m,c1,r1,s1,c8,r8,s8] [--halves]`
 //!
 //! The rules: every contestant sends messages of exactly the same octets (a scale counts them first), the same number
 //! of them, over the same number of sessions, on loopback; contestants take turns (A B C A B C …), each with a fresh
@@ -17,7 +17,10 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Parser;
 
-use ruler::contestants::{Contestant, HALVES, LIMIT, Load, MAILRUN_PAIR, POSTFIX_PAIR, Program, postfix_program, run};
+use ruler::contestants::{
+    Contestant, GO_PAIR, HALVES, LIMIT, LIMIT_SPINNING, Load, MAILRUN_PAIR, MAILRUN_SPINNING, POSTFIX_PAIR, Program,
+    installed_program, run,
+};
 use ruler::place::place;
 use ruler::scale::size_argument;
 use ruler::shapes::{SHAPES, Shape};
@@ -32,7 +35,7 @@ struct Options {
     /// Three rounds of short runs: a look, not a measurement.
     #[arg(long)]
     quick: bool,
-    /// Only these shapes: c, r, p, s, 64k, 10m.
+    /// Only these shapes: c, r, p, s, 64k, 10m, and with 1 or 8 sessions c1, r1, s1, c8, r8, s8.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Also measure mailrun's source and sink each against the other half of the raw pair.
@@ -58,7 +61,8 @@ impl Options {
 
     fn shapes(&self) -> anyhow::Result<Vec<&'static Shape>> {
         if let Some(unknown) = self.only.iter().find(|name| SHAPES.iter().all(|shape| shape.name != **name)) {
-            bail!("no shape is called {unknown}: there are c, r, p, s, 64k, 10m");
+            let names: Vec<&str> = SHAPES.iter().map(|shape| shape.name).collect();
+            bail!("no shape is called {unknown}: there are {}", names.join(", "));
         }
         let wanted = |shape: &&Shape| self.only.is_empty() || self.only.iter().any(|name| name == shape.name);
         Ok(SHAPES.iter().filter(wanted).collect())
@@ -73,9 +77,18 @@ impl Options {
                 contestants.extend(HALVES);
             }
         }
+        if shape.leaves_processors_idle() {
+            contestants.push(LIMIT_SPINNING);
+            if !self.without_mailrun {
+                contestants.push(MAILRUN_SPINNING);
+            }
+        }
         let small = shape.message_octets == ruler::shapes::DEFAULT_OCTETS;
         if small && shape.dialogue.smtp_source_options().is_some() && postfix_is_there() {
             contestants.push(POSTFIX_PAIR);
+            if shape.leaves_processors_idle() && installed_program("go-smtp-source").is_some() {
+                contestants.push(GO_PAIR);
+            }
         }
         contestants
     }
@@ -101,6 +114,9 @@ fn compare(options: &Options) -> anyhow::Result<ExitCode> {
     println!("{}", place());
     if !postfix_is_there() {
         println!("SKIPPED: smtp-source → smtp-sink: not in PATH nor in /usr/sbin (Debian: apt-get install postfix)");
+    }
+    if installed_program("go-smtp-source").is_none() {
+        println!("SKIPPED: go-smtp-source → smtp-sink: go-smtp-source is not in PATH (make peers)");
     }
     let shapes = options.shapes()?;
     let mut weights = Weights::default();
@@ -128,7 +144,7 @@ fn measure<'a>(options: &Options, shape: &'a Shape, weights: &mut Weights) -> an
             let contestant = lane.contestant;
             let size_argument = weights.size_argument(contestant.source, shape.message_octets)?;
             let run = run(contestant, Load { shape, messages, size_argument }).context(contestant.name)?;
-            eprintln!("{} round {round}: {:<24} {:>10.0} msg/s", shape.name, contestant.name, run.rate_per_s);
+            eprintln!("{} round {round}: {:<36} {:>10.0} msg/s", shape.name, contestant.name, run.rate_per_s);
             lane.runs.push(run);
         }
     }
@@ -179,5 +195,5 @@ fn report(options: &Options, standings: &[Standing<'_>]) {
 }
 
 fn postfix_is_there() -> bool {
-    postfix_program("smtp-source").is_some() && postfix_program("smtp-sink").is_some()
+    installed_program("smtp-source").is_some() && installed_program("smtp-sink").is_some()
 }

@@ -7,6 +7,8 @@
 # which takes some minutes.
 #
 #   scripts/install-test-peers.sh             all of these
+#   scripts/install-test-peers.sh amqp        Qpid Proton's client for Python, and Azure's for Go, which is built into
+#                                             target/peers, for `make test-brokers`
 #   scripts/install-test-peers.sh browser     Chromium, and from npm what tests/browser/package-lock.json names, for
 #                                             `make test-browser`
 #   scripts/install-test-peers.sh cost        valgrind and strace, for `make bench-cost`
@@ -47,6 +49,13 @@ install_python_modules() {
         echo "installed: hdrhistogram junitparser" ||
         echo "could not install hdrhistogram and junitparser for Python. Tests that need them are skipped."
 }
+build_go_amqp_client() {
+    if [ -x target/peers/go-amqp-client ] || ! command -v go >/dev/null 2>&1; then return 0; fi
+    mkdir -p target/peers
+    peers="$PWD/target/peers"
+    why=$(cd tests/peers/go-amqp && timeout 300 go build -o "$peers/go-amqp-client" . 2>&1) && echo "installed: go-amqp-client" ||
+        echo "could not build go-amqp-client: $(echo "$why" | tail -1). The test that needs it is skipped."
+}
 case "${1:-}" in
 "")
     pairs="postfix:postfix smtp-source:postfix smtp-sink:postfix swaks:swaks perl-net-ssleay:libnet-ssleay-perl curl:curl msmtp:msmtp python3:python3
@@ -57,13 +66,17 @@ case "${1:-}" in
     install_python_modules
     install_go_program go-mades-bench github.com/vennekilde/go-mades-bench@b24380185c1b455c140a87fa399101698f3799a9
     ;;
+amqp)
+    pairs="qpid-proton:python3-qpid-proton"
+    build_go_amqp_client
+    ;;
 browser) pairs="chromium:chromium node:nodejs npm:npm" ;;
 dashboard) pairs="tmux:tmux" ;;
 packages) pairs="debootstrap:debootstrap crun:crun bwrap:bubblewrap qemu-aarch64-static:qemu-user-static objdump:binutils shellcheck:shellcheck" ;;
 cost) pairs="valgrind:valgrind strace:strace ip:iproute2 unshare:util-linux" ;;
 rabbitmq) pairs="rabbitmq-server:rabbitmq-server" ;;
 *)
-    echo "usage: $0 [browser|cost|dashboard|packages|rabbitmq]" >&2
+    echo "usage: $0 [amqp|browser|cost|dashboard|packages|rabbitmq]" >&2
     exit 2
     ;;
 esac
@@ -73,7 +86,8 @@ for pair in $pairs; do
     program=${pair%%:*}
     package=${pair##*:}
     command -v "$program" >/dev/null 2>&1 && continue
-    # Perl's modules are no programs.
+    # Modules of Perl and Python are no programs.
+    [ "$program" = qpid-proton ] && /usr/bin/python3 -c 'import proton' >/dev/null 2>&1 && continue
     [ "$program" = perl-net-ssleay ] && perl -MNet::SSLeay -e 1 >/dev/null 2>&1 && continue
     case " $missing " in
     *" $package "*) ;;

@@ -9,7 +9,7 @@ use memchr::memmem::Finder;
 use rustix::net::{SocketFlags, accept_with, listen, sockopt::set_tcp_nodelay};
 
 use super::END_OF_DATA;
-use super::sockets::{Ready, Sockets, receive, send};
+use super::sockets::{Ready, Sockets, Waiting, receive, send};
 
 const GREETING: &[u8] = b"220 localhost ESMTP\r\n";
 const EHLO: &[u8] = b"250-localhost\r\n250-PIPELINING\r\n250 8BITMIME\r\n";
@@ -21,12 +21,12 @@ const SCRATCH_OCTETS: usize = 128 * 1024;
 const BACKLOG: i32 = 4096;
 
 /// Listens on a loopback port that the kernel chooses, says which, and serves until it is killed.
-pub(super) fn run() -> anyhow::Result<()> {
+pub(super) fn run(waiting: Waiting) -> anyhow::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     listen(&listener, BACKLOG)?;
     listener.set_nonblocking(true)?;
     println!(r#"{{"event":"listening","smtp":["{}"],"http":null}}"#, listener.local_addr()?);
-    let mut sockets = Sockets::new()?;
+    let mut sockets = Sockets::new(waiting)?;
     sockets.watch(&listener)?;
     let door = usize::try_from(listener.as_raw_fd())?;
     let end_of_data = Finder::new(END_OF_DATA);

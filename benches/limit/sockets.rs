@@ -4,12 +4,21 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use eventloop::PageAlignedBuffer;
 use rustix::buffer::spare_capacity;
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 /// How many readable sockets one `epoll_wait` may report.
 const EVENTS: usize = 1024;
+
+/// What a side does while nothing is readable.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// It sleeps in the kernel.
+    Sleeps,
+    /// It asks again at once.
+    Spins,
+}
 
 /// A socket and what its session remembers.
 pub(super) struct Connection<S> {
@@ -20,12 +29,13 @@ pub(super) struct Connection<S> {
 /// Every open connection, found again by its descriptor's number.
 pub(super) struct Sockets<S> {
     epoll: OwnedFd,
+    waiting: Waiting,
     table: Vec<Option<Connection<S>>>,
 }
 
 impl<S> Sockets<S> {
-    pub(super) fn new() -> anyhow::Result<Self> {
-        Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, table: Vec::new() })
+    pub(super) fn new(waiting: Waiting) -> anyhow::Result<Self> {
+        Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, waiting, table: Vec::new() })
     }
 
     /// Watches a listener, which is nobody's session.
@@ -53,10 +63,12 @@ impl<S> Sockets<S> {
         self.table.get_mut(key)?.as_mut()
     }
 
-    /// Sleeps until something is readable and leaves the descriptors' numbers in `ready`.
+    /// Waits until something is readable and leaves the descriptors' numbers in `ready`; there may be none.
     pub(super) fn wait(&self, ready: &mut Ready) -> anyhow::Result<()> {
         ready.0.clear();
-        match epoll::wait(&self.epoll, spare_capacity(&mut ready.0), None) {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let limit = (self.waiting == Waiting::Spins).then_some(&at_once);
+        match epoll::wait(&self.epoll, spare_capacity(&mut ready.0), limit) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(errno.into()),
         }

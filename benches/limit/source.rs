@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt::set_tcp_nodelay};
 
 use super::plan::{Mode, Plan};
-use super::sockets::{Ready, Sockets, receive, send};
+use super::sockets::{Ready, Sockets, Waiting, receive, send};
 
 const EHLO: &[u8] = b"EHLO smtp.example.com\r\n";
 const MAIL: &[u8] = b"MAIL FROM:<from@example.com>\r\n";
@@ -21,9 +21,9 @@ const QUIT: &[u8] = b"QUIT\r\n";
 const SCRATCH_OCTETS: usize = 64 * 1024;
 
 /// Sends the plan's messages and prints what it did as one JSON line.
-pub(super) fn run(plan: &Plan) -> anyhow::Result<()> {
+pub(super) fn run(plan: &Plan, waiting: Waiting) -> anyhow::Result<()> {
     let mut work = Work { left: plan.messages, accepted: 0, open: 0 };
-    let mut sockets = Sockets::new()?;
+    let mut sockets = Sockets::new(waiting)?;
     let mut scratch = PageAlignedBuffer::new(SCRATCH_OCTETS);
     let mut ready = Ready::new();
     let started = Instant::now();

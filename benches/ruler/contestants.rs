@@ -1,4 +1,5 @@
-//! Who is compared: the raw pair, mailrun, Postfix's test programs, and mailrun's halves against the raw pair's.
+//! Who is compared: the raw pair, mailrun, Postfix's test programs, go-smtp-source, and mailrun's halves against the raw pair's.
+//! With few sessions the raw pair and mailrun take part twice: asleep between events, and looking for them.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -7,6 +8,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+
+use crate::limit::Waiting;
 
 use super::party::Party;
 use super::processor::processor_time;
@@ -18,11 +21,12 @@ const RUN_LIMIT: Duration = Duration::from_secs(180);
 const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
 
 /// A program that offers or takes mail.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Program {
     Limit,
     Mailrun,
     Postfix,
+    GoSmtpSource,
 }
 
 /// A source and the sink that it is measured with.
@@ -31,19 +35,31 @@ pub(crate) struct Contestant {
     pub(crate) name: &'static str,
     pub(crate) source: Program,
     pub(crate) sink: Program,
+    /// What both ends do between events; where it is said to spin, mailrun looks for them for a while.
+    pub(crate) waiting: Waiting,
 }
 
-pub(crate) const LIMIT: Contestant =
-    Contestant { name: "limit → limit", source: Program::Limit, sink: Program::Limit };
-pub(crate) const MAILRUN_PAIR: Contestant =
-    Contestant { name: "mailrun → mailrun", source: Program::Mailrun, sink: Program::Mailrun };
-pub(crate) const POSTFIX_PAIR: Contestant =
-    Contestant { name: "smtp-source → smtp-sink", source: Program::Postfix, sink: Program::Postfix };
+/// mailrun's option for it: longer than a round trip with both ends awake.
+const BUSY_POLL: &str = "--busy-poll=50us";
+
+pub(crate) const LIMIT: Contestant = asleep("limit → limit", Program::Limit, Program::Limit);
+pub(crate) const MAILRUN_PAIR: Contestant = asleep("mailrun → mailrun", Program::Mailrun, Program::Mailrun);
+pub(crate) const POSTFIX_PAIR: Contestant = asleep("smtp-source → smtp-sink", Program::Postfix, Program::Postfix);
+pub(crate) const GO_PAIR: Contestant = asleep("go-smtp-source → smtp-sink", Program::GoSmtpSource, Program::Postfix);
+/// With few sessions: the machine's speed rather than that of waking it.
+pub(crate) const LIMIT_SPINNING: Contestant =
+    Contestant { name: "limit → limit, spinning", waiting: Waiting::Spins, ..LIMIT };
+pub(crate) const MAILRUN_SPINNING: Contestant =
+    Contestant { name: "mailrun → mailrun, --busy-poll 50us", waiting: Waiting::Spins, ..MAILRUN_PAIR };
 /// They tell which half is slow when the pair is.
 pub(crate) const HALVES: [Contestant; 2] = [
-    Contestant { name: "mailrun → limit", source: Program::Mailrun, sink: Program::Limit },
-    Contestant { name: "limit → mailrun", source: Program::Limit, sink: Program::Mailrun },
+    asleep("mailrun → limit", Program::Mailrun, Program::Limit),
+    asleep("limit → mailrun", Program::Limit, Program::Mailrun),
 ];
+
+const fn asleep(name: &'static str, source: Program, sink: Program) -> Contestant {
+    Contestant { name, source, sink, waiting: Waiting::Sleeps }
+}
 
 /// How much is sent, and how it is weighed for this program.
 #[derive(Clone, Copy)]
@@ -65,9 +81,10 @@ pub(crate) struct Run {
 
 /// A fresh sink, a fresh source, and the time between the source's start and its end.
 pub(crate) fn run(contestant: Contestant, load: Load<'_>) -> anyhow::Result<Run> {
-    let (sink, address) = start_sink(contestant.sink)?;
+    let (sink, address) = start_sink(contestant)?;
     let record = tempfile::NamedTempFile::new()?;
-    let command = source_command(contestant.source, load, address, record.path())?;
+    let mut command = source_command(contestant.source, load, address, record.path())?;
+    command.args(contestant.waiting.words(contestant.source));
     let started = Instant::now();
     let source = Party::start(command)?;
     ensure!(source.ends_within(RUN_LIMIT)?, "the source did not end within {} s", RUN_LIMIT.as_secs());
@@ -84,26 +101,38 @@ pub(crate) fn run(contestant: Contestant, load: Load<'_>) -> anyhow::Result<Run>
     })
 }
 
-fn start_sink(program: Program) -> anyhow::Result<(Party, SocketAddr)> {
-    match program {
+impl Waiting {
+    /// The words for it behind the program's other words.
+    fn words(self, program: Program) -> &'static [&'static str] {
+        match (self, program) {
+            (Self::Spins, Program::Limit) => &["--spin"],
+            (Self::Spins, Program::Mailrun) => &[BUSY_POLL],
+            _ => &[],
+        }
+    }
+}
+
+fn start_sink(contestant: Contestant) -> anyhow::Result<(Party, SocketAddr)> {
+    let waiting = contestant.waiting.words(contestant.sink);
+    match contestant.sink {
         Program::Limit => {
             let mut command = Command::new(std::env::current_exe()?);
-            command.arg("limit-sink");
+            command.arg("limit-sink").args(waiting);
             Party::start_listening(command)
         }
         Program::Mailrun => {
             let mut command = Command::new(MAILRUN);
-            command.args(["sink", "--listen", "127.0.0.1:0", "--live", "json", "--workers", "1"]);
+            command.args(["sink", "--listen", "127.0.0.1:0", "--live", "json", "--workers", "1"]).args(waiting);
             Party::start_listening(command)
         }
-        Program::Postfix => start_smtp_sink(),
+        Program::Postfix | Program::GoSmtpSource => start_smtp_sink(),
     }
 }
 
 /// smtp-sink cannot say which port it was given, so it is given one that was free a moment ago.
 fn start_smtp_sink() -> anyhow::Result<(Party, SocketAddr)> {
     let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
-    let mut command = Command::new(postfix_program("smtp-sink").context("smtp-sink is not installed")?);
+    let mut command = Command::new(installed_program("smtp-sink").context("smtp-sink is not installed")?);
     if rustix::process::geteuid().is_root() {
         command.args(["-u", "nobody"]);
     }
@@ -146,8 +175,10 @@ pub(crate) fn source_command(
             command.args(shape.dialogue.mailrun_options());
             command
         }
-        Program::Postfix => {
-            let mut command = Command::new(postfix_program("smtp-source").context("smtp-source is not installed")?);
+        Program::Postfix | Program::GoSmtpSource => {
+            let name = if program == Program::Postfix { "smtp-source" } else { "go-smtp-source" };
+            let path = installed_program(name).with_context(|| format!("{name} is not installed"))?;
+            let mut command = Command::new(path);
             command.args(["-m", &messages, "-s", &sessions, "-l", &size]);
             command.args(["-f", "from@example.com", "-t", "to@example.com"]);
             command.args(shape.dialogue.smtp_source_options().context("smtp-source does not pipeline")?);
@@ -160,7 +191,7 @@ pub(crate) fn source_command(
 /// The source's own opinion of its rate; that it sent everything is checked on the way.
 fn reported_rate(program: Program, load: Load<'_>, said: &str, record: &Path) -> anyhow::Result<Option<f64>> {
     let (accepted, rate) = match program {
-        Program::Postfix => return Ok(None),
+        Program::Postfix | Program::GoSmtpSource => return Ok(None),
         Program::Limit => {
             let report: serde_json::Value = serde_json::from_str(said).context("the raw source's report")?;
             (report["messages"].as_u64(), report["rate_per_s"].as_f64())
@@ -177,8 +208,8 @@ fn reported_rate(program: Program, load: Load<'_>, said: &str, record: &Path) ->
     Ok(rate)
 }
 
-/// Finds one of Postfix's test programs in PATH, or where Debian puts it, which a plain user's PATH leaves out.
-pub(crate) fn postfix_program(name: &str) -> Option<PathBuf> {
+/// Finds one of the older test programs in PATH, or where Debian puts it, which a plain user's PATH leaves out.
+pub(crate) fn installed_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(["/usr/sbin".into(), "/usr/local/sbin".into()])

@@ -18,16 +18,17 @@ const SMTP_SOURCE_HEADER_OCTETS: u64 = 130;
 
 /// The size argument that makes `program` send messages of exactly `octets`.
 pub(crate) fn size_argument(program: Program, octets: u64) -> anyhow::Result<u64> {
-    let guess = if program == Program::Postfix { octets - SMTP_SOURCE_HEADER_OCTETS } else { octets };
+    let counts_body = matches!(program, Program::Postfix | Program::GoSmtpSource);
+    let guess = if counts_body { octets - SMTP_SOURCE_HEADER_OCTETS } else { octets };
     let weight = weigh(program, guess)?;
-    if program != Program::Postfix {
+    if !counts_body {
         ensure!(weight == octets, "asked for messages of {octets} octets, it sent {weight}: the comparison is unfair");
         return Ok(guess);
     }
     let argument = (guess + octets).saturating_sub(weight);
     let weight = weigh(program, argument)?;
-    // Its header holds its process number, which a new process may write with another digit.
-    ensure!(weight.abs_diff(octets) <= 2, "smtp-source cannot be made to send {octets} octets: it sent {weight}");
+    // Its header holds its process number, which a new process may write with another digit, and lines have two ends.
+    ensure!(weight.abs_diff(octets) <= 2, "{program:?} cannot be made to send {octets} octets: it sent {weight}");
     Ok(argument)
 }
 

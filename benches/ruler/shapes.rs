@@ -12,6 +12,13 @@ pub(crate) struct Shape {
     pub(crate) targets: &'static [Target],
 }
 
+impl Shape {
+    /// Reports whether a processor may have nothing to do between two events.
+    pub(crate) fn leaves_processors_idle(&self) -> bool {
+        self.sessions <= 8 && self.message_octets == DEFAULT_OCTETS
+    }
+}
+
 /// How a session spends its round trips.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialogue {
@@ -64,6 +71,8 @@ pub(crate) struct Target {
 pub(crate) enum Measure {
     /// As a share of the raw pair's rate.
     OfLimit,
+    /// With busy polling, as a share of the rate of the raw pair that never sleeps.
+    OfSpinningLimit,
     /// As a multiple of smtp-source → smtp-sink's rate.
     OfSmtpSource,
     GigabytesPerSecond,
@@ -72,7 +81,7 @@ pub(crate) enum Measure {
 pub(crate) const DEFAULT_OCTETS: u64 = 400;
 
 /// Issue 2, "Speed and memory".
-pub(crate) const SHAPES: [Shape; 6] = [
+pub(crate) const SHAPES: [Shape; 12] = [
     Shape {
         name: "c",
         title: "a connection each",
@@ -115,13 +124,34 @@ pub(crate) const SHAPES: [Shape; 6] = [
     },
     Shape {
         name: "10m",
-        title: "10 MB, 1 session",
+        title: "10 MB",
         dialogue: Dialogue::Reuse,
         sessions: 1,
         message_octets: 10 * 1024 * 1024,
         targets: &[Target { measure: Measure::GigabytesPerSecond, least: 2.0, goal: Some(3.0) }],
     },
+    few("c1", "a connection each", Dialogue::ConnectionEach, 1, &[]),
+    few("r1", "reuse, lock step", Dialogue::Reuse, 1, &[of_spinning_limit(0.90)]),
+    few("s1", "stream, one write", Dialogue::Stream, 1, &[of_spinning_limit(0.90)]),
+    few("c8", "a connection each", Dialogue::ConnectionEach, 8, &[]),
+    few("r8", "reuse, lock step", Dialogue::Reuse, 8, &[]),
+    few("s8", "stream, one write", Dialogue::Stream, 8, &[]),
 ];
+
+/// Small messages over so few sessions that processors fall asleep between them.
+const fn few(
+    name: &'static str,
+    title: &'static str,
+    dialogue: Dialogue,
+    sessions: u32,
+    targets: &'static [Target],
+) -> Shape {
+    Shape { name, title, dialogue, sessions, message_octets: DEFAULT_OCTETS, targets }
+}
+
+const fn of_spinning_limit(least: f64) -> Target {
+    Target { measure: Measure::OfSpinningLimit, least, goal: None }
+}
 
 const fn of_limit(least: f64, goal: f64) -> Target {
     Target { measure: Measure::OfLimit, least, goal: Some(goal) }

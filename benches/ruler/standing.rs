@@ -2,7 +2,7 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::contestants::{Contestant, LIMIT, MAILRUN_PAIR, POSTFIX_PAIR, Run};
+use super::contestants::{Contestant, LIMIT, LIMIT_SPINNING, MAILRUN_PAIR, MAILRUN_SPINNING, POSTFIX_PAIR, Run};
 use super::shapes::{Measure, Shape, Target};
 use super::spread::Spread;
 
@@ -42,9 +42,10 @@ impl Standing<'_> {
     }
 
     fn measured(&self, target: &Target) -> Option<Spread> {
-        let lane = self.lane(MAILRUN_PAIR)?;
+        let lane = self.lane(target.measure.contestant())?;
         match target.measure {
             Measure::OfLimit => self.ratio(lane, LIMIT),
+            Measure::OfSpinningLimit => self.ratio(lane, LIMIT_SPINNING),
             Measure::OfSmtpSource => self.ratio(lane, POSTFIX_PAIR),
             Measure::GigabytesPerSecond => {
                 let octets = self.shape.message_octets as f64;
@@ -55,6 +56,16 @@ impl Standing<'_> {
 
     pub(crate) fn outcomes(&self) -> impl Iterator<Item = Outcome> {
         self.shape.targets.iter().map(|target| outcome(target, self.measured(target)))
+    }
+}
+
+impl Measure {
+    /// The contestant that is judged by it.
+    fn contestant(self) -> Contestant {
+        match self {
+            Self::OfLimit | Self::OfSmtpSource | Self::GigabytesPerSecond => MAILRUN_PAIR,
+            Self::OfSpinningLimit => MAILRUN_SPINNING,
+        }
     }
 }
 
@@ -89,8 +100,12 @@ pub(crate) fn table(standings: &[Standing<'_>]) -> Table {
     }
     for standing in standings {
         for (at, lane) in standing.lanes.iter().enumerate() {
-            let shape =
-                if at == 0 { format!("{}: {}", standing.shape.name, standing.shape.title) } else { String::new() };
+            let shape = if at == 0 {
+                let Shape { name, title, sessions, .. } = standing.shape;
+                format!("{name}: {title}, {sessions} session{}", if *sessions == 1 { "" } else { "s" })
+            } else {
+                String::new()
+            };
             table.add_row([shape].into_iter().chain(row(standing, lane)));
         }
     }
@@ -102,8 +117,7 @@ fn row(standing: &Standing<'_>, lane: &Lane) -> Vec<String> {
     let median = |value: fn(&Run) -> f64| Spread::of(lane.runs.iter().map(value)).map_or(f64::NAN, |s| s.median);
     let rate = Spread::of(lane.runs.iter().map(|run| run.rate_per_s));
     let reported = Spread::of(lane.runs.iter().filter_map(|run| run.reported_rate_per_s));
-    let (targets, verdicts) =
-        if lane.contestant == MAILRUN_PAIR { judged(standing) } else { (String::new(), String::new()) };
+    let (targets, verdicts) = judged(standing, lane.contestant);
     vec![
         lane.contestant.name.to_owned(),
         rate.map_or_else(String::new, |rate| with_octets(standing.shape, rate.median)),
@@ -117,13 +131,14 @@ fn row(standing: &Standing<'_>, lane: &Lane) -> Vec<String> {
     ]
 }
 
-fn judged(standing: &Standing<'_>) -> (String, String) {
+fn judged(standing: &Standing<'_>, contestant: Contestant) -> (String, String) {
     let mut targets = Vec::new();
     let mut verdicts = Vec::new();
-    for target in standing.shape.targets {
+    for target in standing.shape.targets.iter().filter(|target| target.measure.contestant() == contestant) {
         let least = target.least;
         targets.push(match target.measure {
             Measure::OfLimit => format!("≥ {least:.2} of limit"),
+            Measure::OfSpinningLimit => format!("≥ {least:.2} of the limit that spins"),
             Measure::OfSmtpSource => format!("≥ {least:.1} × smtp-source"),
             Measure::GigabytesPerSecond => format!("≥ {least:.1} GB/s"),
         });

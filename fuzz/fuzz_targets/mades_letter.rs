@@ -1,6 +1,5 @@
 //! Any octets as a message that the stand-in takes out of an outbox, whole and in pieces: it writes the same about it, no more than a bound, and the client side can decode all of it.
 #![no_main]
-use fe2o3_amqp_types::messaging::message::__private::Deserializable;
 use libfuzzer_sys::fuzz_target;
 use mades::Bytes;
 use mades::api::{DecodedMessage, InboxMessage, Reply, SendEvent};
@@ -36,7 +35,7 @@ fuzz_target!(|data: &[u8]| {
     }
     for message in &whole {
         assert!(message.len() <= octets.len() + HEAD_BYTES);
-        if let Ok(Deserializable(message)) = serde_amqp::from_slice::<Deserializable<DecodedMessage>>(message) {
+        if let Ok(message) = DecodedMessage::decode(&message.clone().into()) {
             let _ = (InboxMessage::read(&message), SendEvent::read(&message), Reply::read(&message));
         }
     }

@@ -1,11 +1,18 @@
 //! Any octets as a message of the Business Application API: whatever can be decoded is read as everything that it might be, and its ids are the same each way.
 #![no_main]
-use fe2o3_amqp_types::messaging::message::__private::Deserializable;
 use libfuzzer_sys::fuzz_target;
 use mades::api::{DecodedMessage, InboxMessage, Reply, SendEvent, Submission, content, inbox};
+use mades::embedded::EncodedMessage;
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(Deserializable(message)) = serde_amqp::from_slice::<Deserializable<DecodedMessage>>(data) else { return };
+    let pieces = |length| {
+        let mut message = EncodedMessage::default();
+        data.chunks(length).for_each(|piece| message.push(piece.to_vec().into()));
+        DecodedMessage::decode(&message).ok()
+    };
+    let message = pieces(data.len().max(1));
+    assert_eq!(pieces(7), message, "the same however it is cut");
+    let Some(message) = message else { return };
     let arrived = InboxMessage::read(&message);
     assert_eq!(arrived.identity(), inbox::identity(&message));
     let event = SendEvent::read(&message);

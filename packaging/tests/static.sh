@@ -22,6 +22,22 @@ chroot "$root" /mailrun source 127.0.0.1:2525 --messages 10 >"$WORK/empty.source
 wait "$sink" || fail "the sink: $(cat "$WORK/empty.sink")"
 ok "source and sink run in a root where only the program is"
 
+# The clock is read for every message. A program that does not find the kernel's page for it makes a system call each time.
+if command -v strace >/dev/null; then
+  "$root/mailrun" sink --listen 127.0.0.1:2527 >"$WORK/clock.sink" 2>&1 &
+  sink=$!
+  await "the sink beside strace" listens 2527
+  strace -f -e trace=clock_gettime -o "$WORK/clock.calls" "$root/mailrun" source 127.0.0.1:2527 --messages 200 --reuse >"$WORK/clock.source" 2>&1 ||
+    fail "$(cat "$WORK/clock.source")"
+  kill "$sink"
+  wait "$sink" || true
+  calls=$(grep -c clock_gettime "$WORK/clock.calls" || true)
+  [ "$calls" -lt 200 ] || fail "it made $calls system calls to read the clock for 200 messages"
+  ok "it reads the clock without a system call"
+else
+  echo "not tested: how the static binary reads the clock; strace is not here"
+fi
+
 # A name server that knows one name: it answers every question with 127.0.0.1, or with nothing for IPv6.
 cat >"$WORK/name_server.py" <<'PYTHON'
 import socket

@@ -1,6 +1,7 @@
 //! `mailrun bench`: what was typed, to what it means.
 use super::Strictness;
 use super::connection::ConnectionArgs;
+use super::cpus::PlacementArgs;
 use super::relays::{self, BenchRelayArgs};
 use super::results::ReportArgs;
 use super::scenarios::{self, ScenarioCommand};
@@ -54,6 +55,8 @@ pub(super) struct BenchArgs {
     load: LoadArgs,
     #[command(flatten)]
     shard: ShardArgs,
+    #[command(flatten)]
+    placement: PlacementArgs,
     #[command(flatten)]
     approach: ConnectionArgs,
     #[command(flatten)]
@@ -150,6 +153,7 @@ impl BenchArgs {
             relay,
             load,
             shard: ShardArgs::default(),
+            placement: PlacementArgs::default(),
             approach,
             faults: SinkFaultArgs::default(),
             report: ReportArgs::default(),
@@ -195,6 +199,8 @@ impl BenchArgs {
         if let Some(fault) = self.faults.arguments().first().filter(|_| !has_own_sink) {
             bail!("{fault} applies to the bench's own sink; give it to the sink that you start");
         }
+        let has_own_relay = self.server.is_none() && self.relay.named_contestant() != Some(Contestant::None);
+        self.placement.check(has_own_sink, has_own_relay)?;
         if self.shard.is_part() {
             self.check_shard()?;
         } else if self.sink.len() > 1 {
@@ -271,12 +277,13 @@ impl BenchArgs {
             name: self.label,
             out: self.out,
             run: self.run_id.or_else(|| part.as_ref().map(shard::run_id)),
-            target,
             workload,
             source_options,
             sink_options,
             syscall_counting: SyscallCounting::Off,
             server_cores: None,
+            placement: self.placement.placement(&target, self.load.session.workers()),
+            target,
             trusted: match approach.needs_trust() {
                 true if is_direct => TrustedCertificate::OwnSink,
                 true if has_own_relay => TrustedCertificate::OwnRelay,

@@ -125,7 +125,8 @@ impl CapacityMadesArgs {
     /// Refuses what would have no effect.
     fn check(&self) -> Result<()> {
         self.load.check_search()?;
-        check_stages(self.mode, &self.goals)?;
+        self.load.check_acknowledge(self.mode)?;
+        check_stages(self.load.path(self.mode), &self.goals)?;
         self.queues.check_effects(self.mode.name(), self.mode.queues())?;
         let of_stand_in = [self.stand_in.given().as_slice(), &self.way.given(), &self.faults.given()].concat();
         if self.brokers.is_named() {

@@ -10,7 +10,10 @@ use journey::record::{Arrival, Mades, MadesStage, Workload};
 use journey::threshold::{MetricSource, RunProtocol, Threshold};
 use journey::{RunId, Stage};
 use load::source::{Distribution, OfferedRate, RateStage};
-use mades::bench::{Leftovers, MadesMode, MadesOptions, MadesPreflight, PayloadKind};
+use mades::bench::{
+    AcknowledgementMode, AcknowledgementOptions, Leftovers, MAX_ACCELERATION, MadesMode, MadesOptions, MadesPreflight,
+    MarketLoad, MarketShape, MessagePath, MessageStage, PayloadKind,
+};
 use party::live::LiveMode;
 use party::local_address::is_local_address;
 use party::outputs::FinishedRun;
@@ -56,6 +59,9 @@ pub(super) struct MadesArgs {
     queues: QueueNameArgs,
     #[command(flatten)]
     waiting: TimeoutArgs,
+    /// With --acknowledge and --inbox-broker: outbox of the receiving endpoint [default: the name of --outbox].
+    #[arg(long, value_name = "QUEUE", requires = "acknowledge", help_heading = "Queue names", hide_short_help = true)]
+    acknowledge_outbox: Option<String>,
     #[command(flatten)]
     report: ReportArgs,
     /// Write run.json, report.md, report.html and latency.hlog into DIR
@@ -175,6 +181,15 @@ pub(super) struct MadesLoadArgs {
     /// Message type, for ECP and EDX.
     #[arg(long, value_name = "TYPE", default_value = "TEST-MESSAGE", hide_short_help = true)]
     message_type: String,
+    /// Send an acknowledgement document back for each message that arrives
+    ///
+    /// The bench does so as the receiving application, addressed to the sender. The document's arrival in the sender's inbox is the
+    /// stage acknowledged; one that does not come back fails the run.
+    #[arg(long, hide_short_help = true)]
+    acknowledge: bool,
+    /// Message type of the acknowledgement documents [default: that of --message-type].
+    #[arg(long, value_name = "TYPE", requires = "acknowledge", hide_short_help = true)]
+    acknowledge_type: Option<String>,
     /// Send durable messages, which the broker keeps over a restart.
     #[arg(long, value_name = "BOOL", default_value = "true", num_args = 0..=1, default_missing_value = "true",
           action = clap::ArgAction::Set, hide_short_help = true)]
@@ -199,6 +214,17 @@ pub(super) struct MadesLoadArgs {
     /// stage.
     #[arg(long = "stage", value_name = "STAGE", value_parser = values::stage, conflicts_with_all = ["rate", "duration"])]
     pub(super) stages: Vec<RateStage>,
+    /// Open loop: the documents of a market at their times, repeatable
+    ///
+    /// bids (a burst of 100 messages of 4,000 time series at the start of each quarter-hour; bids:20x500 is a smaller one),
+    /// heartbeats (12, 7.5 and 3 minutes before its end), five-minute (every five minutes), values (every ten seconds). The run begins
+    /// at the start of a quarter-hour, and lasts an hour of the market unless --messages or --duration is given.
+    #[arg(long = "shape", value_name = "SHAPE", conflicts_with_all = ["rate", "stages", "arrival", "payload_size", "payload"])]
+    pub(super) shapes: Vec<MarketShape>,
+    /// With --shape: let the market's time pass N times as fast. Time limits and deadlines stay as they are.
+    #[arg(long, value_name = "N", hide_short_help = true, requires = "shapes",
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_ACCELERATION)))]
+    accelerate: Option<u32>,
     /// Distribution of messages over time, with --rate or --stage [default: constant].
     #[arg(long, value_enum, hide_short_help = true)]
     arrival: Option<ArrivalArg>,
@@ -208,7 +234,7 @@ pub(super) struct MadesLoadArgs {
     pub(super) seed: u64,
     /// Condition that the run must meet, repeatable: 'delivered.p99 < 2s'
     ///
-    /// More examples: 'received-event.within(60s) >= 95%', 'rejected <= 0.1%'. A stage (created, sent, settled, replied, inbox, delivered, notified …) takes p50, p99,
+    /// More examples: 'received-event.within(60s) >= 95%', 'rejected <= 0.1%'. A stage (created, sent, settled, replied, inbox, delivered, acknowledged, notified …) takes p50, p99,
     /// mean, max, count, rate or within(TIME). rejected, lost, duplicates and corrupt must be 0 by default.
     #[arg(long = "threshold", value_name = "CONDITION", value_parser = threshold)]
     thresholds: Vec<Threshold>,
@@ -282,6 +308,7 @@ Examples:
   mailrun mades --broker amqps://a --inbox-broker amqps://b --cacert ca.pem
   mailrun mades --mode toolbox --rate 50 --arrival poisson -d 10m --out results
   mailrun mades --rate 50 -d 1m --threshold 'delivered.p99 < 2s'
+  mailrun mades --shape bids --shape heartbeats -d 1h --threshold 'received.within(2min) >= 99.9%'
   mailrun mades -m 1000 --json - --report none | jq .verdict
   mailrun bench mades           on this host, with a stand-in for the endpoints";
 
@@ -324,6 +351,16 @@ impl MadesArgs {
     /// Names that option, and says what it needs.
     fn check_effects(&self) -> Result<()> {
         self.load.check_effects()?;
+        self.load.check_acknowledge(self.mode)?;
+        let far = [("--acknowledge-outbox", self.acknowledge_outbox.is_some())];
+        if self.mode == MadesModeArg::Amqp {
+            effects::refuse_without_effect(&far, "in mode amqp, where the documents go into the inbox queue")?;
+        }
+        if self.brokers.inbox_broker.is_none() {
+            let why = "without --inbox-broker: the endpoint sends to itself, through --outbox. Two endpoints at one broker are \
+                       not supported with --acknowledge";
+            effects::refuse_without_effect(&far, why)?;
+        }
         self.queues.check_effects(self.mode.name(), self.mode.queues())?;
         let brokers = &self.brokers;
         let inbox = [
@@ -340,12 +377,19 @@ impl MadesArgs {
     fn options(self) -> Result<MadesOptions> {
         let offer = self.load.offer()?;
         self.load.check_thresholds(self.mode)?;
+        let has_far_outbox = self.brokers.inbox_broker.is_some() && self.mode != MadesModeArg::Amqp;
+        let queues = self.queues.names(self.mode.queue_naming());
+        let far_outbox =
+            has_far_outbox.then(|| self.acknowledge_outbox.clone().unwrap_or_else(|| queues.outbox.clone()));
+        let acknowledgement = self.load.acknowledgement(far_outbox);
         let is_staged = matches!(offer, Some(OfferedRate::Stages(_)));
-        let is_limited = self.load.messages.is_some() || self.load.duration.is_some() || is_staged;
+        let is_limited = self.load.messages.is_some() || self.load.length().is_some() || is_staged;
         let max_in_transit = self.load.in_transit_limit();
         let window = self.load.unsettled_limit();
         let sizes = self.load.sizes();
-        let arrival = self.load.arrival().with(offer.as_ref());
+        let arrival = self.load.arrival_with(offer.as_ref());
+        let market = self.load.market();
+        let length = self.load.length();
         let (mut outbox, mut inbox) = self.brokers.brokers()?;
         if !self.waiting.allow_public {
             restrict_to_local(&mut outbox)?;
@@ -356,9 +400,9 @@ impl MadesArgs {
             mode: self.mode.into(),
             outbox,
             inbox,
-            queues: self.queues.names(self.mode.queue_naming()),
+            queues,
             messages: self.load.messages.or((!is_limited).then_some(DEFAULT_MESSAGES)),
-            duration: self.load.duration,
+            duration: length,
             sizes,
             payload: payload(&self.load.payload),
             receiver: self.load.receiver,
@@ -372,12 +416,14 @@ impl MadesArgs {
             credit: self.load.credit,
             arrival,
             offer,
+            market,
             seed: self.load.seed,
             timeout: self.waiting.message_timeout,
             linger: self.waiting.linger_time,
             reconnect: self.waiting.reconnect_timeout,
             leftovers: if self.waiting.purge { Leftovers::Purged } else { Leftovers::Kept },
             preflight: if self.waiting.no_preflight { MadesPreflight::Off } else { MadesPreflight::On },
+            acknowledgement,
             run: self.run_id,
             out: self.out,
             live: self.report.live(self.live.into()),
@@ -427,6 +473,7 @@ impl MadesLoadArgs {
             (self.duration.is_some(), "--duration"),
             (self.rate.is_some(), "--rate"),
             (!self.stages.is_empty(), "--stage"),
+            (!self.shapes.is_empty(), "--shape"),
             (
                 self.strict || !self.thresholds.is_empty() || !self.abort_on.is_empty(),
                 "--threshold, --abort-on or --strict",
@@ -457,8 +504,7 @@ impl MadesLoadArgs {
 
     /// Reports whether the run is asked for something that an invalid or inconclusive one does not give.
     pub(super) fn is_strict(&self) -> bool {
-        let is_open = self.rate.is_some() || !self.stages.is_empty();
-        self.strict || !self.thresholds.is_empty() || !self.abort_on.is_empty() || is_open
+        self.strict || !self.thresholds.is_empty() || !self.abort_on.is_empty() || !self.is_closed_loop()
     }
 
     /// Refuses thresholds of what a run in that mode does not have.
@@ -466,7 +512,7 @@ impl MadesLoadArgs {
     /// # Errors
     /// The first such threshold, and what there is.
     pub(super) fn check_thresholds(&self, mode: MadesModeArg) -> Result<()> {
-        let is_closed = self.rate.is_none() && self.stages.is_empty();
+        let is_closed = self.is_closed_loop();
         for threshold in self.thresholds.iter().chain(&self.abort_on) {
             let expression = threshold.expression();
             if threshold.is_of_time() && threshold.source() == Some(MetricSource::Stage(Stage::Created)) && is_closed {
@@ -475,13 +521,50 @@ impl MadesLoadArgs {
                 );
             }
         }
-        check_stages(mode, self.thresholds.iter().chain(&self.abort_on))
+        check_stages(self.path(mode), self.thresholds.iter().chain(&self.abort_on))
+    }
+
+    /// The way of the messages in that mode.
+    pub(super) fn path(&self, mode: MadesModeArg) -> MessagePath {
+        let acknowledgement = if self.acknowledge { AcknowledgementMode::On } else { AcknowledgementMode::Off };
+        MessagePath { mode: mode.into(), acknowledgement }
+    }
+
+    /// Refuses acknowledgements in a mode without an inbox.
+    ///
+    /// # Errors
+    /// Names the option.
+    pub(super) fn check_acknowledge(&self, mode: MadesModeArg) -> Result<()> {
+        let is_idle = self.acknowledge && mode == MadesModeArg::Tracing;
+        effects::refuse_without_effect(&[("--acknowledge", is_idle)], "in mode tracing, which has no inbox")
+    }
+
+    /// Acknowledgement documents, if they are sent; `far_outbox` is the outbox of a receiving endpoint at another broker.
+    fn acknowledgement(&self, far_outbox: Option<String>) -> Option<AcknowledgementOptions> {
+        let message_type = self.acknowledge_type.clone().unwrap_or_else(|| self.message_type.clone());
+        self.acknowledge.then_some(AcknowledgementOptions { message_type, far_outbox })
+    }
+
+    /// Reports whether each message waits for another.
+    fn is_closed_loop(&self) -> bool {
+        self.rate.is_none() && self.stages.is_empty() && self.shapes.is_empty()
+    }
+
+    /// The market whose documents are the load.
+    pub(super) fn market(&self) -> Option<MarketLoad> {
+        let load = MarketLoad { shapes: self.shapes.clone(), acceleration: self.accelerate.unwrap_or(1) };
+        Some(load).filter(|load| !load.shapes.is_empty())
+    }
+
+    /// Length of the run: of a market an hour, if neither a length nor a number was given.
+    pub(super) fn length(&self) -> Option<Duration> {
+        let hour = self.market().filter(|_| self.messages.is_none()).map(|market| market.hour());
+        self.duration.or(hour)
     }
 
     /// Messages in transit at most.
     fn in_transit_limit(&self) -> usize {
-        let is_closed = self.rate.is_none() && self.stages.is_empty();
-        let usual = if is_closed { CLOSED_LOOP_IN_TRANSIT } else { OPEN_LOOP_IN_TRANSIT };
+        let usual = if self.is_closed_loop() { CLOSED_LOOP_IN_TRANSIT } else { OPEN_LOOP_IN_TRANSIT };
         self.max_in_transit.map_or(usual, |most| most as usize)
     }
 
@@ -502,15 +585,19 @@ impl MadesLoadArgs {
     pub(super) fn workload(&self) -> Result<Workload> {
         let offer = self.offer()?;
         let staged = offer.as_ref().and_then(OfferedRate::length);
+        let documents = self.market().map(|market| market.sizes());
+        let mean_bytes = documents.as_ref().map_or_else(|| self.sizes().mean(), |sizes| sizes.mean);
+        let varied =
+            documents.map_or_else(|| self.sizes().summary(), |sizes| Some(sizes).filter(|of| of.least < of.most));
         Ok(Workload {
             messages: self.messages,
-            duration_limit_s: self.duration.or(staged).map(|limit| limit.as_secs_f64()),
+            duration_limit_s: self.length().or(staged).map(|limit| limit.as_secs_f64()),
             recipients: 1,
             sessions: u32::try_from(self.in_transit_limit()).unwrap_or(u32::MAX),
-            message_bytes: self.sizes().mean().round() as u64,
-            sizes_varied: self.sizes().summary(),
+            message_bytes: mean_bytes.round() as u64,
+            sizes_varied: varied,
             tls: "none".to_owned(),
-            arrival: self.arrival().with(offer.as_ref()),
+            arrival: self.arrival_with(offer.as_ref()),
             rate_per_s: self.rate,
             stages: offer.as_ref().map(OfferedRate::stages).unwrap_or_default(),
             protocol: "mades".to_owned(),
@@ -531,6 +618,7 @@ impl MadesLoadArgs {
             message_type: self.message_type.clone(),
             durable: self.durable,
             payload: payload(&self.payload).typed(),
+            market: self.market().map(|market| market.record()),
             max_in_transit: self.in_transit_limit() as u64,
             window: u64::from(self.unsettled_limit()),
             timeout_s: timeout.as_secs_f64(),
@@ -549,6 +637,8 @@ impl MadesLoadArgs {
         given("max-unsettled", self.max_unsettled.map(|most| most.to_string()));
         given("rate", self.rate.map(|rate| rate.to_string()));
         self.stages.iter().for_each(|stage| given("stage", Some(stage.expression())));
+        self.shapes.iter().for_each(|shape| given("shape", Some(shape.to_string())));
+        given("accelerate", self.accelerate.map(|times| times.to_string()));
         self.thresholds.iter().for_each(|threshold| given("threshold", Some(threshold.expression().to_owned())));
         self.abort_on.iter().for_each(|threshold| given("abort-on", Some(threshold.expression().to_owned())));
         given("payload-size", self.payload_size.as_ref().map(|sizes| sizes.expression().to_owned()));
@@ -557,8 +647,8 @@ impl MadesLoadArgs {
             ArrivalArg::Poisson => "poisson",
         });
         given("arrival", arrival.map(str::to_owned));
+        given("payload", Some(self.payload.clone()).filter(|_| self.shapes.is_empty()));
         for (option, value) in [
-            ("payload", self.payload.clone()),
             ("receiver", self.receiver.clone()),
             ("message-type", self.message_type.clone()),
             ("durable", self.durable.to_string()),
@@ -567,6 +657,8 @@ impl MadesLoadArgs {
         ] {
             push(option, value);
         }
+        words.extend(self.acknowledge.then(|| "--acknowledge".to_owned()));
+        words.extend(self.acknowledge_type.iter().map(|kind| format!("--acknowledge-type={kind}")));
         words
     }
 
@@ -579,12 +671,17 @@ impl MadesLoadArgs {
         self.arrival.unwrap_or(ArrivalArg::Constant)
     }
 
+    /// Distribution of the messages over time, as the record has it.
+    fn arrival_with(&self, offer: Option<&OfferedRate>) -> Arrival {
+        if self.shapes.is_empty() { self.arrival().with(offer) } else { Arrival::Market }
+    }
+
     /// Refuses what would have no effect.
     ///
     /// # Errors
     /// Names that option, and says what it needs.
     pub(super) fn check_effects(&self) -> Result<()> {
-        let is_closed = self.rate.is_none() && self.stages.is_empty();
+        let is_closed = self.is_closed_loop();
         effects::refuse_without_effect(
             &[("--arrival", is_closed && self.arrival.is_some())],
             "without --rate or --stage",
@@ -612,18 +709,20 @@ impl MadesLoadArgs {
 ///
 /// # Errors
 /// The first such threshold, and what there is.
-pub(super) fn check_stages<'t>(mode: MadesModeArg, thresholds: impl IntoIterator<Item = &'t Threshold>) -> Result<()> {
-    let mode = MadesMode::from(mode);
+pub(super) fn check_stages<'t>(path: MessagePath, thresholds: impl IntoIterator<Item = &'t Threshold>) -> Result<()> {
+    let mode = path.mode;
     for threshold in thresholds {
         let has = match threshold.source() {
-            Some(MetricSource::Stage(Stage::Notified)) => mode.last() != mode.arrival(),
-            Some(MetricSource::Mades(name)) => mode.path().iter().any(|stage| stage.name() == name),
+            Some(MetricSource::Stage(Stage::Notified)) => path.last() != mode.arrival(),
+            Some(MetricSource::Mades(name)) => path.stages().iter().any(|stage| stage.name() == name),
             _ => true,
         };
         if !has {
-            let names: Vec<&str> = mode.path().iter().map(|stage| stage.name()).collect();
+            let names: Vec<&str> = path.stages().iter().map(|stage| stage.name()).collect();
             let expression = threshold.expression();
-            bail!("{expression}: mode {} has no such stage; it has {}", mode.name(), names.join(", "));
+            let is_acknowledged = threshold.source() == Some(MetricSource::Mades(MessageStage::Acknowledged.name()));
+            let needs = if is_acknowledged && mode != MadesMode::Tracing { "; add --acknowledge" } else { "" };
+            bail!("{expression}: mode {} has no such stage; it has {}{needs}", mode.name(), names.join(", "));
         }
     }
     Ok(())
@@ -867,13 +966,38 @@ mod tests {
     fn a_load_is_handed_on_word_by_word() {
         let line = "--messages 5 --duration 3s --rate 7.5 --arrival poisson --payload-size 10..20 --payload a=b.xml --receiver r \
                     --message-type t --durable=false --max-in-transit 9 --max-unsettled 4 --credit 3 --seed 8 \
-                    --threshold=lost<=0 --abort-on=sent.p99<5s";
+                    --threshold=lost<=0 --abort-on=sent.p99<5s --acknowledge --acknowledge-type k";
         let load = parse(line).load;
         let staged = parse("--stage 2s:10/s..20/s").load;
         for load in [load, staged] {
             let again = parse(&load.arguments().join(" ")).load;
             assert_eq!(format!("{again:?}"), format!("{load:?}"));
         }
+    }
+
+    #[test]
+    fn acknowledgements_go_back_the_way_of_the_messages_or_from_the_other_broker() {
+        assert_eq!(options("").unwrap().acknowledgement, None);
+        let own = options("--acknowledge --message-type t").unwrap().acknowledgement.unwrap();
+        assert_eq!(own, AcknowledgementOptions { message_type: "t".to_owned(), far_outbox: None });
+        let far = |words: &str| {
+            let line = format!("--inbox-broker amqp://127.0.0.2 --acknowledge {words}");
+            options(&line).unwrap().acknowledgement.unwrap().far_outbox
+        };
+        assert_eq!(far("--prefix p").as_deref(), Some("p.outbox"));
+        assert_eq!(far("--acknowledge-outbox b.outbox").as_deref(), Some("b.outbox"));
+        assert_eq!(far("--mode amqp"), None);
+        for (words, why) in [
+            ("--acknowledge --mode tracing", "in mode tracing, which has no inbox"),
+            ("--acknowledge --acknowledge-outbox b", "Two endpoints at one broker are not supported"),
+            ("--acknowledge --acknowledge-outbox b --mode amqp", "in mode amqp"),
+        ] {
+            let refused = parse(words).check_effects().unwrap_err().to_string();
+            assert!(refused.contains(why), "{refused}");
+        }
+        let unasked = options("--threshold acknowledged.p99<5s").unwrap_err().to_string();
+        assert!(unasked.ends_with("; add --acknowledge"), "{unasked}");
+        assert!(options("--acknowledge --threshold acknowledged.within(2min)>=99.9%").is_ok());
     }
 
     #[test]

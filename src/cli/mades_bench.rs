@@ -90,6 +90,7 @@ Examples:
   mailrun bench mades
   mailrun bench mades --preset ideal -m 100k --max-in-transit 1000
   mailrun bench mades --preset ecp-2022 --rate 6 -d 15s
+  mailrun bench mades --shape bids:20x500 --shape values --accelerate 300
   mailrun bench mades --drop 1% --reject 1%   checks that faults are detected
   mailrun bench mades --mode toolbox --plan plan.toml -v";
 
@@ -130,10 +131,10 @@ impl MadesBenchArgs {
     fn set_load_defaults(&mut self) {
         let load = &mut self.load;
         let is_closed = load.max_in_transit.is_some() || load.max_unsettled.is_some();
-        if load.rate.is_none() && load.stages.is_empty() && !is_closed {
+        if load.rate.is_none() && load.stages.is_empty() && load.shapes.is_empty() && !is_closed {
             load.rate = Some(DEFAULT_RATE_PER_S);
         }
-        if load.messages.is_none() && load.duration.is_none() && load.stages.is_empty() {
+        if load.messages.is_none() && load.length().is_none() && load.stages.is_empty() {
             load.duration = Some(DEFAULT_DURATION);
         }
     }
@@ -141,6 +142,7 @@ impl MadesBenchArgs {
     /// Refuses what would have no effect; [`MadesBenchArgs::plan`] does so with what depends on the plan.
     fn check_effects(&self) -> Result<()> {
         self.load.check_effects()?;
+        self.load.check_acknowledge(self.mode)?;
         if self.mode != MadesModeArg::Amqp {
             return Ok(());
         }

@@ -551,13 +551,13 @@ impl EndpointBrokerArgs {
         if !allow_public && !is_local_address(address.ip()) {
             bail!("--listen {listen} is a public address; add --allow-public to allow it");
         }
-        let listener = net::listener::listen(address).and_then(tokio::net::TcpListener::from_std);
-        let listener = listener.map_err(|error| listen_error(listen, &error))?;
-        let address = listener.local_addr()?;
         let tls = self.tls_cert.as_deref().zip(self.tls_key.as_deref());
         let tls = tls.map(|(chain, key)| embedded::tls_from_pem(chain, key)).transpose().map_err(|why| anyhow!(why))?;
         let typed = password(self.password_file.as_deref())?;
         let mechanisms = login_mechanisms(self.user, typed, password_from_env(PASSWORD_VARIABLE)?)?;
+        let listener = net::listener::listen(address).and_then(tokio::net::TcpListener::from_std);
+        let listener = listener.map_err(|error| listen_error(listen, &error))?;
+        let address = listener.local_addr()?;
         let counts = Arc::<ListenerCounts>::default();
         let options = ListenOptions { tls, ..ListenOptions::new(mechanisms) };
         let listen = Box::pin(embedded::serve(listener, queues, options, Arc::clone(&counts)));
@@ -818,6 +818,7 @@ fn warn_of_refused(counts: &ListenerCounts) {
 
 /// Summarizes the totals, one line per kind of event; leaves out what did not happen.
 fn summary(totals: &SimulationTotals) -> String {
+    let back = totals.acknowledgements.as_deref().map(|back| format!("\nacknowledgements:\n{}", summary(back)));
     let mut text = format!("taken from the outbox  {}\n", totals.consumed);
     for (name, count) in [
         ("delivered", totals.delivered),
@@ -856,7 +857,7 @@ fn summary(totals: &SimulationTotals) -> String {
             text.push_str(&format!("{name:<25}p50 {p50:.3} ms, p99 {p99:.3} ms, max {max:.3} ms\n"));
         }
     }
-    text
+    text + back.as_deref().unwrap_or_default()
 }
 
 #[cfg(test)]

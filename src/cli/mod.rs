@@ -19,6 +19,7 @@ mod compare_live;
 mod compare_output;
 mod completions;
 mod connection;
+mod cpus;
 mod disk;
 mod dsn;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `mailrun relay`: what was typed, to what it means.
 use super::busy_poll::BusyPollArg;
+use super::cpus::CpusArg;
 use super::values;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
@@ -82,6 +83,8 @@ pub(super) struct RelayArgs {
     workers: Option<usize>,
     #[command(flatten)]
     busy_poll: BusyPollArg,
+    #[command(flatten)]
+    cpus: CpusArg,
     /// Allow delivery to public addresses; also by the environment variable MAILRUN_ALLOW_PUBLIC=1.
     #[arg(
         long,
@@ -223,6 +226,7 @@ pub(super) fn run(typed: &RelayArgs) -> Result<ExitCode> {
         super::say(&format!("{text}\n"));
         return Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(2) });
     }
+    typed.cpus.place()?;
     let config = typed.config()?;
     let (level, changes) = tracing_subscriber::reload::Layer::new(level_filter(config.log));
     let log = LogWriter::to_stderr().context("cannot start the log")?;
@@ -322,7 +326,7 @@ impl RelayArgs {
             // A line per delivery was not asked for.
             (None, None) => LogLevel::Warn,
         };
-        config.workers = self.workers.or(config.workers);
+        config.workers = self.workers.or(config.workers).or(self.cpus.workers());
         config.busy_poll = self.busy_poll.value();
         config.http = self.http.or(config.http);
         config.control = self.control.clone().unwrap_or(config.control);

@@ -1,6 +1,7 @@
 //! `mailrun sink`: what was typed, to what it means.
 use super::busy_poll::BusyPollArg;
 use super::capabilities::CapabilityArgs;
+use super::cpus::CpusArg;
 use super::{OutputArgs, Strictness, exit_with_parent, finish, values};
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
@@ -38,6 +39,8 @@ pub(super) struct SinkArgs {
     workers: Option<usize>,
     #[command(flatten)]
     busy_poll: BusyPollArg,
+    #[command(flatten)]
+    cpus: CpusArg,
     /// Name of the sink in reports.
     #[arg(long, value_name = "NAME", default_value = "sink")]
     label: String,
@@ -256,6 +259,7 @@ Examples:
 
 impl SinkArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
+        self.cpus.place()?;
         let outputs = self.outputs.outputs()?;
         let report = self.outputs.report.clone();
         let details = self.outputs.out.clone();
@@ -270,7 +274,7 @@ impl SinkArgs {
             listen: self.listen,
             http: self.http,
             messages: self.max_messages,
-            workers: self.workers.unwrap_or_else(net::worker::default_count),
+            workers: self.workers.or(self.cpus.workers()).unwrap_or_else(net::worker::default_count),
             busy_poll: self.busy_poll.value(),
             sessions: self.bounds.max_sessions as usize,
             limits: Limits {

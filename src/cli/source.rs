@@ -1,6 +1,7 @@
 //! `mailrun source`: what was typed, to what it means.
 use super::busy_poll::BusyPollArg;
 use super::connection::ConnectionArgs;
+use super::cpus::CpusArg;
 use super::dsn::DsnArgs;
 use super::server::ServerArg;
 use super::shard::{self, ShardArgs, WholeLoad};
@@ -40,6 +41,8 @@ pub(super) struct SourceArgs {
     server: ServerArg,
     #[command(flatten)]
     load: LoadArgs,
+    #[command(flatten)]
+    cpus: CpusArg,
     #[command(flatten)]
     shard: ShardArgs,
     /// Allow public addresses. Use it only with a server of your own.
@@ -125,6 +128,11 @@ pub(super) struct SessionArgs {
 }
 
 impl SessionArgs {
+    /// Threads that were typed.
+    pub(super) fn workers(&self) -> Option<usize> {
+        self.workers
+    }
+
     /// Messages a connection carries; `None` for as many as there are.
     pub(super) fn reuse(&self) -> Option<Distribution> {
         self.reuse.as_ref().map_or_else(|| Some(Distribution::constant(1)), |reuse| reuse.0.clone())
@@ -442,6 +450,7 @@ Examples:
 
 impl SourceArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
+        self.cpus.place()?;
         let outputs = Outputs { http: self.load.http, ..self.outputs.outputs()? };
         let report = self.outputs.report.clone();
         let details = self.outputs.out.clone();
@@ -467,6 +476,7 @@ impl SourceArgs {
             messages: self.load.messages.or((!is_limited).then_some(DEFAULT_MESSAGES)),
             duration: self.load.duration,
             sessions: self.load.sessions,
+            workers: self.load.session.workers.or(self.cpus.workers()).unwrap_or(base.workers),
             warm_up: self.load.warm_up,
             arrival,
             offered_rate: offer,

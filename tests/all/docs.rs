@@ -36,6 +36,10 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("mailrun compare after/* --baseline main --fail-on-regression 5%", BASELINES),
     ("mailrun baseline show main", BASELINES),
     ("mailrun baseline remove main", BASELINES),
+    (
+        "mailrun mades --shape bids --shape heartbeats --shape values --duration 1h --threshold 'received.within(2min) >= 99.9%'",
+        "sends half a gigabyte at once; mades.rs runs an accelerated market",
+    ),
     ("mailrun bench smtp-source-table", "takes minutes; tables.rs runs it with small numbers"),
     ("mailrun bench smtp-source-table --rounds 5", "takes minutes; tables.rs runs it with small numbers"),
     ("mailrun bench smtp-source-check", "takes a minute; tables.rs runs it with small numbers"),
@@ -225,6 +229,10 @@ const BEFORE: &[(&str, &[&str])] = &[
     ),
     (
         "mailrun mades --rate 5 --duration 1h --threshold 'received.within(2min) >= 99.9%' --threshold 'fresh(30s) per 15min >= 98%'",
+        &["mailrun mades-endpoint --embedded"],
+    ),
+    (
+        "mailrun mades --acknowledge --rate 5 --duration 1h --threshold 'acknowledged.within(2min) >= 99.9%'",
         &["mailrun mades-endpoint --embedded"],
     ),
     (

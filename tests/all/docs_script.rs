@@ -14,7 +14,7 @@ use tempfile::TempDir;
 const HOSTS: &str = "127.0.0.1 localhost mx.example broker.example smarthost.example\n::1 localhost\n";
 
 /// A section ends after that, finished or not.
-const SECTION_SECONDS: u32 = 120;
+const SECTION_SECONDS: u32 = 300;
 
 const PRELUDE: &str = r#"set -o pipefail
 export USER=${USER:-root}

@@ -1,5 +1,5 @@
 //! Runs that end otherwise than they were to: interrupted twice, a party killed, files that cannot be written.
-use crate::party::{Bench, BenchRun, Ended, MAILRUN, Process, Sink, mailrun, peer, run, skip, wait_until};
+use crate::party::{Bench, BenchRun, Ended, MAILRUN, Process, Sink, mailrun, peer, run, skip, undisturbed, wait_until};
 use journey::record::{Cause, Death, Ending, Outcome, Record, Role};
 use serde_json::Value;
 use std::fs;
@@ -226,6 +226,7 @@ fn bench_on_a_full_disk(words: &str) -> Option<Ended> {
     let script = format!(
         "mount -t tmpfs -o size=600m tmpfs {disk} && echo begun && \
          (until grep -q '\"accepted\":[1-9]' {disk}/out/source.stdout 2>/dev/null; do sleep 0.1; done; \
+          for size in 400m 100m 50m 20m; do fallocate -l $size {disk}/fill-$size; done 2>/dev/null; \
           cat /dev/zero > {disk}/fill 2>/dev/null) & \
          wait_mount() {{ until grep -q {disk} /proc/mounts; do sleep 0.05; done; }}; wait_mount; \
          exec {MAILRUN} bench --out {disk}/out {words}"
@@ -240,15 +241,21 @@ fn bench_on_a_full_disk(words: &str) -> Option<Ended> {
 
 #[test]
 fn a_disk_that_fills_up_is_named_and_the_report_is_printed() {
-    let Some(ended) = bench_on_a_full_disk("--relay none --duration 3s --sessions 2") else { return };
-    assert_eq!(ended.code, Some(2), "{ended:?}");
+    // A busy host may fill it too late.
+    let bench = |words: &str| {
+        let is_full = |ended: &Option<Ended>| ended.as_ref().is_none_or(|ended| ended.code == Some(2));
+        undisturbed(|| bench_on_a_full_disk(words), is_full)
+    };
+    let Some(ended) = bench("--relay none --duration 3s --sessions 2") else { return };
     assert!(ended.out.contains("accepted"), "{ended:?}");
     let last = ended.err.lines().last().unwrap();
     assert!(last.contains("cannot write ") && last.ends_with("No space left on device"), "{ended:?}");
-    let Some(ended) = bench_on_a_full_disk("--relay mailrun --duration 4s --sessions 20 --message-size 64k") else {
-        return;
-    };
-    assert_eq!(ended.code, Some(2), "{ended:?}");
-    assert!(!ended.err.contains("101") && ended.err.contains("No space left on device"), "{ended:?}");
+    let Some(ended) = bench("--relay mailrun --duration 4s --sessions 20 --message-size 64k") else { return };
+    assert!(
+        !ended.err.contains("panicked")
+            && !ended.err.contains("status 101")
+            && ended.err.contains("No space left on device"),
+        "{ended:?}"
+    );
     assert!(ended.out.contains("accepted"), "{ended:?}");
 }

@@ -186,6 +186,10 @@ fn through(url: &str, mode: &str, words: &str, messages: u64, stages: usize) {
     assert_eq!(journey.code, Some(0), "{mode}: {ledger:?} {:?}", record.verdict);
     assert_eq!(counts(record), vec![messages; stages], "{mode}");
     assert_eq!((ledger.lost, ledger.duplicates), (Some(0), Some(0)), "{mode}: {ledger:?}");
+    let brokers = &record.mades.as_ref().unwrap().brokers;
+    let is_named = |product: &str| ["artemis", "rabbitmq"].iter().any(|name| product.to_lowercase().contains(name));
+    let all_named = brokers.iter().all(|broker| is_named(&broker.product) && !broker.version.is_empty());
+    assert!(!brokers.is_empty() && all_named, "{brokers:?}");
     journey.agrees();
 }
 

@@ -18,6 +18,7 @@ extern crate net as mailrun_net;
 extern crate smtp as mailrun_smtp;
 extern crate spool as mailrun_spool;
 
+mod amqp_peers;
 mod architecture;
 mod bench;
 mod bench_modes;

@@ -1,7 +1,7 @@
 //! The parts of a record that explain a run: by second, by domain, by message, against what was ordered.
 use crate::party::mailrun;
 use crate::secured::Files;
-use journey::record::{EventKind, Record, SlowMessage};
+use journey::record::{EventKind, Record, Role, SlowMessage};
 use journey::{Latencies, Phase, Stage};
 use std::fs;
 
@@ -219,4 +219,32 @@ fn busy_polling_and_its_cost_are_in_the_record_of_both_ends() {
     }
     let record = bench(&["--relay", "none", "--sessions", "1", "--messages", "20"]);
     assert!(record.parties.iter().all(|party| party.busy_poll.is_none()), "{:?}", record.parties);
+}
+
+#[test]
+fn parties_run_where_they_are_placed() {
+    let available = ::party::cpus::CpuList::available().unwrap();
+    let numbers = available.numbers();
+    let first = numbers[0].to_string();
+    let last = numbers[numbers.len() - 1].to_string();
+    let words = ["--sessions", "2", "--messages", "20", "--source-cpus", &first];
+    let record = bench(&[&words[..], &["--relay-cpus", &last, "--sink-cpus", &available.to_string()]].concat());
+    let placed = |role: Role| record.parties.iter().find(|party| party.role == role).unwrap();
+    assert_eq!(placed(Role::Source).cpus, Some(first));
+    assert_eq!((&placed(Role::Relay).cpus, placed(Role::Relay).workers), (&Some(last), Some(1)));
+    let sink = placed(Role::Sink);
+    assert_eq!((&sink.cpus, sink.workers), (&Some(available.to_string()), u32::try_from(numbers.len()).ok()));
+    assert_eq!(record.host.cores as usize, numbers.len(), "the host has as many as before");
+    let record = bench(&["--relay", "none", "--messages", "20", "--workers", "1"]);
+    assert!(record.parties.iter().all(|party| party.cpus.is_none()), "{:?}", record.parties);
+}
+
+#[test]
+fn the_source_says_how_late_its_workers_wake() {
+    let record = bench(&["--relay", "none", "--sessions", "1", "--duration", "500ms"]);
+    for party in &record.parties {
+        assert_eq!(party.wake_up_ms.is_some(), party.role == Role::Source, "{party:?}");
+    }
+    let delays = record.parties.iter().find_map(|party| party.wake_up_ms).unwrap();
+    assert!(delays.max > 0.0 && delays.p50 <= delays.p99 && delays.p99 <= delays.max, "{delays:?}");
 }

@@ -1,6 +1,6 @@
 //! `mailrun relay` as users have it: a place of its own with relay.toml and spool, started, stopped, killed and started
 //! again; and how it starts, and does not.
-use crate::party::{Ended, Process, Sink, bench, fates, is_root, mailrun, skip, wait_until};
+use crate::party::{Ended, Process, Sink, bench, fates, is_root, mailrun, skip, undisturbed, wait_until};
 use crate::secured::Files;
 use crate::wire::Wire;
 use serde_json::Value;
@@ -208,10 +208,9 @@ pub(crate) fn http(relay: &Relay, path: &str) -> (u16, String) {
     (response.status().as_u16(), response.body_mut().read_to_string().unwrap())
 }
 
-/// A whole number that a relay's metrics have without labels.
+/// A whole number that a relay's metrics have without labels. A worker without a processor for long is asked again.
 pub(crate) fn metric(relay: &Relay, name: &str) -> u64 {
-    let (status, text) = http(relay, "/metrics");
-    assert_eq!(status, 200, "{text}");
+    let (_, text) = undisturbed(|| http(relay, "/metrics"), |(status, _)| *status == 200);
     let value = |line: &str| line.strip_prefix(&format!("mailrun_relay_{name} ")).map(str::to_owned);
     text.lines().find_map(value).unwrap_or_else(|| panic!("{name}: {text}")).parse().unwrap()
 }

@@ -46,6 +46,13 @@ const SERVERS: &[Row] = &[
     ("bench 127.0.0.1:1 --sink http://127.0.0.1:1 --sink-listen 127.0.0.1:0", "--sink|--sink-listen"),
     ("bench --sink http://127.0.0.1:1", "a server is required"),
     ("bench 127.0.0.1:1 --relay none", "SERVER cannot be used together with --relay"),
+    ("source 127.0.0.1:1 --cpus a", "--cpus: \"a\": use numbers of processors and ranges, such as 0,1 or 0-3"),
+    ("source 127.0.0.1:1 --cpus 1023", "mailrun: --cpus: processor 1023 is not available; available: "),
+    ("sink --cpus 0-1023", "mailrun: --cpus: processor |is not available; available: "),
+    ("relay --to discard --spool DIR/s --cpus 1023", "mailrun: --cpus: processor 1023 is not available; available: "),
+    ("bench --relay none --sink-cpus 1023", "mailrun: --sink-cpus: processor 1023 is not available; available: "),
+    ("bench --relay none --relay-cpus 0", "--relay-cpus requires a relay that mailrun starts"),
+    ("bench 127.0.0.1:1 --sink-cpus 0", "--sink-cpus requires the bench's own sink"),
     ("bench --relay sendmail", "sendmail is not one of mailrun|{to}"),
     ("bench --relay mailrun:never", "never is not one of sync, write, memory"),
 ];

@@ -38,6 +38,37 @@ pub struct Value<'a> {
     octets: &'a [u8],
 }
 
+/// A value of a type that has no parts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scalar<'a> {
+    /// Null.
+    Null,
+    /// True or false.
+    Boolean(bool),
+    /// A number of 8 bits.
+    Ubyte(u8),
+    /// A number of 32 bits.
+    Uint(u32),
+    /// A number of 64 bits.
+    Ulong(u64),
+    /// A signed number of 32 bits.
+    Int(i32),
+    /// A signed number of 64 bits.
+    Long(i64),
+    /// Milliseconds since 1970.
+    Timestamp(i64),
+    /// A UUID.
+    Uuid([u8; 16]),
+    /// Bytes.
+    Binary(&'a [u8]),
+    /// A string.
+    String(&'a str),
+    /// A symbol.
+    Symbol(&'a str),
+    /// Another number, or a character.
+    Other,
+}
+
 /// Reads values from the rest of the input.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
@@ -162,12 +193,41 @@ impl<'a> Value<'a> {
         }
     }
 
+    /// Reports whether it is a string or a symbol, valid or not.
+    pub fn is_text(&self) -> bool {
+        matches!(self.code, 0xa1 | 0xb1 | 0xa3 | 0xb3)
+    }
+
     /// A string or a symbol.
     pub fn as_text(&self) -> Option<&'a str> {
         match self.code {
             0xa1 | 0xb1 | 0xa3 | 0xb3 => std::str::from_utf8(self.body).ok(),
             _ => None,
         }
+    }
+
+    /// The value by its type; none for lists, maps, arrays, and text that is not UTF-8.
+    pub fn as_scalar(&self) -> Option<Scalar<'a>> {
+        let signed = || {
+            let unused = 64 - 8 * self.body.len() as u32;
+            ((number(self.body) << unused) as i64) >> unused
+        };
+        Some(match self.code {
+            NULL => Scalar::Null,
+            0x41 | 0x42 | 0x56 => Scalar::Boolean(self.as_bool()?),
+            0x43 | 0x52 | 0x70 => Scalar::Uint(number(self.body) as u32),
+            0x44 | 0x53 | 0x80 => Scalar::Ulong(number(self.body)),
+            0x50 => Scalar::Ubyte(self.body[0]),
+            0x54 | 0x71 => Scalar::Int(signed() as i32),
+            0x55 | 0x81 => Scalar::Long(signed()),
+            0x83 => Scalar::Timestamp(signed()),
+            0x98 => Scalar::Uuid(self.body.try_into().ok()?),
+            0xa0 | 0xb0 => Scalar::Binary(self.body),
+            0xa1 | 0xb1 => Scalar::String(self.as_text()?),
+            0xa3 | 0xb3 => Scalar::Symbol(self.as_text()?),
+            0x51 | 0x60..0x70 | 0x72..0x80 | 0x82 | 0x84..0x98 => Scalar::Other,
+            _ => return None,
+        })
     }
 
     /// Symbols: one, or an array of them.
@@ -428,6 +488,11 @@ impl<'a> Writer<'a> {
         self.compound(0xd1, entries);
     }
 
+    /// A map; the keys and values in turns.
+    pub fn map(&mut self, entries: impl FnOnce(&mut Writer<'_>)) {
+        self.compound(0xd1, entries);
+    }
+
     /// A described string.
     pub fn described_string(&mut self, descriptor: u8, text: &str) {
         self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
@@ -472,6 +537,37 @@ impl<'a> Writer<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn scalars_are_read_by_their_types() {
+        let cases: [(&[u8], Option<Scalar<'_>>); 20] = [
+            (&[0x40], Some(Scalar::Null)),
+            (&[0x41], Some(Scalar::Boolean(true))),
+            (&[0x56, 0], Some(Scalar::Boolean(false))),
+            (&[0x50, 200], Some(Scalar::Ubyte(200))),
+            (&[0x43], Some(Scalar::Uint(0))),
+            (&[0x52, 7], Some(Scalar::Uint(7))),
+            (&[0x70, 1, 0, 0, 0], Some(Scalar::Uint(1 << 24))),
+            (&[0x44], Some(Scalar::Ulong(0))),
+            (&[0x80, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff], Some(Scalar::Ulong(u64::MAX))),
+            (&[0x54, 0xff], Some(Scalar::Int(-1))),
+            (&[0x71, 0x80, 0, 0, 0], Some(Scalar::Int(i32::MIN))),
+            (&[0x55, 0x80], Some(Scalar::Long(-128))),
+            (&[0x81, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfe], Some(Scalar::Long(-2))),
+            (&[0x83, 0, 0, 0, 0, 0, 0, 1, 0], Some(Scalar::Timestamp(256))),
+            (&[0xa0, 2, 1, 2], Some(Scalar::Binary(&[1, 2]))),
+            (&[0xa1, 2, b'h', b'i'], Some(Scalar::String("hi"))),
+            (&[0xa3, 2, b'h', b'i'], Some(Scalar::Symbol("hi"))),
+            (&[0x73, 0, 0, 0, b'x'], Some(Scalar::Other)),
+            (&[0xa1, 1, 0xff], None),
+            (&[0x45], None),
+        ];
+        for (octets, expected) in cases {
+            assert_eq!(Reader::new(octets).value().unwrap().as_scalar(), expected, "{octets:x?}");
+        }
+        let uuid = [&[0x98][..], &[7; 16]].concat();
+        assert_eq!(Reader::new(&uuid).value().unwrap().as_scalar(), Some(Scalar::Uuid([7; 16])));
+    }
     use proptest::prelude::*;
 
     fn written(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {

@@ -25,6 +25,7 @@ use crate::frame::{
     SASL_HEADER, Transfer,
 };
 use crate::peer_error::PeerError;
+use crate::peer_product::PeerProduct;
 use crate::sasl::{AuthOutcome, ListenerAuth};
 use crate::sasl_client::{LoginError, LoginStep, SaslClient};
 use bytes::{Buf, Bytes, BytesMut};
@@ -180,6 +181,9 @@ struct LinkState {
     peer: LinkRole,
     /// Messages that may still go over the link: to us or from us.
     credit: u32,
+    /// Messages that a server may still send beyond the credit: RabbitMQ 3 counts the credit of a flow from when it reads it, and
+    /// those on their way come in addition. As many as the credit was, at most.
+    tolerance: u32,
     delivery_count: u32,
     /// Set by drain: all available messages are to be sent, and the rest of the credit given back.
     draining: bool,
@@ -242,6 +246,7 @@ pub struct AmqpConnection<T> {
     /// The largest frame that the peer takes.
     peer_max_frame_size: u32,
     peer_idle_timeout_ms: Option<u32>,
+    peer_product: PeerProduct,
     sessions: BTreeMap<u16, Session<T>>,
     output: OutputBuffer,
     events: VecDeque<ConnectionEvent<T>>,
@@ -269,6 +274,7 @@ impl<T> AmqpConnection<T> {
             peer_channel_max: 0,
             peer_max_frame_size: MIN_MAX_FRAME_SIZE,
             peer_idle_timeout_ms: None,
+            peer_product: PeerProduct::default(),
             sessions: BTreeMap::new(),
             output: OutputBuffer::default(),
             events: VecDeque::new(),
@@ -293,6 +299,11 @@ impl<T> AmqpConnection<T> {
     /// Interval in which the peer wants to hear something, in milliseconds.
     pub fn peer_idle_timeout_ms(&self) -> Option<u32> {
         self.peer_idle_timeout_ms
+    }
+
+    /// Product of the peer, as its open names it.
+    pub fn peer_product(&self) -> &PeerProduct {
+        &self.peer_product
     }
 
     /// Sends a heartbeat.
@@ -403,7 +414,8 @@ impl<T> AmqpConnection<T> {
 
     fn read_open(&mut self, body: &[u8]) -> Result<(), ConnectionError> {
         match Performative::read(body)? {
-            Performative::Open { max_frame_size, channel_max, idle_ms } => {
+            Performative::Open { max_frame_size, channel_max, idle_ms, product } => {
+                self.peer_product = product;
                 self.peer_max_frame_size = max_frame_size.clamp(MIN_MAX_FRAME_SIZE, MAX_SENT_FRAME_SIZE);
                 self.peer_channel_max = channel_max;
                 self.peer_idle_timeout_ms = idle_ms.filter(|idle| *idle > 0);
@@ -435,6 +447,13 @@ impl<T> AmqpConnection<T> {
                 fields.uint(options.max_frame_size);
                 fields.ushort(MAX_SESSIONS as u16 - 1); // channel-max
                 fields.uint(options.idle_timeout_ms);
+                (0..4).for_each(|_| fields.null()); // locales, capabilities
+                fields.map(|entries| {
+                    entries.symbol("product");
+                    entries.string("mailrun");
+                    entries.symbol("version");
+                    entries.string(env!("CARGO_PKG_VERSION"));
+                });
             });
         });
     }
@@ -770,8 +789,10 @@ impl<T> AmqpConnection<T> {
 
     /// Grants the peer credit for this many messages.
     pub fn grant(&mut self, id: LinkId, credit: u32) {
+        let is_client = matches!(self.role, ConnectionRole::Client(_));
         if let Some(link) = self.link(id).filter(|link| link.accepted) {
             link.credit = credit;
+            link.tolerance = if is_client { credit } else { 0 };
             self.write_flow(id.channel, Some(id.handle));
         }
     }
@@ -943,13 +964,13 @@ impl<T> AmqpConnection<T> {
         self.state = ConnectionState::Closed;
     }
 
-    /// All that was sent and not settled, when the connection is no more.
-    pub fn into_unsettled(self) -> Vec<T> {
-        let settled = self.events.into_iter().filter_map(|event| match event {
+    /// Takes all that was sent and not settled, when the connection is no more.
+    pub fn take_unsettled(&mut self) -> Vec<T> {
+        let settled = std::mem::take(&mut self.events).into_iter().filter_map(|event| match event {
             ConnectionEvent::Detached { unsettled, .. } => Some(unsettled),
             _ => None,
         });
-        let sessions = self.sessions.into_values().flat_map(|session| session.unsettled);
+        let sessions = std::mem::take(&mut self.sessions).into_values().flat_map(|session| session.unsettled);
         let in_sessions: Vec<T> = sessions.map(|(_, sent)| sent.token).collect();
         settled.flatten().chain(in_sessions).collect()
     }
@@ -982,6 +1003,7 @@ impl LinkState {
         Self {
             peer,
             credit: 0,
+            tolerance: 0,
             delivery_count: 0,
             draining: false,
             presettled: false,
@@ -1003,12 +1025,14 @@ impl LinkState {
         sharing: PayloadSharing,
     ) -> Result<TransferResult, ConnectionError> {
         let (delivery, settled, mut message) = match self.incomplete.take() {
+            Some((begun, ..)) if transfer.delivery_id.is_some_and(|delivery| delivery != begun) => {
+                return Err(ConnectionError::Protocol("a transfer of another delivery before the first is whole"));
+            }
             Some(begun) => begun,
             None => {
-                if self.credit == 0 {
-                    return Err(ConnectionError::Protocol("a transfer beyond the link's credit"));
-                }
-                self.credit -= 1;
+                let left = if self.credit > 0 { &mut self.credit } else { &mut self.tolerance };
+                let beyond = ConnectionError::Protocol("a transfer beyond the link's credit");
+                *left = left.checked_sub(1).ok_or(beyond)?;
                 self.delivery_count = self.delivery_count.wrapping_add(1);
                 let delivery =
                     transfer.delivery_id.ok_or(ConnectionError::Protocol("a transfer without delivery-id"))?;
@@ -1344,7 +1368,7 @@ mod tests {
         assert_eq!(written_frames(&mut connection).last(), Some(&(0x16, 0)), "the detach is answered");
         let mut connection = opened(&[attach(1, LinkRole::Receiver, "q"), flow(100, 1, 5)]);
         connection.send(LINK, EncodedMessage::from(vec![1]), 7);
-        assert_eq!(connection.into_unsettled(), [7]);
+        assert_eq!(connection.take_unsettled(), [7]);
     }
 
     #[test]
@@ -1398,7 +1422,7 @@ mod tests {
             heard,
             [1, 2].map(|sent| ConnectionEvent::Settled { sent, outcome: DeliveryOutcome::Accepted, error: None })
         );
-        assert_eq!(connection.into_unsettled(), [0, 3]);
+        assert_eq!(connection.take_unsettled(), [0, 3]);
     }
 
     #[test]
@@ -1458,6 +1482,14 @@ mod tests {
         ] {
             assert!(feed(&mut new_connection(), &octets).is_err(), "{what}");
         }
+    }
+
+    #[test]
+    fn a_message_is_whole_before_the_next_begins() {
+        let mut connection = opened(&[attach(1, LinkRole::Sender, "q")]);
+        let two = [transfer(1, 0, true, b"x"), transfer(1, 1, false, b"x")].concat();
+        let expected = ConnectionError::Protocol("a transfer of another delivery before the first is whole");
+        assert_eq!(feed(&mut connection, &two).unwrap_err(), expected);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! ```
 use crate::codec::{DecodeError, Elements, Reader, Value, Writer};
 use crate::peer_error::{PeerError, read_error};
+use crate::peer_product::{self, PeerProduct};
 use bytes::{Buf, Bytes, BytesMut};
 
 /// Length of a frame's header.
@@ -32,14 +33,17 @@ pub(crate) struct Frame {
 
 /// Cuts off the first frame, if it is complete; refuses one of more than `most` bytes without waiting for it.
 pub(crate) fn decode(input: &mut BytesMut, max_size: usize) -> Result<Option<Frame>, DecodeError> {
-    let Some(&[a, b, c, d, doff, kind, e, f]) = input.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
-    let size = u32::from_be_bytes([a, b, c, d]) as usize;
-    let head = usize::from(doff) * 4;
-    if size < HEADER_BYTES || head < HEADER_BYTES || head > size {
+    let Some(size) = input.first_chunk().map(|size| u32::from_be_bytes(*size) as usize) else { return Ok(None) };
+    if size < HEADER_BYTES {
         return Err(DecodeError::Expected("a frame as long as its own header"));
     }
     if size > max_size {
         return Err(DecodeError::Expected("a frame of no more than max-frame-size"));
+    }
+    let Some(&[_, _, _, _, doff, kind, e, f]) = input.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+    let head = usize::from(doff) * 4;
+    if head < HEADER_BYTES || head > size {
+        return Err(DecodeError::Expected("a frame as long as its own header"));
     }
     let layer = match kind {
         0 => Layer::Amqp,
@@ -93,7 +97,7 @@ pub enum DeliveryOutcome {
 /// A performative of a peer; of each only the fields that are of interest here.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Performative<'a> {
-    Open { max_frame_size: u32, channel_max: u16, idle_ms: Option<u32> },
+    Open { max_frame_size: u32, channel_max: u16, idle_ms: Option<u32>, product: PeerProduct },
     Begin { remote_channel: Option<u16>, next_outgoing_id: u32, incoming_window: u32 },
     Attach(Attach<'a>),
     Flow(Flow),
@@ -190,10 +194,15 @@ fn handle(fields: &mut Elements<'_>) -> Result<u32, DecodeError> {
 }
 
 fn read_open<'a>(fields: &mut Elements<'a>) -> Result<Performative<'a>, DecodeError> {
-    fields.skip(2)?; // container-id, hostname
+    let container = fields.field()?.and_then(|value| value.as_string()).map(peer_product::cut).unwrap_or_default();
+    fields.skip(1)?; // hostname
     let max_frame_size = uint(fields.number_or(u64::from(u32::MAX))?)?;
     let channel_max = fields.number_or(u64::from(u16::MAX))?.min(u64::from(u16::MAX)) as u16;
-    Ok(Performative::Open { max_frame_size, channel_max, idle_ms: optional_uint(fields)? })
+    let idle_ms = optional_uint(fields)?;
+    fields.skip(4)?; // outgoing-locales, incoming-locales, offered-capabilities, desired-capabilities
+    let properties = fields.field()?.and_then(|value| value.as_map());
+    let product = peer_product::read(container, properties)?;
+    Ok(Performative::Open { max_frame_size, channel_max, idle_ms, product })
 }
 
 fn read_begin<'a>(fields: &mut Elements<'a>) -> Result<Performative<'a>, DecodeError> {
@@ -386,6 +395,10 @@ mod tests {
             [0, 0, 0, 8, 2, 7, 0, 0],             // of no known layer
         ] {
             assert!(decode(&mut BytesMut::from(&head[..]), 512).is_err(), "{head:x?}");
+        }
+        // Nothing more is waited for.
+        for size in [&[0, 0, 0, 7], &[0xff; 4]] {
+            assert!(decode(&mut BytesMut::from(&size[..]), 512).is_err(), "{size:x?}");
         }
     }
 

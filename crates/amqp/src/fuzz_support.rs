@@ -134,7 +134,7 @@ impl FuzzConnection {
         let waiting = self.connection.output().remaining();
         self.outcome.output = self.connection.output().copy_to_bytes(waiting).to_vec();
         let returned = self.outcome.returned();
-        let unsettled = self.connection.into_unsettled().len();
+        let unsettled = self.connection.take_unsettled().len();
         self.outcome.lost = self.next - (returned + unsettled) as u64;
         self.outcome
     }

@@ -9,6 +9,7 @@
 //! | `fuzz_client`, `fuzz_support` | connections that answer each event at once, for fuzz targets |
 //! | `password` | a password that is not printed |
 //! | `peer_error` | errors that a peer reports, redirects among them |
+//! | `peer_product` | a peer's product and version |
 //! | `sasl`, `sasl_client`, `scram` | who may log in, and how a client does |
 mod buffers;
 mod codec;
@@ -18,12 +19,13 @@ mod fuzz_client;
 mod fuzz_support;
 mod password;
 mod peer_error;
+mod peer_product;
 mod sasl;
 mod sasl_client;
 mod scram;
 
 pub use buffers::{EncodedMessage, OutputBuffer};
-pub use codec::{DecodeError, Elements, Reader, Value, Writer};
+pub use codec::{DecodeError, Elements, Reader, Scalar, Value, Writer};
 pub use connection::{
     AmqpConnection, ConnectionError, ConnectionEvent, ConnectionOptions, IDLE_TIMEOUT_MS, LinkId, LinkRequest,
     SessionId,
@@ -35,6 +37,7 @@ pub use fuzz_client::FuzzClient;
 pub use fuzz_support::{FuzzConnection, FuzzOutcome};
 pub use password::Password;
 pub use peer_error::{PeerError, RedirectTarget};
+pub use peer_product::PeerProduct;
 pub use sasl::{ListenerAuth, PlainCredentials};
 pub use sasl_client::{ClientLogin, LoginError};
 pub use scram::ScramHash;

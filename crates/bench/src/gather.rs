@@ -2,7 +2,7 @@
 use super::directory::{RunDirectory, name};
 use super::parties::PartyObservation;
 use super::plan::BenchOptions;
-use super::relays::{self, Contestant, DiskUsage};
+use super::relays::{self, DiskUsage};
 use super::supervisor::Completeness;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
@@ -204,13 +204,14 @@ pub(super) fn party_without_record(role: Role) -> Party {
 
 /// The relay as it was started, with its own figures.
 pub(super) fn relay(
-    contestant: &Contestant,
+    options: &BenchOptions,
     directory: &RunDirectory,
     arrived: Completeness,
 ) -> Option<BenchRelayResults> {
+    let contestant = options.relay()?;
     let own: Option<Record> =
         fs::read(directory.party_files(Role::Relay).record).ok().and_then(|json| Record::from_json(&json).ok());
-    let party = relays::party(contestant, own.as_ref())?;
+    let party = relays::party(contestant, options.placement.relay.as_ref(), own.as_ref())?;
     let mut remarks = Vec::new();
     if arrived == Completeness::NotAll && !contestant.is_own() {
         remarks.push(

@@ -18,6 +18,7 @@ mod gather;
 pub mod mades;
 pub mod mades_compare;
 mod parties;
+pub mod placement;
 mod plan;
 pub mod profiles;
 mod progress;
@@ -152,7 +153,7 @@ fn run_parties(
     let server_ended = (is_dead(Role::Relay) || is_dead(Role::Sink)).then_some(Ending::ServerEnded);
     let interrupted = (supervisor.asked() != StopRequest::Nothing).then_some(Ending::Interrupted);
     let ending = interrupted.or(server_ended).or(far_end.ending);
-    let mut relay = options.relay().and_then(|relay| gather::relay(relay, of_relay, far_end.completeness));
+    let mut relay = gather::relay(options, of_relay, far_end.completeness);
     let may_have_mail = far_end.completeness == Completeness::NotAll || is_dead(Role::Relay);
     if may_have_mail && options.relay().is_some_and(Contestant::is_own) {
         relay.iter_mut().for_each(|relay| relay.record_queue(relays::queued(program, of_relay, run)));

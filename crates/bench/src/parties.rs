@@ -15,6 +15,7 @@ use super::relays::{MemoryCurve, tree};
 use anyhow::{Context, Result, anyhow, bail};
 use journey::record::Role;
 use journey::trace::RunId;
+use party::cpus::CpuList;
 use party::interrupt::{Interrupt, Interrupted};
 use party::live::LiveEvent;
 use party::live_figures::{PartyLoad, party_load};
@@ -72,6 +73,8 @@ pub(super) struct PartyCommand {
     pub(super) group_leader: GroupLeader,
     /// Processors that it runs on; `None` for all.
     pub(super) cores: Option<u32>,
+    /// The same by their numbers, where it does not place itself.
+    pub(super) cpus: Option<CpuList>,
     pub(super) stdout: PathBuf,
     pub(super) stderr: PathBuf,
 }
@@ -136,6 +139,7 @@ impl PartyCommand {
             scope: ProcessScope::Process,
             group_leader: GroupLeader::Bench,
             cores: None,
+            cpus: None,
             stdout: directory.file(role, "stdout"),
             stderr: directory.file(role, "stderr"),
         }
@@ -200,9 +204,10 @@ impl PartyProcess {
             command.process_group(0);
         }
         let program = party.program.to_string_lossy().into_owned();
-        let spawned = match party.cores {
-            Some(count) => server_cores::spawn_on(&mut command, count),
-            None => command.spawn(),
+        let spawned = match (&party.cpus, party.cores) {
+            (Some(cpus), _) => server_cores::spawn_within(&mut command, cpus),
+            (None, Some(count)) => server_cores::spawn_on(&mut command, count),
+            (None, None) => command.spawn(),
         };
         let mut child = spawned.with_context(|| format!("cannot start the {name} ({program})"))?;
         let stdout = child.stdout.take().expect("it was piped");
@@ -449,6 +454,7 @@ mod tests {
             scope: ProcessScope::Process,
             group_leader: GroupLeader::Bench,
             cores,
+            cpus: None,
             stdout: place.path().join("sink.stdout"),
             stderr: place.path().join("sink.stderr"),
         };

@@ -1,9 +1,11 @@
 //! Options of a bench, and the command lines that follow from them.
 use super::directory::PartyFiles;
+use super::placement::Placement;
 use super::relays::{CERTIFICATE_FILE, Contestant, ListenerOptions};
 use journey::record::{Arrival, Pipelining, Workload};
 use journey::threshold::Threshold;
 use journey::trace::RunId;
+use party::cpus::CpuList;
 use party::live::LiveMode;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -39,6 +41,8 @@ pub struct BenchOptions {
     pub syscall_counting: SyscallCounting,
     /// Processors that the server under test runs on, where the bench starts it; `None` for all.
     pub server_cores: Option<u32>,
+    /// Processors of each party.
+    pub placement: Placement,
     /// Certificate that the source trusts.
     pub trusted: TrustedCertificate,
     /// Extensions that the relay which the bench starts has to offer.
@@ -159,6 +163,7 @@ impl BenchOptions {
         if self.trusted == TrustedCertificate::OwnSink {
             push(&mut words, "--tls-write-cert", files.certificate());
         }
+        words.extend(self.placement.sink.iter().map(cpus_option));
         words.extend(self.sink_options.iter().cloned());
         words
     }
@@ -192,9 +197,15 @@ impl BenchOptions {
         if is_own || self.preflight == BenchPreflight::Off {
             words.push("--no-preflight".to_owned());
         }
+        words.extend(self.placement.source.iter().map(cpus_option));
         words.extend(self.source_options.iter().cloned());
         words
     }
+}
+
+/// The placement of one of our own programs, which takes as many workers.
+pub(super) fn cpus_option(cpus: &CpuList) -> String {
+    format!("--cpus={cpus}")
 }
 
 fn push(words: &mut Vec<String>, option: &str, value: impl ToString) {
@@ -212,7 +223,7 @@ fn push_party(words: &mut Vec<String>, run: RunId, files: &PartyFiles) {
 
 fn push_pace(words: &mut Vec<String>, workload: &Workload) {
     let arrival = match workload.arrival {
-        Arrival::Closed => return,
+        Arrival::Closed | Arrival::Market => return,
         Arrival::Constant => "constant",
         Arrival::Poisson => "poisson",
     };
@@ -246,6 +257,7 @@ mod tests {
             sink_options: vec!["--drop".to_owned(), "0.001".to_owned()],
             syscall_counting: SyscallCounting::Off,
             server_cores: None,
+            placement: Placement::default(),
             trusted: TrustedCertificate::Configured,
             listener: ListenerOptions::default(),
             thresholds: Vec::new(),

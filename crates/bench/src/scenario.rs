@@ -274,6 +274,8 @@ pub enum SourceTool {
     GoSmtpSource,
     /// This program, called `mailrun smtp-source`.
     Mailrun,
+    /// The same with `--busy-poll auto`.
+    MailrunBusyPoll,
 }
 
 /// A program that takes mail.
@@ -364,6 +366,7 @@ named_values! {
         "smtp-source" => Self::SmtpSource,
         "go-smtp-source" => Self::GoSmtpSource,
         "mailrun" => Self::Mailrun,
+        "mailrun-busy-poll" => Self::MailrunBusyPoll,
     }
     SinkTool { "smtp-sink" => Self::SmtpSink, "mailrun" => Self::Mailrun, }
     MadesTool { "go-mades-bench" => Self::GoMadesBench, "mailrun" => Self::Mailrun, }

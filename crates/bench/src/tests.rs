@@ -1,4 +1,5 @@
 //! Runs of the bench with a shell script for a source, a relay and a sink: what the bench itself does, without any mail.
+use super::placement::Placement;
 use super::plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
 use super::relay_keeper::RelayKeeper;
 use super::relays::{Contestant, ContestantDurability, ListenerOptions};
@@ -60,6 +61,7 @@ pub(super) fn options() -> BenchOptions {
         run: None,
         syscall_counting: SyscallCounting::Off,
         server_cores: None,
+        placement: Placement::default(),
         trusted: TrustedCertificate::Configured,
         listener: ListenerOptions::default(),
         thresholds: Vec::new(),

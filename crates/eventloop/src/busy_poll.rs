@@ -6,7 +6,9 @@
 use crate::clock;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
+use rustix::thread::sched_getaffinity;
 use std::cell::{Cell, RefCell};
+use std::ffi::CStr;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +20,7 @@ pub enum BusyPoll {
     /// None: it sleeps at once.
     #[default]
     Off,
-    /// Up to 50 µs, where that finds events, few descriptors are watched, and no other thread waits for the processor.
+    /// Up to 100 µs, where that finds events, few descriptors are watched, and no other thread waits for the processor.
     Auto,
     /// That time after each event, whatever it costs others.
     For(Duration),
@@ -57,22 +59,27 @@ impl fmt::Display for BusyPoll {
     }
 }
 
-/// Longest look of [`BusyPoll::Auto`].
-const AUTO_LOOK: Duration = Duration::from_micros(50);
+/// Longest look of [`BusyPoll::Auto`]: longer than a peer takes that sleeps first, whose processor has to wake. A shorter one ends in
+/// vain as soon as the peer pauses; then this end pauses too, and both miss each other for as long as they run.
+const AUTO_LOOK: Duration = Duration::from_micros(100);
 /// Watched descriptors up to which it looks: with more there are always events, and larger batches cost less.
 const AUTO_DESCRIPTORS: usize = 16;
 /// Looks after which those that found something are counted.
 const AUTO_LOOKS: u32 = 64;
 /// Share of looks that must find something: one in so many.
-const AUTO_FOUND: u32 = 4;
+const AUTO_FOUND: u32 = 8;
 /// Interval of asking the kernel whether others want the processor: a tick of 250 Hz.
 const CONTENTION_INTERVAL: Duration = Duration::from_millis(4);
 /// Share of an interval for which this thread may have waited for its processor: one in so many.
 const CONTENTION_SHARE: u32 = 20;
 /// First pause after looks that were of no use; doubled each time, up to `LONGEST_PAUSE`.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// Longest pause; also that after the processor was wanted by others.
+/// Longest pause after looks that were of no use.
 const LONGEST_PAUSE: Duration = Duration::from_millis(160);
+/// First pause after the processor was wanted by others; doubled as long as it is.
+const FIRST_YIELD: Duration = Duration::from_millis(40);
+/// Longest pause after the processor was wanted by others.
+const LONGEST_YIELD: Duration = Duration::from_millis(640);
 
 /// Time that the workers of this process have looked in vain or until an event came, in nanoseconds.
 static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
@@ -88,21 +95,28 @@ pub(crate) struct BusyPolling {
     looks: Cell<u32>,
     found: Cell<u32>,
     paused_until: Cell<Duration>,
+    /// Length of the next pause after looks in vain.
     pause: Cell<Duration>,
+    /// Length of the next pause for others.
+    yielding: Cell<Duration>,
+    /// The last pause was for others: they are looked for before it ends.
+    has_yielded: Cell<bool>,
     contention: Contention,
 }
 
 impl BusyPolling {
     pub(crate) fn new(mode: BusyPoll) -> Self {
-        let has_processors = std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1);
+        let contention = Contention::new();
         Self {
             // On one processor it would keep the peer from answering.
-            mode: if mode == BusyPoll::Auto && !has_processors { BusyPoll::Off } else { mode },
+            mode: if mode == BusyPoll::Auto && !contention.has_processors { BusyPoll::Off } else { mode },
             looks: Cell::default(),
             found: Cell::default(),
             paused_until: Cell::default(),
             pause: Cell::new(FIRST_PAUSE),
-            contention: Contention::default(),
+            yielding: Cell::new(FIRST_YIELD),
+            has_yielded: Cell::default(),
+            contention,
         }
     }
 
@@ -112,11 +126,24 @@ impl BusyPolling {
             BusyPoll::Off => None,
             BusyPoll::For(limit) => Some(limit),
             BusyPoll::Auto if descriptors > AUTO_DESCRIPTORS => None,
-            BusyPoll::Auto => {
-                let paused_until = self.paused_until.get();
-                (paused_until.is_zero() || clock::now() >= paused_until).then_some(AUTO_LOOK)
-            }
+            BusyPoll::Auto if self.paused_until.get().is_zero() => Some(AUTO_LOOK),
+            BusyPoll::Auto => self.may_resume(clock::now()).then_some(AUTO_LOOK),
         }
+    }
+
+    /// Reports whether the pause is over. One for others is longer if they are still there: a look would cost them, and this
+    /// thread its place before them.
+    fn may_resume(&self, now: Duration) -> bool {
+        if now < self.paused_until.get() {
+            return false;
+        }
+        if self.has_yielded.get() && self.contention.are_processors_wanted() {
+            self.yield_to_others(now);
+            return false;
+        }
+        self.paused_until.set(Duration::ZERO);
+        self.has_yielded.set(false);
+        true
     }
 
     /// Notes a look of at most `limit`. If it took longer, the thread was without a processor meanwhile, and that is no cost.
@@ -129,7 +156,7 @@ impl BusyPolling {
 
     fn adapt(&self, now: Duration, has_found: bool) {
         if self.contention.is_found(now) {
-            self.pause_for(now, LONGEST_PAUSE);
+            self.yield_to_others(now);
             return;
         }
         self.looks.set(self.looks.get() + 1);
@@ -139,10 +166,19 @@ impl BusyPolling {
         }
         if self.found.get() * AUTO_FOUND >= self.looks.get() {
             self.pause.set(FIRST_PAUSE);
+            self.yielding.set(FIRST_YIELD);
         } else {
             self.pause_for(now, self.pause.get());
             self.pause.set((self.pause.get() * 2).min(LONGEST_PAUSE));
         }
+        self.looks.set(0);
+        self.found.set(0);
+    }
+
+    fn yield_to_others(&self, now: Duration) {
+        self.pause_for(now, self.yielding.get());
+        self.yielding.set((self.yielding.get() * 2).min(LONGEST_YIELD));
+        self.has_yielded.set(true);
         self.looks.set(0);
         self.found.set(0);
     }
@@ -153,10 +189,18 @@ impl BusyPolling {
     }
 }
 
-/// Other threads' wish for the processor of this one: the time that this thread has waited for it, by `schedstat` of proc(5).
-#[derive(Default)]
+/// Other threads' wish for the processor of this one.
+///
+/// The time that this thread has waited for a processor (`schedstat` of proc(5)) is not enough: the two ends of a connection
+/// wait for each other on one processor while another is idle, until the scheduler has moved one of them; a pause would only bring
+/// them back together. They may look as long as no more threads are runnable than there are processors (`loadavg` of proc(5)).
 struct Contention {
-    file: RefCell<Option<OwnedFd>>,
+    /// There is a processor for the peer.
+    has_processors: bool,
+    /// Number of the host's processors; `None` if this thread may not use all of them, and others' threads elsewhere say nothing.
+    processors: Option<usize>,
+    schedstat: ProcFile,
+    loadavg: ProcFile,
     asked: Cell<Option<Sample>>,
 }
 
@@ -167,8 +211,22 @@ struct Sample {
 }
 
 impl Contention {
-    /// Reports whether this thread waited for its processor for more than a small share of the last interval. Without
-    /// `schedstat` it never did: whoever has no such kernel has `BusyPoll::Off`.
+    fn new() -> Self {
+        let allowed = sched_getaffinity(None).map_or(1, |set| set.count() as usize);
+        let online = ProcFile::new(c"/sys/devices/system/cpu/online").read(count_of_list).unwrap_or(allowed);
+        let usable = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            // Placed on one of several, the peer is on another.
+            has_processors: usable > 1 || (allowed == 1 && online > 1),
+            processors: (allowed == online).then_some(online),
+            schedstat: ProcFile::new(c"/proc/thread-self/schedstat"),
+            loadavg: ProcFile::new(c"/proc/loadavg"),
+            asked: Cell::default(),
+        }
+    }
+
+    /// Reports whether this thread waited for its processor for more than a small share of the last interval, and others want
+    /// it. Without `schedstat` it never did: whoever has no such kernel has `BusyPoll::Off`.
     fn is_found(&self, now: Duration) -> bool {
         let Some(last) = self.asked.get() else {
             self.asked.set(self.sample(now));
@@ -180,7 +238,14 @@ impl Contention {
         }
         let next = self.sample(now);
         self.asked.set(next);
-        next.is_some_and(|next| next.waited.saturating_sub(last.waited) * CONTENTION_SHARE > since)
+        let has_waited = next.is_some_and(|next| next.waited.saturating_sub(last.waited) * CONTENTION_SHARE > since);
+        has_waited && (self.processors.is_none() || self.are_processors_wanted())
+    }
+
+    /// Reports whether more threads of the host are runnable than it has processors.
+    fn are_processors_wanted(&self) -> bool {
+        let runnable = self.loadavg.read(runnable_threads);
+        self.processors.zip(runnable).is_some_and(|(processors, runnable)| runnable > processors)
     }
 
     /// Begins anew after a pause, whose waits say nothing.
@@ -189,23 +254,56 @@ impl Contention {
     }
 
     fn sample(&self, at: Duration) -> Option<Sample> {
+        // Time on the processor, time of waiting for it, time slices.
+        let waited = self.schedstat.read(|text| text.split_ascii_whitespace().nth(1)?.parse().ok())?;
+        Some(Sample { at, waited: Duration::from_nanos(waited) })
+    }
+}
+
+/// Number of processors in a list of the kernel: `0-3,6`.
+fn count_of_list(text: &str) -> Option<usize> {
+    let count = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let first: usize = first.parse().ok()?;
+        let last: usize = last.parse().ok()?;
+        last.checked_sub(first)?.checked_add(1)
+    };
+    text.trim().split(',').map(count).sum()
+}
+
+/// Number of runnable threads, this one included: the fourth field of loadavg is `runnable/all`.
+fn runnable_threads(text: &str) -> Option<usize> {
+    text.split_ascii_whitespace().nth(3)?.split_once('/')?.0.parse().ok()
+}
+
+/// A file of the kernel that is opened once, on the thread that reads it, and read from its start each time.
+struct ProcFile {
+    path: &'static CStr,
+    file: RefCell<Option<OwnedFd>>,
+}
+
+impl ProcFile {
+    fn new(path: &'static CStr) -> Self {
+        Self { path, file: RefCell::default() }
+    }
+
+    fn read<T>(&self, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let mut file = self.file.borrow_mut();
         if file.is_none() {
-            let path = c"/proc/thread-self/schedstat";
-            *file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
+            *file = rustix::fs::open(self.path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
         }
-        let mut room = [0; 64];
+        let mut room = [0; 128];
         let count = rustix::io::pread(file.as_ref()?, &mut room, 0).ok()?;
-        let text = std::str::from_utf8(room.get(..count)?).ok()?;
-        // Time on the processor, time of waiting for it, time slices.
-        let waited = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
-        Some(Sample { at, waited: Duration::from_nanos(waited) })
+        parse(std::str::from_utf8(room.get(..count)?).ok()?)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{AUTO_DESCRIPTORS, AUTO_LOOK, AUTO_LOOKS, BusyPoll, BusyPolling, FIRST_PAUSE};
+    use super::{
+        AUTO_DESCRIPTORS, AUTO_LOOK, AUTO_LOOKS, BusyPoll, BusyPolling, FIRST_PAUSE, FIRST_YIELD, LONGEST_YIELD,
+        count_of_list, runnable_threads,
+    };
     use crate::clock;
     use std::time::Duration;
 
@@ -247,6 +345,40 @@ mod tests {
         {
             assert!(text.parse::<BusyPoll>().is_err_and(|why| why.starts_with(text)), "{text}");
         }
+    }
+
+    #[test]
+    fn others_are_given_way_for_as_long_as_they_want_the_processors() {
+        let mut polling = BusyPolling { mode: BusyPoll::Auto, ..BusyPolling::new(BusyPoll::Off) };
+        // A host without a processor has too many runnable threads: this one.
+        polling.contention.processors = Some(0);
+        let mut now = clock::now();
+        polling.yield_to_others(now);
+        assert_eq!(polling.paused_until.get(), now + FIRST_YIELD);
+        assert!(!polling.may_resume(now + FIRST_YIELD / 2));
+        for length in [FIRST_YIELD * 2, FIRST_YIELD * 4, FIRST_YIELD * 8, LONGEST_YIELD, LONGEST_YIELD] {
+            now = polling.paused_until.get();
+            let has_file = std::path::Path::new("/proc/loadavg").exists();
+            assert_eq!(polling.may_resume(now), !has_file);
+            assert!(!has_file || polling.paused_until.get() == now + length, "{length:?}");
+        }
+        // And one with very many has none too many.
+        polling.contention.processors = Some(usize::MAX);
+        assert!(polling.may_resume(now + LONGEST_YIELD));
+        (0..AUTO_LOOKS).for_each(|_| look(&polling, true));
+        assert_eq!(
+            (polling.limit(2), polling.yielding.get()),
+            (Some(AUTO_LOOK), FIRST_YIELD),
+            "all is as in the beginning"
+        );
+    }
+
+    #[test]
+    fn files_of_the_kernel_are_read() {
+        assert_eq!([count_of_list("0-3\n"), count_of_list("0,2-3"), count_of_list("5")], [Some(4), Some(3), Some(1)]);
+        assert_eq!([count_of_list(""), count_of_list("3-1"), count_of_list("a-b")], [None; 3]);
+        assert_eq!(runnable_threads("0.20 0.18 0.12 3/312 11206\n"), Some(3));
+        assert_eq!([runnable_threads(""), runnable_threads("0.20 0.18 0.12 312 11206")], [None; 2]);
     }
 
     #[test]

@@ -494,7 +494,7 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     // A Poisson count of n scatters by √n: two of these are chance.
     let chance = match record.workload.arrival {
         Arrival::Poisson => 2.0 / (created.count.max(1) as f64).sqrt(),
-        Arrival::Closed | Arrival::Constant => 0.0,
+        Arrival::Closed | Arrival::Constant | Arrival::Market => 0.0,
     };
     if offered >= asked * (MIN_RATE_SHARE - chance) || record.ending.is_some_and(|ending| ending != Ending::Complete) {
         return None;

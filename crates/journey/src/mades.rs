@@ -2,7 +2,8 @@
 //! the endpoint's codes.
 //!
 //! The record's common stages describe the same in common terms, so that protocols can be compared: accepted is
-//! settled, delivered is inbox (of a tracing message: its event), notified is the last event or the final reply.
+//! settled, delivered is inbox (of a tracing message: its event), notified is the last event, the final reply, or the
+//! acknowledgement document.
 use crate::record::LatencyMs;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,9 @@ pub struct Mades {
     pub outbox_url: String,
     /// URL of the inbox.
     pub inbox_url: String,
+    /// The brokers, as they name themselves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub brokers: Vec<MadesBroker>,
     /// Queues with their purpose and name.
     pub queues: Vec<MadesQueue>,
     /// Recipient of the messages.
@@ -54,9 +58,65 @@ pub struct Mades {
     /// Messages that were due, or could have been created, and had to wait for a place in transit or in the window.
     #[serde(default)]
     pub waited_for_room: u64,
+    /// The market whose documents and times are the load, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub market: Option<MadesMarket>,
+    /// The acknowledgement documents that the receiving application sent back, if it was to send any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acknowledgements: Option<MadesAcknowledgements>,
     /// Counts of the stand-in for the endpoints itself, if there was one whose counts are known to be true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub truth: Option<MadesTruth>,
+}
+
+/// A broker, as its open names it (AMQP 1.0 part 2 §2.7.1). Empty texts: it did not say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MadesBroker {
+    /// outbox or inbox.
+    pub side: String,
+    /// Its container-id.
+    pub container: String,
+    /// Name of the product.
+    pub product: String,
+    /// Version of the product.
+    pub version: String,
+}
+
+/// The load of a market.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MadesMarket {
+    /// The shapes: bids:100x4000, heartbeats, five-minute, values.
+    pub shapes: Vec<String>,
+    /// Quarter-hours of the market in one of the run.
+    pub acceleration: u32,
+}
+
+/// Acknowledgement documents, which the bench sent back as the receiving application.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MadesAcknowledgements {
+    /// Queue that they went into.
+    pub outbox: String,
+    /// Code that they were addressed to: the sender's, as the inbox had it.
+    pub receiver: String,
+    /// Their message type.
+    pub message_type: String,
+    /// Documents sent: one for each message that arrived unchanged.
+    pub sent: u64,
+    /// Of these, accepted by the broker.
+    pub accepted: u64,
+    /// Returned by the broker.
+    pub returned: u64,
+    /// Rejected by the endpoint, with an error reply or a status.
+    pub refused: u64,
+    /// Given up by the endpoint: an event FAILED, or a final status of that name.
+    pub failed: u64,
+    /// Documents that came out of the sender's inbox changed; each copy counts, and acknowledges nothing.
+    pub corrupt: u64,
+    /// Time of the way back, from the inbox to the acknowledgement.
+    pub way_back_ms: Option<LatencyMs>,
 }
 
 /// Counts of a stand-in, beside those of the bench.

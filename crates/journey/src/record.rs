@@ -3,7 +3,8 @@
 //! This format is a stable contract: keys are added freely and never changed. A source or a sink writes the same format
 //! as a whole run, with the parts that it knows; `fold` joins them into one record. Reports read only these records.
 pub use crate::mades::{
-    Mades, MadesCount, MadesHop, MadesOutage, MadesQueue, MadesStage, MadesTimes, MadesTrouble, MadesTruth,
+    Mades, MadesAcknowledgements, MadesBroker, MadesCount, MadesHop, MadesMarket, MadesOutage, MadesQueue, MadesStage,
+    MadesTimes, MadesTrouble, MadesTruth,
 };
 use crate::stage::{Phase, Stage};
 use serde::{Deserialize, Serialize};
@@ -375,6 +376,8 @@ pub enum Arrival {
     Constant,
     /// At exponentially distributed intervals.
     Poisson,
+    /// At the times of a market's documents (`mades.market`).
+    Market,
 }
 
 /// A number that varied from message to message.
@@ -545,6 +548,12 @@ pub struct Party {
     /// Busy polling of its workers; `null` if it was off.
     #[serde(default)]
     pub busy_poll: Option<BusyPollRow>,
+    /// Processors that it was placed on, such as 0,2-3; `null` if it was not placed.
+    #[serde(default)]
+    pub cpus: Option<String>,
+    /// Delay with which the workers of a source ran after timers that they set to learn this; `null` if it was not measured.
+    #[serde(default)]
+    pub wake_up_ms: Option<LatencyMs>,
 }
 
 impl Party {
@@ -565,6 +574,8 @@ impl Party {
             ordered: None,
             died: None,
             busy_poll: None,
+            cpus: None,
+            wake_up_ms: None,
         }
     }
 

@@ -195,6 +195,8 @@ pub struct SourceTally {
     pub slip: Latencies,
     /// [`LatencyKind::Lag`].
     pub lag: Latencies,
+    /// Delays of the worker's own wake-ups: how late it ran after a timer that it had set to learn this.
+    pub wake_ups: Latencies,
     /// TLS handshakes.
     pub handshakes: Handshakes,
     /// Lack of resources.
@@ -292,6 +294,7 @@ impl SourceTally {
         }
         self.slip.merge(&other.slip);
         self.lag.merge(&other.lag);
+        self.wake_ups.merge(&other.wake_ups);
         self.errors.merge(&other.errors);
         self.handshakes.merge(&other.handshakes);
         self.exhausted.merge(&other.exhausted);
@@ -322,6 +325,7 @@ impl SourceTally {
             &mut kept.ended_latency,
             &mut kept.slip,
             &mut kept.lag,
+            &mut kept.wake_ups,
         ] {
             latencies.clear();
         }
@@ -338,6 +342,7 @@ impl SourceTally {
         self.ended_latency = kept.ended_latency;
         self.slip = kept.slip;
         self.lag = kept.lag;
+        self.wake_ups = kept.wake_ups;
         self.phases = kept.phases;
         self.slowest = kept.slowest;
         self.domains = kept.domains;

@@ -27,7 +27,7 @@ const MAX_DISTANCE: usize = 2;
 /// Stages that every record has of its messages.
 const STAGES: [Stage; 4] = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered];
 /// Stages of a run over MADES that have no common name.
-const MADES_STAGES: [(&str, &str); 7] = [
+const MADES_STAGES: [(&str, &str); 8] = [
     ("settled", "settled"),
     ("replied", "replied"),
     ("inbox", "inbox"),
@@ -35,6 +35,7 @@ const MADES_STAGES: [(&str, &str); 7] = [
     ("received-event", "RECEIVED"),
     ("received", "RECEIVED"),
     ("tracing", "TRACING"),
+    ("acknowledged", "acknowledged"),
 ];
 /// Figures of a stage or a phase.
 const METRICS: [&str; 11] = ["p50", "p90", "p95", "p99", "p999", "min", "mean", "max", "rate", "count", "within"];

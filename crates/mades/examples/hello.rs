@@ -24,13 +24,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     match receiver.next().await? {
         IncomingDelivery::Delivery(delivery) => {
             println!("for {:?}", Submission::read(&delivery.message).receiver_code);
-            receiver.accept(delivery.handle).await?;
+            receiver.accept(delivery.handle)?;
         }
         IncomingDelivery::Undecodable { handle, why, .. } => {
-            receiver.reject(handle, "amqp:decode-error", &why).await?;
+            receiver.reject(handle, "amqp:decode-error", &why)?;
         }
     }
-    receiver.settle().await?;
     println!("{:?}", disposition.await?);
     connection.close().await?;
     Ok(())

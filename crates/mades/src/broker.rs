@@ -2,19 +2,20 @@
 use crate::error::Error;
 use crate::security::{BrokerSecurity, SaslMechanism};
 use crate::url::BrokerUrl;
-use amqp::Password;
-use fe2o3_amqp::sasl_profile::{SaslProfile, SaslScramSha1, SaslScramSha256, SaslScramSha512};
+use amqp::{ClientLogin, ConnectionOptions, Password, ScramHash};
 use std::net::IpAddr;
 use std::time::Duration;
+use uuid::Uuid;
 
 /// Default limit of each step of connecting.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Limit of the peer's silence: after it the peer counts as gone. We announce the limit, and the peer sends empty
-/// frames to stay within it (AMQP 1.0 part 2 §2.4.5).
+/// Limit of the peer's silence: after it the peer counts as gone. We announce half of it, and the peer sends empty
+/// frames to stay within that (AMQP 1.0 part 2 §2.4.5).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Limit of a frame that we accept. A message of go-mades-bench's 1 MB comes in one: fe2o3-amqp keeps the frames of a
-/// message apart and reads them byte by byte (docs/decisions/0007).
+/// Limit of a frame that we accept. A message of go-mades-bench's 1 MB comes in one, and is not copied then.
 const MAX_FRAME_SIZE: u32 = 1024 * 1024 + 64 * 1024;
+/// Limit of a message on links without a limit of their own. All incomplete messages together may take twice as much.
+const MAX_MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
 /// Limit of the time that a close may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -63,8 +64,12 @@ impl Broker {
         self.security.mechanism.unwrap_or(usual)
     }
 
-    /// SASL profile that fe2o3-amqp is to use; `None` if we have authenticated before it gets the stream.
-    pub(crate) fn profile(&self, mechanism: SaslMechanism) -> Result<Option<SaslProfile>, Error> {
+    /// Our identity, and how we prove it.
+    ///
+    /// # Errors
+    /// If the mechanism lacks what it takes.
+    pub(crate) fn login(&self) -> Result<ClientLogin, Error> {
+        let mechanism = self.mechanism();
         if mechanism.takes_password() && self.url.user().is_none() {
             let complaint =
                 format!("SASL {mechanism} requires a user: give one in the URL, with --user or in the environment");
@@ -73,18 +78,47 @@ impl Broker {
         if mechanism == SaslMechanism::External && !self.url.is_tls() {
             return Err(Error::Misuse("SASL EXTERNAL requires a certificate, and therefore amqps://".to_owned()));
         }
-        let user = self.url.user().unwrap_or_default();
-        let password = self.url.password().map(Password::reveal).unwrap_or_default();
+        let user = self.url.user().unwrap_or_default().to_owned();
+        let password = self.url.password().cloned().unwrap_or_else(|| Password::new(""));
+        // Random at each connection, and of no forbidden characters.
+        let nonce = Uuid::new_v4().simple().to_string();
+        let scram = |hash, user, password| ClientLogin::Scram { hash, user, password, nonce };
         Ok(match mechanism {
-            SaslMechanism::Plain => {
-                Some(SaslProfile::Plain { username: user.to_owned(), password: password.to_owned() })
-            }
-            SaslMechanism::Anonymous => Some(SaslProfile::Anonymous),
-            SaslMechanism::External => None,
-            SaslMechanism::ScramSha1 => Some(SaslScramSha1::new(user, password).into()),
-            SaslMechanism::ScramSha256 => Some(SaslScramSha256::new(user, password).into()),
-            SaslMechanism::ScramSha512 => Some(SaslScramSha512::new(user, password).into()),
+            SaslMechanism::Plain => ClientLogin::Plain { user, password },
+            SaslMechanism::Anonymous => ClientLogin::Anonymous,
+            SaslMechanism::External => ClientLogin::External,
+            SaslMechanism::ScramSha1 => scram(ScramHash::Sha1, user, password),
+            SaslMechanism::ScramSha256 => scram(ScramHash::Sha256, user, password),
+            SaslMechanism::ScramSha512 => scram(ScramHash::Sha512, user, password),
         })
+    }
+
+    /// The name under which an error speaks of us.
+    pub(crate) fn who(&self) -> &str {
+        match self.mechanism() {
+            SaslMechanism::External => "the owner of the client certificate",
+            _ => self.url.user().unwrap_or("an anonymous client"),
+        }
+    }
+
+    /// Options of the AMQP connection.
+    pub(crate) fn connection_options(&self) -> ConnectionOptions {
+        ConnectionOptions {
+            container: self.container.clone(),
+            hostname: Some(self.url.host().to_owned()),
+            max_frame_size: self.max_frame_size,
+            idle_timeout_ms: u32::try_from(self.idle_timeout.as_millis() / 2).unwrap_or(u32::MAX),
+            max_message_bytes: MAX_MESSAGE_BYTES,
+        }
+    }
+
+    /// Takes a step within its time limit.
+    pub(crate) async fn with_step_timeout<T>(
+        &self,
+        what: &'static str,
+        step: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        tokio::time::timeout(self.step_timeout, step).await.unwrap_or_else(|_| Err(self.timed_out(what)))
     }
 
     /// The error for a step that took too long.
@@ -107,7 +141,7 @@ mod tests {
         assert_eq!(broker("amqp://user@host", None).mechanism(), SaslMechanism::Plain);
         for (url, mechanism) in [("amqp://host", SaslMechanism::Plain), ("amqp://user:a@host", SaslMechanism::External)]
         {
-            let error = broker(url, Some(mechanism)).profile(mechanism).unwrap_err();
+            let error = broker(url, Some(mechanism)).login().unwrap_err();
             assert!(matches!(error, Error::Misuse(_)), "{error}");
         }
     }

@@ -1,11 +1,5 @@
 //! Errors between us and a broker: one variant for each that calls for a different reaction.
-use fe2o3_amqp::connection::{ConnectionStopReason, OpenError};
-use fe2o3_amqp::link::{
-    DetachError, IllegalLinkStateError, LinkStateError, ReceiverAttachError, RecvError, SendError, SenderAttachError,
-    SessionStopReason,
-};
-use fe2o3_amqp::transport;
-use fe2o3_amqp_types::definitions::{self, ErrorCondition};
+use amqp::{ConnectionError, LoginError, PeerError};
 use std::io;
 use std::time::Duration;
 use trust::Remedies;
@@ -225,24 +219,8 @@ impl Error {
 }
 
 /// A broker's description of an error, in one line.
-pub(crate) fn describe(error: &definitions::Error) -> String {
-    let condition = condition(error);
-    match &error.description {
-        Some(description) => format!("{condition}: {}", one_line(description)),
-        None => condition,
-    }
-}
-
-pub(crate) fn condition(error: &definitions::Error) -> String {
-    use definitions::{AmqpError, ConnectionError, LinkError, SessionError};
-    let symbol: serde_amqp::primitives::Symbol = match &error.condition {
-        ErrorCondition::AmqpError(condition) => <&AmqpError as Into<_>>::into(condition),
-        ErrorCondition::ConnectionError(condition) => <&ConnectionError as Into<_>>::into(condition),
-        ErrorCondition::SessionError(condition) => <&SessionError as Into<_>>::into(condition),
-        ErrorCondition::LinkError(condition) => <&LinkError as Into<_>>::into(condition),
-        ErrorCondition::Custom(symbol) => symbol.clone(),
-    };
-    one_line(&symbol.0)
+pub(crate) fn describe(error: &PeerError) -> String {
+    one_line(&error.to_string())
 }
 
 /// Makes a peer's text fit for a terminal: one line, no control characters, of bounded length.
@@ -251,11 +229,12 @@ pub(crate) fn one_line(text: &str) -> String {
     text.chars().take(SHOWN_CHARACTERS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// The error for a link to `queue` that was ended.
-pub(crate) fn of_link(queue: &str, error: &definitions::Error) -> Error {
+/// The error for a link to `queue` that the broker has ended.
+pub(crate) fn of_detach(queue: &str, error: Option<&PeerError>) -> Error {
     let queue = queue.to_owned();
+    let Some(error) = error else { return Error::Detached { queue, why: "no reason was given".to_owned() } };
     let why = describe(error);
-    match condition(error).as_str() {
+    match error.condition.as_str() {
         "amqp:not-found" => Error::MissingQueue { queue, why },
         "amqp:resource-locked" => Error::QueueHeld { queue, why },
         "amqp:link:stolen" => Error::LinkStolen { queue, why },
@@ -267,139 +246,44 @@ pub(crate) fn of_link(queue: &str, error: &definitions::Error) -> Error {
     }
 }
 
-fn of_connection_stop(reason: &ConnectionStopReason) -> Error {
-    match reason {
-        ConnectionStopReason::RemoteClosedWithError(error) => Error::Closed { why: describe(error) },
-        ConnectionStopReason::RemoteClosed => Error::Closed { why: "no reason was given".to_owned() },
-        ConnectionStopReason::ClosedWithError(error) => Error::PeerMisbehaved { why: describe(error) },
-        ConnectionStopReason::Closed => Error::Lost { why: "it ended".to_owned() },
-    }
-}
-
-fn of_session_stop(reason: &SessionStopReason) -> Error {
-    match reason {
-        SessionStopReason::ConnectionStopped(reason) => of_connection_stop(reason),
-        SessionStopReason::RemoteEndedWithError(error) => Error::Closed { why: describe(error) },
-        SessionStopReason::EndedWithError(error) => Error::PeerMisbehaved { why: describe(error) },
-        SessionStopReason::RemoteEnded => Error::Closed { why: "it ended the session".to_owned() },
-        SessionStopReason::Ended => Error::Lost { why: "the session has ended".to_owned() },
-    }
-}
-
-fn ended_without_reason(queue: &str) -> Error {
-    Error::Detached { queue: queue.to_owned(), why: "no reason was given".to_owned() }
+/// The error for a link that the broker does not attach. It answers without a node and gives the reason in its detach
+/// (AMQP 1.0 part 2 §2.6.3), or gives none.
+pub(crate) fn of_refusal(queue: &str, error: Option<&PeerError>) -> Error {
+    let why = || "the broker rejected the link without a reason".to_owned();
+    error.map_or_else(
+        || Error::MissingQueue { queue: queue.to_owned(), why: why() },
+        |error| of_detach(queue, Some(error)),
+    )
 }
 
 fn misbehaved(why: &impl ToString) -> Error {
     Error::PeerMisbehaved { why: one_line(&why.to_string()) }
 }
 
-pub(crate) fn of_link_state(queue: &str, error: &LinkStateError) -> Error {
-    match error {
-        LinkStateError::SessionStopped(reason) => of_session_stop(reason),
-        LinkStateError::RemoteDetachedWithError(error) | LinkStateError::RemoteClosedWithError(error) => {
-            of_link(queue, error)
+/// Reason why a connection is over, as the side that reads and writes it sees it.
+#[derive(Debug)]
+pub(crate) enum ConnectionFailure {
+    /// The peer breaks the protocol, or does not let us in.
+    Protocol(ConnectionError),
+    /// The peer has closed it.
+    ClosedByPeer(Option<PeerError>),
+    /// The stream has ended or failed.
+    Io(io::Error),
+    /// Nothing was heard for too long.
+    Silent,
+}
+
+/// The error for the end of a connection that was open.
+pub(crate) fn of_connection(failure: &ConnectionFailure) -> Error {
+    match failure {
+        ConnectionFailure::Protocol(error) => misbehaved(error),
+        ConnectionFailure::ClosedByPeer(Some(error)) => Error::Closed { why: describe(error) },
+        ConnectionFailure::ClosedByPeer(None) => Error::Closed { why: "no reason was given".to_owned() },
+        ConnectionFailure::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            Error::Lost { why: "the peer closed the connection".to_owned() }
         }
-        LinkStateError::RemoteDetached | LinkStateError::RemoteClosed => ended_without_reason(queue),
-        // What was under way when we ended the link: the peer did nothing wrong.
-        LinkStateError::IllegalState => Error::Lost { why: "the link has ended".to_owned() },
-        other => misbehaved(other),
-    }
-}
-
-pub(crate) fn of_disposition(error: &IllegalLinkStateError) -> Error {
-    match error {
-        IllegalLinkStateError::SessionStopped(reason) => of_session_stop(reason),
-        IllegalLinkStateError::IllegalState => Error::Lost { why: "the link has ended".to_owned() },
-    }
-}
-
-pub(crate) fn of_send(queue: &str, error: &SendError) -> Error {
-    match error {
-        SendError::LinkStateError(error) => of_link_state(queue, error),
-        SendError::Detached(error) => of_detach(queue, error),
-        SendError::MessageSizeExceeded(exceeded) => {
-            Error::TooLarge { queue: queue.to_owned(), size: exceeded.size, limit: exceeded.max_size }
-        }
-        SendError::MessageEncodeError => Error::Misuse("the message cannot be encoded".to_owned()),
-        SendError::NonTerminalDeliveryState | SendError::IllegalDeliveryState => misbehaved(error),
-    }
-}
-
-pub(crate) fn of_detach(queue: &str, error: &DetachError) -> Error {
-    match error {
-        DetachError::SessionStopped(reason) => of_session_stop(reason),
-        DetachError::RemoteDetachedWithError(error) | DetachError::RemoteClosedWithError(error) => {
-            of_link(queue, error)
-        }
-        _ => ended_without_reason(queue),
-    }
-}
-
-/// Result of detaching a link: it is detached when both sides have said so.
-pub(crate) fn of_close(queue: &str, said: Result<(), DetachError>) -> Result<(), Error> {
-    match said {
-        // RabbitMQ 3 answers the end of a link by its suspension (AMQP 1.0 part 2 §2.6.6 asks for an end), and after
-        // that again. fe2o3-amqp finds that state illegal; the link no longer exists for either side.
-        Ok(()) | Err(DetachError::IllegalState) => Ok(()),
-        Err(error) => Err(of_detach(queue, &error)),
-    }
-}
-
-/// The error of a receiver; a message that cannot be decoded is an arrival, not an error, and is not handled here.
-pub(crate) fn of_receive(queue: &str, error: &RecvError) -> Error {
-    match error {
-        RecvError::LinkStateError(error) => of_link_state(queue, error),
-        RecvError::MessageSizeExceeded(exceeded) => {
-            Error::Oversized { queue: queue.to_owned(), limit: exceeded.max_size }
-        }
-        other => misbehaved(other),
-    }
-}
-
-pub(crate) fn of_sender_attach(queue: &str, error: &SenderAttachError) -> Error {
-    match error {
-        SenderAttachError::SessionStopped(reason) => of_session_stop(reason),
-        SenderAttachError::RemoteClosedWithError(error) => of_link(queue, error),
-        // A broker that refuses the link answers with no target and gives the reason in its detach (AMQP 1.0 part 2
-        // §2.6.3); this one gave none.
-        SenderAttachError::IncomingTargetIsNone => no_such_queue(queue),
-        other => misbehaved(other),
-    }
-}
-
-pub(crate) fn of_receiver_attach(queue: &str, error: &ReceiverAttachError) -> Error {
-    match error {
-        ReceiverAttachError::SessionStopped(reason) => of_session_stop(reason),
-        ReceiverAttachError::RemoteClosedWithError(error) => of_link(queue, error),
-        ReceiverAttachError::IncomingSourceIsNone => no_such_queue(queue),
-        other => misbehaved(other),
-    }
-}
-
-fn no_such_queue(queue: &str) -> Error {
-    Error::MissingQueue { queue: queue.to_owned(), why: "the broker rejected the link without a reason".to_owned() }
-}
-
-/// The error for a lost connection, from that of its engine.
-pub(crate) fn of_connection(error: &fe2o3_amqp::connection::Error) -> Error {
-    use fe2o3_amqp::connection::Error as Engine;
-    match error {
-        Engine::RemoteClosedWithError(error) => Error::Closed { why: describe(error) },
-        Engine::RemoteClosed => Error::Closed { why: "no reason was given".to_owned() },
-        Engine::TransportError(error) => of_transport(error),
-        Engine::IllegalState => Error::Lost { why: "the peer closed the connection".to_owned() },
-        other => misbehaved(other),
-    }
-}
-
-fn of_transport(error: &transport::Error) -> Error {
-    match error {
-        transport::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => misbehaved(error),
-        transport::Error::Io(error) => Error::Lost { why: error.to_string() },
-        transport::Error::IdleTimeoutElapsed => Error::Lost { why: "the peer was silent for too long".to_owned() },
-        transport::Error::DecodeError(what) => misbehaved(&format!("a frame that cannot be decoded: {what}")),
-        other => misbehaved(other),
+        ConnectionFailure::Io(error) => Error::Lost { why: error.to_string() },
+        ConnectionFailure::Silent => Error::Lost { why: "the peer was silent for too long".to_owned() },
     }
 }
 
@@ -412,32 +296,35 @@ pub(crate) struct OpenAttempt<'a> {
 }
 
 /// The error for a connection that could not be opened.
-pub(crate) fn of_open(attempt: &OpenAttempt<'_>, error: &OpenError) -> Error {
+pub(crate) fn of_open(attempt: &OpenAttempt<'_>, failure: &ConnectionFailure) -> Error {
     let address = attempt.address.to_owned();
     if let Some(other_protocol) = of_first_bytes(&address, attempt.first_bytes) {
         return other_protocol;
     }
+    match failure {
+        ConnectionFailure::Protocol(ConnectionError::Login(error)) => of_login(attempt, error),
+        ConnectionFailure::Protocol(ConnectionError::Header(found)) => Error::NotAmqp { address, found: shown(found) },
+        ConnectionFailure::Protocol(error) => misbehaved(&format!("{error} during the AMQP handshake")),
+        ConnectionFailure::ClosedByPeer(Some(error)) if error.condition == "amqp:unauthorized-access" => {
+            Error::WrongCredentials { address, who: attempt.user.to_owned() }
+        }
+        ConnectionFailure::Io(error) => of_handshake_io(&address, error),
+        ConnectionFailure::ClosedByPeer(_) | ConnectionFailure::Silent => of_connection(failure),
+    }
+}
+
+fn of_login(attempt: &OpenAttempt<'_>, error: &LoginError) -> Error {
+    let address = attempt.address.to_owned();
     match error {
-        OpenError::SaslError { .. } | OpenError::ScramError(_) => {
-            Error::WrongCredentials { address, who: attempt.user.to_owned() }
-        }
-        OpenError::NotImplemented(Some(text)) if text.contains("is not supported") => {
-            Error::NoSuchMechanism { address, mechanism: attempt.mechanism }
-        }
+        LoginError::NotOffered => Error::NoSuchMechanism { address, mechanism: attempt.mechanism },
         // RabbitMQ accepts SASL ANONYMOUS from every client, and asks those without rights for SASL again after it
-        // (part 2 §2.2).
-        OpenError::NotImplemented(Some(text)) if text.contains(", found ProtocolHeader { id: Sasl") => {
+        // (part 2 §2.2): that is a rejection too.
+        LoginError::Rejected | LoginError::Unproven => {
             Error::WrongCredentials { address, who: attempt.user.to_owned() }
         }
-        OpenError::RemoteClosedWithError(error) => match condition(error).as_str() {
-            "amqp:unauthorized-access" => Error::WrongCredentials { address, who: attempt.user.to_owned() },
-            _ => Error::Closed { why: describe(error) },
-        },
-        OpenError::RemoteClosed => Error::Closed { why: "no reason was given".to_owned() },
-        OpenError::TransportError(error) => of_transport(error),
-        OpenError::Io(error) => of_handshake_io(&address, error),
-        OpenError::ProtocolHeaderMismatch(found) => Error::NotAmqp { address, found: shown(found) },
-        other => misbehaved(&format!("{other} during the AMQP handshake")),
+        LoginError::Unavailable => Error::Closed { why: error.to_string() },
+        LoginError::Forbidden => Error::Misuse(error.to_string()),
+        LoginError::Malformed(error) => misbehaved(&format!("{error} during the AMQP handshake")),
     }
 }
 
@@ -487,40 +374,32 @@ fn shown(octets: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use definitions::{AmqpError, LinkError};
 
     #[test]
     fn a_brokers_condition_becomes_the_variant_that_one_acts_upon() {
-        let error = |condition: ErrorCondition, text: &str| definitions::Error::new(condition, text.to_owned(), None);
-        let queue = "q";
-        assert!(matches!(of_link(queue, &error(AmqpError::NotFound.into(), "x")), Error::MissingQueue { .. }));
-        assert!(matches!(of_link(queue, &error(AmqpError::ResourceLocked.into(), "x")), Error::QueueHeld { .. }));
-        assert!(matches!(
-            of_link(queue, &error(AmqpError::NotAllowed.into(), "is exclusive")),
-            Error::QueueHeld { .. }
-        ));
-        assert!(matches!(of_link(queue, &error(LinkError::Stolen.into(), "x")), Error::LinkStolen { .. }));
-        assert!(matches!(
-            of_link(queue, &error(AmqpError::UnauthorizedAccess.into(), "x")),
-            Error::NotPermitted { .. }
-        ));
-        let other = of_link(queue, &error(AmqpError::InternalError.into(), "a\nb\u{1b}[0m"));
+        let end = |condition: &str, text: &str| {
+            let error = PeerError { condition: condition.to_owned(), description: text.to_owned(), redirect: None };
+            of_detach("q", Some(&error))
+        };
+        assert!(matches!(end("amqp:not-found", "x"), Error::MissingQueue { .. }));
+        assert!(matches!(end("amqp:resource-locked", "x"), Error::QueueHeld { .. }));
+        assert!(matches!(end("amqp:not-allowed", "is exclusive"), Error::QueueHeld { .. }));
+        assert!(matches!(end("amqp:link:stolen", "x"), Error::LinkStolen { .. }));
+        assert!(matches!(end("amqp:unauthorized-access", "x"), Error::NotPermitted { .. }));
+        let other = end("amqp:internal-error", "a\nb\u{1b}[0m");
         assert_eq!(other.to_string(), "q: the broker ended the link: amqp:internal-error: a b [0m");
         assert_eq!(other.retry(), Retry::Later);
+        assert!(matches!(of_refusal("q", None), Error::MissingQueue { .. }));
     }
 
     #[test]
     fn a_peer_that_asks_for_sasl_again_has_not_let_us_in() {
-        use fe2o3_amqp::transport::protocol_header::ProtocolHeader;
         let attempt =
             OpenAttempt { address: "a", user: "an anonymous client", mechanism: "ANONYMOUS", first_bytes: b"AMQP" };
-        let text = |found: ProtocolHeader| {
-            let text = format!("Expecting {:?}, found {found:?}", ProtocolHeader::amqp());
-            of_open(&attempt, &OpenError::NotImplemented(Some(text))).to_string()
-        };
+        let text = |error| of_open(&attempt, &ConnectionFailure::Protocol(error)).to_string();
         let expected = "a rejected the login of an anonymous client; check user and password";
-        assert_eq!(text(ProtocolHeader::sasl()), expected);
-        assert!(!text(ProtocolHeader::tls()).contains("let"), "{}", text(ProtocolHeader::tls()));
+        assert_eq!(text(LoginError::Rejected.into()), expected);
+        assert!(text(ConnectionError::Header(*b"AMQP\x02\x01\0\0")).contains("does not speak AMQP 1.0"));
     }
 
     #[test]

@@ -20,8 +20,7 @@
 //! let disposition = sender.send(template.fill(0, 0)).await?;
 //! let IncomingDelivery::Delivery(delivery) = receiver.next().await? else { panic!("it can be decoded") };
 //! assert_eq!(Submission::read(&delivery.message).receiver_code.as_deref(), Some("10V000000000001X"));
-//! receiver.accept(delivery.handle).await?;
-//! receiver.settle().await?;
+//! receiver.accept(delivery.handle)?;
 //! disposition.await?;
 //! # Ok(())
 //! # }
@@ -32,47 +31,51 @@
 //! | `api` | messages of the queues, both directions: pure |
 //! | `bench` | the bench: load, account and record of a run |
 //! | `broker` | a broker and how to connect to it |
-//! | `coalescing` | a stream whose writes are gathered |
+//! | `client_state` | state of a connection, which its driver, its links and its owner share |
 //! | `connection` | a connection to a broker |
+//! | `disposition` | outcomes of messages that were sent |
+//! | `driver` | reads and writes the stream of a connection |
 //! | `embedded` | an AMQP 1.0 listener with queues in memory |
 //! | `endpoint` | drives the simulator over a broker or the embedded queues |
 //! | `error` | errors, and the remedy for each |
-//! | `frame_validator` | stops frames at which fe2o3-amqp would panic or wait for ever |
 //! | `link` | common parts of both kinds of links |
 //! | `receiver` | a queue that messages come from |
 //! | `sender` | a queue that messages go to |
-//! | `sasl_external` | SASL EXTERNAL over TLS of our own |
 //! | `security` | TLS and authentication |
 //! | `simulator` | the steps of an endpoint pair for each message, and their times: pure |
+//! | `stream` | TCP and TLS under AMQP |
+//! | `stream_stats` | counters of a connection's traffic |
 //! | `url` | address of a broker, and the login; shows no password |
 pub mod api;
 pub mod bench;
 mod broker;
-pub mod coalescing;
+mod client_state;
 mod connection;
+mod disposition;
+mod driver;
 pub mod embedded;
 pub mod endpoint;
 mod error;
-mod frame_validator;
 mod link;
 mod receiver;
-mod sasl_external;
 mod security;
 mod sender;
 pub mod simulator;
+mod stream;
+mod stream_stats;
 mod url;
 
 pub use crate::url::{BrokerUrl, UrlError, password_from_file};
-pub use amqp::Password;
+pub use amqp::{Password, PeerProduct};
 pub use broker::Broker;
 pub use bytes::Bytes;
-pub use coalescing::{Coalescing, StreamStats};
 pub use connection::Connection;
+pub use disposition::Disposition;
 pub use error::{Error, Retry};
-pub use fe2o3_amqp::Sendable;
 pub use receiver::{Delivery, DeliveryHandle, IncomingDelivery, ReceiverLink, ReceiverOptions};
 pub use security::{BrokerSecurity, SaslMechanism, TlsSetup, Verification};
-pub use sender::{Disposition, DispositionFuture, SenderLink, SenderOptions};
+pub use sender::{DispositionFuture, SenderLink, SenderOptions};
+pub use stream_stats::StreamStats;
 pub use uuid::Uuid;
 
 #[cfg(doctest)]

@@ -1,24 +1,60 @@
-//! Common parts of both kinds of links: the session of each, and the capabilities of its node.
+//! Common parts of both kinds of links: attaching, closing, and the end of the session that each has for itself.
+use crate::broker::Broker;
+use crate::client_state::{LinkPlan, SharedClient};
 use crate::error::Error;
-use fe2o3_amqp::connection::ConnectionHandle;
-use fe2o3_amqp::session::{BeginError, SessionHandle};
-use fe2o3_amqp_types::primitives::Symbol;
+use amqp::{LinkId, SessionId};
+use std::sync::Arc;
 
 /// Capabilities that a node must have, as go-mades-bench asks for them: "QPID broker capabilities" of older ECP.
-const CAPABILITIES: [&str; 4] = ["create-on-demand", "durable", "shared", "queue"];
+pub(crate) const CAPABILITIES: [&str; 4] = ["create-on-demand", "durable", "shared", "queue"];
 
-/// A session for one link: links have one each, so that none waits in another's line.
-pub(crate) async fn session(
-    connection: &mut ConnectionHandle<()>,
-    buffered_frames: usize,
-) -> Result<SessionHandle<()>, Error> {
-    let begun = fe2o3_amqp::Session::builder().buffer_size(buffered_frames).begin(connection).await;
-    begun.map_err(|error| match error {
-        BeginError::ConnectionStopped(_) => Error::Lost { why: "it ended before the session began".to_owned() },
-        other => Error::Closed { why: other.to_string() },
-    })
+/// A link of a connection. Its session ends with it.
+#[derive(Debug)]
+pub(crate) struct ClientLink {
+    pub(crate) client: Arc<SharedClient>,
+    pub(crate) broker: Arc<Broker>,
+    pub(crate) id: LinkId,
+    session: SessionId,
 }
 
-pub(crate) fn capabilities() -> Vec<Symbol> {
-    CAPABILITIES.map(Symbol::from).to_vec()
+impl Drop for ClientLink {
+    fn drop(&mut self) {
+        self.client.forget(self.session, self.id);
+    }
+}
+
+impl ClientLink {
+    /// Attaches a link; returns the largest message that the broker takes, too.
+    ///
+    /// # Errors
+    /// If the broker refuses it, or the connection ends.
+    pub(crate) async fn attach(
+        client: Arc<SharedClient>,
+        broker: Arc<Broker>,
+        plan: &LinkPlan<'_>,
+    ) -> Result<(Self, Option<u64>), Error> {
+        let (session, id) = client.attach(plan)?;
+        let link = Self { client, broker, id, session };
+        let max_message_bytes = std::future::poll_fn(|context| link.client.poll_attached(id, context)).await?;
+        Ok((link, max_message_bytes))
+    }
+
+    /// Waits until the link is over; returns the reason.
+    pub(crate) async fn detached(&self) -> Error {
+        std::future::poll_fn(|context| self.client.poll_detached(self.id, context)).await
+    }
+
+    /// Ends the link, within 5 s and the time limit of a step.
+    ///
+    /// # Errors
+    /// If the broker does not answer, or has ended the link before.
+    pub(crate) async fn close(self) -> Result<(), Error> {
+        self.client.check(self.id)?;
+        self.client.detach(self.id);
+        match tokio::time::timeout(self.broker.close_timeout(), self.detached()).await {
+            Ok(_) if self.client.is_detached_as_asked(self.id) => Ok(()),
+            Ok(why) => Err(why),
+            Err(_) => Err(Error::Lost { why: "the broker does not answer close".to_owned() }),
+        }
+    }
 }

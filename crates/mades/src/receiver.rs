@@ -1,24 +1,13 @@
 //! A queue that messages come from: deliveries as they come, dispositions by the range.
 use crate::api::{DecodedMessage, Oddity};
 use crate::broker::Broker;
-use crate::coalescing::StreamStats;
-use crate::error::{self, Error};
-use crate::link;
-use fe2o3_amqp::Receiver;
-use fe2o3_amqp::connection::ConnectionHandle;
-use fe2o3_amqp::link::delivery::DeliveryInfo;
-use fe2o3_amqp::link::{CreditMode, IllegalLinkStateError, RecvError};
-use fe2o3_amqp::session::SessionHandle;
-use fe2o3_amqp_types::definitions;
-use fe2o3_amqp_types::messaging::{Body, Modified, Source, TerminusDurability};
-use fe2o3_amqp_types::primitives::Array;
-use serde_amqp::Value;
+use crate::client_state::{ArrivedMessage, LinkPlan, SharedClient};
+use crate::disposition::SettlementSender;
+use crate::error::{Error, one_line};
+use crate::link::{CAPABILITIES, ClientLink};
+use amqp::{AmqpConnection, DeliveryOutcome, LinkId, LinkRole};
 use std::sync::Arc;
 
-/// Frames that wait between the connection and the session: they have all been given credit.
-const BUFFERED_FRAMES: usize = 4096;
-/// Limit of acceptances that one disposition reports.
-const ACCEPT_BATCH_LIMIT: usize = 256;
 /// The largest message that is taken by default.
 const MAX_MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
 
@@ -28,7 +17,8 @@ pub struct ReceiverOptions {
     /// The queue.
     pub queue: String,
     /// Number of messages that the broker may send ahead. They are kept in memory until they are settled: credit
-    /// times the size of a message is what a receiver link may cost.
+    /// times the size of a message is what a receiver link may cost; twice that at RabbitMQ 3, which does not count those on
+    /// their way.
     pub credit: u32,
     /// The largest message that is taken.
     pub max_message_bytes: u64,
@@ -45,7 +35,11 @@ impl ReceiverOptions {
 /// for us until the link ends, and then gives it to another consumer: that is how to hold on to a message that is not
 /// ours. If it were released at once, the broker would send it again at once.
 #[derive(Debug)]
-pub struct DeliveryHandle(DeliveryInfo);
+pub struct DeliveryHandle {
+    delivery: u32,
+    /// Its sender expects no answer.
+    is_settled: bool,
+}
 
 /// A message that came.
 #[derive(Debug)]
@@ -59,7 +53,7 @@ pub struct Delivery {
 impl Delivery {
     /// Reports whether the broker has tried to deliver it before (AMQP 1.0 part 3 §3.2.1, delivery-count).
     pub fn is_redelivered(&self) -> bool {
-        self.message.header.as_ref().is_some_and(|header| header.delivery_count > 0)
+        self.message.header().is_some_and(|header| header.delivery_count > 0)
     }
 }
 
@@ -67,7 +61,7 @@ impl Delivery {
 #[derive(Debug)]
 pub enum IncomingDelivery {
     /// A message.
-    Delivery(Box<Delivery>),
+    Delivery(Delivery),
     /// A message whose sections cannot be decoded.
     Undecodable {
         /// Handle that settles it.
@@ -82,53 +76,30 @@ pub enum IncomingDelivery {
 /// A queue that messages come from.
 #[derive(Debug)]
 pub struct ReceiverLink {
-    receiver: Receiver,
-    queue: Arc<str>,
-    broker: Arc<Broker>,
-    stats: StreamStats,
-    accepted: Vec<DeliveryInfo>,
-    accept_batch: usize,
-    /// Ends with us.
-    _session: SessionHandle<()>,
+    link: ClientLink,
+    queue: String,
 }
 
 impl ReceiverLink {
     pub(crate) async fn attach(
-        connection: &mut ConnectionHandle<()>,
+        client: Arc<SharedClient>,
+        broker: Arc<Broker>,
         options: &ReceiverOptions,
-        name: String,
-        (broker, stats): (Arc<Broker>, StreamStats),
+        name: &str,
     ) -> Result<Self, Error> {
         if options.credit == 0 {
             return Err(Error::Misuse("a credit of 0 permits no messages: use 1 or more".to_owned()));
         }
-        let mut session = link::session(connection, BUFFERED_FRAMES).await?;
-        let source = Source::builder()
-            .address(options.queue.as_str())
-            .durable(TerminusDurability::UnsettledState)
-            .capabilities(Array(link::capabilities()))
-            .build();
-        let receiver = Receiver::builder()
-            .name(name.as_str())
-            .source(source)
-            .max_message_size(options.max_message_bytes)
-            .credit_mode(CreditMode::Auto(options.credit))
-            // What a broker writes into its answer is its own affair.
-            .verify_incoming_source(false)
-            .verify_incoming_target(false)
-            .attach(&mut session)
-            .await
-            .map_err(|error| error::of_receiver_attach(&options.queue, &error))?;
-        stats.register_link(&name, &options.queue, receiver.max_message_size());
-        Ok(Self {
-            receiver,
-            queue: options.queue.as_str().into(),
-            broker,
-            stats,
-            accepted: Vec::new(),
-            accept_batch: (options.credit as usize / 4).clamp(1, ACCEPT_BATCH_LIMIT),
-            _session: session,
-        })
+        let plan = LinkPlan {
+            name,
+            role: LinkRole::Receiver,
+            queue: &options.queue,
+            capabilities: &CAPABILITIES,
+            max_message_bytes: options.max_message_bytes,
+            credit: options.credit,
+        };
+        let (link, _) = ClientLink::attach(client, broker, &plan).await?;
+        Ok(Self { link, queue: options.queue.clone() })
     }
 
     /// The queue.
@@ -136,7 +107,7 @@ impl ReceiverLink {
         &self.queue
     }
 
-    /// Waits for the next arrival. Before it waits, it reports to the broker what was accepted.
+    /// Waits for the next arrival.
     ///
     /// Cancel-safe: nothing that came is lost. There is no time limit; that is the caller's.
     ///
@@ -144,124 +115,80 @@ impl ReceiverLink {
     /// If the link or the connection has ended, or the peer has broken the protocol: then the connection ends at once,
     /// whatever the peer answers. A message that cannot be decoded is no error.
     pub async fn next(&mut self) -> Result<IncomingDelivery, Error> {
-        if !self.accepted.is_empty() {
-            if let Some(delivery) = self.try_next().await {
-                return delivery;
-            }
-            self.settle().await?;
-        }
-        let delivery = self.receiver.recv::<Body<Value>>().await;
-        self.read_delivery(delivery)
+        let link = &self.link;
+        let arrived = std::future::poll_fn(|context| link.client.poll_arrived(link.id, context)).await?;
+        Ok(decode(arrived))
     }
 
     /// The next arrival, if one is there already.
-    pub async fn try_next(&mut self) -> Option<Result<IncomingDelivery, Error>> {
-        let delivery = tokio::select! {
-            biased;
-            arrival = self.receiver.recv::<Body<Value>>() => arrival,
-            () = std::future::ready(()) => return None,
-        };
-        Some(self.read_delivery(delivery))
+    pub fn try_next(&mut self) -> Option<Result<IncomingDelivery, Error>> {
+        Some(self.link.client.take_arrived(self.link.id)?.map(decode))
     }
 
-    fn read_delivery(
-        &self,
-        arrival: Result<fe2o3_amqp::Delivery<Body<Value>>, RecvError>,
-    ) -> Result<IncomingDelivery, Error> {
-        match arrival {
-            Ok(delivery) => {
-                let (info, message) = delivery.into_parts();
-                Ok(IncomingDelivery::Delivery(Box::new(Delivery { handle: DeliveryHandle(info), message })))
-            }
-            Err(RecvError::MessageDecode(error)) => Ok(IncomingDelivery::Undecodable {
-                handle: DeliveryHandle(error.info),
-                oddity: Oddity::Undecodable,
-                why: error::one_line(&error.source.to_string()),
-            }),
-            Err(error) => Err(self.stats.peer_error_or(error::of_receive(&self.queue, &error))),
-        }
-    }
-
-    /// Takes responsibility for a message. The broker learns of it when some have gathered, or before we wait for
-    /// more, or by [`settle`](Self::settle).
+    /// Takes responsibility for a message. The broker learns of it in this pass of the scheduler, together with others.
     ///
     /// # Errors
     /// If the link or the connection has come to its end.
-    pub async fn accept(&mut self, handle: DeliveryHandle) -> Result<(), Error> {
-        self.accepted.push(handle.0);
-        if self.accepted.len() < self.accept_batch {
-            return Ok(());
-        }
-        self.settle().await
-    }
-
-    /// Reports to the broker what was accepted.
-    ///
-    /// # Errors
-    /// If the link or the connection has come to its end.
-    pub async fn settle(&mut self) -> Result<(), Error> {
-        if self.accepted.is_empty() {
-            return Ok(());
-        }
-        // Reported again if this future is dropped half way: the broker ignores what it has already.
-        let result = self.with_timeout(self.receiver.accept_all(self.accepted.iter().cloned())).await;
-        self.accepted.clear();
-        result
+    pub fn accept(&mut self, handle: DeliveryHandle) -> Result<(), Error> {
+        self.settle(handle, DeliveryOutcome::Accepted)
     }
 
     /// Gives messages back to the queue, for any consumer, ourselves included.
     ///
     /// # Errors
     /// If the link or the connection has come to its end.
-    pub async fn release(&mut self, handles: impl IntoIterator<Item = DeliveryHandle>) -> Result<(), Error> {
-        let infos = handles.into_iter().map(|handle| handle.0);
-        self.with_timeout(self.receiver.release_all(infos)).await
+    pub fn release(&mut self, handles: impl IntoIterator<Item = DeliveryHandle>) -> Result<(), Error> {
+        handles.into_iter().try_for_each(|handle| self.settle(handle, DeliveryOutcome::Released))
     }
 
     /// Refuses a message for good: a broker puts it into its dead-letter queue.
     ///
     /// # Errors
     /// If the link or the connection has come to its end.
-    pub async fn reject(&mut self, handle: DeliveryHandle, condition: &str, description: &str) -> Result<(), Error> {
-        let condition = definitions::ErrorCondition::Custom(condition.into());
-        let error = definitions::Error::new(condition, description.to_owned(), None);
-        self.with_timeout(self.receiver.reject(handle.0, error)).await
+    pub fn reject(&mut self, handle: DeliveryHandle, condition: &str, description: &str) -> Result<(), Error> {
+        self.settle_with(handle, |amqp, id, delivery| amqp.reject(id, delivery, condition, description))
     }
 
     /// Gives a message back as one that failed here.
     ///
     /// # Errors
     /// If the link or the connection has come to its end.
-    pub async fn modify(&mut self, handle: DeliveryHandle, modified: Modified) -> Result<(), Error> {
-        self.with_timeout(self.receiver.modify(handle.0, modified)).await
+    pub fn modify(&mut self, handle: DeliveryHandle) -> Result<(), Error> {
+        self.settle(handle, DeliveryOutcome::Modified { failed: true })
     }
 
-    /// Sends a disposition to the broker, within the time limit of a step.
-    async fn with_timeout(
-        &self,
-        disposition: impl Future<Output = Result<(), IllegalLinkStateError>>,
+    fn settle(&mut self, handle: DeliveryHandle, outcome: DeliveryOutcome) -> Result<(), Error> {
+        self.settle_with(handle, |amqp, id, delivery| amqp.settle(id, delivery, outcome))
+    }
+
+    fn settle_with(
+        &mut self,
+        handle: DeliveryHandle,
+        settle: impl FnOnce(&mut AmqpConnection<SettlementSender>, LinkId, u32),
     ) -> Result<(), Error> {
-        let result = tokio::time::timeout(self.broker.step_timeout, disposition).await;
-        let result = result.map_err(|_| self.broker.timed_out("settling messages"))?;
-        result.map_err(|error| self.stats.peer_error_or(error::of_disposition(&error)))
+        let id = self.link.id;
+        self.link.client.settle(id, |amqp| {
+            if !handle.is_settled {
+                settle(amqp, id, handle.delivery);
+            }
+        })
     }
 
-    /// Ends the link, within 5 s and the time limit of a step: reports what was accepted; the broker takes back what is
-    /// held.
+    /// Ends the link, within 5 s and the time limit of a step; the broker takes back what is held.
     ///
     /// # Errors
     /// If the broker does not answer, or has ended the link before.
-    pub async fn close(mut self) -> Result<(), Error> {
-        let queue = Arc::clone(&self.queue);
-        let stats = self.stats.clone();
-        let limit = self.broker.close_timeout();
-        let close = async {
-            self.settle().await?;
-            error::of_close(&queue, self.receiver.close().await)
-        };
-        match tokio::time::timeout(limit, close).await {
-            Ok(closed) => closed.map_err(|error| stats.peer_error_or(error)),
-            Err(_) => Err(Error::Lost { why: "the broker does not answer close".to_owned() }),
+    pub async fn close(self) -> Result<(), Error> {
+        self.link.close().await
+    }
+}
+
+fn decode(arrived: ArrivedMessage) -> IncomingDelivery {
+    let handle = DeliveryHandle { delivery: arrived.delivery, is_settled: arrived.settled };
+    match DecodedMessage::decode(&arrived.message) {
+        Ok(message) => IncomingDelivery::Delivery(Delivery { handle, message }),
+        Err(error) => {
+            IncomingDelivery::Undecodable { handle, oddity: Oddity::Undecodable, why: one_line(&error.to_string()) }
         }
     }
 }

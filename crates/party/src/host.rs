@@ -1,4 +1,5 @@
 //! The host of a run, for its record: two figures can be compared only if the place of each measurement is known.
+use crate::cpus;
 use journey::record::{Host, HostDisk};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ pub fn facts(directory: Option<&Path>) -> Host {
         os: os_name(&text("/etc/os-release")),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         cpu_model: cpu_model(&text("/proc/cpuinfo")),
-        cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
+        cores: u32::try_from(cpus::host_cores()).unwrap_or(u32::MAX),
         memory_bytes: memory_bytes(&text("/proc/meminfo")),
         disk: directory.and_then(disk_under),
     }

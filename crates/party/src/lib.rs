@@ -12,6 +12,7 @@ macro_rules! tell {
 pub mod alternate_screen;
 pub mod chrony;
 pub mod clock_exchange;
+pub mod cpus;
 mod dashboard_display;
 pub mod host;
 pub mod host_sampler;

@@ -1,5 +1,6 @@
 //! Common parts of a source and a sink as parties of a run: their output files, their progress reports, and the part of
 //! their record that does not depend on their role.
+use crate::cpus;
 use crate::host;
 use crate::live::{LiveEvent, LiveMode, LiveProgress};
 use crate::live_line::{LiveDisplay, LiveLine, NonTerminalOutput, RateWindow};
@@ -271,6 +272,8 @@ pub fn own_party(role: Role, name: &str, workers: usize, faults: Vec<String>) ->
         ordered: None,
         died: None,
         busy_poll: None,
+        cpus: cpus::placement(),
+        wake_up_ms: None,
     };
     process_usage::own().fill(&mut party);
     party

@@ -1,5 +1,6 @@
 //! Processors of a child: the thread that starts it runs on them for that moment, and the child inherits them.
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use crate::cpus::CpuList;
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use std::io;
 use std::process::{Child, Command};
 
@@ -19,8 +20,18 @@ pub fn available() -> io::Result<u32> {
 ///
 /// If there are fewer, or it cannot be started.
 pub fn spawn_on(command: &mut Command, count: u32) -> io::Result<Child> {
+    spawn_within(command, &first_of(&CpuList::available()?, count)?)
+}
+
+/// Starts a child on those processors.
+///
+/// # Errors
+///
+/// If one is not available, or it cannot be started.
+pub fn spawn_within(command: &mut Command, cpus: &CpuList) -> io::Result<Child> {
+    cpus.check()?;
     let ours = sched_getaffinity(None)?;
-    sched_setaffinity(None, &first_of(&ours, count)?)?;
+    sched_setaffinity(None, &cpus.set())?;
     let started = command.spawn();
     let restored = sched_setaffinity(None, &ours);
     let mut child = started?;
@@ -33,26 +44,22 @@ pub fn spawn_on(command: &mut Command, count: u32) -> io::Result<Child> {
 }
 
 /// The first of them.
-fn first_of(all: &CpuSet, count: u32) -> io::Result<CpuSet> {
-    if count == 0 || count > all.count() {
-        let why = format!("{count} processors were asked for, and {} are there", all.count());
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    }
-    let mut chosen = CpuSet::new();
-    let numbers = (0..CpuSet::MAX_CPU).filter(|number| all.is_set(*number));
-    numbers.take(count as usize).for_each(|number| chosen.set(number));
-    Ok(chosen)
+fn first_of(all: &CpuList, count: u32) -> io::Result<CpuList> {
+    let numbers = all.numbers();
+    numbers.get(..count as usize).and_then(|first| CpuList::new(first.to_vec())).ok_or_else(|| {
+        let why = format!("{count} processors were asked for, and {} are there", numbers.len());
+        io::Error::new(io::ErrorKind::InvalidInput, why)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::thread::CpuSet;
     use std::process::Stdio;
 
-    fn set(numbers: &[usize]) -> CpuSet {
-        let mut set = CpuSet::new();
-        numbers.iter().for_each(|number| set.set(*number));
-        set
+    fn set(numbers: &[usize]) -> CpuList {
+        CpuList::new(numbers.to_vec()).unwrap()
     }
 
     #[test]

@@ -89,7 +89,11 @@ impl RelayCounters {
             ("recovered", "messages found in the spool at the start", self.recovered.value()),
             ("logins", "successful logins", self.logins.value()),
             ("logins_failed", "logins with a wrong password or proof", self.logins_failed.value()),
-            ("logins_refused", "logins rejected with 421 after too many failures", self.logins_refused.value()),
+            (
+                "logins_refused",
+                "logins rejected unchecked: too many had failed (421), or were being checked (454)",
+                self.logins_refused.value(),
+            ),
             ("login_locks", "times that an address or a user was locked out", self.login_locks.value()),
         ]
     }

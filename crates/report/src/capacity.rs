@@ -486,14 +486,15 @@ fn snake(name: &str) -> String {
     words
 }
 
-/// Resources that a run used, in a sentence: whose processor time, and whether the host had any left.
+/// Resources that a run used, in a sentence: whose processor time, and whether the host had any left. Busy polling is no use
+/// of a processor: it ends when there is work.
 pub fn resources_used(record: &Record) -> String {
     let length_s = record.duration_s.max(f64::EPSILON);
     let cores = f64::from(record.host.cores.max(1));
     let mut parties: Vec<(&str, f64)> = Vec::new();
     for party in &record.parties {
-        if let (Some(user_s), Some(sys_s)) = (party.user_s, party.sys_s) {
-            parties.push((&party.name, (user_s + sys_s) / length_s));
+        if let Some(work_s) = party.work_s() {
+            parties.push((&party.name, work_s / length_s));
         }
     }
     let others = record.surroundings.as_ref().and_then(|around| around.other_busy_share).unwrap_or_default() * cores;
@@ -508,4 +509,27 @@ pub fn resources_used(record: &Record) -> String {
         per_s => format!("; {} written per second", memory(per_s)),
     };
     format!("{limit}: {all:.2} of {cores:.0} cores ({}){written}", named.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use journey::record::BusyPollRow;
+
+    #[test]
+    fn busy_polling_uses_up_no_processor() {
+        let mut record = crate::sample::held();
+        record.host.cores = 2;
+        record.duration_s = 10.0;
+        record.surroundings = None;
+        for party in &mut record.parties {
+            party.user_s = Some(9.0);
+            party.sys_s = Some(1.0);
+        }
+        assert!(resources_used(&record).starts_with("processors are the limit"), "{}", resources_used(&record));
+        for party in &mut record.parties {
+            party.busy_poll = Some(BusyPollRow { mode: "50us".to_owned(), looked_s: 9.0 });
+        }
+        assert!(resources_used(&record).starts_with("processors are free"), "{}", resources_used(&record));
+    }
 }

@@ -7,7 +7,7 @@ use super::stages::{time_cells, timed};
 use super::table::{Align, Cell, Table, plain, right};
 use super::workload::{arrival, sizes};
 use journey::Stage;
-use journey::record::{Arrival, LatencyMs, Mades, MadesHop, MadesStage, Record};
+use journey::record::{Arrival, LatencyMs, Mades, MadesAcknowledgements, MadesHop, MadesStage, Record};
 
 /// Characters in the drawing of the waterfall.
 const WATERFALL_WIDTH: usize = 20;
@@ -27,17 +27,41 @@ pub(crate) fn offered(record: &Record, mades: &Mades) -> Option<Section> {
         (outbox, inbox) => format!("outbox at {outbox}, inbox at {inbox}, {}", tls(&workload.tls)),
     };
     let queue = |queue: &journey::record::MadesQueue| format!("{} {}", plain(&queue.role), plain(&queue.name));
-    let facts = vec![
+    let mut facts = vec![
         ("mode", mode(&mades.mode)),
         ("load", format!("{how_many}, {} each, {durable}", sizes(workload))),
         ("payload", plain(&mades.payload)),
         ("addressed", format!("to {}, type {}", plain(&mades.receiver), plain(&mades.message_type))),
         ("arrival", arrival_of(record)),
         ("in transit", in_transit(mades)),
-        ("broker", brokers),
+        ("broker", [Some(brokers), products(mades)].into_iter().flatten().collect::<Vec<_>>().join("; ")),
         ("queues", mades.queues.iter().map(queue).collect::<Vec<_>>().join(" · ")),
     ];
+    facts.extend(mades.acknowledgements.as_ref().map(|back| ("acknowledged", acknowledged(back))));
     Some(Section { title: "Workload", note: None, body: SectionBody::Facts(facts) })
+}
+
+/// `by a document to mailrun-endpoint-a, type TEST-MESSAGE, through ecp.endpoint.outbox; 300 sent`
+fn acknowledged(back: &MadesAcknowledgements) -> String {
+    format!(
+        "by a document to {}, type {}, through {}; {} sent",
+        plain(&back.receiver),
+        plain(&back.message_type),
+        plain(&back.outbox),
+        count(back.sent)
+    )
+}
+
+/// `apache-activemq-artemis 2.40.0`, or both if they differ.
+fn products(mades: &Mades) -> Option<String> {
+    let mut products: Vec<String> = Vec::new();
+    for broker in mades.brokers.iter().filter(|broker| !broker.product.is_empty()) {
+        let product = format!("{} {}", plain(&broker.product), plain(&broker.version)).trim_end().to_owned();
+        if !products.contains(&product) {
+            products.push(product);
+        }
+    }
+    (!products.is_empty()).then(|| products.join(" and "))
 }
 
 fn mode(mode: &str) -> String {
@@ -62,7 +86,21 @@ fn arrival_of(record: &Record) -> String {
     match record.workload.arrival {
         Arrival::Closed => "closed loop: a new message is sent when another is done or given up".to_owned(),
         Arrival::Constant | Arrival::Poisson => arrival(&record.workload),
+        Arrival::Market => market(record),
     }
+}
+
+/// `open loop, at the times of a market: bids:100x4000, heartbeats; 60 times as fast`
+fn market(record: &Record) -> String {
+    let Some(market) = record.mades.as_ref().and_then(|mades| mades.market.as_ref()) else {
+        return arrival(&record.workload);
+    };
+    let shapes = market.shapes.iter().map(|shape| plain(shape)).collect::<Vec<_>>().join(", ");
+    let speed = match market.acceleration {
+        0 | 1 => String::new(),
+        times => format!("; {} times as fast", count(times.into())),
+    };
+    format!("{}: {shapes}{speed}", arrival(&record.workload))
 }
 
 fn in_transit(mades: &Mades) -> String {
@@ -110,6 +148,7 @@ pub(crate) fn latencies(record: &Record, mades: &Mades) -> Option<Section> {
     let wait = record.stages.iter().find(|row| row.name == Stage::Created && !is_closed);
     row("created", wait.and_then(|row| row.latency_ms));
     mades.stages.iter().for_each(|stage| row(&stage.name, stage.latency_ms));
+    row("inbox → acknowledged", mades.acknowledgements.as_ref().and_then(|back| back.way_back_ms));
     row("the bench's lag", record.lag_ms);
     let since = if is_closed {
         "in ms since the message was created; closed loop: a new message waits for one that is done"

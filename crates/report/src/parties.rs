@@ -60,7 +60,14 @@ fn note(record: &Record) -> String {
     let faults = record.parties.iter().filter(|party| !party.faults.is_empty()).map(line);
     let always = "cores: processor time over the run's time".to_owned();
     let looks = record.parties.iter().filter_map(busy_poll);
-    std::iter::once(always).chain(looks).chain(faults).collect::<Vec<_>>().join("; ")
+    std::iter::once(always).chain(placement(record)).chain(looks).chain(faults).collect::<Vec<_>>().join("; ")
+}
+
+/// Processors of the parties that were placed: `processors: source 0, sink 1`.
+fn placement(record: &Record) -> Option<String> {
+    let one = |party: &Party| Some(format!("{} {}", plain(&party.name), plain(party.cpus.as_ref()?)));
+    let placed: Vec<String> = record.parties.iter().filter_map(one).collect();
+    (!placed.is_empty()).then(|| format!("processors: {}", placed.join(", ")))
 }
 
 /// Busy polling of a party, and its cost.
@@ -117,6 +124,16 @@ mod tests {
             .iter_mut()
             .for_each(|party| party.busy_poll = Some(BusyPollRow { looked_s: 1e9, ..busy_poll.clone() }));
         assert_eq!(record.parties.iter().find_map(Party::work_s), Some(0.0), "never less than nothing");
+    }
+
+    #[test]
+    fn processors_of_placed_parties_are_named() {
+        let mut record = sample::held();
+        assert!(!text(&record).0.contains("processors:"));
+        record.parties[0].cpus = Some("0,2-3".to_owned());
+        assert!(text(&record).0.contains("processors: source 0,2-3"), "{}", text(&record).0);
+        record.parties[1].cpus = Some("1".to_owned());
+        assert!(text(&record).0.contains("processors: source 0,2-3, sink 1"), "{}", text(&record).0);
     }
 
     #[test]

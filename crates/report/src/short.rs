@@ -199,6 +199,7 @@ fn loop_words(workload: &Workload) -> String {
         Arrival::Closed => "closed loop".to_owned(),
         Arrival::Constant => paced,
         Arrival::Poisson => format!("{paced} (Poisson)"),
+        Arrival::Market => "open loop at the times of a market".to_owned(),
     }
 }
 

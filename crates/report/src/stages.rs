@@ -1,4 +1,5 @@
 //! The journey in figures: the number of messages at each stage, their latency, and the times of a session's phases.
+use super::numbers::latency;
 use super::section::Section;
 use super::table::{Align, Cell, Table, right};
 use journey::Stage;
@@ -58,12 +59,21 @@ pub(crate) fn latencies(record: &Record) -> Option<Section> {
         Arrival::Closed => {
             "in ms; closed loop: each session waits for its reply, so a stall shows up in only one message per session"
         }
-        Arrival::Constant | Arrival::Poisson => {
+        Arrival::Constant | Arrival::Poisson | Arrival::Market => {
             "in ms; open loop: counted from when the message was due, even if no session was free then"
         }
     };
-    let note = Some(note.to_owned());
+    let note = Some(std::iter::once(note.to_owned()).chain(wake_ups(record)).collect::<Vec<_>>().join("; "));
     Section::figures("Latency", note, table)
+}
+
+/// Delay of the source itself, in words.
+fn wake_ups(record: &Record) -> Option<String> {
+    let delays = record.parties.iter().find_map(|party| party.wake_up_ms)?;
+    let [p50, p99] = [delays.p50, delays.p99].map(latency);
+    Some(format!(
+        "the source's workers woke {p50} (p50), {p99} (p99) after their timers, and latencies include such delays"
+    ))
 }
 
 /// Times of each phase of the dialogue.
@@ -122,6 +132,16 @@ mod tests {
         for word in ["since", "created", "p99.9", "1.420", "3.100", "12.500"] {
             assert!(text.contains(word), "{word} in\n{text}");
         }
+    }
+
+    #[test]
+    fn the_note_has_the_delay_of_the_source_itself() {
+        let mut record = sample::held();
+        let note = |record: &Record| latencies(record).and_then(|section| section.note).expect("a note");
+        assert!(!note(&record).contains("woke"));
+        let delays = LatencyMs { p50: 0.058, p99: 1.2, ..LatencyMs::default() };
+        record.parties[0].wake_up_ms = Some(delays);
+        assert!(note(&record).contains("the source's workers woke 58 µs (p50), 1.20 ms (p99) after their timers"));
     }
 
     #[test]

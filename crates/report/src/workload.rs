@@ -147,6 +147,7 @@ pub(super) fn arrival(workload: &Workload) -> String {
         Arrival::Closed => "closed loop: a session sends its next message when the last is answered".to_owned(),
         Arrival::Constant => format!("open loop{paced}, at even intervals"),
         Arrival::Poisson => format!("open loop{paced}, at random intervals (Poisson)"),
+        Arrival::Market => "open loop, at the times of a market".to_owned(),
     }
 }
 

@@ -33,6 +33,8 @@ pub(super) struct StandInTotals {
     failed_silently: u64,
     overtaken: u64,
     latency_ms: StandInLatencies,
+    /// The same of acknowledgement documents.
+    acknowledgements: Option<Box<Self>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -112,6 +114,17 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
             ("overtaken", totals.overtaken, mades.reordered),
         ]);
     }
+    if let Some(back) = &mades.acknowledgements {
+        let totals = totals.acknowledgements.as_deref().cloned().unwrap_or_default();
+        let silent = if is_toolbox { totals.failed_silently } else { 0 };
+        rows.extend([
+            ("acknowledgements taken", totals.consumed, back.accepted),
+            ("acknowledgements refused", totals.refused, back.refused),
+            ("acknowledgements failed", totals.failed - silent, back.failed),
+            ("acknowledgements delivered", totals.inboxed, arrivals(stage("acknowledged")) + back.corrupt),
+            ("acknowledgements changed, each copy", totals.corrupt_copies, back.corrupt),
+        ]);
+    }
     if mades.mode == "endpoint" {
         rows.push(("reported DELIVERED", totals.events.delivered, arrivals(stage("DELIVERED"))));
         rows.push(("reported RECEIVED", totals.events.received, arrivals(stage("RECEIVED"))));
@@ -132,13 +145,18 @@ fn times(mades: &Mades, totals: &StandInTotals) -> Vec<MadesTimes> {
         let done_ms = Some(by_stage(&stage.name)?);
         Some(MadesTimes { stage: stage.name.clone(), done_ms, seen_ms: stage.latency_ms })
     };
-    mades.stages.iter().filter_map(row).collect()
+    let back = mades.acknowledgements.as_ref().map(|back| MadesTimes {
+        stage: "inbox → acknowledged".to_owned(),
+        done_ms: totals.acknowledgements.as_ref().and_then(|totals| totals.latency_ms.inboxed),
+        seen_ms: back.way_back_ms,
+    });
+    mades.stages.iter().filter_map(row).chain(back).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use journey::record::{Outcome, Verdict};
+    use journey::record::{MadesAcknowledgements, Outcome, Verdict};
     use report::sample;
 
     /// A run in which everything got through but for one message that was lost, and the totals to it.
@@ -207,6 +225,35 @@ mod tests {
             compare(&mut record, &totals, &[]);
             assert!(record.verdict.closed, "{name}: what is on its way is counted by one of them");
         }
+    }
+
+    #[test]
+    fn acknowledgements_are_held_to_counts_of_their_own() {
+        let (mut record, mut totals) = run();
+        let mades = record.mades.as_mut().unwrap();
+        let back =
+            MadesAcknowledgements { sent: 9_999, accepted: 9_999, corrupt: 1, ..MadesAcknowledgements::default() };
+        mades.acknowledgements = Some(back);
+        let name = "acknowledged".to_owned();
+        mades.stages.push(MadesStage { name, count: 9_990, duplicates: 3, ..MadesStage::default() });
+        let told = LatencyMs { p50: 4.0, ..LatencyMs::default() };
+        let way_back = StandInTotals {
+            consumed: 9_999,
+            lost: 8,
+            inboxed: 9_994,
+            corrupt_copies: 1,
+            latency_ms: StandInLatencies { inboxed: Some(told), ..StandInLatencies::default() },
+            ..StandInTotals::default()
+        };
+        totals.acknowledgements = Some(Box::new(way_back));
+        compare(&mut record, &totals, &[]);
+        let truth = record.mades.as_ref().unwrap().truth.as_ref().unwrap();
+        assert!(truth.counts.iter().all(|row| row.done == row.seen) && truth.counts.len() == 16, "{truth:?}");
+        assert_eq!(truth.times.last().unwrap().done_ms.map(|times| times.p50), Some(4.0));
+        totals.acknowledgements.as_mut().unwrap().inboxed = 9_993;
+        compare(&mut record, &totals, &[]);
+        let reasons = &record.verdict.reasons;
+        assert!(reasons.iter().any(|reason| reason.contains("acknowledgements delivered")), "{reasons:?}");
     }
 
     #[test]

@@ -192,7 +192,7 @@ impl<'g> BacklogRun<'g> {
         let arrivals = self.results.drain.map(|_| gather::read_party(self.directory, Role::Sink)).transpose()?;
         let ending = (!self.is_uninterrupted()).then_some(Ending::Interrupted);
         let arrived = self.results.drain.map_or(Completeness::NotAll, |drained| drained.completeness);
-        let relay = self.bench.relay().and_then(|relay| gather::relay(relay, self.directory, arrived));
+        let relay = gather::relay(self.bench, self.directory, arrived);
         let observations = self.supervisor.finish();
         let memory = observations.iter().find(|seen| seen.role == Role::Relay).map(|seen| seen.memory.clone());
         let surroundings = sampler.finish();

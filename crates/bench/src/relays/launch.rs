@@ -4,7 +4,7 @@ use super::ready_signal::{ReadySignal, RelayLaunch};
 use super::{port, postfix};
 use crate::directory::RunDirectory;
 use crate::parties::PartyCommand;
-use crate::plan::{BenchOptions, SyscallCounting};
+use crate::plan::{BenchOptions, SyscallCounting, cpus_option};
 use anyhow::{Context, Result};
 use journey::record::Role;
 use std::fs::DirBuilder;
@@ -37,6 +37,7 @@ pub(crate) fn prepare(
                     ["relay", "--config", &file].map(str::to_owned).into()
                 }
             };
+            words.extend(options.placement.relay.iter().map(cpus_option));
             words.extend(["--durability", durability, "--json", &record, "--live", "json"].map(str::to_owned));
             let command = PartyCommand::relay(program, words, directory);
             RelayLaunch { command, ready_signal: ReadySignal::Reported }
@@ -53,6 +54,8 @@ pub(crate) fn prepare(
         }
     };
     launch.command.cores = options.server_cores;
+    // Our own relay places itself.
+    launch.command.cpus = options.placement.relay.clone().filter(|_| !contestant.is_own());
     Ok(Some(match &options.syscall_counting {
         SyscallCounting::Off => launch,
         SyscallCounting::Strace(strace) => {

@@ -55,6 +55,7 @@ use anyhow::{Context, Result, ensure};
 use journey::ledger::Ledger;
 use journey::record::{Party, Record, Role};
 use journey::trace::RunId;
+use party::cpus::CpuList;
 pub(super) use scenario::ScenarioRun;
 use std::fs::File;
 use std::io::BufReader;
@@ -77,7 +78,7 @@ pub fn run(options: &RelayComparisonOptions) -> Result<TextReport> {
 }
 
 /// The relay as a party of the run.
-pub(super) fn party(contestant: &Contestant, own: Option<&Record>) -> Option<Party> {
+pub(super) fn party(contestant: &Contestant, cpus: Option<&CpuList>, own: Option<&Record>) -> Option<Party> {
     contestant.role()?;
     // Its own figures: our own relay writes a record.
     let known = own.and_then(|record| record.parties.iter().find(|party| party.role == Role::Relay));
@@ -96,6 +97,8 @@ pub(super) fn party(contestant: &Contestant, own: Option<&Record>) -> Option<Par
         ordered: None,
         died: None,
         busy_poll: known.and_then(|party| party.busy_poll.clone()),
+        cpus: cpus.map(ToString::to_string),
+        wake_up_ms: None,
     })
 }
 

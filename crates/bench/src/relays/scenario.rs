@@ -4,6 +4,7 @@ use super::listener::ListenerOptions;
 use crate::BenchOutcome;
 use crate::directory::{self, RunDirectory};
 use crate::engine::{self, TextReport};
+use crate::placement::Placement;
 use crate::plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
 use anyhow::{Result, bail};
 use journey::judge;
@@ -165,6 +166,7 @@ impl ScenarioOptions {
             run: None,
             syscall_counting: SyscallCounting::Off,
             server_cores: None,
+            placement: Placement::default(),
             trusted: TrustedCertificate::Configured,
             listener: ListenerOptions::default(),
             thresholds: self.thresholds.clone(),

@@ -12,11 +12,12 @@ impl ComparedProgram for SourceTool {
             Self::SmtpSource => "smtp-source",
             Self::GoSmtpSource => "go-smtp-source",
             Self::Mailrun => "mailrun",
+            Self::MailrunBusyPoll => "mailrun-busy-poll",
         }
     }
 
     fn is_own(self) -> bool {
-        self == Self::Mailrun
+        matches!(self, Self::Mailrun | Self::MailrunBusyPoll)
     }
 }
 
@@ -51,7 +52,7 @@ pub(super) fn command(
     to: SocketAddr,
 ) -> Command {
     let mut command = Command::new(program);
-    if case.tool == SourceTool::Mailrun {
+    if case.tool.is_own() {
         command.arg("smtp-source");
     }
     let own: &[&str] = match (case.tool, marking) {
@@ -59,6 +60,7 @@ pub(super) fn command(
         (SourceTool::GoSmtpSource, MessageMarking::Unique) => &["-resolve-once", "-S", "message %d"],
         // Without -M it asks for the machine's name, which it may reject.
         (SourceTool::SmtpSource | SourceTool::Mailrun, _) => &["-M", "smtp.example.com"],
+        (SourceTool::MailrunBusyPoll, _) => &["--busy-poll", "auto", "-M", "smtp.example.com"],
     };
     command.args(own);
     command.args(["-s", &case.sessions.to_string(), "-m", &messages.to_string()]);
@@ -97,5 +99,7 @@ mod tests {
         let theirs = words(SourceTool::SmtpSource, MessageMarking::AsPublished);
         assert_eq!(theirs, format!("-M smtp.example.com {load}"));
         assert_eq!(words(SourceTool::Mailrun, MessageMarking::AsPublished), format!("smtp-source {theirs}"));
+        let polling = words(SourceTool::MailrunBusyPoll, MessageMarking::AsPublished);
+        assert_eq!(polling, format!("smtp-source --busy-poll auto {theirs}"));
     }
 }

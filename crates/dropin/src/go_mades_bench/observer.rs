@@ -153,6 +153,7 @@ impl ObserverState {
     /// Takes note of the time; returns what the run is asked to do.
     fn update(&mut self, view: &RunView, timeout: Duration) -> StopRequest {
         self.now = view.now;
+        let is_first = self.times.is_none();
         let times = self.times.get_or_insert_with(|| RunTimes {
             began: view.began,
             started: local_now() - view.now.saturating_sub(view.began),
@@ -162,7 +163,9 @@ impl ObserverState {
             self.outcome = RunOutcome::Interrupted;
             return StopRequest::StopNow;
         }
-        if let (None, Some(completed)) = (times.ended, self.stages.last().and_then(|last| last.completed)) {
+        // The first report comes before the end, however short the run.
+        let completed = self.stages.last().and_then(|last| last.completed).filter(|_| !is_first);
+        if let (None, Some(completed)) = (times.ended, completed) {
             times.ended = Some(completed);
             output::log("waiting a second for any out of order messages...");
         }

@@ -66,6 +66,7 @@ pub(super) fn record(
     record.surroundings = Some(around);
     let mut own = outputs::own_party(Role::Source, "source", options.workers, Vec::new());
     own.busy_poll = outputs::busy_poll_row(options.busy_poll);
+    own.wake_up_ms = tally.wake_ups.summary();
     record.parties = vec![own];
     record.ledger = account::reconcile(AccountInputs {
         recipients_created: tally.recipients_created,

@@ -98,6 +98,7 @@ async fn run(arguments: SourceWorkerArgs, buffers: WorkerBuffers) {
         () = keep_sessions(&recorder, &buffers, presence) => {}
         () = recorder.tick() => {}
         () = recorder.wake_on_schedule() => {}
+        () = recorder.measure_wake_ups() => {}
     }
     recorder.send_tally();
 }

@@ -17,6 +17,9 @@ use std::time::Duration;
 /// Interval at which a worker hands over its tally.
 pub(super) const TALLY_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Interval at which a worker measures how late it wakes: often enough for a percentile, too seldom to cost anything.
+const WAKE_UP_INTERVAL: Duration = Duration::from_millis(20);
+
 /// Interval at which a schedule looks for other users of a control.
 const CONTROL_INTERVAL: Duration = Duration::from_millis(20);
 /// Multiples of it, modulo 1, are spread as evenly as any.
@@ -303,6 +306,17 @@ impl SourceWorkerState {
                 self.parked.borrow_mut().drain(..).for_each(ParkedSession::wake);
                 self.pausing.borrow().iter().for_each(Waker::wake_by_ref);
             }
+        }
+    }
+
+    /// Measures how late the worker runs after an event whose time is known exactly: a timer. It waits for it in the same epoll as
+    /// for replies, and so it wakes from the same sleep, or is busy with the same work.
+    pub(super) async fn measure_wake_ups(&self) {
+        loop {
+            let deadline = clock::now() + WAKE_UP_INTERVAL;
+            net::sleep_until(deadline).await;
+            let late = clock::now().saturating_sub(deadline);
+            self.tally.borrow_mut().wake_ups.record(late);
         }
     }
 

@@ -1,8 +1,7 @@
 //! Events from the queue `send.event`: the state of a message in words (reference §2.6).
 use super::reading::{BodyContent, PropertyReader, content, first_identity};
 use super::writing::AmqpMessageBuilder;
-use super::{DecodedMessage, Message, MessageId, Oddity, RunMessageId, names};
-use fe2o3_amqp_types::messaging::AmqpValue;
+use super::{AmqpMessage, AmqpMessageId, DecodedMessage, Oddity, RunMessageId, names};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -108,9 +107,9 @@ fn state(message: &DecodedMessage, oddities: &mut Vec<Oddity>) -> Option<EventSt
     let content = content(message);
     let text = match &content {
         BodyContent::Text(text) => Cow::Borrowed(*text),
-        BodyContent::Data([section]) => {
+        BodyContent::Data(sections) if sections.len() == 1 => {
             oddities.push(Oddity::WrongSection { expected: "amqp-value string", found: "data" });
-            match std::str::from_utf8(&section.0) {
+            match std::str::from_utf8(sections[0]) {
                 Ok(text) => Cow::Borrowed(text),
                 Err(_) => {
                     oddities.push(Oddity::NotText("the body"));
@@ -136,7 +135,7 @@ pub struct EventDraft<'a> {
     /// State of the message.
     pub state: EventState,
     /// Correlation-id of the submission.
-    pub correlation: Option<MessageId>,
+    pub correlation: Option<AmqpMessageId<'a>>,
     /// The id that the endpoint gave.
     pub message_id: &'a str,
     /// The id that the business application gave.
@@ -151,7 +150,7 @@ pub struct EventDraft<'a> {
 
 impl EventDraft<'_> {
     /// The message, made then (milliseconds since 1970).
-    pub fn message(self, created_at_ms: i64) -> Message<AmqpValue<String>> {
+    pub fn message(self, created_at_ms: i64) -> AmqpMessage {
         AmqpMessageBuilder::new(self.correlation, created_at_ms)
             .with(names::MESSAGE_ID, self.message_id)
             .with_some(names::BA_MESSAGE_ID, self.ba_message_id)
@@ -159,22 +158,21 @@ impl EventDraft<'_> {
             .with_some(names::MESSAGE_TYPE, self.message_type)
             .with_some(names::ERROR_CODE, self.failure.map(|(code, _)| code))
             .with_some(names::ERROR_MESSAGE, self.failure.map(|(_, words)| words))
-            .body(AmqpValue(self.state.as_str().to_owned()))
+            .text(self.state.as_str())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::testing::{any_message, over_the_wire};
-    use fe2o3_amqp_types::messaging::{Body, Data};
+    use crate::api::testing::{any_message, over_the_wire, with_body};
+    use amqp::Writer;
     use proptest::prelude::*;
-    use serde_amqp::Value;
 
     fn draft(state: EventState) -> EventDraft<'static> {
         EventDraft {
             state,
-            correlation: Some(MessageId::String("correlation".to_owned())),
+            correlation: Some(AmqpMessageId::String("correlation".into())),
             message_id: "id",
             ba_message_id: Some("ba"),
             receiver_code: Some("receiver"),
@@ -196,19 +194,27 @@ mod tests {
 
     #[test]
     fn the_wrong_section_is_named_and_read_if_it_is_text() {
-        let sections: [(Body<Value>, Option<EventState>, usize); 5] = [
-            (Body::Data(vec![Data::from(b"FAILED".to_vec())].into()), Some(EventState::Failed), 1),
-            (Body::Data(vec![Data::from(vec![0xff])].into()), None, 2),
-            (Body::Value(AmqpValue(Value::Uint(7))), None, 1),
-            (Body::Empty, None, 1),
+        const DATA: u8 = 0x75;
+        const VALUE: u8 = 0x77;
+        let long = "ä".repeat(99);
+        let body = |write: &dyn Fn(&mut Writer<'_>)| {
+            let mut octets = Vec::new();
+            write(&mut Writer::new(&mut octets));
+            octets
+        };
+        let sections: [(Vec<u8>, Option<EventState>, usize); 5] = [
+            (body(&|out| out.described_binary(DATA, b"FAILED")), Some(EventState::Failed), 1),
+            (body(&|out| out.described_binary(DATA, &[0xff])), None, 2),
+            (vec![0, 0x53, VALUE, 0x52, 7], None, 1),
+            (Vec::new(), None, 1),
             (
-                Body::Value(AmqpValue(Value::String("ä".repeat(99)))),
+                body(&|out| out.described_string(VALUE, &long)),
                 Some(EventState::Unknown("ä".repeat(SHOWN_CHARACTERS))),
                 1,
             ),
         ];
         for (body, state, oddities) in sections {
-            let message = draft(EventState::Failed).message(5).map_body(|_| body.clone());
+            let message = with_body(&draft(EventState::Failed).message(5), &body);
             let read = SendEvent::read(&message);
             assert_eq!((read.state, read.oddities.len()), (state, oddities), "{body:?}");
         }

@@ -1,7 +1,7 @@
 //! Messages in the inbox of a business application (reference §2.5).
 use super::reading::{BodyContent, PropertyReader, content, first_identity};
 use super::writing::AmqpMessageBuilder;
-use super::{DecodedMessage, Message, MessageId, Oddity, RunMessageId, names};
+use super::{AmqpMessage, AmqpMessageId, DecodedMessage, Oddity, Payload, RunMessageId, names};
 use std::borrow::Cow;
 
 /// A message that has arrived.
@@ -77,7 +77,7 @@ pub fn identity(message: &DecodedMessage) -> Option<RunMessageId> {
 #[derive(Clone, Debug)]
 pub struct InboxDraft<'a> {
     /// Correlation-id of the submission.
-    pub correlation: Option<MessageId>,
+    pub correlation: Option<AmqpMessageId<'a>>,
     /// The id that the sender's endpoint gave.
     pub message_id: &'a str,
     /// The id that the business application gave.
@@ -99,8 +99,8 @@ pub struct InboxDraft<'a> {
 }
 
 impl InboxDraft<'_> {
-    /// The message with that body, made then (milliseconds since 1970).
-    pub fn message<B>(self, created_at_ms: i64, body: B) -> Message<B> {
+    /// The message with that payload, made then (milliseconds since 1970).
+    pub fn message(self, created_at_ms: i64, payload: Payload) -> AmqpMessage {
         AmqpMessageBuilder::new(self.correlation, created_at_ms)
             .id(self.message_id)
             .with(names::MESSAGE_ID, self.message_id)
@@ -112,7 +112,7 @@ impl InboxDraft<'_> {
             .with_some(names::BUSINESS_TYPE, self.business_type)
             .with_some(names::SENDER_APPLICATION, self.sender_application)
             .with_some(names::SEND_TIMESTAMP, self.sent_at)
-            .body(body)
+            .data(payload)
     }
 }
 
@@ -128,7 +128,7 @@ mod tests {
     fn what_is_written_is_read() {
         let identity = RunMessageId { sequence: 3, run: Uuid::from_u128(9) };
         let draft = InboxDraft {
-            correlation: Some(MessageId::String("correlation".to_owned())),
+            correlation: Some(AmqpMessageId::String("correlation".into())),
             message_id: "id",
             ba_message_id: Some(&identity.to_string()),
             ba_correlation_id: Some("conversation"),

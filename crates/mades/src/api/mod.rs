@@ -13,6 +13,7 @@
 pub mod event;
 pub mod identity;
 pub mod inbox;
+mod message;
 pub mod oddity;
 pub mod outgoing;
 pub mod queues;
@@ -21,11 +22,14 @@ pub mod reply;
 pub mod status_document;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+pub(crate) use testing::decoded_by_fe2o3;
 mod writing;
 
 pub use event::{EventState, SendEvent};
 pub use identity::RunMessageId;
 pub use inbox::InboxMessage;
+pub use message::{AmqpMessage, AmqpMessageId, DecodedMessage, MessageHeader};
 pub use oddity::Oddity;
 pub use outgoing::{OutgoingProperties, OutgoingTemplate, Submission};
 pub use queues::EndpointQueueNames;
@@ -33,22 +37,14 @@ pub use reading::{BodyContent, content, id_text};
 pub use reply::{ErrorReply, Reply, ReplyOutcome};
 pub use status_document::{MessageStatus, StatusDocument};
 
-use fe2o3_amqp_types::messaging::{Body, Data};
-use serde_amqp::Value;
-use std::sync::Arc;
+use bytes::Bytes;
 
-pub use fe2o3_amqp_types::messaging::{Message, MessageId};
-
-/// A message as it was received: any body in any section.
-pub type DecodedMessage = Message<Body<Value>>;
-
-/// Body of a message, in one `data` section: shared, so that it can be sent many times and is copied only once, into
-/// the frame.
-pub type Payload = Arc<Data>;
+/// Body of a message, in one `data` section: shared, so that it can be sent many times and is not copied.
+pub type Payload = Bytes;
 
 /// Makes a payload of these bytes.
 pub fn payload(octets: impl Into<Vec<u8>>) -> Payload {
-    Arc::new(Data::from(octets.into()))
+    Bytes::from(octets.into())
 }
 
 /// The names of application properties (reference: ECP Business Application AMQP API).

@@ -1,10 +1,8 @@
 //! Messages that a business application hands to its endpoint: the very properties that go-mades-bench sends
 //! (reference §1.3).
+use super::message::{SectionFields, begin_data};
 use super::reading::PropertyReader;
-use super::{Message, MessageId, Oddity, Payload, RunMessageId, names};
-use fe2o3_amqp::Sendable;
-use fe2o3_amqp_types::messaging::{ApplicationProperties, Header, MESSAGE_FORMAT, Priority, Properties};
-use fe2o3_amqp_types::primitives::{SimpleValue, Timestamp};
+use super::{AmqpMessage, AmqpMessageId, DecodedMessage, Oddity, Payload, RunMessageId, names};
 use std::borrow::Cow;
 use uuid::Uuid;
 
@@ -25,6 +23,8 @@ pub struct OutgoingProperties {
     pub priority: Option<u8>,
     /// Marks them as tracing messages.
     pub is_tracing: bool,
+    /// The run whose message of the same number each of them is about: it is named in `baCorrelationID`.
+    pub about_run: Option<Uuid>,
 }
 
 impl OutgoingProperties {
@@ -38,71 +38,76 @@ impl OutgoingProperties {
             is_durable: true,
             priority: None,
             is_tracing: false,
+            about_run: None,
         }
     }
 
     /// A template for the messages of that run.
     pub fn template(&self, run: Uuid, body: Payload) -> OutgoingTemplate {
-        let text = |text: &str| SimpleValue::String(text.to_owned());
-        let mut application = ApplicationProperties::default();
-        application.insert(names::RECEIVER_CODE.to_owned(), text(&self.receiver_code));
-        application.insert(names::MESSAGE_TYPE.to_owned(), text(&self.message_type));
-        application.insert(names::BUSINESS_TYPE.to_owned(), text(&self.business_type));
-        application.insert(names::BA_MESSAGE_ID.to_owned(), text(""));
-        application.insert(names::IS_TRACING_MESSAGE.to_owned(), SimpleValue::Bool(self.is_tracing));
-        application.insert(names::SENDER_APPLICATION.to_owned(), text(&self.sender_application));
-        let message = Message {
-            header: Some(Header {
-                durable: self.is_durable,
-                priority: self.priority.map_or_else(Priority::default, Priority),
-                ..Header::default()
-            }),
-            delivery_annotations: None,
-            message_annotations: None,
-            properties: Some(Properties {
-                correlation_id: Some(MessageId::String(String::new())),
-                ..Properties::default()
-            }),
-            application_properties: Some(application),
-            body,
-            footer: None,
-        };
-        OutgoingTemplate { run, sendable: Sendable { message, message_format: MESSAGE_FORMAT, settled: None } }
+        let message = AmqpMessage { sections: Vec::new(), payload: body };
+        OutgoingTemplate { properties: self.clone(), run, identity: String::new(), about: String::new(), message }
     }
 }
 
 /// A message that is made anew for each sequence number by writing over the last one: nothing is allocated.
 #[derive(Debug)]
 pub struct OutgoingTemplate {
+    properties: OutgoingProperties,
     run: Uuid,
-    sendable: Sendable<Payload>,
+    /// Identity of the last message, as text.
+    identity: String,
+    /// Identity of the message that it is about, as text.
+    about: String,
+    message: AmqpMessage,
 }
 
 impl OutgoingTemplate {
     /// The message of that number, made then (milliseconds since 1970), with the payload of the last one.
-    pub fn fill(&mut self, sequence: u64, created_at_ms: i64) -> &Sendable<Payload> {
-        let identity = RunMessageId { sequence, run: self.run };
-        let message = &mut self.sendable.message;
-        if let Some(properties) = &mut message.properties {
-            properties.creation_time = Some(Timestamp::from_milliseconds(created_at_ms));
-            if let Some(MessageId::String(text)) = &mut properties.correlation_id {
-                identity.write_into(text);
+    pub fn fill(&mut self, sequence: u64, created_at_ms: i64) -> &AmqpMessage {
+        RunMessageId { sequence, run: self.run }.write_into(&mut self.identity);
+        let properties = &self.properties;
+        if let Some(run) = properties.about_run {
+            RunMessageId { sequence, run }.write_into(&mut self.about);
+        }
+        let id = self.identity.as_str();
+        let sections = &mut self.message.sections;
+        sections.clear();
+        let head = SectionFields {
+            is_durable: properties.is_durable,
+            priority: properties.priority,
+            message_id: None,
+            correlation: Some(AmqpMessageId::String(Cow::Borrowed(id))),
+            created_at_ms,
+        };
+        head.write(sections, |entries| {
+            for (name, value) in [
+                (names::RECEIVER_CODE, properties.receiver_code.as_str()),
+                (names::MESSAGE_TYPE, &properties.message_type),
+                (names::BUSINESS_TYPE, &properties.business_type),
+                (names::BA_MESSAGE_ID, id),
+                (names::SENDER_APPLICATION, &properties.sender_application),
+            ] {
+                entries.string(name);
+                entries.string(value);
             }
-        }
-        let application = message.application_properties.as_mut();
-        if let Some(SimpleValue::String(text)) = application.and_then(|all| all.get_mut(names::BA_MESSAGE_ID)) {
-            identity.write_into(text);
-        }
-        &self.sendable
+            if properties.about_run.is_some() {
+                entries.string(names::BA_CORRELATION_ID);
+                entries.string(&self.about);
+            }
+            entries.string(names::IS_TRACING_MESSAGE);
+            entries.boolean(properties.is_tracing);
+        });
+        begin_data(sections, self.message.payload.len());
+        &self.message
     }
 
     /// Puts another payload in, for the messages from now on.
     pub fn set_payload(&mut self, payload: Payload) {
-        self.sendable.message.body = payload;
+        self.message.payload = payload;
     }
 
     /// The same message with a new number and a new payload.
-    pub fn fill_with(&mut self, sequence: u64, created_at_ms: i64, payload: Payload) -> &Sendable<Payload> {
+    pub fn fill_with(&mut self, sequence: u64, created_at_ms: i64, payload: Payload) -> &AmqpMessage {
         self.set_payload(payload);
         self.fill(sequence, created_at_ms)
     }
@@ -112,7 +117,7 @@ impl OutgoingTemplate {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Submission<'m> {
     /// The correlation-id, to be sent back as it came.
-    pub correlation: Option<&'m MessageId>,
+    pub correlation: Option<AmqpMessageId<'m>>,
     /// The component code of the receiver.
     pub receiver_code: Option<Cow<'m, str>>,
     /// The type as ECP calls it.
@@ -139,11 +144,10 @@ pub struct Submission<'m> {
 
 impl<'m> Submission<'m> {
     /// Reads a message, whatever its body.
-    pub fn read<B>(message: &'m Message<B>) -> Self {
+    pub fn read(message: &'m DecodedMessage) -> Self {
         let mut reader = PropertyReader::new(message);
-        let properties = message.properties.as_ref();
         Self {
-            correlation: reader.correlation_id(),
+            correlation: message.correlation_id(),
             receiver_code: reader.required(names::RECEIVER_CODE),
             message_type: reader.text(names::MESSAGE_TYPE),
             business_type: reader.text(names::BUSINESS_TYPE),
@@ -152,8 +156,8 @@ impl<'m> Submission<'m> {
             sender_application: reader.text(names::SENDER_APPLICATION),
             file_extension: reader.text(names::FILE_EXTENSION),
             is_tracing: reader.boolean(names::IS_TRACING_MESSAGE),
-            is_durable: message.header.as_ref().is_some_and(|header| header.durable),
-            created_at_ms: properties.and_then(|all| all.creation_time.clone()).map(Timestamp::into_inner),
+            is_durable: message.header().is_some_and(|header| header.is_durable),
+            created_at_ms: message.created_at_ms(),
             oddities: reader.oddities,
         }
     }
@@ -164,9 +168,9 @@ impl<'m> Submission<'m> {
     }
 
     /// Correlation-id of the reply: the message's own as it came, or else the business application's id.
-    pub fn reply_to(&self) -> Option<MessageId> {
-        let fallback = || self.ba_message_id.as_deref().map(|id| MessageId::String(id.to_owned()));
-        self.correlation.cloned().or_else(fallback)
+    pub fn reply_to(&self) -> Option<AmqpMessageId<'m>> {
+        let fallback = || self.ba_message_id.clone().map(AmqpMessageId::String);
+        self.correlation.clone().or_else(fallback)
     }
 }
 
@@ -174,23 +178,27 @@ impl<'m> Submission<'m> {
 mod tests {
     use super::*;
     use crate::api::payload;
+    use crate::api::testing::{decoded_by_fe2o3, over_the_wire};
+    use fe2o3_amqp_types::messaging::{Body, MessageId as PeerMessageId, Properties};
+    use fe2o3_amqp_types::primitives::{SimpleValue, Timestamp};
 
     #[test]
     fn a_filled_template_is_what_go_mades_bench_sends() {
         let run = Uuid::from_u128(7);
         let mut template = OutgoingProperties::new("ecp-endpoint", "TEST-MESSAGE").template(run, payload("octets"));
         template.fill(1, 2);
-        let sent = template.fill(12, 34);
+        let sent = decoded_by_fe2o3(&template.fill(12, 34).encoded());
         let id = RunMessageId { sequence: 12, run }.to_string();
-        let properties = sent.message.properties.as_ref().unwrap();
-        assert_eq!(properties.correlation_id, Some(MessageId::String(id.clone())));
+        let properties = sent.properties.as_ref().unwrap();
+        assert_eq!(properties.correlation_id, Some(PeerMessageId::String(id.clone())));
         assert_eq!(properties.creation_time, Some(Timestamp::from_milliseconds(34)));
         assert_eq!(
             Properties { correlation_id: None, creation_time: None, ..properties.clone() },
             Properties::default()
         );
-        assert!(sent.message.header.as_ref().unwrap().durable);
-        let mut written: Vec<_> = sent.message.application_properties.as_ref().unwrap().0.clone().into_iter().collect();
+        assert!(sent.header.as_ref().unwrap().durable);
+        assert!(matches!(&sent.body, Body::Data(sections) if sections[0].0.as_slice() == b"octets"));
+        let mut written: Vec<_> = sent.application_properties.unwrap().0.into_iter().collect();
         written.sort();
         let text = |text: &str| SimpleValue::String(text.to_owned());
         let expected = [
@@ -207,10 +215,11 @@ mod tests {
     #[test]
     fn what_is_submitted_is_read_as_it_was_meant() {
         let run = Uuid::from_u128(7);
-        let outgoing = OutgoingProperties { is_tracing: true, ..OutgoingProperties::new("receiver", "type") };
-        let mut template = outgoing.template(run, payload("octets"));
-        let message = &template.fill(12, 34).message;
-        let read = Submission::read(message);
+        let outgoing =
+            OutgoingProperties { is_tracing: true, priority: Some(7), ..OutgoingProperties::new("receiver", "type") };
+        let message = over_the_wire(outgoing.template(run, payload(vec![7; 300])).fill(12, 34));
+        assert_eq!(message.header().map(|header| header.priority), Some(7));
+        let read = Submission::read(&message);
         assert_eq!(read.identity(), Some(RunMessageId { sequence: 12, run }));
         assert_eq!(read.receiver_code.as_deref(), Some("receiver"));
         assert_eq!(read.business_type.as_deref(), Some("type"));
@@ -220,21 +229,22 @@ mod tests {
 
     #[test]
     fn wrong_types_are_understood_and_named() {
-        let application = ApplicationProperties::builder()
-            .insert("receiverCode", SimpleValue::Symbol("code".into()))
-            .insert("isTracingMessage", "TRUE".to_owned())
-            .insert("baMessageID", 17_u64)
-            .build();
-        let message = Message::builder()
-            .properties(Properties { correlation_id: Some(MessageId::Ulong(5)), ..Properties::default() })
-            .application_properties(application)
-            .value(0_u8)
-            .build();
+        let mut octets = Vec::new();
+        let head = SectionFields { correlation: Some(AmqpMessageId::Ulong(5)), ..SectionFields::default() };
+        head.write(&mut octets, |entries| {
+            entries.string("receiverCode");
+            entries.symbol("code");
+            entries.string("isTracingMessage");
+            entries.string("TRUE");
+            entries.string("baMessageID");
+            entries.ulong(17);
+        });
+        let message = DecodedMessage::decode(&octets.into()).unwrap();
         let read = Submission::read(&message);
         assert_eq!(read.receiver_code.as_deref(), Some("code"));
         assert_eq!(read.ba_message_id.as_deref(), Some("17"));
         assert!(read.is_tracing);
-        assert_eq!(read.reply_to(), Some(MessageId::Ulong(5)));
+        assert_eq!(read.reply_to(), Some(AmqpMessageId::Ulong(5)));
         assert_eq!(
             read.oddities,
             [
@@ -242,7 +252,7 @@ mod tests {
                 Oddity::WrongType { property: "baMessageID", found: "ulong" },
             ]
         );
-        let bare = Message::builder().value(0_u8).build();
+        let bare = DecodedMessage::decode(&Vec::new().into()).unwrap();
         assert_eq!(Submission::read(&bare).oddities, [Oddity::Missing("receiverCode")]);
     }
 }

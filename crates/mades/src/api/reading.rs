@@ -1,16 +1,14 @@
 //! Reading what came, whatever it is: text where text is meant, and an oddity where it is not quite that.
-use super::{DecodedMessage, Message, MessageId, Oddity, RunMessageId};
-use fe2o3_amqp_types::messaging::{ApplicationProperties, Body, Data, Properties};
-use fe2o3_amqp_types::primitives::SimpleValue;
-use serde_amqp::Value;
+use super::{AmqpMessageId, DecodedMessage, Oddity, RunMessageId};
+use amqp::Scalar;
 use std::borrow::Cow;
 use uuid::Uuid;
 
 /// The body of a message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BodyContent<'m> {
-    /// One or more `data` sections.
-    Data(&'m [Data]),
+    /// One or more `data` sections: the bytes of each.
+    Data(Vec<&'m [u8]>),
     /// An `amqp-value` that is text.
     Text(&'m str),
     /// Anything else; which section and type.
@@ -21,12 +19,12 @@ pub enum BodyContent<'m> {
 
 impl<'m> BodyContent<'m> {
     /// The bytes of the `data` sections, one section after the other.
-    pub fn octets(&self) -> impl Iterator<Item = &'m [u8]> + use<'m> {
-        let sections: &'m [Data] = match self {
+    pub fn octets(&self) -> impl Iterator<Item = &'m [u8]> {
+        let sections: &[&'m [u8]] = match self {
             Self::Data(sections) => sections,
             _ => &[],
         };
-        sections.iter().map(|section| section.0.as_slice())
+        sections.iter().copied()
     }
 
     /// Number of bytes in `data` sections.
@@ -46,62 +44,64 @@ impl<'m> BodyContent<'m> {
 
 /// Reads the body of a message.
 pub fn content(message: &DecodedMessage) -> BodyContent<'_> {
-    match &message.body {
-        Body::Data(sections) => BodyContent::Data(sections),
-        Body::Value(value) => match &value.0 {
-            Value::String(text) => BodyContent::Text(text),
-            Value::Null => BodyContent::Empty,
-            Value::Symbol(_) => BodyContent::Other("amqp-value symbol"),
-            Value::Binary(_) => BodyContent::Other("amqp-value binary"),
-            _ => BodyContent::Other("amqp-value of another type"),
-        },
-        Body::Sequence(_) => BodyContent::Other("amqp-sequence"),
-        Body::Empty => BodyContent::Empty,
+    if let Some(sections) = message.data() {
+        return BodyContent::Data(sections.collect());
+    }
+    if message.has_sequence() {
+        return BodyContent::Other("amqp-sequence");
+    }
+    match message.value().map(|value| value.as_scalar()) {
+        Some(Some(Scalar::String(text))) => BodyContent::Text(text),
+        Some(Some(Scalar::Symbol(_))) => BodyContent::Other("amqp-value symbol"),
+        Some(Some(Scalar::Binary(_))) => BodyContent::Other("amqp-value binary"),
+        Some(Some(Scalar::Null)) | None => BodyContent::Empty,
+        Some(_) => BodyContent::Other("amqp-value of another type"),
     }
 }
 
 /// An id as text, whichever of its four types it has; `None` if it is binary and not UTF-8.
-pub fn id_text(id: &MessageId) -> Option<Cow<'_, str>> {
+pub fn id_text<'m>(id: &AmqpMessageId<'m>) -> Option<Cow<'m, str>> {
     match id {
-        MessageId::String(text) => Some(Cow::Borrowed(text)),
-        MessageId::Binary(octets) => std::str::from_utf8(octets).ok().map(Cow::Borrowed),
-        MessageId::Uuid(uuid) => Some(Cow::Owned(Uuid::from_bytes(*uuid.as_inner()).to_string())),
-        MessageId::Ulong(number) => Some(Cow::Owned(number.to_string())),
+        AmqpMessageId::String(text) => Some(text.clone()),
+        AmqpMessageId::Binary(octets) => std::str::from_utf8(octets).ok().map(|text| Cow::Owned(text.to_owned())),
+        AmqpMessageId::Uuid(uuid) => Some(Cow::Owned(uuid.to_string())),
+        AmqpMessageId::Ulong(number) => Some(Cow::Owned(number.to_string())),
     }
 }
 
 /// Reads the sections of one message and notes what is odd.
 pub(super) struct PropertyReader<'m> {
-    properties: Option<&'m Properties>,
-    application: Option<&'m ApplicationProperties>,
+    message: &'m DecodedMessage,
+    application: Vec<(&'m str, Scalar<'m>)>,
     pub(super) oddities: Vec<Oddity>,
 }
 
 impl<'m> PropertyReader<'m> {
-    pub(super) fn new<B>(message: &'m Message<B>) -> Self {
-        Self {
-            properties: message.properties.as_ref(),
-            application: message.application_properties.as_ref(),
-            oddities: Vec::new(),
-        }
+    pub(super) fn new(message: &'m DecodedMessage) -> Self {
+        let application = message.application_properties().unwrap_or_default();
+        Self { message, application, oddities: Vec::new() }
+    }
+
+    /// An application property; of several of one name the last.
+    fn get(&self, name: &str) -> Option<Scalar<'m>> {
+        self.application.iter().rfind(|(key, _)| *key == name).map(|(_, value)| *value)
     }
 
     /// An application property as text.
     pub(super) fn text(&mut self, name: &'static str) -> Option<Cow<'m, str>> {
-        let value = self.application?.get(name)?;
-        let (text, found) = match value {
-            SimpleValue::String(text) => return Some(Cow::Borrowed(text)),
-            SimpleValue::Null => return None,
-            SimpleValue::Symbol(symbol) => (Some(Cow::Borrowed(symbol.0.as_str())), "symbol"),
-            SimpleValue::Binary(octets) => (std::str::from_utf8(octets).ok().map(Cow::Borrowed), "binary"),
-            SimpleValue::Uuid(uuid) => (Some(Cow::Owned(Uuid::from_bytes(*uuid.as_inner()).to_string())), "uuid"),
-            SimpleValue::Ulong(number) => (Some(Cow::Owned(number.to_string())), "ulong"),
-            SimpleValue::Long(number) => (Some(Cow::Owned(number.to_string())), "long"),
-            SimpleValue::Uint(number) => (Some(Cow::Owned(number.to_string())), "uint"),
-            SimpleValue::Int(number) => (Some(Cow::Owned(number.to_string())), "int"),
-            SimpleValue::Bool(truth) => (Some(Cow::Borrowed(if *truth { "true" } else { "false" })), "boolean"),
-            SimpleValue::Timestamp(_) => (None, "timestamp"),
-            _ => (None, "another type"),
+        let (text, found) = match self.get(name)? {
+            Scalar::String(text) => return Some(Cow::Borrowed(text)),
+            Scalar::Null => return None,
+            Scalar::Symbol(symbol) => (Some(Cow::Borrowed(symbol)), "symbol"),
+            Scalar::Binary(octets) => (std::str::from_utf8(octets).ok().map(Cow::Borrowed), "binary"),
+            Scalar::Uuid(uuid) => (Some(Cow::Owned(Uuid::from_bytes(uuid).to_string())), "uuid"),
+            Scalar::Ulong(number) => (Some(Cow::Owned(number.to_string())), "ulong"),
+            Scalar::Long(number) => (Some(Cow::Owned(number.to_string())), "long"),
+            Scalar::Uint(number) => (Some(Cow::Owned(number.to_string())), "uint"),
+            Scalar::Int(number) => (Some(Cow::Owned(number.to_string())), "int"),
+            Scalar::Boolean(truth) => (Some(Cow::Borrowed(if truth { "true" } else { "false" })), "boolean"),
+            Scalar::Timestamp(_) => (None, "timestamp"),
+            Scalar::Ubyte(_) | Scalar::Other => (None, "another type"),
         };
         self.oddities.push(Oddity::WrongType { property: name, found });
         text
@@ -109,8 +109,7 @@ impl<'m> PropertyReader<'m> {
 
     /// An application property that has to be there.
     pub(super) fn required(&mut self, name: &'static str) -> Option<Cow<'m, str>> {
-        let is_there = self.application.is_some_and(|all| all.contains_key(name));
-        if !is_there {
+        if self.get(name).is_none() {
             self.oddities.push(Oddity::Missing(name));
         }
         self.text(name)
@@ -118,9 +117,9 @@ impl<'m> PropertyReader<'m> {
 
     /// An application property that is true or false; text of that kind is understood too.
     pub(super) fn boolean(&mut self, name: &'static str) -> bool {
-        match self.application.and_then(|all| all.get(name)) {
-            Some(SimpleValue::Bool(truth)) => *truth,
-            None | Some(SimpleValue::Null) => false,
+        match self.get(name) {
+            Some(Scalar::Boolean(truth)) => truth,
+            None | Some(Scalar::Null) => false,
             Some(_) => self.text(name).is_some_and(|text| text.eq_ignore_ascii_case("true")),
         }
     }
@@ -128,10 +127,10 @@ impl<'m> PropertyReader<'m> {
     /// The time in an application property that should be one, as milliseconds since 1970: sendTimestamp is written as
     /// either of two types.
     pub(super) fn time_ms(&mut self, name: &'static str) -> Option<i64> {
-        match self.application?.get(name)? {
-            SimpleValue::Timestamp(time) => Some(time.clone().into_inner()),
-            SimpleValue::Long(number) => Some(*number),
-            SimpleValue::String(text) => text.parse::<jiff::Timestamp>().ok().map(|time| time.as_millisecond()),
+        match self.get(name)? {
+            Scalar::Timestamp(time) => Some(time),
+            Scalar::Long(number) => Some(number),
+            Scalar::String(text) => text.parse::<jiff::Timestamp>().ok().map(|time| time.as_millisecond()),
             _ => {
                 self.oddities.push(Oddity::WrongType { property: name, found: "another type" });
                 None
@@ -139,22 +138,17 @@ impl<'m> PropertyReader<'m> {
         }
     }
 
-    /// The correlation-id as it is, to be sent back as it came.
-    pub(super) fn correlation_id(&self) -> Option<&'m MessageId> {
-        self.properties?.correlation_id.as_ref()
-    }
-
     /// The correlation-id as text.
     pub(super) fn correlation(&mut self) -> Option<Cow<'m, str>> {
-        let id = self.correlation_id()?;
+        let id = self.message.correlation_id()?;
         let found = match id {
-            MessageId::String(text) => return Some(Cow::Borrowed(text)),
-            MessageId::Binary(_) => "binary",
-            MessageId::Uuid(_) => "uuid",
-            MessageId::Ulong(_) => "ulong",
+            AmqpMessageId::String(text) => return Some(text),
+            AmqpMessageId::Binary(_) => "binary",
+            AmqpMessageId::Uuid(_) => "uuid",
+            AmqpMessageId::Ulong(_) => "ulong",
         };
         self.oddities.push(Oddity::WrongType { property: "correlation-id", found });
-        id_text(id)
+        id_text(&id)
     }
 }
 

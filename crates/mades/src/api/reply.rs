@@ -1,8 +1,9 @@
 //! Replies of an endpoint to a submission: accepted, refused with a reason, or (EDX) a status document.
 use super::reading::{BodyContent, PropertyReader, content, first_identity};
 use super::writing::AmqpMessageBuilder;
-use super::{DecodedMessage, Message, MessageId, Oddity, RunMessageId, StatusDocument, names};
-use fe2o3_amqp_types::messaging::Data;
+use super::{
+    AmqpMessage, AmqpMessageId, DecodedMessage, Oddity, Payload, RunMessageId, StatusDocument, names, payload,
+};
 use std::borrow::Cow;
 
 /// Reason why a submission was refused.
@@ -89,7 +90,7 @@ fn status(message: &DecodedMessage, oddities: &mut Vec<Oddity>) -> Option<Status
     let content = content(message);
     let octets: Cow<'_, [u8]> = match &content {
         BodyContent::Empty => return None,
-        BodyContent::Data([section]) => Cow::Borrowed(section.0.as_slice()),
+        BodyContent::Data(sections) if sections.len() == 1 => Cow::Borrowed(sections[0]),
         BodyContent::Data(_) => Cow::Owned(content.octets().flatten().copied().collect()),
         other => {
             oddities.push(Oddity::WrongSection { expected: "data", found: other.section() });
@@ -110,11 +111,11 @@ fn status(message: &DecodedMessage, oddities: &mut Vec<Oddity>) -> Option<Status
 }
 
 /// The reply of an ECP endpoint that has the message.
-pub fn accepted(correlation: Option<MessageId>, message_id: &str, created_at_ms: i64) -> Message<Data> {
+pub fn accepted(correlation: Option<AmqpMessageId<'_>>, message_id: &str, created_at_ms: i64) -> AmqpMessage {
     AmqpMessageBuilder::new(correlation, created_at_ms)
         .id(message_id)
         .with(names::MESSAGE_ID, message_id)
-        .body(Data::from(Vec::new()))
+        .data(Payload::new())
 }
 
 /// Contents of the reply of an endpoint that does not take a message. It has no messageID: a client recognizes a
@@ -122,7 +123,7 @@ pub fn accepted(correlation: Option<MessageId>, message_id: &str, created_at_ms:
 #[derive(Clone, Debug)]
 pub struct ErrorReplyDraft<'a> {
     /// Correlation-id of the submission.
-    pub correlation: Option<MessageId>,
+    pub correlation: Option<AmqpMessageId<'a>>,
     /// Reason of the refusal.
     pub refusal: ErrorReply<'a>,
     /// The component code of the receiver.
@@ -133,7 +134,7 @@ pub struct ErrorReplyDraft<'a> {
 
 impl ErrorReplyDraft<'_> {
     /// The message, made then (milliseconds since 1970).
-    pub fn message(self, created_at_ms: i64) -> Message<Data> {
+    pub fn message(self, created_at_ms: i64) -> AmqpMessage {
         AmqpMessageBuilder::new(self.correlation, created_at_ms)
             .with_some(names::ERROR_ID, self.refusal.id.as_deref())
             .with_some(names::ERROR_CODE, self.refusal.code.as_deref())
@@ -141,34 +142,34 @@ impl ErrorReplyDraft<'_> {
             .with_some(names::ERROR_DETAILS, self.refusal.details.as_deref())
             .with_some(names::RECEIVER_CODE, self.receiver_code)
             .with_some(names::BA_MESSAGE_ID, self.ba_message_id)
-            .body(Data::from(Vec::new()))
+            .data(Payload::new())
     }
 }
 
 /// The reply of an EDX toolbox: how the message fared.
 pub fn status_reply(
-    correlation: Option<MessageId>,
+    correlation: Option<AmqpMessageId<'_>>,
     message_id: &str,
     ba_message_id: Option<&str>,
     status: &StatusDocument,
     created_at_ms: i64,
-) -> Message<Data> {
+) -> AmqpMessage {
     AmqpMessageBuilder::new(correlation, created_at_ms)
         .id(message_id)
         .with(names::MESSAGE_ID, message_id)
         .with_some(names::BA_MESSAGE_ID, ba_message_id)
-        .body(Data::from(status.write()))
+        .data(payload(status.write()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::api::status_document::MessageStatus;
-    use crate::api::testing::{any_message, over_the_wire};
+    use crate::api::testing::{any_message, over_the_wire, with_body};
     use proptest::prelude::*;
 
-    fn correlation() -> Option<MessageId> {
-        Some(MessageId::String("correlation".to_owned()))
+    fn correlation() -> Option<AmqpMessageId<'static>> {
+        Some(AmqpMessageId::String("correlation".into()))
     }
 
     #[test]
@@ -201,13 +202,12 @@ mod tests {
 
     #[test]
     fn a_reply_that_says_nothing_is_unclear_and_one_that_is_no_document_still_has_its_id() {
-        let message = AmqpMessageBuilder::new(None, 5).body(Data::from(Vec::new()));
-        let read = over_the_wire(&message);
-        let read = Reply::read(&read);
+        let message = over_the_wire(&AmqpMessageBuilder::new(None, 5).data(Payload::new()));
+        let read = Reply::read(&message);
         assert_eq!(read.outcome, ReplyOutcome::Unclear);
         assert_eq!(read.oddities, [Oddity::Missing("correlation-id"), Oddity::Missing("messageID")]);
 
-        let message = over_the_wire(&accepted(correlation(), "id", 5).map_body(|_| Data::from(b"<a>".to_vec())));
+        let message = with_body(&accepted(correlation(), "id", 5), b"\0\x53\x75\xa0\x03<a>");
         let read = Reply::read(&message);
         assert_eq!((read.outcome, read.oddities), (ReplyOutcome::Accepted, vec![Oddity::BadStatusDocument]));
     }

@@ -1,15 +1,34 @@
-//! Messages for the tests of readers: any message at all, and one as it comes off the wire.
-use super::{DecodedMessage, Message, MessageId, names};
+//! Messages for the tests of readers: any message at all, and one as it comes off the wire. fe2o3-amqp writes the former
+//! and reads the latter: an encoder and a decoder that are not ours.
+use super::{AmqpMessage, DecodedMessage, names};
+use amqp::{EncodedMessage, Reader};
 use fe2o3_amqp_types::messaging::message::__private::{Deserializable, Serializable};
-use fe2o3_amqp_types::messaging::{AmqpValue, ApplicationProperties, Body, Data, Properties, SerializableBody};
+use fe2o3_amqp_types::messaging::{AmqpValue, ApplicationProperties, Body, Data, Message, MessageId, Properties};
 use fe2o3_amqp_types::primitives::{Binary, SimpleValue, Symbol, Timestamp};
 use proptest::prelude::*;
 use serde_amqp::Value;
 
+/// A message as fe2o3-amqp reads it.
+pub(crate) fn decoded_by_fe2o3(message: &EncodedMessage) -> Message<Body<Value>> {
+    serde_amqp::from_slice::<Deserializable<Message<Body<Value>>>>(&message.whole()).unwrap().0
+}
+
 /// A message as the other side has it: encoded and decoded.
-pub(super) fn over_the_wire<B: SerializableBody>(message: &Message<B>) -> DecodedMessage {
-    let octets = serde_amqp::to_vec(&Serializable(message)).unwrap();
-    serde_amqp::from_slice::<Deserializable<DecodedMessage>>(&octets).unwrap().0
+pub(super) fn over_the_wire(message: &AmqpMessage) -> DecodedMessage {
+    let encoded = message.encoded();
+    decoded_by_fe2o3(&encoded);
+    DecodedMessage::decode(&encoded).unwrap()
+}
+
+/// The message with another body, which is encoded already.
+pub(super) fn with_body(message: &AmqpMessage, body: &[u8]) -> DecodedMessage {
+    let octets = message.encoded().whole();
+    let mut reader = Reader::new(&octets);
+    let mut head = 0;
+    while reader.value().unwrap().descriptor().unwrap() < 0x75 {
+        head = octets.len() - reader.rest().len();
+    }
+    DecodedMessage::decode(&[&octets[..head], body].concat().into()).unwrap()
 }
 
 fn id() -> impl Strategy<Value = MessageId> {
@@ -30,6 +49,7 @@ fn simple() -> impl Strategy<Value = SimpleValue> {
         any::<bool>().prop_map(SimpleValue::Bool),
         any::<u64>().prop_map(SimpleValue::Ulong),
         any::<i64>().prop_map(SimpleValue::Long),
+        any::<i32>().prop_map(SimpleValue::Int),
         any::<u8>().prop_map(SimpleValue::Ubyte),
         any::<char>().prop_map(SimpleValue::Char),
         any::<i64>().prop_map(|time| SimpleValue::Timestamp(Timestamp::from_milliseconds(time))),
@@ -42,7 +62,7 @@ fn simple() -> impl Strategy<Value = SimpleValue> {
 fn body() -> impl Strategy<Value = Body<Value>> {
     let data = any::<Vec<u8>>().prop_map(Data::from);
     prop_oneof![
-        proptest::collection::vec(data, 0..3).prop_map(|sections| Body::Data(sections.into())),
+        proptest::collection::vec(data, 1..3).prop_map(|sections| Body::Data(sections.into())),
         prop_oneof![Just("DELIVERED".to_owned()), ".{0,20}"]
             .prop_map(|text| Body::Value(AmqpValue(Value::String(text)))),
         any::<u32>().prop_map(|number| Body::Value(AmqpValue(Value::Uint(number)))),
@@ -51,8 +71,8 @@ fn body() -> impl Strategy<Value = Body<Value>> {
     ]
 }
 
-/// Any message that can be decoded.
-pub(super) fn any_message() -> impl Strategy<Value = DecodedMessage> {
+/// Any message that fe2o3-amqp can write.
+fn any_peer_message() -> impl Strategy<Value = Message<Body<Value>>> {
     let name = prop_oneof![
         Just(names::MESSAGE_ID),
         Just(names::BA_MESSAGE_ID),
@@ -74,4 +94,48 @@ pub(super) fn any_message() -> impl Strategy<Value = DecodedMessage> {
             footer: None,
         },
     )
+}
+
+/// Any message that can be decoded.
+pub(super) fn any_message() -> impl Strategy<Value = DecodedMessage> {
+    any_peer_message().prop_map(|message| {
+        let octets = serde_amqp::to_vec(&Serializable(&message)).unwrap();
+        DecodedMessage::decode(&octets.into()).unwrap()
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_fe2o3_writes_is_read_as_it_was_meant(message in any_peer_message()) {
+        let octets = serde_amqp::to_vec(&Serializable(&message)).unwrap();
+        let decoded = DecodedMessage::decode(&octets.into()).unwrap();
+        let read = decoded.application_properties();
+        prop_assert_eq!(read.as_ref().map(Vec::len), message.application_properties.as_ref().map(|all| all.0.len()));
+        for (name, value) in read.unwrap_or_default() {
+            let meant = message.application_properties.as_ref().unwrap().0.get(name).unwrap();
+            let is_text = |text: &str| matches!(value, amqp::Scalar::String(read) if read == text);
+            match meant {
+                SimpleValue::String(text) => prop_assert!(is_text(text)),
+                SimpleValue::Long(number) => prop_assert_eq!(value, amqp::Scalar::Long(*number)),
+                SimpleValue::Int(number) => prop_assert_eq!(value, amqp::Scalar::Int(*number)),
+                SimpleValue::Ulong(number) => prop_assert_eq!(value, amqp::Scalar::Ulong(*number)),
+                SimpleValue::Bool(truth) => prop_assert_eq!(value, amqp::Scalar::Boolean(*truth)),
+                SimpleValue::Timestamp(time) => {
+                    prop_assert_eq!(value, amqp::Scalar::Timestamp(time.clone().into_inner()));
+                }
+                _ => {}
+            }
+        }
+        if let Body::Data(sections) = &message.body {
+            let meant: Vec<&[u8]> = sections.iter().map(|section| section.0.as_slice()).collect();
+            prop_assert_eq!(super::content(&decoded), super::BodyContent::Data(meant));
+        }
+    }
+
+    #[test]
+    fn any_octets_are_a_message_or_none(octets in proptest::collection::vec(any::<u8>(), 0..200), cut in 0usize..200) {
+        let _ = DecodedMessage::decode(&octets.clone().into());
+        // What fe2o3-amqp takes for a message, cut at any place, is one or none.
+        let _ = DecodedMessage::decode(&octets[..cut.min(octets.len())].to_vec().into());
+    }
 }

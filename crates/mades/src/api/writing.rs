@@ -1,60 +1,61 @@
 //! Sections of a message, put together.
-use super::{Message, MessageId};
-use fe2o3_amqp_types::messaging::{ApplicationProperties, Header, Properties};
-use fe2o3_amqp_types::primitives::{SimpleValue, Timestamp};
+use super::message::{SectionFields, begin_data, write_text_body};
+use super::{AmqpMessage, AmqpMessageId, Payload};
 
 /// A message under construction. All that an endpoint writes is durable (reference §3.1).
-pub(super) struct AmqpMessageBuilder {
-    properties: Properties,
-    application: ApplicationProperties,
+pub(super) struct AmqpMessageBuilder<'a> {
+    head: SectionFields<'a>,
+    application: Vec<(&'a str, &'a str)>,
 }
 
-impl AmqpMessageBuilder {
+impl<'a> AmqpMessageBuilder<'a> {
     /// Begins a message that answers to `correlation`, made then (milliseconds since 1970).
-    pub(super) fn new(correlation: Option<MessageId>, created_at_ms: i64) -> Self {
-        let properties = Properties {
-            correlation_id: correlation,
-            creation_time: Some(Timestamp::from_milliseconds(created_at_ms)),
-            ..Properties::default()
-        };
-        Self { properties, application: ApplicationProperties::default() }
+    pub(super) fn new(correlation: Option<AmqpMessageId<'a>>, created_at_ms: i64) -> Self {
+        let head = SectionFields { is_durable: true, correlation, created_at_ms, ..SectionFields::default() };
+        Self { head, application: Vec::new() }
     }
 
     /// Gives it a message-id.
-    pub(super) fn id(mut self, id: &str) -> Self {
-        self.properties.message_id = Some(MessageId::String(id.to_owned()));
+    pub(super) fn id(mut self, id: &'a str) -> Self {
+        self.head.message_id = Some(id);
         self
     }
 
     /// Adds an application property.
-    pub(super) fn with(mut self, name: &str, value: &str) -> Self {
-        self.application.insert(name.to_owned(), SimpleValue::String(value.to_owned()));
+    pub(super) fn with(mut self, name: &'a str, value: &'a str) -> Self {
+        self.application.push((name, value));
         self
     }
 
     /// Adds an application property if there is a value for it.
-    pub(super) fn with_some(self, name: &str, value: Option<&str>) -> Self {
+    pub(super) fn with_some(self, name: &'a str, value: Option<&'a str>) -> Self {
         match value {
             Some(value) => self.with(name, value),
             None => self,
         }
     }
 
-    /// The message with that body.
-    pub(super) fn body<B>(self, body: B) -> Message<B> {
-        Message {
-            header: Some(durable()),
-            delivery_annotations: None,
-            message_annotations: None,
-            properties: Some(self.properties),
-            application_properties: Some(self.application),
-            body,
-            footer: None,
-        }
+    fn sections(&self) -> Vec<u8> {
+        let mut sections = Vec::new();
+        self.head.write(&mut sections, |entries| {
+            for text in self.application.iter().flat_map(|(name, value)| [name, value]) {
+                entries.string(text);
+            }
+        });
+        sections
     }
-}
 
-/// The header of a message that a broker is to keep.
-pub(super) fn durable() -> Header {
-    Header { durable: true, ..Header::default() }
+    /// The message with a body of text.
+    pub(super) fn text(self, text: &str) -> AmqpMessage {
+        let mut sections = self.sections();
+        write_text_body(&mut sections, text);
+        AmqpMessage { sections, payload: Payload::new() }
+    }
+
+    /// The message with one `data` section.
+    pub(super) fn data(self, payload: Payload) -> AmqpMessage {
+        let mut sections = self.sections();
+        begin_data(&mut sections, payload.len());
+        AmqpMessage { sections, payload }
+    }
 }

@@ -1,4 +1,5 @@
 //! Translates a message from a queue into facts for the account, and decides whether the message belongs to this run.
+use super::acknowledgement::{Acknowledgements, count_one};
 use super::run_state::MadesRunState;
 use super::stages::{MadesMode, MessageStage};
 use super::tracker::{EndpointReply, PayloadIntegrity, ReceiveQueue};
@@ -53,6 +54,10 @@ pub(super) fn classify(
 
 fn reply(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> Ownership {
     let reply = Reply::read(message);
+    if let Some((acknowledgements, _)) = run_state.own_acknowledgement(reply.identity()) {
+        reply_to_acknowledgement(run_state, acknowledgements, &reply);
+        return Ownership::Own;
+    }
     let Some(sequence) = run_state.own_sequence(reply.identity()) else { return Ownership::Foreign };
     record_oddities(run_state, &reply.oddities);
     let mut tracker = run_state.tracker.borrow_mut();
@@ -80,10 +85,44 @@ fn reply(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
     Ownership::Own
 }
 
+/// Records the endpoint's answer to an acknowledgement: nothing waits for it, unless it says that it will not arrive.
+fn reply_to_acknowledgement(run_state: &MadesRunState, acknowledgements: &Acknowledgements, reply: &Reply<'_>) {
+    record_oddities(run_state, &reply.oddities);
+    let record_failure = |count: &std::cell::Cell<u64>, code: &str, text: &str| {
+        count_one(count);
+        run_state.record_trouble(TroubleKind::Acknowledgement, code, &format!("rejected or given up: {text}"));
+    };
+    let counts = &acknowledgements.counts;
+    match &reply.outcome {
+        ReplyOutcome::Refused(refusal) => {
+            let code = refusal.code.as_deref().or(refusal.id.as_deref()).unwrap_or_default();
+            let text = refusal.message.as_deref().or(refusal.details.as_deref()).unwrap_or_default();
+            record_failure(&counts.refused, code, text);
+        }
+        ReplyOutcome::Status(status) if status.last.value.eq_ignore_ascii_case(FAILED) => {
+            let is_taken = status.original_message_id.is_some();
+            let text = status.last.text.as_deref().unwrap_or_default();
+            record_failure(if is_taken { &counts.failed } else { &counts.refused }, FAILED, text);
+        }
+        ReplyOutcome::Accepted | ReplyOutcome::Unclear => {
+            reply.message_id.as_deref().into_iter().for_each(|id| acknowledgements.add_peer_id(hash_id(id)));
+        }
+        ReplyOutcome::Status(_) => {}
+    }
+}
+
 fn event(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> Ownership {
     let event = SendEvent::read(message);
     let text = |text: &Option<std::borrow::Cow<'_, str>>| text.as_deref().unwrap_or_default().to_owned();
     let state = event.state.clone();
+    if let Some((acknowledgements, _)) = run_state.own_acknowledgement(event.identity()) {
+        record_oddities(run_state, &event.oddities);
+        let peer_id = event.message_id.as_deref().map_or(0, hash_id);
+        let code = text(&event.error_code);
+        let text = text(&event.error_message);
+        event_of_acknowledgement(run_state, acknowledgements, peer_id, state.as_ref(), &code, &text);
+        return Ownership::Own;
+    }
     if let Some(sequence) = run_state.own_sequence(event.identity()) {
         record_oddities(run_state, &event.oddities);
         record_event(run_state, sequence, state.as_ref(), &text(&event.error_code), &text(&event.error_message), now);
@@ -101,6 +140,13 @@ fn event(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
 
 /// Records the event if the message of its id is known by now.
 pub(super) fn match_event(run_state: &MadesRunState, unmatched: &UnmatchedEvent) -> bool {
+    let UnmatchedEvent { peer_id, state, code, text, received_at } = unmatched;
+    let acknowledgements = run_state.acknowledgements.as_ref().filter(|known| known.has_peer_id(*peer_id));
+    if let Some(acknowledgements) = acknowledgements {
+        event_of_acknowledgement(run_state, acknowledgements, *peer_id, state.as_ref(), code, text);
+        run_state.record_arrival(*received_at);
+        return true;
+    }
     let Some(sequence) = run_state.tracker.borrow_mut().find_by_peer_id(unmatched.peer_id) else { return false };
     record_event(
         run_state,
@@ -112,6 +158,24 @@ pub(super) fn match_event(run_state: &MadesRunState, unmatched: &UnmatchedEvent)
     );
     run_state.record_arrival(unmatched.received_at);
     true
+}
+
+/// Records an event about an acknowledgement: nothing waits for it, unless it says that it will not arrive.
+fn event_of_acknowledgement(
+    run_state: &MadesRunState,
+    acknowledgements: &Acknowledgements,
+    peer_id: u64,
+    state: Option<&EventState>,
+    code: &str,
+    text: &str,
+) {
+    if state == Some(&EventState::Failed) {
+        count_one(&acknowledgements.counts.failed);
+        run_state.record_trouble(TroubleKind::Acknowledgement, code, &format!("FAILED: {text}"));
+    }
+    if matches!(state, Some(EventState::Failed | EventState::Received)) {
+        acknowledgements.remove_peer_id(peer_id);
+    }
 }
 
 fn record_event(
@@ -143,6 +207,18 @@ fn record_event(
 
 fn inbox(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> Ownership {
     let arrived = InboxMessage::read(message);
+    if let Some((acknowledgements, sequence)) = run_state.own_acknowledgement(arrived.identity()) {
+        record_oddities(run_state, &arrived.oddities);
+        let number = run_state.options.first_number + sequence;
+        if acknowledgements.is_intact(number, arrived.content.octets()) {
+            run_state.tracker.borrow_mut().acknowledged(sequence, now);
+        } else {
+            count_one(&acknowledgements.counts.corrupt);
+            let text = format!("the acknowledgement of message {sequence} is not what was sent");
+            run_state.record_trouble(TroubleKind::Acknowledgement, "corrupt", &text);
+        }
+        return Ownership::Own;
+    }
     let Some(sequence) = run_state.own_sequence(arrived.identity()) else { return Ownership::Foreign };
     record_oddities(run_state, &arrived.oddities);
     let is_intact = run_state.payloads.is_intact(sequence, arrived.content.octets());
@@ -154,7 +230,10 @@ fn inbox(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
         );
     }
     let content = if is_intact { PayloadIntegrity::Intact } else { PayloadIntegrity::Corrupt };
-    run_state.tracker.borrow_mut().arrived(sequence, now, content);
+    let is_new = run_state.tracker.borrow_mut().arrived(sequence, now, content);
+    if let Some(acknowledgements) = run_state.acknowledgements.as_ref().filter(|_| is_new && is_intact) {
+        acknowledgements.message_arrived(sequence, arrived.sender_code.as_deref());
+    }
     Ownership::Own
 }
 

@@ -15,14 +15,14 @@ pub(super) struct MadesLiveFigures<'a> {
 impl MadesLiveFigures<'_> {
     /// The stage of the run that a threshold names.
     fn stage(&self, of: MetricSource) -> Option<MessageStage> {
-        let mode = self.tracker.mode();
+        let path = self.tracker.path();
         let stage = match of {
             MetricSource::Stage(journey::Stage::Created) => MessageStage::Created,
             MetricSource::Stage(journey::Stage::Sent) => MessageStage::Sent,
             MetricSource::Stage(journey::Stage::Accepted) => MessageStage::Settled,
-            MetricSource::Stage(journey::Stage::Delivered) => mode.arrival(),
-            MetricSource::Stage(journey::Stage::Notified) => mode.last(),
-            MetricSource::Mades(name) => return mode.path().iter().copied().find(|stage| stage.name() == name),
+            MetricSource::Stage(journey::Stage::Delivered) => path.mode.arrival(),
+            MetricSource::Stage(journey::Stage::Notified) => path.last(),
+            MetricSource::Mades(name) => return path.stages().iter().copied().find(|stage| stage.name() == name),
             MetricSource::Stage(_) | MetricSource::Phase(_) => return None,
         };
         Some(stage)

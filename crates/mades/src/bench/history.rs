@@ -1,9 +1,9 @@
-//! Facts about every message of a run of any length: a byte each while messages are under way, and next to nothing once
+//! Facts about every message of a run of any length: two bytes each while messages are under way, and next to nothing once
 //! a page of them is finished.
 //!
 //! ```text
-//! sequence >> 12 ──► page:  under way   4,096 bytes, one a message
-//!                           settled     the exceptions alone: (number, byte), sorted
+//! sequence >> 12 ──► page:  under way   8,192 bytes, two a message
+//!                           settled     the exceptions alone: (number, facts), sorted
 //!                           whole       nothing: each of its messages got through
 //! ```
 //! 100 million messages that get through cost 24,415 entries of 24 bytes, and a message in a hundred that does not adds
@@ -29,8 +29,8 @@ pub(super) struct MessageHistory {
 
 #[derive(Clone, Debug)]
 enum HistoryPage {
-    Open(Box<[u8; PAGE_MESSAGES]>),
-    Settled(Vec<(u16, u8)>),
+    Open(Box<[u16; PAGE_MESSAGES]>),
+    Settled(Vec<(u16, u16)>),
 }
 
 /// Novelty of a fact.
@@ -90,7 +90,7 @@ impl MessageHistory {
     #[cfg(test)]
     fn bytes(&self) -> usize {
         let page = |page: &HistoryPage| match page {
-            HistoryPage::Open(_) => PAGE_MESSAGES,
+            HistoryPage::Open(_) => PAGE_MESSAGES * 2,
             HistoryPage::Settled(exceptions) => exceptions.capacity() * 4,
         };
         self.pages.capacity() * size_of::<HistoryPage>() + self.pages.iter().map(page).sum::<usize>()
@@ -103,7 +103,7 @@ fn position(sequence: u64) -> (usize, usize) {
 
 fn pack(page: &mut HistoryPage, whole: MessageFlags) {
     let HistoryPage::Open(bytes) = page else { return };
-    let is_exception = |(_, bits): &(usize, &u8)| **bits != whole.bits();
+    let is_exception = |(_, bits): &(usize, &u16)| **bits != whole.bits();
     let count = bytes.iter().enumerate().filter(is_exception).count();
     if count <= MAX_EXCEPTIONS {
         let mut exceptions = Vec::with_capacity(count);
@@ -113,7 +113,7 @@ fn pack(page: &mut HistoryPage, whole: MessageFlags) {
 }
 
 /// Writes a message's byte into a packed page. One that got through after all is no exception any more.
-fn set_exception(exceptions: &mut Vec<(u16, u8)>, number: u16, flags: MessageFlags, whole: MessageFlags) {
+fn set_exception(exceptions: &mut Vec<(u16, u16)>, number: u16, flags: MessageFlags, whole: MessageFlags) {
     match exceptions.binary_search_by_key(&number, |(number, _)| *number) {
         Ok(at) if flags == whole => drop(exceptions.remove(at)),
         Ok(at) => exceptions[at].1 = flags.bits(),
@@ -123,13 +123,13 @@ fn set_exception(exceptions: &mut Vec<(u16, u8)>, number: u16, flags: MessageFla
 
 #[cfg(test)]
 mod tests {
-    use super::super::stages::MadesMode;
+    use super::super::stages::{MadesMode, MessagePath};
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
     fn whole() -> MessageFlags {
-        MadesMode::Endpoint.complete_flags()
+        MessagePath::from(MadesMode::Endpoint).complete_flags()
     }
 
     #[test]
@@ -162,10 +162,10 @@ mod tests {
         /// Packed or not, it agrees with a map.
         #[test]
         fn it_knows_what_a_map_knows(
-            steps in proptest::collection::vec((0_u64..10_000, 0_u8..=255, any::<bool>()), 1..300),
+            steps in proptest::collection::vec((0_u64..10_000, 0_u16..512, any::<bool>()), 1..300),
         ) {
             let mut history = MessageHistory::new(whole());
-            let mut map: BTreeMap<u64, u8> = BTreeMap::new();
+            let mut map: BTreeMap<u64, u16> = BTreeMap::new();
             (0..10_000).step_by(3).for_each(|sequence| {
                 history.add(sequence, whole());
                 map.insert(sequence, whole().bits());

@@ -9,10 +9,14 @@
 //!                                collector ─→ time-outs, live line, series, record
 //! ```
 //! Everything is on one thread. `account` and the modules that it uses are pure.
+mod acknowledgement;
+mod acknowledgement_sender;
 mod arrivals;
 mod figures;
 mod history;
 mod in_flight;
+mod market;
+mod market_document;
 mod observer;
 mod options;
 mod pacer;
@@ -21,6 +25,7 @@ mod preflight;
 mod receiver;
 mod redelivery;
 mod report;
+mod run_payloads;
 mod run_state;
 mod sender;
 mod side;
@@ -32,9 +37,10 @@ mod troubles;
 mod verdict;
 mod waterfall;
 
+pub use market::{MAX_ACCELERATION, MarketLoad, MarketShape, QUARTER_HOUR};
 pub use observer::{RunObserver, RunView};
-pub use options::{Leftovers, MadesOptions, MadesPreflight, PayloadKind};
-pub use stages::{MadesMode, MessageStage};
+pub use options::{AcknowledgementOptions, Leftovers, MadesOptions, MadesPreflight, PayloadKind};
+pub use stages::{AcknowledgementMode, MadesMode, MessagePath, MessageStage};
 
 use ::report::{markdown, page};
 use anyhow::{Context, Result};
@@ -43,7 +49,7 @@ use net::clock;
 use party::host_sampler::HostSampler;
 use party::interrupt::{Interrupt, Interrupted, StopRequest};
 use party::outputs::{FinishedRun, IntervalRecorder, cannot_write, new_run_id, write_record};
-use payload::Payloads;
+use run_payloads::RunPayloads;
 use run_state::MadesRunState;
 use side::{BrokerSide, OpenLinks};
 use std::fs;
@@ -63,7 +69,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(12);
 /// If it could not run: no broker, wrong credentials, no such queue, a file that cannot be read or written.
 pub fn run(options: MadesOptions) -> Result<FinishedRun> {
     let run = options.run.map_or_else(new_run_id, Ok)?;
-    let payloads = Payloads::new(&options.payload, &options.sizes, options.seed, run)?;
+    let payloads = RunPayloads::new(&options, run)?;
     if let Some(directory) = &options.out {
         fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     }
@@ -77,7 +83,7 @@ pub fn run(options: MadesOptions) -> Result<FinishedRun> {
 async fn execute(
     options: MadesOptions,
     run: journey::RunId,
-    payloads: Payloads,
+    payloads: RunPayloads,
     interrupt: &Interrupt,
 ) -> Result<FinishedRun> {
     let timer = Rc::new(TimerFd::new()?);
@@ -89,7 +95,7 @@ async fn execute(
     let now = clock::now();
     let sampler = HostSampler::start();
     let hlog = options.out.as_ref().map(|directory| directory.join("latency.hlog"));
-    let recorder = IntervalRecorder::begin(now, options.mode.last().name(), hlog.as_deref())?;
+    let recorder = IntervalRecorder::begin(now, options.path().last().name(), hlog.as_deref())?;
     let out = options.out.clone();
     let run_state = Rc::new(MadesRunState::new(options, run, payloads, now));
     let mut collector = RunSupervisor::begin(&run_state, recorder);

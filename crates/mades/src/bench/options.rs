@@ -1,6 +1,7 @@
 //! Options of the bench.
+use super::market::MarketLoad;
 use super::observer::RunObserver;
-use super::stages::MadesMode;
+use super::stages::{AcknowledgementMode, MadesMode, MessagePath};
 use crate::Broker;
 use crate::api::EndpointQueueNames;
 use journey::RunId;
@@ -54,6 +55,16 @@ pub enum MadesPreflight {
     Off,
 }
 
+/// Acknowledgement documents, sent back by the bench as the receiving business application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcknowledgementOptions {
+    /// Their message type.
+    pub message_type: String,
+    /// Outbox of the receiving endpoint, at the broker of the inbox. Without one, the endpoint sends to itself: the way
+    /// back is that of the messages.
+    pub far_outbox: Option<String>,
+}
+
 /// All options of the bench.
 #[derive(Clone, Debug)]
 pub struct MadesOptions {
@@ -95,6 +106,8 @@ pub struct MadesOptions {
     pub credit: u32,
     /// Open loop: the load that is offered whatever the endpoint does.
     pub offer: Option<OfferedRate>,
+    /// Open loop: the documents of a market, at its times.
+    pub market: Option<MarketLoad>,
     /// Distribution of messages over time.
     pub arrival: Arrival,
     /// Seed of all random choices.
@@ -109,6 +122,8 @@ pub struct MadesOptions {
     pub leftovers: Leftovers,
     /// A first message before the load.
     pub preflight: MadesPreflight,
+    /// Acknowledgement documents; `None` if the receiving application sends none.
+    pub acknowledgement: Option<AcknowledgementOptions>,
     /// Identifier of the run; a new one if `None`.
     pub run: Option<RunId>,
     /// Directory for results.
@@ -126,6 +141,26 @@ pub struct MadesOptions {
 }
 
 impl MadesOptions {
+    /// The way of the messages.
+    pub(super) fn path(&self) -> MessagePath {
+        let is_on = self.acknowledgement.is_some();
+        let acknowledgement = if is_on { AcknowledgementMode::On } else { AcknowledgementMode::Off };
+        MessagePath { mode: self.mode, acknowledgement }
+    }
+
+    /// Queue that acknowledgements go into.
+    pub(super) fn acknowledgement_outbox(&self) -> Option<&str> {
+        let acknowledgement = self.acknowledgement.as_ref()?;
+        match self.mode {
+            MadesMode::Tracing => None,
+            // The broker alone: into the queue that the messages go into.
+            MadesMode::Amqp => Some(&self.queues.inbox),
+            MadesMode::Endpoint | MadesMode::Toolbox => {
+                Some(acknowledgement.far_outbox.as_ref().unwrap_or(&self.queues.outbox))
+            }
+        }
+    }
+
     /// Time for which messages may be created.
     pub(super) fn limit(&self) -> Option<Duration> {
         let stages = self.offer.as_ref().and_then(OfferedRate::length);

@@ -1,5 +1,6 @@
 //! The time at which the next message is to be created: at once at closed loop, at its scheduled time at open loop; and
 //! the end of creation.
+use super::market::MarketSchedule;
 use super::options::MadesOptions;
 use std::time::Duration;
 use workload::pacing::ArrivalSchedule;
@@ -10,8 +11,43 @@ pub(super) struct LoadPacer {
     messages: u64,
     deadline: Option<Duration>,
     stopped_at: Option<Duration>,
-    schedule: Option<ArrivalSchedule>,
+    schedule: Option<LoadSchedule>,
     created: u64,
+}
+
+/// The times of an open loop.
+#[derive(Debug)]
+enum LoadSchedule {
+    /// At a rate.
+    Rate(Box<ArrivalSchedule>),
+    /// Those of a market.
+    Market(MarketSchedule),
+}
+
+impl LoadSchedule {
+    fn new(options: &MadesOptions, now: Duration) -> Option<Self> {
+        if let Some(market) = &options.market {
+            return Some(Self::Market(MarketSchedule::new(market, now)));
+        }
+        let offer = options.offer.clone()?;
+        let schedule = ArrivalSchedule::new(options.arrival, offer, now, 0, 1, options.seed);
+        Some(Self::Rate(Box::new(schedule)))
+    }
+
+    /// Time at which the next message is due.
+    fn due(&self) -> Duration {
+        match self {
+            Self::Rate(schedule) => schedule.due(),
+            Self::Market(schedule) => schedule.due(),
+        }
+    }
+
+    fn advance(&mut self) {
+        match self {
+            Self::Rate(schedule) => schedule.advance(),
+            Self::Market(schedule) => schedule.advance(),
+        }
+    }
 }
 
 /// The next step.
@@ -27,12 +63,11 @@ pub(super) enum PacerAction {
 
 impl LoadPacer {
     pub(super) fn new(options: &MadesOptions, now: Duration) -> Self {
-        let schedule = |offer| ArrivalSchedule::new(options.arrival, offer, now, 0, 1, options.seed);
         Self {
             messages: options.messages.unwrap_or(u64::MAX),
             deadline: options.limit().map(|limit| now + limit),
             stopped_at: None,
-            schedule: options.offer.clone().map(schedule),
+            schedule: LoadSchedule::new(options, now),
             created: 0,
         }
     }
@@ -42,7 +77,7 @@ impl LoadPacer {
         if self.is_over(now) {
             return PacerAction::Stop;
         }
-        match self.schedule.as_ref().map(ArrivalSchedule::due) {
+        match self.schedule.as_ref().map(LoadSchedule::due) {
             None => PacerAction::Create(now),
             Some(due) if due > now => PacerAction::Wait(due),
             Some(due) => PacerAction::Create(due),

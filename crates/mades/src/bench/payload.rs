@@ -8,8 +8,10 @@
 //! ```
 //! The trace (journey) holds run, number, time and a checksum of the bytes after it, as in mail. A payload too small
 //! for it, and a file, are compared byte by byte: the bench can render each payload again.
+use super::market_document::DocumentText;
 use super::options::PayloadKind;
 use anyhow::{Context, Result, bail};
+use bytes::BytesMut;
 use journey::record::Varied;
 use journey::trace::Checksum;
 use journey::{RunId, Trace, TraceReader, TraceResult};
@@ -85,6 +87,24 @@ impl Payloads {
         })
     }
 
+    /// Payloads that are all one document.
+    pub(super) fn document(text: DocumentText, seed: u64, run: RunId) -> Self {
+        let head = head(run, XML_BEFORE, &text.head);
+        let trace_at = XML_BEFORE.len();
+        let size = head.len() + text.time_series.len() + text.tail.len();
+        Self {
+            checksums: prefix_checksums(&head[trace_at + Trace::HEADER_BYTES + 2..], &text.time_series),
+            head,
+            trace_at,
+            body: text.time_series,
+            unit: 1,
+            tail: text.tail,
+            sizes: Distribution::constant(size as u64),
+            seed,
+            run,
+        }
+    }
+
     /// Bytes of the message with that number.
     pub(super) fn size(&self, sequence: u64) -> usize {
         self.sizes.sample(self.seed, RandomStream::Message, sequence) as usize
@@ -101,7 +121,7 @@ impl Payloads {
     }
 
     /// Renders the payload of a message into the buffer, which is empty or holds an earlier payload of this run.
-    pub(super) fn render(&self, sequence: u64, created: Duration, buffer: &mut Vec<u8>) {
+    pub(super) fn render(&self, sequence: u64, created: Duration, buffer: &mut BytesMut) {
         let size = self.size(sequence);
         let is_ready = buffer.len() == size && self.sizes.as_constant().is_some();
         if !self.is_traced(size) {
@@ -117,10 +137,10 @@ impl Payloads {
         Trace::patch(&mut buffer[self.trace_at..self.trace_at + Trace::HEADER_BYTES], sequence, created);
     }
 
-    fn render_whole(&self, size: usize, buffer: &mut Vec<u8>) {
+    fn render_whole(&self, size: usize, buffer: &mut BytesMut) {
         let (cut, blanks) = self.cut(size);
         buffer.clear();
-        buffer.reserve_exact(size);
+        buffer.reserve(size);
         buffer.extend_from_slice(&self.head);
         buffer.extend_from_slice(&self.body[..cut]);
         buffer.resize(buffer.len() + blanks, b' ');
@@ -245,8 +265,8 @@ mod tests {
         Payloads::new(kind, &sizes, 5, RUN).unwrap()
     }
 
-    fn rendered(payloads: &Payloads, sequence: u64) -> Vec<u8> {
-        let mut buffer = Vec::new();
+    fn rendered(payloads: &Payloads, sequence: u64) -> BytesMut {
+        let mut buffer = BytesMut::new();
         payloads.render(sequence, Duration::from_secs(3), &mut buffer);
         buffer
     }
@@ -258,11 +278,11 @@ mod tests {
                 let payloads = payloads(&kind, &size.to_string());
                 let payload = rendered(&payloads, 9);
                 assert_eq!(payload.len(), size);
-                assert!(payloads.is_intact(9, [payload.as_slice()].into_iter()), "{kind:?} {size}");
+                assert!(payloads.is_intact(9, [&payload[..]].into_iter()), "{kind:?} {size}");
                 let (one, other) = payload.split_at(size / 3);
                 assert!(payloads.is_intact(9, [one, other].into_iter()), "in two sections");
                 if size > 300 {
-                    assert!(!payloads.is_intact(8, [payload.as_slice()].into_iter()), "it is another message's");
+                    assert!(!payloads.is_intact(8, [&payload[..]].into_iter()), "it is another message's");
                 }
             }
         }
@@ -273,11 +293,11 @@ mod tests {
         for (kind, sizes) in [(PayloadKind::Random, "3000"), (PayloadKind::Xml, "3000"), (PayloadKind::Xml, "0..9000")]
         {
             let payloads = payloads(&kind, sizes);
-            let mut buffer = Vec::new();
+            let mut buffer = BytesMut::new();
             for sequence in 0..50 {
                 payloads.render(sequence, Duration::from_secs(3), &mut buffer);
                 assert_eq!(buffer, rendered(&payloads, sequence));
-                assert!(payloads.is_intact(sequence, [buffer.as_slice()].into_iter()), "{kind:?} {sequence}");
+                assert!(payloads.is_intact(sequence, [&buffer[..]].into_iter()), "{kind:?} {sequence}");
             }
         }
     }
@@ -285,7 +305,7 @@ mod tests {
     #[test]
     fn xml_is_a_document() {
         let payload = rendered(&payloads(&PayloadKind::Xml, "2000"), 1);
-        let text = String::from_utf8(payload).unwrap();
+        let text = String::from_utf8(payload.to_vec()).unwrap();
         assert!(text.starts_with("<?xml") && text.ends_with("</Publication_MarketDocument>\r\n"), "{text}");
         let comment = &text[text.find("<!--").unwrap() + 4..text.find("-->").unwrap()];
         assert!(!comment.contains("--"), "XML 1.0 §2.5");
@@ -299,8 +319,8 @@ mod tests {
         std::fs::write(&path, "<x>ü</x>").unwrap();
         let payloads = payloads(&PayloadKind::File(path), "1M");
         let payload = rendered(&payloads, 3);
-        assert_eq!(payload, "<x>ü</x>".as_bytes());
-        assert!(payloads.is_intact(3, [payload.as_slice()].into_iter()));
+        assert_eq!(payload[..], *"<x>ü</x>".as_bytes());
+        assert!(payloads.is_intact(3, [&payload[..]].into_iter()));
         assert!(!payloads.is_intact(3, [&payload[1..]].into_iter()));
         let missing = PayloadKind::File(PathBuf::from("/nowhere/x"));
         let why = Payloads::new(&missing, &Distribution::constant(1), 1, RUN).unwrap_err();
@@ -315,7 +335,7 @@ mod tests {
             let mut payload = rendered(&payloads, 4);
             let at = at.index(payload.len());
             payload[at] ^= change;
-            let intact = payloads.is_intact(4, [payload.as_slice()].into_iter());
+            let intact = payloads.is_intact(4, [&payload[..]].into_iter());
             // The bytes before the body are not under the checksum: the time, the clock, the case of hexadecimal digits
             // and an XML declaration do not affect it.
             let is_in_head = size >= 102 && at < payloads.head.len();

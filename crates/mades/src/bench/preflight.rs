@@ -1,7 +1,7 @@
 //! A first message before the load: its answer shows that somebody reads the outbox and answers where the bench listens. So a
 //! wrong prefix or mode is found in seconds, and no load goes where nobody reads it.
 use super::options::{Leftovers, MadesOptions, MadesPreflight};
-use super::payload::Payloads;
+use super::run_payloads::RunPayloads;
 use super::run_state::MadesRunState;
 use super::stages::{MadesMode, MessageStage};
 use super::timer_fd::TimerFd;
@@ -29,7 +29,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) async fn check(options: &MadesOptions, interrupt: &Interrupt) -> Result<()> {
     let run = new_run_id()?;
     let options = first_message(options);
-    let payloads = Payloads::new(&options.payload, &options.sizes, options.seed, run)?;
+    let payloads = RunPayloads::new(&options, run)?;
     let open = side::open_all(side::sides(&options)).await?;
     let run_state = Rc::new(MadesRunState::new(options, run, payloads, clock::now()));
     let sides = RunSides::start(open, &run_state, &Rc::new(TimerFd::new()?));
@@ -44,10 +44,12 @@ fn first_message(options: &MadesOptions) -> MadesOptions {
         messages: Some(1),
         duration: None,
         offer: None,
+        market: None,
         arrival: Arrival::Closed,
         timeout: options.timeout.max(ANSWER_TIMEOUT + COMPLETION_TIMEOUT),
         leftovers: Leftovers::Kept,
         preflight: MadesPreflight::Off,
+        acknowledgement: None,
         observer: None,
         ..options.clone()
     }

@@ -47,23 +47,23 @@ pub(super) async fn receive(
             arrival = receiver.link.next() => arrival?,
             () = ended => break,
             () = tokio::time::sleep(MATCH_RETRY_INTERVAL), if !receiver.unmatched.is_empty() => {
-                receiver.retry_unmatched().await?;
+                receiver.retry_unmatched()?;
                 continue;
             }
             () = tokio::time::sleep(until_release), if receiver.held_since.is_some() => {
-                receiver.release_held().await?;
+                receiver.release_held()?;
                 continue;
             }
         };
         receiver.handle(arrival).await?;
         for _ in 0..BATCH_LIMIT {
-            let Some(arrival) = receiver.link.try_next().await else { break };
+            let Some(arrival) = receiver.link.try_next() else { break };
             receiver.handle(arrival?).await?;
         }
-        receiver.retry_unmatched().await?;
+        receiver.retry_unmatched()?;
     }
     // Errors of the link are in the account already.
-    let _ = receiver.release_held().await;
+    let _ = receiver.release_held();
     let _ = receiver.link.close().await;
     Ok(())
 }
@@ -110,7 +110,7 @@ impl QueueReceiver {
                 match arrivals::classify(&self.run_state, self.queue, &delivery.message, now) {
                     Ownership::Own => {
                         self.last_own_arrival = now;
-                        return self.link.accept(delivery.handle).await;
+                        return self.link.accept(delivery.handle);
                     }
                     Ownership::Foreign => self.foreign.push(delivery.handle),
                     Ownership::Unknown(unmatched) => self.unmatched.push((delivery.handle, unmatched)),
@@ -148,26 +148,26 @@ impl QueueReceiver {
             () = tokio::time::sleep((self.last_release + RELEASE_INTERVAL).saturating_sub(now)) => {}
             () = self.run_state.ended() => {}
         }
-        self.release_held().await
+        self.release_held()
     }
 
     /// Releases all that is held.
-    async fn release_held(&mut self) -> Result<(), Error> {
+    fn release_held(&mut self) -> Result<(), Error> {
         self.last_release = clock::now();
         self.held_since = None;
         // Their message is still unknown: they are not ours.
         self.unmatched.iter().for_each(|_| self.run_state.count_foreign(self.queue));
         let unmatched = self.unmatched.drain(..).map(|(entry, _)| entry);
-        self.link.release(self.foreign.drain(..).chain(unmatched)).await
+        self.link.release(self.foreign.drain(..).chain(unmatched))
     }
 
     /// Tries again to find the messages of held events.
-    async fn retry_unmatched(&mut self) -> Result<(), Error> {
+    fn retry_unmatched(&mut self) -> Result<(), Error> {
         let mut at = 0;
         while at < self.unmatched.len() {
             if arrivals::match_event(&self.run_state, &self.unmatched[at].1) {
                 let (entry, _) = self.unmatched.swap_remove(at);
-                self.link.accept(entry).await?;
+                self.link.accept(entry)?;
             } else {
                 at += 1;
             }
@@ -187,10 +187,9 @@ pub(super) async fn purge(mut link: ReceiverLink) -> Result<u64, Error> {
             IncomingDelivery::Delivery(delivery) => delivery.handle,
             IncomingDelivery::Undecodable { handle: entry, .. } => entry,
         };
-        link.accept(entry).await?;
+        link.accept(entry)?;
         count += 1;
     }
-    link.settle().await?;
     // The broker knows which messages were taken: an error of closing changes nothing.
     let _ = link.close().await;
     Ok(count)

@@ -1,5 +1,6 @@
 //! The run record of the bench.
 use super::in_flight::InFlightEntry;
+use super::market::MarketLoad;
 use super::run_state::MadesRunState;
 use super::stages::{MadesMode, MessageStage};
 use super::tracker::ReceiveQueue;
@@ -7,12 +8,12 @@ use super::troubles::TroubleTimes;
 use super::verdict;
 use journey::merge::join_events;
 use journey::record::{
-    Ending, ErrorRow, EventKind, EventRow, LedgerRow, Mades, MadesQueue, MadesTrouble, Record, Role, SlowMessage,
-    StageRow, StallRow, Surroundings, ThresholdRow, Workload,
+    Ending, ErrorRow, EventKind, EventRow, LedgerRow, Mades, MadesAcknowledgements, MadesQueue, MadesTrouble, Record,
+    Role, SlowMessage, StageRow, StallRow, Surroundings, ThresholdRow, Workload,
 };
 use journey::slowest::MessagePhases;
 use journey::stalls;
-use journey::{Phase, Series};
+use journey::{Latencies, Phase, Series};
 use net::clock;
 use party::outputs;
 use party::usage_sampler::UsageSampler;
@@ -144,11 +145,12 @@ fn mades(
         mode: options.mode.name().to_owned(),
         outbox_url: options.outbox.url.to_string(),
         inbox_url: options.inbox.url.to_string(),
+        brokers: run_state.brokers.borrow().clone(),
         queues: queues(run_state),
         receiver: options.receiver.clone(),
         message_type: options.message_type.clone(),
         durable: options.is_durable,
-        payload: options.payload.typed(),
+        payload: options.market.as_ref().map_or_else(|| options.payload.typed(), |_| "market documents".to_owned()),
         max_in_transit: options.max_in_transit as u64,
         window: u64::from(options.window),
         timeout_s: options.timeout.as_secs_f64(),
@@ -163,7 +165,16 @@ fn mades(
         reordered: tracker.reordered(),
         waited_for_room: run_state.waited_for_room.get(),
         truth: None,
+        market: options.market.as_ref().map(MarketLoad::record),
+        acknowledgements: acknowledgements(run_state, tracker.waterfall.way_back()),
     }
+}
+
+/// The acknowledgement documents, if they were sent.
+fn acknowledgements(run_state: &MadesRunState, way_back: &Latencies) -> Option<MadesAcknowledgements> {
+    let acknowledgements = run_state.acknowledgements.as_ref()?;
+    let record = acknowledgements.record(run_state.options.acknowledgement_outbox()?);
+    Some(MadesAcknowledgements { way_back_ms: way_back.summary(), ..record })
 }
 
 /// The queues that the mode uses.
@@ -221,8 +232,9 @@ fn stages(run_state: &MadesRunState, ledger: &LedgerRow, offered_s: Option<f64>)
         row(journey::Stage::Accepted, MessageStage::Settled, ledger.rejected),
         row(journey::Stage::Delivered, mode.arrival(), ledger.lost),
     ];
-    if mode.last() != mode.arrival() {
-        rows.push(row(journey::Stage::Notified, mode.last(), None));
+    let last = tracker.path().last();
+    if last != mode.arrival() {
+        rows.push(row(journey::Stage::Notified, last, None));
     }
     rows
 }

@@ -1,13 +1,14 @@
 //! State that the tasks of a run share: all of them are on one thread, so nothing needs a lock.
+use super::acknowledgement::Acknowledgements;
 use super::options::MadesOptions;
 use super::pacer::LoadPacer;
-use super::payload::Payloads;
+use super::run_payloads::RunPayloads;
 use super::stages::MessageStage;
 use super::tracker::{MessageTracker, ReceiveQueue};
 use super::troubles::TroubleKind;
-use crate::Uuid;
 use crate::api::RunMessageId;
-use journey::record::MadesOutage;
+use crate::{PeerProduct, Uuid};
+use journey::record::{MadesBroker, MadesOutage};
 use journey::tally::DueSeconds;
 use journey::{Latencies, RunId};
 use net::clock;
@@ -21,7 +22,9 @@ pub(super) struct MadesRunState {
     pub(super) options: MadesOptions,
     pub(super) run: RunId,
     run_uuid: Uuid,
-    pub(super) payloads: Payloads,
+    pub(super) payloads: RunPayloads,
+    /// Acknowledgement documents, if they are sent.
+    pub(super) acknowledgements: Option<Acknowledgements>,
     pub(super) tracker: RefCell<MessageTracker>,
     pub(super) pacer: RefCell<LoadPacer>,
     /// Notifies a task that wants to create a message that something has changed.
@@ -35,6 +38,7 @@ pub(super) struct MadesRunState {
     /// Messages that had to wait for room.
     pub(super) waited_for_room: Cell<u64>,
     pub(super) outages: RefCell<Vec<MadesOutage>>,
+    pub(super) brokers: RefCell<Vec<MadesBroker>>,
     /// Time at which the run began.
     pub(super) began: Duration,
     /// Time at which a message of this run last came.
@@ -61,15 +65,20 @@ pub(super) enum OutageEnd {
 }
 
 impl MadesRunState {
-    pub(super) fn new(options: MadesOptions, run: RunId, payloads: Payloads, now: Duration) -> Self {
-        let mut tracker = MessageTracker::new(options.mode, options.max_in_transit, options.timeout);
+    pub(super) fn new(options: MadesOptions, run: RunId, payloads: RunPayloads, now: Duration) -> Self {
+        let mut tracker = MessageTracker::new(options.path(), options.max_in_transit, options.timeout);
         tracker.waterfall.observer.clone_from(&options.observer);
         let pacer = LoadPacer::new(&options, now);
         tracker.waterfall.is_open_loop = pacer.is_open_loop();
+        let run_uuid = Uuid::from_bytes(run.0);
+        let acknowledgements = options.acknowledgement.clone().map(|acknowledgement| {
+            Acknowledgements::new(acknowledgement, &options.receiver, run_uuid, jiff::Timestamp::now())
+        });
         Self {
             run,
-            run_uuid: Uuid::from_bytes(run.0),
+            run_uuid,
             payloads,
+            acknowledgements,
             tracker: RefCell::new(tracker),
             pacer: RefCell::new(pacer),
             room_notify: Notify::new(),
@@ -78,6 +87,7 @@ impl MadesRunState {
             due_seconds: RefCell::default(),
             waited_for_room: Cell::new(0),
             outages: RefCell::default(),
+            brokers: RefCell::default(),
             began: now,
             last_arrival: Cell::new(now),
             is_given_up: Cell::new(false),
@@ -96,6 +106,16 @@ impl MadesRunState {
         let identity = identity.filter(|identity| identity.run == self.run_uuid)?;
         let sequence = identity.sequence.checked_sub(self.options.first_number);
         sequence.filter(|sequence| self.tracker.borrow().is_known(*sequence))
+    }
+
+    /// The acknowledgement that this is the identity of, with the number of its message; `None` if it is of none of this
+    /// run.
+    pub(super) fn own_acknowledgement(&self, identity: Option<RunMessageId>) -> Option<(&Acknowledgements, u64)> {
+        let acknowledgements = self.acknowledgements.as_ref()?;
+        let identity = identity.filter(|identity| identity.run == acknowledgements.run())?;
+        let sequence = identity.sequence.checked_sub(self.options.first_number);
+        let sequence = sequence.filter(|sequence| self.tracker.borrow().is_known(*sequence))?;
+        Some((acknowledgements, sequence))
     }
 
     /// Notes that a message of this run came.
@@ -157,6 +177,12 @@ impl MadesRunState {
         let last_heard = tracker.waterfall.last_overall().unwrap_or(last_created);
         let until = self.pacer.borrow().offered_until(last_created, last_heard)?;
         Some(until.saturating_sub(began)).filter(|offered| !offered.is_zero())
+    }
+
+    /// Records the product of a side's broker.
+    pub(super) fn record_broker(&self, side: &str, product: PeerProduct) {
+        let PeerProduct { container, name, version } = product;
+        self.brokers.borrow_mut().push(MadesBroker { side: side.to_owned(), container, product: name, version });
     }
 
     /// Records an outage: its beginning, its length, and whether the connection was established again.

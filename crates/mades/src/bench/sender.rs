@@ -3,15 +3,15 @@
 use super::pacer::PacerAction;
 use super::run_state::MadesRunState;
 use super::timer_fd::TimerFd;
-use crate::api::{OutgoingProperties, OutgoingTemplate, Payload, payload};
+use crate::api::{AmqpMessage, OutgoingProperties, OutgoingTemplate, Payload};
 use crate::{Disposition, DispositionFuture, Error, SenderLink};
+use bytes::BytesMut;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use net::clock;
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{error::Elapsed, timeout};
 
@@ -28,7 +28,7 @@ pub(super) async fn send(
     timer: Rc<TimerFd>,
 ) -> Result<(), Error> {
     let mut builder = MessageBuilder::new(&run_state);
-    let mut transfers = Transfers { run_state: Rc::clone(&run_state), unsettled: FuturesUnordered::new() };
+    let mut transfers = Transfers::new(Rc::clone(&run_state), record_settlement);
     loop {
         let claimed = transfers.run_alongside(next_message(&run_state, &sender, &timer)).await;
         let Some(sequence) = claimed else { break };
@@ -53,7 +53,7 @@ pub(super) async fn send(
 async fn offer(
     run_state: &MadesRunState,
     sender: &mut SenderLink,
-    message: &crate::Sendable<Payload>,
+    message: &AmqpMessage,
     sequence: u64,
 ) -> Result<Option<DispositionFuture>, Error> {
     let until = run_state.tracker.borrow().given_up_at(sequence);
@@ -130,26 +130,18 @@ impl MessageBuilder {
             sender_application: options.sender_application.clone(),
             ..OutgoingProperties::new(&options.receiver, &options.message_type)
         };
-        Self { template: outgoing.template(run_state.uuid(), payload(Vec::new())), spare: VecDeque::new() }
+        Self { template: outgoing.template(run_state.uuid(), Payload::new()), spare: VecDeque::new() }
     }
 
-    fn build(&mut self, run_state: &MadesRunState, sequence: u64) -> &crate::Sendable<Payload> {
+    fn build(&mut self, run_state: &MadesRunState, sequence: u64) -> &AmqpMessage {
         let since = run_state.tracker.borrow().since(sequence);
-        let mut body = self.spare.pop_front().unwrap_or_else(|| payload(Vec::new()));
-        match Arc::get_mut(&mut body) {
-            Some(data) => {
-                let mut octets = std::mem::take(&mut data.0).into_vec();
-                run_state.payloads.render(sequence, since, &mut octets);
-                data.0 = octets.into();
-            }
-            None => {
-                let mut octets = Vec::new();
-                run_state.payloads.render(sequence, since, &mut octets);
-                body = payload(octets);
-            }
-        }
+        let spare = self.spare.pop_front().unwrap_or_default();
+        // One that is still being sent, or that nobody has made yet, is replaced.
+        let mut buffer = spare.try_into_mut().unwrap_or_else(|_| BytesMut::new());
+        run_state.payloads.render(sequence, since, &mut buffer);
+        let body = buffer.freeze();
         if self.spare.len() < SPARE_PAYLOAD_LIMIT {
-            self.spare.push_back(Arc::clone(&body));
+            self.spare.push_back(body.clone());
         }
         let created_at_ms = clock::wall().as_millis() as i64;
         self.template.fill_with(run_state.options.first_number + sequence, created_at_ms, body)
@@ -157,27 +149,35 @@ impl MessageBuilder {
 }
 
 /// The result of a transfer.
-type SettledTransfer = (u64, Result<Result<Disposition, Error>, Elapsed>);
+pub(super) type SettledTransfer = (u64, Result<Result<Disposition, Error>, Elapsed>);
 
 /// Waits for the broker's answer, up to the message's time-out, and then gives up its place in the window.
-async fn await_settlement(sequence: u64, settling: DispositionFuture, limit: Duration) -> SettledTransfer {
+pub(super) async fn await_settlement(sequence: u64, settling: DispositionFuture, limit: Duration) -> SettledTransfer {
     (sequence, timeout(limit, settling).await)
 }
 
 /// Transfers that the broker has not answered yet.
-struct Transfers<F> {
+pub(super) struct Transfers<F> {
     run_state: Rc<MadesRunState>,
-    unsettled: FuturesUnordered<F>,
+    pub(super) unsettled: FuturesUnordered<F>,
+    /// Records an answer of the broker.
+    record: fn(&MadesRunState, SettledTransfer),
 }
 
 impl<F: Future<Output = SettledTransfer>> Transfers<F> {
+    pub(super) fn new(run_state: Rc<MadesRunState>, record: fn(&MadesRunState, SettledTransfer)) -> Self {
+        Self { run_state, unsettled: FuturesUnordered::new(), record }
+    }
+
     /// Runs another future, and reads the broker's answers meanwhile.
-    async fn run_alongside<T>(&mut self, other: impl Future<Output = T>) -> T {
+    pub(super) async fn run_alongside<T>(&mut self, other: impl Future<Output = T>) -> T {
         let mut other = pin!(other);
         loop {
             tokio::select! {
                 biased;
-                Some(settled) = self.unsettled.next(), if !self.unsettled.is_empty() => record_settlement(&self.run_state, settled),
+                Some(settled) = self.unsettled.next(), if !self.unsettled.is_empty() => {
+                    (self.record)(&self.run_state, settled);
+                }
                 done = &mut other => return done,
             }
         }

@@ -4,6 +4,9 @@
 //! outbox   sender → outbox    receiver ← outbox.reply   receiver ← send.event
 //! inbox    receiver ← inbox   (mode amqp: sender → inbox as well)
 //! ```
+//! Acknowledgements have a sender of their own at the receiving endpoint's outbox. If that is at another broker, its replies
+//! and events are read there too, and the inbox at the sender's.
+use super::acknowledgement_sender::acknowledge;
 use super::options::MadesOptions;
 use super::receiver::{purge, receive};
 use super::run_state::{MadesRunState, OutageEnd};
@@ -28,6 +31,8 @@ pub(super) struct BrokerSide {
     pub(super) name: &'static str,
     broker: Broker,
     sender: Option<SenderOptions>,
+    /// Sender of the acknowledgements.
+    acknowledger: Option<SenderOptions>,
     pub(super) receivers: Vec<(ReceiveQueue, ReceiverOptions)>,
 }
 
@@ -35,6 +40,7 @@ pub(super) struct BrokerSide {
 pub(super) struct OpenLinks {
     connection: Connection,
     sender: Option<SenderLink>,
+    acknowledger: Option<SenderLink>,
     receivers: Vec<(ReceiveQueue, ReceiverLink)>,
 }
 
@@ -43,27 +49,38 @@ pub(super) fn sides(options: &MadesOptions) -> Vec<BrokerSide> {
     let queues = &options.queues;
     let receiver = |queue, name: &str| (queue, ReceiverOptions::new(name, options.credit));
     let sender = |name: &str| Some(SenderOptions::new(name, options.window));
+    let incoming = || vec![receiver(ReceiveQueue::Inbox, &queues.inbox)];
     let inbox = |sender| BrokerSide {
         name: "inbox",
         broker: options.inbox.clone(),
         sender,
-        receivers: vec![receiver(ReceiveQueue::Inbox, &queues.inbox)],
+        acknowledger: None,
+        receivers: incoming(),
     };
-    let mut replies = vec![receiver(ReceiveQueue::Reply, &queues.reply)];
-    if matches!(options.mode, MadesMode::Endpoint | MadesMode::Tracing) {
-        replies.extend(queues.send_event.as_deref().map(|name| receiver(ReceiveQueue::Event, name)));
-    }
+    let answers = || {
+        let has_events = matches!(options.mode, MadesMode::Endpoint | MadesMode::Tracing);
+        let events = queues.send_event.as_deref().filter(|_| has_events);
+        let events = events.map(|name| receiver(ReceiveQueue::Event, name));
+        std::iter::once(receiver(ReceiveQueue::Reply, &queues.reply)).chain(events).collect::<Vec<_>>()
+    };
     let outbox = BrokerSide {
         name: "outbox",
         broker: options.outbox.clone(),
         sender: sender(&queues.outbox),
-        receivers: replies,
+        acknowledger: None,
+        receivers: answers(),
     };
+    let acknowledger = options.acknowledgement_outbox().and_then(sender);
+    let is_far = options.acknowledgement.as_ref().is_some_and(|acknowledgement| acknowledgement.far_outbox.is_some());
     match options.mode {
-        MadesMode::Endpoint | MadesMode::Toolbox => vec![outbox, inbox(None)],
+        MadesMode::Endpoint | MadesMode::Toolbox if is_far => {
+            let near = BrokerSide { receivers: [outbox.receivers, incoming()].concat(), ..outbox };
+            vec![near, BrokerSide { acknowledger, receivers: [incoming(), answers()].concat(), ..inbox(None) }]
+        }
+        MadesMode::Endpoint | MadesMode::Toolbox => vec![BrokerSide { acknowledger, ..outbox }, inbox(None)],
         MadesMode::Tracing => vec![outbox],
         // The broker alone: into the queue and out of it.
-        MadesMode::Amqp => vec![inbox(sender(&queues.inbox))],
+        MadesMode::Amqp => vec![BrokerSide { acknowledger, ..inbox(sender(&queues.inbox)) }],
     }
 }
 
@@ -82,7 +99,11 @@ impl BrokerSide {
             Some(plan) => Some(connection.attach_sender(plan).await?),
             None => None,
         };
-        Ok(OpenLinks { connection, sender, receivers })
+        let acknowledger = match &self.acknowledger {
+            Some(plan) => Some(connection.attach_sender(plan).await?),
+            None => None,
+        };
+        Ok(OpenLinks { connection, sender, acknowledger, receivers })
     }
 
     /// Removes all messages from its queues; returns their number.
@@ -128,6 +149,7 @@ pub(super) async fn open_all(sides: Vec<BrokerSide>) -> Result<Vec<(BrokerSide, 
 /// Keeps a side at work until the run is over: a lost connection is established again.
 pub(super) async fn maintain(side: BrokerSide, mut links: OpenLinks, run_state: Rc<MadesRunState>, timer: Rc<TimerFd>) {
     let mut pause = Duration::ZERO;
+    run_state.record_broker(side.name, links.connection.peer_product());
     loop {
         let begun = clock::now();
         let Err(why) = run_links(links, &run_state, &timer).await else { return };
@@ -161,10 +183,13 @@ pub(super) async fn maintain(side: BrokerSide, mut links: OpenLinks, run_state: 
 
 /// Sends and receives until the run is over, or a link ends.
 async fn run_links(links: OpenLinks, run_state: &Rc<MadesRunState>, timer: &Rc<TimerFd>) -> Result<(), Error> {
-    let OpenLinks { mut connection, sender, receivers } = links;
+    let OpenLinks { mut connection, sender, acknowledger, receivers } = links;
     let mut tasks = JoinSet::new();
     if let Some(sender) = sender {
         tasks.spawn_local(send(Rc::clone(run_state), sender, Rc::clone(timer)));
+    }
+    if let Some(acknowledger) = acknowledger {
+        tasks.spawn_local(acknowledge(Rc::clone(run_state), acknowledger));
     }
     for (queue, receiver) in receivers {
         tasks.spawn_local(receive(Rc::clone(run_state), queue, receiver));

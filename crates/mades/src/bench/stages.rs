@@ -6,6 +6,7 @@
 //! amqp       created → sent → settled → inbox
 //! tracing    created → sent → settled → replied → TRACING
 //! ```
+//! With acknowledgement documents, each but the last ends with → acknowledged.
 //! The order is the one in which an honest endpoint reports them. Nothing relies on it: events may overtake the reply.
 
 /// A stage of the journey. Its number is the bit that it has in a `MessageFlags`.
@@ -27,10 +28,12 @@ pub enum MessageStage {
     Received,
     /// The event of a tracing message, which has been at the receiver's endpoint.
     Traced,
+    /// The receiving application's acknowledgement document came out of the sender's inbox.
+    Acknowledged,
 }
 
 impl MessageStage {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Created,
         Self::Sent,
         Self::Settled,
@@ -39,6 +42,7 @@ impl MessageStage {
         Self::Delivered,
         Self::Received,
         Self::Traced,
+        Self::Acknowledged,
     ];
 
     /// The name in reports and run records; events use the API's names.
@@ -52,6 +56,7 @@ impl MessageStage {
             Self::Delivered => "DELIVERED",
             Self::Received => "RECEIVED",
             Self::Traced => "TRACING",
+            Self::Acknowledged => "acknowledged",
         }
     }
 }
@@ -80,15 +85,9 @@ impl MadesMode {
         }
     }
 
-    /// The stages of a message, in order.
+    /// The stages of a message without acknowledgement documents, in order.
     pub fn path(self) -> &'static [MessageStage] {
-        use MessageStage::{Created, Delivered, Inbox, Received, Replied, Sent, Settled, Traced};
-        match self {
-            Self::Endpoint => &[Created, Sent, Settled, Replied, Inbox, Delivered, Received],
-            Self::Toolbox => &[Created, Sent, Settled, Inbox, Replied],
-            Self::Amqp => &[Created, Sent, Settled, Inbox],
-            Self::Tracing => &[Created, Sent, Settled, Replied, Traced],
-        }
+        MessagePath::from(self).stages()
     }
 
     /// The stage at which a message has arrived at its destination.
@@ -96,20 +95,66 @@ impl MadesMode {
         if self == Self::Tracing { MessageStage::Traced } else { MessageStage::Inbox }
     }
 
+    /// The last stage of a message that got through, without an acknowledgement document.
+    pub fn last(self) -> MessageStage {
+        MessagePath::from(self).last()
+    }
+}
+
+/// Answer of the receiving business application to each message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcknowledgementMode {
+    /// It sends an acknowledgement document back.
+    On,
+    /// It sends nothing.
+    Off,
+}
+
+/// The way of a run's messages: its mode, and the way back of their acknowledgements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessagePath {
+    /// The systems that the messages go through.
+    pub mode: MadesMode,
+    /// Answer to each message. Mode `tracing` has no inbox, and so none.
+    pub acknowledgement: AcknowledgementMode,
+}
+
+impl From<MadesMode> for MessagePath {
+    fn from(mode: MadesMode) -> Self {
+        Self { mode, acknowledgement: AcknowledgementMode::Off }
+    }
+}
+
+impl MessagePath {
+    /// The stages of a message, in order.
+    pub fn stages(self) -> &'static [MessageStage] {
+        use MessageStage::{Acknowledged, Created, Delivered, Inbox, Received, Replied, Sent, Settled, Traced};
+        let all: &[MessageStage] = match self.mode {
+            MadesMode::Endpoint => &[Created, Sent, Settled, Replied, Inbox, Delivered, Received, Acknowledged],
+            MadesMode::Toolbox => &[Created, Sent, Settled, Inbox, Replied, Acknowledged],
+            MadesMode::Amqp => &[Created, Sent, Settled, Inbox, Acknowledged],
+            MadesMode::Tracing => return &[Created, Sent, Settled, Replied, Traced],
+        };
+        match self.acknowledgement {
+            AcknowledgementMode::On => all,
+            AcknowledgementMode::Off => &all[..all.len() - 1],
+        }
+    }
+
     /// The last stage of a message that got through.
     pub fn last(self) -> MessageStage {
-        self.path()[self.path().len() - 1]
+        self.stages()[self.stages().len() - 1]
     }
 
     /// The facts about a message at its end, if all goes well.
     pub(super) fn complete_flags(self) -> MessageFlags {
-        self.path().iter().fold(MessageFlags::default(), |flags, stage| flags.with(*stage))
+        self.stages().iter().fold(MessageFlags::default(), |flags, stage| flags.with(*stage))
     }
 }
 
 /// Facts about a message, a bit each, kept for as long as the run lasts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct MessageFlags(u8);
+pub(super) struct MessageFlags(u16);
 
 impl MessageFlags {
     /// The broker returned its transfer: rejected, released or modified (AMQP 1.0 §3.4).
@@ -119,17 +164,17 @@ impl MessageFlags {
     /// The endpoint gave up on it: the event FAILED, or a final status of that name.
     pub(super) const FAILED: Self = Self(1 << 7);
 
-    pub(super) fn from_bits(bits: u8) -> Self {
+    pub(super) fn from_bits(bits: u16) -> Self {
         Self(bits)
     }
 
-    pub(super) fn bits(self) -> u8 {
+    pub(super) fn bits(self) -> u16 {
         self.0
     }
 
     /// The bit of a stage. Those that the bench reaches by itself have none, because they come once. DELIVERED and
     /// TRACING share one: no mode has both.
-    fn bit(stage: MessageStage) -> u8 {
+    fn bit(stage: MessageStage) -> u16 {
         match stage {
             MessageStage::Created | MessageStage::Sent => 0,
             MessageStage::Settled => 1 << 1,
@@ -137,6 +182,7 @@ impl MessageFlags {
             MessageStage::Inbox => 1 << 3,
             MessageStage::Delivered | MessageStage::Traced => 1 << 4,
             MessageStage::Received => 1 << 5,
+            MessageStage::Acknowledged => 1 << 8,
         }
     }
 
@@ -204,11 +250,12 @@ pub(super) fn fate(mode: MadesMode, flags: MessageFlags, wait: WaitState) -> Mad
 
 /// Reports whether nothing more is expected of a message: all stages are reached, or the broker or the endpoint has
 /// said why not.
-pub(super) fn is_finished(mode: MadesMode, flags: MessageFlags) -> bool {
-    let is_answered = !mode.path().contains(&MessageStage::Replied) || flags.has(MessageStage::Replied);
+pub(super) fn is_finished(path: impl Into<MessagePath>, flags: MessageFlags) -> bool {
+    let path = path.into();
+    let is_answered = !path.stages().contains(&MessageStage::Replied) || flags.has(MessageStage::Replied);
     let is_given_up = flags.contains(MessageFlags::REFUSED) || (flags.contains(MessageFlags::FAILED) && is_answered);
     flags.contains(MessageFlags::RETURNED)
-        || flags.contains(mode.complete_flags())
+        || flags.contains(path.complete_flags())
         || (flags.has(MessageStage::Settled) && is_given_up)
 }
 
@@ -224,9 +271,11 @@ pub(super) fn is_missing(mode: MadesMode, flags: MessageFlags, wait: WaitState, 
         MessageStage::Created | MessageStage::Sent | MessageStage::Settled => false,
         // An endpoint that sends FAILED has the message, so it owes the reply.
         MessageStage::Replied => true,
-        MessageStage::Inbox | MessageStage::Delivered | MessageStage::Received | MessageStage::Traced => {
-            !flags.contains(MessageFlags::FAILED)
-        }
+        MessageStage::Inbox
+        | MessageStage::Delivered
+        | MessageStage::Received
+        | MessageStage::Traced
+        | MessageStage::Acknowledged => !flags.contains(MessageFlags::FAILED),
     }
 }
 
@@ -256,6 +305,25 @@ mod tests {
                 assert!(!is_finished(mode, flags(&rest)), "{mode:?} without {left_out:?}");
             }
         }
+    }
+
+    #[test]
+    fn an_acknowledgement_is_the_last_stage_of_every_mode_with_an_inbox() {
+        for mode in MODES {
+            let path = MessagePath { mode, acknowledgement: AcknowledgementMode::On };
+            let has_inbox = mode != MadesMode::Tracing;
+            assert_eq!(path.last() == MessageStage::Acknowledged, has_inbox, "{mode:?}");
+            assert_eq!(path.stages().len(), mode.path().len() + usize::from(has_inbox));
+            // Without one, nothing waits for it.
+            assert!(is_finished(mode, flags(mode.path())));
+            assert_eq!(is_finished(path, flags(mode.path())), !has_inbox, "{mode:?}");
+            assert!(is_finished(path, flags(path.stages())));
+        }
+        let arrived = flags(MadesMode::Amqp.path());
+        assert_eq!(fate(MadesMode::Amqp, arrived, WaitState::Ended), MadesFate::Delivered);
+        let is_missing = |flags, wait| is_missing(MadesMode::Amqp, flags, wait, MessageStage::Acknowledged);
+        assert!(is_missing(arrived, WaitState::Ended) && !is_missing(arrived, WaitState::Waiting));
+        assert!(!is_missing(arrived.union(MessageFlags::FAILED), WaitState::Ended));
     }
 
     #[test]

@@ -8,7 +8,7 @@
 use super::history::MessageHistory;
 use super::in_flight::{InFlightEntry, InFlightTable};
 use super::redelivery::RecentDeliveries;
-use super::stages::{self, MadesFate, MadesMode, MessageFlags, MessageStage, WaitState};
+use super::stages::{self, MadesFate, MadesMode, MessageFlags, MessagePath, MessageStage, WaitState};
 use super::troubles::{TroubleKind, Troubles};
 use super::waterfall::Waterfall;
 use journey::record::LedgerRow;
@@ -45,7 +45,7 @@ pub(super) enum PayloadIntegrity {
 /// The account of all messages.
 #[derive(Debug)]
 pub(super) struct MessageTracker {
-    mode: MadesMode,
+    path: MessagePath,
     timeout: Duration,
     in_flight: InFlightTable,
     history: MessageHistory,
@@ -85,13 +85,14 @@ pub(super) struct FinalLedger {
 
 impl MessageTracker {
     /// Creates an account in which at most `most` messages may be under way.
-    pub(super) fn new(mode: MadesMode, most: usize, timeout: Duration) -> Self {
+    pub(super) fn new(path: impl Into<MessagePath>, most: usize, timeout: Duration) -> Self {
+        let path = path.into();
         Self {
-            mode,
+            path,
             timeout,
             in_flight: InFlightTable::new(most),
-            history: MessageHistory::new(mode.complete_flags()),
-            waterfall: Waterfall::new(mode),
+            history: MessageHistory::new(path.complete_flags()),
+            waterfall: Waterfall::new(path),
             troubles: Troubles::default(),
             slowest: Slowest::default(),
             next_sequence: 0,
@@ -112,7 +113,11 @@ impl MessageTracker {
     }
 
     pub(super) fn mode(&self) -> MadesMode {
-        self.mode
+        self.path.mode
+    }
+
+    pub(super) fn path(&self) -> MessagePath {
+        self.path
     }
 
     /// Messages created.
@@ -150,7 +155,7 @@ impl MessageTracker {
 
     /// Reports whether a message under way has not arrived. If all have arrived, it looks at every one of them.
     pub(super) fn awaits_arrival(&self) -> bool {
-        self.in_flight.iter().any(|entry| entry.time(self.mode.arrival()).is_none())
+        self.in_flight.iter().any(|entry| entry.time(self.path.mode.arrival()).is_none())
     }
 
     /// Reports whether another message may be created.
@@ -166,7 +171,7 @@ impl MessageTracker {
     /// included, if they have arrived.
     pub(super) fn slowest(&self) -> Vec<(Duration, InFlightEntry)> {
         let mut slowest = self.slowest.clone();
-        self.in_flight.iter().for_each(|entry| add_arrived(&mut slowest, self.mode, entry));
+        self.in_flight.iter().for_each(|entry| add_arrived(&mut slowest, self.path.mode, entry));
         slowest.sorted()
     }
 
@@ -278,15 +283,24 @@ impl MessageTracker {
         self.reach(sequence, MessageStage::Replied, flags, now);
     }
 
-    /// Records that the message came out of the inbox.
-    pub(super) fn arrived(&mut self, sequence: u64, now: Duration, content: PayloadIntegrity) {
+    /// Records that the message came out of the inbox; reports whether it had not before.
+    pub(super) fn arrived(&mut self, sequence: u64, now: Duration, content: PayloadIntegrity) -> bool {
         if content == PayloadIntegrity::Corrupt {
             self.corrupt += 1;
         }
-        if self.is_new(sequence, MessageStage::Inbox, ReceiveQueue::Inbox) {
+        let is_new = self.is_new(sequence, MessageStage::Inbox, ReceiveQueue::Inbox);
+        if is_new {
             self.reordered += u64::from(self.highest_arrived > Some(sequence));
             self.highest_arrived = self.highest_arrived.max(Some(sequence));
             self.reach(sequence, MessageStage::Inbox, MessageFlags::default(), now);
+        }
+        is_new
+    }
+
+    /// Records that the message's acknowledgement came out of the inbox.
+    pub(super) fn acknowledged(&mut self, sequence: u64, now: Duration) {
+        if self.is_new(sequence, MessageStage::Acknowledged, ReceiveQueue::Inbox) {
+            self.reach(sequence, MessageStage::Acknowledged, MessageFlags::default(), now);
         }
     }
 
@@ -332,11 +346,11 @@ impl MessageTracker {
         for sequence in 0..self.next_sequence {
             let flags = self.history.flags(sequence);
             let wait = if self.in_flight.find(sequence).is_some() { WaitState::Waiting } else { WaitState::Ended };
-            fates[stages::fate(self.mode, flags, wait) as usize] += 1;
+            fates[stages::fate(self.path.mode, flags, wait) as usize] += 1;
             accepted += u64::from(flags.has(MessageStage::Settled));
-            if flags != self.mode.complete_flags() {
-                self.mode.path().iter().for_each(|stage| {
-                    missing[*stage as usize] += u64::from(stages::is_missing(self.mode, flags, wait, *stage));
+            if flags != self.path.complete_flags() {
+                self.path.stages().iter().for_each(|stage| {
+                    missing[*stage as usize] += u64::from(stages::is_missing(self.path.mode, flags, wait, *stage));
                 });
             }
         }
@@ -350,7 +364,7 @@ impl MessageTracker {
             expired: fate(MadesFate::Expired),
             lost: fate(MadesFate::Lost),
             in_flight: fate(MadesFate::InFlight),
-            duplicates: Some(self.waterfall.duplicates(self.mode.arrival())),
+            duplicates: Some(self.waterfall.duplicates(self.path.mode.arrival())),
             corrupt: Some(self.corrupt),
             converted: None,
             foreign: None,
@@ -389,12 +403,13 @@ impl MessageTracker {
     /// Adds facts of a message. A message that expects no more facts is removed.
     fn add_flags(&mut self, sequence: u64, flags: MessageFlags, now: Duration) {
         // That the broker took a message is no answer of the endpoint.
-        if flags != MessageFlags::default().with(MessageStage::Settled) || self.mode.arrival() == MessageStage::Settled
+        if flags != MessageFlags::default().with(MessageStage::Settled)
+            || self.path.mode.arrival() == MessageStage::Settled
         {
             self.restart_silence(now);
         }
         let (_, known) = self.history.add(sequence, flags);
-        if stages::is_finished(self.mode, known) {
+        if stages::is_finished(self.path, known) {
             self.finish(sequence, now);
         }
     }
@@ -402,10 +417,10 @@ impl MessageTracker {
     fn give_up(&mut self, sequence: u64, now: Duration) {
         let known = self.history.flags(sequence);
         let waited_for =
-            self.mode.path()[2..].iter().find(|stage| !known.has(**stage)).map_or("", |stage| stage.name());
+            self.path.stages()[2..].iter().find(|stage| !known.has(**stage)).map_or("", |stage| stage.name());
         self.troubles.add(TroubleKind::TimedOut, waited_for, &format!("nothing within {:?}", self.timeout));
         self.given_up_since_answer += 1;
-        self.unanswered += u64::from(stages::fate(self.mode, known, WaitState::Ended) == MadesFate::Failed);
+        self.unanswered += u64::from(stages::fate(self.path.mode, known, WaitState::Ended) == MadesFate::Failed);
         self.finish(sequence, now);
     }
 
@@ -413,7 +428,7 @@ impl MessageTracker {
         self.integrate_load(now);
         self.settle(sequence);
         let Some(entry) = self.in_flight.remove(sequence) else { return };
-        add_arrived(&mut self.slowest, self.mode, &entry);
+        add_arrived(&mut self.slowest, self.path.mode, &entry);
         if let Some(index) = &mut self.by_peer_id {
             index.remove(&entry.peer_id);
         }
@@ -454,6 +469,7 @@ fn add_arrived(slowest: &mut Slowest<InFlightEntry>, mode: MadesMode, entry: &In
 
 #[cfg(test)]
 mod tests {
+    use super::super::stages::AcknowledgementMode;
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
@@ -464,8 +480,8 @@ mod tests {
         Duration::from_millis(number)
     }
 
-    fn tracker(mode: MadesMode) -> MessageTracker {
-        MessageTracker::new(mode, 8, TIMEOUT)
+    fn tracker(path: impl Into<MessagePath>) -> MessageTracker {
+        MessageTracker::new(path, 8, TIMEOUT)
     }
 
     /// Takes a message through all that an endpoint reports.
@@ -487,7 +503,7 @@ mod tests {
         assert_eq!((tracker.in_transit(), tracker.unsettled()), (0, 0));
         let balance = tracker.final_ledger();
         assert_eq!((balance.ledger.delivered, balance.ledger.lost), (Some(1), Some(0)));
-        assert_eq!(balance.missing, [0; 8]);
+        assert_eq!(balance.missing, [0; 9]);
     }
 
     #[test]
@@ -517,6 +533,27 @@ mod tests {
     }
 
     #[test]
+    fn a_message_waits_for_its_acknowledgement_and_misses_a_lost_one() {
+        let path = MessagePath { mode: MadesMode::Endpoint, acknowledgement: AcknowledgementMode::On };
+        let mut tracker = tracker(path);
+        let answered = tracker.create(ms(1), ms(1));
+        let unanswered = tracker.create(ms(1), ms(1));
+        get_through(&mut tracker, answered, ms(2));
+        get_through(&mut tracker, unanswered, ms(2));
+        assert_eq!(tracker.in_transit(), 2);
+        tracker.acknowledged(answered, ms(5));
+        tracker.acknowledged(answered, ms(6));
+        assert_eq!(tracker.in_transit(), 1);
+        tracker.expire(ms(60));
+        let balance = tracker.final_ledger();
+        assert_eq!((balance.ledger.delivered, balance.ledger.lost, tracker.in_transit()), (Some(2), Some(0), 0));
+        assert_eq!(balance.missing[MessageStage::Acknowledged as usize], 1);
+        let row = tracker.waterfall.stage_rows(None, |_| 0).pop().unwrap();
+        assert_eq!((row.name.as_str(), row.count, row.duplicates), ("acknowledged", 1, 1));
+        assert_eq!(tracker.troubles.rows()[0].code, "acknowledged", "the stage that was waited for");
+    }
+
+    #[test]
     fn an_error_reply_is_an_outcome() {
         // go-mades-bench dies of it (§1.7.10).
         let mut tracker = tracker(MadesMode::Endpoint);
@@ -527,7 +564,7 @@ mod tests {
         assert_eq!((tracker.in_transit(), tracker.final_ledger().ledger.rejected), (0, Some(1)));
         let row = &tracker.troubles.rows()[0];
         assert_eq!((row.kind.as_str(), row.code.as_str(), row.count), ("error reply", "ECP-1", 1));
-        assert_eq!(tracker.final_ledger().missing, [0; 8], "nothing was to be expected any more");
+        assert_eq!(tracker.final_ledger().missing, [0; 9], "nothing was to be expected any more");
     }
 
     #[test]
@@ -726,7 +763,7 @@ mod tests {
             MessageEvent::Accepted => tracker.replied(sequence, now, EndpointReply::Accepted { peer_id: 0 }),
             MessageEvent::Refused => tracker.replied(sequence, now, EndpointReply::Refused { code: "", text: "" }),
             MessageEvent::GaveUp => tracker.replied(sequence, now, EndpointReply::Failed { code: "", text: "" }),
-            MessageEvent::Arrived(content) => tracker.arrived(sequence, now, content),
+            MessageEvent::Arrived(content) => drop(tracker.arrived(sequence, now, content)),
             MessageEvent::Event(stage) => tracker.event(sequence, now, stage),
             MessageEvent::Failed => tracker.failed(sequence, now, "", ""),
         }

@@ -26,6 +26,8 @@ pub(super) enum TroubleKind {
     TimedOut,
     /// A payload is not what was sent.
     Corrupt,
+    /// An acknowledgement document was refused, given up or changed on its way back.
+    Acknowledgement,
     /// An event with a name that no specification has.
     UnknownEvent,
     /// A message that deviates from the API, readable or not.
@@ -42,6 +44,7 @@ impl TroubleKind {
             Self::Failed => "FAILED",
             Self::TimedOut => "time-out",
             Self::Corrupt => "corrupt",
+            Self::Acknowledgement => "acknowledgement",
             Self::UnknownEvent => "unknown event",
             Self::Odd => "invalid message",
         }

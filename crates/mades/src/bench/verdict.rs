@@ -92,7 +92,8 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
         });
         // A lost message lacks all later stages.
         add(Cause::Missing, Some(missing).filter(|missing| Some(*missing) != lost), &|count| {
-            format!("Missing: {} never reached the stage {}, for no known reason.", counted(count, "message"), row.name)
+            let why = missing_text(mades, row);
+            format!("Missing: {} never reached the stage {}{why}", counted(count, "message"), row.name)
         });
     }
     if !fates_sum(&record.ledger) {
@@ -103,6 +104,32 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
         faults.push(Reason::new(Cause::Unaccounted, text));
     }
     faults
+}
+
+/// Known reason why messages never reached a stage.
+fn missing_text(mades: &Mades, row: &MadesStage) -> String {
+    let is_acknowledged = row.name == MessageStage::Acknowledged.name();
+    let Some(back) = mades.acknowledgements.as_ref().filter(|_| is_acknowledged) else {
+        return ", for no known reason.".to_owned();
+    };
+    let fates =
+        [(back.returned, "returned"), (back.refused, "rejected"), (back.failed, "FAILED"), (back.corrupt, "changed")];
+    let fates: Vec<String> = fates
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, name)| format!("{} {name}", grouped(count)))
+        .collect();
+    let sent = counted(back.sent, "acknowledgement");
+    match (row.count, fates.is_empty()) {
+        (0, true) if back.sent > 0 => {
+            format!(
+                ": {sent} sent, and none came back: does an endpoint read {} and send to {}?",
+                back.outbox, back.receiver
+            )
+        }
+        (_, true) => format!(": {sent} sent."),
+        (_, false) => format!(": {sent} sent, of which {}.", listed(&fates)),
+    }
 }
 
 /// A connection that was lost and not established again.
@@ -290,7 +317,7 @@ fn window_note(record: &Record, mades: &Mades) -> Option<String> {
                 mades.in_transit_mean / last.rate_per_s * 1e3
             )
         }),
-        Arrival::Constant | Arrival::Poisson => (waited as f64 > MAX_WAITED_SHARE * created as f64).then(|| {
+        Arrival::Constant | Arrival::Poisson | Arrival::Market => (waited as f64 > MAX_WAITED_SHARE * created as f64).then(|| {
             format!(
                 "{} of {} were due and waited for room, because --max-in-transit or --max-unsettled was full. The latencies \
                  include this wait.",
@@ -304,7 +331,7 @@ fn window_note(record: &Record, mades: &Mades) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use journey::record::{MadesOutage, Outcome};
+    use journey::record::{MadesAcknowledgements, MadesOutage, Outcome};
     use report::sample;
 
     /// The verdict of the complete sample after `change`.
@@ -351,6 +378,30 @@ mod tests {
             mades.stages[4..].iter_mut().for_each(|row| row.missing = 7);
         });
         assert_eq!(lost.reasons.len(), 1, "what is lost lacks all that follows: {lost:?}");
+    }
+
+    #[test]
+    fn a_missing_acknowledgement_fails_the_run_with_what_is_known_of_it() {
+        let missing = |count, back: MadesAcknowledgements| {
+            verdict(move |_, mades| {
+                let name = MessageStage::Acknowledged.name().to_owned();
+                mades.stages.push(MadesStage { name, count, missing: 9, ..MadesStage::default() });
+                mades.acknowledgements = Some(back.clone());
+            })
+        };
+        let back = MadesAcknowledgements {
+            outbox: "b.outbox".to_owned(),
+            receiver: "A".to_owned(),
+            sent: 9,
+            ..MadesAcknowledgements::default()
+        };
+        let nobody = missing(0, back.clone());
+        assert_eq!((nobody.outcome, nobody.causes.clone()), (Some(Outcome::Fail), vec![Cause::Missing]));
+        let expected = "Missing: 9 messages never reached the stage acknowledged: 9 acknowledgements sent, and none came back: \
+                        does an endpoint read b.outbox and send to A?";
+        assert_eq!(nobody.reasons, [expected]);
+        let some = missing(5, MadesAcknowledgements { sent: 14, refused: 3, corrupt: 1, ..back });
+        assert!(some.reasons[0].ends_with("14 acknowledgements sent, of which 3 rejected and 1 changed."), "{some:?}");
     }
 
     #[test]

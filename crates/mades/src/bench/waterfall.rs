@@ -8,7 +8,7 @@
 //! An event may overtake the reply. Such a step counts as zero, and is counted as overtaken.
 use super::in_flight::InFlightEntry;
 use super::observer::RunObserver;
-use super::stages::{MadesMode, MessageStage};
+use super::stages::{MessagePath, MessageStage};
 use journey::Latencies;
 use journey::record::{MadesHop, MadesStage};
 use std::rc::Rc;
@@ -50,10 +50,12 @@ struct StageHop {
 /// The times of a whole run.
 #[derive(Clone, Debug)]
 pub(super) struct Waterfall {
-    mode: MadesMode,
+    path: MessagePath,
     stages: [StageStats; MessageStage::ALL.len()],
     /// Steps, by the place of the later stage on the path.
     hops: [StageHop; MessageStage::ALL.len()],
+    /// Times from the inbox to the acknowledgement, whatever events come between.
+    way_back: Latencies,
     first_created: Option<Duration>,
     newest_arrived: Option<Duration>,
     /// Latencies to the last stage since the last interval.
@@ -64,13 +66,14 @@ pub(super) struct Waterfall {
 }
 
 impl Waterfall {
-    pub(super) fn new(mode: MadesMode) -> Self {
+    pub(super) fn new(path: impl Into<MessagePath>) -> Self {
         let reached = Default::default();
         let hops = Default::default();
         Self {
-            mode,
+            path: path.into(),
             stages: reached,
             hops,
+            way_back: Latencies::default(),
             first_created: None,
             newest_arrived: None,
             recent: Latencies::default(),
@@ -92,13 +95,23 @@ impl Waterfall {
         if let Some(observer) = &self.observer {
             observer.stage_reached(stage, latency, now);
         }
-        if stage == self.mode.last() {
+        if stage == self.path.last() {
             self.recent.record(latency);
         }
-        if stage == self.mode.arrival() {
+        if stage == self.path.mode.arrival() {
             self.newest_arrived = self.newest_arrived.max(Some(entry.since));
         }
+        if stage == MessageStage::Acknowledged
+            && let Some(arrived) = entry.time(MessageStage::Inbox)
+        {
+            self.way_back.record(now.saturating_sub(arrived));
+        }
         self.step(entry, stage);
+    }
+
+    /// Times from the inbox to the acknowledgement.
+    pub(super) fn way_back(&self) -> &Latencies {
+        &self.way_back
     }
 
     /// Records that a message is taken up.
@@ -180,7 +193,7 @@ impl Waterfall {
 
     /// Times the steps to and from a stage whose other ends are known.
     fn step(&mut self, entry: &InFlightEntry, stage: MessageStage) {
-        let path = self.mode.path();
+        let path = self.path.stages();
         let Some(at) = path.iter().position(|other| *other == stage) else { return };
         for later in [at, at + 1] {
             let ends = later.checked_sub(1).and_then(|earlier| Some((path[earlier], *path.get(later)?)));
@@ -211,7 +224,7 @@ impl Waterfall {
                 histogram: reached.latency.encoded().filter(|_| stage != MessageStage::Created),
             }
         };
-        self.mode.path().iter().copied().map(row).collect()
+        self.path.stages().iter().copied().map(row).collect()
     }
 
     /// The steps as rows of the record.
@@ -226,12 +239,13 @@ impl Waterfall {
                 latency_ms: hop.latency.summary(),
             }
         };
-        self.mode.path().windows(2).enumerate().map(row).collect()
+        self.path.stages().windows(2).enumerate().map(row).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::stages::{AcknowledgementMode, MadesMode};
     use super::*;
 
     fn ms(number: u64) -> Duration {
@@ -239,8 +253,8 @@ mod tests {
     }
 
     /// A run in which each message reaches each stage that many milliseconds after its creation.
-    fn run(mode: MadesMode, count: u64, times: impl Fn(u64) -> Vec<(MessageStage, u64)>) -> Waterfall {
-        let mut waterfall = Waterfall::new(mode);
+    fn run(path: impl Into<MessagePath>, count: u64, times: impl Fn(u64) -> Vec<(MessageStage, u64)>) -> Waterfall {
+        let mut waterfall = Waterfall::new(path);
         for number in 0..count {
             let created = ms(1_000 + number);
             let mut entry = InFlightEntry::new(number, created, created);
@@ -335,6 +349,26 @@ mod tests {
         let replied = hops.iter().find(|hop| hop.to == "replied").unwrap();
         assert!(near(replied.latency_ms.unwrap().p50, 1.0));
         assert_eq!(hops.iter().find(|hop| hop.to == "RECEIVED").map(|hop| hop.count), Some(0));
+    }
+
+    #[test]
+    fn the_way_back_begins_at_the_inbox_whatever_comes_between() {
+        let path = MessagePath { mode: MadesMode::Endpoint, acknowledgement: AcknowledgementMode::On };
+        let waterfall = run(path, 100, |_| {
+            let stages = [
+                (MessageStage::Inbox, 30),
+                (MessageStage::Delivered, 40),
+                (MessageStage::Received, 41),
+                (MessageStage::Acknowledged, 55),
+            ];
+            stages.to_vec()
+        });
+        let way_back = waterfall.way_back().summary().unwrap();
+        assert!(near(way_back.p50, 25.0) && near(way_back.max, 25.0), "{way_back:?}");
+        let row = waterfall.stage_rows(None, |_| 0).pop().unwrap();
+        assert_eq!((row.name.as_str(), row.count), ("acknowledged", 100));
+        assert!(near(row.latency_ms.unwrap().p50, 55.0));
+        assert!(near(waterfall.hop_rows().pop().unwrap().latency_ms.unwrap().p50, 14.0));
     }
 
     #[test]

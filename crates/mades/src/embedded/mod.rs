@@ -15,7 +15,10 @@ mod listener;
 mod queues;
 mod session;
 
-pub use amqp::{DecodeError, DeliveryOutcome, EncodedMessage, ListenerAuth, PlainCredentials, Reader, Value, Writer};
+pub use amqp::{
+    DecodeError, DeliveryOutcome, Elements, EncodedMessage, ListenerAuth, PlainCredentials, Reader, Scalar, Value,
+    Writer,
+};
 #[doc(hidden)]
 pub use amqp::{FuzzConnection, FuzzOutcome};
 pub use certificate::tls_from_pem;

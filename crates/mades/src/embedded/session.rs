@@ -182,6 +182,10 @@ impl BrokerSession {
             for consumer in &mut self.consumers {
                 if !self.connection.may_send(consumer.link) {
                     consumer.set_idle(&self.queues);
+                    if self.connection.credit(consumer.link) == 0 {
+                        // A link without credit is drained as it is.
+                        self.connection.complete_drain(consumer.link);
+                    }
                     continue;
                 }
                 consumer.wants_messages = true;
@@ -220,7 +224,7 @@ impl BrokerSession {
     /// Puts back what was sent and not settled: the connection is no more.
     pub(super) fn close(mut self) {
         self.stop_consuming();
-        let unsettled = self.connection.into_unsettled();
+        let unsettled = self.connection.take_unsettled();
         for queued in unsettled.into_iter().rev() {
             self.queues.settle(queued, DeliveryOutcome::Modified { failed: true });
         }

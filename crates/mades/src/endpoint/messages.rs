@@ -6,7 +6,7 @@ use crate::api::RunMessageId;
 use crate::api::status_document::{MessageStatus, StatusDocument};
 use crate::embedded::{DecodeError, EncodedMessage, Reader, Value, Writer};
 use crate::simulator::{
-    ConsumedMessage, EndpointMode, RefusalReason, SendEventKind, SimulatorPlan, TracingValue, number_of,
+    ConsumedMessage, DocumentKind, EndpointMode, RefusalReason, SendEventKind, SimulatorPlan, TracingValue, number_of,
 };
 use bytes::Bytes;
 use std::ops::Range;
@@ -14,6 +14,9 @@ use uuid::Uuid;
 
 /// The longest text that is taken for a code, a type or an id.
 const MAX_TEXT_BYTES: usize = 1024;
+
+/// Bit that makes another number of an acknowledgement's, which is that of its message.
+const ACKNOWLEDGEMENT_BIT: u64 = 1 << 63;
 
 /// Descriptors of the sections of a message (AMQP 1.0 §3.2).
 const HEADER: u8 = 0x70;
@@ -138,12 +141,30 @@ impl OutboxMessage {
         let id = self.ba_message_id.as_deref();
         let identity = id.and_then(RunMessageId::read).map(|identity| (identity.sequence, identity.run));
         let handle = id.map(str::as_bytes).or(self.correlation.as_deref()).unwrap_or_default();
+        let kind = self.kind(identity);
+        // Chance decides about an acknowledgement again: with the number of its message it would have the same fate.
+        let of_run = |(sequence, _): (u64, Uuid)| match kind {
+            DocumentKind::Message => sequence,
+            DocumentKind::Acknowledgement => sequence ^ ACKNOWLEDGEMENT_BIT,
+        };
         ConsumedMessage {
             identity,
-            number: identity.map_or_else(|| number_of(handle), |(sequence, _)| sequence),
+            number: identity.map_or_else(|| number_of(handle), of_run),
             bytes: self.payload_bytes,
             tracing: self.tracing,
+            kind,
             flaw: self.flaw(plan),
+        }
+    }
+
+    /// A message of a bench that names another one of the same number is the acknowledgement of that.
+    fn kind(&self, identity: Option<(u64, Uuid)>) -> DocumentKind {
+        let named = self.ba_correlation_id.as_deref().and_then(RunMessageId::read);
+        match (identity, named) {
+            (Some((sequence, run)), Some(of)) if of.sequence == sequence && of.run != run => {
+                DocumentKind::Acknowledgement
+            }
+            _ => DocumentKind::Message,
         }
     }
 
@@ -158,7 +179,9 @@ impl OutboxMessage {
         }
         // EDX: endpoint@SERVICE-X.
         let endpoint = receiver.split('@').next().unwrap_or(receiver);
-        if !plan.receivers.is_empty() && !plan.receivers.iter().any(|known| known == receiver || known == endpoint) {
+        // What goes back to A is addressed to it.
+        let is_known = |known: &String| known == receiver || known == endpoint;
+        if !plan.receivers.is_empty() && !plan.receivers.iter().chain([&plan.sender_code]).any(is_known) {
             return Some(RefusalReason::UnknownReceiver);
         }
         if kind.unwrap_or_default().is_empty() {
@@ -360,8 +383,8 @@ fn error_text(refusal: RefusalReason, plan: &SimulatorPlan) -> (&str, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::decoded_by_fe2o3;
     use crate::api::{DecodedMessage, EventState, InboxMessage, OutgoingProperties, ReplyOutcome, SendEvent, payload};
-    use fe2o3_amqp_types::messaging::message::__private::{Deserializable, Serializable};
     use proptest::prelude::*;
 
     const ID: Uuid = Uuid::from_u128(5);
@@ -370,16 +393,17 @@ mod tests {
     /// A message as the bench writes it.
     fn submitted(payload_octets: &[u8]) -> Vec<u8> {
         let mut template = OutgoingProperties::new("ecp-endpoint", "TEST").template(RUN, payload(payload_octets));
-        serde_amqp::to_vec(&Serializable(&template.fill(12, 34).message)).unwrap()
+        template.fill(12, 34).encoded().whole().to_vec()
     }
 
     fn outbox_message(payload_octets: &[u8]) -> OutboxMessage {
         OutboxMessage::read(EncodedMessage::from(submitted(payload_octets)), ID)
     }
 
-    /// The message as the bench reads it.
+    /// The message as the bench reads it; fe2o3-amqp can read it, too.
     fn read(message: &EncodedMessage) -> DecodedMessage {
-        serde_amqp::from_slice::<Deserializable<DecodedMessage>>(&message.whole()).unwrap().0
+        decoded_by_fe2o3(message);
+        DecodedMessage::decode(message).unwrap()
     }
 
     fn pieces(octets: &[u8], length: usize) -> EncodedMessage {
@@ -394,6 +418,20 @@ mod tests {
         let consumed = outbox_message.consumed(&SimulatorPlan::default());
         assert_eq!((consumed.identity, consumed.number, consumed.bytes), (Some((12, RUN)), 12, 6));
         assert_eq!((consumed.flaw, consumed.tracing), (None, false));
+    }
+
+    #[test]
+    fn an_acknowledgement_is_known_by_the_message_that_it_names() {
+        let kind_of = |run, about_run| {
+            let outgoing = OutgoingProperties { about_run, ..OutgoingProperties::new("a", "t") };
+            let mut template = outgoing.template(run, payload(*b"x"));
+            let message = OutboxMessage::read(template.fill(12, 34).encoded(), ID);
+            let consumed = message.consumed(&SimulatorPlan::default());
+            (consumed.kind, consumed.number)
+        };
+        assert_eq!(kind_of(Uuid::from_u128(77), Some(RUN)), (DocumentKind::Acknowledgement, 12 | 1 << 63));
+        assert_eq!(kind_of(RUN, None), (DocumentKind::Message, 12));
+        assert_eq!(kind_of(RUN, Some(RUN)), (DocumentKind::Message, 12), "a conversation that it began itself");
     }
 
     #[test]
@@ -500,6 +538,8 @@ mod tests {
             ("b", "", data, Some(RefusalReason::NoType)),
             ("b", "t", value, Some(RefusalReason::NoData)),
             ("b@SERVICE", "t", data, Some(RefusalReason::TooLong)),
+            // Back to A.
+            ("mailrun-endpoint-a", "t", data, Some(RefusalReason::TooLong)),
         ] {
             assert_eq!(with(receiver, kind, body).consumed(&plan).flaw, flaw);
         }
@@ -517,8 +557,7 @@ mod tests {
         out.described_binary(DATA, b"x");
         let outbox_message = OutboxMessage::read(EncodedMessage::from(octets), ID);
         let reply = read(&outbox_message.reply_accepted(5));
-        let correlation = reply.properties.and_then(|properties| properties.correlation_id);
-        assert_eq!(correlation, Some(crate::api::MessageId::Ulong(77)));
+        assert_eq!(reply.correlation_id(), Some(crate::api::AmqpMessageId::Ulong(77)));
     }
 
     proptest! {

@@ -62,7 +62,7 @@ impl EndpointQueues {
                 Ok(()) => SendResult::Settled,
                 Err(_) => SendResult::NoRoom,
             },
-            Self::Broker(remote) => remote.send(queue, &message, token),
+            Self::Broker(remote) => remote.send(queue, message, token),
         }
     }
 

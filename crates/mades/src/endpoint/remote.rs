@@ -11,18 +11,15 @@
 //! not accepted comes again from the broker. So a message may be there twice, and never not at all.
 use super::error::EndpointError;
 use super::output_queue::{OutputQueue, SendResult};
-use crate::api::{self, DecodedMessage};
+use crate::api;
 use crate::broker::Broker;
 use crate::connection::Connection;
+use crate::disposition::Disposition;
 use crate::embedded::EncodedMessage;
 use crate::error::Error;
 use crate::receiver::{DeliveryHandle, IncomingDelivery, ReceiverLink, ReceiverOptions};
-use crate::sender::{Disposition, DispositionFuture, SenderLink, SenderOptions};
+use crate::sender::{DispositionFuture, SenderLink, SenderOptions};
 use crate::simulator::{EndpointStep, MessageKey};
-use fe2o3_amqp::Sendable;
-use fe2o3_amqp_types::messaging::message::__private::{Deserializable, Serializable};
-use fe2o3_amqp_types::messaging::{Body, MESSAGE_FORMAT};
-use serde_amqp::Value;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +41,7 @@ pub(super) struct BrokerDelivery {
 
 /// A message to a queue.
 struct PendingSend {
-    message: Sendable<Body<Value>>,
+    message: EncodedMessage,
     token: (MessageKey, EndpointStep),
 }
 
@@ -151,14 +148,9 @@ impl BrokerQueues {
     pub(super) fn send(
         &mut self,
         queue: OutputQueue,
-        message: &EncodedMessage,
+        message: EncodedMessage,
         token: (MessageKey, EndpointStep),
     ) -> SendResult {
-        let octets = message.whole();
-        let Ok(Deserializable(message)) = serde_amqp::from_slice::<Deserializable<DecodedMessage>>(&octets) else {
-            return SendResult::Refused;
-        };
-        let message = Sendable { message, message_format: MESSAGE_FORMAT, settled: None };
         match self.outbound[queue as usize].send(PendingSend { message, token }) {
             Ok(()) => {
                 self.outstanding[queue as usize] += 1;
@@ -280,18 +272,16 @@ async fn receive(
                 let Some(delivery) = accepted else { return std::future::pending().await };
                 // A ticket of a connection that is lost is worth nothing: its delivery comes again.
                 if delivery.connection == connection {
-                    receiver.accept(delivery.handle).await?;
+                    receiver.accept(delivery.handle)?;
                 }
             }
             arrival = receiver.next() => match arrival? {
-                IncomingDelivery::Delivery(delivery) => match serde_amqp::to_vec(&Serializable(&delivery.message)) {
-                    Ok(octets) => {
-                        let delivery = BrokerDelivery { connection, handle: delivery.handle };
-                        let _ = report_tx.send(LinkReport::Received(octets.into(), delivery));
-                    }
-                    Err(_) => receiver.reject(delivery.handle, "amqp:decode-error", "cannot be decoded").await?,
-                },
-                IncomingDelivery::Undecodable { handle, why, .. } => receiver.reject(handle, "amqp:decode-error", &why).await?,
+                IncomingDelivery::Delivery(delivery) => {
+                    let message = EncodedMessage::from(delivery.message.octets().clone());
+                    let delivery = BrokerDelivery { connection, handle: delivery.handle };
+                    let _ = report_tx.send(LinkReport::Received(message, delivery));
+                }
+                IncomingDelivery::Undecodable { handle, why, .. } => receiver.reject(handle, "amqp:decode-error", &why)?,
             },
         }
     }
@@ -305,7 +295,7 @@ async fn send_all(
 ) -> Result<(), Error> {
     let mut in_flight: VecDeque<DispositionFuture> = VecDeque::new();
     for pending in &queue.unsettled {
-        in_flight.push_back(sender.send(&pending.message).await?);
+        in_flight.push_back(sender.send_encoded(&pending.message).await?);
     }
     loop {
         let first = in_flight.front_mut();
@@ -323,7 +313,7 @@ async fn send_all(
                     Disposition::Released | Disposition::Modified { .. } => {
                         queue.unsettled.push_back(pending);
                         let pending = queue.unsettled.back().expect("it was just put there");
-                        in_flight.push_back(sender.send(&pending.message).await?);
+                        in_flight.push_back(sender.send_encoded(&pending.message).await?);
                     }
                 }
             }
@@ -332,7 +322,7 @@ async fn send_all(
                 // It is unsettled from before it is offered: when the connection is lost meanwhile, it is sent again.
                 queue.unsettled.push_back(pending);
                 let pending = queue.unsettled.back().expect("it was just put there");
-                in_flight.push_back(sender.send(&pending.message).await?);
+                in_flight.push_back(sender.send_encoded(&pending.message).await?);
             }
             lost = sender.closed() => return Err(lost),
         }

@@ -29,7 +29,7 @@ pub use model::{ConsumedMessage, EndpointStep, MessageKey, RefusalReason, ReplyK
 pub use outage::{Outage, OutageTarget};
 pub use plan::{EndpointMode, Faults, Leg, PRESETS, ReceivedOn, SimulatorPlan, TracingValue};
 pub use plan_time::PlanTime;
-pub use truth::{InjectedFaults, MessageFate, MessageRecord, SimulationTotals};
+pub use truth::{DocumentKind, InjectedFaults, MessageFate, MessageRecord, SimulationTotals};
 
 /// Derives a number from the id of a message that has no number. The random decisions about the message use it.
 pub fn number_of(id: &[u8]) -> u64 {

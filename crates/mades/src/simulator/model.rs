@@ -14,7 +14,7 @@ use super::chance::{RandomDecision, SeededRng};
 use super::delay::DelayDistribution;
 use super::outage::{self, OutageTarget};
 use super::plan::{EndpointMode, ReceivedOn, SimulatorPlan};
-use super::truth::{InjectedFaults, MessageFate, MessageRecord, SimulationTotals};
+use super::truth::{DocumentKind, InjectedFaults, MessageFate, MessageRecord, SimulationTotals};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
@@ -114,6 +114,8 @@ pub struct ConsumedMessage {
     pub bytes: usize,
     /// Set if the message declares itself a connectivity test.
     pub tracing: bool,
+    /// Counts that it belongs to.
+    pub kind: DocumentKind,
     /// Defect of the message.
     pub flaw: Option<RefusalReason>,
 }
@@ -213,14 +215,16 @@ impl<M> Simulator<M> {
 
     /// Takes a message that was taken out of the outbox.
     pub fn consume(&mut self, consumed: ConsumedMessage, content: M, now: Duration) -> MessageKey {
-        self.totals.consumed += 1;
-        self.totals.bytes += consumed.bytes as u64;
+        let totals = self.totals.of_mut(consumed.kind);
+        totals.consumed += 1;
+        totals.bytes += consumed.bytes as u64;
         self.stored_bytes += consumed.bytes as u64;
         self.accepting += 1;
         let fault = self.draw_faults(&consumed);
         let record = MessageRecord {
             seq: consumed.identity.map(|(sequence, _)| sequence),
             run: consumed.identity.map(|(_, run)| run),
+            kind: consumed.kind,
             consumed: now,
             fault,
             ..MessageRecord::default()
@@ -270,8 +274,9 @@ impl<M> Simulator<M> {
             EndpointStep::Reply(reply) => self.replied(key, reply, now),
             EndpointStep::Inbox { copy: 0, .. } => self.inboxed(key, now),
             EndpointStep::Inbox { .. } => {
-                self.totals.inboxed += 1;
-                self.totals.duplicated += 1;
+                let totals = self.totals_of(key);
+                totals.inboxed += 1;
+                totals.duplicated += 1;
             }
             EndpointStep::Event(kind) => self.reported(key, kind, now),
         }
@@ -449,7 +454,7 @@ impl<M> Simulator<M> {
         }
         if goes_on {
             if self.plan.mode != EndpointMode::Toolbox {
-                self.totals.unanswered += 1;
+                self.totals_of(key).unanswered += 1;
             }
             self.forward(key, now);
         }
@@ -494,9 +499,10 @@ impl<M> Simulator<M> {
         let lateness = self.chance(RandomDecision::Lateness, number).unit();
         let lateness = if fault.reorder { self.plan.faults.reorder_by.0.mul_f64(lateness) } else { Duration::ZERO };
         let changed = fault.corrupt.then(|| self.chance(RandomDecision::Corruption, !number).next_u64());
-        self.totals.corrupted += u64::from(fault.corrupt);
-        self.totals.corrupt_copies += u64::from(fault.corrupt) * (1 + u64::from(fault.duplicate));
-        self.totals.held_back += u64::from(fault.reorder);
+        let totals = self.totals.of_mut(consumed.kind);
+        totals.corrupted += u64::from(fault.corrupt);
+        totals.corrupt_copies += u64::from(fault.corrupt) * (1 + u64::from(fault.duplicate));
+        totals.held_back += u64::from(fault.reorder);
         let at = self.when_up(OutageTarget::B, at + lateness);
         self.push(at, key, EndpointStep::Inbox { copy: 0, changed });
         if fault.duplicate {
@@ -509,8 +515,9 @@ impl<M> Simulator<M> {
     fn push_status(&mut self, key: MessageKey, at: Duration, reply: ReplyKind) {
         let silent = self.message(key).is_some_and(|journey| journey.record.fault.no_reply);
         if silent {
-            self.totals.unanswered += 1;
-            self.totals.failed_silently += u64::from(reply == ReplyKind::Failed);
+            let totals = self.totals_of(key);
+            totals.unanswered += 1;
+            totals.failed_silently += u64::from(reply == ReplyKind::Failed);
             self.set_fate(key, if reply == ReplyKind::Failed { MessageFate::Failed } else { MessageFate::Delivered });
         } else {
             self.push(at, key, EndpointStep::Reply(reply));
@@ -518,11 +525,12 @@ impl<M> Simulator<M> {
     }
 
     fn replied(&mut self, key: MessageKey, reply: ReplyKind, now: Duration) {
-        self.totals.replies += 1;
         let Some(message) = self.message_mut(key) else { return };
         message.record.replied = Some(now);
         let since = now.saturating_sub(message.record.consumed);
-        self.totals.to_reply.record(since);
+        let totals = self.totals_of(key);
+        totals.replies += 1;
+        totals.to_reply.record(since);
         match reply {
             ReplyKind::Accepted => {
                 self.push(now, key, EndpointStep::Accept);
@@ -538,7 +546,6 @@ impl<M> Simulator<M> {
     }
 
     fn inboxed(&mut self, key: MessageKey, now: Duration) {
-        self.totals.inboxed += 1;
         let Some(message) = self.message_mut(key) else { return };
         message.record.inboxed = Some(now);
         let consumed = message.consumed;
@@ -547,7 +554,9 @@ impl<M> Simulator<M> {
         if let Some(message) = self.message_mut(key).filter(|journey| waits && !journey.taken_by_receiver) {
             message.open_steps += 1;
         }
-        self.totals.to_inbox.record(since);
+        let totals = self.totals.of_mut(consumed.kind);
+        totals.inboxed += 1;
+        totals.to_inbox.record(since);
         self.note_order(&consumed);
         let at = self.arrival_at_a(&consumed, now);
         match self.plan.mode {
@@ -557,7 +566,9 @@ impl<M> Simulator<M> {
     }
 
     fn note_order(&mut self, consumed: &ConsumedMessage) {
-        let Some((sequence, run)) = consumed.identity else { return };
+        let Some((sequence, run)) = consumed.identity.filter(|_| consumed.kind == DocumentKind::Message) else {
+            return;
+        };
         match &mut self.highest_sequence {
             Some((same, furthest)) if *same == run => {
                 self.totals.overtaken += u64::from(sequence < *furthest);
@@ -574,26 +585,29 @@ impl<M> Simulator<M> {
             SendEventKind::Delivered => {
                 message.record.delivered = Some(now);
                 let received = message.taken_by_receiver;
-                self.totals.events_delivered += 1;
-                self.totals.to_delivered.record(since);
+                let totals = self.totals_of(key);
+                totals.events_delivered += 1;
+                totals.to_delivered.record(since);
                 if !self.waits_for_receiver() || received {
                     self.push_received(key, now);
                 }
             }
             SendEventKind::Received => {
                 message.record.received = Some(now);
-                self.totals.events_received += 1;
-                self.totals.to_received.record(since);
+                let totals = self.totals_of(key);
+                totals.events_received += 1;
+                totals.to_received.record(since);
                 self.set_fate(key, MessageFate::Delivered);
             }
             SendEventKind::Failed => {
-                self.totals.events_failed += 1;
+                self.totals_of(key).events_failed += 1;
                 self.set_fate(key, MessageFate::Failed);
             }
             SendEventKind::Traced => {
                 message.record.delivered = Some(now);
-                self.totals.events_tracing += 1;
-                self.totals.to_delivered.record(since);
+                let totals = self.totals_of(key);
+                totals.events_tracing += 1;
+                totals.to_delivered.record(since);
                 self.set_fate(key, MessageFate::Traced);
             }
         }
@@ -633,6 +647,12 @@ impl<M> Simulator<M> {
         slot.message.as_mut()
     }
 
+    /// Counts that a message belongs to.
+    fn totals_of(&mut self, key: MessageKey) -> &mut SimulationTotals {
+        let kind = self.message(key).map_or(DocumentKind::Message, |message| message.consumed.kind);
+        self.totals.of_mut(kind)
+    }
+
     /// Counts one open step less; with the last of them the message is finished.
     fn close_step(&mut self, key: MessageKey) {
         let Some(message) = self.message_mut(key) else { return };
@@ -645,7 +665,7 @@ impl<M> Simulator<M> {
         let Some(message) = slot.message.take() else { return };
         self.free.push(key.slot);
         self.stored_bytes -= message.consumed.bytes as u64;
-        self.totals.count_fate(&message.record);
+        self.totals.of_mut(message.consumed.kind).count_fate(&message.record);
         if self.keeps_records {
             self.records.push_back(message.record);
         }
@@ -668,7 +688,14 @@ mod tests {
     }
 
     fn message(number: u64) -> ConsumedMessage {
-        ConsumedMessage { identity: Some((number, RUN)), number, bytes: 100, tracing: false, flaw: None }
+        ConsumedMessage {
+            identity: Some((number, RUN)),
+            number,
+            bytes: 100,
+            tracing: false,
+            kind: DocumentKind::Message,
+            flaw: None,
+        }
     }
 
     fn constant(delay: u64) -> Leg {
@@ -867,6 +894,33 @@ mod tests {
         assert_eq!(model.next_record().and_then(|record| record.received), Some(ms(700)));
         model.taken_by_receiver(key, ms(900));
         assert_eq!(model.stored(), 0, "a key that has ended names nothing");
+    }
+
+    #[test]
+    fn an_acknowledgement_goes_the_same_way_and_is_in_counts_of_its_own() {
+        let plan = plan(|plan| (plan.network, plan.faults.drop) = (constant(20), 0.4));
+        let mut model = Simulator::new(plan, Duration::ZERO, true);
+        for number in 0..100 {
+            model.consume(message(number), (), Duration::ZERO);
+            let back = ConsumedMessage { kind: DocumentKind::Acknowledgement, number: !number, ..message(number) };
+            model.consume(back, (), Duration::ZERO);
+        }
+        run_to_rest(&mut model, Duration::ZERO);
+        let lost: BTreeMap<DocumentKind, u64> = std::iter::from_fn(|| model.next_record())
+            .filter(|record| record.fate == MessageFate::Lost)
+            .fold(BTreeMap::new(), |mut lost, record| {
+                *lost.entry(record.kind).or_default() += 1;
+                lost
+            });
+        let totals = model.totals();
+        let back = totals.acknowledgements.as_deref().unwrap();
+        assert_eq!((totals.consumed, back.consumed, totals.overtaken), (100, 100, 0));
+        assert_eq!(
+            lost,
+            BTreeMap::from([(DocumentKind::Message, totals.lost), (DocumentKind::Acknowledgement, back.lost)])
+        );
+        assert_eq!((totals.inboxed + totals.lost, back.inboxed + back.lost), (100, 100));
+        assert_eq!((back.unfinished(), back.to_inbox.count()), (0, back.inboxed));
     }
 
     #[test]

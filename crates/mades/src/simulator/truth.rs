@@ -27,6 +27,24 @@ pub enum MessageFate {
     Undeliverable,
 }
 
+/// The counts that a message belongs to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DocumentKind {
+    /// Any message that does not acknowledge another.
+    #[default]
+    Message,
+    /// The acknowledgement document of a message: it names that message in `baCorrelationID`.
+    Acknowledgement,
+}
+
+impl DocumentKind {
+    /// Most messages are: the record does not say so.
+    fn is_message(&self) -> bool {
+        *self == Self::Message
+    }
+}
+
 /// Faults injected into a message: any of these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InjectedFaults {
@@ -78,6 +96,9 @@ pub struct MessageRecord {
     /// Its run.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "in_words")]
     pub run: Option<Uuid>,
+    /// Set for an acknowledgement document; its number is that of the message which it acknowledges.
+    #[serde(skip_serializing_if = "DocumentKind::is_message")]
+    pub kind: DocumentKind,
     /// Taken out of the outbox.
     #[serde(serialize_with = "nanoseconds")]
     pub consumed: Duration,
@@ -170,6 +191,8 @@ pub struct SimulationTotals {
     pub to_delivered: Latencies,
     /// Out of the outbox to RECEIVED.
     pub to_received: Latencies,
+    /// The same of acknowledgement documents, which are in no other count; none if there were none.
+    pub acknowledgements: Option<Box<Self>>,
 }
 
 /// The totals, as the last line of the record has them.
@@ -195,6 +218,8 @@ struct TotalsLine {
     held_back: u64,
     overtaken: u64,
     latency_ms: TotalsLatencies,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    acknowledgements: Option<Box<Self>>,
 }
 
 #[derive(Serialize)]
@@ -234,9 +259,21 @@ impl SimulationTotals {
         *fate += 1;
     }
 
+    /// The counts for messages of that kind.
+    pub(super) fn of_mut(&mut self, kind: DocumentKind) -> &mut Self {
+        match kind {
+            DocumentKind::Message => self,
+            DocumentKind::Acknowledgement => self.acknowledgements.get_or_insert_default(),
+        }
+    }
+
     /// The line that ends a record: `{"totals": …}`.
     pub fn to_line(&self) -> String {
-        let line = TotalsLine {
+        serde_json::json!({ "totals": self.line() }).to_string()
+    }
+
+    fn line(&self) -> TotalsLine {
+        TotalsLine {
             consumed: self.consumed,
             bytes: self.bytes,
             delivered: self.delivered,
@@ -267,8 +304,8 @@ impl SimulationTotals {
                 delivered: self.to_delivered.summary(),
                 received: self.to_received.summary(),
             },
-        };
-        serde_json::json!({ "totals": line }).to_string()
+            acknowledgements: self.acknowledgements.as_ref().map(|totals| Box::new(totals.line())),
+        }
     }
 }
 
@@ -307,6 +344,17 @@ mod tests {
         let totals = &value["totals"];
         assert_eq!((totals["unfinished"].as_u64(), totals["delivered"].as_u64()), (Some(3), Some(1)));
         assert!(totals["latency_ms"]["replied"]["p50"].as_f64().unwrap() >= 2.0);
-        assert!(totals["latency_ms"]["inboxed"].is_null());
+        assert!(totals["latency_ms"]["inboxed"].is_null() && totals.get("acknowledgements").is_none());
+    }
+
+    #[test]
+    fn acknowledgements_have_totals_and_lines_of_their_own() {
+        let mut totals = SimulationTotals { consumed: 5, ..SimulationTotals::default() };
+        totals.of_mut(DocumentKind::Acknowledgement).consumed = 4;
+        let value: serde_json::Value = serde_json::from_str(&totals.to_line()).unwrap();
+        let back = &value["totals"]["acknowledgements"];
+        assert_eq!((value["totals"]["consumed"].as_u64(), back["consumed"].as_u64()), (Some(5), Some(4)));
+        let record = MessageRecord { kind: DocumentKind::Acknowledgement, ..MessageRecord::default() };
+        assert!(record.to_line().contains(r#""kind":"acknowledgement""#), "{}", record.to_line());
     }
 }

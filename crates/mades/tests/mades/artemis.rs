@@ -43,7 +43,7 @@ fn messages_go_through_and_foreign_ones_are_given_back() {
                 Some(identity) if identity.run == second => {
                     assert_eq!(identity.sequence, taken);
                     taken += 1;
-                    inlet.accept(delivery.handle).await.unwrap();
+                    inlet.accept(delivery.handle).unwrap();
                 }
                 _ => held.push(delivery.handle),
             }
@@ -57,7 +57,7 @@ fn messages_go_through_and_foreign_ones_are_given_back() {
         while let Ok(arrival) = tokio::time::timeout(Duration::from_secs(1), inlet.next()).await {
             let IncomingDelivery::Delivery(delivery) = arrival.unwrap() else { panic!("decodable") };
             again += u32::from(Submission::read(&delivery.message).identity().is_some_and(|id| id.run == first));
-            inlet.accept(delivery.handle).await.unwrap();
+            inlet.accept(delivery.handle).unwrap();
         }
         assert!(again >= 50, "{again}");
         inlet.close().await.unwrap();

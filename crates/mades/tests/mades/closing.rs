@@ -21,7 +21,7 @@ async fn visit(broker: &Broker, queue: &str) {
     let settled = sender.send(template().fill(0, 0)).await.unwrap().await.unwrap();
     assert_eq!(settled, Disposition::Accepted);
     let IncomingDelivery::Delivery(delivery) = receiver.next().await.unwrap() else { panic!("it can be read") };
-    receiver.accept(delivery.handle).await.unwrap();
+    receiver.accept(delivery.handle).unwrap();
     assert_eq!(sender.close().await, Ok(()));
     assert_eq!(receiver.close().await, Ok(()));
     assert_eq!(connection.close().await, Ok(()));
@@ -34,7 +34,7 @@ fn an_orderly_farewell_is_no_error() {
         for _ in 0..20 {
             visit(&broker(port), "q").await;
         }
-        // fe2o3-amqp's own acceptor, and nothing under way.
+        // fe2o3-amqp's acceptor, and nothing under way.
         let port = start().await;
         for _ in 0..5 {
             let mut connection = Connection::open(&broker(port)).await.unwrap();

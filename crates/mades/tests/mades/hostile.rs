@@ -1,7 +1,8 @@
 //! Peers that mean it badly: garbage, half of things and silence, lies about lengths, hanging up at any octet.
 use crate::peer::{broker, connected, limited, listener, our_own};
 use crate::script::{
-    Then, anonymous, attach, begin, client, detach, detach_of, flow, handshake, piece, say, say_and, transfer,
+    Then, anonymous, attach, begin, client, detach, detach_of, drain, flow, handshake, handshake_with, piece, say,
+    say_and, transfer,
 };
 use fe2o3_amqp_types::definitions::{AmqpError, Role};
 use mailrun_mades::api::{Oddity, OutgoingProperties, OutgoingTemplate, payload};
@@ -14,7 +15,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -167,7 +168,7 @@ fn a_message_that_cannot_be_decoded_is_an_arrival_that_can_be_settled() {
                 IncomingDelivery::Undecodable { handle: ticket, oddity, why } => {
                     assert_eq!(oddity, Oddity::Undecodable);
                     assert!(!why.is_empty());
-                    receiver.release([ticket]).await.unwrap();
+                    receiver.release([ticket]).unwrap();
                 }
                 IncomingDelivery::Delivery(delivery) => panic!("{:?}", delivery.message),
             }
@@ -193,7 +194,8 @@ fn a_server_that_sends_more_than_it_was_let_is_refused() {
                 Err(error) => break error,
             }
         };
-        assert!(arrived <= 8, "{arrived}");
+        // Twice the credit: RabbitMQ 3 does not count those on their way.
+        assert_eq!(arrived, 16);
         assert!(matches!(error, Error::PeerMisbehaved { .. }), "{error:?}");
     });
 }
@@ -264,7 +266,7 @@ fn who_breaks_the_rules_of_deliveries_and_answers_nothing_is_left_at_once() {
             [piece(0, &[7; 10], true), piece(1, &[7; 10], false)].concat(),
         ] {
             let error = after(broken).await;
-            assert!(matches!(&error, Error::PeerMisbehaved { why } if why.starts_with("q: ")), "{error:?}");
+            assert!(matches!(error, Error::PeerMisbehaved { .. }), "{error:?}");
         }
         // To say before that a link has ended, which is none, does not help.
         let error = after([detach_of(7), anonymous(&[7; 10])].concat()).await;
@@ -409,18 +411,16 @@ fn one_that_never_reads_keeps_what_its_socket_holds_and_others_get_the_rest() {
         let (_connection, mut receiver) = receiver_on(port).await.unwrap();
         for _ in held..4000 {
             let handle = next_handle(&mut receiver).await;
-            receiver.accept(handle).await.unwrap();
+            receiver.accept(handle).unwrap();
         }
-        receiver.settle().await.unwrap();
         until(|| queues.counts(id).accepted as usize == 4000 - held).await;
         assert_eq!((queues.counts(id).waiting, queues.counts(id).held), (0, held));
         // Gone, it has had none of them.
         drop(deaf);
         for _ in 0..held {
             let handle = next_handle(&mut receiver).await;
-            receiver.accept(handle).await.unwrap();
+            receiver.accept(handle).unwrap();
         }
-        receiver.settle().await.unwrap();
         until(|| queues.counts(id).accepted == 4000).await;
     });
 }
@@ -451,7 +451,7 @@ fn a_consumer_that_settles_nothing_fills_its_queue_and_no_more() {
         let id = filled(&queues, 10, 100);
         let (keeper, mut receiver) = receiver_on(port).await.unwrap();
         for _ in 0..8 {
-            drop(next_handle(&mut receiver).await);
+            next_handle(&mut receiver).await;
         }
         assert_eq!((queues.counts(id).waiting, queues.counts(id).held), (2, 8));
         let mut connection = Connection::open(&broker(port)).await.unwrap();
@@ -466,9 +466,8 @@ fn a_consumer_that_settles_nothing_fills_its_queue_and_no_more() {
         let (_connection, mut receiver) = receiver_on(port).await.unwrap();
         for _ in 0..10 {
             let handle = next_handle(&mut receiver).await;
-            receiver.accept(handle).await.unwrap();
+            receiver.accept(handle).unwrap();
         }
-        receiver.settle().await.unwrap();
         let settling = sender.send(template.fill(0, 0)).await.unwrap();
         assert_eq!(settling.await.unwrap(), mailrun_mades::Disposition::Accepted);
     });
@@ -485,18 +484,17 @@ fn who_gives_everything_back_does_not_keep_it_from_others() {
         let refusing = async {
             loop {
                 let mut tickets = vec![next_handle(&mut unwilling).await];
-                while let Some(arrival) = unwilling.try_next().await {
+                while let Some(arrival) = unwilling.try_next() {
                     tickets.push(handle_of(arrival.unwrap()));
                 }
-                unwilling.release(tickets).await.unwrap();
+                unwilling.release(tickets).unwrap();
             }
         };
         let taking = async {
             for _ in 0..400 {
                 let handle = next_handle(&mut willing).await;
-                willing.accept(handle).await.unwrap();
+                willing.accept(handle).unwrap();
             }
-            willing.settle().await.unwrap();
             until(|| queues.counts(id).accepted == 400).await;
         };
         tokio::select! {
@@ -505,6 +503,85 @@ fn who_gives_everything_back_does_not_keep_it_from_others() {
         }
         let returned = queues.counts(id).returned;
         assert!(returned <= 800, "{returned} times for 400 messages");
+    });
+}
+
+#[test]
+fn a_peer_that_is_silent_for_too_long_is_lost_and_one_that_wants_to_hear_us_does() {
+    limited(async {
+        let port = say(vec![handshake()], Then::Stay).await;
+        let broker_ = Broker { idle_timeout: Duration::from_millis(200), ..broker(port) };
+        let mut connection = Connection::open(&broker_).await.unwrap();
+        let error = timeout(Duration::from_secs(5), connection.closed()).await.expect("it is given up");
+        assert_eq!(error, Error::Lost { why: "the peer was silent for too long".to_owned() });
+
+        let heartbeats = Arc::<AtomicU64>::default();
+        let counted = Arc::clone(&heartbeats);
+        let port = say_and(vec![handshake_with(Some(100))], move |mut stream| {
+            let counted = Arc::clone(&counted);
+            async move {
+                let mut heard = Vec::new();
+                while matches!(stream.read_buf(&mut heard).await, Ok(1..)) {
+                    let empty = heard.windows(8).filter(|frame| *frame == [0, 0, 0, 8, 2, 0, 0, 0]).count();
+                    counted.store(empty as u64, Ordering::Relaxed);
+                }
+            }
+        })
+        .await;
+        let connection = Connection::open(&broker(port)).await.unwrap();
+        until(|| heartbeats.load(Ordering::Relaxed) >= 3).await;
+        assert!(!connection.is_closed());
+    });
+}
+
+#[test]
+fn a_peer_that_wants_its_credit_back_gets_it_with_and_without_any() {
+    limited(async {
+        for credit in [0, 5] {
+            let answered = Arc::<Notify>::default();
+            let told = Arc::clone(&answered);
+            let link = attach("test:q:1", Role::Receiver, Some("q"));
+            let port = say_and(vec![handshake(), begin(), link], move |mut stream| {
+                let told = Arc::clone(&told);
+                async move {
+                    stream.write_all(&drain(credit)).await.unwrap();
+                    // The answer is a flow.
+                    let mut heard = Vec::new();
+                    while !heard.windows(3).any(|octets| octets == [0, 0x53, 0x13]) {
+                        assert!(stream.read_buf(&mut heard).await.unwrap() > 0, "it hangs up");
+                    }
+                    told.notify_one();
+                    let _ = stream.read_buf(&mut heard).await;
+                }
+            })
+            .await;
+            let mut connection = Connection::open(&broker(port)).await.unwrap();
+            let sender = connection.attach_sender(&SenderOptions::new("q", 8)).await.unwrap();
+            timeout(Duration::from_secs(5), answered.notified()).await.expect("the credit is given back");
+            drop(sender);
+        }
+    });
+}
+
+#[test]
+fn the_listener_takes_credit_back_with_and_without_any() {
+    limited(async {
+        let (port, _queues) = our_own(QueueLimits::default()).await;
+        for credit in [0, 5] {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            let name = format!("drained-{credit}");
+            stream
+                .write_all(&[client(), attach(&name, Role::Receiver, Some("q")), drain(credit)].concat())
+                .await
+                .unwrap();
+            let mut heard = Vec::new();
+            let answer = async {
+                while !heard.windows(3).any(|octets| octets == [0, 0x53, 0x13]) {
+                    assert!(stream.read_buf(&mut heard).await.unwrap() > 0, "it hangs up");
+                }
+            };
+            timeout(Duration::from_secs(5), answer).await.expect("a flow answers");
+        }
     });
 }
 

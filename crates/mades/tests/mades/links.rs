@@ -25,7 +25,7 @@ async fn receiver(credit: u32) -> (Connection, ReceiverLink) {
 
 async fn delivery(receiver: &mut ReceiverLink) -> Delivery {
     match receiver.next().await.unwrap() {
-        IncomingDelivery::Delivery(delivery) => *delivery,
+        IncomingDelivery::Delivery(delivery) => delivery,
         IncomingDelivery::Undecodable { why, .. } => panic!("{why}"),
     }
 }
@@ -35,7 +35,7 @@ fn each_disposition_is_told_as_it_is() {
     limited(async {
         let rejected =
             Disposition::Rejected { condition: "mades:refused".to_owned(), description: "says the peer".to_owned() };
-        let modified = Disposition::Modified { has_failed: true, is_undeliverable_here: false };
+        let modified = Disposition::Modified { has_failed: true };
         let cases = [
             ("accept", Disposition::Accepted),
             ("reject", rejected),
@@ -114,8 +114,8 @@ fn what_is_under_way_when_the_link_or_the_connection_ends_is_told_why() {
         let (mut connection, mut outlet_) = sender("hang-up", 8).await;
         let settling = outlet_.send(template().fill(0, 0)).await.unwrap();
         let error = settling.await.unwrap_err();
-        assert!(matches!(error, Error::Lost { .. }), "{error:?}");
         let expected = Error::Closed { why: "amqp:connection:forced: going down".to_owned() };
+        assert_eq!(error, expected);
         assert_eq!(connection.closed().await, expected);
         assert!(connection.is_closed());
         let error = outlet_.send(template().fill(1, 0)).await.unwrap_err();
@@ -129,31 +129,21 @@ fn deliveries_come_in_order_and_are_settled_as_we_say() {
         let (connection, mut receiver) = receiver(64).await;
         for number in 0..10_u32 {
             let Delivery { handle: ticket, message } = delivery(&mut receiver).await;
-            assert_eq!(
-                message.body,
-                fe2o3_amqp_types::messaging::Body::Value(fe2o3_amqp_types::messaging::AmqpValue(
-                    serde_amqp::Value::Uint(number)
-                ))
-            );
+            // A uint: zero, of one byte (AMQP 1.0 part 1 §1.6.5).
+            let value = if number == 0 { vec![0x43] } else { vec![0x52, number as u8] };
+            assert_eq!(message.octets()[..], [&[0, 0x53, 0x77], &value[..]].concat());
             match number {
-                0..5 => receiver.accept(ticket).await.unwrap(),
-                5..8 => receiver.release([ticket]).await.unwrap(),
-                8 => receiver.reject(ticket, "mades:odd", "odd").await.unwrap(),
-                _ => {
-                    let modified = fe2o3_amqp_types::messaging::Modified {
-                        delivery_failed: None,
-                        undeliverable_here: None,
-                        message_annotations: None,
-                    };
-                    receiver.modify(ticket, modified).await.unwrap();
-                }
+                0..5 => receiver.accept(ticket).unwrap(),
+                5..8 => receiver.release([ticket]).unwrap(),
+                8 => receiver.reject(ticket, "mades:odd", "odd").unwrap(),
+                _ => receiver.modify(ticket).unwrap(),
             }
         }
         // Waiting for it tells the peer of the accepted ones.
         let counts = delivery(&mut receiver).await;
         assert_eq!(content(&counts.message), BodyContent::Text("[5, 1, 3, 1]"));
         assert!(!counts.is_redelivered());
-        receiver.accept(counts.handle).await.unwrap();
+        receiver.accept(counts.handle).unwrap();
         receiver.close().await.unwrap();
         connection.close().await.unwrap();
     });
@@ -165,7 +155,7 @@ fn a_credit_of_one_still_brings_everything() {
         let (_connection, mut receiver) = receiver(1).await;
         for _ in 0..10 {
             let Delivery { handle: ticket, .. } = delivery(&mut receiver).await;
-            receiver.accept(ticket).await.unwrap();
+            receiver.accept(ticket).unwrap();
         }
         assert_eq!(content(&delivery(&mut receiver).await.message), BodyContent::Text("[10, 0, 0, 0]"));
     });
@@ -180,7 +170,7 @@ fn what_waits_can_be_given_up_without_losing_a_message() {
             // Given up again and again, at whatever point.
             if let Ok(arrival) = tokio::time::timeout(Duration::from_micros(20), receiver.next()).await {
                 let IncomingDelivery::Delivery(delivery) = arrival.unwrap() else { panic!("decodable") };
-                receiver.accept(delivery.handle).await.unwrap();
+                receiver.accept(delivery.handle).unwrap();
                 numbers += 1;
             }
         }

@@ -15,12 +15,16 @@ fn frame(kind: u8, performative: &impl Serialize, payload: &[u8]) -> Vec<u8> {
 }
 
 fn open() -> Vec<u8> {
+    open_with(None)
+}
+
+fn open_with(idle_ms: Option<u32>) -> Vec<u8> {
     let open = Open {
         container_id: "script".to_owned(),
         hostname: None,
         max_frame_size: 65536.into(),
         channel_max: 9.into(),
-        idle_time_out: None,
+        idle_time_out: idle_ms,
         outgoing_locales: None,
         incoming_locales: None,
         offered_capabilities: None,
@@ -32,13 +36,18 @@ fn open() -> Vec<u8> {
 
 /// Bytes that a peer sends until the connection is open.
 pub(crate) fn handshake() -> Vec<u8> {
+    handshake_with(None)
+}
+
+/// The same of a peer that wants to hear something in that interval, in milliseconds.
+pub(crate) fn handshake_with(idle_ms: Option<u32>) -> Vec<u8> {
     let outcome = SaslOutcome { code: SaslCode::Ok, additional_data: None };
     [
         b"AMQP\x03\x01\x00\x00".to_vec(),
         frame(1, &SaslMechanisms::default(), &[]),
         frame(1, &outcome, &[]),
         b"AMQP\x00\x01\x00\x00".to_vec(),
-        open(),
+        open_with(idle_ms),
     ]
     .concat()
 }
@@ -106,6 +115,15 @@ pub(crate) fn detach_of(handle: u32) -> Vec<u8> {
 
 /// Credit for the link; the answer is wanted, too.
 pub(crate) fn flow(credit: u32) -> Vec<u8> {
+    flow_with(credit, false)
+}
+
+/// Credit for the link, of which the rest is to be given back.
+pub(crate) fn drain(credit: u32) -> Vec<u8> {
+    flow_with(credit, true)
+}
+
+fn flow_with(credit: u32, drain: bool) -> Vec<u8> {
     let flow = Flow {
         next_incoming_id: Some(0),
         incoming_window: 1_000_000,
@@ -115,8 +133,8 @@ pub(crate) fn flow(credit: u32) -> Vec<u8> {
         delivery_count: Some(0),
         link_credit: Some(credit),
         available: None,
-        drain: false,
-        echo: true,
+        drain,
+        echo: !drain,
         properties: None,
     };
     frame(0, &flow, &[])

@@ -541,6 +541,14 @@ fn a_slow_hop_leaves_memory_to_others() {
 }
 
 #[test]
+fn a_destination_has_no_more_in_memory_than_its_connections_need() {
+    let mut queue = filled(0, 0, |options| options.message_bytes = 1 << 30);
+    let large = |id| NewEntry { message_bytes: 1 << 20, ..arrival(id, 0, &[0]) };
+    (0..100).for_each(|id| queue.put(large(id), START));
+    assert_eq!(queue.totals().message_bytes, 12 << 20);
+}
+
+#[test]
 fn what_cannot_be_read_is_held() {
     let mut queue = queue(|_| {});
     queue.put(NewEntry { message: None, ..arrival(1, 0, &[0]) }, START);

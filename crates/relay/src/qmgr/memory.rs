@@ -1,7 +1,8 @@
 //! Choice of the messages to keep in memory, and of those to read.
 //!
 //! A new message stays in memory if its destination then has no more there than stays free: the destination with the
-//! longest backlog leaves half of the budget to the others, and a healthy one is hardly ever read from disk. A message
+//! longest backlog leaves half of the budget to the others, and a healthy one is hardly ever read from disk. It never has
+//! more there than its connections send while the next ones are read: the rest would only be a larger process. A message
 //! that was dropped is read ahead of its turn, in the order of the log. Deferred, held and unreachable entries have no
 //! message in memory. An entry counts its message even if another entry of the same message has it too, so that no more
 //! is in use than is counted.
@@ -13,6 +14,10 @@ use super::{Actions, DestinationId, ListKind, MailQueue, MessageId, MessageSelec
 
 /// Messages that are being read for one destination at a time.
 const MAX_LOADING: u32 = 64;
+
+/// Bytes of messages of one destination that are kept in memory: what comes next is read from the page cache, as fast as
+/// a network takes it.
+const MAX_DESTINATION_BYTES: u64 = 12 << 20;
 
 /// Counts of the memory in use.
 #[derive(Default)]
@@ -81,7 +86,8 @@ impl<M: Clone> MailQueue<M> {
     /// Reports whether the destination's share has room for that many more bytes.
     fn fits(&self, key: DestinationId, message_bytes: u32) -> bool {
         let free = self.options.message_bytes.saturating_sub(self.memory.used_bytes);
-        self.destinations[key.0 as usize].message_bytes.saturating_add(u64::from(message_bytes)) <= free
+        let share = free.min(MAX_DESTINATION_BYTES);
+        self.destinations[key.0 as usize].message_bytes.saturating_add(u64::from(message_bytes)) <= share
     }
 
     /// Keeps the message of a new entry, if there is room and it is wanted soon.

@@ -17,8 +17,11 @@ use std::time::Duration;
 /// The answer to clients whose logins are not checked for a while.
 static LOCKED_REPLY: Reply = Reply::fixed("421 4.7.0 Too many failed logins, try again later\r\n");
 
-/// Longest that a login waits for others that are being checked, and how often it looks.
-const CHARGE_TIMEOUT: Duration = Duration::from_secs(15);
+/// The answer to a login that waited too long for others that are being checked (RFC 4954 §6): nothing has failed.
+static BUSY_REPLY: Reply = Reply::fixed("454 4.7.0 Too many logins at the same time, try again later\r\n");
+
+/// Longest that a login waits for others that are being checked, below the time limits of clients; and how often it looks.
+const CHARGE_TIMEOUT: Duration = Duration::from_secs(60);
 const CHARGE_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A session's logins.
@@ -119,7 +122,7 @@ impl LoginAttempt {
     /// Time that the login has to wait.
     fn wait(&self) -> Result<Duration, Reply> {
         let waited = self.context.login_guard.wait(self.identity(), &self.config.login_limits, clock::now());
-        waited.map_err(|_| self.refused())
+        waited.map_err(|_| self.refused(&LOCKED_REPLY))
     }
 
     /// Charges it after the time that it is to wait, and then does that.
@@ -131,7 +134,7 @@ impl LoginAttempt {
         if wait == Duration::ZERO {
             match self.charge() {
                 Ok(()) => return then(&self),
-                Err(LoginRefusal::Locked) => return Answer::Reply(self.refused()),
+                Err(LoginRefusal::Locked) => return Answer::Reply(self.refused(&LOCKED_REPLY)),
                 Err(LoginRefusal::Busy) => {}
             }
         }
@@ -154,14 +157,16 @@ impl LoginAttempt {
             match self.charge() {
                 Ok(()) => return Ok(()),
                 Err(LoginRefusal::Busy) if clock::now() < limit => net::sleep(CHARGE_RETRY_INTERVAL).await,
-                Err(_) => return Err(self.refused()),
+                Err(LoginRefusal::Busy) => return Err(self.refused(&BUSY_REPLY)),
+                Err(LoginRefusal::Locked) => return Err(self.refused(&LOCKED_REPLY)),
             }
         }
     }
 
-    fn refused(&self) -> Reply {
+    /// Counts a login that was not checked, and returns its reply.
+    fn refused(&self, reply: &Reply) -> Reply {
         self.context.counters.logins_refused.add(1);
-        LOCKED_REPLY.clone()
+        reply.clone()
     }
 
     fn check(&self, shown: &[u8]) -> Answer {

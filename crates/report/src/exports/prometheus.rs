@@ -224,6 +224,13 @@ fn parties(out: &mut MetricsText, record: &Record) {
             }
         }
     }
+    out.family("party_busy_poll_seconds_total", "counter", "part of the processor time that went into busy polling");
+    for party in &rows {
+        if let Some(busy_poll) = &party.busy_poll {
+            let labels = [("party", party.name.as_str()), ("role", role(party.role))];
+            out.sample("party_busy_poll_seconds_total", &labels, busy_poll.looked_s);
+        }
+    }
     out.family("party_peak_memory_bytes", "gauge", "largest resident memory of a party");
     for party in &rows {
         if let Some(bytes) = party.max_rss_bytes {
@@ -245,6 +252,7 @@ fn role(role: Role) -> &'static str {
 mod tests {
     use super::*;
     use crate::sample;
+    use journey::record::BusyPollRow;
 
     #[test]
     fn every_sample_belongs_to_a_family_and_is_there_once() {
@@ -281,6 +289,17 @@ mod tests {
         ] {
             assert!(text.lines().any(|other| other == line), "{line} in\n{text}");
         }
+    }
+
+    #[test]
+    fn busy_polling_is_told_apart_where_it_is_on() {
+        let mut record = sample::held();
+        assert!(!metrics(&record, Exposition::Prometheus).contains("busy_poll_seconds_total{"));
+        let name = record.parties[0].name.clone();
+        record.parties[0].busy_poll = Some(BusyPollRow { mode: "50us".to_owned(), looked_s: 2.5 });
+        let text = metrics(&record, Exposition::Prometheus);
+        let line = format!("mailrun_run_party_busy_poll_seconds_total{{party=\"{name}\",role=\"source\"}} 2.5");
+        assert!(text.contains(&line), "{line} in\n{text}");
     }
 
     #[test]

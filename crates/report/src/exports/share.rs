@@ -197,6 +197,7 @@ fn workload(record: &Record) -> String {
     }
     let pace = match (load.arrival, load.rate_per_s) {
         (Arrival::Closed, _) => "closed loop".to_owned(),
+        (Arrival::Market, _) => "open loop at the times of a market".to_owned(),
         (_, Some(per_s)) => format!("open loop at {} msg/s", rate(per_s)),
         (_, None) => "open loop in stages".to_owned(),
     };

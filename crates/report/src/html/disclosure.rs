@@ -19,6 +19,7 @@ fn limits(record: &Record) -> Vec<String> {
     limits.extend(network(record));
     limits.extend(ends(record));
     limits.extend(durability(record));
+    limits.extend(journal(record));
     if let Some(warm_up) = record.warm_up {
         limits.push(format!(
             "The first {} are in the ledger, but in no rate, latency or duration.",
@@ -38,7 +39,7 @@ fn arrival(record: &Record) -> Option<String> {
             "Closed loop: a session sends its next message when the last is answered. The load waits for the server, so \
              that a stall shows up in one message per session, and latency at a given rate is not known."
         }
-        Arrival::Constant | Arrival::Poisson => {
+        Arrival::Constant | Arrival::Poisson | Arrival::Market => {
             "Open loop: latency counts from when a message was due, waiting for a session included. Service time counts \
              from when a session began it."
         }
@@ -74,6 +75,15 @@ fn ends(record: &Record) -> Vec<String> {
         texts.push(format!("The ledger had no room for {} units: their fates are unknown.", count(overflow)));
     }
     texts
+}
+
+fn journal(record: &Record) -> Option<String> {
+    record.mades.as_ref().filter(|mades| mades.durable)?;
+    Some(
+        "The settings of the broker's journal were not read: a durable message that it has accepted need not be on its disk. \
+         State them beside the figures."
+            .to_owned(),
+    )
 }
 
 fn durability(record: &Record) -> Option<String> {

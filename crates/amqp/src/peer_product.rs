@@ -1,0 +1,69 @@
+//! Product of a peer, as its open names it (AMQP 1.0 §2.7.1: the properties `product` and `version` are what brokers send).
+use crate::codec::{DecodeError, Elements};
+
+/// The most characters of a peer's text that are kept.
+const MAX_TEXT_CHARACTERS: usize = 100;
+
+/// Product of a peer. Empty texts: it did not say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeerProduct {
+    /// Its container-id.
+    pub container: String,
+    /// Name of the product.
+    pub name: String,
+    /// Version of the product.
+    pub version: String,
+}
+
+/// Reads a product out of the properties of an open.
+pub(crate) fn read(container: String, properties: Option<Elements<'_>>) -> Result<PeerProduct, DecodeError> {
+    let mut product = PeerProduct { container, ..PeerProduct::default() };
+    let Some(mut entries) = properties else { return Ok(product) };
+    while let Some(key) = entries.element()? {
+        let value = entries.element()?.ok_or(DecodeError::Expected("a key and its value"))?;
+        match key.as_text() {
+            Some("product") => product.name = value.as_text().map(cut).unwrap_or_default(),
+            Some("version") => product.version = value.as_text().map(cut).unwrap_or_default(),
+            _ => {}
+        }
+    }
+    Ok(product)
+}
+
+/// The beginning of a peer's text, in one line.
+pub(crate) fn cut(text: &str) -> String {
+    text.chars().take(MAX_TEXT_CHARACTERS).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{Reader, Writer};
+
+    fn product(write: impl FnOnce(&mut Writer<'_>)) -> Result<PeerProduct, DecodeError> {
+        let mut octets = Vec::new();
+        Writer::new(&mut octets).map(write);
+        read("broker".to_owned(), Reader::new(&octets).value().unwrap().as_map())
+    }
+
+    #[test]
+    fn a_product_is_read_whatever_stands_beside_it_and_a_long_one_is_cut() {
+        let of = |name: &str, version: &str| {
+            Ok(PeerProduct { container: "broker".to_owned(), name: name.to_owned(), version: version.to_owned() })
+        };
+        assert_eq!(product(|_| {}), of("", ""));
+        let long = "x".repeat(1000);
+        let said = product(|entries| {
+            entries.symbol("product");
+            entries.string("a\nbroker");
+            entries.symbol("other");
+            entries.ulong(7);
+            entries.symbol("version");
+            entries.string(&long);
+        });
+        assert_eq!(said, of("a broker", &long[..MAX_TEXT_CHARACTERS]));
+        let half = product(|entries| entries.symbol("product"));
+        assert_eq!(half, Err(DecodeError::Expected("a key and its value")));
+        assert_eq!(read("broker".to_owned(), None), of("", ""));
+    }
+}

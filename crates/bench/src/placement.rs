@@ -1,0 +1,124 @@
+//! Placement: the processors that each party of a bench runs on.
+//!
+//! On a host with enough processors load and server are kept apart, so that the server's figures are not those of a server
+//! that shares its processors with the load. Logical processors of one core share its units: a core is never divided.
+use party::cpus::CpuList;
+use std::collections::BTreeMap;
+use std::fs;
+
+/// Processors from which parties are kept apart without being told: with fewer, a part is too small for what it carries.
+pub const APART_FROM: usize = 8;
+/// Cores below which they are not.
+const MIN_CORES: usize = 4;
+
+/// Processors of each party that the bench starts; `None` for all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// Those of the source.
+    pub source: Option<CpuList>,
+    /// Those of the relay and all that it starts.
+    pub relay: Option<CpuList>,
+    /// Those of the sink.
+    pub sink: Option<CpuList>,
+}
+
+/// Says whether a relay stands between source and sink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RelayPresence {
+    Present,
+    Absent,
+}
+
+impl Placement {
+    /// Parts of this host's processors that do not overlap, if it has enough of them.
+    pub fn apart(relay: RelayPresence) -> Self {
+        let available = CpuList::available().map(|list| list.numbers().to_vec()).unwrap_or_default();
+        Self::divide(&cores_of(&available, siblings), relay)
+    }
+
+    /// Parts of the processors of `cores` that do not overlap; no parts if there are fewer than [`APART_FROM`]. Source and sink
+    /// have half each; with a relay, which does the most, a quarter each, and the relay the rest.
+    fn divide(cores: &[Vec<usize>], relay: RelayPresence) -> Self {
+        let count: usize = cores.iter().map(Vec::len).sum();
+        if count < APART_FROM || cores.len() < MIN_CORES {
+            return Self::default();
+        }
+        let end_cores = match relay {
+            RelayPresence::Absent => cores.len() / 2,
+            RelayPresence::Present => cores.len() / 4,
+        };
+        let (source, others) = cores.split_at(end_cores);
+        let (relay_part, sink) = match relay {
+            RelayPresence::Absent => (&[][..], others),
+            RelayPresence::Present => others.split_at(others.len() - end_cores),
+        };
+        let list = |part: &[Vec<usize>]| CpuList::new(part.concat());
+        Self { source: list(source), relay: list(relay_part), sink: list(sink) }
+    }
+
+    /// Reports whether no party is placed.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The available processors, those of one core together; in the order of their lowest numbers.
+fn cores_of(available: &[usize], siblings: impl Fn(usize) -> Option<CpuList>) -> Vec<Vec<usize>> {
+    let mut cores: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for number in available {
+        let first = siblings(*number).and_then(|list| list.numbers().first().copied());
+        cores.entry(first.unwrap_or(*number)).or_default().push(*number);
+    }
+    cores.into_values().collect()
+}
+
+/// Processors of the same core, as the kernel says it.
+fn siblings(number: usize) -> Option<CpuList> {
+    let path = format!("/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list");
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(placement: &Placement) -> [String; 3] {
+        let Placement { source, relay, sink } = placement;
+        [source, relay, sink].map(|list| list.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string))
+    }
+
+    fn single(count: usize) -> Vec<Vec<usize>> {
+        (0..count).map(|number| vec![number]).collect()
+    }
+
+    #[test]
+    fn a_small_host_is_left_as_it_is() {
+        for relay in [RelayPresence::Absent, RelayPresence::Present] {
+            for cores in
+                [single(0), single(1), single(2), single(APART_FROM - 1), vec![vec![0, 1, 2, 3], vec![4, 5, 6, 7]]]
+            {
+                assert!(Placement::divide(&cores, relay).is_empty(), "{cores:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn parts_do_not_overlap_and_leave_nothing() {
+        let divide = |count: usize, relay: RelayPresence| shown(&Placement::divide(&single(count), relay));
+        assert_eq!(divide(8, RelayPresence::Absent), ["0-3", "-", "4-7"]);
+        assert_eq!(divide(8, RelayPresence::Present), ["0-1", "2-5", "6-7"]);
+        assert_eq!(divide(11, RelayPresence::Absent), ["0-4", "-", "5-10"]);
+        assert_eq!(divide(11, RelayPresence::Present), ["0-1", "2-8", "9-10"]);
+    }
+
+    #[test]
+    fn a_core_is_not_divided() {
+        // Four cores of two logical processors each: n and n + 4.
+        let siblings = |number: usize| CpuList::new(vec![number % 4, number % 4 + 4]);
+        let cores = cores_of(&[0, 1, 2, 3, 4, 5, 6, 7], siblings);
+        assert_eq!(cores, [[0, 4], [1, 5], [2, 6], [3, 7]]);
+        assert_eq!(shown(&Placement::divide(&cores, RelayPresence::Absent)), ["0-1,4-5", "-", "2-3,6-7"]);
+        assert_eq!(shown(&Placement::divide(&cores, RelayPresence::Present)), ["0,4", "1-2,5-6", "3,7"]);
+        assert_eq!(cores_of(&[2, 5], |_| None), [[2], [5]], "without a topology each is a core");
+    }
+}

@@ -1,0 +1,386 @@
+//! A message of AMQP 1.0 (part 3 §3.2): read where it lies, and written in one pass.
+//!
+//! ```text
+//! header · delivery-annotations · message-annotations · properties · application-properties · body · footer
+//! ```
+//! Sections come in this order, and each once, but for the `data` and `amqp-sequence` sections of a body. A message that
+//! breaks this, or has a property of the wrong type, cannot be decoded.
+use super::Payload;
+use amqp::{DecodeError, EncodedMessage, Reader, Scalar, Value, Writer};
+use bytes::Bytes;
+use std::borrow::Cow;
+use uuid::Uuid;
+
+/// Descriptors of the sections.
+const HEADER: u8 = 0x70;
+const DELIVERY_ANNOTATIONS: u8 = 0x71;
+const MESSAGE_ANNOTATIONS: u8 = 0x72;
+const PROPERTIES: u8 = 0x73;
+const APPLICATION_PROPERTIES: u8 = 0x74;
+const DATA: u8 = 0x75;
+const SEQUENCE: u8 = 0x76;
+const VALUE: u8 = 0x77;
+const FOOTER: u8 = 0x78;
+/// The priority of a message that states none.
+const DEFAULT_PRIORITY: u8 = 4;
+
+/// An id of a message: one of four types.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AmqpMessageId<'m> {
+    /// Text.
+    String(Cow<'m, str>),
+    /// Bytes.
+    Binary(Cow<'m, [u8]>),
+    /// A UUID.
+    Uuid(Uuid),
+    /// A number.
+    Ulong(u64),
+}
+
+impl<'m> AmqpMessageId<'m> {
+    fn read(value: &Value<'m>) -> Option<Self> {
+        Some(match value.as_scalar()? {
+            Scalar::String(text) => Self::String(text.into()),
+            Scalar::Binary(octets) => Self::Binary(octets.into()),
+            Scalar::Uuid(octets) => Self::Uuid(Uuid::from_bytes(octets)),
+            Scalar::Ulong(number) => Self::Ulong(number),
+            _ => return None,
+        })
+    }
+
+    fn write(&self, fields: &mut Writer<'_>) {
+        match self {
+            Self::String(text) => fields.string(text),
+            Self::Binary(octets) => fields.binary(octets),
+            Self::Uuid(uuid) => {
+                let mut value = [0x98; 17];
+                value[1..].copy_from_slice(uuid.as_bytes());
+                fields.raw(&value);
+            }
+            Self::Ulong(number) => fields.ulong(*number),
+        }
+    }
+}
+
+/// The header of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageHeader {
+    /// The broker is to keep the message.
+    pub is_durable: bool,
+    /// Its priority.
+    pub priority: u8,
+    /// Deliveries that failed before.
+    pub delivery_count: u32,
+}
+
+/// The body of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BodyKind {
+    Data,
+    Sequence,
+    Value,
+    Empty,
+}
+
+/// A message as it was received: any body in any section. Clones share its bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecodedMessage {
+    octets: Bytes,
+    header: Option<MessageHeader>,
+    properties: Option<(usize, usize)>,
+    application_properties: Option<(usize, usize)>,
+    body: (usize, usize),
+    body_kind: BodyKind,
+}
+
+impl DecodedMessage {
+    /// Reads the sections.
+    ///
+    /// # Errors
+    /// If they are not those of a message.
+    pub fn decode(message: &EncodedMessage) -> Result<Self, DecodeError> {
+        let octets = message.whole();
+        let mut reader = Reader::new(&octets);
+        let mut decoded = Self {
+            header: None,
+            properties: None,
+            application_properties: None,
+            body: (0, 0),
+            body_kind: BodyKind::Empty,
+            octets: Bytes::new(),
+        };
+        let mut last = 0;
+        while !reader.rest().is_empty() {
+            let from = octets.len() - reader.rest().len();
+            let section = reader.value()?;
+            let to = octets.len() - reader.rest().len();
+            last = next_section(last, &section)?;
+            decoded.read_section(last, &section, (from, to))?;
+        }
+        decoded.octets = octets;
+        Ok(decoded)
+    }
+
+    fn read_section(&mut self, code: u8, section: &Value<'_>, span: (usize, usize)) -> Result<(), DecodeError> {
+        match code {
+            HEADER => self.header = Some(read_header(section)?),
+            DELIVERY_ANNOTATIONS | MESSAGE_ANNOTATIONS | FOOTER => {
+                section.as_map().ok_or(DecodeError::Expected("a map of annotations"))?;
+            }
+            PROPERTIES => {
+                check_properties(section)?;
+                self.properties = Some(span);
+            }
+            APPLICATION_PROPERTIES => {
+                check_application_properties(section)?;
+                self.application_properties = Some(span);
+            }
+            _ => self.read_body(code, section, span)?,
+        }
+        Ok(())
+    }
+
+    fn read_body(&mut self, code: u8, section: &Value<'_>, (from, to): (usize, usize)) -> Result<(), DecodeError> {
+        let is_valid = match code {
+            DATA => section.as_binary().is_some(),
+            SEQUENCE => section.as_list().is_some(),
+            // Text that is not UTF-8 is no value.
+            _ => !section.is_text() || section.as_text().is_some(),
+        };
+        if !is_valid {
+            return Err(DecodeError::Expected("a body"));
+        }
+        self.body_kind = match code {
+            DATA => BodyKind::Data,
+            SEQUENCE => BodyKind::Sequence,
+            _ => BodyKind::Value,
+        };
+        let begun = if self.body.1 == 0 { from } else { self.body.0 };
+        self.body = (begun, to);
+        Ok(())
+    }
+
+    /// All of it, as it came.
+    pub fn octets(&self) -> &Bytes {
+        &self.octets
+    }
+
+    /// Its header.
+    pub fn header(&self) -> Option<MessageHeader> {
+        self.header
+    }
+
+    fn section(&self, span: Option<(usize, usize)>) -> Option<Value<'_>> {
+        let (from, to) = span?;
+        Reader::new(&self.octets[from..to]).value().ok()
+    }
+
+    /// A field of the properties, by its number.
+    fn property(&self, number: u32) -> Option<Value<'_>> {
+        let mut fields = self.section(self.properties)?.as_list()?;
+        fields.skip(number).ok()?;
+        fields.field().ok()?
+    }
+
+    /// Its message-id.
+    pub fn message_id(&self) -> Option<AmqpMessageId<'_>> {
+        AmqpMessageId::read(&self.property(0)?)
+    }
+
+    /// Its correlation-id.
+    pub fn correlation_id(&self) -> Option<AmqpMessageId<'_>> {
+        AmqpMessageId::read(&self.property(5)?)
+    }
+
+    /// Its creation-time, in milliseconds since 1970.
+    pub fn created_at_ms(&self) -> Option<i64> {
+        match self.property(9)?.as_scalar()? {
+            Scalar::Timestamp(time) => Some(time),
+            _ => None,
+        }
+    }
+
+    /// Its application properties, in the order in which they came; none if the section is not there.
+    pub fn application_properties(&self) -> Option<Vec<(&str, Scalar<'_>)>> {
+        let mut entries = self.section(self.application_properties)?.as_map()?;
+        let mut properties = Vec::with_capacity(16);
+        while let (Ok(Some(key)), Ok(Some(value))) = (entries.element(), entries.element()) {
+            properties.extend(key.as_text().zip(value.as_scalar()));
+        }
+        Some(properties)
+    }
+
+    /// The bytes of its `data` sections, one section after the other; none if it has another body.
+    pub(super) fn data(&self) -> Option<impl Iterator<Item = &[u8]>> {
+        let mut reader = Reader::new(&self.octets[self.body.0..self.body.1]);
+        (self.body_kind == BodyKind::Data)
+            .then(|| std::iter::from_fn(move || reader.value().ok().and_then(|section| section.as_binary())))
+    }
+
+    /// The value of its `amqp-value` section; none if it has another body.
+    pub(super) fn value(&self) -> Option<Value<'_>> {
+        (self.body_kind == BodyKind::Value).then(|| self.section(Some(self.body)))?
+    }
+
+    /// Reports whether it has a body of `amqp-sequence` sections.
+    pub(super) fn has_sequence(&self) -> bool {
+        self.body_kind == BodyKind::Sequence
+    }
+}
+
+/// The descriptor of a section that follows the section `last`.
+fn next_section(last: u8, section: &Value<'_>) -> Result<u8, DecodeError> {
+    let code = section.descriptor().and_then(|code| u8::try_from(code).ok()).unwrap_or(0);
+    let is_next = match code {
+        HEADER..=APPLICATION_PROPERTIES => code > last,
+        DATA | SEQUENCE => last <= APPLICATION_PROPERTIES || last == code,
+        VALUE => last <= APPLICATION_PROPERTIES,
+        FOOTER => last < FOOTER,
+        _ => false,
+    };
+    if is_next { Ok(code) } else { Err(DecodeError::Expected("the next section of a message")) }
+}
+
+fn read_header(section: &Value<'_>) -> Result<MessageHeader, DecodeError> {
+    let mut fields = section.as_list().ok_or(DecodeError::Expected("a header"))?;
+    let is_durable = fields.boolean()?;
+    let priority = fields.number_or(u64::from(DEFAULT_PRIORITY))?;
+    fields.number()?; // ttl
+    fields.boolean()?; // first-acquirer
+    let delivery_count = fields.number_or(0)?;
+    Ok(MessageHeader {
+        is_durable,
+        priority: u8::try_from(priority).map_err(|_| DecodeError::Expected("a priority"))?,
+        delivery_count: u32::try_from(delivery_count).map_err(|_| DecodeError::Expected("a delivery-count"))?,
+    })
+}
+
+/// Checks the types of all properties (§3.2.4).
+fn check_properties(section: &Value<'_>) -> Result<(), DecodeError> {
+    const FIELDS: [fn(&Scalar<'_>) -> bool; 13] = [
+        is_id,
+        |user_id| matches!(user_id, Scalar::Binary(_)),
+        is_string, // to
+        is_string, // subject
+        is_string, // reply-to
+        is_id,     // correlation-id
+        is_symbol, // content-type
+        is_symbol, // content-encoding
+        is_time,   // absolute-expiry-time
+        is_time,   // creation-time
+        is_string, // group-id
+        |group_sequence| matches!(group_sequence, Scalar::Uint(_)),
+        is_string, // reply-to-group-id
+    ];
+    let mut fields = section.as_list().ok_or(DecodeError::Expected("properties"))?;
+    for is_of_type in FIELDS {
+        let Some(value) = fields.field()? else { continue };
+        if !value.as_scalar().is_some_and(|value| is_of_type(&value)) {
+            return Err(DecodeError::Expected("a property of its type"));
+        }
+    }
+    Ok(())
+}
+
+fn is_id(value: &Scalar<'_>) -> bool {
+    matches!(value, Scalar::String(_) | Scalar::Binary(_) | Scalar::Uuid(_) | Scalar::Ulong(_))
+}
+
+fn is_string(value: &Scalar<'_>) -> bool {
+    matches!(value, Scalar::String(_))
+}
+
+fn is_symbol(value: &Scalar<'_>) -> bool {
+    matches!(value, Scalar::Symbol(_))
+}
+
+fn is_time(value: &Scalar<'_>) -> bool {
+    matches!(value, Scalar::Timestamp(_))
+}
+
+/// Checks that all keys are strings, and all values of simple types (§3.2.5).
+fn check_application_properties(section: &Value<'_>) -> Result<(), DecodeError> {
+    let mut entries = section.as_map().ok_or(DecodeError::Expected("application-properties"))?;
+    while let Some(key) = entries.element()? {
+        key.as_string().ok_or(DecodeError::Expected("the name of a property"))?;
+        let value = entries.element()?.ok_or(DecodeError::Expected("the value of a property"))?;
+        value.as_scalar().ok_or(DecodeError::Expected("a property of a simple type"))?;
+    }
+    Ok(())
+}
+
+/// A message to be sent: its sections up to the payload, and the payload.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AmqpMessage {
+    pub(crate) sections: Vec<u8>,
+    pub(crate) payload: Payload,
+}
+
+impl AmqpMessage {
+    /// Its length, encoded.
+    pub fn bytes(&self) -> usize {
+        self.sections.len() + self.payload.len()
+    }
+
+    /// The message, encoded.
+    pub fn encoded(&self) -> EncodedMessage {
+        let mut message = EncodedMessage::from(self.sections.clone());
+        message.push(self.payload.clone());
+        message
+    }
+}
+
+/// Fields of the sections that precede the body. A header is always written.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SectionFields<'a> {
+    pub(super) is_durable: bool,
+    /// Without one, the priority is 4.
+    pub(super) priority: Option<u8>,
+    pub(super) message_id: Option<&'a str>,
+    pub(super) correlation: Option<AmqpMessageId<'a>>,
+    pub(super) created_at_ms: i64,
+}
+
+impl SectionFields<'_> {
+    /// Writes the sections that precede the body; `entries` writes the keys and values of the application properties.
+    pub(super) fn write(&self, out: &mut Vec<u8>, entries: impl FnOnce(&mut Writer<'_>)) {
+        let mut out = Writer::new(out);
+        out.described_list(HEADER, |fields| {
+            fields.boolean(self.is_durable);
+            if let Some(priority) = self.priority {
+                fields.ubyte(priority);
+            }
+        });
+        out.described_list(PROPERTIES, |fields| {
+            match self.message_id {
+                Some(id) => fields.string(id),
+                None => fields.null(),
+            }
+            (0..4).for_each(|_| fields.null()); // user-id, to, subject, reply-to
+            match &self.correlation {
+                Some(id) => id.write(fields),
+                None => fields.null(),
+            }
+            (0..3).for_each(|_| fields.null()); // content-type, content-encoding, absolute-expiry-time
+            fields.timestamp(self.created_at_ms);
+        });
+        out.described_map(APPLICATION_PROPERTIES, entries);
+    }
+}
+
+/// Writes the beginning of a `data` section of that many bytes.
+pub(super) fn begin_data(out: &mut Vec<u8>, length: usize) {
+    out.extend_from_slice(&[0, 0x53, DATA]);
+    match u8::try_from(length) {
+        Ok(length) => out.extend_from_slice(&[0xa0, length]),
+        Err(_) => {
+            out.push(0xb0);
+            out.extend_from_slice(&(length as u32).to_be_bytes());
+        }
+    }
+}
+
+/// Writes a body of text.
+pub(super) fn write_text_body(out: &mut Vec<u8>, text: &str) {
+    Writer::new(out).described_string(VALUE, text);
+}

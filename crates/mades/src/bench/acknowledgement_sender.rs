@@ -1,0 +1,82 @@
+//! Sending acknowledgement documents: one for each message that has arrived, in the order of arrival.
+use super::acknowledgement::{Acknowledgements, count_one};
+use super::run_state::MadesRunState;
+use super::sender::{SettledTransfer, Transfers, await_settlement};
+use super::troubles::TroubleKind;
+use crate::api::{OutgoingProperties, OutgoingTemplate, Payload};
+use crate::{Disposition, Error, SenderLink};
+use net::clock;
+use std::rc::Rc;
+
+/// Sends acknowledgements until the run is over.
+///
+/// # Errors
+/// If the link ends.
+pub(super) async fn acknowledge(run_state: Rc<MadesRunState>, mut sender: SenderLink) -> Result<(), Error> {
+    let Some(acknowledgements) = &run_state.acknowledgements else { return Ok(()) };
+    let mut transfers = Transfers::new(Rc::clone(&run_state), record_settlement);
+    let mut templates = TemplateCache::default();
+    loop {
+        let next = async {
+            tokio::select! {
+                () = run_state.ended() => None,
+                sequence = acknowledgements.next_due() => Some(sequence),
+            }
+        };
+        let Some(sequence) = transfers.run_alongside(next).await else { break };
+        let number = run_state.options.first_number + sequence;
+        let template = templates.template(&run_state, acknowledgements);
+        let created_at_ms = clock::wall().as_millis() as i64;
+        let message = template.fill_with(number, created_at_ms, acknowledgements.payload(number));
+        let hand_over = async {
+            tokio::select! {
+                settling = sender.send(message) => settling.map(Some),
+                () = run_state.ended() => Ok(None),
+            }
+        };
+        let Some(settling) = transfers.run_alongside(hand_over).await? else { break };
+        acknowledgements.handed_over();
+        transfers.unsettled.push(await_settlement(sequence, settling, run_state.options.timeout));
+    }
+    // Errors of the link are in the account already.
+    let _ = sender.close().await;
+    Ok(())
+}
+
+/// The template of the documents, for the code that they were last addressed to.
+#[derive(Default)]
+struct TemplateCache(Option<(String, OutgoingTemplate)>);
+
+impl TemplateCache {
+    fn template(&mut self, run_state: &MadesRunState, acknowledgements: &Acknowledgements) -> &mut OutgoingTemplate {
+        let receiver = acknowledgements.receiver();
+        let kept = self.0.take().filter(|(code, _)| *code == receiver);
+        let make = || {
+            let options = &run_state.options;
+            let outgoing = OutgoingProperties {
+                is_durable: options.is_durable,
+                priority: options.priority,
+                sender_application: options.sender_application.clone(),
+                about_run: Some(run_state.uuid()),
+                ..OutgoingProperties::new(&receiver, &acknowledgements.options.message_type)
+            };
+            outgoing.template(acknowledgements.run(), Payload::new())
+        };
+        let entry = kept.unwrap_or_else(|| (receiver.clone(), make()));
+        &mut self.0.insert(entry).1
+    }
+}
+
+fn record_settlement(run_state: &MadesRunState, (_, settled): SettledTransfer) {
+    let Some(acknowledgements) = &run_state.acknowledgements else { return };
+    let (code, text) = match settled {
+        Ok(Ok(Disposition::Accepted)) => return count_one(&acknowledgements.counts.accepted),
+        Ok(Ok(Disposition::Rejected { condition, description })) => (condition, description),
+        Ok(Ok(Disposition::Released)) => ("released".to_owned(), "the broker rejects it for now".to_owned()),
+        Ok(Ok(Disposition::Modified { .. })) => ("modified".to_owned(), "the broker rejects it".to_owned()),
+        // It is unknown whether the broker has it.
+        Err(_) | Ok(Err(_)) => return,
+    };
+    count_one(&acknowledgements.counts.returned);
+    run_state.record_trouble(TroubleKind::Acknowledgement, &code, &format!("returned by the broker: {text}"));
+}

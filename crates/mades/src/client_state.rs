@@ -1,0 +1,539 @@
+//! State of a client's connection, which its driver, its links and its owner share.
+//!
+//! ```text
+//! SenderLink ───── send ────▶ ┌─────────────────┐ ── output ──▶ ┌────────┐
+//! ReceiverLink ─── settle ──▶ │ AmqpClientState │               │ driver │ ◀──▶ socket
+//!                ◀─ arrived ─ └─────────────────┘ ◀── input ─── └────────┘
+//! ```
+//! Whoever changes the state wakes the driver, which writes all that has gathered by the time the scheduler comes to it:
+//! the frames of one pass leave in one system call. Whoever has to wait leaves a waker here.
+use crate::broker::Broker;
+use crate::disposition::{Disposition, SettlementSender};
+use crate::error::{self, ConnectionFailure, Error, OpenAttempt};
+use crate::stream_stats::StreamStats;
+use amqp::{AmqpConnection, ClientLogin, ConnectionEvent, EncodedMessage, LinkId, LinkRequest, LinkRole, SessionId};
+use bytes::{Buf, BytesMut};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use tokio::sync::{Notify, oneshot};
+
+/// Bytes that wait to be written above which a task that sends messages waits: a message that is sent is on its way to
+/// the socket, and not in a queue of ours.
+const PENDING_OUTPUT_LIMIT: usize = 128 << 10;
+
+/// A message that came and is not taken yet.
+#[derive(Debug)]
+pub(crate) struct ArrivedMessage {
+    pub(crate) delivery: u32,
+    /// Its sender expects no answer.
+    pub(crate) settled: bool,
+    pub(crate) message: EncodedMessage,
+}
+
+#[derive(Debug, PartialEq)]
+enum LinkPhase {
+    Attaching,
+    Attached,
+    /// By the broker, or because we have asked for it.
+    Detached(Error),
+}
+
+/// A link of the connection.
+#[derive(Debug)]
+struct LinkSlot {
+    id: LinkId,
+    queue: Arc<str>,
+    role: LinkRole,
+    phase: LinkPhase,
+    /// We have asked for its end.
+    is_closing: bool,
+    /// The broker has answered that without an error.
+    is_closed: bool,
+    /// The largest message that the broker takes.
+    max_message_bytes: Option<u64>,
+    /// The largest message that we take.
+    message_limit: u64,
+    arrived: VecDeque<ArrivedMessage>,
+    /// Messages that the broker may have sent and we have not settled.
+    credit_limit: u32,
+    unsettled: u32,
+    waker: Option<Waker>,
+}
+
+impl LinkSlot {
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn wait(&mut self, context: &Context<'_>) {
+        if !self.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            self.waker = Some(context.waker().clone());
+        }
+    }
+}
+
+/// A link to be attached.
+pub(crate) struct LinkPlan<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) role: LinkRole,
+    pub(crate) queue: &'a str,
+    pub(crate) capabilities: &'a [&'a str],
+    /// The largest message that we take.
+    pub(crate) max_message_bytes: u64,
+    /// Messages that the broker may send ahead.
+    pub(crate) credit: u32,
+}
+
+/// State of a connection.
+#[derive(Debug)]
+pub(crate) struct AmqpClientState {
+    amqp: AmqpConnection<SettlementSender>,
+    broker: Arc<Broker>,
+    links: Vec<LinkSlot>,
+    first_bytes: Vec<u8>,
+    is_opened: bool,
+    /// We have asked for the end.
+    is_closing: bool,
+    /// The broker has answered our close without an error.
+    is_close_answered: bool,
+    /// Reason why the connection is over.
+    end: Option<Error>,
+    driver: Option<Waker>,
+}
+
+impl AmqpClientState {
+    /// The connection that the driver reads and writes for.
+    pub(crate) fn amqp(&mut self) -> &mut AmqpConnection<SettlementSender> {
+        &mut self.amqp
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.end.is_some()
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing
+    }
+
+    /// Registers the driver, to be woken when there is something to write.
+    pub(crate) fn set_driver(&mut self, context: &Context<'_>) {
+        if !self.driver.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            self.driver = Some(context.waker().clone());
+        }
+    }
+
+    fn wake_driver(&mut self) {
+        if let Some(waker) = self.driver.take() {
+            waker.wake();
+        }
+    }
+
+    fn slot(&mut self, id: LinkId) -> Option<&mut LinkSlot> {
+        self.links.iter_mut().find(|slot| slot.id == id)
+    }
+
+    /// The slot of a link that is attached, or the reason why it is not.
+    fn attached(&mut self, id: LinkId) -> Result<&mut LinkSlot, Error> {
+        if let Some(end) = &self.end {
+            return Err(end.clone());
+        }
+        let lost = || Error::Lost { why: "the link has ended".to_owned() };
+        let slot = self.links.iter_mut().find(|slot| slot.id == id).ok_or_else(lost)?;
+        match &slot.phase {
+            LinkPhase::Detached(error) => Err(error.clone()),
+            LinkPhase::Attaching | LinkPhase::Attached => Ok(slot),
+        }
+    }
+
+    /// Keeps the first bytes that the peer sent: they show which protocol it speaks.
+    pub(crate) fn keep_first_bytes(&mut self, read: &[u8]) {
+        let missing = 8usize.saturating_sub(self.first_bytes.len());
+        self.first_bytes.extend_from_slice(&read[..read.len().min(missing)]);
+    }
+
+    /// Writes what is due before the output is.
+    pub(crate) fn prepare_output(&mut self) {
+        // Tasks that waited for credit have had their turn since the peer asked for it back.
+        for slot in self.links.iter().filter(|slot| slot.role == LinkRole::Sender) {
+            self.amqp.complete_drain(slot.id);
+        }
+        self.amqp.write_dispositions();
+    }
+
+    /// Wakes the tasks that wait for room in the output, if there is some.
+    pub(crate) fn wake_senders(&mut self) {
+        if self.amqp.output().remaining() <= PENDING_OUTPUT_LIMIT {
+            self.links.iter_mut().filter(|slot| slot.role == LinkRole::Sender).for_each(LinkSlot::wake);
+        }
+    }
+}
+
+/// State of a connection, shared.
+#[derive(Debug)]
+pub(crate) struct SharedClient {
+    state: Mutex<AmqpClientState>,
+    /// Notified when the connection is open, and when it is over.
+    changed: Notify,
+    pub(crate) stats: StreamStats,
+}
+
+impl SharedClient {
+    pub(crate) fn new(broker: Arc<Broker>, login: ClientLogin) -> Arc<Self> {
+        let amqp = AmqpConnection::client(login, broker.connection_options());
+        let state = AmqpClientState {
+            amqp,
+            broker,
+            links: Vec::new(),
+            first_bytes: Vec::new(),
+            is_opened: false,
+            is_closing: false,
+            is_close_answered: false,
+            end: None,
+            driver: None,
+        };
+        Arc::new(Self { state: Mutex::new(state), changed: Notify::new(), stats: StreamStats::default() })
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, AmqpClientState> {
+        // Nothing that is done under the lock can panic half way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Handles all that was read.
+    pub(crate) fn process(&self, state: &mut AmqpClientState, input: &mut BytesMut) {
+        while state.end.is_none() {
+            match state.amqp.next_event(input) {
+                Ok(Some(event)) => self.handle(state, event),
+                Ok(None) => return,
+                Err(error) => {
+                    let why = error.to_string();
+                    state.amqp.write_close(Some(("amqp:connection:framing-error", &why)));
+                    self.end(state, &ConnectionFailure::Protocol(error));
+                }
+            }
+        }
+    }
+
+    fn handle(&self, state: &mut AmqpClientState, event: ConnectionEvent<SettlementSender>) {
+        match event {
+            ConnectionEvent::Opened => {
+                state.is_opened = true;
+                self.changed.notify_waiters();
+            }
+            ConnectionEvent::Attached { link, max_message_bytes, .. } => attached(state, link, max_message_bytes),
+            ConnectionEvent::MessageReceived { link, delivery, message, settled } => {
+                if let Some(slot) = state.slot(link) {
+                    slot.unsettled += 1;
+                    slot.arrived.push_back(ArrivedMessage { delivery, settled, message });
+                    slot.wake();
+                }
+            }
+            ConnectionEvent::Settled { sent, outcome, error } => {
+                // Whoever has given up on it does not hear of it.
+                let _ = sent.send(Ok(Disposition::of(outcome, error.as_deref())));
+            }
+            ConnectionEvent::CreditChanged => state.wake_senders(),
+            ConnectionEvent::Drained { .. } | ConnectionEvent::Ended { .. } => {}
+            ConnectionEvent::TooLong { link } => {
+                let limit = state.slot(link).map(|slot| (slot.queue.to_string(), slot.message_limit));
+                let (queue, limit) = limit.unwrap_or_default();
+                state.amqp.write_close(Some(("amqp:resource-limit-exceeded", "a message is too long")));
+                self.end_with(state, Error::Oversized { queue, limit });
+            }
+            ConnectionEvent::Detached { link, unsettled, error } => {
+                let why = match state.slot(link) {
+                    Some(slot) => detached(slot, error.as_ref()),
+                    None => Error::Lost { why: "the link has ended".to_owned() },
+                };
+                unsettled.into_iter().for_each(|sent| drop(sent.send(Err(why.clone()))));
+            }
+            ConnectionEvent::Closed { error } => {
+                state.is_close_answered = state.is_closing && error.is_none();
+                self.end(state, &ConnectionFailure::ClosedByPeer(error));
+            }
+        }
+    }
+
+    /// Ends the connection for everybody on it.
+    pub(crate) fn end(&self, state: &mut AmqpClientState, failure: &ConnectionFailure) {
+        let error = if state.is_opened { error::of_connection(failure) } else { state.error_of_open(failure) };
+        self.end_with(state, error);
+    }
+
+    fn end_with(&self, state: &mut AmqpClientState, error: Error) {
+        if state.end.is_some() {
+            return;
+        }
+        let unsettled = state.amqp.take_unsettled();
+        unsettled.into_iter().for_each(|sent| drop(sent.send(Err(error.clone()))));
+        state.end = Some(error);
+        state.links.iter_mut().for_each(LinkSlot::wake);
+        self.changed.notify_waiters();
+    }
+
+    /// Ends the connection because nobody drives it any more.
+    pub(crate) fn abandon(&self) {
+        let mut state = self.state();
+        self.end_with(&mut state, Error::Lost { why: "it is not driven any more".to_owned() });
+    }
+
+    /// Waits until the connection is open. It may be over again by then.
+    pub(crate) async fn opened(&self) -> Result<(), Error> {
+        self.until(|state| match &state.end {
+            _ if state.is_opened => Some(Ok(())),
+            end => end.clone().map(Err),
+        })
+        .await
+    }
+
+    /// Waits until the connection is over; returns the reason.
+    pub(crate) async fn ended(&self) -> Error {
+        self.until(|state| state.end.clone()).await
+    }
+
+    async fn until<T>(&self, condition: impl Fn(&AmqpClientState) -> Option<T>) -> T {
+        loop {
+            let mut notified = std::pin::pin!(self.changed.notified());
+            notified.as_mut().enable();
+            if let Some(result) = condition(&self.state()) {
+                return result;
+            }
+            notified.await;
+        }
+    }
+
+    /// The error for a peer whose first bytes are not those of AMQP.
+    pub(crate) fn other_protocol(&self) -> Option<Error> {
+        let state = self.state();
+        error::of_first_bytes(&state.broker.url.address(), &state.first_bytes)
+    }
+
+    /// Asks for the end of the connection; returns the reason if it is over already.
+    pub(crate) fn close(&self) -> Result<(), Error> {
+        let mut state = self.state();
+        if let Some(end) = &state.end {
+            return Err(end.clone());
+        }
+        state.is_closing = true;
+        state.amqp.close(None);
+        if state.amqp.is_closed() {
+            // It was never open.
+            self.end_with(&mut state, Error::Lost { why: "it was closed".to_owned() });
+        }
+        state.wake_driver();
+        Ok(())
+    }
+
+    /// Reports whether the broker has answered our close.
+    pub(crate) fn is_close_answered(&self) -> bool {
+        self.state().is_close_answered
+    }
+
+    /// Asks for a link. Each link has a session of its own, so that none waits for the window of another's.
+    pub(crate) fn attach(&self, plan: &LinkPlan<'_>) -> Result<(SessionId, LinkId), Error> {
+        let mut state = self.state();
+        if let Some(end) = &state.end {
+            return Err(end.clone());
+        }
+        let too_many = || Error::Misuse("the broker allows no more queues on one connection".to_owned());
+        let session = state.amqp.begin_session().ok_or_else(too_many)?;
+        let request = LinkRequest {
+            name: plan.name,
+            role: plan.role,
+            address: plan.queue,
+            capabilities: plan.capabilities,
+            settled: false,
+            max_message_bytes: plan.max_message_bytes,
+        };
+        let Some(id) = state.amqp.attach_link(session, &request) else {
+            state.amqp.end_session(session);
+            return Err(Error::Misuse(format!("the name of the queue {} is too long", plan.queue)));
+        };
+        state.links.push(LinkSlot {
+            id,
+            queue: plan.queue.into(),
+            role: plan.role,
+            phase: LinkPhase::Attaching,
+            is_closing: false,
+            is_closed: false,
+            max_message_bytes: None,
+            message_limit: plan.max_message_bytes,
+            arrived: VecDeque::new(),
+            credit_limit: plan.credit,
+            unsettled: 0,
+            waker: None,
+        });
+        state.wake_driver();
+        Ok((session, id))
+    }
+
+    /// Waits until the broker has answered the attach; returns the largest message that it takes. The connection may be
+    /// over again by then.
+    pub(crate) fn poll_attached(&self, id: LinkId, context: &Context<'_>) -> Poll<Result<Option<u64>, Error>> {
+        let mut state = self.state();
+        if let Some(slot) = state.slot(id).filter(|slot| slot.phase == LinkPhase::Attached) {
+            return Poll::Ready(Ok(slot.max_message_bytes));
+        }
+        match state.attached(id) {
+            Err(error) => Poll::Ready(Err(error)),
+            Ok(slot) => {
+                slot.wait(context);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Waits until the link is over; returns the reason.
+    pub(crate) fn poll_detached(&self, id: LinkId, context: &Context<'_>) -> Poll<Error> {
+        match self.state().attached(id) {
+            Err(error) => Poll::Ready(error),
+            Ok(slot) => {
+                slot.wait(context);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Asks for the end of a link.
+    pub(crate) fn detach(&self, id: LinkId) {
+        let mut state = self.state();
+        if let Some(slot) = state.slot(id) {
+            slot.is_closing = true;
+        }
+        state.amqp.detach_link(id);
+        state.wake_driver();
+    }
+
+    /// Reports whether a link has ended because we have asked for it, and for no other reason.
+    pub(crate) fn is_detached_as_asked(&self, id: LinkId) -> bool {
+        self.state().slot(id).is_some_and(|slot| slot.is_closed)
+    }
+
+    /// Forgets a link, and ends its session.
+    pub(crate) fn forget(&self, session: SessionId, id: LinkId) {
+        let mut state = self.state();
+        state.links.retain(|slot| slot.id != id);
+        if state.end.is_none() {
+            state.amqp.end_session(session);
+            state.wake_driver();
+        }
+    }
+
+    /// Sends a message as soon as there is credit for it and room in the output.
+    pub(crate) fn poll_send(
+        &self,
+        id: LinkId,
+        context: &Context<'_>,
+        send: impl FnOnce(&mut AmqpConnection<SettlementSender>, SettlementSender),
+    ) -> Poll<Result<oneshot::Receiver<Result<Disposition, Error>>, Error>> {
+        let mut state = self.state();
+        let has_room = state.amqp.may_send(id) && state.amqp.output().remaining() <= PENDING_OUTPUT_LIMIT;
+        let slot = match state.attached(id) {
+            Ok(slot) => slot,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        if !has_room {
+            slot.wait(context);
+            return Poll::Pending;
+        }
+        let (sender, receiver) = oneshot::channel();
+        send(&mut state.amqp, sender);
+        state.wake_driver();
+        Poll::Ready(Ok(receiver))
+    }
+
+    /// The next message that came, or the reason why none will.
+    pub(crate) fn poll_arrived(&self, id: LinkId, context: &Context<'_>) -> Poll<Result<ArrivedMessage, Error>> {
+        let mut state = self.state();
+        if let Some(arrived) = state.slot(id).and_then(|slot| slot.arrived.pop_front()) {
+            return Poll::Ready(Ok(arrived));
+        }
+        match state.attached(id) {
+            Err(error) => Poll::Ready(Err(error)),
+            Ok(slot) => {
+                slot.wait(context);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// The next message that came, if there is one.
+    pub(crate) fn take_arrived(&self, id: LinkId) -> Option<Result<ArrivedMessage, Error>> {
+        let mut state = self.state();
+        if let Some(arrived) = state.slot(id).and_then(|slot| slot.arrived.pop_front()) {
+            return Some(Ok(arrived));
+        }
+        state.attached(id).err().map(Err)
+    }
+
+    /// Settles a message that came, unless its sender expects no answer, and gives the broker credit for others.
+    pub(crate) fn settle(
+        &self,
+        id: LinkId,
+        settle: impl FnOnce(&mut AmqpConnection<SettlementSender>),
+    ) -> Result<(), Error> {
+        let mut state = self.state();
+        let slot = state.attached(id)?;
+        slot.unsettled = slot.unsettled.saturating_sub(1);
+        settle(&mut state.amqp);
+        grant_credit(&mut state, id);
+        state.wake_driver();
+        Ok(())
+    }
+
+    /// Reports the reason if a link is over.
+    pub(crate) fn check(&self, id: LinkId) -> Result<(), Error> {
+        self.state().attached(id).map(drop)
+    }
+}
+
+impl AmqpClientState {
+    fn error_of_open(&self, failure: &ConnectionFailure) -> Error {
+        let attempt = OpenAttempt {
+            address: &self.broker.url.address(),
+            user: self.broker.who(),
+            mechanism: self.broker.mechanism().name(),
+            first_bytes: &self.first_bytes,
+        };
+        error::of_open(&attempt, failure)
+    }
+}
+
+fn attached(state: &mut AmqpClientState, id: LinkId, max_message_bytes: Option<u64>) {
+    if let Some(slot) = state.slot(id) {
+        slot.phase = LinkPhase::Attached;
+        slot.max_message_bytes = max_message_bytes.filter(|limit| *limit > 0);
+        slot.wake();
+    }
+    grant_credit(state, id);
+}
+
+/// Gives the broker credit for as many messages as may be unsettled, when half of it is used up.
+fn grant_credit(state: &mut AmqpClientState, id: LinkId) {
+    let Some(slot) = state.slot(id).filter(|slot| slot.role == LinkRole::Receiver) else { return };
+    let wanted = slot.credit_limit.saturating_sub(slot.unsettled);
+    let half = slot.credit_limit.div_ceil(2);
+    let credit = state.amqp.credit(id);
+    if wanted > credit && (credit == 0 || wanted - credit >= half) {
+        state.amqp.grant(id, wanted);
+    }
+}
+
+/// Records the end of a link; returns the reason.
+fn detached(slot: &mut LinkSlot, error: Option<&amqp::PeerError>) -> Error {
+    let why = match &slot.phase {
+        LinkPhase::Detached(first) => first.clone(),
+        LinkPhase::Attaching => error::of_refusal(&slot.queue, error),
+        LinkPhase::Attached if slot.is_closing && error.is_none() => {
+            slot.is_closed = true;
+            Error::Lost { why: "the link has ended".to_owned() }
+        }
+        LinkPhase::Attached => error::of_detach(&slot.queue, error),
+    };
+    slot.phase = LinkPhase::Detached(why.clone());
+    slot.wake();
+    why
+}

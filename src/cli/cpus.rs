@@ -1,0 +1,115 @@
+//! `--cpus` and its like: the processors that a party runs on.
+use ::bench::BenchTarget;
+use ::bench::placement::{Placement, RelayPresence};
+use ::bench::relays::Contestant;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use party::cpus::CpuList;
+
+/// Processors of this process.
+#[derive(Args, Clone, Debug)]
+pub(super) struct CpusArg {
+    /// Processors to run on: 0,1 or 0-3. By default there is a worker for each of them [default: all processors].
+    #[arg(long, value_name = "LIST", hide_short_help = true)]
+    cpus: Option<CpuList>,
+}
+
+impl CpusArg {
+    /// Places this process, before it starts a thread.
+    ///
+    /// # Errors
+    /// If a processor is not available.
+    pub(super) fn place(&self) -> Result<()> {
+        self.cpus.as_ref().map_or(Ok(()), |cpus| cpus.place_this_process().context("--cpus"))
+    }
+
+    /// Number of workers where none was typed: one for each of the processors that were.
+    pub(super) fn workers(&self) -> Option<usize> {
+        self.cpus.as_ref().map(|cpus| cpus.numbers().len())
+    }
+}
+
+/// Processors of the parties of a bench.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Placement")]
+pub(super) struct PlacementArgs {
+    /// Processors of the source: 0,1 or 0-3. If no option places a party or sets --workers, and there are at least 8 processors,
+    /// the parties that bench starts have separate ones [default: all processors].
+    #[arg(long, value_name = "LIST", hide_short_help = true)]
+    source_cpus: Option<CpuList>,
+    /// Processors of the bench's own sink.
+    #[arg(long, value_name = "LIST", hide_short_help = true)]
+    sink_cpus: Option<CpuList>,
+    /// Processors of the relay that bench starts, and of all that it starts.
+    #[arg(long, value_name = "LIST", hide_short_help = true)]
+    relay_cpus: Option<CpuList>,
+}
+
+impl PlacementArgs {
+    /// Refuses processors that are not available, and those of parties that the bench does not start.
+    ///
+    /// # Errors
+    /// The first such option.
+    pub(super) fn check(&self, has_own_sink: bool, has_own_relay: bool) -> Result<()> {
+        if self.relay_cpus.is_some() && !has_own_relay {
+            bail!("--relay-cpus requires a relay that mailrun starts: start yours with taskset(1)");
+        }
+        if self.sink_cpus.is_some() && !has_own_sink {
+            bail!("--sink-cpus requires the bench's own sink: give --cpus to the sink that you start");
+        }
+        let lists = [
+            ("--source-cpus", &self.source_cpus),
+            ("--sink-cpus", &self.sink_cpus),
+            ("--relay-cpus", &self.relay_cpus),
+        ];
+        for (option, list) in lists {
+            list.as_ref().map_or(Ok(()), CpuList::check).context(option)?;
+        }
+        Ok(())
+    }
+
+    /// Placement of the parties for a load to `target`, whose number of workers is the user's or not.
+    pub(super) fn placement(&self, target: &BenchTarget, workers: Option<usize>) -> Placement {
+        let Self { source_cpus: source, sink_cpus: sink, relay_cpus: relay } = self.clone();
+        let typed = Placement { source, relay, sink };
+        if !typed.is_empty() || workers.is_some() {
+            return typed;
+        }
+        match target {
+            BenchTarget::OwnSink => Placement::apart(RelayPresence::Absent),
+            // A server that is running already is where its owner has placed it.
+            BenchTarget::Server { .. } | BenchTarget::Relay(Contestant::Running { .. }) => typed,
+            BenchTarget::Relay(_) => Placement::apart(RelayPresence::Present),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(text: &str) -> Option<CpuList> {
+        Some(text.parse().unwrap())
+    }
+
+    #[test]
+    fn options_place_parties_and_nothing_else_does_then() {
+        let typed = PlacementArgs { sink_cpus: list("1"), ..PlacementArgs::default() };
+        let placement = typed.placement(&BenchTarget::OwnSink, None);
+        assert_eq!(placement, Placement { sink: list("1"), ..Placement::default() });
+        assert!(PlacementArgs::default().placement(&BenchTarget::OwnSink, Some(3)).is_empty());
+        let server = BenchTarget::Server { address: "127.0.0.1:25".to_owned(), sink: None };
+        assert!(PlacementArgs::default().placement(&server, None).is_empty());
+    }
+
+    #[test]
+    fn only_a_party_of_the_bench_can_be_placed() {
+        let typed = PlacementArgs { sink_cpus: list("0"), ..PlacementArgs::default() };
+        assert!(typed.check(false, false).unwrap_err().to_string().starts_with("--sink-cpus requires"));
+        let typed = PlacementArgs { relay_cpus: list("0"), ..PlacementArgs::default() };
+        assert!(typed.check(true, false).unwrap_err().to_string().starts_with("--relay-cpus requires"));
+        let typed = PlacementArgs { source_cpus: list("1023"), ..PlacementArgs::default() };
+        let why = format!("{:#}", typed.check(true, true).unwrap_err());
+        assert!(why.starts_with("--source-cpus: processor 1023 is not available; available: "), "{why}");
+    }
+}

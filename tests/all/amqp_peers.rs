@@ -1,0 +1,40 @@
+//! Clients of AMQP 1.0 that others wrote, at the listener of the stand-in: Qpid Proton's for Python, and Azure's for Go. They
+//! compare what comes back with what they sent, settle it in each way, and log in; `tests/peers` has them.
+//!
+//! `make test-brokers` installs and runs them.
+use crate::party::{Ended, peer, run, skip};
+use crate::stand_in_endpoint::Endpoint;
+
+const USER: &str = "ann";
+const PASSWORD: &str = "secret-4711";
+
+fn all_came_back(ended: &Ended) {
+    assert!(ended.code == Some(0) && ended.out.contains("120 messages came back"), "{ended:?}");
+}
+
+#[test]
+#[ignore = "needs Qpid Proton: make test-brokers"]
+fn qpid_proton_gets_back_what_it_sent() {
+    // Debian's module belongs to Debian's Python.
+    let python = "/usr/bin/python3";
+    if std::process::Command::new(python).args(["-c", "import proton"]).status().is_ok_and(|status| status.success()) {
+        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers/proton_client.py");
+        let address = |endpoint: &Endpoint| endpoint.url.trim_start_matches("amqp://").to_owned();
+        let anybody = Endpoint::embedded(&[]);
+        all_came_back(&run(python, &[program, &address(&anybody)]));
+        let guarded = Endpoint::guarded(USER, PASSWORD);
+        all_came_back(&run(python, &[program, &address(&guarded), USER, PASSWORD]));
+    } else {
+        skip("Qpid Proton", "python3-qpid-proton is not installed");
+    }
+}
+
+#[test]
+#[ignore = "needs Go: make test-brokers"]
+fn azures_client_gets_back_what_it_sent() {
+    let Some(program) = peer("go-amqp-client") else { return };
+    let anybody = Endpoint::embedded(&[]);
+    all_came_back(&run(&program, &[&anybody.url]));
+    let guarded = Endpoint::guarded(USER, PASSWORD);
+    all_came_back(&run(&program, &[&guarded.url, USER, PASSWORD]));
+}
