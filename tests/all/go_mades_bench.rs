@@ -331,7 +331,10 @@ fn messages_of_others_stay_where_they_are() {
     }
     let ended = bench(&ours(place.path()), &endpoint.url, "-n 100 -size 100");
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.err.contains(" 3 msgs not from this run: left in their queues\n"), "{}", ended.err);
+    // A slow run gets them more than once, since the broker sends again what was given back.
+    let line = ended.err.lines().find(|line| line.contains("msgs not from this run: received ")).unwrap_or_default();
+    let times = line.split("received ").nth(1).map(|rest| crate::party::numbers(rest)[0]);
+    assert!(times >= Some(3) && line.ends_with(" times and left in their queues"), "{}", ended.err);
     for queue in ["ecp.endpoint.inbox", "ecp.endpoint.outbox.reply", "ecp.endpoint.send.event"] {
         let message = take(&endpoint.url, queue);
         assert!(format!("{:?}", message.application_properties()).contains("somebody"), "{queue}");

@@ -79,13 +79,13 @@ fn print_summary(options: &Options, observer: &BenchObserver, record: &Record) -
         output::log(&format!("{}{code}: {} times, first: {}", trouble.kind, trouble.count, trouble.text));
     }
     let duplicates: u64 = mades.into_iter().flat_map(|mades| &mades.stages).map(|stage| stage.duplicates).sum();
+    if duplicates > 0 {
+        output::log(&format!("{duplicates} msgs received more than once"));
+    }
     let released = mades.map_or(0, |mades| mades.released);
-    for (count, what) in
-        [(duplicates, "received more than once"), (released, "not from this run: left in their queues")]
-    {
-        if count > 0 {
-            output::log(&format!("{count} msgs {what}"));
-        }
+    if released > 0 {
+        // The broker may send the same message again after it was given back.
+        output::log(&format!("msgs not from this run: received {released} times and left in their queues"));
     }
     let is_corrupt = record.ledger.corrupt.is_some_and(|corrupt| corrupt > 0);
     let held = outcome == RunOutcome::Interrupted || (missing.is_empty() && !is_corrupt);
