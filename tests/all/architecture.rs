@@ -1,8 +1,6 @@
-//! The structure of the tree: captions, the map, crates and the direction of imports.
-use crate::source_text::{Source, product, root, sources, use_tree};
-use std::collections::BTreeMap;
+//! The structure of the tree: crates and the direction of imports.
+use crate::source_text::{Source, root, sources, use_tree};
 use std::fs;
-use std::path::Path;
 
 /// Each crate and the crates that it stands on, which are below it: docs/architecture.md has the same lines.
 const CRATES: [(&str, &[&str]); 21] = [
@@ -34,30 +32,6 @@ const CRATES: [(&str, &[&str]); 21] = [
     ("capacity", &[]),
     ("locust", &[]),
 ];
-
-/// The most lines of code that a crate may have, tests not counted.
-const LARGEST_CRATE: usize = 15_000;
-
-#[test]
-fn every_file_opens_with_a_caption() {
-    let bare: Vec<String> = sources(&["src", "crates", "tests", "benches"])
-        .into_iter()
-        .filter(|source| !source.text.starts_with("//! ") || source.text.lines().next().unwrap().len() < 12)
-        .map(|source| source.path)
-        .collect();
-    assert!(bare.is_empty(), "no caption: {bare:#?}");
-}
-
-#[test]
-fn the_map_names_every_file() {
-    let map = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
-    let missing: Vec<String> = sources(&["src", "crates"])
-        .into_iter()
-        .map(|source| source.path)
-        .filter(|path| !map.contains(Path::new(path).file_name().unwrap().to_str().unwrap()))
-        .collect();
-    assert!(missing.is_empty(), "not in docs/architecture.md: {missing:#?}");
-}
 
 /// The crates of the workspace that a manifest has under `[dependencies]`, in the order of [`CRATES`].
 fn dependencies(name: &str) -> Vec<&'static str> {
@@ -103,20 +77,6 @@ fn the_dictionary_leads_somewhere() {
     assert!(places.len() > 50, "{places:?}");
     let missing: Vec<_> = places.iter().filter(|place| !root().join(place).exists()).collect();
     assert!(missing.is_empty(), "no such file: {missing:?}");
-}
-
-#[test]
-fn no_crate_is_large() {
-    let mut sizes = BTreeMap::<String, usize>::new();
-    for source in product() {
-        let mut parts = source.path.split('/');
-        let first = parts.next().unwrap_or_default();
-        let name = if first == "crates" { parts.next().unwrap_or_default() } else { first };
-        *sizes.entry(name.to_owned()).or_default() += source.code_lines();
-    }
-    assert_eq!(sizes.len(), CRATES.len(), "{sizes:?}");
-    let large: Vec<_> = sizes.iter().filter(|(_, lines)| **lines > LARGEST_CRATE).collect();
-    assert!(large.is_empty(), "more than {LARGEST_CRATE} lines of code: {large:?}");
 }
 
 /// Tells that a line uses that path: as a whole name, and not as a part of another path or name.

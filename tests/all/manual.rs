@@ -1,7 +1,8 @@
-//! The pages of the manual: their sections, and the command lines in them.
+//! The pages of the manual with their sections and command lines, and the help of every command.
 //!
 //! A command line stands in a block of code or in a span of code. A block is a script if it is marked `sh`, or if it is
 //! not marked and its first word is a program; other blocks are output, configuration and the like.
+use crate::party::mailrun;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -62,6 +63,35 @@ pub(crate) fn pages() -> Vec<Page> {
 /// The page of that name.
 pub(crate) fn page(name: &str) -> Page {
     pages().into_iter().find(|page| page.name == name).unwrap_or_else(|| panic!("no page {name}"))
+}
+
+/// Names of the commands that a help text lists.
+fn commands(help: &str) -> Vec<String> {
+    let lines = help
+        .lines()
+        .skip_while(|line| !["Commands:", "Scenarios:"].contains(line))
+        .skip(1)
+        .take_while(|line| !line.is_empty());
+    let names = lines.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").map(str::to_owned).collect()
+}
+
+/// The help of a command and of all below it.
+fn help_of(path: &[String], all: &mut Vec<(String, String)>) {
+    let words: Vec<&str> = path.iter().map(String::as_str).chain(["--help"]).collect();
+    let help = mailrun(&words).out;
+    assert!(help.contains("Usage: mailrun"), "{path:?}: {help}");
+    for name in commands(&help) {
+        help_of(&[path, &[name]].concat(), all);
+    }
+    all.push((path.join(" "), help));
+}
+
+/// Name and help of every command.
+pub(crate) fn all_help() -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    help_of(&[], &mut all);
+    all
 }
 
 /// A piece of a page.

@@ -45,6 +45,25 @@ fn the_file_with_every_key_is_accepted_as_it_is_copied() {
     }
 }
 
+/// The configuration that the relay's help shows on a terminal of that width.
+fn example_shown(columns: &str) -> String {
+    let help = help(columns);
+    let (_, from_example) = help.split_once("All keys:\n").unwrap();
+    from_example.split_once("\nLines of the alias file").unwrap().0.to_owned()
+}
+
+#[test]
+fn the_relays_example_can_be_copied_from_its_help() {
+    let expected: toml::Table = include_str!("../../crates/relay/src/config/example.toml").parse().unwrap();
+    for columns in ["80", "100"] {
+        let shown = example_shown(columns);
+        let widest = shown.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(80), "{widest:?} columns of {columns}");
+        let parsed = shown.parse::<toml::Table>();
+        assert!(parsed.as_ref() == Ok(&expected), "at {columns} columns: {parsed:?}");
+    }
+}
+
 #[test]
 fn the_small_file_works_as_it_is() {
     let manual = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/relay.md")).unwrap();

@@ -21,18 +21,7 @@ pub(crate) fn sources(directories: &[&str]) -> Vec<Source> {
     paths.iter().map(|path| read(path)).collect()
 }
 
-/// Every `.rs` file of the product: `src` and `crates` without tests, benches and examples.
-pub(crate) fn product() -> Vec<Source> {
-    let is_product = |path: &str| {
-        let mut parts = path.split('/');
-        let is_beside = parts.any(|part| ["tests", "benches", "examples", "fuzz"].contains(&part));
-        let is_test = ["tests.rs", "test.rs", "cases.rs"].iter().any(|name| path.ends_with(&format!("/{name}")));
-        !is_beside && !is_test
-    };
-    sources(&["src", "crates"]).into_iter().filter(|source| is_product(&source.path)).collect()
-}
-
-pub(crate) fn collect(directory: &Path, paths: &mut Vec<PathBuf>) {
+fn collect(directory: &Path, paths: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display())) {
         let path = entry.unwrap().path();
         if path.is_dir() && !path.ends_with("target") {
@@ -53,12 +42,6 @@ impl Source {
     pub(crate) fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         let lines = self.text.lines().enumerate().map(|(number, line)| (number + 1, line));
         lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
-    }
-
-    /// Number of lines of code: neither blank nor comment, unit tests left out.
-    pub(crate) fn code_lines(&self) -> usize {
-        let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
-        self.without_tests().lines().filter(is_code).count()
     }
 
     /// The text before the file's unit tests.
