@@ -8,7 +8,7 @@ use crate::account::Account;
 use crate::load::{self, Answers};
 use crate::mount::{Disk, Fault, Plan};
 use crate::next_hop::{Delivery, StubNextHop, Unit};
-use crate::relay::{self, Beginning, Home, LIMIT, Relay};
+use crate::relay::{Beginning, Home, LIMIT, Relay, Remainder};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -216,9 +216,9 @@ impl Life {
         let answered = self.answers.messages();
         let mut relay = self.home.start();
         match relay.begin(&self.disk)? {
-            Beginning::Listening(smtp, http) => {
+            Beginning::Listening(smtp) => {
                 let ready = began.elapsed().as_millis();
-                self.at_work(&mut relay, smtp, http, ending)?;
+                self.at_work(&mut relay, smtp, ending)?;
                 let answered = self.answers.messages() - answered;
                 self.note(&format!("ready after {ready} ms, {answered} answered, {} ms", began.elapsed().as_millis()));
             }
@@ -230,7 +230,7 @@ impl Life {
     }
 
     /// Sends through it until its end is due.
-    fn at_work(&mut self, relay: &mut Relay, smtp: SocketAddr, http: SocketAddr, ending: Ending) -> Result<(), String> {
+    fn at_work(&mut self, relay: &mut Relay, smtp: SocketAddr, ending: Ending) -> Result<(), String> {
         let is_over = AtomicBool::new(false);
         let disk = &self.disk;
         let answers = &self.answers;
@@ -248,7 +248,7 @@ impl Life {
                     thread::sleep(after);
                     Ok(())
                 }
-                Ending::Fault { fault, .. } => await_fault(disk, relay, http, answers, fault),
+                Ending::Fault { fault, .. } => await_fault(disk, relay, answers, fault),
             };
             is_over.store(true, Ordering::Relaxed);
             // Clients end with it.
@@ -287,28 +287,11 @@ impl Life {
     /// A last relay delivers all that was answered 250, with that to happen once it listens.
     fn drain(&mut self, plan: Plan) -> Result<(), String> {
         self.story.push("the last one".to_owned());
-        self.disk.plan(Plan::default());
-        let mut relay = self.home.start();
-        match relay.begin(&self.disk)? {
-            Beginning::Listening(..) => {}
-            Beginning::Cut => return Err("the power was cut without a plan".to_owned()),
-            Beginning::Ended(code) => return Err(format!("it does not begin: exit status {code:?}")),
-        }
+        let (mut relay, _) = self.home.start_listening(&self.disk)?;
         self.disk.plan(plan);
         self.next_hop.hold(false);
         let units = self.answers.units();
-        let limit = Instant::now() + LIMIT;
-        let mut missing = self.next_hop.missing(units.iter());
-        let mut progress_at = Instant::now();
-        // What is lost does not come, however long one waits.
-        while !missing.is_empty() && Instant::now() < limit && progress_at.elapsed() < Duration::from_secs(8) {
-            thread::sleep(Duration::from_millis(20));
-            let now = self.next_hop.missing(units.iter());
-            if now.len() < missing.len() {
-                progress_at = Instant::now();
-            }
-            missing = now;
-        }
+        let Remainder { missing, held } = relay.await_delivery(|| self.next_hop.missing(units.iter()))?;
         self.account.messages += self.answers.messages();
         self.account.refused += self.answers.refused();
         self.account.answered += units.len() as u64;
@@ -320,7 +303,8 @@ impl Life {
             None if missing.is_empty() => Ok(()),
             None => {
                 self.lost = missing;
-                Err(format!("{} of {} are lost: {:?}", self.lost.len(), units.len(), first(&self.lost)))
+                let fate = if held == 0 { "lost".to_owned() } else { format!("lost or held ({held} entries)") };
+                Err(format!("{} of {} are {fate}: {:?}", self.lost.len(), units.len(), first(&self.lost)))
             }
         }
     }
@@ -381,13 +365,7 @@ fn stop(relay: &mut Relay) -> Result<(), String> {
 }
 
 /// Waits for the fault, and holds the relay to what it then must do.
-fn await_fault(
-    disk: &Disk,
-    relay: &mut Relay,
-    http: SocketAddr,
-    answers: &Answers,
-    fault: Fault,
-) -> Result<(), String> {
+fn await_fault(disk: &Disk, relay: &mut Relay, answers: &Answers, fault: Fault) -> Result<(), String> {
     let limit = Instant::now() + Duration::from_secs(1);
     let hit = loop {
         match disk.hit() {
@@ -404,7 +382,7 @@ fn await_fault(
     let ended = loop {
         match relay.wait(Duration::ZERO) {
             Some(code) => break Some(code),
-            None if relay::status(http, "/health") == Some(503) => break None,
+            None if relay.status("/health") == Some(503) => break None,
             None if hit.at.elapsed() > LIMIT => return Err(format!("{fault}: /health does not fail")),
             None => thread::sleep(Duration::from_millis(2)),
         }

@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What has been delivered is noted in the spool after about a second. It is synced, and so not delivered again after a
 /// cut, with the next message.
@@ -45,17 +45,10 @@ fn delivered(files: &mut FileSystem) -> HashSet<Unit> {
     units
 }
 
-/// Waits until all are delivered; those that are not.
-fn await_all(disk: &Disk, units: &[Unit], limit: Duration) -> Vec<Unit> {
-    let limit = Instant::now() + limit;
-    loop {
-        let delivered = disk.with_files(|files, _| delivered(files));
-        let missing: Vec<Unit> = units.iter().filter(|unit| !delivered.contains(unit)).copied().collect();
-        if missing.is_empty() || Instant::now() > limit {
-            return missing;
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
+/// Those of the messages that are in no Maildir.
+fn missing(disk: &Disk, units: &[Unit]) -> Vec<Unit> {
+    let delivered = disk.with_files(|files, _| delivered(files));
+    units.iter().filter(|unit| !delivered.contains(unit)).copied().collect()
 }
 
 /// Delivers into Maildirs while that sync of a directory fails, cuts the power, and counts.
@@ -71,7 +64,7 @@ fn live(seed: u64, turn: u64) -> Result<(), String> {
     disk.plan(Plan { cut_at: None, fault: Some((Fault::DirectorySync(Errno::IO), turn)) });
     send(smtp, &answers);
     let units = answers.units();
-    let late = await_all(&disk, &units, Duration::from_secs(20));
+    let late = relay.await_delivery(|| missing(&disk, &units))?.missing;
     if units.is_empty() || !late.is_empty() || disk.hit().is_none() {
         let late = late.len();
         let log = home.logs().join("\n");
@@ -84,9 +77,9 @@ fn live(seed: u64, turn: u64) -> Result<(), String> {
     disk.restore_power();
     // What it knows to be undelivered it delivers now.
     let (mut relay, _) = home.start_listening(&disk)?;
-    let lost = await_all(&disk, &units, Duration::from_secs(5));
+    let rest = relay.await_delivery(|| missing(&disk, &units))?;
     relay.kill(&disk)?;
-    if lost.is_empty() { Ok(()) } else { Err(format!("{} of {} are lost: {lost:?}", lost.len(), units.len())) }
+    if rest.missing.is_empty() { Ok(()) } else { Err(format!("of {} are lost or held: {rest:?}", units.len())) }
 }
 
 #[test]

@@ -12,10 +12,10 @@
 //! | `account` | what was done, and what became of the mail |
 //! | `properties` | the file system's own promises |
 //!
-//! `make power-cut` cuts 1,000 times; `make test` ten times. The seed is printed; `MAILRUN_CUT_SEED` brings the same
-//! choices back, though not the same interleaving of threads, and `MAILRUN_CUTS` says how many. `MAILRUN_CUT_LIFE` is the
-//! seed of one life that broke a promise, to be lived again. It needs root and /dev/fuse; elsewhere it is skipped, and
-//! says so.
+//! `make test` cuts the power 20 times, `make test-slow PART=power-cut` 300 times or as often as `MAILRUN_CUTS` says. Each
+//! run takes a new seed and prints it; `MAILRUN_CUT_SEED` brings the same choices back, though not the same interleaving
+//! of threads. `MAILRUN_CUT_LIFE` is the seed of one life that broke a promise, to be lived again. These tests need root
+//! and /dev/fuse; elsewhere they are skipped, and say so.
 #![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
 
 mod account;
@@ -78,8 +78,14 @@ fn cut(cuts: u64, seed: u64) -> Result<Account, String> {
     }
 }
 
+/// The number that an environment variable has.
+fn said(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap())
+}
+
 /// Nothing is lost, and something was at stake.
-fn hold(cuts: u64, seed: u64) {
+fn hold(cuts: u64) {
+    let seed = said("MAILRUN_CUT_SEED").unwrap_or_else(rand::random);
     eprintln!("power-cut: seed {seed}");
     let began = Instant::now();
     let account = cut(cuts, seed).unwrap_or_else(|why| panic!("MAILRUN_CUT_SEED={seed}: {why}"));
@@ -89,23 +95,20 @@ fn hold(cuts: u64, seed: u64) {
 }
 
 #[test]
-fn ten_power_cuts_lose_nothing() {
+fn twenty_power_cuts_lose_nothing() {
     if is_possible() {
-        hold(10, 1);
+        hold(20);
     }
 }
 
 #[test]
-#[ignore = "takes five minutes: make power-cut"]
+#[ignore = "slow: make test-slow PART=power-cut"]
 fn a_thousand_power_cuts_lose_nothing() {
-    let said = |name: &str| std::env::var(name).ok().map(|text| text.parse().unwrap());
-    let cuts = said("MAILRUN_CUTS").unwrap_or(1000);
-    let seed = said("MAILRUN_CUT_SEED").unwrap_or_else(|| u64::from(std::process::id()) * 7919 + 1);
     if !is_possible() {
         return;
     }
     match said("MAILRUN_CUT_LIFE") {
-        None => hold(cuts, seed),
+        None => hold(said("MAILRUN_CUTS").unwrap_or(1000)),
         Some(seed) => match live(&Course { seed, relays: RELAYS, durability: "sync", has_only_cuts: false }) {
             Ok(account) => eprintln!("{account}"),
             Err(why) => panic!("{why}"),

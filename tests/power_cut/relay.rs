@@ -1,7 +1,8 @@
 //! The relay as a process with its spool on the disk that forgets.
 use crate::mount::{Disk, Plan};
-use crate::next_hop::name;
+use crate::next_hop::{Unit, name};
 use serde_json::Value;
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,8 +17,8 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
 /// How a relay's beginning ended.
 pub(crate) enum Beginning {
-    /// It takes mail at the first address and tells of itself at the second.
-    Listening(SocketAddr, SocketAddr),
+    /// It takes mail at this address.
+    Listening(SocketAddr),
     /// The power was cut before.
     Cut,
     /// It ended by itself, with that exit status.
@@ -35,6 +36,25 @@ pub(crate) struct Home {
 pub(crate) struct Relay {
     child: Child,
     home: PathBuf,
+    /// Its address for HTTP, known once it listens.
+    http: Option<SocketAddr>,
+}
+
+/// What a relay leaves when its queue has nothing more to deliver.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Remainder {
+    /// Mail that has not arrived.
+    pub(crate) missing: Vec<Unit>,
+    /// Entries of the queue that stay there because the relay cannot read their messages.
+    pub(crate) held: u64,
+}
+
+/// Entries of a relay's queue.
+#[derive(Debug, PartialEq)]
+struct Queue {
+    /// Entries that the relay still works on.
+    open: u64,
+    held: u64,
 }
 
 impl Home {
@@ -67,7 +87,7 @@ impl Home {
             .spawn()
             .unwrap();
         self.started += 1;
-        Relay { child, home }
+        Relay { child, home, http: None }
     }
 
     /// Starts one that must listen, while nothing is planned for the disk; gives its address for mail.
@@ -75,7 +95,7 @@ impl Home {
         disk.plan(Plan::default());
         let mut relay = self.start();
         match relay.begin(disk)? {
-            Beginning::Listening(smtp, _) => Ok((relay, smtp)),
+            Beginning::Listening(smtp) => Ok((relay, smtp)),
             Beginning::Cut => Err("the power was cut without a plan".to_owned()),
             Beginning::Ended(code) => {
                 Err(format!("it does not begin: exit status {code:?}: {}", self.logs().join("\n")))
@@ -107,7 +127,8 @@ impl Relay {
                 let listening: Value = serde_json::from_str(line).map_err(|error| format!("{line}: {error}"))?;
                 let address = |value: &Value| value.as_str().and_then(|text| text.parse().ok());
                 if let (Some(smtp), Some(http)) = (address(&listening["smtp"][0]), address(&listening["http"])) {
-                    return Ok(Beginning::Listening(smtp, http));
+                    self.http = Some(http);
+                    return Ok(Beginning::Listening(smtp));
                 }
                 return Err(format!("no address to listen on: {line}"));
             }
@@ -116,6 +137,40 @@ impl Relay {
             }
         }
         Err("the relay neither listens nor ends".to_owned())
+    }
+
+    /// Waits until nothing is missing or the queue is empty. Mail that is missing then is lost, or held; `missing` says
+    /// what has not arrived yet. Fails if the relay ends, or takes longer than [`LIMIT`].
+    pub(crate) fn await_delivery(&mut self, missing: impl Fn() -> Vec<Unit>) -> Result<Remainder, String> {
+        await_delivery(missing, || self.queue(), LIMIT)
+    }
+
+    /// Gives the entries of its queue; `None` if it does not answer in time or has not read its spool yet.
+    fn queue(&mut self) -> Result<Option<Queue>, String> {
+        if let Some(code) = self.wait(Duration::ZERO) {
+            return Err(format!("it ended with {code:?} before it had delivered its mail"));
+        }
+        // `/ready` first: when it says 200, a worker may still be queueing the last messages that it took from the spool.
+        // The worker answers `/metrics` only after that.
+        if self.status("/ready") != Some(200) {
+            return Ok(None);
+        }
+        Ok(self.get("/metrics").and_then(|(_, text)| Queue::parse(&text)))
+    }
+
+    /// The status that it gives for a path over HTTP; `None`, if it does not answer.
+    pub(crate) fn status(&self, path: &str) -> Option<u16> {
+        self.get(path).map(|(status, _)| status)
+    }
+
+    fn get(&self, path: &str) -> Option<(u16, String)> {
+        let http = self.http?;
+        let mut stream = TcpStream::connect(http).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some((answer.split(' ').nth(1)?.parse().ok()?, answer))
     }
 
     /// Asks it to stop.
@@ -155,12 +210,79 @@ impl Drop for Relay {
     }
 }
 
-/// The status that a relay gives for a path over HTTP; `None`, if it does not answer.
-pub(crate) fn status(http: SocketAddr, path: &str) -> Option<u16> {
-    let mut stream = TcpStream::connect(http).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n\r\n").ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    answer.split(' ').nth(1)?.parse().ok()
+impl Queue {
+    /// Gives `None` if the metrics are not there, or were cut off because the relay has ended.
+    fn parse(metrics: &str) -> Option<Self> {
+        let (_, rest) = metrics.split_once("# TYPE mailrun_relay_queue_entries gauge")?;
+        let (samples, _next_family) = rest.split_once("\n# ")?;
+        let mut queue = Self { open: 0, held: 0 };
+        for sample in samples.lines().skip(1) {
+            let (labels, count) = sample.rsplit_once(' ')?;
+            let sum = if labels.ends_with("state=\"held\"}") { &mut queue.held } else { &mut queue.open };
+            *sum += count.parse::<u64>().ok()?;
+        }
+        Some(queue)
+    }
+}
+
+fn await_delivery(
+    missing: impl Fn() -> Vec<Unit>,
+    mut queue: impl FnMut() -> Result<Option<Queue>, String>,
+    limit: Duration,
+) -> Result<Remainder, String> {
+    let began = Instant::now();
+    loop {
+        let waiting = missing();
+        if waiting.is_empty() {
+            return Ok(Remainder::default());
+        }
+        let queue = queue()?;
+        if let Some(Queue { open: 0, held }) = queue {
+            // Look again: mail may have arrived after the first look and before the queue was empty.
+            return Ok(Remainder { missing: missing(), held });
+        }
+        if began.elapsed() > limit {
+            let count = waiting.len();
+            return Err(format!("did not finish in {limit:?}; nothing is proven lost: {count} missing, queue: {queue:?}"));
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn mail_is_lost_only_if_the_queue_is_empty_and_it_has_not_arrived() {
+    const UNIT: Unit = (1, 0);
+    let queue = |open, held| Some(Queue { open, held });
+    // The mail arrives when the relay has answered that many times.
+    let wait = |limit, arrives_after, answers: Vec<Option<Queue>>| {
+        let answered = Cell::new(0);
+        let mut answers = answers.into_iter();
+        let next = || {
+            answered.set(answered.get() + 1);
+            Ok(answers.next().unwrap_or(queue(1, 0)))
+        };
+        let missing = || if answered.get() < arrives_after { vec![UNIT] } else { Vec::new() };
+        await_delivery(missing, next, limit)
+    };
+    let rest = |missing: &[Unit], held| Ok(Remainder { missing: missing.to_vec(), held });
+    assert_eq!(wait(LIMIT, 0, vec![]), rest(&[], 0), "nobody is asked if nothing is missing");
+    assert_eq!(wait(LIMIT, 3, vec![None, queue(1, 0)]), rest(&[], 0));
+    assert_eq!(wait(LIMIT, 1, vec![queue(0, 0)]), rest(&[], 0), "it arrived just before the queue was empty");
+    assert_eq!(wait(LIMIT, 9, vec![None, queue(1, 1), queue(0, 0)]), rest(&[UNIT], 0));
+    assert_eq!(wait(LIMIT, 9, vec![queue(0, 1)]), rest(&[UNIT], 1), "held mail is not going to be delivered");
+    let slow = wait(Duration::ZERO, 9, vec![]).unwrap_err();
+    assert!(slow.contains("nothing is proven lost: 1 missing, queue: Some(Queue { open: 1"), "{slow}");
+}
+
+#[test]
+fn held_entries_are_counted_apart_and_metrics_that_were_cut_off_are_no_empty_queue() {
+    let family = "# TYPE mailrun_relay_queue_entries gauge\n";
+    let samples = "mailrun_relay_queue_entries{hop=\"smtp:a b\",state=\"deferred\"} 3\n\
+                   mailrun_relay_queue_entries{hop=\"smtp:a b\",state=\"sending\"} 4\n\
+                   mailrun_relay_queue_entries{hop=\"smtp:a b\",state=\"held\"} 2\n";
+    let next = "# HELP mailrun_relay_hop_couriers connections by hop\n";
+    assert_eq!(Queue::parse(&[family, samples, next].concat()), Some(Queue { open: 7, held: 2 }));
+    assert_eq!(Queue::parse(&[family, next].concat()), Some(Queue { open: 0, held: 0 }));
+    assert_eq!(Queue::parse(family), None);
+    assert_eq!(Queue::parse("the workers do not answer\n"), None);
 }
