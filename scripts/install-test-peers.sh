@@ -1,36 +1,21 @@
 #!/bin/sh
 # Installs what the tests play against and this machine lacks: Postfix (for smtp-source and smtp-sink too), swaks, curl,
 # msmtp, Python, aiosmtpd; and strace, by which disks fail in tests. As root on Debian and its kin through apt-get;
-# elsewhere it says what is missing, and the tests note it. For the exported formats: promtool out of Debian's package of
-# Prometheus, of which nothing is installed, and two modules of Python, all in target/peers. Where Go is: go-smtp-source and go-mades-bench, from the module
-# proxy into target/peers, which `make` has on its PATH. And cargo-deny, built once into cargo's own place for programs,
-# which takes some minutes.
+# elsewhere it says what is missing, and the tests note it. promtool comes out of Debian's package of Prometheus, of which
+# nothing is installed, and two Python modules for the exported formats from PyPI, all into target/peers. go-smtp-source and
+# go-mades-bench are used if they are on the PATH.
 #
 #   scripts/install-test-peers.sh             all of these
 #   scripts/install-test-peers.sh amqp        Qpid Proton's client for Python, and Azure's for Go, which is built into
-#                                             target/peers, for `make test-brokers`
-#   scripts/install-test-peers.sh browser     Chromium, and from npm what tests/browser/package-lock.json names, for
-#                                             `make test-browser`
-#   scripts/install-test-peers.sh cost        valgrind and strace, for `make bench-cost`
-#   scripts/install-test-peers.sh dashboard   tmux, for `make test-dashboard`
-#   scripts/install-test-peers.sh packages    debootstrap, crun, bubblewrap, QEMU's user mode, for `make test-packages`
-#   scripts/install-test-peers.sh rabbitmq    RabbitMQ alone, for `make test-brokers`; no RabbitMQ is started by that, now or
-#                                             with the host
+#                                             target/peers
+#   scripts/install-test-peers.sh browser     Chromium, and from npm what tests/browser/package-lock.json names
+#   scripts/install-test-peers.sh cost        valgrind and strace
+#   scripts/install-test-peers.sh dashboard   tmux
+#   scripts/install-test-peers.sh packages    debootstrap, crun, bubblewrap, QEMU's user mode
+#   scripts/install-test-peers.sh rabbitmq    RabbitMQ alone; no RabbitMQ is started by that, now or with the host
 set -eu
 PATH="$PATH:/usr/sbin:/sbin"
 
-# A module that the proxy does not give is skipped like any other peer.
-install_go_program() {
-    if command -v "$1" >/dev/null 2>&1 || ! command -v go >/dev/null 2>&1; then return; fi
-    mkdir -p target/peers
-    why=$(GOBIN="$PWD/target/peers" GOFLAGS=-mod=mod timeout 120 go install "$2" 2>&1) && echo "installed: $1" ||
-        echo "could not install $1: $(echo "$why" | head -1). Tests that need it are skipped."
-}
-install_cargo_program() {
-    if command -v "$1" >/dev/null 2>&1 || [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/$1" ]; then return; fi
-    why=$(timeout 900 cargo install "$1" --locked --version "$2" 2>&1) && echo "installed: $1" ||
-        echo "could not install $1: $(echo "$why" | grep '^error' | head -1). What needs it is skipped."
-}
 # Only the program: the package would start a server.
 install_promtool() {
     if command -v promtool >/dev/null 2>&1 || [ -x target/peers/promtool ]; then return; fi
@@ -60,11 +45,8 @@ case "${1:-}" in
 "")
     pairs="postfix:postfix smtp-source:postfix smtp-sink:postfix swaks:swaks perl-net-ssleay:libnet-ssleay-perl curl:curl msmtp:msmtp python3:python3
         aiosmtpd:python3-aiosmtpd strace:strace zsh:zsh fish:fish man:man-db"
-    install_go_program go-smtp-source github.com/nabeken/go-smtp-source@v0.7.7
-    install_cargo_program cargo-deny 0.20.2
     install_promtool
     install_python_modules
-    install_go_program go-mades-bench github.com/vennekilde/go-mades-bench@b24380185c1b455c140a87fa399101698f3799a9
     ;;
 amqp)
     pairs="qpid-proton:python3-qpid-proton"

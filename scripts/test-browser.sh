@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes the pages of sample runs and opens them in Chromium (tests/browser/check.mjs); `make test-browser`, `make gallery`.
+# Writes the pages of sample runs and opens them in Chromium (tests/browser/check.mjs); `make test-slow PART=browser`, `make gallery`.
 # Where Chromium, node or the npm registry is missing it says so in one line, and notes it as skipped.
 #
 #   scripts/test-browser.sh target/pages                           checks them

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Drives the dashboard in tmux; `make test-dashboard`. Its screens with the sample run are compared with tests/dashboard, a
+# Drives the dashboard in tmux; `make test-slow PART=dashboard`. Its screens with the sample run are compared with tests/dashboard, a
 # run of mailrun bench is watched, paused and stopped, and the terminal is restored however the program ends. Where tmux is
 # missing it says so in one line, and notes it as skipped.
 #

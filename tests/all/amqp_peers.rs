@@ -1,7 +1,7 @@
 //! Clients of AMQP 1.0 that others wrote, at the listener of the stand-in: Qpid Proton's for Python, and Azure's for Go. They
 //! compare what comes back with what they sent, settle it in each way, and log in; `tests/peers` has them.
 //!
-//! `make test-brokers` installs and runs them.
+//! `make test-slow PART=brokers` installs and runs them.
 use crate::party::{Ended, peer, run, skip};
 use crate::stand_in_endpoint::Endpoint;
 
@@ -13,7 +13,7 @@ fn all_came_back(ended: &Ended) {
 }
 
 #[test]
-#[ignore = "needs Qpid Proton: make test-brokers"]
+#[ignore = "slow: make test-slow PART=brokers"]
 fn qpid_proton_gets_back_what_it_sent() {
     // Debian's module belongs to Debian's Python.
     let python = "/usr/bin/python3";
@@ -30,7 +30,7 @@ fn qpid_proton_gets_back_what_it_sent() {
 }
 
 #[test]
-#[ignore = "needs Go: make test-brokers"]
+#[ignore = "slow: make test-slow PART=brokers"]
 fn azures_client_gets_back_what_it_sent() {
     let Some(program) = peer("go-amqp-client") else { return };
     let anybody = Endpoint::embedded(&[]);

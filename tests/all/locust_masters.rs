@@ -316,7 +316,7 @@ macro_rules! under {
         mod $module {
             $(
                 #[test]
-                #[ignore = "needs Locust: make test-locust"]
+                #[ignore = "slow: make test-slow PART=locust"]
                 fn $test() {
                     super::$scenario($version $(, $argument)*);
                 }

@@ -1,8 +1,7 @@
 //! MADES on real brokers: ActiveMQ Artemis, which an ECP endpoint has inside, and RabbitMQ. The endpoint pair and the bench
 //! are two clients of it, as an endpoint and a Business Application are.
 //!
-//! `make test` has Artemis where there is a Java runtime, `make test-fast` leaves it out; `make test-brokers` runs this file
-//! alone, and RabbitMQ and the killed broker too.
+//! `make test-slow PART=brokers` runs this file.
 use crate::mades::{QUEUES, left_in, put};
 use crate::party::{MAILRUN, Process, low_port, mailrun, peer, skip, wait_until};
 use crate::stand_in_endpoint::Endpoint;
@@ -25,7 +24,6 @@ struct Node {
 impl Node {
     /// None, and a line for the Makefile, where there can be none.
     fn artemis() -> Option<Self> {
-        is_wanted("Artemis").then_some(())?;
         peer("java")?;
         let fetched = run("start-artemis.sh", &["--fetch"]);
         if !fetched.status.success() {
@@ -37,7 +35,6 @@ impl Node {
 
     /// None, and a line for the Makefile, where there can be none.
     fn rabbitmq() -> Option<Self> {
-        is_wanted("RabbitMQ").then_some(())?;
         peer("rabbitmq-server")?;
         Some(Self::start("start-rabbitmq.sh", 3))
     }
@@ -77,15 +74,6 @@ impl Drop for Node {
         // What the test says matters more than what this does.
         let _ = run(self.script, &["--kill", &self.directory()]);
     }
-}
-
-/// Whether brokers are to be tested with.
-fn is_wanted(broker: &str) -> bool {
-    let is_unwanted = std::env::var_os("MAILRUN_WITHOUT_BROKERS").is_some();
-    if is_unwanted {
-        skip(broker, "MAILRUN_WITHOUT_BROKERS is set");
-    }
-    !is_unwanted
 }
 
 fn run(script: &str, words: &[&str]) -> Output {
@@ -202,6 +190,7 @@ fn answer_a_first_message(url: &str) {
 }
 
 #[test]
+#[ignore = "slow: make test-slow PART=brokers"]
 fn every_mode_closes_its_account_on_artemis() {
     let Some(artemis) = Node::artemis() else { return };
     through(&artemis.url(), "endpoint", "--max-in-transit 100", 1000, 7);
@@ -212,7 +201,7 @@ fn every_mode_closes_its_account_on_artemis() {
 }
 
 #[test]
-#[ignore = "needs RabbitMQ: make test-brokers"]
+#[ignore = "slow: make test-slow PART=brokers"]
 fn every_mode_closes_its_account_on_rabbitmq() {
     let Some(rabbit) = Node::rabbitmq() else { return };
     through(&rabbit.url(), "endpoint", "--max-in-transit 100", 1000, 7);
@@ -224,7 +213,7 @@ fn every_mode_closes_its_account_on_rabbitmq() {
 }
 
 #[test]
-#[ignore = "needs RabbitMQ: make test-brokers"]
+#[ignore = "slow: make test-slow PART=brokers"]
 fn what_goes_wrong_on_rabbitmq_is_told_as_it_was_done() {
     let Some(rabbit) = Node::rabbitmq() else { return };
     let faults = "--seed 5 --drop 0.05 --duplicate 0.05 --corrupt 0.05 --reject 0.05 --fail 0.05";
@@ -248,7 +237,7 @@ fn what_goes_wrong_on_rabbitmq_is_told_as_it_was_done() {
 }
 
 #[test]
-#[ignore = "needs RabbitMQ: make test-brokers"]
+#[ignore = "slow: make test-slow PART=brokers"]
 fn what_is_somebody_elses_stays_in_the_queues_of_rabbitmq() {
     let Some(rabbit) = Node::rabbitmq() else { return };
     let url = rabbit.url();
@@ -261,7 +250,7 @@ fn what_is_somebody_elses_stays_in_the_queues_of_rabbitmq() {
 }
 
 #[test]
-#[ignore = "needs RabbitMQ: make test-brokers"]
+#[ignore = "slow: make test-slow PART=brokers"]
 fn what_rabbitmq_refuses_is_told_in_a_line() {
     let Some(rabbit) = Node::rabbitmq() else { return };
     for (user, sasl, told) in [
@@ -277,14 +266,14 @@ fn what_rabbitmq_refuses_is_told_in_a_line() {
 }
 
 #[test]
-#[ignore = "takes a minute, most of it waiting for what the broker never had: make test-brokers"]
+#[ignore = "slow: make test-slow PART=brokers"]
 fn artemis_is_killed_and_comes_back_and_nothing_is_lost_untold() {
     let Some(artemis) = Node::artemis() else { return };
     survive_a_kill(&artemis);
 }
 
 #[test]
-#[ignore = "needs RabbitMQ: make test-brokers"]
+#[ignore = "slow: make test-slow PART=brokers"]
 fn rabbitmq_is_killed_and_comes_back_and_nothing_is_lost_untold() {
     let Some(rabbit) = Node::rabbitmq() else { return };
     survive_a_kill(&rabbit);

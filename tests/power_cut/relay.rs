@@ -243,7 +243,9 @@ fn await_delivery(
         }
         if began.elapsed() > limit {
             let count = waiting.len();
-            return Err(format!("did not finish in {limit:?}; nothing is proven lost: {count} missing, queue: {queue:?}"));
+            return Err(format!(
+                "did not finish in {limit:?}; nothing is proven lost: {count} missing, queue: {queue:?}"
+            ));
         }
         thread::sleep(Duration::from_millis(20));
     }

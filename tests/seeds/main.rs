@@ -4,7 +4,7 @@
 //! body. There is no harness: the files that targets include have tests of their own, which are not to be run again.
 //! Words on the command line choose targets by parts of their names.
 #![allow(dead_code, unreachable_pub, unused_attributes, unused_imports)] // a target is a program of its own elsewhere
-#![allow(clippy::unwrap_used)] // as in tests
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // as in tests
 #![allow(clippy::duplicate_mod, clippy::module_inception)] // several targets include the same file, or one of their name
 
 // The name under which targets find the macro.
@@ -72,9 +72,18 @@ fn replay(name: &str, run: fn(&[u8])) -> Result<usize, String> {
     if seeds.is_empty() { Err(format!("{name} has no seeds")) } else { Ok(seeds.len()) }
 }
 
+/// Runs the targets, each of which is a test to cargo-nextest: `--list` names them, and `--exact NAME` runs one.
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
-    let is_chosen = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let has = |option: &str| words.iter().any(|word| word == option);
+    if has("--list") {
+        // nextest asks for ignored tests separately.
+        targets::ALL.iter().filter(|_| !has("--ignored")).for_each(|(name, _)| println!("{name}: test"));
+        return ExitCode::SUCCESS;
+    }
+    let names: Vec<&String> = words.iter().filter(|word| !word.starts_with('-')).collect();
+    let is_named = |name: &str, word: &str| if has("--exact") { name == word } else { name.contains(word) };
+    let is_chosen = |name: &str| names.is_empty() || names.iter().any(|word| is_named(name, word));
     let mut failures = gaps();
     let mut replayed = 0;
     let mut seeds = 0;

@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# What takes too long, or needs too quiet a machine, for `make test`. The workflow "slow" runs all of it every night.
+#
+#   scripts/test-slow.sh                   all parts; a part that fails does not keep the others from running
+#   scripts/test-slow.sh PART…             these parts, for example: power-cut crash
+#   scripts/test-slow.sh changed [COMMIT]  the parts whose subject has changed since that commit, by default since
+#                                          origin/main, or the commit before the last one where there is no origin
+#
+# target/slow-suites.txt says when each part last passed, and on which commit. Random choices are new in each run;
+# MAILRUN_SEED=N makes those of run N again. Tests belong to a part by their attribute: #[ignore = "slow: make test-slow
+# PART=quiet"].
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+# Each part with its limit in seconds, and what it does.
+parts="
+release     900  the release profile compiles
+doc         300  the API documentation builds, and its links lead somewhere
+crates      900  each crate is packed as for crates.io, and built from its package
+book        900  the documentation as a book
+docs        900  the command lines and blocks of code of the documentation run as they are printed
+quiet      1800  tests that fail on a busy machine
+brokers     900  MADES on ActiveMQ Artemis and RabbitMQ, which are killed too, and other AMQP clients
+locust      900  workers under real Locust masters of three versions
+power-cut   600  300 power cuts (MAILRUN_CUTS) on a file system that forgets what was not synced
+crash       300  50 kills of the relay under load (MAILRUN_CRASH_KILLS)
+browser     600  report.html in Chromium
+dashboard   300  the dashboard in tmux
+packages   1200  archives, Debian packages and the image, installed and run where they will be
+bench-cost  900  instructions, allocations, system calls and segments of a message, against benches/cost.json
+fuzz       1800  every fuzz target, for FUZZ_SECONDS each
+"
+
+# Runs the ignored tests whose attribute names that part, and what is given besides.
+ignored() {
+    local part=$1 names
+    shift
+    names=$(grep -rh -A4 --include='*.rs' "make test-slow PART=$part\"\]" tests crates src | sed -n 's/^ *fn \([a-z_0-9]*\)().*/test(\/(^|::)\1$\/)/p' | sort -u | paste -sd'|')
+    [ -n "$names" ] || { echo "no test belongs to PART=$part"; return 1; }
+    cargo nextest run --workspace --cargo-quiet --run-ignored only --success-output final -E "$names" "$@"
+}
+
+release() { cargo check --release --quiet; }
+doc() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet; }
+crates() { scripts/package-crates.sh; }
+book() {
+    scripts/install-mdbook.sh || { echo "mdbook: it cannot be installed, so no book is made" >>$skipped; return 0; }
+    make --no-print-directory book
+}
+docs() { ignored docs; }
+quiet() { ignored quiet --test-threads 1; }
+brokers() {
+    scripts/install-test-peers.sh rabbitmq
+    scripts/install-test-peers.sh amqp
+    ignored brokers
+}
+locust() {
+    scripts/install-locust.sh
+    scripts/install-test-peers.sh browser
+    scripts/install-browser-modules.sh
+    cargo nextest run --workspace --cargo-quiet --run-ignored only -E 'test(/^locust_masters::/)' # a macro makes their names
+}
+power-cut() { MAILRUN_CUTS=${MAILRUN_CUTS:-300} ignored power-cut; }
+crash() { ignored crash; }
+browser() { scripts/install-test-peers.sh browser && scripts/test-browser.sh target/pages; }
+dashboard() { scripts/install-test-peers.sh dashboard && scripts/test-dashboard.sh; }
+packages() { PACKAGE_PROFILE=${PACKAGE_PROFILE:-release} make --no-print-directory test-packages; }
+bench-cost() { make --no-print-directory bench-cost; }
+fuzz() { FUZZ_OPTIONS=-seed=$((MAILRUN_SEED + 1)) scripts/fuzz.sh "${FUZZ_SECONDS:-5}" ${FUZZ_TARGETS:-}; }
+
+# The fuzz targets that read code of that crate.
+targets_of() {
+    grep -lE "\b$1::|crates/$1/" fuzz/fuzz_targets/*.rs | sed 's/.*\///; s/\.rs$//'
+}
+
+# The parts whose subject is among the changed files, a line each; and FUZZ_TARGETS, what the fuzz part is to run.
+changed_parts() {
+    local files=$1
+    has() { grep -qE "$1" <<<"$files"; }
+    has '^crates/(spool|relay)/' && printf '%s\n' power-cut crash
+    has '^crates/(mades|amqp)/' && echo brokers
+    has '^crates/report/|^tests/browser/' && echo browser
+    has '^crates/dashboard/|^tests/dashboard/' && echo dashboard
+    has '^packaging/|^Cargo.lock$' && echo packages
+    has '^crates/(relay|load|smtp)/' && echo bench-cost
+    has '^crates/locust/' && echo locust
+    has '^(docs/|README.md)' && printf '%s\n' docs book
+    [ -z "$(changed_targets "$files")" ] || echo fuzz
+}
+changed_targets() {
+    local crate
+    for crate in $(sed -n 's/^crates\/\([a-z]*\)\/src\/.*/\1/p' <<<"$1" | sort -u); do targets_of "$crate"; done | sort -u
+}
+
+export PATH="$PWD/target/peers:$PWD/target/tools/pypi/bin:$PATH"
+skipped=target/skipped-peers.txt
+mkdir -p target
+
+# One part, as a process of its own under its limit.
+if [ "${1:-}" = --part ]; then "$2"; exit; fi
+
+names=$(awk 'NF { print $1 }' <<<"$parts")
+wanted=${*:-$names}
+if [ "${1:-}" = changed ]; then
+    since=${2:-$(git rev-parse --quiet --verify origin/main || git rev-parse HEAD~1)}
+    files=$(git diff --name-only "$since" && git ls-files --others --exclude-standard) || exit 2
+    wanted=$(changed_parts "$files")
+    export FUZZ_TARGETS FUZZ_SECONDS=${FUZZ_SECONDS:-30}
+    FUZZ_TARGETS=$(changed_targets "$files" | paste -sd' ')
+    echo "changed since $(git rev-parse --short "$since"): ${wanted:-no subject of a slow part}" | paste -sd' '
+fi
+for part in $wanted; do
+    grep -qx -- "$part" <<<"$names" || { echo "there is no part $part; the parts are: ${names//$'\n'/ }" >&2; exit 2; }
+done
+
+: "${MAILRUN_SEED:=$(($(date +%N | sed 's/^0*//') % 1000000))}"
+export MAILRUN_SEED PROPTEST_RNG_SEED=$MAILRUN_SEED MAILRUN_CUT_SEED=$MAILRUN_SEED MAILRUN_CRASH_SEED=$MAILRUN_SEED
+echo "seed: $MAILRUN_SEED"
+rm -f $skipped
+scripts/install-test-tools.sh || exit 2
+scripts/install-test-peers.sh
+record=target/slow-suites.txt
+commit=$(git rev-parse --short HEAD)$(git diff --quiet HEAD || echo "+changes")
+failed=
+for part in $wanted; do
+    limit=$(awk -v part="$part" '$1 == part { print $2 }' <<<"$parts")
+    echo "== $part"
+    began=$SECONDS
+    if timeout --kill-after=30 "$limit" "$0" --part "$part" </dev/null; then
+        line=$(printf '%-10s passed %s on %s, %d s, seed %d' "$part" "$(date -u +%FT%TZ)" "$commit" $((SECONDS - began)) "$MAILRUN_SEED")
+        { grep -v "^$part " $record 2>/dev/null; echo "$line"; } >$record.new; mv $record.new $record
+        echo "$line"
+    else
+        status=$?
+        [ $status != 124 ] || echo "$part was stopped after its limit of $limit s"
+        echo "$part: FAILED"
+        failed+=" $part"
+    fi
+done
+if [ -s $skipped ]; then echo "SKIPPED: $(sort -u $skipped | paste -sd';' | sed 's/;/; /g')"; fi
+[ -z "$failed" ] || { echo "FAILED:$failed"; exit 1; }
+echo "all passed: $(paste -sd' ' <<<"$wanted")"
