@@ -23,12 +23,12 @@ doctests      20
 
 peers() { scripts/install-test-tools.sh && scripts/install-test-peers.sh; }
 format() { cargo fmt --all --check; }
-clippy() { cargo clippy --workspace --all-targets --quiet -- -D warnings; }
+clippy() { cargo clippy --workspace --all-targets --quiet --keep-going -- -D warnings; }
 dependencies() { scripts/check-dependencies.sh; }
 build() { cargo nextest run --workspace --no-run --cargo-quiet; }
 tests() { cargo nextest run --workspace --cargo-quiet -E 'not group(timed)'; }
 timed() { cargo nextest run --workspace --cargo-quiet -E 'group(timed)'; }
-doctests() { cargo test --workspace --doc --quiet; }
+doctests() { cargo test --workspace --doc --quiet --no-fail-fast; }
 
 export PATH="$PWD/target/peers:$PWD/target/tools/pypi/bin:$PATH"
 : "${MAILRUN_SEED:=$(($(date +%N | sed 's/^0*//') % 1000000))}"

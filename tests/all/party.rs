@@ -446,21 +446,21 @@ pub(crate) fn errors(record: &Record, phase: Phase, code: u16) -> u64 {
     record.errors.iter().filter(|row| (row.phase, row.code) == (phase, code)).map(|row| row.count).sum()
 }
 
-/// A port below the kernel's own range (32768 and up), where no outgoing connection can take it in the meantime. Each test
-/// is a process of its own: a locked file keeps the port for this one until it ends, also while nothing listens there.
+/// A port below the kernel's own range (32768 and up), where no outgoing connection can take it, and below the range from
+/// which `bench` takes ports for its relays. A locked file keeps it for this test's process, also while nothing listens there.
 pub(crate) fn low_port() -> u16 {
     static HELD: Mutex<Vec<File>> = Mutex::new(Vec::new());
     let directory = std::env::temp_dir().join("mailrun-test-ports");
     fs::create_dir_all(&directory).unwrap();
-    let first = std::process::id().wrapping_mul(101) % 12_000;
-    for port in (0..12_000).map(|next| 20_000 + ((first + next) % 12_000) as u16) {
+    let first = std::process::id().wrapping_mul(101) % 10_000;
+    for port in (0..10_000).map(|next| 10_000 + ((first + next) % 10_000) as u16) {
         let file = File::create(directory.join(port.to_string())).unwrap();
         if file.try_lock().is_ok() && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
             HELD.lock().unwrap().push(file);
             return port;
         }
     }
-    panic!("no port from 20000 to 31999 is free");
+    panic!("no port from 10000 to 19999 is free");
 }
 
 /// The path of a program, `None` and a line for the Makefile to print if this machine lacks it.

@@ -735,6 +735,23 @@ mod tests {
     }
 
     #[test]
+    fn a_comparison_holds_below_at_and_above_its_limit_as_its_sign_says() {
+        for (sign, holds) in [
+            ("<", [true, false, false]),
+            ("<=", [true, true, false]),
+            (">", [false, false, true]),
+            (">=", [false, true, true]),
+        ] {
+            let threshold = read(&format!("rejected {sign} 3"));
+            assert_eq!(
+                [2.0, 3.0, 4.0].map(|value| threshold.comparison.holds(value, threshold.limit)),
+                holds,
+                "{sign}"
+            );
+        }
+    }
+
+    #[test]
     fn quantiles_have_as_many_digits_as_are_typed() {
         for (text, quantile) in
             [("p5", 0.05), ("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("p9999", 0.9999), ("p99.95", 0.9995)]
