@@ -39,6 +39,9 @@ const MAX_EVENTS: usize = 1024;
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// Reads or accepts that a task may make before the others have their turn.
 const TASK_BUDGET: u32 = 64;
+/// Bytes of input that count as one more read. A task that has read 256 KiB has used up its budget, so that a turn stays
+/// short when many peers send faster than their tasks can work.
+const BUDGETED_BYTES: usize = 4096;
 /// The task that the loop was started for.
 const MAIN_TASK: usize = 0;
 /// Event of the timerfd.
@@ -314,16 +317,24 @@ impl Reactor {
         self.current_task.get()
     }
 
+    /// Polls the current task again when the others have had their turn.
+    pub(crate) fn poll_again(&self) {
+        self.ready_tasks.borrow_mut().push(self.current_task());
+    }
+
     fn run_until<T>(&self, done: &Cell<Option<T>>) -> io::Result<T> {
         let mut events = Vec::with_capacity(MAX_EVENTS);
+        let mut ready = Vec::new();
         let mut woken = Vec::new();
         loop {
-            std::mem::swap(&mut *self.ready_tasks.borrow_mut(), &mut woken);
-            self.wake_queue.drain(&mut woken);
-            for task in woken.drain(..) {
-                self.poll(task);
+            std::mem::swap(&mut *self.ready_tasks.borrow_mut(), &mut ready);
+            for batch in ready.chunks(BATCH_EVENTS) {
+                batch.iter().for_each(|task| self.poll(*task));
+                self.flush_batch();
+                self.poll_woken(&mut woken);
             }
-            self.flush_batch();
+            ready.clear();
+            self.poll_woken(&mut woken);
             if let Some(result) = done.take() {
                 return Ok(result);
             }
@@ -333,8 +344,22 @@ impl Reactor {
                 batch.iter().for_each(|event| self.dispatch(event));
                 self.keep_unread(batch);
                 self.flush_batch();
+                self.poll_woken(&mut woken);
             }
         }
+    }
+
+    /// Polls the tasks that were woken. The loop calls this after each batch, so that another thread's call waits for one
+    /// batch and for the tasks that were woken before it, but not for all connections that have input.
+    fn poll_woken(&self, woken: &mut Vec<usize>) {
+        self.wake_queue.drain(woken);
+        if woken.is_empty() {
+            return;
+        }
+        for task in woken.drain(..) {
+            self.poll(task);
+        }
+        self.flush_batch();
     }
 
     /// Sleeps until an event comes, unless there is work to do at once.
@@ -551,7 +576,7 @@ impl Reactor {
         }
         let left = self.budget.get();
         if left == 0 {
-            self.ready_tasks.borrow_mut().push(self.current_task());
+            self.poll_again();
             return false;
         }
         self.budget.set(left - 1);
@@ -566,6 +591,7 @@ impl Reactor {
         if count < room {
             source.readable = source.ended;
         }
+        self.budget.set(self.budget.get().saturating_sub((count / BUDGETED_BYTES) as u32));
     }
 
     /// Returns the error of a batch's write, if one failed.
@@ -676,5 +702,144 @@ impl Reactor {
     /// Reports whether the connection has failed, or the peer closed.
     pub(crate) fn has_ended(&self, key: usize) -> bool {
         self.sources.borrow()[key].ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Reactor, WorkerOptions};
+    use crate::batch::BATCH_EVENTS;
+    use crate::socket::Socket;
+    use crate::worker::yield_now;
+    use std::cell::{Cell, RefCell};
+    use std::future::poll_fn;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::rc::Rc;
+    use std::task::{Poll, Waker};
+
+    /// Connections that have input at the same time: several batches of them.
+    const CONNECTIONS: usize = 3 * BATCH_EVENTS;
+
+    fn pair() -> (Socket, UnixStream) {
+        let (one, other) = UnixStream::pair().expect("sockets");
+        one.set_nonblocking(true).expect("an option");
+        other.set_nonblocking(true).expect("an option");
+        (Socket::from_accepted(one.into()).expect("watched"), other)
+    }
+
+    /// A task that is woken like one that serves the calls of other threads. It notes how many others had been polled
+    /// before it.
+    #[derive(Default)]
+    struct Call {
+        waker: RefCell<Option<Waker>>,
+        polled: Cell<usize>,
+        polled_before: Cell<Option<usize>>,
+    }
+
+    impl Call {
+        /// Starts the task and returns when it waits.
+        async fn start() -> Rc<Self> {
+            let call = Rc::new(Self::default());
+            let served = Rc::clone(&call);
+            Reactor::current().spawn(poll_fn(move |context| {
+                if served.waker.borrow_mut().replace(context.waker().clone()).is_none() {
+                    return Poll::Pending;
+                }
+                served.polled_before.set(Some(served.polled.get()));
+                Poll::Ready(())
+            }));
+            yield_now().await;
+            assert!(call.waker.borrow().is_some());
+            call
+        }
+
+        /// Counts another task. The first of them makes the call.
+        fn count_task(&self) {
+            if self.polled.replace(self.polled.get() + 1) == 0
+                && let Some(waker) = &*self.waker.borrow()
+            {
+                waker.wake_by_ref();
+            }
+        }
+
+        async fn assert_served_after_a_batch(&self) {
+            while self.polled.get() < CONNECTIONS || self.polled_before.get().is_none() {
+                yield_now().await;
+            }
+            let polled_before = self.polled_before.get().expect("the call was served");
+            assert!(polled_before <= BATCH_EVENTS, "{polled_before} tasks were polled first");
+        }
+    }
+
+    #[test]
+    fn a_call_is_served_before_all_connections_with_input() {
+        let work = async {
+            let call = Call::start().await;
+            let waiting = Rc::new(Cell::new(0));
+            let mut peers = Vec::new();
+            for _ in 0..CONNECTIONS {
+                let (one, other) = UnixStream::pair().expect("sockets");
+                one.set_nonblocking(true).expect("an option");
+                peers.push(other);
+                let call = Rc::clone(&call);
+                let waiting = Rc::clone(&waiting);
+                Reactor::current().spawn(async move {
+                    let socket = Socket::from_accepted(one.into()).expect("watched");
+                    waiting.set(waiting.get() + 1);
+                    assert_eq!(socket.read(&mut [0; 8]).await.expect("read"), 1);
+                    call.count_task();
+                });
+            }
+            while waiting.get() < CONNECTIONS {
+                yield_now().await;
+            }
+            // All of it is there before the loop looks for events again.
+            for peer in &mut peers {
+                peer.write_all(b"x").expect("written");
+            }
+            call.assert_served_after_a_batch().await;
+        };
+        Reactor::run(WorkerOptions::default(), work).expect("a loop");
+    }
+
+    #[test]
+    fn a_call_is_served_before_all_tasks_that_are_ready() {
+        let work = async {
+            let call = Call::start().await;
+            for _ in 0..CONNECTIONS {
+                let call = Rc::clone(&call);
+                Reactor::current().spawn(async move { call.count_task() });
+            }
+            call.assert_served_after_a_batch().await;
+        };
+        Reactor::run(WorkerOptions::default(), work).expect("a loop");
+    }
+
+    #[test]
+    fn a_peer_that_never_stops_sending_does_not_keep_the_turn() {
+        let work = async {
+            let (socket, mut peer) = pair();
+            let mut room = vec![0; 32 << 10];
+            let mut turns = Vec::new();
+            poll_fn(|_| {
+                let mut read = 0;
+                loop {
+                    // The peer sends at least as fast as this task reads.
+                    while peer.write(&[b'x'; 4096]).is_ok() {}
+                    match socket.poll_read(&mut room) {
+                        Poll::Ready(count) => read += count.expect("read"),
+                        Poll::Pending => break,
+                    }
+                    assert!(read <= 512 << 10, "{read} bytes in one turn");
+                }
+                turns.push(read);
+                if turns.len() < 20 { Poll::Pending } else { Poll::Ready(()) }
+            })
+            .await;
+            let longest = turns.iter().max().expect("turns");
+            assert!(*longest >= 128 << 10, "reads in bulk stay possible: {turns:?}");
+        };
+        Reactor::run(WorkerOptions::default(), work).expect("a loop");
     }
 }

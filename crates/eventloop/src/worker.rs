@@ -1,8 +1,9 @@
 //! A worker: a thread with an event loop.
 use crate::busy_poll;
 use crate::reactor::{self, Reactor, WorkerOptions};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -58,6 +59,23 @@ pub fn spawn_local(task: impl Future<Output = ()> + 'static) {
     Reactor::current().spawn(task);
 }
 
+/// Lets the other tasks of this worker have their turn before the current task continues. [`crate::sleep`] does not do
+/// this if its time is zero, because that time has passed at once.
+///
+/// # Panics
+/// If the thread is no worker.
+pub async fn yield_now() {
+    let mut has_yielded = false;
+    poll_fn(|_| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        Reactor::current().poll_again();
+        Poll::Pending
+    })
+    .await;
+}
+
 /// Half of the processors, at least one: the other half is for the peer, which usually runs on this host.
 pub fn default_count() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
@@ -65,7 +83,7 @@ pub fn default_count() -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{busy_polled, failed_tasks, run_with, spawn, spawn_local};
+    use super::{busy_polled, failed_tasks, run, run_with, spawn, spawn_local, yield_now};
     use crate::{Acceptor, BusyPoll, Socket, WorkerOptions, clock, listener, sleep};
     use std::time::Duration;
 
@@ -84,6 +102,29 @@ mod tests {
         });
         assert_eq!(thread.expect("a thread").join().expect("no panic").expect("a loop"), [Some(7), None]);
         assert_eq!(failed_tasks() - before, 1);
+    }
+
+    #[test]
+    fn a_task_that_yields_lets_the_others_work() {
+        let turns = run(async {
+            let (give, mut take) = tokio::sync::mpsc::unbounded_channel();
+            for name in ["a", "b"] {
+                let give = give.clone();
+                spawn_local(async move {
+                    for _ in 0..3 {
+                        give.send(name).expect("somebody listens");
+                        yield_now().await;
+                    }
+                });
+            }
+            drop(give);
+            let mut turns = String::new();
+            while let Some(name) = take.recv().await {
+                turns.push_str(name);
+            }
+            turns
+        });
+        assert_eq!(turns.expect("a loop"), "ababab");
     }
 
     /// Sends a byte there and back so often.

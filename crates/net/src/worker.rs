@@ -1,6 +1,6 @@
 //! A worker that serves sessions: a thread of [`eventloop`], and the buffers that all its sessions share.
 use crate::outbox::Outbox;
-pub use eventloop::worker::{busy_polled, default_count, failed_tasks as failed_sessions, spawn_local};
+pub use eventloop::worker::{busy_polled, default_count, failed_tasks as failed_sessions, spawn_local, yield_now};
 use eventloop::{PageAlignedBuffer, WorkerOptions};
 use std::cell::RefCell;
 use std::future::Future;

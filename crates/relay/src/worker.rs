@@ -185,7 +185,7 @@ impl RelayWorker {
             net::worker::spawn_local(async move {
                 // Sessions have their turns in between.
                 while worker.do_due() == DueWork::More {
-                    net::sleep(Duration::ZERO).await;
+                    net::worker::yield_now().await;
                 }
                 worker.is_behind.set(false);
             });

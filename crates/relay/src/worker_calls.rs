@@ -1,7 +1,8 @@
 //! Calls to the workers: a queue lives on its worker's thread, so other threads send a closure there.
 //!
-//! A call is answered in one turn of the worker's event loop, between sessions and deliveries. So callers keep it
-//! short, and read page by page.
+//! The worker's event loop answers a call after its current batch: it polls at most 64 sessions and deliveries first,
+//! and the tasks that were woken before the call. Sessions wait meanwhile, so callers keep a call short, and read page by
+//! page.
 use crate::context::RelayContext;
 use crate::worker::RelayWorker;
 use std::fmt;
@@ -11,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// A worker answers within a turn; one that has not by then is stuck, or the host is.
+/// Longest wait for a worker's answer. A worker answers within milliseconds, because each of the tasks that it polls
+/// first reads at most half a megabyte. If it has not answered by then, it is stuck, or the host is.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Calls that may wait for one worker.
 const MAX_PENDING_CALLS: usize = 64;

@@ -18,7 +18,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Entries of a queue that are visited in one turn of its worker: a fraction of a millisecond.
 const LIST_PAGE_ENTRIES: u32 = 500;
@@ -28,6 +28,9 @@ const CHANGE_PAGE_ENTRIES: u32 = 100;
 const MAX_CONNECTIONS: usize = 16;
 /// Time-out of an operator, for reading and for writing.
 const IO_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest wait for the mail of an earlier run to be queued.
+const BACKLOG_TIMEOUT: Duration = Duration::from_secs(10);
+const BACKLOG_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Pause after a connection could not be accepted because there were no descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
@@ -149,6 +152,9 @@ fn respond<W: Write>(
     relay: &RunningRelay,
     writer: &mut ReplyWriter<W>,
 ) -> Result<(), ControlError> {
+    if !matches!(request, ControlRequest::Stats) {
+        await_backlog(relay)?;
+    }
     match request {
         ControlRequest::List { hop, state, limit } => list(relay, writer, &EntryFilter { hop, state }, limit),
         ControlRequest::Show { id } => show(relay, writer, id),
@@ -168,6 +174,19 @@ fn respond<W: Write>(
             Ok(())
         }
     }
+}
+
+/// Waits until the mail of an earlier run is queued. Until then, workers answer calls between two parts of it, and a
+/// command would miss the messages that are still in the spool only.
+fn await_backlog(relay: &RunningRelay) -> Result<(), ControlError> {
+    let latest = Instant::now() + BACKLOG_TIMEOUT;
+    while !relay.context.is_backlog_queued() {
+        if Instant::now() >= latest {
+            return Err(ControlError::Rejected("the relay is still reading its spool; try again later".to_owned()));
+        }
+        std::thread::sleep(BACKLOG_POLL_INTERVAL);
+    }
+    Ok(())
 }
 
 fn not_durable(messages: u64, error: &spool::Error) -> ControlError {

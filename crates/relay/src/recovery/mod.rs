@@ -57,7 +57,8 @@ pub(crate) async fn requeue(worker: Rc<RelayWorker>) {
             }
         }
         worker.drive();
-        net::sleep(std::time::Duration::ZERO).await;
+        // Sessions, deliveries and calls have their turns in between.
+        net::worker::yield_now().await;
     }
 }
 
