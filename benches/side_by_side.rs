@@ -116,7 +116,7 @@ fn compare(options: &Options) -> anyhow::Result<ExitCode> {
         println!("SKIPPED: smtp-source → smtp-sink: not in PATH nor in /usr/sbin (Debian: apt-get install postfix)");
     }
     if installed_program("go-smtp-source").is_none() {
-        println!("SKIPPED: go-smtp-source → smtp-sink: go-smtp-source is not in PATH (make peers)");
+        println!("SKIPPED: go-smtp-source → smtp-sink: go-smtp-source is not in PATH");
     }
     let shapes = options.shapes()?;
     let mut weights = Weights::default();

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What takes too long, or needs too quiet a machine, for `make test`. The workflow "slow" runs all of it every night.
+# What takes too long for `make test`. The workflow "slow" runs all of it every night.
 #
 #   scripts/test-slow.sh                   all parts; a part that fails does not keep the others from running
 #   scripts/test-slow.sh PART…             these parts, for example: power-cut crash
@@ -8,7 +8,7 @@
 #
 # target/slow-suites.txt says when each part last passed, and on which commit. Random choices are new in each run;
 # MAILRUN_SEED=N makes those of run N again. Tests belong to a part by their attribute: #[ignore = "slow: make test-slow
-# PART=quiet"].
+# PART=docs"].
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,7 +19,6 @@ doc         300  the API documentation builds, and its links lead somewhere
 crates      900  each crate is packed as for crates.io, and built from its package
 book        900  the documentation as a book
 docs        900  the command lines and blocks of code of the documentation run as they are printed
-quiet      1800  tests that fail on a busy machine
 brokers     900  MADES on ActiveMQ Artemis and RabbitMQ, which are killed too, and other AMQP clients
 locust      900  workers under real Locust masters of three versions
 power-cut   600  300 power cuts (MAILRUN_CUTS) on a file system that forgets what was not synced
@@ -31,13 +30,12 @@ bench-cost  900  instructions, allocations, system calls and segments of a messa
 fuzz       1800  every fuzz target, for FUZZ_SECONDS each
 "
 
-# Runs the ignored tests whose attribute names that part, and what is given besides.
+# Runs the ignored tests whose attribute names that part.
 ignored() {
     local part=$1 names
-    shift
     names=$(grep -rh -A4 --include='*.rs' "make test-slow PART=$part\"\]" tests crates src | sed -n 's/^ *fn \([a-z_0-9]*\)().*/test(\/(^|::)\1$\/)/p' | sort -u | paste -sd'|')
     [ -n "$names" ] || { echo "no test belongs to PART=$part"; return 1; }
-    cargo nextest run --workspace --cargo-quiet --run-ignored only --success-output final -E "$names" "$@"
+    cargo nextest run --profile slow --workspace --cargo-quiet --run-ignored only --success-output final -E "$names"
 }
 
 release() { cargo check --release --quiet; }
@@ -48,7 +46,6 @@ book() {
     make --no-print-directory book
 }
 docs() { ignored docs; }
-quiet() { ignored quiet --test-threads 1; }
 brokers() {
     scripts/install-test-peers.sh rabbitmq
     scripts/install-test-peers.sh amqp
@@ -58,7 +55,7 @@ locust() {
     scripts/install-locust.sh
     scripts/install-test-peers.sh browser
     scripts/install-browser-modules.sh
-    cargo nextest run --workspace --cargo-quiet --run-ignored only -E 'test(/^locust_masters::/)' # a macro makes their names
+    cargo nextest run --profile slow --workspace --cargo-quiet --run-ignored only -E 'test(/^locust_masters::/)' # a macro makes their names
 }
 power-cut() { MAILRUN_CUTS=${MAILRUN_CUTS:-300} ignored power-cut; }
 crash() { ignored crash; }
