@@ -352,7 +352,8 @@ fn first_command(text: &str) -> &str {
 
 fn treatment(command: &Command) -> Treatment {
     let text = command.text.as_str();
-    if let Some(target) = text.strip_prefix("make ") {
+    if let Some(words) = text.strip_prefix("make ") {
+        let target = words.split(' ').next().unwrap_or_default();
         return if MAKEFILE.contains(&format!("\n{target}:")) { Treatment::Listed(None) } else { Treatment::Unknown };
     }
     if find(NOT_RUN, text).is_some() {
