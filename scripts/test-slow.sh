@@ -70,7 +70,7 @@ targets_of() {
     grep -lE "\b$1::|crates/$1/" fuzz/fuzz_targets/*.rs | sed 's/.*\///; s/\.rs$//'
 }
 
-# The parts whose subject is among the changed files, a line each; and FUZZ_TARGETS, what the fuzz part is to run.
+# The parts whose subject is among the changed files, one per line.
 changed_parts() {
     local files=$1
     has() { grep -qE "$1" <<<"$files"; }
@@ -84,6 +84,7 @@ changed_parts() {
     has '^(docs/|README.md)' && printf '%s\n' docs book
     [ -z "$(changed_targets "$files")" ] || echo fuzz
 }
+# The fuzz targets of the crates that have changed.
 changed_targets() {
     local crate
     for crate in $(sed -n 's/^crates\/\([a-z]*\)\/src\/.*/\1/p' <<<"$1" | sort -u); do targets_of "$crate"; done | sort -u

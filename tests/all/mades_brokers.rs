@@ -22,7 +22,7 @@ struct Node {
 }
 
 impl Node {
-    /// None, and a line for the Makefile, where there can be none.
+    /// Gives `None`, and notes why, if the broker cannot be installed here.
     fn artemis() -> Option<Self> {
         peer("java")?;
         let fetched = run("start-artemis.sh", &["--fetch"]);
@@ -33,7 +33,7 @@ impl Node {
         Some(Self::start("start-artemis.sh", 1))
     }
 
-    /// None, and a line for the Makefile, where there can be none.
+    /// Gives `None`, and notes why, if the broker cannot be installed here.
     fn rabbitmq() -> Option<Self> {
         peer("rabbitmq-server")?;
         Some(Self::start("start-rabbitmq.sh", 3))

@@ -463,7 +463,7 @@ pub(crate) fn low_port() -> u16 {
     panic!("no port from 10000 to 19999 is free");
 }
 
-/// The path of a program, `None` and a line for the Makefile to print if this machine lacks it.
+/// The path of a program. If this machine lacks it, notes that for the last lines of `make test` and gives `None`.
 pub(crate) fn peer(program: &str) -> Option<String> {
     let path = std::env::var("PATH").unwrap_or_default();
     let found = path.split(':').chain(["/usr/sbin", "/sbin"]).map(|directory| Path::new(directory).join(program));

@@ -1,4 +1,4 @@
-//! What could not be tested here, noted for the Makefile to print at the end.
+//! Notes of what could not be tested here. `make test` prints them at its end.
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::Path;
