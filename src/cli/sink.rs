@@ -214,7 +214,7 @@ Rules: COMMAND[, COMMAND...] [to|from ADDRESS]: ACTION [\"REPLY\"] [CHANCE]
   CHANCE   0.01 or 1%, default: always. The same seed gives the same faults for the same messages
   On any command:
     hang up                     close the connection, without a reply or after REPLY
-    soft reject, hard reject    450 4.3.0 Error: command failed; 500 5.3.0 Error: command failed
+    soft reject, hard reject    450 4.3.0 Error: command failed; 554 5.3.0 Error: command failed
     delay TIME[..TIME]          delay the reply
     stall FROM..TO              send no replies between two times after the first connection
     tarpit TIME [up to TIME]    delay each reply of a session by TIME more than the last [up to 10s]

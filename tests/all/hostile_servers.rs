@@ -194,6 +194,20 @@ fn a_421_in_mid_session_moves_the_run_to_a_new_connection() {
 }
 
 #[test]
+fn a_session_of_which_the_server_has_lost_track_is_replaced() {
+    for mode in MODES {
+        let server = StandIn::start(|now| match now.at {
+            At::Recipient if now.connection == 0 && now.before == 0 => Some(Act::Say("550 5.1.1 Nobody")),
+            At::Reset => Some(Act::Say("503 5.5.1 Bad sequence")),
+            At::Mail if now.connection == 0 && now.before > 0 => Some(Act::Say("503 5.5.1 Bad sequence")),
+            _ => None,
+        });
+        let run = send(&server, &["--messages", "20", "--reuse", "--pipelining", mode]);
+        assert_eq!((run.record.ledger.rejected, outcome(&run)), (Some(1), (19, 1)), "{mode}");
+    }
+}
+
+#[test]
 fn replies_may_come_byte_by_byte() {
     for mode in MODES {
         let server = StandIn::with(Delivery::ByteByByte, |_| None);

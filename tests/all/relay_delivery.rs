@@ -8,7 +8,7 @@ use crate::relay::{
 };
 use crate::relay::{mailbox, metric, submit};
 use crate::secured::{Files, PASSWORD, USER};
-use crate::stand_in::{Act, At, StandIn};
+use crate::stand_in::{Act, At, Moment, StandIn};
 use serde_json::Value;
 use std::fs;
 use std::time::{Duration, Instant};
@@ -573,6 +573,52 @@ fn a_next_hop_that_takes_its_leave_amid_several_messages_has_each_once() {
     assert_eq!((record.ledger.delivered, record.ledger.duplicates), (Some(300), Some(0)));
 }
 
+/// The first connection refuses the first recipient, and has then lost track of the session: it answers 503 to some or
+/// all of what follows. The messages behind it, and the bounce, have to go over another connection.
+#[test]
+fn a_next_hop_that_has_lost_track_of_the_session_loses_nothing() {
+    for lost in [&[At::Reset, At::Mail][..], &[At::Reset], &[At::Mail], &[At::Recipient], &[At::Data], &[At::Message]] {
+        let hop = StandIn::start(move |now: Moment| match now.at {
+            _ if now.connection > 0 => None,
+            At::Recipient if now.before == 0 => Some(Act::Say("550 5.1.1 No such user")),
+            at if at == At::Reset || now.before > 0 || at == At::Message => {
+                lost.contains(&at).then_some(Act::Say("503 5.5.1 Bad sequence of commands"))
+            }
+            _ => None,
+        });
+        let den = Den::to(&hop.address(), "workers = 1\nhttp = \"127.0.0.1:0\"\ndelivery.per_destination = 1\n");
+        let relay = den.open();
+        let mut wire = introduced(&relay);
+        for _ in 0..4 {
+            let reply = submit(&mut wire, "<sender@b.example>", &["<someone@c.example>"], "Subject: x\r\n\r\nx\r\n");
+            assert!(reply.starts_with("250 2.0.0"), "{reply}");
+        }
+        wait_until("three messages and a bounce", || (hop.taken() == 4).then_some(()));
+        assert_eq!(metric(&relay, "failed_total"), 1, "{lost:?}");
+        relay.stop();
+    }
+}
+
+/// A refusal that is about the session, to any command: one more try on a new connection comes before the retry
+/// schedule, and nothing is rejected.
+#[test]
+fn a_reply_about_the_session_is_followed_by_a_try_in_another() {
+    for at in [At::Mail, At::Recipient, At::Data, At::Message] {
+        for reply in
+            ["421 4.3.2 Closing", "500 5.5.2 What?", "502 5.5.1 What?", "503 5.5.1 What?", "530 5.7.0 TLS first"]
+        {
+            let hop = StandIn::start(move |now| (now.connection == 0 && now.at == at).then_some(Act::Say(reply)));
+            let den = Den::to(&hop.address(), "http = \"127.0.0.1:0\"\n");
+            let relay = den.open();
+            let mut wire = introduced(&relay);
+            submit(&mut wire, "<sender@b.example>", &["<someone@c.example>"], "Subject: x\r\n\r\nx\r\n");
+            wait_until(reply, || (hop.taken() == 1).then_some(()));
+            assert_eq!(metric(&relay, "failed_total"), 0, "{reply} to {at:?}");
+            relay.stop();
+        }
+    }
+}
+
 #[test]
 fn a_lost_reply_makes_a_duplicate_and_no_loss() {
     let sink = Sink::start(&["--fault", ".: lose reply 20%"]);
@@ -638,7 +684,7 @@ fn a_slow_next_hop_delays_no_other() {
 #[test]
 fn a_next_hop_that_does_not_answer_quit_keeps_nothing_waiting() {
     let hop = StandIn::start(|moment| (moment.at == At::Quit).then_some(Act::Silence));
-    let den = Den::to(&hop.address(), "");
+    let den = Den::to(&hop.address(), "http = \"127.0.0.1:0\"\n");
     let relay = den.open_with(&["--http", "127.0.0.1:0"]);
     let mut wire = introduced(&relay);
     let mut send = |number: u64| {

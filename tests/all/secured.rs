@@ -445,7 +445,7 @@ fn lmtp_answers_for_each_recipient_and_the_ledgers_agree() {
 
         let (ours, theirs, is_same) = lmtp(&["--fault", "rcpt to to1@: hard reject"], &load);
         assert_eq!((ours.ended.code, accepted(&ours.record)), (Some(1), 20), "{:?}", ours.record.errors);
-        assert_eq!(errors(&ours.record, Phase::Rcpt, 500), 20);
+        assert_eq!(errors(&ours.record, Phase::Rcpt, 554), 20);
         assert_eq!((ours.record.ledger.accepted, ours.record.ledger.rejected), (Some(80), Some(20)), "{pipelining}");
         assert_eq!((theirs.ledger.delivered, theirs.ledger.duplicates), (Some(80), Some(0)));
         assert!(is_same, "{pipelining}");
@@ -474,7 +474,7 @@ fn recipients_that_lmtp_refuses_after_the_dot_are_in_neither_ledger() {
         let soft = errors(&theirs, Phase::Reply, 450);
         assert!((20..80).contains(&soft), "{:?}", theirs.errors);
         let refused = soft + 40;
-        assert_eq!((errors(&ours.record, Phase::Reply, 500), errors(&ours.record, Phase::Reply, 450)), (40, soft));
+        assert_eq!((errors(&ours.record, Phase::Reply, 554), errors(&ours.record, Phase::Reply, 450)), (40, soft));
         assert_eq!(ours.record.ledger.accepted, Some(200 - refused), "{pipelining}");
         assert_eq!((theirs.ledger.delivered, theirs.ledger.duplicates), (Some(200 - refused), Some(0)));
         assert_eq!((ours.ended.code, ours.record.ledger.rejected, is_same), (Some(1), Some(refused), true));

@@ -71,7 +71,7 @@ fn every_command_is_refused_in_smtp_sinks_words_and_the_session_goes_on() {
     for (name, before, line, usual) in COMMANDS {
         for (action, reply) in [
             ("soft reject", "450 4.3.0 Error: command failed\r\n"),
-            ("hard reject", "500 5.3.0 Error: command failed\r\n"),
+            ("hard reject", "554 5.3.0 Error: command failed\r\n"),
             ("soft reject \"451 4.7.1 Come: back\"", "451 4.7.1 Come: back\r\n"),
         ] {
             let rule = format!("{name}: {action}");
@@ -373,13 +373,13 @@ fn rules_change_in_the_middle_of_a_session() {
     say("450");
     let toml = "# at once\nseed = 9\nrules = ['rcpt: hard reject', \".: drop 0\"]\n";
     assert_eq!(put(&sink, toml).0, 200);
-    say("500");
+    say("554");
     let shown = sink.ask("/rules");
     assert_eq!(shown, serde_json::json!({ "seed": 9, "rules": ["rcpt: hard reject", ".: drop 0"] }));
     put_rules(&sink, &[]);
     say("250");
     assert_eq!(put(&sink, &shown.to_string()), (200, shown), "what is shown can be put");
-    say("500");
+    say("554");
     for (text, why) in [
         ("rules = [\n  'rctp: drop']", "rules:2:4: \"rctp\" is not a command"),
         ("{\"rules\": [\"rcpt: drop\"]}", "rules: rule 1, column 7: this is only for ."),
@@ -389,7 +389,7 @@ fn rules_change_in_the_middle_of_a_session() {
         assert!(status == 400 && said["error"].as_str().unwrap().starts_with(why), "{said}");
     }
     assert_eq!(put(&sink, &" ".repeat((1 << 20) + 1)).0, 413);
-    say("500");
+    say("554");
     assert_eq!((acted(&sink, "rcpt: hard reject"), acted(&sink, "rcpt: soft reject")), (6, 2));
 }
 
@@ -713,7 +713,7 @@ fn an_envelope_in_one_segment_meets_its_rules_in_order() {
     let mut wire = Wire::greeted(sink.smtp);
     wire.send([HELLO, "MAIL FROM:<a@b>\r\nRCPT TO:<bad@d>\r\nRCPT TO:<good@d>\r\nDATA\r\n"].concat());
     let codes: Vec<String> = (0..5).map(|_| wire.reply().unwrap()[..3].to_owned()).collect();
-    assert_eq!(codes, ["250", "250", "500", "250", "354"]);
+    assert_eq!(codes, ["250", "250", "554", "250", "354"]);
     wire.send([MESSAGE, ENVELOPE, MESSAGE, "QUIT\r\n"].concat());
     let codes: Vec<String> = wire.replies().iter().map(|reply| reply[..3].to_owned()).collect();
     assert_eq!(codes, ["250", "250", "250", "354", "250", "221"]);
@@ -832,7 +832,7 @@ fn one_recipient_refused_after_the_dot_refuses_the_message_in_smtp() {
         ". to lost@: drop",
     ]);
     let mut wire = after(&sink, &["EHLO a"]);
-    assert_eq!(deliver_to(&mut wire, &["b", "no", "c"], 1), ["500"]);
+    assert_eq!(deliver_to(&mut wire, &["b", "no", "c"], 1), ["554"]);
     assert_eq!(acted(&sink, ". to *: delay 60ms"), 1, "who comes later is not asked for");
     let begun = Instant::now();
     assert_eq!(deliver_to(&mut wire, &["b", "lost", "c"], 1), ["250"]);
@@ -843,5 +843,5 @@ fn one_recipient_refused_after_the_dot_refuses_the_message_in_smtp() {
     assert_eq!(deliver_to(&mut wire, &["b", "cut"], 2), ["421"]);
     let record = sink.stop();
     assert_eq!(took_of(&record), (1, 2));
-    assert_eq!((errors(&record, Phase::Reply, 500), errors(&record, Phase::Reply, 421)), (1, 1));
+    assert_eq!((errors(&record, Phase::Reply, 554), errors(&record, Phase::Reply, 421)), (1, 1));
 }

@@ -238,7 +238,7 @@ impl LoggedDelivery {
         let status = match &self.result {
             DeliveryResult::Delivered => return ("delivered", self.reply.as_ref()),
             DeliveryResult::All(status) => Some(status),
-            DeliveryResult::Each(statuses) => statuses.get(position),
+            DeliveryResult::Each(statuses) | DeliveryResult::SessionFault(statuses) => statuses.get(position),
             DeliveryResult::Unknown | DeliveryResult::Unsent | DeliveryResult::Panicked(_) => None,
         };
         match status {

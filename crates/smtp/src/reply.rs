@@ -26,6 +26,19 @@ impl ReplySeverity {
     }
 }
 
+/// Reports whether a reply with this code is about the session and not about the message: 421 closes it, 500, 502 and
+/// 503 say that the two sides no longer agree on its state, 530 that it lacks TLS (RFC 3207 §4) or a login (RFC 4954
+/// §6). The same message may be accepted in another session.
+pub fn is_session_fault(code: u16) -> bool {
+    matches!(code, 421 | 500 | 502 | 503 | 530)
+}
+
+/// Reports whether a reply with this code rejects a message or recipient for good: any 5yz that is not about the
+/// session.
+pub fn is_permanent(code: u16) -> bool {
+    code / 100 == 5 && !is_session_fault(code)
+}
+
 /// A reply to be sent, kept as the bytes that go on the wire: nothing is formatted when it is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {

@@ -11,7 +11,7 @@
 //!
 //! action   = "hang up" [reply]            the connection is closed, after that reply or without one
 //!          / "soft reject" [reply]        450
-//!          / "hard reject" [reply]        500
+//!          / "hard reject" [reply]        554
 //!          / "delay" time [".." time]     the answer is delayed, by a random time between the two
 //!          / "stall" time ".." time       no answer between two times after the first connection
 //!          / "tarpit" time ["up to" time] the delay of answers grows by that with every command
@@ -293,7 +293,7 @@ fn unknown_command(word: Option<&str>) -> String {
 const ACTIONS: &[(&str, ActionParser)] = &[
     ("hang up", |words| Ok(RuleAction::HangUp(words.reply(b"45")?))),
     ("soft reject", |words| Ok(RuleAction::Reject(words.reply_or(b"4", 450, "4.3.0 Error: command failed")?))),
-    ("hard reject", |words| Ok(RuleAction::Reject(words.reply_or(b"5", 500, "5.3.0 Error: command failed")?))),
+    ("hard reject", |words| Ok(RuleAction::Reject(words.reply_or(b"5", 554, "5.3.0 Error: command failed")?))),
     ("delay", |words| words.value("a time", delay)),
     ("stall", |words| words.value("FROM..TO", stall)),
     ("tarpit", tarpit),
@@ -569,8 +569,8 @@ mod tests {
     fn a_table_of_rules() {
         let rows = [
             ("rcpt: soft reject 0.01", "rcpt | Reject 450 4.3.0 Error: command failed | 0.01"),
-            ("RCPT:HARD REJECT", "rcpt | Reject 500 5.3.0 Error: command failed | 1"),
-            ("mail, rcpt data: hard reject 1%", "mail rcpt data | Reject 500 5.3.0 Error: command failed | 0.01"),
+            ("RCPT:HARD REJECT", "rcpt | Reject 554 5.3.0 Error: command failed | 1"),
+            ("mail, rcpt data: hard reject 1%", "mail rcpt data | Reject 554 5.3.0 Error: command failed | 0.01"),
             ("  . : soft reject \"452 4.3.1 No: room\" 50% ", ". | Reject 452 4.3.1 No: room | 0.5"),
             ("connect: hang up", "connect | HangUp(None) | 1"),
             ("quit: hang up \"421 4.0.0 Bye\" 0.5", "quit | HangUp 421 | 0.5"),
@@ -597,7 +597,7 @@ mod tests {
             (".: corrupt 1", ". | Corrupt | 1"),
             ("rcpt to @slow.example: delay 1", "rcpt | Delay { from: 1s, to: 1s } | 1"),
             ("mail from a@b: hang up", "mail | HangUp(None) | 1"),
-            (". to a@b: hard reject 0.5", ". | Reject 500 5.3.0 Error: command failed | 0.5"),
+            (". to a@b: hard reject 0.5", ". | Reject 554 5.3.0 Error: command failed | 0.5"),
             (". to *: delay 1s 10%", ". | Delay { from: 1s, to: 1s } | 0.1"),
             ("rcpt to *: reset", "rcpt | Reset | 1"),
             (".: directed 50%", ". | Directed | 0.5"),

@@ -460,7 +460,7 @@ mod tests {
         let rules = control.current().unwrap();
         let mut session_rules = SessionRules::new(0);
         let decision = session_rules.decide(&rules, &to("a@b"));
-        assert_eq!((decision.delay, code(&decision)), (MS * 15, 500));
+        assert_eq!((decision.delay, code(&decision)), (MS * 15, 554));
         assert_eq!(decision.decided_by.unwrap().rule.text(), "rcpt: hard reject");
         let decision = session_rules.decide(&rules, &context(RuleCommand::Noop));
         assert_eq!((decision.delay, decision.effect), (MS * 10, RuleEffect::Accept));
@@ -499,7 +499,7 @@ mod tests {
         assert_eq!(code(&one.decide(&rules, &to("a@x.example"))), 0);
         assert_eq!(code(&one.decide(&rules, &to("b@X.example"))), 0, "its own transaction has the domain already");
         assert_eq!(code(&other.decide(&rules, &to("a@x.example"))), 451);
-        assert_eq!(code(&other.decide(&rules, &to("no@y.example"))), 500);
+        assert_eq!(code(&other.decide(&rules, &to("no@y.example"))), 554);
         assert_eq!(code(&one.decide(&rules, &to("a@y.example"))), 0, "a recipient that was refused holds nothing");
         let held_slots = one.end_transaction();
         assert_eq!(code(&other.decide(&rules, &to("a@x.example"))), 451, "held while the message is being answered");
@@ -602,7 +602,7 @@ mod tests {
             (decision.delay, code(&decision))
         };
         assert_eq!(of(0), (Duration::ZERO, 0), "taken before there was such a rule");
-        assert_eq!([of(1), of(2), of(3)], [(Duration::ZERO, 500), (Duration::ZERO, 452), (Duration::ZERO, 0)]);
+        assert_eq!([of(1), of(2), of(3)], [(Duration::ZERO, 554), (Duration::ZERO, 452), (Duration::ZERO, 0)]);
         session_rules.end_transaction();
         session_rules.add_recipient(0, &Path::mailbox(b"a@x").unwrap());
         assert_eq!(session_rules.decide_recipient(&rules, &context(RuleCommand::Dot), 0).delay, MS * 5);

@@ -14,7 +14,8 @@ use crate::message::Message;
 use crate::message::envelope::DeliveryRefusal;
 use crate::qmgr::{DeliveryRequest, DeliveryResult, DestinationId, DisconnectReason, RecipientStatus};
 use net::{
-    ClientSecurity, ClientSession, Endpoint, MessageSource, NextAction, Outbox, SessionEnd, Socket, Timer, clock,
+    ClientSecurity, ClientSession, Endpoint, Handshake, MessageSource, NextAction, Outbox, SessionEnd, Socket, Timer,
+    clock,
 };
 use party::planned_panic::planned_panic;
 use party::reason::reason;
@@ -90,6 +91,7 @@ pub(crate) struct SmtpDelivery<R: DeliveryRequests> {
     closing_reply: Option<DeliveryRefusal>,
     /// It came in place of a greeting.
     is_greeting_refused: bool,
+    is_over_tls: bool,
     spare_envelopes: Vec<Arc<Envelope>>,
 }
 
@@ -111,6 +113,7 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
             is_reached: false,
             closing_reply: None,
             is_greeting_refused: false,
+            is_over_tls: false,
             spare_envelopes: Vec::new(),
         }
     }
@@ -144,6 +147,7 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
         let is_optional = options.tls == StartTls::IfOffered;
         self.closing_reply = None;
         self.is_greeting_refused = false;
+        self.is_over_tls = false;
         let connecting = Box::pin(Socket::connect_to(None, to));
         let socket = match timer.timeout_at(clock::now() + CONNECT_TIMEOUT, connecting).await {
             Some(Ok(socket)) => socket,
@@ -187,6 +191,10 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
         let text = match ended {
             SessionEnd::TlsFailed(_) if tls_is_optional => return ConnectionResult::WithoutTls,
             SessionEnd::Closed => match self.closing_reply.take() {
+                // The server refused the second EHLO.
+                Some(refusal) if tls_is_optional && self.is_over_tls && refusal.code != 421 => {
+                    return ConnectionResult::WithoutTls;
+                }
                 Some(refusal) if self.is_refused_for_good(&refusal) => return ConnectionResult::Refused(refusal),
                 Some(refusal) => return ConnectionResult::Unreachable(refusal),
                 None => "the server closed the session".to_owned(),
@@ -205,7 +213,7 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
 
     fn is_refused_for_good(&self, refusal: &DeliveryRefusal) -> bool {
         let greeting_5xx = self.requests.resources().greeting_5xx;
-        self.is_greeting_refused && (500..600).contains(&refusal.code) && greeting_5xx == RefusedGreeting::Fail
+        self.is_greeting_refused && refusal.is_permanent() && greeting_5xx == RefusedGreeting::Fail
     }
 
     fn give_up_text(&mut self, why: GaveUp) -> String {
@@ -365,6 +373,10 @@ fn is_accepted(to: Verb, reply: &ReceivedReply<'_>) -> bool {
 }
 
 impl<R: DeliveryRequests> MessageSource for SmtpDelivery<R> {
+    fn tls_established(&mut self, _handshake: &Handshake) {
+        self.is_over_tls = true;
+    }
+
     fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<NextAction> {
         self.is_reached = true;
         self.must_quit |= self.waiter.must_close() || self.requests.is_closing();

@@ -80,7 +80,7 @@ impl<R: DeliveryRequests> PipelinedMessage<R> {
             match refused.next().flatten() {
                 None if peer_sends_dsn => RecipientStatus::Delivered,
                 None => accepted_status(&recipients[usize::from(number)], Confirmation::Relayed),
-                Some(refusal) if (500..600).contains(&refusal.code) => RecipientStatus::Failed(refusal),
+                Some(refusal) if refusal.is_permanent() => RecipientStatus::Failed(refusal),
                 Some(refusal) => RecipientStatus::Deferred(refusal),
             }
         };

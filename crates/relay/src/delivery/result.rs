@@ -14,7 +14,8 @@ pub(crate) fn accepted_status(recipient: &EnvelopeRecipient, how: Confirmation) 
     if is_asked { RecipientStatus::Confirmed(how) } else { RecipientStatus::Delivered }
 }
 
-/// Combines the recipients' statuses, and counts them: the usual result is one word.
+/// Combines the recipients' statuses, and counts them: the usual result is one word. A recipient that was put off for a
+/// fault of the session is soon tried again.
 pub(crate) fn combine_statuses(counters: &RelayCounters, statuses: Vec<RecipientStatus>) -> DeliveryResult {
     for status in &statuses {
         match status {
@@ -26,9 +27,15 @@ pub(crate) fn combine_statuses(counters: &RelayCounters, statuses: Vec<Recipient
     }
     if statuses.iter().all(|status| *status == RecipientStatus::Delivered) {
         DeliveryResult::Delivered
+    } else if statuses.iter().any(is_session_fault) {
+        DeliveryResult::SessionFault(statuses)
     } else {
         DeliveryResult::Each(statuses)
     }
+}
+
+fn is_session_fault(status: &RecipientStatus) -> bool {
+    matches!(status, RecipientStatus::Deferred(refusal) if smtp::reply::is_session_fault(refusal.code))
 }
 
 /// Fails the messages at hand, and gives the connection back.

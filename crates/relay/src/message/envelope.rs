@@ -125,6 +125,11 @@ impl DeliveryRefusal {
     pub(crate) fn new(code: u16, enhanced: Option<EnhancedStatusCode>, text: &str, by: &str) -> Self {
         Self { code, enhanced, text: truncated(text), by: truncated(by) }
     }
+
+    /// Reports whether the message or recipient is rejected for good.
+    pub(crate) fn is_permanent(&self) -> bool {
+        smtp::reply::is_permanent(self.code)
+    }
 }
 
 /// As much of a text as is kept, in whole characters.

@@ -463,6 +463,26 @@ fn a_message_that_ends_every_session_is_deferred() {
 }
 
 #[test]
+fn a_fault_of_the_session_is_followed_by_one_try_in_another_session() {
+    let mut queue = filled(1, 1, |_| {});
+    for waiting in [0, 1] {
+        let mut slot = opened(&mut queue, START);
+        if waiting == 1 {
+            assert!(is_waiting(&queue.take(&mut slot, START)));
+            queue.messages_to_read(&mut Vec::new());
+            queue.loaded(MessageId(0), &vec![0; 100].into());
+        }
+        let request = taken(&mut queue, &mut slot, START);
+        let result = DeliveryResult::SessionFault(vec![RecipientStatus::Deferred(refusal(503))]);
+        let actions = queue.finish_delivery(request, result, START);
+        assert!(matches!(actions.facts.as_slice(), [Fact::Deferred { attempts, .. }] if *attempts == waiting));
+        queue.closed(slot, DisconnectReason::Finished, START);
+        drop(ticked(&mut queue, START + seconds(1)));
+        assert_eq!(stats(&queue, 0).deferred, waiting);
+    }
+}
+
+#[test]
 fn failed_sessions_cause_a_backoff() {
     let mut queue = filled(100, 1, |_| {});
     for round in 0..3 {

@@ -40,7 +40,7 @@ fn step() -> impl Strategy<Value = ModelStep> {
         ),
         6 => Just(ModelStep::Connect),
         4 => any::<u8>().prop_map(ModelStep::Take),
-        6 => (any::<u8>(), 0..12_u8).prop_map(|(which, how)| ModelStep::Answer(which, how)),
+        6 => (any::<u8>(), 0..13_u8).prop_map(|(which, how)| ModelStep::Answer(which, how)),
         1 => (any::<u8>(), any::<bool>()).prop_map(|(which, dead)| ModelStep::Close(which, dead)),
         1 => any::<u8>().prop_map(ModelStep::Quit),
         4 => any::<u8>().prop_map(ModelStep::Read),
@@ -263,13 +263,17 @@ impl QueueModel {
             7 => DeliveryResult::Unsent,
             8 => DeliveryResult::Each(each(1)[..count - 1].to_vec()),
             9 => DeliveryResult::Panicked(refusal(0)),
+            10 => DeliveryResult::SessionFault(vec![RecipientStatus::Deferred(refusal(503)); count]),
             _ => DeliveryResult::Each(each(usize::from(how))),
         };
         let statuses = match &result {
             DeliveryResult::Delivered => vec![RecipientStatus::Delivered; count],
             DeliveryResult::All(status) => vec![status.clone(); count],
             DeliveryResult::Each(statuses) => statuses.clone(),
-            DeliveryResult::Unknown | DeliveryResult::Unsent | DeliveryResult::Panicked(_) => Vec::new(),
+            DeliveryResult::Unknown
+            | DeliveryResult::Unsent
+            | DeliveryResult::SessionFault(_)
+            | DeliveryResult::Panicked(_) => Vec::new(),
         };
         let id = request.id;
         let attempts = request.attempts + 1;
@@ -282,7 +286,7 @@ impl QueueModel {
             match statuses.get(at) {
                 Some(RecipientStatus::Delivered | RecipientStatus::Confirmed(_)) => recipient.delivered = true,
                 Some(RecipientStatus::Failed(_)) => {}
-                None if result == DeliveryResult::Unsent => {}
+                None if matches!(result, DeliveryResult::Unsent | DeliveryResult::SessionFault(_)) => {}
                 Some(RecipientStatus::Deferred(_)) | None => {
                     recipient.not_before = Duration::from_millis((self.now + wait).as_millis() as u64);
                 }

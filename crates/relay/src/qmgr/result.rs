@@ -15,6 +15,9 @@ pub(crate) enum DeliveryResult {
     All(RecipientStatus),
     /// An answer for each recipient, in the order of the request. A missing one was not answered.
     Each(Vec<RecipientStatus>),
+    /// An answer for each recipient, as in `Each`. For at least one it was about the session: those that were put off
+    /// are tried again at once, in another session.
+    SessionFault(Vec<RecipientStatus>),
     /// The session was lost after the dot: perhaps delivered, so tried again (RFC 5321 §4.5.4.1: better twice than
     /// never).
     Unknown,
@@ -65,6 +68,13 @@ pub(crate) struct PendingDsn {
     pub(crate) id: MessageId,
 }
 
+/// Time of the next try of a recipient that was put off.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum NextTry {
+    Now,
+    Scheduled,
+}
+
 /// Times in succession that connections may give a message back before it counts as tried: one that ends every session
 /// must not stay at the head of its list for ever.
 const MAX_UNSENT_TRIES: u8 = 3;
@@ -88,16 +98,23 @@ impl<M: Clone> MailQueue<M> {
             DeliveryResult::All(status) => {
                 self.mark_reachable(at);
                 let statuses = vec![status; self.entries[at].recipients.len()];
-                self.apply_statuses(at, statuses, now_ms)
+                self.apply_statuses(at, statuses, NextTry::Scheduled, now_ms)
             }
             DeliveryResult::Each(statuses) => {
                 self.mark_reachable(at);
-                self.apply_statuses(at, statuses, now_ms)
+                self.apply_statuses(at, statuses, NextTry::Scheduled, now_ms)
             }
-            DeliveryResult::Unknown => self.apply_statuses(at, Vec::new(), now_ms),
+            DeliveryResult::SessionFault(statuses) => {
+                self.count_failed_session(at);
+                let entry = &mut self.entries[at];
+                let next_try = if entry.unsent_tries == 0 { NextTry::Now } else { NextTry::Scheduled };
+                entry.unsent_tries = u8::from(next_try == NextTry::Now);
+                self.apply_statuses(at, statuses, next_try, now_ms)
+            }
+            DeliveryResult::Unknown => self.apply_statuses(at, Vec::new(), NextTry::Scheduled, now_ms),
             DeliveryResult::Panicked(refusal) => {
                 let statuses = vec![RecipientStatus::Deferred(refusal); self.entries[at].recipients.len()];
-                self.apply_statuses(at, statuses, now_ms)
+                self.apply_statuses(at, statuses, NextTry::Scheduled, now_ms)
             }
         };
         self.update_lists(destination);
@@ -112,20 +129,24 @@ impl<M: Clone> MailQueue<M> {
         (destination.failures, destination.failed_sessions) = (0, 0);
     }
 
+    fn count_failed_session(&mut self, at: EntryIndex) {
+        let destination = self.entries[at].destination;
+        let failed_sessions = &mut self.destination(destination).failed_sessions;
+        *failed_sessions = failed_sessions.saturating_add(1);
+    }
+
     fn requeue_unsent(&mut self, at: EntryIndex, message: M, now_ms: u64) -> Actions {
         let entry = &mut self.entries[at];
         entry.unsent_tries = entry.unsent_tries.saturating_add(1);
         let is_to_stay = !entry.flags.remove_requested && !entry.flags.hold_requested && entry.expires_ms > now_ms;
         let id = entry.id;
-        let destination = entry.destination;
         let times = entry.unsent_tries;
-        let failed_sessions = &mut self.destination(destination).failed_sessions;
-        *failed_sessions = failed_sessions.saturating_add(1);
+        self.count_failed_session(at);
         if times >= MAX_UNSENT_TRIES || !is_to_stay {
             self.entries[at].unsent_tries = 0;
             let why = DeliveryRefusal::new(0, None, "sessions end before the message is sent", "");
             let statuses = vec![RecipientStatus::Deferred(why); self.entries[at].recipients.len()];
-            return self.apply_statuses(at, statuses, now_ms);
+            return self.apply_statuses(at, statuses, NextTry::Scheduled, now_ms);
         }
         self.leave_state(at);
         self.entries[at].message = Some(message);
@@ -134,7 +155,13 @@ impl<M: Clone> MailQueue<M> {
     }
 
     /// Settles the recipients that have a final answer, and lets the others wait.
-    fn apply_statuses(&mut self, at: EntryIndex, statuses: Vec<RecipientStatus>, now_ms: u64) -> Actions {
+    fn apply_statuses(
+        &mut self,
+        at: EntryIndex,
+        statuses: Vec<RecipientStatus>,
+        next_try: NextTry,
+        now_ms: u64,
+    ) -> Actions {
         if self.entries[at].flags.remove_requested {
             return self.settle_all(at, RecipientFate::Removed);
         }
@@ -162,7 +189,7 @@ impl<M: Clone> MailQueue<M> {
                 fates.extend(waiting.into_iter().map(|number| (number, RecipientFate::Expired(Some(refusal.clone())))));
                 self.settle(at, fates)
             }
-            Some(refusal) => self.defer_recipients(at, fates, &waiting, refusal, now_ms),
+            Some(refusal) => self.defer_recipients(at, fates, &waiting, refusal, next_try, now_ms),
         }
     }
 
@@ -173,6 +200,7 @@ impl<M: Clone> MailQueue<M> {
         fates: Vec<(u16, RecipientFate)>,
         waiting: &[u16],
         refusal: DeliveryRefusal,
+        next_try: NextTry,
         now_ms: u64,
     ) -> Actions {
         self.leave_state(at);
@@ -183,13 +211,17 @@ impl<M: Clone> MailQueue<M> {
         let entry = &mut self.entries[at];
         entry.recipients = RecipientNumbers::new(waiting);
         entry.refusal = Some(shared);
-        entry.attempts = entry.attempts.saturating_add(1);
+        entry.attempts = entry.attempts.saturating_add(u32::from(next_try == NextTry::Scheduled));
         let attempts = entry.attempts;
         let is_held = std::mem::take(&mut entry.flags.hold_requested);
         // Entries of one message that fail together are retried at different times, like all others.
         let subject = id.0 ^ u64::from(destination.0).rotate_left(32);
-        let wait = self.options.schedule.backoff.delay(self.options.seed, subject, attempts);
-        let due_ms = now_ms.saturating_add(millis(wait));
+        let due_ms = match next_try {
+            NextTry::Now => now_ms,
+            NextTry::Scheduled => {
+                now_ms.saturating_add(millis(self.options.schedule.backoff.delay(self.options.seed, subject, attempts)))
+            }
+        };
         if is_held {
             self.enter_state(at, EntryState::Held);
         } else {

@@ -39,6 +39,10 @@ pub(super) struct ClientCore {
     pub(super) is_delivered: bool,
     /// MAIL was accepted, so a failed transaction needs RSET before the next.
     pub(super) mail_stands: bool,
+    /// A reply showed that the peer has lost track of the session, which ends with the current transaction.
+    pub(super) is_out_of_step: bool,
+    /// The peer has accepted EHLO or LHLO.
+    pub(super) is_greeted: bool,
     /// The message that is being sent in chunks cannot be accepted any more: MAIL, every RCPT or a chunk was refused.
     pub(super) is_doomed: bool,
 }
@@ -65,6 +69,8 @@ impl ClientCore {
             accepted_recipients: VecDeque::new(),
             is_delivered: false,
             mail_stands: false,
+            is_out_of_step: false,
+            is_greeted: false,
             is_doomed: false,
         }
     }

@@ -371,6 +371,40 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_that_has_lost_track_of_the_session_gets_no_other_message() {
+        let mail = "> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n";
+        let rows = [
+            "< 550 no\n> RSET\n< 503 bad sequence\n> QUIT\n",
+            "< 550 no\n> RSET\n< 354 what\n> QUIT\n",
+            "< 503 bad sequence\n> QUIT\n",
+            "< 250 ok\n> DATA\n< 502 what\n> QUIT\n",
+            "< 250 ok\n> DATA\n< 354 go\n> (message)\n< 500 what\n> QUIT\n",
+        ];
+        for row in rows {
+            dialogue(PipelineMode::Off, &["c@d"], 2, &[READY, mail, row].concat());
+        }
+        dialogue(PipelineMode::Off, &["c@d"], 2, &[READY, "> MAIL FROM:<a@b>\n< 530 TLS first\n> QUIT\n"].concat());
+        let group = "> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> RCPT TO:<e@f>\n> DATA\n";
+        let rows = [
+            "< 503 bad sequence\n< 503 bad sequence\n< 503 bad sequence\n< 503 bad sequence\n> QUIT\n",
+            "< 250 ok\n< 503 bad sequence\n< 250 ok\n< 354 go\n> (message)\n< 250 ok\n> QUIT\n",
+            // Here 503 follows from the replies before it.
+            "< 550 no\n< 503 what\n< 503 what\n< 503 what\n> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> RCPT TO:<e@f>\n> DATA\n",
+            "< 250 ok\n< 550 no\n< 550 no\n< 503 what\n> RSET\n< 250 ok\n> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> RCPT TO:<e@f>\n> DATA\n",
+        ];
+        for row in rows {
+            dialogue(PipelineMode::Group, &["c@d", "e@f"], 2, &[READY, group, row].concat());
+        }
+    }
+
+    #[test]
+    fn helo_does_not_follow_an_ehlo_that_worked_before() {
+        let script = "< 220 hi\n> EHLO me\n< 250-x\n< 250 STARTTLS\n> STARTTLS\n< 220 go\n> (tls)\n> EHLO me\n< 503 \
+                      what\n> QUIT\n";
+        dialogue_with(with_tls(StartTls::IfOffered), &["c@d"], 1, script);
+    }
+
+    #[test]
     fn ehlo_put_off_is_not_answered_with_helo() {
         dialogue(PipelineMode::Off, &["c@d"], 1, "< 220 hi\n> EHLO me\n< 450 not now\n> QUIT\n< 221 bye");
         dialogue(
@@ -719,9 +753,10 @@ mod tests {
         let client =
             dialogue_with(options.clone(), &["c@d"], 1, &[offered, "< 250-x\n< 250 DSN\n> MAIL FROM:<a@b>\n"].concat());
         assert_eq!(client.gave_up(), None);
-        for rest in ["< 250-x\n< 250 SIZE\n> QUIT\n", "< 500 what\n> HELO me\n< 250 x\n> QUIT\n"] {
-            let client = dialogue_with(options.clone(), &["c@d"], 1, &[offered, rest].concat());
-            assert_eq!(client.gave_up(), Some(GaveUp::NoDsn), "{rest}");
+        let without = "< 220 hi\n> EHLO me\n< 500 what\n> HELO me\n< 250 x\n> QUIT\n";
+        for script in [&[offered, "< 250-x\n< 250 SIZE\n> QUIT\n"].concat(), without] {
+            let client = dialogue_with(options.clone(), &["c@d"], 1, script);
+            assert_eq!(client.gave_up(), Some(GaveUp::NoDsn), "{script}");
         }
     }
 

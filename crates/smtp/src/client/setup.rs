@@ -42,7 +42,8 @@ fn send_hello(verb: &[u8], core: &ClientCore, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Takes the reply to EHLO: a permanent refusal falls back to HELO (RFC 5321 §3.2); LHLO has no fallback.
+/// Takes the reply to EHLO: a permanent refusal falls back to HELO (RFC 5321 §3.2), unless EHLO was accepted before TLS
+/// or XCLIENT. LHLO has no fallback.
 pub(super) fn hello_answered(
     form: HelloForm,
     setup: Option<Box<SessionSetup>>,
@@ -53,10 +54,11 @@ pub(super) fn hello_answered(
     match (reply.code() / 100, form) {
         (2, HelloForm::Extended) => {
             core.extensions = Extensions::parse(reply.lines());
+            core.is_greeted = true;
             next_step(setup, core, out)
         }
         (2, HelloForm::Plain) => next_step(setup, core, out),
-        (5, HelloForm::Extended) if core.protocol == Protocol::Smtp => {
+        (5, HelloForm::Extended) if core.protocol == Protocol::Smtp && !core.is_greeted => {
             send_hello(b"HELO ", core, out);
             ClientState::SetUp(SetUpState::ExpectHello(HelloForm::Plain, setup))
         }
@@ -64,7 +66,7 @@ pub(super) fn hello_answered(
     }
 }
 
-fn quit(out: &mut Vec<u8>) -> ClientState {
+pub(super) fn quit(out: &mut Vec<u8>) -> ClientState {
     out.extend_from_slice(b"QUIT\r\n");
     ClientState::ExpectQuit
 }

@@ -25,6 +25,9 @@ impl ClientState {
                 let step = state.step(due, reply, core, out);
                 // What it replaces holds nothing: to drop that would be a check at each reply.
                 std::mem::forget(std::mem::replace(sending, step.next));
+                if core.is_out_of_step && (step.ends.is_some() || step.to == Verb::Reset) {
+                    *self = self.end_out_of_step(core, out);
+                }
                 Ok((step.to, step.ends))
             }
             Self::SetUp(state) => {
@@ -42,6 +45,15 @@ impl ClientState {
             }),
             Self::Closed(_) => Err(Violation::Unasked(reply.code())),
         }
+    }
+
+    /// Ends a session with which the peer has lost track. QUIT is sent only if no other reply is due, so that the peer
+    /// cannot take it for a line of a message.
+    fn end_out_of_step(&self, core: &ClientCore, out: &mut Vec<u8>) -> Self {
+        if matches!(self, Self::Transaction(SendState::Idle)) && core.due.is_empty() {
+            return setup::quit(out);
+        }
+        Self::Closed(self.awaited(core))
     }
 
     /// Sends QUIT, unless the session is over.

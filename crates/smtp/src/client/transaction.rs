@@ -4,7 +4,7 @@ use super::event::{ChunkPosition, Outcome, Verb, Violation};
 use super::state::{DueReply, SendState};
 use crate::data::END_OF_DATA;
 use crate::envelope::Envelope;
-use crate::reply::ReceivedReply;
+use crate::reply::{ReceivedReply, is_session_fault};
 use crate::settings::Protocol;
 use std::io::Write;
 use std::sync::Arc;
@@ -32,6 +32,10 @@ impl SendState {
     ) -> ReplyStep {
         let recipient = if due == DueReply::Message { core.accepted_recipients.pop_front() } else { None };
         let is_done = reply.code() / 100 == 2;
+        core.is_out_of_step |= match due {
+            DueReply::Reset => !is_done && !matches!(self, Self::EmptyMessage),
+            due => is_session_fault(reply.code()) && core.is_due_for(due),
+        };
         let (state, ends) = match due {
             DueReply::Mail => self.mail_answered(is_done, core, out),
             DueReply::Recipient(number) => self.recipient_answered(number, is_done, core, out),
@@ -176,6 +180,17 @@ fn data_answered(is_go_ahead: bool, core: &mut ClientCore, out: &mut Vec<u8>) ->
 
 /// Commands of transactions, and the replies that become due.
 impl ClientCore {
+    /// Reports whether the peer has accepted all that this command depends on. If it has not, 503 is the reply to
+    /// expect.
+    fn is_due_for(&self, command: DueReply) -> bool {
+        match command {
+            DueReply::Mail | DueReply::Reset => true,
+            DueReply::Recipient(_) => self.mail_stands,
+            DueReply::Data => self.mail_stands && self.accepted > 0,
+            DueReply::Chunk | DueReply::Message => !self.is_doomed,
+        }
+    }
+
     fn send(&mut self, command: &[u8], due: DueReply, out: &mut Vec<u8>) {
         out.extend_from_slice(command);
         self.due.push_back(due);
@@ -228,7 +243,7 @@ impl ClientCore {
     /// Ends a transaction that was refused, with RSET if the peer holds it.
     fn refused(&mut self, out: &mut Vec<u8>) -> SendStep {
         self.accepted_recipients.clear();
-        if std::mem::take(&mut self.mail_stands) {
+        if std::mem::take(&mut self.mail_stands) && !self.is_out_of_step {
             self.send(b"RSET\r\n", DueReply::Reset, out);
         }
         (SendState::Idle, Some(Outcome::Refused))
