@@ -327,6 +327,27 @@ fn a_spool_behind_a_link_or_where_everybody_can_rename_it_is_refused() {
 }
 
 #[test]
+fn the_spool_of_a_running_relay_is_refused_even_without_its_lock_file() {
+    let den = Den::new(DISCARD);
+    let relay = den.open();
+    let first = fs::read_to_string(den.path("relay.toml")).unwrap();
+    let second = den.files.keep("second.toml", &format!("control = \"second.sock\"\n{first}"));
+    let spool = den.path("spool");
+    for _ in 0..2 {
+        let ended = run(MAILRUN, &["relay", "--config", &second]);
+        assert_eq!(ended.code, Some(2), "{}", ended.err);
+        assert!(ended.err.contains("another process has this spool open"), "{}", ended.err);
+        let ended = run(MAILRUN, &["spool", "check", &spool]);
+        assert!(ended.err.contains("a relay is using it"), "{}", ended.err);
+        let _ = fs::remove_file(format!("{spool}/lock"));
+    }
+    relay.stop();
+    let ended = run(MAILRUN, &["spool", "check", &spool]);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    den.open().stop();
+}
+
+#[test]
 fn a_spool_of_somebody_elses_is_refused() {
     if !is_root() {
         return skip("chown", "only root can give a directory away");

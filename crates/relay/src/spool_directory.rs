@@ -133,9 +133,11 @@ fn check_parent(directory: &Path, opened: &OwnedFd) -> Result<(), String> {
     Ok(())
 }
 
+/// Recognises a spool by its files. Any of them may have been deleted.
 fn is_spool_or_empty(directory: &Path) -> bool {
-    let Ok(mut entries) = std::fs::read_dir(directory) else { return false };
-    entries.next().is_none() || directory.join(LOCK_FILE).symlink_metadata().is_ok_and(|found| found.is_file())
+    let Ok(entries) = std::fs::read_dir(directory) else { return false };
+    let mut names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).peekable();
+    names.peek().is_none() || names.any(|name| name == LOCK_FILE || name.starts_with("segment-"))
 }
 
 #[cfg(test)]
@@ -181,8 +183,12 @@ mod tests {
         fs::write(spool.join("letter"), "").unwrap();
         is(0o705);
         assert!(check(&spool).unwrap().unwrap().contains("other users can read"));
-        fs::write(spool.join(LOCK_FILE), "").unwrap();
-        assert!(check(&spool).unwrap().unwrap().contains("the mode was changed"));
+        for name in [LOCK_FILE, "segment-00000000"] {
+            fs::write(spool.join(name), "").unwrap();
+            is(0o705);
+            assert!(check(&spool).unwrap().unwrap().contains("the mode was changed"), "{name}");
+            fs::remove_file(spool.join(name)).unwrap();
+        }
         for mode in [0o720, 0o702, 0o777, 0o1777] {
             is(mode);
             assert!(check(&spool).unwrap_err().contains("is writable for other users"), "{mode:o}");

@@ -1,8 +1,9 @@
 //! The interface of a disk, and its implementation by a directory of a file system.
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
-use std::fs::{DirBuilder, File, OpenOptions};
+use rustix::fs::{AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::io::{Errno, retry_on_intr};
+use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind, IoSlice};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +16,8 @@ pub trait Disk: Send + Sync {
     fn lock(&self) -> io::Result<Box<dyn Send + Sync>>;
     /// The names of all files.
     fn list(&self) -> io::Result<Vec<String>>;
-    /// Creates an empty file, or empties the existing one. A name may have one slash: the directory before it is
-    /// created if needed.
+    /// Creates a file. `AlreadyExists` if there is one of that name, which is left as it is. A name may have one slash:
+    /// the directory before it is created if needed.
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
     /// Opens an existing file.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
@@ -56,19 +57,16 @@ pub(crate) fn read_with_retry(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -
     file.read_at(buffer, at).or_else(|_| file.read_at(buffer, at))
 }
 
-/// A directory of a file system.
+/// A directory of a file system. It stays the same directory if it is renamed, or if another one takes its path.
 #[derive(Debug)]
 pub struct RealDisk {
     directory: PathBuf,
-    /// The open directory: a sync of it then needs no new descriptor, which may not be available.
     opened: File,
     /// Files have been put into a directory below it since the last sync.
     has_quarantined: AtomicBool,
 }
 
 impl RealDisk {
-    const LOCK: &'static str = "lock";
-
     /// Uses that directory, and creates it if needed: for its owner only, since it will hold other people's mail.
     pub fn new(directory: impl Into<PathBuf>) -> io::Result<Self> {
         let directory = directory.into();
@@ -83,80 +81,109 @@ impl RealDisk {
         &self.directory
     }
 
-    /// Opens a file of the directory itself: a symbolic link in its place is not followed.
-    fn file(&self, name: &str, options: &mut OpenOptions) -> io::Result<File> {
-        let no_follow = OFlags::NOFOLLOW.bits() as i32;
-        options.read(true).write(true).mode(0o600).custom_flags(no_follow).open(self.directory.join(name))
+    /// Opens a file for reading and writing. A symbolic link in its place is not followed.
+    fn file(&self, name: &str, options: OFlags) -> io::Result<File> {
+        open_at(&self.opened, name, OFlags::RDWR | OFlags::NOFOLLOW | options)
     }
 }
 
 impl Disk for RealDisk {
     fn lock(&self) -> io::Result<Box<dyn Send + Sync>> {
-        let file = self.file(Self::LOCK, OpenOptions::new().create(true).truncate(false))?;
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(Box::new(file))
+        let directory = lock_directory(&self.opened, FlockOperation::NonBlockingLockExclusive)?;
+        let file = self.file(LOCK, OFlags::CREATE)?;
+        flock(&file, LOCK, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Box::new((directory, file)))
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        file_names(&self.directory)
+        file_names(&self.opened)
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         if let Some((directory, _)) = name.split_once('/') {
-            let made = DirBuilder::new().mode(0o700).create(self.directory.join(directory));
-            made.or_else(|error| if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })?;
-            self.has_quarantined.store(true, Ordering::Relaxed);
+            match rustix::fs::mkdirat(&self.opened, directory, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => self.has_quarantined.store(true, Ordering::Relaxed),
+                Err(error) => return Err(error.into()),
+            }
         }
-        Ok(Arc::new(self.file(name, OpenOptions::new().create(true).truncate(true))?))
+        Ok(Arc::new(self.file(name, OFlags::CREATE | OFlags::EXCL)?))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(self.file(name, &mut OpenOptions::new())?))
+        Ok(Arc::new(self.file(name, OFlags::empty())?))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        std::fs::remove_file(self.directory.join(name))
+        Ok(rustix::fs::unlinkat(&self.opened, name, AtFlags::empty())?)
     }
 
     fn sync_directory(&self) -> io::Result<()> {
         if self.has_quarantined.swap(false, Ordering::Relaxed) {
-            File::open(self.directory.join(QUARANTINE))?.sync_all()?;
+            open_at(&self.opened, QUARANTINE, OFlags::DIRECTORY)?.sync_all()?;
         }
         self.opened.sync_all()
     }
 
     fn available_bytes(&self) -> io::Result<u64> {
-        let system = rustix::fs::statvfs(&self.directory)?;
+        let system = rustix::fs::fstatvfs(&self.opened)?;
         Ok(system.f_bavail.saturating_mul(system.f_frsize))
     }
 }
 
 /// A directory of a file system, for reading only.
 pub(crate) struct ReadOnlyDisk {
-    directory: PathBuf,
+    opened: File,
 }
 
 impl ReadOnlyDisk {
-    pub(crate) fn new(directory: &Path) -> Self {
-        Self { directory: directory.to_owned() }
+    pub(crate) fn new(directory: &Path) -> io::Result<Self> {
+        Ok(Self { opened: File::open(directory)? })
     }
 
-    /// Excludes every process that would open the spool. Without a lock file, none has ever done so.
-    pub(crate) fn lock_shared(&self) -> Result<Box<dyn Send + Sync>, crate::Error> {
-        match File::open(self.directory.join(RealDisk::LOCK)) {
-            Ok(file) => match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
-                Ok(()) => Ok(Box::new(file)),
-                Err(rustix::io::Errno::WOULDBLOCK) => Err(crate::Error::Locked),
-                Err(error) => Err(io::Error::from(error).into()),
-            },
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Box::new(())),
-            Err(error) => Err(error.into()),
+    /// Excludes every process that would open the spool.
+    pub(crate) fn lock_shared(&self) -> io::Result<Box<dyn Send + Sync>> {
+        let directory = lock_directory(&self.opened, FlockOperation::NonBlockingLockShared)?;
+        match open_at(&self.opened, LOCK, OFlags::empty()) {
+            Ok(file) => {
+                flock(&file, LOCK, FlockOperation::NonBlockingLockShared)?;
+                Ok(Box::new((directory, file)))
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Box::new(directory)),
+            Err(error) => Err(error),
         }
     }
 }
 
+/// Locks a directory itself: a file in it may be deleted by anybody who cleans up, and then excludes nobody.
+///
+/// Callers lock the file [`LOCK`] as well, because earlier versions lock only that, and because a network file system
+/// such as NFS shows other hosts the locks of files but not those of directories.
+fn lock_directory(directory: &File, operation: FlockOperation) -> io::Result<File> {
+    // A lock belongs to an open file, so each lock needs one of its own.
+    let opened = open_at(directory, ".", OFlags::DIRECTORY)?;
+    flock(&opened, "the directory", operation)?;
+    Ok(opened)
+}
+
+fn flock(file: &File, name: &str, operation: FlockOperation) -> io::Result<()> {
+    rustix::fs::flock(file, operation).map_err(|error| match error {
+        Errno::WOULDBLOCK => error.into(),
+        _ => {
+            let error = io::Error::from(error);
+            let text =
+                format!("cannot lock {name}: {error}; a spool needs a file system with flock, preferably a local one");
+            io::Error::new(error.kind(), text)
+        }
+    })
+}
+
+fn open_at(directory: &File, name: &str, options: OFlags) -> io::Result<File> {
+    let open = || rustix::fs::openat(directory, name, options | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+    Ok(retry_on_intr(open)?.into())
+}
+
 fn read_only<T>() -> io::Result<T> {
-    Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    Err(ErrorKind::ReadOnlyFilesystem.into())
 }
 
 impl Disk for ReadOnlyDisk {
@@ -165,7 +192,7 @@ impl Disk for ReadOnlyDisk {
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        file_names(&self.directory)
+        file_names(&self.opened)
     }
 
     fn create(&self, _name: &str) -> io::Result<Arc<dyn DiskFile>> {
@@ -173,7 +200,7 @@ impl Disk for ReadOnlyDisk {
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(File::open(self.directory.join(name))?))
+        Ok(Arc::new(open_at(&self.opened, name, OFlags::empty())?))
     }
 
     fn remove(&self, _name: &str) -> io::Result<()> {
@@ -201,10 +228,10 @@ pub fn sync_ancestors(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn file_names(directory: &Path) -> io::Result<Vec<String>> {
+fn file_names(directory: &File) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
-    for entry in std::fs::read_dir(directory)? {
-        names.extend(entry?.file_name().into_string());
+    for entry in Dir::read_from(directory)? {
+        names.extend(entry?.file_name().to_str().ok().filter(|name| !matches!(*name, "." | "..")).map(str::to_owned));
     }
     Ok(names)
 }
@@ -220,7 +247,7 @@ impl DiskFile for File {
             match FileExt::read_at(self, &mut buffer[filled..], at + filled as u64) {
                 Ok(0) => break,
                 Ok(read) => filled += read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
@@ -231,12 +258,12 @@ impl DiskFile for File {
         IoSlice::advance_slices(&mut pieces, 0); // drops empty ones at the front
         while !pieces.is_empty() {
             match rustix::io::pwritev(self, &pieces[..pieces.len().min(MAX_IOVECS)], at) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(written) => {
                     at += written as u64;
                     IoSlice::advance_slices(&mut pieces, written);
                 }
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -246,7 +273,7 @@ impl DiskFile for File {
     fn preallocate(&self, bytes: u64, throttle: &dyn Fn(Duration)) -> io::Result<()> {
         match rustix::fs::fallocate(self, FallocateFlags::empty(), 0, bytes) {
             // Not every file system can allocate; writing the zeros does it too.
-            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS | rustix::io::Errno::INVAL) => {}
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
             Err(error) => return Err(error.into()),
         }
         let zeros = vec![0; ZERO_CHUNK_BYTES];
@@ -273,6 +300,8 @@ impl DiskFile for File {
     }
 }
 
+/// The file that is locked besides the directory.
+const LOCK: &str = "lock";
 /// The directory in a spool's directory; its files are named with it and a slash.
 const QUARANTINE: &str = "quarantine";
 /// IOV_MAX: the pieces that Linux takes in one call.

@@ -69,6 +69,10 @@ impl From<io::Error> for Error {
 }
 
 impl Error {
+    pub(crate) fn of_lock(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::WouldBlock { Self::Locked } else { error.into() }
+    }
+
     pub(crate) fn poisoned(cause: &io::Error) -> Self {
         Self::Poisoned(cause.to_string().into())
     }

@@ -396,6 +396,9 @@ impl Disk for FaultyDisk {
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let mut state = self.state();
         state.count_directory_operation()?;
+        if state.files.contains_key(name) {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
         state.contents.push(FileContent::default());
         let content = state.contents.len() - 1;
         state.files.insert(name.to_owned(), content);

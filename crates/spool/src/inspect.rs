@@ -82,8 +82,8 @@ pub enum InspectedBody {
 /// [`Error::Locked`] if a relay has it open; [`Error::NewerVersion`] if a later version has written it; [`Error::Disk`] if it
 /// cannot be read.
 pub fn inspect(directory: &Path) -> Result<Inspection, Error> {
-    let disk = ReadOnlyDisk::new(directory);
-    let lock = disk.lock_shared()?;
+    let disk = ReadOnlyDisk::new(directory)?;
+    let lock = disk.lock_shared().map_err(Error::of_lock)?;
     let mut reading = load(&disk)?;
     quarantine::mark_known(&disk, &mut reading);
     let count_in = |order| reading.index.message_count(order);

@@ -164,10 +164,7 @@ impl Log {
     /// Adds a record to the batch. If the segment has no room for it, the batch is completed first.
     fn append(&mut self, content: &RecordParts<'_>, reserve: Reserve) -> Result<RecordLocation, LogWriteError> {
         let bytes = content.record.bytes();
-        if !self.segment_pool.lock().permits(0, reserve) {
-            // A segment that was begun with reserved room is not for every purpose either.
-            return Err(LogWriteError::NoSpace);
-        }
+        self.segment_pool.lock().check(reserve)?;
         if self.free_bytes() < bytes {
             self.flush(FlushMode::Synced).map_err(LogWriteError::Disk)?;
             if self.free_bytes() < bytes {

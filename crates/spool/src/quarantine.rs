@@ -38,34 +38,68 @@ fn damaged_file(disk: &dyn Disk, damage: &Damage, reading: &LoadedSpool) -> io::
 
 /// Marks the damage that already has a copy.
 pub(crate) fn mark_known(disk: &dyn Disk, reading: &mut LoadedSpool) {
-    let known: Vec<bool> =
-        reading.damage.iter().map(|damage| is_copied(disk, damage, reading).unwrap_or(false)).collect();
+    let is_copied = |damage| find_copy(disk, damage, reading).is_ok_and(|(_, state)| state == CopyState::Whole);
+    let known: Vec<bool> = reading.damage.iter().map(is_copied).collect();
     for (damage, is_known) in reading.damage.iter_mut().zip(known) {
         damage.is_known = is_known;
     }
 }
 
-fn is_copied(disk: &dyn Disk, damage: &Damage, reading: &LoadedSpool) -> io::Result<bool> {
-    let copy = disk.open(&copy_name(damage, reading))?;
-    if damage.kind == DamageKind::Body && copy.bytes()? > 0 {
-        return Ok(true);
-    }
+/// What a file of the quarantine is to a damage.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CopyState {
+    Missing,
+    /// A crash has interrupted the copying.
+    Partial,
+    Whole,
+    /// A copy of other bytes: a lost or removed segment leaves its name to a later one.
+    Foreign,
+}
+
+/// Returns the name of a damage's copy, and its state. The name ends in a number if it would be that of a foreign copy.
+fn find_copy(disk: &dyn Disk, damage: &Damage, reading: &LoadedSpool) -> io::Result<(String, CopyState)> {
     let file = damaged_file(disk, damage, reading)?;
-    if copy.bytes()? != end_of(damage, &*file)? - damage.offset.min(file.bytes()?) {
-        return Ok(false);
+    let first = copy_name(damage, reading);
+    let mut name = first.clone();
+    let mut number = 1;
+    loop {
+        let state = match disk.open(&name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => CopyState::Missing,
+            copy => compare_copy(damage, &*file, &*copy?)?,
+        };
+        if state != CopyState::Foreign {
+            return Ok((name, state));
+        }
+        number += 1;
+        name = format!("{first}-{number}");
     }
+}
+
+fn compare_copy(damage: &Damage, file: &dyn DiskFile, copy: &dyn DiskFile) -> io::Result<CopyState> {
+    let bytes = copy.bytes()?;
+    if damage.kind == DamageKind::Body && bytes > 0 {
+        return Ok(CopyState::Whole);
+    }
+    let expected = end_of(damage, file)? - damage.offset.min(file.bytes()?);
+    // The copy of a whole segment also has the bytes of its header, which may be a damage of their own.
+    let mut is_equal = bytes >= expected;
+    let mut is_part = bytes <= expected;
     let mut one = Vec::new();
     let mut other = Vec::new();
-    for (at, length) in parts(damage, &*file)? {
+    for (at, length) in parts(damage, file)? {
         one.resize(length, 0);
         other.resize(length, 0);
-        read_lossy(&*file, &mut one, at)?;
-        copy.read_at(&mut other, at - damage.offset)?;
-        if one != other {
-            return Ok(false);
-        }
+        read_lossy(file, &mut one, at)?;
+        let read = read_lossy(copy, &mut other, at - damage.offset)?;
+        is_equal &= one == other;
+        // Bytes that were not synced before a crash are zeros.
+        is_part &= other[..read].iter().zip(&one).all(|(copied, octet)| *copied == 0 || copied == octet);
     }
-    Ok(true)
+    Ok(match (is_equal, is_part) {
+        (true, _) => CopyState::Whole,
+        (false, true) => CopyState::Partial,
+        (false, false) => CopyState::Foreign,
+    })
 }
 
 fn end_of(damage: &Damage, file: &dyn DiskFile) -> io::Result<u64> {
@@ -86,7 +120,7 @@ pub(crate) fn copy_damage(disk: &dyn Disk, reading: &LoadedSpool) -> Result<(), 
     for damage in reading.damage.iter().filter(|damage| !damage.is_known) {
         match copy_one(disk, damage, reading) {
             Ok(()) => is_any = true,
-            Err(_) if damage.kind == DamageKind::TornEnd => _ = disk.remove(&copy_name(damage, reading)),
+            Err(_) if damage.kind == DamageKind::TornEnd => {}
             Err(error) => {
                 let file = copy_name(damage, reading);
                 return Err(Error::QuarantineFailed { file, error: Arc::new(error) });
@@ -100,12 +134,24 @@ pub(crate) fn copy_damage(disk: &dyn Disk, reading: &LoadedSpool) -> Result<(), 
 }
 
 fn copy_one(disk: &dyn Disk, damage: &Damage, reading: &LoadedSpool) -> io::Result<()> {
+    let (name, state) = find_copy(disk, damage, reading)?;
+    if state == CopyState::Partial {
+        disk.remove(&name)?;
+    }
     let file = damaged_file(disk, damage, reading)?;
-    let copy = disk.create(&copy_name(damage, reading))?;
+    let copy = disk.create(&name)?;
+    let written = write_copy(damage, &*file, &*copy);
+    if written.is_err() {
+        _ = disk.remove(&name);
+    }
+    written
+}
+
+fn write_copy(damage: &Damage, file: &dyn DiskFile, copy: &dyn DiskFile) -> io::Result<()> {
     let mut bytes = vec![0; BLOCK as usize];
-    for (at, length) in parts(damage, &*file)? {
+    for (at, length) in parts(damage, file)? {
         bytes.resize(length, 0);
-        read_lossy(&*file, &mut bytes, at)?;
+        read_lossy(file, &mut bytes, at)?;
         copy.write_at(&mut [IoSlice::new(&bytes)], at - damage.offset)?;
     }
     copy.sync_data()

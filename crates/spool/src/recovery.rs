@@ -66,6 +66,7 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
         next_file,
         is_preallocating: false,
         has_failed: false,
+        foreign_file: None,
         is_closed: false,
     };
     unfinished.iter().try_for_each(|name| disk.remove(name))?;

@@ -53,6 +53,8 @@ pub(crate) struct SegmentPool {
     pub(crate) is_preallocating: bool,
     /// The tender failed to make one: it tries again after a segment was taken or given back.
     pub(crate) has_failed: bool,
+    /// Why the tender did not make one: a file of that name exists, and this process has not created it.
+    pub(crate) foreign_file: Option<io::Error>,
     pub(crate) is_closed: bool,
 }
 
@@ -91,11 +93,14 @@ impl SegmentPool {
     }
 
     /// Takes in a segment that was made ahead. If making it failed, the commit thread will try itself when it needs
-    /// one, and report the error.
+    /// one, and report the error. If a foreign file was found, the commit thread stops at the next record.
     pub(crate) fn put(&mut self, made: io::Result<FreeSegment>) {
         match made {
             Ok(spare) => self.free_segments.push(spare),
-            Err(_) => self.has_failed = true,
+            Err(error) => {
+                self.has_failed = true;
+                self.foreign_file = Some(error).filter(|error| error.kind() == io::ErrorKind::AlreadyExists);
+            }
         }
     }
 
@@ -104,8 +109,18 @@ impl SegmentPool {
         format!("{}{:08x}", Self::PREFIX, self.next_file - 1)
     }
 
-    /// Reports whether a segment of that size may be taken; 0: whether the segment in use may be written to.
-    pub(crate) fn permits(&self, bytes: u64, reserve: Reserve) -> bool {
+    /// Fails if the segment in use must not be written to.
+    pub(crate) fn check(&mut self, reserve: Reserve) -> Result<(), LogWriteError> {
+        match self.foreign_file.take() {
+            Some(error) => Err(LogWriteError::Disk(error)),
+            // A segment that was begun with reserved room is not for every purpose either.
+            None if !self.permits(0, reserve) => Err(LogWriteError::NoSpace),
+            None => Ok(()),
+        }
+    }
+
+    /// Reports whether a segment of that size may be taken.
+    fn permits(&self, bytes: u64, reserve: Reserve) -> bool {
         self.used_bytes + bytes + self.reserved_bytes(reserve) <= self.max_bytes
     }
 
@@ -122,6 +137,7 @@ impl SegmentPool {
 
     /// Takes or makes a segment of exactly that size.
     pub(crate) fn take(&mut self, bytes: u64, reserve: Reserve) -> Result<FreeSegment, LogWriteError> {
+        self.check(reserve)?;
         if !self.permits(bytes, reserve) || !self.has_disk_space(bytes, reserve) {
             return Err(LogWriteError::NoSpace);
         }
@@ -151,7 +167,14 @@ impl SegmentPool {
         bytes: u64,
         throttle: &dyn Fn(Duration),
     ) -> io::Result<FreeSegment> {
-        let made = Self::fill_file(disk, name, bytes, throttle);
+        let file = disk.create(name).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => io::Error::new(
+                error.kind(),
+                format!("{name} already exists, so another process writes to this spool; stop it before the restart"),
+            ),
+            _ => error,
+        })?;
+        let made = Self::fill_file(disk, name, file, bytes, throttle);
         if made.is_err() {
             // A part of a segment is of no use, least of all on a full disk. If it stays, it is found when the spool is
             // opened.
@@ -160,8 +183,13 @@ impl SegmentPool {
         made
     }
 
-    fn fill_file(disk: &dyn Disk, name: &str, bytes: u64, throttle: &dyn Fn(Duration)) -> io::Result<FreeSegment> {
-        let file = disk.create(name)?;
+    fn fill_file(
+        disk: &dyn Disk,
+        name: &str,
+        file: Arc<dyn DiskFile>,
+        bytes: u64,
+        throttle: &dyn Fn(Duration),
+    ) -> io::Result<FreeSegment> {
         file.preallocate(bytes, throttle)?;
         let header = SegmentHeader {
             state: SegmentHeaderState::Free,

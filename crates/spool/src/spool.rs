@@ -14,7 +14,6 @@ use crate::{
     Backlog, Damage, Durability, Error, Id, NewMessage, NotesReceipt, Options, Receipt, SpoolStats, StoredEnvelope,
     commit, format,
 };
-use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
@@ -193,10 +192,7 @@ impl std::fmt::Debug for Spool {
 
 impl LogBackend {
     fn open(disk: &Arc<dyn Disk>, options: Options) -> Result<(Self, Backlog), Error> {
-        let lock: Arc<dyn Send + Sync> = disk.lock().map(Arc::from).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => Error::Locked,
-            _ => Error::from(error),
-        })?;
+        let lock: Arc<dyn Send + Sync> = disk.lock().map(Arc::from).map_err(Error::of_lock)?;
         let options = fit_to_disk(&**disk, options)?;
         let mut recovered = recover(disk, &options)?;
         recovered.segment_pool.prepare();

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
 mod crash;
 mod damage;
+mod exclusion;
 mod failures;
 mod model;
 mod recovery;

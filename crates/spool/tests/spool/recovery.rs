@@ -223,18 +223,6 @@ fn files_that_were_being_made_are_made_anew_and_others_left_alone() {
 }
 
 #[test]
-fn two_programs_do_not_share_a_spool() {
-    let directory = tempfile::tempdir().unwrap();
-    let open = || Spool::open(Arc::new(RealDisk::new(directory.path()).unwrap()), small());
-    let (spool, _) = open().unwrap();
-    assert!(matches!(open(), Err(Error::Locked)));
-    let other = spool.clone();
-    spool.close();
-    assert!(matches!(other.store(draft(1, 1)).wait(), Err(Error::Closed)));
-    let (_again, _) = open().unwrap();
-}
-
-#[test]
 fn a_directory_of_a_file_system_keeps_what_a_disk_in_memory_keeps() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a/spool");
