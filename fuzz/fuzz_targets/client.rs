@@ -1,6 +1,9 @@
 //! Any replies to a client session, whole and cut: it says the same, and always knows what it waits for. The last
-//! octet of the input chooses options and cuts.
+//! octet of the input chooses options and cuts. The same bytes are the choices of a server whose replies are dropped or
+//! changed on the way.
 #![no_main]
+#[path = "../../crates/smtp/tests/all/adversary.rs"]
+mod adversary;
 #[path = "../../crates/smtp/tests/all/host.rs"]
 mod host;
 
@@ -87,6 +90,7 @@ fn options(choice: u8) -> Options {
 }
 
 fuzz_target!(|data: &[u8]| {
+    adversary::check(data);
     let Some((&choice, bytes)) = data.split_last() else { return };
     let options = Arc::new(options(choice));
     let whole = told(&[bytes], &options);

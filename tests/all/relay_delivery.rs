@@ -11,6 +11,8 @@ use crate::secured::{Files, PASSWORD, USER};
 use crate::stand_in::{Act, At, Moment, StandIn};
 use serde_json::Value;
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Segments of 64 MB: one in use, one that is prepared, and what belongs to neither.
@@ -616,6 +618,32 @@ fn a_reply_about_the_session_is_followed_by_a_try_in_another() {
             assert_eq!(metric(&relay, "failed_total"), 0, "{reply} to {at:?}");
             relay.stop();
         }
+    }
+}
+
+/// While the next message's commands come with a message, the hop takes every second one for nothing: it drops the
+/// message and its reply. The reply to the next MAIL must not be taken for the missing one, with codes or without.
+#[test]
+fn a_next_hop_that_leaves_out_replies_loses_nothing() {
+    for has_codes in [true, false] {
+        let is_late = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&is_late);
+        let hop = StandIn::start(move |now: Moment| match now.at {
+            At::Message if now.is_ahead && now.before % 2 == 1 => {
+                seen.fetch_or(now.connection > 0, Ordering::SeqCst);
+                Some(Act::Say(""))
+            }
+            At::Mail | At::Recipient | At::Message if !has_codes => Some(Act::Say("250 Ok")),
+            _ => None,
+        });
+        let den = Den::to(&hop.address(), &format!("{QUICK}workers = 1\ndelivery.per_destination = 1\n"));
+        let relay = den.open();
+        let ours = source(&relay.address(), &["--messages", "200", "--sessions", "20"]);
+        assert_eq!(ours.ended.code, Some(0), "{:?}", ours.ended);
+        wait_until("all of it", || (hop.taken() >= 200).then_some(()));
+        relay.stop();
+        assert!(hop.taken() <= 202, "{} for 200 messages", hop.taken());
+        assert!(!is_late.load(Ordering::SeqCst), "a hop that has left out a reply gets one message at a time");
     }
 }
 

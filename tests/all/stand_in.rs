@@ -48,6 +48,8 @@ pub(crate) struct Moment {
     pub(crate) connection: u64,
     /// How often this connection was at this point before.
     pub(crate) before: u64,
+    /// The client has sent more already, without waiting for this reply.
+    pub(crate) is_ahead: bool,
 }
 
 /// How replies are written.
@@ -86,7 +88,7 @@ impl StandIn {
                 let Ok(stream) = stream else { continue };
                 let fault = Arc::clone(&fault);
                 let counts = Arc::clone(&shared);
-                let choose = move |at, before| fault(Moment { at, connection, before });
+                let choose = move |at, before, is_ahead| fault(Moment { at, connection, before, is_ahead });
                 // A client that goes away early is the test's own doing.
                 thread::spawn(move || Talk::new(stream, delivery, choose).and_then(|talk| talk.serve(&counts)));
             }
@@ -130,7 +132,7 @@ struct Talk<F> {
 /// The class of reply where none was given.
 const NOTHING: u8 = b' ';
 
-impl<F: Fn(At, u64) -> Option<Act>> Talk<F> {
+impl<F: Fn(At, u64, bool) -> Option<Act>> Talk<F> {
     fn new(stream: TcpStream, delivery: Delivery, fault: F) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         let reader = BufReader::new(stream.try_clone()?);
@@ -206,7 +208,7 @@ impl<F: Fn(At, u64) -> Option<Act>> Talk<F> {
     fn answer(&mut self, at: At, usual: &'static str) -> io::Result<Option<u8>> {
         let before = self.reached.iter().filter(|reached| **reached == at).count() as u64;
         self.reached.push(at);
-        match (self.fault)(at, before).unwrap_or(Act::Say(usual)) {
+        match (self.fault)(at, before, !self.reader.buffer().is_empty()).unwrap_or(Act::Say(usual)) {
             Act::Say("") => return Ok(Some(NOTHING)),
             Act::Say(reply) => {
                 self.say(reply)?;

@@ -144,6 +144,14 @@ impl<'a> ReceivedReply<'a> {
         joined.join(" ").chars().map(|c| if c.is_control() { '?' } else { c }).collect()
     }
 
+    /// The subject of the enhanced status code in the first line, if it has one digit: the 1 of `250 2.1.0 Ok`.
+    pub(crate) fn subject(&self) -> Option<u8> {
+        match self.wire.get(4..8) {
+            Some([_, b'.', subject @ b'0'..=b'9', b'.']) => Some(subject - b'0'),
+            _ => None,
+        }
+    }
+
     /// The enhanced status code, if the reply has one (RFC 2034).
     pub fn enhanced(&self) -> Option<EnhancedStatusCode> {
         EnhancedStatusCode::parse(self.lines().last()?)

@@ -147,6 +147,8 @@ pub(super) struct LoadSession {
     /// Messages under way, the oldest first: the next replies belong to it. At most two, and two only where the next
     /// message's commands travel with a message.
     messages: VecDeque<OutgoingMessage>,
+    /// Messages whose last reply came at that time, before this result was [certain](Event::settled).
+    answered: VecDeque<(OutgoingMessage, Outcome, Duration)>,
     /// Number of messages begun on this connection.
     transactions: u64,
     /// Time at which the last commands had been handed over.
@@ -182,6 +184,7 @@ impl LoadSession {
             worker: recorder,
             park_entry: ParkEntry::default(),
             messages: VecDeque::with_capacity(2),
+            answered: VecDeque::new(),
             transactions: 0,
             commands_sent_at: Duration::ZERO,
             data_accepted_at: Duration::ZERO,
@@ -294,6 +297,7 @@ impl LoadSession {
             SessionEnd::TlsFailed(error) => (Some(Verb::StartTls), reason(error)),
         };
         self.writing_message = false;
+        self.take_back_answered();
         let is_unheard =
             self.messages.back().is_some_and(|job| !job.answered && job.sent.is_none() && self.transactions > 1);
         let kept = if is_unheard { self.messages.pop_back() } else { None };
@@ -308,8 +312,29 @@ impl LoadSession {
         self.messages.extend(kept);
     }
 
+    /// Counts every result that has become certain.
+    fn settle(&mut self, event: &Event<'_>, now: Duration) {
+        let last = event.ends.and_then(|outcome| Some((self.messages.pop_front()?, outcome)));
+        let earlier = event.settled as usize - usize::from(last.is_some());
+        for _ in 0..earlier {
+            let Some((message, outcome, at)) = self.answered.pop_front() else { break };
+            self.finish_transaction(message, outcome, at);
+        }
+        if let Some((message, outcome)) = last {
+            self.finish_transaction(message, outcome, now);
+        }
+    }
+
+    /// Takes back the messages whose results are not certain: a reply may be missing.
+    fn take_back_answered(&mut self) {
+        for (message, ..) in self.answered.drain(..).rev() {
+            self.messages.push_front(message);
+        }
+    }
+
     /// Gives up every message under way; the reason has been counted.
     fn fail_messages(&mut self, why: MessageFailure) {
+        self.take_back_answered();
         let Some(last) = self.messages.back().map(|job| job.claim.number) else { return };
         let now = clock::now();
         self.worker.update_tally(|tally| {
@@ -338,9 +363,8 @@ impl LoadSession {
         }
     }
 
-    /// Ends the oldest message's transaction.
-    fn finish_transaction(&mut self, outcome: Outcome, now: Duration) {
-        let Some(job) = self.messages.pop_front() else { return };
+    /// Counts the result of a message, which came at `now`.
+    fn finish_transaction(&mut self, job: OutgoingMessage, outcome: Outcome, now: Duration) {
         self.begin_pause(job.claim.number, now);
         let envelopes = &self.context.envelopes;
         let all = job.claim.recipients as usize;
@@ -564,8 +588,10 @@ impl MessageSource for LoadSession {
                 _ => {}
             }
         }
-        if let Some(outcome) = event.ends {
-            self.finish_transaction(outcome, now);
+        if event.settled > 0 {
+            self.settle(event, now);
+        } else if let Some(outcome) = event.ends {
+            self.answered.extend(self.messages.pop_front().map(|message| (message, outcome, now)));
         }
     }
 }

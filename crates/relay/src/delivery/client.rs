@@ -40,9 +40,9 @@ pub(crate) const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const MAX_BATCH: u32 = 8;
 /// A peer that takes longer for a message gets one at a time: others can have another connection.
 const FAST_REPLY_LIMIT: Duration = Duration::from_millis(10);
-/// Time for which a peer that ended a session amid a burst gets one message at a time: it may want few messages a
-/// connection.
-const BATCH_RETRY_DELAY: Duration = Duration::from_secs(600);
+/// Time for which a peer that ended a session with several messages under way gets one message at a time: it may want
+/// few messages a connection.
+const STREAM_RETRY_DELAY: Duration = Duration::from_secs(600);
 /// The keys of a route against a certificate that is not accepted.
 const REMEDIES: Remedies = Remedies { trust: "cacert = FILE", name: "tls_name = NAME", insecure: "insecure = true" };
 /// Way in which a session ended.
@@ -71,8 +71,11 @@ pub(crate) struct SmtpDelivery<R: DeliveryRequests> {
     requests: Rc<R>,
     slot: Option<SlotGuard<R>>,
     waiter: SlotWaiter,
-    /// Oldest first: the next replies belong to the first.
+    /// Oldest first.
     in_flight: VecDeque<PipelinedMessage<R>>,
+    /// Number of messages at the front of `in_flight` that are answered, but whose results are not certain yet. The next
+    /// replies belong to the message behind them.
+    answered: usize,
     /// Host of the peer.
     host: Arc<str>,
     hostname: Arc<str>,
@@ -103,6 +106,7 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
             slot: Some(slot),
             waiter: SlotWaiter::default(),
             in_flight: VecDeque::with_capacity(2),
+            answered: 0,
             host,
             idle_timer: Timer::default(),
             idle_until: None,
@@ -170,19 +174,23 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
 
     /// Ends the session: messages under way go back to the queue.
     fn end_session(&mut self, ended: SessionEnd, tls_is_optional: bool) -> ConnectionResult {
-        if self.may_batch && self.in_flight.len() > 1 {
+        let is_violated = matches!(ended, SessionEnd::Violated(..));
+        if self.in_flight.len() > 1 || (is_violated && !self.in_flight.is_empty()) {
             let destination = self.destination();
-            self.requests
-                .resources()
-                .destinations
-                .borrow_mut()
-                .disable_batching(destination, clock::now() + BATCH_RETRY_DELAY);
+            let until = if is_violated { Duration::MAX } else { clock::now() + STREAM_RETRY_DELAY };
+            self.requests.resources().destinations.borrow_mut().disable_streaming(destination, until);
             self.requests.set_batch_size(destination, 1);
         }
         let is_dismissed = self.closing_reply.as_ref().is_some_and(|refusal| refusal.code == 421);
         // One by one: the rest goes back by itself if this panics.
         while let Some(mut pipelined) = self.in_flight.pop_front() {
-            let result = pipelined.unfinished_result(is_dismissed, &self.requests.sink().counters);
+            let is_ambiguous = self.answered > 0 || is_violated || !self.in_flight.is_empty();
+            let is_over = self.answered > 0;
+            self.answered = self.answered.saturating_sub(1);
+            let fault = if is_over { pipelined.session_fault() } else { None };
+            let result = fault.unwrap_or_else(|| {
+                pipelined.unfinished_result(is_dismissed && !is_over, is_ambiguous, &self.requests.sink().counters)
+            });
             self.requests.finish_delivery(pipelined.request, result);
         }
         if self.is_reached {
@@ -324,9 +332,13 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
         }
     }
 
-    /// The oldest message's transaction is over.
+    /// The result of the oldest message is certain.
     fn finish_transaction(&mut self) {
         let Some(mut pipelined) = self.in_flight.pop_front() else { return };
+        self.answered -= 1;
+        if let Some(reply) = pipelined.accept_reply.take() {
+            self.requests.sink().log.keep_reply(reply);
+        }
         let statuses = pipelined.recipient_statuses();
         let is_taken = || {
             statuses.iter().any(|status| matches!(status, RecipientStatus::Delivered | RecipientStatus::Confirmed(_)))
@@ -338,7 +350,12 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
         self.requests.finish_delivery(pipelined.request, result);
     }
 
-    /// Applies a reply to the oldest message.
+    /// The message that the next replies belong to.
+    fn current(&mut self) -> Option<&mut PipelinedMessage<R>> {
+        self.in_flight.get_mut(self.answered)
+    }
+
+    /// Applies a reply to its message.
     fn apply_reply(&mut self, to: Verb, reply: &ReceivedReply<'_>) {
         if is_accepted(to, reply) {
             return;
@@ -348,7 +365,7 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
             self.closing_reply = Some(refusal.clone());
             self.is_greeting_refused = to == Verb::Greeting;
         }
-        if let Some(pipelined) = self.in_flight.front_mut() {
+        if let Some(pipelined) = self.current() {
             pipelined.apply_refusal(to, &refusal);
         }
     }
@@ -432,20 +449,22 @@ impl<R: DeliveryRequests> MessageSource for SmtpDelivery<R> {
 
     fn replied(&mut self, event: &Event<'_>, now: Duration) {
         self.apply_reply(event.to, &event.reply);
-        if let (Verb::Delivery(place), Some(pipelined)) = (event.to, self.in_flight.front_mut()) {
+        if let (Verb::Delivery(place), Some(pipelined)) = (event.to, self.current()) {
             pipelined.answered = place as usize + 1;
         }
         if event.ends == Some(client::Outcome::Refused) {
-            // The peer's reply does not accept the message, whatever it says: a 250 to DATA, say.
+            // The peer's reply does not accept the message, whatever it says.
             let refusal = self.refusal(&event.reply);
-            self.in_flight.iter_mut().take(1).for_each(|pipelined| pipelined.refuse_all(&refusal));
+            self.current().into_iter().for_each(|pipelined| pipelined.refuse_all(&refusal));
         }
         if event.ends.is_some() {
             if DeliveryLog::is_enabled() && event.reply.is_positive() {
-                self.requests.sink().log.keep_reply(self.refusal(&event.reply));
+                let reply = self.refusal(&event.reply);
+                self.current().into_iter().for_each(|pipelined| pipelined.accept_reply = Some(reply.clone()));
             }
+            self.answered += 1;
             self.measure(now);
-            self.finish_transaction();
         }
+        (0..event.settled).for_each(|_| self.finish_transaction());
     }
 }

@@ -43,7 +43,7 @@ struct DestinationEntry {
     /// Name used in logs and statistics.
     name: Arc<str>,
     /// Time until which it gets one message at a time.
-    unbatched_until: Duration,
+    unstreamed_until: Duration,
 }
 
 impl Destinations {
@@ -56,7 +56,7 @@ impl Destinations {
             next_hop: next_hop.clone(),
             hosts: Vec::new(),
             name: next_hop.to_string().into(),
-            unbatched_until: Duration::ZERO,
+            unstreamed_until: Duration::ZERO,
         });
         let key = match self.free_ids.pop() {
             Some(Reverse(number)) => {
@@ -113,15 +113,15 @@ impl Destinations {
     }
 
     /// Limits a destination to one message at a time until then.
-    pub(crate) fn disable_batching(&mut self, key: DestinationId, until: Duration) {
+    pub(crate) fn disable_streaming(&mut self, key: DestinationId, until: Duration) {
         if let Some(entry) = &mut self.entries[key.0 as usize] {
-            entry.unbatched_until = until;
+            entry.unstreamed_until = until;
         }
     }
 
-    /// Reports whether a destination may have several messages at a time.
-    pub(crate) fn may_batch(&self, key: DestinationId, now: Duration) -> bool {
-        self.entry(key).unbatched_until <= now
+    /// Reports whether a message may be sent to a destination before the result of the one before it has come.
+    pub(crate) fn may_stream(&self, key: DestinationId, now: Duration) -> bool {
+        self.entry(key).unstreamed_until <= now
     }
 
     /// This side of TLS with a host of that destination.

@@ -2,15 +2,17 @@
 use crate::delivery::client::{QUIT_TIMEOUT, SmtpDelivery};
 use crate::delivery::handles::{DeliveryRequests, SlotGuard};
 use crate::routing::Lmtp;
+use net::clock;
 use smtp::client::{self, PipelineMode, Protocol};
 use std::rc::Rc;
 
 /// Delivers to an LMTP server.
 pub(crate) async fn deliver<R: DeliveryRequests>(requests: &Rc<R>, slot: SlotGuard<R>, lmtp: &Lmtp) {
     let mut delivery = SmtpDelivery::new(requests, slot, lmtp.endpoint.to_string().into());
+    let may_stream = requests.resources().destinations.borrow().may_stream(delivery.destination(), clock::now());
     let options = client::Options {
         protocol: Protocol::Lmtp,
-        pipelining: PipelineMode::Group,
+        pipelining: if may_stream { PipelineMode::Group } else { PipelineMode::Transaction },
         quit_timeout: Some(QUIT_TIMEOUT),
         ..Default::default()
     };

@@ -8,6 +8,7 @@ use crate::message::envelope::{Confirmation, DeliveryRefusal};
 use crate::qmgr::{DeliveryResult, RecipientStatus};
 use smtp::Extensions;
 use smtp::client::Verb;
+use smtp::reply::is_session_fault;
 
 /// A message under way.
 pub(crate) struct PipelinedMessage<R: DeliveryRequests> {
@@ -21,6 +22,8 @@ pub(crate) struct PipelinedMessage<R: DeliveryRequests> {
     pub(crate) progress: SendProgress,
     /// Recipients up to this place have had their replies to the message (LMTP).
     pub(crate) answered: usize,
+    /// The reply by which the server accepted the message, for the log.
+    pub(crate) accept_reply: Option<DeliveryRefusal>,
     /// The next hop notifies the sender of a success itself.
     pub(crate) peer_sends_dsn: bool,
 }
@@ -47,6 +50,7 @@ impl<R: DeliveryRequests> PipelinedMessage<R> {
             refused,
             progress: SendProgress::NotSent,
             answered: 0,
+            accept_reply: None,
             peer_sends_dsn: extensions.dsn,
         }
     }
@@ -104,10 +108,24 @@ impl<R: DeliveryRequests> PipelinedMessage<R> {
         }
     }
 
-    /// Result of a message whose session ended before its last reply. A server that says 421 has accepted nothing that
-    /// it had not answered before.
-    pub(crate) fn unfinished_result(&mut self, is_dismissed: bool, counters: &RelayCounters) -> DeliveryResult {
-        match (self.answered, self.progress == SendProgress::Sent && !is_dismissed) {
+    /// Result of a message that a fault of the session ended, even if its last reply is not certain.
+    pub(crate) fn session_fault(&self) -> Option<DeliveryResult> {
+        let fault = self.refused.iter().flatten().find(|refusal| is_session_fault(refusal.code))?;
+        let status = RecipientStatus::Deferred(fault.clone());
+        Some(DeliveryResult::SessionFault(vec![status; self.request.recipients.len()]))
+    }
+
+    /// Result of a message whose session ended before its last reply, or before that was certain. A server that says 421
+    /// has accepted nothing that it had not answered before. If replies may be missing (`is_ambiguous`), those that have
+    /// come do not count.
+    pub(crate) fn unfinished_result(
+        &mut self,
+        is_refused: bool,
+        is_ambiguous: bool,
+        counters: &RelayCounters,
+    ) -> DeliveryResult {
+        let answered = if is_ambiguous { 0 } else { self.answered };
+        match (answered, self.progress == SendProgress::Sent && !is_refused) {
             (0, false) => DeliveryResult::Unsent,
             (0, true) => DeliveryResult::Unknown,
             // A recipient whose answer has come does not get the message again with each try for the others.

@@ -53,13 +53,13 @@ async fn try_server<R: DeliveryRequests>(
         Ok(security) => security,
         Err(why) => return ConnectionResult::Unreachable(DeliveryRefusal::new(0, None, &why, "")),
     };
-    let may_batch = destinations.borrow().may_batch(destination, clock::now());
+    let may_stream = destinations.borrow().may_stream(destination, clock::now());
     let options = client::Options {
-        pipelining: PipelineMode::Group,
+        pipelining: if may_stream { PipelineMode::Group } else { PipelineMode::Transaction },
         tls: smtp.security.start_tls(),
         credentials: smtp.credentials.clone(),
         chunking: Chunking::IfOffered,
-        burst: BurstSize::of(if may_batch { MAX_BATCH } else { 0 }),
+        burst: BurstSize::of(MAX_BATCH),
         quit_timeout: Some(QUIT_TIMEOUT),
         ..Default::default()
     };

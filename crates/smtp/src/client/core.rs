@@ -31,6 +31,13 @@ pub(super) struct ClientCore {
     pub(super) before_quit: VecDeque<Verb>,
     /// Transactions that have begun and are not over.
     pub(super) under_way: u32,
+    /// Transactions that are over, and whose results are not [certain](super::Event::settled).
+    pub(super) unsettled: u32,
+    /// Every positive reply to MAIL and RCPT had an enhanced status code with the subject 1 (addressing).
+    pub(super) are_addresses_labelled: bool,
+    /// The replies since the last certain result have enhanced status codes that show to which kind of command they
+    /// belong.
+    pub(super) is_labelled: bool,
     /// Recipients that the peer accepted, of the transaction whose replies are coming.
     pub(super) accepted: u32,
     /// LMTP: numbers of the accepted recipients, until the result of their message is known.
@@ -65,6 +72,9 @@ impl ClientCore {
             due: VecDeque::new(),
             before_quit: VecDeque::new(),
             under_way: 0,
+            unsettled: 0,
+            are_addresses_labelled: true,
+            is_labelled: true,
             accepted: 0,
             accepted_recipients: VecDeque::new(),
             is_delivered: false,
@@ -77,6 +87,11 @@ impl ClientCore {
 
     /// Reports whether MAIL and RCPT go out together.
     pub(super) fn groups(&self) -> bool {
+        self.pipelining != PipelineMode::Off && self.extensions.pipelining
+    }
+
+    /// Reports whether a message's commands may follow a message whose result has not come.
+    fn streams(&self) -> bool {
         self.pipelining == PipelineMode::Group && self.extensions.pipelining
     }
 
@@ -87,7 +102,7 @@ impl ClientCore {
 
     /// Reports whether several messages may be under way.
     pub(super) fn bursts(&self) -> bool {
-        self.burst.messages > 0 && self.groups() && self.chunks()
+        self.burst.messages > 0 && self.streams() && self.chunks()
     }
 
     /// Reports whether the next chunk is worth sending before replies come. If several messages are under way, the
@@ -98,11 +113,12 @@ impl ClientCore {
 
     /// Reports whether a free session may begin a transaction before all replies have come.
     pub(super) fn may_begin_early(&self) -> bool {
+        let uncertain = self.under_way + self.unsettled;
         if self.bursts() && self.under_way > 0 {
-            return self.under_way < self.burst.messages;
+            return uncertain < self.burst.messages;
         }
         let is_between = |due: &DueReply| matches!(due, DueReply::Message | DueReply::Reset);
         let is_message = self.due.front() == Some(&DueReply::Message);
-        self.groups() && self.due.iter().all(is_between) && !(is_message && self.is_doomed)
+        self.streams() && uncertain < 2 && self.due.iter().all(is_between) && !(is_message && self.is_doomed)
     }
 }

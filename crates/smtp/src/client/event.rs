@@ -42,6 +42,10 @@ pub struct Event<'a> {
     pub reply: ReceivedReply<'a>,
     /// The transaction it belongs to is over.
     pub ends: Option<Outcome>,
+    /// Number of transactions, from the oldest on, whose results have become certain. As long as replies to later
+    /// commands are due, a missing reply may have made the session take another command's reply for the result. If the
+    /// session ends before, the result is unknown: the caller should send the message again.
+    pub settled: u32,
 }
 
 /// Results of a transaction.
@@ -118,6 +122,9 @@ pub enum Violation {
     /// A reply that no command asked for.
     #[error("the peer sent an unexpected reply {0}")]
     Unasked(u16),
+    /// A reply that its command cannot have: replies before it are missing, or there are too many of them.
+    #[error("the peer's reply {0} does not belong to the command that awaits one: a reply is missing, or was added")]
+    Misplaced(u16),
     /// Bytes in the clear behind the 220 to STARTTLS: injected by a third party (CVE-2011-0411).
     #[error("{0} bytes of plain text followed the reply to STARTTLS")]
     Injected(usize),

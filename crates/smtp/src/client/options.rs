@@ -10,7 +10,10 @@ pub enum PipelineMode {
     /// One command at a time.
     #[default]
     Off,
-    /// MAIL, RCPT and DATA together, if the peer offers PIPELINING (RFC 2920); or MAIL, RCPT and every BDAT.
+    /// MAIL, RCPT and DATA together, if the peer offers PIPELINING (RFC 2920); or MAIL, RCPT and every BDAT. The next
+    /// message waits for the result of the one before it.
+    Transaction,
+    /// As `Transaction`; and the next message's commands may follow a message before its result.
     Group,
 }
 

@@ -1,48 +1,53 @@
 //! The step from one state of a client session to the next, which a reply causes.
 use super::core::ClientCore;
-use super::event::{Outcome, Verb, Violation};
+use super::event::{Event, Verb, Violation};
 use super::setup;
 use super::state::{ClientState, SendState, SetUpState};
 use crate::reply::ReceivedReply;
 
 impl ClientState {
-    /// Takes a reply; the commands that follow from it go to `out`. Returns the command that it belongs to, and the
-    /// result of the transaction, if that is over.
-    pub(super) fn receive(
+    /// Takes a reply; the commands that follow from it go to `out`.
+    pub(super) fn receive<'r>(
         &mut self,
-        reply: &ReceivedReply<'_>,
+        reply: ReceivedReply<'r>,
         core: &mut ClientCore,
         out: &mut Vec<u8>,
-    ) -> Result<(Verb, Option<Outcome>), Violation> {
+    ) -> Result<Event<'r>, Violation> {
+        let event = |to, ends, settled| Ok(Event { to, reply, ends, settled });
         // Only the inner state moves: the outer one is large, and most replies do not change it.
         match self {
             Self::Transaction(sending) => {
                 let state = std::mem::replace(sending, SendState::Idle);
                 let Some(due) = core.due.pop_front() else {
                     *self = Self::Closed(None);
-                    return state.interrupted(reply);
+                    let (to, ends) = state.interrupted(&reply)?;
+                    return event(to, ends, u32::from(ends.is_some()));
                 };
-                let step = state.step(due, reply, core, out);
+                if core.is_misplaced(due, &reply) {
+                    *self = Self::Closed(Some(due.verb()));
+                    return Err(Violation::Misplaced(reply.code()));
+                }
+                let step = state.step(due, &reply, core, out);
                 // What it replaces holds nothing: to drop that would be a check at each reply.
                 std::mem::forget(std::mem::replace(sending, step.next));
                 if core.is_out_of_step && (step.ends.is_some() || step.to == Verb::Reset) {
                     *self = self.end_out_of_step(core, out);
                 }
-                Ok((step.to, step.ends))
+                event(step.to, step.ends, step.settled)
             }
             Self::SetUp(state) => {
                 let state = std::mem::replace(state, SetUpState::ExpectGreeting(None));
                 let to = state.awaited();
-                *self = state.step(reply, core, out);
-                to.map(|to| (to, None)).ok_or(Violation::Unasked(reply.code()))
+                *self = state.step(&reply, core, out);
+                event(to.ok_or(Violation::Unasked(reply.code()))?, None, 0)
             }
-            Self::ExpectQuit => Ok(match core.before_quit.pop_front() {
-                Some(earlier) => (earlier, None),
+            Self::ExpectQuit => match core.before_quit.pop_front() {
+                Some(earlier) => event(earlier, None, 0),
                 None => {
                     *self = Self::Closed(None);
-                    (Verb::Quit, None)
+                    event(Verb::Quit, None, 0)
                 }
-            }),
+            },
             Self::Closed(_) => Err(Violation::Unasked(reply.code())),
         }
     }

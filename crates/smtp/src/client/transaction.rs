@@ -16,6 +16,8 @@ pub(super) struct ReplyStep {
     pub(super) to: Verb,
     /// The transaction it belongs to is over.
     pub(super) ends: Option<Outcome>,
+    /// Number of transactions whose results have become certain.
+    pub(super) settled: u32,
 }
 
 /// The next state of the sending side, and the result of the transaction whose reply came, if it is over.
@@ -32,6 +34,9 @@ impl SendState {
     ) -> ReplyStep {
         let recipient = if due == DueReply::Message { core.accepted_recipients.pop_front() } else { None };
         let is_done = reply.code() / 100 == 2;
+        // LMTP: after 421, no recipient will have another reply.
+        let is_last = due != DueReply::Message || core.accepted_recipients.is_empty() || reply.code() == 421;
+        let are_all_answered = core.due.is_empty() && is_last;
         core.is_out_of_step |= match due {
             DueReply::Reset => !is_done && !matches!(self, Self::EmptyMessage),
             due => is_session_fault(reply.code()) && core.is_due_for(due),
@@ -50,7 +55,9 @@ impl SendState {
             state => (state, ends),
         };
         core.under_way = core.under_way.saturating_sub(u32::from(ends.is_some()));
-        ReplyStep { next, to: recipient.map_or(due.verb(), Verb::Delivery), ends }
+        core.unsettled += u32::from(ends.is_some());
+        let settled = core.settle(due, reply, are_all_answered);
+        ReplyStep { next, to: recipient.map_or(due.verb(), Verb::Delivery), ends, settled }
     }
 
     /// Takes a reply that no command asked for. A refusal while the message is being written is the peer's final reply
@@ -180,6 +187,47 @@ fn data_answered(is_go_ahead: bool, core: &mut ClientCore, out: &mut Vec<u8>) ->
 
 /// Commands of transactions, and the replies that become due.
 impl ClientCore {
+    /// Counts the transactions whose results are certain after this reply: all, if every command has been answered.
+    /// Enhanced status codes tell the replies to MAIL and RCPT, with the subject 1 (addressing), from all others:
+    ///
+    /// - If only MAIL, RCPT and DATA are behind a message, its reply cannot be one of theirs.
+    /// - A reply of MAIL at its place shows that the results before it were at theirs. So does 421, which a server says to
+    ///   MAIL that takes only so many messages in a session.
+    fn settle(&mut self, to: DueReply, reply: &ReceivedReply<'_>, are_all_answered: bool) -> u32 {
+        let is_done = reply.code() / 100 == 2;
+        let is_address = matches!(to, DueReply::Mail | DueReply::Recipient(_));
+        let is_own_kind = is_done && reply.subject().is_some_and(|subject| (subject == 1) == is_address);
+        self.are_addresses_labelled &= is_own_kind || !is_done || !is_address;
+        if !are_all_answered {
+            let is_end = to == DueReply::Mail && reply.code() == 421;
+            self.is_labelled &= is_own_kind || is_end || reply.code() == 354;
+            let is_behind = |due: &DueReply| matches!(due, DueReply::Mail | DueReply::Recipient(_) | DueReply::Data);
+            let is_certain = match to {
+                DueReply::Mail => self.is_labelled,
+                DueReply::Message => is_own_kind && self.are_addresses_labelled && self.due.iter().all(is_behind),
+                _ => false,
+            };
+            if !is_certain {
+                return 0;
+            }
+        }
+        self.is_labelled = true;
+        std::mem::take(&mut self.unsettled)
+    }
+
+    /// Reports whether the command cannot have this reply. A positive reply about an address does not accept a message
+    /// if it may belong to a MAIL or RCPT behind it. In LMTP, Cyrus says so for each recipient.
+    pub(super) fn is_misplaced(&self, to: DueReply, reply: &ReceivedReply<'_>) -> bool {
+        match (reply.code(), to) {
+            (354, DueReply::Data) => false,
+            (300..400, _) | (200..300, DueReply::Data) => true,
+            (200..300, DueReply::Message) => {
+                !self.due.is_empty() && self.protocol == Protocol::Smtp && reply.subject() == Some(1)
+            }
+            _ => false,
+        }
+    }
+
     /// Reports whether the peer has accepted all that this command depends on. If it has not, 503 is the reply to
     /// expect.
     fn is_due_for(&self, command: DueReply) -> bool {

@@ -1,5 +1,6 @@
 //! Properties of any input: however the bytes are cut, the session reports and replies the same; it always comes to an
 //! end; nothing panics.
+use crate::adversary;
 use crate::host::{RecordedEvent, RecordingServer, SplitMix64};
 use mailrun_smtp::client::{
     BurstSize, ChunkPosition, Chunking, Client, Notifications, Options, PipelineMode, StartTls, Violation, Want,
@@ -177,6 +178,11 @@ proptest! {
         lines.iter().for_each(|line| host.receive(format!("{line}\r\n").as_bytes(), NOW));
         let replies = host.out[greeting..].split_inclusive(|byte| *byte == b'\n').filter(|line| line.get(3) == Some(&b' '));
         prop_assert_eq!(replies.count(), lines.len());
+    }
+
+    #[test]
+    fn a_client_is_deceived_by_no_reply_that_is_dropped_or_changed(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
+        adversary::check(&bytes);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 // The name under which fuzz targets know the crate: they share `host`.
 extern crate mailrun_smtp as smtp;
 
+mod adversary;
 mod clocks;
 #[path = "../../../../tests/dialogs/dialog.rs"]
 mod dialog;
