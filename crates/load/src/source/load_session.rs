@@ -312,15 +312,14 @@ impl LoadSession {
         self.messages.extend(kept);
     }
 
-    /// Counts every result that has become certain.
+    /// Counts all results, which have become certain with this reply.
     fn settle(&mut self, event: &Event<'_>, now: Duration) {
-        let last = event.ends.and_then(|outcome| Some((self.messages.pop_front()?, outcome)));
-        let earlier = event.settled as usize - usize::from(last.is_some());
-        for _ in 0..earlier {
-            let Some((message, outcome, at)) = self.answered.pop_front() else { break };
+        while let Some((message, outcome, at)) = self.answered.pop_front() {
             self.finish_transaction(message, outcome, at);
         }
-        if let Some((message, outcome)) = last {
+        if let Some(outcome) = event.ends
+            && let Some(message) = self.messages.pop_front()
+        {
             self.finish_transaction(message, outcome, now);
         }
     }

@@ -184,8 +184,8 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
         let is_dismissed = self.closing_reply.as_ref().is_some_and(|refusal| refusal.code == 421);
         // One by one: the rest goes back by itself if this panics.
         while let Some(mut pipelined) = self.in_flight.pop_front() {
-            let is_ambiguous = self.answered > 0 || is_violated || !self.in_flight.is_empty();
             let is_over = self.answered > 0;
+            let is_ambiguous = is_over || is_violated || !self.in_flight.is_empty();
             self.answered = self.answered.saturating_sub(1);
             let fault = if is_over { pipelined.session_fault() } else { None };
             let result = fault.unwrap_or_else(|| {

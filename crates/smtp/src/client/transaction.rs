@@ -196,9 +196,11 @@ impl ClientCore {
     fn settle(&mut self, to: DueReply, reply: &ReceivedReply<'_>, are_all_answered: bool) -> u32 {
         let is_done = reply.code() / 100 == 2;
         let is_address = matches!(to, DueReply::Mail | DueReply::Recipient(_));
-        let is_own_kind = is_done && reply.subject().is_some_and(|subject| (subject == 1) == is_address);
-        self.are_addresses_labelled &= is_own_kind || !is_done || !is_address;
+        if is_address && is_done {
+            self.are_addresses_labelled &= reply.subject() == Some(1);
+        }
         if !are_all_answered {
+            let is_own_kind = is_done && reply.subject().is_some_and(|subject| (subject == 1) == is_address);
             let is_end = to == DueReply::Mail && reply.code() == 421;
             self.is_labelled &= is_own_kind || is_end || reply.code() == 354;
             let is_behind = |due: &DueReply| matches!(due, DueReply::Mail | DueReply::Recipient(_) | DueReply::Data);
