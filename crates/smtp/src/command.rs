@@ -211,14 +211,10 @@ fn bare<'a>(argument: &[u8], command: Command<'a>) -> Result<Command<'a>, ReplyR
     if argument.is_empty() { Ok(command) } else { Err(ReplyReason::Syntax) }
 }
 
-/// Reads a greeting. The name is only checked to be one word of printable text. RFC 5321 §4.1.4 forbids refusing mail
-/// for a name that is not the client's. A domain or an address literal could be required (§4.1.3), but many an honest
-/// client says `[::1]` or a name with an underscore, and nothing here depends on it.
+/// Reads a greeting. The name is the rest of the line, whatever it is, because RFC 5321 §4.1.4 forbids refusing mail
+/// for a name that is not the client's, and nothing here depends on it.
 fn hello(kind: Hello, name: &[u8]) -> Result<Command<'_>, ReplyReason> {
-    if name.is_empty() || name.iter().any(|byte| byte.is_ascii_control() || *byte == b' ') {
-        return Err(ReplyReason::HelloNeedsName);
-    }
-    Ok(Command::Hello(kind, name))
+    if name.is_empty() { Err(ReplyReason::HelloNeedsName) } else { Ok(Command::Hello(kind, name)) }
 }
 
 /// Returns the path after `FROM:` or `TO:` and the parameters after it. A blank after the colon is accepted.
@@ -276,6 +272,12 @@ fn set<T>(target: &mut Option<T>, value: Option<T>) -> Result<(), ReplyReason> {
     Ok(())
 }
 
+/// Sets the value of a parameter that is only passed on to the next server. A value that cannot be read is dropped,
+/// because mail must not be refused for it.
+fn pass_on<T>(target: &mut Option<T>, value: Option<T>) {
+    *target = target.take().or(value);
+}
+
 /// Reads one parameter of MAIL.
 fn mail_parameter<'a>(word: &'a [u8], mail: &mut Mail<'a>, body: &mut Option<BodyType>) -> Result<(), ReplyReason> {
     let (keyword, value) = split_parameter(word);
@@ -291,9 +293,11 @@ fn mail_parameter<'a>(word: &'a [u8], mail: &mut Mail<'a>, body: &mut Option<Bod
     } else if is(b"RET") {
         set(&mut mail.returns, value.and_then(Return::parse))
     } else if is(b"ENVID") {
-        set(&mut mail.envelope_id, value.and_then(envelope_id))
+        pass_on(&mut mail.envelope_id, value.and_then(envelope_id));
+        Ok(())
     } else if is(b"AUTH") {
-        set(&mut mail.auth, value.filter(|value| !value.is_empty()).and_then(Xtext::parse))
+        pass_on(&mut mail.auth, value.filter(|value| !value.is_empty()).and_then(Xtext::parse));
+        Ok(())
     } else {
         Err(ReplyReason::UnknownParameter)
     }
@@ -328,7 +332,8 @@ fn recipient_parameter<'a>(word: &'a [u8], recipient: &mut Recipient<'a>) -> Res
     if keyword.eq_ignore_ascii_case(b"NOTIFY") {
         set(&mut recipient.notify, value.and_then(Notify::parse))
     } else if keyword.eq_ignore_ascii_case(b"ORCPT") {
-        set(&mut recipient.original, value.and_then(OriginalRecipient::parse))
+        pass_on(&mut recipient.original, value.and_then(OriginalRecipient::parse));
+        Ok(())
     } else {
         Err(ReplyReason::UnknownParameter)
     }
@@ -385,7 +390,10 @@ mod tests {
             ("EHLO a.b", "Extended a.b"),
             ("helo [127.0.0.1]", "Plain [127.0.0.1]"),
             ("EHLO", "501 HelloNeedsName"),
-            ("EHLO a b", "501 HelloNeedsName"),
+            ("EHLO  ", "501 HelloNeedsName"),
+            ("EHLO Editor 9.0.3", "Extended Editor 9.0.3"),
+            ("EHLO a\tb\u{7f}", "Extended a\tb\u{7f}"),
+            ("EHLO https://x.example", "Extended https://x.example"),
             ("LHLO a", "Lmtp a"),
             ("BDAT 3", "bdat 3 false"),
             ("bdat 0 last", "bdat 0 true"),
@@ -444,12 +452,13 @@ mod tests {
             ("MAIL FROM:<a@b> RET=FULL RET=FULL", "501 BadParameter"),
             ("MAIL FROM:<a@b> RET", "501 BadParameter"),
             ("MAIL FROM:<a@b> RET=HEADERS", "501 BadParameter"),
-            ("MAIL FROM:<a@b> ENVID=", "501 BadParameter"),
-            ("MAIL FROM:<a@b> ENVID=a+b", "501 BadParameter"),
+            ("MAIL FROM:<a@b> ENVID=", "mail a@b None SevenBit false"),
+            ("MAIL FROM:<a@b> ENVID=a+b", "mail a@b None SevenBit false"),
+            ("MAIL FROM:<a@b> ENVID=1 ENVID=2", "mail a@b None SevenBit false id \"1\""),
             ("MAIL FROM:<a@b> AUTH=<>", "mail a@b None SevenBit false auth \"<>\""),
             ("MAIL FROM:<a@b> AUTH=e+3Dmc2@example.com", "mail a@b None SevenBit false auth \"e+3Dmc2@example.com\""),
-            ("MAIL FROM:<a@b> AUTH=", "501 BadParameter"),
-            ("MAIL FROM:<a@b> AUTH=a=b", "501 BadParameter"),
+            ("MAIL FROM:<a@b> AUTH=", "mail a@b None SevenBit false"),
+            ("MAIL FROM:<a@b> AUTH=a=b", "mail a@b None SevenBit false"),
             ("MAIL FROM:<a@b> NOTIFY=NEVER", "555 UnknownParameter"),
             ("MAIL FROM:<a@b> FOO=BAR", "555 UnknownParameter"),
             ("MAIL FROM:<a@b>SIZE=1", "501 BadSender"),
@@ -470,7 +479,10 @@ mod tests {
             ("RCPT TO:<a@b> NOTIFY=NEVER,DELAY", "501 BadParameter"),
             ("RCPT TO:<a@b> NOTIFY=NEVER NOTIFY=DELAY", "501 BadParameter"),
             ("RCPT TO:<a@b> NOTIFY", "501 BadParameter"),
-            ("RCPT TO:<a@b> ORCPT=a@b", "501 BadParameter"),
+            ("RCPT TO:<böb@b> ORCPT=rfc822;b+C3+B6b@b", "rcpt böb@b \"b+C3+B6b@b\""),
+            ("RCPT TO:<a@b> ORCPT=a@b", "rcpt a@b"),
+            ("RCPT TO:<a@b> ORCPT", "rcpt a@b"),
+            ("RCPT TO:<a@b> ORCPT=rfc822;a+b ORCPT=rfc822;c ORCPT=rfc822;d", "rcpt a@b \"c\""),
             ("RCPT TO:<a@b> RET=FULL", "555 UnknownParameter"),
             ("RCPT TO:<a@b>NOTIFY=NEVER", "501 BadRecipient"),
         ]);

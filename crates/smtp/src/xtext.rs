@@ -40,11 +40,6 @@ impl<'a> Xtext<'a> {
         }
         Cow::Owned(decoded)
     }
-
-    /// Reports whether the decoded value is printable ASCII and blanks alone, as RFC 3461 §4.2 and §4.4 require.
-    pub(crate) fn is_printable(&self) -> bool {
-        self.decode().iter().all(|octet| (b' '..=b'~').contains(octet))
-    }
 }
 
 impl fmt::Debug for Xtext<'_> {

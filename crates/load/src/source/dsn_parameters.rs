@@ -23,9 +23,15 @@ pub struct DsnParameters {
 /// # Errors
 /// If it is malformed: the mistake.
 pub fn parse_envelope_id(typed: &str) -> Result<AddressPattern, String> {
-    AddressPattern::text(typed, |text| match dsn::envelope_id(xtext::encode(text).as_bytes()) {
-        Some(_) => Ok(()),
-        None => Err("an ENVID must have 1 to 100 printable ASCII characters; +, = and blank count as three".to_owned()),
+    AddressPattern::text(typed, |text| {
+        // RFC 3461 §4.4: it decodes to printable ASCII.
+        let is_printable = text.iter().all(|octet| (b' '..=b'~').contains(octet));
+        match dsn::envelope_id(xtext::encode(text).as_bytes()).filter(|_| is_printable) {
+            Some(_) => Ok(()),
+            None => {
+                Err("an ENVID must have 1 to 100 printable ASCII characters; +, = and blank count as three".to_owned())
+            }
+        }
     })
 }
 

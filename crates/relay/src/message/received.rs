@@ -10,6 +10,7 @@
 //! Text from the client can inject nothing: neither a line, nor a clause, nor a comment.
 use jiff::Timestamp;
 use smtp::Path;
+use smtp::address::address_literal;
 use smtp::command::Hello;
 use std::net::IpAddr;
 
@@ -51,13 +52,13 @@ impl ReceivedField<'_> {
     /// Writes the field, its line end included. `date` comes from a [`DateCache`].
     pub(crate) fn write(&self, date: &str, out: &mut Vec<u8>) {
         let mut field = HeaderFieldWriter::open(out);
-        field.clause(|out| {
-            out.extend_from_slice(b"from ");
-            self.write_client_name(out);
-        });
-        field.clause(|out| {
-            write_all(&[b"(", self.client.as_bytes(), b")"], out);
-        });
+        if is_dot_atom(self.name) || address_literal(self.name).is_some() {
+            field.clause(|out| write_all(&[b"from ", self.name], out));
+            field.clause(|out| write_all(&[b"(", self.client.as_bytes(), b")"], out));
+        } else {
+            field.clause(|out| write_all(&[b"from ", self.client.as_bytes()], out));
+            field.clause(|out| write_comment(self.name, out));
+        }
         field.clause(|out| {
             out.extend_from_slice(b"by ");
             write_name(self.host.as_bytes(), out);
@@ -99,18 +100,6 @@ impl ReceivedField<'_> {
             (Hello::Lmtp, true) => 3,
         };
         NAMES[row][usize::from(self.tls.is_some()) * 2 + usize::from(self.authenticated)]
-    }
-
-    fn write_client_name(&self, out: &mut Vec<u8>) {
-        match self.name {
-            [] => out.extend_from_slice(self.client.as_bytes()),
-            [b'[', inner @ .., b']'] => {
-                out.push(b'[');
-                write_name(inner, out);
-                out.push(b']');
-            }
-            name => write_name(name, out),
-        }
     }
 
     /// Reports whether the recipient may be written into a header: it obeys the grammar, and is ASCII unless all of the
@@ -157,6 +146,22 @@ pub(crate) fn literal(address: IpAddr) -> String {
         IpAddr::V4(address) => format!("[{address}]"),
         IpAddr::V6(address) => format!("[IPv6:{address}]"),
     }
+}
+
+/// Reports whether the name can be written as a domain (RFC 5322 §3.2.3).
+fn is_dot_atom(name: &[u8]) -> bool {
+    let is_atext = |octet: &u8| octet.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(octet);
+    name.len() <= MAX_NAME_BYTES
+        && name.split(|octet| *octet == b'.').all(|atom| !atom.is_empty() && atom.iter().all(is_atext))
+}
+
+/// Writes text as a comment (RFC 5322 §3.2.2). Characters that a comment cannot contain become `?`,
+/// and long text is cut.
+fn write_comment(text: &[u8], out: &mut Vec<u8>) {
+    let fit = |octet: &u8| if (b' '..=b'~').contains(octet) && !b"()\\".contains(octet) { *octet } else { b'?' };
+    out.push(b'(');
+    out.extend(text.iter().take(MAX_NAME_BYTES).map(fit));
+    out.push(b')');
 }
 
 /// Writes a name; a character that cannot be part of one becomes `?`, and a long name is cut.
@@ -390,21 +395,29 @@ mod tests {
     #[test]
     fn names_that_are_none_are_made_harmless() {
         let long = [b'x'; 400];
-        let rows: [(&[u8], &str); 7] = [
-            (b"", "from [192.0.2.1] ("),
-            (b"[10.0.0.1]", "from [10.0.0.1] ("),
-            (b"[IPv6:::1]", "from [IPv6:::1] ("),
-            (b"a\r\nBcc: x@y", "from a??Bcc:?x?y ("),
-            (b"a (by b) ; c", "from a??by?b????c ("),
-            ("ä".as_bytes(), "from ?? ("),
-            (b"[a]b]", "from [a?b] ("),
+        let rows: [(&[u8], &str); 12] = [
+            (b"[10.0.0.1]", "from [10.0.0.1] ([192.0.2.1]) by"),
+            (b"[IPv6:::1]", "from [IPv6:::1] ([192.0.2.1]) by"),
+            (b"my_host", "from my_host ([192.0.2.1]) by"),
+            (b"", "from [192.0.2.1] () by"),
+            (b"a\r\nBcc: x@y", "from [192.0.2.1] (a??Bcc: x@y) by"),
+            (b"a (by b) ; c\\", "from [192.0.2.1] (a ?by b? ; c?) by"),
+            ("ä".as_bytes(), "from [192.0.2.1] (??) by"),
+            (b"[a]b]", "from [192.0.2.1] ([a]b]) by"),
+            (b"[::1]", "from [192.0.2.1] ([::1]) by"),
+            (b"a..b", "from [192.0.2.1] (a..b) by"),
+            (b"Editor 9.0.3", "from [192.0.2.1] (Editor 9.0.3) by"),
+            (b"https://x.example", "from [192.0.2.1] (https://x.example) by"),
         ];
         for (name, expected) in rows {
             let field = text(&ReceivedField { name, ..test_field() });
             assert!(field.contains(expected), "{field}");
         }
         let field = text(&ReceivedField { name: &long, ..test_field() });
-        assert!(field.starts_with(&format!("Received:\r\n\tfrom {}\r\n\t([192", "x".repeat(255))), "{field}");
+        assert!(
+            field.starts_with(&format!("Received: from [192.0.2.1]\r\n\t({})\r\n\tby", "x".repeat(255))),
+            "{field}"
+        );
     }
 
     #[test]

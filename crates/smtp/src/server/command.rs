@@ -285,10 +285,6 @@ impl ServerCore {
         if (recipient.notify.is_some() || recipient.original.is_some()) && !self.offers().dsn {
             return Err(ReplyReason::UnknownParameter);
         }
-        // RFC 6533 §3: that form is for servers that offer SMTPUTF8, whatever MAIL said.
-        if recipient.original.is_some_and(|it| it.is_internationalized()) && !self.offers().smtp_utf8 {
-            return Err(ReplyReason::BadParameter);
-        }
         if transaction.accepted as usize >= self.settings.limits.recipients {
             return Err(ReplyReason::TooManyRecipients);
         }
