@@ -402,7 +402,8 @@ fn a_recipient_that_needs_smtputf8_does_not_keep_the_message_from_the_others() {
         let place = tempfile::tempdir().unwrap();
         let old = Recorder::start(Listen::V4, script, place.path());
         let key = if lmtp.is_empty() { "smtp" } else { "lmtp" };
-        let route = format!("[[route]]\nto = \"old.example\"\n{key} = \"127.0.0.1:{}\"\n", old.port);
+        let to = "to = [\"old.example\", \"xn--bcher-kva.example\"]";
+        let route = format!("[[route]]\n{to}\n{key} = \"127.0.0.1:{}\"\n", old.port);
         let den = Den::new(&format!("{QUICK}{route}{}", all_to(&home.address())));
         let relay = den.open();
         let before = kept(&dump).len();
@@ -412,6 +413,7 @@ fn a_recipient_that_needs_smtputf8_does_not_keep_the_message_from_the_others() {
             "<jos\u{e9}@old.example>",
             "<two@old.example> ORCPT=utf-8;b\\x{F6}b@old.example",
             "<three@old.example>",
+            "<four@b\u{fc}cher.example>",
         ];
         let mut wire = introduced(&relay);
         let reply = submit(&mut wire, "<sender@b.example> SMTPUTF8", &to, "Subject: x\r\n\r\nx\r\n");
@@ -429,7 +431,7 @@ fn a_recipient_that_needs_smtputf8_does_not_keep_the_message_from_the_others() {
         assert!(!heard.contains("SMTPUTF8"), "{heard}");
         let told: Vec<&str> = heard.lines().filter_map(|line| line.strip_prefix("RCPT TO:")).collect();
         let second = "<two@old.example> ORCPT=utf-8;b\\x{F6}b@old.example";
-        assert_eq!(told, ["<one@old.example>", second, "<three@old.example>", second]);
+        assert_eq!(told, ["<one@old.example>", second, "<three@old.example>", "<four@xn--bcher-kva.example>", second]);
         assert_eq!(kept(&dump).len(), before + 1);
     }
 }

@@ -46,6 +46,7 @@
 //! | `client` | the side that sends mail |
 //! | `command` | command lines in (RFC 5321 §4.1.1) |
 //! | `data` | dot-stuffing, end of data, line endings (RFC 5321 §4.5.2) |
+//! | `domain` | domains as they are compared |
 //! | `dsn` | requests for delivery status notifications (RFC 3461) |
 //! | `envelope` | MAIL, RCPT and DATA rendered once |
 //! | `extensions` | extensions in the reply to EHLO (RFC 5321 §4.1.1.1) |
@@ -66,6 +67,7 @@ pub mod chunk;
 pub mod client;
 pub mod command;
 pub mod data;
+pub mod domain;
 pub mod dsn;
 pub mod envelope;
 pub mod extensions;
@@ -84,6 +86,7 @@ pub mod xtext;
 
 pub use address::Path;
 pub use client::Client;
+pub use domain::Domain;
 pub use envelope::Envelope;
 pub use extensions::Extensions;
 pub use limits::Limits;

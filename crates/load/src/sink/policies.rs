@@ -1,5 +1,6 @@
 //! Policies with a memory: rate limit, greylist, open transactions per domain, tarpit, slow reading. Pure: the time is
 //! an argument, on one clock, and users that share a policy lock it.
+use smtp::Domain;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::time::Duration;
@@ -100,9 +101,9 @@ impl DomainCap {
         Self { limit: most, open: HashMap::new(), hasher: RandomState::new() }
     }
 
-    /// The domain of that name, in any case.
+    /// The domain of that name, in any spelling.
     pub(super) fn key(&self, name: &[u8]) -> DomainKey {
-        DomainKey(self.hasher.hash_one(name.to_ascii_lowercase()))
+        DomainKey(self.hasher.hash_one(Domain::new(name)))
     }
 
     /// Opens a transaction for the domain, if there is room.

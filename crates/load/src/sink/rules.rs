@@ -29,7 +29,7 @@
 //! refuses or cuts decides.
 use journey::quantities::{bytes, count_up_to, duration, interval, positive, probability, rate};
 use party::misspelling::is_misspelling;
-use smtp::{Path, Reply};
+use smtp::{Domain, Path, Reply};
 use std::fmt;
 use std::time::Duration;
 
@@ -183,11 +183,11 @@ impl Rule {
     }
 }
 
-/// A pattern of addresses: the given parts have to be equal, in any case; `*` gives none.
+/// A pattern of addresses: the given parts have to be equal, in any spelling; `*` gives none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RulePattern {
     local_part: Option<String>,
-    domain: Option<String>,
+    domain: Option<Domain<'static>>,
 }
 
 impl RulePattern {
@@ -195,18 +195,18 @@ impl RulePattern {
         if text == "*" {
             return Some(Self { local_part: None, domain: None });
         }
-        let part = |part: &str| (!part.is_empty()).then(|| part.to_owned());
         let (local_part, domain) = text.rsplit_once('@')?;
-        let pattern = Self { local_part: part(local_part), domain: part(domain) };
+        let pattern = Self {
+            local_part: (!local_part.is_empty()).then(|| local_part.to_owned()),
+            domain: (!domain.is_empty()).then(|| Domain::new(domain).into_owned()),
+        };
         (pattern.local_part.is_some() || pattern.domain.is_some()).then_some(pattern)
     }
 
     fn matches(&self, address: &Path<'_>) -> bool {
-        let same = |wanted: &Option<String>, part: Option<&[u8]>| match wanted {
-            Some(wanted) => part.is_some_and(|part| part.eq_ignore_ascii_case(wanted.as_bytes())),
-            None => true,
-        };
-        same(&self.local_part, Some(address.local_part())) && same(&self.domain, address.domain())
+        let wants_local_part = |wanted: &String| address.local_part().eq_ignore_ascii_case(wanted.as_bytes());
+        let wants_domain = |wanted: &Domain<'_>| address.domain().is_some_and(|domain| Domain::new(domain) == *wanted);
+        self.local_part.as_ref().is_none_or(wants_local_part) && self.domain.as_ref().is_none_or(wants_domain)
     }
 }
 
@@ -562,6 +562,22 @@ mod tests {
                 format!("{} | {action} | {}", names.join(" "), rule.chance)
             }
             Err(mistake) => mistake.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_pattern_matches_any_spelling_of_a_domain() {
+        let matches = |pattern: &str, address: &str| {
+            RulePattern::parse(pattern).unwrap().matches(&Path::mailbox(address.as_bytes()).unwrap())
+        };
+        for (pattern, address, expected) in [
+            ("@bücher.example", "a@xn--bcher-kva.example", true),
+            ("@xn--bcher-kva.example", "a@BÜCHER.example", true),
+            ("A@b.example", "a@B.example", true),
+            ("@[IPv6:::1]", "a@[IPv6:0:0:0:0:0:0:0:1]", true),
+            ("@bucher.example", "a@bücher.example", false),
+        ] {
+            assert_eq!(matches(pattern, address), expected, "{pattern} {address}");
         }
     }
 

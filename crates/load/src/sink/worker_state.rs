@@ -11,7 +11,7 @@ use net::{Answer, clock};
 use party::users::Users;
 use smtp::login::Auth;
 use smtp::server::Protocol;
-use smtp::{Path, Reply};
+use smtp::{Domain, Path, Reply};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -92,19 +92,19 @@ struct DomainNumbers {
 }
 
 impl DomainNumbers {
-    /// The number of a domain in any case; the first has 0.
+    /// The number of a domain in any spelling; the first has 0.
     fn number_of(&mut self, domain: &[u8]) -> u16 {
         if let Some(number) = self.numbers.get(domain) {
             return *number;
         }
-        let domain = domain.to_ascii_lowercase();
+        let domain = Domain::new(domain);
         let next = self.names.len() as u16;
-        match self.numbers.get(domain.as_slice()) {
+        match self.numbers.get(domain.as_bytes()) {
             Some(number) => *number,
             None if self.names.len() >= MAX_DOMAINS => next,
             None => {
-                self.names.push(String::from_utf8_lossy(&domain).into());
-                self.numbers.insert(domain.into(), next);
+                self.names.push((*domain).into());
+                self.numbers.insert(domain.as_bytes().into(), next);
                 next
             }
         }

@@ -638,6 +638,8 @@ mod tests {
         assert_eq!(usual.postmaster, "postmaster@relay.example");
         let local = "local.domains = ['own.example']\nlocal.maildir = 'mail/{user}'\nlocal.users = 'mailboxes'\n";
         assert_eq!(dsn(local).unwrap().postmaster, "postmaster@own.example");
+        let umlaut = "hostname = 'relay.bücher.example'\nspool.directory = 'spool'\n";
+        assert_eq!(parse(umlaut).unwrap().hostname, "relay.xn--bcher-kva.example");
         let set = dsn("dsn.failures = 'maildir:failures'\ndsn.double_bounces = 'postmaster'\ndsn.success = 'nobody'")
             .unwrap();
         assert_eq!(set.failures, Some(DsnTarget::Maildir(Path::new("/etc/relay/failures").into())));

@@ -12,8 +12,8 @@ use net::Endpoint;
 use party::local_address::is_local_address;
 use party::password_file;
 use party::users::PASSWORD_VARIABLE;
-use smtp::Path as Address;
 use smtp::sasl::{Credentials, Mechanism, Mechanisms};
+use smtp::{Domain, Path as Address};
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::ops::Range;
@@ -225,7 +225,7 @@ impl<'a> RouteReader<'a> {
         let cacert = self.reader.path(section, "cacert");
         let authority = cacert.and_then(|(span, path)| self.authority(&span, &path, &security));
         let name = section.value("tls_name", "\"mail.example.com\"", |text| match is_domain(text) {
-            true => Ok(text.into()),
+            true => Ok((*Domain::new(text)).into()),
             false => Err(format!("{text:?} is not a valid host name; use something like mail.example.com")),
         });
         (NextHopTls { ca_file: authority, server_name: name, ..security }, credentials)
@@ -305,9 +305,9 @@ impl<'a> RouteReader<'a> {
                 self.errors().add(span, format!("{domain:?} is not a valid domain; use something like example.com"));
             }
         }
-        let lowered = |(_, domain): &(Range<usize>, String)| Box::<str>::from(domain.to_lowercase());
-        let mut local = LocalDomains { domains: domains.iter().map(lowered).collect(), ..LocalDomains::default() };
-        local.primary_domain = domains.first().map(lowered);
+        let normalized = |(_, domain): &(Range<usize>, String)| Domain::new(domain).into_owned();
+        let mut local = LocalDomains { domains: domains.iter().map(normalized).collect(), ..LocalDomains::default() };
+        local.primary_domain = domains.first().map(normalized);
         let users_at = self.reader.path(&mut section, "users");
         local.users = users_at.and_then(|(span, path)| self.reader.text(&span, &path)).map(|text| mailbox_names(&text));
         local.mailbox = self.mailbox(&mut section, local.users.is_some());
@@ -352,7 +352,7 @@ impl<'a> RouteReader<'a> {
             address.is_ok_and(|address| router.route(Access::Untrusted, &nobody, &address).is_ok())
         };
         for (at, domain) in domains.iter().filter(|(_, domain)| is_domain(domain)) {
-            if !router.has_route_for(&domain.to_lowercase()) {
+            if !router.has_route_for(&Domain::new(domain)) {
                 let what = format!(
                     "mail to {domain} has no destination; add maildir or lmtp to [local], or a route with to = \
                      \"{domain}\""
@@ -384,7 +384,7 @@ fn host(text: &str, default_port: u16, reach: DeliveryScope) -> Result<TargetHos
     }
     let port = port.map_or(Ok(default_port), self::port).map_err(|_| wrong())?;
     name.parse().map_or(Ok(()), |address| check_scope(address, reach))?;
-    Ok(TargetHost { name: name.to_lowercase().into(), port })
+    Ok(TargetHost { name: (*Domain::new(name)).into(), port })
 }
 
 fn port(text: &str) -> Result<u16, String> {

@@ -3,7 +3,7 @@ use crate::routing::is_domain;
 use ipnet::IpNet;
 use journey::quantities::{count_up_to, duration};
 use net::Endpoint;
-use smtp::Path as Address;
+use smtp::{Domain, Path as Address};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ pub(super) fn host_name(text: &str) -> Result<String, String> {
     // A number is an address that lacks something (RFC 1123 §2.1).
     let is_number = text.rsplit('.').next().is_some_and(|label| label.bytes().all(|byte| byte.is_ascii_digit()));
     if is_domain(text) && !is_number {
-        return Ok(text.to_owned());
+        return Ok(if text.is_ascii() { text.to_owned() } else { Domain::new(text).to_string() });
     }
     Err(format!("{text:?} is not a valid host name; use something like relay.example.com"))
 }

@@ -283,20 +283,21 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
         planned_panic("delivery");
         let message = &request.message;
         let form = required_extensions::check(message, request.recipients.iter(), extensions, &self.hostname)?;
-        let parameters = mail_parameters(form.converted.as_ref().unwrap_or(message), extensions)?;
+        let sent = form.converted.as_ref().unwrap_or(message);
+        let parameters = mail_parameters(sent, extensions)?;
         let recipients: Vec<(&[u8], String)> = request
             .recipients
             .iter()
             .filter(|number| !form.left_out.contains(number))
             .map(|number| {
-                let recipient = &message.envelope.recipients[usize::from(number)];
-                (recipient.address.as_slice(), recipient_parameters(recipient, message.envelope.smtp_utf8, extensions))
+                let recipient = &sent.envelope.recipients[usize::from(number)];
+                (recipient.address.as_slice(), recipient_parameters(recipient, sent.envelope.smtp_utf8, extensions))
             })
             .collect();
         let mut envelope = self.unused_envelope();
         let room = Arc::get_mut(&mut envelope).expect("a draft is nobody else's");
         room.rewrite_with(
-            &message.envelope.sender,
+            &sent.envelope.sender,
             parameters.as_bytes(),
             recipients.iter().map(|(address, parameters)| (*address, parameters.as_bytes())),
         )
@@ -343,7 +344,7 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
         let is_taken = || {
             statuses.iter().any(|status| matches!(status, RecipientStatus::Delivered | RecipientStatus::Confirmed(_)))
         };
-        if pipelined.converted.is_some() && is_taken() {
+        if !Arc::ptr_eq(&pipelined.message().body, &pipelined.request.message.body) && is_taken() {
             self.requests.sink().counters.converted.add(1);
         }
         let result = combine_statuses(&self.requests.sink().counters, statuses);

@@ -3,9 +3,9 @@
 //! (RFC 6531 §3.2). A message that can be sent in no form goes back to its sender.
 use crate::message::Message;
 use crate::message::envelope::{DeliveryRefusal, MessageEnvelope};
-use smtp::Extensions;
 use smtp::command::BodyType;
 use smtp::reply::EnhancedStatusCode;
+use smtp::{Domain, Extensions, Path};
 use std::sync::Arc;
 
 /// The form in which a server may have a message.
@@ -29,8 +29,34 @@ pub(crate) fn check(
     host: &str,
 ) -> Result<DeliveryForm, DeliveryRefusal> {
     let left_out = left_out(message, recipients, extensions)?;
-    let converted = converted(message, extensions, host)?;
+    let mut converted = converted(message, extensions, host)?;
+    if let Some(envelope) = envelope_for(&message.envelope, extensions) {
+        converted.get_or_insert_with(|| message.clone()).envelope = Arc::new(envelope);
+    }
     Ok(DeliveryForm { converted, left_out })
+}
+
+/// The envelope for a server with those extensions, if it is not the one that came. A server that does not offer SMTPUTF8
+/// gets A-labels in addresses whose local parts are ASCII. Others are told SMTPUTF8 if an address of an alias needs it.
+fn envelope_for(envelope: &MessageEnvelope, extensions: &Extensions) -> Option<MessageEnvelope> {
+    let recipients = envelope.recipients.iter().map(|recipient| &recipient.address);
+    let mut addresses = recipients.chain([&envelope.sender]).filter(|address| !address.is_ascii()).peekable();
+    if addresses.peek().is_none() || envelope.smtp_utf8 && extensions.smtp_utf8 {
+        return None;
+    }
+    let mut envelope_for = envelope.clone();
+    if extensions.smtp_utf8 && addresses.any(|address| needs_smtputf8(address)) {
+        envelope_for.smtp_utf8 = true;
+        return Some(envelope_for);
+    }
+    let recipients = envelope_for.recipients.iter_mut().map(|recipient| &mut recipient.address);
+    for address in recipients.chain([&mut envelope_for.sender]).filter(|address| !needs_smtputf8(address)) {
+        let path = Path::checked_before(address);
+        if let Some(domain) = path.domain().filter(|domain| !domain.is_ascii()).map(Domain::new) {
+            *address = [path.local_part(), b"@", domain.as_bytes()].concat();
+        }
+    }
+    Some(envelope_for)
 }
 
 /// The refusal of recipients who were left out.
@@ -46,13 +72,14 @@ fn left_out(
     extensions: &Extensions,
 ) -> Result<Vec<u16>, DeliveryRefusal> {
     let envelope = &message.envelope;
-    if !envelope.smtp_utf8 || extensions.smtp_utf8 {
+    if extensions.smtp_utf8 {
         return Ok(Vec::new());
     }
-    if !envelope.sender.is_ascii() || !header(&message.body).is_ascii() {
+    if envelope.smtp_utf8 && (needs_smtputf8(&envelope.sender) || !header(&message.body).is_ascii()) {
         return Err(smtputf8_missing());
     }
-    let (left_out, others): (Vec<u16>, Vec<u16>) = recipients.partition(|number| needs_smtputf8(envelope, *number));
+    let (left_out, others): (Vec<u16>, Vec<u16>) =
+        recipients.partition(|number| needs_smtputf8(&envelope.recipients[usize::from(*number)].address));
     if others.is_empty() && !left_out.is_empty() { Err(smtputf8_missing()) } else { Ok(left_out) }
 }
 
@@ -87,9 +114,9 @@ fn missing_extension(code: u16, enhanced: EnhancedStatusCode, text: &str) -> Del
     DeliveryRefusal::new(code, Some(enhanced), text, "")
 }
 
-/// An ORCPT in UTF-8 does not count: it has a form in ASCII (RFC 6533 §3).
-fn needs_smtputf8(envelope: &MessageEnvelope, number: u16) -> bool {
-    !envelope.recipients[usize::from(number)].address.is_ascii()
+/// A domain in UTF-8 does not count, because it has A-labels; nor does an ORCPT, which has a form in ASCII (RFC 6533 §3).
+fn needs_smtputf8(address: &[u8]) -> bool {
+    !Path::checked_before(address).local_part().is_ascii()
 }
 
 fn header(message: &[u8]) -> &[u8] {
@@ -198,6 +225,32 @@ mod tests {
         let meets = |numbers: std::ops::Range<u16>| check(&all, numbers, &Extensions::default(), "relay.example");
         assert!(meets(0..1).unwrap().left_out.is_empty());
         assert_eq!(meets(1..2).unwrap_err(), smtputf8_missing());
+    }
+
+    #[test]
+    fn a_domain_in_utf8_has_a_labels_where_smtputf8_is_not_told() {
+        let to = ["c@bücher.example", "\"@ c\"@b.example", "e@BÜCHER.example", "ö@bücher.example"];
+        let a_labels = ["c@xn--bcher-kva.example", to[1], "e@xn--bcher-kva.example", to[3]];
+        // Mail without SMTPUTF8 has recipients in UTF-8 if an alias names them.
+        for (declared, offered) in [(true, false), (true, true), (false, true), (false, false)] {
+            let message = test_message(declared, BodyType::SevenBit, "a@bücher.example", &to, PLAIN);
+            let form = form(&message, true, offered).unwrap();
+            assert_eq!(form.left_out, if offered { vec![] } else { vec![3] });
+            assert_eq!(form.converted.is_some(), declared != offered || !declared);
+            let sent = form.converted.unwrap_or(message).envelope;
+            let found = sent.recipients.iter().map(|recipient| str::from_utf8(&recipient.address).unwrap());
+            assert_eq!(found.collect::<Vec<_>>(), if offered { to } else { a_labels });
+            let sender = if offered { "a@bücher.example" } else { "a@xn--bcher-kva.example" };
+            assert_eq!(sent.sender, sender.as_bytes());
+            assert_eq!(sent.smtp_utf8, declared || offered);
+        }
+        let two = test_message(false, BodyType::SevenBit, "a@b.example", &["c@bücher.example"], PLAIN);
+        let form =
+            |offered| form(&two, true, offered).unwrap().converted.unwrap().envelope.recipients[0].address.clone();
+        assert_eq!(
+            (form(true), form(false)),
+            (b"c@xn--bcher-kva.example".to_vec(), b"c@xn--bcher-kva.example".to_vec())
+        );
     }
 
     proptest! {

@@ -18,6 +18,7 @@ use party::local_address::is_local_address;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
+use smtp::Domain;
 use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -108,14 +109,15 @@ pub(crate) fn order_hosts(
     if found.is_empty() {
         return Ok(vec![domain.to_owned()]);
     }
-    let named =
-        found.iter().map(|exchanger| (exchanger.preference, exchanger.host.trim_end_matches('.').to_lowercase()));
+    let named = found
+        .iter()
+        .map(|exchanger| (exchanger.preference, Domain::new(exchanger.host.trim_end_matches('.')).to_string()));
     let mut hosts: Vec<(u16, String)> = named.filter(|(_, host)| !host.is_empty()).collect();
     if hosts.is_empty() {
         return Err(Unroutable::TakesNoMail(domain.to_owned()));
     }
-    let own_name = own_name.trim_end_matches('.').to_lowercase();
-    let own = hosts.iter().filter(|(_, host)| *host == own_name).map(|(preference, _)| *preference).min();
+    let own_name = Domain::new(own_name.trim_end_matches('.'));
+    let own = hosts.iter().filter(|(_, host)| **host == *own_name).map(|(preference, _)| *preference).min();
     hosts.retain(|(preference, _)| own.is_none_or(|own| *preference < own));
     if hosts.is_empty() {
         return Err(Unroutable::Loop(domain.to_owned()));

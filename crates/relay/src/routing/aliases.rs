@@ -11,7 +11,7 @@
 //! ```
 //! Names are compared without regard to capitals (RFC 5321 §2.4 leaves that to the host). A name that leads to itself
 //! means the mailbox. A longer circle is rejected, and so is a name that expands to too many.
-use smtp::Path;
+use smtp::{Domain, Path};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -45,8 +45,7 @@ impl fmt::Display for AliasError {
 
 /// Facts about the relay that aliases depend on.
 pub(crate) struct AliasContext<'a> {
-    /// Reports whether a domain, in lower case, is local.
-    pub(crate) is_local: &'a dyn Fn(&str) -> bool,
+    pub(crate) is_local: &'a dyn Fn(&Domain<'_>) -> bool,
     /// Reports whether a name, in lower case, is a mailbox of local domains.
     pub(crate) is_user: &'a dyn Fn(&str) -> bool,
 }
@@ -56,8 +55,8 @@ pub(crate) struct AliasContext<'a> {
 pub(crate) enum AliasTarget {
     /// Mail is discarded: `.`.
     Discard,
-    /// A mailbox of a local domain, both as written.
-    Mailbox { local_part: Box<str>, domain: Box<str> },
+    /// A mailbox of a local domain.
+    Mailbox { local_part: Box<str>, domain: Domain<'static> },
     /// An address that is not local.
     Remote(Box<str>),
 }
@@ -75,9 +74,9 @@ pub(crate) struct Aliases {
 enum UnresolvedTarget {
     Discard,
     /// Another alias: in the domain if one is given, else in that of the recipient.
-    Alias(usize, Option<Box<str>>),
+    Alias(usize, Option<Domain<'static>>),
     /// A mailbox, likewise.
-    Mailbox(Box<str>, Option<Box<str>>),
+    Mailbox(Box<str>, Option<Domain<'static>>),
     Remote(Box<str>),
 }
 
@@ -104,9 +103,9 @@ impl Aliases {
         self.targets.len()
     }
 
-    /// Returns the final targets of a local part (quotes included) of a local domain (in lower case), each once; `None`
-    /// if there is no such alias. At most a thousand.
-    pub(crate) fn expand(&self, local_part: &str, domain: &str) -> Option<Vec<AliasTarget>> {
+    /// Returns the final targets of a local part (quotes included) of a local domain, each once; `None` if there
+    /// is no such alias. At most a thousand.
+    pub(crate) fn expand(&self, local_part: &str, domain: &Domain<'_>) -> Option<Vec<AliasTarget>> {
         let name = normalize_local_part(local_part);
         if self.keys.is_empty() || name.contains(KEY_SEPARATOR) {
             return None;
@@ -114,16 +113,13 @@ impl Aliases {
         let first = find(&self.keys, &name, domain)?;
         let mut seen = HashSet::new();
         let mut meant = Vec::new();
-        let mut open = vec![(first, Cow::Borrowed(domain))];
+        let mut open = vec![(first, domain)];
         while let Some((number, domain)) = open.pop() {
             for target in self.targets[number].iter() {
                 match target {
-                    UnresolvedTarget::Alias(next, other) => {
-                        let domain = other.as_deref().map_or_else(|| domain.clone(), Cow::Borrowed);
-                        open.push((*next, domain));
-                    }
+                    UnresolvedTarget::Alias(next, other) => open.push((*next, other.as_ref().unwrap_or(domain))),
                     target => {
-                        let found = target.resolve(&domain);
+                        let found = target.resolve(domain);
                         if seen.insert(found.clone()) {
                             meant.push(found);
                         }
@@ -137,12 +133,12 @@ impl Aliases {
 
 impl UnresolvedTarget {
     /// Returns the target in a domain. For an alias there is none yet.
-    fn resolve(&self, domain: &str) -> AliasTarget {
+    fn resolve(&self, domain: &Domain<'_>) -> AliasTarget {
         match self {
             Self::Discard | Self::Alias(..) => AliasTarget::Discard,
             Self::Mailbox(local_part, other) => AliasTarget::Mailbox {
                 local_part: local_part.clone(),
-                domain: other.clone().unwrap_or_else(|| domain.into()),
+                domain: other.clone().unwrap_or_else(|| domain.clone().into_owned()),
             },
             Self::Remote(address) => AliasTarget::Remote(address.clone()),
         }
@@ -241,9 +237,7 @@ impl<'a> AliasParser<'a> {
 
     fn add_entry(&mut self, name: AliasToken<'a>, targets: Vec<AliasToken<'a>>) {
         let key = match parse_address(name.text) {
-            Some((local_part, Some(domain))) => {
-                qualified_key(&normalize_local_part(local_part), &domain.to_lowercase())
-            }
+            Some((local_part, Some(domain))) => qualified_key(&normalize_local_part(local_part), &Domain::new(domain)),
             Some((local_part, None)) => normalize_local_part(local_part).into_owned(),
             None => {
                 let what =
@@ -310,8 +304,8 @@ impl<'a> AliasParser<'a> {
         let Some((local_part, domain)) = parse_address(word.text).filter(|_| !word.text.starts_with(['|', '/'])) else {
             return Err(word.error(invalid_target(word.text)));
         };
-        let domain = domain.map(str::to_lowercase);
-        if domain.as_deref().is_some_and(|domain| !(around.is_local)(domain)) {
+        let domain = domain.map(|domain| Domain::new(domain).into_owned());
+        if domain.as_ref().is_some_and(|domain| !(around.is_local)(domain)) {
             return Ok(UnresolvedTarget::Remote(word.text.into()));
         }
         let name = normalize_local_part(local_part);
@@ -319,7 +313,6 @@ impl<'a> AliasParser<'a> {
             Some(domain) => find(&self.keys, &name, domain),
             None => self.keys.get(name.as_ref()).copied(),
         };
-        let domain = domain.map(Into::into);
         match found.filter(|number| *number != own) {
             Some(number) => Ok(UnresolvedTarget::Alias(number, domain)),
             None if (around.is_user)(&name) => Ok(UnresolvedTarget::Mailbox(local_part.into(), domain)),
@@ -474,7 +467,7 @@ mod tests {
 
     /// Parses the aliases of a relay for a.example and b.example, with the mailboxes ann and bob.
     fn parse(text: &str) -> Result<Aliases, Vec<AliasError>> {
-        let is_local = |domain: &str| ["a.example", "b.example"].contains(&domain);
+        let is_local = |domain: &Domain<'_>| ["a.example", "b.example", "xn--bcher-kva.example"].contains(&&**domain);
         let is_user = |name: &str| ["ann", "bob"].contains(&name);
         Aliases::parse(text, &AliasContext { is_local: &is_local, is_user: &is_user })
     }
@@ -490,7 +483,7 @@ mod tests {
     }
 
     fn expand(aliases: &Aliases, name: &str, domain: &str) -> Option<Vec<String>> {
-        let mut meant = rendered(aliases.expand(name, domain)?);
+        let mut meant = rendered(aliases.expand(name, &Domain::new(domain))?);
         meant.sort();
         Some(meant)
     }
@@ -605,7 +598,7 @@ mod tests {
                 Ok(aliases) => {
                     for key in aliases.keys.keys() {
                         let (name, domain) = key.split_once(KEY_SEPARATOR).unwrap_or((key, "a.example"));
-                        let meant = aliases.expand(name, domain);
+                        let meant = aliases.expand(name, &Domain::new(domain));
                         prop_assert!(meant.is_none_or(|meant| (1..=MAX_EXPANSION).contains(&meant.len())));
                     }
                 }
@@ -637,12 +630,12 @@ mod tests {
                 reach[from][to] |= joined;
             } } }
             let has_circle = (0..12).any(|number| reach[number][number]);
-            let is_local = |_: &str| false;
+            let is_local = |_: &Domain<'_>| false;
             let parsed = Aliases::parse(&text, &AliasContext { is_local: &is_local, is_user: &|_| true });
             prop_assert_eq!(parsed.is_err(), has_circle, "{}", text);
             if let Ok(aliases) = parsed {
                 for (number, reached) in reach.iter().enumerate() {
-                    let meant = aliases.expand(&format!("n{number}"), "a.example").unwrap();
+                    let meant = aliases.expand(&format!("n{number}"), &Domain::new("a.example")).unwrap();
                     let wanted = (0..12).filter(|to| *to == number || reached[*to]).count();
                     let elsewhere = meant.iter().filter(|one| matches!(one, AliasTarget::Remote(_))).count();
                     prop_assert_eq!(elsewhere, wanted);

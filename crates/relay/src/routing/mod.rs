@@ -21,8 +21,7 @@ mod template;
 use aliases::{AliasTarget, Aliases, normalize_local_part};
 pub(crate) use next_hop::{CaFile, Lmtp, NextHop, NextHopTls, Smtp, SmtpTarget, TargetHost, TlsPolicy};
 use smtp::sasl::Credentials;
-use smtp::{Path, Reply};
-use std::borrow::Cow;
+use smtp::{Domain, Path, Reply};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
@@ -97,7 +96,7 @@ impl Default for Mx {
     }
 }
 
-/// Senders: an address, all of a domain, or the null sender; in lower case.
+/// Senders: an address, all of a domain, or the null sender; in lower case, with the domain as [`Domain`] has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SenderPattern(Box<str>);
 
@@ -114,12 +113,13 @@ impl SenderPattern {
         }
         let whole = if text.starts_with('@') { format!("x{text}") } else { text.to_owned() };
         let path = Path::mailbox(whole.as_bytes()).map_err(|_| wrong())?;
-        path.domain().ok_or_else(wrong)?;
-        Ok(Self(text.to_lowercase().into()))
+        let domain = Domain::new(path.domain().ok_or_else(wrong)?);
+        let local_part = text.rsplit_once('@').map_or("", |(local_part, _)| local_part).to_lowercase();
+        Ok(Self(format!("{local_part}@{domain}").into()))
     }
 }
 
-/// Domains: one, all below one, or all; in lower case.
+/// Domains: one, all below one (with a dot before it), or all; as [`Domain`] has them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DomainPattern(Box<str>);
 
@@ -134,11 +134,11 @@ impl DomainPattern {
     /// # Errors
     /// If it is none of these.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let domain = text.strip_prefix('.').unwrap_or(text);
+        let (dot, domain) = text.strip_prefix('.').map_or(("", text), |domain| (".", domain));
         if text != "*" && !is_domain(domain) {
             return Err(format!("{text:?} is not a valid domain; use something like example.com, .example.com or *"));
         }
-        Ok(Self(text.to_lowercase().into()))
+        Ok(Self(format!("{dot}{}", Domain::new(domain)).into()))
     }
 }
 
@@ -157,10 +157,9 @@ pub(crate) fn is_domain(text: &str) -> bool {
 /// The domains whose mail ends here, or is handed to the server behind.
 #[derive(Debug, Default)]
 pub(crate) struct LocalDomains {
-    /// Domains in lower case.
-    pub(crate) domains: HashSet<Box<str>>,
+    pub(crate) domains: HashSet<Domain<'static>>,
     /// The first of them: that of a bare `Postmaster`.
-    pub(crate) primary_domain: Option<Box<str>>,
+    pub(crate) primary_domain: Option<Domain<'static>>,
     pub(crate) aliases: Aliases,
     /// Mailboxes, in lower case; without it, the next hop decides.
     pub(crate) users: Option<HashSet<Box<str>>>,
@@ -175,8 +174,8 @@ pub(crate) enum Mailbox {
 }
 
 impl LocalDomains {
-    pub(crate) fn contains(&self, domain: &str) -> bool {
-        self.domains.contains(domain)
+    pub(crate) fn contains(&self, domain: &Domain<'_>) -> bool {
+        self.domains.contains(&**domain)
     }
 
     fn has_user(&self, name: &str) -> bool {
@@ -232,9 +231,10 @@ impl RouteIndex {
         if self.senders.is_empty() {
             return first;
         }
-        let of_domain = sender.domain().map(|domain| format!("@{}", lowered(domain)).into());
-        let keys = [Some(lowered(sender.as_bytes())), of_domain].into_iter().flatten();
-        let found = keys.filter_map(|key| first_route_for(self.senders.get(&*key)?, domain, fit));
+        let local_part = String::from_utf8_lossy(sender.local_part()).to_lowercase();
+        let of_domain = sender.domain().map(|domain| format!("@{}", Domain::new(domain))).unwrap_or_default();
+        let keys = [local_part + &of_domain, of_domain];
+        let found = keys.iter().filter_map(|key| first_route_for(self.senders.get(&**key)?, domain, fit));
         found.chain(first).min()
     }
 }
@@ -246,13 +246,6 @@ enum PatternScope {
     Named,
     /// `*` too.
     Any,
-}
-
-fn lowered(text: &[u8]) -> Cow<'_, str> {
-    let text = String::from_utf8_lossy(text);
-    // As most are that come.
-    let is_low = text.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase());
-    if is_low { text } else { text.to_lowercase().into() }
 }
 
 /// The first of the routes for the domain itself, for the domains above it with their dot, and for all.
@@ -297,7 +290,7 @@ impl Router {
                 table.route_postmaster(access, sender)
             };
         };
-        let domain = lowered(domain);
+        let domain = Domain::new(domain);
         if table.local.contains(&domain) {
             if access == Access::Untrusted && has_embedded_route(local_part) {
                 return Err(RouteError::RelayingDenied);
@@ -354,7 +347,12 @@ fn has_embedded_route(local_part: &str) -> bool {
 }
 
 impl RoutingTable {
-    fn route_local(&self, sender: &Path<'_>, local_part: &str, domain: &str) -> Result<ResolvedRoute, RouteError> {
+    fn route_local(
+        &self,
+        sender: &Path<'_>,
+        local_part: &str,
+        domain: &Domain<'_>,
+    ) -> Result<ResolvedRoute, RouteError> {
         let Some(meant) = self.local.aliases.expand(local_part, domain) else {
             return self.mailbox(sender, local_part, domain).map(ResolvedRoute::Direct);
         };
@@ -378,7 +376,7 @@ impl RoutingTable {
     /// The next hop of an alias's target that is not local: the alias's author may send there.
     fn route_address(&self, sender: &Path<'_>, address: &str) -> Result<NextHop, RouteError> {
         let path = Path::mailbox(address.as_bytes()).map_err(|_| RouteError::UnknownUser)?;
-        let domain = path.domain().map(lowered).ok_or(RouteError::UnknownUser)?;
+        let domain = path.domain().map(Domain::new).ok_or(RouteError::UnknownUser)?;
         self.route_remote(sender, &String::from_utf8_lossy(path.local_part()), &domain)
     }
 
@@ -402,7 +400,7 @@ impl RoutingTable {
     /// The mailbox that an address names by itself; that of a bare `Postmaster` is in the first domain.
     fn own_mailbox(&self, sender: &Path<'_>, recipient: &Path<'_>) -> Option<NextHop> {
         let local_part = str::from_utf8(recipient.local_part()).ok()?;
-        let domain = recipient.domain().map(lowered).or(self.local.primary_domain.as_deref().map(Cow::Borrowed))?;
+        let domain = recipient.domain().map(Domain::new).or_else(|| self.local.primary_domain.clone())?;
         self.local.contains(&domain).then(|| self.mailbox(sender, local_part, &domain).ok())?
     }
 
@@ -468,23 +466,25 @@ mod tests {
         Route { from, to: to.iter().map(|to| DomainPattern::parse(to).unwrap()).collect(), target: way }
     }
 
-    /// The local part of a relay for a.example and b.example, with the mailboxes ann and bob.
+    /// The local part of a relay for a.example, b.example and bücher.example, with the mailboxes ann and bob.
     fn local(aliases: &str, mailbox: Option<Mailbox>) -> LocalDomains {
-        let domains: HashSet<Box<str>> = ["a.example", "b.example"].map(Box::from).into();
+        let domains: HashSet<_> = ["a.example", "b.example", "bücher.example"].map(Domain::new).into();
         let users: HashSet<Box<str>> = ["ann", "bob", "a%b"].map(Box::from).into();
         let aliases = Aliases::parse(
             aliases,
-            &AliasContext { is_local: &|domain| domains.contains(domain), is_user: &|name| users.contains(name) },
+            &AliasContext { is_local: &|domain| domains.contains(&**domain), is_user: &|name| users.contains(name) },
         );
         let aliases = aliases.unwrap();
-        LocalDomains { primary_domain: Some("a.example".into()), domains, aliases, users: Some(users), mailbox }
+        LocalDomains { primary_domain: Some(Domain::new("a.example")), domains, aliases, users: Some(users), mailbox }
     }
 
     fn table() -> Router {
         let mailbox = Mailbox::Maildir(MaildirTemplate::parse("/mail/{domain}/{user}").unwrap());
-        let aliases = "postmaster: ann\nsales: bob, carl@else.example\nnobody: .\nann@b.example: ann, x@far.example\n";
+        let aliases = "postmaster: ann\nsales: bob, carl@else.example\nnobody: .\nann@b.example: ann, x@far.example\n\
+            books@bücher.example: bob@xn--bcher-kva.example, x@käse.example, ö@käse.example\n";
         let routes = vec![
             route(&["boss@a.example", "@vip.example"], &["*"], RouteTarget::NextHop(smarthost("vip"))),
+            route(&["Ann@XN--Kse-Qla.example"], &["gemüse.example"], RouteTarget::NextHop(smarthost("salad"))),
             route(&["<>"], &["else.example"], RouteTarget::NextHop(smarthost("bounces"))),
             route(&[], &["else.example", ".else.example"], RouteTarget::NextHop(smarthost("else"))),
             route(&[], &["sub.else.example", "[192.0.2.1]"], RouteTarget::NextHop(smarthost("late"))),
@@ -547,6 +547,16 @@ mod tests {
                 "s@x.example",
                 "sales@a.example",
                 "bob@a.example=maildir:/mail/a.example/bob carl@else.example=smtp:else:25",
+            ),
+            ("s@x.example", "Ann@xn--bcher-kva.example", "maildir:/mail/xn--bcher-kva.example/ann"),
+            ("s@x.example", "Ann@BÜCHER.example", "maildir:/mail/xn--bcher-kva.example/ann"),
+            ("s@x.example", "u@käse.example", "mx:xn--kse-qla.example"),
+            ("ann@käse.example", "u@xn--gemse-mva.example", "smtp:salad:25"),
+            (
+                "s@x.example",
+                "books@xn--bcher-kva.example",
+                "bob@xn--bcher-kva.example=maildir:/mail/xn--bcher-kva.example/bob \
+                 x@käse.example=mx:xn--kse-qla.example ö@käse.example=mx:xn--kse-qla.example",
             ),
             ("s@x.example", "PostMaster", "ann@a.example=maildir:/mail/a.example/ann"),
         ];
