@@ -86,6 +86,7 @@ fn options(choice: u8) -> Options {
         notifications: if choice.is_multiple_of(7) { Notifications::Asked } else { Notifications::Unasked },
         burst: BurstSize::of(u32::from(choice % 5)),
         quit_timeout: None,
+        refuses_own_name: false,
     }
 }
 

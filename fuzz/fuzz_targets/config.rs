@@ -9,6 +9,9 @@ pub(crate) mod config;
 pub(crate) mod local_address;
 #[path = "../../crates/party/src/misspelling.rs"]
 pub(crate) mod misspelling;
+#[path = "../../crates/relay/src/own_addresses.rs"]
+#[allow(dead_code)] // likewise
+pub(crate) mod own_addresses;
 #[path = "../../crates/party/src/position.rs"]
 pub(crate) mod position;
 #[path = "../../crates/party/src/reason.rs"]

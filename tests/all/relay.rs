@@ -30,7 +30,8 @@ impl Den {
 
     pub(crate) fn with(files: Files, text: &str) -> Self {
         let listen = if text.contains("listen =") { "" } else { "listen = [\"127.0.0.1:0\"]\n" };
-        files.keep("relay.toml", &format!("hostname = \"relay.example\"\nspool.directory = \"spool\"\n{listen}{text}"));
+        let hostname = if text.contains("hostname =") { "" } else { "hostname = \"relay.example\"\n" };
+        files.keep("relay.toml", &format!("{hostname}spool.directory = \"spool\"\n{listen}{text}"));
         Self { files }
     }
 

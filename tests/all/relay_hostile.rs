@@ -3,7 +3,7 @@
 use crate::dialog::{Dialog, Whose};
 use crate::dialogs::{dialogs, play};
 use crate::hostile_clients::{is_hung_up_on, other_protocols};
-use crate::party::{Sink, accepted, errors, low_port, source, wait_until};
+use crate::party::{Sink, accepted, errors, low_port, mailrun, source, wait_until};
 use crate::recorder::{Heard, Listen, Recorder, Script};
 use crate::relay::{
     Den, Kept, Mount, QUICK, all_to, await_kept, await_recipients, expect, introduced, kept, metric, submit,
@@ -452,16 +452,57 @@ fn a_message_that_goes_in_circles_is_refused() {
 }
 
 #[test]
+fn mail_that_would_come_back_at_once_is_bounced() {
+    let files = Files::new();
+    let dump = files.path("dump");
+    let sink = Sink::start(&["--dump-file", &dump]);
+    let home = format!("[[route]]\nto = \"b.example\"\nsmtp = \"{}\"\n", sink.address());
+    // A server with this relay's name, and an address literal of this relay.
+    let twin = Sink::start(&["--hostname", "Relay.Example"]);
+    let [port, other] = [low_port(), low_port()];
+    let listen = format!("listen = [\"127.0.0.1:{port}\"]\n");
+    let mx = format!("[[route]]\nto = \"[127.0.0.1]\"\nmx = true\nport = {port}\n");
+    let den = Den::new(&format!("{listen}{home}{mx}{}", all_to(&twin.address())));
+    let relay = den.open();
+    for (count, recipient) in [(1, "<c@d.example>"), (2, "<c@[127.0.0.1]>")] {
+        assert!(submit(&mut introduced(&relay), "<a@b.example>", &[recipient], "x\r\n").starts_with("250 2.0.0"));
+        let bounce = &await_kept(&dump, count)[count - 1];
+        assert!(bounce.recipients == ["a@b.example"] && bounce.text().contains("5.4.6"), "{}", bounce.text());
+    }
+    relay.stop();
+    assert_eq!((twin.took().messages, kept(&dump).len()), (0, 2));
+    // Where the route says it, the relay does not start.
+    for to in [format!("localhost:{port}"), format!("[::ffff:127.0.0.1]:{port}"), format!("lmtp:127.0.0.1:{port}")] {
+        let den = Den::new(&format!("{listen}{}", all_to(&to)));
+        for words in [&["--check"][..], &[]] {
+            let ended = den.fails(words);
+            assert!(
+                ended.code == Some(2) && [&*ended.out, &*ended.err].concat().contains("is an address of this relay"),
+                "{to}: {ended:?}"
+            );
+        }
+        let words = ["relay", "--listen", &format!("127.0.0.1:{port}"), "--to", &to, "--spool", &den.path("s")];
+        let ended = mailrun(&words);
+        assert!(
+            ended.code == Some(2) && [&*ended.out, &*ended.err].concat().contains("is an address of this relay"),
+            "{to}: {ended:?}"
+        );
+    }
+    let den = Den::new(&format!("{listen}{}", all_to(&format!("127.0.0.1:{other}"))));
+    assert_eq!(den.fails(&["--check"]).code, Some(0));
+}
+
+#[test]
 fn two_relays_that_feed_each_other_stop() {
     let [one, two] = [low_port(), low_port()].map(|port| format!("127.0.0.1:{port}"));
     let home = Files::new();
     let dump = home.path("dump");
     let sink = Sink::start(&["--dump-file", &dump]);
-    let den = |listen: &str, to: &str| {
+    let den = |name: &str, listen: &str, to: &str| {
         let home = format!("[[route]]\nto = \"b.example\"\nsmtp = \"{}\"\n", sink.address());
-        Den::new(&format!("listen = [\"{listen}\"]\n{home}{}", all_to(to)))
+        Den::new(&format!("hostname = \"{name}.example\"\nlisten = [\"{listen}\"]\n{home}{}", all_to(to)))
     };
-    let dens = [den(&one, &two), den(&two, &one)];
+    let dens = [den("one", &one, &two), den("two", &two, &one)];
     let relays = dens.iter().map(Den::open).collect::<Vec<_>>();
     assert!(submit(&mut introduced(&relays[0]), "<a@b.example>", &["<c@d.example>"], "x\r\n").starts_with("250 2.0.0"));
     let bounce = &await_kept(&dump, 1)[0];

@@ -22,7 +22,7 @@ mod targets;
 
 // Where files of the program that targets include look for others.
 use targets::bounce::message;
-use targets::config::{local_address, misspelling, position, qmgr, reason, routing, users};
+use targets::config::{local_address, misspelling, own_addresses, position, qmgr, reason, routing, users};
 
 use std::fs;
 use std::panic::catch_unwind;

@@ -8,7 +8,7 @@ use crate::delivery_log::DeliveryLogWriter;
 use crate::log_target::LOG_TARGET;
 use crate::smtpd::login_limits::LoginGuard;
 use crate::smtpd::memory_budget::MemoryBudget;
-use net::{ClientRefusal, Clients};
+use net::{ClientRefusal, Clients, Endpoint};
 use party::log_writer::LogWriter;
 use spool::{Backlog, Spool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -105,8 +105,9 @@ impl RelayContext {
         DurabilityLevel::ALL.iter().find(|(one, _)| *one == durability).map_or("", |(_, word)| word)
     }
 
-    /// Notes that all listeners take mail.
-    pub(super) fn set_listening(&self) {
+    /// Notes that all listeners take mail, at these addresses.
+    pub(super) fn set_listening(&self, listeners: Vec<Endpoint>) {
+        self.resolver.own_addresses().set_bound(listeners);
         self.is_listening.store(true, Ordering::Release);
     }
 

@@ -41,6 +41,7 @@ mod inherited_sockets;
 mod log_target;
 mod message;
 pub mod offline;
+mod own_addresses;
 mod qmgr;
 mod record;
 mod recovery;
@@ -63,6 +64,7 @@ use delivery_log::DeliveryLogWriter;
 use inherited_sockets::InheritedSockets;
 use log_target::LOG_TARGET;
 use net::{Endpoint, Proxied, RunningServer, Server, ServerSecurity, Service};
+use own_addresses::OwnAddresses;
 use party::interrupt::{Interrupt, StopRequest};
 use party::live::{LiveEvent, LiveMode};
 use party::live_line::{NonTerminalOutput, ServerLiveLine};
@@ -143,7 +145,7 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
     let http = context.initial_config().http.map(|address| control::http::serve(address, &relay)).transpose()?;
     let running = listen(&relay, &mut inherited)?;
     inherited.refuse_unused()?;
-    context.set_listening();
+    context.set_listening(running.iter().map(|running| running.endpoint().clone()).collect());
     service_manager::start_watchdog(&relay)?;
     let output = ProgressOutput::new(options.live, NonTerminalOutput::Nothing);
     let mut line = ServerLiveLine::new(options.live, &options.log);
@@ -214,8 +216,9 @@ fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
     let opened =
         Spool::open(Arc::new(disk), options).map_err(|error| cannot(&explain_damage(error, &kept.directory)))?;
     recovery::log_damage(opened.0.damage(), &kept.directory);
-    let resolver =
-        Resolver::start(&config.dns, &config.hostname, config.delivery_scope).context("cannot start a thread")?;
+    let own = Arc::new(OwnAddresses::new(config.listeners()));
+    let resolver = Resolver::start(&config.dns, &config.hostname, own, config.delivery_scope);
+    let resolver = resolver.context("cannot start a thread")?;
     let [spool_pool, maildir_pool] = [BlockingPool::start("reader"), BlockingPool::start("maildir")];
     let spool_pool = spool_pool.context("cannot start a thread")?;
     let maildir_pool = maildir_pool.context("cannot start a thread")?;

@@ -75,6 +75,7 @@ impl RelayWorker {
             maildir_pool: context.maildir_pool.clone(),
             maildir_names: Arc::clone(&context.maildir_names),
             greeting_5xx: context.initial_config().delivery.greeting_5xx,
+            has_own_name: context.initial_config().has_own_name,
         };
         Rc::new(Self {
             config: RefCell::new(config),

@@ -621,7 +621,7 @@ fn failed_verb(why: GaveUp) -> Verb {
         GaveUp::NoTls | GaveUp::TlsRefused => Verb::StartTls,
         GaveUp::NoMechanism | GaveUp::NotAuthenticated | GaveUp::Exchange(_) => Verb::Auth,
         GaveUp::NoXclient | GaveUp::XclientRefused => Verb::Xclient,
-        GaveUp::NoDsn => Verb::Hello,
+        GaveUp::NoDsn | GaveUp::OwnName => Verb::Hello,
     }
 }
 

@@ -207,6 +207,7 @@ impl PreflightCheck {
             GaveUp::NoXclient | GaveUp::XclientRefused => {
                 format!("{why} ({said}). Remove --xclient, or configure the server to allow it from this host.")
             }
+            GaveUp::OwnName => why.to_string(),
             GaveUp::NoDsn => format!("{why}. Remove the options --dsn-...."),
         }
     }

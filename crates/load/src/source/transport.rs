@@ -125,6 +125,7 @@ impl Transport {
             notifications: Notifications::Unasked,
             burst: BurstSize::NONE,
             quit_timeout: None,
+            refuses_own_name: false,
         };
         let security = match options.tls {
             TlsMode::None => None,

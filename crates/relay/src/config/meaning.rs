@@ -11,6 +11,7 @@ use super::{
     LogLevel, Networks, RelayLimits,
 };
 use super::{ListenerTls, RefusedGreeting, SpoolConfig, SuccessDsnPolicy};
+use crate::own_addresses::OwnAddresses;
 use crate::qmgr::retry::RetrySchedule;
 use crate::routing::Access;
 use journey::quantities::bytes;
@@ -55,6 +56,7 @@ impl<'a> SectionReader<'a> {
         config.spool = spool;
         let allow_public = root.flag("allow_public").unwrap_or_default();
         config.delivery_scope = if allow_public { DeliveryScope::Anywhere } else { self.environment.delivery_scope };
+        config.has_own_name = root.key("hostname").is_some();
         config.hostname = root.value("hostname", "\"relay.example.com\"", host_name).unwrap_or(config.hostname);
         self.listeners(root, &mut config);
         self.auth(root, &mut config);
@@ -68,7 +70,8 @@ impl<'a> SectionReader<'a> {
         config.delivery = delivery(root);
         config.retry = self.retry(root);
         config.dns = dns(root);
-        config.router = RouteReader { reader: self, delivery_scope: config.delivery_scope }.router(root);
+        let own = OwnAddresses::new(config.listeners());
+        config.router = RouteReader { reader: self, delivery_scope: config.delivery_scope, own: &own }.router(root);
         self.dsn(root, &mut config);
         config
     }

@@ -15,6 +15,7 @@ mod routes;
 mod section_reader;
 mod values;
 
+use crate::own_addresses::OwnAddresses;
 use crate::qmgr::retry::RetrySchedule;
 use crate::routing::{Access, DomainPattern, Route, Router};
 use crate::routing::{LocalDomains, Mx, RouteTarget};
@@ -40,6 +41,8 @@ const MAX_FILE_BYTES: u64 = 64 << 20;
 pub struct Config {
     /// The name to greet with, and of `Received:` and DSNs.
     pub(crate) hostname: String,
+    /// Set if the configuration has `hostname`. The default is the host's name, which its other servers may bear too.
+    pub(crate) has_own_name: bool,
     /// Addresses that accept SMTP.
     pub listen: Vec<Endpoint>,
     /// TLS before the greeting.
@@ -454,9 +457,10 @@ impl Config {
     /// # Errors
     /// If one of them is not valid, with the reason.
     pub fn from_flags(listen: &str, to: &str, spool: &Path, reach: DeliveryScope) -> Result<Self, String> {
-        let hop = routes::parse_next_hop(to, reach).map_err(|what| format!("--to {what}"))?;
-        let route = Route { from: Vec::new(), to: vec![DomainPattern::any()], target: RouteTarget::NextHop(hop) };
         let listen = Endpoint::listening(listen).map_err(|why| format!("--listen: {why}"))?;
+        let own = OwnAddresses::new([&listen].into_iter());
+        let hop = routes::parse_next_hop(to, reach, &own).map_err(|what| format!("--to {what}"))?;
+        let route = Route { from: Vec::new(), to: vec![DomainPattern::any()], target: RouteTarget::NextHop(hop) };
         let mut config = Self::with_defaults(spool, hostname());
         config.listen = vec![listen];
         config.delivery_scope = reach;
@@ -468,6 +472,7 @@ impl Config {
     fn with_defaults(spool: &Path, hostname: String) -> Self {
         Self {
             hostname: hostname.clone(),
+            has_own_name: false,
             listen: vec![Endpoint::Tcp(DEFAULT_LISTEN.parse().expect("it is an address"))],
             listen_tls: Vec::new(),
             listen_lmtp: Vec::new(),

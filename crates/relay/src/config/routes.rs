@@ -3,6 +3,7 @@ use super::DeliveryScope;
 use super::document::{ConfigSection, ErrorCollector};
 use super::section_reader::SectionReader;
 use super::values::{connection_limit, keyword};
+use crate::own_addresses::OwnAddresses;
 use crate::routing::aliases::{AliasContext, Aliases};
 use crate::routing::{
     Access, CaFile, DomainPattern, Lmtp, LocalDomains, Mailbox, MaildirTemplate, Mx, NextHop, NextHopTls, Route,
@@ -31,20 +32,21 @@ const MAX_ROUTES: usize = 100_000;
 
 /// Context in which routes are read.
 #[derive(Clone, Copy)]
-pub(super) struct RouteReader<'a> {
+pub(super) struct RouteReader<'a, 'o> {
     pub(super) reader: SectionReader<'a>,
     pub(super) delivery_scope: DeliveryScope,
+    pub(super) own: &'o OwnAddresses,
 }
 
 /// Parses the next hop that `--to` names.
-pub(super) fn parse_next_hop(text: &str, reach: DeliveryScope) -> Result<NextHop, String> {
+pub(super) fn parse_next_hop(text: &str, reach: DeliveryScope, own: &OwnAddresses) -> Result<NextHop, String> {
     if text == "discard" {
         return Ok(NextHop::Discard);
     }
     let (scheme, rest) = text.split_once("://").unwrap_or(("smtp", text));
     if let Some(server) = text.strip_prefix("lmtp:") {
         let server = server.strip_prefix("//").unwrap_or(server);
-        return lmtp_server(server, reach)
+        return lmtp_server(server, reach, own)
             .map(|endpoint| NextHop::Lmtp(Arc::new(Lmtp { endpoint, connections: None })));
     }
     let (policy, default_port) = match scheme {
@@ -52,12 +54,12 @@ pub(super) fn parse_next_hop(text: &str, reach: DeliveryScope) -> Result<NextHop
         "smtps" => (TlsPolicy::Implicit, SMTPS_PORT),
         _ => return Err(format!("{text:?} is not a next hop; write smtp://, smtps:// or lmtp://HOST[:PORT]")),
     };
-    let to = SmtpTarget::Hosts(Box::new([host(rest, default_port, reach)?]));
+    let to = SmtpTarget::Hosts(Box::new([host(rest, default_port, reach, own)?]));
     let security = NextHopTls { policy, ..NextHopTls::default() };
     Ok(NextHop::Smtp(Arc::new(Smtp { target: to, security, credentials: None, connections: None })))
 }
 
-impl<'a> RouteReader<'a> {
+impl<'a> RouteReader<'a, '_> {
     pub(super) fn router(self, root: &mut ConfigSection<'a>) -> Router {
         let sections = root.tables("route");
         if let Some(first_beyond) = sections.get(MAX_ROUTES) {
@@ -114,7 +116,7 @@ impl<'a> RouteReader<'a> {
         let hosts_at = section.key("smtp");
         let hosts = section.list("smtp", "\"HOST:PORT\"").zip(hosts_at).map(|(texts, span)| self.hosts(&span, texts));
         let mx = self.true_flag(section, "mx");
-        let lmtp = section.value("lmtp", "\"unix:PATH\"", |text| lmtp_server(text, self.delivery_scope));
+        let lmtp = section.value("lmtp", "\"unix:PATH\"", |text| lmtp_server(text, self.delivery_scope, self.own));
         let maildir = self.maildir(section);
         let discard = self.true_flag(section, "discard");
         let connections = section.value("connections", "20", connection_limit);
@@ -183,7 +185,9 @@ impl<'a> RouteReader<'a> {
         }
         texts
             .into_iter()
-            .filter_map(|(span, text)| self.errors().ok_or_add(&span, host(&text, SMTP_PORT, self.delivery_scope)))
+            .filter_map(|(span, text)| {
+                self.errors().ok_or_add(&span, host(&text, SMTP_PORT, self.delivery_scope, self.own))
+            })
             .collect()
     }
 
@@ -320,7 +324,7 @@ impl<'a> RouteReader<'a> {
 
     fn mailbox(self, section: &mut ConfigSection<'a>, has_users: bool) -> Option<Mailbox> {
         let lmtp_at = section.key("lmtp");
-        let lmtp = section.value("lmtp", "\"unix:PATH\"", |text| lmtp_server(text, self.delivery_scope));
+        let lmtp = section.value("lmtp", "\"unix:PATH\"", |text| lmtp_server(text, self.delivery_scope, self.own));
         let lmtp = lmtp.map(|endpoint| Mailbox::NextHop(NextHop::Lmtp(Arc::new(Lmtp { endpoint, connections: None }))));
         let Some((span, template)) = self.maildir(section) else { return lmtp };
         if template.names_users() && !has_users {
@@ -375,7 +379,7 @@ fn mailbox_names(text: &str) -> HashSet<Box<str>> {
 }
 
 /// `HOST`, `HOST:PORT`, `[ADDRESS]:PORT`.
-fn host(text: &str, default_port: u16, reach: DeliveryScope) -> Result<TargetHost, String> {
+fn host(text: &str, default_port: u16, reach: DeliveryScope, own: &OwnAddresses) -> Result<TargetHost, String> {
     let wrong = || format!("{text:?} is not a valid host; use something like mail.example.com:25 or [::1]:25");
     let (name, port) = Endpoint::split_port(text).ok_or_else(wrong)?;
     let may_be_name = !text.starts_with('[') && is_domain(name);
@@ -384,7 +388,11 @@ fn host(text: &str, default_port: u16, reach: DeliveryScope) -> Result<TargetHos
     }
     let port = port.map_or(Ok(default_port), self::port).map_err(|_| wrong())?;
     name.parse().map_or(Ok(()), |address| check_scope(address, reach))?;
-    Ok(TargetHost { name: (*Domain::new(name)).into(), port })
+    let name = Domain::new(name);
+    if own.contains_host(&name, port) {
+        return Err(own_address(text));
+    }
+    Ok(TargetHost { name: (*name).into(), port })
 }
 
 fn port(text: &str) -> Result<u16, String> {
@@ -394,14 +402,18 @@ fn port(text: &str) -> Result<u16, String> {
     }
 }
 
-fn lmtp_server(text: &str, reach: DeliveryScope) -> Result<Endpoint, String> {
+fn own_address(text: &str) -> String {
+    format!("{text} is an address of this relay, and mail would go in circles; write the address of another server")
+}
+
+fn lmtp_server(text: &str, reach: DeliveryScope, own: &OwnAddresses) -> Result<Endpoint, String> {
     let endpoint = match text.starts_with("unix:") {
         true => Endpoint::resolve(text),
-        false => Endpoint::resolve(&host(text, LMTP_PORT, DeliveryScope::Anywhere)?.to_string()),
+        false => Endpoint::resolve(&host(text, LMTP_PORT, DeliveryScope::Anywhere, own)?.to_string()),
     };
     let endpoint = endpoint.map_err(|why| why.to_string())?;
     endpoint.ip().map_or(Ok(()), |address| check_scope(address, reach))?;
-    Ok(endpoint)
+    if own.contains(&endpoint) { Err(own_address(text)) } else { Ok(endpoint) }
 }
 
 fn check_scope(address: IpAddr, reach: DeliveryScope) -> Result<(), String> {

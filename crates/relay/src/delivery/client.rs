@@ -52,6 +52,8 @@ pub(crate) enum ConnectionResult {
     Unreachable(DeliveryRefusal),
     /// A 5xx in place of a greeting, if it is configured to fail messages.
     Refused(DeliveryRefusal),
+    /// The server has this relay's name.
+    Loop(DeliveryRefusal),
     /// TLS was offered but failed, and is optional.
     WithoutTls,
 }
@@ -207,6 +209,10 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
                 Some(refusal) => return ConnectionResult::Unreachable(refusal),
                 None => "the server closed the session".to_owned(),
             },
+            SessionEnd::GaveUp(why @ GaveUp::OwnName) => {
+                let loops = Some(EnhancedStatusCode(5, 4, 6));
+                return ConnectionResult::Loop(DeliveryRefusal::new(554, loops, &why.to_string(), &self.host));
+            }
             SessionEnd::GaveUp(why) => self.give_up_text(why),
             SessionEnd::Lost(_, error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 "connection closed".to_owned()
@@ -241,7 +247,9 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
         self.waiter.cancel();
         let slot = self.slot.take().expect("it is given back once");
         let closing = match left {
-            ConnectionResult::Refused(refusal) => return fail_all(&self.requests, slot, &refusal),
+            ConnectionResult::Refused(refusal) | ConnectionResult::Loop(refusal) => {
+                return fail_all(&self.requests, slot, &refusal);
+            }
             ConnectionResult::Unreachable(refusal) => DisconnectReason::Unreachable(refusal),
             ConnectionResult::Finished | ConnectionResult::WithoutTls => DisconnectReason::Finished,
         };

@@ -84,6 +84,7 @@ pub(crate) struct DeliveryResources {
     pub(crate) maildir_pool: BlockingPool,
     pub(crate) maildir_names: Arc<MaildirNames>,
     pub(crate) greeting_5xx: RefusedGreeting,
+    pub(crate) has_own_name: bool,
 }
 
 /// Does something in a task of its own, if this task is panicking.

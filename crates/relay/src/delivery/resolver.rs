@@ -8,12 +8,14 @@
 //! ```
 //! Public addresses are left out unless the relay may reach them, whatever name led to them.
 use crate::config::{DeliveryScope, DnsConfig};
+use crate::own_addresses::OwnAddresses;
 use crate::routing::{SmtpTarget, TargetHost};
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolverConfig};
 use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::rr::{RData, RecordType};
+use net::Endpoint;
 use party::local_address::is_local_address;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -95,7 +97,7 @@ pub(crate) struct Exchanger {
     pub(crate) host: String,
 }
 
-/// The hosts to try, in their order: by preference, and among equals in one that `seed` decides. Those that are no
+/// The hosts to try, with their preferences, in their order: by preference, and among equals in one that `seed` decides. Those that are no
 /// better than `own_name` are left out, for they would send it back (RFC 5321 §5.1).
 ///
 /// # Errors
@@ -105,9 +107,9 @@ pub(crate) fn order_hosts(
     found: &[Exchanger],
     own_name: &str,
     seed: u64,
-) -> Result<Vec<String>, Unroutable> {
+) -> Result<Vec<(u16, String)>, Unroutable> {
     if found.is_empty() {
-        return Ok(vec![domain.to_owned()]);
+        return Ok(vec![(0, domain.to_owned())]);
     }
     let named = found
         .iter()
@@ -127,13 +129,28 @@ pub(crate) fn order_hosts(
     hosts.shuffle(&mut StdRng::seed_from_u64(seed));
     hosts.sort_by_key(|(preference, _)| *preference);
     let mut seen = HashSet::new();
-    let first = hosts.into_iter().map(|(_, host)| host).filter(|host| seen.insert(host.clone()));
+    let first = hosts.into_iter().filter(|(_, host)| seen.insert(host.clone()));
     Ok(first.take(MAX_EXCHANGERS).collect())
 }
 
 /// The address of `[192.0.2.1]` or `[IPv6:2001:db8::1]` (RFC 5321 §4.1.3).
 pub(crate) fn literal(domain: &str) -> Option<IpAddr> {
     smtp::address::address_literal(domain.as_bytes())
+}
+
+/// Addresses of servers, each with the rank of its host: its preference, or its position in a route.
+type RankedServers = Vec<(u16, MailServer)>;
+
+/// Leaves out this relay. Of exchangers, all that are no better go with it, because they would send the mail back (RFC
+/// 5321 §5.1).
+fn without_own(mut found: RankedServers, target: &SmtpTarget, own: &OwnAddresses) -> Vec<MailServer> {
+    let is_own = |server: &MailServer| own.contains(&Endpoint::Tcp(server.address));
+    let ranks: Vec<u16> = found.iter().filter(|(_, server)| is_own(server)).map(|(rank, _)| *rank).collect();
+    found.retain(|(rank, _)| match target {
+        SmtpTarget::Hosts(_) => !ranks.contains(rank),
+        SmtpTarget::Domain { .. } => ranks.iter().all(|own| rank < own),
+    });
+    found.into_iter().map(|(_, server)| server).collect()
 }
 
 /// Leaves out destinations that may not be reached, and duplicates.
@@ -154,6 +171,7 @@ fn reachable(found: Vec<MailServer>, reach: DeliveryScope) -> Result<Vec<MailSer
 pub(crate) struct Resolver {
     requests: mpsc::Sender<LookupRequest>,
     scope: DeliveryScope,
+    own: Arc<OwnAddresses>,
 }
 
 /// A question, and the channel for its answer.
@@ -169,13 +187,27 @@ impl Resolver {
     ///
     /// # Errors
     /// Those of starting a thread and its runtime.
-    pub(crate) fn start(dns: &DnsConfig, own_name: &str, reach: DeliveryScope) -> io::Result<Self> {
+    pub(crate) fn start(
+        dns: &DnsConfig,
+        own_name: &str,
+        own: Arc<OwnAddresses>,
+        reach: DeliveryScope,
+    ) -> io::Result<Self> {
         let (questions, requests) = mpsc::channel(MAX_PENDING_LOOKUPS);
-        let context =
-            Arc::new(LookupContext { dns: dns.clone(), own_name: own_name.to_owned(), resolver: Default::default() });
+        let context = Arc::new(LookupContext {
+            dns: dns.clone(),
+            own_name: own_name.to_owned(),
+            own: Arc::clone(&own),
+            resolver: Default::default(),
+        });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         std::thread::Builder::new().name("dns".to_owned()).spawn(move || runtime.block_on(serve(requests, context)))?;
-        Ok(Self { requests: questions, scope: reach })
+        Ok(Self { requests: questions, scope: reach, own })
+    }
+
+    /// The addresses on which this relay listens.
+    pub(crate) fn own_addresses(&self) -> &OwnAddresses {
+        &self.own
     }
 
     /// The servers of a next hop, in the order to try them; at least one. `seed` decides among equals: another one for
@@ -185,9 +217,12 @@ impl Resolver {
     /// If there is none, or DNS cannot say.
     pub(crate) async fn resolve(&self, to: &SmtpTarget, seed: u64) -> Result<Vec<MailServer>, Unroutable> {
         let found = match literal_addresses(to)? {
-            Some(found) => found,
+            Some(found) => without_own(found, to, &self.own),
             None => self.request(to, seed).await?,
         };
+        if found.is_empty() {
+            return Err(Unroutable::Loop(to.to_string()));
+        }
         reachable(found, self.scope)
     }
 
@@ -200,16 +235,18 @@ impl Resolver {
 }
 
 /// Destinations written as addresses; `None` if a name has to be resolved.
-fn literal_addresses(to: &SmtpTarget) -> Result<Option<Vec<MailServer>>, Unroutable> {
+fn literal_addresses(to: &SmtpTarget) -> Result<Option<RankedServers>, Unroutable> {
     match to {
         SmtpTarget::Domain { name, .. } if !name.starts_with('[') => Ok(None),
         SmtpTarget::Domain { name, port } => match literal(name) {
-            Some(ip) => Ok(Some(vec![mail_server(&ip.to_string(), ip, *port)])),
+            Some(ip) => Ok(Some(vec![(0, mail_server(&ip.to_string(), ip, *port))])),
             None => Err(Unroutable::BadLiteral(name.to_string())),
         },
         SmtpTarget::Hosts(hosts) => {
-            let written = |host: &TargetHost| Some(mail_server(&host.name, host.name.parse().ok()?, host.port));
-            Ok(hosts.iter().map(written).collect())
+            let written = |(rank, host): (u16, &TargetHost)| {
+                Some((rank, mail_server(&host.name, host.name.parse().ok()?, host.port)))
+            };
+            Ok((0..).zip(hosts).map(written).collect())
         }
     }
 }
@@ -237,19 +274,23 @@ async fn serve(mut requests: mpsc::Receiver<LookupRequest>, context: Arc<LookupC
 struct LookupContext {
     dns: DnsConfig,
     own_name: String,
+    own: Arc<OwnAddresses>,
     resolver: tokio::sync::OnceCell<TokioResolver>,
 }
 
 impl LookupContext {
     async fn resolve(&self, to: &SmtpTarget, seed: u64) -> Result<Vec<MailServer>, Unroutable> {
         match to {
-            SmtpTarget::Hosts(hosts) => self.addresses(&to.to_string(), hosts).await,
+            SmtpTarget::Hosts(hosts) => {
+                let hosts: Vec<_> = (0..).zip(hosts.iter().cloned()).collect();
+                self.addresses(to, &to.to_string(), &hosts).await
+            }
             SmtpTarget::Domain { name, port } => {
                 let exchangers = self.exchangers(name).await?;
                 let hosts = order_hosts(name, &exchangers, &self.own_name, seed)?;
-                let hosts: Vec<TargetHost> =
-                    hosts.into_iter().map(|name| TargetHost { name: name.into(), port: *port }).collect();
-                self.addresses(name, &hosts).await
+                let target = |name: String| TargetHost { name: name.into(), port: *port };
+                let hosts: Vec<_> = hosts.into_iter().map(|(preference, name)| (preference, target(name))).collect();
+                self.addresses(to, name, &hosts).await
             }
         }
     }
@@ -268,17 +309,28 @@ impl LookupContext {
     }
 
     /// The addresses of all hosts, in their order. Those of one may be unknown for now, as long as another has some.
-    async fn addresses(&self, whose: &str, hosts: &[TargetHost]) -> Result<Vec<MailServer>, Unroutable> {
+    async fn addresses(
+        &self,
+        target: &SmtpTarget,
+        whose: &str,
+        hosts: &[(u16, TargetHost)],
+    ) -> Result<Vec<MailServer>, Unroutable> {
         let mut found = Vec::new();
         let mut missing = Unroutable::NoAddress(whose.to_owned());
-        for host in hosts {
+        for (rank, host) in hosts {
             match self.addresses_of(&host.name).await {
-                Ok(addresses) => found.extend(addresses.into_iter().map(|ip| mail_server(&host.name, ip, host.port))),
+                Ok(addresses) => {
+                    found.extend(addresses.into_iter().map(|ip| (*rank, mail_server(&host.name, ip, host.port))))
+                }
                 // An address that may be there later outweighs one that does not exist.
                 Err(why) if why.is_transient() || hosts.len() == 1 => missing = why,
                 Err(_) => {}
             }
         }
+        if !found.is_empty() && !missing.is_transient() {
+            missing = Unroutable::Loop(whose.to_owned());
+        }
+        let found = without_own(found, target, &self.own);
         if found.is_empty() { Err(missing) } else { Ok(found) }
     }
 
@@ -374,7 +426,8 @@ mod tests {
     }
 
     fn ordered(rows: &[(u16, &str)], seed: u64) -> Result<Vec<String>, Unroutable> {
-        order_hosts("d.example", &exchangers(rows), OWN, seed)
+        let hosts = order_hosts("d.example", &exchangers(rows), OWN, seed)?;
+        Ok(hosts.into_iter().map(|(_, host)| host).collect())
     }
 
     #[test]
@@ -488,8 +541,13 @@ mod tests {
 
         fn resolver(&self, reach: DeliveryScope) -> Resolver {
             let dns = DnsConfig { servers: vec![self.address], timeout: Duration::from_secs(10) };
-            Resolver::start(&dns, OWN, reach).unwrap()
+            Resolver::start(&dns, OWN, own_addresses(), reach).unwrap()
         }
+    }
+
+    fn own_addresses() -> Arc<OwnAddresses> {
+        let listener = Endpoint::resolve("127.0.0.1:2525").unwrap();
+        Arc::new(OwnAddresses::new([listener].iter()))
     }
 
     fn answer(question: &[u8]) -> Option<Vec<u8>> {
@@ -519,6 +577,10 @@ mod tests {
             ("implicit.test.", RecordType::A) => vec![a("127.0.0.13")],
             ("null.test.", RecordType::MX) => vec![mx(0, ".")],
             ("loop.test.", RecordType::MX) => vec![mx(10, "relay.example."), mx(20, "b.test.")],
+            ("own.test.", RecordType::A) => vec![a("127.0.0.1")],
+            ("own-mx.test.", RecordType::MX) => vec![mx(10, "own.test."), mx(20, "b.test.")],
+            ("backup.test.", RecordType::MX) => vec![mx(10, "a.test."), mx(20, "own.test."), mx(20, "b.test.")],
+            ("half-own.test.", RecordType::MX) => vec![mx(10, "broken.test."), mx(20, "own.test.")],
             ("public.test.", RecordType::MX) => vec![mx(10, "far.test.")],
             ("far.test.", RecordType::A) => vec![a("8.8.8.8")],
             ("half.test.", RecordType::MX) => vec![mx(10, "gone.test."), mx(20, "a.test.")],
@@ -555,6 +617,10 @@ mod tests {
             ("[127.0.0.9]", Ok(&["127.0.0.9 127.0.0.9:2525"])),
             ("null.test", Err(Unroutable::TakesNoMail(own("null.test")))),
             ("loop.test", Err(Unroutable::Loop(own("loop.test")))),
+            ("own.test", Err(Unroutable::Loop(own("own.test")))),
+            ("own-mx.test", Err(Unroutable::Loop(own("own-mx.test")))),
+            ("backup.test", Ok(&["a.test 127.0.0.11:2525", "a.test [fd00::11]:2525"])),
+            ("[127.0.0.1]", Err(Unroutable::Loop(own("mx:[127.0.0.1]")))),
             ("gone.test", Err(Unroutable::NoSuchDomain(own("gone.test")))),
             ("empty.test", Err(Unroutable::NoAddress(own("empty.test")))),
             ("hollow.test", Err(Unroutable::NoAddress(own("hollow.test")))),
@@ -609,7 +675,7 @@ mod tests {
     fn a_server_that_is_silent_makes_it_later() {
         let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
         let dns = DnsConfig { servers: vec![silent.local_addr().unwrap()], timeout: Duration::from_millis(200) };
-        let resolver = Resolver::start(&dns, OWN, DeliveryScope::Local).unwrap();
+        let resolver = Resolver::start(&dns, OWN, own_addresses(), DeliveryScope::Local).unwrap();
         let begun = Instant::now();
         assert!(found(&resolver, "two.test").unwrap_err().is_transient());
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());

@@ -5,7 +5,7 @@ use crate::delivery::resolver::{MailServer, Unroutable};
 use crate::delivery::result::fail_all;
 use crate::message::envelope::DeliveryRefusal;
 use crate::qmgr::DisconnectReason;
-use crate::routing::Smtp;
+use crate::routing::{Smtp, SmtpTarget};
 use net::{Endpoint, clock};
 use smtp::client::{self, BurstSize, Chunking, PipelineMode, StartTls};
 use smtp::reply::EnhancedStatusCode;
@@ -19,14 +19,24 @@ pub(crate) async fn deliver<R: DeliveryRequests>(requests: &Rc<R>, slot: SlotGua
         Err(why) => return handle_unroutable(requests, slot, &why),
     };
     let mut delivery = SmtpDelivery::new(requests, slot, "".into());
-    let mut result = ConnectionResult::Unreachable(DeliveryRefusal::new(0, None, "no server", ""));
+    let mut result = None;
     for server in &servers {
-        result = try_server(&mut delivery, smtp, server).await;
-        if matches!(result, ConnectionResult::Finished | ConnectionResult::Refused(_)) || delivery.is_reached() {
+        match try_server(&mut delivery, smtp, server).await {
+            // A server before it may be reachable later. Exchangers behind it would send the mail back (RFC 5321 §5.1).
+            looped @ ConnectionResult::Loop(_) => {
+                result.get_or_insert(looped);
+                if matches!(smtp.target, SmtpTarget::Domain { .. }) {
+                    break;
+                }
+            }
+            other => result = Some(other),
+        }
+        if matches!(result, Some(ConnectionResult::Finished | ConnectionResult::Refused(_))) || delivery.is_reached() {
             break;
         }
     }
-    delivery.finish(result);
+    let none = || ConnectionResult::Unreachable(DeliveryRefusal::new(0, None, "no server", ""));
+    delivery.finish(result.unwrap_or_else(none));
 }
 
 /// Handles that no server can be found. A permanent error fails the messages at hand; after a transient one the next
@@ -61,6 +71,7 @@ async fn try_server<R: DeliveryRequests>(
         chunking: Chunking::IfOffered,
         burst: BurstSize::of(MAX_BATCH),
         quit_timeout: Some(QUIT_TIMEOUT),
+        refuses_own_name: delivery.requests().resources().has_own_name,
         ..Default::default()
     };
     let endpoint = Endpoint::Tcp(server.address);

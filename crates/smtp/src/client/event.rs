@@ -111,6 +111,9 @@ pub enum GaveUp {
     /// Notifications are asked for, and DSN is not offered.
     #[error("the server does not offer DSN")]
     NoDsn,
+    /// The server calls itself by the name of this client ([`Options::refuses_own_name`](super::Options)).
+    #[error("the server calls itself by this host's own name, so mail might go in circles")]
+    OwnName,
 }
 
 /// Violations by a peer that end the conversation.

@@ -550,6 +550,7 @@ mod tests {
         notifications: Notifications::Unasked,
         burst: BurstSize::NONE,
         quit_timeout: None,
+        refuses_own_name: false,
     };
     const OFFERED: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250-PIPELINING\n< 250 CHUNKING\n";
     const ALONE: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250 CHUNKING\n";
@@ -804,6 +805,22 @@ mod tests {
             let client = dialogue_with(options.clone(), &["c@d"], 1, script);
             assert_eq!(client.gave_up(), Some(GaveUp::NoDsn), "{script}");
         }
+    }
+
+    #[test]
+    fn a_server_with_the_clients_name_may_be_refused() {
+        let options = Options { refuses_own_name: true, ..Options::default() };
+        for script in [
+            "< 220 ME ESMTP\n> QUIT\n",
+            "< 220 you\n> EHLO me\n< 250-me at your service\n< 250 DSN\n> QUIT\n",
+            "< 220 you\n> EHLO me\n< 500 what\n> HELO me\n< 250 me\n> QUIT\n",
+        ] {
+            let client = dialogue_with(options.clone(), &["c@d"], 1, script);
+            assert_eq!(client.gave_up(), Some(GaveUp::OwnName), "{script}");
+        }
+        let client = dialogue_with(options, &["c@d"], 1, "< 220 me.too\n> EHLO me\n< 250 you me\n> MAIL FROM:<a@b>\n");
+        assert_eq!(client.gave_up(), None);
+        dialogue_with(Options::default(), &["c@d"], 1, "< 220 me\n> EHLO me\n< 250 me\n> MAIL FROM:<a@b>\n");
     }
 
     #[test]

@@ -97,4 +97,6 @@ pub struct Options {
     pub burst: BurstSize,
     /// Longest wait for the answer to QUIT, if it is shorter than for other replies: nothing depends on it any more.
     pub quit_timeout: Option<Duration>,
+    /// Give up if the server calls itself by the client's name, in its greeting or its reply to EHLO.
+    pub refuses_own_name: bool,
 }

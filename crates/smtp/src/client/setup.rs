@@ -3,6 +3,7 @@ use super::core::ClientCore;
 use super::event::GaveUp;
 use super::options::{Notifications, Options, StartTls};
 use super::state::{ClientState, HelloForm, SendState, SessionSetup, SetUpState};
+use crate::domain::Domain;
 use crate::extensions::Extensions;
 use crate::limits::MAX_COMMAND_LINE_BYTES;
 use crate::reply::ReceivedReply;
@@ -16,14 +17,22 @@ use std::sync::Arc;
 pub(super) fn greeted(
     setup: Option<Box<SessionSetup>>,
     reply: &ReceivedReply<'_>,
-    core: &ClientCore,
+    core: &mut ClientCore,
     out: &mut Vec<u8>,
 ) -> ClientState {
     match reply.code() {
+        200..300 if is_own_name(setup.as_deref(), reply, core) => give_up(GaveUp::OwnName, core, out),
         200..300 => hello(setup, core, out),
         421 => ClientState::Closed(None),
         _ => quit(out),
     }
+}
+
+/// Reports whether a greeting or the reply to EHLO names the client itself.
+fn is_own_name(setup: Option<&SessionSetup>, reply: &ReceivedReply<'_>, core: &ClientCore) -> bool {
+    let name =
+        |line: &'_ [u8]| line.split(|byte| *byte == b' ').next().map(Domain::new) == Some(Domain::new(&*core.name));
+    setup.is_some_and(|setup| setup.options.refuses_own_name) && reply.lines().next().is_some_and(name)
 }
 
 /// Sends EHLO or LHLO.
@@ -52,6 +61,7 @@ pub(super) fn hello_answered(
     out: &mut Vec<u8>,
 ) -> ClientState {
     match (reply.code() / 100, form) {
+        (2, _) if is_own_name(setup.as_deref(), reply, core) => give_up(GaveUp::OwnName, core, out),
         (2, HelloForm::Extended) => {
             core.extensions = Extensions::parse(reply.lines());
             core.is_greeted = true;

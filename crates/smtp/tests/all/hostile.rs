@@ -216,6 +216,7 @@ fn options() -> impl Strategy<Value = Options> {
                 notifications: if asks { Notifications::Asked } else { Notifications::Unasked },
                 burst: BurstSize::of(burst),
                 quit_timeout: None,
+                refuses_own_name: false,
             }
         });
     prop_oneof![pipelining().prop_map(|pipelining| Options { pipelining, ..Options::default() }), extended]

@@ -65,6 +65,7 @@ impl Features {
             notifications: Notifications::Unasked,
             burst: BurstSize::of(self.burst),
             quit_timeout: None,
+            refuses_own_name: false,
         }
     }
 

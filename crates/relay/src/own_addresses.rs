@@ -1,0 +1,109 @@
+//! The addresses on which this relay listens: mail that is sent there would come back.
+use net::Endpoint;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::OnceLock;
+
+/// Those addresses.
+#[derive(Debug, Default)]
+pub(crate) struct OwnAddresses {
+    configured: Vec<Endpoint>,
+    /// With the ports that the kernel chose.
+    bound: OnceLock<Vec<Endpoint>>,
+}
+
+impl OwnAddresses {
+    /// The addresses as they are configured.
+    pub(crate) fn new<'a>(listeners: impl Iterator<Item = &'a Endpoint>) -> Self {
+        Self { configured: listeners.cloned().collect(), bound: OnceLock::new() }
+    }
+
+    /// Sets the addresses of the listeners that have started.
+    pub(crate) fn set_bound(&self, listeners: Vec<Endpoint>) {
+        let _ = self.bound.set(listeners);
+    }
+
+    /// Reports whether a connection to that endpoint reaches this relay.
+    pub(crate) fn contains(&self, endpoint: &Endpoint) -> bool {
+        self.configured.iter().chain(self.bound.get().into_iter().flatten()).any(|listener| {
+            match (listener, endpoint) {
+                (Endpoint::Tcp(listener), Endpoint::Tcp(to)) => {
+                    listener.port() == to.port() && is_same_host(*listener, *to)
+                }
+                _ => listener == endpoint,
+            }
+        })
+    }
+
+    /// Reports whether a host is certainly this relay, without asking DNS: it is an address or `localhost`.
+    pub(crate) fn contains_host(&self, name: &str, port: u16) -> bool {
+        let is_localhost = name == "localhost" || name.ends_with(".localhost");
+        let ips = match name.parse::<IpAddr>() {
+            Ok(ip) => vec![ip],
+            Err(_) if is_localhost => vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
+            Err(_) => Vec::new(),
+        };
+        ips.into_iter().any(|ip| self.contains(&Endpoint::Tcp(SocketAddr::new(ip, port))))
+    }
+}
+
+fn is_same_host(listener: SocketAddr, to: SocketAddr) -> bool {
+    let to = match to.ip().to_canonical() {
+        // A connection to 0.0.0.0 or :: reaches this host.
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    match listener.ip().to_canonical() {
+        // `::` takes IPv4 too.
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => is_of_this_host(to),
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => to.is_ipv4() && is_of_this_host(to),
+        ip => ip == to,
+    }
+}
+
+/// Reports whether an interface of this host has that address. The kernel sends from the same address to those that are
+/// its own. (To bind to the address would prove nothing if `ip_nonlocal_bind` is set.)
+fn is_of_this_host(ip: IpAddr) -> bool {
+    let from = |any: IpAddr| {
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect((ip, 9))?;
+        socket.local_addr()
+    };
+    let any = if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    ip.is_loopback() || from(any).is_ok_and(|local| local.ip() == ip)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_of_addresses() {
+        let rows = [
+            ("127.0.0.1:25", "127.0.0.1:25", true),
+            ("127.0.0.1:25", "127.0.0.1:26", false),
+            ("127.0.0.1:25", "127.0.0.2:25", false),
+            ("127.0.0.1:25", "0.0.0.0:25", true),
+            ("127.0.0.1:25", "[::ffff:127.0.0.1]:25", true),
+            ("127.0.0.1:25", "[::1]:25", false),
+            ("0.0.0.0:25", "127.8.9.1:25", true),
+            ("0.0.0.0:25", "[::1]:25", false),
+            ("0.0.0.0:25", "192.0.2.1:25", false),
+            ("[::]:25", "127.0.0.1:25", true),
+            ("[::]:25", "[::1]:25", true),
+            ("[::]:25", "[2001:db8::1]:25", false),
+            ("unix:/run/a", "unix:/run/a", true),
+            ("unix:/run/a", "unix:/run/b", false),
+        ];
+        for (listener, to, expected) in rows {
+            let endpoint = |text: &str| text.parse().map_or_else(|_| Endpoint::resolve(text).unwrap(), Endpoint::Tcp);
+            let own = OwnAddresses::new([endpoint(listener)].iter());
+            assert_eq!(own.contains(&endpoint(to)), expected, "{to} at {listener}");
+        }
+        let own = OwnAddresses::new([Endpoint::Tcp("[::1]:25".parse().unwrap())].iter());
+        assert!(
+            own.contains_host("localhost", 25) && own.contains_host("::1", 25) && own.contains_host("a.localhost", 25)
+        );
+        assert!(!own.contains_host("localhost", 26) && !own.contains_host("relay.example", 25));
+    }
+}
