@@ -816,11 +816,11 @@ fn members_of_an_alias_have_their_copies_after_a_restart_once() {
     relay.kill();
     let relay = den.open();
     let sink = Sink::start_at(&address, &["--lmtp", "--dump-file", &dump]);
-    await_recipients(&sink, 4);
+    await_recipients(&sink, 3);
     relay.stop();
     let mut all: Vec<String> = kept(&dump).iter().flat_map(|one| one.recipients.clone()).collect();
     all.sort();
-    assert_eq!(all, ["ann@home.example", "bob@home.example", "keeper@home.example", "keeper@home.example"]);
+    assert_eq!(all, ["ann@home.example", "bob@home.example", "keeper@home.example"]);
 }
 
 /// A relay of home.example whose mailboxes are on an LMTP server that is down, and mail for bob that waits for it.

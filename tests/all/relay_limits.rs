@@ -1,7 +1,7 @@
 //! Clients that would keep others out: of the relay's memory, its sessions, its users' passwords. Strangers here are
 //! loopback addresses that `networks` does not name.
 use crate::party::wait_until;
-use crate::relay::{Den, Relay, expect, metric};
+use crate::relay::{Den, Relay, expect, introduced, metric};
 use crate::secured::{Files, PASSWORD, USER};
 use crate::wire::Wire;
 use base64::Engine;
@@ -75,6 +75,36 @@ fn who_announces_much_and_sends_nothing_keeps_nobody_out() {
 }
 
 /// What has come is held as long as its sender likes: that of one address leaves room for others.
+#[test]
+fn a_mailbox_gets_one_copy_however_often_and_by_whatever_alias_it_is_named() {
+    let files = Files::new();
+    let names: Vec<String> = (0..101).map(|number| format!("m{number}")).collect();
+    files.keep("aliases", &format!("list: {}\nfew: m0, M1, few2\nfew2: m1, m2\n", names.join(", ")));
+    files.keep("users", &(names.join("\n") + "\npostmaster\n"));
+    let local = "local.users = \"users\"\nlocal.aliases = \"aliases\"\nlocal.maildir = \"mail/{user}\"\n";
+    let den = Den::with(files, &format!("limits.max_recipients = 100\nlocal.domains = [\"home.example\"]\n{local}"));
+    let relay = den.open();
+    let mut wire = introduced(&relay);
+    let original = format!(" ORCPT=rfc822;{}", "x".repeat(470));
+    expect(&mut wire, "MAIL FROM:<a@b.example>", "250");
+    for recipient in ["few", "M0", "\"m1\"", "few", "m2"] {
+        expect(&mut wire, &format!("RCPT TO:<{recipient}@Home.example>{original}"), "250");
+    }
+    expect(&mut wire, "RCPT TO:<list@home.example>", "452 4.5.3");
+    expect(&mut wire, "DATA", "354");
+    expect(&mut wire, ".", "250");
+    // A transaction with one recipient takes an alias of any length.
+    expect(&mut wire, "MAIL FROM:<a@b.example>", "250");
+    (0..70).for_each(|_| drop(expect(&mut wire, &format!("RCPT TO:<list@home.example>{original}"), "250")));
+    expect(&mut wire, "RCPT TO:<postmaster@home.example>", "452 4.5.3");
+    expect(&mut wire, "DATA", "354");
+    expect(&mut wire, ".", "250");
+    let copies = |number: usize| crate::relay::mailbox(&den.path(&format!("mail/m{number}"))).len();
+    wait_until("all mail", || (copies(100) == 1 && (0..3).all(|number| copies(number) == 2)).then_some(()));
+    relay.stop();
+    assert!((0..3).all(|number| copies(number) == 2) && (3..=100).all(|number| copies(number) == 1));
+}
+
 #[test]
 fn who_sends_much_and_never_ends_it_keeps_nobody_else_out() {
     let relay = open(&guarded("limits.max_message_size = \"4M\"\nlimits.max_incoming_size = \"32M\"\n"));

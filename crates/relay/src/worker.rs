@@ -130,13 +130,14 @@ impl RelayWorker {
     /// Queues a message that is in the spool: the receipt proves it.
     pub(crate) fn enqueue(self: &Rc<Self>, stored: &Stored, message: &Message, groups: Vec<RecipientGroup>) {
         let now = clock::now();
+        let message_bytes = message.memory_bytes();
         for RecipientGroup { next_hop, recipients } in groups {
             let entry = NewEntry {
                 id: MessageId(stored.id().0),
                 destination: self.destination_id(&next_hop),
                 recipients: RecipientNumbers::new(&recipients),
                 message: Some(message.clone()),
-                message_bytes: message.memory_bytes(),
+                message_bytes,
                 received_unix_s: message.received.as_secs(),
                 kind: MessageKind::of_sender(&message.envelope.sender),
                 progress: EntryProgress::default(),

@@ -212,7 +212,7 @@ mod tests {
         let mut original = test_message(true, BodyType::SevenBit, "a@b.example", &["c@d.example"], PLAIN);
         let envelope = Arc::get_mut(&mut original.envelope).unwrap();
         envelope.recipients[0].original =
-            Some(OriginalAddress { kind: b"utf-8".to_vec(), address: "pelé@d.example".as_bytes().to_vec() });
+            Some(Arc::new(OriginalAddress { kind: b"utf-8".to_vec(), address: "pelé@d.example".as_bytes().to_vec() }));
         assert_eq!(missing_code(&original, true, false), None, "ORCPT is passed on in ASCII");
     }
 

@@ -10,11 +10,12 @@
 //! ```
 //! The spool's checksum has covered these bytes. They are read as if an enemy had written them all the same: a form
 //! that we would not write is rejected, and no length is believed before the bytes are there.
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
 use smtp::command::BodyType;
 use smtp::dsn::{Notify, Return};
 use smtp::reply::EnhancedStatusCode;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ptr;
+use std::sync::Arc;
 
 /// The version of both formats.
 const VERSION: u8 = 1;
@@ -95,7 +96,7 @@ pub(crate) struct EnvelopeRecipient {
     /// The forward path without brackets.
     pub(crate) address: Vec<u8>,
     /// ORCPT.
-    pub(crate) original: Option<OriginalAddress>,
+    pub(crate) original: Option<Arc<OriginalAddress>>,
     /// NOTIFY; `None` if the sender did not give it (RFC 3461 §4.1: failures, and delays if the relay pleases).
     pub(crate) notify: Option<Notify>,
 }
@@ -106,6 +107,14 @@ pub(crate) struct OriginalAddress {
     pub(crate) kind: Vec<u8>,
     /// As it came: xtext, or one of the forms of RFC 6533 §3.
     pub(crate) address: Vec<u8>,
+}
+
+impl OriginalAddress {
+    /// Bytes that it takes in memory, at most.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        const FIXED_BYTES: usize = size_of::<OriginalAddress>() + 80;
+        FIXED_BYTES + self.kind.len() + self.address.len()
+    }
 }
 
 /// A refusal, or why no answer could be had.
@@ -212,6 +221,23 @@ pub(crate) struct MalformedEnvelope {
 pub(crate) struct EnvelopeTooLarge;
 
 impl MessageEnvelope {
+    /// Bytes that it takes in memory, at most.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        const RECIPIENT_BYTES: usize = size_of::<EnvelopeRecipient>() + 32;
+        let mut bytes = 0;
+        let mut last = None;
+        for EnvelopeRecipient { address, original, .. } in &self.recipients {
+            bytes += RECIPIENT_BYTES + address.len();
+            if let Some(original) =
+                original.as_deref().filter(|original| !last.is_some_and(|last| ptr::eq(last, *original)))
+            {
+                bytes += original.memory_bytes();
+                last = Some(original);
+            }
+        }
+        bytes
+    }
+
     /// Encodes the envelope; whatever is written can be read.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, EnvelopeTooLarge> {
         let mut out = EnvelopeWriter { octets: Vec::with_capacity(64 + self.recipients.len() * 32), fits: true };
@@ -256,7 +282,15 @@ impl MessageEnvelope {
         let client_name = from.text()?;
         let user = if flags & 32 != 0 { Some(from.text()?) } else { None };
         let envelope_id = if flags & 64 != 0 { Some(from.text()?) } else { None };
-        let recipients = (0..from.count()?).map(|_| EnvelopeRecipient::decode(&mut from)).collect::<Result<_, _>>()?;
+        let mut recipients: Vec<EnvelopeRecipient> = Vec::new();
+        for _ in 0..from.count()? {
+            let mut recipient = EnvelopeRecipient::decode(&mut from)?;
+            // Members of an alias share it.
+            if let Some(last) = recipients.last().filter(|last| last.original == recipient.original) {
+                recipient.original = last.original.clone();
+            }
+            recipients.push(recipient);
+        }
         from.finish()?;
         let smtp_utf8 = flags & 1 != 0;
         Ok(Self { sender, with, client_name, client_address, user, smtp_utf8, body, returns, envelope_id, recipients })
@@ -308,7 +342,7 @@ impl EnvelopeRecipient {
         let notify = (flags & 8 != 0).then(|| wanted.fold(Notify::NEVER, |sum, (_, what)| sum.and(*what)));
         let original =
             if flags & 16 != 0 { Some(OriginalAddress { kind: from.text()?, address: from.text()? }) } else { None };
-        Ok(Self { address, original, notify })
+        Ok(Self { address, original: original.map(Arc::new), notify })
     }
 }
 
@@ -662,7 +696,10 @@ mod tests {
                 EnvelopeRecipient { address: b"b@example.org".to_vec(), original: None, notify: None },
                 EnvelopeRecipient {
                     address: b"c@example.org".to_vec(),
-                    original: Some(OriginalAddress { kind: b"rfc822".to_vec(), address: b"c+2Bd@e".to_vec() }),
+                    original: Some(Arc::new(OriginalAddress {
+                        kind: b"rfc822".to_vec(),
+                        address: b"c+2Bd@e".to_vec(),
+                    })),
                     notify: Some(Notify::SUCCESS.and(Notify::DELAY)),
                 },
             ],
@@ -811,7 +848,8 @@ mod tests {
     }
 
     fn any_recipient() -> impl Strategy<Value = EnvelopeRecipient> {
-        let original = prop::option::of((text(), text()).prop_map(|(kind, address)| OriginalAddress { kind, address }));
+        let original =
+            prop::option::of((text(), text()).prop_map(|(kind, address)| Arc::new(OriginalAddress { kind, address })));
         let notify = prop::option::of(0..8_u8).prop_map(|bits| {
             bits.map(|bits| {
                 NOTIFY.iter().filter(|(bit, _)| bits & bit != 0).fold(Notify::NEVER, |sum, it| sum.and(it.1))

@@ -27,7 +27,7 @@ impl Message {
     /// Bytes that it takes in memory.
     pub(crate) fn memory_bytes(&self) -> u32 {
         const ENVELOPE_BYTES: usize = 512;
-        u32::try_from(self.body.len() + ENVELOPE_BYTES).unwrap_or(u32::MAX)
+        u32::try_from(self.body.len() + ENVELOPE_BYTES + self.envelope.memory_bytes()).unwrap_or(u32::MAX)
     }
 
     /// Puts it on the wire: dots stuffed (RFC 5321 §4.5.2), and the end of data.

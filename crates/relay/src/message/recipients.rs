@@ -1,5 +1,10 @@
-//! Recipients of a message, grouped by next hop.
-use crate::routing::NextHop;
+//! Recipients of a message: each mailbox once, grouped by next hop.
+use crate::message::envelope::{EnvelopeRecipient, OriginalAddress};
+use crate::routing::{NextHop, Router};
+use smtp::dsn::Notify;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
 
 /// Recipients of a message at one next hop.
 pub(crate) struct RecipientGroup {
@@ -7,4 +12,307 @@ pub(crate) struct RecipientGroup {
     pub(crate) next_hop: NextHop,
     /// Recipients by their numbers in the envelope.
     pub(crate) recipients: Vec<u16>,
+}
+
+/// Bytes that a recipient takes besides its texts: its places in the lists and indexes, and a next hop of its own.
+const RECIPIENT_BYTES: usize = 768;
+/// Copies of an address: in the list, in an index, and in the name of its next hop.
+const ADDRESS_COPIES: usize = 3;
+
+/// Recipients of a message that is being received. A mailbox that is named again, or reached by several aliases, is one
+/// recipient.
+#[derive(Default)]
+pub(crate) struct RecipientList {
+    recipients: Vec<EnvelopeRecipient>,
+    groups: Vec<RecipientGroup>,
+    /// Positions of the groups; empty until there are two.
+    group_numbers: HashMap<NextHop, usize, foldhash::fast::RandomState>,
+    /// Recipients by group and address, as addresses are compared; empty until there are two.
+    numbers: HashMap<(usize, Box<str>), u16, foldhash::fast::RandomState>,
+    bytes: usize,
+}
+
+impl RecipientList {
+    pub(crate) fn len(&self) -> usize {
+        self.recipients.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.recipients.is_empty()
+    }
+
+    /// Address of the only recipient.
+    pub(crate) fn only_address(&self) -> Option<&[u8]> {
+        match self.recipients.as_slice() {
+            [recipient] => Some(&recipient.address),
+            _ => None,
+        }
+    }
+
+    /// Bytes that it takes in memory, at most.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    /// Bytes that it takes in memory, at most, with one more recipient.
+    pub(crate) fn memory_bytes_with(&self, members: &[(Box<str>, NextHop)], original: Option<&OriginalAddress>) -> u64 {
+        let members = members.iter().map(|(address, next_hop)| recipient_bytes(address.as_bytes(), next_hop));
+        (self.bytes + original.map_or(0, OriginalAddress::memory_bytes) + members.sum::<usize>()) as u64
+    }
+
+    /// Reports whether that mailbox is a recipient.
+    pub(crate) fn contains(&self, router: &Router, address: &[u8], next_hop: &NextHop) -> bool {
+        let is_key = |group: usize| {
+            let key = mailbox_key(router, address, next_hop);
+            match self.recipients.as_slice() {
+                [one] => key == mailbox_key(router, &one.address, next_hop),
+                _ => self.numbers.contains_key(&(group, key)),
+            }
+        };
+        self.group_number(next_hop).is_some_and(is_key)
+    }
+
+    /// Adds a recipient, or the events that it wants to be notified of to the same mailbox.
+    pub(crate) fn add(&mut self, router: &Router, recipient: EnvelopeRecipient, next_hop: NextHop) {
+        let number = self.recipients.len() as u16;
+        let bytes = recipient_bytes(&recipient.address, &next_hop);
+        let group = self.group_number(&next_hop).unwrap_or_else(|| self.add_group(next_hop));
+        if number > 0 {
+            if let (true, [first, ..]) = (self.numbers.is_empty(), self.recipients.as_slice()) {
+                let key = mailbox_key(router, &first.address, &self.groups[0].next_hop);
+                self.numbers.insert((0, key), 0);
+            }
+            let key = mailbox_key(router, &recipient.address, &self.groups[group].next_hop);
+            match self.numbers.entry((group, key)) {
+                Entry::Occupied(earlier) => {
+                    let earlier = &mut self.recipients[usize::from(*earlier.get())];
+                    earlier.notify = union(earlier.notify, recipient.notify);
+                    return;
+                }
+                Entry::Vacant(free) => drop(free.insert(number)),
+            }
+        }
+        let last = self.recipients.last().and_then(|last| last.original.as_ref());
+        let original = recipient.original.as_ref().filter(|it| !last.is_some_and(|last| Arc::ptr_eq(last, it)));
+        self.bytes += bytes + original.map_or(0, |original| original.memory_bytes());
+        self.groups[group].recipients.push(number);
+        self.recipients.push(recipient);
+    }
+
+    fn group_number(&self, next_hop: &NextHop) -> Option<usize> {
+        match self.groups.as_slice() {
+            [.., last] if last.next_hop == *next_hop => Some(self.groups.len() - 1),
+            _ => self.group_numbers.get(next_hop).copied(),
+        }
+    }
+
+    fn add_group(&mut self, next_hop: NextHop) -> usize {
+        let number = self.groups.len();
+        if let [only] = self.groups.as_slice() {
+            self.group_numbers.insert(only.next_hop.clone(), 0);
+        }
+        if number > 0 {
+            self.group_numbers.insert(next_hop.clone(), number);
+        }
+        self.groups.push(RecipientGroup { next_hop, recipients: Vec::new() });
+        number
+    }
+
+    /// The recipients of the envelope, and their groups.
+    pub(crate) fn into_parts(self) -> (Vec<EnvelopeRecipient>, Vec<RecipientGroup>) {
+        (self.recipients, self.groups)
+    }
+}
+
+fn recipient_bytes(address: &[u8], next_hop: &NextHop) -> usize {
+    let path = if let NextHop::Maildir(path) = next_hop { path.as_os_str().len() } else { 0 };
+    RECIPIENT_BYTES + ADDRESS_COPIES * address.len() + path
+}
+
+/// The mailbox that an address names at its next hop. A Maildir is one mailbox, whatever addresses lead to it.
+fn mailbox_key(router: &Router, address: &[u8], next_hop: &NextHop) -> Box<str> {
+    match next_hop {
+        NextHop::Maildir(_) => "".into(),
+        _ => router.compared(&smtp::Path::checked_before(address)).into(),
+    }
+}
+
+/// Events of which at least one of two recipients wants to be notified. Without NOTIFY, those are failures and delays
+/// (RFC 3461 §4.1).
+fn union(one: Option<Notify>, other: Option<Notify>) -> Option<Notify> {
+    let default = Notify::FAILURE.and(Notify::DELAY);
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.and(other)),
+        (Some(one), None) | (None, Some(one)) if one.wants(Notify::SUCCESS) => Some(one.and(default)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, ConfigEnvironment};
+    use crate::message::envelope::MessageEnvelope;
+    use crate::routing::{Access, ResolvedRoute, Smtp};
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+    use std::ffi::OsStr;
+    use std::io;
+    use std::path::Path;
+
+    /// Bytes of an allocation: the allocator's header, and its rounding.
+    fn allocation(bytes: usize) -> usize {
+        if bytes == 0 { 0 } else { (bytes + 8).next_multiple_of(16).max(32) }
+    }
+
+    fn table<K, V, S>(map: &HashMap<K, V, S>) -> usize {
+        // Tables have a power of two of places, seven eighths of which are used, and a byte for each place.
+        allocation(if map.is_empty() {
+            0
+        } else {
+            (map.capacity() * 8 / 7).next_power_of_two() * (size_of::<(K, V)>() + 1) + 16
+        })
+    }
+
+    /// Bytes that a list takes in memory, by the capacities of its parts. Each allocation counts once.
+    fn used(list: &RecipientList) -> usize {
+        let mut shared = HashSet::new();
+        let mut arc = |at: *const (), bytes: usize, texts: usize| match shared.insert(at) {
+            true => allocation(bytes + 16) + texts,
+            false => 0,
+        };
+        let mut sum = allocation(list.recipients.capacity() * size_of::<EnvelopeRecipient>());
+        for recipient in &list.recipients {
+            sum += allocation(recipient.address.capacity());
+            if let Some(original) = &recipient.original {
+                let texts = allocation(original.kind.capacity()) + allocation(original.address.capacity());
+                sum += arc(Arc::as_ptr(original).cast(), size_of::<OriginalAddress>(), texts);
+            }
+        }
+        sum += allocation(list.groups.capacity() * size_of::<RecipientGroup>());
+        for group in &list.groups {
+            sum += allocation(group.recipients.capacity() * 2);
+            sum += match &group.next_hop {
+                NextHop::Maildir(path) => arc(Arc::as_ptr(path).cast(), path.as_os_str().len(), 0),
+                NextHop::Smtp(smtp) => {
+                    arc(Arc::as_ptr(smtp).cast(), size_of::<Smtp>(), allocation(smtp.target.to_string().len()))
+                }
+                NextHop::Lmtp(_) | NextHop::Discard => 0,
+            };
+        }
+        sum += table(&list.group_numbers) + table(&list.numbers);
+        sum + list.numbers.keys().map(|(_, key)| allocation(key.len())).sum::<usize>()
+    }
+
+    /// A relay for two domains with forty mailboxes each, and aliases that overlap.
+    fn router() -> Router {
+        let users: Vec<String> = (0..40).map(|number| format!("u{number}")).collect();
+        let file = |path: &Path| match path.file_name().and_then(OsStr::to_str) {
+            Some("users") => Ok((users.join("\n") + "\npostmaster\n").into_bytes()),
+            Some("aliases") => {
+                Ok(format!("all: {}\nsome: u1, U2, all, x@käse.example, u1@bücher.example\n", users[..30].join(", "))
+                    .into())
+            }
+            _ => Err(io::ErrorKind::NotFound.into()),
+        };
+        let text = "spool.directory = 'spool'\n[local]\ndomains = ['a.example', 'bücher.example']\nusers = 'users'\n\
+                    aliases = 'aliases'\nmaildir = 'mail/{domain}/{user}'\n";
+        let around = ConfigEnvironment { read: &file, ..ConfigEnvironment::of_process() };
+        Config::parse(text, Path::new("relay.toml"), &around).unwrap_or_else(|why| panic!("{why}")).router
+    }
+
+    /// The mailboxes that a name in a domain leads to.
+    fn mailboxes(name: usize, domain: usize) -> Vec<String> {
+        let own = |name: usize| format!("u{name} {domain}");
+        match name {
+            0..40 => vec![own(name)],
+            40 => (0..30).map(own).collect(),
+            41 => (0..30).map(own).chain(["x".to_owned(), "u1 1".to_owned()]).collect(),
+            _ => vec!["x".to_owned()],
+        }
+    }
+
+    fn spelled(name: usize, domain: usize, spelling: usize) -> String {
+        let local_part = match (name, spelling % 3) {
+            (0..40, 0) => format!("u{name}"),
+            (0..40, 1) => format!("U{name}"),
+            (0..40, _) => format!("\"u{name}\""),
+            (40, _) => "ALL".to_owned(),
+            (41, _) => "some".to_owned(),
+            _ => return ["x@käse.example", "x@XN--kse-qla.example"][spelling % 2].to_owned(),
+        };
+        let domains = [["a.example", "A.Example"], ["BÜCHER.example", "xn--bcher-kva.example"]];
+        format!("{local_part}@{}", domains[domain][spelling % 2])
+    }
+
+    /// Reports whether a recipient is notified of an event.
+    fn is_notified(notify: Option<Notify>, event: Notify) -> bool {
+        notify.map_or(event != Notify::SUCCESS, |notify| notify.wants(event))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        #[test]
+        fn each_mailbox_is_one_recipient_and_all_of_its_memory_is_counted(
+            named in prop::collection::vec((0..43_usize, 0..2_usize, 0..6_usize, 0..300_usize, prop::option::of(0..8_u8)), 1..60),
+        ) {
+            let router = router();
+            let mut list = RecipientList::default();
+            let mut expected: Vec<(String, usize, Vec<Option<Notify>>)> = Vec::new();
+            for (name, domain, spelling, original_bytes, bits) in named {
+                let events = [Notify::SUCCESS, Notify::FAILURE, Notify::DELAY];
+                let notify = bits.map(|bits| {
+                    let wanted = events.iter().enumerate().filter(|(bit, _)| bits & (1 << bit) != 0);
+                    wanted.fold(Notify::NEVER, |sum, (_, event)| sum.and(*event))
+                });
+                let original = Arc::new(OriginalAddress { kind: b"rfc822".to_vec(), address: vec![b'x'; original_bytes] });
+                let address = spelled(name, domain, spelling);
+                let path = smtp::Path::mailbox(address.as_bytes()).unwrap();
+                let routed = router.route(Access::Trusted, &smtp::Path::mailbox(b"").unwrap(), &path).unwrap();
+                let members = match routed {
+                    ResolvedRoute::Direct(next_hop) => vec![(address.as_str().into(), next_hop)],
+                    ResolvedRoute::Alias(members) => members,
+                };
+                let most = list.memory_bytes_with(&members, Some(&*original));
+                for (address, next_hop) in members {
+                    let is_known = list.contains(&router, address.as_bytes(), &next_hop);
+                    let before = list.len();
+                    let original = Some(Arc::clone(&original));
+                    let address = address.into_string().into_bytes();
+                    list.add(&router, EnvelopeRecipient { address, original, notify }, next_hop);
+                    prop_assert_eq!(list.len() - before, usize::from(!is_known));
+                }
+                for mailbox in mailboxes(name, domain) {
+                    match expected.iter_mut().find(|(known, ..)| *known == mailbox) {
+                        Some((_, _, notifies)) => notifies.push(notify),
+                        None => expected.push((mailbox, original_bytes, vec![notify])),
+                    }
+                }
+                prop_assert!(used(&list) as u64 <= list.memory_bytes(), "{} of {}", used(&list), list.memory_bytes());
+                prop_assert!(list.memory_bytes() <= most);
+            }
+            prop_assert_eq!(list.len(), expected.len());
+            let (recipients, groups) = list.into_parts();
+            let numbers: HashSet<u16> = groups.iter().flat_map(|group| group.recipients.iter().copied()).collect();
+            prop_assert_eq!(numbers.len(), expected.len());
+            for recipient in &recipients {
+                let address = router.compared(&smtp::Path::checked_before(&recipient.address));
+                let (local_part, domain) = address.split_once('@').unwrap();
+                let mailbox = match domain {
+                    "xn--kse-qla.example" => local_part.to_owned(),
+                    _ => format!("{local_part} {}", usize::from(domain != "a.example")),
+                };
+                let found = expected.iter().find(|(expected, ..)| *expected == mailbox);
+                let (_, original_bytes, notifies) = found.expect("it was named");
+                prop_assert_eq!(recipient.original.as_ref().unwrap().address.len(), *original_bytes, "the first one's");
+                for event in [Notify::SUCCESS, Notify::FAILURE] {
+                    let is_wanted = notifies.iter().any(|notify| is_notified(*notify, event));
+                    prop_assert_eq!(is_notified(recipient.notify, event), is_wanted);
+                }
+            }
+            let envelope = MessageEnvelope::local(b"", recipients);
+            let read_back = MessageEnvelope::decode(&envelope.encode().unwrap()).unwrap();
+            prop_assert!(read_back == envelope && read_back.memory_bytes() <= envelope.memory_bytes());
+        }
+    }
 }

@@ -4,7 +4,7 @@ use crate::log_target::LOG_TARGET;
 use crate::message::Message;
 use crate::message::envelope::{EnvelopeRecipient, Fact, MessageEnvelope, RecipientFate};
 use crate::message::fetch::Fetched;
-use crate::message::recipients::RecipientGroup;
+use crate::message::recipients::{RecipientGroup, RecipientList};
 use crate::message::store::store_from_reserve;
 use crate::qmgr::{Actions, DsnEvent, MessageId, MessageSelector, OperatorCommand};
 use crate::routing::NextHop;
@@ -47,7 +47,7 @@ async fn redirect(worker: &Rc<RelayWorker>, redirect: Redirect) {
             return worker.apply_actions(actions, None);
         }
     };
-    let Some((message, groups)) = with_members(&message, recipient, members) else { return };
+    let Some((message, groups)) = with_members(worker, &message, recipient, members) else { return };
     let Some(stored) = store(worker, id, &message).await else { return };
     tracing::info!(target: LOG_TARGET, %id, to = %stored.id(), members = groups.len(),
         "a recipient is now an alias; its mail goes to the members"
@@ -65,17 +65,18 @@ async fn redirect(worker: &Rc<RelayWorker>, redirect: Redirect) {
 
 /// The message with the members as recipients, which inherit the sender's NOTIFY, and their next hops.
 fn with_members(
+    worker: &RelayWorker,
     message: &Message,
     recipient: u16,
     members: Vec<(Box<str>, NextHop)>,
 ) -> Option<(Message, Vec<RecipientGroup>)> {
     let replaced = message.envelope.recipients.get(usize::from(recipient))?;
-    let mut recipients = Vec::new();
-    let mut groups = Vec::new();
-    for (number, (address, next_hop)) in (0_u16..).zip(members) {
-        recipients.push(EnvelopeRecipient { address: address.as_bytes().to_vec(), ..replaced.clone() });
-        groups.push(RecipientGroup { next_hop, recipients: vec![number] });
+    let mut list = RecipientList::default();
+    for (address, next_hop) in members {
+        let member = EnvelopeRecipient { address: address.as_bytes().to_vec(), ..replaced.clone() };
+        list.add(&worker.config().router, member, next_hop);
     }
+    let (recipients, groups) = list.into_parts();
     let envelope = MessageEnvelope { recipients, ..(*message.envelope).clone() };
     Some((Message { envelope: Arc::new(envelope), ..message.clone() }, groups))
 }

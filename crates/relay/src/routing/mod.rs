@@ -317,6 +317,17 @@ impl Router {
         self.0.own_mailbox(sender, recipient).map_or(routed, |next_hop| Ok(ResolvedRoute::Direct(next_hop)))
     }
 
+    /// An address as addresses are compared. Servers may tell local parts of their domains apart by their capitals (RFC
+    /// 5321 §2.4); this relay does not.
+    pub(crate) fn compared(&self, address: &Path<'_>) -> String {
+        let local_part = String::from_utf8_lossy(address.local_part());
+        match address.domain().map(Domain::new).or_else(|| self.0.local.primary_domain.clone()) {
+            Some(domain) if self.0.local.contains(&domain) => format!("{}@{domain}", normalize_local_part(&local_part)),
+            Some(domain) => format!("{local_part}@{domain}"),
+            None => local_part.to_lowercase(),
+        }
+    }
+
     /// Reports whether mail of a local domain can go anywhere: to a mailbox, by a route that names it, or by aliases
     /// alone.
     pub(crate) fn has_route_for(&self, domain: &str) -> bool {

@@ -4,7 +4,7 @@ use crate::log_target::LOG_TARGET;
 use crate::message::Message;
 use crate::message::envelope::{EnvelopeRecipient, MAX_RECIPIENTS, MessageEnvelope, OriginalAddress, WithProtocol};
 use crate::message::received::{self, HeaderProgress as MessageHeader, MAX_HOPS, ReceivedCount, ReceivedField};
-use crate::message::recipients::RecipientGroup;
+use crate::message::recipients::{RecipientGroup, RecipientList};
 use crate::routing::{Access, NextHop, ResolvedRoute};
 use crate::smtpd::login::SessionLogins;
 use crate::smtpd::memory_budget::{AdmissionDecision, Reservation};
@@ -51,20 +51,17 @@ pub(crate) struct SmtpdSession {
 
 /// A message that is being received.
 struct MailTransaction {
+    /// Without its recipients.
     envelope: MessageEnvelope,
-    groups: Vec<RecipientGroup>,
+    recipients: RecipientList,
     body: Vec<u8>,
     received_count: ReceivedCount,
     /// SIZE, if the client gave it.
     announced_size: Option<u64>,
-    /// Bytes that the recipients take, roughly.
-    envelope_bytes: u64,
     /// There was no room for it: the rest is dropped.
     is_dropped: bool,
 }
 
-/// Bytes that a recipient takes in memory besides its texts.
-const RECIPIENT_BYTES: u64 = 128;
 /// Bytes that a body has at once: enough for our own `Received:` and a short message. [`Reservation::admit`] covers
 /// them.
 const INITIAL_BODY_BYTES: usize = 1 << 10;
@@ -79,22 +76,11 @@ impl MailTransaction {
         let envelope = MessageEnvelope::local(b"", Vec::new());
         Self {
             envelope,
-            groups: Vec::new(),
+            recipients: RecipientList::default(),
             body: Vec::new(),
             received_count: ReceivedCount::new(MAX_HEADER_BYTES),
             announced_size: None,
-            envelope_bytes: 0,
             is_dropped: false,
-        }
-    }
-
-    /// Adds a recipient that goes to that next hop; without one it is accepted and dropped.
-    fn add(&mut self, recipient: EnvelopeRecipient, next_hop: NextHop) {
-        let number = self.envelope.recipients.len() as u16;
-        self.envelope.recipients.push(recipient);
-        match self.groups.iter_mut().find(|group| group.next_hop == next_hop) {
-            Some(group) => group.recipients.push(number),
-            None => self.groups.push(RecipientGroup { next_hop, recipients: vec![number] }),
         }
     }
 }
@@ -178,10 +164,6 @@ impl SmtpdSession {
     fn add_received(&mut self) {
         let unix = self.worker.unix_time(clock::now());
         let id = received_id(unix);
-        let alone = match self.transaction.envelope.recipients.as_slice() {
-            [recipient] => Some(recipient.address.as_slice()),
-            _ => None,
-        };
         let tls = self.tls.as_ref();
         let stamp = ReceivedField {
             name: &self.hello_name,
@@ -192,36 +174,41 @@ impl SmtpdSession {
             tls: tls.map(|tls| received::TlsParameters { version: &tls.version, cipher: &tls.cipher }),
             authenticated: self.logged_in == LoggedIn::Yes,
             id: &id,
-            recipient: alone,
+            recipient: self.transaction.recipients.only_address(),
         };
         let mut dates = self.worker.date_cache.borrow_mut();
         self.transaction.body.reserve(INITIAL_BODY_BYTES);
         stamp.write(dates.date(unix.as_secs() as i64), &mut self.transaction.body);
     }
 
-    /// Routes a recipient.
-    fn route(&mut self, rcpt: &Rcpt<'_>) -> Result<(), Reply> {
+    /// Routes a recipient, and adds the mailboxes that it means.
+    fn add_recipient(&mut self, rcpt: &Rcpt<'_>) -> Result<(), Reply> {
+        let router = &self.config.router;
         let sender = Path::checked_before(&self.transaction.envelope.sender);
-        let routed = self.config.router.route(self.access(), &sender, &rcpt.path);
-        let routed = routed.map_err(|refusal| refusal.reply().clone())?;
-        let recipient = |address: &[u8]| EnvelopeRecipient {
-            address: address.to_vec(),
-            original: rcpt
-                .original
-                .as_ref()
-                .map(|original| OriginalAddress { kind: original.kind.to_vec(), address: original.address.to_vec() }),
-            notify: rcpt.notify,
-        };
-        match routed {
-            ResolvedRoute::Direct(next_hop) => self.transaction.add(recipient(rcpt.path.as_bytes()), next_hop),
-            ResolvedRoute::Alias(members) => {
-                if self.transaction.envelope.recipients.len() + members.len() > MAX_RECIPIENTS {
-                    return Err(Reply::fixed("452 4.5.3 Too many recipients\r\n"));
-                }
-                for (address, next_hop) in members {
-                    self.transaction.add(recipient(address.as_bytes()), next_hop);
-                }
+        let routed = router.route(self.access(), &sender, &rcpt.path);
+        let members = match routed.map_err(|refusal| refusal.reply().clone())? {
+            ResolvedRoute::Direct(next_hop) => {
+                vec![(String::from_utf8_lossy(rcpt.path.as_bytes()).into_owned().into(), next_hop)]
             }
+            ResolvedRoute::Alias(members) => members,
+        };
+        let list = &mut self.transaction.recipients;
+        let is_new = |(address, next_hop): &&(Box<str>, NextHop)| !list.contains(router, address.as_bytes(), next_hop);
+        let new_count = members.iter().filter(is_new).count();
+        // An alias that has more members than that must be usable, in a transaction of its own.
+        let limit = if list.is_empty() || new_count == 0 { MAX_RECIPIENTS } else { self.config.limits.recipients };
+        if list.len() + new_count > limit {
+            return Err(Reply::fixed("452 4.5.3 Too many recipients\r\n"));
+        }
+        let original = rcpt.original.map(|original| {
+            Arc::new(OriginalAddress { kind: original.kind.to_vec(), address: original.address.to_vec() })
+        });
+        if !self.reservation.grow(list.memory_bytes_with(&members, original.as_deref())) {
+            return Err(memory_full_reply(&self.worker));
+        }
+        for (address, next_hop) in members {
+            let address = address.into_string().into_bytes();
+            list.add(router, EnvelopeRecipient { address, original: original.clone(), notify: rcpt.notify }, next_hop);
         }
         Ok(())
     }
@@ -238,7 +225,9 @@ impl SmtpdSession {
 
     /// Hands the message to the spool; the receipt tells later whether it is kept.
     fn store(&mut self, transaction: MailTransaction) -> Result<(Receipt, Message, Vec<RecipientGroup>), Reply> {
-        let MailTransaction { envelope, groups, body: octets, .. } = transaction;
+        let MailTransaction { mut envelope, recipients, body: octets, .. } = transaction;
+        let (recipients, groups) = recipients.into_parts();
+        envelope.recipients = recipients;
         let body: Arc<[u8]> = octets.as_slice().into();
         self.reuse_buffer(octets);
         let received = self.worker.unix_time(clock::now());
@@ -250,21 +239,9 @@ impl SmtpdSession {
 }
 
 impl SmtpdSession {
-    /// Sees to it that there is room for one more recipient.
-    fn reserve_recipient(&mut self, rcpt: &Rcpt<'_>) -> bool {
-        let original = rcpt.original.as_ref().map_or(0, |original| original.address.len());
-        let texts = (rcpt.path.as_bytes().len() + original) as u64;
-        let bytes = self.transaction.envelope_bytes + texts + RECIPIENT_BYTES;
-        let has_room = self.reservation.grow(bytes);
-        if has_room {
-            self.transaction.envelope_bytes = bytes;
-        }
-        has_room
-    }
-
     /// Makes sure that the body has room for that many more bytes, in memory and in the reservation.
     fn reserve_body(&mut self, more: usize) -> bool {
-        let MailTransaction { body, envelope_bytes, announced_size: announced, .. } = &mut self.transaction;
+        let MailTransaction { body, recipients, announced_size: announced, .. } = &mut self.transaction;
         let needed = body.len() + more;
         if needed <= body.capacity() {
             return true;
@@ -273,7 +250,7 @@ impl SmtpdSession {
         let announced = announced.map_or(0, |bytes| bytes.min(MAX_PREALLOCATED_BYTES) as usize + INITIAL_BODY_BYTES);
         let capacity = needed.max(grown).max(announced);
         // If there is no room for growing, there may be enough for these bytes.
-        let fits = |capacity: &usize| self.reservation.grow(*envelope_bytes + *capacity as u64);
+        let fits = |capacity: &usize| self.reservation.grow(recipients.memory_bytes() + *capacity as u64);
         let Some(capacity) = [capacity, needed].into_iter().find(fits) else { return false };
         body.reserve_exact(capacity - body.len());
         true
@@ -345,7 +322,7 @@ impl Handler for SmtpdSession {
     }
 
     fn mail(&mut self, mail: &Mail<'_>) -> Answer {
-        if !self.transaction.groups.is_empty() {
+        if !self.transaction.recipients.is_empty() {
             // Its first BDAT was rejected: nothing has ended the transaction since.
             self.reset(None);
         }
@@ -362,21 +339,15 @@ impl Handler for SmtpdSession {
     }
 
     fn recipient_with(&mut self, recipient: &Rcpt<'_>) -> Answer {
-        if self.transaction.envelope.recipients.len() >= MAX_RECIPIENTS {
-            return Answer::Reply(Reply::fixed("452 4.5.3 Too many recipients\r\n"));
-        }
-        if !self.reserve_recipient(recipient) {
-            return Answer::Reply(memory_full_reply(&self.worker));
-        }
-        self.route(recipient).map_or_else(Answer::Reply, |()| Answer::Yes)
+        self.add_recipient(recipient).map_or_else(Answer::Reply, |()| Answer::Yes)
     }
 
     fn data(&mut self) -> Answer {
         // DATA may come again after it was refused.
         self.transaction.body.clear();
         self.add_received();
-        let MailTransaction { envelope_bytes, announced_size: announced, .. } = self.transaction;
-        let turn = match self.reservation.admit(envelope_bytes, announced) {
+        let MailTransaction { recipients, announced_size: announced, .. } = &self.transaction;
+        let turn = match self.reservation.admit(recipients.memory_bytes(), *announced) {
             AdmissionDecision::Admitted => return Answer::Yes,
             AdmissionDecision::Refused => return Answer::Reply(memory_full_reply(&self.worker)),
             AdmissionDecision::Wait(turn) => turn,
