@@ -68,6 +68,7 @@ mod record_fields;
 mod recorder;
 mod relay;
 mod relay_bench;
+mod relay_blocked;
 mod relay_control;
 mod relay_damage;
 mod relay_delivery;

@@ -6,7 +6,6 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// Clients that may wait to be accepted; the kernel takes the smaller of this and `net.core.somaxconn`.
@@ -81,8 +80,7 @@ fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
     // The socket of a killed server is in the way; a server that still runs accepts. Any file refuses connections, so
     // only a socket may be removed.
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-    let refuses = || UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-    if is_socket && refuses() {
+    if is_socket && try_connect(path) == Err(Errno::CONNREFUSED) {
         std::fs::remove_file(path)?;
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -90,6 +88,17 @@ fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     net::listen(&socket, BACKLOG)?;
     Ok(socket)
+}
+
+/// Connects to a socket in the file system, and closes the connection. Does not wait: if the server's queue is full, the
+/// error is `AGAIN`.
+///
+/// # Errors
+/// Those of `socket` and `connect`; `CONNREFUSED` if no process listens there.
+pub fn try_connect(path: &Path) -> Result<(), Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)
 }
 
 #[cfg(test)]
@@ -117,6 +126,15 @@ mod tests {
         assert_eq!(std::fs::read(&file).unwrap(), b"content");
         drop(listen_unix(&socket).unwrap());
         let living = listen_unix(&socket).unwrap();
+        assert_eq!(listen_unix(&socket).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        // A server that accepts nothing: its queue is full.
+        net::listen(&living, 1).unwrap();
+        let connect = || {
+            let client =
+                net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+            net::connect(&client, &SocketAddrUnix::new(&socket).unwrap()).map(|()| client)
+        };
+        let _waiting: Vec<_> = std::iter::from_fn(|| connect().ok()).collect();
         assert_eq!(listen_unix(&socket).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(living);
         std::fs::remove_dir_all(&place).unwrap();

@@ -83,9 +83,10 @@ pub use service::Service;
 pub use smtp;
 pub use stream::Stream;
 pub use tls::Handshake;
-pub use tls_files::{FileStamp, TlsFiles, TlsFilesError, TlsWatch};
+pub use tls_files::{FileStamp, TlsFiles, TlsFilesError, TlsWatch, check_regular};
 pub use tls_setup::{
     Certificate, ClientTls, ServerSecurity, ServerTls, SessionResumption, TlsSetupError, TlsVersions, Trust,
+    load_system_roots,
 };
 pub use worker::WorkerBuffers;
 

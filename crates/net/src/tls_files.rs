@@ -71,6 +71,17 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsFilesError> {
     std::fs::read(path).map_err(|why| TlsFilesError::Unreadable { path: path.to_owned(), why })
 }
 
+/// Refuses a FIFO or a device, which a thread would read for ever.
+///
+/// # Errors
+/// If it is no regular file, and errors of finding it.
+pub fn check_regular(path: &Path) -> io::Result<()> {
+    match std::fs::metadata(path)?.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
+    }
+}
+
 /// A file's identity and times, which reveal a change without reading it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileStamp(Option<[i128; 5]>);
@@ -142,6 +153,10 @@ impl TlsWatch {
         // Before they are read, so that a change meanwhile is noticed and read again.
         self.read = self.files.stamps();
         self.changing = None;
+        let files = &self.files;
+        for path in [&files.certificate, &files.key].into_iter().chain(&files.client_roots) {
+            check_regular(path).map_err(|why| TlsFilesError::Unreadable { path: path.clone(), why })?;
+        }
         self.files.load().map(|renewed| self.setup.renew(&renewed))
     }
 }

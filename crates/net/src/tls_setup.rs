@@ -336,9 +336,26 @@ fn certificates_from(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsSetu
     if found.is_empty() { Err(TlsSetupError::NoPem("certificate")) } else { Ok(found) }
 }
 
-fn system_roots() -> Result<RootCertStore, TlsSetupError> {
+/// The system's certificates, once they have been read.
+static SYSTEM_ROOTS: Mutex<Option<Arc<RootCertStore>>> = Mutex::new(None);
+
+/// Reads the certificates that the system trusts, for all clients with [`Trust::System`] that are created from now on. A
+/// program that creates clients on an event loop calls it before: otherwise the first client reads the files.
+pub fn load_system_roots() {
+    read_system_roots();
+}
+
+fn read_system_roots() -> Arc<RootCertStore> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let roots = Arc::new(roots);
+    *SYSTEM_ROOTS.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&roots));
+    roots
+}
+
+fn system_roots() -> Result<Arc<RootCertStore>, TlsSetupError> {
+    let known = SYSTEM_ROOTS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let roots = known.unwrap_or_else(read_system_roots);
     if roots.is_empty() { Err(TlsSetupError::NoSystemRoots) } else { Ok(roots) }
 }
 

@@ -17,6 +17,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, SystemTime};
 
 /// Files that a party writes its results to.
@@ -105,7 +106,14 @@ pub struct ProgressOutput {
     metrics: Option<LiveMetrics>,
     /// Text of the latest error.
     last_error: String,
+    /// Lines for the thread that writes them, each with a channel for the confirmation.
+    lines: Option<SyncSender<(String, SyncSender<()>)>>,
 }
+
+/// Events that may wait for a reader of standard output; more are dropped.
+const MAX_PENDING_EVENTS: usize = 64;
+/// Time for writing the events that are left at the end.
+const LAST_EVENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl ProgressOutput {
     /// Creates it; `elsewhere` applies if standard error is no terminal.
@@ -116,7 +124,24 @@ impl ProgressOutput {
             rate: RateWindow::default(),
             metrics: None,
             last_error: String::new(),
+            lines: None,
         }
+    }
+
+    /// Lets a thread write the events, so that a reader who stops reading does not hold up the caller.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn on_thread(self) -> io::Result<Self> {
+        let (sender, lines) = sync_channel::<(String, SyncSender<()>)>(MAX_PENDING_EVENTS);
+        let write_all = move || {
+            for (line, written) in lines {
+                write_event(&line);
+                let _ = written.try_send(());
+            }
+        };
+        std::thread::Builder::new().name("progress".to_owned()).spawn(write_all)?;
+        Ok(Self { lines: Some(sender), ..self })
     }
 
     /// The same with live metrics on that address.
@@ -130,10 +155,15 @@ impl ProgressOutput {
 
     /// Writes an event to standard output.
     pub fn event(&self, event: &LiveEvent) {
-        if self.live == LiveMode::Json {
-            let mut out = io::stdout().lock();
-            // A reader that has closed the pipe is no reason to stop measuring.
-            let _ = writeln!(out, "{}", event.to_line()).and_then(|()| out.flush());
+        if self.live != LiveMode::Json {
+            return;
+        }
+        let Some(lines) = &self.lines else { return write_event(&event.to_line()) };
+        let (written, confirmation) = sync_channel(1);
+        let _ = lines.try_send((event.to_line(), written));
+        if matches!(event, LiveEvent::Done) {
+            // The process ends after this event.
+            let _ = confirmation.recv_timeout(LAST_EVENT_TIMEOUT);
         }
     }
 
@@ -166,6 +196,12 @@ impl ProgressOutput {
         self.rate.add(progress.elapsed_s, done);
         self.display.show(|| line(progress, self.rate.per_s()));
     }
+}
+
+fn write_event(line: &str) {
+    let mut out = io::stdout().lock();
+    // A reader that has closed the pipe is no reason to stop measuring.
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 /// Latencies by second: the record's series and, if asked for, the interval log.

@@ -2,6 +2,7 @@
 use crate::blocking_pool::BlockingPool;
 use crate::config::{Config, DurabilityLevel};
 use crate::counters::RelayCounters;
+use crate::delivery::ca_files::CaFiles;
 use crate::delivery::maildir;
 use crate::delivery::resolver::Resolver;
 use crate::delivery_log::DeliveryLogWriter;
@@ -28,6 +29,7 @@ pub(super) struct RelayContext {
     /// Backlog of a former run, until the workers have queued it.
     backlog: Mutex<Option<Backlog>>,
     pub(super) resolver: Resolver,
+    pub(super) ca_files: Arc<CaFiles>,
     /// They read the spool.
     pub(super) spool_pool: BlockingPool,
     /// They deliver into Maildirs: one on a file system that hangs keeps nothing from being read.
@@ -63,6 +65,8 @@ impl RelayContext {
         let config = Arc::new(config);
         let longest_message = config.limits.message_bytes + MAX_ENVELOPE_BYTES;
         let memory_budget = MemoryBudget::new(config.limits.incoming_bytes.max(longest_message), longest_message);
+        let ca_files = Arc::new(CaFiles::default());
+        read_trusted(&config, &ca_files);
         Self {
             config: Mutex::new(Arc::clone(&config)),
             initial_config: config,
@@ -70,6 +74,7 @@ impl RelayContext {
             spool,
             backlog: Mutex::new(Some(backlog)),
             resolver,
+            ca_files,
             spool_pool,
             maildir_pool,
             maildir_names,
@@ -122,6 +127,7 @@ impl RelayContext {
 
     /// Puts another one into force: workers see it within a tick.
     pub(super) fn reload(&self, config: Config) {
+        read_trusted(&config, &self.ca_files);
         *lock(&self.config) = Arc::new(config);
         self.config_version.fetch_add(1, Ordering::Release);
     }
@@ -139,6 +145,14 @@ impl RelayContext {
     /// Reports whether the spool takes nothing any more.
     pub(super) fn has_failed(&self) -> bool {
         self.spool.failure().is_some()
+    }
+}
+
+/// Puts the certificates that a configuration's routes trust into memory, so that no worker reads a file.
+fn read_trusted(config: &Config, ca_files: &CaFiles) {
+    ca_files.replace(&config.router);
+    if config.router.securities().any(|security| security.is_verified() && security.ca_file.is_none()) {
+        net::load_system_roots();
     }
 }
 

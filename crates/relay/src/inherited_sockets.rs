@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use listenfd::ListenFd;
 use net::Endpoint;
 use rustix::fd::OwnedFd;
+use rustix::process::{Resource, getrlimit};
 use std::os::unix::net::UnixListener;
 
 /// Sockets that have come from the manager and are not in use yet.
@@ -18,6 +19,13 @@ impl InheritedSockets {
     /// # Errors
     /// If one of them does not listen, or has no address.
     pub(super) fn from_environment() -> Result<Self> {
+        // More numbers than there can be descriptors would only fill the memory.
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        if let Ok(count) = std::env::var("LISTEN_FDS")
+            && count.parse::<u64>().is_ok_and(|count| count > limit)
+        {
+            bail!("LISTEN_FDS={count} is more than the limit of open files, {limit}; correct it, or unset it");
+        }
         let mut passed = ListenFd::from_env();
         let all = (0..passed.len()).map(|number| take(&mut passed, number));
         all.collect::<Result<Vec<_>>>().map(Self)

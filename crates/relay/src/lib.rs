@@ -76,9 +76,8 @@ pub use reload::ConfigLoader;
 use smtp::sasl::Mechanisms;
 use smtp::server::Protocol;
 use smtp::xclient::Attributes;
-use smtpd::certificates::CertificateReloader;
-use smtpd::login;
 use smtpd::session::SmtpdSession;
+use smtpd::{certificates, login};
 use spool::{OnDamage, RealDisk, Spool};
 pub use spool_directory::can_create as can_store_in;
 use std::net::SocketAddr;
@@ -141,13 +140,15 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
     let context = Arc::new(build_context(config, &options.log)?);
     let relay = Arc::new(RunningRelay { context: Arc::clone(&context), workers: WorkerCalls::default() });
     reload::watch(&context, options.reread)?;
+    certificates::watch(&context)?;
     let control = control::server::open(&context.initial_config().control, &relay)?;
     let http = context.initial_config().http.map(|address| control::http::serve(address, &relay)).transpose()?;
     let running = listen(&relay, &mut inherited)?;
     inherited.refuse_unused()?;
     context.set_listening(running.iter().map(|running| running.endpoint().clone()).collect());
     service_manager::start_watchdog(&relay)?;
-    let output = ProgressOutput::new(options.live, NonTerminalOutput::Nothing);
+    let output = ProgressOutput::new(options.live, NonTerminalOutput::Nothing).on_thread();
+    let output = output.context("cannot start a thread")?;
     let mut line = ServerLiveLine::new(options.live, &options.log);
     let mut report = RunRecorder::start();
     let smtp = running.iter().map(|running| running.endpoint().to_string()).collect();
@@ -155,10 +156,8 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
         announce(&options.log, &output, smtp, http);
     }
     service_manager::notify_ready("takes mail");
-    let mut certificates = CertificateReloader::new(&context);
     while interrupt.requested() == StopRequest::Nothing && !context.has_failed() {
         std::thread::sleep(STOP_POLL_INTERVAL);
-        certificates.check(&context);
         if let Some(progress) = report.sample(&context) {
             output.event(&LiveEvent::Progress(progress));
             line.show(&progress);

@@ -4,11 +4,16 @@ use crate::log_target::LOG_TARGET;
 use crate::worker_calls::{RunningRelay, WorkerUnavailable};
 use anyhow::{Context, Result};
 use sd_notify::NotifyState;
-use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 /// Signs of life within the watchdog's time (sd_watchdog_enabled(3) recommends two).
 const SIGNS_PER_TIMEOUT: u32 = 2;
+/// Time that a message may take before its sender goes on.
+const SEND_WAIT: Duration = Duration::from_millis(500);
+/// Messages that wait for a manager that does not read; more are dropped.
+const MAX_PENDING: usize = 64;
 
 /// Reports that all listeners take mail.
 pub(super) fn notify_ready(status: &str) {
@@ -67,8 +72,30 @@ fn show_life(relay: &RunningRelay, interval: Duration) {
 }
 
 fn send(states: &[NotifyState<'_>]) {
-    // A manager that does not listen is its own concern: mail goes on.
-    if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(target: LOG_TARGET, %error, "the service manager could not be notified");
-    }
+    let Some(outbox) = &*OUTBOX else { return };
+    let text = states.iter().map(|state| format!("{state}\n")).collect();
+    let (sent, answer) = sync_channel(1);
+    let _ = outbox.try_send((text, sent));
+    // The relay may end right after this message. A manager that does not read in time gets it later, or not at all.
+    let _ = answer.recv_timeout(SEND_WAIT);
 }
+
+/// A message, and the channel that confirms that it was sent.
+type Message = (String, SyncSender<()>);
+
+/// A thread sends the messages, because a manager that does not read blocks it; `None` without a manager.
+static OUTBOX: LazyLock<Option<SyncSender<Message>>> = LazyLock::new(|| {
+    std::env::var_os("NOTIFY_SOCKET")?;
+    let (outbox, messages) = sync_channel::<Message>(MAX_PENDING);
+    let send_all = move || {
+        for (text, sent) in messages {
+            // A manager that does not listen is its own concern: mail goes on.
+            if let Err(error) = sd_notify::notify(&[NotifyState::Custom(text.trim_end())]) {
+                tracing::warn!(target: LOG_TARGET, %error, "the service manager could not be notified");
+            }
+            let _ = sent.try_send(());
+        }
+    };
+    std::thread::Builder::new().name("notify".to_owned()).spawn(send_all).ok()?;
+    Some(outbox)
+});

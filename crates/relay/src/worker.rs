@@ -72,6 +72,7 @@ impl RelayWorker {
             destinations: RefCell::default(),
             buffers: WorkerBuffers::default(),
             resolver: context.resolver.clone(),
+            ca_files: Arc::clone(&context.ca_files),
             maildir_pool: context.maildir_pool.clone(),
             maildir_names: Arc::clone(&context.maildir_names),
             greeting_5xx: context.initial_config().delivery.greeting_5xx,

@@ -29,11 +29,9 @@ impl ControlClient {
     /// # Errors
     /// If none is running there.
     pub fn connect(control: &Path) -> Result<Self> {
-        let stream = socket::connect(control).map_err(|error| {
+        let stream = socket::connect(control, REPLY_TIMEOUT).map_err(|error| {
             anyhow!("no relay answers at {} ({}); check that it is running", control.display(), reason(&error))
         })?;
-        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
-        stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
         Ok(Self(BufReader::new(stream)))
     }
 

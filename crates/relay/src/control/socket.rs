@@ -1,6 +1,9 @@
 //! The control socket's file: for its owner alone, taken over from a dead relay and never from a running one; and the
 //! operator's connection to it.
-use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use net::listener;
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{self as sockets, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -8,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Longest path that fits into a socket's address (unix(7)).
 const MAX_PATH_BYTES: usize = 107;
@@ -37,11 +41,11 @@ fn short_path(path: &Path) -> io::Result<SocketPath> {
 pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     let way = short_path(path)?;
     remove_stale(&way.path)?;
-    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    net::bind(&socket, &SocketAddrUnix::new(&way.path)?)?;
+    let socket = sockets::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockets::bind(&socket, &SocketAddrUnix::new(&way.path)?)?;
     // Before it listens no client can connect, whatever permissions the umask left.
     fs::set_permissions(&way.path, Permissions::from_mode(0o600))?;
-    net::listen(&socket, LISTEN_BACKLOG)?;
+    sockets::listen(&socket, LISTEN_BACKLOG)?;
     Ok(socket.into())
 }
 
@@ -54,25 +58,46 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         Ok(found) if !found.file_type().is_socket() => {
             Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is not a socket exists there"))
         }
-        Ok(_) => match UnixStream::connect(path) {
-            Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another relay is already listening there")),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-            Err(error) => Err(error),
+        Ok(_) => match listener::try_connect(path) {
+            // A relay that hangs has a full queue.
+            Ok(()) | Err(Errno::AGAIN) => {
+                Err(io::Error::new(io::ErrorKind::AddrInUse, "another relay is already listening there"))
+            }
+            Err(Errno::CONNREFUSED) => fs::remove_file(path),
+            Err(error) => Err(error.into()),
         },
     }
 }
 
-/// Connects to a relay.
+/// Connects to a relay. The stream has `timeout` for connecting, each read and each write.
 ///
 /// # Errors
-/// If none listens there.
-pub(crate) fn connect(path: &Path) -> io::Result<UnixStream> {
-    UnixStream::connect(&short_path(path)?.path)
+/// If none listens there, or it does not accept in time.
+pub(crate) fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
+    let way = short_path(path)?;
+    let socket = sockets::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // The kernel waits as long for room in the queue of a relay that hangs.
+    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
+    sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(timeout))?;
+    sockets::connect(&socket, &SocketAddrUnix::new(&way.path)?)?;
+    Ok(socket.into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const WAIT: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn a_relay_that_hangs_blocks_neither_another_nor_its_operator() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("control.sock");
+        let _hanging = listen(&path).unwrap();
+        let _waiting: Vec<_> = std::iter::from_fn(|| connect(&path, WAIT).ok()).collect();
+        assert_eq!(connect(&path, WAIT).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
 
     #[test]
     fn it_is_for_its_owner_alone() {
@@ -80,7 +105,7 @@ mod tests {
         let path = place.path().join("control.sock");
         let listener = listen(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        connect(&path).unwrap();
+        connect(&path, WAIT).unwrap();
         listener.accept().unwrap();
     }
 
@@ -90,11 +115,11 @@ mod tests {
         let path = place.path().join("control.sock");
         let first = listen(&path).unwrap();
         assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        connect(&path).unwrap();
+        connect(&path, WAIT).unwrap();
         drop(first);
-        assert_eq!(connect(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(connect(&path, WAIT).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         let _second = listen(&path).unwrap();
-        connect(&path).unwrap();
+        connect(&path, WAIT).unwrap();
     }
 
     #[test]
@@ -113,7 +138,7 @@ mod tests {
         fs::create_dir_all(&directory).unwrap();
         let path = directory.join("control.sock");
         let _listener = listen(&path).unwrap();
-        connect(&path).unwrap();
+        connect(&path, WAIT).unwrap();
         assert!(fs::metadata(&path).unwrap().file_type().is_socket());
         assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     }

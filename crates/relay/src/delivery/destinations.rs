@@ -1,9 +1,10 @@
 //! The destinations of a worker, by number: the queue has only the number. Destinations of which the queue has nothing
 //! to remember are forgotten, and their numbers are given again: domains that mail once went to cost no memory.
+use crate::delivery::ca_files::CaFiles;
 use crate::log_target::LOG_TARGET;
 use crate::qmgr::DestinationId;
-use crate::routing::{NextHop, NextHopTls};
-use net::{ClientSecurity, FileStamp};
+use crate::routing::NextHop;
+use net::ClientSecurity;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
@@ -19,8 +20,8 @@ const SCAN_DIVISOR: usize = 20;
 /// This side of TLS with one host of a destination.
 struct HostTls {
     host: Arc<str>,
-    /// The authority's file when it was read.
-    stamp: Option<FileStamp>,
+    /// The certificates that it was made from.
+    pem: Option<Arc<[u8]>>,
     security: Option<ClientSecurity>,
 }
 
@@ -128,27 +129,32 @@ impl Destinations {
     ///
     /// # Errors
     /// If certificates or name cannot be used.
-    pub(crate) fn security(&mut self, key: DestinationId, host: &Arc<str>) -> Result<Option<ClientSecurity>, String> {
+    pub(crate) fn security(
+        &mut self,
+        key: DestinationId,
+        host: &Arc<str>,
+        ca_files: &CaFiles,
+    ) -> Result<Option<ClientSecurity>, String> {
         let entry = self.entries[key.0 as usize].as_mut().expect("a destination that has connections is known");
         let NextHop::Smtp(smtp) = &entry.next_hop else { return Ok(None) };
-        let stamp = smtp.security.ca_file.as_ref().map(|authority| FileStamp::of(&authority.path));
+        let pem = smtp.security.ca_file.as_ref().map(|file| ca_files.content(file));
         let at = entry.hosts.iter().position(|secured| secured.host == *host);
         if let Some(secured) = at.map(|at| &entry.hosts[at])
-            && secured.stamp == stamp
+            && secured.pem.as_ref().map(Arc::as_ptr) == pem.as_ref().map(Arc::as_ptr)
         {
             return Ok(secured.security.clone());
         }
-        let renewed = trusting_file(&smtp.security, host);
+        let renewed = smtp.security.client_trusting(host, pem.as_deref().map(Vec::from));
         let Some(at) = at else {
-            let security = renewed.or_else(|_| smtp.security.client(host).map_err(|why| why.to_string()))?;
-            entry.hosts.push(HostTls { host: Arc::clone(host), stamp, security: security.clone() });
+            let security = renewed.or_else(|_| smtp.security.client(host)).map_err(|why| why.to_string())?;
+            entry.hosts.push(HostTls { host: Arc::clone(host), pem, security: security.clone() });
             return Ok(security);
         };
         let secured = &mut entry.hosts[at];
-        secured.stamp = stamp;
+        secured.pem = pem;
         match renewed {
             Ok(security) => secured.security = security,
-            // Logged once: the stamp is that of the file that cannot be used.
+            // Logged once: `pem` is the content that cannot be used.
             Err(why) => {
                 tracing::warn!(target: LOG_TARGET, %why, "the trusted certificates have changed but cannot be used; the old ones stay in \
                                       use")
@@ -156,16 +162,6 @@ impl Destinations {
         }
         Ok(secured.security.clone())
     }
-}
-
-/// This side of TLS with a host, trusting the certificates that the authority's file has now.
-fn trusting_file(security: &NextHopTls, host: &str) -> Result<Option<ClientSecurity>, String> {
-    let Some(authority) = &security.ca_file else {
-        return security.client(host).map_err(|why| why.to_string());
-    };
-    let named = |why: &dyn std::fmt::Display| format!("{}: {why}", authority.path.display());
-    let pem = std::fs::read(&authority.path).map_err(|why| named(&why))?;
-    security.client_trusting(host, Some(pem)).map_err(|why| named(&why))
 }
 
 #[cfg(test)]
@@ -176,7 +172,7 @@ mod tests {
         ConnectionAction, DeliveryResult, DisconnectReason, EntryProgress, MailQueue, MessageId, MessageKind, NewEntry,
         NextRequest, Options, RecipientNumbers,
     };
-    use crate::routing::{Smtp, SmtpTarget};
+    use crate::routing::{NextHopTls, Smtp, SmtpTarget};
     use std::time::Duration;
 
     fn domain(number: u64) -> NextHop {

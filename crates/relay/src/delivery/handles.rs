@@ -8,6 +8,7 @@
 use crate::blocking_pool::BlockingPool;
 use crate::config::RefusedGreeting;
 use crate::counters::RelayCounters;
+use crate::delivery::ca_files::CaFiles;
 use crate::delivery::destinations::Destinations;
 use crate::delivery::maildir::MaildirNames;
 use crate::delivery::resolver::Resolver;
@@ -81,6 +82,7 @@ pub(crate) struct DeliveryResources {
     /// Buffers of connections; those of sessions are the server's.
     pub(crate) buffers: WorkerBuffers,
     pub(crate) resolver: Resolver,
+    pub(crate) ca_files: Arc<CaFiles>,
     pub(crate) maildir_pool: BlockingPool,
     pub(crate) maildir_names: Arc<MaildirNames>,
     pub(crate) greeting_5xx: RefusedGreeting,

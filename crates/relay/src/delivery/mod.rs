@@ -15,7 +15,9 @@
 //! | `result` | from replies to the result of a request |
 //! | `slots` | connections that wait for a message |
 //! | `destinations` | next hops by number, and TLS with their hosts |
+//! | `ca_files` | certificates that routes trust, read again when they change |
 //! | `resolver` | the servers of a domain, and their addresses |
+pub(crate) mod ca_files;
 pub(crate) mod client;
 pub(crate) mod destinations;
 pub(crate) mod discard;

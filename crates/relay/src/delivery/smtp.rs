@@ -57,8 +57,9 @@ async fn try_server<R: DeliveryRequests>(
 ) -> ConnectionResult {
     delivery.set_host(&server.name);
     let destination = delivery.destination();
-    let destinations = &delivery.requests().resources().destinations;
-    let security = destinations.borrow_mut().security(destination, &server.name);
+    let resources = delivery.requests().resources();
+    let destinations = &resources.destinations;
+    let security = destinations.borrow_mut().security(destination, &server.name, &resources.ca_files);
     let security = match security {
         Ok(security) => security,
         Err(why) => return ConnectionResult::Unreachable(DeliveryRefusal::new(0, None, &why, "")),

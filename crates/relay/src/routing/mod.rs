@@ -346,6 +346,15 @@ impl Router {
         })
     }
 
+    /// The TLS settings of all routes.
+    pub(crate) fn securities(&self) -> impl Iterator<Item = &NextHopTls> {
+        self.0.targets.iter().chain([&self.0.fallback]).filter_map(|target| match target {
+            RouteTarget::NextHop(NextHop::Smtp(smtp)) => Some(&smtp.security),
+            RouteTarget::Mx(mx) => Some(&mx.security),
+            _ => None,
+        })
+    }
+
     /// Number of aliases.
     pub fn aliases(&self) -> usize {
         self.0.local.aliases.len()

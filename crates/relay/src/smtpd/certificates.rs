@@ -1,10 +1,34 @@
-//! The listeners' certificate: its files are watched, and read again when they change.
+//! Certificates in files, read again when they change. A thread of its own looks at them: a file system that hangs does not
+//! keep the relay from stopping.
 use crate::context::RelayContext;
 use crate::log_target::LOG_TARGET;
+use anyhow::{Context, Result};
 use net::{TlsWatch, clock};
+use std::sync::Arc;
+use std::time::Duration;
+
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Starts the thread, which watches the listeners' files and those of routes until the process ends.
+///
+/// # Errors
+/// If the thread cannot be started.
+pub(crate) fn watch(context: &Arc<RelayContext>) -> Result<()> {
+    let context = Arc::clone(context);
+    let mut listeners = CertificateReloader::new(&context);
+    let watch = move || {
+        loop {
+            std::thread::sleep(POLL_INTERVAL);
+            listeners.check(&context);
+            context.ca_files.check();
+        }
+    };
+    std::thread::Builder::new().name("certificates".to_owned()).spawn(watch).context("cannot start a thread")?;
+    Ok(())
+}
 
 /// Watches the files that the configuration in force names.
-pub(crate) struct CertificateReloader {
+struct CertificateReloader {
     watch: Option<TlsWatch>,
     /// The configuration that named them.
     config_version: u64,
@@ -12,7 +36,7 @@ pub(crate) struct CertificateReloader {
 
 impl CertificateReloader {
     /// Begins with the files of the configuration in force.
-    pub(crate) fn new(context: &RelayContext) -> Self {
+    fn new(context: &RelayContext) -> Self {
         let edition = context.config_version();
         let config = context.config();
         // The listeners have the first configuration's side of TLS until the end: it is renewed, never replaced.
@@ -24,7 +48,7 @@ impl CertificateReloader {
     }
 
     /// Checks the files now and then, and reads them if they have changed.
-    pub(crate) fn check(&mut self, context: &RelayContext) {
+    fn check(&mut self, context: &RelayContext) {
         if context.config_version() != self.config_version {
             *self = Self::new(context);
         }

@@ -1,0 +1,67 @@
+//! The `cacert` files of routes, in memory. A thread reads them again when they change, because a worker that reads a file
+//! stands still while the file system does.
+use crate::config;
+use crate::log_target::LOG_TARGET;
+use crate::routing::{CaFile, Router};
+use net::FileStamp;
+use party::reason::reason;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Contents of the files, by path.
+#[derive(Debug, Default)]
+pub(crate) struct CaFiles(Mutex<HashMap<PathBuf, CaContent>>);
+
+#[derive(Debug)]
+struct CaContent {
+    /// State of the file when it was read last; `None` if it was read with the configuration only.
+    stamp: Option<FileStamp>,
+    pem: Arc<[u8]>,
+}
+
+impl CaContent {
+    fn of(file: &CaFile) -> Self {
+        Self { stamp: None, pem: file.pem.as_slice().into() }
+    }
+}
+
+impl CaFiles {
+    /// Takes the contents that were read with a configuration, and forgets the files of the one before.
+    pub(crate) fn replace(&self, router: &Router) {
+        let files = router.securities().filter_map(|security| security.ca_file.as_ref());
+        *self.lock() = files.map(|file| (file.path.clone(), CaContent::of(file))).collect();
+    }
+
+    /// Returns the content of a file. The same `Arc` is returned until the content changes.
+    pub(crate) fn content(&self, file: &CaFile) -> Arc<[u8]> {
+        let mut contents = self.lock();
+        let content = contents.entry(file.path.clone()).or_insert_with(|| CaContent::of(file));
+        Arc::clone(&content.pem)
+    }
+
+    /// Reads the files that have changed. Blocks as long as the file system does.
+    pub(crate) fn check(&self) {
+        let known: Vec<_> = self.lock().iter().map(|(path, content)| (path.clone(), content.stamp)).collect();
+        for (path, stamp) in known {
+            let found = FileStamp::of(&path);
+            if stamp == Some(found) {
+                continue;
+            }
+            let read = net::check_regular(&path).and_then(|()| config::read(&path));
+            if let Err(error) = &read {
+                tracing::warn!(target: LOG_TARGET, "cannot read {}: {}; the certificates read before stay in use", path.display(), reason(error));
+            }
+            if let Some(content) = self.lock().get_mut(&path) {
+                content.stamp = Some(found);
+                if let Some(pem) = read.ok().filter(|pem| **pem != *content.pem) {
+                    content.pem = pem.into();
+                }
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, CaContent>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
