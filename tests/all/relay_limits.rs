@@ -230,6 +230,43 @@ fn a_session_that_brings_no_message_does_not_last() {
     relay.stop();
 }
 
+#[test]
+fn a_message_that_comes_octet_by_octet_does_not_keep_its_session() {
+    let relay = open(&guarded("limits.idle_timeout = \"4s\"\n"));
+    let starts = ["DATA\r\n", "BDAT 100000\r\n"];
+    let mut slow = starts.map(|start| {
+        let mut wire = greeted(&relay, TRUSTED).unwrap();
+        expect(&mut wire, "MAIL FROM:<a@b.example>", "250");
+        expect(&mut wire, "RCPT TO:<c@d.example>", "250");
+        wire.send(start);
+        if start.starts_with("DATA") {
+            assert!(wire.reply().unwrap().starts_with("354"));
+        }
+        wire
+    });
+    // It brings twice the minimum, for longer than the others last.
+    let mut steady = greeted(&relay, TRUSTED).unwrap();
+    begin(&mut steady, "");
+    let began = Instant::now();
+    let mut ended = [false; 2];
+    while ended != [true; 2] || began.elapsed() < Duration::from_secs(8) {
+        assert!(began.elapsed() < Duration::from_secs(60), "they last for ever");
+        for (wire, ended) in slow.iter_mut().zip(&mut ended).filter(|(_, ended)| !**ended) {
+            if wire.hears_within(Duration::from_millis(50)) {
+                *ended = true;
+                assert!(wire.reply().unwrap().starts_with("421 4.4.2"));
+            } else {
+                wire.send("x");
+            }
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        steady.send([b'x'; 150]);
+        steady.send("\r\n");
+    }
+    expect(&mut steady, ".", "250 2.0.0");
+    relay.stop();
+}
+
 /// Logs in; the last reply.
 fn log_in(wire: &mut Wire, mechanism: Mechanism, user: &str, password: &str) -> String {
     let credentials = Credentials::new(user, password);

@@ -41,8 +41,11 @@ pub struct Limits {
     /// Longest time from one complete command, or block of a message, to the next (RFC 5321 §4.5.3.2.7: at least 5
     /// minutes).
     pub idle_timeout: Duration,
-    /// Longest time from DATA to the end of the message: a sender that sends one byte at a time is not idle.
+    /// Longest time from DATA to the end of the message.
     pub message_timeout: Duration,
+    /// Bytes per second that a message under way must bring, averaged over `idle_timeout`, or the session ends: a sender
+    /// that sends one byte at a time is not idle. As Postfix's `smtpd_min_data_rate`. 0: no minimum.
+    pub min_data_rate: u64,
     /// Longest time from the greeting, or the last message, to the next: a session that keeps itself alive by NOOP is
     /// not idle. A message that has begun is not counted here.
     pub no_message_timeout: Duration,
@@ -63,6 +66,7 @@ impl Default for Limits {
             junk_commands: 100,
             idle_timeout: Duration::from_secs(300),
             message_timeout: Duration::from_secs(3600),
+            min_data_rate: 0,
             no_message_timeout: Duration::from_secs(1800),
             login_failures: 5,
         }

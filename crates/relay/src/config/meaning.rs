@@ -254,8 +254,12 @@ impl<'a> SectionReader<'a> {
         limits.idle_timeout = section.value("idle_timeout", "\"5m\"", positive_duration).unwrap_or(limits.idle_timeout);
         let junk = section.value("max_junk_commands", "100", |text| Ok(count(text, 1_000_000)? as u32));
         limits.junk_commands = junk.unwrap_or(limits.junk_commands);
+        limits.no_message_timeout =
+            section.value("without_message", "\"30m\"", positive_duration).unwrap_or(limits.no_message_timeout);
         limits.message_timeout =
-            section.value("without_message", "\"30m\"", positive_duration).unwrap_or(limits.message_timeout);
+            section.value("message_timeout", "\"1h\"", positive_duration).unwrap_or(limits.message_timeout);
+        let rate = |text: &str| if text == "0" { Ok(0) } else { count(text, 1_000_000) };
+        limits.min_data_rate = section.value("min_data_rate", "500", rate).unwrap_or(limits.min_data_rate);
         limits.client = section.table("client").map_or(limits.client, client_limits);
         section.finish();
         limits

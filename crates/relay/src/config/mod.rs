@@ -162,7 +162,11 @@ pub struct RelayLimits {
     /// Limit of NOOP, VRFY and the like, with no message between them.
     pub(crate) junk_commands: u32,
     /// Longest time that a session may last without a message.
+    pub(crate) no_message_timeout: Duration,
+    /// Longest time that a message may take.
     pub(crate) message_timeout: Duration,
+    /// Bytes per second of a message under way, averaged over `idle_timeout`.
+    pub(crate) min_data_rate: u64,
     /// Limits of each client address that is not of `networks`.
     pub(crate) client: ClientLimits,
 }
@@ -177,7 +181,10 @@ impl Default for RelayLimits {
             max_hops: 100,
             idle_timeout: Duration::from_secs(300),
             junk_commands: 100,
-            message_timeout: Duration::from_secs(1800),
+            no_message_timeout: Duration::from_secs(1800),
+            message_timeout: Duration::from_secs(3600),
+            // That of Postfix: a modem of 9,600 bits per second is twice as fast.
+            min_data_rate: 500,
             client: ClientLimits::default(),
         }
     }
@@ -191,7 +198,9 @@ impl RelayLimits {
             recipients: self.recipients,
             idle_timeout: self.idle_timeout,
             junk_commands: self.junk_commands,
-            no_message_timeout: self.message_timeout,
+            no_message_timeout: self.no_message_timeout,
+            message_timeout: self.message_timeout,
+            min_data_rate: self.min_data_rate,
             ..smtp::Limits::default()
         }
     }
@@ -782,6 +791,7 @@ mod tests {
         ("[limits]\nmax_incoming_size = '1M'", &["3:21: \"1M\" is less than limits.max_message_size"]),
         ("[limits]\nmax_incoming_size = 'all'", &["3:21: \"all\" is not a valid size"]),
         ("[limits]\nmax_recipients = 10", &["3:18: 10 is too small: 100 recipients"]),
+        ("[limits]\nmin_data_rate = 'fast'", &["3:17: \"fast\" is not a number from 1 to 1000000"]),
         ("[limits]\nmax_hops = 30", &["3:12: 30 is too small"]),
         ("[retry]\nfirst = '1h'\nlongest = '5m'", &["4:1: retry.longest is less than retry.first"]),
         ("[retry]\nexpiry = '1h'\ndelay_notice = '2h'", &["4:1: the message expires before that"]),

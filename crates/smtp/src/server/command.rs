@@ -3,7 +3,8 @@ use super::auth;
 use super::core::ServerCore;
 use super::event::Event;
 use super::state::{
-    Addresses, AuthRequest, ChunkRefusal, CommandState, OpenQuestion, SkippedChunk, State, TransactionState, Transition,
+    Addresses, AuthRequest, ChunkRefusal, CommandState, MessagePace, OpenQuestion, SkippedChunk, State,
+    TransactionState, Transition,
 };
 use crate::chunk::ContentKind;
 use crate::command::{BodyType, Chunk, Command, Hello, Mail, Recipient};
@@ -163,7 +164,8 @@ impl CommandState {
         if total > core.most_bytes() {
             return core.overwhelmed(ReplyReason::MessageTooBig, out);
         }
-        let skip = |refusal| (SkippedChunk::state(chunk, now, refusal), Some(Event::Answered));
+        let pace = MessagePace::begin(now, &core.settings.limits);
+        let skip = |refusal| (SkippedChunk::state(chunk, pace, refusal), Some(Event::Answered));
         if let Err(reason) = core.admits(&Command::Chunk(chunk), &self) {
             return skip(ChunkRefusal::Command(self, reason));
         }

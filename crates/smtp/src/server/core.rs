@@ -1,6 +1,6 @@
 //! Facts, counts and clock of a server session, which outlast its states.
 use super::event::Event;
-use super::state::{ChunkedMessage, DataMessage, State, Transition};
+use super::state::{ChunkedMessage, DataMessage, MessagePace, State, Transition};
 use crate::command::{Chunk, Command, Hello};
 use crate::extensions::Extensions;
 use crate::reply::Reply;
@@ -59,11 +59,11 @@ impl ServerCore {
 
     /// Time at which the client will have been silent, or its message under way, or the session without a message, for
     /// too long.
-    pub(super) fn deadline(&self, message_since: Option<Duration>) -> Duration {
+    pub(super) fn deadline(&self, message_pace: Option<&MessagePace>) -> Duration {
         let limits = &self.settings.limits;
         let idle = self.last_received + limits.idle_timeout;
-        match message_since {
-            Some(since) => idle.min(since + limits.message_timeout),
+        match message_pace {
+            Some(pace) => idle.min(pace.deadline(limits)),
             None => idle.min(self.last_message.saturating_add(limits.no_message_timeout)),
         }
     }

@@ -2,8 +2,8 @@
 use super::core::ServerCore;
 use super::event::Event;
 use super::state::{
-    ChunkRefusal, ChunkedMessage, CommandState, DataMessage, OpenQuestion, SkippedChunk, State, TransactionState,
-    Transition,
+    ChunkRefusal, ChunkedMessage, CommandState, DataMessage, MessagePace, OpenQuestion, SkippedChunk, State,
+    TransactionState, Transition,
 };
 use super::turned_away;
 use crate::chunk::{ChunkPiece, ChunkReader};
@@ -16,7 +16,7 @@ use std::time::Duration;
 impl DataMessage {
     fn new(transaction: TransactionState, now: Duration, limits: &Limits) -> Self {
         let reader = DataReader::new(limits.text_line_bytes);
-        Self { reader, since: now, recipients: transaction.accepted }
+        Self { reader, pace: MessagePace::begin(now, limits), recipients: transaction.accepted }
     }
 
     /// Begins to read a message.
@@ -36,6 +36,9 @@ impl DataMessage {
     ) -> Transition<'a> {
         let Some(piece) = self.reader.next(input) else { return (State::Message(self), None) };
         core.last_received = now;
+        if let DataPiece::Content(content) = &piece {
+            self.pace.received(content.len(), now, &core.settings.limits);
+        }
         let bytes = self.reader.bytes();
         let limit = core.settings.limits.message_bytes;
         match piece {
@@ -57,7 +60,7 @@ impl DataMessage {
 impl ChunkedMessage {
     fn new(transaction: TransactionState, now: Duration, limits: &Limits) -> Self {
         let reader = ChunkReader::new(transaction.content_kind, limits.text_line_bytes);
-        Self { reader, since: now, recipients: transaction.accepted }
+        Self { reader, pace: MessagePace::begin(now, limits), recipients: transaction.accepted }
     }
 
     /// Begins to read a message and its first chunk.
@@ -88,7 +91,10 @@ impl ChunkedMessage {
         let Some(piece) = self.reader.next(input) else { return (State::Chunk(self), None) };
         core.last_received = now;
         match piece {
-            ChunkPiece::Content(content) => (State::Chunk(self), Some(Event::Block(content))),
+            ChunkPiece::Content(content) => {
+                self.pace.received(content.len(), now, &core.settings.limits);
+                (State::Chunk(self), Some(Event::Block(content)))
+            }
             ChunkPiece::End(Chunk { last: true, .. }) => {
                 let next = core.received(self.reader.bytes(), self.reader.fault(), self.recipients, out);
                 core.spare_chunks.keep(self);
@@ -106,8 +112,8 @@ impl ChunkedMessage {
 
 impl SkippedChunk {
     /// The state in which a chunk is skipped.
-    pub(super) fn state(chunk: Chunk, now: Duration, refusal: ChunkRefusal) -> State {
-        State::Skip(Box::new(Self { left: chunk.bytes, since: now, refusal }))
+    pub(super) fn state(chunk: Chunk, pace: MessagePace, refusal: ChunkRefusal) -> State {
+        State::Skip(Box::new(Self { left: chunk.bytes, pace, refusal }))
     }
 
     /// Skips the bytes that have come, and refuses the chunk after its last.
@@ -123,6 +129,7 @@ impl SkippedChunk {
         self.left -= length as u64;
         if length > 0 {
             core.last_received = now;
+            self.pace.received(length, now, &core.settings.limits);
         }
         if self.left > 0 {
             return (State::Skip(self), None);

@@ -170,14 +170,14 @@ impl Server {
         if self.is_closed() || self.awaits_answer() {
             return None;
         }
-        Some(self.core.deadline(self.state.message_since()))
+        Some(self.core.deadline(self.state.message_pace()))
     }
 
-    /// Ends the session with 421 if it has been silent, or without a message, for too long.
+    /// Ends the session with 421 if it has been silent, or without a message, for too long, or its message is too slow.
     pub fn tick(&mut self, now: Duration, out: &mut Vec<u8>) {
         if self.deadline().is_some_and(|deadline| now >= deadline) {
             let is_silent = now >= self.core.last_received + self.core.settings.limits.idle_timeout;
-            let is_in_message = self.state.message_since().is_some();
+            let is_in_message = self.state.message_pace().is_some();
             let verdict =
                 if is_silent || is_in_message { ReplyReason::Timeout } else { ReplyReason::TooLongWithoutMessage };
             self.close(verdict, out);

@@ -2,8 +2,8 @@
 use super::core::ServerCore;
 use super::event::Event;
 use super::state::{
-    ChunkRefusal, ChunkedMessage, CommandState, DataMessage, DeliveryState, OpenQuestion, SkippedChunk, State,
-    TransactionState, Transition,
+    ChunkRefusal, ChunkedMessage, CommandState, DataMessage, DeliveryState, MessagePace, OpenQuestion, SkippedChunk,
+    State, TransactionState, Transition,
 };
 use crate::command::Chunk;
 use crate::reply::{Reply, ReplySeverity, say};
@@ -152,7 +152,8 @@ fn first_chunk_answered(
         // The chunks that follow in the pipeline must not be accepted as the message (RFC 3030 §2).
         Some(reply) if !reply.is_positive() => {
             let times = core.replies_to_chunk(chunk, transaction.accepted);
-            SkippedChunk::state(chunk, now, ChunkRefusal::Said(reply.clone(), times))
+            let pace = MessagePace::begin(now, &core.settings.limits);
+            SkippedChunk::state(chunk, pace, ChunkRefusal::Said(reply.clone(), times))
         }
         Some(_) | None => ChunkedMessage::begin(transaction, chunk, now, core),
     }

@@ -3,6 +3,7 @@ use super::event::Event;
 use crate::chunk::{ChunkReader, ContentKind};
 use crate::command::{Chunk, Hello};
 use crate::data::DataReader;
+use crate::limits::Limits;
 use crate::reply::Reply;
 use crate::reply_reason::ReplyReason;
 use crate::sasl::Mechanism;
@@ -106,8 +107,7 @@ pub(super) enum Addresses {
 #[derive(Debug)]
 pub(super) struct DataMessage {
     pub(super) reader: DataReader,
-    /// Time at which it began.
-    pub(super) since: Duration,
+    pub(super) pace: MessagePace,
     pub(super) recipients: u32,
 }
 
@@ -115,17 +115,43 @@ pub(super) struct DataMessage {
 #[derive(Debug)]
 pub(super) struct ChunkedMessage {
     pub(super) reader: ChunkReader,
-    /// Time at which it began.
-    pub(super) since: Duration,
+    pub(super) pace: MessagePace,
     pub(super) recipients: u32,
+}
+
+/// Time limits of a message under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MessagePace {
+    since: Duration,
+    /// Time at which it will have been too slow. Each byte puts this off by its share of a second, but never beyond the
+    /// idle timeout from now: so no fast beginning makes up for a slow end.
+    slow_at: Duration,
+}
+
+impl MessagePace {
+    pub(super) fn begin(now: Duration, limits: &Limits) -> Self {
+        Self { since: now, slow_at: now.saturating_add(limits.idle_timeout) }
+    }
+
+    pub(super) fn received(&mut self, bytes: usize, now: Duration, limits: &Limits) {
+        let earned = (bytes as u64).saturating_mul(1_000_000_000).checked_div(limits.min_data_rate);
+        self.slow_at = match earned {
+            Some(nanos) => self.slow_at.saturating_add(Duration::from_nanos(nanos)),
+            None => Duration::MAX,
+        }
+        .min(now.saturating_add(limits.idle_timeout));
+    }
+
+    pub(super) fn deadline(&self, limits: &Limits) -> Duration {
+        self.slow_at.min(self.since.saturating_add(limits.message_timeout))
+    }
 }
 
 /// Remaining bytes of a chunk that is refused: they are read nevertheless (RFC 3030 §2).
 #[derive(Debug)]
 pub(super) struct SkippedChunk {
     pub(super) left: u64,
-    /// Time at which it began.
-    pub(super) since: Duration,
+    pub(super) pace: MessagePace,
     pub(super) refusal: ChunkRefusal,
 }
 

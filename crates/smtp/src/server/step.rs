@@ -1,7 +1,7 @@
 //! The step from one state of a server session to the next.
 use super::core::ServerCore;
 use super::event::Event;
-use super::state::{CommandState, OpenQuestion, State, Transition};
+use super::state::{CommandState, MessagePace, OpenQuestion, State, Transition};
 use super::turned_away;
 use crate::command::Command;
 use crate::foreign;
@@ -77,12 +77,12 @@ impl State {
         }
     }
 
-    /// Time at which the message that is being read began.
-    pub(super) fn message_since(&self) -> Option<Duration> {
+    /// The pace of the message that is being read.
+    pub(super) fn message_pace(&self) -> Option<&MessagePace> {
         match self {
-            Self::Message(message) => Some(message.since),
-            Self::Chunk(message) | Self::Command(CommandState::ExpectChunk(message)) => Some(message.since),
-            Self::Skip(skip) => Some(skip.since),
+            Self::Message(message) => Some(&message.pace),
+            Self::Chunk(message) | Self::Command(CommandState::ExpectChunk(message)) => Some(&message.pace),
+            Self::Skip(skip) => Some(&skip.pace),
             _ => None,
         }
     }

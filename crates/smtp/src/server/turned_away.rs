@@ -1,7 +1,7 @@
 //! A client that was refused at the greeting: 503 to everything but QUIT (RFC 5321 §3.1), within the session's limits.
 use super::core::ServerCore;
 use super::event::Event;
-use super::state::{ChunkRefusal, OpenQuestion, SkippedChunk, State, Transition};
+use super::state::{ChunkRefusal, MessagePace, OpenQuestion, SkippedChunk, State, Transition};
 use crate::command::{Chunk, Command};
 use crate::reply_reason::ReplyReason;
 use std::time::Duration;
@@ -35,5 +35,6 @@ fn skip<'a>(chunk: Chunk, now: Duration, core: &mut ServerCore, out: &mut Vec<u8
     if chunk.bytes > core.most_bytes() {
         return core.overwhelmed(ReplyReason::MessageTooBig, out);
     }
-    (SkippedChunk::state(chunk, now, ChunkRefusal::TurnedAway), Some(Event::Answered))
+    let pace = MessagePace::begin(now, &core.settings.limits);
+    (SkippedChunk::state(chunk, pace, ChunkRefusal::TurnedAway), Some(Event::Answered))
 }

@@ -346,3 +346,44 @@ fn a_message_that_has_begun_has_a_time_of_its_own() {
     feed(&mut server, b"x\r\n.\r\n", at(880), &mut out);
     assert_eq!(server.deadline(), Some(at(880) + IDLE), "and from its end the time begins anew");
 }
+
+/// Feeds a message, a piece every step of time, until it ends or the session does; the time of that.
+fn feed_slowly(head: &[u8], piece: &[u8], step: Duration, rate: u64, seconds: u64) -> Result<(), Duration> {
+    let limits = Limits { idle_timeout: at(60), message_timeout: MESSAGE, min_data_rate: rate, ..Limits::default() };
+    let mut server = Server::new(Arc::new(ServerSettings::new("test", limits)), at(0));
+    let mut out = Vec::new();
+    server.grant(at(0), &mut out);
+    feed(&mut server, head, at(0), &mut out);
+    let mut now = at(0);
+    while now < at(seconds) {
+        now += step;
+        server.tick(now, &mut out);
+        if server.is_closed() {
+            assert!(out.ends_with(b"421 4.4.2 Timeout\r\n"), "{}", text(&out));
+            return Err(now);
+        }
+        feed(&mut server, piece, now, &mut out);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_message_that_comes_too_slowly_ends_the_session() {
+    let to_rcpt = &TO_DATA[..TO_DATA.len() - 6];
+    let chunk: &[u8] = b"BDAT 9999999\r\n";
+    let refused_chunk = [b"EHLO a\r\n", chunk].concat();
+    let second = at(1);
+    for head in [TO_DATA.to_vec(), [to_rcpt, chunk].concat(), refused_chunk] {
+        let head = head.as_slice();
+        assert_eq!(feed_slowly(head, b"x", at(1) * 4 / 5, 500, 900), Err(Duration::from_millis(60_800)));
+        assert_eq!(feed_slowly(head, &[b'x'; 499], second, 500, 900), Ok(()), "a minute is lost in 500");
+        assert_eq!(feed_slowly(head, &[b'x'; 250], second, 500, 900), Err(at(119)), "half of it");
+        // A client that stops for less than the idle timeout, and then catches up.
+        assert_eq!(feed_slowly(head, &[b'x'; 25_500], at(50), 500, 900), Ok(()));
+        assert_eq!(feed_slowly(head, b"x", second, 0, 900), Ok(()), "no minimum");
+        assert_eq!(feed_slowly(head, b"x", second, 0, 2000), Err(MESSAGE), "the whole time has a limit nevertheless");
+    }
+    // Many chunks, each answered: what counts is what they bring.
+    assert_eq!(feed_slowly(to_rcpt, b"BDAT 1\r\nx", second, 500, 900), Err(at(62)));
+    assert_eq!(feed_slowly(to_rcpt, b"BDAT 0\r\n", second, 500, 900), Err(at(61)));
+}
