@@ -286,6 +286,37 @@ fn utf8_addresses_go_where_they_are_understood_and_back_where_not() {
 }
 
 #[test]
+fn a_conversion_of_a_long_message_delays_no_other_client() {
+    let old = StandIn::start(|moment| (moment.at == At::Hello).then_some(Act::Say("250-old\r\n250 PIPELINING")));
+    let den = Den::new(&format!("workers = 1\nlimits.max_junk_commands = 1000000\n{}", all_to(&old.address())));
+    let relay = den.open();
+    // Many multiparts, and lines that look like their delimiters.
+    let nested: String = (0..49)
+        .map(|depth| format!("Content-Type: multipart/mixed; boundary=\"b{depth}\"\r\n\r\n--b{depth}\r\n"))
+        .collect();
+    let body = "--b\r\n".repeat(2 << 20);
+    let message = format!("Subject: long\r\nMIME-Version: 1.0\r\n{nested}\r\ncaf\u{e9}\r\n{body}--b48--\r\n");
+    let took = |relay: &Relay| {
+        let taken = old.taken();
+        let mut wires = [introduced(relay), introduced(relay)];
+        let reply = submit(&mut wires[0], "<a@b.example> BODY=8BITMIME", &["<x@old.example>"], &message);
+        assert!(reply.starts_with("250 2.0.0"), "{reply}");
+        let began = Instant::now();
+        let mut longest = Duration::ZERO;
+        while old.taken() == taken {
+            let asked = Instant::now();
+            expect(&mut wires[1], "RSET", "250");
+            longest = longest.max(asked.elapsed());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        (longest, began.elapsed())
+    };
+    // A worker that converts answers nobody for most of that time.
+    undisturbed(|| took(&relay), |(longest, whole)| *longest * 4 < *whole);
+    relay.stop();
+}
+
+#[test]
 fn eight_bits_go_where_they_are_understood_and_back_where_not() {
     let files = Files::new();
     let dump = files.path("dump");

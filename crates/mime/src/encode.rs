@@ -68,8 +68,9 @@ fn base64_lines(content: &[u8], out: &mut Vec<u8>) {
 /// Writes `content` as quoted-printable. CRLF stays a line end; a bare CR or LF is a byte like any other.
 fn quoted_printable(content: &[u8], out: &mut Vec<u8>) {
     let mut rest = content;
+    let line_end = memchr::memmem::Finder::new(b"\r\n");
     loop {
-        match memchr::memmem::find(rest, b"\r\n") {
+        match line_end.find(rest) {
             Some(end) => {
                 quote_line(&rest[..end], out);
                 out.extend_from_slice(b"\r\n");

@@ -69,6 +69,8 @@ pub(crate) enum EntityContent {
 pub(crate) struct Walker {
     /// Open multiparts, the outermost first.
     open: Vec<Multipart>,
+    /// Their numbers, sorted by boundary.
+    sorted: Vec<usize>,
     state: WalkState,
     header: HeaderParser,
     /// Number of messages within messages.
@@ -121,6 +123,7 @@ impl Walker {
     pub(crate) fn new() -> Self {
         Self {
             open: Vec::new(),
+            sorted: Vec::new(),
             state: WalkState::Header,
             header: HeaderParser { is_message: true, is_outermost: true, ..HeaderParser::default() },
             messages: 0,
@@ -157,18 +160,32 @@ impl Walker {
     /// Reports whether the line is a delimiter of an open multipart; the lines after it belong to another part.
     fn is_delimiter(&mut self, line: &[u8], is_clean: bool) -> Result<bool, ConversionError> {
         let text = line[2..].trim_ascii_end();
-        let mut found = None;
+        let boundary = |number: &usize| self.open[*number].boundary.as_slice();
         let mut looks_like_one = false;
-        for (number, multipart) in self.open.iter().enumerate() {
-            let Some(rest) = text.strip_prefix(multipart.boundary.as_slice()) else { continue };
-            looks_like_one = true;
-            if (rest.is_empty() || rest == b"--") && found.replace((number, rest.is_empty())).is_some() {
-                return Err(ConversionError::Delimiter);
+        let mut found = Vec::new();
+        // Multiparts whose boundary begins with the text so far. There are fewer with each byte, so that a line costs no
+        // more than its length, however many multiparts are open.
+        let mut near = self.sorted.as_slice();
+        for length in 0..=text.len() {
+            let ended = near.partition_point(|number| boundary(number).len() == length);
+            looks_like_one |= ended > 0;
+            if let rest @ (b"" | b"--") = &text[length..] {
+                found.extend(near[..ended].iter().map(|number| (*number, rest.is_empty())));
+            }
+            let Some(byte) = text.get(length) else { break };
+            let begin = near.partition_point(|number| boundary(number).get(length) < Some(byte));
+            let end = near.partition_point(|number| boundary(number).get(length) <= Some(byte));
+            near = &near[begin..end];
+            if near.is_empty() {
+                break;
             }
         }
+        if found.len() > 1 {
+            return Err(ConversionError::Delimiter);
+        }
         let has_blanks_only = line[2 + text.len()..].iter().all(|byte| b" \t\r\n".contains(byte));
-        match found {
-            Some((number, is_open)) if is_clean && has_blanks_only => {
+        match found.first() {
+            Some(&(number, is_open)) if is_clean && has_blanks_only => {
                 self.at_delimiter(number, is_open);
                 Ok(true)
             }
@@ -177,9 +194,16 @@ impl Walker {
         }
     }
 
+    fn open_multipart(&mut self, boundary: Vec<u8>, is_digest: bool) {
+        let place = self.sorted.partition_point(|number| self.open[*number].boundary < boundary);
+        self.sorted.insert(place, self.open.len());
+        self.open.push(Multipart { boundary, is_digest, messages: self.messages });
+    }
+
     fn at_delimiter(&mut self, number: usize, is_open: bool) {
         self.messages = self.open[number].messages;
         self.open.truncate(if is_open { number + 1 } else { number });
+        self.sorted.retain(|number| *number < self.open.len());
         self.state = if is_open { WalkState::Header } else { WalkState::Gap };
         self.header = HeaderParser::default();
     }
@@ -230,7 +254,7 @@ impl Walker {
             MediaType::FixedMessage => EntityContent::Fixed(ConversionError::FixedMessage),
             _ if !is_identity => EntityContent::Fixed(ConversionError::Encoded),
             MediaType::Multipart { boundary, is_digest } => {
-                self.open.push(Multipart { boundary, is_digest, messages: self.messages });
+                self.open_multipart(boundary, is_digest);
                 EntityContent::Multipart
             }
             MediaType::Message => {
@@ -285,5 +309,43 @@ impl HeaderParser {
             field::transfer_encoding(&self.label).map_err(|_| ConversionError::Header)?;
         let [begin, value, end] = self.label_places;
         Ok(Some(TransferEncodingField { kind, field: begin..end, word: value + word.start..value + word.end }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The delimiter that a line is, found by comparing it with each boundary.
+    fn compared(boundaries: &[Vec<u8>], line: &[u8]) -> Result<Option<(usize, bool)>, ConversionError> {
+        let text = line[2..].trim_ascii_end();
+        let rest_of = |number: &usize| text.strip_prefix(boundaries[*number].as_slice());
+        let near: Vec<usize> = (0..boundaries.len()).filter(|number| rest_of(number).is_some()).collect();
+        let found: Vec<_> = near.iter().filter(|number| matches!(rest_of(number), Some(b"" | b"--"))).collect();
+        match (&found[..], near.is_empty()) {
+            ([number], _) => Ok(Some((**number, rest_of(number) == Some(b"")))),
+            ([], true) => Ok(None),
+            _ => Err(ConversionError::Delimiter),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn delimiters_are_those_that_a_comparison_with_each_boundary_finds(
+            boundaries in prop::collection::vec("[ab-]{1,4}", 1..8),
+            text in "[ab-]{0,6}",
+        ) {
+            let boundaries: Vec<Vec<u8>> = boundaries.into_iter().map(String::into_bytes).collect();
+            let mut walker = Walker::new();
+            boundaries.iter().for_each(|boundary| walker.open_multipart(boundary.clone(), false));
+            let line = format!("--{text}\r\n");
+            let expected = compared(&boundaries, line.as_bytes());
+            let is_delimiter = walker.is_delimiter(line.as_bytes(), true);
+            prop_assert_eq!(&is_delimiter, &expected.map(|found| found.is_some()));
+            if let Ok(Some((number, is_open))) = expected {
+                prop_assert_eq!(walker.open.len(), number + usize::from(is_open));
+            }
+        }
     }
 }

@@ -1,12 +1,9 @@
-//! Threads for work that blocks: reading the spool, delivering into a Maildir. Event loops hand it over and await the
-//! answer.
+//! Threads for work that blocks or takes long: reading the spool, delivering into a Maildir, converting long messages. Event
+//! loops hand it over and await the answer.
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::oneshot;
-
-/// Threads of each kind of work: neither kind waits for the other's.
-const THREADS: usize = 4;
 
 type BlockingTask = Box<dyn FnOnce() + Send>;
 
@@ -15,26 +12,29 @@ type BlockingTask = Box<dyn FnOnce() + Send>;
 pub(super) struct BlockingPool(Sender<BlockingTask>);
 
 impl BlockingPool {
-    /// Starts the threads; they end with the last handle.
+    /// Starts that many threads; they end with the last handle. Each kind of work has its own, so that none waits for
+    /// another kind.
     ///
     /// # Errors
     /// Those of starting a thread.
-    pub(super) fn start(name: &str) -> io::Result<Self> {
+    pub(super) fn start(name: &str, threads: usize) -> io::Result<Self> {
         let (give, take) = channel();
         let take = Arc::new(Mutex::new(take));
-        for number in 0..THREADS {
+        for number in 0..threads {
             let take = Arc::clone(&take);
             std::thread::Builder::new().name(format!("{name}-{number}")).spawn(move || run_tasks(&take))?;
         }
         Ok(Self(give))
     }
 
-    /// Runs work on a thread; `None` if it panicked.
+    /// Runs work on a thread, unless the future is dropped before; `None` if it panicked.
     pub(super) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let (sender, receiver) = oneshot::channel();
         let work = Box::new(move || {
-            // The caller may be gone.
-            let _ = sender.send(work());
+            if !sender.is_closed() {
+                // The caller may be gone meanwhile.
+                let _ = sender.send(work());
+            }
         });
         self.0.send(work).ok()?;
         receiver.await.ok()

@@ -34,6 +34,8 @@ pub(super) struct RelayContext {
     pub(super) spool_pool: BlockingPool,
     /// They deliver into Maildirs: one on a file system that hangs keeps nothing from being read.
     pub(super) maildir_pool: BlockingPool,
+    /// They convert messages to 7-bit.
+    pub(super) converter_pool: BlockingPool,
     pub(super) maildir_names: Arc<maildir::MaildirNames>,
     pub(super) counters: Arc<RelayCounters>,
     /// Memory for mail that comes in.
@@ -56,7 +58,7 @@ impl RelayContext {
         config: Config,
         (spool, backlog): (Spool, Backlog),
         resolver: Resolver,
-        (spool_pool, maildir_pool): (BlockingPool, BlockingPool),
+        (spool_pool, maildir_pool, converter_pool): (BlockingPool, BlockingPool, BlockingPool),
         (delivery_log_writer, log): (DeliveryLogWriter, LogWriter),
         seed: u64,
     ) -> Self {
@@ -77,6 +79,7 @@ impl RelayContext {
             ca_files,
             spool_pool,
             maildir_pool,
+            converter_pool,
             maildir_names,
             counters: Arc::default(),
             memory_budget,

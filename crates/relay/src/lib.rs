@@ -218,12 +218,12 @@ fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
     let own = Arc::new(OwnAddresses::new(config.listeners()));
     let resolver = Resolver::start(&config.dns, &config.hostname, own, config.delivery_scope);
     let resolver = resolver.context("cannot start a thread")?;
-    let [spool_pool, maildir_pool] = [BlockingPool::start("reader"), BlockingPool::start("maildir")];
-    let spool_pool = spool_pool.context("cannot start a thread")?;
-    let maildir_pool = maildir_pool.context("cannot start a thread")?;
+    let pool = |name, threads| BlockingPool::start(name, threads).context("cannot start a thread");
+    // A conversion takes as much memory as the message twice, and a processor.
+    let pools = (pool("reader", 4)?, pool("maildir", 4)?, pool("converter", 2)?);
     let delivery_log = DeliveryLogWriter::start(log.clone()).context("cannot start a thread")?;
     let seed = net::clock::wall().as_nanos() as u64;
-    Ok(RelayContext::new(config, opened, resolver, (spool_pool, maildir_pool), (delivery_log, log.clone()), seed))
+    Ok(RelayContext::new(config, opened, resolver, pools, (delivery_log, log.clone()), seed))
 }
 
 /// Explains why the spool is not opened, and what to do about damage that is refused: a line for each.

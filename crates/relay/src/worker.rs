@@ -74,6 +74,7 @@ impl RelayWorker {
             resolver: context.resolver.clone(),
             ca_files: Arc::clone(&context.ca_files),
             maildir_pool: context.maildir_pool.clone(),
+            converter_pool: context.converter_pool.clone(),
             maildir_names: Arc::clone(&context.maildir_names),
             greeting_5xx: context.initial_config().delivery.greeting_5xx,
             has_own_name: context.initial_config().has_own_name,

@@ -3,7 +3,7 @@
 //! It asks for the next message when the session is free, and once a message is on its way: the next one's MAIL, RCPT
 //! and DATA then travel with it (RFC 2920 §3.1), one write and one read a message.
 use crate::config::RefusedGreeting;
-use crate::delivery::handles::{DeliveryRequests, NextMessage, SlotGuard};
+use crate::delivery::handles::{DeliveryGuard, DeliveryRequests, NextMessage, SlotGuard};
 use crate::delivery::parameters::{mail_parameters, recipient_parameters};
 use crate::delivery::pipeline::{PipelinedMessage, SendProgress};
 use crate::delivery::required_extensions::{self, DeliveryForm};
@@ -24,6 +24,7 @@ use smtp::reply::EnhancedStatusCode;
 use smtp::{Envelope, Extensions, ReceivedReply};
 use std::collections::VecDeque;
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -64,15 +65,28 @@ enum NextTransaction {
     Transaction(Arc<Envelope>),
     /// No message now: the connection is woken when there is one.
     Wait,
+    /// The message is being converted: the connection is woken afterwards.
+    Convert,
     /// The connection has to close.
     Quit,
 }
+
+/// A message that a thread converts for the server.
+struct Conversion<R: DeliveryRequests> {
+    request: DeliveryGuard<R>,
+    /// `None` if it panicked.
+    form: Pin<Box<dyn Future<Output = Option<FormResult>>>>,
+}
+
+type FormResult = Result<DeliveryForm, DeliveryRefusal>;
 
 /// A connection to a server of the next hop, with the messages under way on it.
 pub(crate) struct SmtpDelivery<R: DeliveryRequests> {
     requests: Rc<R>,
     slot: Option<SlotGuard<R>>,
     waiter: SlotWaiter,
+    /// The next message, if it is not ready yet.
+    conversion: Option<Conversion<R>>,
     /// Oldest first.
     in_flight: VecDeque<PipelinedMessage<R>>,
     /// Number of messages at the front of `in_flight` that are answered, but whose results are not certain yet. The next
@@ -107,6 +121,7 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
             requests: Rc::clone(requests),
             slot: Some(slot),
             waiter: SlotWaiter::default(),
+            conversion: None,
             in_flight: VecDeque::with_capacity(2),
             answered: 0,
             host,
@@ -184,6 +199,9 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
             self.requests.set_batch_size(destination, 1);
         }
         let is_dismissed = self.closing_reply.as_ref().is_some_and(|refusal| refusal.code == 421);
+        if let Some(Conversion { request, .. }) = self.conversion.take() {
+            self.requests.finish_delivery(request, DeliveryResult::Unsent);
+        }
         // One by one: the rest goes back by itself if this panics.
         while let Some(mut pipelined) = self.in_flight.pop_front() {
             let is_over = self.answered > 0;
@@ -257,15 +275,38 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
     }
 
     /// The next message, rendered for the peer's extensions. One that cannot be sent there fails at once.
-    fn next_transaction(&mut self, cx: &Context<'_>, extensions: &Extensions, now: Duration) -> NextTransaction {
+    fn next_transaction(&mut self, cx: &mut Context<'_>, extensions: &Extensions, now: Duration) -> NextTransaction {
         loop {
-            let slot = self.slot.as_mut().expect("the connection is open");
-            let request = match self.requests.next_message(slot, &mut self.waiter, cx.waker(), now) {
-                NextMessage::Deliver(request) => request,
-                NextMessage::Wait => return NextTransaction::Wait,
-                NextMessage::Quit => return NextTransaction::Quit,
+            let (request, form) = match self.conversion.take() {
+                Some(mut conversion) => match conversion.form.as_mut().poll(cx) {
+                    Poll::Ready(Some(form)) => (conversion.request, form),
+                    Poll::Ready(None) => {
+                        conversion.request.panicked();
+                        continue;
+                    }
+                    Poll::Pending => {
+                        self.conversion = Some(conversion);
+                        return NextTransaction::Convert;
+                    }
+                },
+                None => {
+                    let slot = self.slot.as_mut().expect("the connection is open");
+                    let request = match self.requests.next_message(slot, &mut self.waiter, cx.waker(), now) {
+                        NextMessage::Deliver(request) => request,
+                        NextMessage::Wait => return NextTransaction::Wait,
+                        NextMessage::Quit => return NextTransaction::Quit,
+                    };
+                    planned_panic("delivery");
+                    if required_extensions::is_long_conversion(&request.message, extensions) {
+                        self.conversion = Some(self.convert(request, extensions));
+                        continue;
+                    }
+                    let recipients = request.recipients.iter();
+                    let form = required_extensions::check(&request.message, recipients, extensions, &self.hostname);
+                    (request, form)
+                }
             };
-            match self.prepare_transaction(&request, extensions) {
+            match form.and_then(|form| self.prepare_transaction(&request, form, extensions)) {
                 Ok((envelope, form)) => {
                     self.in_flight.push_back(PipelinedMessage::new(request, form, extensions));
                     self.idle_until = None;
@@ -279,18 +320,27 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
             }
         }
     }
+
+    /// Lets a thread convert a message, because a worker that converts a long one delays all its sessions.
+    fn convert(&self, request: DeliveryGuard<R>, extensions: &Extensions) -> Conversion<R> {
+        let pool = self.requests.resources().converter_pool.clone();
+        let message = request.message.clone();
+        let recipients: Vec<u16> = request.recipients.iter().collect();
+        let (extensions, hostname) = (extensions.clone(), Arc::clone(&self.hostname));
+        let work = move || required_extensions::check(&message, recipients.into_iter(), &extensions, &hostname);
+        Conversion { request, form: Box::pin(async move { pool.run(work).await }) }
+    }
 }
 
 impl<R: DeliveryRequests> SmtpDelivery<R> {
-    /// The transaction's envelope, and in which form the message follows it.
+    /// The envelope of the transaction in which the message follows in that form.
     fn prepare_transaction(
         &mut self,
         request: &DeliveryRequest<Message>,
+        form: DeliveryForm,
         extensions: &Extensions,
     ) -> Result<(Arc<Envelope>, DeliveryForm), DeliveryRefusal> {
-        planned_panic("delivery");
         let message = &request.message;
-        let form = required_extensions::check(message, request.recipients.iter(), extensions, &self.hostname)?;
         let sent = form.converted.as_ref().unwrap_or(message);
         let parameters = mail_parameters(sent, extensions)?;
         let recipients: Vec<(&[u8], String)> = request
@@ -420,7 +470,8 @@ impl<R: DeliveryRequests> MessageSource for SmtpDelivery<R> {
         match self.next_transaction(cx, client.extensions(), now) {
             NextTransaction::Transaction(envelope) => return Poll::Ready(NextAction::Transaction(envelope)),
             NextTransaction::Quit => self.must_quit = true,
-            NextTransaction::Wait if early => return Poll::Ready(NextAction::Nothing),
+            NextTransaction::Wait | NextTransaction::Convert if early => return Poll::Ready(NextAction::Nothing),
+            NextTransaction::Convert => return Poll::Pending,
             NextTransaction::Wait => {
                 let until = *self.idle_until.get_or_insert(now + IDLE_TIMEOUT);
                 self.must_quit = self.idle_timer.poll_due(Some(until), now).is_ready();

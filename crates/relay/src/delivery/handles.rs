@@ -84,6 +84,7 @@ pub(crate) struct DeliveryResources {
     pub(crate) resolver: Resolver,
     pub(crate) ca_files: Arc<CaFiles>,
     pub(crate) maildir_pool: BlockingPool,
+    pub(crate) converter_pool: BlockingPool,
     pub(crate) maildir_names: Arc<MaildirNames>,
     pub(crate) greeting_5xx: RefusedGreeting,
     pub(crate) has_own_name: bool,
@@ -117,6 +118,14 @@ impl<R: DeliveryRequests> DeliveryGuard<R> {
         Self { requests: Rc::clone(requests), request: Some(request) }
     }
 
+    /// Gives it back because its delivery panicked.
+    pub(crate) fn panicked(self) {
+        tracing::error!(target: LOG_TARGET, id = %self.id, "{DELIVERY_PANIC_TEXT}: the message goes back to the queue");
+        let requests = Rc::clone(&self.requests);
+        let result = DeliveryResult::Panicked(DeliveryRefusal::new(0, None, DELIVERY_PANIC_TEXT, ""));
+        requests.finish_delivery(self, result);
+    }
+
     /// Hands it on: its new owner gives it back.
     pub(crate) fn release(mut self) -> DeliveryRequest<Message> {
         self.request.take().expect("it is released once, and by value")
@@ -134,11 +143,7 @@ impl<R: DeliveryRequests> Deref for DeliveryGuard<R> {
 impl<R: DeliveryRequests> Drop for DeliveryGuard<R> {
     fn drop(&mut self) {
         let Some(request) = self.request.take() else { return };
-        after_panic(&self.requests, move |requests| {
-            tracing::error!(target: LOG_TARGET, id = %request.id, "{DELIVERY_PANIC_TEXT}: the message goes back to the queue");
-            let result = DeliveryResult::Panicked(DeliveryRefusal::new(0, None, DELIVERY_PANIC_TEXT, ""));
-            requests.finish_delivery(Self::new(requests, request), result);
-        });
+        after_panic(&self.requests, move |requests| Self::new(requests, request).panicked());
     }
 }
 

@@ -17,6 +17,14 @@ pub(crate) struct DeliveryForm {
     pub(crate) left_out: Vec<u16>,
 }
 
+/// The largest message that a worker converts itself: it takes a millisecond.
+const MAX_INLINE_BYTES: usize = 32 << 10;
+
+/// Reports whether [`check`] may take so long that a worker must not call it.
+pub(crate) fn is_long_conversion(message: &Message, extensions: &Extensions) -> bool {
+    message.body.len() > MAX_INLINE_BYTES && may_need_conversion(message, extensions)
+}
+
 /// Chooses the form in which a server with those extensions may have the message for these recipients, by their
 /// numbers. `host` names the converting host.
 ///
@@ -85,14 +93,10 @@ fn left_out(
 
 /// The message without 8-bit bytes, if the server does not take them.
 fn converted(message: &Message, extensions: &Extensions, host: &str) -> Result<Option<Message>, DeliveryRefusal> {
-    let envelope = &message.envelope;
-    // SMTPUTF8 is not offered without 8BITMIME (RFC 6531 §3.1), and would be of no use.
-    let takes_eight_bits = extensions.eight_bit_mime || (envelope.smtp_utf8 && extensions.smtp_utf8);
-    // Checked only here, if the server does not take 8-bit bytes: most messages declared 8BITMIME are ASCII.
-    if envelope.body != BodyType::Binary && (takes_eight_bits || message.body.is_ascii()) {
+    if !may_need_conversion(message, extensions) {
         return Ok(None);
     }
-    match (mime::to_seven_bit(&message.body, host), envelope.body) {
+    match (mime::to_seven_bit(&message.body, host), message.envelope.body) {
         (Ok(converted), _) => Ok(converted.map(|body| Message { body: Arc::from(body), ..message.clone() })),
         // An undeclared 8-bit message is passed on as it came, as all servers do: a client that sends 8-bit bytes
         // without saying so relies on it, and would not understand why they come back.
@@ -108,6 +112,14 @@ fn converted(message: &Message, extensions: &Extensions, host: &str) -> Result<O
             &format!("a binary message cannot be converted: {why}"),
         )),
     }
+}
+
+fn may_need_conversion(message: &Message, extensions: &Extensions) -> bool {
+    let envelope = &message.envelope;
+    // SMTPUTF8 is not offered without 8BITMIME (RFC 6531 §3.1), and would be of no use.
+    let takes_eight_bits = extensions.eight_bit_mime || (envelope.smtp_utf8 && extensions.smtp_utf8);
+    // Checked only here, if the server does not take 8-bit bytes: most messages declared 8BITMIME are ASCII.
+    envelope.body == BodyType::Binary || !(takes_eight_bits || message.body.is_ascii())
 }
 
 fn missing_extension(code: u16, enhanced: EnhancedStatusCode, text: &str) -> DeliveryRefusal {
