@@ -87,6 +87,7 @@ fn options(choice: u8) -> Options {
         burst: BurstSize::of(u32::from(choice % 5)),
         quit_timeout: None,
         refuses_own_name: false,
+        greeting_timeout: None,
     }
 }
 

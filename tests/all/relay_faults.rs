@@ -8,6 +8,7 @@ use crate::stand_in::{Act, At, StandIn};
 use crate::wire::Wire;
 use serde_json::Value;
 use std::collections::HashSet;
+use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
 const DISCARD: &str = "[[route]]\nto = \"*\"\ndiscard = true\n";
@@ -398,5 +399,34 @@ fn a_disk_that_fails_while_no_mail_comes_is_noticed_all_the_same() {
     agent.put(format!("{}/rules", sink.url())).send("{\"rules\": []}").unwrap();
     let relay = den.open();
     wait_until("the message", || numbered(&dump).contains(&1).then_some(()));
+    relay.stop();
+}
+
+#[test]
+fn servers_that_never_greet_leave_connections_to_those_that_do() {
+    let sink = Sink::start(&[]);
+    let port: u16 = sink.address().rsplit(':').next().unwrap().parse().unwrap();
+    let den = Den::new(&format!(
+        "http = \"127.0.0.1:0\"\nworkers = 1\ndelivery.overall = 40\n[[route]]\nto = \"*\"\nmx = true\nport = {port}\n"
+    ));
+    let relay = den.open();
+    let mut wire = introduced(&relay);
+    let mut send = |address: &str| {
+        let reply = submit(&mut wire, "<a@b.example>", &[&format!("<c@[{address}]>")], "x\r\n");
+        assert!(reply.starts_with("250 2.0.0"), "{reply}");
+    };
+    send("127.0.0.1");
+    await_recipients(&sink, 1);
+    // An open connection would be used again.
+    wait_until("no connection", || (metric(&relay, "couriers") == 0).then_some(()));
+    // The kernel accepts for them, and nobody says a word.
+    let silent: Vec<_> =
+        (1..=80).map(|host| TcpListener::bind((Ipv4Addr::new(127, 0, 3, host), port)).unwrap()).collect();
+    (1..=80).for_each(|host| send(&format!("127.0.3.{host}")));
+    wait_until("as many attempts as there may be", || (metric(&relay, "couriers") == 30).then_some(()));
+    send("127.0.0.1");
+    // None of them would be given up for five minutes otherwise.
+    await_recipients(&sink, 2);
+    drop(silent);
     relay.stop();
 }

@@ -179,11 +179,13 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
     }
 
     async fn begin_tls(&mut self, setup: &ClientTls) -> Result<(), SessionEnd> {
-        let latest = clock::now() + self.reply_timeout;
+        // Before a greeting, the handshake has the greeting's time.
+        let latest = self.client.deadline(self.reply_timeout).unwrap_or_else(|| clock::now() + self.reply_timeout);
+        let timeout = latest.saturating_sub(clock::now());
         let handshake = match self.timer.timeout_at(latest, Box::pin(self.stream.connect_tls(setup))).await {
             Some(Ok(handshake)) => handshake,
             Some(Err(error)) => return Err(SessionEnd::TlsFailed(error)),
-            None => return Err(SessionEnd::TlsFailed(handshake_timeout(self.reply_timeout))),
+            None => return Err(SessionEnd::TlsFailed(handshake_timeout(timeout))),
         };
         self.source.tls_established(&handshake);
         let worker_buffers = self.worker_buffers.clone();

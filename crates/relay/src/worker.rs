@@ -22,10 +22,10 @@ use crate::message::fetch::{self, Fetched};
 use crate::message::received;
 use crate::message::recipients::RecipientGroup;
 use crate::qmgr::{
-    Actions, ConnectionAction, ConnectionSlot, DeliveryResult, DestinationId, DisconnectReason, DsnEvent,
-    EntryProgress, MailQueue, MessageId, MessageKind, NewEntry, NextRequest, PendingDsn, RecipientNumbers,
+    Actions, ConnectionAction, ConnectionSlot, DeliveryResult, DestinationId, DestinationOrigin, DisconnectReason,
+    DsnEvent, EntryProgress, MailQueue, MessageId, MessageKind, NewEntry, NextRequest, PendingDsn, RecipientNumbers,
 };
-use crate::routing::NextHop;
+use crate::routing::{NextHop, SmtpTarget};
 use net::{WorkerBuffers, clock};
 use spool::{Id, Spool, Stored};
 use std::cell::{Cell, RefCell};
@@ -108,6 +108,9 @@ impl RelayWorker {
     /// The next hop's number. A new one is given its own limit, if its route has one.
     pub(crate) fn destination_id(&self, next_hop: &NextHop) -> DestinationId {
         let (id, is_new) = self.destinations().borrow_mut().id(next_hop);
+        if is_new {
+            self.queue.borrow_mut().set_origin(id, origin(next_hop));
+        }
         if let Some(limit) = next_hop.connections().filter(|_| is_new) {
             self.queue.borrow_mut().set_concurrency_limit(id, self.config.borrow().worker_share(limit));
         }
@@ -292,6 +295,15 @@ impl RelayWorker {
 
     pub(crate) fn open_connections(&self) -> u32 {
         self.open_connections.get()
+    }
+}
+
+/// Tells who chose a next hop.
+fn origin(next_hop: &NextHop) -> DestinationOrigin {
+    match next_hop {
+        NextHop::Discard | NextHop::Maildir(_) => DestinationOrigin::Local,
+        NextHop::Smtp(smtp) if matches!(smtp.target, SmtpTarget::Domain { .. }) => DestinationOrigin::Domain,
+        NextHop::Lmtp(_) | NextHop::Smtp(_) => DestinationOrigin::Configured,
     }
 }
 

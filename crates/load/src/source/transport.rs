@@ -126,6 +126,7 @@ impl Transport {
             burst: BurstSize::NONE,
             quit_timeout: None,
             refuses_own_name: false,
+            greeting_timeout: None,
         };
         let security = match options.tls {
             TlsMode::None => None,

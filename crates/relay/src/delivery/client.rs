@@ -35,6 +35,9 @@ use trust::{HandshakeFault, Remedies};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time-out of a reply: RFC 5321 §4.5.3.2 has five minutes for most, ten for the last.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
+/// Time-out of the greeting of a destination of which nothing is known: it keeps a connection from others. The next attempt
+/// is as patient as RFC 5321 §4.5.3.2.1 wants.
+const FIRST_GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time-out of the answer to QUIT: a slow peer keeps a connection from others, and nothing depends on the answer.
 pub(crate) const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Messages that may be under way to a peer at a time, if they go by BDAT: one write and one read for all of them.
@@ -165,6 +168,9 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
         options: client::Options,
     ) -> ConnectionResult {
         let mut timer = Timer::default();
+        let is_first = self.slot.as_ref().is_some_and(|slot| slot.is_first_trial());
+        let greeting_timeout = if is_first { FIRST_GREETING_TIMEOUT } else { REPLY_TIMEOUT };
+        let options = client::Options { greeting_timeout: Some(greeting_timeout), ..options };
         let is_optional = options.tls == StartTls::IfOffered;
         self.closing_reply = None;
         self.is_greeting_refused = false;
@@ -182,7 +188,7 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
         let session =
             ClientSession::new(socket, client, self, &mut timer, REPLY_TIMEOUT, buffers).with_security(security);
         let ended = Box::pin(session.run()).await;
-        self.end_session(ended, is_optional)
+        self.end_session(ended, is_optional, greeting_timeout)
     }
 
     fn unreachable(&self, why: &str) -> ConnectionResult {
@@ -190,7 +196,12 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
     }
 
     /// Ends the session: messages under way go back to the queue.
-    fn end_session(&mut self, ended: SessionEnd, tls_is_optional: bool) -> ConnectionResult {
+    fn end_session(
+        &mut self,
+        ended: SessionEnd,
+        tls_is_optional: bool,
+        greeting_timeout: Duration,
+    ) -> ConnectionResult {
         let is_violated = matches!(ended, SessionEnd::Violated(..));
         if self.in_flight.len() > 1 || (is_violated && !self.in_flight.is_empty()) {
             let destination = self.destination();
@@ -236,6 +247,7 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
                 "connection closed".to_owned()
             }
             SessionEnd::Lost(_, error) => format!("connection lost: {}", reason(&error)),
+            SessionEnd::Timeout(Some(Verb::Greeting)) => format!("no greeting within {greeting_timeout:?}"),
             SessionEnd::Timeout(_) => format!("no reply within {REPLY_TIMEOUT:?}"),
             SessionEnd::Violated(_, violation) => violation.to_string(),
             SessionEnd::TlsFailed(error) => tls_failure(&error),

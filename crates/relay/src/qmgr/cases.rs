@@ -829,3 +829,91 @@ fn a_restart_does_not_hurry_the_next_try() {
     let slot = opened(&mut queue, START + seconds(60));
     assert_eq!((slot.destination, stats(&queue, 0).ready), (DestinationId(0), 1));
 }
+
+/// Opens as many connections as there may be.
+fn all_opened(queue: &mut MailQueue<TestMessage>, now: Duration) -> Vec<ConnectionSlot> {
+    std::iter::from_fn(|| match queue.next_connection_action(now) {
+        Some(ConnectionAction::Open(slot)) => Some(slot),
+        None => None,
+        other => panic!("{other:?} instead of a new connection"),
+    })
+    .collect()
+}
+
+#[test]
+fn destinations_that_never_answer_leave_connections_to_others() {
+    let mut queue = queue(|options| options.concurrency_limit = 100);
+    let put = |queue: &mut MailQueue<TestMessage>, destination, origin| {
+        queue.set_origin(DestinationId(destination), origin);
+        queue.put(arrival(u64::from(destination), destination, &[0]), START);
+    };
+    put(&mut queue, 0, DestinationOrigin::Domain);
+    let mut good = opened(&mut queue, START);
+    assert!(good.is_first_trial());
+    let request = taken(&mut queue, &mut good, START);
+    assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
+    queue.closed(good, DisconnectReason::Finished, START);
+    // Four times as many silent domains as there are connections.
+    (1..=400).for_each(|number| put(&mut queue, number, DestinationOrigin::Domain));
+    let mut silent = all_opened(&mut queue, START);
+    assert_eq!(silent.len(), 75, "a quarter is left");
+    // A destination that has answered, one of the configuration, and one on this host get theirs at once.
+    queue.put(arrival(1_000, 0, &[0]), START);
+    put(&mut queue, 501, DestinationOrigin::Configured);
+    put(&mut queue, 502, DestinationOrigin::Local);
+    let served: Vec<u32> = all_opened(&mut queue, START).into_iter().map(|slot| slot.destination.0).collect();
+    assert_eq!(served, [0, 502, 501]);
+    // Each silent domain has its turn, and then waits.
+    let mut now = START;
+    let mut tried = 0;
+    while !silent.is_empty() {
+        now += seconds(10);
+        tried += silent.len();
+        assert!(silent.iter().all(ConnectionSlot::is_first_trial) || tried > 400);
+        for slot in silent.drain(..) {
+            queue.closed(slot, DisconnectReason::Unreachable(refusal(0)), now);
+        }
+        silent = if tried < 400 { all_opened(&mut queue, now) } else { Vec::new() };
+    }
+    // In later tries they have no more than half of the connections, so that even a new domain does not wait for them.
+    now += seconds(3_600);
+    ticked(&mut queue, now);
+    let again = all_opened(&mut queue, now);
+    assert_eq!(again.len(), 50);
+    assert!(again.iter().all(|slot| !slot.is_first_trial()));
+    put(&mut queue, 600, DestinationOrigin::Domain);
+    assert_eq!(opened(&mut queue, now).destination, DestinationId(600));
+}
+
+#[test]
+fn destinations_that_failed_have_their_turn_among_new_ones() {
+    let mut queue = queue(|options| options.concurrency_limit = 100);
+    let put = |queue: &mut MailQueue<TestMessage>, numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            queue.set_origin(DestinationId(number), DestinationOrigin::Domain);
+            queue.put(arrival(u64::from(number), number, &[0]), START);
+        }
+    };
+    put(&mut queue, 0..30);
+    for slot in all_opened(&mut queue, START) {
+        queue.closed(slot, DisconnectReason::Unreachable(refusal(0)), START);
+    }
+    put(&mut queue, 100..400);
+    let now = START + seconds(60);
+    ticked(&mut queue, now);
+    let opened = all_opened(&mut queue, now);
+    assert_eq!((opened.len(), opened.iter().filter(|slot| slot.destination.0 < 100).count()), (75, 25));
+    opened.into_iter().for_each(|slot| queue.closed(slot, DisconnectReason::Finished, now));
+}
+
+#[test]
+fn few_connections_are_all_used() {
+    for limit in 1..8 {
+        let mut queue = queue(|options| options.concurrency_limit = limit);
+        for number in 0..20 {
+            queue.set_origin(DestinationId(number), DestinationOrigin::Configured);
+            queue.put(arrival(u64::from(number), number, &[0]), START);
+        }
+        assert_eq!(all_opened(&mut queue, START).len() as u32, limit);
+    }
+}

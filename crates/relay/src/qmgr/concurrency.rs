@@ -5,11 +5,15 @@
 //! may open another only if it would then have no more than stay free ("dynamic threshold", Choudhury and Hahne 1998):
 //! the busiest destination leaves half to the others, and a destination that has none gets one as long as there is one.
 //! If there is none, idle connections are closed, and connections that have had their share give way.
+//!
+//! Destinations that never answer must not take all connections: strangers choose the domains that mail goes to, and an
+//! attempt may last minutes. So an attempt is on *trial* until its session is free for a message, and trials have limits
+//! by the destination's `Standing`.
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::destination::DestinationQueue;
+use super::destination::{DestinationOrigin, DestinationQueue};
 use super::{DestinationId, EntryState, ListKind, MailQueue, NO_ENTRY, millis};
 use crate::message::envelope::DeliveryRefusal;
 
@@ -24,6 +28,41 @@ pub(crate) struct ConnectionSlot {
     must_quit: bool,
     /// It says QUIT: it takes nothing any more, but still has its connection.
     is_quitting: bool,
+    /// No session has come about yet.
+    trial: Option<Standing>,
+}
+
+impl ConnectionSlot {
+    /// Reports whether nothing is known of the destination: an attempt should be short, since others wait.
+    pub(crate) fn is_first_trial(&self) -> bool {
+        matches!(self.trial, Some(Standing::New | Standing::Configured))
+    }
+}
+
+/// What is known of a destination; the first are served first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It answered the last time, or is on this host.
+    Proven,
+    /// The configuration names it.
+    Configured,
+    /// A domain that mail was addressed to.
+    New,
+    /// It could not be reached the last time.
+    Failed,
+}
+
+impl Standing {
+    const ALL: [Self; 4] = [Self::Proven, Self::Configured, Self::New, Self::Failed];
+
+    /// Trials of all destinations, of `limit` connections, up to which such a destination may have another.
+    fn trial_limit(self, limit: u32) -> u32 {
+        match self {
+            Self::Proven => limit,
+            Self::Configured => limit - limit / 8,
+            Self::New | Self::Failed => limit - limit / 4,
+        }
+    }
 }
 
 /// Action for the driver to carry out.
@@ -52,8 +91,10 @@ pub(crate) enum DisconnectReason {
 pub(super) struct ConnectionLists {
     /// Have work and an idle connection.
     wakeable: VecDeque<DestinationId>,
-    /// Have work and no connection.
-    unserved: VecDeque<DestinationId>,
+    /// Have work and no connection, by standing.
+    unserved: [VecDeque<DestinationId>; Standing::ALL.len()],
+    /// Trials by the standing of their destinations.
+    trials: [u32; Standing::ALL.len()],
     /// Have something to do, and perhaps not enough connections.
     scalable: VecDeque<DestinationId>,
     /// Have connections that wait.
@@ -88,8 +129,8 @@ impl<M: Clone> MailQueue<M> {
             return self.next_to_close();
         }
         let destination = match unserved {
-            Some(destination) => {
-                self.connections.unserved.pop_front();
+            Some((standing, destination)) => {
+                self.connections.unserved[standing as usize].pop_front();
                 self.destination(destination).listed.unserved = false;
                 destination
             }
@@ -102,8 +143,29 @@ impl<M: Clone> MailQueue<M> {
         self.connections.open += 1;
         let destination = self.destination(key);
         (destination.connections, destination.served) = (destination.connections + 1, 0);
+        let standing = destination.standing();
+        self.connections.trials[standing as usize] += 1;
         self.update_lists(key);
-        ConnectionSlot { destination: key, is_idle: false, must_quit: false, is_quitting: false }
+        ConnectionSlot { destination: key, is_idle: false, must_quit: false, is_quitting: false, trial: Some(standing) }
+    }
+
+    /// The connection has a session.
+    pub(super) fn end_trial(&mut self, slot: &mut ConnectionSlot) {
+        if let Some(standing) = slot.trial.take() {
+            self.connections.trials[standing as usize] -= 1;
+        }
+    }
+
+    /// Reports whether destinations of that standing may have another trial. Those that failed keep a quarter of the
+    /// connections from new ones, and have half of all at most.
+    fn permits_trial(&self, standing: Standing) -> bool {
+        let limit = self.options.concurrency_limit;
+        let trials = &self.connections.trials;
+        let failed = trials[Standing::Failed as usize];
+        let is_within_share = standing != Standing::Failed || failed < limit - limit / 2;
+        // Connections of proven destinations take none of the others' share: they end by themselves.
+        let others = trials.iter().sum::<u32>() - trials[Standing::Proven as usize];
+        standing == Standing::Proven || is_within_share && others < standing.trial_limit(limit)
     }
 
     fn next_to_wake(&mut self) -> Option<DestinationId> {
@@ -128,22 +190,43 @@ impl<M: Clone> MailQueue<M> {
             && destination.woken.saturating_mul(destination.batch_size) < destination.count(EntryState::Ready)
     }
 
-    /// The destination that has waited longest for its first connection; those that no longer do are passed over.
-    fn first_unserved(&mut self, now_ms: u64) -> Option<DestinationId> {
+    /// The destination that has waited longest for its first connection, of the best standing that may have one.
+    /// Destinations that no longer wait are passed over.
+    fn first_unserved(&mut self, now_ms: u64) -> Option<(Standing, DestinationId)> {
+        let [proven, configured, new, failed] = Standing::ALL;
+        // Those that failed have their turn however many new ones come.
+        let failed_trials = self.connections.trials[failed as usize];
+        let order = match failed_trials < self.options.concurrency_limit / 4 {
+            true => [proven, configured, failed, new],
+            false => Standing::ALL,
+        };
+        order.into_iter().find_map(|standing| {
+            let may_try = !self.connections.unserved[standing as usize].is_empty() && self.permits_trial(standing);
+            if may_try { Some((standing, self.first_unserved_of(standing, now_ms)?)) } else { None }
+        })
+    }
+
+    fn first_unserved_of(&mut self, standing: Standing, now_ms: u64) -> Option<DestinationId> {
         let limit = self.options.destination_concurrency_limit;
-        while let Some(&key) = self.connections.unserved.front() {
+        while let Some(&key) = self.connections.unserved[standing as usize].front() {
             let destination = &mut self.destinations[key.0 as usize];
-            if destination.active_connections() == 0 && destination.wants_connection(limit, now_ms) {
+            let is_served = destination.active_connections() > 0;
+            let has_moved = destination.standing() != standing;
+            if !is_served && !has_moved && destination.wants_connection(limit, now_ms) {
                 return Some(key);
             }
             destination.listed.unserved = false;
-            let is_served = destination.active_connections() > 0;
-            self.connections.unserved.pop_front();
-            if is_served {
+            self.connections.unserved[standing as usize].pop_front();
+            if is_served || has_moved {
                 self.update_lists(key);
             }
         }
         None
+    }
+
+    fn unserved_count(&self) -> u32 {
+        let permitted = Standing::ALL.into_iter().filter(|standing| self.permits_trial(*standing));
+        permitted.map(|standing| self.connections.unserved[standing as usize].len() as u32).sum()
     }
 
     fn first_scalable(&mut self, free: u32, now_ms: u64) -> Option<DestinationId> {
@@ -151,9 +234,11 @@ impl<M: Clone> MailQueue<M> {
         for _ in 0..self.connections.scalable.len().min(MAX_SCALABLE_CHECKS) {
             let key = self.connections.scalable.pop_front()?;
             let destination = &mut self.destinations[key.0 as usize];
+            let standing = destination.standing();
             if !destination.wants_connection(limit, now_ms) {
                 destination.listed.scalable = false;
-            } else if destination.connections < free {
+            } else if self.destinations[key.0 as usize].connections < free && self.permits_trial(standing) {
+                let destination = self.destination(key);
                 destination.listed.scalable = false;
                 return Some(key);
             } else {
@@ -165,7 +250,7 @@ impl<M: Clone> MailQueue<M> {
 
     /// Returns a destination with an idle connection while another destination has none.
     fn next_to_close(&mut self) -> Option<ConnectionAction> {
-        while self.connections.closing < self.connections.unserved.len() as u32 {
+        while self.connections.closing < self.unserved_count() {
             let key = self.connections.idle.pop_front()?;
             let destination = self.destination(key);
             destination.listed.idle = false;
@@ -183,9 +268,8 @@ impl<M: Clone> MailQueue<M> {
     pub(super) fn must_yield(&mut self, slot: &mut ConnectionSlot, now_ms: u64) -> bool {
         let is_full = self.connections.open >= self.options.concurrency_limit
             && self.destination(slot.destination).served >= FAIR_SHARE_LIMIT;
-        let leaves = is_full
-            && self.first_unserved(now_ms).is_some()
-            && self.connections.closing < self.connections.unserved.len() as u32;
+        let leaves =
+            is_full && self.first_unserved(now_ms).is_some() && self.connections.closing < self.unserved_count();
         if leaves && !slot.must_quit {
             slot.must_quit = true;
             self.connections.closing += 1;
@@ -240,6 +324,7 @@ impl<M: Clone> MailQueue<M> {
     /// A connection is closed. Its requests were given back by `finish_delivery` before.
     pub(crate) fn closed(&mut self, mut slot: ConnectionSlot, reason: DisconnectReason, now: Duration) {
         self.mark_busy(&mut slot);
+        self.end_trial(&mut slot);
         self.connections.open -= 1;
         self.connections.closing -= u32::from(slot.must_quit);
         let destination = self.destination(slot.destination);
@@ -308,7 +393,10 @@ impl<M: Clone> MailQueue<M> {
             && destination.connections < destination.concurrency_limit.unwrap_or(limit)
         {
             let (is_listed, list) = match destination.active_connections() {
-                0 => (&mut destination.listed.unserved, &mut self.connections.unserved),
+                0 => {
+                    let standing = destination.standing();
+                    (&mut destination.listed.unserved, &mut self.connections.unserved[standing as usize])
+                }
                 _ => (&mut destination.listed.scalable, &mut self.connections.scalable),
             };
             if !std::mem::replace(is_listed, true) {
@@ -334,6 +422,16 @@ impl<M: Clone> MailQueue<M> {
 }
 
 impl DestinationQueue {
+    fn standing(&self) -> Standing {
+        match self.origin {
+            _ if self.failures > 0 => Standing::Failed,
+            _ if self.has_answered => Standing::Proven,
+            DestinationOrigin::Local => Standing::Proven,
+            DestinationOrigin::Configured => Standing::Configured,
+            DestinationOrigin::Domain => Standing::New,
+        }
+    }
+
     /// Connections that do nothing: for statistics.
     pub(super) fn idle_connections(&self) -> u32 {
         self.idle + self.woken + self.dismissed

@@ -9,6 +9,17 @@ use crate::message::envelope::DeliveryRefusal;
 /// backlog))`: one for a single message, half of the limit at 30 waiting, all but one in twenty at 130.
 const CONCURRENCY_GROWTH: f64 = 0.023;
 
+/// Who chose the destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DestinationOrigin {
+    /// It is on this host, and needs no connection.
+    Local,
+    /// The configuration names its servers.
+    Configured,
+    /// It is the domain of a recipient.
+    Domain,
+}
+
 /// State of a destination.
 pub(super) struct DestinationQueue {
     pub(super) ready: EntryList,
@@ -31,6 +42,9 @@ pub(super) struct DestinationQueue {
     pub(super) batch_size: u32,
     /// Messages taken since a connection was opened.
     pub(super) served: u32,
+    pub(super) origin: DestinationOrigin,
+    /// It has had a session.
+    pub(super) has_answered: bool,
     /// Failures to reach it, in succession.
     pub(super) failures: u32,
     /// A connection has asked for messages since this was last cleared: it is connected.
@@ -76,6 +90,8 @@ impl DestinationQueue {
             quitting: 0,
             batch_size: 1,
             served: 0,
+            origin: DestinationOrigin::Local,
+            has_answered: false,
             failures: 0,
             has_connected: false,
             failed_sessions: 0,

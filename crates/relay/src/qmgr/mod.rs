@@ -50,6 +50,7 @@ use std::time::Duration;
 
 pub(crate) use commands::{MessageSelector, OperatorCommand};
 pub(crate) use concurrency::{ConnectionAction, ConnectionSlot, DisconnectReason};
+pub(crate) use destination::DestinationOrigin;
 use destination::DestinationQueue;
 use entries::EntryTable;
 pub(crate) use entry::{DestinationId, EntryState, MessageId, RecipientNumbers, TRANSACTION_RECIPIENTS};
@@ -270,8 +271,10 @@ impl<M: Clone> MailQueue<M> {
     /// The next message for a connection that is open and has room for one.
     pub(crate) fn take(&mut self, slot: &mut ConnectionSlot, now: Duration) -> NextRequest<M> {
         self.mark_busy(slot);
+        self.end_trial(slot);
         let key = slot.destination;
-        self.destination(key).has_connected = true;
+        let destination = self.destination(key);
+        (destination.has_connected, destination.has_answered) = (true, true);
         if self.must_yield(slot, millis(now)) {
             return NextRequest::Close;
         }
@@ -359,6 +362,12 @@ impl<M: Clone> MailQueue<M> {
     pub(crate) fn set_concurrency_limit(&mut self, key: DestinationId, most: u32) {
         self.add_destination(key);
         self.destination(key).concurrency_limit = Some(most.max(1));
+    }
+
+    /// Sets who chose a destination. Without it, nothing limits attempts at this destination but its own limit.
+    pub(crate) fn set_origin(&mut self, key: DestinationId, origin: DestinationOrigin) {
+        self.add_destination(key);
+        self.destination(key).origin = origin;
     }
 
     /// Makes sure that the table has this number.

@@ -114,8 +114,13 @@ fn options() -> Options {
 
 impl QueueModel {
     fn new() -> Self {
+        let mut queue = MailQueue::new(options());
+        let origins = [DestinationOrigin::Local, DestinationOrigin::Configured, DestinationOrigin::Domain];
+        (0..DESTINATIONS).zip(origins.into_iter().cycle()).for_each(|(number, origin)| {
+            queue.set_origin(DestinationId(number), origin);
+        });
         Self {
-            queue: MailQueue::new(options()),
+            queue,
             now: Duration::from_secs(1),
             messages: BTreeMap::new(),
             connections: Vec::new(),

@@ -18,6 +18,7 @@ pub(super) struct ClientCore {
     pub(super) chunking: Chunking,
     pub(super) burst: BurstSize,
     pub(super) quit_timeout: Option<Duration>,
+    pub(super) greeting_timeout: Option<Duration>,
     pub(super) extensions: Extensions,
     pub(super) is_over_tls: bool,
     /// Transactions end before their message.
@@ -63,6 +64,7 @@ impl ClientCore {
             chunking: Chunking::Never,
             burst: BurstSize::NONE,
             quit_timeout: None,
+            greeting_timeout: None,
             extensions: Extensions::default(),
             is_over_tls: false,
             is_probe: false,

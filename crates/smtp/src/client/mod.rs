@@ -50,6 +50,7 @@ impl Client {
         client.core.chunking = options.chunking;
         client.core.burst = options.burst;
         client.core.quit_timeout = options.quit_timeout;
+        client.core.greeting_timeout = options.greeting_timeout;
         let setup = Box::new(SessionSetup::new(options, nonce));
         client.state = ClientState::SetUp(SetUpState::ExpectGreeting(Some(setup)));
         client
@@ -219,10 +220,13 @@ impl Client {
 
     /// Time at which `patience` with the peer ends, if a reply is awaited.
     pub fn deadline(&self, timeout: Duration) -> Option<Duration> {
-        self.waits_for()?;
-        let is_quitting = matches!(self.state, ClientState::ExpectQuit);
-        let shortest = self.core.quit_timeout.filter(|_| is_quitting).map_or(timeout, |short| short.min(timeout));
-        Some(self.core.last_received + shortest)
+        let verb = self.waits_for()?;
+        let shorter = match self.state {
+            ClientState::ExpectQuit => self.core.quit_timeout,
+            _ if verb == Verb::Greeting => self.core.greeting_timeout,
+            _ => None,
+        };
+        Some(self.core.last_received + shorter.map_or(timeout, |short| short.min(timeout)))
     }
 }
 
@@ -532,9 +536,11 @@ mod tests {
     fn the_answer_to_quit_may_be_worth_less_patience() {
         let second = Duration::from_secs;
         for (quit_patience, expected) in [(None, 300), (Some(second(10)), 10), (Some(second(900)), 300)] {
-            let options = Options { quit_timeout: quit_patience, ..Options::default() };
+            let greeting_timeout = quit_patience.map(|time| time * 2);
+            let options = Options { quit_timeout: quit_patience, greeting_timeout, ..Options::default() };
             let mut client = Client::with_options("me".into(), Arc::new(options), None, NOW);
-            assert_eq!(client.deadline(second(300)), Some(NOW + second(300)), "the greeting");
+            let greeting = if expected == 10 { 20 } else { 300 };
+            assert_eq!(client.deadline(second(300)), Some(NOW + second(greeting)), "the greeting");
             client.quit(NOW, &mut Vec::new());
             assert_eq!(client.deadline(second(300)), Some(NOW + second(expected)));
         }
@@ -551,6 +557,7 @@ mod tests {
         burst: BurstSize::NONE,
         quit_timeout: None,
         refuses_own_name: false,
+        greeting_timeout: None,
     };
     const OFFERED: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250-PIPELINING\n< 250 CHUNKING\n";
     const ALONE: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250 CHUNKING\n";

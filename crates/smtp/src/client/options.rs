@@ -99,4 +99,6 @@ pub struct Options {
     pub quit_timeout: Option<Duration>,
     /// Give up if the server calls itself by the client's name, in its greeting or its reply to EHLO.
     pub refuses_own_name: bool,
+    /// Longest wait for the greeting, if it is shorter than for other replies.
+    pub greeting_timeout: Option<Duration>,
 }

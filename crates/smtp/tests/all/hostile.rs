@@ -217,6 +217,7 @@ fn options() -> impl Strategy<Value = Options> {
                 burst: BurstSize::of(burst),
                 quit_timeout: None,
                 refuses_own_name: false,
+                greeting_timeout: None,
             }
         });
     prop_oneof![pipelining().prop_map(|pipelining| Options { pipelining, ..Options::default() }), extended]

@@ -66,6 +66,7 @@ impl Features {
             burst: BurstSize::of(self.burst),
             quit_timeout: None,
             refuses_own_name: false,
+            greeting_timeout: None,
         }
     }
 
