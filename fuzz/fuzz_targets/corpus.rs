@@ -1,5 +1,5 @@
-//! Any octets as an mbox and as a message to send: refused, or letters that a receiver reads as they were meant. The last
-//! octet chooses what becomes of the unfit, and how much memory there is.
+//! Any octets as an mbox, as a corpus of one message and as the message of `--file`: refused, or letters that a receiver
+//! reads as they were meant. The last octet chooses how much memory there is.
 #![no_main]
 #[path = "../../crates/load/src/source/corpus.rs"]
 #[allow(dead_code)] // a part of it is the source's
@@ -58,6 +58,7 @@ fuzz_target!(|data: &[u8]| {
     let Some((&choice, text)) = data.split_last() else { return };
     fs::write(&*PLACE, text).expect("there is room for it");
     let limit_bytes = if choice & 1 == 0 { 1 << 20 } else { 64 };
+    let single = corpus::read_file(&PLACE);
     let mut skipping = None;
     for unfit in [InvalidMessagePolicy::Skip, InvalidMessagePolicy::Reject] {
         let options = CorpusOptions { path: PLACE.clone(), limit_bytes, invalid_messages: unfit };
@@ -69,6 +70,10 @@ fuzz_target!(|data: &[u8]| {
             (Ok(corpus), InvalidMessagePolicy::Reject) => {
                 let skipping = skipping.as_ref().expect("who bears the unfit reads what is fit");
                 assert_eq!((corpus.skipped, skipping.skipped, &corpus.messages), (0, 0, &skipping.messages));
+                match &single {
+                    Ok(message) => assert_eq!((corpus.kind, &corpus.messages[0]), ("message", message)),
+                    Err(why) => assert!(corpus.kind == "mbox" && why.to_string().starts_with("--file")),
+                }
             }
             (Err(why), _) => assert!(why.to_string().starts_with("--corpus")),
         }

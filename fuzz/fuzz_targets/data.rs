@@ -83,7 +83,8 @@ fuzz_target!(|data: &[u8]| {
     let cut = read(&SplitMix64(u64::from(choice)).cut(bytes));
     assert_eq!(single, cut);
     assert_eq!(single, whole);
-    let message = data::with_crlf(bytes);
+    let message: Vec<u8> =
+        bytes.split(|octet| matches!(octet, b'\r' | b'\n')).flat_map(|line| [line, b"\r\n"].concat()).collect();
     let mut wire = Vec::new();
     data::stuff(&message, &mut wire);
     let length = wire.len() + data::END_OF_DATA.len();

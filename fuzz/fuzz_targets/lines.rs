@@ -7,24 +7,29 @@ use file_lines::{FileLines, MAX_LINE_BYTES};
 use libfuzzer_sys::fuzz_target;
 use std::io::BufReader;
 
-fn all(text: &[u8], block_bytes: usize) -> Vec<(Vec<u8>, u64, u64)> {
+fn all(text: &[u8], block_bytes: usize) -> Vec<(Vec<u8>, u64, u64, Option<u8>)> {
     let mut lines = FileLines::new(BufReader::with_capacity(block_bytes, text));
     let mut found = Vec::new();
     while let Some(line) = lines.next().expect("memory can be read") {
-        found.push((line.text.to_vec(), line.bytes, line.number));
+        found.push((line.text.to_vec(), line.bytes, line.number, line.end));
     }
     found
 }
 
-/// The same in one breath: LF and CR end a line, and LF after CR belongs to it.
-fn expected(text: &[u8]) -> Vec<&[u8]> {
+/// The same in one breath, each line with its end: any number of CRs and an LF are one end, another CR is one too.
+fn expected(text: &[u8]) -> Vec<(&[u8], Option<u8>)> {
     let mut found = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
-        let end = rest.iter().position(|octet| matches!(octet, b'\r' | b'\n')).unwrap_or(rest.len());
-        found.push(&rest[..end]);
-        let ending = if rest[end..].starts_with(b"\r\n") { 2 } else { 1 };
-        rest = rest.get(end + ending..).unwrap_or_default();
+        let length = rest.iter().position(|octet| matches!(octet, b'\r' | b'\n')).unwrap_or(rest.len());
+        let (line, end) = rest.split_at(length);
+        let crs = end.iter().take_while(|octet| **octet == b'\r').count();
+        let (end_bytes, end_kind) = match end.get(crs) {
+            Some(b'\n') => (crs + 1, Some(b'\n')),
+            _ => (crs.min(1), end.first().copied()),
+        };
+        found.push((line, end_kind));
+        rest = &end[end_bytes..];
     }
     found
 }
@@ -35,8 +40,8 @@ fuzz_target!(|data: &[u8]| {
     for block_bytes in [text.len().max(1), 1, usize::from(block_bytes).max(1)] {
         let found = all(text, block_bytes);
         assert_eq!(found.len(), expected.len());
-        for (at, (line, whole)) in found.iter().zip(&expected).enumerate() {
-            assert_eq!((line.1, line.2), (whole.len() as u64, at as u64 + 1));
+        for (at, (line, (whole, end))) in found.iter().zip(&expected).enumerate() {
+            assert_eq!((line.1, line.2, line.3), (whole.len() as u64, at as u64 + 1, *end));
             assert_eq!(line.0, whole[..whole.len().min(MAX_LINE_BYTES + 1)]);
         }
     }

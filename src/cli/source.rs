@@ -186,7 +186,8 @@ struct ContentArgs {
     /// Largest size of the corpus in memory; a larger corpus is rejected [default: 1G].
     #[arg(long, value_name = "BYTES", value_parser = values::bytes, requires = "corpus")]
     max_corpus_size: Option<u64>,
-    /// Skip messages of the corpus that no mail server has to accept: with NUL bytes, or lines of more than 998 bytes.
+    /// Skip invalid messages of the corpus: empty ones, those with NUL bytes or lines of more than 998 bytes, and those
+    /// that begin with a byte order mark or with a line that is no header field.
     #[arg(long, requires = "corpus")]
     corpus_skip_bad: bool,
     /// Send generated MIME messages: text, HTML, and an attachment that fills up the size.

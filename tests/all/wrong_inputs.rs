@@ -122,7 +122,9 @@ const MAIL: &[Row] = &[
     ("bench --corpus x --mime", "--corpus <PATH> cannot be used together with --mime"),
     ("bench --corpus-skip-bad", "--corpus <PATH> is required"),
     ("bench --max-corpus-size 1G", "--corpus <PATH> is required"),
-    ("source 127.0.0.1:1 --corpus DIR/empty", "is not an mbox, which begins with a line \"From …\""),
+    ("source 127.0.0.1:1 --corpus DIR/empty", "is not an mbox, which begins with a line \"From SENDER WEEKDAY"),
+    ("source 127.0.0.1:1 --file /dev/null", "--file /dev/null: the message is empty"),
+    ("source 127.0.0.1:1 --file DIR/marked", "line 1 begins with a byte order mark; remove it"),
     ("source 127.0.0.1:1 --file /nowhere.eml", "cannot read /nowhere.eml: No such file or directory"),
     ("source 127.0.0.1:1 --file x -l 400", "--file <MESSAGE.EML> cannot be used together with --message-size"),
     ("source 127.0.0.1:1 --subject a --corpus x", "--subject <TEXT> cannot be used together with --corpus"),
@@ -382,6 +384,7 @@ const DROP_INS: &[(&str, i32, &str)] = &[
 /// Files that rows name.
 fn files(place: &Path) {
     fs::write(place.join("empty"), "\n").unwrap();
+    fs::write(place.join("marked"), "\u{feff}Subject: x\n").unwrap();
     fs::write(place.join("rules.toml"), "rules = [\n    'rcpt: soft rejct',\n]\n").unwrap();
     fs::write(place.join("broken.toml"), "seed = x\n").unwrap();
     fs::create_dir(place.join("taken")).unwrap();

@@ -211,23 +211,6 @@ pub fn unstuffed(stuffed: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Converts text with any line endings to text whose lines, the last one too, end in `<CRLF>`.
-pub fn with_crlf(text: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len() + text.len() / 32 + 2);
-    let mut rest = text;
-    while let Some(at) = memchr::memchr2(b'\r', b'\n', rest) {
-        out.extend_from_slice(&rest[..at]);
-        out.extend_from_slice(b"\r\n");
-        let length = if rest[at..].starts_with(b"\r\n") { 2 } else { 1 };
-        rest = &rest[at + length..];
-    }
-    out.extend_from_slice(rest);
-    if !rest.is_empty() {
-        out.extend_from_slice(b"\r\n");
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -366,15 +349,6 @@ mod tests {
                 });
                 prop_assert_eq!(flaw.is_some(), bare);
             }
-        }
-
-        #[test]
-        fn with_crlf_leaves_nothing_bare(text in alphabet()) {
-            let text: Vec<u8> = text.into_iter().filter(|octet| *octet != 0).collect();
-            let fixed = with_crlf(&text);
-            prop_assert!(!has_bare_line_ending(b'\n', &fixed));
-            prop_assert!(fixed.is_empty() || fixed.ends_with(b"\r\n"));
-            prop_assert_eq!(with_crlf(&fixed), fixed);
         }
     }
 }

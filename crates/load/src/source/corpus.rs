@@ -4,22 +4,24 @@
 //! |---|---|
 //! | a directory with `cur` or `new` in it | a Maildir: every file of these two |
 //! | another directory | its files `*.eml`, not those of directories below |
-//! | a file that begins with `From ` | an mbox |
+//! | a file whose first line is an mbox separator | an mbox |
 //! | a file named `*.eml` | one message |
 //!
-//! Line ends of any kind become `<CRLF>`. A message with NUL, with a line above 998 octets (RFC 5322 §2.1.1, §4), or
-//! with no bytes at all, is unfit: the corpus is refused, or, if the user asked for that, the message is left out and
-//! counted. In an mbox a message begins at a line `From …` with a time of day in it, at the start or after an empty
-//! line; from `>From ` at the start of a line one `>` is removed (mboxrd).
+//! Line ends of any kind become `<CRLF>`. A message is invalid if it is empty or contains NUL, if it has a line above 998
+//! octets (RFC 5322 §2.1.1, §4), or if receivers could disagree about the end of its header: when it begins with a byte
+//! order mark or with a line that is no header field, or when a line of the header ends in a bare CR and other lines in LF.
+//! Invalid messages are rejected, or, if the user asked for that, skipped and counted. In an mbox a message begins at a
+//! separator at the start or after an empty line; from `>From ` at the start of a line one `>` is removed (mboxrd).
 //!
 //! Memory: each message as it will be sent, once, and 256 bytes more for each; while a message is being read, it is
 //! there a second time. A corpus above its limit is refused as soon as that is known; nothing is left out silently.
 use super::file_lines::{FileLine, FileLines, MAX_LINE_BYTES};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use journey::trace::Checksum;
 use smtp::data;
 use std::fs::{self, File};
 use std::io::BufReader;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,8 +29,10 @@ use std::sync::Arc;
 const MESSAGE_OVERHEAD_BYTES: u64 = 256;
 /// Bytes per read.
 const BLOCK_BYTES: usize = 64 * 1024;
-/// The beginning of an mbox, and of each message in it.
+/// The beginning of an mbox separator.
 const FROM_LINE_PREFIX: &[u8] = b"From ";
+/// The byte order marks of UTF-8 and UTF-16.
+const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
 
 /// Path of the corpus, and limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,8 +98,8 @@ pub(super) fn read(options: &CorpusOptions) -> Result<Corpus> {
         "message"
     } else {
         bail!(
-            "--corpus {} is not an mbox, which begins with a line \"From …\"; the name of a file with one message \
-             must end in .eml",
+            "--corpus {} is not an mbox, which begins with a line \"From SENDER WEEKDAY MONTH DAY TIME YEAR\"; the \
+             name of a file with one message must end in .eml",
             path.display()
         );
     };
@@ -105,12 +109,30 @@ pub(super) fn read(options: &CorpusOptions) -> Result<Corpus> {
     Ok(Corpus { kind, messages: target.messages, skipped: target.skipped })
 }
 
+/// Reads the one message of a file.
+///
+/// # Errors
+/// If the file cannot be read, or its message is invalid.
+pub(super) fn read_file(path: &Path) -> Result<CorpusMessage> {
+    let unreadable = || format!("--file: cannot read {}", path.display());
+    let file = File::open(path).with_context(unreadable)?;
+    let mut lines = FileLines::new(BufReader::with_capacity(BLOCK_BYTES, file));
+    let mut draft = CorpusMessageBuilder::default();
+    while let Some(line) = lines.next().with_context(unreadable)? {
+        draft.add_line(&line);
+    }
+    draft.finish().map_err(|flaw| anyhow!("--file {}: {flaw}", path.display()))
+}
+
 /// The files of a Maildir or of a directory of messages, sorted by name: so a seed picks the same ones on every host.
 fn message_files(path: &Path, limit_bytes: u64) -> Result<(&'static str, Vec<PathBuf>)> {
     let maildir: Vec<PathBuf> = ["cur", "new"].map(|name| path.join(name)).into_iter().filter(|p| p.is_dir()).collect();
     let (kind, directories, wanted): (_, _, fn(&Path) -> bool) = match maildir.is_empty() {
         true => ("directory", vec![path.to_owned()], is_eml),
         false => {
+            if fs::read_dir(path).is_ok_and(|mut files| files.any(|file| file.is_ok_and(|file| is_eml(&file.path())))) {
+                bail!("--corpus {} contains both *.eml files and a Maildir; move one of them", path.display());
+            }
             ("maildir", maildir, |file| !file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".")))
         }
     };
@@ -139,11 +161,8 @@ fn is_eml(path: &Path) -> bool {
 }
 
 fn is_mbox(path: &Path) -> Result<bool> {
-    let mut start = Vec::new();
-    let file = File::open(path).with_context(|| format!("--corpus: cannot read {}", path.display()))?;
-    std::io::Read::read_to_end(&mut std::io::Read::take(file, FROM_LINE_PREFIX.len() as u64), &mut start)
-        .with_context(|| format!("--corpus: cannot read {}", path.display()))?;
-    Ok(start == FROM_LINE_PREFIX)
+    let first = open(path)?.next().with_context(|| read_error(path))?.map(|line| is_from_line(without_mark(line.text)));
+    Ok(first == Some(true))
 }
 
 fn too_large(path: &Path, limit_bytes: u64) -> String {
@@ -178,33 +197,28 @@ impl CorpusReader<'_> {
 
     fn read_mbox(&mut self, path: &Path) -> Result<()> {
         let mut lines = open(path)?;
-        let mut draft: Option<CorpusMessageBuilder> = None;
-        // An empty line before a `From ` line belongs to the separator, any other to the message.
-        let mut is_after_empty = true;
+        let mut draft = CorpusMessageBuilder::default();
+        // An empty line before a separator belongs to the separator, any other to the message.
+        let mut empty_line: Option<FileLine<'static>> = None;
         while let Some(line) = lines.next().with_context(|| read_error(path))? {
-            if is_after_empty && is_from_line(line.text) {
-                if let Some(whole) = draft.replace(CorpusMessageBuilder::default()) {
+            if (line.number == 1 || empty_line.is_some()) && is_from_line(without_mark(line.text)) {
+                let whole = std::mem::replace(&mut draft, CorpusMessageBuilder::after_separator(&line));
+                if line.number > 1 {
                     self.finish(whole, path)?;
                 }
-                is_after_empty = false;
+                empty_line = None;
                 continue;
             }
-            let Some(draft) = draft.as_mut() else {
-                bail!(
-                    "--corpus {} is not an mbox: its first line is not a separator (From SENDER WEEKDAY MONTH DAY \
-                     TIME YEAR)",
-                    path.display()
-                );
-            };
-            if is_after_empty {
-                self.add_line(draft, &FileLine { text: b"", bytes: 0, ..line })?;
+            if let Some(empty_line) = empty_line.take() {
+                self.add_line(&mut draft, &empty_line)?;
             }
-            is_after_empty = line.bytes == 0;
-            if !is_after_empty {
-                self.add_line(draft, &unquote_from_line(line))?;
+            if line.bytes == 0 {
+                empty_line = Some(FileLine { text: b"", bytes: 0, number: line.number, end: line.end });
+            } else {
+                self.add_line(&mut draft, &unquote_from_line(line))?;
             }
         }
-        draft.map_or(Ok(()), |whole| self.finish(whole, path))
+        self.finish(draft, path)
     }
 
     /// Adds a line, if there is room.
@@ -224,11 +238,9 @@ impl CorpusReader<'_> {
                 self.messages.push(message);
             }
             (Err(_), InvalidMessagePolicy::Skip) => self.skipped += 1,
-            (Err(flaw), InvalidMessagePolicy::Reject) => bail!(
-                "--corpus: {}: message {}: {flaw}; use --corpus-skip-bad to skip such messages",
-                path.display(),
-                self.messages.len() + 1
-            ),
+            (Err(flaw), InvalidMessagePolicy::Reject) => {
+                bail!("--corpus: {}: {flaw}; use --corpus-skip-bad to skip such messages", path.display())
+            }
         }
         Ok(())
     }
@@ -243,15 +255,82 @@ fn open(path: &Path) -> Result<FileLines<BufReader<File>>> {
     Ok(FileLines::new(BufReader::with_capacity(BLOCK_BYTES, file)))
 }
 
-/// `From SENDER …` with a time of day in it: `09:30`.
+/// Recognises the separator of an mbox, `From SENDER WEEKDAY MONTH DAY TIME YEAR` (RFC 4155). The sender may be missing, or
+/// be `USER at DOMAIN` as in Mailman's archives. The time zone may come before or after the year, and be two words, for
+/// example `MET DST`. Dates in the order of RFC 5322 and times without seconds are accepted too.
 fn is_from_line(line: &[u8]) -> bool {
-    let is_time = |five: &[u8]| {
-        five.iter().enumerate().all(|(at, octet)| match at {
-            2 => *octet == b':',
-            _ => octet.is_ascii_digit(),
-        })
-    };
-    line.starts_with(FROM_LINE_PREFIX) && line.windows(5).any(is_time)
+    let Some(line) = line.strip_prefix(FROM_LINE_PREFIX) else { return false };
+    let line = String::from_utf8_lossy(line);
+    let words: Vec<&str> = line.split_ascii_whitespace().collect();
+    (5..=7.min(words.len())).any(|date_words| {
+        let (sender, date) = words.split_at(words.len() - date_words);
+        is_from_date(date)
+            && match sender {
+                [] | [_] | [_, "at", _] => true,
+                [first, .., last] => first.starts_with('"') && last.contains("\"@"),
+            }
+    })
+}
+
+/// `Sat Nov 21 09:30:00 2026`, or `Sat, 21 Nov 2026 09:30:00`, with up to two words for the time zone.
+fn is_from_date(words: &[&str]) -> bool {
+    const WEEKDAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let [weekday, first, second, rest @ ..] = words else { return false };
+    let is_one_of = |names: &[&str], word: &str| names.iter().any(|name| name.eq_ignore_ascii_case(word));
+    let is_day = |word: &str| number_below(word, 1..=2, 32).is_some_and(|day| day > 0);
+    let is_month_and_day = |month: &str, day: &str| is_one_of(&MONTHS, month) && is_day(day);
+    let times = rest.iter().filter(|word| is_time(word)).count();
+    let years = rest.iter().filter(|word| number_below(word, 4..=4, 10_000).is_some()).count();
+    let zones = rest.iter().filter(|word| is_zone(word)).count();
+    is_one_of(&WEEKDAYS, weekday.trim_end_matches(','))
+        && (is_month_and_day(first, second) || is_month_and_day(second, first))
+        && (times, years, zones) == (1, 1, rest.len().saturating_sub(2))
+}
+
+/// `9:30`, `09:30` or `09:30:00`.
+fn is_time(word: &str) -> bool {
+    let parts: Vec<&str> = word.split(':').collect();
+    let is_part = |part: &str, end: u32| number_below(part, 2..=2, end).is_some();
+    match parts.as_slice() {
+        [hour, minute, seconds @ ..] => {
+            number_below(hour, 1..=2, 24).is_some()
+                && is_part(minute, 60)
+                && seconds.len() <= 1
+                && seconds.iter().all(|second| is_part(second, 61))
+        }
+        _ => false,
+    }
+}
+
+/// `CET`, `GMT+1`, `+0100`, `-01:00` or one of these in parentheses.
+fn is_zone(word: &str) -> bool {
+    let word = word.strip_prefix('(').and_then(|word| word.strip_suffix(')')).unwrap_or(word);
+    match word.strip_prefix(['+', '-']) {
+        Some(offset) => number_below(&offset.replacen(':', "", 1), 4..=4, 10_000).is_some(),
+        None => {
+            (1..=8).contains(&word.len())
+                && word.starts_with(|letter: char| letter.is_ascii_uppercase())
+                && word.bytes().all(|octet| matches!(octet, b'A'..=b'Z' | b'0'..=b'9' | b'+' | b'-'))
+        }
+    }
+}
+
+/// A decimal number of so many digits.
+fn number_below(word: &str, digits: RangeInclusive<usize>, end: u32) -> Option<u32> {
+    let is_number = digits.contains(&word.len()) && word.bytes().all(|octet| octet.is_ascii_digit());
+    word.parse().ok().filter(|number| is_number && *number < end)
+}
+
+/// Removes a byte order mark at the start.
+fn without_mark(text: &[u8]) -> &[u8] {
+    BYTE_ORDER_MARKS.iter().find_map(|mark| text.strip_prefix(*mark)).unwrap_or(text)
+}
+
+/// `NAME:` at the start (RFC 5322 §2.2), with white space before the colon allowed (§4.5).
+fn is_header_field(line: &[u8]) -> bool {
+    let name_bytes = line.iter().take_while(|octet| octet.is_ascii_graphic() && **octet != b':').count();
+    name_bytes > 0 && line[name_bytes..].trim_ascii_start().starts_with(b":")
 }
 
 /// Removes a `>`: `>From ` becomes `From `, `>>From ` becomes `>From `.
@@ -272,24 +351,46 @@ struct CorpusMessageBuilder {
     checksum: Checksum,
     bytes: u64,
     is_eight_bit: bool,
+    /// Number of the separator's line in an mbox.
+    separator: Option<u64>,
+    has_lf: bool,
+    /// Number of the header's first line that ends in a bare CR.
+    bare_cr_line: Option<u64>,
     /// The first fault found; nothing is stored from then on.
     error: Option<String>,
 }
 
 impl CorpusMessageBuilder {
+    fn after_separator(line: &FileLine<'_>) -> Self {
+        let has_mark = without_mark(line.text).len() < line.text.len();
+        let error = has_mark.then(|| format!("line {} begins with a byte order mark; remove it", line.number));
+        Self { separator: Some(line.number), error, ..Self::default() }
+    }
+
     fn add_line(&mut self, line: &FileLine<'_>) {
         if self.error.is_some() {
             return;
         }
-        if line.bytes > MAX_LINE_BYTES as u64 {
-            let flaw = format!("line {} has {} bytes; at most {MAX_LINE_BYTES} are allowed", line.number, line.bytes);
-            *self = Self { error: Some(flaw), ..Self::default() };
+        let is_first = self.bytes == 0;
+        let flaw = if is_first && without_mark(line.text).len() < line.text.len() {
+            "begins with a byte order mark; remove it".to_owned()
+        } else if line.bytes > MAX_LINE_BYTES as u64 {
+            format!("has {} bytes; at most {MAX_LINE_BYTES} are allowed", line.bytes)
         } else if memchr::memchr(0, line.text).is_some() {
-            let flaw = format!("line {} contains NUL, which is not allowed", line.number);
-            *self = Self { error: Some(flaw), ..Self::default() };
+            "contains NUL, which is not allowed".to_owned()
+        } else if is_first && is_from_line(line.text) {
+            "is the separator of an mbox; a message begins with a header field (NAME: VALUE) or an empty line"
+                .to_owned()
+        } else if is_first && !line.text.is_empty() && !is_header_field(line.text) {
+            "is not a header field (NAME: VALUE); a message without header begins with an empty line".to_owned()
         } else {
-            self.push_line(line.text);
-        }
+            if !self.is_in_body && line.end == Some(b'\r') {
+                self.bare_cr_line.get_or_insert(line.number);
+            }
+            self.has_lf |= line.end == Some(b'\n');
+            return self.push_line(line.text);
+        };
+        *self = Self { error: Some(format!("line {} {flaw}", line.number)), ..Self::default() };
     }
 
     fn push_line(&mut self, text: &[u8]) {
@@ -317,7 +418,13 @@ impl CorpusMessageBuilder {
             return Err(flaw);
         }
         if self.bytes == 0 {
-            return Err("it is empty".to_owned());
+            return Err(match self.separator {
+                Some(line) => format!("the message after line {line} is empty"),
+                None => "the message is empty".to_owned(),
+            });
+        }
+        if let (true, Some(line)) = (self.has_lf, self.bare_cr_line) {
+            return Err(format!("line {line}, in the header, ends in CR, but other lines of the message end in LF"));
         }
         self.body.extend_from_slice(data::END_OF_DATA);
         self.headers.shrink_to_fit();
@@ -395,12 +502,18 @@ mod tests {
     #[test]
     fn a_directory_and_a_maildir_are_told_apart() {
         let place = tempfile::tempdir().unwrap();
-        for (name, text) in [("b.eml", "b"), ("a.EML", "a"), ("c.txt", "c"), ("d.eml.bak", "d")] {
-            fs::write(place.path().join(name), text).unwrap();
+        for name in ["b.eml", "a.EML", "c.txt", "d.eml.bak"] {
+            fs::write(place.path().join(name), format!("Subject: {name}\n")).unwrap();
         }
         fs::create_dir(place.path().join("below.eml")).unwrap();
         let corpus = read(&options(place.path())).unwrap();
-        assert_eq!((corpus.kind, texts(&corpus)), ("directory", vec!["a\r\n".to_owned(), "b\r\n".to_owned()]));
+        let expected = ["Subject: a.EML\r\n", "Subject: b.eml\r\n"];
+        assert_eq!((corpus.kind, texts(&corpus)), ("directory", expected.map(str::to_owned).to_vec()));
+        fs::create_dir(place.path().join("new")).unwrap();
+        let why = read(&options(place.path())).unwrap_err().to_string();
+        assert!(why.contains("both *.eml files and a Maildir"), "{why}");
+        ["b.eml", "a.EML"].iter().for_each(|name| fs::remove_file(place.path().join(name)).unwrap());
+        fs::remove_dir(place.path().join("below.eml")).unwrap();
         for (directory, name) in [("cur", "2.host:2,S"), ("new", "1.host"), ("tmp", "0.host"), ("cur", ".hidden")] {
             fs::create_dir_all(place.path().join(directory)).unwrap();
             fs::write(place.path().join(directory).join(name), format!("Subject: {name}\n\nx\n")).unwrap();
@@ -412,41 +525,175 @@ mod tests {
 
     #[test]
     fn a_header_line_with_a_dot_does_not_end_the_message() {
-        let corpus = from_file("a.eml", b".\r\n.hidden: x\n\n.\n", |_| {}).unwrap();
-        assert_eq!(texts(&corpus), [".\r\n.hidden: x\r\n\r\n.\r\n"]);
+        let corpus = from_file("a.eml", b".hidden: x\n.\n.\n\n.\n", |_| {}).unwrap();
+        assert_eq!(texts(&corpus), [".hidden: x\r\n.\r\n.\r\n\r\n.\r\n"]);
+    }
+
+    #[test]
+    fn an_mbox_separator_has_a_whole_date() {
+        for line in [
+            "From a@b.example Sat Nov 21 09:30:00 2026",
+            "From a@b.example Sat Nov  1  9:30:00 2026  ",
+            "From - Sat Nov 21 09:30:00 2026",
+            "From MAILER-DAEMON Fri Jan 01 00:00:60 1999",
+            "From Sat Nov 21 09:30:00 2026",
+            "From  Sat Nov 21 09:30 2026",
+            "From a@b.example Sat Nov 21 09:30:00 +0100 2026",
+            "From a@b.example Sat Nov 21 09:30:00 2026 -01:00",
+            "From a@b.example Sat Nov 21 09:30 CET 2026",
+            "From a@b.example Sat Nov 21 09:30:00 2026 CEST",
+            "From a@b.example Sat Nov 21 09:30:00 MET DST 2026",
+            "From a@b.example Sat Nov 21 09:30:00 2026 +0100 (CET)",
+            "From a@b.example Sat Nov 21 09:30:00 GMT+1 2026",
+            "From a@b.example Sat, 21 Nov 2026 09:30:00 +0100",
+            "From a at b.example  Sat Nov 21 09:30:00 2026",
+            "From \"a b c\"@b.example Sat Nov 21 09:30:00 2026",
+            "From 1584512345678901234@xxx Sat Nov 21 09:30:00 +0000 2026",
+            "From b\u{f6}b@b.example sat nov 21 09:30:00 2026",
+        ] {
+            assert!(is_from_line(line.as_bytes()), "{line}");
+        }
+        for line in [
+            "From 10:30 to 11:45 the desk is closed",
+            "From a@b.example",
+            "From 09:30",
+            "From a@b.example Sat Nov 21 2026",
+            "From a@b.example Sat Nov 21 09:30:00",
+            "From a@b.example Nov 21 09:30:00 2026",
+            "From a@b.example Sat 21 09:30:00 2026",
+            "From a@b.example Sat Nov 09:30:00 2026",
+            "From a@b.example Sat Nov 32 09:30:00 2026",
+            "From a@b.example Sat Nov 0 09:30:00 2026",
+            "From a@b.example Sat Nov 21 24:30:00 2026",
+            "From a@b.example Sat Nov 21 09:60:00 2026",
+            "From a@b.example Sat Nov 21 09:30:0 2026",
+            "From a@b.example Sat Nov 21 09:30:00:00 2026",
+            "From a@b.example Sat Nov 21 09:30:00 26",
+            "From a@b.example Sat Nov 21 09:30:00 2026 and later",
+            "From Monday to Sat Nov 21 09:30 2026 the desk is closed",
+            "From now to Sat Nov 21 09:30 2026",
+            "From the desk of Ann Sat Nov 21 09:30 2026",
+            "From a@b.example Samstag Nov 21 09:30:00 2026",
+            ">From a@b.example Sat Nov 21 09:30:00 2026",
+            "from a@b.example Sat Nov 21 09:30:00 2026",
+            "From: a@b.example Sat Nov 21 09:30:00 2026",
+            "From",
+            "",
+        ] {
+            assert!(!is_from_line(line.as_bytes()), "{line}");
+        }
+    }
+
+    #[test]
+    fn times_in_the_text_split_no_message() {
+        let text =
+            "From a@b Sat Nov 21 09:30:00 2026\nSubject: x\n\nHours:\n\nFrom 10:30 to 11:45 the desk is closed\n";
+        let corpus = from_file("box", text.as_bytes(), |_| {}).unwrap();
+        assert_eq!(texts(&corpus), ["Subject: x\r\n\r\nHours:\r\n\r\nFrom 10:30 to 11:45 the desk is closed\r\n"]);
+    }
+
+    #[test]
+    fn a_header_begins_with_a_field() {
+        for line in ["Subject: x", "Subject:", "Subject : x", "0:", ".x:y"] {
+            assert!(is_header_field(line.as_bytes()), "{line}");
+        }
+        for line in
+            ["", " folded: x", "\tfolded: x", ":", ": x", "no colon", "two words: x", "Gr\u{fc}\u{df}e: x", "\u{1}: x"]
+        {
+            assert!(!is_header_field(line.as_bytes()), "{line}");
+        }
+    }
+
+    #[test]
+    fn line_ends_of_any_kind_are_the_same_message() {
+        let text = "Subject: a\nX: b\n\nfirst\n\nlast\n";
+        for end in ["\n", "\r\n", "\r\r\n", "\r\r\r\n", "\r"] {
+            for (name, before) in [("a.eml", ""), ("box", "From a@b Sat Nov 21 09:30:00 2026\n")] {
+                let file = format!("{before}{text}").replace('\n', end);
+                let corpus = from_file(name, file.as_bytes(), |_| {}).unwrap();
+                assert_eq!(texts(&corpus), [text.replace('\n', "\r\n")], "{end:?} {name}");
+            }
+        }
     }
 
     #[test]
     fn what_cannot_be_sent_is_refused_by_name_or_skipped() {
         let long = format!("Subject: x\n\n{}\n", "x".repeat(999));
-        for (text, named) in [
-            (long.as_bytes(), "line 3 has 999 bytes"),
-            (b"Subject: x\0\n\ny\n", "line 1 contains NUL"),
-            (b"", "it is empty"),
+        for (text, line, flaw) in [
+            (long.as_bytes(), 3, "has 999 bytes"),
+            (b"Subject: x\0\n\ny\n", 1, "contains NUL"),
+            (b"", 0, "is empty"),
+            (b"\xef\xbb\xbfSubject: x\n\ny\n", 1, "begins with a byte order mark"),
+            (b"\xef\xbb\xbf\n\ny\n", 1, "begins with a byte order mark"),
+            (b"\xff\xfeS\0u\0b\0", 1, "begins with a byte order mark"),
+            (b"\xfe\xff\0S\0u\0b", 1, "begins with a byte order mark"),
+            (b"Dear all,\n\nx\n", 1, "is not a header field"),
+            (b" folded: x\nSubject: x\n\nx\n", 1, "is not a header field"),
+            (b">>From a@b Sat Nov 21 09:30:00 2026\nSubject: x\n", 1, "is not a header field"),
+            (b"From a@b Sat Nov 21 09:30:00 2026\nSubject: x\n", 1, "is the separator of an mbox"),
+            (b"From the start\nSubject: x\n", 1, "is not a header field"),
+            (b"Subject: x\n\rX: y\n\r\n\rtext", 2, "in the header, ends in CR"),
+            (b"Subject: x\r\rX: y\n\ntext\n", 1, "in the header, ends in CR"),
         ] {
-            let why = format!("{:#}", from_file("a.eml", text, |_| {}).unwrap_err());
-            assert!(why.contains(named) && why.contains("a.eml") && why.contains("--corpus-skip-bad"), "{why}");
-            let none =
-                from_file("a.eml", text, |options| options.invalid_messages = InvalidMessagePolicy::Skip).unwrap_err();
-            assert!(none.to_string().contains("no message that can be sent (1 are invalid)"), "{none}");
+            let place = tempfile::tempdir().unwrap();
+            let path = place.path().join("a.eml");
+            fs::write(&path, text).unwrap();
+            let named = |first: usize| if line == 0 { String::new() } else { format!("line {}", first + line) };
+            let is_named = |why: &str, first: usize| {
+                assert!(why.contains(&named(first)) && why.contains(flaw) && why.contains("a.eml"), "{why}");
+            };
+            let why = read_file(&path).unwrap_err().to_string();
+            assert!(why.starts_with("--file "), "{why}");
+            is_named(&why, 0);
+            fs::create_dir(place.path().join("new")).unwrap();
+            fs::rename(&path, place.path().join("new/a.eml")).unwrap();
+            let mut maildir = options(place.path());
+            let why = read(&maildir).unwrap_err().to_string();
+            is_named(&why, 0);
+            assert!(why.contains("--corpus-skip-bad"), "{why}");
+            maildir.invalid_messages = InvalidMessagePolicy::Skip;
+            let none = read(&maildir).unwrap_err().to_string();
+            assert!(none.contains("no message that can be sent (1 are invalid)"), "{none}");
+            let separator = "From a@b Sat Nov 21 09:30:00 2026\n";
+            let before = [separator, "Subject: good\n\n", separator].concat();
+            let mbox = [before.as_bytes(), text].concat();
+            is_named(&from_file("a.eml", &mbox, |_| {}).unwrap_err().to_string(), before.lines().count());
+            let corpus =
+                from_file("box", &mbox, |options| options.invalid_messages = InvalidMessagePolicy::Skip).unwrap();
+            assert_eq!((texts(&corpus), corpus.skipped), (vec!["Subject: good\r\n".to_owned()], 1));
         }
-        let mixed =
-            format!("From a 09:30\n{long}\nFrom b 09:30\nSubject: good\n\nFrom c 09:30\n\nFrom d 09:30\na\0b\n");
-        let why = from_file("box", mixed.as_bytes(), |_| {}).unwrap_err().to_string();
-        assert!(why.contains("box: message 1: line 4 has 999 bytes"), "{why}");
-        let corpus =
-            from_file("box", mixed.as_bytes(), |options| options.invalid_messages = InvalidMessagePolicy::Skip)
-                .unwrap();
-        assert_eq!((texts(&corpus), corpus.skipped), (vec!["Subject: good\r\n".to_owned()], 3));
-        let most = format!("{}\n", "x".repeat(998));
+        let marked = [b"\xef\xbb\xbf".as_slice(), MBOX.as_bytes()].concat();
+        for text in [marked.clone(), [MBOX.as_bytes(), b"\n\n", &marked].concat()] {
+            let why = from_file("box", &text, |_| {}).unwrap_err().to_string();
+            let line = if text == marked { 1 } else { 1 + MBOX.lines().count() + 1 };
+            assert!(why.contains(&format!("line {line} begins with a byte order mark")), "{why}");
+            let corpus =
+                from_file("box", &text, |options| options.invalid_messages = InvalidMessagePolicy::Skip).unwrap();
+            assert_eq!((corpus.messages.len() + 1) % 3, 0, "only the marked message is skipped");
+        }
+        let most = format!("Subject:{}\n", "x".repeat(990));
         assert!(from_file("a.eml", most.as_bytes(), |_| {}).is_ok());
+    }
+
+    #[test]
+    fn one_file_is_read_as_a_corpus_of_it() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a.eml");
+        fs::write(&path, "Subject: a\n\n.b\rc").unwrap();
+        let message = read_file(&path).unwrap();
+        assert_eq!(received(&message), b"Subject: a\r\n\r\n.b\r\nc\r\n");
+        assert_eq!(read(&options(&path)).unwrap().messages, [message]);
+        let why = format!("{:#}", read_file(Path::new("/nowhere")).unwrap_err());
+        assert!(why.contains("--file: cannot read /nowhere"), "{why}");
     }
 
     #[test]
     fn what_is_no_corpus_says_so() {
         for (name, text, named) in [
             ("box", "Subject: x\n\nno postmark\n", "is not an mbox"),
-            ("box", "From the start it is wrong\n\nx\n", "its first line is not a separator"),
+            ("box", "From the start it is wrong\n\nx\n", "is not an mbox, which begins with a line \"From SENDER"),
+            ("box", "From 10:30 to 11:45 the desk is closed\n\nx\n", "is not an mbox"),
+            ("box", ">From a@b Sat Nov 21 09:30:00 2026\n\nx\n", "is not an mbox"),
             ("box", "", "is not an mbox"),
         ] {
             let why = from_file(name, text.as_bytes(), |_| {}).unwrap_err().to_string();
@@ -460,15 +707,15 @@ mod tests {
 
     #[test]
     fn memory_has_a_limit() {
-        let big = "x\n".repeat(1_000);
+        let big = "x:\n".repeat(700);
         let is_refused = |name: &str, text: &str| {
             let refused =
                 from_file(name, text.as_bytes(), |options| options.limit_bytes = 2_048).unwrap_err().to_string();
             assert!(refused.contains("--max-corpus-size, 2048 bytes"), "{refused}");
         };
         is_refused("a.eml", &big.repeat(2));
-        is_refused("box", &format!("From a 09:30\n{big}"));
-        is_refused("box", &"From a 09:30\nx\n\n".repeat(10));
+        is_refused("box", &format!("From a Sat Nov 21 09:30 2026\n{big}"));
+        is_refused("box", &"From a Sat Nov 21 09:30 2026\nx:\n\n".repeat(10));
         let place = tempfile::tempdir().unwrap();
         (0..20).for_each(|number| fs::write(place.path().join(format!("{number}.eml")), "").unwrap());
         let limited = CorpusOptions { limit_bytes: 2_048, ..options(place.path()) };
@@ -479,14 +726,14 @@ mod tests {
         #[test]
         fn any_bytes_are_sent_safely_or_refused(
             parts in proptest::collection::vec(proptest::sample::select(vec![
-                b"From a 09:30\n".as_slice(), b"From b\n", b"\n", b"\r\n", b"\r", b".", b"..\r\n", b"x", b"\0", b"\xff",
+                b"From a Sat Nov 21 09:30 2026\n".as_slice(), b"From b\n", b"\xef\xbb\xbf", b"\n", b"\r\n", b"\r", b".", b"..\r\n", b"x", b"\0", b"\xff",
                 b">From ", b"Subject: x\n", &[b'y'; 600],
             ]), 0..30),
             is_mbox: bool,
             skips: bool,
         ) {
             let text = parts.concat();
-            let text = if is_mbox { [b"From a 09:30\n".as_slice(), &text].concat() } else { text };
+            let text = if is_mbox { [b"From a Sat Nov 21 09:30 2026\n".as_slice(), &text].concat() } else { text };
             let unfit = if skips { InvalidMessagePolicy::Skip } else { InvalidMessagePolicy::Reject };
             let name = if is_mbox { "box" } else { "a.eml" };
             match from_file(name, &text, |options| options.invalid_messages = unfit) {

@@ -6,7 +6,6 @@ use journey::{ClockId, RunId, Trace, trace};
 use net::{Outbox, clock};
 use party::outputs;
 use smtp::data;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -276,29 +275,6 @@ fn filler_text(bytes: usize) -> Vec<u8> {
     body
 }
 
-/// Header block and body of a message file. Line ends become `<CRLF>`.
-pub(super) fn read_message(path: &Path) -> Result<(Vec<u8>, Vec<u8>)> {
-    let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    if text.contains(&0) {
-        bail!("{} contains NUL, which is not allowed (RFC 5322 §4)", path.display());
-    }
-    let mut headers = data::with_crlf(&text);
-    let body_at = match memchr::memmem::find(&headers, b"\r\n\r\n") {
-        _ if headers.starts_with(b"\r\n") => 2,
-        Some(at) => at + 4,
-        None => headers.len(),
-    };
-    let body = headers.split_off(body_at);
-    if let Some(line) = find_long_line(&headers).or_else(|| find_long_line(&body)) {
-        bail!("{} has a line of {line} bytes; at most 998 are allowed (RFC 5322 §2.1.1)", path.display());
-    }
-    Ok((headers, body))
-}
-
-fn find_long_line(text: &[u8]) -> Option<usize> {
-    text.split(|&octet| octet == b'\n').map(|line| line.len().saturating_sub(1)).find(|length| *length > 998)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -309,8 +285,7 @@ mod tests {
             let body = filler_text(bytes);
             assert_eq!(body.len(), bytes);
             assert!(body.is_empty() || body.ends_with(b"\r\n"));
-            assert_eq!(data::with_crlf(&body), body, "{bytes}");
-            assert!(find_long_line(&body).is_none());
+            assert!(body.split(|&octet| octet == b'\n').all(|line| line.len() <= 999));
         }
     }
 
@@ -376,22 +351,5 @@ mod tests {
         let mut digits = *b"................";
         write_hex(&mut digits, 0x12_3abc);
         assert_eq!(&digits, b"0000000000123abc");
-    }
-
-    #[test]
-    fn a_file_is_made_fit_for_the_wire_or_refused() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("message.eml");
-        std::fs::write(&path, "Subject: a\n\n.b\rc").unwrap();
-        let (headers, body) = read_message(&path).unwrap();
-        assert_eq!(
-            (headers.as_slice(), body.as_slice()),
-            (b"Subject: a\r\n\r\n".as_slice(), b".b\r\nc\r\n".as_slice())
-        );
-        std::fs::write(&path, "a\0b").unwrap();
-        assert!(read_message(&path).is_err());
-        std::fs::write(&path, "x".repeat(999)).unwrap();
-        assert!(read_message(&path).is_err());
-        assert!(read_message(Path::new("/nowhere")).is_err());
     }
 }

@@ -63,8 +63,7 @@ impl PreparedMessages {
     /// If it cannot be read or made.
     pub(super) fn new(options: &SourceOptions, stamp: TraceStamp, run: RunId, now: jiff::Timestamp) -> Result<Self> {
         if let Some(path) = &options.file {
-            let (headers, body) = message::read_message(path)?;
-            return Ok(Self::fixed(MessageTemplate::new(stamp, &headers, &body, MessageIdMode::Unchanged)));
+            return Ok(Self::fixed(MessageTemplate::from_corpus(stamp, corpus::read_file(path)?)));
         }
         if let Some(from) = &options.corpus {
             return Self::from_corpus(from, stamp, options.seed);
