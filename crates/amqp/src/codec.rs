@@ -14,6 +14,14 @@ pub enum DecodeError {
     /// A format code that AMQP 1.0 does not have, or a descriptor of a descriptor.
     #[error("there is no type with the format code {0:#04x}")]
     NoSuchType(u8),
+    /// A frame that is longer than its receiver allows.
+    #[error("a frame of {size} bytes, but max-frame-size is {max_size}")]
+    FrameTooLarge {
+        /// Size of the frame, as it announces it.
+        size: usize,
+        /// The limit.
+        max_size: usize,
+    },
     /// Something else was due here.
     #[error("expected {0}")]
     Expected(&'static str),

@@ -16,10 +16,22 @@
 //! | flow, transfer, disposition, detach, end, close | the same | the same |
 //!
 //! Deliveries are settled at their first disposition (rcv-settle-mode first). Nothing is resumed after a detach.
+//!
+//! An error ends no more than it must:
+//!
+//! | it ends | by | for example |
+//! |---|---|---|
+//! | a link | a detach with the error | more messages than the credit, a message that is too long |
+//! | a session | an end with the error | a handle that is in use or not attached, more frames than the window |
+//! | the connection | a close with the error | frames that cannot be decoded, a session that was not begun |
+//!
+//! A link or a session that we end is reported at once. Frames of it that were on their way are dropped; if more come
+//! than the window allowed, the session ends with `amqp:session:errant-link`, and after it the connection.
 mod client;
+mod error;
 
 use crate::buffers::{EncodedMessage, OutputBuffer};
-use crate::codec::{DecodeError, Writer};
+use crate::codec::Writer;
 use crate::frame::{
     self, AMQP_HEADER, Attach, DeliveryOutcome, DispositionFrame, Flow, HEADER_BYTES, Layer, LinkRole, Performative,
     SASL_HEADER, Transfer,
@@ -27,13 +39,14 @@ use crate::frame::{
 use crate::peer_error::PeerError;
 use crate::peer_product::PeerProduct;
 use crate::sasl::{AuthOutcome, ListenerAuth};
-use crate::sasl_client::{LoginError, LoginStep, SaslClient};
+use crate::sasl_client::{LoginStep, SaslClient};
 use bytes::{Buf, Bytes, BytesMut};
+use error::FrameError;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use thiserror::Error;
 
-pub use client::{ConnectionOptions, LinkRequest};
+pub use client::{ConnectionOptions, LinkRequest, SessionRefused};
+pub use error::{ConnectionError, EndError, Scope, Violation};
 
 /// Limit of a frame that we accept. A message of 1 MB then comes in a few frames.
 const MAX_FRAME_SIZE: u32 = 256 << 10;
@@ -53,6 +66,8 @@ const MAX_SESSIONS: usize = 64;
 const MAX_LINKS: usize = 64;
 /// The longest name of a link.
 const MAX_LINK_NAME_BYTES: usize = 1024;
+/// The longest delivery-tag (AMQP 1.0 §2.8.7).
+const MAX_TAG_BYTES: usize = 32;
 
 /// A link: the session's number and the link's in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,12 +85,12 @@ pub struct SessionId(u16);
 pub enum ConnectionEvent<T> {
     /// The peer has answered our open: sessions can be begun.
     Opened,
-    /// The peer has ended a session, or has answered its end. Its links have been reported as detached.
+    /// A session has ended. Its links have been reported as detached.
     Ended {
         /// The session.
         session: SessionId,
-        /// The peer's reason.
-        error: Option<PeerError>,
+        /// The reason; none if nobody gave one.
+        error: Option<EndError>,
     },
     /// Server: a peer asks for a link; the answer is `accept` or `refuse`. Client: the peer has accepted a link.
     Attached {
@@ -115,48 +130,22 @@ pub enum ConnectionEvent<T> {
         /// The link.
         link: LinkId,
     },
-    /// A message was longer than the limit of its link, which we have detached. `Detached` follows if the peer answers.
-    TooLong {
-        /// The link.
-        link: LinkId,
-    },
     /// A link is no more; what was sent over it and not settled comes back.
     Detached {
         /// The link.
         link: LinkId,
         /// Tokens of what was not settled, in the order in which it was sent.
         unsettled: Vec<T>,
-        /// The peer's reason.
-        error: Option<PeerError>,
+        /// Says whether only the link has ended, or its session.
+        scope: Scope,
+        /// The reason; none if nobody gave one.
+        error: Option<EndError>,
     },
     /// The peer closed the connection, and was answered; or it has answered our close.
     Closed {
         /// The peer's reason.
         error: Option<PeerError>,
     },
-}
-
-/// Reason why a connection cannot go on. The peer reads it in a close, if the connection is open already.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum ConnectionError {
-    /// It begins with something else.
-    #[error("not AMQP 1.0: the connection begins with {0:02x?}")]
-    Header([u8; 8]),
-    /// It skips SASL, which is required.
-    #[error("the peer does not authenticate itself")]
-    Unauthenticated,
-    /// Its login is wrong.
-    #[error("user or password is wrong")]
-    Refused,
-    /// We are not let in.
-    #[error("{0}")]
-    Login(#[from] LoginError),
-    /// It sends what is no AMQP.
-    #[error("{0}")]
-    Malformed(#[from] DecodeError),
-    /// It breaks a rule of the protocol.
-    #[error("{0}")]
-    Protocol(&'static str),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,6 +165,26 @@ enum ConnectionRole {
     Client(Box<SaslClient>),
 }
 
+/// Drain mode of a receiver, as its last flow has it (AMQP 1.0 §2.6.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drain {
+    Off,
+    /// All available messages are to be sent, and the rest of the credit given back.
+    Asked,
+    Answered,
+}
+
+/// A message of which not all pieces have come.
+#[derive(Debug)]
+struct IncompleteDelivery {
+    id: u32,
+    /// The tag, and its length.
+    tag: ([u8; MAX_TAG_BYTES], usize),
+    message_format: u32,
+    settled: bool,
+    message: EncodedMessage,
+}
+
 #[derive(Debug)]
 struct LinkState {
     peer: LinkRole,
@@ -185,18 +194,19 @@ struct LinkState {
     /// those on their way come in addition. As many as the credit was, at most.
     tolerance: u32,
     delivery_count: u32,
-    /// Set by drain: all available messages are to be sent, and the rest of the credit given back.
-    draining: bool,
+    drain: Drain,
     /// Messages are sent settled.
     presettled: bool,
     name: String,
-    /// Pieces of a message that is not complete, and its number.
-    incomplete: Option<(u32, bool, EncodedMessage)>,
+    incomplete: Option<IncompleteDelivery>,
     /// The peer's number of the link; none until it has answered our attach.
     remote_handle: Option<u32>,
     /// Messages may pass. Not so before the link is accepted, and after we have detached it.
     accepted: bool,
-    detach_sent: bool,
+    /// Set when we have detached the link: frames of it that may have been on their way to us then.
+    detach_sent: Option<u32>,
+    /// We have reported the end of the link before the peer has answered.
+    is_reported: bool,
     /// The peer was asked to give credit back that it does not use.
     drain_sent: bool,
     max_message_bytes: u64,
@@ -220,6 +230,8 @@ struct Session<T> {
     /// The peer's number of the session; none until it has answered our begin.
     remote_channel: Option<u16>,
     end_sent: bool,
+    /// We have reported the end of the session before the peer has answered.
+    is_reported: bool,
     /// Links in the order of their handles: when a session ends, its links end in that order. There are few.
     links: BTreeMap<u32, LinkState>,
     next_incoming_id: u32,
@@ -313,14 +325,20 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// The next event in what was read; none: more must be read.
+    /// The next event in what was read; none: more must be read. An error ends the connection, and the close that says
+    /// so is in the output.
     pub fn next_event(&mut self, input: &mut BytesMut) -> Result<Option<ConnectionEvent<T>>, ConnectionError> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Ok(Some(event));
             }
-            if !self.step(input)? {
-                return Ok(None);
+            match self.step(input) {
+                Ok(true) => {}
+                Ok(false) => return Ok(None),
+                Err(error) => {
+                    self.write_close(Some((error.condition(), &error.to_string())));
+                    return Err(error);
+                }
             }
         }
     }
@@ -331,8 +349,14 @@ impl<T> AmqpConnection<T> {
             ConnectionState::Closed => Ok(false),
             ConnectionState::ExpectHeader { authenticated } => self.read_header(input, authenticated),
             _ => {
-                let Some(frame) = frame::decode(input, self.options.max_frame_size as usize)? else { return Ok(false) };
-                self.read_frame(&frame)?;
+                let frame = frame::decode(input, self.options.max_frame_size as usize);
+                let Some(frame) = frame.map_err(ConnectionError::Framing)? else { return Ok(false) };
+                match self.read_frame(&frame) {
+                    Ok(()) => {}
+                    Err(FrameError::Link(link, violation)) => self.fail_link(link, violation),
+                    Err(FrameError::Session(channel, violation)) => self.fail_session(channel, violation),
+                    Err(FrameError::Connection(error)) => return Err(error),
+                }
                 Ok(true)
             }
         }
@@ -375,15 +399,17 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    fn read_frame(&mut self, frame: &frame::Frame) -> Result<(), ConnectionError> {
+    fn read_frame(&mut self, frame: &frame::Frame) -> Result<(), FrameError> {
         match (self.state, frame.layer) {
-            (ConnectionState::ExpectSaslInit | ConnectionState::ExpectSasl, Layer::Sasl) => self.read_sasl(&frame.body),
+            (ConnectionState::ExpectSaslInit | ConnectionState::ExpectSasl, Layer::Sasl) => {
+                Ok(self.read_sasl(&frame.body)?)
+            }
             (_, Layer::Amqp) if self.expects_performatives() && frame.body.is_empty() => Ok(()),
-            (ConnectionState::ExpectOpen, Layer::Amqp) => self.read_open(&frame.body),
+            (ConnectionState::ExpectOpen, Layer::Amqp) => Ok(self.read_open(&frame.body)?),
             (ConnectionState::Opened | ConnectionState::CloseSent, Layer::Amqp) => {
                 self.read_performative(frame.channel, &frame.body)
             }
-            _ => Err(ConnectionError::Protocol("a frame of the wrong layer")),
+            _ => Err(Violation::framing("a frame of the wrong layer").into()),
         }
     }
 
@@ -408,7 +434,7 @@ impl<T> AmqpConnection<T> {
                 self.state = ConnectionState::ExpectHeader { authenticated: true };
                 Ok(())
             }
-            AuthOutcome::Refused => Err(ConnectionError::Refused),
+            AuthOutcome::Refused | AuthOutcome::TimedOut => Err(ConnectionError::Refused),
         }
     }
 
@@ -425,7 +451,7 @@ impl<T> AmqpConnection<T> {
                 self.read_close(error);
                 return Ok(());
             }
-            _ => return Err(ConnectionError::Protocol("the first frame is no open")),
+            _ => return Err(Violation::illegal_state("the first frame is no open").into()),
         }
         match self.role {
             ConnectionRole::Server(_) => self.write_open(),
@@ -467,19 +493,29 @@ impl<T> AmqpConnection<T> {
     }
 
     /// The session that the peer means by its number; none if we have ended it: what still comes over it is dropped.
-    fn local_channel(&self, remote: u16, performative: &Performative<'_>) -> Result<Option<u16>, ConnectionError> {
+    fn local_channel(&mut self, remote: u16, performative: &Performative<'_>) -> Result<Option<u16>, ConnectionError> {
+        check_channel(remote)?;
         let found = match self.role {
-            ConnectionRole::Server(_) => self.sessions.get_key_value(&remote),
+            ConnectionRole::Server(_) => self.sessions.get_mut(&remote).map(|session| (remote, session)),
             ConnectionRole::Client(_) => {
-                self.sessions.iter().find(|(_, session)| session.remote_channel == Some(remote))
+                let mut sessions = self.sessions.iter_mut().map(|(channel, session)| (*channel, session));
+                sessions.find(|(_, session)| session.remote_channel == Some(remote))
             }
         };
-        let (channel, session) = found.ok_or(ConnectionError::Protocol("a frame of a session that was not begun"))?;
-        let is_dropped = session.end_sent && !matches!(performative, Performative::End { .. });
-        Ok((!is_dropped).then_some(*channel))
+        let (channel, session) = found.ok_or(Violation::not_allowed("a frame of a session that was not begun"))?;
+        match performative {
+            _ if !session.end_sent => Ok(Some(channel)),
+            Performative::End { .. } => Ok(Some(channel)),
+            Performative::Transfer(_) => {
+                let goes_on = Violation::not_allowed("transfers of a session that we have ended go on");
+                session.incoming_window = session.incoming_window.checked_sub(1).ok_or(goes_on)?;
+                Ok(None)
+            }
+            _ => Ok(None),
+        }
     }
 
-    fn read_performative(&mut self, remote: u16, body: &Bytes) -> Result<(), ConnectionError> {
+    fn read_performative(&mut self, remote: u16, body: &Bytes) -> Result<(), FrameError> {
         let performative = Performative::read(body)?;
         match performative {
             Performative::Close { error } => {
@@ -488,16 +524,22 @@ impl<T> AmqpConnection<T> {
             }
             // What was on its way when we closed.
             _ if self.state == ConnectionState::CloseSent => return Ok(()),
-            Performative::Open { .. } => return Err(ConnectionError::Protocol("a second open")),
+            Performative::Open { .. } => return Err(Violation::illegal_state("a second open").into()),
             Performative::Begin { remote_channel, next_outgoing_id, incoming_window } => {
-                return match (&self.role, remote_channel) {
-                    (ConnectionRole::Server(_), None) => self.begin(remote, next_outgoing_id, incoming_window),
+                check_channel(remote)?;
+                match (&self.role, remote_channel) {
+                    (ConnectionRole::Server(_), None) => self.begin(remote, next_outgoing_id, incoming_window)?,
                     (ConnectionRole::Client(_), Some(ours)) => {
-                        self.read_begin(remote, ours, (next_outgoing_id, incoming_window))
+                        self.read_begin(remote, ours, (next_outgoing_id, incoming_window))?;
                     }
-                    (ConnectionRole::Server(_), Some(_)) => Err(ConnectionError::Protocol("an answer to no begin")),
-                    (ConnectionRole::Client(_), None) => Err(ConnectionError::Protocol("a begin of a server")),
-                };
+                    (ConnectionRole::Server(_), Some(_)) => {
+                        return Err(Violation::not_allowed("an answer to no begin").into());
+                    }
+                    (ConnectionRole::Client(_), None) => {
+                        return Err(Violation::not_allowed("a begin of a server").into());
+                    }
+                }
+                return Ok(());
             }
             _ => {}
         }
@@ -512,47 +554,51 @@ impl<T> AmqpConnection<T> {
         channel: u16,
         performative: Performative<'_>,
         body: &Bytes,
-    ) -> Result<(), ConnectionError> {
+    ) -> Result<(), FrameError> {
         match performative {
-            Performative::Open { .. } | Performative::Begin { .. } | Performative::Close { .. } => Ok(()),
+            Performative::Open { .. } | Performative::Begin { .. } | Performative::Close { .. } => {}
             Performative::End { error } => self.end(channel, error),
-            Performative::Attach(attach) => match self.role {
-                ConnectionRole::Server(_) => self.attach(channel, &attach),
-                ConnectionRole::Client(_) => self.read_attach(channel, &attach),
+            Performative::Attach(attach) => {
+                check_handle(attach.handle)?;
+                match self.role {
+                    ConnectionRole::Server(_) => self.attach(channel, &attach)?,
+                    ConnectionRole::Client(_) => self.read_attach(channel, &attach)?,
+                }
+            }
+            Performative::Detach { handle, closed, error } => match self.local_link(channel, handle)? {
+                Some(link) => self.detach(link, closed, error),
+                None if matches!(self.role, ConnectionRole::Client(_)) => {}
+                None => return Err(FrameError::Session(channel, Violation::unattached_handle())),
             },
-            Performative::Detach { handle, error } => match self.local_link(channel, handle) {
-                Some(link) => self.detach(link, error),
-                None if matches!(self.role, ConnectionRole::Client(_)) => Ok(()),
-                None => Err(ConnectionError::Protocol("a detach of no link")),
-            },
-            Performative::Flow(flow) => self.flow(channel, flow),
+            Performative::Flow(flow) => self.flow(channel, flow)?,
             Performative::Transfer(transfer) => {
                 let payload = body.slice_ref(transfer.payload);
-                self.transfer(channel, &transfer, &payload)
+                self.transfer(channel, &transfer, &payload)?;
             }
             // A sender's disposition brings no news: we settled its deliveries when they came.
-            Performative::Disposition(disposition) if disposition.role == LinkRole::Sender => Ok(()),
+            Performative::Disposition(disposition) if disposition.role == LinkRole::Sender => {}
             Performative::Disposition(disposition) => self.disposition(channel, disposition),
         }
+        Ok(())
     }
 
     /// The link that the peer means by its number.
-    fn local_link(&self, channel: u16, remote: u32) -> Option<LinkId> {
-        let links = &self.sessions.get(&channel)?.links;
+    fn local_link(&self, channel: u16, remote: u32) -> Result<Option<LinkId>, Violation> {
+        check_handle(remote)?;
+        let Some(session) = self.sessions.get(&channel) else { return Ok(None) };
         let handle = match self.role {
-            ConnectionRole::Server(_) => links.contains_key(&remote).then_some(remote)?,
-            ConnectionRole::Client(_) => *links.iter().find(|(_, link)| link.remote_handle == Some(remote))?.0,
+            ConnectionRole::Server(_) => session.links.contains_key(&remote).then_some(remote),
+            ConnectionRole::Client(_) => {
+                let mut links = session.links.iter();
+                links.find(|(_, link)| link.remote_handle == Some(remote)).map(|(handle, _)| *handle)
+            }
         };
-        Some(LinkId { channel, handle })
+        Ok(handle.map(|handle| LinkId { channel, handle }))
     }
 
-    fn session(&mut self, channel: u16) -> Result<&mut Session<T>, ConnectionError> {
-        self.sessions.get_mut(&channel).ok_or(ConnectionError::Protocol("a frame of a session that was not begun"))
-    }
-
-    fn begin(&mut self, channel: u16, next_incoming_id: u32, remote_window: u32) -> Result<(), ConnectionError> {
-        if usize::from(channel) >= MAX_SESSIONS || self.sessions.contains_key(&channel) {
-            return Err(ConnectionError::Protocol("too many sessions, or one begun twice"));
+    fn begin(&mut self, channel: u16, next_incoming_id: u32, remote_window: u32) -> Result<(), Violation> {
+        if self.sessions.contains_key(&channel) {
+            return Err(Violation::not_allowed("a session that has begun already"));
         }
         let answered = Some((channel, next_incoming_id, remote_window));
         self.sessions.insert(channel, Session::new(answered));
@@ -575,37 +621,61 @@ impl<T> AmqpConnection<T> {
         });
     }
 
-    fn end(&mut self, channel: u16, error: Option<PeerError>) -> Result<(), ConnectionError> {
+    fn end(&mut self, channel: u16, error: Option<PeerError>) {
         self.write_dispositions();
-        let session = self.sessions.remove(&channel).ok_or(ConnectionError::Protocol("an end of no session"))?;
+        let Some(mut session) = self.sessions.remove(&channel) else { return };
         if !session.end_sent {
-            frame::write(self.output.tail(), Layer::Amqp, channel, |out| out.described_list(0x17, |_| {}));
+            write_end(self.output.tail(), channel, None);
         }
-        self.events.extend(session.into_detached(channel, error.as_ref()));
-        self.events.push_back(ConnectionEvent::Ended { session: SessionId(channel), error });
-        Ok(())
+        if !session.is_reported {
+            let error = error.map(EndError::Peer);
+            self.events.extend(session.take_detached(channel, error.as_ref()));
+            self.events.push_back(ConnectionEvent::Ended { session: SessionId(channel), error });
+        }
     }
 
-    fn attach(&mut self, channel: u16, attach: &Attach<'_>) -> Result<(), ConnectionError> {
+    /// Ends a session because of an error of the peer's, and reports that at once: the peer may never answer.
+    fn fail_session(&mut self, channel: u16, violation: Violation) {
+        self.write_dispositions();
+        let Some(session) = self.sessions.get_mut(&channel) else { return };
+        session.end_sent = true;
+        session.is_reported = true;
+        session.blocked = None;
+        let error = EndError::Violation(violation);
+        self.events.extend(session.take_detached(channel, Some(&error)));
+        self.events.push_back(ConnectionEvent::Ended { session: SessionId(channel), error: Some(error) });
+        write_end(self.output.tail(), channel, Some(violation.parts()));
+    }
+
+    fn attach(&mut self, channel: u16, attach: &Attach<'_>) -> Result<(), FrameError> {
         let max_message_bytes = self.options.max_message_bytes;
-        let session = self.session(channel)?;
-        let taken = session.links.contains_key(&attach.handle)
-            || session.links.values().any(|link| link.name == attach.name && link.peer == attach.role);
-        if taken || attach.handle >= MAX_LINKS as u32 || attach.name.len() > MAX_LINK_NAME_BYTES {
-            return Err(ConnectionError::Protocol("too many links, or one attached twice"));
+        let Some(session) = self.sessions.get_mut(&channel) else { return Ok(()) };
+        if session.links.contains_key(&attach.handle) {
+            let in_use = Violation::new("amqp:session:handle-in-use", "an attach with the handle of another link");
+            return Err(FrameError::Session(channel, in_use));
         }
+        let is_same = |link: &LinkState| link.name == attach.name && link.peer == attach.role;
+        let same = session.links.iter().find(|(_, link)| is_same(link) && link.detach_sent.is_none());
+        // The second link of a name takes the place of the first (AMQP 1.0 §2.6.1).
+        if let Some(handle) = same.map(|(handle, _)| *handle) {
+            let stolen = Violation::new("amqp:link:stolen", "the link was attached again with another handle");
+            self.fail_link(LinkId { channel, handle }, stolen);
+        }
+        let Some(session) = self.sessions.get_mut(&channel) else { return Ok(()) };
         let terminus = match attach.role {
             LinkRole::Receiver => attach.source,
             LinkRole::Sender => attach.target,
         };
-        let address = frame::address(terminus).map(str::to_owned);
+        let is_name_too_long = attach.name.len() > MAX_LINK_NAME_BYTES;
+        let address = frame::address(terminus).filter(|_| !is_name_too_long).map(str::to_owned);
+        let name = if is_name_too_long { "" } else { attach.name };
         session.links.insert(
             attach.handle,
             LinkState {
                 delivery_count: if attach.role == LinkRole::Sender { attach.initial_delivery_count } else { 0 },
                 presettled: attach.role == LinkRole::Receiver && attach.sender_settle_mode == 1,
                 remote_handle: Some(attach.handle),
-                ..LinkState::new(attach.role, attach.name, max_message_bytes)
+                ..LinkState::new(attach.role, name, max_message_bytes)
             },
         );
         write_attach(self.output.tail(), channel, attach, max_message_bytes, address.is_some());
@@ -620,6 +690,7 @@ impl<T> AmqpConnection<T> {
                     max_message_bytes,
                 });
             }
+            None if is_name_too_long => self.refuse(link, "amqp:invalid-field", "the name of the link is too long"),
             None => self.refuse(
                 link,
                 "amqp:not-found",
@@ -636,50 +707,81 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Answers an attach, or ends a link: detaches it, and gives the peer the reason.
+    /// Answers an attach: detaches the link, and gives the peer the reason. `Detached` follows when the peer has answered.
     pub fn refuse(&mut self, id: LinkId, condition: &str, why: &str) {
-        let Some(session) = self.sessions.get_mut(&id.channel) else { return };
-        if let Some(link) = session.links.get_mut(&id.handle) {
-            link.accepted = false;
-            link.detach_sent = true;
-            link.credit = 0;
-            link.incomplete = None;
-            write_detach(self.output.tail(), id, Some((condition, why)));
-        }
+        self.send_detach(id, Some((condition, why)));
     }
 
-    fn detach(&mut self, id: LinkId, error: Option<PeerError>) -> Result<(), ConnectionError> {
+    /// Detaches a link from our side, and returns it; none if that was done before.
+    fn send_detach(&mut self, id: LinkId, error: Option<(&str, &str)>) -> Option<&mut LinkState> {
+        if !self.is_open() {
+            return None;
+        }
+        let session = self.sessions.get_mut(&id.channel).filter(|session| !session.end_sent)?;
+        let link = session.links.get_mut(&id.handle).filter(|link| link.detach_sent.is_none())?;
+        link.accepted = false;
+        link.detach_sent = Some(session.incoming_window);
+        link.credit = 0;
+        link.incomplete = None;
+        // The rest of a message that is half sent goes with its link.
+        session.blocked.take_if(|blocked| blocked.handle == id.handle);
+        write_detach(self.output.tail(), id, true, error);
+        Some(link)
+    }
+
+    /// Detaches a link because of an error of the peer's, and reports that at once: the peer may never answer.
+    fn fail_link(&mut self, id: LinkId, violation: Violation) {
         self.write_dispositions();
-        let session = self.session(id.channel)?;
-        let Some(link) = session.links.remove(&id.handle) else {
-            return Err(ConnectionError::Protocol("a detach of no link"));
-        };
-        if session.blocked.as_ref().is_some_and(|held| held.handle == id.handle) {
-            // The rest of a message for which no link waits.
-            session.blocked = None;
-        }
-        let unsettled = session.take_unsettled(id.handle);
-        if !link.detach_sent {
-            write_detach(self.output.tail(), id, None);
-        }
-        self.events.push_back(ConnectionEvent::Detached { link: id, unsettled, error });
-        Ok(())
+        let Some(link) = self.send_detach(id, Some(violation.parts())) else { return };
+        link.is_reported = true;
+        let unsettled = self.sessions.get_mut(&id.channel).map(|session| session.take_unsettled(id.handle));
+        self.events.push_back(ConnectionEvent::Detached {
+            link: id,
+            unsettled: unsettled.unwrap_or_default(),
+            scope: Scope::Link,
+            error: Some(EndError::Violation(violation)),
+        });
     }
 
-    fn flow(&mut self, channel: u16, flow: Flow) -> Result<(), ConnectionError> {
-        // A flow may cross a detach of ours.
-        let id = flow.handle.and_then(|handle| self.local_link(channel, handle));
-        let session = self.session(channel)?;
+    fn detach(&mut self, id: LinkId, closed: bool, error: Option<PeerError>) {
+        self.write_dispositions();
+        let Some(session) = self.sessions.get_mut(&id.channel) else { return };
+        let Some(link) = session.links.remove(&id.handle) else { return };
+        // The rest of a message for which no link waits.
+        session.blocked.take_if(|blocked| blocked.handle == id.handle);
+        let unsettled = session.take_unsettled(id.handle);
+        if link.detach_sent.is_none() {
+            write_detach(self.output.tail(), id, closed, None);
+        }
+        if !link.is_reported {
+            let error = error.map(EndError::Peer);
+            self.events.push_back(ConnectionEvent::Detached { link: id, unsettled, scope: Scope::Link, error });
+        }
+    }
+
+    fn flow(&mut self, channel: u16, flow: Flow) -> Result<(), FrameError> {
+        let id = match flow.handle {
+            None => None,
+            Some(handle) => {
+                let id = self.local_link(channel, handle)?;
+                Some(id.ok_or(FrameError::Session(channel, Violation::unattached_handle()))?)
+            }
+        };
+        let Some(session) = self.sessions.get_mut(&channel) else { return Ok(()) };
         // A peer that has not yet received our begin counts from our first transfer (AMQP 1.0 §2.5.6).
         let seen = flow.next_incoming_id.unwrap_or(0);
         session.remote_incoming_window = remaining_credit(flow.incoming_window, seen, session.next_outgoing_id);
         let mut drained = None;
-        if let Some((id, link)) = id.and_then(|id| Some((id, session.links.get_mut(&id.handle)?))) {
+        // A flow may cross a detach of ours.
+        let link = id.and_then(|id| Some((id, session.links.get_mut(&id.handle)?)));
+        let link = link.filter(|(_, link)| link.accepted);
+        let id = link.as_ref().map(|(id, _)| *id);
+        if let Some((id, link)) = link {
             match link.peer {
                 LinkRole::Receiver => {
                     let seen = flow.delivery_count.unwrap_or(0);
                     link.credit = remaining_credit(flow.link_credit.unwrap_or(0), seen, link.delivery_count);
-                    link.draining = flow.drain;
+                    link.drain = if flow.drain { Drain::Asked } else { Drain::Off };
                 }
                 LinkRole::Sender if link.drain_sent && flow.link_credit.unwrap_or(0) == 0 => {
                     link.drain_sent = false;
@@ -694,67 +796,60 @@ impl<T> AmqpConnection<T> {
             self.write_flow(channel, id.map(|id| id.handle));
         }
         self.resume_blocked(channel);
+        if let Some(id) = id.filter(|id| self.credit(*id) == 0) {
+            self.complete_drain(id);
+        }
         self.events.push_back(drained.unwrap_or(ConnectionEvent::CreditChanged));
         Ok(())
     }
 
-    fn transfer(&mut self, channel: u16, transfer: &Transfer<'_>, payload: &Bytes) -> Result<(), ConnectionError> {
+    fn transfer(&mut self, channel: u16, transfer: &Transfer<'_>, payload: &Bytes) -> Result<(), FrameError> {
         let max_incomplete_bytes = self.options.max_message_bytes.saturating_mul(2);
         let sharing = match self.role {
             ConnectionRole::Server(_) => PayloadSharing::Long,
             ConnectionRole::Client(_) => PayloadSharing::Whole,
         };
-        let id = self.local_link(channel, transfer.handle);
-        let session = self.session(channel)?;
-        if session.incoming_window == 0 {
-            return Err(ConnectionError::Protocol("a transfer beyond the session's window"));
-        }
-        session.incoming_window -= 1;
+        let id = self.local_link(channel, transfer.handle)?;
+        let of_session = |violation| FrameError::Session(channel, violation);
+        let Some(session) = self.sessions.get_mut(&channel) else { return Ok(()) };
+        let window = session.incoming_window.checked_sub(1);
+        let beyond = Violation::new("amqp:session:window-violation", "a transfer beyond the session's window");
+        session.incoming_window = window.ok_or(of_session(beyond))?;
         session.next_incoming_id = session.next_incoming_id.wrapping_add(1);
         let low = session.incoming_window < INCOMING_WINDOW / 2;
         let link = id.and_then(|id| Some((id, session.links.get_mut(&id.handle)?)));
-        let Some((id, link)) = link.filter(|(_, link)| link.peer == LinkRole::Sender) else {
-            return Err(ConnectionError::Protocol("a transfer over no link"));
-        };
-        // What still comes over a link that was refused is dropped; its sender has it unsettled.
-        if link.accepted {
-            match link.add_transfer(transfer, payload, sharing)? {
-                TransferResult::Incomplete if self.incomplete_bytes() > max_incomplete_bytes => {
-                    self.refuse(id, "amqp:resource-limit-exceeded", "too many bytes of incomplete messages");
-                    self.report_too_long(id);
-                }
-                TransferResult::Incomplete => {}
-                TransferResult::TooLong => {
-                    let why = "the message is longer than max-message-size";
-                    self.refuse(id, "amqp:link:message-size-exceeded", why);
-                    self.report_too_long(id);
-                }
-                TransferResult::Message { delivery, settled, message } => {
-                    self.events.push_back(ConnectionEvent::MessageReceived { link: id, delivery, message, settled });
-                }
+        let (id, link) = link.ok_or(of_session(Violation::unattached_handle()))?;
+        if let Some(underway) = &mut link.detach_sent {
+            // What still comes over a link that we have detached is dropped; its sender has it unsettled.
+            let goes_on = Violation::new("amqp:session:errant-link", "transfers of a link that we have detached go on");
+            *underway = underway.checked_sub(1).ok_or(of_session(goes_on))?;
+        } else {
+            let received =
+                link.add_transfer(transfer, payload, sharing).map_err(|error| FrameError::Link(id, error))?;
+            if let Some((delivery, settled, message)) = received {
+                self.events.push_back(ConnectionEvent::MessageReceived { link: id, delivery, message, settled });
+            } else if transfer.aborted {
+                // It has used up credit for nothing.
+                let credit = link.credit.saturating_add(1);
+                self.grant(id, credit);
+            } else if self.incomplete_bytes() > max_incomplete_bytes {
+                let why = "too many bytes of incomplete messages";
+                return Err(FrameError::Link(id, Violation::new(Violation::RESOURCE_LIMIT, why)));
             }
         }
-        if low {
-            self.session(channel)?.incoming_window = INCOMING_WINDOW;
+        if low && let Some(session) = self.sessions.get_mut(&channel) {
+            session.incoming_window = INCOMING_WINDOW;
             self.write_flow(channel, None);
         }
         Ok(())
     }
 
-    /// Reports to a client that its link is lost. A server's peer is told why, and that is enough.
-    fn report_too_long(&mut self, link: LinkId) {
-        if matches!(self.role, ConnectionRole::Client(_)) {
-            self.events.push_back(ConnectionEvent::TooLong { link });
-        }
-    }
-
-    fn disposition(&mut self, channel: u16, disposition: DispositionFrame) -> Result<(), ConnectionError> {
+    fn disposition(&mut self, channel: u16, disposition: DispositionFrame) {
         let DispositionFrame { first, last, settled, outcome, error, .. } = disposition;
         // Settled without a state: the receiver forgets the message without confirming that it has it.
-        let Some(outcome) = outcome.or(settled.then_some(DeliveryOutcome::Released)) else { return Ok(()) };
+        let Some(outcome) = outcome.or(settled.then_some(DeliveryOutcome::Released)) else { return };
         let error = error.map(Arc::new);
-        let session = self.sessions.get_mut(&channel);
-        let session = session.ok_or(ConnectionError::Protocol("a frame of a session that was not begun"))?;
+        let Some(session) = self.sessions.get_mut(&channel) else { return };
         let from = session.number_of(first).max(0);
         let to = session.number_of(last);
         let mut any = false;
@@ -769,13 +864,12 @@ impl<T> AmqpConnection<T> {
         if !settled && any {
             frame::write_disposition(self.output.tail(), channel, LinkRole::Sender, (first, last), outcome);
         }
-        Ok(())
     }
 
     /// Bytes of messages that are not complete.
     pub fn incomplete_bytes(&self) -> u64 {
         let links = self.sessions.values().flat_map(|session| session.links.values());
-        links.filter_map(|link| link.incomplete.as_ref()).map(|(_, _, message)| message.bytes() as u64).sum()
+        links.filter_map(|link| link.incomplete.as_ref()).map(|incomplete| incomplete.message.bytes() as u64).sum()
     }
 
     fn link(&mut self, id: LinkId) -> Option<&mut LinkState> {
@@ -857,9 +951,12 @@ impl<T> AmqpConnection<T> {
     /// # Panics
     /// If `may_send` is false.
     pub fn send(&mut self, id: LinkId, message: EncodedMessage, token: T) {
-        let head = self.begin_delivery(id, token);
+        let (head, is_drained) = self.begin_delivery(id, token);
         let session = self.sessions.get_mut(&id.channel).expect("may_send found it");
         session.write_transfers((&mut self.output, self.peer_max_frame_size), id, Some(head), message);
+        if is_drained {
+            self.complete_drain(id);
+        }
     }
 
     /// Sends, as `send` does, a message whose payload lies elsewhere than what precedes it. If both fit into one frame,
@@ -874,7 +971,7 @@ impl<T> AmqpConnection<T> {
             message.push(payload);
             return self.send(id, message, token);
         }
-        let head = self.begin_delivery(id, token);
+        let (head, is_drained) = self.begin_delivery(id, token);
         let session = self.sessions.get_mut(&id.channel).expect("may_send found it");
         session.count_transfer();
         let out = self.output.tail();
@@ -883,15 +980,20 @@ impl<T> AmqpConnection<T> {
         out.extend_from_slice(sections);
         frame::finish(out, start, payload.len());
         self.output.push_piece(payload);
+        if is_drained {
+            self.complete_drain(id);
+        }
     }
 
-    /// Counts a delivery that is to be sent, and returns its number and whether it is settled.
-    fn begin_delivery(&mut self, id: LinkId, token: T) -> (u32, bool) {
+    /// Counts a delivery that is to be sent. Returns its number and whether it is settled; and whether it has used up
+    /// the credit of a link that drains.
+    fn begin_delivery(&mut self, id: LinkId, token: T) -> ((u32, bool), bool) {
         let session = self.sessions.get_mut(&id.channel).expect("may_send found it");
         let link = session.links.get_mut(&id.handle).expect("may_send found it");
         link.credit -= 1;
         link.delivery_count = link.delivery_count.wrapping_add(1);
         let settled = link.presettled;
+        let is_drained = link.credit == 0 && link.drain == Drain::Asked;
         let number = session.next_delivery;
         session.next_delivery += 1;
         if settled {
@@ -900,7 +1002,7 @@ impl<T> AmqpConnection<T> {
         } else {
             session.unsettled.insert(number, UnsettledDelivery { handle: id.handle, token });
         }
-        (number as u32, settled)
+        ((number as u32, settled), is_drained)
     }
 
     fn resume_blocked(&mut self, channel: u16) {
@@ -908,21 +1010,36 @@ impl<T> AmqpConnection<T> {
         if let Some(BlockedTransfer { handle, rest }) = session.blocked.take() {
             let id = LinkId { channel, handle };
             session.write_transfers((&mut self.output, self.peer_max_frame_size), id, None, rest);
+            if self.credit(id) == 0 {
+                self.complete_drain(id);
+            }
         }
     }
 
-    /// Gives back the credit of links that drain, after everything that there was has been sent over them.
+    /// Reports whether the peer waits for a link to use up its credit or to give it back.
+    pub fn is_draining(&self, id: LinkId) -> bool {
+        self.sessions.get(&id.channel).is_some_and(|session| {
+            let is_blocked = session.blocked.as_ref().is_some_and(|blocked| blocked.handle == id.handle);
+            let link = session.links.get(&id.handle).filter(|link| link.accepted && !is_blocked);
+            link.is_some_and(|link| link.drain == Drain::Asked)
+        })
+    }
+
+    /// Gives back the credit of a link that drains, after everything that there was has been sent over it. A link without
+    /// credit is drained without this call.
     pub fn complete_drain(&mut self, id: LinkId) {
-        if let Some(link) = self.link(id).filter(|link| link.draining) {
+        let is_draining = self.is_draining(id);
+        if let Some(link) = self.link(id).filter(|_| is_draining) {
             link.delivery_count = link.delivery_count.wrapping_add(link.credit);
             link.credit = 0;
-            link.draining = false;
+            link.drain = Drain::Answered;
             self.write_flow(id.channel, Some(id.handle));
         }
     }
 
     fn write_flow(&mut self, channel: u16, handle: Option<u32>) {
-        let Some(session) = self.sessions.get(&channel).filter(|_| self.is_open()) else { return };
+        let session = self.sessions.get(&channel).filter(|session| self.is_open() && !session.end_sent);
+        let Some(session) = session else { return };
         let link = handle.and_then(|handle| session.links.get(&handle));
         frame::write(self.output.tail(), Layer::Amqp, channel, |out| {
             out.described_list(0x13, |fields| {
@@ -938,7 +1055,7 @@ impl<T> AmqpConnection<T> {
                     fields.uint(handle);
                     fields.uint(link.delivery_count);
                     fields.uint(link.credit);
-                    if link.drain_sent {
+                    if link.drain_sent || link.drain != Drain::Off {
                         fields.null(); // available
                         fields.boolean(true);
                     }
@@ -964,6 +1081,31 @@ impl<T> AmqpConnection<T> {
         self.state = ConnectionState::Closed;
     }
 
+    /// Ends a connection whose handshake takes too long: with a close that says so, or with the outcome of SASL if the
+    /// peer has begun that, because a close would not be read there.
+    pub fn time_out_handshake(&mut self) {
+        match (&self.role, self.state) {
+            (ConnectionRole::Server(_), ConnectionState::ExpectSaslInit) => {
+                AuthOutcome::TimedOut.write(self.output.tail());
+            }
+            (ConnectionRole::Server(_), ConnectionState::ExpectHeader { .. }) => {
+                self.output.tail().extend_from_slice(&AMQP_HEADER);
+                self.state = ConnectionState::ExpectOpen;
+            }
+            // Our open is on its way.
+            (ConnectionRole::Client(_), ConnectionState::ExpectHeader { authenticated: true }) => {
+                self.state = ConnectionState::ExpectOpen;
+            }
+            _ => {}
+        }
+        self.write_close(Some((Violation::RESOURCE_LIMIT, "the handshake took too long")));
+    }
+
+    /// Ends a connection whose peer was silent for too long (AMQP 1.0 §2.4.5).
+    pub fn time_out_silence(&mut self) {
+        self.write_close(Some((Violation::RESOURCE_LIMIT, "the peer was silent for too long")));
+    }
+
     /// Takes all that was sent and not settled, when the connection is no more.
     pub fn take_unsettled(&mut self) -> Vec<T> {
         let settled = std::mem::take(&mut self.events).into_iter().filter_map(|event| match event {
@@ -982,11 +1124,13 @@ fn remaining_credit(granted: u32, seen: u32, sent: u32) -> u32 {
     granted.saturating_sub(sent.wrapping_sub(seen))
 }
 
-/// Result of a transfer for its message.
-enum TransferResult {
-    Incomplete,
-    TooLong,
-    Message { delivery: u32, settled: bool, message: EncodedMessage },
+fn check_channel(remote: u16) -> Result<(), Violation> {
+    let is_valid = usize::from(remote) < MAX_SESSIONS;
+    is_valid.then_some(()).ok_or(Violation::framing("a channel number above channel-max"))
+}
+
+fn check_handle(remote: u32) -> Result<(), Violation> {
+    ((remote as usize) < MAX_LINKS).then_some(()).ok_or(Violation::framing("a handle above handle-max"))
 }
 
 /// Payloads that stay in the buffer in which they were read.
@@ -1005,56 +1149,90 @@ impl LinkState {
             credit: 0,
             tolerance: 0,
             delivery_count: 0,
-            draining: false,
+            drain: Drain::Off,
             presettled: false,
             name: name.to_owned(),
             incomplete: None,
             remote_handle: None,
             accepted: false,
-            detach_sent: false,
+            detach_sent: None,
+            is_reported: false,
             drain_sent: false,
             max_message_bytes,
         }
     }
 
-    /// Puts the pieces of a message together.
+    /// Puts the pieces of a message together. Returns its number, whether it is settled, and the message, when it is
+    /// complete.
     fn add_transfer(
         &mut self,
         transfer: &Transfer<'_>,
         payload: &Bytes,
         sharing: PayloadSharing,
-    ) -> Result<TransferResult, ConnectionError> {
-        let (delivery, settled, mut message) = match self.incomplete.take() {
-            Some((begun, ..)) if transfer.delivery_id.is_some_and(|delivery| delivery != begun) => {
-                return Err(ConnectionError::Protocol("a transfer of another delivery before the first is whole"));
-            }
-            Some(begun) => begun,
+    ) -> Result<Option<(u32, bool, EncodedMessage)>, Violation> {
+        if self.peer == LinkRole::Receiver {
+            return Err(Violation::not_allowed("a transfer from the receiver of the link"));
+        }
+        let mut delivery = match self.incomplete.take() {
+            Some(begun) => begun.continued_by(transfer)?,
             None => {
                 let left = if self.credit > 0 { &mut self.credit } else { &mut self.tolerance };
-                let beyond = ConnectionError::Protocol("a transfer beyond the link's credit");
+                let beyond = Violation::new("amqp:link:transfer-limit-exceeded", "a transfer beyond the link's credit");
                 *left = left.checked_sub(1).ok_or(beyond)?;
                 self.delivery_count = self.delivery_count.wrapping_add(1);
-                let delivery =
-                    transfer.delivery_id.ok_or(ConnectionError::Protocol("a transfer without delivery-id"))?;
-                (delivery, false, EncodedMessage::default())
+                IncompleteDelivery::begin(transfer)?
             }
         };
         if transfer.aborted {
-            return Ok(TransferResult::Incomplete);
+            return Ok(None);
         }
-        let settled = settled || transfer.settled.unwrap_or(false);
+        delivery.settled |= transfer.settled.unwrap_or(false);
         match sharing {
-            PayloadSharing::Whole if message.bytes() == 0 && !transfer.more => message.push(payload.clone()),
-            PayloadSharing::Whole | PayloadSharing::Long => message.append(payload),
+            PayloadSharing::Whole if delivery.message.bytes() == 0 && !transfer.more => {
+                delivery.message.push(payload.clone());
+            }
+            PayloadSharing::Whole | PayloadSharing::Long => delivery.message.append(payload),
         }
-        if message.bytes() as u64 > self.max_message_bytes {
-            return Ok(TransferResult::TooLong);
+        if delivery.message.bytes() as u64 > self.max_message_bytes {
+            return Err(Violation::new(Violation::MESSAGE_SIZE, "the message is longer than max-message-size"));
         }
         if transfer.more {
-            self.incomplete = Some((delivery, settled, message));
-            return Ok(TransferResult::Incomplete);
+            self.incomplete = Some(delivery);
+            return Ok(None);
         }
-        Ok(TransferResult::Message { delivery, settled, message })
+        Ok(Some((delivery.id, delivery.settled, delivery.message)))
+    }
+}
+
+impl IncompleteDelivery {
+    fn begin(transfer: &Transfer<'_>) -> Result<Self, Violation> {
+        let id = transfer.delivery_id.ok_or(Violation::invalid_field("a transfer without delivery-id"))?;
+        let tag = transfer.delivery_tag.unwrap_or_default();
+        let mut octets = [0; MAX_TAG_BYTES];
+        let room = octets.get_mut(..tag.len()).ok_or(Violation::invalid_field("a delivery-tag that is too long"))?;
+        room.copy_from_slice(tag);
+        Ok(Self {
+            id,
+            tag: (octets, tag.len()),
+            message_format: transfer.message_format.unwrap_or(0),
+            settled: false,
+            message: EncodedMessage::default(),
+        })
+    }
+
+    /// Checks that a transfer does not belong to another delivery (AMQP 1.0 §2.7.5).
+    fn continued_by(self, transfer: &Transfer<'_>) -> Result<Self, Violation> {
+        let (octets, length) = &self.tag;
+        if transfer.delivery_id.is_some_and(|id| id != self.id) {
+            return Err(Violation::invalid_field("another delivery-id before the delivery is complete"));
+        }
+        if transfer.delivery_tag.is_some_and(|tag| *tag != octets[..*length]) {
+            return Err(Violation::invalid_field("another delivery-tag before the delivery is complete"));
+        }
+        if transfer.message_format.is_some_and(|format| format != self.message_format) {
+            return Err(Violation::invalid_field("another message-format before the delivery is complete"));
+        }
+        Ok(self)
     }
 }
 
@@ -1066,6 +1244,7 @@ impl<T> Session<T> {
         Self {
             remote_channel,
             end_sent: false,
+            is_reported: false,
             links: BTreeMap::new(),
             next_incoming_id,
             incoming_window: INCOMING_WINDOW,
@@ -1097,11 +1276,14 @@ impl<T> Session<T> {
         back.into_iter().map(|(_, sent)| sent.token).collect()
     }
 
-    fn into_detached(mut self, channel: u16, error: Option<&PeerError>) -> Vec<ConnectionEvent<T>> {
-        let handles: Vec<u32> = self.links.keys().copied().collect();
-        let detached = handles.into_iter().map(|handle| {
-            let unsettled = self.take_unsettled(handle);
-            ConnectionEvent::Detached { link: LinkId { channel, handle }, unsettled, error: error.cloned() }
+    /// Takes the links; gives the ends of those whose end is not reported yet.
+    fn take_detached(&mut self, channel: u16, error: Option<&EndError>) -> Vec<ConnectionEvent<T>> {
+        let links = std::mem::take(&mut self.links).into_iter().filter(|(_, link)| !link.is_reported);
+        let detached = links.map(|(handle, _)| ConnectionEvent::Detached {
+            link: LinkId { channel, handle },
+            unsettled: self.take_unsettled(handle),
+            scope: Scope::Session,
+            error: error.cloned(),
         });
         detached.collect()
     }
@@ -1185,13 +1367,19 @@ fn write_attach(out: &mut Vec<u8>, channel: u16, attach: &Attach<'_>, max_messag
     });
 }
 
-fn write_detach(out: &mut Vec<u8>, id: LinkId, error: Option<(&str, &str)>) {
+fn write_detach(out: &mut Vec<u8>, id: LinkId, closed: bool, error: Option<(&str, &str)>) {
     frame::write(out, Layer::Amqp, id.channel, |out| {
         out.described_list(0x16, |fields| {
             fields.uint(id.handle);
-            fields.boolean(true); // closed
+            fields.boolean(closed);
             frame::write_error(fields, error);
         });
+    });
+}
+
+fn write_end(out: &mut Vec<u8>, channel: u16, error: Option<(&str, &str)>) {
+    frame::write(out, Layer::Amqp, channel, |out| {
+        out.described_list(0x17, |fields| frame::write_error(fields, error));
     });
 }
 
@@ -1364,7 +1552,8 @@ mod tests {
         (0..3).for_each(|number| connection.send(LINK, EncodedMessage::from(vec![1]), number));
         let detach = frame_of(0, |out| out.described_list(0x16, |fields| fields.uint(1)));
         let events = feed(&mut connection, &detach).unwrap();
-        assert_eq!(events, [ConnectionEvent::Detached { link: LINK, unsettled: vec![0, 1, 2], error: None }]);
+        let unsettled = vec![0, 1, 2];
+        assert_eq!(events, [ConnectionEvent::Detached { link: LINK, unsettled, scope: Scope::Link, error: None }]);
         assert_eq!(written_frames(&mut connection).last(), Some(&(0x16, 0)), "the detach is answered");
         let mut connection = opened(&[attach(1, LinkRole::Receiver, "q"), flow(100, 1, 5)]);
         connection.send(LINK, EncodedMessage::from(vec![1]), 7);
@@ -1440,65 +1629,350 @@ mod tests {
         assert!(connection.incomplete_bytes() <= 2000, "{}", connection.incomplete_bytes());
         let refused = written_frames(&mut connection).iter().filter(|(what, _)| *what == 0x16).count();
         assert_eq!(refused, 8, "two links have all that there may be");
-        let pieces = |link: &LinkState| link.incomplete.as_ref().map_or(0, |(_, _, message)| message.pieces().len());
+        let pieces =
+            |link: &LinkState| link.incomplete.as_ref().map_or(0, |incomplete| incomplete.message.pieces().len());
         assert!(connection.sessions[&0].links.values().all(|link| pieces(link) <= 1));
     }
 
-    #[test]
-    fn draining_gives_the_credit_back() {
-        let drain = frame_of(0, |out| {
+    /// A flow of a receiver that wants its credit back; it has seen no messages.
+    fn drain(window: u32, credit: u32) -> Vec<u8> {
+        frame_of(0, |out| {
             out.described_list(0x13, |fields| {
-                [0, 100, 0, 100, 1, 0, 5].iter().for_each(|number| fields.uint(*number));
+                [0, window, 0, 100, 1, 0, credit].iter().for_each(|number| fields.uint(*number));
                 fields.null();
                 fields.boolean(true);
             });
+        })
+    }
+
+    /// The frames that it writes.
+    fn written_bodies(connection: &mut TestConnection) -> Vec<Bytes> {
+        connection.write_dispositions();
+        let length = connection.output.remaining();
+        let mut octets = BytesMut::from(&connection.output.copy_to_bytes(length)[..]);
+        std::iter::from_fn(|| frame::decode(&mut octets, 1 << 20).unwrap()).map(|frame| frame.body).collect()
+    }
+
+    /// The answers to a drain that it writes: delivery-count, and whether a transfer follows.
+    fn written_drains(connection: &mut TestConnection) -> Vec<u32> {
+        let bodies = written_bodies(connection);
+        let drained = bodies.iter().filter_map(|body| match Performative::read(body).unwrap() {
+            Performative::Flow(flow) if flow.drain && flow.link_credit == Some(0) => flow.delivery_count,
+            _ => None,
         });
-        let mut connection = opened(&[attach(1, LinkRole::Receiver, "q"), drain]);
-        connection.complete_drain(LINK);
-        assert_eq!(written_frames(&mut connection), [(0x13, 0)]);
-        assert!(!connection.may_send(LINK));
+        let drained: Vec<u32> = drained.collect();
+        let is_transfer = bodies.last().is_some_and(|body| body[2] == 0x14);
+        assert!(drained.is_empty() || !is_transfer, "a transfer after the answer");
+        drained
     }
 
     #[test]
-    fn who_misbehaves_is_told_and_dropped() {
-        let sender = attach(1, LinkRole::Sender, "q");
-        let many = (0..11).map(|number| transfer(1, number, false, b"x")).collect::<Vec<_>>().concat();
+    fn a_drain_is_answered_when_the_queue_is_empty_or_the_credit_used_up() {
+        let message = || EncodedMessage::from(vec![7; 1000]);
+        let begun = || opened(&[attach(1, LinkRole::Receiver, "q")]);
+        // The queue is empty: the rest of the credit is given back.
+        let mut connection = begun();
+        feed(&mut connection, &drain(100, 5)).unwrap();
+        assert!(connection.is_draining(LINK));
+        connection.send(LINK, message(), 1);
+        assert_eq!(written_drains(&mut connection), []);
+        connection.complete_drain(LINK);
+        assert_eq!(written_drains(&mut connection), [5]);
+        connection.complete_drain(LINK);
+        assert_eq!(written_drains(&mut connection), [], "once is enough");
+        assert!(!connection.may_send(LINK) && !connection.is_draining(LINK));
+        // The credit becomes 0.
+        let mut connection = begun();
+        feed(&mut connection, &drain(100, 2)).unwrap();
+        (1..3).for_each(|number| connection.send(LINK, message(), number));
+        assert_eq!(written_drains(&mut connection), [2]);
+        // It has been spent before, or there was none.
+        for credit in [0, 1] {
+            let mut connection = begun();
+            feed(&mut connection, &flow(100, 1, credit)).unwrap();
+            (0..credit).for_each(|number| connection.send_parts(LINK, b"a", Bytes::from_static(b"b"), number));
+            written_frames(&mut connection);
+            for _ in 0..2 {
+                feed(&mut connection, &drain(100, credit)).unwrap();
+                assert_eq!(written_drains(&mut connection), [credit], "each is answered");
+            }
+            feed(&mut connection, &flow(100, 1, credit + 1)).unwrap();
+            assert!(connection.may_send(LINK), "credit ends the drain");
+        }
+        // The answer follows the last frame of the last message, which waits for the session's window.
+        let mut connection = begun();
+        feed(&mut connection, &drain(2, 1)).unwrap();
+        connection.send(LINK, message(), 1);
+        connection.complete_drain(LINK);
+        assert_eq!(written_drains(&mut connection), []);
+        feed(&mut connection, &drain(100, 1)).unwrap();
+        assert_eq!(written_drains(&mut connection), [1]);
+    }
+
+    #[test]
+    fn a_detach_is_answered_as_it_is_meant() {
+        for closed in [false, true] {
+            let mut connection = opened(&[attach(1, LinkRole::Sender, "q")]);
+            written_frames(&mut connection);
+            let mut detach = Vec::new();
+            write_detach(&mut detach, LINK, closed, None);
+            feed(&mut connection, &detach).unwrap();
+            let bodies = written_bodies(&mut connection);
+            let answered = Performative::read(&bodies[0]).unwrap();
+            assert_eq!(answered, Performative::Detach { handle: 1, closed, error: None });
+        }
+    }
+
+    /// What it ends, and the conditions.
+    fn written_errors(connection: &mut TestConnection) -> Vec<(&'static str, String)> {
+        let bodies = written_bodies(connection);
+        let ended = bodies.iter().filter_map(|body| match Performative::read(body).unwrap() {
+            Performative::Detach { closed: true, error, .. } => Some(("link", error?.condition)),
+            Performative::End { error } => Some(("session", error?.condition)),
+            Performative::Close { error } => Some(("connection", error?.condition)),
+            _ => None,
+        });
+        ended.collect()
+    }
+
+    fn transfer_of(handle: u32, id: Option<u32>, tag: Option<&[u8]>, format: Option<u32>, more: bool) -> Vec<u8> {
+        frame_of(0, |out| {
+            out.described_list(0x14, |fields| {
+                fields.uint(handle);
+                match id {
+                    Some(id) => fields.uint(id),
+                    None => fields.null(),
+                }
+                match tag {
+                    Some(tag) => fields.binary(tag),
+                    None => fields.null(),
+                }
+                match format {
+                    Some(format) => fields.uint(format),
+                    None => fields.null(),
+                }
+                fields.boolean(false);
+                fields.boolean(more);
+            });
+        })
+    }
+
+    #[test]
+    fn an_error_ends_no_more_than_it_must_and_names_its_condition() {
+        let sender = || attach(1, LinkRole::Sender, "q");
+        let receiver = || attach(2, LinkRole::Receiver, "q");
+        let begun = |more: bool| transfer_of(1, Some(0), Some(b"t"), Some(1), more);
+        let many = |count: u32| (0..count).flat_map(|number| transfer(1, number, false, b"x")).collect::<Vec<u8>>();
+        let link = "amqp:invalid-field";
+        for (what, scope, condition, octets) in [
+            ("more than the credit", "link", "amqp:link:transfer-limit-exceeded", [sender(), many(11)].concat()),
+            ("too long", "link", "amqp:link:message-size-exceeded", {
+                let long = (0..4).flat_map(|_| transfer(1, 0, true, &[0; 400])).collect();
+                [sender(), long].concat()
+            }),
+            ("of a receiver", "link", "amqp:not-allowed", [receiver(), transfer(2, 0, false, b"x")].concat()),
+            ("no delivery-id", "link", link, [sender(), transfer_of(1, None, None, None, false)].concat()),
+            ("a long tag", "link", link, [sender(), transfer_of(1, Some(0), Some(&[0; 33]), None, false)].concat()),
+            ("another delivery-id", "link", link, {
+                [sender(), begun(true), transfer_of(1, Some(1), None, None, false)].concat()
+            }),
+            ("another tag", "link", link, {
+                [sender(), begun(true), transfer_of(1, None, Some(b"u"), None, false)].concat()
+            }),
+            ("another message-format", "link", link, {
+                [sender(), begun(true), transfer_of(1, None, None, Some(2), false)].concat()
+            }),
+            ("a link twice", "link", "amqp:link:stolen", {
+                let again = frame_of(0, |out| {
+                    out.described_list(0x12, |fields| {
+                        fields.string("link 1");
+                        fields.uint(2);
+                        fields.boolean(false);
+                        (0..3).for_each(|_| fields.null());
+                        fields.described_list(0x29, |fields| fields.string("q"));
+                    });
+                });
+                [sender(), again].concat()
+            }),
+            ("a long name", "link", "amqp:invalid-field", {
+                frame_of(0, |out| {
+                    out.described_list(0x12, |fields| {
+                        fields.string(&"x".repeat(MAX_LINK_NAME_BYTES + 1));
+                        fields.uint(2);
+                        fields.boolean(false);
+                        (0..3).for_each(|_| fields.null());
+                        fields.described_list(0x29, |fields| fields.string("q"));
+                    });
+                })
+            }),
+            ("a handle in use", "session", "amqp:session:handle-in-use", [sender(), sender()].concat()),
+            ("a transfer of no link", "session", "amqp:session:unattached-handle", transfer(1, 0, false, b"x")),
+            ("a flow of no link", "session", "amqp:session:unattached-handle", flow(100, 1, 5)),
+            ("a detach of no link", "session", "amqp:session:unattached-handle", {
+                let mut octets = Vec::new();
+                write_detach(&mut octets, LINK, true, None);
+                octets
+            }),
+            ("a handle above handle-max", "connection", "amqp:connection:framing-error", {
+                attach(MAX_LINKS as u32, LinkRole::Sender, "q")
+            }),
+            ("a channel above channel-max", "connection", "amqp:connection:framing-error", {
+                frame_of(MAX_SESSIONS as u16, |out| out.described_list(0x17, |_| {}))
+            }),
+            ("no such session", "connection", "amqp:not-allowed", {
+                frame_of(1, |out| out.described_list(0x17, |_| {}))
+            }),
+            ("a session twice", "connection", "amqp:not-allowed", begin(5)),
+            ("two opens", "connection", "amqp:illegal-state", open()[8..].to_vec()),
+            ("no performative", "connection", "amqp:decode-error", vec![0, 0, 0, 10, 2, 0, 0, 0, 0xff, 0xff]),
+            ("2 GiB", "connection", "amqp:connection:framing-error", vec![0x80, 0, 0, 0, 2, 0, 0, 0]),
+            ("a frame of SASL", "connection", "amqp:connection:framing-error", vec![0, 0, 0, 8, 2, 1, 0, 0]),
+        ] {
+            let mut connection = opened(&[]);
+            let result = feed(&mut connection, &octets);
+            assert_eq!(written_errors(&mut connection), [(scope, condition.to_owned())], "{what}");
+            assert_eq!(result.is_err(), scope == "connection", "{what}: {result:?}");
+            assert_eq!(connection.is_open(), scope != "connection", "{what}");
+            let ended = result.unwrap_or_default().into_iter().filter_map(|event| match event {
+                ConnectionEvent::Ended { error, .. } => Some(("session", error)),
+                ConnectionEvent::Detached { scope: Scope::Link, error, .. } => Some(("link", error)),
+                _ => None,
+            });
+            let is_refused = what == "a long name";
+            let expected = if scope == "connection" || is_refused { vec![] } else { vec![(scope, condition)] };
+            let ended: Vec<_> = ended.collect();
+            let ended = ended.iter().map(|(scope, error)| match error {
+                Some(EndError::Violation(violation)) => (*scope, violation.condition),
+                other => panic!("{what}: {other:?}"),
+            });
+            assert_eq!(ended.collect::<Vec<_>>(), expected, "{what}");
+        }
+        // What continues a delivery may repeat what its first transfer has said, or say nothing.
+        let mut connection = opened(&[sender()]);
+        let pieces = [begun(true), begun(true), transfer_of(1, None, None, None, false)].concat();
+        assert_eq!(feed(&mut connection, &pieces).unwrap().len(), 1);
+        assert_eq!(written_errors(&mut connection), []);
+    }
+
+    #[test]
+    fn an_error_leaves_the_other_links_and_sessions_alone() {
+        let begin_second = frame_of(1, |out| {
+            out.described_list(0x11, |fields| {
+                fields.null();
+                (0..3).for_each(|_| fields.uint(100));
+            });
+        });
+        let links = [attach(1, LinkRole::Sender, "q"), attach(2, LinkRole::Receiver, "q"), flow(100, 2, 5)];
+        let mut connection = opened(&[&links[..], &[begin_second]].concat());
+        let receiver = LinkId { channel: 0, handle: 2 };
+        connection.send(receiver, EncodedMessage::from(vec![1]), 7);
+        let of_none = transfer_of(1, None, None, None, false);
+        let error = || Some(EndError::Violation(Violation::invalid_field("a transfer without delivery-id")));
+        let detached = ConnectionEvent::Detached { link: LINK, unsettled: vec![], scope: Scope::Link, error: error() };
+        assert_eq!(feed(&mut connection, &of_none).unwrap(), [detached]);
+        // What was on its way over the link is dropped, and the answer to the detach is no news.
+        assert_eq!(feed(&mut connection, &transfer(1, 3, false, b"x")).unwrap(), []);
+        let mut detach = Vec::new();
+        write_detach(&mut detach, LINK, true, None);
+        assert_eq!(feed(&mut connection, &detach).unwrap(), []);
+        assert!(connection.may_send(receiver), "the other link stays");
+        // The link is detached on both sides by now: to send over it ends the session, and the link beside it.
+        let events = feed(&mut connection, &transfer(1, 4, false, b"x")).unwrap();
+        let [ConnectionEvent::Detached { link, unsettled, scope, .. }, ConnectionEvent::Ended { session, .. }] =
+            &events[..]
+        else {
+            panic!("{events:?}");
+        };
+        assert_eq!((*link, &unsettled[..], *scope, *session), (receiver, &[7][..], Scope::Session, SessionId(0)));
+        written_frames(&mut connection);
+        // What still comes over the session is dropped until the peer ends it, and nothing is said there.
+        let late = [
+            transfer(1, 5, false, b"x"),
+            flow(9, 2, 9),
+            drain(9, 0),
+            frame_of(0, |out| out.described_list(0x17, |_| {})),
+        ];
+        assert_eq!(feed(&mut connection, &late.concat()).unwrap(), []);
+        assert_eq!(written_frames(&mut connection), []);
+        assert!(connection.is_open() && connection.sessions.len() == 1);
+    }
+
+    #[test]
+    fn a_peer_that_goes_on_after_an_error_ends_its_session_and_then_its_connection() {
+        let mut connection = opened(&[attach(1, LinkRole::Sender, "q")]);
+        let one = transfer(1, 0, false, b"x");
+        let mut errors = Vec::new();
+        let mut frames = 0;
+        while feed(&mut connection, &one).is_ok() {
+            errors.extend(written_errors(&mut connection));
+            frames += 1;
+            assert!(frames < 20_000, "it is heard for ever: {errors:?}");
+        }
+        errors.extend(written_errors(&mut connection));
+        let expected = [
+            ("link", "amqp:link:transfer-limit-exceeded"),
+            ("session", "amqp:session:errant-link"),
+            ("connection", "amqp:not-allowed"),
+        ];
+        assert_eq!(errors, expected.map(|(scope, condition)| (scope, condition.to_owned())));
+    }
+
+    #[test]
+    fn a_window_that_is_not_kept_ends_its_session() {
+        let mut connection = opened(&[attach(1, LinkRole::Sender, "q")]);
+        connection.sessions.get_mut(&0).unwrap().incoming_window = 0;
+        feed(&mut connection, &transfer(1, 0, false, b"x")).unwrap();
+        let expected = [("session", "amqp:session:window-violation".to_owned())];
+        assert_eq!(written_errors(&mut connection), expected);
+    }
+
+    #[test]
+    fn an_aborted_message_gives_its_credit_back() {
+        let mut connection = opened(&[attach(1, LinkRole::Sender, "q")]);
+        let aborted = frame_of(0, |out| {
+            out.described_list(0x14, |fields| {
+                fields.uint(1);
+                (0..4).for_each(|_| fields.null());
+                fields.boolean(false);
+                (0..3).for_each(|_| fields.null());
+                fields.boolean(true);
+            });
+        });
+        assert_eq!(feed(&mut connection, &[transfer(1, 0, true, b"x"), aborted].concat()).unwrap(), []);
+        assert_eq!((connection.credit(LINK), connection.incomplete_bytes()), (10, 0));
+    }
+
+    #[test]
+    fn who_misbehaves_before_the_connection_is_open_is_dropped() {
         for (what, octets) in [
             ("another protocol", b"GET / HTTP/1.1\r\n".to_vec()),
             ("a header of another version", b"AMQP\x00\x00\x09\x01".to_vec()),
             ("no open first", [AMQP_HEADER.to_vec(), begin(5)].concat()),
-            ("two opens", [open(), open()[8..].to_vec()].concat()),
-            ("a session twice", [open(), begin(5), begin(5)].concat()),
-            ("a link without a session", [open(), sender.clone()].concat()),
-            ("a link twice", [open(), begin(5), sender.clone(), sender.clone()].concat()),
-            ("a transfer over no link", [open(), begin(5), transfer(1, 0, false, b"x")].concat()),
-            (
-                "a transfer to a receiver",
-                [open(), begin(5), attach(1, LinkRole::Receiver, "q"), transfer(1, 0, false, b"x")].concat(),
-            ),
-            ("more than the credit", [open(), begin(5), sender.clone(), many].concat()),
-            ("a frame of SASL", [open(), vec![0, 0, 0, 8, 2, 1, 0, 0]].concat()),
-            ("octets that are no performative", [open(), vec![0, 0, 0, 10, 2, 0, 0, 0, 0xff, 0xff]].concat()),
         ] {
             assert!(feed(&mut new_connection(), &octets).is_err(), "{what}");
         }
     }
 
     #[test]
-    fn a_message_is_whole_before_the_next_begins() {
-        let mut connection = opened(&[attach(1, LinkRole::Sender, "q")]);
-        let two = [transfer(1, 0, true, b"x"), transfer(1, 1, false, b"x")].concat();
-        let expected = ConnectionError::Protocol("a transfer of another delivery before the first is whole");
-        assert_eq!(feed(&mut connection, &two).unwrap_err(), expected);
-    }
-
-    #[test]
-    fn a_message_that_is_too_long_ends_its_link_only() {
-        let mut connection = opened(&[attach(1, LinkRole::Sender, "q")]);
-        let long = (0..4).map(|_| transfer(1, 0, true, &[0; 400])).collect::<Vec<_>>().concat();
-        assert_eq!(feed(&mut connection, &long).unwrap(), []);
-        assert_eq!(written_frames(&mut connection), [(0x16, 0)]);
-        assert!(connection.is_open());
+    fn a_handshake_that_takes_too_long_ends_with_the_reason() {
+        let expected = [("connection", "amqp:resource-limit-exceeded".to_owned())];
+        for (octets, header) in [(&[][..], 8), (b"AMQP", 8), (&AMQP_HEADER[..], 8)] {
+            let mut connection = new_connection();
+            feed(&mut connection, octets).unwrap();
+            connection.time_out_handshake();
+            connection.output.advance(header);
+            assert_eq!(written_errors(&mut connection), expected, "{octets:?}");
+            assert!(connection.is_closed());
+        }
+        let mut connection = new_connection();
+        feed(&mut connection, &SASL_HEADER).unwrap();
+        let offered = connection.output.remaining();
+        connection.output.advance(offered);
+        connection.time_out_handshake();
+        let outcome = &written_bodies(&mut connection)[0];
+        let outcome = Reader::new(outcome).value().unwrap();
+        assert_eq!(outcome.descriptor(), Some(0x44));
+        assert_eq!(outcome.as_list().unwrap().number(), Ok(Some(4)), "the peer cannot be authenticated now");
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub(crate) fn decode(input: &mut BytesMut, max_size: usize) -> Result<Option<Fra
         return Err(DecodeError::Expected("a frame as long as its own header"));
     }
     if size > max_size {
-        return Err(DecodeError::Expected("a frame of no more than max-frame-size"));
+        return Err(DecodeError::FrameTooLarge { size, max_size });
     }
     let Some(&[_, _, _, _, doff, kind, e, f]) = input.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
     let head = usize::from(doff) * 4;
@@ -103,7 +103,7 @@ pub(crate) enum Performative<'a> {
     Flow(Flow),
     Transfer(Transfer<'a>),
     Disposition(DispositionFrame),
-    Detach { handle: u32, error: Option<PeerError> },
+    Detach { handle: u32, closed: bool, error: Option<PeerError> },
     End { error: Option<PeerError> },
     Close { error: Option<PeerError> },
 }
@@ -148,6 +148,8 @@ pub(crate) struct DispositionFrame {
 pub(crate) struct Transfer<'a> {
     pub(crate) handle: u32,
     pub(crate) delivery_id: Option<u32>,
+    pub(crate) delivery_tag: Option<&'a [u8]>,
+    pub(crate) message_format: Option<u32>,
     pub(crate) settled: Option<bool>,
     pub(crate) more: bool,
     pub(crate) aborted: bool,
@@ -171,8 +173,7 @@ impl<'a> Performative<'a> {
             Some(0x15) => read_disposition(fields).map(Self::Disposition),
             Some(0x16) => {
                 let handle = handle(fields)?;
-                fields.skip(1)?; // closed: a link that is suspended is not resumed here
-                Ok(Self::Detach { handle, error: read_error(fields)? })
+                Ok(Self::Detach { handle, closed: fields.boolean()?, error: read_error(fields)? })
             }
             Some(0x17) => Ok(Self::End { error: read_error(fields)? }),
             Some(0x18) => Ok(Self::Close { error: read_error(fields)? }),
@@ -242,12 +243,13 @@ fn read_flow(fields: &mut Elements<'_>) -> Result<Flow, DecodeError> {
 fn read_transfer<'a>(fields: &mut Elements<'a>, payload: &'a [u8]) -> Result<Transfer<'a>, DecodeError> {
     let handle = handle(fields)?;
     let delivery_id = optional_uint(fields)?;
-    fields.skip(2)?; // delivery-tag, message-format
+    let delivery_tag = fields.field()?.and_then(|tag| tag.as_binary());
+    let message_format = optional_uint(fields)?;
     let settled = fields.field()?.and_then(|settled| settled.as_bool());
     let more = fields.boolean()?;
     fields.skip(3)?; // rcv-settle-mode, state, resume
     let aborted = fields.boolean()?;
-    Ok(Transfer { handle, delivery_id, settled, more, aborted, payload })
+    Ok(Transfer { handle, delivery_id, delivery_tag, message_format, settled, more, aborted, payload })
 }
 
 fn read_disposition(fields: &mut Elements<'_>) -> Result<DispositionFrame, DecodeError> {

@@ -55,7 +55,6 @@ impl FuzzClient {
                     self.outcome.events.push(event);
                 }
                 Err(fault) => {
-                    self.connection.write_close(Some(("amqp:connection:framing-error", &fault.to_string())));
                     self.outcome.error = Some(fault);
                     return;
                 }
@@ -86,13 +85,12 @@ impl FuzzClient {
             ConnectionEvent::Detached { .. }
             | ConnectionEvent::Settled { .. }
             | ConnectionEvent::Drained { .. }
-            | ConnectionEvent::TooLong { .. }
             | ConnectionEvent::Closed { .. } => {}
         }
     }
 
     fn begin(&mut self) {
-        let Some(session) = self.connection.begin_session() else { return };
+        let Ok(session) = self.connection.begin_session() else { return };
         for (name, role) in [("out", LinkRole::Sender), ("in", LinkRole::Receiver)] {
             let max_message_bytes = self.max_message_bytes;
             let request =

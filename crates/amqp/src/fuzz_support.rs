@@ -72,7 +72,6 @@ impl FuzzConnection {
                     self.outcome.events.push(event);
                 }
                 Err(fault) => {
-                    self.connection.write_close(Some(("amqp:connection:framing-error", &fault.to_string())));
                     self.outcome.error = Some(fault);
                     return;
                 }
@@ -106,7 +105,6 @@ impl FuzzConnection {
             ConnectionEvent::Opened
             | ConnectionEvent::Ended { .. }
             | ConnectionEvent::Drained { .. }
-            | ConnectionEvent::TooLong { .. }
             | ConnectionEvent::Settled { .. }
             | ConnectionEvent::Closed { .. } => {}
         }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `buffers` | messages in pieces, and what is to be written |
 //! | `codec` | AMQP's types, read where they lie, and written |
-//! | `connection` | a connection, of either role; `connection/client` is what only a client does |
+//! | `connection` | a connection, of either role; `connection/client` is what only a client does, `connection/error` says what an error ends |
 //! | `frame` | frames and performatives |
 //! | `fuzz_client`, `fuzz_support` | connections that answer each event at once, for fuzz targets |
 //! | `password` | a password that is not printed |
@@ -27,8 +27,8 @@ mod scram;
 pub use buffers::{EncodedMessage, OutputBuffer};
 pub use codec::{DecodeError, Elements, Reader, Scalar, Value, Writer};
 pub use connection::{
-    AmqpConnection, ConnectionError, ConnectionEvent, ConnectionOptions, IDLE_TIMEOUT_MS, LinkId, LinkRequest,
-    SessionId,
+    AmqpConnection, ConnectionError, ConnectionEvent, ConnectionOptions, EndError, IDLE_TIMEOUT_MS, LinkId,
+    LinkRequest, Scope, SessionId, SessionRefused, Violation,
 };
 pub use frame::{DeliveryOutcome, LinkRole};
 #[doc(hidden)]

@@ -26,6 +26,7 @@ pub enum ListenerAuth {
 pub(crate) enum AuthOutcome {
     Accepted,
     Refused,
+    TimedOut,
 }
 
 impl ListenerAuth {
@@ -82,6 +83,7 @@ impl AuthOutcome {
         let code = match self {
             Self::Accepted => 0,
             Self::Refused => 1,
+            Self::TimedOut => 4, // sys-temp
         };
         frame::write(out, Layer::Sasl, 0, |out| out.described_list(0x44, |fields| fields.ubyte(code)));
     }

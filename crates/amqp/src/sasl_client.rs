@@ -55,6 +55,9 @@ pub enum LoginError {
     /// The peer does not offer the mechanism.
     #[error("the peer does not offer the mechanism")]
     NotOffered,
+    /// The peer does not use SASL.
+    #[error("the peer does not use SASL")]
+    NoSasl,
     /// The peer does not accept the login.
     #[error("the peer rejected the login")]
     Rejected,
@@ -114,7 +117,8 @@ impl SaslClient {
     }
 
     fn read_mechanisms(&mut self, fields: &mut Elements<'_>, out: &mut Vec<u8>) -> Result<LoginStep, LoginError> {
-        let offered = fields.field()?.and_then(|value| value.as_symbols()).unwrap_or_default();
+        let expected = DecodeError::Expected("the names of SASL mechanisms");
+        let offered = fields.field()?.map_or(Ok(Vec::new()), |value| value.as_symbols().ok_or(expected))?;
         if !offered.contains(&self.login.mechanism()) {
             return Err(LoginError::NotOffered);
         }
@@ -158,7 +162,7 @@ impl SaslClient {
                 String::new()
             }
             (LoginState::ExpectServerFinal(_), _) => return Err(LoginError::Unproven),
-            _ => return Err(DecodeError::Expected("no challenge").into()),
+            _ => return Err(DecodeError::Expected("no SASL challenge").into()),
         };
         frame::write(out, Layer::Sasl, 0, |out| {
             out.described_list(0x43, |fields| fields.binary(response.as_bytes()));
@@ -170,6 +174,9 @@ impl SaslClient {
         let code = fields.number()?.ok_or(DecodeError::Expected("the code of an outcome"))?;
         let server_final = fields.field()?.and_then(|value: Value<'_>| value.as_binary()).unwrap_or_default();
         match (code, &self.state) {
+            (_, LoginState::ExpectMechanisms) => {
+                Err(DecodeError::Expected("the SASL mechanisms, and not an outcome").into())
+            }
             (4, _) => Err(LoginError::Unavailable),
             (1.., _) => Err(LoginError::Rejected),
             (0, LoginState::ExpectOutcome) => Ok(LoginStep::Authenticated),
@@ -177,7 +184,6 @@ impl SaslClient {
                 Ok(LoginStep::Authenticated)
             }
             (0, LoginState::ExpectServerFinal(_) | LoginState::ExpectServerFirst(_)) => Err(LoginError::Unproven),
-            (0, LoginState::ExpectMechanisms) => Err(DecodeError::Expected("the mechanisms").into()),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The seeds of the fuzz targets: good conversations, each heard to its end.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 use mailrun_amqp::{
-    ClientLogin, ConnectionEvent, FuzzClient, FuzzConnection, FuzzOutcome, ListenerAuth, Password, ScramHash,
+    ClientLogin, ConnectionEvent, EndError, FuzzClient, FuzzConnection, FuzzOutcome, ListenerAuth, Password, ScramHash,
+    Violation,
 };
 use std::path::Path;
 
@@ -68,7 +69,10 @@ fn a_clients_conversation_is_heard_to_its_end() {
             "redirected" => {
                 |event| matches!(event, ConnectionEvent::Closed { error: Some(error) } if error.redirect.is_some())
             }
-            "too_long" => |event| matches!(event, ConnectionEvent::TooLong { .. }),
+            "too_long" => |event| {
+                matches!(event, ConnectionEvent::Detached { error: Some(EndError::Violation(error)), .. }
+                    if error.condition == Violation::MESSAGE_SIZE)
+            },
             "closed_unopened" => |event| matches!(event, ConnectionEvent::Closed { error: Some(_) }),
             other => panic!("a seed that nobody expects: {other}"),
         };

@@ -11,7 +11,10 @@ use crate::broker::Broker;
 use crate::disposition::{Disposition, SettlementSender};
 use crate::error::{self, ConnectionFailure, Error, OpenAttempt};
 use crate::stream_stats::StreamStats;
-use amqp::{AmqpConnection, ClientLogin, ConnectionEvent, EncodedMessage, LinkId, LinkRequest, LinkRole, SessionId};
+use amqp::{
+    AmqpConnection, ClientLogin, ConnectionEvent, EncodedMessage, EndError, LinkId, LinkRequest, LinkRole, Scope,
+    SessionId,
+};
 use bytes::{Buf, BytesMut};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -208,11 +211,7 @@ impl SharedClient {
             match state.amqp.next_event(input) {
                 Ok(Some(event)) => self.handle(state, event),
                 Ok(None) => return,
-                Err(error) => {
-                    let why = error.to_string();
-                    state.amqp.write_close(Some(("amqp:connection:framing-error", &why)));
-                    self.end(state, &ConnectionFailure::Protocol(error));
-                }
+                Err(error) => self.end(state, &ConnectionFailure::Protocol(error)),
             }
         }
     }
@@ -237,15 +236,9 @@ impl SharedClient {
             }
             ConnectionEvent::CreditChanged => state.wake_senders(),
             ConnectionEvent::Drained { .. } | ConnectionEvent::Ended { .. } => {}
-            ConnectionEvent::TooLong { link } => {
-                let limit = state.slot(link).map(|slot| (slot.queue.to_string(), slot.message_limit));
-                let (queue, limit) = limit.unwrap_or_default();
-                state.amqp.write_close(Some(("amqp:resource-limit-exceeded", "a message is too long")));
-                self.end_with(state, Error::Oversized { queue, limit });
-            }
-            ConnectionEvent::Detached { link, unsettled, error } => {
+            ConnectionEvent::Detached { link, unsettled, scope, error } => {
                 let why = match state.slot(link) {
-                    Some(slot) => detached(slot, error.as_ref()),
+                    Some(slot) => detached(slot, scope, error.as_ref()),
                     None => Error::Lost { why: "the link has ended".to_owned() },
                 };
                 unsettled.into_iter().for_each(|sent| drop(sent.send(Err(why.clone()))));
@@ -305,10 +298,14 @@ impl SharedClient {
         }
     }
 
-    /// The error for a peer whose first bytes are not those of AMQP.
-    pub(crate) fn other_protocol(&self) -> Option<Error> {
-        let state = self.state();
-        error::of_first_bytes(&state.broker.url.address(), &state.first_bytes)
+    /// Ends a connection that does not open in time: with that error, or with one about the protocol that the peer speaks.
+    pub(crate) fn time_out_open(&self, error: Error) -> Error {
+        let mut state = self.state();
+        let error = error::of_first_bytes(&state.broker.url.address(), &state.first_bytes).unwrap_or(error);
+        state.amqp.time_out_handshake();
+        self.end_with(&mut state, error.clone());
+        state.wake_driver();
+        error
     }
 
     /// Asks for the end of the connection; returns the reason if it is over already.
@@ -338,8 +335,7 @@ impl SharedClient {
         if let Some(end) = &state.end {
             return Err(end.clone());
         }
-        let too_many = || Error::Misuse("the broker allows no more queues on one connection".to_owned());
-        let session = state.amqp.begin_session().ok_or_else(too_many)?;
+        let session = state.amqp.begin_session().map_err(error::of_session)?;
         let request = LinkRequest {
             name: plan.name,
             role: plan.role,
@@ -371,10 +367,11 @@ impl SharedClient {
     }
 
     /// Waits until the broker has answered the attach; returns the largest message that it takes. The connection may be
-    /// over again by then.
+    /// over again by then, and the link too if messages have come before its end.
     pub(crate) fn poll_attached(&self, id: LinkId, context: &Context<'_>) -> Poll<Result<Option<u64>, Error>> {
         let mut state = self.state();
-        if let Some(slot) = state.slot(id).filter(|slot| slot.phase == LinkPhase::Attached) {
+        let is_attached = |slot: &&mut LinkSlot| slot.phase == LinkPhase::Attached || !slot.arrived.is_empty();
+        if let Some(slot) = state.slot(id).filter(is_attached) {
             return Poll::Ready(Ok(slot.max_message_bytes));
         }
         match state.attached(id) {
@@ -523,15 +520,21 @@ fn grant_credit(state: &mut AmqpClientState, id: LinkId) {
 }
 
 /// Records the end of a link; returns the reason.
-fn detached(slot: &mut LinkSlot, error: Option<&amqp::PeerError>) -> Error {
-    let why = match &slot.phase {
-        LinkPhase::Detached(first) => first.clone(),
-        LinkPhase::Attaching => error::of_refusal(&slot.queue, error),
-        LinkPhase::Attached if slot.is_closing && error.is_none() => {
+fn detached(slot: &mut LinkSlot, scope: Scope, error: Option<&EndError>) -> Error {
+    let why = match (&slot.phase, error) {
+        (LinkPhase::Detached(first), _) => first.clone(),
+        (_, Some(EndError::Violation(violation))) => {
+            error::of_violation(&slot.queue, slot.message_limit, scope, violation)
+        }
+        (_, Some(EndError::Peer(error))) => error::of_detach(&slot.queue, scope, error),
+        (LinkPhase::Attaching, None) => error::of_refusal(&slot.queue),
+        (LinkPhase::Attached, None) if slot.is_closing => {
             slot.is_closed = true;
             Error::Lost { why: "the link has ended".to_owned() }
         }
-        LinkPhase::Attached => error::of_detach(&slot.queue, error),
+        (LinkPhase::Attached, None) => {
+            Error::Detached { queue: slot.queue.to_string(), scope, why: "no reason was given".to_owned() }
+        }
     };
     slot.phase = LinkPhase::Detached(why.clone());
     slot.wake();

@@ -40,10 +40,7 @@ impl Connection {
         let opened = tokio::time::timeout(connection.broker.step_timeout, connection.client.opened()).await;
         match opened {
             Ok(opened) => opened.map(|()| connection),
-            Err(_) => {
-                let strange = connection.client.other_protocol();
-                Err(strange.unwrap_or_else(|| connection.broker.timed_out("the AMQP handshake")))
-            }
+            Err(_) => Err(connection.client.time_out_open(connection.broker.timed_out("the AMQP handshake"))),
         }
     }
 
@@ -94,7 +91,7 @@ impl Connection {
     pub async fn close(self) -> Result<(), Error> {
         if let Err(end) = self.client.close() {
             return Err(match end {
-                Error::PeerMisbehaved { .. } | Error::Oversized { .. } => end,
+                Error::PeerMisbehaved { .. } => end,
                 _ => Error::Lost { why: "it had already ended".to_owned() },
             });
         }

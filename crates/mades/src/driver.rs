@@ -192,7 +192,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
     fn on_timer(&mut self, state: &mut AmqpClientState, now: Instant) -> Instant {
         let silent_at = self.read_at + self.idle_timeout;
         if silent_at <= now && !state.is_over() {
-            state.amqp().write_close(Some(("amqp:resource-limit-exceeded", "the peer was silent for too long")));
+            state.amqp().time_out_silence();
             self.client.end(state, &ConnectionFailure::Silent);
         }
         let mut next = silent_at;

@@ -1,5 +1,5 @@
 //! Errors between us and a broker: one variant for each that calls for a different reaction.
-use amqp::{ConnectionError, LoginError, PeerError};
+use amqp::{ConnectionError, LoginError, PeerError, Scope, SessionRefused, Violation};
 use std::io;
 use std::time::Duration;
 use trust::Remedies;
@@ -53,6 +53,12 @@ pub enum Error {
         address: String,
         /// The user.
         who: String,
+    },
+    /// The broker lets nobody in without a login, and we have none.
+    #[error("{address}: the broker requires a login: use --user")]
+    LoginRequired {
+        /// Address of the broker.
+        address: String,
     },
     /// The broker does not offer the mechanism by which we want to authenticate.
     #[error("{address} does not offer SASL {mechanism}: choose another mechanism")]
@@ -143,7 +149,7 @@ pub enum Error {
         limit: u64,
     },
     /// A message came that is larger than the limit that we announced.
-    #[error("{queue} contains a message larger than {limit} bytes; remove it from the queue")]
+    #[error("{queue} contains a message larger than {limit} bytes, the limit of this client; remove it from the queue")]
     Oversized {
         /// The queue.
         queue: String,
@@ -151,10 +157,12 @@ pub enum Error {
         limit: u64,
     },
     /// The broker has ended the link for another reason.
-    #[error("{queue}: the broker ended the link: {why}")]
+    #[error("{queue}: the broker ended the {scope}: {why}")]
     Detached {
         /// The queue.
         queue: String,
+        /// Says whether it has ended the link, or the session of the link.
+        scope: Scope,
         /// The broker's message.
         why: String,
     },
@@ -171,8 +179,10 @@ pub enum Error {
         why: String,
     },
     /// The peer broke the protocol.
-    #[error("the peer violates AMQP 1.0: {why}")]
+    #[error("the peer violates AMQP 1.0: {why}; this ends {ended}")]
     PeerMisbehaved {
+        /// The link, the session or the connection that has ended for it.
+        ended: String,
         /// Description of the violation.
         why: String,
     },
@@ -196,6 +206,7 @@ impl Error {
             Self::Misuse(_)
             | Self::NoAddress { .. }
             | Self::WrongCredentials { .. }
+            | Self::LoginRequired { .. }
             | Self::NoSuchMechanism { .. }
             | Self::PlainPeer { .. }
             | Self::TlsPeer { .. }
@@ -229,10 +240,9 @@ pub(crate) fn one_line(text: &str) -> String {
     text.chars().take(SHOWN_CHARACTERS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// The error for a link to `queue` that the broker has ended.
-pub(crate) fn of_detach(queue: &str, error: Option<&PeerError>) -> Error {
+/// The error for a link to `queue` that the broker has ended, by itself or with its session.
+pub(crate) fn of_detach(queue: &str, scope: Scope, error: &PeerError) -> Error {
     let queue = queue.to_owned();
-    let Some(error) = error else { return Error::Detached { queue, why: "no reason was given".to_owned() } };
     let why = describe(error);
     match error.condition.as_str() {
         "amqp:not-found" => Error::MissingQueue { queue, why },
@@ -242,22 +252,45 @@ pub(crate) fn of_detach(queue: &str, error: Option<&PeerError>) -> Error {
         // Artemis reports amqp:internal-error or amqp:not-allowed, and the rest in its text.
         _ if why.contains("exclusive") => Error::QueueHeld { queue, why },
         _ if why.contains("does not exist") => Error::MissingQueue { queue, why },
-        _ => Error::Detached { queue, why },
+        _ => Error::Detached { queue, scope, why },
     }
 }
 
 /// The error for a link that the broker does not attach. It answers without a node and gives the reason in its detach
-/// (AMQP 1.0 part 2 §2.6.3), or gives none.
-pub(crate) fn of_refusal(queue: &str, error: Option<&PeerError>) -> Error {
-    let why = || "the broker rejected the link without a reason".to_owned();
-    error.map_or_else(
-        || Error::MissingQueue { queue: queue.to_owned(), why: why() },
-        |error| of_detach(queue, Some(error)),
-    )
+/// (AMQP 1.0 part 2 §2.6.3), or gives none, as here.
+pub(crate) fn of_refusal(queue: &str) -> Error {
+    Error::MissingQueue { queue: queue.to_owned(), why: "the broker rejected the link without a reason".to_owned() }
+}
+
+/// The error for a link to `queue` that we have ended, by itself or with its session.
+pub(crate) fn of_violation(queue: &str, message_limit: u64, scope: Scope, violation: &Violation) -> Error {
+    match violation.condition {
+        Violation::MESSAGE_SIZE => Error::Oversized { queue: queue.to_owned(), limit: message_limit },
+        // The limit is ours: the broker has not broken a rule.
+        Violation::RESOURCE_LIMIT => Error::Misuse(format!("{queue}: {}", violation.description)),
+        _ => Error::PeerMisbehaved { ended: format!("the {scope} of {queue}"), why: violation.to_string() },
+    }
+}
+
+/// The error for a link for which no session can be begun.
+pub(crate) fn of_session(refused: SessionRefused) -> Error {
+    match refused {
+        SessionRefused::NotOpen => Error::Lost { why: "it is closing".to_owned() },
+        SessionRefused::PeerLimit(limit) => {
+            Error::Misuse(format!("the broker allows no more than {limit} queues on one connection"))
+        }
+        SessionRefused::OwnLimit(limit) => {
+            Error::Misuse(format!("this client supports no more than {limit} queues on one connection"))
+        }
+    }
 }
 
 fn misbehaved(why: &impl ToString) -> Error {
-    Error::PeerMisbehaved { why: one_line(&why.to_string()) }
+    Error::PeerMisbehaved { ended: "the connection".to_owned(), why: one_line(&why.to_string()) }
+}
+
+fn broke_protocol(error: &ConnectionError) -> Error {
+    misbehaved(&format!("{}: {error}", error.condition()))
 }
 
 /// Reason why a connection is over, as the side that reads and writes it sees it.
@@ -276,7 +309,7 @@ pub(crate) enum ConnectionFailure {
 /// The error for the end of a connection that was open.
 pub(crate) fn of_connection(failure: &ConnectionFailure) -> Error {
     match failure {
-        ConnectionFailure::Protocol(error) => misbehaved(error),
+        ConnectionFailure::Protocol(error) => broke_protocol(error),
         ConnectionFailure::ClosedByPeer(Some(error)) => Error::Closed { why: describe(error) },
         ConnectionFailure::ClosedByPeer(None) => Error::Closed { why: "no reason was given".to_owned() },
         ConnectionFailure::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -304,27 +337,37 @@ pub(crate) fn of_open(attempt: &OpenAttempt<'_>, failure: &ConnectionFailure) ->
     match failure {
         ConnectionFailure::Protocol(ConnectionError::Login(error)) => of_login(attempt, error),
         ConnectionFailure::Protocol(ConnectionError::Header(found)) => Error::NotAmqp { address, found: shown(found) },
-        ConnectionFailure::Protocol(error) => misbehaved(&format!("{error} during the AMQP handshake")),
+        ConnectionFailure::Protocol(error) => broke_protocol(error),
         ConnectionFailure::ClosedByPeer(Some(error)) if error.condition == "amqp:unauthorized-access" => {
-            Error::WrongCredentials { address, who: attempt.user.to_owned() }
+            attempt.rejected()
         }
         ConnectionFailure::Io(error) => of_handshake_io(&address, error),
         ConnectionFailure::ClosedByPeer(_) | ConnectionFailure::Silent => of_connection(failure),
     }
 }
 
+impl OpenAttempt<'_> {
+    /// The error for a broker that does not accept our login.
+    fn rejected(&self) -> Error {
+        let address = self.address.to_owned();
+        match self.mechanism {
+            "ANONYMOUS" => Error::LoginRequired { address },
+            _ => Error::WrongCredentials { address, who: self.user.to_owned() },
+        }
+    }
+}
+
 fn of_login(attempt: &OpenAttempt<'_>, error: &LoginError) -> Error {
     let address = attempt.address.to_owned();
     match error {
-        LoginError::NotOffered => Error::NoSuchMechanism { address, mechanism: attempt.mechanism },
+        LoginError::NotOffered if attempt.mechanism == "ANONYMOUS" => attempt.rejected(),
+        LoginError::NotOffered | LoginError::NoSasl => Error::NoSuchMechanism { address, mechanism: attempt.mechanism },
         // RabbitMQ accepts SASL ANONYMOUS from every client, and asks those without rights for SASL again after it
         // (part 2 §2.2): that is a rejection too.
-        LoginError::Rejected | LoginError::Unproven => {
-            Error::WrongCredentials { address, who: attempt.user.to_owned() }
-        }
+        LoginError::Rejected | LoginError::Unproven => attempt.rejected(),
         LoginError::Unavailable => Error::Closed { why: error.to_string() },
         LoginError::Forbidden => Error::Misuse(error.to_string()),
-        LoginError::Malformed(error) => misbehaved(&format!("{error} during the AMQP handshake")),
+        LoginError::Malformed(error) => misbehaved(&format!("{error} during the SASL handshake")),
     }
 }
 
@@ -351,7 +394,7 @@ pub(crate) fn of_tls(address: &str, error: &io::Error) -> Option<Error> {
         }
         rustls::Error::AlertReceived(_) => Error::NotTrusted { address, why },
         rustls::Error::InvalidMessage(_) => Error::PlainPeer { address, why },
-        _ => Error::PeerMisbehaved { why: format!("TLS: {why}") },
+        _ => misbehaved(&format!("TLS: {why}")),
     })
 }
 
@@ -379,7 +422,7 @@ mod tests {
     fn a_brokers_condition_becomes_the_variant_that_one_acts_upon() {
         let end = |condition: &str, text: &str| {
             let error = PeerError { condition: condition.to_owned(), description: text.to_owned(), redirect: None };
-            of_detach("q", Some(&error))
+            of_detach("q", Scope::Link, &error)
         };
         assert!(matches!(end("amqp:not-found", "x"), Error::MissingQueue { .. }));
         assert!(matches!(end("amqp:resource-locked", "x"), Error::QueueHeld { .. }));
@@ -389,7 +432,7 @@ mod tests {
         let other = end("amqp:internal-error", "a\nb\u{1b}[0m");
         assert_eq!(other.to_string(), "q: the broker ended the link: amqp:internal-error: a b [0m");
         assert_eq!(other.retry(), Retry::Later);
-        assert!(matches!(of_refusal("q", None), Error::MissingQueue { .. }));
+        assert!(matches!(of_refusal("q"), Error::MissingQueue { .. }));
     }
 
     #[test]
@@ -397,8 +440,10 @@ mod tests {
         let attempt =
             OpenAttempt { address: "a", user: "an anonymous client", mechanism: "ANONYMOUS", first_bytes: b"AMQP" };
         let text = |error| of_open(&attempt, &ConnectionFailure::Protocol(error)).to_string();
-        let expected = "a rejected the login of an anonymous client; check user and password";
-        assert_eq!(text(LoginError::Rejected.into()), expected);
+        for error in [LoginError::Rejected, LoginError::NotOffered] {
+            assert_eq!(text(error.into()), "a: the broker requires a login: use --user");
+        }
+        assert_eq!(text(LoginError::NoSasl.into()), "a does not offer SASL ANONYMOUS: choose another mechanism");
         assert!(text(ConnectionError::Header(*b"AMQP\x02\x01\0\0")).contains("does not speak AMQP 1.0"));
     }
 

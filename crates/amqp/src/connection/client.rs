@@ -1,11 +1,12 @@
 //! The client's part of a connection: its login, and the sessions and links that it begins.
 use super::{
-    AmqpConnection, ConnectionError, ConnectionEvent, ConnectionRole, ConnectionState, LinkId, LinkState,
-    MAX_LINK_NAME_BYTES, MAX_LINKS, MAX_SESSIONS, MIN_MAX_FRAME_SIZE, Session, SessionId, write_detach,
+    AmqpConnection, ConnectionError, ConnectionEvent, ConnectionRole, ConnectionState, FrameError, LinkId, LinkState,
+    MAX_LINK_NAME_BYTES, MAX_LINKS, MAX_SESSIONS, MIN_MAX_FRAME_SIZE, Session, SessionId, Violation, write_end,
 };
 use crate::codec::Writer;
 use crate::frame::{self, AMQP_HEADER, Attach, Layer, LinkRole, SASL_HEADER};
 use crate::sasl_client::{ClientLogin, LoginError, SaslClient};
+use thiserror::Error;
 
 /// Options of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +40,20 @@ pub struct LinkRequest<'a> {
     pub max_message_bytes: u64,
 }
 
+/// Reason why no session can be begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SessionRefused {
+    /// The connection is not open.
+    #[error("the connection is not open")]
+    NotOpen,
+    /// The peer allows no more (channel-max of its open).
+    #[error("the peer allows no more than {0} sessions on one connection")]
+    PeerLimit(usize),
+    /// We allow no more.
+    #[error("no more than {0} sessions on one connection are supported")]
+    OwnLimit(usize),
+}
+
 impl<T> AmqpConnection<T> {
     /// A connection to a server. Its first bytes are in the output.
     pub fn client(login: ClientLogin, options: ConnectionOptions) -> Self {
@@ -56,7 +71,7 @@ impl<T> AmqpConnection<T> {
             (AMQP_HEADER, true) => ConnectionState::ExpectOpen,
             // A server may let anybody in, and ask those without rights for SASL again.
             (SASL_HEADER, true) => return Err(LoginError::Rejected.into()),
-            (AMQP_HEADER, false) => return Err(LoginError::NotOffered.into()),
+            (AMQP_HEADER, false) => return Err(LoginError::NoSasl.into()),
             _ => return Err(ConnectionError::Header(header)),
         };
         Ok(())
@@ -68,23 +83,35 @@ impl<T> AmqpConnection<T> {
         self.state = ConnectionState::ExpectHeader { authenticated: true };
     }
 
-    /// Begins a session. None if the connection is not open, or has as many sessions as both sides allow.
-    pub fn begin_session(&mut self) -> Option<SessionId> {
-        let most = (MAX_SESSIONS as u16 - 1).min(self.peer_channel_max);
-        let channel = (0..=most).find(|channel| !self.sessions.contains_key(channel)).filter(|_| self.is_open())?;
+    /// Begins a session.
+    ///
+    /// # Errors
+    /// If the connection is not open, or has as many sessions as both sides allow.
+    pub fn begin_session(&mut self) -> Result<SessionId, SessionRefused> {
+        if !self.is_open() {
+            return Err(SessionRefused::NotOpen);
+        }
+        let peer_limit = usize::from(self.peer_channel_max) + 1;
+        let mut channels = 0..peer_limit.min(MAX_SESSIONS) as u16;
+        let channel = channels.find(|channel| !self.sessions.contains_key(channel)).ok_or({
+            if peer_limit < MAX_SESSIONS {
+                SessionRefused::PeerLimit(peer_limit)
+            } else {
+                SessionRefused::OwnLimit(MAX_SESSIONS)
+            }
+        })?;
         self.sessions.insert(channel, Session::new(None));
         self.write_begin(channel, None);
-        Some(SessionId(channel))
+        Ok(SessionId(channel))
     }
 
     /// Reads the answer to a begin of ours; `rest` is its next-outgoing-id and its incoming-window.
-    pub(super) fn read_begin(&mut self, remote: u16, ours: u16, rest: (u32, u32)) -> Result<(), ConnectionError> {
-        let is_taken = self.sessions.values().any(|session| session.remote_channel == Some(remote));
-        if is_taken || usize::from(remote) >= MAX_SESSIONS {
-            return Err(ConnectionError::Protocol("a session on a number that is taken or too high"));
+    pub(super) fn read_begin(&mut self, remote: u16, ours: u16, rest: (u32, u32)) -> Result<(), Violation> {
+        if self.sessions.values().any(|session| session.remote_channel == Some(remote)) {
+            return Err(Violation::not_allowed("a session that has begun already"));
         }
         let session = self.sessions.get_mut(&ours).filter(|session| session.remote_channel.is_none());
-        let session = session.ok_or(ConnectionError::Protocol("an answer to no begin"))?;
+        let session = session.ok_or(Violation::not_allowed("an answer to no begin"))?;
         session.remote_channel = Some(remote);
         session.next_incoming_id = rest.0;
         session.remote_incoming_window = rest.1;
@@ -113,22 +140,23 @@ impl<T> AmqpConnection<T> {
     }
 
     /// Reads the answer to an attach of ours. One without the node announces a detach (AMQP 1.0 §2.6.3).
-    pub(super) fn read_attach(&mut self, channel: u16, attach: &Attach<'_>) -> Result<(), ConnectionError> {
-        let session = self.session(channel)?;
-        let is_taken = session.links.values().any(|link| link.remote_handle == Some(attach.handle));
-        if is_taken || attach.handle >= MAX_LINKS as u32 {
-            return Err(ConnectionError::Protocol("a link on a number that is taken or too high"));
+    pub(super) fn read_attach(&mut self, channel: u16, attach: &Attach<'_>) -> Result<(), FrameError> {
+        let Some(session) = self.sessions.get_mut(&channel) else { return Ok(()) };
+        if session.links.values().any(|link| link.remote_handle == Some(attach.handle)) {
+            let in_use = Violation::new("amqp:session:handle-in-use", "an attach with the handle of another link");
+            return Err(FrameError::Session(channel, in_use));
         }
         let is_answered =
             |link: &LinkState| link.name == attach.name && link.peer == attach.role && link.remote_handle.is_none();
         let found = session.links.iter_mut().find(|(_, link)| is_answered(link));
-        let (handle, link) = found.ok_or(ConnectionError::Protocol("an answer to no attach"))?;
+        let no_attach = FrameError::Session(channel, Violation::not_allowed("an answer to no attach"));
+        let (handle, link) = found.ok_or(no_attach)?;
         link.remote_handle = Some(attach.handle);
         let node = match attach.role {
             LinkRole::Receiver => attach.target,
             LinkRole::Sender => attach.source,
         };
-        if node.is_none() || link.detach_sent {
+        if node.is_none() || link.detach_sent.is_some() {
             return Ok(());
         }
         link.accepted = true;
@@ -146,17 +174,7 @@ impl<T> AmqpConnection<T> {
     /// Detaches a link; `Detached` follows when the peer has answered. What still comes over it is dropped.
     pub fn detach_link(&mut self, id: LinkId) {
         self.write_dispositions();
-        if !self.is_open() {
-            return;
-        }
-        let Some(session) = self.sessions.get_mut(&id.channel).filter(|session| !session.end_sent) else { return };
-        let Some(link) = session.links.get_mut(&id.handle).filter(|link| !link.detach_sent) else { return };
-        link.accepted = false;
-        link.detach_sent = true;
-        link.incomplete = None;
-        // The rest of a message that is half sent goes with its link.
-        session.blocked.take_if(|blocked| blocked.handle == id.handle);
-        write_detach(self.output.tail(), id, None);
+        self.send_detach(id, None);
     }
 
     /// Ends a session; `Detached` of its links and `Ended` follow when the peer has answered.
@@ -172,7 +190,7 @@ impl<T> AmqpConnection<T> {
             link.accepted = false;
             link.incomplete = None;
         });
-        frame::write(self.output.tail(), Layer::Amqp, id.0, |out| out.described_list(0x17, |_| {}));
+        write_end(self.output.tail(), id.0, None);
     }
 
     /// Closes the connection; `Closed` follows when the peer has answered.
@@ -246,7 +264,8 @@ fn write_node(terminus: &mut Writer<'_>, address: &str) {
 mod tests {
     use super::*;
     use crate::buffers::EncodedMessage;
-    use crate::frame::DeliveryOutcome;
+    use crate::connection::EndError;
+    use crate::frame::{DeliveryOutcome, Performative};
     use crate::password::Password;
     use crate::sasl::{ListenerAuth, PlainCredentials};
     use bytes::{Buf, Bytes, BytesMut};
@@ -579,36 +598,85 @@ mod tests {
         assert!(client.is_closed());
     }
 
+    /// Conditions of the errors that a client writes, and what they end.
+    fn written_errors(client: &mut AmqpConnection<u32>) -> Vec<(&'static str, String)> {
+        let count = client.output().remaining();
+        let mut octets = BytesMut::from(&client.output().copy_to_bytes(count)[..]);
+        let mut errors = Vec::new();
+        while !octets.is_empty() {
+            if octets.starts_with(b"AMQP") {
+                octets.advance(8);
+                continue;
+            }
+            let frame = frame::decode(&mut octets, 1 << 20).unwrap().unwrap();
+            let Ok(performative) = Performative::read(&frame.body) else { continue };
+            let (scope, error) = match performative {
+                Performative::Detach { error, .. } => ("link", error),
+                Performative::End { error } => ("session", error),
+                Performative::Close { error } => ("connection", error),
+                _ => continue,
+            };
+            errors.extend(error.map(|error| (scope, error.condition)));
+        }
+        errors
+    }
+
     #[test]
-    fn a_server_that_breaks_the_rules_is_an_error() {
+    fn an_error_of_a_server_ends_no_more_than_it_must_and_names_its_condition() {
         let begun = answer_to_begin(0, 0);
         let out = answer_to_attach(0, 0, "out", Some("q"));
-        for (what, then) in [
-            (
-                "a begin of its own",
-                vec![performative(1, |out| {
-                    out.described_list(0x11, |fields| {
-                        fields.null();
-                        (0..3).for_each(|_| fields.uint(1));
-                    });
-                })],
-            ),
-            ("an answer to another begin", vec![answer_to_begin(0, 5)]),
-            ("two answers to a begin", vec![begun.clone(), answer_to_begin(1, 0)]),
-            ("a number that is too high", vec![answer_to_begin(64, 0)]),
-            ("an attach before its begin", vec![out.clone()]),
-            ("an answer to no attach", vec![begun.clone(), answer_to_attach(0, 0, "other", Some("q"))]),
-            ("two answers to an attach", vec![begun.clone(), out.clone(), out.clone()]),
-            ("a handle that is too high", vec![begun.clone(), answer_to_attach(0, 64, "out", Some("q"))]),
-            ("an end of no session", vec![ended(0x17, 9, None, "x")]),
-            (
-                "an error that is none",
-                vec![performative(0, |out| {
-                    out.described_list(0x18, |fields| fields.uint(7));
-                })],
-            ),
+        let begin_of_its_own = performative(1, |out| {
+            out.described_list(0x11, |fields| {
+                fields.null();
+                (0..3).for_each(|_| fields.uint(1));
+            });
+        });
+        let no_error = performative(0, |out| out.described_list(0x18, |fields| fields.uint(7)));
+        let transfer = performative(0, |out| {
+            out.described_list(0x14, |fields| (0..2).for_each(|_| fields.uint(0)));
+        });
+        let flow = performative(0, |out| {
+            out.described_list(0x13, |fields| [0, 1, 0, 1, 7].iter().for_each(|number| fields.uint(*number)));
+        });
+        let handle = "amqp:session:unattached-handle";
+        for (what, scope, condition, then) in [
+            ("a begin of its own", "connection", "amqp:not-allowed", vec![begin_of_its_own]),
+            ("an answer to another begin", "connection", "amqp:not-allowed", vec![answer_to_begin(0, 5)]),
+            ("two answers to a begin", "connection", "amqp:not-allowed", vec![begun.clone(), answer_to_begin(1, 0)]),
+            ("a number too high", "connection", "amqp:connection:framing-error", vec![answer_to_begin(64, 0)]),
+            ("an attach before its begin", "connection", "amqp:not-allowed", vec![out.clone()]),
+            ("an answer to no attach", "session", "amqp:not-allowed", {
+                vec![begun.clone(), answer_to_attach(0, 0, "other", Some("q"))]
+            }),
+            ("two answers to an attach", "session", "amqp:session:handle-in-use", {
+                vec![begun.clone(), out.clone(), out.clone()]
+            }),
+            ("a handle that is too high", "connection", "amqp:connection:framing-error", {
+                vec![begun.clone(), answer_to_attach(0, 64, "out", Some("q"))]
+            }),
+            ("an end of no session", "connection", "amqp:not-allowed", vec![ended(0x17, 9, None, "x")]),
+            ("an error that is none", "connection", "amqp:decode-error", vec![no_error]),
+            ("a transfer to a sender", "link", "amqp:not-allowed", {
+                vec![begun.clone(), out.clone(), transfer.clone()]
+            }),
+            ("a transfer of no link", "session", handle, vec![begun.clone(), transfer]),
+            ("a flow of no link", "session", handle, vec![begun.clone(), flow]),
         ] {
-            assert!(hear(&after_open(&then), 1000).0.is_err(), "{what}");
+            let (result, mut client) = hear(&after_open(&then), 1000);
+            assert_eq!(written_errors(&mut client), [(scope, condition.to_owned())], "{what}");
+            assert_eq!(result.is_err(), scope == "connection", "{what}: {result:?}");
+            let ended = result.unwrap_or_default().into_iter().filter_map(|event| match event {
+                ConnectionEvent::Detached { scope, error: Some(EndError::Violation(error)), .. } => {
+                    Some((scope.to_string(), error.condition))
+                }
+                _ => None,
+            });
+            let count = match scope {
+                "link" => 1,
+                "session" => 2,
+                _ => 0,
+            };
+            assert_eq!(ended.collect::<Vec<_>>(), vec![(scope.to_owned(), condition); count], "{what}");
         }
         for header in [*b"HTTP/1.1", AMQP_HEADER] {
             assert!(hear(&header, 1000).0.is_err());
@@ -617,6 +685,7 @@ mod tests {
         let at = asked_again.windows(8).position(|octets| octets == AMQP_HEADER).unwrap();
         let again = [&asked_again[..at], &SASL_HEADER].concat();
         assert_eq!(hear(&again, 1000).0, Err(ConnectionError::Login(LoginError::Rejected)));
+        assert_eq!(hear(&AMQP_HEADER, 1000).0, Err(ConnectionError::Login(LoginError::NoSasl)));
     }
 
     #[test]
@@ -625,14 +694,17 @@ mod tests {
         pair.client.link(receiver).unwrap().max_message_bytes = 1000;
         pair.server.send(receiver, EncodedMessage::from(vec![0; 1001]), 1);
         let (heard, served) = pair.run(usize::MAX).unwrap();
-        assert_eq!(heard[0], ConnectionEvent::TooLong { link: receiver });
-        assert!(matches!(&heard[1], ConnectionEvent::Detached { link, .. } if *link == receiver), "{heard:?}");
+        let [ConnectionEvent::Detached { link, error: Some(EndError::Violation(error)), .. }] = &heard[..] else {
+            panic!("{heard:?}");
+        };
+        assert_eq!((*link, error.condition), (receiver, Violation::MESSAGE_SIZE));
         let detached = served.iter().find_map(|event| match event {
             ConnectionEvent::Detached { unsettled, error, .. } => Some((unsettled.clone(), error.clone())),
             _ => None,
         });
         let (unsettled, error) = detached.unwrap();
-        assert_eq!((unsettled, error.unwrap().condition.as_str()), (vec![1], "amqp:link:message-size-exceeded"));
+        let expected = "amqp:link:message-size-exceeded: the message is longer than max-message-size";
+        assert_eq!((unsettled, error.unwrap().to_string().as_str()), (vec![1], expected));
     }
 
     #[test]
@@ -640,7 +712,7 @@ mod tests {
         let (mut pair, sender, receiver) = opened(usize::MAX);
         pair.client.close(None);
         let said = pair.client.output().remaining();
-        assert!(!pair.client.may_send(sender) && pair.client.begin_session().is_none());
+        assert!(!pair.client.may_send(sender) && pair.client.begin_session() == Err(SessionRefused::NotOpen));
         pair.client.grant(receiver, 5);
         pair.client.settle(receiver, 0, DeliveryOutcome::Accepted);
         pair.client.reject(receiver, 1, "x", "y");
@@ -656,8 +728,11 @@ mod tests {
     #[test]
     fn sessions_and_links_are_bounded_on_our_side_too() {
         let (mut pair, ..) = opened(usize::MAX);
-        let sessions = std::iter::from_fn(|| pair.client.begin_session()).count();
+        let sessions = std::iter::from_fn(|| pair.client.begin_session().ok()).count();
         assert_eq!(sessions, MAX_SESSIONS - 1);
+        assert_eq!(pair.client.begin_session(), Err(SessionRefused::OwnLimit(MAX_SESSIONS)));
+        pair.client.peer_channel_max = 9;
+        assert_eq!(pair.client.begin_session(), Err(SessionRefused::PeerLimit(10)));
         let names: Vec<String> = (0..100).map(|number| format!("link {number}")).collect();
         let links =
             names.iter().filter_map(|name| pair.client.attach_link(SessionId(1), &request(name, LinkRole::Sender)));

@@ -199,7 +199,7 @@ async fn run_links(links: OpenLinks, run_state: &Rc<MadesRunState>, timer: &Rc<T
             ended = tasks.join_next() => match ended {
                 None => break,
                 Some(Ok(result)) => result?,
-                Some(Err(_)) => return Err(Error::PeerMisbehaved { why: "a task of mailrun failed".to_owned() }),
+                Some(Err(_)) => return Err(Error::Lost { why: "a task of mailrun failed".to_owned() }),
             },
             why = connection.closed() => return if run_state.is_over() { Ok(()) } else { Err(why) },
         }

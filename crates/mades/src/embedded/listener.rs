@@ -1,7 +1,7 @@
 //! The listener: sockets, TLS, time limits. Input goes to a `BrokerSession`, whose output goes out in one write a
 //! turn.
 use super::queues::MemoryQueues;
-use super::session::BrokerSession;
+use super::session::{Admission, BrokerSession};
 use amqp::{ConnectionError, IDLE_TIMEOUT_MS, ListenerAuth};
 use bytes::{Buf, BytesMut};
 use futures_util::future::BoxFuture;
@@ -20,6 +20,10 @@ use tokio_rustls::TlsAcceptor;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit of the time in which a peer takes our close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Connections beyond the limit that are told so at a time; others are closed at once.
+const MAX_REFUSALS: usize = 16;
+/// Limit of the time from a connection beyond the limit to its open.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Minimum of bytes that a read asks for.
 const MIN_READ_BYTES: usize = 64 << 10;
 /// Bytes waiting to be written from which on nothing is read: a peer that does not read is not read from.
@@ -38,7 +42,7 @@ pub struct ListenOptions {
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// The largest message taken.
     pub max_message_bytes: u64,
-    /// Connections at a time; more are closed at once.
+    /// Connections at a time; more are closed as soon as they are open.
     pub max_connections: usize,
     /// Its container-id.
     pub container: String,
@@ -62,7 +66,7 @@ impl ListenOptions {
 pub struct ListenerCounts {
     /// Connections that were taken.
     pub connections: AtomicU64,
-    /// Connections closed at once: there were too many.
+    /// Connections refused because there were too many.
     pub refused: AtomicU64,
     /// Connections that ended without a close: cut, or with an error.
     pub aborted: AtomicU64,
@@ -94,6 +98,7 @@ async fn accept_connections(
     counts: Arc<ListenerCounts>,
 ) {
     let slots = Arc::new(Semaphore::new(options.max_connections));
+    let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
     let mut sessions = JoinSet::new();
     loop {
         while sessions.try_join_next().is_some() {}
@@ -101,16 +106,23 @@ async fn accept_connections(
             tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             continue;
         };
-        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
+        let slot = Arc::clone(&slots).try_acquire_owned();
+        let queues = queues.clone();
+        let options = options.clone();
+        let Ok(slot) = slot else {
             ListenerCounts::increment(&counts.refused);
+            if let Ok(refusal) = Arc::clone(&refusals).try_acquire_owned() {
+                sessions.spawn(async move {
+                    let _ = accept_connection(stream, queues, &options, Admission::Refused).await;
+                    drop(refusal);
+                });
+            }
             continue;
         };
         ListenerCounts::increment(&counts.connections);
-        let queues = queues.clone();
-        let options = options.clone();
         let counts = Arc::clone(&counts);
         sessions.spawn(async move {
-            let end = accept_connection(stream, queues, &options).await;
+            let end = accept_connection(stream, queues, &options, Admission::Granted).await;
             match end {
                 Ok(ConnectionEnd::Closed) => {}
                 Ok(ConnectionEnd::Unauthenticated) => ListenerCounts::increment(&counts.unauthenticated),
@@ -132,16 +144,23 @@ async fn accept_connection(
     stream: TcpStream,
     queues: MemoryQueues,
     options: &ListenOptions,
+    admission: Admission,
 ) -> io::Result<ConnectionEnd> {
     // A disposition that waits for the peer's delayed ACK is the classic false result of this field.
     stream.set_nodelay(true)?;
-    let handshake_deadline = Instant::now() + HANDSHAKE_TIMEOUT;
-    let session = BrokerSession::new(queues, options.mechanisms.clone(), &options.container, options.max_message_bytes);
+    let limit = match admission {
+        Admission::Granted => HANDSHAKE_TIMEOUT,
+        Admission::Refused => REFUSAL_TIMEOUT,
+    };
+    let handshake_deadline = Instant::now() + limit;
+    let mechanisms = options.mechanisms.clone();
+    let session = BrokerSession::new(queues, mechanisms, &options.container, options.max_message_bytes, admission);
     match &options.tls {
         None => serve_connection(stream, session, handshake_deadline).await,
         Some(config) => {
-            let stream = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(Arc::clone(config)).accept(stream)).await;
-            serve_connection(stream.map_err(|_| io::ErrorKind::TimedOut)??, session, handshake_deadline).await
+            let stream = timeout(limit, TlsAcceptor::from(Arc::clone(config)).accept(stream)).await;
+            let stream = stream.map_err(|_| io::ErrorKind::TimedOut)??;
+            serve_connection(stream, session, handshake_deadline).await
         }
     }
 }
@@ -174,10 +193,11 @@ async fn run_connection(
     let mut times = ConnectionTimes { handshake_deadline, wrote_at: Instant::now(), read_at: Instant::now() };
     loop {
         if let Err(fault) = session.process(&mut input) {
-            return close_with_error(writer, session, &fault).await;
+            flush_and_linger(reader, writer, session).await?;
+            return Ok(end_of(&fault));
         }
         if session.connection().is_closed() {
-            flush_and_shut_down(writer, session).await?;
+            flush_and_linger(reader, writer, session).await?;
             return Ok(ConnectionEnd::Closed);
         }
         if !opened && session.connection().is_open() {
@@ -199,7 +219,10 @@ async fn run_connection(
             }
             () = notify.notified() => {}
             () = &mut wake => {
-                let next = on_timer(session, &times).ok_or(io::ErrorKind::TimedOut)?;
+                let Some(next) = on_timer(session, &times) else {
+                    flush_and_linger(reader, writer, session).await?;
+                    return Err(io::ErrorKind::TimedOut.into());
+                };
                 wake.as_mut().reset(next);
             }
         }
@@ -233,16 +256,21 @@ struct ConnectionTimes {
     read_at: Instant,
 }
 
-/// Sends a heartbeat if it is time, and returns the time of the next. None: the handshake has taken too long, or the
-/// peer has been silent for too long.
+/// Sends a heartbeat if it is time, and returns the time of the next. Closes the connection and returns none if the
+/// handshake has taken too long, or the peer has been silent for too long.
 fn on_timer(session: &mut BrokerSession, times: &ConnectionTimes) -> Option<Instant> {
     let now = Instant::now();
     let connection = session.connection();
     if !connection.is_open() {
-        return (now < times.handshake_deadline).then_some(times.handshake_deadline);
+        if now < times.handshake_deadline {
+            return Some(times.handshake_deadline);
+        }
+        connection.time_out_handshake();
+        return None;
     }
     let gone = times.read_at + SILENCE_TIMEOUT;
     if now >= gone {
+        connection.time_out_silence();
         return None;
     }
     let Some(idle) = connection.peer_idle_timeout_ms() else { return Some(gone) };
@@ -255,32 +283,82 @@ fn on_timer(session: &mut BrokerSession, times: &ConnectionTimes) -> Option<Inst
     Some(gone.min(now + heartbeat_interval))
 }
 
-/// Closes the connection, and reports the peer's error in the close.
-async fn close_with_error(
-    writer: &mut (impl AsyncWrite + Unpin),
-    session: &mut BrokerSession,
-    fault: &ConnectionError,
-) -> io::Result<ConnectionEnd> {
-    let end = match fault {
+fn end_of(fault: &ConnectionError) -> ConnectionEnd {
+    match fault {
         ConnectionError::Refused | ConnectionError::Unauthenticated | ConnectionError::Login(_) => {
             ConnectionEnd::Unauthenticated
         }
-        ConnectionError::Header(_) | ConnectionError::Malformed(_) | ConnectionError::Protocol(_) => {
-            ConnectionEnd::ProtocolError
-        }
-    };
-    session.connection().write_close(Some(("amqp:connection:framing-error", &fault.to_string())));
-    flush_and_shut_down(writer, session).await?;
-    Ok(end)
+        ConnectionError::Header(_)
+        | ConnectionError::Framing(_)
+        | ConnectionError::Malformed(_)
+        | ConnectionError::Violation(_) => ConnectionEnd::ProtocolError,
+    }
 }
 
-/// Writes what is left, for a while.
-async fn flush_and_shut_down(writer: &mut (impl AsyncWrite + Unpin), session: &mut BrokerSession) -> io::Result<()> {
+/// Writes what is left, and reads until the peer hangs up, for a while: the kernel resets a connection that is closed
+/// with unread bytes, and the peer might not get our close.
+async fn flush_and_linger(
+    reader: &mut (impl AsyncRead + Unpin),
+    writer: &mut (impl AsyncWrite + Unpin),
+    session: &mut BrokerSession,
+) -> io::Result<()> {
     let write = async {
         while session.output().has_remaining() {
             writer.write_buf(session.output()).await?;
         }
         writer.shutdown().await
     };
-    timeout(CLOSE_TIMEOUT, write).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    timeout(CLOSE_TIMEOUT, write).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+    let _ = timeout(CLOSE_TIMEOUT, tokio::io::copy(reader, &mut tokio::io::sink())).await;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::embedded::{MemoryQueues, QueueLimits};
+    use tokio::io::duplex;
+
+    fn session() -> BrokerSession {
+        let queues = MemoryQueues::new(QueueLimits::default());
+        BrokerSession::new(queues, ListenerAuth::Any, "test", 1000, Admission::Granted)
+    }
+
+    fn says(heard: &[u8], why: &str) -> bool {
+        heard.windows(why.len()).any(|octets| octets == why.as_bytes())
+    }
+
+    #[test]
+    fn who_never_opens_the_connection_reads_why_it_ends() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            for said in [&[][..], b"AMQP\x00\x01\x00\x00"] {
+                let (mut peer, ours) = duplex(1 << 16);
+                peer.write_all(said).await.unwrap();
+                let served = serve_connection(ours, session(), Instant::now() + Duration::from_millis(50));
+                let mut heard = Vec::new();
+                let (end, read) = tokio::join!(served, async {
+                    let read = peer.read_to_end(&mut heard).await;
+                    drop(peer);
+                    read
+                });
+                assert!(end.is_err_and(|error| error.kind() == io::ErrorKind::TimedOut));
+                read.unwrap();
+                assert!(heard.starts_with(b"AMQP\x00\x01\x00\x00") && says(&heard, "the handshake took too long"));
+            }
+        });
+    }
+
+    #[test]
+    fn who_is_silent_for_too_long_reads_that() {
+        let mut session = session();
+        let open = [0, 0, 0, 16, 2, 0, 0, 0, 0, 0x53, 0x10, 0xc0, 3, 1, 0xa1, 0];
+        session.process(&mut [&b"AMQP\x00\x01\x00\x00"[..], &open].concat().as_slice().into()).unwrap();
+        let now = Instant::now();
+        let times = ConnectionTimes { handshake_deadline: now, wrote_at: now, read_at: now - SILENCE_TIMEOUT };
+        assert_eq!(on_timer(&mut session, &times), None);
+        let length = session.output().remaining();
+        let heard = session.output().copy_to_bytes(length);
+        assert!(says(&heard, "amqp:resource-limit-exceeded") && says(&heard, "the peer was silent for too long"));
+    }
 }

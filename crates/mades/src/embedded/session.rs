@@ -37,8 +37,16 @@ impl ConsumerLink {
     }
 }
 
+/// Says whether a connection is within the limit of connections. One that is not is closed as soon as it is open.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Admission {
+    Granted,
+    Refused,
+}
+
 /// One connection's dealings.
 pub(super) struct BrokerSession {
+    admission: Admission,
     connection: AmqpConnection<EnqueuedMessage>,
     queues: MemoryQueues,
     notify: Arc<Notify>,
@@ -49,8 +57,15 @@ pub(super) struct BrokerSession {
 }
 
 impl BrokerSession {
-    pub(super) fn new(queues: MemoryQueues, mechanisms: ListenerAuth, container: &str, max_message_bytes: u64) -> Self {
+    pub(super) fn new(
+        queues: MemoryQueues,
+        mechanisms: ListenerAuth,
+        container: &str,
+        max_message_bytes: u64,
+        admission: Admission,
+    ) -> Self {
         Self {
+            admission,
             connection: AmqpConnection::server(mechanisms, container, max_message_bytes),
             queues,
             notify: Arc::default(),
@@ -76,12 +91,24 @@ impl BrokerSession {
 
     /// Does all there is to do: with what was read, and with what is in the queues.
     pub(super) fn process(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
+        if self.admission == Admission::Refused {
+            return self.refuse(input);
+        }
         let done = self.process_events(input);
         if done.is_err() || self.connection.is_closed() {
             // No consumer may wait for one whose connection is closing.
             self.stop_consuming();
         }
         done
+    }
+
+    /// Reads until the connection is open, and closes it.
+    fn refuse(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
+        while self.connection.next_event(input)?.is_some() {}
+        if self.connection.is_open() {
+            self.connection.write_close(Some(("amqp:resource-limit-exceeded", "too many connections")));
+        }
+        Ok(())
     }
 
     fn process_events(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
@@ -130,7 +157,6 @@ impl BrokerSession {
             ConnectionEvent::Opened
             | ConnectionEvent::CreditChanged
             | ConnectionEvent::Drained { .. }
-            | ConnectionEvent::TooLong { .. }
             | ConnectionEvent::Ended { .. }
             | ConnectionEvent::Closed { .. } => {}
         }
@@ -182,8 +208,8 @@ impl BrokerSession {
             for consumer in &mut self.consumers {
                 if !self.connection.may_send(consumer.link) {
                     consumer.set_idle(&self.queues);
-                    if self.connection.credit(consumer.link) == 0 {
-                        // A link without credit is drained as it is.
+                    // The session may have no room for messages, but there are none.
+                    if self.connection.is_draining(consumer.link) && self.queues.counts(consumer.queue).waiting == 0 {
                         self.connection.complete_drain(consumer.link);
                     }
                     continue;

@@ -6,7 +6,9 @@ use crate::script::{
 };
 use fe2o3_amqp_types::definitions::{AmqpError, Role};
 use mailrun_mades::api::{Oddity, OutgoingProperties, OutgoingTemplate, payload};
-use mailrun_mades::embedded::{EncodedMessage, MemoryQueues, QueueIndex, QueueLimits, Writer};
+use mailrun_mades::embedded::{
+    self, EncodedMessage, ListenOptions, ListenerAuth, ListenerCounts, MemoryQueues, QueueIndex, QueueLimits, Writer,
+};
 use mailrun_mades::{
     Broker, Connection, DeliveryHandle, Error, IncomingDelivery, ReceiverLink, ReceiverOptions, Retry, SenderOptions,
     Uuid,
@@ -222,13 +224,17 @@ async fn endless(piece_bytes: usize, most: u64) {
     let written = written.load(Ordering::Relaxed);
     let error = next.unwrap_or_else(|_| panic!("{written} octets are taken")).unwrap_err();
     assert_eq!(error, Error::Oversized { queue: "q".to_owned(), limit: most });
-    assert_eq!(connection.closed().await, error, "all who are on the connection say the same");
     assert!(written < most + (32 << 20), "what waits in sockets is all that came");
+    // The message goes on after its link has ended, which ends the session and then the connection.
+    let error = connection.closed().await.to_string();
+    let expected = "the peer violates AMQP 1.0: amqp:not-allowed: transfers of a session that we have ended go on; this \
+        ends the connection";
+    assert_eq!(error, expected);
 }
 
 #[test]
 fn a_message_that_never_ends_is_given_up_at_the_largest_that_is_taken() {
-    limited(endless(60_000, 1_000_000));
+    limited(endless(10_000, 1_000_000));
 }
 
 #[test]
@@ -242,35 +248,53 @@ async fn after(said: Vec<u8>) -> Error {
     let port = say(vec![handshake(), begin(), [link, said].concat()], Then::Stay).await;
     let mut connection = Connection::open(&broker(port)).await.unwrap();
     let plan = ReceiverOptions { max_message_bytes: 1000, ..ReceiverOptions::new("q", 8) };
-    let mut receiver = connection.attach_receiver(&plan).await.unwrap();
-    let error = timeout(Duration::from_secs(2), receiver.next()).await.expect("it waits for an answer").unwrap_err();
-    assert_eq!(connection.closed().await, error, "all who are on the connection say the same");
     let began = Instant::now();
-    assert!(receiver.close().await.is_err() && connection.close().await.is_err(), "it is lost");
-    assert!(began.elapsed() < Duration::from_secs(1));
+    let error = match connection.attach_receiver(&plan).await {
+        Err(error) => error,
+        Ok(mut receiver) => {
+            let error = receiver.next().await.unwrap_err();
+            assert_eq!(receiver.close().await, Err(error.clone()));
+            error
+        }
+    };
+    assert!(began.elapsed() < Duration::from_secs(1), "it waits for an answer");
+    let is_of_connection = error.to_string().ends_with("this ends the connection");
+    assert_eq!(connection.is_closed(), is_of_connection, "{error}");
     error
 }
 
 #[test]
-fn who_breaks_the_rules_of_deliveries_and_answers_nothing_is_left_at_once() {
+fn who_breaks_a_rule_and_answers_nothing_loses_what_the_error_names_at_once() {
     limited(async {
         let oversized = Error::Oversized { queue: "q".to_owned(), limit: 1000 };
         assert_eq!(after(transfer(0, &[7; 1001])).await, oversized);
         assert_eq!(after([piece(0, &[7; 600], true), piece(0, &[7; 600], false)].concat()).await, oversized);
-        let hint = "q contains a message larger than 1000 bytes";
-        assert!(oversized.to_string().starts_with(hint), "{oversized}");
-        for broken in [
-            anonymous(&[7; 10]),
-            // Of another delivery before the first is whole.
-            [piece(0, &[7; 10], true), piece(1, &[7; 10], true)].concat(),
-            [piece(0, &[7; 10], true), piece(1, &[7; 10], false)].concat(),
+        let hint = "q contains a message larger than 1000 bytes, the limit of this client; remove it from the queue";
+        assert_eq!(oversized.to_string(), hint);
+        let link = "the link of q";
+        for (broken, condition, ended) in [
+            (anonymous(&[7; 10]), "amqp:invalid-field: a transfer without delivery-id", link),
+            (
+                [piece(0, &[7; 10], true), piece(1, &[7; 10], true)].concat(),
+                "amqp:invalid-field: another delivery-id before the delivery is complete",
+                link,
+            ),
+            (
+                attach("test:q:1", Role::Sender, Some("q")),
+                "amqp:session:handle-in-use: an attach with the handle of another link",
+                "the session of q",
+            ),
+            (
+                [detach_of(7), anonymous(&[7; 10])].concat(),
+                // To say before that a link has ended, which is none, does not help.
+                "amqp:invalid-field: a transfer without delivery-id",
+                link,
+            ),
+            (detach_of(64), "amqp:connection:framing-error: a handle above handle-max", "the connection"),
         ] {
-            let error = after(broken).await;
-            assert!(matches!(error, Error::PeerMisbehaved { .. }), "{error:?}");
+            let expected = format!("the peer violates AMQP 1.0: {condition}; this ends {ended}");
+            assert_eq!(after(broken).await.to_string(), expected);
         }
-        // To say before that a link has ended, which is none, does not help.
-        let error = after([detach_of(7), anonymous(&[7; 10])].concat()).await;
-        assert!(matches!(error, Error::PeerMisbehaved { .. }), "{error:?}");
     });
 }
 
@@ -288,8 +312,158 @@ fn who_sends_to_where_we_send_and_answers_nothing_is_left_at_once() {
                 offered.expect("it waits for an answer").map(drop).unwrap_err()
             }
         };
-        assert!(matches!(error, Error::PeerMisbehaved { .. }), "{error:?}");
-        assert!(matches!(connection.closed().await, Error::PeerMisbehaved { .. }));
+        let expected = "the peer violates AMQP 1.0: amqp:not-allowed: a transfer from the receiver of the link; this ends \
+            the link of q";
+        assert_eq!(error.to_string(), expected);
+        assert!(!connection.is_closed());
+    });
+}
+
+/// A peer that sends those parts when asked, and then hangs up or hears the client to its end: its port, the bytes that
+/// it hears after the parts, and the end.
+async fn heard_by(parts: Vec<Vec<u8>>) -> (u16, tokio::sync::oneshot::Receiver<Vec<u8>>) {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let tell = Arc::new(std::sync::Mutex::new(Some(tell)));
+    let port = say_and(parts, move |mut stream| {
+        let tell = Arc::clone(&tell);
+        async move {
+            let mut heard = Vec::new();
+            let _ = stream.read_to_end(&mut heard).await;
+            let _ = tell.lock().unwrap().take().unwrap().send(heard);
+        }
+    })
+    .await;
+    (port, told)
+}
+
+#[test]
+fn bad_input_gives_one_line_with_the_cause_and_leaves_nothing_running() {
+    let sasl = |body: &[u8]| {
+        let size = (8 + body.len()) as u32;
+        [b"AMQP\x03\x01\x00\x00", &size.to_be_bytes()[..], &[2, 1, 0, 0], body].concat()
+    };
+    let outcome = |code| sasl(&[0, 0x53, 0x44, 0xc0, 3, 1, 0x50, code]);
+    let array = [0, 0x53, 0x40, 0xc0, 13, 1, 0xf0, 0, 0, 0, 7, 0xff, 0xff, 0xff, 0xff, 0xa3, 1, b'X'];
+    let early = "the peer violates AMQP 1.0: expected the SASL mechanisms, and not an outcome during the SASL handshake; this \
+        ends the connection";
+    let begun = begin();
+    let never_begun = [&begun[..6], &[0, 9], &begun[8..]].concat();
+    let never_begun = [&never_begun[..10], &[0x17, 0x45]].concat();
+    let never_begun = [&12_u32.to_be_bytes()[..], &never_begun[4..]].concat();
+    limited(async {
+        for (what, parts, expected) in [
+            ("SASL: 2 GiB", vec![[&b"AMQP\x03\x01\x00\x00"[..], &[0x80, 0, 0, 0, 2, 1, 0, 0]].concat()], {
+                "the peer violates AMQP 1.0: amqp:connection:framing-error: a frame of 2147483648 bytes, but max-frame-size \
+                    is 1114112; this ends the connection"
+            }),
+            ("an array without end", vec![sasl(&array)], {
+                "the peer violates AMQP 1.0: expected the names of SASL mechanisms during the SASL handshake; this ends the \
+                    connection"
+            }),
+            ("an outcome before the mechanisms", vec![outcome(0)], early),
+            ("a refusal before the mechanisms", vec![outcome(1)], early),
+            (
+                "nothing at all",
+                vec![],
+                "127.0.0.1:PORT: the AMQP handshake took longer than 0.3 s; check that an AMQP 1.0 \
+                broker is running there",
+            ),
+            ("2 GiB", vec![handshake(), [0x80, 0, 0, 0].to_vec()], {
+                "the peer violates AMQP 1.0: amqp:connection:framing-error: a frame of 2147483648 bytes, but max-frame-size \
+                    is 1114112; this ends the connection"
+            }),
+            ("a session that was never begun", vec![handshake(), never_begun.clone()], {
+                "the peer violates AMQP 1.0: amqp:not-allowed: a frame of a session that was not begun; this ends the \
+                    connection"
+            }),
+        ] {
+            let (port, ended) = heard_by(parts).await;
+            let began = Instant::now();
+            let error = match Connection::open(&Broker { step_timeout: SHORT_TIMEOUT, ..broker(port) }).await {
+                Err(error) => error,
+                Ok(mut connection) => match connection.attach_receiver(&ReceiverOptions::new("q", 8)).await {
+                    Err(error) => error,
+                    Ok(_) => panic!("{what}: nobody has answered"),
+                },
+            };
+            assert_eq!(error.to_string(), expected.replace("PORT", &port.to_string()), "{what}");
+            timeout(Duration::from_secs(2), ended).await.expect("the socket stays open").unwrap();
+            assert!(began.elapsed() < Duration::from_secs(2), "{what}");
+        }
+        // In the middle of a message.
+        let link = [attach("test:q:1", Role::Sender, Some("q")), piece(0, &[7; 100], true)].concat();
+        let cut = [&link[..], &transfer(0, &[7; 100])[..50]].concat();
+        for said in [link, cut] {
+            let port = say(vec![handshake(), begin(), said], Then::HangUp).await;
+            let mut connection = Connection::open(&broker(port)).await.unwrap();
+            let error = match connection.attach_receiver(&ReceiverOptions::new("q", 8)).await {
+                Err(error) => error,
+                Ok(mut receiver) => receiver.next().await.unwrap_err(),
+            };
+            let text = error.to_string();
+            assert!(text.starts_with("connection lost: ") && !text.contains('\n'), "{text}");
+        }
+    });
+}
+
+#[test]
+fn a_peer_reads_why_we_end_the_connection() {
+    limited(async {
+        let says = |heard: &[u8], why: &str| heard.windows(why.len()).any(|octets| octets == why.as_bytes());
+        // It does not open the connection.
+        let unopened = handshake();
+        let open = unopened.windows(3).position(|octets| octets == [0, 0x53, 0x10]).unwrap() - 8;
+        for cut in [open - 8, open] {
+            let (port, heard) = heard_by(vec![unopened[..cut].to_vec()]).await;
+            let broker = Broker { step_timeout: SHORT_TIMEOUT, ..broker(port) };
+            Connection::open(&broker).await.unwrap_err();
+            let heard = heard.await.unwrap();
+            assert!(says(&heard, "amqp:resource-limit-exceeded") && says(&heard, "the handshake took too long"));
+        }
+        // It falls silent.
+        let (port, heard) = heard_by(vec![handshake()]).await;
+        let broker = Broker { idle_timeout: SHORT_TIMEOUT, ..broker(port) };
+        let connection = Connection::open(&broker).await.unwrap();
+        let heard = heard.await.unwrap();
+        assert!(says(&heard, "amqp:resource-limit-exceeded") && says(&heard, "the peer was silent for too long"));
+        drop(connection);
+    });
+}
+
+#[test]
+fn one_connection_too_many_is_told_so() {
+    limited(async {
+        let (listener, port) = listener().await;
+        let options = ListenOptions { max_connections: 1, ..ListenOptions::new(ListenerAuth::Any) };
+        let counts = Arc::<ListenerCounts>::default();
+        let queues = MemoryQueues::new(QueueLimits::default());
+        tokio::spawn(embedded::serve(listener, queues, options, Arc::clone(&counts)));
+        let first = Connection::open(&broker(port)).await.unwrap();
+        let error = match Connection::open(&broker(port)).await {
+            Ok(mut connection) => connection.closed().await,
+            Err(error) => error,
+        };
+        let expected = "the broker closed the connection: amqp:resource-limit-exceeded: too many connections";
+        assert_eq!(error.to_string(), expected);
+        assert_eq!(counts.refused.load(Ordering::Relaxed), 1);
+        assert_eq!(first.close().await, Ok(()));
+    });
+}
+
+#[test]
+fn a_limit_of_ours_is_not_said_to_be_the_brokers() {
+    limited(async {
+        let (port, _queues) = our_own(QueueLimits::default()).await;
+        let mut connection = Connection::open(&broker(port)).await.unwrap();
+        let mut senders = Vec::new();
+        let error = loop {
+            match connection.attach_sender(&SenderOptions::new("q", 8)).await {
+                Ok(sender) => senders.push(sender),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.to_string(), "this client supports no more than 64 queues on one connection");
+        assert_eq!(senders.len(), 64);
     });
 }
 
@@ -534,6 +708,15 @@ fn a_peer_that_is_silent_for_too_long_is_lost_and_one_that_wants_to_hear_us_does
     });
 }
 
+/// Reports whether a flow was heard whose last fields are link-credit 0, available null and drain true.
+fn has_drained(heard: &[u8]) -> bool {
+    let starts = (0..heard.len()).filter(|at| heard[*at..].starts_with(&[0, 0x53, 0x13]));
+    starts.map(|at| &heard[at - 8..]).any(|frame| {
+        let size = u32::from_be_bytes(frame[..4].try_into().unwrap()) as usize;
+        frame.get(..size).is_some_and(|frame| frame.ends_with(&[0x43, 0x40, 0x41]))
+    })
+}
+
 #[test]
 fn a_peer_that_wants_its_credit_back_gets_it_with_and_without_any() {
     limited(async {
@@ -545,9 +728,8 @@ fn a_peer_that_wants_its_credit_back_gets_it_with_and_without_any() {
                 let told = Arc::clone(&told);
                 async move {
                     stream.write_all(&drain(credit)).await.unwrap();
-                    // The answer is a flow.
                     let mut heard = Vec::new();
-                    while !heard.windows(3).any(|octets| octets == [0, 0x53, 0x13]) {
+                    while !has_drained(&heard) {
                         assert!(stream.read_buf(&mut heard).await.unwrap() > 0, "it hangs up");
                     }
                     told.notify_one();
@@ -576,7 +758,7 @@ fn the_listener_takes_credit_back_with_and_without_any() {
                 .unwrap();
             let mut heard = Vec::new();
             let answer = async {
-                while !heard.windows(3).any(|octets| octets == [0, 0x53, 0x13]) {
+                while !has_drained(&heard) {
                     assert!(stream.read_buf(&mut heard).await.unwrap() > 0, "it hangs up");
                 }
             };

@@ -1,0 +1,135 @@
+//! Errors, and what each of them ends: a link, a session, or the connection.
+use super::LinkId;
+use crate::codec::DecodeError;
+use crate::peer_error::PeerError;
+use crate::sasl_client::LoginError;
+use std::fmt;
+use thiserror::Error;
+
+/// A rule that the peer broke, and the condition of the specification for it (AMQP 1.0 §2.8.15 to §2.8.18).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{condition}: {description}")]
+pub struct Violation {
+    /// The condition, such as `amqp:link:transfer-limit-exceeded`.
+    pub condition: &'static str,
+    /// The rule.
+    pub description: &'static str,
+}
+
+impl Violation {
+    /// The condition of a message that is longer than its link allows.
+    pub const MESSAGE_SIZE: &str = "amqp:link:message-size-exceeded";
+    /// The condition of a limit of ours that no rule obliges the peer to know.
+    pub const RESOURCE_LIMIT: &str = "amqp:resource-limit-exceeded";
+
+    pub(super) fn new(condition: &'static str, description: &'static str) -> Self {
+        Self { condition, description }
+    }
+
+    pub(super) fn not_allowed(description: &'static str) -> Self {
+        Self::new("amqp:not-allowed", description)
+    }
+
+    pub(super) fn invalid_field(description: &'static str) -> Self {
+        Self::new("amqp:invalid-field", description)
+    }
+
+    pub(super) fn illegal_state(description: &'static str) -> Self {
+        Self::new("amqp:illegal-state", description)
+    }
+
+    pub(super) fn framing(description: &'static str) -> Self {
+        Self::new("amqp:connection:framing-error", description)
+    }
+
+    pub(super) fn unattached_handle() -> Self {
+        Self::new("amqp:session:unattached-handle", "a frame of a link that is not attached")
+    }
+
+    /// Condition and description, as a detach, an end or a close has them.
+    pub(super) fn parts(&self) -> (&str, &str) {
+        (self.condition, self.description)
+    }
+}
+
+/// Reason why the connection cannot go on. The peer reads it in a close, if the connection is open already.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ConnectionError {
+    /// It begins with something else.
+    #[error("not AMQP 1.0: the connection begins with {0:02x?}")]
+    Header([u8; 8]),
+    /// It skips SASL, which is required.
+    #[error("the peer does not authenticate itself")]
+    Unauthenticated,
+    /// Its login is wrong.
+    #[error("user or password is wrong")]
+    Refused,
+    /// We are not let in.
+    #[error("{0}")]
+    Login(#[from] LoginError),
+    /// It sends bytes that are no frame.
+    #[error("{0}")]
+    Framing(DecodeError),
+    /// It sends a frame that cannot be decoded.
+    #[error("{0}")]
+    Malformed(#[from] DecodeError),
+    /// It breaks a rule of the protocol.
+    #[error("{}", .0.description)]
+    Violation(#[from] Violation),
+}
+
+impl ConnectionError {
+    /// The condition of the specification.
+    pub fn condition(&self) -> &'static str {
+        match self {
+            Self::Header(_) | Self::Framing(_) => "amqp:connection:framing-error",
+            Self::Unauthenticated | Self::Refused | Self::Login(_) => "amqp:unauthorized-access",
+            Self::Malformed(_) => "amqp:decode-error",
+            Self::Violation(violation) => violation.condition,
+        }
+    }
+}
+
+/// Part of a connection that can end by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// One link.
+    Link,
+    /// A session and all links of it.
+    Session,
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Link => "link",
+            Self::Session => "session",
+        })
+    }
+}
+
+/// Reason why a link or a session has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum EndError {
+    /// The peer ended it.
+    #[error("{0}")]
+    Peer(PeerError),
+    /// We ended it, because the peer broke a rule.
+    #[error("{0}")]
+    Violation(Violation),
+}
+
+/// An error in a frame, and what it ends.
+#[derive(Debug)]
+pub(super) enum FrameError {
+    Link(LinkId, Violation),
+    /// The session of that number of ours.
+    Session(u16, Violation),
+    Connection(ConnectionError),
+}
+
+impl<E: Into<ConnectionError>> From<E> for FrameError {
+    fn from(error: E) -> Self {
+        Self::Connection(error.into())
+    }
+}
