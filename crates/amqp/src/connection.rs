@@ -1038,8 +1038,7 @@ impl<T> AmqpConnection<T> {
     }
 
     fn write_flow(&mut self, channel: u16, handle: Option<u32>) {
-        let session = self.sessions.get(&channel).filter(|session| self.is_open() && !session.end_sent);
-        let Some(session) = session else { return };
+        let Some(session) = self.sessions.get(&channel).filter(|_| self.is_open()) else { return };
         let link = handle.and_then(|handle| session.links.get(&handle));
         frame::write(self.output.tail(), Layer::Amqp, channel, |out| {
             out.described_list(0x13, |fields| {
@@ -1915,6 +1914,20 @@ mod tests {
             ("connection", "amqp:not-allowed"),
         ];
         assert_eq!(errors, expected.map(|(scope, condition)| (scope, condition.to_owned())));
+    }
+
+    #[test]
+    fn the_rest_of_a_message_is_not_sent_after_the_end_of_its_link() {
+        let mut connection = opened(&[attach(1, LinkRole::Receiver, "q"), flow(2, 1, 5)]);
+        connection.send(LINK, EncodedMessage::from(vec![7; 1500]), 3);
+        assert_eq!(written_frames(&mut connection).len(), 2, "the window allows no more");
+        let events = feed(&mut connection, &transfer(1, 0, false, b"x")).unwrap();
+        assert!(
+            matches!(&events[..], [ConnectionEvent::Detached { unsettled, .. }] if *unsettled == [3]),
+            "{events:?}"
+        );
+        feed(&mut connection, &flow(100, 1, 5)).unwrap();
+        assert_eq!(written_frames(&mut connection), [(0x16, 0)]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | `adversary` | tests: peers that send good frames in any order |
 //! | `buffers` | messages in pieces, and what is to be written |
 //! | `codec` | AMQP's types, read where they lie, and written |
 //! | `connection` | a connection, of either role; `connection/client` is what only a client does, `connection/error` says what an error ends |
@@ -11,6 +12,8 @@
 //! | `peer_error` | errors that a peer reports, redirects among them |
 //! | `peer_product` | a peer's product and version |
 //! | `sasl`, `sasl_client`, `scram` | who may log in, and how a client does |
+#[cfg(test)]
+mod adversary;
 mod buffers;
 mod codec;
 mod connection;
