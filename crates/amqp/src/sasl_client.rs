@@ -117,7 +117,7 @@ impl SaslClient {
     }
 
     fn read_mechanisms(&mut self, fields: &mut Elements<'_>, out: &mut Vec<u8>) -> Result<LoginStep, LoginError> {
-        let expected = DecodeError::Expected("the names of SASL mechanisms");
+        let expected = DecodeError::Expected("the names of mechanisms");
         let offered = fields.field()?.map_or(Ok(Vec::new()), |value| value.as_symbols().ok_or(expected))?;
         if !offered.contains(&self.login.mechanism()) {
             return Err(LoginError::NotOffered);
@@ -162,7 +162,7 @@ impl SaslClient {
                 String::new()
             }
             (LoginState::ExpectServerFinal(_), _) => return Err(LoginError::Unproven),
-            _ => return Err(DecodeError::Expected("no SASL challenge").into()),
+            _ => return Err(DecodeError::Expected("no challenge").into()),
         };
         frame::write(out, Layer::Sasl, 0, |out| {
             out.described_list(0x43, |fields| fields.binary(response.as_bytes()));
@@ -175,7 +175,7 @@ impl SaslClient {
         let server_final = fields.field()?.and_then(|value: Value<'_>| value.as_binary()).unwrap_or_default();
         match (code, &self.state) {
             (_, LoginState::ExpectMechanisms) => {
-                Err(DecodeError::Expected("the SASL mechanisms, and not an outcome").into())
+                Err(DecodeError::Expected("the mechanisms, and not an outcome").into())
             }
             (4, _) => Err(LoginError::Unavailable),
             (1.., _) => Err(LoginError::Rejected),

@@ -367,7 +367,7 @@ fn of_login(attempt: &OpenAttempt<'_>, error: &LoginError) -> Error {
         LoginError::Rejected | LoginError::Unproven => attempt.rejected(),
         LoginError::Unavailable => Error::Closed { why: error.to_string() },
         LoginError::Forbidden => Error::Misuse(error.to_string()),
-        LoginError::Malformed(error) => misbehaved(&format!("{error} during the SASL handshake")),
+        LoginError::Malformed(error) => misbehaved(&format!("SASL: {error}")),
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 /// Queues at a time: their names come from peers.
 const MAX_QUEUES: usize = 256;
 /// The longest name of a queue.
-const MAX_NAME_BYTES: usize = 255;
+pub(super) const MAX_NAME_BYTES: usize = 255;
 
 /// Messages that a consumer gets at most before it is another's turn. Turns of one message each would be the fairest,
 /// and a change of tasks each: they are it where few messages wait.

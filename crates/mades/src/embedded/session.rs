@@ -1,5 +1,5 @@
 //! A connection at the queues: what its links bring is put in, what they may have is taken out. No socket, no clock.
-use super::queues::{ConsumerId, EnqueuedMessage, MemoryQueues, QueueIndex, TakeResult};
+use super::queues::{ConsumerId, EnqueuedMessage, MAX_NAME_BYTES, MemoryQueues, QueueIndex, TakeResult};
 use amqp::{
     AmqpConnection, ConnectionError, ConnectionEvent, DeliveryOutcome, LinkId, LinkRole, ListenerAuth, OutputBuffer,
 };
@@ -171,8 +171,12 @@ impl BrokerSession {
 
     fn attach(&mut self, link: LinkId, peer: LinkRole, address: &str) {
         let Some(queue) = self.queues.get_or_create(address) else {
-            let why = "too many queues, or not a valid queue name";
-            return self.connection.refuse(link, "amqp:resource-limit-exceeded", why);
+            let (condition, why) = if address.len() > MAX_NAME_BYTES {
+                ("amqp:invalid-field", "the name of the queue is too long")
+            } else {
+                ("amqp:resource-limit-exceeded", "too many queues")
+            };
+            return self.connection.refuse(link, condition, why);
         };
         self.connection.accept(link);
         match peer {

@@ -344,12 +344,9 @@ fn bad_input_gives_one_line_with_the_cause_and_leaves_nothing_running() {
     };
     let outcome = |code| sasl(&[0, 0x53, 0x44, 0xc0, 3, 1, 0x50, code]);
     let array = [0, 0x53, 0x40, 0xc0, 13, 1, 0xf0, 0, 0, 0, 7, 0xff, 0xff, 0xff, 0xff, 0xa3, 1, b'X'];
-    let early = "the peer violates AMQP 1.0: expected the SASL mechanisms, and not an outcome during the SASL handshake; this \
-        ends the connection";
-    let begun = begin();
-    let never_begun = [&begun[..6], &[0, 9], &begun[8..]].concat();
-    let never_begun = [&never_begun[..10], &[0x17, 0x45]].concat();
-    let never_begun = [&12_u32.to_be_bytes()[..], &never_begun[4..]].concat();
+    let early =
+        "the peer violates AMQP 1.0: SASL: expected the mechanisms, and not an outcome; this ends the connection";
+    let end_of_another = vec![0, 0, 0, 12, 2, 0, 0, 9, 0, 0x53, 0x17, 0x45];
     limited(async {
         for (what, parts, expected) in [
             ("SASL: 2 GiB", vec![[&b"AMQP\x03\x01\x00\x00"[..], &[0x80, 0, 0, 0, 2, 1, 0, 0]].concat()], {
@@ -357,8 +354,7 @@ fn bad_input_gives_one_line_with_the_cause_and_leaves_nothing_running() {
                     is 1114112; this ends the connection"
             }),
             ("an array without end", vec![sasl(&array)], {
-                "the peer violates AMQP 1.0: expected the names of SASL mechanisms during the SASL handshake; this ends the \
-                    connection"
+                "the peer violates AMQP 1.0: SASL: expected the names of mechanisms; this ends the connection"
             }),
             ("an outcome before the mechanisms", vec![outcome(0)], early),
             ("a refusal before the mechanisms", vec![outcome(1)], early),
@@ -372,7 +368,7 @@ fn bad_input_gives_one_line_with_the_cause_and_leaves_nothing_running() {
                 "the peer violates AMQP 1.0: amqp:connection:framing-error: a frame of 2147483648 bytes, but max-frame-size \
                     is 1114112; this ends the connection"
             }),
-            ("a session that was never begun", vec![handshake(), never_begun.clone()], {
+            ("a session that was never begun", vec![handshake(), end_of_another], {
                 "the peer violates AMQP 1.0: amqp:not-allowed: a frame of a session that was not begun; this ends the \
                     connection"
             }),
@@ -464,6 +460,25 @@ fn a_limit_of_ours_is_not_said_to_be_the_brokers() {
         };
         assert_eq!(error.to_string(), "this client supports no more than 64 queues on one connection");
         assert_eq!(senders.len(), 64);
+    });
+}
+
+#[test]
+fn a_queue_that_the_listener_refuses_is_told_with_the_right_condition() {
+    limited(async {
+        let (port, queues) = our_own(QueueLimits::default()).await;
+        let error = async |queue: &str| {
+            let mut connection = Connection::open(&broker(port)).await.unwrap();
+            connection.attach_sender(&SenderOptions::new(queue, 8)).await.unwrap_err().to_string()
+        };
+        let refusal = error(&"q".repeat(256)).await;
+        assert!(
+            refusal.ends_with(": the broker ended the link: amqp:invalid-field: the name of the queue is too long")
+        );
+        let made = (0..256).filter_map(|number| queues.get_or_create(&format!("q{number}")));
+        assert_eq!(made.count(), 256, "the long name has made none");
+        let expected = "q: the broker ended the link: amqp:resource-limit-exceeded: too many queues";
+        assert_eq!(error("q").await, expected);
     });
 }
 
