@@ -42,7 +42,7 @@ use crate::sasl::{AuthOutcome, ListenerAuth};
 use crate::sasl_client::{LoginStep, SaslClient};
 use bytes::{Buf, Bytes, BytesMut};
 use error::FrameError;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 pub use client::{ConnectionOptions, LinkRequest, SessionRefused};
@@ -232,6 +232,8 @@ struct Session<T> {
     end_sent: bool,
     /// We have reported the end of the session before the peer has answered.
     is_reported: bool,
+    /// The caller has ended the session.
+    is_released: bool,
     /// Links in the order of their handles: when a session ends, its links end in that order. There are few.
     links: BTreeMap<u32, LinkState>,
     next_incoming_id: u32,
@@ -260,6 +262,9 @@ pub struct AmqpConnection<T> {
     peer_idle_timeout_ms: Option<u32>,
     peer_product: PeerProduct,
     sessions: BTreeMap<u16, Session<T>>,
+    /// Numbers of sessions of a client that have ended, although the caller has not ended them: it may still name them,
+    /// so no other session gets them.
+    ended: BTreeSet<u16>,
     output: OutputBuffer,
     events: VecDeque<ConnectionEvent<T>>,
 }
@@ -288,6 +293,7 @@ impl<T> AmqpConnection<T> {
             peer_idle_timeout_ms: None,
             peer_product: PeerProduct::default(),
             sessions: BTreeMap::new(),
+            ended: BTreeSet::new(),
             output: OutputBuffer::default(),
             events: VecDeque::new(),
         }
@@ -624,6 +630,9 @@ impl<T> AmqpConnection<T> {
     fn end(&mut self, channel: u16, error: Option<PeerError>) {
         self.write_dispositions();
         let Some(mut session) = self.sessions.remove(&channel) else { return };
+        if matches!(self.role, ConnectionRole::Client(_)) && !session.is_released {
+            self.ended.insert(channel);
+        }
         if !session.end_sent {
             write_end(self.output.tail(), channel, None);
         }
@@ -1244,6 +1253,7 @@ impl<T> Session<T> {
             remote_channel,
             end_sent: false,
             is_reported: false,
+            is_released: false,
             links: BTreeMap::new(),
             next_incoming_id,
             incoming_window: INCOMING_WINDOW,

@@ -93,7 +93,8 @@ impl<T> AmqpConnection<T> {
         }
         let peer_limit = usize::from(self.peer_channel_max) + 1;
         let mut channels = 0..peer_limit.min(MAX_SESSIONS) as u16;
-        let channel = channels.find(|channel| !self.sessions.contains_key(channel)).ok_or({
+        let is_free = |channel: &u16| !self.sessions.contains_key(channel) && !self.ended.contains(channel);
+        let channel = channels.find(is_free).ok_or({
             if peer_limit < MAX_SESSIONS {
                 SessionRefused::PeerLimit(peer_limit)
             } else {
@@ -177,13 +178,19 @@ impl<T> AmqpConnection<T> {
         self.send_detach(id, None);
     }
 
-    /// Ends a session; `Detached` of its links and `Ended` follow when the peer has answered.
+    /// Ends a session; `Detached` of its links and `Ended` follow when the peer has answered. To be called for a session
+    /// that has ended, too: its number then is free for another.
     pub fn end_session(&mut self, id: SessionId) {
         self.write_dispositions();
+        self.ended.remove(&id.0);
         if !self.is_open() {
             return;
         }
-        let Some(session) = self.sessions.get_mut(&id.0).filter(|session| !session.end_sent) else { return };
+        let Some(session) = self.sessions.get_mut(&id.0).filter(|session| !session.is_released) else { return };
+        session.is_released = true;
+        if session.end_sent {
+            return;
+        }
         session.end_sent = true;
         session.blocked = None;
         session.links.values_mut().for_each(|link| {
@@ -583,6 +590,18 @@ mod tests {
         let events = hear(&after_open(&refusal), 1000).0.unwrap();
         assert!(!events.iter().any(|event| matches!(event, ConnectionEvent::Attached { .. })), "{events:?}");
         assert!(matches!(events.last(), Some(ConnectionEvent::Detached { error: Some(_), .. })), "{events:?}");
+    }
+
+    #[test]
+    fn a_session_that_the_peer_has_ended_is_not_taken_for_a_later_one() {
+        let octets = after_open(&[answer_to_begin(3, 0), ended(0x17, 3, None, "amqp:internal-error")]);
+        let (events, mut client) = hear(&octets, 1000);
+        assert!(matches!(events.unwrap().last(), Some(ConnectionEvent::Ended { .. })));
+        assert_eq!(client.begin_session(), Ok(SessionId(1)));
+        let said = client.output().remaining();
+        client.end_session(SessionId(0));
+        assert_eq!(client.output().remaining(), said, "it has ended already");
+        assert_eq!(client.begin_session(), Ok(SessionId(0)));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Peers that mean it badly: garbage, half of things and silence, lies about lengths, hanging up at any octet.
 use crate::peer::{broker, connected, limited, listener, our_own};
 use crate::script::{
-    Then, anonymous, attach, begin, client, detach, detach_of, drain, flow, handshake, handshake_with, piece, say,
-    say_and, transfer,
+    Then, anonymous, attach, begin, client, detach, detach_of, drain, end, flow, handshake, handshake_with, piece, say,
+    say_and, session, transfer,
 };
 use fe2o3_amqp_types::definitions::{AmqpError, Role};
 use mailrun_mades::api::{Oddity, OutgoingProperties, OutgoingTemplate, payload};
@@ -316,6 +316,26 @@ fn who_sends_to_where_we_send_and_answers_nothing_is_left_at_once() {
             the link of q";
         assert_eq!(error.to_string(), expected);
         assert!(!connection.is_closed());
+    });
+}
+
+#[test]
+fn a_session_that_the_broker_ends_takes_no_other_link_with_it() {
+    limited(async {
+        let first = attach("test:q:1", Role::Sender, Some("q"));
+        let value = [0, 0x53, 0x77, 0xa1, 2, b'h', b'i'];
+        let second = [attach("test:q:2", Role::Sender, Some("q")), transfer(0, &value)].concat();
+        // The session ends after the client has given credit.
+        let parts = vec![handshake(), begin(), first, end(AmqpError::InternalError), session(Some(1)), second];
+        let mut connection = Connection::open(&broker(say(parts, Then::Stay).await)).await.unwrap();
+        let plan = ReceiverOptions::new("q", 8);
+        let mut ended = connection.attach_receiver(&plan).await.unwrap();
+        let error = ended.next().await.unwrap_err().to_string();
+        assert_eq!(error, "q: the broker ended the session: amqp:internal-error: says the script");
+        let mut receiver = connection.attach_receiver(&plan).await.unwrap();
+        drop(ended);
+        let handle = next_handle(&mut receiver).await;
+        assert_eq!(receiver.accept(handle), Ok(()));
     });
 }
 

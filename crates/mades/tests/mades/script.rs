@@ -1,7 +1,7 @@
 //! A peer that says what is written, when it is asked: the octets of a handshake, a link and a delivery.
 use fe2o3_amqp_types::definitions::{self, AmqpError, ReceiverSettleMode, Role, SenderSettleMode};
 use fe2o3_amqp_types::messaging::{Source, Target, TargetArchetype};
-use fe2o3_amqp_types::performatives::{Attach, Begin, Detach, Flow, Open, Transfer};
+use fe2o3_amqp_types::performatives::{Attach, Begin, Detach, End, Flow, Open, Transfer};
 use fe2o3_amqp_types::sasl::{SaslCode, SaslMechanisms, SaslOutcome};
 use serde::Serialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -57,12 +57,13 @@ pub(crate) fn client() -> Vec<u8> {
     [b"AMQP\x00\x01\x00\x00".to_vec(), open(), session(None)].concat()
 }
 
-/// The answer to a session.
+/// The answer to the first session.
 pub(crate) fn begin() -> Vec<u8> {
     session(Some(0))
 }
 
-fn session(remote_channel: Option<u16>) -> Vec<u8> {
+/// A session, or the answer to the client's session of that number.
+pub(crate) fn session(remote_channel: Option<u16>) -> Vec<u8> {
     let begin = Begin {
         remote_channel,
         next_outgoing_id: 0,
@@ -105,6 +106,12 @@ pub(crate) fn attach(name: &str, role: Role, node: Option<&str>) -> Vec<u8> {
 pub(crate) fn detach(condition: AmqpError) -> Vec<u8> {
     let error = definitions::Error::new(condition, "says the script".to_owned(), None);
     frame(0, &Detach { handle: 0.into(), closed: true, error: Some(error) }, &[])
+}
+
+/// The end of the session, with an error.
+pub(crate) fn end(condition: AmqpError) -> Vec<u8> {
+    let error = definitions::Error::new(condition, "says the script".to_owned(), None);
+    frame(0, &End { error: Some(error) }, &[])
 }
 
 /// The end of a link of that number, which nobody may have.
