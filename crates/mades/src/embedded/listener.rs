@@ -175,6 +175,9 @@ async fn serve_connection(
     let mut writer = writer;
     let end = run_connection(&mut reader, &mut writer, &mut session, handshake_deadline).await;
     session.close();
+    // The kernel resets a connection that is closed with unread bytes, and the peer might not get our close: read until
+    // the peer hangs up.
+    let _ = timeout(CLOSE_TIMEOUT, tokio::io::copy(&mut reader, &mut tokio::io::sink())).await;
     end
 }
 
@@ -193,11 +196,11 @@ async fn run_connection(
     let mut times = ConnectionTimes { handshake_deadline, wrote_at: Instant::now(), read_at: Instant::now() };
     loop {
         if let Err(fault) = session.process(&mut input) {
-            flush_and_linger(reader, writer, session).await?;
+            flush_and_shut_down(writer, session).await?;
             return Ok(end_of(&fault));
         }
         if session.connection().is_closed() {
-            flush_and_linger(reader, writer, session).await?;
+            flush_and_shut_down(writer, session).await?;
             return Ok(ConnectionEnd::Closed);
         }
         if !opened && session.connection().is_open() {
@@ -220,7 +223,7 @@ async fn run_connection(
             () = notify.notified() => {}
             () = &mut wake => {
                 let Some(next) = on_timer(session, &times) else {
-                    flush_and_linger(reader, writer, session).await?;
+                    flush_and_shut_down(writer, session).await?;
                     return Err(io::ErrorKind::TimedOut.into());
                 };
                 wake.as_mut().reset(next);
@@ -295,22 +298,15 @@ fn end_of(fault: &ConnectionError) -> ConnectionEnd {
     }
 }
 
-/// Writes what is left, and reads until the peer hangs up, for a while: the kernel resets a connection that is closed
-/// with unread bytes, and the peer might not get our close.
-async fn flush_and_linger(
-    reader: &mut (impl AsyncRead + Unpin),
-    writer: &mut (impl AsyncWrite + Unpin),
-    session: &mut BrokerSession,
-) -> io::Result<()> {
+/// Writes what is left, for a while.
+async fn flush_and_shut_down(writer: &mut (impl AsyncWrite + Unpin), session: &mut BrokerSession) -> io::Result<()> {
     let write = async {
         while session.output().has_remaining() {
             writer.write_buf(session.output()).await?;
         }
         writer.shutdown().await
     };
-    timeout(CLOSE_TIMEOUT, write).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
-    let _ = timeout(CLOSE_TIMEOUT, tokio::io::copy(reader, &mut tokio::io::sink())).await;
-    Ok(())
+    timeout(CLOSE_TIMEOUT, write).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 #[cfg(test)]
