@@ -314,3 +314,24 @@ fn what_is_no_spool_cannot_be_read() {
     let ended = mailrun(&["spool", "salvage", &files.path("nowhere"), "--out", "elsewhere"]);
     assert!(ended.code == Some(2) && ended.err.contains("maildir:DIR or spool:DIR"), "{ended:?}");
 }
+
+#[test]
+fn a_newest_segment_that_was_deleted_is_missed() {
+    let mut stopped = Stopped::new();
+    let (segment, _) = stopped.place_of("the text of number 3");
+    fs::remove_file(&segment).unwrap();
+    stopped.before = files(&stopped.den);
+    let report = stopped.asked(&["check"], 1);
+    assert_eq!((&report["sound"], &report["messages"]), (&false.into(), &0.into()), "{report}");
+    let damage = &report["damage"][0];
+    assert_eq!(damage["segment"], segment.file_name().unwrap().to_str().unwrap(), "{report}");
+    assert_eq!(damage["what"], "this segment, the newest, is missing", "{report}");
+    assert_eq!(damage["messages"].as_array().unwrap().len(), 3, "{report}");
+    // The relay reports it once, and takes mail as before.
+    for is_first in [true, false] {
+        let relay = stopped.den.open();
+        send(&relay, "<a@b.example>", &["<four@busy.example>"], 4);
+        let ended = relay.stop();
+        assert_eq!(ended.err.contains("this segment, the newest, is missing"), is_first, "{}", ended.err);
+    }
+}

@@ -31,6 +31,8 @@ pub enum DamageKind {
     Header,
     /// A segment is missing that must have existed.
     MissingSegment,
+    /// The newest segment is missing; the damage has its name.
+    MissingNewest,
     /// Two segments claim the same place in the log.
     DoubledSegment,
     /// Batches or records that had been synced. The sound ones between them are kept.
@@ -69,6 +71,7 @@ impl fmt::Display for DamageKind {
         f.write_str(match self {
             Self::Header => "the header is damaged",
             Self::MissingSegment => "the segment before it is missing",
+            Self::MissingNewest => "this segment, the newest, is missing",
             Self::DoubledSegment => "another segment claims the same place",
             Self::Records => "records are damaged",
             Self::Body => "the content of a message is damaged",

@@ -71,6 +71,7 @@ mod load;
 mod log;
 mod memory;
 mod message;
+mod newest;
 mod options;
 mod preallocator;
 mod probe;

@@ -7,6 +7,7 @@ use crate::format::{HEADER_BYTES, SegmentHeader, SegmentHeaderState};
 use crate::header::{ExaminedFile, FileRole, examine};
 use crate::index::MessageIndex;
 use crate::log::ResumePoint;
+use crate::newest::{self, NewestSegment};
 use crate::replay::Replay;
 use crate::segment::Segment;
 use crate::segment_pool::{FreeSegment, SegmentPool};
@@ -33,6 +34,8 @@ pub(crate) struct LoadedSpool {
     pub(crate) cut_bytes: u64,
     /// The number in the next file's name.
     pub(crate) next_file: u64,
+    /// The newest segment, if it is missing.
+    pub(crate) lost_newest: Option<NewestSegment>,
 }
 
 /// A segment in use, before the whole row is known.
@@ -64,6 +67,7 @@ pub(crate) fn load(disk: &dyn Disk) -> Result<LoadedSpool, Error> {
         unproven: Vec::new(),
         cut_bytes: 0,
         next_file: 0,
+        lost_newest: None,
     };
     let mut candidates = Vec::new();
     for name in disk.list()? {
@@ -73,12 +77,17 @@ pub(crate) fn load(disk: &dyn Disk) -> Result<LoadedSpool, Error> {
         candidates.extend(reading.classify(look));
     }
     let row = reading.order_segments(candidates);
-    reading.replay_segments(row)?;
+    // A segment that cannot be read may be the one that is missed.
+    let is_missing = |newest: &NewestSegment| {
+        newest.generation >= reading.resume_point.next_generation && reading.illegible.is_empty()
+    };
+    let lost = newest::read(disk).filter(is_missing);
+    reading.replay_segments(row, lost)?;
     Ok(reading)
 }
 
 /// Returns the number in a segment's name; other files do not belong to the spool.
-fn file_number(name: &str) -> Option<u64> {
+pub(crate) fn file_number(name: &str) -> Option<u64> {
     let digits = name.strip_prefix(SegmentPool::PREFIX)?;
     let is_ours = digits.len() >= 8 && digits.len() < 16 && digits.bytes().all(|c| c.is_ascii_hexdigit());
     is_ours.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
@@ -194,7 +203,7 @@ impl LoadedSpool {
     }
 
     /// Goes through all segments, oldest first.
-    fn replay_segments(&mut self, row: Vec<SegmentCandidate>) -> Result<(), Error> {
+    fn replay_segments(&mut self, row: Vec<SegmentCandidate>, lost: Option<NewestSegment>) -> Result<(), Error> {
         self.resume_point.next_generation = self.resume_point.next_generation.max(row.len() as u64 + 1);
         let first_order = self.resume_point.next_generation - row.len() as u64;
         let mut replay = Replay::new(std::mem::take(&mut self.damage), self.resume_point.next_id);
@@ -217,6 +226,10 @@ impl LoadedSpool {
             self.used.push((segment, end));
             before = Some((use_number, is_headless));
         }
+        if let Some(lost) = lost {
+            replay.lose_newest(&lost);
+        }
+        self.lost_newest = lost;
         let done = replay.finish();
         self.resume_point.next_id = done.next_id;
         self.resume_point.previous_end = done.previous_end;

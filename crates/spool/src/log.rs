@@ -3,7 +3,9 @@ use crate::batch_builder::{BatchBuilder, RecordParts};
 use crate::commit_queue::CommitBatch;
 use crate::format::{BATCH_HEADER_BYTES, BATCHES_OFFSET, BLOCK, RecordHeader, RecordKind};
 use crate::index::SharedIndex;
+use crate::load::file_number;
 use crate::message::{DeferredRecord, NumberedMessage};
+use crate::newest::{NewestFile, NewestSegment, NewestState};
 use crate::preallocator::SharedSegmentPool;
 use crate::reserve::Reserve;
 use crate::segment::{RecordLocation, Segment};
@@ -29,6 +31,7 @@ pub(crate) struct Log {
     changes: Vec<IndexChange>,
     /// A moved message has not been synced since: its former place still counts.
     has_unsynced_moves: bool,
+    newest_file: NewestFile,
     /// A message has been rejected for lack of room since there was room.
     pub(crate) is_under_pressure: bool,
 }
@@ -71,6 +74,7 @@ impl Log {
         segment_pool: Arc<SharedSegmentPool>,
         counters: Arc<SpoolCounters>,
         resume_point: &ResumePoint,
+        newest_file: NewestFile,
     ) -> Self {
         Self {
             options,
@@ -85,6 +89,7 @@ impl Log {
             changes: Vec::new(),
             has_unsynced_moves: false,
             is_under_pressure: false,
+            newest_file,
         }
     }
 
@@ -234,11 +239,30 @@ impl Log {
     fn sync(&mut self) -> io::Result<()> {
         if let Some(current) = self.current.as_mut().filter(|current| current.synced < current.end) {
             current.segment.file.sync_data()?;
+            let is_new = current.synced == 0;
             current.synced = current.end;
             self.has_unsynced_moves = false;
             self.counters.syncs.add(1);
+            if is_new {
+                self.record_newest(NewestState::Open);
+            }
         }
         Ok(())
+    }
+
+    /// Records the segment in use outside of it.
+    fn record_newest(&mut self, state: NewestState) {
+        let Some(CurrentSegment { segment, .. }) = &self.current else { return };
+        let Some(file_number) = file_number(&segment.name) else { return };
+        let header = &segment.header;
+        self.newest_file.record(&NewestSegment {
+            state,
+            generation: header.generation,
+            file_number,
+            // The message for which a segment is begun gets its number before the header is written.
+            first_id: header.next_id.saturating_sub(1),
+            next_id: self.next_id,
+        });
     }
 
     /// Lets readers find what has been written.
@@ -280,6 +304,8 @@ impl Log {
         let Some(current) = self.current.as_mut() else { return Ok(()) };
         let mut pieces = self.batch.finish(current.segment.seed, current.end);
         current.segment.file.write_at(&mut pieces, current.end)?;
-        current.segment.file.sync_data()
+        current.segment.file.sync_data()?;
+        self.record_newest(NewestState::Closed);
+        Ok(())
     }
 }

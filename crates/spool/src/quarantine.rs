@@ -20,7 +20,7 @@ fn copy_name(damage: &Damage, reading: &LoadedSpool) -> String {
     let seed = used.map_or(0, |(segment, _)| segment.seed);
     let what = match damage.kind {
         DamageKind::Header => "header",
-        DamageKind::MissingSegment => "missing",
+        DamageKind::MissingSegment | DamageKind::MissingNewest => "missing",
         DamageKind::DoubledSegment => "doubled",
         DamageKind::Records => "records",
         DamageKind::Body => "body",
@@ -117,7 +117,9 @@ fn parts(damage: &Damage, file: &dyn DiskFile) -> io::Result<impl Iterator<Item 
 /// done about other damage without a copy.
 pub(crate) fn copy_damage(disk: &dyn Disk, reading: &LoadedSpool) -> Result<(), Error> {
     let mut is_any = false;
-    for damage in reading.damage.iter().filter(|damage| !damage.is_known) {
+    // Of a file that is missing there is nothing to copy.
+    let has_bytes = |damage: &&Damage| damage.kind != DamageKind::MissingNewest;
+    for damage in reading.damage.iter().filter(|damage| !damage.is_known).filter(has_bytes) {
         match copy_one(disk, damage, reading) {
             Ok(()) => is_any = true,
             Err(_) if damage.kind == DamageKind::TornEnd => {}

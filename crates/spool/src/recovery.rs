@@ -9,6 +9,7 @@ use crate::format::{
 use crate::index::{MessageIndex, SharedIndex};
 use crate::load::{LoadedSpool, load};
 use crate::log::ResumePoint;
+use crate::newest::{NewestFile, NewestSegment, NewestState};
 use crate::segment_pool::SegmentPool;
 use crate::{Backlog, Durability, Error, Id, OnDamage, Options, quarantine};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ pub(crate) struct RecoveredState {
     pub(crate) damaged_bodies: Vec<Id>,
     /// Messages to be written once more before any work relies on them.
     pub(crate) unproven: Vec<Id>,
+    pub(crate) newest_file: NewestFile,
 }
 
 /// Reads the whole spool. The only changes are those that make it whole: damaged bytes are copied, and unfinished files
@@ -43,6 +45,11 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
         if options.durability == Durability::Sync { std::mem::take(&mut reading.unproven) } else { Vec::new() };
     if !unproven.is_empty() {
         reading.resume_point.previous_end = 0;
+    }
+    let mut newest_file = NewestFile::new(disk);
+    if let Some(lost) = reading.lost_newest.filter(|lost| lost.state != NewestState::Lost) {
+        // Reported once: nothing more can be done about it.
+        newest_file.record(&NewestSegment { state: NewestState::Lost, next_id: reading.resume_point.next_id, ..lost });
     }
     let LoadedSpool {
         index: live,
@@ -80,6 +87,7 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
         damage,
         damaged_bodies,
         unproven,
+        newest_file,
     })
 }
 

@@ -3,8 +3,10 @@
 use crate::damage::{Cost, Damage, DamageKind};
 use crate::format::{BATCHES_OFFSET, RECORD_HEADER_BYTES, RecordKind};
 use crate::index::MessageIndex;
+use crate::newest::{NewestSegment, NewestState};
 use crate::scan::{BodyMode, DamagedRecord, DamagedRegion, Hole, Scan, ScanStep, ScannedRecord};
 use crate::segment::{RecordLocation, Segment};
+use crate::segment_pool::SegmentPool;
 use crate::{Error, Id};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -279,6 +281,32 @@ impl Replay {
         let wanted = ids.filter(|id| !self.settled.contains(id) && !self.index.contains(Id(*id)));
         for id in wanted.take(Damage::MAX_NAMED) {
             self.missing.entry(id).or_insert(damage);
+        }
+    }
+
+    /// Takes the loss of the newest segment into account.
+    pub(crate) fn lose_newest(&mut self, lost: &NewestSegment) {
+        let NewestSegment { state, file_number, first_id, next_id, .. } = *lost;
+        if state != NewestState::Lost {
+            let segment = SegmentPool::file_name(file_number);
+            let kind = DamageKind::MissingNewest;
+            let (messages, cost) = (Vec::new(), Cost::Unknown);
+            self.damage.push(Damage {
+                segment,
+                offset: 0,
+                bytes: 0,
+                kind,
+                cost,
+                messages,
+                unnamed: 0,
+                is_known: false,
+            });
+            self.mark_missing(self.damage.len() - 1, first_id..next_id);
+        }
+        self.next_id = self.next_id.max(next_id);
+        if state == NewestState::Open {
+            // Numbers that the lost messages had are not given again: no more messages came than there were, most likely.
+            self.next_id = self.next_id.saturating_mul(2);
         }
     }
 

@@ -106,7 +106,11 @@ impl SegmentPool {
 
     pub(crate) fn next_name(&mut self) -> String {
         self.next_file += 1;
-        format!("{}{:08x}", Self::PREFIX, self.next_file - 1)
+        Self::file_name(self.next_file - 1)
+    }
+
+    pub(crate) fn file_name(number: u64) -> String {
+        format!("{}{number:08x}", Self::PREFIX)
     }
 
     /// Fails if the segment in use must not be written to.

@@ -1,7 +1,7 @@
 //! Tests of opening: a torn end is cut, damage is refused by name and place, foreign files are left alone.
 use crate::model::{assert_genuine, draft, open, small};
 use mailrun_spool::faulty::FaultyDisk;
-use mailrun_spool::{Cost, Damage, DamageKind, Durability, Error, OnDamage, Options, RealDisk, Receipt, Spool};
+use mailrun_spool::{Cost, Damage, DamageKind, Disk, Durability, Error, OnDamage, Options, RealDisk, Receipt, Spool};
 use std::sync::Arc;
 
 /// Makes a disk with three batches of one small message each, in one segment, whose spool was closed.
@@ -183,6 +183,97 @@ fn a_segment_that_is_missing_is_noticed() {
     let damage = refused(&less);
     assert_eq!((damage[0].kind, damage[0].messages[0].0), (DamageKind::MissingSegment, 2), "{damage:?}");
     assert_eq!(numbers_left(&less).unwrap(), [1, 3]);
+}
+
+/// A spool with a message in each of three segments, whose newest segment is deleted; and that segment's name.
+fn without_newest(is_closed: bool) -> (FaultyDisk, String) {
+    let disk = FaultyDisk::new();
+    for number in 1..=3 {
+        let (spool, _) = open(&disk, small()).unwrap();
+        spool.store(draft(number, 300)).wait().unwrap();
+        if number == 3 && !is_closed {
+            let killed = disk.after_kill();
+            drop(spool);
+            return without_last(killed);
+        }
+        spool.close();
+    }
+    without_last(disk)
+}
+
+fn without_last(disk: FaultyDisk) -> (FaultyDisk, String) {
+    // The use's number is in the newer header.
+    let use_number = |name: &String| {
+        let octets = disk.octets(name).unwrap();
+        let at = [0, BLOCK].into_iter().max_by_key(|at| octets[at + 16]).unwrap();
+        octets[at + 24]
+    };
+    let name = disk.names().into_iter().filter(|name| name.starts_with("segment-")).max_by_key(use_number).unwrap();
+    disk.remove(&name).unwrap();
+    (disk, name)
+}
+
+#[test]
+fn a_newest_segment_that_is_missing_is_noticed_once() {
+    for is_closed in [true, false] {
+        let (disk, name) = without_newest(is_closed);
+        let damage = refused(&disk);
+        assert_eq!(
+            (&damage[0].segment, damage[0].kind, damage[0].cost),
+            (&name, DamageKind::MissingNewest, Cost::Messages)
+        );
+        assert_eq!((damage.len(), damage[0].messages.iter().map(|id| id.0).collect::<Vec<_>>()), (1, vec![3]));
+        let (spool, backlog) = open(&disk, small()).unwrap();
+        assert_eq!((spool.damage().len(), spool.stats().lost_messages, backlog.len()), (1, 1, 2));
+        spool.close();
+        // Nothing more can be done about it, so mail is taken as before, under numbers that were not given yet.
+        let (spool, backlog) = open(&disk, refusing()).unwrap();
+        assert_eq!((spool.damage().len(), backlog.len()), (0, 2));
+        assert!(spool.store(draft(4, 300)).wait().unwrap().id().0 > 3);
+        spool.close();
+        let (spool, backlog) = open(&disk, refusing()).unwrap();
+        assert_eq!((spool.damage().len(), backlog.len()), (0, 3));
+        // The next loss is noticed again.
+        spool.close();
+        let (disk, _) = without_last(disk);
+        assert_eq!(refused(&disk)[0].kind, DamageKind::MissingNewest);
+    }
+}
+
+#[test]
+fn a_newest_segment_that_was_emptied_is_missing() {
+    let (disk, name) = without_newest(true);
+    disk.put(&name, b"");
+    assert_eq!(refused(&disk)[0].kind, DamageKind::MissingNewest);
+}
+
+#[test]
+fn a_spool_without_a_record_of_its_newest_segment_is_opened_as_before() {
+    for newest in [None, Some(&b""[..]), Some(b"mrnewest, but no more of it")] {
+        let (disk, _) = without_newest(true);
+        disk.remove("newest").unwrap();
+        if let Some(octets) = newest {
+            disk.put("newest", octets);
+        }
+        let (spool, backlog) = open(&disk, refusing()).unwrap();
+        assert_eq!((spool.damage().len(), backlog.len()), (0, 2));
+    }
+}
+
+#[test]
+fn the_record_of_the_newest_segment_costs_no_sync_a_message() {
+    let disk = FaultyDisk::new();
+    let (spool, _) = open(&disk, small()).unwrap();
+    spool.store(draft(1, 300)).wait().unwrap();
+    // Making the next segment takes syncs too, but delays nobody.
+    while spool.stats().disk_bytes < 2 * (64 << 10) {
+        std::thread::yield_now();
+    }
+    let before = disk.syncs();
+    for number in 2..=10 {
+        spool.store(draft(number, 300)).wait().unwrap();
+    }
+    assert_eq!(disk.syncs() - before, 9, "one for each message");
 }
 
 #[test]

@@ -1,0 +1,130 @@
+//! The file `newest`: the number of the newest segment. Each segment proves that those before it must exist; without this
+//! file nothing would prove that the newest one must.
+//!
+//! The file only helps to notice a loss, so no mail is refused because of it: if it cannot be read or written, the loss of
+//! the newest segment goes unnoticed. It is written after the first sync of a segment, so it never names a segment that a
+//! power failure has taken back. Its two places are written in turn, as those of a segment's header.
+use crate::disk::{Disk, DiskFile, read_with_retry};
+use crate::format::checksum;
+use std::io::{self, ErrorKind, IoSlice};
+use std::sync::Arc;
+
+/// Name of the file.
+pub(crate) const NAME: &str = "newest";
+const MAGIC: &[u8; 8] = b"mrnewest";
+const VERSION: u32 = 1;
+/// Distance of the two places.
+const SECTOR_BYTES: u64 = 512;
+/// Length of the record, with its checksum.
+const RECORD_BYTES: usize = 60;
+
+/// What the file says of the newest segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NewestSegment {
+    pub(crate) state: NewestState,
+    /// Number of the use.
+    pub(crate) generation: u64,
+    /// Number in the file's name.
+    pub(crate) file_number: u64,
+    /// The first message that may be in it.
+    pub(crate) first_id: u64,
+    /// Every number below had been given to a message when this was written.
+    pub(crate) next_id: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NewestState {
+    /// The log is open: more messages may have come after this was written.
+    Open = 1,
+    /// The log was closed after this.
+    Closed = 2,
+    /// The segment was missing when the spool was opened, and this was reported.
+    Lost = 3,
+}
+
+/// The file, which is created when the first segment is begun.
+pub(crate) struct NewestFile {
+    disk: Arc<dyn Disk>,
+    file: Option<Arc<dyn DiskFile>>,
+    revision: u64,
+}
+
+impl NewestFile {
+    pub(crate) fn new(disk: &Arc<dyn Disk>) -> Self {
+        let revision = read_file(&**disk).map_or(0, |(revision, _)| revision);
+        Self { disk: Arc::clone(disk), file: None, revision }
+    }
+
+    /// Writes and syncs the file, if the disk allows it.
+    pub(crate) fn record(&mut self, newest: &NewestSegment) {
+        self.file = self.write(newest).ok();
+    }
+
+    fn write(&mut self, newest: &NewestSegment) -> io::Result<Arc<dyn DiskFile>> {
+        let (file, is_new) = match self.file.take() {
+            Some(file) => (file, false),
+            None => match self.disk.open(NAME) {
+                Err(error) if error.kind() == ErrorKind::NotFound => (self.disk.create(NAME)?, true),
+                opened => (opened?, false),
+            },
+        };
+        self.revision += 1;
+        file.write_at(&mut [IoSlice::new(&encode(self.revision, newest))], self.revision % 2 * SECTOR_BYTES)?;
+        file.sync_data()?;
+        if is_new {
+            self.disk.sync_directory()?;
+        }
+        Ok(file)
+    }
+}
+
+/// Reads the file; `None` if there is none, or it cannot be read.
+pub(crate) fn read(disk: &dyn Disk) -> Option<NewestSegment> {
+    read_file(disk).map(|(_, newest)| newest)
+}
+
+fn read_file(disk: &dyn Disk) -> Option<(u64, NewestSegment)> {
+    let file = disk.open(NAME).ok()?;
+    let slot = |at| {
+        let mut bytes = [0; RECORD_BYTES];
+        read_with_retry(&*file, &mut bytes, at).ok()?;
+        decode(&bytes)
+    };
+    [0, SECTOR_BYTES].into_iter().filter_map(slot).max_by_key(|(revision, _)| *revision)
+}
+
+fn encode(revision: u64, newest: &NewestSegment) -> [u8; RECORD_BYTES] {
+    let NewestSegment { state, generation, file_number, first_id, next_id } = *newest;
+    let mut bytes = [0; RECORD_BYTES];
+    bytes[..8].copy_from_slice(MAGIC);
+    bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[12..16].copy_from_slice(&(state as u32).to_le_bytes());
+    for (at, number) in [revision, generation, file_number, first_id, next_id].into_iter().enumerate() {
+        bytes[16 + 8 * at..24 + 8 * at].copy_from_slice(&number.to_le_bytes());
+    }
+    let crc = checksum(&bytes[..RECORD_BYTES - 4]);
+    bytes[RECORD_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<(u64, NewestSegment)> {
+    let number = |at: usize| bytes[at..].first_chunk().copied().map(u64::from_le_bytes).filter(|n| *n <= u64::MAX >> 1);
+    let is_whole = bytes[RECORD_BYTES - 4..] == checksum(&bytes[..RECORD_BYTES - 4]).to_le_bytes();
+    if !is_whole || bytes[..8] != *MAGIC || bytes[8..12] != VERSION.to_le_bytes() {
+        return None;
+    }
+    let state = match bytes[12..16] {
+        [1, 0, 0, 0] => NewestState::Open,
+        [2, 0, 0, 0] => NewestState::Closed,
+        [3, 0, 0, 0] => NewestState::Lost,
+        _ => return None,
+    };
+    let newest = NewestSegment {
+        state,
+        generation: number(24)?,
+        file_number: number(32)?,
+        first_id: number(40)?,
+        next_id: number(48)?,
+    };
+    Some((number(16)?, newest))
+}
