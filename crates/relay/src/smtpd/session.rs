@@ -186,15 +186,17 @@ impl SmtpdSession {
         let router = &self.config.router;
         let sender = Path::checked_before(&self.transaction.envelope.sender);
         let routed = router.route(self.access(), &sender, &rcpt.path);
-        let members = match routed.map_err(|refusal| refusal.reply().clone())? {
+        // Most are one, which needs no list.
+        let (direct, members) = match routed.map_err(|refusal| refusal.reply().clone())? {
             ResolvedRoute::Direct(next_hop) => {
-                vec![(String::from_utf8_lossy(rcpt.path.as_bytes()).into_owned().into(), next_hop)]
+                (Some((String::from_utf8_lossy(rcpt.path.as_bytes()).into_owned().into(), next_hop)), Vec::new())
             }
-            ResolvedRoute::Alias(members) => members,
+            ResolvedRoute::Alias(members) => (None, members),
         };
+        let all = direct.as_ref().map_or(members.as_slice(), std::slice::from_ref);
         let list = &mut self.transaction.recipients;
         let is_new = |(address, next_hop): &&(Box<str>, NextHop)| !list.contains(router, address.as_bytes(), next_hop);
-        let new_count = members.iter().filter(is_new).count();
+        let new_count = all.iter().filter(is_new).count();
         // An alias that has more members than that must be usable, in a transaction of its own.
         let limit = if list.is_empty() || new_count == 0 { MAX_RECIPIENTS } else { self.config.limits.recipients };
         if list.len() + new_count > limit {
@@ -203,10 +205,10 @@ impl SmtpdSession {
         let original = rcpt.original.map(|original| {
             Arc::new(OriginalAddress { kind: original.kind.to_vec(), address: original.address.to_vec() })
         });
-        if !self.reservation.grow(list.memory_bytes_with(&members, original.as_deref())) {
+        if !self.reservation.grow(list.memory_bytes_with(all, original.as_deref())) {
             return Err(memory_full_reply(&self.worker));
         }
-        for (address, next_hop) in members {
+        for (address, next_hop) in direct.into_iter().chain(members) {
             let address = address.into_string().into_bytes();
             list.add(router, EnvelopeRecipient { address, original: original.clone(), notify: rcpt.notify }, next_hop);
         }
