@@ -59,6 +59,7 @@ fuzz_target!(|data: &[u8]| {
     let outside = ConfigEnvironment {
         read: &file,
         variable: &variable,
+        mode: &|_| None,
         hostname: "host.example".to_owned(),
         delivery_scope: DeliveryScope::Local,
         can_store_in: &|_| Ok(()),

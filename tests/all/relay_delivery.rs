@@ -854,6 +854,54 @@ fn members_of_an_alias_have_their_copies_after_a_restart_once() {
     assert_eq!(all, ["ann@home.example", "bob@home.example", "keeper@home.example"]);
 }
 
+#[test]
+fn a_destination_that_cannot_be_reached_is_logged_once_until_it_can() {
+    let address = format!("127.0.0.1:{}", low_port());
+    let den = Den::to(&address, QUICK);
+    let relay = den.open_with(&["--http", "127.0.0.1:0"]);
+    let send = || {
+        let reply = submit(&mut introduced(&relay), "<a@b.example>", &["<c@d.example>"], "Subject: x\r\n\r\nx\r\n");
+        assert!(reply.starts_with("250 2.0.0"), "{reply}");
+    };
+    (0..5).for_each(|_| send());
+    wait_until("several tries", || (metric(&relay, "unreachable_total") >= 3).then_some(()));
+    let sink = Sink::start_at(&address, &[]);
+    await_recipients(&sink, 5);
+    wait_until("the note", || relay.process.complained().contains("can be reached again").then_some(()));
+    drop(sink);
+    send();
+    let count = |text: &str| relay.process.complained().matches(text).count();
+    wait_until("the other note", || (count("cannot be reached") == 2).then_some(()));
+    assert_eq!(count("can be reached again"), 1);
+    relay.stop();
+}
+
+#[test]
+fn the_id_in_received_is_the_queue_id() {
+    let files = Files::new();
+    let dump = files.path("dump");
+    let sink = Sink::start(&["--dump-file", &dump]);
+    for durability in ["sync", "memory"] {
+        let den = Den::to(&sink.address(), &format!("spool.durability = \"{durability}\"\n"));
+        let relay = den.open();
+        let before = fs::metadata(&dump).map_or(0, |_| kept(&dump).len());
+        let mut ids = Vec::new();
+        for bytes in [0, 1_000, 200_000] {
+            let text = format!("Subject: x\r\n\r\n{}", "0123456789 0123456789\r\n".repeat(bytes / 23));
+            let reply = submit(&mut introduced(&relay), "<a@b.example>", &["<c@d.example>"], text);
+            let id = reply.trim_end().strip_prefix("250 2.0.0 Ok: queued as ").expect("a queue id").to_owned();
+            ids.push(id);
+        }
+        await_recipients(&sink, (before + ids.len()) as u64);
+        let texts: Vec<String> = kept(&dump)[before..].iter().map(|one| one.text()).collect();
+        for id in ids {
+            let of_id = texts.iter().filter(|text| text.split(';').next().unwrap().contains(&format!("id {id}")));
+            assert_eq!(of_id.count(), 1, "{id}");
+        }
+        relay.stop();
+    }
+}
+
 /// A relay of home.example whose mailboxes are on an LMTP server that is down, and mail for bob that waits for it.
 struct Waiting {
     den: Den,

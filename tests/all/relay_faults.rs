@@ -344,6 +344,7 @@ fn fails_for_good(call: &str, errno: &str, words: &str) {
     drop(wires);
     let Ended { code, err, .. } = relay.process.finish();
     assert_eq!(code, Some(2), "{err}");
+    assert_eq!(err.matches("a message could not be stored").count(), 1, "{err}");
     let last = err.lines().last().unwrap();
     let words = ["mailrun: the spool's disk failed", words, "after a restart"];
     assert!(words.iter().all(|word| last.contains(word)), "{last}");

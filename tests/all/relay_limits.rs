@@ -357,6 +357,34 @@ fn a_session_has_so_many_failed_logins() {
     relay.stop();
 }
 
+#[test]
+fn a_client_that_leaves_before_its_proof_has_come_has_not_failed() {
+    let files = Files::new();
+    let users = files.users();
+    let relay = open(&guarded_with(files, &format!("auth.users = \"{users}\"\nauth.failures = 3\n")));
+    let scram = STANDARD.encode(format!("n,,n={USER},r=client"));
+    for _ in 0..5 {
+        for lines in [
+            vec!["AUTH PLAIN".to_owned()],
+            vec!["AUTH LOGIN".to_owned(), STANDARD.encode(USER)],
+            vec!["AUTH CRAM-MD5".to_owned()],
+            vec![format!("AUTH SCRAM-SHA-256 {scram}")],
+        ] {
+            for leaves in [true, false] {
+                let mut wire = greeted(&relay, TRUSTED).unwrap();
+                lines.iter().for_each(|line| drop(expect(&mut wire, line, "334")));
+                if !leaves {
+                    expect(&mut wire, "*", "501 5.7.0");
+                }
+            }
+        }
+    }
+    let failed = ["logins_failed_total", "logins_refused_total", "login_locks_total"].map(|name| metric(&relay, name));
+    assert_eq!(failed, [0, 0, 0]);
+    assert!(log_in(&mut greeted(&relay, TRUSTED).unwrap(), Mechanism::Plain, USER, PASSWORD).starts_with("235"));
+    assert!(!relay.stop().err.contains("authentication "));
+}
+
 /// The salt and the number of iterations that SCRAM-SHA-256 names for a user, and the reply to a wrong proof.
 fn scram(relay: &Relay, user: &str) -> (String, String) {
     let mut wire = greeted(relay, TRUSTED).unwrap();

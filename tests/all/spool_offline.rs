@@ -1,5 +1,5 @@
 //! `mailrun spool`: a spool that no relay has open is checked, salvaged and exported, sound or damaged, and never changed.
-use crate::party::{Ended, Sink, low_port, mailrun, wait_until};
+use crate::party::{Ended, MAILRUN, Sink, low_port, mailrun, peer, run, skip, wait_until};
 use crate::relay::{Den, QUICK, Relay, await_recipients, expect, introduced, kept, mailbox, submit};
 use crate::secured::Files;
 use serde_json::Value;
@@ -174,6 +174,30 @@ fn a_maildir_has_what_somebody_does_not_have() {
     let head = "Return-Path: <a@b.example>\nDelivered-To: one@busy.example\nX-Mailrun-Queue-Id: ";
     assert!(first.starts_with(head) && first.ends_with("the text of number 1\n"), "{first}");
     assert!(!first.contains("has@it.example"), "{first}");
+}
+
+#[test]
+fn a_salvage_on_a_full_disk_names_the_place_and_what_to_do() {
+    let Some(unshare) = peer("unshare") else { return };
+    let stopped = Stopped::new();
+    let disk = stopped.den.path("disk");
+    fs::create_dir(&disk).unwrap();
+    let spool = stopped.den.path("spool");
+    for words in ["salvage {spool} --out spool:", "salvage {spool} --out maildir:", "export {spool} --out "] {
+        let words = words.replace("{spool}", &spool);
+        let script = format!(
+            "mount -t tmpfs -o size=64k tmpfs {disk} && cat /dev/zero 2>/dev/null > {disk}/fill; echo begun; \
+             exec {MAILRUN} spool {words}{disk}/new"
+        );
+        let ended = run(&unshare, &["--user", "--map-root-user", "--mount", "sh", "-c", &script]);
+        if !ended.out.contains("begun") {
+            return skip("a mount namespace", ended.err.trim());
+        }
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        let named = [format!("{disk}/new"), format!("remove {disk}/new.partial")];
+        assert!(named.iter().all(|words| ended.err.contains(words)), "{words}: {}", ended.err);
+    }
+    assert_eq!(files(&stopped.den), stopped.before, "the old spool is unchanged");
 }
 
 #[test]

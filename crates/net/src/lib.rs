@@ -83,7 +83,7 @@ pub use service::Service;
 pub use smtp;
 pub use stream::Stream;
 pub use tls::Handshake;
-pub use tls_files::{FileStamp, TlsFiles, TlsFilesError, TlsWatch, check_regular};
+pub use tls_files::{FileStamp, TlsFiles, TlsFilesError, TlsWatch, check_regular, read_roots};
 pub use tls_setup::{
     Certificate, ClientTls, ServerSecurity, ServerTls, SessionResumption, TlsSetupError, TlsVersions, Trust,
     load_system_roots,

@@ -1,5 +1,5 @@
 //! A server's certificate in files, read again when they change.
-use crate::tls_setup::{Certificate, ServerTls, SessionResumption, TlsSetupError};
+use crate::tls_setup::{Certificate, ClientTls, ServerTls, SessionResumption, TlsSetupError, Trust, roots_from};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,15 @@ pub enum TlsFilesError {
         /// The reason.
         why: io::Error,
     },
-    /// Files that do not hold what they should.
+    /// A file that does not hold what it should.
+    #[error("{}: {why}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        why: TlsSetupError,
+    },
+    /// A certificate and a key that cannot be used together.
     #[error("{} and {} cannot be used: {why}", certificate.display(), key.display())]
     Unusable {
         /// The certificate chain.
@@ -51,20 +59,53 @@ impl TlsFiles {
     /// # Errors
     /// [`TlsFilesError`].
     pub fn load(&self) -> Result<ServerTls, TlsFilesError> {
-        let chain = read(&self.certificate)?;
-        let key = read(&self.key)?;
-        let roots = self.client_roots.as_deref().map(read).transpose()?;
-        let setup = Certificate::from_pem(&chain, &key)
-            .and_then(|certificate| ServerTls::new(certificate, roots.as_deref(), self.resumption));
+        let certificate = Certificate::read(&self.certificate, &self.key)?;
+        let roots = self.client_roots.as_deref().map(read_roots).transpose()?;
         let unusable =
             |why| TlsFilesError::Unusable { certificate: self.certificate.clone(), key: self.key.clone(), why };
-        setup.map_err(unusable)
+        ServerTls::new(certificate, roots.as_deref(), self.resumption).map_err(unusable)
     }
 
     fn stamps(&self) -> [FileStamp; 3] {
         let roots = self.client_roots.as_deref().map_or(FileStamp::default(), FileStamp::of);
         [FileStamp::of(&self.certificate), FileStamp::of(&self.key), roots]
     }
+}
+
+impl Certificate {
+    /// Reads the PEM files of a chain and its key.
+    ///
+    /// # Errors
+    /// [`TlsFilesError`], with the file at fault.
+    pub fn read(chain: &Path, key: &Path) -> Result<Self, TlsFilesError> {
+        Self::from_pem(&read(chain)?, &read(key)?).map_err(|why| {
+            let path = if matches!(why, TlsSetupError::NoKey) { key } else { chain };
+            TlsFilesError::Invalid { path: path.to_owned(), why }
+        })
+    }
+}
+
+impl Trust {
+    /// Reads the PEM file of [`Trust::Roots`].
+    ///
+    /// # Errors
+    /// [`TlsFilesError`].
+    pub fn read(path: &Path) -> Result<Self, TlsFilesError> {
+        let trust = Self::Roots(read(path)?);
+        ClientTls::new("localhost", &trust, None, SessionResumption::Off)
+            .map_err(|why| TlsFilesError::Invalid { path: path.to_owned(), why })?;
+        Ok(trust)
+    }
+}
+
+/// Reads the PEM file of the authorities that sign certificates of clients.
+///
+/// # Errors
+/// [`TlsFilesError`].
+pub fn read_roots(path: &Path) -> Result<Vec<u8>, TlsFilesError> {
+    let pem = read(path)?;
+    roots_from(&pem).map_err(|why| TlsFilesError::Invalid { path: path.to_owned(), why })?;
+    Ok(pem)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsFilesError> {
@@ -233,7 +274,8 @@ mod tests {
         assert!(matches!(&said[..], [Err(why)] if why.contains("cannot be used")), "{said:?}");
         fs::write(&place.files.key, "garbage").unwrap();
         let said = place.seconds(&mut watch);
-        assert!(matches!(&said[..], [Err(why)] if why.contains("no private key in PEM form")), "{said:?}");
+        let named = format!("{}: no private key in PEM form", place.files.key.display());
+        assert_eq!(said, [Err(named)]);
         fs::remove_file(&place.files.key).unwrap();
         let said = place.seconds(&mut watch);
         assert!(matches!(&said[..], [Err(why)] if why.starts_with("cannot read ")), "{said:?}");
@@ -241,6 +283,37 @@ mod tests {
         place.renew();
         assert_eq!(place.seconds(&mut watch), [Ok(())]);
         assert!(!Arc::ptr_eq(&old, &in_force(&setup)));
+    }
+
+    #[test]
+    fn the_file_at_fault_is_named() {
+        let place = WatchedFiles::new();
+        let TlsFiles { certificate, key, .. } = place.files.clone();
+        let empty = place.files.key.with_file_name("empty");
+        fs::write(&empty, "").unwrap();
+        let directory = empty.parent().unwrap();
+        let is_named = |said: Result<(), TlsFilesError>, path: &Path, reason: &str| {
+            let said = said.unwrap_err().to_string();
+            assert!(said.contains(&path.display().to_string()) && said.contains(reason), "{said}");
+        };
+        for (chain, other, at_fault, reason) in [
+            (empty.as_path(), key.as_path(), empty.as_path(), "empty: no certificate in PEM form"),
+            (&certificate, &empty, &empty, "empty: no private key in PEM form"),
+            (&key, &key, &key, "no certificate in PEM form"),
+            (&certificate, &certificate, &certificate, "no private key in PEM form"),
+            (directory, &key, directory, "cannot read"),
+            (&certificate, directory, directory, "cannot read"),
+        ] {
+            is_named(Certificate::read(chain, other).map(drop), at_fault, reason);
+        }
+        for (path, reason) in [(empty.as_path(), ": no certificate in PEM form"), (directory, "cannot read")] {
+            is_named(Trust::read(path).map(drop), path, reason);
+            let files = TlsFiles { client_roots: Some(path.to_owned()), ..place.files.clone() };
+            is_named(files.load().map(drop), path, reason);
+        }
+        fs::write(&empty, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
+        is_named(Trust::read(&empty).map(drop), &empty, "empty: ");
+        is_named(read_roots(&empty).map(drop), &empty, "empty: ");
     }
 
     #[test]

@@ -16,9 +16,12 @@ const MAX_TICKETS: usize = 1024;
 /// Reasons why input cannot be used for TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsSetupError {
-    /// A PEM file without the expected content.
-    #[error("no {0} in PEM form")]
-    NoPem(&'static str),
+    /// PEM text without a certificate.
+    #[error("no certificate in PEM form")]
+    NoCertificate,
+    /// PEM text without a private key.
+    #[error("no private key in PEM form")]
+    NoKey,
     /// Neither a host name nor an address.
     #[error("{0} is not a valid server name")]
     BadName(String),
@@ -84,7 +87,7 @@ impl Certificate {
     /// If there is no certificate, or no key.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, TlsSetupError> {
         let chain = certificates_from(chain)?;
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| TlsSetupError::NoPem("private key"))?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| TlsSetupError::NoKey)?;
         Ok(Self { chain, key })
     }
 
@@ -323,7 +326,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-fn roots_from(pem: &[u8]) -> Result<RootCertStore, TlsSetupError> {
+pub(crate) fn roots_from(pem: &[u8]) -> Result<RootCertStore, TlsSetupError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates_from(pem)? {
         roots.add(certificate)?;
@@ -333,7 +336,7 @@ fn roots_from(pem: &[u8]) -> Result<RootCertStore, TlsSetupError> {
 
 fn certificates_from(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsSetupError> {
     let found: Vec<_> = CertificateDer::pem_slice_iter(pem).flatten().collect();
-    if found.is_empty() { Err(TlsSetupError::NoPem("certificate")) } else { Ok(found) }
+    if found.is_empty() { Err(TlsSetupError::NoCertificate) } else { Ok(found) }
 }
 
 /// The system's certificates, once they have been read.

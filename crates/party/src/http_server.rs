@@ -52,29 +52,48 @@ impl HostNames {
         Self(names.filter(|name| !name.is_empty()).collect())
     }
 
-    /// Reports whether the value of a `Host` field names this server.
-    fn matches(&self, host: &str) -> bool {
-        let Ok(authority) = host.parse::<Authority>() else { return false };
-        if authority.as_str().contains('@') {
-            return false;
-        }
-        let host = authority.host();
-        let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        address.parse::<IpAddr>().is_ok() || self.0.contains(&normalized(host))
+    /// Reports whether that is this server's name, or any address.
+    fn contain(&self, authority: &Authority) -> bool {
+        address(authority).is_some() || self.0.contains(&normalized(authority.host()))
     }
 
-    /// Reports whether a request is for this server. HTTP/1.0 does not require the field; browsers do not use that
-    /// version.
-    fn match_request(&self, request: &Request) -> bool {
-        let mut hosts = request.headers().get_all(header::HOST).iter();
-        let first = hosts.next();
-        if hosts.next().is_some() || request.uri().authority().is_some_and(|uri| !self.matches(uri.as_str())) {
-            return false;
+    /// Checks that a request is for this server. HTTP/1.0 does not require `Host`; browsers do not use that version.
+    ///
+    /// # Errors
+    /// 400 if the `Host` is missing, repeated or malformed (RFC 9112 §3.2), 421 if it is another server's.
+    fn check(&self, request: &Request) -> Result<(), StatusCode> {
+        let hosts: Vec<_> = request.headers().get_all(header::HOST).iter().collect();
+        let host = match hosts[..] {
+            [host] => Some(host.to_str().ok().and_then(valid_authority).ok_or(StatusCode::BAD_REQUEST)?),
+            [] if request.version() < Version::HTTP_11 => None,
+            _ => return Err(StatusCode::BAD_REQUEST),
+        };
+        let target = match request.uri().authority() {
+            Some(target) => Some(valid_authority(target.as_str()).ok_or(StatusCode::BAD_REQUEST)?),
+            None => None,
+        };
+        match host.iter().chain(&target).all(|authority| self.contain(authority)) {
+            true => Ok(()),
+            false => Err(StatusCode::MISDIRECTED_REQUEST),
         }
-        match first {
-            Some(host) => host.to_str().is_ok_and(|host| self.matches(host)),
-            None => request.version() < Version::HTTP_11,
-        }
+    }
+}
+
+/// Parses the value of `Host`: a name or an address, and perhaps a port.
+fn valid_authority(text: &str) -> Option<Authority> {
+    let authority: Authority = text.parse().ok()?;
+    let (host, port) = (authority.host(), text.strip_prefix(authority.host())?);
+    let is_host = !host.is_empty() && (!host.starts_with('[') || address(&authority).is_some());
+    let is_port = port.is_empty()
+        || port.strip_prefix(':').is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_digit()));
+    (is_host && is_port).then_some(authority)
+}
+
+fn address(authority: &Authority) -> Option<IpAddr> {
+    let host = authority.host();
+    match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(host) => host.parse().ok().map(IpAddr::V6),
+        None => host.parse().ok(),
     }
 }
 
@@ -125,10 +144,13 @@ struct RequestGuard {
 }
 
 async fn answer(State(guard): State<Arc<RequestGuard>>, request: Request, next: Next) -> Response {
-    if !guard.names.match_request(&request) {
+    if let Err(status) = guard.names.check(&request) {
+        if status != StatusCode::MISDIRECTED_REQUEST {
+            return (status, "a request must have one Host field, with a name or an address\n").into_response();
+        }
         guard.counters.misdirected.fetch_add(1, Ordering::Relaxed);
         let why = "unknown host name; use the address of this server, localhost, or its configured name\n";
-        return (StatusCode::MISDIRECTED_REQUEST, why).into_response();
+        return (status, why).into_response();
     }
     match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
@@ -208,15 +230,27 @@ mod tests {
             ("GET / HTTP/1.1\r\nHost: LocalHost:1", 200),
             ("GET / HTTP/1.1\r\nHost: relay.EXAMPLE.", 200),
             ("GET http://relay.example/ HTTP/1.1\r\nHost: relay.example", 200),
+            ("GET / HTTP/1.1\r\nHost: localhost:", 200),
             ("GET / HTTP/1.0", 200),
             ("GET / HTTP/1.1\r\nHost: evil.example", 421),
             ("GET / HTTP/1.1\r\nHost: relay.example.evil.example", 421),
-            ("GET / HTTP/1.1\r\nHost: relay.example@evil.example", 421),
+            ("GET / HTTP/1.1\r\nHost: evil.example:8025", 421),
+            ("GET / HTTP/1.1\r\nHost: relay.example@evil.example", 400),
+            ("GET / HTTP/1.1\r\nHost: localhost:http", 400),
+            ("GET / HTTP/1.1\r\nHost: localhost, localhost", 400),
+            ("GET / HTTP/1.1\r\nHost: local host", 400),
+            ("GET / HTTP/1.1\r\nHost: [localhost]", 400),
+            ("GET / HTTP/1.1\r\nHost: ::1", 400),
+            ("GET / HTTP/1.1\r\nHost: http://localhost", 400),
+            ("GET / HTTP/1.1\r\nHost: local\u{e4}host", 400),
             ("GET / HTTP/1.1\r\nHost: 127.0.0.1.evil.example:8025", 421),
-            ("GET / HTTP/1.1\r\nHost: ", 421),
+            ("GET / HTTP/1.1\r\nHost: ", 400),
             ("GET / HTTP/1.0\r\nHost: evil.example", 421),
-            ("GET / HTTP/1.1\r\nX-No: host", 421),
-            ("GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example", 421),
+            ("GET / HTTP/1.1\r\nX-No: host", 400),
+            ("GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example", 400),
+            ("GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost", 400),
+            ("GET / HTTP/1.0\r\nHost: localhost\r\nHost: localhost", 400),
+            ("GET http://localhost/ HTTP/1.1\r\nX-No: host", 400),
             ("GET http://evil.example/ HTTP/1.1\r\nHost: localhost", 421),
         ] {
             let text = said(address, &format!("{request}\r\nConnection: close\r\n\r\n"));
@@ -255,9 +289,8 @@ mod tests {
         fn nobody_else_is_meant(before in "[ -~]{0,24}", after in "(\\.?|:[0-9]{0,5})") {
             let names = HostNames::new(["relay.example"]);
             let host = format!("{before}evil.test{after}");
-            prop_assert!(!names.matches(&host), "{}", host);
             let request = Request::builder().header(header::HOST, &host).body(Body::empty()).unwrap();
-            prop_assert!(!names.match_request(&request));
+            prop_assert!(names.check(&request).is_err(), "{}", host);
         }
     }
 }

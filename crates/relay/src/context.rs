@@ -6,10 +6,11 @@ use crate::delivery::ca_files::CaFiles;
 use crate::delivery::maildir;
 use crate::delivery::resolver::Resolver;
 use crate::delivery_log::DeliveryLogWriter;
+use crate::fault_log::{FaultLog, UnreachableDestinations};
 use crate::log_target::LOG_TARGET;
 use crate::smtpd::login_limits::LoginGuard;
 use crate::smtpd::memory_budget::MemoryBudget;
-use net::{ClientRefusal, Clients, Endpoint};
+use net::{ClientRefusal, Clients, Endpoint, clock};
 use party::log_writer::LogWriter;
 use spool::{Backlog, Spool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,6 +45,9 @@ pub(super) struct RelayContext {
     pub(super) clients: Arc<Clients>,
     /// Failed logins.
     pub(super) login_guard: LoginGuard,
+    /// Faults that many messages or clients meet.
+    pub(super) fault_log: FaultLog,
+    pub(super) unreachable: UnreachableDestinations,
     /// Log of deliveries.
     pub(super) delivery_log_writer: DeliveryLogWriter,
     /// Log of everything else.
@@ -85,6 +89,8 @@ impl RelayContext {
             memory_budget,
             clients: Arc::new(Clients::new(client_limits).on_refusal(log_refusal)),
             login_guard: LoginGuard::new(),
+            fault_log: FaultLog::default(),
+            unreachable: UnreachableDestinations::default(),
             delivery_log_writer,
             log,
             is_listening: AtomicBool::new(false),
@@ -143,6 +149,13 @@ impl RelayContext {
             *backlog = None;
         }
         share
+    }
+
+    /// Logs the number of faults that were not logged one by one, if it is due by now.
+    pub(super) fn log_fault_summaries(&self) {
+        for (fault, count) in self.fault_log.summaries(clock::now()) {
+            tracing::warn!(target: LOG_TARGET, "{count} more {}", fault.text());
+        }
     }
 
     /// Reports whether the spool takes nothing any more.

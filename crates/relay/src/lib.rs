@@ -37,6 +37,7 @@ mod delivery_log;
 mod descriptors;
 pub mod disk_test;
 mod dsn;
+mod fault_log;
 mod inherited_sockets;
 mod log_target;
 mod message;
@@ -61,9 +62,10 @@ use context::RelayContext;
 use control::server::ControlSocket;
 use delivery::resolver::Resolver;
 use delivery_log::DeliveryLogWriter;
+use fault_log::CommonFault;
 use inherited_sockets::InheritedSockets;
 use log_target::LOG_TARGET;
-use net::{Endpoint, Proxied, RunningServer, Server, ServerSecurity, Service};
+use net::{Endpoint, Proxied, RunningServer, Server, ServerSecurity, Service, clock};
 use own_addresses::OwnAddresses;
 use party::interrupt::{Interrupt, StopRequest};
 use party::live::{LiveEvent, LiveMode};
@@ -317,11 +319,14 @@ impl Service for WorkerService {
     }
 
     fn accept_failed(&self, why: &std::io::Error) {
-        tracing::error!(target: LOG_TARGET, %why, "a client could not be accepted");
+        if self.0.context.fault_log.is_first(CommonFault::Accept, clock::now()) {
+            tracing::error!(target: LOG_TARGET, %why, "a client could not be accepted");
+        }
     }
 
     fn tick(&self, _now: Duration) {
         login::log_summaries(&self.0.context);
+        self.0.context.log_fault_summaries();
         self.0.tick();
     }
 

@@ -336,6 +336,12 @@ impl DeliveryRequests for RelayWorker {
             let name = self.destinations().borrow().name(request.destination);
             self.sink.log.record(name, &request, &result, self.unix_time(clock::now()));
         }
+        if result == DeliveryResult::Delivered {
+            let name = || self.destinations().borrow().name(request.destination);
+            if let Some(attempts) = self.context.unreachable.remove(name) {
+                tracing::info!(target: LOG_TARGET, hop = %name(), attempts, "can be reached again");
+            }
+        }
         let message = (result != DeliveryResult::Delivered).then(|| request.message.clone());
         let actions = self.queue.borrow_mut().finish_delivery(request.release(), result, clock::now());
         self.apply_actions(actions, message);
@@ -351,7 +357,9 @@ impl DeliveryRequests for RelayWorker {
         if let DisconnectReason::Unreachable(refusal) = &reason {
             self.sink.counters.unreachable.add(1);
             let destination = self.destinations().borrow().name(slot.destination);
-            tracing::warn!(target: LOG_TARGET, hop = %destination, reason = %refusal.text, "cannot be reached");
+            if self.context.unreachable.add(&destination) {
+                tracing::warn!(target: LOG_TARGET, hop = %destination, reason = %refusal.text, "cannot be reached");
+            }
         }
         self.queue.borrow_mut().closed(slot.release(), reason, clock::now());
         self.drive();

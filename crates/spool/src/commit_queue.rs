@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 pub(crate) const NOTE_DELAY: Duration = Duration::from_secs(1);
 /// With so many notes the wait ends: memory is bounded.
 const MAX_DEFERRED_RECORDS: usize = 16_384;
+/// Bytes whose checksum takes a few microseconds, and no longer than combining two checksums.
+const MAX_LOCKED_CHECKSUM_BYTES: usize = 64 << 10;
 
 pub(crate) struct CommitQueue {
     state: Mutex<CommitQueueState>,
@@ -111,21 +113,34 @@ impl CommitQueue {
         self.state.lock().expect("nothing panics while it holds the inbox")
     }
 
-    /// Adds a message to the next batch.
-    pub(crate) fn store(&self, draft: NewMessage, reserve: Reserve) -> Receipt {
-        // Computed in the caller's thread: there are many of these, and one commit thread.
-        let body_crc = format::checksum(&draft.body);
+    /// Adds a message to the next batch. If `id_at` is given, writes its id there in the body. Returns the body, too.
+    pub(crate) fn store(&self, mut draft: NewMessage, reserve: Reserve, id_at: Option<usize>) -> (Receipt, Arc<[u8]>) {
+        // The part of the body behind the id. Its checksum is computed in the caller's thread, because there are many
+        // of these and one commit thread, and without the lock unless that takes less than combining two checksums.
+        let tail_at = id_at.map_or(0, |at| (at + Id::TEXT_BYTES).min(draft.body.len()));
+        let tail_bytes = draft.body.len() - tail_at;
+        let tail_crc =
+            (tail_at == 0 || tail_bytes > MAX_LOCKED_CHECKSUM_BYTES).then(|| format::checksum(&draft.body[tail_at..]));
         let mut state = self.state();
         if let Some(error) = &state.stopped {
-            return Receipt::resolved(Err(error.clone()));
+            return (Receipt::resolved(Err(error.clone())), draft.body);
         }
         let id = Id(state.next_id);
         state.next_id += 1;
+        if let Some(at) = id_at {
+            id.write_in(&mut draft.body, at);
+        }
+        let body_crc = match tail_crc {
+            None => format::checksum(&draft.body),
+            Some(tail_crc) if tail_at == 0 => tail_crc,
+            Some(tail_crc) => format::combined_checksum(format::checksum(&draft.body[..tail_at]), tail_crc, tail_bytes),
+        };
+        let body = Arc::clone(&draft.body);
         let place = state.stores.len() as u32;
         state.stores.push(NumberedMessage { id, body_crc, message: draft, reserve });
         let receipt = Receipt::of_batch(Arc::clone(&state.batch_status), place, id);
         self.wake_committer(state);
-        receipt
+        (receipt, body)
     }
 
     /// Adds a note to some later batch.

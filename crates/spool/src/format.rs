@@ -326,6 +326,12 @@ pub(crate) fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
+/// The checksum of two pieces together.
+pub(crate) fn combined_checksum(first: u32, second: u32, second_bytes: usize) -> u32 {
+    crc_fast::checksum_combine(crc_fast::CrcAlgorithm::Crc32Iscsi, first.into(), second.into(), second_bytes as u64)
+        as u32
+}
+
 pub(crate) fn seal(bytes: &mut [u8], seed: u32) {
     let crc = checksum(&bytes[4..]) ^ seed;
     bytes[..4].copy_from_slice(&crc.to_le_bytes());

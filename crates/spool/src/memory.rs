@@ -2,7 +2,7 @@
 use crate::reserve::Reserve;
 use crate::{Error, Id, NewMessage, Options, Receipt, SpoolStats};
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
 pub(crate) struct MemoryBackend {
@@ -32,23 +32,27 @@ impl MemoryBackend {
         self.state.lock().expect("nothing panics while it holds what is kept")
     }
 
-    pub(crate) fn store(&self, draft: NewMessage, reserve: Reserve) -> Receipt {
+    pub(crate) fn store(&self, mut draft: NewMessage, reserve: Reserve, id_at: Option<usize>) -> (Receipt, Arc<[u8]>) {
         let mut kept = self.state();
         if kept.is_closed {
-            return Receipt::resolved(Err(Error::Closed));
+            return (Receipt::resolved(Err(Error::Closed)), draft.body);
         }
         let bytes = draft.body.len() as u64;
         let kept_back = if reserve == Reserve::Messages { self.reserved_bytes } else { 0 };
         if kept.stats.bytes + bytes + kept_back > self.max_bytes {
             kept.stats.refused += 1;
-            return Receipt::resolved(Err(Error::Full));
+            return (Receipt::resolved(Err(Error::Full)), draft.body);
         }
         let id = Id(kept.next_id);
         kept.next_id += 1;
         kept.stats.bytes += bytes;
         kept.stats.stored += 1;
+        if let Some(at) = id_at {
+            id.write_in(&mut draft.body, at);
+        }
+        let body = Arc::clone(&draft.body);
         kept.drafts.insert(id, draft);
-        Receipt::resolved(Ok(id))
+        (Receipt::resolved(Ok(id)), body)
     }
 
     pub(crate) fn done(&self, id: Id) {

@@ -13,6 +13,20 @@ impl fmt::Display for Id {
     }
 }
 
+impl Id {
+    /// Bytes of its text.
+    pub const TEXT_BYTES: usize = 16;
+
+    /// Writes its text at that offset of a body, if the body is as long as that.
+    pub(crate) fn write_in(self, body: &mut Arc<[u8]>, at: usize) {
+        if let Some(place) = Arc::make_mut(body).get_mut(at..at + Self::TEXT_BYTES) {
+            for (digit, shift) in place.iter_mut().zip((0..64).step_by(4).rev()) {
+                *digit = b"0123456789abcdef"[(self.0 >> shift) as usize & 0xF];
+            }
+        }
+    }
+}
+
 /// A message that is to be stored.
 #[derive(Clone, Debug)]
 pub struct NewMessage {

@@ -63,26 +63,32 @@ impl Spool {
     /// Stores a message with the next batch: together with all that gathers while the last one is synced. It never
     /// blocks on the disk; the receipt resolves when the message is as durable as the mode promises.
     pub fn store(&self, draft: NewMessage) -> Receipt {
-        self.store_for(draft, Reserve::Messages)
+        self.store_for(draft, Reserve::Messages, None).0
+    }
+
+    /// Stores a message, and writes its number at that offset of the body, over [`Id::TEXT_BYTES`] bytes. Returns the
+    /// body as it is stored. The caller should not share the body, because a shared one is copied.
+    pub fn store_with_id(&self, draft: NewMessage, id_at: usize) -> (Receipt, Arc<[u8]>) {
+        self.store_for(draft, Reserve::Messages, Some(id_at))
     }
 
     /// Stores a message that lets others end, for example a notice to their sender: if new ones are rejected for lack
     /// of room, it may use the reserve for notes. Otherwise a spool that is full of messages whose senders must be
     /// notified would stay full.
     pub fn store_from_reserve(&self, draft: NewMessage) -> Receipt {
-        self.store_for(draft, Reserve::Notes)
+        self.store_for(draft, Reserve::Notes, None).0
     }
 
-    fn store_for(&self, draft: NewMessage, reserve: Reserve) -> Receipt {
+    fn store_for(&self, draft: NewMessage, reserve: Reserve, id_at: Option<usize>) -> (Receipt, Arc<[u8]>) {
         let too_large = |bytes: usize, most: u64| (bytes as u64 > most).then_some((bytes as u64, most));
         let checked = too_large(draft.body.len(), self.max_message_bytes)
             .or_else(|| too_large(draft.envelope.len(), Options::MAX_ENVELOPE_BYTES));
         if let Some((bytes, most)) = checked {
-            return Receipt::resolved(Err(Error::TooLarge { bytes, most }));
+            return (Receipt::resolved(Err(Error::TooLarge { bytes, most })), draft.body);
         }
         match &*self.backend {
-            Backend::Log(retention) => retention.commit_queue.store(draft, reserve),
-            Backend::Memory(memory) => memory.store(draft, reserve),
+            Backend::Log(retention) => retention.commit_queue.store(draft, reserve, id_at),
+            Backend::Memory(memory) => memory.store(draft, reserve, id_at),
         }
     }
 

@@ -76,7 +76,7 @@ impl CapabilityOptions {
         };
         let setup = files.load().context("cannot set up TLS with these options")?;
         if let Some(path) = &self.certificate_output {
-            let certificate = Certificate::from_pem(&read(chain)?, &read(key)?)?;
+            let certificate = Certificate::read(chain, key)?;
             fs::write(path, certificate.to_pem()).with_context(|| format!("cannot write {}", path.display()))?;
         }
         let watch = TlsWatch::new(files, setup.clone());
@@ -88,7 +88,7 @@ impl CapabilityOptions {
         if let Some(path) = &self.certificate_output {
             fs::write(path, certificate.to_pem()).with_context(|| format!("cannot write {}", path.display()))?;
         }
-        let roots = self.client_ca.as_deref().map(read).transpose()?;
+        let roots = self.client_ca.as_deref().map(net::read_roots).transpose()?;
         ServerTls::new(certificate, roots.as_deref(), self.resumption).context("cannot set up TLS with these options")
     }
 
@@ -113,8 +113,4 @@ impl CapabilityOptions {
         offer.requires.auth = self.requires_auth;
         offer.extensions.xclient = self.xclient;
     }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }

@@ -1,7 +1,7 @@
 //! Options of a session's connection: source address, TLS, login, protocol.
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, anyhow, bail};
 use journey::record::Pipelining;
-use net::{Certificate, ClientSecurity, ClientTls, SessionResumption, Trust};
+use net::{Certificate, ClientSecurity, ClientTls, SessionResumption, TlsSetupError, Trust};
 use party::tls_mode::TlsMode;
 use smtp::client::{BurstSize, Chunking, Notifications, Options, PipelineMode as Commands, StartTls};
 use smtp::proxy::{ProxyHeader, render_v1, render_v2};
@@ -9,10 +9,9 @@ use smtp::sasl::{Credentials, Mechanism, Mechanisms};
 use smtp::server::Protocol;
 use smtp::xclient::XclientRequest;
 use std::fmt;
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -176,29 +175,26 @@ impl Transport {
 fn client_tls(options: &TransportOptions, host: &str) -> Result<ClientTls> {
     let trust = match (&options.ca, options.tls_insecure) {
         (_, true) => Trust::Anybody,
-        (Some(path), false) => Trust::Roots(read(path)?),
+        (Some(path), false) => Trust::read(path)?,
         (None, false) => Trust::System,
     };
-    let certificate =
-        match &options.certificate {
-            Some((chain, key)) => Some(Certificate::from_pem(&read(chain)?, &read(key)?).with_context(|| {
-                format!("{} and {} are not a certificate and its key", chain.display(), key.display())
-            })?),
-            None => None,
-        };
+    let certificate = match &options.certificate {
+        Some((chain, key)) => Some(Certificate::read(chain, key)?),
+        None => None,
+    };
     let name = options.server_name.as_deref().unwrap_or(host);
     if name.is_empty() {
         bail!("--tls: the server has no name to verify; use --tls-name NAME, or --insecure");
     }
-    let tls = ClientTls::new(name, &trust, certificate, options.resumption);
-    tls.context(
-        "--tls cannot be used with these options; use --cacert FILE (PEM) for the trusted certificates, or \
-                 --insecure to accept any",
-    )
-}
-
-fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+    ClientTls::new(name, &trust, certificate, options.resumption).map_err(|why| match (&why, &options.certificate) {
+        (TlsSetupError::NoSystemRoots, _) => {
+            anyhow!("{why}; use --cacert FILE (PEM) for the trusted certificates, or --insecure to accept any")
+        }
+        (TlsSetupError::Refused(_), Some((chain, key))) => {
+            anyhow!("{} and {} cannot be used: {why}", chain.display(), key.display())
+        }
+        _ => anyhow!("--tls: {why}"),
+    })
 }
 
 #[cfg(test)]

@@ -64,15 +64,26 @@ impl std::error::Error for ConfigErrors {}
 
 /// Errors found so far: offset and text.
 #[derive(Debug, Default)]
-pub(super) struct ErrorCollector(RefCell<Vec<(usize, String)>>);
+pub(super) struct ErrorCollector {
+    errors: RefCell<Vec<(usize, String)>>,
+    warnings: RefCell<Vec<String>>,
+}
 
 impl ErrorCollector {
     pub(super) fn add(&self, span: &Range<usize>, what: impl Into<String>) {
-        self.0.borrow_mut().push((span.start, what.into()));
+        self.errors.borrow_mut().push((span.start, what.into()));
+    }
+
+    pub(super) fn warn(&self, what: String) {
+        self.warnings.borrow_mut().push(what);
+    }
+
+    pub(super) fn take_warnings(&self) -> Vec<String> {
+        self.warnings.take()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.borrow().is_empty()
+        self.errors.borrow().is_empty()
     }
 
     /// Returns a good value; notes a bad one's error.
@@ -82,7 +93,7 @@ impl ErrorCollector {
 
     /// All of it in the order of the file, if there is any.
     pub(super) fn finish(&self, file: &Path, text: &str) -> Result<(), ConfigErrors> {
-        let mut notes = self.0.take();
+        let mut notes = self.errors.take();
         notes.sort();
         notes.dedup();
         notes.truncate(MAX_ERRORS);

@@ -15,7 +15,7 @@ use crate::own_addresses::OwnAddresses;
 use crate::qmgr::retry::RetrySchedule;
 use crate::routing::Access;
 use journey::quantities::bytes;
-use net::{Certificate, ClientLimits, Endpoint, ServerTls, SessionResumption, TlsFiles};
+use net::{Certificate, ClientLimits, Endpoint, ServerTls, SessionResumption, TlsFiles, TlsSetupError};
 use party::users::Users;
 use smtp::Path as Address;
 use std::ops::Range;
@@ -46,7 +46,8 @@ pub(super) fn read(text: &str, file: &Path, outside: &ConfigEnvironment<'_>) -> 
         config
     };
     errors.finish(file, text)?;
-    Ok(config.expect("where nothing is wrong, it has been read"))
+    let config = config.expect("where nothing is wrong, it has been read");
+    Ok(Config { file_warnings: errors.take_warnings(), ..config })
 }
 
 impl<'a> SectionReader<'a> {
@@ -184,10 +185,18 @@ impl<'a> SectionReader<'a> {
         };
         let resumption = SessionResumption::On;
         let chain_pem = self.file(&chain_at, &chain);
-        let key_pem = self.file(&key_at, &key);
-        let certificate = Certificate::from_pem(&chain_pem?, &key_pem?).map_err(|why| why.to_string());
-        let certificate = self.errors.ok_or_add(&chain_at, certificate)?;
-        let setup = ServerTls::new(certificate, None, resumption).map_err(|why| why.to_string());
+        let key_pem = self.secret(&key_at, &key);
+        let certificate = match Certificate::from_pem(&chain_pem?, &key_pem?) {
+            Ok(certificate) => certificate,
+            Err(why) => {
+                let is_key = matches!(why, TlsSetupError::NoKey);
+                let (span, path) = if is_key { (&key_at, &key) } else { (&chain_at, &chain) };
+                self.errors.add(span, format!("{}: {why}", path.display()));
+                return None;
+            }
+        };
+        let setup = ServerTls::new(certificate, None, resumption)
+            .map_err(|why| format!("{} and {} cannot be used: {why}", chain.display(), key.display()));
         let files = TlsFiles { certificate: chain, key, client_roots: None, resumption };
         self.errors.ok_or_add(&chain_at, setup).map(|setup| ListenerTls { setup, files })
     }
@@ -205,7 +214,7 @@ impl<'a> SectionReader<'a> {
             let what = "passwords would cross the network unencrypted; add [tls], or listen on loopback only";
             self.errors.add(&section.span, what);
         }
-        let users = self.text(&span, &path).and_then(|text| {
+        let users = self.secret_text(&span, &path).and_then(|text| {
             self.errors.ok_or_add(&span, Users::parse(&text, &path).map_err(|why| format!("{why:#}")))
         });
         config.users = users.map(Arc::new);

@@ -27,6 +27,7 @@ use party::users::Users;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,6 +63,8 @@ pub struct Config {
     pub(crate) tls: Option<ListenerTls>,
     /// Users who may log in.
     pub(crate) users: Option<Arc<Users>>,
+    /// Warnings about files that it names.
+    file_warnings: Vec<String>,
     /// Limits of failed logins.
     pub(crate) login_limits: LoginLimits,
     /// Clients whose failed logins count for the user only, and not for the address.
@@ -368,6 +371,8 @@ pub(crate) struct ConfigEnvironment<'a> {
     pub(crate) read: &'a dyn Fn(&Path) -> io::Result<Vec<u8>>,
     pub(crate) variable: &'a dyn Fn(&str) -> Option<String>,
     pub(crate) hostname: String,
+    /// Permissions of a file, if it has any.
+    pub(crate) mode: &'a dyn Fn(&Path) -> Option<u32>,
     /// Networks to which mail may go even if the file does not say so.
     pub(crate) delivery_scope: DeliveryScope,
     /// Checks whether a spool can be in that directory.
@@ -382,6 +387,7 @@ impl ConfigEnvironment<'_> {
     pub(crate) fn of_process() -> Self {
         Self {
             read: &read,
+            mode: &|path| std::fs::metadata(path).ok().map(|about| about.permissions().mode() & 0o777),
             variable: &|name| std::env::var(name).ok(),
             hostname: hostname(),
             delivery_scope: DeliveryScope::default(),
@@ -498,6 +504,7 @@ impl Config {
             limits: RelayLimits::default(),
             tls: None,
             users: None,
+            file_warnings: Vec::new(),
             login_limits: LoginLimits::default(),
             login_exempt: Networks(Vec::new()),
             router: Router::new(LocalDomains::default(), Vec::new(), RouteTarget::Mx(Mx::default())),
@@ -530,10 +537,11 @@ impl Config {
     }
 
     /// Warnings about settings that are allowed but risky: next hops whose certificate is not verified although TLS is
-    /// required.
+    /// required, and files with secrets that everybody may read.
     pub fn warnings(&self) -> Vec<String> {
         let hops = self.router.insecure_hops();
-        hops.map(|hop| format!("{hop}: insecure = true: the certificate is not verified")).collect()
+        let of_hops = hops.map(|hop| format!("{hop}: insecure = true: the certificate is not verified"));
+        of_hops.chain(self.file_warnings.iter().cloned()).collect()
     }
 
     /// The keys whose new values hold only after a restart; a reload reports them.
@@ -607,7 +615,7 @@ mod tests {
     }
 
     fn outside() -> ConfigEnvironment<'static> {
-        ConfigEnvironment { hostname: "host.example".to_owned(), ..ConfigEnvironment::of_process() }
+        ConfigEnvironment { hostname: "host.example".to_owned(), mode: &|_| None, ..ConfigEnvironment::of_process() }
     }
 
     fn parse(text: &str) -> Result<Config, ConfigErrors> {
@@ -801,7 +809,11 @@ mod tests {
         ("[dns]\nservers = ['localhost']", &["3:12: \"localhost\" is not a valid address"]),
         ("[tls]\nkey = 'key.pem'", &["2:1: TLS requires both: cert = "]),
         ("[tls]\nkey = 'gone'\ncert = 'certificate.pem'", &["3:7: cannot read /etc/relay/gone: "]),
-        ("[tls]\nkey = 'certificate.pem'\ncert = 'certificate.pem'", &["4:8: no private key in PEM form"]),
+        (
+            "[tls]\nkey = 'certificate.pem'\ncert = 'certificate.pem'",
+            &["3:7: /etc/relay/certificate.pem: no private key in PEM form"],
+        ),
+        ("[tls]\nkey = 'key.pem'\ncert = 'users'", &["4:8: /etc/relay/users: no certificate in PEM form"]),
         ("[tls]\nkey = ''\ncert = 'certificate.pem'", &["2:1: TLS requires both", "3:7: key is empty"]),
         ("[auth]", &["2:1: no users; write users = "]),
         ("[auth]\nusers = 'mailboxes'", &["3:9: /etc/relay/mailboxes:2: must have the form name:password"]),
@@ -943,6 +955,25 @@ mod tests {
         assert_eq!(why, expected);
         let NextHop::Smtp(smtp) = hop(&parse(text).unwrap(), "", "a@b.example") else { panic!("no SMTP") };
         assert_eq!(smtp.credentials.as_ref().unwrap().secret, "s3cret");
+    }
+
+    #[test]
+    fn files_with_secrets_that_others_may_read_are_named() {
+        let text = "spool.directory = 's'\nauth.users = 'users'\ntls = { cert = 'certificate.pem', key = 'key.pem' }\n\
+            route = [{ to = '*', smtp = 'a', tls = 'required', cacert = 'ca.pem', user = 'u', password_file = 'password' }]\n";
+        for (mode, is_warned) in [(0o600, false), (0o640, false), (0o644, true), (0o604, true)] {
+            let outside = ConfigEnvironment { read: &file, mode: &|_| Some(mode), ..outside() };
+            let config = Config::parse(text, Path::new("/etc/relay/relay.toml"), &outside).unwrap();
+            let warnings = config.warnings();
+            let named = |name: &str| {
+                let text = format!("/etc/relay/{name} contains secrets, but others may read it (mode {mode:03o})");
+                warnings.iter().any(|warning| warning.starts_with(&text))
+            };
+            for name in ["users", "key.pem", "password"] {
+                assert_eq!(named(name), is_warned, "{mode:o} {name}: {warnings:?}");
+            }
+            assert_eq!(warnings.len(), if is_warned { 3 } else { 0 }, "{warnings:?}");
+        }
     }
 
     #[test]

@@ -271,7 +271,7 @@ impl<'a> RouteReader<'a, '_> {
             return None;
         }
         let password = match file {
-            Some((span, path)) => password_file::password(&self.reader.text(&span, &path)?).to_owned(),
+            Some((span, path)) => password_file::password(&self.reader.secret_text(&span, &path)?).to_owned(),
             None => {
                 let set = (self.reader.environment.variable)(PASSWORD_VARIABLE).ok_or_else(|| {
                     format!("user requires a password: write password_file = \"FILE\", or set {PASSWORD_VARIABLE}")

@@ -37,4 +37,22 @@ impl<'a> SectionReader<'a> {
         let text = String::from_utf8(self.file(span, path)?).map_err(|_| format!("{} is not UTF-8", path.display()));
         self.errors.ok_or_add(span, text)
     }
+
+    /// Likewise, a file with a secret. Warns if its permissions let users read it who are neither its owner nor in its
+    /// group.
+    pub(super) fn secret(self, span: &Range<usize>, path: &Path) -> Option<Vec<u8>> {
+        if let Some(mode) = (self.environment.mode)(path).filter(|mode| mode & 0o004 != 0) {
+            let path = path.display();
+            self.errors.warn(format!(
+                "{path} contains secrets, but others may read it (mode {mode:03o}); run chmod o= {path}"
+            ));
+        }
+        self.file(span, path)
+    }
+
+    /// Likewise, as text.
+    pub(super) fn secret_text(self, span: &Range<usize>, path: &Path) -> Option<String> {
+        let text = String::from_utf8(self.secret(span, path)?).map_err(|_| format!("{} is not UTF-8", path.display()));
+        self.errors.ok_or_add(span, text)
+    }
 }

@@ -49,8 +49,8 @@ pub(crate) struct TlsParameters<'a> {
 }
 
 impl ReceivedField<'_> {
-    /// Writes the field, its line end included. `date` comes from a [`DateCache`].
-    pub(crate) fn write(&self, date: &str, out: &mut Vec<u8>) {
+    /// Writes the field, its line end included. `date` comes from a [`DateCache`]. Returns the offset of the id.
+    pub(crate) fn write(&self, date: &str, out: &mut Vec<u8>) -> usize {
         let mut field = HeaderFieldWriter::open(out);
         if is_dot_atom(self.name) || address_literal(self.name).is_some() {
             field.clause(|out| write_all(&[b"from ", self.name], out));
@@ -72,6 +72,7 @@ impl ReceivedField<'_> {
             });
         }
         field.clause(|out| write_all(&[b"id ", self.id], out));
+        let id_at = field.out.len() - self.id.len();
         if let Some(recipient) = self.recipient.filter(|recipient| self.may_name_recipient(recipient)) {
             field.clause(|out| write_all(&[b"for <", recipient, b">"], out));
         }
@@ -81,6 +82,7 @@ impl ReceivedField<'_> {
         field.out.push(b';');
         field.clause(|out| out.extend_from_slice(date.as_bytes()));
         field.out.extend_from_slice(b"\r\n");
+        id_at
     }
 
     /// Protocols of RFC 3848 and RFC 6531 §4.3. There is no word for TLS without extensions: the clause `tls` covers

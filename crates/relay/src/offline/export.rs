@@ -84,10 +84,11 @@ pub fn export(original: &OfflineSpool, place: &Path) -> Result<ExportSummary> {
     let mut exported = ExportSummary { damage: original.damage_count(), ..ExportSummary::default() };
     for content in original.messages() {
         exported.messages += 1;
-        match content {
-            Ok(content) => write_content(output.partial_path(), &content, &mut exported)?,
-            Err(unreadable) => write_unreadable(output.partial_path(), &unreadable, &mut exported)?,
-        }
+        let written = match content {
+            Ok(content) => write_content(output.partial_path(), &content, &mut exported),
+            Err(unreadable) => write_unreadable(output.partial_path(), &unreadable, &mut exported),
+        };
+        written.map_err(|error| output.error(format!("{error:#}")))?;
     }
     output.finish()?;
     Ok(exported)

@@ -2,6 +2,7 @@
 use anyhow::{Context, Result, anyhow, bail};
 use party::reason::reason;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
+use std::fmt::Display;
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -38,6 +39,11 @@ impl OutputDirectory {
             _ => cannot(&draft, &error),
         })?;
         Ok(Self { target: place.to_owned(), partial: draft })
+    }
+
+    /// The error of a write to it, with the place, and what to do before another attempt.
+    pub(super) fn error(&self, why: impl Display) -> anyhow::Error {
+        anyhow!("{}: {why}; remove {}, which is incomplete", self.target.display(), self.partial.display())
     }
 
     /// Path to write to until it is moved.

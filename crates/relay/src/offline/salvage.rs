@@ -3,10 +3,10 @@ use super::OfflineSpool;
 use super::content::{LeftOut, SpooledMessage, UnreadableMessage};
 use super::output::OutputDirectory;
 use crate::delivery::maildir::{self, MaildirMessage, MaildirNames};
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use party::reason::reason;
 use serde::Serialize;
-use spool::{InspectedBody, InspectedMessage, NewMessage, Options, RealDisk, Receipt, Spool};
+use spool::{Error, InspectedBody, InspectedMessage, NewMessage, Options, RealDisk, Receipt, Spool};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,7 +96,7 @@ fn next_sound(
 fn to_maildir(original: &OfflineSpool, place: &Path) -> Result<SalvageSummary> {
     let output = OutputDirectory::create(place, &original.directory)?;
     let names = MaildirNames::new(&rustix::system::uname().nodename().to_string_lossy());
-    maildir::create(output.partial_path()).map_err(|error| anyhow!("{}: {}", place.display(), reason(&error)))?;
+    maildir::create(output.partial_path()).map_err(|error| output.error(reason(&error)))?;
     let mut salvaged = SalvageSummary::default();
     let mut contents = original.messages();
     while let Some(content) = next_sound(&mut contents, &mut salvaged) {
@@ -107,7 +107,8 @@ fn to_maildir(original: &OfflineSpool, place: &Path) -> Result<SalvageSummary> {
         };
         let message = with_recipients(&content, others);
         let file = MaildirMessage { sender: &content.envelope.sender, recipient: first, body: &message };
-        maildir::deliver(output.partial_path(), &names, Duration::from_nanos(content.message.received_ns), &file)?;
+        maildir::deliver(output.partial_path(), &names, Duration::from_nanos(content.message.received_ns), &file)
+            .map_err(|error| output.error(error))?;
         salvaged.messages += 1;
         salvaged.recipients += waiting.len() as u64;
     }
@@ -134,17 +135,23 @@ fn to_spool(original: &OfflineSpool, place: &Path) -> Result<SalvageSummary> {
     let defaults = Options::default();
     // Room for all of it twice: the reserve for notes must stay free.
     let options = Options { max_bytes: defaults.max_bytes.max(bytes.saturating_mul(2)), ..defaults };
-    let disk =
-        RealDisk::new(output.partial_path()).map_err(|error| anyhow!("{}: {}", place.display(), reason(&error)))?;
-    let (spool, _) = Spool::open(Arc::new(disk), options)?;
-    let salvaged = store_all(original, &spool);
-    spool.close();
-    let salvaged = salvaged?;
+    let disk = RealDisk::new(output.partial_path()).map_err(|error| output.error(reason(&error)))?;
+    let salvaged = Spool::open(Arc::new(disk), options).and_then(|(spool, _)| {
+        let salvaged = store_all(original, &spool);
+        spool.close();
+        salvaged
+    });
+    let salvaged = salvaged.map_err(|error| match error {
+        Error::Full => output.error(
+            "the new spool is full, because its file system has no room for all messages; make room or choose another one",
+        ),
+        error => output.error(error),
+    })?;
     output.finish()?;
     Ok(salvaged)
 }
 
-fn store_all(original: &OfflineSpool, spool: &Spool) -> Result<SalvageSummary> {
+fn store_all(original: &OfflineSpool, spool: &Spool) -> Result<SalvageSummary, Error> {
     let mut salvaged = SalvageSummary::default();
     let mut batch = StoreBatch::default();
     let mark = spool.notes_mark();
@@ -185,7 +192,7 @@ impl StoreBatch {
     }
 
     /// Waits until all are stored, and copies the notes of each.
-    fn note(&mut self, spool: &Spool, salvaged: &mut SalvageSummary) -> Result<()> {
+    fn note(&mut self, spool: &Spool, salvaged: &mut SalvageSummary) -> Result<(), Error> {
         for (receipt, message) in self.messages.drain(..) {
             let stored = receipt.wait()?;
             message.notes.iter().for_each(|note| spool.note(stored.id(), note));

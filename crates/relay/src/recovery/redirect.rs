@@ -1,5 +1,6 @@
 //! Redirects mail that waits for a mailbox which has become an alias since: it goes to all the alias's targets as a new
 //! message, which is stored before the old one is done.
+use crate::fault_log::CommonFault;
 use crate::log_target::LOG_TARGET;
 use crate::message::Message;
 use crate::message::envelope::{EnvelopeRecipient, Fact, MessageEnvelope, RecipientFate};
@@ -85,7 +86,9 @@ fn with_members(
 async fn store(worker: &RelayWorker, id: MessageId, message: &Message) -> Option<Stored> {
     let stored = store_from_reserve(&worker.context.spool, message.to_spool().ok()?).await;
     let log = |error: &spool::Error| {
-        tracing::error!(target: LOG_TARGET, %id, %error, "a message for the members of an alias could not be stored");
+        if worker.context.fault_log.is_first(CommonFault::StoreForAlias, clock::now()) {
+            tracing::error!(target: LOG_TARGET, %id, %error, "a message for the members of an alias could not be stored");
+        }
     };
     stored.inspect_err(log).ok()
 }

@@ -104,7 +104,8 @@ impl FailureRecord {
     }
 
     fn charge(&mut self, most: u32, now: Duration) -> Result<(), LoginRefusal> {
-        if self.is_locked(now) {
+        // A reload may have lowered the limit: waiting for others would be in vain.
+        if self.is_locked(now) || self.failures >= most {
             return Err(LoginRefusal::Locked);
         }
         if self.failures + self.pending >= most {
@@ -415,6 +416,15 @@ mod tests {
             .into_iter()
             .for_each(|account| drop(guard.failed(identity_of(1, "ann"), "PLAIN", account, &limits, SECOND)));
         assert_eq!(charge(), Err(LoginRefusal::Locked));
+    }
+
+    #[test]
+    fn failures_above_a_limit_that_was_lowered_refuse_at_once() {
+        let guard = LoginGuard::new();
+        assert!((0..5).all(|_| log_in(&guard, identity_of(1, "ann"), false, SECOND)));
+        let lowered = LoginLimits { failures: 3, ..LoginLimits::default() };
+        assert_eq!(guard.charge(identity_of(1, "ann"), &lowered, SECOND), Err(LoginRefusal::Locked));
+        assert!(guard.charge(identity_of(1, "ann"), &lowered, SECOND + lowered.period).is_ok());
     }
 
     #[test]

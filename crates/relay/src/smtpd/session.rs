@@ -1,5 +1,6 @@
 //! Receives mail: checks senders and recipients, writes the message's trace, and answers once the message is kept.
 use crate::config::{Config, DurabilityLevel, LoggedIn};
+use crate::fault_log::CommonFault;
 use crate::log_target::LOG_TARGET;
 use crate::message::Message;
 use crate::message::envelope::{EnvelopeRecipient, MAX_RECIPIENTS, MessageEnvelope, OriginalAddress, WithProtocol};
@@ -17,7 +18,7 @@ use smtp::proxy::ProxyHeader;
 use smtp::reply::Reply;
 use smtp::reply_reason::ReplyReason;
 use smtp::xclient::{Attribute, AttributeValue, Xclient};
-use spool::{Error, Receipt, Stored};
+use spool::{Error, Id, Receipt, Stored};
 use std::fmt::Write;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -58,6 +59,8 @@ struct MailTransaction {
     received_count: ReceivedCount,
     /// SIZE, if the client gave it.
     announced_size: Option<u64>,
+    /// Offset of the queue id in the body.
+    id_at: usize,
     /// There was no room for it: the rest is dropped.
     is_dropped: bool,
 }
@@ -78,6 +81,7 @@ impl MailTransaction {
             envelope,
             recipients: RecipientList::default(),
             body: Vec::new(),
+            id_at: 0,
             received_count: ReceivedCount::new(MAX_HEADER_BYTES),
             announced_size: None,
             is_dropped: false,
@@ -85,12 +89,8 @@ impl MailTransaction {
     }
 }
 
-/// Identifier of a message in its own `Received:` before the spool has numbered it: the time at which it came, in
-/// nanoseconds, by hexadecimal digits.
-fn received_id(unix: Duration) -> [u8; 16] {
-    let nanos = unix.as_nanos() as u64;
-    std::array::from_fn(|place| b"0123456789abcdef"[(nanos >> (60 - 4 * place)) as usize & 0xF])
-}
+/// Queue id of a message in its own `Received:` until the spool writes the real one.
+const ID_PLACEHOLDER: [u8; Id::TEXT_BYTES] = [b'0'; Id::TEXT_BYTES];
 
 impl SmtpdSession {
     pub(crate) fn new(worker: &Rc<RelayWorker>, peer: Peer) -> Self {
@@ -163,7 +163,6 @@ impl SmtpdSession {
     /// Writes our own `Received:` in front of the message.
     fn add_received(&mut self) {
         let unix = self.worker.unix_time(clock::now());
-        let id = received_id(unix);
         let tls = self.tls.as_ref();
         let stamp = ReceivedField {
             name: &self.hello_name,
@@ -173,12 +172,12 @@ impl SmtpdSession {
             smtp_utf8: self.transaction.envelope.smtp_utf8,
             tls: tls.map(|tls| received::TlsParameters { version: &tls.version, cipher: &tls.cipher }),
             authenticated: self.logged_in == LoggedIn::Yes,
-            id: &id,
+            id: &ID_PLACEHOLDER,
             recipient: self.transaction.recipients.only_address(),
         };
         let mut dates = self.worker.date_cache.borrow_mut();
         self.transaction.body.reserve(INITIAL_BODY_BYTES);
-        stamp.write(dates.date(unix.as_secs() as i64), &mut self.transaction.body);
+        self.transaction.id_at = stamp.write(dates.date(unix.as_secs() as i64), &mut self.transaction.body);
     }
 
     /// Routes a recipient, and adds the mailboxes that it means.
@@ -227,16 +226,20 @@ impl SmtpdSession {
 
     /// Hands the message to the spool; the receipt tells later whether it is kept.
     fn store(&mut self, transaction: MailTransaction) -> Result<(Receipt, Message, Vec<RecipientGroup>), Reply> {
-        let MailTransaction { mut envelope, recipients, body: octets, .. } = transaction;
+        let MailTransaction { mut envelope, recipients, body: octets, id_at, .. } = transaction;
         let (recipients, groups) = recipients.into_parts();
         envelope.recipients = recipients;
         let body: Arc<[u8]> = octets.as_slice().into();
         self.reuse_buffer(octets);
         let received = self.worker.unix_time(clock::now());
-        let message = Message { envelope: Arc::new(envelope), body, received };
+        let mut message = Message { envelope: Arc::new(envelope), body, received };
         let too_long = |_| Reply::fixed("452 4.5.3 The envelope is too long\r\n");
         let new_message = message.to_spool().map_err(too_long)?;
-        Ok((self.worker.context.spool.store(new_message), message, groups))
+        // The spool writes the id into a body that nobody else holds.
+        message.body = Arc::default();
+        let (receipt, body) = self.worker.context.spool.store_with_id(new_message, id_at);
+        message.body = body;
+        Ok((receipt, message, groups))
     }
 }
 
@@ -297,7 +300,9 @@ fn store_error_reply(worker: &RelayWorker, error: &Error) -> Answer {
         }
         Error::TooLarge { .. } => Reply::fixed("552 5.3.4 The message is too large\r\n"),
         _ => {
-            tracing::error!(target: LOG_TARGET, %error, "a message could not be stored");
+            if worker.context.fault_log.is_first(CommonFault::Store, clock::now()) {
+                tracing::error!(target: LOG_TARGET, %error, "a message could not be stored");
+            }
             Reply::fixed("451 4.3.0 The spool has failed, try again later\r\n")
         }
     };
@@ -413,7 +418,9 @@ impl Handler for SmtpdSession {
     }
 
     fn proxy_header_missing(&mut self, why: &std::io::Error) {
-        tracing::warn!(target: LOG_TARGET, client = ?self.client, %why, "a connection without a PROXY header was closed");
+        if self.worker.context.fault_log.is_first(CommonFault::ProxyHeader, clock::now()) {
+            tracing::warn!(target: LOG_TARGET, client = ?self.client, %why, "a connection without a PROXY header was closed");
+        }
     }
 
     fn xclient(&mut self, xclient: &Xclient<'_>) -> Answer {
@@ -441,7 +448,9 @@ impl Handler for SmtpdSession {
     }
 
     fn tls_failed(&mut self, why: &std::io::Error) {
-        tracing::warn!(target: LOG_TARGET, client = ?self.client, %why, "a TLS handshake with a client failed");
+        if self.worker.context.fault_log.is_first(CommonFault::Handshake, clock::now()) {
+            tracing::warn!(target: LOG_TARGET, client = ?self.client, %why, "a TLS handshake with a client failed");
+        }
     }
 
     fn login(&mut self, auth: &Auth<'_>) -> Answer {

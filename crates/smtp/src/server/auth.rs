@@ -178,7 +178,7 @@ fn check_refused(shown: &ShownSecret, reply: &Reply, out: &mut Vec<u8>) -> State
 /// Refuses with the application's reply.
 fn refused(reply: &Reply, out: &mut Vec<u8>) -> State {
     out.extend_from_slice(reply.wire());
-    State::AuthEnd(AuthEnd::RefusedByApplication)
+    State::AuthEnd(AuthEnd::RefusedByApplication { has_failed: (500..600).contains(&reply.code()) })
 }
 
 /// Refuses with a reply of the session's own.
@@ -200,8 +200,9 @@ impl AuthEnd {
                 core.failed_logins += u32::from(reason == ReplyReason::NotAuthenticated);
                 true
             }
-            Self::RefusedByApplication => {
-                core.failed_logins += 1;
+            // Other replies, for example 454, say nothing about the secret.
+            Self::RefusedByApplication { has_failed } => {
+                core.failed_logins += u32::from(has_failed);
                 core.bears(ReplyReason::NotAuthenticated)
             }
         };

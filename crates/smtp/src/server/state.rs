@@ -241,5 +241,8 @@ pub(super) enum AuthEnd {
     /// The session refused, for this reason.
     Refused(ReplyReason),
     /// The application refused.
-    RefusedByApplication,
+    RefusedByApplication {
+        /// Set if the reply is final, so that the secret was wrong.
+        has_failed: bool,
+    },
 }

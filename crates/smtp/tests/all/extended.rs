@@ -434,6 +434,15 @@ fn a_session_has_so_many_failed_logins_and_then_none() {
 }
 
 #[test]
+fn a_login_that_the_application_could_not_check_has_not_failed() {
+    let mut server = server(Protocol::Smtp, Limits { login_failures: 3, errors: 9, ..Limits::default() });
+    let busy = Reply::new(454, "4.7.0 Too many logins at the same time");
+    let said = say(&mut server, &b"AUTH PLAIN AGEAYg==\r\n".repeat(6), &[Some(&busy); 6]);
+    assert_eq!(said.matches("454 4.7.0").count(), 6, "{said}");
+    assert!(!said.contains("421") && !server.is_closed(), "{said}");
+}
+
+#[test]
 fn a_proof_by_scram_is_not_checked_before_the_application_says_so() {
     use mailrun_smtp::sasl::{Credentials, Mechanism, client};
     let late = Reply::new(421, "4.7.0 Too many failed logins");

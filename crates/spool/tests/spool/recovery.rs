@@ -1,7 +1,9 @@
 //! Tests of opening: a torn end is cut, damage is refused by name and place, foreign files are left alone.
 use crate::model::{assert_genuine, draft, open, small};
 use mailrun_spool::faulty::FaultyDisk;
-use mailrun_spool::{Cost, Damage, DamageKind, Disk, Durability, Error, OnDamage, Options, RealDisk, Receipt, Spool};
+use mailrun_spool::{
+    Cost, Damage, DamageKind, Disk, Durability, Error, Id, OnDamage, Options, RealDisk, Receipt, Spool,
+};
 use std::sync::Arc;
 
 /// Makes a disk with three batches of one small message each, in one segment, whose spool was closed.
@@ -28,6 +30,38 @@ fn store_three(disk: &FaultyDisk) -> Spool {
         spool.store(draft(number, 300)).wait().unwrap();
     }
     spool
+}
+
+#[test]
+fn an_id_is_written_into_the_body() {
+    let disk = FaultyDisk::new();
+    let options = Options { segment_bytes: 1 << 20, max_bytes: 16 << 20, ..Options::default() };
+    let memory = Options { durability: Durability::Memory, ..options.clone() };
+    for (options, is_kept) in [(options, true), (memory, false)] {
+        let (spool, _) = open(&disk, options.clone()).unwrap();
+        let mut bodies = Vec::new();
+        // The longest one's checksum is made of two.
+        for bytes in [8, 16, 17, 300, 5_000, 70_000, 200_000] {
+            for at in [0, 1, 150] {
+                let mut draft = draft(1, bytes);
+                draft.body = vec![b'.'; bytes].into();
+                let (receipt, body) = spool.store_with_id(draft, at);
+                let id = receipt.wait().unwrap().id();
+                let mut expected = vec![b'.'; bytes];
+                if let Some(place) = expected.get_mut(at..at + Id::TEXT_BYTES) {
+                    place.copy_from_slice(id.to_string().as_bytes());
+                }
+                assert_eq!(*body, *expected, "{bytes} {at}");
+                assert_eq!(spool.fetch(id).unwrap().body, body, "{bytes} {at}");
+                bodies.push((id, body));
+            }
+        }
+        spool.close();
+        let (spool, _) = open(&disk, options).unwrap();
+        assert!(spool.damage().is_empty());
+        bodies.iter().filter(|_| is_kept).for_each(|(id, body)| assert_eq!(spool.read(*id).unwrap(), *body));
+        spool.close();
+    }
 }
 
 /// The first segment, which is in use.

@@ -1,0 +1,147 @@
+//! Limits the log of faults that many messages, clients or connections meet: the first is logged, the others are counted.
+use net::recent::RecentMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Interval at which the number of faults is logged.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+/// Unreachable destinations that are remembered. Those forgotten are logged again.
+const MAX_UNREACHABLE: usize = 65_536;
+
+/// A fault that comes with many messages or clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CommonFault {
+    Store,
+    StoreForAlias,
+    Accept,
+    Handshake,
+    ProxyHeader,
+}
+
+impl CommonFault {
+    const ALL: [Self; 5] = [Self::Store, Self::StoreForAlias, Self::Accept, Self::Handshake, Self::ProxyHeader];
+
+    /// What happened, after a number of others.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Store => "messages could not be stored",
+            Self::StoreForAlias => "messages for the members of an alias could not be stored",
+            Self::Accept => "clients could not be accepted",
+            Self::Handshake => "TLS handshakes with clients failed",
+            Self::ProxyHeader => "connections without a PROXY header were closed",
+        }
+    }
+}
+
+/// The faults since they were last logged.
+#[derive(Debug, Default)]
+pub(crate) struct FaultLog([Mutex<FaultCount>; CommonFault::ALL.len()]);
+
+#[derive(Debug, Default)]
+struct FaultCount {
+    /// Time of the last line of log; `None` if there has been no fault for a while.
+    logged: Option<Duration>,
+    others: u64,
+}
+
+impl FaultLog {
+    /// Counts a fault. Reports whether the caller should log it.
+    pub(crate) fn is_first(&self, fault: CommonFault, now: Duration) -> bool {
+        let mut count = lock(&self.0[fault as usize]);
+        let is_first = count.logged.is_none();
+        if is_first {
+            count.logged = Some(now);
+        } else {
+            count.others += 1;
+        }
+        is_first
+    }
+
+    /// Returns the number of faults that were not logged, once a minute for each kind.
+    pub(crate) fn summaries(&self, now: Duration) -> Vec<(CommonFault, u64)> {
+        let due = |fault: CommonFault| {
+            let mut count = lock(&self.0[fault as usize]);
+            if now.saturating_sub(count.logged?) < LOG_INTERVAL {
+                return None;
+            }
+            let others = std::mem::take(&mut count.others);
+            count.logged = (others > 0).then_some(now);
+            (others > 0).then_some((fault, others))
+        };
+        CommonFault::ALL.into_iter().filter_map(due).collect()
+    }
+}
+
+/// Destinations that could not be reached at the last attempt, and the number of attempts since they could.
+pub(crate) struct UnreachableDestinations {
+    attempts: Mutex<RecentMap<Arc<str>, u64>>,
+    is_any: AtomicBool,
+}
+
+impl Default for UnreachableDestinations {
+    fn default() -> Self {
+        Self { attempts: Mutex::new(RecentMap::new(MAX_UNREACHABLE)), is_any: AtomicBool::new(false) }
+    }
+}
+
+impl UnreachableDestinations {
+    /// Counts a vain attempt. Reports whether it was the first.
+    pub(crate) fn add(&self, destination: &Arc<str>) -> bool {
+        let mut all = lock(&self.attempts);
+        self.is_any.store(true, Ordering::Relaxed);
+        let attempts = all.get_or_insert_with(Arc::clone(destination), || 0);
+        *attempts += 1;
+        *attempts == 1
+    }
+
+    /// Notes that a destination was reached. If it could not be reached before, returns the number of vain attempts.
+    pub(crate) fn remove(&self, destination: impl FnOnce() -> Arc<str>) -> Option<u64> {
+        if !self.is_any.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut all = lock(&self.attempts);
+        let attempts = all.remove(&destination());
+        self.is_any.store(!all.is_empty(), Ordering::Relaxed);
+        attempts
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_first_fault_is_logged_and_the_others_are_counted_once_a_minute() {
+        let log = FaultLog::default();
+        let faults = |now| (0..1000).filter(|_| log.is_first(CommonFault::Store, now)).count();
+        assert_eq!(faults(SECOND), 1);
+        assert!(log.is_first(CommonFault::Accept, SECOND), "each kind has its own line");
+        assert!(log.summaries(SECOND * 60).is_empty());
+        assert_eq!(log.summaries(SECOND * 61), [(CommonFault::Store, 999)]);
+        assert!(log.summaries(SECOND * 61).is_empty());
+        assert_eq!(faults(SECOND * 70), 0);
+        assert_eq!(log.summaries(SECOND * 121), [(CommonFault::Store, 1000)]);
+        // After a minute without any, the next one is logged at once.
+        assert!(log.summaries(SECOND * 181).is_empty());
+        assert_eq!(faults(SECOND * 182), 1);
+    }
+
+    #[test]
+    fn a_destination_is_named_once_until_it_is_reached() {
+        let unreachable = UnreachableDestinations::default();
+        let [a, b]: [Arc<str>; 2] = ["a".into(), "b".into()];
+        assert_eq!(unreachable.remove(|| a.clone()), None);
+        assert_eq!([1, 2, 3].map(|_| unreachable.add(&a)), [true, false, false]);
+        assert!(unreachable.add(&b));
+        assert_eq!(unreachable.remove(|| a.clone()), Some(3));
+        assert_eq!(unreachable.remove(|| a.clone()), None);
+        assert_eq!((unreachable.add(&a), unreachable.add(&b)), (true, false));
+    }
+}
