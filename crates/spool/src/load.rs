@@ -71,7 +71,7 @@ pub(crate) fn load(disk: &dyn Disk) -> Result<LoadedSpool, Error> {
     };
     let mut candidates = Vec::new();
     for name in disk.list()? {
-        let Some(number) = file_number(&name) else { continue };
+        let Some(number) = SegmentPool::file_number(&name) else { continue };
         reading.next_file = reading.next_file.max(number + 1);
         let look = examine(&name, disk.open(&name)?)?;
         candidates.extend(reading.classify(look));
@@ -84,13 +84,6 @@ pub(crate) fn load(disk: &dyn Disk) -> Result<LoadedSpool, Error> {
     let lost = newest::read(disk).filter(is_missing);
     reading.replay_segments(row, lost)?;
     Ok(reading)
-}
-
-/// Returns the number in a segment's name; other files do not belong to the spool.
-pub(crate) fn file_number(name: &str) -> Option<u64> {
-    let digits = name.strip_prefix(SegmentPool::PREFIX)?;
-    let is_ours = digits.len() >= 8 && digits.len() < 16 && digits.bytes().all(|c| c.is_ascii_hexdigit());
-    is_ours.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
 }
 
 fn header_damage(segment: &str, offset: u64, bytes: u64, cost: Cost) -> Damage {

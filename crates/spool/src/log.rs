@@ -3,13 +3,12 @@ use crate::batch_builder::{BatchBuilder, RecordParts};
 use crate::commit_queue::CommitBatch;
 use crate::format::{BATCH_HEADER_BYTES, BATCHES_OFFSET, BLOCK, RecordHeader, RecordKind};
 use crate::index::SharedIndex;
-use crate::load::file_number;
 use crate::message::{DeferredRecord, NumberedMessage};
 use crate::newest::{NewestFile, NewestSegment, NewestState};
 use crate::preallocator::SharedSegmentPool;
 use crate::reserve::Reserve;
 use crate::segment::{RecordLocation, Segment};
-use crate::segment_pool::{FreeSegment, LogWriteError, write_header};
+use crate::segment_pool::{FreeSegment, LogWriteError, SegmentPool, write_header};
 use crate::stats::SpoolCounters;
 use crate::{Durability, Error, Id, Options};
 use std::io;
@@ -253,7 +252,7 @@ impl Log {
     /// Records the segment in use outside of it.
     fn record_newest(&mut self, state: NewestState) {
         let Some(CurrentSegment { segment, .. }) = &self.current else { return };
-        let Some(file_number) = file_number(&segment.name) else { return };
+        let Some(file_number) = SegmentPool::file_number(&segment.name) else { return };
         let header = &segment.header;
         self.newest_file.record(&NewestSegment {
             state,

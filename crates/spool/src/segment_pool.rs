@@ -109,6 +109,13 @@ impl SegmentPool {
         Self::file_name(self.next_file - 1)
     }
 
+    /// The number in a segment's name; other files do not belong to the spool.
+    pub(crate) fn file_number(name: &str) -> Option<u64> {
+        let digits = name.strip_prefix(Self::PREFIX)?;
+        let is_ours = digits.len() >= 8 && digits.len() < 16 && digits.bytes().all(|c| c.is_ascii_hexdigit());
+        is_ours.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+    }
+
     pub(crate) fn file_name(number: u64) -> String {
         format!("{}{number:08x}", Self::PREFIX)
     }
