@@ -41,7 +41,7 @@ fn the_file_with_every_key_is_accepted_as_it_is_copied() {
     for columns in ["80", "100"] {
         let ended = checked(&cut(&help(columns), "hostname", "port = "));
         assert_eq!(ended.code, Some(0), "{columns}: {ended:?}");
-        assert!(ended.out.starts_with("configuration OK: listens on 127.0.0.1:2525"), "{ended:?}");
+        assert!(ended.out.contains("configuration OK: listens on 127.0.0.1:2525"), "{ended:?}");
     }
 }
 
