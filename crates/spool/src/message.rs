@@ -20,9 +20,9 @@ impl Id {
     /// Writes its text at that offset of a body, if the body is as long as that.
     pub(crate) fn write_in(self, body: &mut Arc<[u8]>, at: usize) {
         if let Some(place) = Arc::make_mut(body).get_mut(at..at + Self::TEXT_BYTES) {
-            for (digit, shift) in place.iter_mut().zip((0..64).step_by(4).rev()) {
-                *digit = b"0123456789abcdef"[(self.0 >> shift) as usize & 0xF];
-            }
+            let digits: [u8; Self::TEXT_BYTES] =
+                std::array::from_fn(|at| b"0123456789abcdef"[(self.0 >> (60 - 4 * at)) as usize & 0xF]);
+            place.copy_from_slice(&digits);
         }
     }
 }

@@ -152,9 +152,13 @@ pub(crate) fn literal(address: IpAddr) -> String {
 
 /// Reports whether the name can be written as a domain (RFC 5322 §3.2.3).
 fn is_dot_atom(name: &[u8]) -> bool {
-    let is_atext = |octet: &u8| octet.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(octet);
-    name.len() <= MAX_NAME_BYTES
-        && name.split(|octet| *octet == b'.').all(|atom| !atom.is_empty() && atom.iter().all(is_atext))
+    let mut before = b'.';
+    let may_follow = |octet: &u8| match (*octet, std::mem::replace(&mut before, *octet)) {
+        (b'.', before) => before != b'.',
+        (b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'/', _) => true,
+        (octet, _) => matches!(octet, b'=' | b'?' | b'^' | b'_' | b'`' | b'{'..=b'~'),
+    };
+    name.len() <= MAX_NAME_BYTES && name.iter().all(may_follow) && before != b'.'
 }
 
 /// Writes text as a comment (RFC 5322 §3.2.2). Characters that a comment cannot contain become `?`,
