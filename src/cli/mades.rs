@@ -6,6 +6,7 @@ use super::{ArrivalArg, LiveArg, Strictness, exit_code, exit_with_parent, values
 use ::mades::{Broker, BrokerSecurity, BrokerUrl, Password, SaslMechanism, TlsSetup, Verification};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
+use jiff::tz::TimeZone;
 use journey::record::{Arrival, Mades, MadesStage, Workload};
 use journey::threshold::{MetricSource, RunProtocol, Threshold};
 use journey::{RunId, Stage};
@@ -214,17 +215,21 @@ pub(super) struct MadesLoadArgs {
     /// stage.
     #[arg(long = "stage", value_name = "STAGE", value_parser = values::stage, conflicts_with_all = ["rate", "duration"])]
     pub(super) stages: Vec<RateStage>,
-    /// Open loop: the documents of a market at their times, repeatable
+    /// Open loop: documents at the times of a market, repeatable: 'heartbeat every 5m'
     ///
-    /// bids (a burst of 100 messages of 4,000 time series at the start of each quarter-hour; bids:20x500 is a smaller one),
-    /// heartbeats (12, 7.5 and 3 minutes before its end), five-minute (every five minutes), values (every ten seconds). The run begins
-    /// at the start of a quarter-hour, and lasts an hour of the market unless --messages or --duration is given.
+    /// quarter-hour (100 bid documents of 4,000 time series at the start of each quarter-hour; quarter-hour:20x500 is smaller),
+    /// 'heartbeat 12m,7m30s,3m before quarter', 'heartbeat every 5m', 'every 10s' (a document of one time series). After a
+    /// semicolon, a shape has its own message type and conditions: 'every 10s; type ACE; received.within(30s) >= 99%'. The
+    /// times are those of the clock. The run lasts an hour of the market unless --messages or --duration is given.
     #[arg(long = "shape", value_name = "SHAPE", conflicts_with_all = ["rate", "stages", "arrival", "payload_size", "payload"])]
     pub(super) shapes: Vec<MarketShape>,
     /// With --shape: let the market's time pass N times as fast. Time limits and deadlines stay as they are.
     #[arg(long, value_name = "N", hide_short_help = true, requires = "shapes",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_ACCELERATION)))]
     accelerate: Option<u32>,
+    /// With --shape: time zone of the market's days and of the windows in the report, such as Europe/Oslo [default: UTC].
+    #[arg(long, value_name = "ZONE", hide_short_help = true, requires = "shapes", value_parser = time_zone)]
+    time_zone: Option<TimeZone>,
     /// Distribution of messages over time, with --rate or --stage [default: constant].
     #[arg(long, value_enum, hide_short_help = true)]
     arrival: Option<ArrivalArg>,
@@ -308,7 +313,7 @@ Examples:
   mailrun mades --broker amqps://a --inbox-broker amqps://b --cacert ca.pem
   mailrun mades --mode toolbox --rate 50 --arrival poisson -d 10m --out results
   mailrun mades --rate 50 -d 1m --threshold 'delivered.p99 < 2s'
-  mailrun mades --shape bids --shape heartbeats -d 1h --threshold 'received.within(2min) >= 99.9%'
+  mailrun mades --shape quarter-hour --shape 'heartbeat every 5m; type HEARTBEAT' -d 1h
   mailrun mades -m 1000 --json - --report none | jq .verdict
   mailrun bench mades           on this host, with a stand-in for the endpoints";
 
@@ -322,6 +327,10 @@ fn aborting_threshold(text: &str) -> Result<Threshold, String> {
         return Err("a minimum cannot end a run early; use --threshold".to_owned());
     }
     Ok(threshold)
+}
+
+fn time_zone(text: &str) -> Result<TimeZone, String> {
+    TimeZone::get(text).map_err(|_| format!("this system knows no time zone {text:?}; use something like Europe/Oslo"))
 }
 
 pub(super) fn mechanism(text: &str) -> Result<SaslMechanism, String> {
@@ -521,7 +530,8 @@ impl MadesLoadArgs {
                 );
             }
         }
-        check_stages(self.path(mode), self.thresholds.iter().chain(&self.abort_on))
+        let of_shapes = self.shapes.iter().flat_map(MarketShape::thresholds);
+        check_stages(self.path(mode), self.thresholds.iter().chain(&self.abort_on).chain(of_shapes))
     }
 
     /// The way of the messages in that mode.
@@ -552,7 +562,11 @@ impl MadesLoadArgs {
 
     /// The market whose documents are the load.
     pub(super) fn market(&self) -> Option<MarketLoad> {
-        let load = MarketLoad { shapes: self.shapes.clone(), acceleration: self.accelerate.unwrap_or(1) };
+        let load = MarketLoad {
+            shapes: self.shapes.clone(),
+            acceleration: self.accelerate.unwrap_or(1),
+            time_zone: self.time_zone.clone().unwrap_or(TimeZone::UTC),
+        };
         Some(load).filter(|load| !load.shapes.is_empty())
     }
 
@@ -618,7 +632,7 @@ impl MadesLoadArgs {
             message_type: self.message_type.clone(),
             durable: self.durable,
             payload: payload(&self.payload).typed(),
-            market: self.market().map(|market| market.record()),
+            market: self.market().map(|market| market.record(&self.message_type)),
             max_in_transit: self.in_transit_limit() as u64,
             window: u64::from(self.unsettled_limit()),
             timeout_s: timeout.as_secs_f64(),
@@ -639,6 +653,7 @@ impl MadesLoadArgs {
         self.stages.iter().for_each(|stage| given("stage", Some(stage.expression())));
         self.shapes.iter().for_each(|shape| given("shape", Some(shape.to_string())));
         given("accelerate", self.accelerate.map(|times| times.to_string()));
+        given("time-zone", self.time_zone.as_ref().and_then(TimeZone::iana_name).map(str::to_owned));
         self.thresholds.iter().for_each(|threshold| given("threshold", Some(threshold.expression().to_owned())));
         self.abort_on.iter().for_each(|threshold| given("abort-on", Some(threshold.expression().to_owned())));
         given("payload-size", self.payload_size.as_ref().map(|sizes| sizes.expression().to_owned()));

@@ -90,7 +90,7 @@ Examples:
   mailrun bench mades
   mailrun bench mades --preset ideal -m 100k --max-in-transit 1000
   mailrun bench mades --preset ecp-2022 --rate 6 -d 15s
-  mailrun bench mades --shape bids:20x500 --shape values --accelerate 300
+  mailrun bench mades --shape quarter-hour:20x500 --shape 'every 10s' --accelerate 300
   mailrun bench mades --drop 1% --reject 1%   checks that faults are detected
   mailrun bench mades --mode toolbox --plan plan.toml -v";
 

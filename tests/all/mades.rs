@@ -5,7 +5,7 @@ use crate::stand_in_endpoint::Endpoint;
 use journey::account::fates_sum;
 use journey::record::{Arrival, Ending, Mades, MadesHop, MadesStage, Record};
 use journey::{Latencies, Stage};
-use mades::api::{OutgoingProperties, payload};
+use mades::api::{OutgoingProperties, Submission, payload};
 use mades::embedded::{self, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits, Writer};
 use mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
 use std::fs;
@@ -609,45 +609,134 @@ fn a_message_larger_than_is_taken_ends_the_run_in_time_and_its_queue_is_named() 
 
 #[test]
 fn a_market_has_its_documents_at_their_times() {
-    // A quarter-hour in three seconds: bids at its start, heartbeats at 0.6, 1.5 and 2.4 s, and so on again.
-    let run = rehearse(
-        "--shape bids:3x40 --shape heartbeats --shape five-minute --accelerate 300 --messages 18 --preset ideal \
-         --threshold received.within(5s)>=99%",
+    const HEARTBEAT: &str = "heartbeat 12m,7m30s,3m before quarter";
+    // A quarter-hour of nine messages takes three seconds. The run begins anywhere in it, and has all of two.
+    let beats = format!("{HEARTBEAT}; type HEARTBEAT; received.within(60s) >= 99%");
+    let run = Run::of(
+        &[
+            &["bench", "mades", "--shape", "quarter-hour:3x40; type BID", "--shape", &beats, "--shape"][..],
+            &["heartbeat every 5m; inbox.count <= 5", "--accelerate", "300", "--messages", "18", "--preset", "ideal"],
+            &["--time-zone", "Europe/Oslo", "--threshold", "received.within(60s)>=99%"],
+        ]
+        .concat(),
     );
-    assert!(ended_so(run.ended.code, 0, &run.record), "{:?}", run.ended);
-    let market = run.mades().market.as_ref().unwrap();
-    assert_eq!((market.shapes.join(" "), market.acceleration), ("bids:3x40 heartbeats five-minute".to_owned(), 300));
-    assert_eq!(run.record.workload.arrival, Arrival::Market);
+    assert!(ended_so(run.ended.code, 1, &run.record), "six are more than five: {:?}", run.ended);
+    let results: Vec<(&str, bool)> =
+        run.record.thresholds.iter().map(|row| (row.expression.as_str(), row.passed)).collect();
+    let of_beats = format!("{HEARTBEAT}: received.within(60s) >= 99%");
     assert_eq!(
-        (run.record.ledger.delivered, run.record.ledger.corrupt),
-        (Some(18), Some(0)),
-        "{:?}",
-        run.record.ledger
+        results,
+        [
+            ("received.within(60s)>=99%", true),
+            (of_beats.as_str(), true),
+            ("heartbeat every 5m: inbox.count <= 5", false)
+        ]
     );
+    let market = run.mades().market.as_ref().unwrap();
+    assert_eq!((market.acceleration, market.time_zone.as_str(), market.missed), (300, "Europe/Oslo", 0));
+    let shapes: Vec<_> =
+        market.shapes.iter().map(|row| (row.name.as_str(), row.message_type.as_str(), row.stages[6].count)).collect();
+    let expected =
+        [("quarter-hour:3x40", "BID", 6), (HEARTBEAT, "HEARTBEAT", 6), ("heartbeat every 5m", "TEST-MESSAGE", 6)];
+    assert_eq!(shapes, expected);
+    assert_eq!(run.record.workload.arrival, Arrival::Market);
+    let ledger = &run.record.ledger;
+    assert_eq!((ledger.delivered, ledger.corrupt), (Some(18), Some(0)), "{ledger:?}");
     let sizes = run.record.workload.sizes_varied.as_ref().unwrap();
     assert!(sizes.least < 2_000.0 && sizes.most > 40.0 * 900.0, "{sizes:?}");
     let [outbox, inbox] = &run.mades().brokers[..] else { panic!("{:?}", run.mades().brokers) };
     assert_eq!((outbox.side.as_str(), inbox.side.as_str()), ("outbox", "inbox"));
     assert_eq!((inbox.product.as_str(), inbox.version.as_str()), ("mailrun", env!("CARGO_PKG_VERSION")));
     assert!(run.report.contains(&format!("; mailrun {}", inbox.version)), "{}", run.report);
-    let created = run.stage("created");
-    // The last is due at 5.4 s; a busy host may take longer.
-    assert!((5.3..60.0).contains(&created.duration_s), "{created:?}");
-    assert!(
-        run.report
-            .contains("open loop, at the times of a market: bids:3x40, heartbeats, five-minute; 300 times as fast")
+    let arrival = format!(
+        "open loop, at the times of a market: quarter-hour:3x40, {HEARTBEAT}, heartbeat every 5m; times in Europe/Oslo; 300 \
+         times as fast"
     );
+    assert!(run.report.contains(&arrival), "{}", run.report);
+    assert!(run.report.contains("## Shapes") && run.report.contains("## Windows"), "{}", run.report);
     for (words, why) in [
-        ("--shape tides", "is not a shape; use bids"),
-        ("--shape values --rate 5", "cannot be used together with"),
-        ("--shape values --payload-size 5k", "cannot be used together with"),
-        ("--accelerate 60", "--shape"),
-        ("--shape values --accelerate 1001", "1..=1000"),
+        (&["--shape", "tides"][..], "is not a shape; use quarter-hour"),
+        (&["--shape", "every 7m"], "does not divide a day"),
+        (&["--shape", "every 10s", "--rate", "5"], "cannot be used together with"),
+        (&["--shape", "every 10s", "--stage", "1s:5/s"], "cannot be used together with"),
+        (&["--shape", "every 10s", "--payload-size", "5k"], "cannot be used together with"),
+        (&["--shape", "every 10s; tracing.p99 < 1s"], "mode endpoint has no such stage"),
+        (&["--accelerate", "60"], "--shape"),
+        (&["--time-zone", "UTC"], "--shape"),
+        (&["--shape", "every 10s", "--time-zone", "Europe/Atlantis"], "use something like Europe/Oslo"),
+        (&["--shape", "every 10s", "--accelerate", "1001"], "1..=1000"),
     ] {
-        let words: Vec<&str> = ["bench", "mades"].into_iter().chain(words.split_whitespace()).collect();
-        let refused = mailrun(&words);
+        let refused = mailrun(&[&["bench", "mades"], words].concat());
         assert!(refused.code == Some(2) && refused.err.contains(why), "{words:?}: {refused:?}");
     }
+    let early = mailrun(&["mades", "--shape", "every 24h", "-d", "1ms"]);
+    assert!(early.code == Some(2) && early.err.contains("no message is due within 0.001 s"), "{early:?}");
+}
+
+#[test]
+fn the_windows_of_each_shape_are_those_of_the_endpoint() {
+    for (shape, messages) in [
+        ("quarter-hour:3x40", 7),
+        ("heartbeat 12m,7m30s,3m before quarter", 7),
+        ("heartbeat every 5m", 7),
+        ("every 10s", 200),
+    ] {
+        let place = tempfile::tempdir().unwrap();
+        let truth = place.path().join("truth.jsonl");
+        let endpoint =
+            Endpoint::embedded(&["--preset", "ideal", "--drop", "30%", "--log-messages", truth.to_str().unwrap()]);
+        let load = format!("--no-preflight --accelerate 900 --messages {messages} --message-timeout 3s");
+        let words: Vec<&str> = load.split_whitespace().collect();
+        let run = Run::of(&[&["mades", "--broker", &endpoint.url, "--shape", shape][..], &words].concat());
+        endpoint.stop();
+        let mut done = lines(&truth);
+        done.retain(|line| line["seq"].is_u64());
+        done.sort_by_key(|line| line["seq"].as_u64());
+        assert_eq!(done.len(), messages, "{shape}");
+        let windows = &run.mades().market.as_ref().unwrap().windows;
+        assert!(windows.len() >= 2 && windows.is_sorted_by_key(|window| window.from_s), "{windows:?}");
+        let mut rest = &done[..];
+        for window in windows {
+            assert_eq!((window.shape.as_str(), window.created), (shape, window.due), "{windows:?}");
+            let (of_window, later) = rest.split_at(window.due as usize);
+            rest = later;
+            let arrived = of_window.iter().filter(|line| line["inboxed"].is_u64()).count() as u64;
+            let completed = of_window.iter().filter(|line| line["fate"] == "delivered").count() as u64;
+            assert_eq!((window.arrived, window.completed), (arrived, completed), "{shape}: {window:?} {of_window:?}");
+            // The series begins with the whole second before the run.
+            let from_ns = run.record.origin_ns + (window.from_s * 1e9) as u64;
+            assert!(of_window.iter().all(|line| line["consumed"].as_u64() >= Some(from_ns)), "{window:?}");
+        }
+        assert!(rest.is_empty(), "{windows:?}");
+        let lost = run.record.ledger.lost.unwrap();
+        assert_eq!(lost, done.iter().filter(|line| line["fate"] == "lost").count() as u64, "{shape}");
+    }
+}
+
+#[test]
+fn each_shape_has_its_message_type() {
+    let endpoint = Endpoint::embedded(&[]);
+    // Nobody reads that outbox, so the messages are still there after the run.
+    Run::of(
+        &[
+            &["mades", "--broker", &endpoint.url, "--prefix", "idle", "--no-preflight", "--message-timeout", "1s"][..],
+            &["--shape", "heartbeat every 5m; type BEAT", "--shape", "every 5m", "--message-type", "VALUE"],
+            &["--accelerate", "1000", "--messages", "6"],
+        ]
+        .concat(),
+    );
+    let types = at_the_broker(async {
+        let mut connection = connect(&endpoint.url).await;
+        let mut outbox = connection.attach_receiver(&ReceiverOptions::new("idle.outbox", 10)).await.unwrap();
+        let mut types = Vec::new();
+        while types.len() < 6 {
+            let IncomingDelivery::Delivery(delivery) = outbox.next().await.unwrap() else { panic!() };
+            types.push(Submission::read(&delivery.message).message_type.unwrap().into_owned());
+            outbox.accept(delivery.handle).unwrap();
+        }
+        types
+    });
+    assert_eq!(types, ["BEAT", "VALUE", "BEAT", "VALUE", "BEAT", "VALUE"]);
 }
 
 #[test]

@@ -84,13 +84,71 @@ pub struct MadesBroker {
 }
 
 /// The load of a market.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesMarket {
-    /// The shapes: bids:100x4000, heartbeats, five-minute, values.
-    pub shapes: Vec<String>,
-    /// Quarter-hours of the market in one of the run.
+    /// The shapes, in the order of the options.
+    pub shapes: Vec<MadesShape>,
+    /// Seconds of the market in one of the run.
     pub acceleration: u32,
+    /// Time zone of the market.
+    pub time_zone: String,
+    /// Messages that were due and never created, because there was no room for them or no connection.
+    pub missed: u64,
+    /// For each quarter-hour of the market a row of each shape that had messages due in it.
+    pub windows: Vec<MadesWindow>,
+}
+
+/// A shape of a market's load.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MadesShape {
+    /// What the shape is: `heartbeat every 5m`.
+    pub name: String,
+    /// Type of its messages.
+    pub message_type: String,
+    /// The stages of its messages.
+    pub stages: Vec<MadesShapeStage>,
+}
+
+/// A stage of the messages of a shape.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MadesShapeStage {
+    /// created, sent, settled, replied, inbox, DELIVERED, RECEIVED, TRACING or acknowledged.
+    pub name: String,
+    /// Messages that reached it.
+    pub count: u64,
+    /// `count` over the time in which load was offered.
+    pub offered_rate_per_s: Option<f64>,
+    /// Latency since the message was due. `null` if nothing was timed.
+    pub latency_ms: Option<LatencyMs>,
+    /// The same as an HdrHistogram of nanoseconds (V2, deflated, base64), as in interval logs.
+    pub histogram: Option<String>,
+}
+
+/// Messages of a shape that were due in one quarter-hour of the market.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MadesWindow {
+    /// Start of the quarter-hour on the market's clock, with its offset: `2026-03-29T03:00:00+02:00`.
+    pub begin: String,
+    /// The same in seconds since the run began; 0 if it began before the run.
+    pub from_s: f64,
+    /// Name of the shape.
+    pub shape: String,
+    /// Messages that were due.
+    pub due: u64,
+    /// Of these, created.
+    pub created: u64,
+    /// Arrived in the inbox; of tracing messages, the event.
+    pub arrived: u64,
+    /// Reached the last stage.
+    pub completed: u64,
+    /// Of these, after their time-out.
+    pub late: u64,
+    /// Longest time from due to the last stage, of those that came before their time-out.
+    pub slowest_ms: f64,
 }
 
 /// Acknowledgement documents, which the bench sent back as the receiving application.

@@ -10,7 +10,7 @@
 //! ```
 use crate::freshness::{self, FreshnessLimit};
 use crate::latencies::Latencies;
-use crate::record::{Cause, FreshWindow, LatencyMs, LedgerRow, Record, ThresholdRow};
+use crate::record::{Cause, FreshWindow, LatencyMs, LedgerRow, MadesShape, MadesShapeStage, Record, ThresholdRow};
 use crate::stage::{Phase, Stage};
 use crate::words::grouped;
 use std::time::Duration;
@@ -525,6 +525,53 @@ impl MetricValues for Record {
 
     fn fresh_windows(&self, limit: FreshnessLimit) -> Option<Vec<FreshWindow>> {
         freshness::windows(self, limit)
+    }
+}
+
+impl MadesShape {
+    /// Its row of a stage.
+    fn row(&self, of: MetricSource) -> Option<&MadesShapeStage> {
+        let named = |name: &str| self.stages.iter().find(|row| row.name == name);
+        match of {
+            MetricSource::Stage(Stage::Created) => named("created"),
+            MetricSource::Stage(Stage::Sent) => named("sent"),
+            MetricSource::Stage(Stage::Accepted) => named("settled"),
+            MetricSource::Stage(Stage::Delivered) => named("inbox").or_else(|| named("TRACING")),
+            MetricSource::Stage(Stage::Notified) => self.stages.last(),
+            MetricSource::Mades(name) => named(name),
+            MetricSource::Stage(_) | MetricSource::Phase(_) => None,
+        }
+    }
+}
+
+/// The messages of one shape.
+impl MetricValues for MadesShape {
+    fn times(&self, of: MetricSource) -> Option<Latencies> {
+        Latencies::decode(self.row(of)?.histogram.as_deref()?)
+    }
+
+    fn summary(&self, of: MetricSource) -> Option<LatencyMs> {
+        self.row(of)?.latency_ms
+    }
+
+    fn count(&self, of: MetricSource) -> Option<u64> {
+        self.row(of).map(|row| row.count)
+    }
+
+    fn rate_per_s(&self, of: MetricSource) -> Option<f64> {
+        self.row(of)?.offered_rate_per_s
+    }
+
+    fn created(&self) -> Option<u64> {
+        self.count(MetricSource::Stage(Stage::Created))
+    }
+
+    fn created_units(&self) -> Option<u64> {
+        self.created()
+    }
+
+    fn fate(&self, _: Fate) -> Option<u64> {
+        None
     }
 }
 

@@ -7,7 +7,7 @@ use super::stages::{time_cells, timed};
 use super::table::{Align, Cell, Table, plain, right};
 use super::workload::{arrival, sizes};
 use journey::Stage;
-use journey::record::{Arrival, LatencyMs, Mades, MadesAcknowledgements, MadesHop, MadesStage, Record};
+use journey::record::{Arrival, LatencyMs, Mades, MadesAcknowledgements, MadesHop, MadesStage, MadesWindow, Record};
 
 /// Characters in the drawing of the waterfall.
 const WATERFALL_WIDTH: usize = 20;
@@ -90,17 +90,17 @@ fn arrival_of(record: &Record) -> String {
     }
 }
 
-/// `open loop, at the times of a market: bids:100x4000, heartbeats; 60 times as fast`
+/// `open loop, at the times of a market: quarter-hour, every 10s; times in Europe/Oslo; 60 times as fast`
 fn market(record: &Record) -> String {
     let Some(market) = record.mades.as_ref().and_then(|mades| mades.market.as_ref()) else {
         return arrival(&record.workload);
     };
-    let shapes = market.shapes.iter().map(|shape| plain(shape)).collect::<Vec<_>>().join(", ");
+    let shapes = market.shapes.iter().map(|shape| plain(&shape.name)).collect::<Vec<_>>().join(", ");
     let speed = match market.acceleration {
         0 | 1 => String::new(),
         times => format!("; {} times as fast", count(times.into())),
     };
-    format!("{}: {shapes}{speed}", arrival(&record.workload))
+    format!("{}: {shapes}; times in {}{speed}", arrival(&record.workload), plain(&market.time_zone))
 }
 
 fn in_transit(mades: &Mades) -> String {
@@ -111,6 +111,72 @@ fn in_transit(mades: &Mades) -> String {
         count(mades.window),
         seconds(mades.timeout_s)
     )
+}
+
+/// The shapes of a market's load.
+pub(crate) fn shapes(mades: &Mades) -> Option<Section> {
+    let mut table = Table::new([
+        ("shape", Align::Wrapped),
+        ("type", Align::Left),
+        right("created"),
+        right("done"),
+        right("p50 ms"),
+        right("p99 ms"),
+        right("max ms"),
+    ])
+    .leave_out(&["type", "created"]);
+    for shape in &mades.market.as_ref()?.shapes {
+        let (Some(first), Some(last)) = (shape.stages.first(), shape.stages.last()) else { continue };
+        let times = last.latency_ms.unwrap_or_default();
+        let mut cells = vec![Cell::from(plain(&shape.name)), Cell::from(plain(&shape.message_type))];
+        cells.extend([first.count, last.count].map(Cell::Count));
+        cells.extend([times.p50, times.p99, times.max].map(Cell::Figure));
+        table.row(cells);
+    }
+    Section::figures("Shapes", Some("from due to the last stage".to_owned()), table)
+}
+
+/// Windows of a market that are shown.
+const MAX_WINDOWS: usize = 48;
+
+/// The quarter-hours of a market, by shape; the worst if there are many.
+pub(crate) fn windows(mades: &Mades) -> Option<Section> {
+    let windows = &mades.market.as_ref()?.windows;
+    let mut table = Table::new([
+        ("quarter-hour", Align::Left),
+        right("from s"),
+        ("shape", Align::Wrapped),
+        right("due"),
+        right("not sent"),
+        right("arrived"),
+        right("done"),
+        right("late"),
+        right("slowest ms"),
+    ])
+    .leave_out(&["from s", "arrived", "late", "not sent"])
+    .hide_zero(&["not sent", "late"]);
+    let mut shown: Vec<&MadesWindow> = windows.iter().collect();
+    let unmet = |window: &MadesWindow| window.due + window.late - window.completed.min(window.due);
+    shown.sort_by(|one, other| unmet(other).cmp(&unmet(one)).then(other.slowest_ms.total_cmp(&one.slowest_ms)));
+    shown.truncate(MAX_WINDOWS);
+    shown.sort_by(|one, other| one.from_s.total_cmp(&other.from_s));
+    for window in &shown {
+        table.row(vec![
+            Cell::from(plain(&window.begin)),
+            Cell::Figure(window.from_s),
+            Cell::from(plain(&window.shape)),
+            Cell::Count(window.due),
+            Cell::Count(window.due.saturating_sub(window.created)),
+            Cell::Count(window.arrived),
+            Cell::Count(window.completed),
+            Cell::Count(window.late),
+            Cell::Figure(window.slowest_ms),
+        ]);
+    }
+    let what = "messages by the quarter-hour in which they were due; done is at the last stage";
+    let left_out = windows.len() - shown.len();
+    let note = if left_out > 0 { format!("{what}; the worst, without {left_out} others") } else { what.to_owned() };
+    Section::figures("Windows", Some(note), table)
 }
 
 /// Number of messages at each stage, and their rate.
@@ -298,6 +364,25 @@ mod tests {
     use super::super::{markdown, terminal};
     use super::*;
     use journey::record::{MadesCount, MadesTimes, MadesTruth};
+
+    #[test]
+    fn of_many_windows_the_worst_are_shown_in_the_order_of_time() {
+        let window = |number: u32| journey::record::MadesWindow {
+            begin: format!("window {number}"),
+            from_s: f64::from(number),
+            due: 3,
+            created: 3,
+            completed: if number == 90 { 2 } else { 3 },
+            slowest_ms: if number == 7 { 50.0 } else { 1.0 },
+            ..Default::default()
+        };
+        let market = journey::record::MadesMarket { windows: (0..100).map(window).collect(), ..Default::default() };
+        let section = super::windows(&Mades { market: Some(market), ..Mades::default() }).unwrap();
+        assert!(section.note.as_deref().unwrap_or_default().ends_with("; the worst, without 52 others"));
+        let text = format!("{section:?}");
+        assert!(text.find("window 7\"") < text.find("window 90\"") && text.contains("window 90\""), "{text}");
+        assert!(super::windows(&Mades::default()).is_none());
+    }
 
     #[test]
     fn each_stage_and_each_step_has_its_row() {

@@ -33,6 +33,8 @@ fn mades_sections(record: &Record, own: &Mades, room: usize) -> Vec<Section> {
         mades::stages(own),
         mades::latencies(record, own),
         mades::waterfall(own),
+        mades::shapes(own),
+        mades::windows(own),
         mades::truth_counts(own),
         mades::truth_times(own),
         seconds::over_time(record, room),

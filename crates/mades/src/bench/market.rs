@@ -1,21 +1,21 @@
-//! Load with the timing of a balancing market: the documents that operators and their providers exchange in a quarter-hour.
+//! Load with the timing of a balancing market: what `--shape` says, and when each document is due.
 //!
 //! ```text
-//! minute of the quarter-hour   0      3      5      7.5     10     12
-//! bids                         B…B                                       at the gate closure, 45 min before delivery
-//! heartbeats                          H             H              H     12, 7.5 and 3 min before the next one
-//! five-minute                  R             R              R
-//! values                       v v v v …                                 one every 10 s
+//! quarter-hour                             100 bid documents of 4,000 time series at the start of each quarter-hour
+//! quarter-hour:20x500                      20 of 500
+//! heartbeat 12m,7m30s,3m before quarter    a document without time series, before the end of each quarter-hour
+//! heartbeat every 5m                       the same at each five minutes of the day
+//! every 10s                                a document of one time series
+//! every 10s; type ACE; received.within(30s) >= 99%      with a message type and conditions of its own
 //! ```
-//! A run begins at the start of a quarter-hour, and each quarter-hour is like the first. So the time and the document of a
-//! message follow from its number.
-use journey::record::MadesMarket;
+use super::shape_schedule::QUARTER_HOUR;
+use jiff::tz::TimeZone;
+use journey::quantities::duration;
+use journey::threshold::{RunProtocol, Threshold};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Length of the period.
-pub const QUARTER_HOUR: Duration = Duration::from_secs(15 * 60);
 /// Most messages of a burst of bids, and most time series of each.
 const MAX_BIDS: u32 = 1_000;
 const MAX_TIME_SERIES: u32 = 20_000;
@@ -24,33 +24,61 @@ const USUAL_BIDS: u32 = 100;
 const USUAL_TIME_SERIES: u32 = 4_000;
 /// Highest acceleration.
 pub const MAX_ACCELERATION: u32 = 1_000;
+pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Messages of one kind, and their times in each quarter-hour.
+/// Content of a shape's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MarketShape {
-    /// A burst of bid documents at the start of the quarter-hour.
-    Bids {
-        /// Messages of the burst.
-        messages: u32,
-        /// Time series in each.
-        time_series: u32,
-    },
-    /// Heartbeats 12, 7.5 and 3 minutes before its end.
-    Heartbeats,
-    /// A request every five minutes.
-    FiveMinute,
-    /// A value every ten seconds.
-    Values,
+pub(super) enum MarketDocument {
+    /// Bids, with that many time series.
+    Bids(u32),
+    /// An activation document without time series.
+    Heartbeat,
+    /// One value.
+    Value,
+}
+
+/// Times at which messages of a shape are due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ShapeTimes {
+    /// That many at the start of each quarter-hour.
+    Burst(u32),
+    /// So long before the end of each quarter-hour.
+    BeforeQuarter(Vec<Duration>),
+    /// At each multiple of that time since midnight. It divides a day.
+    Every(Duration),
+}
+
+/// Messages of one kind, and their times.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MarketShape {
+    typed: String,
+    /// What comes before the first semicolon.
+    pub(super) name: String,
+    pub(super) document: MarketDocument,
+    pub(super) times: ShapeTimes,
+    /// Message type, if it is not that of the run.
+    message_type: Option<String>,
+    thresholds: Vec<Threshold>,
 }
 
 impl MarketShape {
-    /// Times of its messages in a quarter-hour, in order.
-    fn times(self) -> Vec<Duration> {
-        match self {
-            Self::Bids { messages, .. } => vec![Duration::ZERO; messages as usize],
-            Self::Heartbeats => [180, 450, 720].map(Duration::from_secs).to_vec(),
-            Self::FiveMinute => [0, 300, 600].map(Duration::from_secs).to_vec(),
-            Self::Values => (0..90).map(|number| Duration::from_secs(10 * number)).collect(),
+    /// Conditions on the messages of this shape.
+    pub fn thresholds(&self) -> &[Threshold] {
+        &self.thresholds
+    }
+
+    /// Type of its messages in a run whose messages have the type `of_run`.
+    pub(super) fn message_type<'a>(&'a self, of_run: &'a str) -> &'a str {
+        self.message_type.as_deref().unwrap_or(of_run)
+    }
+
+    /// Messages on a day of 24 hours.
+    pub(super) fn per_day(&self) -> u64 {
+        let quarters = DAY.as_secs() / QUARTER_HOUR.as_secs();
+        match &self.times {
+            ShapeTimes::Burst(messages) => quarters * u64::from(*messages),
+            ShapeTimes::BeforeQuarter(times) => quarters * times.len() as u64,
+            ShapeTimes::Every(time) => DAY.as_secs() / time.as_secs(),
         }
     }
 }
@@ -59,25 +87,78 @@ impl FromStr for MarketShape {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "bids" => return Ok(Self::Bids { messages: USUAL_BIDS, time_series: USUAL_TIME_SERIES }),
-            "heartbeats" => return Ok(Self::Heartbeats),
-            "five-minute" => return Ok(Self::FiveMinute),
-            "values" => return Ok(Self::Values),
-            _ => {}
+        let mut parts = text.split(';').map(str::trim);
+        let name = parts.next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+        let (document, times) = schedule(&name)?;
+        let mut shape =
+            Self { typed: text.trim().to_owned(), name, document, times, message_type: None, thresholds: Vec::new() };
+        for part in parts {
+            match part.strip_prefix("type ") {
+                Some(name) if shape.message_type.is_none() => shape.message_type = Some(name.trim().to_owned()),
+                Some(_) => return Err(format!("{text:?} has two message types; use two shapes")),
+                None => shape.thresholds.push(threshold(part)?),
+            }
         }
-        let unknown = || {
-            format!(
-                "{text:?} is not a shape; use bids (100 messages of 4,000 time series), bids:20x500, heartbeats, \
-                 five-minute or values"
-            )
+        Ok(shape)
+    }
+}
+
+/// Reads what comes before the first semicolon, with single spaces.
+fn schedule(text: &str) -> Result<(MarketDocument, ShapeTimes), String> {
+    let unknown = || {
+        format!(
+            "{text:?} is not a shape; use quarter-hour, quarter-hour:20x500, 'heartbeat every 5m', 'heartbeat \
+             12m,7m30s,3m before quarter' or 'every 10s'"
+        )
+    };
+    if let Some(bids) = text.strip_prefix("quarter-hour") {
+        let (messages, time_series) = match bids.strip_prefix(':').and_then(|numbers| numbers.split_once('x')) {
+            Some((messages, time_series)) => (
+                number(messages, MAX_BIDS, "messages of a burst")?,
+                number(time_series, MAX_TIME_SERIES, "time series of a message")?,
+            ),
+            None if bids.is_empty() => (USUAL_BIDS, USUAL_TIME_SERIES),
+            None => return Err(unknown()),
         };
-        let (messages, time_series) =
-            text.strip_prefix("bids:").and_then(|numbers| numbers.split_once('x')).ok_or_else(unknown)?;
-        Ok(Self::Bids {
-            messages: number(messages, MAX_BIDS, "messages of bids")?,
-            time_series: number(time_series, MAX_TIME_SERIES, "time series of a message")?,
-        })
+        return Ok((MarketDocument::Bids(time_series), ShapeTimes::Burst(messages)));
+    }
+    let (document, times) = match text.strip_prefix("heartbeat ") {
+        Some(times) => (MarketDocument::Heartbeat, times),
+        None => (MarketDocument::Value, text),
+    };
+    if let Some(time) = times.strip_prefix("every ") {
+        return Ok((document, ShapeTimes::Every(every(time)?)));
+    }
+    let times = times.strip_suffix(" before quarter").filter(|_| document == MarketDocument::Heartbeat);
+    let times = times.ok_or_else(unknown)?.split(',').map(|time| before(time.trim()));
+    Ok((document, ShapeTimes::BeforeQuarter(times.collect::<Result<_, _>>()?)))
+}
+
+/// Reads a time that divides a day into equal parts of whole seconds.
+fn every(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    let divides_a_day = time.subsec_nanos() == 0 && DAY.as_secs().checked_rem(time.as_secs()) == Some(0);
+    divides_a_day.then_some(time).ok_or_else(|| {
+        format!("{text:?} does not divide a day into equal parts of whole seconds; use something like 10s, 5m or 1h")
+    })
+}
+
+/// Reads a time before the end of a quarter-hour.
+fn before(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    let is_within = !time.is_zero() && time <= QUARTER_HOUR;
+    is_within.then_some(time).ok_or_else(|| format!("{text:?} is not within a quarter-hour; use at most 15m"))
+}
+
+fn threshold(text: &str) -> Result<Threshold, String> {
+    let threshold = Threshold::parse(text, RunProtocol::Mades).map_err(|why| {
+        format!(
+            "{text:?}: {why} (after a semicolon comes 'type NAME' or a condition like 'received.within(2min) >= 99%')"
+        )
+    })?;
+    match threshold.source() {
+        Some(_) => Ok(threshold),
+        None => Err(format!("{text:?} concerns all messages and not one shape; use --threshold")),
     }
 }
 
@@ -90,146 +171,93 @@ fn number(text: &str, most: u32, what: &str) -> Result<u32, String> {
 
 impl fmt::Display for MarketShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bids { messages, time_series } => write!(f, "bids:{messages}x{time_series}"),
-            Self::Heartbeats => f.write_str("heartbeats"),
-            Self::FiveMinute => f.write_str("five-minute"),
-            Self::Values => f.write_str("values"),
-        }
+        f.write_str(&self.typed)
     }
 }
 
 /// The load of a market: its shapes, and how fast its time passes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct MarketLoad {
     /// The shapes, all at once.
     pub shapes: Vec<MarketShape>,
-    /// Quarter-hours of the market in one of the run.
+    /// Seconds of the market in one of the run.
     pub acceleration: u32,
+    /// Zone of the market's days.
+    pub time_zone: TimeZone,
 }
 
 impl MarketLoad {
-    /// The shape of each message of a quarter-hour and its time in it, in order of the times.
-    fn pattern(&self) -> Vec<(Duration, MarketShape)> {
-        let all = self.shapes.iter().flat_map(|shape| shape.times().into_iter().map(move |time| (time, *shape)));
-        let mut pattern: Vec<_> = all.collect();
-        // Stable: of those at one time, in the order of the options.
-        pattern.sort_by_key(|(time, _)| *time);
-        pattern
-    }
-
-    /// The shapes of the messages of a quarter-hour, in order.
-    pub(super) fn order(&self) -> Vec<MarketShape> {
-        self.pattern().into_iter().map(|(_, shape)| shape).collect()
-    }
-
-    /// The load as the record of a run has it.
-    pub fn record(&self) -> MadesMarket {
-        let shapes = self.shapes.iter().map(ToString::to_string).collect();
-        MadesMarket { shapes, acceleration: self.acceleration }
-    }
-
     /// An hour of the market in the time of the run.
     pub fn hour(&self) -> Duration {
         4 * QUARTER_HOUR / self.acceleration
     }
 }
 
-/// The time of each message.
-#[derive(Debug)]
-pub(super) struct MarketSchedule {
-    began: Duration,
-    acceleration: u32,
-    times: Vec<Duration>,
-    issued: u64,
-}
-
-impl MarketSchedule {
-    pub(super) fn new(load: &MarketLoad, began: Duration) -> Self {
-        let times = load.pattern().into_iter().map(|(time, _)| time).collect();
-        Self { began, acceleration: load.acceleration, times, issued: 0 }
-    }
-
-    /// Time at which the next message is due; the end of time if there are none.
-    pub(super) fn due(&self) -> Duration {
-        let each = self.times.len() as u64;
-        let Some(quarter) = self.issued.checked_div(each) else { return Duration::MAX };
-        let within = self.times[(self.issued % each) as usize];
-        let quarters = QUARTER_HOUR.saturating_mul(u32::try_from(quarter).unwrap_or(u32::MAX));
-        self.began.saturating_add(quarters.saturating_add(within) / self.acceleration)
-    }
-
-    /// Advances to the next message after one was given out.
-    pub(super) fn advance(&mut self) {
-        self.issued += 1;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
-    fn load(shapes: &[&str], acceleration: u32) -> MarketLoad {
-        MarketLoad { shapes: shapes.iter().map(|shape| shape.parse().unwrap()).collect(), acceleration }
-    }
-
-    fn times(load: &MarketLoad, count: usize) -> Vec<f64> {
-        let mut schedule = MarketSchedule::new(load, Duration::from_secs(1_000));
-        let mut next = || {
-            let due = schedule.due();
-            schedule.advance();
-            (due - Duration::from_secs(1_000)).as_secs_f64()
+    #[test]
+    fn a_shape_has_a_document_times_a_type_and_conditions() {
+        let read = |text: &str| {
+            let shape: MarketShape = text.parse().unwrap();
+            assert_eq!(shape.to_string(), text);
+            (shape.document, shape.times)
         };
-        (0..count).map(|_| next()).collect()
-    }
-
-    #[test]
-    fn each_shape_has_its_times_in_every_quarter_hour() {
-        assert_eq!(times(&load(&["heartbeats"], 1), 5), [180.0, 450.0, 720.0, 1_080.0, 1_350.0]);
-        assert_eq!(times(&load(&["five-minute"], 1), 4), [0.0, 300.0, 600.0, 900.0]);
-        assert_eq!(times(&load(&["values"], 1), 91)[88..], [880.0, 890.0, 900.0]);
-        assert_eq!(times(&load(&["bids:2x1"], 1), 5), [0.0, 0.0, 900.0, 900.0, 1_800.0]);
-        assert_eq!(load(&["bids"], 1).shapes, load(&["bids:100x4000"], 1).shapes);
-    }
-
-    #[test]
-    fn shapes_are_merged_and_their_time_is_compressed() {
-        let all = load(&["heartbeats", "bids:1x9", "five-minute"], 60);
-        assert_eq!(times(&all, 8), [0.0, 0.0, 3.0, 5.0, 7.5, 10.0, 12.0, 15.0]);
-        let order: Vec<String> = all.order().iter().map(ToString::to_string).collect();
-        let expected =
-            ["bids:1x9", "five-minute", "heartbeats", "five-minute", "heartbeats", "five-minute", "heartbeats"];
-        assert_eq!(order, expected);
-        assert_eq!(all.hour(), Duration::from_secs(60));
-    }
-
-    #[test]
-    fn what_is_no_shape_is_refused_with_one_that_is() {
-        for wrong in ["", "bid", "bids:", "bids:10", "bids:0x1", "bids:1x0", "bids:+1x1", "bids:1001x1", "bids:1x20001"]
-        {
-            let why = wrong.parse::<MarketShape>().unwrap_err();
-            assert!(why.contains("use "), "{why}");
+        let minutes = |number: u64| Duration::from_secs(60 * number);
+        let before = vec![minutes(12), Duration::from_secs(450), minutes(3)];
+        for (text, document, times) in [
+            ("quarter-hour", MarketDocument::Bids(4_000), ShapeTimes::Burst(100)),
+            ("quarter-hour:20x500", MarketDocument::Bids(500), ShapeTimes::Burst(20)),
+            (
+                "heartbeat 12m,7m30s,3m before quarter",
+                MarketDocument::Heartbeat,
+                ShapeTimes::BeforeQuarter(before.clone()),
+            ),
+            ("heartbeat 12m, 7m30s,  3m before quarter", MarketDocument::Heartbeat, ShapeTimes::BeforeQuarter(before)),
+            ("heartbeat every 5m", MarketDocument::Heartbeat, ShapeTimes::Every(minutes(5))),
+            ("every 10s", MarketDocument::Value, ShapeTimes::Every(Duration::from_secs(10))),
+        ] {
+            assert_eq!(read(text), (document, times), "{text}");
         }
+        let shape: MarketShape = "every  10s; type ACE; inbox.p99 < 5s;received.within(30s) >= 99%".parse().unwrap();
+        assert_eq!((shape.name.as_str(), shape.message_type.as_deref()), ("every 10s", Some("ACE")));
+        let expressions: Vec<&str> = shape.thresholds().iter().map(Threshold::expression).collect();
+        assert_eq!(expressions, ["inbox.p99 < 5s", "received.within(30s) >= 99%"]);
+        assert_eq!(shape.per_day(), 8_640);
     }
 
-    proptest! {
-        #[test]
-        fn a_shape_is_read_as_it_is_shown(messages in 1..=MAX_BIDS, time_series in 1..=MAX_TIME_SERIES, kind in 0..4) {
-            let shape = match kind {
-                0 => MarketShape::Bids { messages, time_series },
-                1 => MarketShape::Heartbeats,
-                2 => MarketShape::FiveMinute,
-                _ => MarketShape::Values,
-            };
-            prop_assert_eq!(shape.to_string().parse(), Ok(shape));
-        }
-
-        #[test]
-        fn times_never_go_back(bids in 1u32..5, acceleration in 1..=MAX_ACCELERATION) {
-            let shapes = ["values", "heartbeats", &format!("bids:{bids}x1"), "five-minute"];
-            let times = times(&load(&shapes, acceleration), 400);
-            prop_assert!(times.is_sorted());
+    #[test]
+    fn what_is_no_shape_is_refused_with_what_to_use() {
+        for (text, why) in [
+            ("", "use quarter-hour"),
+            ("bids", "use quarter-hour"),
+            ("quarter-hour:", "use quarter-hour"),
+            ("quarter-hours", "use quarter-hour"),
+            ("quarter-hour:0x1", "use 1 to 1000"),
+            ("quarter-hour:1x20001", "use 1 to 20000"),
+            ("quarter-hour:+1x1", "use 1 to 1000"),
+            ("heartbeat", "use quarter-hour"),
+            ("heartbeat 3m", "use quarter-hour"),
+            ("3m before quarter", "use quarter-hour"),
+            ("heartbeat 3m before hour", "use quarter-hour"),
+            ("heartbeat 16m before quarter", "use at most 15m"),
+            ("heartbeat 0s before quarter", "use at most 15m"),
+            ("heartbeat ,3m before quarter", "is not a valid time"),
+            ("every 7m", "use something like 10s"),
+            ("every 0s", "use something like 10s"),
+            ("every 500ms", "use something like 10s"),
+            ("every 2d", "use something like 10s"),
+            ("every week", "is not a valid time"),
+            ("every 10s; typ ACE", "'type NAME' or a condition"),
+            ("every 10s; type", "'type NAME' or a condition"),
+            ("every 10s;", "'type NAME' or a condition"),
+            ("every 10s; type A; type B", "use two shapes"),
+            ("every 10s; lost <= 0", "use --threshold"),
+            ("every 10s; fresh(30s) >= 98%", "use --threshold"),
+        ] {
+            let refused = text.parse::<MarketShape>().unwrap_err();
+            assert!(refused.contains(why), "{text}: {refused}");
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! They have the elements of IEC 62325-451-7 and -451-6 in the order of the schemas, and invented values. They are there
 //! for their size and for how well they compress, and are not checked against a schema.
-use super::market::MarketShape;
+use super::market::MarketDocument;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::fmt::Write;
@@ -15,24 +15,19 @@ pub(super) struct DocumentText {
 }
 
 impl DocumentText {
-    pub(super) fn new(shape: MarketShape, seed: u64) -> Self {
-        match shape {
-            MarketShape::Bids { time_series, .. } => Self {
+    pub(super) fn new(document: MarketDocument, seed: u64) -> Self {
+        match document {
+            MarketDocument::Bids(time_series) => Self {
                 head: head("ReserveBid_MarketDocument", "451-7:reservebiddocument:7:4", "A37", "A51"),
                 time_series: bids(seed, time_series),
                 tail: b"</ReserveBid_MarketDocument>\r\n",
             },
-            MarketShape::Heartbeats => Self {
+            MarketDocument::Heartbeat => Self {
                 head: head("Activation_MarketDocument", "451-7:activationdocument:6:3", "A40", "A47"),
                 time_series: Vec::new(),
                 tail: b"</Activation_MarketDocument>\r\n",
             },
-            MarketShape::FiveMinute => Self {
-                head: head("Activation_MarketDocument", "451-7:activationdocument:6:3", "A41", "A47"),
-                time_series: quantities(seed, 1),
-                tail: b"</Activation_MarketDocument>\r\n",
-            },
-            MarketShape::Values => Self {
+            MarketDocument::Value => Self {
                 head: head("Balancing_MarketDocument", "451-6:balancingdocument:4:3", "A86", "A16"),
                 time_series: quantities(seed, 1),
                 tail: b"</Balancing_MarketDocument>\r\n",
@@ -116,9 +111,10 @@ mod tests {
 
     #[test]
     fn every_document_is_xml_and_its_time_series_are_of_one_length() {
-        for shape in ["bids:1x30", "heartbeats", "five-minute", "values"] {
-            let shape: MarketShape = shape.parse().unwrap();
-            let DocumentText { head, time_series, tail } = DocumentText::new(shape, 1);
+        for (document, expected) in
+            [(MarketDocument::Bids(30), 30), (MarketDocument::Heartbeat, 0), (MarketDocument::Value, 1)]
+        {
+            let DocumentText { head, time_series, tail } = DocumentText::new(document, 1);
             let text = [&b"<!--"[..], &head, &time_series, tail].concat();
             let mut reader = quick_xml::Reader::from_reader(&text[..]);
             let mut count = 0_usize;
@@ -131,15 +127,10 @@ mod tests {
                     _ => {}
                 }
             }
-            let expected = match shape {
-                MarketShape::Bids { time_series, .. } => time_series as usize,
-                MarketShape::Heartbeats => 0,
-                MarketShape::FiveMinute | MarketShape::Values => 1,
-            };
             assert_eq!(count, expected);
             assert_eq!(time_series.len() % expected.max(1), 0);
         }
-        let large = DocumentText::new("bids".parse().unwrap(), 1);
+        let large = DocumentText::new(MarketDocument::Bids(4_000), 1);
         assert!((4_000_000..6_000_000).contains(&large.time_series.len()), "{}", large.time_series.len());
     }
 }

@@ -28,6 +28,8 @@ mod report;
 mod run_payloads;
 mod run_state;
 mod sender;
+mod shape_schedule;
+mod shape_stats;
 mod side;
 mod stages;
 mod supervisor;
@@ -37,13 +39,13 @@ mod troubles;
 mod verdict;
 mod waterfall;
 
-pub use market::{MAX_ACCELERATION, MarketLoad, MarketShape, QUARTER_HOUR};
+pub use market::{MAX_ACCELERATION, MarketLoad, MarketShape};
 pub use observer::{RunObserver, RunView};
 pub use options::{AcknowledgementOptions, Leftovers, MadesOptions, MadesPreflight, PayloadKind};
 pub use stages::{AcknowledgementMode, MadesMode, MessagePath, MessageStage};
 
 use ::report::{markdown, page};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use journey::record::Record;
 use net::clock;
 use party::host_sampler::HostSampler;
@@ -51,6 +53,7 @@ use party::interrupt::{Interrupt, Interrupted, StopRequest};
 use party::outputs::{FinishedRun, IntervalRecorder, cannot_write, new_run_id, write_record};
 use run_payloads::RunPayloads;
 use run_state::MadesRunState;
+use shape_schedule::ShapeSchedule;
 use side::{BrokerSide, OpenLinks};
 use std::fs;
 use std::path::Path;
@@ -69,6 +72,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(12);
 /// If it could not run: no broker, wrong credentials, no such queue, a file that cannot be read or written.
 pub fn run(options: MadesOptions) -> Result<FinishedRun> {
     let run = options.run.map_or_else(new_run_id, Ok)?;
+    check_first_due(&options)?;
     let payloads = RunPayloads::new(&options, run)?;
     if let Some(directory) = &options.out {
         fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
@@ -78,6 +82,20 @@ pub fn run(options: MadesOptions) -> Result<FinishedRun> {
     let runtime = runtime.context("cannot start an event loop")?;
     let tasks = LocalSet::new();
     tasks.block_on(&runtime, execute(options, run, payloads, &interrupt))
+}
+
+/// Refuses a market's load that ends before its first message.
+fn check_first_due(options: &MadesOptions) -> Result<()> {
+    let Some((load, limit)) = options.market.as_ref().zip(options.duration) else { return Ok(()) };
+    let first = ShapeSchedule::new(load, jiff::Timestamp::now()).due(0);
+    if first >= limit {
+        bail!(
+            "no message is due within {} s; the first is due in {:.1} s: use a longer --duration, or --accelerate",
+            limit.as_secs_f64(),
+            first.as_secs_f64()
+        );
+    }
+    Ok(())
 }
 
 async fn execute(

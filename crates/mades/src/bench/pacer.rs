@@ -1,9 +1,13 @@
 //! The time at which the next message is to be created: at once at closed loop, at its scheduled time at open loop; and
 //! the end of creation.
-use super::market::MarketSchedule;
 use super::options::MadesOptions;
+use super::shape_schedule::ShapeSchedule;
+use std::rc::Rc;
 use std::time::Duration;
 use workload::pacing::ArrivalSchedule;
+
+/// Time after the end in which a message of a market that was due before it may still be created.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// The number of messages, the end of creation, and the time at which each message is due.
 #[derive(Debug)]
@@ -20,14 +24,14 @@ pub(super) struct LoadPacer {
 enum LoadSchedule {
     /// At a rate.
     Rate(Box<ArrivalSchedule>),
-    /// Those of a market.
-    Market(MarketSchedule),
+    /// Those of a market: when the run began, and the number of the next message.
+    Market { schedule: Rc<ShapeSchedule>, began: Duration, next: u64 },
 }
 
 impl LoadSchedule {
-    fn new(options: &MadesOptions, now: Duration) -> Option<Self> {
-        if let Some(market) = &options.market {
-            return Some(Self::Market(MarketSchedule::new(market, now)));
+    fn new(options: &MadesOptions, now: Duration, market: Option<Rc<ShapeSchedule>>) -> Option<Self> {
+        if let Some(schedule) = market {
+            return Some(Self::Market { schedule, began: now, next: 0 });
         }
         let offer = options.offer.clone()?;
         let schedule = ArrivalSchedule::new(options.arrival, offer, now, 0, 1, options.seed);
@@ -38,15 +42,20 @@ impl LoadSchedule {
     fn due(&self) -> Duration {
         match self {
             Self::Rate(schedule) => schedule.due(),
-            Self::Market(schedule) => schedule.due(),
+            Self::Market { schedule, began, next } => began.saturating_add(schedule.due(*next)),
         }
     }
 
     fn advance(&mut self) {
         match self {
             Self::Rate(schedule) => schedule.advance(),
-            Self::Market(schedule) => schedule.advance(),
+            Self::Market { next, .. } => *next += 1,
         }
+    }
+
+    /// Time after `until` in which the next message may still be created.
+    fn grace(&self, until: Duration) -> Duration {
+        if matches!(self, Self::Market { .. }) && self.due() < until { GRACE } else { Duration::ZERO }
     }
 }
 
@@ -62,12 +71,12 @@ pub(super) enum PacerAction {
 }
 
 impl LoadPacer {
-    pub(super) fn new(options: &MadesOptions, now: Duration) -> Self {
+    pub(super) fn new(options: &MadesOptions, now: Duration, market: Option<Rc<ShapeSchedule>>) -> Self {
         Self {
             messages: options.messages.unwrap_or(u64::MAX),
             deadline: options.limit().map(|limit| now + limit),
             stopped_at: None,
-            schedule: LoadSchedule::new(options, now),
+            schedule: LoadSchedule::new(options, now, market),
             created: 0,
         }
     }
@@ -94,7 +103,10 @@ impl LoadPacer {
 
     /// Reports whether no message will be created any more.
     pub(super) fn is_over(&self, now: Duration) -> bool {
-        self.stopped_at.is_some() || self.is_exhausted() || self.deadline.is_some_and(|until| now >= until)
+        let is_past = |until: Duration| {
+            now >= until + self.schedule.as_ref().map_or(Duration::ZERO, |schedule| schedule.grace(until))
+        };
+        self.stopped_at.is_some() || self.is_exhausted() || self.deadline.is_some_and(is_past)
     }
 
     /// Reports whether the creation of messages ends at a certain time, or has ended.
@@ -110,6 +122,17 @@ impl LoadPacer {
     /// Time at which the creation of messages was stopped, if it was.
     pub(super) fn stopped_at(&self) -> Option<Duration> {
         self.stopped_at
+    }
+
+    /// Messages of a market that were due and not created: until the end of the load, or until it was stopped on purpose.
+    pub(super) fn missed(&self, is_given_up: bool) -> u64 {
+        let Some(LoadSchedule::Market { schedule, began, next }) = &self.schedule else { return 0 };
+        let stopped_at = self.stopped_at.filter(|_| !is_given_up);
+        let Some(ended) = self.deadline.into_iter().chain(stopped_at).min() else {
+            return self.messages - self.created;
+        };
+        let due = (*next..self.messages).take_while(|sequence| began.saturating_add(schedule.due(*sequence)) < ended);
+        due.count() as u64
     }
 
     /// Time at which the offer ended, given the times of the last created message and the last answer. Open loop: when

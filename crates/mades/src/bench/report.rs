@@ -1,6 +1,6 @@
 //! The run record of the bench.
 use super::in_flight::InFlightEntry;
-use super::market::MarketLoad;
+use super::market::MarketShape;
 use super::run_state::MadesRunState;
 use super::stages::{MadesMode, MessageStage};
 use super::tracker::ReceiveQueue;
@@ -8,8 +8,8 @@ use super::troubles::TroubleTimes;
 use super::verdict;
 use journey::merge::join_events;
 use journey::record::{
-    Ending, ErrorRow, EventKind, EventRow, LedgerRow, Mades, MadesAcknowledgements, MadesQueue, MadesTrouble, Record,
-    Role, SlowMessage, StageRow, StallRow, Surroundings, ThresholdRow, Workload,
+    Ending, ErrorRow, EventKind, EventRow, LedgerRow, Mades, MadesAcknowledgements, MadesQueue, MadesShape,
+    MadesTrouble, Record, Role, SlowMessage, StageRow, StallRow, Surroundings, ThresholdRow, Workload,
 };
 use journey::slowest::MessagePhases;
 use journey::stalls;
@@ -105,7 +105,16 @@ fn thresholds(record: &Record, run_state: &MadesRunState, missed: Option<&Thresh
     let evaluated = options.thresholds.iter().chain(&options.abort_on).map(|threshold| threshold.evaluate(record));
     let at_its_end =
         |row: ThresholdRow| missed.filter(|missed| missed.expression == row.expression).cloned().unwrap_or(row);
-    evaluated.map(at_its_end).collect()
+    let shapes = options.market.iter().flat_map(|market| &market.shapes);
+    let rows = record.mades.iter().filter_map(|mades| mades.market.as_ref()).flat_map(|market| &market.shapes);
+    let of_shape = |(shape, row): (&MarketShape, &MadesShape)| {
+        let of_shape = |result: ThresholdRow| ThresholdRow {
+            expression: format!("{}: {}", row.name, result.expression),
+            ..result
+        };
+        shape.thresholds().iter().map(|threshold| of_shape(threshold.evaluate(row))).collect::<Vec<_>>()
+    };
+    evaluated.map(at_its_end).chain(shapes.zip(rows).flat_map(of_shape)).collect()
 }
 
 fn workload(run_state: &MadesRunState) -> Workload {
@@ -165,7 +174,10 @@ fn mades(
         reordered: tracker.reordered(),
         waited_for_room: run_state.waited_for_room.get(),
         truth: None,
-        market: options.market.as_ref().map(MarketLoad::record),
+        market: tracker.waterfall.shapes.as_ref().map(|shapes| {
+            let missed = run_state.pacer.borrow().missed(run_state.is_given_up.get());
+            shapes.record(options, tracker.created(), missed, offered_s)
+        }),
         acknowledgements: acknowledgements(run_state, tracker.waterfall.way_back()),
     }
 }

@@ -3,42 +3,48 @@ use super::market::{MarketLoad, MarketShape};
 use super::market_document::DocumentText;
 use super::options::MadesOptions;
 use super::payload::Payloads;
+use super::shape_schedule::ShapeSchedule;
 use anyhow::Result;
 use bytes::BytesMut;
 use journey::RunId;
 use journey::record::Varied;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// The payloads of a run.
 #[derive(Debug)]
-pub(super) enum RunPayloads {
-    /// All of one kind.
-    Alike(Payloads),
-    /// Documents of a market.
-    Market(MarketDocuments),
+pub(super) struct RunPayloads {
+    /// Those of each shape; without a market there is one.
+    forms: Vec<Payloads>,
+    /// Sizes of a market's documents.
+    documents: Option<Varied>,
+    /// Says which shape a message has. It is known when the run begins.
+    pub(super) schedule: Option<Rc<ShapeSchedule>>,
 }
 
 impl RunPayloads {
     /// # Errors
     /// If a file cannot be read.
     pub(super) fn new(options: &MadesOptions, run: RunId) -> Result<Self> {
-        match &options.market {
-            Some(load) => Ok(Self::Market(MarketDocuments::new(load, options.seed, run))),
-            None => Payloads::new(&options.payload, &options.sizes, options.seed, run).map(Self::Alike),
-        }
+        let forms = match &options.market {
+            Some(load) => load.documents(options.seed, run),
+            None => vec![Payloads::new(&options.payload, &options.sizes, options.seed, run)?],
+        };
+        Ok(Self { forms, documents: options.market.as_ref().map(MarketLoad::sizes), schedule: None })
     }
 
-    /// The payloads that a message's is one of.
+    /// Number of a message's shape.
+    pub(super) fn shape(&self, sequence: u64) -> usize {
+        self.schedule.as_ref().map_or(0, |schedule| schedule.shape(sequence))
+    }
+
     fn of(&self, sequence: u64) -> &Payloads {
-        match self {
-            Self::Alike(payloads) => payloads,
-            Self::Market(documents) => documents.of(sequence),
-        }
+        &self.forms[self.shape(sequence)]
     }
 
     /// Renders the payload of a message into the buffer, which is empty or holds an earlier payload of this run.
     pub(super) fn render(&self, sequence: u64, created: Duration, buffer: &mut BytesMut) {
-        if matches!(self, Self::Market(documents) if documents.forms.len() > 1) {
+        if self.forms.len() > 1 {
             // It may hold a document of another shape.
             buffer.clear();
         }
@@ -57,77 +63,54 @@ impl RunPayloads {
 
     /// Mean size of a message in bytes.
     pub(super) fn mean_size(&self) -> f64 {
-        match self {
-            Self::Alike(payloads) => payloads.mean_size(),
-            Self::Market(documents) => documents.sizes().mean,
-        }
+        self.documents.as_ref().map_or_else(|| self.forms[0].mean_size(), |sizes| sizes.mean)
     }
 
     /// Distribution of sizes, for the record.
     pub(super) fn varied(&self) -> Option<Varied> {
-        match self {
-            Self::Alike(payloads) => payloads.varied(),
-            Self::Market(documents) => Some(documents.sizes()).filter(|sizes| sizes.least < sizes.most),
-        }
-    }
-}
-
-/// Documents of a market.
-#[derive(Debug)]
-pub(super) struct MarketDocuments {
-    /// The document of each shape.
-    forms: Vec<(MarketShape, Payloads)>,
-    /// The form of each message of a quarter-hour.
-    order: Vec<usize>,
-}
-
-impl MarketDocuments {
-    fn new(load: &MarketLoad, seed: u64, run: RunId) -> Self {
-        let mut forms: Vec<(MarketShape, Payloads)> = Vec::new();
-        let mut order = Vec::new();
-        for shape in load.order() {
-            let known = forms.iter().position(|(known, _)| *known == shape);
-            order.push(known.unwrap_or_else(|| {
-                forms.push((shape, Payloads::document(DocumentText::new(shape, seed), seed, run)));
-                forms.len() - 1
-            }));
-        }
-        Self { forms, order }
-    }
-
-    fn of(&self, sequence: u64) -> &Payloads {
-        let form = self.order[(sequence % self.order.len() as u64) as usize];
-        &self.forms[form].1
-    }
-
-    /// Sizes of the messages of a quarter-hour.
-    fn sizes(&self) -> Varied {
-        let sizes = || self.order.iter().map(|form| self.forms[*form].1.mean_size());
-        Varied {
-            expression: "documents of a market".to_owned(),
-            least: sizes().fold(f64::INFINITY, f64::min),
-            mean: sizes().sum::<f64>() / self.order.len() as f64,
-            most: sizes().fold(0.0, f64::max),
+        match &self.documents {
+            Some(sizes) => Some(sizes.clone()).filter(|sizes| sizes.least < sizes.most),
+            None => self.forms[0].varied(),
         }
     }
 }
 
 impl MarketLoad {
-    /// Sizes of the messages of a quarter-hour.
+    fn documents(&self, seed: u64, run: RunId) -> Vec<Payloads> {
+        let document = |shape: &MarketShape| Payloads::document(DocumentText::new(shape.document, seed), seed, run);
+        self.shapes.iter().map(document).collect()
+    }
+
+    /// Sizes of the messages of a day.
     pub fn sizes(&self) -> Varied {
-        MarketDocuments::new(self, 0, RunId([0; 16])).sizes()
+        let documents = self.documents(0, RunId([0; 16]));
+        let sizes = || documents.iter().map(Payloads::mean_size);
+        let counts = || self.shapes.iter().map(|shape| shape.per_day() as f64);
+        Varied {
+            expression: "documents of a market".to_owned(),
+            least: sizes().fold(f64::INFINITY, f64::min),
+            mean: sizes().zip(counts()).map(|(size, count)| size * count).sum::<f64>() / counts().sum::<f64>(),
+            most: sizes().fold(0.0, f64::max),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jiff::Timestamp;
+    use jiff::tz::TimeZone;
 
     #[test]
     fn each_message_has_the_document_of_its_shape_whatever_the_buffer_held() {
-        let shapes = ["values", "bids:2x40", "heartbeats"].map(|shape| shape.parse().unwrap()).to_vec();
-        let load = MarketLoad { shapes, acceleration: 1 };
-        let documents = RunPayloads::Market(MarketDocuments::new(&load, 7, RunId([7; 16])));
+        let shapes = ["every 10s", "quarter-hour:2x40", "heartbeat 12m,7m30s,3m before quarter"];
+        let shapes = shapes.map(|shape| shape.parse().unwrap()).to_vec();
+        let load = MarketLoad { shapes, acceleration: 1, time_zone: TimeZone::UTC };
+        let documents = RunPayloads {
+            forms: load.documents(7, RunId([7; 16])),
+            documents: Some(load.sizes()),
+            schedule: Some(Rc::new(ShapeSchedule::new(&load, Timestamp::UNIX_EPOCH))),
+        };
         let mut buffer = BytesMut::new();
         for sequence in 0..200 {
             documents.render(sequence, Duration::from_secs(sequence), &mut buffer);
@@ -138,7 +121,7 @@ mod tests {
             assert!(documents.is_intact(sequence, [&buffer[..]].into_iter()), "{sequence}");
             assert!(!documents.is_intact(sequence + 1, [&buffer[..]].into_iter()), "{sequence}");
         }
-        let sizes = load.sizes();
+        let sizes = documents.varied().unwrap();
         assert!(sizes.least < sizes.mean && sizes.mean < sizes.most && sizes.most > 30_000.0, "{sizes:?}");
     }
 }

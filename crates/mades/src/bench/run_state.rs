@@ -3,6 +3,8 @@ use super::acknowledgement::Acknowledgements;
 use super::options::MadesOptions;
 use super::pacer::LoadPacer;
 use super::run_payloads::RunPayloads;
+use super::shape_schedule::ShapeSchedule;
+use super::shape_stats::ShapeStats;
 use super::stages::MessageStage;
 use super::tracker::{MessageTracker, ReceiveQueue};
 use super::troubles::TroubleKind;
@@ -13,6 +15,7 @@ use journey::tally::DueSeconds;
 use journey::{Latencies, RunId};
 use net::clock;
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
@@ -65,10 +68,14 @@ pub(super) enum OutageEnd {
 }
 
 impl MadesRunState {
-    pub(super) fn new(options: MadesOptions, run: RunId, payloads: RunPayloads, now: Duration) -> Self {
+    pub(super) fn new(options: MadesOptions, run: RunId, mut payloads: RunPayloads, now: Duration) -> Self {
         let mut tracker = MessageTracker::new(options.path(), options.max_in_transit, options.timeout);
         tracker.waterfall.observer.clone_from(&options.observer);
-        let pacer = LoadPacer::new(&options, now);
+        let schedule = options.market.as_ref().map(|load| Rc::new(ShapeSchedule::new(load, jiff::Timestamp::now())));
+        payloads.schedule.clone_from(&schedule);
+        tracker.waterfall.shapes =
+            options.market.as_ref().zip(schedule.clone()).map(|(load, schedule)| ShapeStats::new(load, schedule));
+        let pacer = LoadPacer::new(&options, now, schedule);
         tracker.waterfall.is_open_loop = pacer.is_open_loop();
         let run_uuid = Uuid::from_bytes(run.0);
         let acknowledgements = options.acknowledgement.clone().map(|acknowledgement| {

@@ -116,21 +116,31 @@ fn create(run_state: &MadesRunState, since: Duration, now: Duration, was_early: 
 
 /// Renders messages from a template, and reuses payloads that nothing holds any more.
 struct MessageBuilder {
-    template: OutgoingTemplate,
+    /// That of each shape; without a market there is one.
+    templates: Vec<OutgoingTemplate>,
     spare: VecDeque<Payload>,
 }
 
 impl MessageBuilder {
     fn new(run_state: &MadesRunState) -> Self {
         let options = &run_state.options;
-        let outgoing = OutgoingProperties {
-            is_durable: options.is_durable,
-            priority: options.priority,
-            is_tracing: options.mode == super::MadesMode::Tracing,
-            sender_application: options.sender_application.clone(),
-            ..OutgoingProperties::new(&options.receiver, &options.message_type)
+        let template = |message_type: &str| {
+            let outgoing = OutgoingProperties {
+                is_durable: options.is_durable,
+                priority: options.priority,
+                is_tracing: options.mode == super::MadesMode::Tracing,
+                sender_application: options.sender_application.clone(),
+                ..OutgoingProperties::new(&options.receiver, message_type)
+            };
+            outgoing.template(run_state.uuid(), Payload::new())
         };
-        Self { template: outgoing.template(run_state.uuid(), Payload::new()), spare: VecDeque::new() }
+        let templates = match &options.market {
+            Some(market) => {
+                market.shapes.iter().map(|shape| template(shape.message_type(&options.message_type))).collect()
+            }
+            None => vec![template(&options.message_type)],
+        };
+        Self { templates, spare: VecDeque::new() }
     }
 
     fn build(&mut self, run_state: &MadesRunState, sequence: u64) -> &AmqpMessage {
@@ -144,7 +154,11 @@ impl MessageBuilder {
             self.spare.push_back(body.clone());
         }
         let created_at_ms = clock::wall().as_millis() as i64;
-        self.template.fill_with(run_state.options.first_number + sequence, created_at_ms, body)
+        self.templates[run_state.payloads.shape(sequence)].fill_with(
+            run_state.options.first_number + sequence,
+            created_at_ms,
+            body,
+        )
     }
 }
 

@@ -204,7 +204,7 @@ impl MessageTracker {
     pub(super) fn sent(&mut self, sequence: u64, now: Duration) {
         match self.in_flight.find_mut(sequence) {
             Some(entry) => self.waterfall.reach(entry, MessageStage::Sent, now),
-            None => self.waterfall.late(MessageStage::Sent, now),
+            None => self.waterfall.late(sequence, MessageStage::Sent, now),
         }
     }
 
@@ -395,7 +395,7 @@ impl MessageTracker {
     fn reach(&mut self, sequence: u64, stage: MessageStage, flags: MessageFlags, now: Duration) {
         match self.in_flight.find_mut(sequence) {
             Some(entry) => self.waterfall.reach(entry, stage, now),
-            None => self.waterfall.late(stage, now),
+            None => self.waterfall.late(sequence, stage, now),
         }
         self.add_flags(sequence, flags.with(stage), now);
     }

@@ -188,6 +188,19 @@ fn lag_validity(record: &Record) -> Option<String> {
 
 /// Reports a rate that was not offered. If the bench was not the limit, the endpoint did not take it.
 fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
+    if let Some(market) =
+        record.mades.as_ref().and_then(|mades| mades.market.as_ref()).filter(|market| market.missed > 0)
+    {
+        let cause = if is_our_fault { Cause::RateNotOffered } else { Cause::RateMissed };
+        let due: u64 = market.windows.iter().map(|window| window.due).sum();
+        let text = format!(
+            "{} of {} that were due were never sent: there was no connection, or no room; see --max-in-transit and \
+             --max-unsettled.",
+            grouped(market.missed),
+            counted(due, "message")
+        );
+        return Some(Reason::new(cause, text));
+    }
     // A single message has no rate.
     record.stages.iter().find(|row| row.name == journey::Stage::Created && row.duration_s > 0.0)?;
     let missed = match missed_rate(record, "The bench offered")? {
@@ -331,7 +344,7 @@ fn window_note(record: &Record, mades: &Mades) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use journey::record::{MadesAcknowledgements, MadesOutage, Outcome};
+    use journey::record::{MadesAcknowledgements, MadesMarket, MadesOutage, MadesWindow, Outcome};
     use report::sample;
 
     /// The verdict of the complete sample after `change`.
@@ -490,6 +503,18 @@ mod tests {
         assert!(waited(0).reasons.is_empty() && waited(100).reasons.is_empty());
         let full = waited(50_000);
         assert!(full.closed && full.reasons.len() == 1 && full.reasons[0].contains("waited for room"), "{full:?}");
+    }
+
+    #[test]
+    fn messages_of_a_market_that_were_never_sent_fail_the_run() {
+        let window = MadesWindow { due: 40, created: 37, ..MadesWindow::default() };
+        let market = MadesMarket { missed: 3, windows: vec![window], ..MadesMarket::default() };
+        let missed = verdict(move |record, _| {
+            record.workload.arrival = Arrival::Market;
+            record.mades = Some(Mades { market: Some(market.clone()), ..Mades::default() });
+        });
+        assert_eq!((missed.outcome, missed.causes.clone()), (Some(Outcome::Fail), vec![Cause::RateMissed]));
+        assert!(missed.why.starts_with("3 of 40 messages that were due were never sent"), "{missed:?}");
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! An event may overtake the reply. Such a step counts as zero, and is counted as overtaken.
 use super::in_flight::InFlightEntry;
 use super::observer::RunObserver;
+use super::shape_stats::ShapeStats;
 use super::stages::{MessagePath, MessageStage};
 use journey::Latencies;
 use journey::record::{MadesHop, MadesStage};
@@ -61,6 +62,8 @@ pub(super) struct Waterfall {
     /// Latencies to the last stage since the last interval.
     recent: Latencies,
     pub(super) observer: Option<Rc<dyn RunObserver>>,
+    /// The same by shape and by window, if the load is a market's.
+    pub(super) shapes: Option<ShapeStats>,
     /// Set at open loop, where a message may be created later than it was due.
     pub(super) is_open_loop: bool,
 }
@@ -78,6 +81,7 @@ impl Waterfall {
             newest_arrived: None,
             recent: Latencies::default(),
             observer: None,
+            shapes: None,
             is_open_loop: false,
         }
     }
@@ -94,6 +98,9 @@ impl Waterfall {
         }
         if let Some(observer) = &self.observer {
             observer.stage_reached(stage, latency, now);
+        }
+        if let Some(shapes) = &mut self.shapes {
+            shapes.reach(self.path, entry.sequence, stage, Some(latency));
         }
         if stage == self.path.last() {
             self.recent.record(latency);
@@ -121,10 +128,18 @@ impl Waterfall {
         reached.count += 1;
         reached.latency.record(entry.created.saturating_sub(entry.since));
         reached.last = Some(entry.created);
+        if let Some(shapes) = &mut self.shapes {
+            shapes.due(entry.sequence);
+            let waited = entry.created.saturating_sub(entry.since);
+            shapes.reach(self.path, entry.sequence, MessageStage::Created, Some(waited));
+        }
     }
 
     /// Records that a message that is not waited for any more reaches a stage for the first time.
-    pub(super) fn late(&mut self, stage: MessageStage, now: Duration) {
+    pub(super) fn late(&mut self, sequence: u64, stage: MessageStage, now: Duration) {
+        if let Some(shapes) = &mut self.shapes {
+            shapes.reach(self.path, sequence, stage, None);
+        }
         let reached = &mut self.stages[stage as usize];
         reached.count_at(now);
         reached.late += 1;
@@ -374,7 +389,7 @@ mod tests {
     #[test]
     fn late_and_doubled_arrivals_have_no_latency() {
         let mut waterfall = run(MadesMode::Amqp, 2, |_| vec![(MessageStage::Inbox, 1)]);
-        waterfall.late(MessageStage::Inbox, ms(9_000));
+        waterfall.late(0, MessageStage::Inbox, ms(9_000));
         waterfall.repeat(MessageStage::Inbox);
         let row = &waterfall.stage_rows(None, |stage| u64::from(stage == MessageStage::Inbox) * 7)[3];
         assert_eq!((row.count, row.late, row.duplicates, row.missing), (3, 1, 1, 7));

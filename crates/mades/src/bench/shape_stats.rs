@@ -1,0 +1,135 @@
+//! The figures of a market's load by shape, and by shape and quarter-hour.
+use super::market::MarketLoad;
+use super::options::MadesOptions;
+use super::shape_schedule::ShapeSchedule;
+use super::stages::{MessagePath, MessageStage};
+use journey::Latencies;
+use journey::record::{MadesMarket, MadesShape, MadesShapeStage, MadesWindow};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Messages of a shape, or of one in one window, and the times of those that came in time.
+#[derive(Clone, Debug, Default)]
+struct Reached {
+    count: u64,
+    latency: Latencies,
+}
+
+/// A shape in a window. A run of weeks has thousands of these, so they have no distribution of times.
+#[derive(Clone, Copy, Debug, Default)]
+struct WindowFigures {
+    due: u64,
+    created: u64,
+    arrived: u64,
+    completed: u64,
+    late: u64,
+    slowest: Duration,
+}
+
+/// The figures.
+#[derive(Clone, Debug)]
+pub(super) struct ShapeStats {
+    schedule: Rc<ShapeSchedule>,
+    shapes: Vec<[Reached; MessageStage::ALL.len()]>,
+    /// All shapes of the first window, of the second, and so on.
+    windows: Vec<WindowFigures>,
+}
+
+impl ShapeStats {
+    pub(super) fn new(load: &MarketLoad, schedule: Rc<ShapeSchedule>) -> Self {
+        Self { schedule, shapes: load.shapes.iter().map(|_| Default::default()).collect(), windows: Vec::new() }
+    }
+
+    /// The figures of the window and the shape of a message.
+    fn window_mut(&mut self, sequence: u64) -> &mut WindowFigures {
+        let each = self.shapes.len();
+        let window = self.schedule.window(sequence);
+        if self.windows.len() < (window + 1) * each {
+            self.windows.resize((window + 1) * each, WindowFigures::default());
+        }
+        &mut self.windows[window * each + self.schedule.shape(sequence)]
+    }
+
+    /// Counts a message that was due.
+    pub(super) fn due(&mut self, sequence: u64) {
+        self.window_mut(sequence).due += 1;
+    }
+
+    /// Counts a message that reaches a stage; without a latency it came after its time-out.
+    pub(super) fn reach(&mut self, path: MessagePath, sequence: u64, stage: MessageStage, latency: Option<Duration>) {
+        let reached = &mut self.shapes[self.schedule.shape(sequence)][stage as usize];
+        reached.count += 1;
+        if let Some(latency) = latency {
+            reached.latency.record(latency);
+        }
+        let window = self.window_mut(sequence);
+        window.created += u64::from(stage == MessageStage::Created);
+        window.arrived += u64::from(stage == path.mode.arrival());
+        if stage == path.last() {
+            window.completed += 1;
+            window.late += u64::from(latency.is_none());
+            window.slowest = window.slowest.max(latency.unwrap_or_default());
+        }
+    }
+
+    /// The load and its figures, for the record. `missed` messages were due after the last that was created.
+    pub(super) fn record(
+        &self,
+        options: &MadesOptions,
+        created: u64,
+        missed: u64,
+        offered_s: Option<f64>,
+    ) -> MadesMarket {
+        let mut stats = self.clone();
+        (created..created + missed).for_each(|sequence| stats.due(sequence));
+        let mut market = options.market.as_ref().map(|load| load.record(&options.message_type)).unwrap_or_default();
+        market.missed = missed;
+        for (shape, reached) in market.shapes.iter_mut().zip(&self.shapes) {
+            let row = |stage: &MessageStage| {
+                let Reached { count, latency } = &reached[*stage as usize];
+                MadesShapeStage {
+                    name: stage.name().to_owned(),
+                    count: *count,
+                    offered_rate_per_s: offered_s.map(|offered_s| *count as f64 / offered_s),
+                    latency_ms: latency.summary(),
+                    histogram: latency.encoded(),
+                }
+            };
+            shape.stages = options.path().stages().iter().map(row).collect();
+        }
+        for (number, figures) in stats.windows.iter().enumerate().filter(|(_, figures)| figures.due > 0) {
+            let (begin, from) = self.schedule.window_start(number / self.shapes.len());
+            let WindowFigures { due, created, arrived, completed, late, slowest } = *figures;
+            market.windows.push(MadesWindow {
+                begin,
+                from_s: from.as_secs_f64(),
+                shape: market.shapes[number % self.shapes.len()].name.clone(),
+                due,
+                created,
+                arrived,
+                completed,
+                late,
+                slowest_ms: slowest.as_secs_f64() * 1e3,
+            });
+        }
+        market
+    }
+}
+
+impl MarketLoad {
+    /// The load as the record of a run has it, whose messages have the type `message_type`.
+    pub fn record(&self, message_type: &str) -> MadesMarket {
+        let shapes = self.shapes.iter().map(|shape| MadesShape {
+            name: shape.name.clone(),
+            message_type: shape.message_type(message_type).to_owned(),
+            stages: Vec::new(),
+        });
+        MadesMarket {
+            shapes: shapes.collect(),
+            acceleration: self.acceleration,
+            time_zone: self.time_zone.iana_name().unwrap_or_default().to_owned(),
+            missed: 0,
+            windows: Vec::new(),
+        }
+    }
+}
