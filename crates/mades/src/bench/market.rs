@@ -8,7 +8,6 @@
 //! every 10s                                a document of one time series
 //! every 10s; type ACE; received.within(30s) >= 99%      with a message type and conditions of its own
 //! ```
-use super::shape_schedule::QUARTER_HOUR;
 use jiff::tz::TimeZone;
 use journey::quantities::duration;
 use journey::threshold::{RunProtocol, Threshold};
@@ -24,6 +23,8 @@ const USUAL_BIDS: u32 = 100;
 const USUAL_TIME_SERIES: u32 = 4_000;
 /// Highest acceleration.
 pub const MAX_ACCELERATION: u32 = 1_000;
+/// Length of a window.
+pub(super) const QUARTER_HOUR: Duration = Duration::from_secs(15 * 60);
 pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Content of a shape's messages.

@@ -9,13 +9,11 @@
 //! ```
 //! Cycles are counted from midnight in the market's time zone. When its clocks change, a new span of cycles begins, unless
 //! the change is a whole number of cycles. So the time and the shape of a message follow from its number.
-use super::market::{DAY, MarketLoad, MarketShape, ShapeTimes};
+use super::market::{DAY, MarketLoad, MarketShape, QUARTER_HOUR, ShapeTimes};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, tz};
 use std::time::Duration;
 
-/// Length of a window.
-pub(super) const QUARTER_HOUR: Duration = Duration::from_secs(15 * 60);
 /// Changes of the clocks that are looked at: two a year for a century.
 const MAX_CLOCK_CHANGES: usize = 200;
 
