@@ -77,12 +77,7 @@ pub(crate) fn load(disk: &dyn Disk) -> Result<LoadedSpool, Error> {
         candidates.extend(reading.classify(look));
     }
     let row = reading.order_segments(candidates);
-    // A segment that cannot be read may be the one that is missed.
-    let is_missing = |newest: &NewestSegment| {
-        newest.generation >= reading.resume_point.next_generation && reading.illegible.is_empty()
-    };
-    let lost = newest::read(disk).filter(is_missing);
-    reading.replay_segments(row, lost)?;
+    reading.replay_segments(row, newest::read(disk))?;
     Ok(reading)
 }
 
@@ -196,7 +191,12 @@ impl LoadedSpool {
     }
 
     /// Goes through all segments, oldest first.
-    fn replay_segments(&mut self, row: Vec<SegmentCandidate>, lost: Option<NewestSegment>) -> Result<(), Error> {
+    fn replay_segments(&mut self, row: Vec<SegmentCandidate>, newest: Option<NewestSegment>) -> Result<(), Error> {
+        // A segment that cannot be read may be the one that is missed.
+        let is_missing = |newest: &NewestSegment| {
+            newest.generation >= self.resume_point.next_generation && self.illegible.is_empty()
+        };
+        let lost = newest.filter(is_missing);
         self.resume_point.next_generation = self.resume_point.next_generation.max(row.len() as u64 + 1);
         let first_order = self.resume_point.next_generation - row.len() as u64;
         let mut replay = Replay::new(std::mem::take(&mut self.damage), self.resume_point.next_id);
@@ -214,7 +214,11 @@ impl LoadedSpool {
                 replay.check_sequence(&segment, before, was_headless || is_headless);
             }
             let next = row.peek().map(|(next, _)| &next.segment.header);
-            let claimed_end = next.filter(|next| next.generation == use_number + 1).map_or(0, |next| next.previous_end);
+            let claimed_end = match next {
+                Some(next) if next.generation == use_number + 1 => next.previous_end,
+                None => newest.filter(|newest| newest.generation == use_number).map_or(0, |newest| newest.closed_at),
+                Some(_) => 0,
+            };
             let end = replay.replay_segment(&segment, claimed_end)?;
             self.used.push((segment, end));
             before = Some((use_number, is_headless));

@@ -251,7 +251,8 @@ impl Log {
 
     /// Records the segment in use outside of it.
     fn record_newest(&mut self, state: NewestState) {
-        let Some(CurrentSegment { segment, .. }) = &self.current else { return };
+        let Some(current) = &self.current else { return };
+        let segment = &current.segment;
         let Some(file_number) = SegmentPool::file_number(&segment.name) else { return };
         let header = &segment.header;
         self.newest_file.record(&NewestSegment {
@@ -261,6 +262,7 @@ impl Log {
             // The message for which a segment is begun gets its number before the header is written.
             first_id: header.next_id.saturating_sub(1),
             next_id: self.next_id,
+            closed_at: if state == NewestState::Closed { current.end } else { 0 },
         });
     }
 

@@ -1,8 +1,8 @@
-//! The file `newest`: the number of the newest segment. Each segment proves that those before it must exist; without this
-//! file nothing would prove that the newest one must.
+//! The file `newest`: the number of the newest segment, and where the log was closed in it. Each segment proves that those
+//! before it must exist, and where they end; without this file nothing would prove that of the newest one.
 //!
 //! The file only helps to notice a loss, so no mail is refused because of it: if it cannot be read or written, the loss of
-//! the newest segment goes unnoticed. It is written after the first sync of a segment, so it never names a segment that a
+//! the newest segment, or of its end, goes unnoticed. It is written after the first sync of a segment, so it never names a segment that a
 //! power failure has taken back. Its two places are written in turn, as those of a segment's header.
 use crate::disk::{Disk, DiskFile, read_with_retry};
 use crate::format::checksum;
@@ -12,11 +12,11 @@ use std::sync::Arc;
 /// Name of the file.
 pub(crate) const NAME: &str = "newest";
 const MAGIC: &[u8; 8] = b"mrnewest";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Distance of the two places.
 const SECTOR_BYTES: u64 = 512;
 /// Length of the record, with its checksum.
-const RECORD_BYTES: usize = 60;
+const RECORD_BYTES: usize = 68;
 
 /// What the file says of the newest segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub(crate) struct NewestSegment {
     pub(crate) first_id: u64,
     /// Every number below had been given to a message when this was written.
     pub(crate) next_id: u64,
+    /// Offset of the batch that closed the log, or 0 if the log is open: everything before it had been synced.
+    pub(crate) closed_at: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,12 +96,12 @@ fn read_file(disk: &dyn Disk) -> Option<(u64, NewestSegment)> {
 }
 
 fn encode(revision: u64, newest: &NewestSegment) -> [u8; RECORD_BYTES] {
-    let NewestSegment { state, generation, file_number, first_id, next_id } = *newest;
+    let NewestSegment { state, generation, file_number, first_id, next_id, closed_at } = *newest;
     let mut bytes = [0; RECORD_BYTES];
     bytes[..8].copy_from_slice(MAGIC);
     bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
     bytes[12..16].copy_from_slice(&(state as u32).to_le_bytes());
-    for (at, number) in [revision, generation, file_number, first_id, next_id].into_iter().enumerate() {
+    for (at, number) in [revision, generation, file_number, first_id, next_id, closed_at].into_iter().enumerate() {
         bytes[16 + 8 * at..24 + 8 * at].copy_from_slice(&number.to_le_bytes());
     }
     let crc = checksum(&bytes[..RECORD_BYTES - 4]);
@@ -125,6 +127,7 @@ fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<(u64, NewestSegment)> {
         file_number: number(32)?,
         first_id: number(40)?,
         next_id: number(48)?,
+        closed_at: number(56)?,
     };
     Some((number(16)?, newest))
 }

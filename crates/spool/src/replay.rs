@@ -1,7 +1,7 @@
 //! Goes through the records of all segments in their order, and keeps an account of the damage: often only later
 //! records show which messages it costs.
 use crate::damage::{Cost, Damage, DamageKind};
-use crate::format::{BATCHES_OFFSET, RECORD_HEADER_BYTES, RecordKind};
+use crate::format::{BATCHES_OFFSET, BLOCK, RECORD_HEADER_BYTES, RecordKind};
 use crate::index::MessageIndex;
 use crate::newest::{NewestSegment, NewestState};
 use crate::scan::{BodyMode, DamagedRecord, DamagedRegion, Hole, Scan, ScanStep, ScannedRecord};
@@ -158,7 +158,9 @@ impl Replay {
         if !region.was_synced {
             self.cut_bytes += region.batch.filter(|_| seen.is_empty()).map_or(lost, |batch| batch.bytes);
         }
-        let stated = region.batch.map(|batch| u64::from(batch.records).saturating_sub(seen.len() as u64));
+        // The header of one batch says nothing about the batches behind it.
+        let whole = region.batch.filter(|batch| begin + batch.bytes.next_multiple_of(BLOCK) >= region.range.end);
+        let stated = whole.map(|batch| u64::from(batch.records).saturating_sub(seen.len() as u64));
         let mut holes = region.holes.iter().peekable();
         for at in 0..=seen.len() {
             while let Some(hole) = holes.next_if(|hole| hole.after == at) {

@@ -13,6 +13,8 @@ struct Base {
     /// The messages that are not done, and their drafts.
     waiting: BTreeMap<Id, NewMessage>,
     next_id: u64,
+    /// Content of the file that tells where the log was closed.
+    newest: Vec<u8>,
 }
 
 /// Makes several segments: messages in batches of one and of many, notes, some that are done, some that were moved.
@@ -62,7 +64,7 @@ fn make(moves: bool) -> Base {
     assert!(usage.segments >= 2 && (usage.moved > 0) == moves, "{usage:?}");
     spool.close();
     let files = disk.names().into_iter().map(|name| (name.clone(), disk.octets(&name).unwrap())).collect();
-    Base { files, waiting, next_id: last.0 + 1 }
+    Base { files, waiting, next_id: last.0 + 1, newest: disk.octets("newest").unwrap() }
 }
 
 impl Base {
@@ -75,6 +77,7 @@ impl Base {
         let mut octets = self.files[file].clone();
         change(&mut octets);
         disk.put(file, &octets);
+        disk.put("newest", &self.newest);
         disk
     }
 
@@ -135,7 +138,7 @@ fn place(base: &Base, file: prop::sample::Index, at: prop::sample::Index, near: 
     let names: Vec<&String> = base.files.keys().collect();
     let name = names[file.index(names.len())].clone();
     let octets = &base.files[&name];
-    let used: Vec<usize> = (0..octets.len()).step_by(512).filter(|at| octets[*at..*at + 512] != [0; 512]).collect();
+    let used = used_sectors(octets);
     let sector = if used.is_empty() { 0 } else { used[at.index(used.len())] };
     (name, sector + near % 512)
 }
@@ -270,4 +273,41 @@ fn what_is_damaged_is_kept_aside_until_somebody_removes_it() {
     let copy = disk.octets(&copies[0]).unwrap();
     assert_eq!(copy.len() as u64, damage.bytes);
     assert_eq!(copy[..8], disk.octets(name).unwrap()[damage.offset as usize..][..8]);
+}
+
+/// Returns the offsets of the sectors of a file that hold something.
+fn used_sectors(octets: &[u8]) -> Vec<usize> {
+    (0..octets.len()).step_by(512).filter(|at| octets[*at..*at + 512] != [0; 512]).collect()
+}
+
+#[test]
+fn damage_of_several_batches_is_not_explained_by_the_first_ones_header() {
+    let base = base_with_moves();
+    for (name, octets) in &base.files {
+        for at in used_sectors(octets) {
+            for sectors in [7, 8] {
+                let end = octets.len().min(at + sectors * 512);
+                let disk = base.disk(name, |octets| octets[at..end].fill(0xFF));
+                base.check(&disk, &base.touched(name, &(at..end)), true, &format!("{at}..{end} of {name}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_lost_end_of_a_closed_log_is_no_torn_end() {
+    for (base, has_moves) in [(base(), false), (base_with_moves(), true)] {
+        let last = Id(base.next_id - 1);
+        let is_newest = |name: &&String| base.touched(name, &(0..usize::MAX)).contains(&last);
+        let name = base.files.keys().find(is_newest).unwrap();
+        for at in used_sectors(&base.files[name]).into_iter().rev().filter(|at| *at >= 8192).take(20) {
+            let disk = base.disk(name, |octets| octets[at..].fill(0));
+            let (spool, backlog) = open(&disk.after_kill(), small()).unwrap();
+            let is_alarming = spool.damage().iter().any(|damage| damage.is_alarming());
+            let sound = backlog.filter(|left| left.as_ref().is_ok_and(|left| !left.is_body_damaged)).count();
+            assert!(is_alarming || sound == base.waiting.len(), "{at}.. of {name}: {:?}", spool.damage());
+            let touched = base.touched(name, &(at..usize::MAX));
+            base.check(&disk, &touched, has_moves, &format!("{at}.. of {name}"));
+        }
+    }
 }
