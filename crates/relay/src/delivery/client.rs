@@ -35,9 +35,10 @@ use trust::{HandshakeFault, Remedies};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time-out of a reply: RFC 5321 §4.5.3.2 has five minutes for most, ten for the last.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
-/// Time-out of the greeting of a destination of which nothing is known: it keeps a connection from others. The next attempt
-/// is as patient as RFC 5321 §4.5.3.2.1 wants.
-const FIRST_GREETING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time-outs of the connection and the greeting of a destination of which nothing is known: it keeps a connection from others.
+/// Postfix's postscreen greets after 6 s. The next attempt is as patient as RFC 5321 §4.5.3.2.1 wants.
+const FIRST_CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
+const FIRST_GREETING_TIMEOUT: Duration = Duration::from_secs(8);
 /// Time-out of the answer to QUIT: a slow peer keeps a connection from others, and nothing depends on the answer.
 pub(crate) const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Messages that may be under way to a peer at a time, if they go by BDAT: one write and one read for all of them.
@@ -169,14 +170,15 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
     ) -> ConnectionResult {
         let mut timer = Timer::default();
         let is_first = self.slot.as_ref().is_some_and(|slot| slot.is_first_trial());
-        let greeting_timeout = if is_first { FIRST_GREETING_TIMEOUT } else { REPLY_TIMEOUT };
+        let (connect_timeout, greeting_timeout) =
+            if is_first { (FIRST_CONNECT_TIMEOUT, FIRST_GREETING_TIMEOUT) } else { (CONNECT_TIMEOUT, REPLY_TIMEOUT) };
         let options = client::Options { greeting_timeout: Some(greeting_timeout), ..options };
         let is_optional = options.tls == StartTls::IfOffered;
         self.closing_reply = None;
         self.is_greeting_refused = false;
         self.is_over_tls = false;
         let connecting = Box::pin(Socket::connect_to(None, to));
-        let socket = match timer.timeout_at(clock::now() + CONNECT_TIMEOUT, connecting).await {
+        let socket = match timer.timeout_at(clock::now() + connect_timeout, connecting).await {
             Some(Ok(socket)) => socket,
             Some(Err(error)) => return self.unreachable(&reason(&error)),
             None => return self.unreachable("no connection in time"),

@@ -71,6 +71,10 @@ pub(crate) enum Unroutable {
 }
 
 impl Unroutable {
+    pub(crate) fn lookup_failed(domain: &str, why: &str) -> Self {
+        Self::LookupFailed { domain: domain.to_owned(), why: why.to_owned() }
+    }
+
     /// The codes of its reply: code and enhanced code (RFC 3463, RFC 7505 §4).
     pub(crate) fn codes(&self) -> (u16, &'static str) {
         match self {
@@ -230,7 +234,7 @@ impl Resolver {
         let (answer, answered) = oneshot::channel();
         let sent = self.requests.send(LookupRequest { target: to.clone(), seed, answer }).await;
         let answered = if sent.is_ok() { answered.await.ok() } else { None };
-        answered.unwrap_or_else(|| Err(lookup_failed(&to.to_string(), "its thread has ended")))
+        answered.unwrap_or_else(|| Err(Unroutable::lookup_failed(&to.to_string(), "its thread has ended")))
     }
 }
 
@@ -255,17 +259,15 @@ fn mail_server(name: &str, ip: IpAddr, port: u16) -> MailServer {
     MailServer { name: name.into(), address: SocketAddr::new(ip, port) }
 }
 
-fn lookup_failed(domain: &str, why: &str) -> Unroutable {
-    Unroutable::LookupFailed { domain: domain.to_owned(), why: why.to_owned() }
-}
-
 async fn serve(mut requests: mpsc::Receiver<LookupRequest>, context: Arc<LookupContext>) {
-    while let Some(LookupRequest { target: to, seed, answer }) = requests.recv().await {
+    while let Some(LookupRequest { target: to, seed, mut answer }) = requests.recv().await {
         let context = Arc::clone(&context);
         tokio::spawn(async move {
-            let found = context.resolve(&to, seed).await;
-            // The caller may not wait any more, and then it needs no answer.
-            let _ = answer.send(found);
+            tokio::select! {
+                found = context.resolve(&to, seed) => drop(answer.send(found)),
+                // The caller does not wait any more.
+                () = answer.closed() => {}
+            }
         });
     }
 }
@@ -364,12 +366,12 @@ impl LookupContext {
     /// The name is taken for a whole one: no search list is to send a customer's mail to a neighbour.
     async fn lookup(&self, name: &str, kind: RecordType) -> Result<DnsAnswer, Unroutable> {
         let resolver = self.resolver.get_or_try_init(|| async { build(&self.dns) }).await;
-        let resolver = resolver.map_err(|why| lookup_failed(name, &format!("{why}")))?;
+        let resolver = resolver.map_err(|why| Unroutable::lookup_failed(name, &format!("{why}")))?;
         match resolver.lookup(format!("{name}."), kind).await {
             Ok(found) => Ok(DnsAnswer::Records(found.answers().iter().map(|record| record.data.clone()).collect())),
             Err(why) if why.is_nx_domain() => Ok(DnsAnswer::NoSuchName),
             Err(why) if why.is_no_records_found() => Ok(DnsAnswer::NoRecords),
-            Err(why) => Err(lookup_failed(name, &why.to_string())),
+            Err(why) => Err(Unroutable::lookup_failed(name, &why.to_string())),
         }
     }
 }
@@ -500,7 +502,7 @@ mod tests {
 
     #[test]
     fn what_may_go_better_later_is_told_from_what_may_not() {
-        assert!(lookup_failed("d", "w").is_transient());
+        assert!(Unroutable::lookup_failed("d", "w").is_transient());
         let name = || "d".to_owned();
         for why in [
             Unroutable::NoSuchDomain(name()),

@@ -6,14 +6,30 @@ use crate::delivery::result::fail_all;
 use crate::message::envelope::DeliveryRefusal;
 use crate::qmgr::DisconnectReason;
 use crate::routing::{Smtp, SmtpTarget};
-use net::{Endpoint, clock};
+use net::{Endpoint, Timer, clock};
 use smtp::client::{self, BurstSize, Chunking, PipelineMode, StartTls};
 use smtp::reply::EnhancedStatusCode;
 use std::rc::Rc;
+use std::time::Duration;
+
+/// Time-out of the look-up for a destination of which nothing is known: it keeps a connection from others. It is long enough
+/// for a second question if the first packet was lost. The next attempt waits as long as DNS takes.
+const FIRST_LOOKUP_TIMEOUT: Duration = Duration::from_secs(6);
+/// No further server is tried in the first attempt after this time; the next attempt tries all of them.
+const FIRST_TRIAL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Delivers to the first server of the next hop that takes mail.
 pub(crate) async fn deliver<R: DeliveryRequests>(requests: &Rc<R>, slot: SlotGuard<R>, smtp: &Smtp) {
-    let found = requests.resources().resolver.resolve(&smtp.target, requests.next_seed()).await;
+    let begun = clock::now();
+    let is_first = slot.is_first_trial();
+    let lookup = requests.resources().resolver.resolve(&smtp.target, requests.next_seed());
+    let found = if is_first {
+        let found = Timer::default().timeout_at(begun + FIRST_LOOKUP_TIMEOUT, Box::pin(lookup)).await;
+        let why = || format!("no answer within {} s", FIRST_LOOKUP_TIMEOUT.as_secs());
+        found.unwrap_or_else(|| Err(Unroutable::lookup_failed(&smtp.target.to_string(), &why())))
+    } else {
+        lookup.await
+    };
     let servers = match found {
         Ok(servers) => servers,
         Err(why) => return handle_unroutable(requests, slot, &why),
@@ -31,7 +47,11 @@ pub(crate) async fn deliver<R: DeliveryRequests>(requests: &Rc<R>, slot: SlotGua
             }
             other => result = Some(other),
         }
-        if matches!(result, Some(ConnectionResult::Finished | ConnectionResult::Refused(_))) || delivery.is_reached() {
+        let is_late = is_first && clock::now() > begun + FIRST_TRIAL_TIMEOUT;
+        if is_late
+            || matches!(result, Some(ConnectionResult::Finished | ConnectionResult::Refused(_)))
+            || delivery.is_reached()
+        {
             break;
         }
     }

@@ -863,6 +863,17 @@ fn destinations_that_never_answer_leave_connections_to_others() {
     put(&mut queue, 502, DestinationOrigin::Local);
     let served: Vec<u32> = all_opened(&mut queue, START).into_iter().map(|slot| slot.destination.0).collect();
     assert_eq!(served, [0, 502, 501]);
+    // A new domain gets one of the next two connections, though hundreds wait since before. The other goes to the one
+    // that has waited longest.
+    put(&mut queue, 503, DestinationOrigin::Domain);
+    for slot in silent.drain(..3) {
+        queue.closed(slot, DisconnectReason::Unreachable(refusal(0)), START);
+    }
+    let next = all_opened(&mut queue, START);
+    let mut numbers: Vec<u32> = next.iter().map(|slot| slot.destination.0).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, [38, 503]);
+    silent.extend(next);
     // Each silent domain has its turn, and then waits.
     let mut now = START;
     let mut tried = 0;

@@ -93,6 +93,8 @@ pub(super) struct ConnectionLists {
     wakeable: VecDeque<DestinationId>,
     /// Have work and no connection, by standing.
     unserved: [VecDeque<DestinationId>; Standing::ALL.len()],
+    /// The next trial of a new destination goes to the newest, not the oldest.
+    prefers_newest: bool,
     /// Trials by the standing of their destinations.
     trials: [u32; Standing::ALL.len()],
     /// Have something to do, and perhaps not enough connections.
@@ -103,6 +105,24 @@ pub(super) struct ConnectionLists {
     pub(super) open: u32,
     /// Those among them that were told to close.
     closing: u32,
+}
+
+impl ConnectionLists {
+    /// Destinations of a standing are served in their order. Of new ones every second is the newest: a domain that answers
+    /// does not wait until all that came before it have shown that they don't.
+    fn next_unserved(&self, standing: Standing) -> Option<DestinationId> {
+        let list = &self.unserved[standing as usize];
+        if standing == Standing::New && self.prefers_newest { list.back() } else { list.front() }.copied()
+    }
+
+    fn pop_unserved(&mut self, standing: Standing) {
+        let list = &mut self.unserved[standing as usize];
+        if standing == Standing::New && self.prefers_newest {
+            list.pop_back()
+        } else {
+            list.pop_front()
+        };
+    }
 }
 
 /// Messages that a destination may send, after the last connection that it got, before it must give one up to a
@@ -130,7 +150,8 @@ impl<M: Clone> MailQueue<M> {
         }
         let destination = match unserved {
             Some((standing, destination)) => {
-                self.connections.unserved[standing as usize].pop_front();
+                self.connections.pop_unserved(standing);
+                self.connections.prefers_newest ^= standing == Standing::New;
                 self.destination(destination).listed.unserved = false;
                 destination
             }
@@ -190,7 +211,7 @@ impl<M: Clone> MailQueue<M> {
             && destination.woken.saturating_mul(destination.batch_size) < destination.count(EntryState::Ready)
     }
 
-    /// The destination that has waited longest for its first connection, of the best standing that may have one.
+    /// The next destination to get its first connection, of the best standing that may have one.
     /// Destinations that no longer wait are passed over.
     fn first_unserved(&mut self, now_ms: u64) -> Option<(Standing, DestinationId)> {
         let [proven, configured, new, failed] = Standing::ALL;
@@ -208,7 +229,7 @@ impl<M: Clone> MailQueue<M> {
 
     fn first_unserved_of(&mut self, standing: Standing, now_ms: u64) -> Option<DestinationId> {
         let limit = self.options.destination_concurrency_limit;
-        while let Some(&key) = self.connections.unserved[standing as usize].front() {
+        while let Some(key) = self.connections.next_unserved(standing) {
             let destination = &mut self.destinations[key.0 as usize];
             let is_served = destination.active_connections() > 0;
             let has_moved = destination.standing() != standing;
@@ -216,7 +237,7 @@ impl<M: Clone> MailQueue<M> {
                 return Some(key);
             }
             destination.listed.unserved = false;
-            self.connections.unserved[standing as usize].pop_front();
+            self.connections.pop_unserved(standing);
             if is_served || has_moved {
                 self.update_lists(key);
             }
