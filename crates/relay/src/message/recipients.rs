@@ -15,7 +15,7 @@ pub(crate) struct RecipientGroup {
 }
 
 /// Bytes that a recipient takes besides its texts: its places in the lists and indexes, and a next hop of its own.
-const RECIPIENT_BYTES: usize = 768;
+const RECIPIENT_BYTES: usize = 832;
 /// Copies of an address: in the list, in an index, and in the name of its next hop.
 const ADDRESS_COPIES: usize = 3;
 
