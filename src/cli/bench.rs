@@ -9,6 +9,7 @@ use super::server::ServerArg;
 use super::shard::{self, ShardArgs};
 use super::sink::SinkFaultArgs;
 use super::source::LoadArgs;
+use super::values;
 use ::bench::relays::{Contestant, ListenerOptions};
 use ::bench::{self, BenchOptions, BenchTarget, SyscallCounting, TrustedCertificate, is_scenario_file};
 use anyhow::{Result, anyhow, bail};
@@ -20,6 +21,7 @@ use party::live::LiveMode;
 use party::misspelling::is_misspelling;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Measures a mail server, or without a server demonstrates mailrun's own relay, and prints a report
 ///
@@ -49,6 +51,10 @@ pub(super) struct BenchArgs {
     /// alone is compared with this host's; of several sinks each one's.
     #[arg(long, value_name = "http://HOST:PORT", requires = "server", conflicts_with = "sink_listen")]
     sink: Vec<String>,
+    /// Pause in arrivals after which the bench stops waiting for mail that was accepted. Longer than the first retry of
+    /// SERVER, for mail that SERVER defers [default: 10s, 2s without a relay].
+    #[arg(long, value_name = "TIME", value_parser = values::some_duration, hide_short_help = true)]
+    lost_after: Option<Duration>,
     #[command(flatten)]
     relay: BenchRelayArgs,
     #[command(flatten)]
@@ -150,6 +156,7 @@ impl BenchArgs {
             list: false,
             server,
             sink: sink.into_iter().collect(),
+            lost_after: None,
             relay,
             load,
             shard: ShardArgs::default(),
@@ -296,7 +303,7 @@ impl BenchArgs {
                 source::Preflight::Off => bench::BenchPreflight::Off,
             },
             clock_sinks: if part.is_some() { self.sink } else { Vec::new() },
-            lost_after: None,
+            lost_after: self.lost_after,
             live: self.report.live(LiveMode::Line),
             title: None,
             command: party::outputs::command_line(),

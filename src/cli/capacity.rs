@@ -45,8 +45,8 @@ pub(super) struct CapacityArgs {
     goals: Vec<LossGoal>,
     #[command(flatten)]
     search: SearchArgs,
-    /// Pause in deliveries after which mail that SERVER accepted and did not deliver is lost, and ends the search; what comes
-    /// before is late. Longer than the first retry of SERVER [default: 60s].
+    /// Pause in deliveries after which mail that SERVER accepted and did not deliver ends the search, because its queue cannot
+    /// be read; mail that comes before is late. Longer than the first retry of SERVER [default: 60s].
     #[arg(long, value_name = "TIME", value_parser = values::some_duration, hide_short_help = true, help_heading = "Search")]
     lost_after: Option<Duration>,
     #[command(flatten)]
@@ -97,7 +97,7 @@ Exit status:
     0  a capacity was found; that trials overload the server is no failure
     1  a goal was missed at the lowest rate, or mail was lost or changed
     2  it could not run
-    3  source, sink or host were the limit at every rate, or the time was over
+    3  source, sink or host were the limit at every rate, the time was over, or mail was not delivered
   130  interrupted; what is known is printed";
 
 fn goal(text: &str) -> Result<LossGoal, String> {

@@ -4,6 +4,7 @@ use ::bench::capacity::save;
 use ::capacity::{PlanningInputs, SearchEnding, SearchSettings};
 use anyhow::{Result, bail};
 use clap::Args;
+use journey::record::Outcome;
 use journey::threshold::{LossGoal, Threshold};
 use party::interrupt::INTERRUPTED_STATUS;
 use party::live::LiveMode;
@@ -201,7 +202,8 @@ impl SearchArgs {
 pub(super) fn exit_status(run: &CapacityRun) -> u8 {
     let CapacityRun { result, lost, interrupted, .. } = run;
     match result.ending {
-        _ if lost.is_some() => 1,
+        _ if matches!(lost, Some((Outcome::Fail, _))) => 1,
+        _ if lost.is_some() => 3,
         _ if *interrupted => INTERRUPTED_STATUS,
         SearchEnding::Complete if result.has_capacity() => 0,
         SearchEnding::TimeLimit if run.capacity_per_s().is_some() => 0,

@@ -60,7 +60,7 @@ mod worker;
 use anyhow::Result;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use journey::judge;
-use journey::record::{Ending, Outcome, Record};
+use journey::record::{Cause, Ending, Outcome, Record};
 use journey::{RunId, record};
 use load::source::OfferedRate;
 use party::interrupt::{INTERRUPTED_STATUS, Interrupted};
@@ -416,8 +416,10 @@ impl Strictness {
     }
 }
 
-/// The exit status that a record deserves.
+/// The exit status that a record deserves. Mail that was not delivered is never a success, whatever was asked for.
 fn exit_code(record: &Record, strictness: Strictness) -> ExitCode {
+    let is_not_delivered = record.verdict.causes.first() == Some(&Cause::NotDelivered);
+    let strictness = if is_not_delivered { Strictness::Strict } else { strictness };
     exit_status(judge::outcome(record), record.ending == Some(Ending::Interrupted), strictness)
 }
 

@@ -1,6 +1,6 @@
 //! `mailrun bench` as a user runs it: the account closes, the files are there, and what cannot run says so in a line.
 use crate::party::{Bench, Sink, accepted, bench, errors, fates, mailrun, may_be_believed, source, stage, wait_until};
-use journey::record::{Arrival, Pipelining, Role};
+use journey::record::{Arrival, LedgerRow, Pipelining, Role};
 use journey::{Phase, Stage};
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 use serde_json::Value;
@@ -165,11 +165,15 @@ fn the_seconds_of_a_sink_have_every_message_as_soon_as_its_counts_have_it() {
 #[test]
 fn a_lossy_sink_at_the_far_end_is_found_out() {
     let sink = Sink::start(&["--drop", "0.1", "--seed", "3"]);
-    let words = [&sink.address(), "--sink", sink.url(), "--messages", "200", "--sessions", "5"];
-    let record = bench(&words).record_of(1);
-    let took = sink.took().messages;
+    let words =
+        [&sink.address(), "--sink", sink.url(), "--messages", "200", "--sessions", "5", "--lost-after", "500ms"];
+    let strict = bench(&[&words[..], &["--threshold", "not_delivered <= 0"]].concat());
+    assert!(strict.record_of(1).verdict.why.starts_with("Threshold missed: not_delivered <= 0; it was "));
+    let record = bench(&words).record_of(3);
+    let took = sink.took().messages - strict.record_of(1).ledger.delivered.unwrap();
     assert!((1..200).contains(&took));
-    assert_eq!(fates(&record.ledger), [200, took, 200 - took, 0, 0]);
+    let LedgerRow { created, delivered, lost, not_delivered, .. } = record.ledger;
+    assert_eq!((created, delivered, lost, not_delivered), (Some(200), Some(took), None, Some(200 - took)));
 }
 
 #[test]

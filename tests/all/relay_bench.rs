@@ -301,8 +301,13 @@ fn a_sink_of_ones_own_is_no_relay() {
     let sink = Sink::start(&[]);
     let listen = format!("127.0.0.1:{}", low_port());
     let words = [&sink.address(), "--sink-listen", &listen, "--messages", "20", "--sessions", "2"];
-    let record = bench_as_typed(&words).record_of(1);
-    assert_eq!((record.ledger.accepted, record.ledger.lost), (Some(20), Some(20)));
+    let words = [words.as_slice(), &["--lost-after", "700ms"]].concat();
+    let run = bench_as_typed(&words);
+    let record = run.record_of(3);
+    assert_eq!((record.ledger.accepted, record.ledger.lost, record.ledger.not_delivered), (Some(20), None, Some(20)));
+    let said = "20 of 20 messages were not delivered within 0.7 s: lost or still in the server's queue.";
+    assert!(record.verdict.why.starts_with(said), "{:?}", record.verdict);
+    assert!(run.ended.out.contains("INCONCLUSIVE 20 of 20 messages were not delivered"), "{}", run.ended.out);
     assert!(!record.verdict.closed);
     assert_eq!(sink.took().messages, 20);
 }

@@ -6,7 +6,7 @@ use super::relays::{self, DiskUsage};
 use super::supervisor::Completeness;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use journey::account::{self, AccountInputs, Arrivals, RelayInputs, Topology};
+use journey::account::{self, AccountInputs, Arrivals, RelayInputs, ServerQueue, Topology};
 use journey::judge::{self, VerdictInputs, judge};
 use journey::ledger::Ledger;
 use journey::merge::{join_events, merge_records};
@@ -62,8 +62,8 @@ impl From<PartyResults> for SinkResults {
 #[derive(Clone, Debug)]
 pub(super) struct BenchRelayResults {
     pub(super) party: Party,
-    /// Units of this run in its queue; none where it is not ours.
-    pub(super) queued: Ledger,
+    /// Units of this run in its queue; `None` if it is not our relay, or its queue cannot be read.
+    pub(super) queued: Option<Ledger>,
     /// Recipients that it gave up on.
     pub(super) given_up: u64,
     /// Remarks that a reader must know.
@@ -74,11 +74,13 @@ impl BenchRelayResults {
     /// Records the contents of its queue, or that they are unknown.
     pub(super) fn record_queue(&mut self, queued: Result<Ledger>) {
         match queued {
-            Ok(queued) => self.queued = queued,
-            Err(error) => self.notes.push(format!(
-                "The relay's queue could not be read ({error:#}): what is safe in it counts as lost. Its directory is kept \
-                 (relay.spool)."
-            )),
+            Ok(queued) => self.queued = Some(queued),
+            Err(error) => {
+                self.queued = None;
+                self.notes.push(format!(
+                    "The relay's queue could not be read ({error:#}). Its directory is kept (relay.spool)."
+                ));
+            }
         }
     }
 }
@@ -136,6 +138,8 @@ pub(super) struct RunResults {
     pub(super) sink: SinkOwner,
     /// Reason why the run ended, where the source cannot know it.
     pub(super) ending: Option<Ending>,
+    /// Pause in arrivals that ended the wait for them; `None` if something else ended it.
+    pub(super) quiet_timeout: Option<Duration>,
     /// Parties that ended without having been asked to.
     pub(super) deaths: Vec<(Role, Death)>,
     /// Faults that the bench itself made.
@@ -214,11 +218,7 @@ pub(super) fn relay(
     let party = relays::party(contestant, options.placement.relay.as_ref(), own.as_ref())?;
     let mut remarks = Vec::new();
     if arrived == Completeness::NotAll && !contestant.is_own() {
-        remarks.push(
-            "The relay delivered nothing more for a while, so the bench stopped waiting: what is missing may still be in its \
-             queue. Its directory is kept (relay.spool)."
-                .to_owned(),
-        );
+        remarks.push("The bench stopped waiting for the relay, and its directory is kept (relay.spool).".to_owned());
     }
     if ["sync", "write"].contains(&party.durability.as_str()) && relays::is_in_memory(&directory.spool()) {
         remarks.push(
@@ -235,7 +235,8 @@ pub(super) fn relay(
             .map(|row| row.failed)
             .fold(0, u64::saturating_add)
     });
-    Some(BenchRelayResults { party, queued: Ledger::default(), given_up, notes: remarks })
+    let queued = contestant.is_own().then(Ledger::default);
+    Some(BenchRelayResults { party, queued, given_up, notes: remarks })
 }
 
 /// Messages that were answered 250, those of the warm-up included.
@@ -256,13 +257,14 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
         between,
         sink,
         ending,
+        quiet_timeout,
         deaths,
         faults,
         load_started_at,
         observations,
         mut surroundings,
     } = results;
-    let ledger = close_account(&source, arrivals.as_ref(), relay.as_ref());
+    let ledger = close_account(&source, arrivals.as_ref(), queue_between(between, relay.as_ref()));
     let events = bench_events(&deaths, &faults, load_started_at, source.record.origin_ns);
     let folded = merge_records(source.record, arrivals.and_then(|sink| sink.record), ledger);
     let mut record = Record {
@@ -297,7 +299,7 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
     record.ending = ending.or(record.ending);
     let ordered = ordered_faults(&record).filter(|_| sink == SinkOwner::Own);
     evaluate(&mut record, &options.thresholds);
-    record.verdict = judge(&record, &VerdictInputs { topology: between, ordered });
+    record.verdict = judge(&record, &VerdictInputs { topology: between, ordered, quiet_timeout });
     for text in remarks {
         let pass = judge::pass_text(&record);
         judge::add_reason(&mut record.verdict, Reason::new(Cause::Remark, text), &pass);
@@ -321,7 +323,18 @@ fn ordered_faults(record: &Record) -> Option<Ordered> {
     record.parties.iter().find(|party| party.role == Role::Sink)?.ordered
 }
 
-fn close_account(source: &PartyResults, sink: Option<&SinkResults>, relay: Option<&BenchRelayResults>) -> LedgerRow {
+/// The queue that may hold what did not arrive.
+fn queue_between(between: Topology, relay: Option<&BenchRelayResults>) -> ServerQueue<'_> {
+    match (between, relay) {
+        (Topology::Direct, _) => ServerQueue::Absent,
+        (Topology::Server, Some(BenchRelayResults { queued: Some(queued), given_up, .. })) => {
+            ServerQueue::Known(RelayInputs { queued, given_up: *given_up })
+        }
+        (Topology::Server, _) => ServerQueue::Unknown,
+    }
+}
+
+fn close_account(source: &PartyResults, sink: Option<&SinkResults>, queue: ServerQueue) -> LedgerRow {
     let books = &source.record.ledger;
     let accepted = books.accepted.unwrap_or_default();
     let Some(units) = &source.units else { return account_without_units(books, sink) };
@@ -331,7 +344,7 @@ fn close_account(source: &PartyResults, sink: Option<&SinkResults>, relay: Optio
         rejected: books.rejected.unwrap_or_default(),
         failed: books.failed.unwrap_or_default(),
         arrivals: sink.and_then(arrivals),
-        relay: relay.map(|relay| RelayInputs { queued: &relay.queued, given_up: relay.given_up }),
+        queue,
         // A source does not see deliveries: in its account, accepted messages are in flight as well.
         open: books.in_flight.unwrap_or_default().saturating_sub(accepted),
         overflow: books.overflow.unwrap_or_default(),

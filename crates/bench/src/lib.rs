@@ -153,6 +153,8 @@ fn run_parties(
     let server_ended = (is_dead(Role::Relay) || is_dead(Role::Sink)).then_some(Ending::ServerEnded);
     let interrupted = (supervisor.asked() != StopRequest::Nothing).then_some(Ending::Interrupted);
     let ending = interrupted.or(server_ended).or(far_end.ending);
+    let quiet_timeout = remote_sink.map_or_else(|| supervisor.quiet_timeout(), RemoteSink::quiet_timeout);
+    let quiet_timeout = Some(quiet_timeout).filter(|_| ending.is_none());
     let mut relay = gather::relay(options, of_relay, far_end.completeness);
     let may_have_mail = far_end.completeness == Completeness::NotAll || is_dead(Role::Relay);
     if may_have_mail && options.relay().is_some_and(Contestant::is_own) {
@@ -174,6 +176,7 @@ fn run_parties(
         between: topology(&options.target),
         sink: sink_owner(&options.target),
         ending,
+        quiet_timeout,
         deaths,
         faults: Vec::new(),
         load_started_at,

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Interval of the questions to the sink.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Pause in arrivals after which what is missing counts as lost. It is longer than the pauses of a relay that is
+/// Pause in arrivals after which nothing more is waited for. It is longer than the pauses of a relay that is
 /// working, and shorter than its first retry after a failure: a bench that runs into those says so.
 pub(super) const QUIET_TIMEOUT: Duration = Duration::from_secs(10);
 /// An answer takes no longer; a ledger of 64 MB at 10 MB/s does not.
@@ -61,7 +61,12 @@ impl RemoteSink {
         clock_exchange::measure(&self.client).ok().flatten()
     }
 
-    /// The same with another pause in arrivals after which what is missing counts as lost, if there is one.
+    /// Pause in arrivals after which nothing more is waited for.
+    pub(super) fn quiet_timeout(&self) -> Duration {
+        self.quiet_timeout
+    }
+
+    /// The same with another pause in arrivals after which nothing more is waited for, if there is one.
     pub(super) fn lost_after(self, pause: Option<Duration>) -> Self {
         Self { quiet_timeout: pause.unwrap_or(self.quiet_timeout), ..self }
     }

@@ -165,6 +165,11 @@ impl Supervisor {
         })
     }
 
+    /// Pause in arrivals after which no more are expected.
+    pub(super) fn quiet_timeout(&self) -> Duration {
+        self.quiet_timeout
+    }
+
     /// Starts the sink and waits until it takes mail; gives its address.
     pub(super) fn start_sink(&mut self, command: PartyCommand) -> Result<String> {
         self.sink = Some(PartyProcess::start(command, self.events_tx.clone())?);

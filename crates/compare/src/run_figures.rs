@@ -85,7 +85,12 @@ pub fn defect(record: &Record) -> Option<String> {
 /// Mail that a run lost, duplicated or corrupted, in words.
 pub(super) fn wrong_mail(record: &Record) -> Option<String> {
     let ledger = &record.ledger;
-    let wrong = [("lost", ledger.lost), ("duplicated", ledger.duplicates), ("corrupt", ledger.corrupt)];
+    let wrong = [
+        ("lost", ledger.lost),
+        ("not delivered", ledger.not_delivered),
+        ("duplicated", ledger.duplicates),
+        ("corrupt", ledger.corrupt),
+    ];
     let (what, count) = wrong.into_iter().find_map(|(what, count)| Some((what, count.filter(|count| *count > 0)?)))?;
     Some(format!("{count} {what}"))
 }

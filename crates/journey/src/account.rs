@@ -23,8 +23,19 @@ pub struct AccountInputs<'a> {
     pub overflow: u64,
     /// Arrivals; `None` if there was no sink to count them.
     pub arrivals: Option<Arrivals<'a>>,
-    /// State of our relay between both ends; `None` if there was none.
-    pub relay: Option<RelayInputs<'a>>,
+    /// What is known of the queue between both ends.
+    pub queue: ServerQueue<'a>,
+}
+
+/// Queue between both ends: it decides whether a unit that did not arrive is lost.
+#[derive(Clone, Copy, Debug)]
+pub enum ServerQueue<'a> {
+    /// There is no server.
+    Absent,
+    /// A server's queue, which cannot be read.
+    Unknown,
+    /// That of our relay.
+    Known(RelayInputs<'a>),
 }
 
 /// Arrivals at the sink.
@@ -72,13 +83,18 @@ pub enum Topology {
 /// delivered = |D|    queued = |Q \ D|    lost = |A \ D \ Q|    rejected, failed, in flight: as the source counted them
 /// ```
 ///
+/// If the queue is unknown, A \ D is not delivered instead of lost.
+///
 /// A unit that arrived, or is queued, although the source received no 250 was one of those in flight, or failed: its
 /// reply got lost. If it was none of these, the server has kept a unit that it rejected. Every number is counted by
 /// itself, so the fates sum to the created units unless the inputs contradict each other.
 pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let Some(arrivals) = state.arrivals else { return source_only_row(&state) };
     let nothing = Ledger::default();
-    let relay = state.relay.unwrap_or(RelayInputs { queued: &nothing, given_up: 0 });
+    let relay = match state.queue {
+        ServerQueue::Known(relay) => relay,
+        ServerQueue::Absent | ServerQueue::Unknown => RelayInputs { queued: &nothing, given_up: 0 },
+    };
     let delivered = arrivals.units.count();
     let queued = relay.queued.count_without(arrivals.units);
     let mut known_units = arrivals.units.clone();
@@ -86,6 +102,10 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let missing = state.accepted.count_without(&known_units);
     let expired = relay.given_up.min(missing);
     let unheard = Unheard::among(&state, known_units.count_without(state.accepted));
+    let (lost, not_delivered) = match state.queue {
+        ServerQueue::Unknown if missing > 0 => (None, missing),
+        _ => (Some(missing - expired), 0),
+    };
     LedgerRow {
         created: Some(state.recipients_created),
         accepted: Some(state.accepted.count()),
@@ -94,7 +114,8 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
         failed: Some(state.failed - unheard.failed),
         expired: Some(expired),
         queued: Some(queued),
-        lost: Some(missing - expired),
+        lost,
+        not_delivered: Some(not_delivered),
         in_flight: Some(state.open - unheard.open),
         duplicates: Some(arrivals.duplicates),
         corrupt: Some(arrivals.corrupt),
@@ -153,6 +174,7 @@ pub fn sum_of_fates(ledger: &LedgerRow) -> u64 {
         ledger.expired,
         ledger.queued,
         ledger.lost,
+        ledger.not_delivered,
         ledger.in_flight,
     ];
     // Records of others may have any numbers.

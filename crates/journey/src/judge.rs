@@ -4,7 +4,7 @@
 //! lost, duplicates, corrupt, rejected, failed … beyond what was granted or ordered   FAIL
 //! generator, sink or host was the limit                                              INVALID
 //! a threshold was missed                                                             FAIL
-//! a requested figure could not be seen                                               INCONCLUSIVE
+//! a requested figure could not be seen, or mail may be lost or in another's queue    INCONCLUSIVE
 //! none of these                                                                      PASS
 //! ```
 //! Each reason has a [`Cause`], and causes stand in that order: the first reason decides.
@@ -18,6 +18,7 @@ use crate::stage::Stage;
 use crate::threshold::{self, Fate};
 use crate::validity::{limits, warnings};
 use crate::words::{counted, grouped, listed};
+use std::time::Duration;
 
 /// Open loop: limit of the 99th percentile of the delay at which messages start. Beyond it, the source was not offering
 /// the load.
@@ -61,7 +62,7 @@ impl Cause {
             | Self::Exhausted
             | Self::Stolen
             | Self::NothingTimed => Some(Outcome::Invalid),
-            Self::SinkGone | Self::ThresholdUnseen | Self::Unfinished | Self::Interrupted => {
+            Self::SinkGone | Self::ThresholdUnseen | Self::NotDelivered | Self::Unfinished | Self::Interrupted => {
                 Some(Outcome::Inconclusive)
             }
             Self::Ordered | Self::Stalled | Self::Remark => None,
@@ -70,7 +71,16 @@ impl Cause {
 
     /// Reports whether the account stays open because of it.
     fn keeps_open(self) -> bool {
-        matches!(self, Self::Defect | Self::Unaccounted | Self::Lost | Self::Duplicates | Self::Corrupt | Self::Missing)
+        matches!(
+            self,
+            Self::Defect
+                | Self::Unaccounted
+                | Self::Lost
+                | Self::NotDelivered
+                | Self::Duplicates
+                | Self::Corrupt
+                | Self::Missing
+        )
     }
 
     /// Reports whether the figures are invalid because of it.
@@ -86,6 +96,8 @@ pub struct VerdictInputs {
     pub topology: Topology,
     /// Faults that the user of this run ordered of its sink; `None` if none were ordered.
     pub ordered: Option<Ordered>,
+    /// Pause in arrivals after which nothing more was waited for, if that ended the wait.
+    pub quiet_timeout: Option<Duration>,
 }
 
 /// Returns the verdict on a run, from the other parts of its record.
@@ -103,7 +115,8 @@ pub fn judge(record: &Record, circumstances: &VerdictInputs) -> Verdict {
     reasons.extend(ending_reasons(record));
     reasons.extend(notes(record, circumstances));
     let ledger = &record.ledger;
-    let is_closed = is_watched(ledger) && [ledger.lost, ledger.duplicates, ledger.corrupt].iter().all(is_nothing);
+    let wrong = [ledger.lost, ledger.not_delivered, ledger.duplicates, ledger.corrupt];
+    let is_closed = is_watched(ledger) && wrong.iter().all(is_nothing);
     let mut verdict = decide(reasons, &pass_text(record));
     verdict.closed &= is_closed;
     verdict
@@ -184,6 +197,7 @@ pub fn pass_text(record: &Record) -> String {
         (ledger.queued, "queued"),
         (ledger.expired, "given up"),
         (ledger.lost, "lost"),
+        (ledger.not_delivered, "not delivered"),
     ];
     let amiss = amiss.into_iter().filter_map(|(count, word)| Some((count.filter(|count| *count > 0)?, word)));
     let amiss: Vec<String> = amiss.map(|(count, word)| format!("{} {word}", grouped(count))).collect();
@@ -256,6 +270,9 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
                 Some(Reason::new(Cause::Ordered, format!("As ordered, {}: {}.", fate.name(), grouped(count))))
             }
             () if fate == Fate::Failed && final_stall(record).is_some() && !has_death(record) => None,
+            () if fate == Fate::NotDelivered => {
+                Some(Reason::new(fate.cause(), not_delivered_text(record, count, circumstances)))
+            }
             () => Some(Reason::new(fate.cause(), fate_text(record, fate, count, &bounds))),
         }
     });
@@ -286,6 +303,8 @@ fn expired_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reas
 struct OrderedBounds {
     ordered: Option<Ordered>,
     topology: Topology,
+    /// Fate of the mail that the sink drops.
+    missing: Fate,
     /// The most units that one reply, or one connection, can concern.
     each: u64,
     /// Units that may have escaped a fate because they met another first.
@@ -300,6 +319,7 @@ impl OrderedBounds {
         Self {
             ordered: circumstances.ordered,
             topology: circumstances.topology,
+            missing: if ledger.lost.is_none() { Fate::NotDelivered } else { Fate::Lost },
             each: u64::from(record.workload.recipients.max(1)) * if is_stream { 2 } else { 1 },
             // Records of others may have any numbers.
             slack: others.into_iter().flatten().fold(0, u64::saturating_add),
@@ -315,7 +335,8 @@ impl OrderedBounds {
     fn min(&self, fate: Fate) -> u64 {
         let Some(ordered) = self.ordered else { return 0 };
         match fate {
-            Fate::Lost => ordered.lost.saturating_sub(self.slack),
+            Fate::Lost | Fate::NotDelivered if fate == self.missing => ordered.lost.saturating_sub(self.slack),
+            Fate::Lost | Fate::NotDelivered => 0,
             Fate::Duplicates => ordered.duplicates.saturating_sub(self.slack),
             Fate::Corrupt => ordered.corrupt,
             // A refusal may concern a command that belongs to no message, or to one that is tried again.
@@ -327,7 +348,8 @@ impl OrderedBounds {
     fn max(&self, fate: Fate) -> u64 {
         let Some(ordered) = self.ordered else { return 0 };
         match fate {
-            Fate::Lost => ordered.lost,
+            Fate::Lost | Fate::NotDelivered if fate == self.missing => ordered.lost,
+            Fate::Lost | Fate::NotDelivered => 0,
             // A relay that receives no 250 sends the message again.
             Fate::Duplicates => ordered.duplicates.saturating_add(ordered.unanswered),
             Fate::Corrupt => ordered.corrupt,
@@ -352,10 +374,8 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
     let of_created = of_created(record);
     let were = if count == 1 { "was" } else { "were" };
     let text = match fate {
-        Fate::Lost => {
-            let nothing_came = record.ledger.delivered == Some(0) && bounds.topology == Topology::Server;
-            let hint = if nothing_came && record.mades.is_none() { NOTHING_CAME } else { "" };
-            format!("Lost: {amount}{of_created} {noun} {were} accepted and never arrived.{hint}")
+        Fate::Lost | Fate::NotDelivered => {
+            format!("Lost: {amount}{of_created} {noun} {were} accepted and never arrived.")
         }
         Fate::Duplicates => format!("Duplicates: {amount}{of_created} {noun} arrived more than once."),
         Fate::Corrupt => format!("Corrupt: {} arrived with a changed body.", counted(count, "message")),
@@ -375,6 +395,20 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
         _ if count > most => format!("{text} At most {} of them were asked for.", grouped(most)),
         _ => format!("{text} At least {} were asked for.", grouped(least)),
     }
+}
+
+/// Tells of mail that a server whose queue is unknown has accepted: it may be delivered later.
+fn not_delivered_text(record: &Record, count: u64, circumstances: &VerdictInputs) -> String {
+    let within = circumstances.quiet_timeout.map(|time| format!(" within {} s", time.as_secs_f64()));
+    let were = if count == 1 { "was" } else { "were" };
+    let hint = if record.ledger.delivered == Some(0) { NOTHING_CAME } else { "" };
+    format!(
+        "{}{} {} {were} not delivered{}: lost or still in the server's queue.{hint}",
+        grouped(count),
+        of_created(record),
+        unit_noun(record),
+        within.unwrap_or_default()
+    )
 }
 
 fn of_created(record: &Record) -> String {
@@ -533,6 +567,7 @@ fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option
 pub fn threshold_reasons(record: &Record) -> Vec<Reason> {
     let open = record.thresholds.iter().filter(|row| !row.passed);
     let reason = |row: &ThresholdRow| match (row.value, threshold::fate_of(&row.expression)) {
+        (Some(_), Some(Fate::NotDelivered)) => Reason::new(Cause::Missing, missed_text(row)),
         (Some(_), Some(fate)) => Reason::new(fate.cause(), missed_text(row)),
         (Some(_), None) => Reason::new(Cause::ThresholdMissed, missed_text(row)),
         (None, _) => {
@@ -665,8 +700,9 @@ fn wait_note(record: &Record) -> Option<String> {
 
 /// Reports units that arrived without a 250. They count as delivered, but the lost replies are worth a remark.
 fn unheard_note(record: &Record) -> Option<String> {
-    let LedgerRow { delivered, lost, accepted, queued, expired, .. } = record.ledger;
-    let fates = [delivered?, lost?, queued.unwrap_or_default(), expired.unwrap_or_default()];
+    let LedgerRow { delivered, lost, not_delivered, accepted, queued, expired, .. } = record.ledger;
+    let missing = lost.or(not_delivered)?;
+    let fates = [delivered?, missing, queued.unwrap_or_default(), expired.unwrap_or_default()];
     let known = fates.into_iter().fold(0, u64::saturating_add);
     let unheard = known.saturating_sub(accepted?);
     (unheard > 0).then(|| {

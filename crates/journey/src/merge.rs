@@ -53,7 +53,8 @@ fn as_seen_from_source(
 ) -> StageRow {
     row.offered_rate_per_s = offered_rate(row.count, offered_s);
     if row.name == Stage::Delivered {
-        row.failed = ledger.lost.unwrap_or(row.failed);
+        let missing = [ledger.lost, ledger.not_delivered].into_iter().flatten().reduce(u64::saturating_add);
+        row.failed = missing.unwrap_or(row.failed);
         row.since = row.since.and(since).or(row.since);
     }
     row

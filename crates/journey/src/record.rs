@@ -928,8 +928,11 @@ pub struct LedgerRow {
     /// Units that did not arrive because they are in the queue of our relay.
     #[serde(default)]
     pub queued: Option<u64>,
-    /// Units accepted and lost.
+    /// Units accepted and lost; `null` while units are not delivered and the server's queue is unknown.
     pub lost: Option<u64>,
+    /// Units that a server whose queue is unknown accepted, and that did not arrive: lost, or still in its queue.
+    #[serde(default)]
+    pub not_delivered: Option<u64>,
     /// Units without a known fate when the run ended.
     pub in_flight: Option<u64>,
     /// Arrivals of a unit after its first.
@@ -962,6 +965,7 @@ impl LedgerRow {
             queued: zero,
             expired: zero,
             lost: zero,
+            not_delivered: zero,
             in_flight: zero,
             duplicates: zero,
             corrupt: zero,
@@ -1091,7 +1095,8 @@ pub enum Cause {
     Duplicates,
     /// Mail arrived changed.
     Corrupt,
-    /// Messages never reached a stage, without a reason being reported (MADES).
+    /// Messages never reached a stage, without a reason being reported (MADES), or more of them were not delivered than a
+    /// threshold allows.
     Missing,
     /// The server went away.
     ServerGone,
@@ -1127,6 +1132,8 @@ pub enum Cause {
     SinkGone,
     /// A threshold concerns something that was not seen.
     ThresholdUnseen,
+    /// Mail did not arrive, and is lost or in a queue that cannot be read.
+    NotDelivered,
     /// Mail is in the relay's queue, or was in flight at the end.
     Unfinished,
     /// The user ended the run.

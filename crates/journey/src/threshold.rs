@@ -6,7 +6,7 @@
 //! accepted.count >= 10k           STAGE or PHASE . count
 //! delivered.within(60s) >= 95%    STAGE or PHASE . within(TIME)     of all created; what is lost is late
 //! fresh(30s) per 15min >= 98%     share of time in which the newest arrived message is younger, in the worst window
-//! rejected <= 0.1%                rejected, failed, lost, duplicates, corrupt: of created recipients, or a number
+//! rejected <= 0.1%                rejected, failed, lost, not_delivered, duplicates, corrupt: of created recipients, or a number
 //! ```
 use crate::freshness::{self, FreshnessLimit};
 use crate::latencies::Latencies;
@@ -45,6 +45,8 @@ const METRICS: [&str; 11] = ["p50", "p90", "p95", "p99", "p999", "min", "mean", 
 pub enum Fate {
     /// Accepted and lost.
     Lost,
+    /// Accepted by a server whose queue is unknown, and lost or in that queue.
+    NotDelivered,
     /// Arrivals after the first.
     Duplicates,
     /// Arrived changed.
@@ -57,12 +59,14 @@ pub enum Fate {
 
 impl Fate {
     /// All of them, the weightiest first.
-    pub const ALL: [Self; 5] = [Self::Lost, Self::Duplicates, Self::Corrupt, Self::Rejected, Self::Failed];
+    pub const ALL: [Self; 6] =
+        [Self::Lost, Self::NotDelivered, Self::Duplicates, Self::Corrupt, Self::Rejected, Self::Failed];
 
     /// Name in an expression.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lost => "lost",
+            Self::NotDelivered => "not_delivered",
             Self::Duplicates => "duplicates",
             Self::Corrupt => "corrupt",
             Self::Rejected => "rejected",
@@ -74,6 +78,7 @@ impl Fate {
     pub fn cause(self) -> Cause {
         match self {
             Self::Lost => Cause::Lost,
+            Self::NotDelivered => Cause::NotDelivered,
             Self::Duplicates => Cause::Duplicates,
             Self::Corrupt => Cause::Corrupt,
             Self::Rejected => Cause::Rejected,
@@ -85,6 +90,7 @@ impl Fate {
     pub fn count(self, ledger: &LedgerRow) -> Option<u64> {
         match self {
             Self::Lost => ledger.lost,
+            Self::NotDelivered => ledger.not_delivered,
             Self::Duplicates => ledger.duplicates,
             Self::Corrupt => ledger.corrupt,
             Self::Rejected => ledger.rejected,
@@ -460,6 +466,9 @@ pub fn unseen_reason(record: &Record, row: &ThresholdRow) -> &'static str {
     let is_of_delivery = threshold.into_iter().flatten().any(|threshold| threshold.is_of_delivery());
     if is_of_delivery && record.ledger.delivered.is_none() {
         "no sink watched the far end (mailrun bench --sink http://ADDR)"
+    } else if fate_of(&row.expression) == Some(Fate::Lost) && record.ledger.not_delivered.is_some_and(|count| count > 0)
+    {
+        "mail was not delivered, and the server's queue is unknown; use not_delivered"
     } else {
         "the run has no such value"
     }

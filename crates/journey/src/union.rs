@@ -426,6 +426,7 @@ fn add_ledger(sum: &mut LedgerRow, more: &LedgerRow) {
     add(&mut sum.expired, more.expired);
     add(&mut sum.queued, more.queued);
     add(&mut sum.lost, more.lost);
+    add(&mut sum.not_delivered, more.not_delivered);
     add(&mut sum.in_flight, more.in_flight);
     add(&mut sum.duplicates, more.duplicates);
     add(&mut sum.corrupt, more.corrupt);

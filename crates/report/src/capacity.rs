@@ -1,11 +1,13 @@
 //! The report of a capacity: goals with their bounds, compliance, knee, planning; as text and as JSON.
+use crate::TextStyle;
+use crate::ending::outcome_word;
 use crate::numbers::{counted, latency, memory, rate, seconds};
 use crate::table::{Align, Cell, Table, right};
 use ::capacity::{
     CapacityPlan, GoalFinding, PlanningInputs, SearchEnding, SearchResult, SearchTrial, TrialFigures, TrialLoad,
     TrialOutcome,
 };
-use journey::record::{LatencyMs, Record};
+use journey::record::{LatencyMs, Outcome, Record};
 use journey::threshold::{LossGoal, format_value};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -68,8 +70,8 @@ pub struct CapacityRun {
     pub confirmation: Vec<ConfirmedLoad>,
     /// Remarks on its goals.
     pub remarks: Vec<String>,
-    /// Sentence of the verdict that ended it, where mail was lost.
-    pub lost: Option<String>,
+    /// Verdict of the trial that ended it because mail was lost, changed or not delivered.
+    pub lost: Option<(Outcome, String)>,
     /// True if the user ended it.
     pub interrupted: bool,
     /// Directory of the results.
@@ -369,11 +371,13 @@ fn push_plan(text: &mut String, run: &CapacityRun) {
 
 /// The last line.
 pub fn capacity_verdict(run: &CapacityRun) -> String {
+    if let Some((outcome, why)) = &run.lost {
+        return format!("{}  {why}\n", outcome_word(*outcome, TextStyle::Plain));
+    }
     let result = &run.result;
     let capacity = run.capacity_per_s().map(|per_s| format_value(per_s, "/s"));
     let void = || run.trials.iter().rev().find(|trial| matches!(trial.judged.outcome, TrialOutcome::Void { .. }));
     match (capacity, result.ending) {
-        _ if run.lost.is_some() => format!("FAIL  {}\n", run.lost.clone().unwrap_or_default()),
         (Some(capacity), _) if run.interrupted && result.ending == SearchEnding::Stopped => {
             format!("Interrupted: at least {capacity}, as far as it was searched.\n")
         }

@@ -49,7 +49,7 @@ pub(crate) fn units(record: &Record) -> Vec<(&'static str, Option<u64>)> {
     [first.as_slice(), &units_by_fate(ledger), &units_beside(ledger)].concat()
 }
 
-fn units_by_fate(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 7] {
+fn units_by_fate(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 8] {
     [
         ("delivered", ledger.delivered),
         ("rejected", ledger.rejected),
@@ -57,6 +57,7 @@ fn units_by_fate(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 7] {
         ("expired", ledger.expired),
         ("queued", ledger.queued),
         ("lost", ledger.lost),
+        ("not_delivered", ledger.not_delivered),
         ("in_flight", ledger.in_flight),
     ]
 }
@@ -77,7 +78,11 @@ fn units_beside(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 7] {
 pub(crate) fn fates(record: &Record) -> Vec<(&'static str, u64)> {
     // Without a receiver under observation nothing is known after acceptance.
     let on_the_way = if record.ledger.delivered.is_none() { "accepted" } else { "in flight" };
-    some(&units_by_fate(&record.ledger), |name| if name == "in_flight" { on_the_way } else { name })
+    some(&units_by_fate(&record.ledger), |name| match name {
+        "in_flight" => on_the_way,
+        "not_delivered" => "not delivered",
+        name => name,
+    })
 }
 
 /// The counts beside the fates that are not zero.

@@ -80,6 +80,7 @@ fn received(record: &Record) -> String {
 fn failure_counts(ledger: &LedgerRow) -> Vec<String> {
     let kinds = [
         (ledger.lost, "lost"),
+        (ledger.not_delivered, "not delivered"),
         (ledger.duplicates, "duplicate"),
         (ledger.corrupt, "corrupt"),
         (ledger.rejected, "rejected"),

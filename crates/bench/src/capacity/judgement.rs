@@ -60,10 +60,10 @@ fn last_stage(record: &Record) -> Option<&StageRow> {
 /// An outcome that ends the search, if it is one.
 ///
 /// What is in the queue of our own relay is late. The queue of another server cannot be read: there mail is late if it comes
-/// before a pause in arrivals of [`BenchOptions::lost_after`](crate::BenchOptions::lost_after), else lost.
+/// before a pause in arrivals of [`BenchOptions::lost_after`](crate::BenchOptions::lost_after), and else nothing is known.
 fn ending(record: &Record) -> Option<TrialOutcome> {
     let has = |cause: Cause| record.verdict.causes.contains(&cause);
-    let losses = [Cause::Lost, Cause::Corrupt, Cause::Died, Cause::Defect, Cause::Unaccounted];
+    let losses = [Cause::Lost, Cause::NotDelivered, Cause::Corrupt, Cause::Died, Cause::Defect, Cause::Unaccounted];
     match () {
         () if has(Cause::Interrupted) => Some(TrialOutcome::Stopped),
         () if losses.into_iter().any(has) => Some(TrialOutcome::MailLost),

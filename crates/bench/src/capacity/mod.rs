@@ -16,7 +16,7 @@ use ::capacity::{
     TrialLoad, TrialOutcome, confirmation_trials,
 };
 use anyhow::{Context, Result, bail};
-use journey::record::{Arrival, Record};
+use journey::record::{Arrival, Outcome, Record};
 use journey::threshold::{LossGoal, RunProtocol, Threshold};
 use judgement::judge_trial;
 use mades_trials::MadesTrials;
@@ -103,7 +103,7 @@ struct CapacityRunner<'a> {
     /// Trials so far, those of confirmations too.
     carried_out: u64,
     trials: Vec<CapacityTrial>,
-    lost: Option<String>,
+    lost: Option<(Outcome, String)>,
 }
 
 impl<'a> CapacityRunner<'a> {
@@ -199,7 +199,7 @@ impl<'a> CapacityRunner<'a> {
         let spent_s = began.elapsed().as_secs_f64();
         let judged = judge_trial(&record, &self.course.goals, trial, self.series.subject(), spent_s)?;
         if judged.outcome == TrialOutcome::MailLost {
-            self.lost = Some(record.verdict.why.clone());
+            self.lost = Some((record.verdict.outcome.unwrap_or(Outcome::Fail), record.verdict.why.clone()));
         }
         Ok(Some((CapacityTrial { trial, judged, directory }, record)))
     }

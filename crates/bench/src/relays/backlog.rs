@@ -209,6 +209,7 @@ impl<'g> BacklogRun<'g> {
             between,
             sink: gather::SinkOwner::Own,
             ending,
+            quiet_timeout: None,
             deaths: Vec::new(),
             faults: self.faults,
             load_started_at: Duration::ZERO,

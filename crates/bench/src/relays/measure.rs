@@ -62,9 +62,10 @@ fn fault(record: &Record, messages: u64) -> Option<String> {
     let delivered = number(ledger.delivered);
     let asked = |fate: Fate| if has_threshold(record, fate) { number(fate.count(ledger)) } else { 0 };
     let refused = asked(Fate::Rejected) + asked(Fate::Failed);
-    let lost = asked(Fate::Lost);
+    let lost = asked(Fate::Lost) + asked(Fate::NotDelivered);
     let is_whole = |fate: Fate| has_threshold(record, fate) || number(fate.count(ledger)) == 0;
-    let is_closed = record.verdict.closed || [Fate::Lost, Fate::Duplicates, Fate::Corrupt].into_iter().all(is_whole);
+    let is_closed = record.verdict.closed
+        || [Fate::Lost, Fate::NotDelivered, Fate::Duplicates, Fate::Corrupt].into_iter().all(is_whole);
     if is_closed && accepted + refused == messages && delivered + refused + lost == messages {
         return None;
     }
@@ -76,6 +77,7 @@ fn fault(record: &Record, messages: u64) -> Option<String> {
     )];
     let named = [
         (ledger.lost, "lost"),
+        (ledger.not_delivered, "not delivered"),
         (ledger.rejected, "rejected"),
         (ledger.duplicates, "duplicates"),
         (ledger.corrupt, "corrupt"),

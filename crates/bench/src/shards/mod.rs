@@ -14,7 +14,7 @@ use crate::directory::RunDirectory;
 use crate::gather::{SinkResults, arrivals};
 use anyhow::{Result, ensure};
 use jiff::Timestamp;
-use journey::account::{self, AccountInputs, Topology};
+use journey::account::{self, AccountInputs, ServerQueue, Topology};
 use journey::clocks::clock_reason;
 use journey::judge::{self, VerdictInputs, judge};
 use journey::ledger::Ledger;
@@ -95,7 +95,7 @@ fn run_record(options: &MergeOptions, name: String, parts: Parts, arrived: Optio
     let asked = record.workload.rate_per_s;
     // Parts that are missing or late did not offer their rate: that is not the server's fault.
     record.workload.rate_per_s = asked.filter(|_| reasons.iter().all(|reason| reason.cause != Cause::RateNotOffered));
-    record.verdict = judge(&record, &VerdictInputs { topology: Topology::Server, ordered: None });
+    record.verdict = judge(&record, &VerdictInputs { topology: Topology::Server, ordered: None, quiet_timeout: None });
     record.workload.rate_per_s = asked;
     if let Some(reason) = clock_reason(&record, clocks) {
         reasons.push(reason);
@@ -117,7 +117,7 @@ fn close_account(books: &LedgerRow, units: &Ledger, arrived: Option<&SinkResults
         rejected: books.rejected.unwrap_or_default(),
         failed: books.failed.unwrap_or_default(),
         arrivals: arrived.and_then(arrivals),
-        relay: None,
+        queue: ServerQueue::Unknown,
         // A source does not see deliveries: in its account, accepted messages are in flight as well.
         open: books.in_flight.unwrap_or_default().saturating_sub(accepted),
         overflow: books.overflow.unwrap_or_default(),

@@ -1,13 +1,15 @@
 //! Tests of the account: the books of both ends give the fates, and the verdict names each fault with its count.
 use crate::sample;
-use mailrun_journey::account::{AccountInputs, Arrivals, RelayInputs, Topology, fates_sum, reconcile};
+use mailrun_journey::account::{AccountInputs, Arrivals, RelayInputs, ServerQueue, Topology, fates_sum, reconcile};
 use mailrun_journey::judge::{VerdictInputs, judge, outcome};
 use mailrun_journey::record::{
     Arrival, Cause, Ending, ExhaustedRow, LatencyMs, LedgerRow, Ordered, Outcome, PauseRow, Record, Resource, Role,
     StallRow, Surroundings, ThresholdRow, Verdict,
 };
+use mailrun_journey::threshold::{RunProtocol, Threshold};
 use mailrun_journey::{Ledger, Phase, Stage};
 use std::ops::Range;
+use std::time::Duration;
 
 fn ledger(sequences: Range<u64>) -> Ledger {
     let mut ledger = Ledger::default();
@@ -38,7 +40,16 @@ fn account_inputs<'a>(
 ) -> AccountInputs<'a> {
     let SourceCounts { rejected, failed, open } = counted;
     let recipients_created = accepted.count() + rejected + failed + open;
-    AccountInputs { recipients_created, accepted, rejected, failed, open, overflow: 0, arrivals, relay: None }
+    AccountInputs {
+        recipients_created,
+        accepted,
+        rejected,
+        failed,
+        open,
+        overflow: 0,
+        arrivals,
+        queue: ServerQueue::Absent,
+    }
 }
 
 /// The fates in the order delivered, rejected, failed, lost, in flight.
@@ -75,7 +86,7 @@ fn what_is_in_the_relays_queue_is_not_lost() {
     let queued = ledger(5..9);
     let arrivals = Some(arrivals(&delivered));
     let with = |given_up| AccountInputs {
-        relay: Some(RelayInputs { queued: &queued, given_up }),
+        queue: ServerQueue::Known(RelayInputs { queued: &queued, given_up }),
         ..account_inputs(&accepted, arrivals, SourceCounts::default())
     };
     let row = reconcile(with(0));
@@ -83,6 +94,47 @@ fn what_is_in_the_relays_queue_is_not_lost() {
     let row = reconcile(with(7));
     assert_eq!((row.lost, row.expired), (Some(0), Some(1)), "it has given up no more than is missing");
     assert!(fates_sum(&row));
+}
+
+#[test]
+fn mail_that_may_be_in_an_unknown_queue_is_not_delivered_and_never_called_lost() {
+    let accepted = ledger(0..10);
+    let (some, all) = (ledger(0..8), ledger(0..10));
+    let inputs = |arrived| AccountInputs {
+        queue: ServerQueue::Unknown,
+        ..account_inputs(&accepted, Some(arrivals(arrived)), SourceCounts::default())
+    };
+    let all = reconcile(inputs(&all));
+    assert_eq!((all.lost, all.not_delivered), (Some(0), Some(0)));
+    let row = reconcile(inputs(&some));
+    assert_eq!((row.lost, row.not_delivered), (None, Some(2)));
+    assert!(fates_sum(&row));
+
+    let thresholds: [(&[&str], Outcome, &str); 4] = [
+        (
+            &[],
+            Outcome::Inconclusive,
+            "2 of 10 messages were not delivered within 10 s: lost or still in the server's queue.",
+        ),
+        (&["not_delivered <= 0"], Outcome::Fail, "Threshold missed: not_delivered <= 0; it was 2."),
+        (&["not_delivered <= 20%"], Outcome::Pass, "8 of 10 delivered, 2 not delivered"),
+        (
+            &["lost <= 0", "not_delivered <= 2"],
+            Outcome::Inconclusive,
+            "Threshold not measured: lost <= 0: mail was not delivered, and the server's queue is unknown; use not_delivered.",
+        ),
+    ];
+    for (expressions, outcome, why) in thresholds {
+        let mut record = with(row.clone());
+        let evaluated =
+            expressions.iter().map(|text| Threshold::parse(text, RunProtocol::Smtp).unwrap().evaluate(&record));
+        record.thresholds = evaluated.collect();
+        let inputs =
+            VerdictInputs { topology: Topology::Server, ordered: None, quiet_timeout: Some(Duration::from_secs(10)) };
+        let verdict = judge(&record, &inputs);
+        assert_eq!((verdict.outcome, verdict.why.as_str()), (Some(outcome), why));
+        assert!(!verdict.closed || expressions == ["not_delivered <= 20%"], "{verdict:?}");
+    }
 }
 
 #[test]
@@ -111,7 +163,7 @@ fn without_a_sink_the_run_is_judged_by_what_was_accepted() {
 }
 
 fn conclude(record: &Record, between: Topology) -> Verdict {
-    judge(record, &VerdictInputs { topology: between, ordered: None })
+    judge(record, &VerdictInputs { topology: between, ordered: None, quiet_timeout: None })
 }
 
 fn passed(record: &Record) -> bool {
@@ -146,10 +198,13 @@ fn a_run_that_closes_holds_and_says_that_nothing_stood_between() {
 
 #[test]
 fn a_sink_that_has_seen_nothing_is_asked_for() {
-    let (_, reason) =
-        changed(|record| (record.ledger.delivered, record.ledger.lost) = (Some(0), Some(100)), Topology::Server);
-    let expected = "Lost: 100 of 100 messages were accepted and never arrived. The sink has seen nothing of this run: does \
-        the server relay to it?";
+    let nothing_came = |record: &mut Record| {
+        let ledger = &mut record.ledger;
+        (ledger.delivered, ledger.lost, ledger.not_delivered) = (Some(0), None, Some(100));
+    };
+    let (_, reason) = changed(nothing_came, Topology::Server);
+    let expected = "100 of 100 messages were not delivered: lost or still in the server's queue. The sink has seen nothing of \
+        this run: does the server relay to it?";
     assert_eq!(reason, expected);
 }
 
@@ -270,7 +325,7 @@ fn what_was_ordered_passes_and_no_more() {
         let mut record = sample::run();
         (record.ledger.lost, record.ledger.rejected) = (Some(lost), Some(rejected));
         record.ledger.delivered = Some(100 - lost - rejected);
-        judge(&record, &VerdictInputs { topology: between, ordered: Some(ordered) })
+        judge(&record, &VerdictInputs { topology: between, ordered: Some(ordered), quiet_timeout: None })
     };
     let as_ordered = verdict(2, 3, Topology::Direct);
     assert_eq!(as_ordered.outcome, Some(Outcome::Pass));

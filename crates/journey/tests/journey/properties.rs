@@ -1,6 +1,6 @@
 //! Properties that hold for every input, not just for the examples.
 use crate::sample;
-use mailrun_journey::account::{AccountInputs, Arrivals, RelayInputs, Topology, fates_sum, reconcile};
+use mailrun_journey::account::{AccountInputs, Arrivals, RelayInputs, ServerQueue, Topology, fates_sum, reconcile};
 use mailrun_journey::judge::{VerdictInputs, judge};
 use mailrun_journey::merge::merge_records;
 use mailrun_journey::record::{DomainRow, ErrorRow, Ordered, Record, SeriesRow, StallRow, Surroundings, WarmUp};
@@ -80,7 +80,7 @@ proptest! {
         let record = merge_records(source, Some(sink), ledger);
         for topology in [Topology::Direct, Topology::Server] {
             for ordered in [None, record.parties.iter().find_map(|party| party.ordered)] {
-                judge(&record, &VerdictInputs { topology, ordered });
+                judge(&record, &VerdictInputs { topology, ordered, quiet_timeout: None });
             }
         }
         for text in ["lost < 1", "rejected < 1%", "accepted.rate > 1", "delivered.p99 < 1ms"] {
@@ -217,11 +217,11 @@ proptest! {
         let [_, rejected, failed, open] = counted;
         let recipients_created = units.len() as u64;
         let overflow = 0;
-        let alone = AccountInputs { recipients_created, accepted: &accepted, rejected, failed, open, overflow, arrivals: None, relay: None };
+        let alone = AccountInputs { recipients_created, accepted: &accepted, rejected, failed, open, overflow, arrivals: None, queue: ServerQueue::Unknown };
         prop_assert!(fates_sum(&reconcile(alone)));
         let arrivals =
             Arrivals { units: &arrived, duplicates: 0, corrupt: 0, converted: 0, foreign: 0, untimed: 0, negative: 0, overflow: 0 };
-        let watched = AccountInputs { arrivals: Some(arrivals), relay: Some(RelayInputs { queued: &queued, given_up }), ..alone };
+        let watched = AccountInputs { arrivals: Some(arrivals), queue: ServerQueue::Known(RelayInputs { queued: &queued, given_up }), ..alone };
         let row = reconcile(watched);
         prop_assert!(fates_sum(&row), "{row:?}");
         let expired = given_up.min(model.missing);

@@ -25,7 +25,7 @@ prop_compose! {
     fn ledger()(
         delivered in prop_oneof![4 => 1..200u64, 1 => Just(0)],
         counts in [few(), few(), few(), few(), few(), few(), few(), few()],
-        is_watched in prop::bool::weighted(0.8),
+        (is_watched, has_unknown_queue) in (prop::bool::weighted(0.8), any::<bool>()),
         off_by in prop_oneof![9 => Just(0_u64), 1 => 1..3u64],
     ) -> LedgerRow {
         let [rejected, failed, expired, queued, lost, in_flight, duplicates, corrupt] = counts;
@@ -43,7 +43,8 @@ prop_compose! {
                 delivered: Some(delivered),
                 expired: Some(expired),
                 queued: Some(queued),
-                lost: Some(lost),
+                lost: (!has_unknown_queue || lost == 0).then_some(lost),
+                not_delivered: Some(if has_unknown_queue { lost } else { 0 }),
                 in_flight: Some(in_flight),
                 duplicates: Some(duplicates),
                 corrupt: Some(corrupt),
@@ -56,8 +57,8 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn thresholds()(rows in vec((0..7usize, any::<bool>(), prop::bool::weighted(0.8)), 0..4)) -> Vec<ThresholdRow> {
-        let names = ["lost", "duplicates", "corrupt", "rejected", "failed", "accepted.p99", "delivered.rate"];
+    fn thresholds()(rows in vec((0..8usize, any::<bool>(), prop::bool::weighted(0.8)), 0..4)) -> Vec<ThresholdRow> {
+        let names = ["lost", "not_delivered", "duplicates", "corrupt", "rejected", "failed", "accepted.p99", "delivered.rate"];
         rows.into_iter().map(|(name, passed, is_seen)| ThresholdRow {
             expression: format!("{} < 5", names[name]),
             limit: Some(5.0),
@@ -130,7 +131,7 @@ fn is_gone(record: &Record) -> bool {
 /// Reports mail that is lost, changed, rejected or unaccounted for, beyond what thresholds grant. Nothing was ordered.
 fn is_mail_amiss(record: &Record) -> bool {
     let beyond = |fate: Fate| match rows_of(record, fate).as_slice() {
-        [] => of(record, fate) > 0,
+        [] => fate != Fate::NotDelivered && of(record, fate) > 0,
         rows => rows.iter().any(|row| !row.passed && row.value.is_some()),
     };
     let ledger = &record.ledger;
@@ -167,7 +168,8 @@ fn expected(record: &Record, between: Topology) -> Outcome {
     let missed = |row: &ThresholdRow| !row.passed && row.value.is_some();
     let ledger = &record.ledger;
     let is_watched = ledger.delivered.is_some();
-    let is_unfinished = is_watched && (ledger.in_flight > Some(0) || ledger.queued > Some(0));
+    let is_not_delivered = ledger.not_delivered > Some(0) && rows_of(record, Fate::NotDelivered).is_empty();
+    let is_unfinished = is_watched && (ledger.in_flight > Some(0) || ledger.queued > Some(0)) || is_not_delivered;
     let is_ended = matches!(record.ending, Some(Ending::Interrupted | Ending::SinkEnded));
     match () {
         () if is_mail_amiss(record) => Outcome::Fail,
@@ -185,7 +187,7 @@ proptest! {
 
     #[test]
     fn the_outcome_of_any_record_obeys_the_precedence(record in record(), between in between()) {
-        let verdict = judge(&record, &VerdictInputs { topology: between, ordered: None });
+        let verdict = judge(&record, &VerdictInputs { topology: between, ordered: None, quiet_timeout: None });
         prop_assert_eq!(verdict.outcome, Some(expected(&record, between)), "{:?}", verdict);
     }
 
@@ -193,11 +195,11 @@ proptest! {
     fn a_pass_has_nothing_that_was_neither_granted_nor_ordered(
         record in record(), between in between(), ordered in prop::option::of(ordered())
     ) {
-        let verdict = judge(&record, &VerdictInputs { topology: between, ordered });
+        let verdict = judge(&record, &VerdictInputs { topology: between, ordered, quiet_timeout: None });
         let ordered = ordered.unwrap_or_default();
         let each = u64::from(record.workload.recipients.max(1));
         let most = |fate: Fate| match fate {
-            Fate::Lost => ordered.lost,
+            Fate::Lost | Fate::NotDelivered => ordered.lost,
             Fate::Duplicates => ordered.duplicates + ordered.unanswered,
             Fate::Corrupt => ordered.corrupt,
             Fate::Rejected | Fate::Failed if between == Topology::Server => 0,
@@ -220,7 +222,7 @@ proptest! {
     fn a_verdict_says_its_reasons_in_order_and_why_is_the_first(
         record in record(), between in between(), ordered in prop::option::of(ordered())
     ) {
-        let verdict = judge(&record, &VerdictInputs { topology: between, ordered });
+        let verdict = judge(&record, &VerdictInputs { topology: between, ordered, quiet_timeout: None });
         prop_assert_eq!(verdict.causes.len(), verdict.reasons.len());
         prop_assert!(verdict.causes.is_sorted(), "{:?}", verdict);
         let first = verdict.causes.first().and_then(|cause| cause.outcome());
@@ -299,7 +301,7 @@ fn time_spent_looking_for_events_is_not_the_limit_of_a_source() {
         record.parties[0].user_s = Some(0.95 * record.duration_s * f64::from(record.parties[0].workers.unwrap()));
         record.parties[0].sys_s = Some(0.0);
         record.parties[0].busy_poll = Some(BusyPollRow { mode: "auto".to_owned(), looked_s });
-        let verdict = judge(&record, &VerdictInputs { topology: Topology::Server, ordered: None });
+        let verdict = judge(&record, &VerdictInputs { topology: Topology::Server, ordered: None, quiet_timeout: None });
         verdict.reasons.iter().any(|reason| reason.contains("may have been the limit"))
     };
     assert!(is_limit(0.0), "the source works nearly all the time");

@@ -57,7 +57,7 @@ impl MetricValues for SourceFigures<'_> {
         match fate {
             Fate::Rejected => Some(self.tally.recipients_rejected),
             Fate::Failed => Some(self.tally.recipients_failed),
-            Fate::Lost | Fate::Duplicates | Fate::Corrupt => None,
+            Fate::Lost | Fate::NotDelivered | Fate::Duplicates | Fate::Corrupt => None,
         }
     }
 }

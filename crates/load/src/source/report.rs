@@ -1,6 +1,6 @@
 //! The run record of the source.
 use super::{RESERVED_DESCRIPTORS, SourceContext, SourceOptions};
-use journey::account::{self, AccountInputs, Topology};
+use journey::account::{self, AccountInputs, ServerQueue, Topology};
 use journey::judge::{VerdictInputs, judge};
 use journey::record::{Ending, MAX_SLOW_RECIPIENTS, Record, Role, SlowMessage, Surroundings, ThresholdRow, WarmUp};
 use journey::slowest::SlowTransaction;
@@ -76,13 +76,13 @@ pub(super) fn record(
         open: open_units(&record, known),
         overflow: tally.overflow,
         arrivals: None,
-        relay: None,
+        queue: ServerQueue::Unknown,
     });
     record.shard = options.shard_row(context.shard_start, tally.lag.encoded(), &record);
     if record.shard.is_none() {
         record.thresholds = thresholds(&record, options, known.missed_threshold);
     }
-    record.verdict = judge(&record, &VerdictInputs { topology: Topology::Server, ordered: None });
+    record.verdict = judge(&record, &VerdictInputs { topology: Topology::Server, ordered: None, quiet_timeout: None });
     record
 }
 
