@@ -19,7 +19,7 @@ from locust.runners import MasterRunner
 TIME = re.compile(r"^([0-9.]+)(ms|s|m|h)$")
 SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 STAGE = re.compile(r"^([^:]+):(\d+)(?:\.\.(\d+))?$")
-THRESHOLD = re.compile(r"^(p\d+|max|mean|count|failed)\s*(<=|>=|<|>)\s*([0-9.]+)(ms|s)?$")
+THRESHOLD = re.compile(r"^(p\d{1,2}(?:\.\d+)?|p100|p999+|max|mean|count|failed)\s*(<=|>=|<|>)\s*([0-9.]+)(ms|s)?$")
 
 
 class MailrunSession(User):
@@ -58,10 +58,18 @@ def thresholds_of(text):
     for part in filter(None, (part.strip() for part in (text or "").split(","))):
         found = THRESHOLD.match(part)
         if not found:
-            raise ValueError(f"{part!r} is no threshold; write p99<50ms, max<1s, mean<5ms, count>=1000 or failed<=0")
+            raise ValueError(f"{part!r} is no threshold; write p99<50ms, p99.9<1s, max<1s, mean<5ms, count>=1000 or failed<=0")
         limit = float(found[3]) * (1000 if found[4] == "s" else 1)
         thresholds.append((part, found[1], found[2], limit))
     return thresholds
+
+
+def share_of(percentile):
+    """p5 is 0.05, p99.9 and p999 are 0.999."""
+    digits = percentile[1:]
+    if digits.startswith("999"):
+        digits = "99." + digits[2:]
+    return float(digits) / 100
 
 
 @events.init_command_line_parser.add_listener
@@ -241,7 +249,7 @@ class Merge:
             return self.histogram.value_ms(max(self.histogram.counts))
         if metric == "mean":
             return self.histogram.mean_ms()
-        return self.histogram.percentile_ms(float("0." + metric[1:]) if metric != "p100" else 1.0)
+        return self.histogram.percentile_ms(share_of(metric))
 
     def result(self, thresholds):
         rows = []
