@@ -394,7 +394,7 @@ impl LoadArgs {
 #[command(next_help_heading = "Verdict")]
 pub(super) struct CriteriaArgs {
     /// Condition that the run must meet, repeatable: 'accepted.p99 < 50ms', 'delivered.rate > 5000/s',
-    /// 'delivered.within(60s) >= 95%', 'rejected <= 0.1%'. A stage or phase takes p50, p99, p999, min, mean, max, count
+    /// 'delivered.within(60s) >= 95%', 'rejected <= 0.1%'. A stage or phase takes p50, p99.9, min, mean, max, count
     /// or within(TIME); a stage also takes rate. rejected, failed, lost, duplicates and corrupt must be 0 by default.
     #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = threshold)]
     pub(super) thresholds: Vec<Threshold>,

@@ -24,18 +24,18 @@ pub struct FreshnessLimit {
     pub window: Option<Duration>,
 }
 
-/// Windows of a run; `None` if nobody observed when messages arrived.
+/// Windows of a run; `None` if nobody observed when messages arrived, or if the run is shorter than a window.
 ///
 /// The first begins with the first second in which a message was due, and the last ends with the last such second: nothing
 /// is fresh after the load. Until the first message arrives, the age counts from the beginning.
 pub(crate) fn windows(record: &Record, limit: FreshnessLimit) -> Option<Vec<FreshWindow>> {
     let delivered = record.ledger.delivered?;
     let rows = judged(&record.series)?;
-    if delivered > 0 && record.series.iter().all(|row| row.oldest_ms.is_none()) {
+    let is_unseen = delivered > 0 && record.series.iter().all(|row| row.oldest_ms.is_none());
+    if is_unseen || is_shorter_than_window(record, limit) {
         return None;
     }
-    let begin = rows.first()?.second;
-    let end = rows.last()?.second.saturating_add(width(rows));
+    let (begin, end) = span(rows)?;
     let window_s = limit.window.map_or(f64::INFINITY, |window| window.as_secs_f64());
     let mut windows: Vec<FreshWindow> = Vec::new();
     let mut age_s = 0.0;
@@ -59,6 +59,13 @@ pub(crate) fn windows(record: &Record, limit: FreshnessLimit) -> Option<Vec<Fres
     Some(windows)
 }
 
+/// Reports whether load was offered for a shorter time than one window.
+pub(crate) fn is_shorter_than_window(record: &Record, limit: FreshnessLimit) -> bool {
+    let seen_s = judged(&record.series).and_then(span).map_or(0, |(begin, end)| end.saturating_sub(begin));
+    let length_s = record.offered_s.unwrap_or_default().max(seen_s as f64);
+    limit.window.is_some_and(|window| length_s < window.as_secs_f64())
+}
+
 /// The share of the worst window, in percent.
 pub(crate) fn worst(windows: &[FreshWindow]) -> Option<f64> {
     windows.iter().map(|window| window.fresh_percent).min_by(f64::total_cmp)
@@ -69,6 +76,11 @@ fn judged(rows: &[SeriesRow]) -> Option<&[SeriesRow]> {
     let first = rows.iter().position(|row| row.created > 0)?;
     let last = rows.iter().rposition(|row| row.created > 0)?;
     rows.get(first..=last)
+}
+
+/// The first second of rows, and the end of the last row.
+fn span(rows: &[SeriesRow]) -> Option<(u64, u64)> {
+    Some((rows.first()?.second, rows.last()?.second.saturating_add(width(rows))))
 }
 
 /// Seconds that a row covers.
@@ -135,6 +147,15 @@ mod tests {
         assert_eq!(shares(&record, 2.0, Some(6)), Some(vec![91.67, 75.0]));
         assert_eq!(shares(&record, 60.0, Some(1)), Some(vec![100.0; 10]));
         assert_eq!(shares(&record, 0.5, Some(4)), Some(vec![50.0, 12.5, 50.0]));
+    }
+
+    #[test]
+    fn a_run_shorter_than_its_window_has_no_freshness() {
+        let mut record = record(&[Some(1.0); 10]);
+        assert_eq!(shares(&record, 2.0, Some(10)), Some(vec![100.0]));
+        assert_eq!(shares(&record, 2.0, Some(11)), None);
+        record.offered_s = Some(11.0);
+        assert_eq!(shares(&record, 2.0, Some(11)), Some(vec![100.0]), "the last message was due before the end");
     }
 
     #[test]

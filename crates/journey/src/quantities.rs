@@ -6,10 +6,12 @@
 //! duration      250ms  10s  1m  1h30m      a bare number is seconds
 //! rate          500  500/s  500/m  30k/h   a bare number is per second
 //! probability   1%  0.01
+//! percent       1%
 //! interval      10s..15s
 //! ```
 //! `Display` of a number and `Debug` of a `Duration` are read back as the same value. A number with an exponent or with
 //! commas is refused with the form to write, a value that is too large with the largest one.
+use std::borrow::Cow;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -125,16 +127,44 @@ pub fn rate(text: &str) -> Result<f64, String> {
 /// # Errors
 /// The fault, and a valid form.
 pub fn probability(text: &str) -> Result<f64, String> {
+    if text.ends_with('%') {
+        return percent(text).map(|percent| percent / 100.0);
+    }
     let wrong = |why: &str| format!("{text:?} is not a valid probability; {why}");
-    let (number, whole) = text.strip_suffix('%').map_or((text, 1.0), |number| (number.trim_end(), 100.0));
-    let is_number = number.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-'));
-    match number.parse::<f64>().ok().filter(|_| is_number) {
-        Some(number) if (0.0..=whole).contains(&number) => Ok(number / whole),
+    match signed_number(text) {
+        Some(number) if (0.0..=1.0).contains(&number) => Ok(number),
         Some(number) if number < 0.0 => Err(wrong("it must not be negative")),
-        Some(percent) if whole == 1.0 && percent <= 100.0 => {
-            Err(wrong(&format!("write {percent}% or {}", percent / 100.0)))
-        }
+        Some(percent) if percent <= 100.0 => Err(wrong(&format!("write {percent}% or {}", percent / 100.0))),
         _ => Err(wrong("use something like 0.01 or 1%")),
+    }
+}
+
+/// Reads a share in percent, from 0% to 100%.
+///
+/// # Errors
+/// The fault, and a valid form.
+pub fn percent(text: &str) -> Result<f64, String> {
+    match text.strip_suffix('%').map(str::trim_end).and_then(signed_number) {
+        Some(number) if (0.0..=100.0).contains(&number) => Ok(number),
+        Some(number) if number < 0.0 => Err(format!("{text:?}: must not be negative")),
+        Some(_) => Err(format!("{text:?} is more than 100%")),
+        None => Err(format!("{text:?} is not a valid share; use something like 95% or 0.1%")),
+    }
+}
+
+/// Reads a number that may have a sign and an exponent.
+fn signed_number(text: &str) -> Option<f64> {
+    let is_number = text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-'));
+    text.parse().ok().filter(|number: &f64| is_number && number.is_finite())
+}
+
+/// Removes the commas between thousands, as in `1,000/s`. In an option they would separate the parts of a list, so the
+/// readers of this module refuse them, like the comma in `0,1`.
+pub fn without_commas(text: &str) -> Cow<'_, str> {
+    let (number, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != ',').unwrap_or(text.len()));
+    match plain_form(number) {
+        Some(digits) => Cow::Owned(digits + rest),
+        None => Cow::Borrowed(text),
     }
 }
 
@@ -302,7 +332,8 @@ const SHOWN: RangeInclusive<f64> = 1e-9..=1e15;
 fn plain_form(text: &str) -> Option<String> {
     if text.contains(',') {
         let mut groups = text.split(',');
-        let is_first = groups.next().is_some_and(|group| is_digits(group) && group.len() <= 3);
+        let is_first =
+            groups.next().is_some_and(|group| is_digits(group) && group.len() <= 3 && !group.starts_with('0'));
         let is_number = is_first && groups.all(|group| is_digits(group) && group.len() == 3);
         return is_number.then(|| text.replace(',', ""));
     }
@@ -348,6 +379,19 @@ mod tests {
             assert_eq!(probability(text), Ok(share), "{text}");
         }
         let s = Duration::from_secs;
+        assert_eq!((percent("95%"), percent("0.1 %")), (Ok(95.0), Ok(0.1)));
+        for (text, plain) in [
+            ("1,000", "1000"),
+            ("12,345,678.5ms", "12345678.5ms"),
+            ("1,000/s", "1000/s"),
+            ("0,1", "0,1"),
+            ("0,001", "0,001"),
+            ("1,00", "1,00"),
+            ("1000", "1000"),
+            (",", ","),
+        ] {
+            assert_eq!(without_commas(text), plain);
+        }
         assert_eq!(interval("10s..15s"), Ok((s(10), s(15))));
         assert_eq!(interval("0 .. 1m"), Ok((s(0), s(60))));
     }
@@ -366,6 +410,7 @@ mod tests {
             ("1,000", "\"1,000\": write 1000 or 1k"),
             ("12,345", "\"12,345\": write 12345"),
             ("1,5", "\"1,5\" is not a valid count"),
+            ("0,001", "\"0,001\" is not a valid count"),
             ("1.5", "\"1.5\" is not a whole number"),
             ("1.5001k", "\"1.5001k\" is not a whole number"),
             ("99999999999999999999", "\"99999999999999999999\" is too large; at most 1000000000000000"),
@@ -435,13 +480,19 @@ mod tests {
         for (text, said) in [
             ("", "use something like 0.01 or 1%"),
             ("nan", "use something like 0.01 or 1%"),
-            ("inf%", "use something like 0.01 or 1%"),
-            ("101%", "use something like 0.01 or 1%"),
             ("5", "write 5% or 0.05"),
             ("-0.1", "it must not be negative"),
-            ("-1%", "it must not be negative"),
         ] {
             assert_eq!(probability(text), Err(format!("{text:?} is not a valid probability; {said}")));
+        }
+        for (text, said) in [
+            ("inf%", "\"inf%\" is not a valid share; use something like 95% or 0.1%"),
+            ("0,1%", "\"0,1%\" is not a valid share"),
+            ("101%", "\"101%\" is more than 100%"),
+            ("-1%", "\"-1%\": must not be negative"),
+        ] {
+            let why = probability(text).expect_err(text);
+            assert!(why.starts_with(said) && percent(text) == Err(why.clone()), "{text}: {why}");
         }
         for (text, said) in [
             ("", "\"\" is not a valid interval; use something like 10s..15s"),

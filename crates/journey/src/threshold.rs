@@ -1,7 +1,7 @@
 //! Thresholds: requirements of a user on a run, read from a line and evaluated on its record, or while it runs.
 //!
 //! ```text
-//! accepted.p99 < 50ms             STAGE or PHASE . p0 … p99999 | min | mean | max     a time
+//! accepted.p99 < 50ms             STAGE or PHASE . p0 … p100 | min | mean | max     a time; p999 is p99.9
 //! delivered.rate > 5000/s         STAGE . rate       messages per second over the time in which load was offered
 //! accepted.count >= 10k           STAGE or PHASE . count
 //! delivered.within(60s) >= 95%    STAGE or PHASE . within(TIME)     of all created; what is lost is late
@@ -10,6 +10,7 @@
 //! ```
 use crate::freshness::{self, FreshnessLimit};
 use crate::latencies::Latencies;
+use crate::quantities::{count, duration, percent, rate, without_commas};
 use crate::record::{Cause, FreshWindow, LatencyMs, LedgerRow, MadesShape, MadesShapeStage, Record, ThresholdRow};
 use crate::stage::{Phase, Stage};
 use crate::words::grouped;
@@ -17,8 +18,6 @@ use std::time::Duration;
 
 /// The longest expression that is read.
 const MAX_BYTES: usize = 200;
-/// The largest number that is accepted.
-const MAX_NUMBER: f64 = 1e15;
 /// The shortest window of freshness: the record has seconds.
 const MIN_WINDOW: Duration = Duration::from_secs(1);
 /// Letters that may differ in a name that is suggested for another.
@@ -27,7 +26,7 @@ const MAX_DISTANCE: usize = 2;
 /// Stages that every record has of its messages.
 const STAGES: [Stage; 4] = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered];
 /// Stages of a run over MADES that have no common name.
-const MADES_STAGES: [(&str, &str); 8] = [
+const MADES_STAGES: [(&str, &str); 11] = [
     ("settled", "settled"),
     ("replied", "replied"),
     ("inbox", "inbox"),
@@ -36,6 +35,10 @@ const MADES_STAGES: [(&str, &str); 8] = [
     ("received", "RECEIVED"),
     ("tracing", "TRACING"),
     ("acknowledged", "acknowledged"),
+    // As the report writes them.
+    ("DELIVERED", "DELIVERED"),
+    ("RECEIVED", "RECEIVED"),
+    ("TRACING", "TRACING"),
 ];
 /// Figures of a stage or a phase.
 const METRICS: [&str; 11] = ["p50", "p90", "p95", "p99", "p999", "min", "mean", "max", "rate", "count", "within"];
@@ -334,7 +337,7 @@ impl Threshold {
             Subject::Fate(fate) => {
                 let count = figures.fate(fate)?;
                 if self.unit == LimitUnit::Percent {
-                    percent(count, figures.created_units()?)
+                    percent_of(count, figures.created_units()?)
                 } else {
                     Some(count as f64)
                 }
@@ -399,14 +402,14 @@ fn metric_value(figures: &impl MetricValues, place: MetricSource, metric: Metric
         (Metric::Count, _) => figures.count(place).map(|count| count as f64),
         (Metric::Rate, _) => figures.rate_per_s(place),
         (Metric::Within(limit), MetricSource::Phase(_)) => {
-            percent(figures.times(place)?.count_within(limit), figures.count(place)?)
+            percent_of(figures.times(place)?.count_within(limit), figures.count(place)?)
         }
         (Metric::Within(limit), _) => {
             // If nothing arrived, nothing was in time; if messages have no times, the value is unknown.
             let arrived = figures.count(place)?;
             let times = figures.times(place).filter(|times| times.count() > 0 || arrived == 0);
             let in_time = if arrived == 0 { 0 } else { times?.count_within(limit) };
-            percent(in_time, figures.created()?)
+            percent_of(in_time, figures.created()?)
         }
         (Metric::Quantile(_) | Metric::Min | Metric::Mean | Metric::Max, _) => time_value(figures, place, metric),
     }
@@ -434,7 +437,7 @@ fn quantile_of_summary(summary: &LatencyMs, quantile: f64) -> Option<f64> {
     known.into_iter().find(|(known, _)| (known - quantile).abs() < 1e-9).map(|(_, value)| value)
 }
 
-fn percent(part: u64, whole: u64) -> Option<f64> {
+fn percent_of(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 * 100.0 / whole as f64)
 }
 
@@ -455,22 +458,28 @@ pub fn format_value(value: f64, unit: &str) -> String {
 
 /// Returns the fate that an expression of a record concerns, if any.
 pub fn fate_of(expression: &str) -> Option<Fate> {
-    let name = expression.split(['<', '>']).next()?.trim();
+    fate_named(expression.split(['<', '>']).next()?.trim())
+}
+
+fn fate_named(name: &str) -> Option<Fate> {
     Fate::ALL.into_iter().find(|fate| fate.name() == name)
 }
 
 /// Explains why a threshold of a record has no value.
 pub fn unseen_reason(record: &Record, row: &ThresholdRow) -> &'static str {
-    let threshold =
-        [RunProtocol::Smtp, RunProtocol::Mades].map(|protocol| Threshold::parse(&row.expression, protocol).ok());
-    let is_of_delivery = threshold.into_iter().flatten().any(|threshold| threshold.is_of_delivery());
-    if is_of_delivery && record.ledger.delivered.is_none() {
-        "no sink watched the far end (mailrun bench --sink http://ADDR)"
-    } else if fate_of(&row.expression) == Some(Fate::Lost) && record.ledger.not_delivered.is_some_and(|count| count > 0)
-    {
-        "mail was not delivered, and the server's queue is unknown; use not_delivered"
-    } else {
-        "the run has no such value"
+    let protocols = [RunProtocol::Smtp, RunProtocol::Mades];
+    let threshold = protocols.into_iter().find_map(|protocol| Threshold::parse(&row.expression, protocol).ok());
+    if threshold.as_ref().is_some_and(Threshold::is_of_delivery) && record.ledger.delivered.is_none() {
+        return "no sink watched the far end (mailrun bench --sink http://ADDR)";
+    }
+    match threshold.map(|threshold| threshold.subject) {
+        Some(Subject::Fresh(limit)) if freshness::is_shorter_than_window(record, limit) => {
+            "the run is shorter than the window"
+        }
+        Some(Subject::Fate(Fate::Lost)) if record.ledger.not_delivered.is_some_and(|count| count > 0) => {
+            "mail was not delivered, and the server's queue is unknown; use not_delivered"
+        }
+        _ => "the run has no such value",
     }
 }
 
@@ -601,14 +610,17 @@ fn parse_subject(text: &str, protocol: RunProtocol) -> Result<Subject, String> {
         return parse_freshness(rest.trim()).map(Subject::Fresh);
     }
     let Some((place, metric)) = text.split_once('.') else {
-        let fate = Fate::ALL.into_iter().find(|fate| fate.name() == text);
-        return fate.map(Subject::Fate).ok_or_else(|| match parse_source(text, protocol) {
+        return fate_named(text).map(Subject::Fate).ok_or_else(|| match parse_source(text, protocol) {
             Ok(_) => {
                 format!("{text} alone is not a value; use {text}.p99, {text}.rate, {text}.count or {text}.within(60s)")
             }
             Err(why) => why,
         });
     };
+    if let Some(fate) = fate_named(place.trim()) {
+        let name = fate.name();
+        return Err(format!("{name} is a number by itself; use something like '{name} <= 0.1%' or '{name} <= 3'"));
+    }
     let place = parse_source(place.trim(), protocol)?;
     let metric = parse_metric(metric.trim())?;
     match (place, metric) {
@@ -623,11 +635,10 @@ fn parse_subject(text: &str, protocol: RunProtocol) -> Result<Subject, String> {
 fn parse_freshness(text: &str) -> Result<FreshnessLimit, String> {
     let form = || "use something like fresh(30s) per 15min >= 98%".to_owned();
     let (age, rest) = text.strip_prefix('(').and_then(|rest| rest.split_once(')')).ok_or_else(form)?;
-    let time = |text: &str| parse_time(text.trim()).map(|ms| Duration::from_nanos((ms * 1e6) as u64));
-    let age = time(age)?;
+    let age = parse_time(age)?;
     let window = match rest.trim() {
         "" => None,
-        rest => Some(time(rest.strip_prefix("per ").ok_or_else(form)?)?),
+        rest => Some(parse_time(rest.strip_prefix("per ").ok_or_else(form)?)?),
     };
     if age.is_zero() || window.is_some_and(|window| window < MIN_WINDOW) {
         return Err("the age must be more than zero, and the window at least 1s".to_owned());
@@ -664,8 +675,7 @@ fn parse_metric(text: &str) -> Result<Metric, String> {
     if let Some(rest) = text.strip_prefix("within") {
         let inner = rest.trim().strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
         let inner = inner.ok_or_else(|| format!("{text:?}; use something like within(60s)"))?;
-        let ms = parse_time(inner.trim())?;
-        return Ok(Metric::Within(Duration::from_nanos((ms * 1e6) as u64)));
+        return parse_time(inner).map(Metric::Within);
     }
     match text {
         "min" => Ok(Metric::Min),
@@ -673,85 +683,55 @@ fn parse_metric(text: &str) -> Result<Metric, String> {
         "max" => Ok(Metric::Max),
         "rate" => Ok(Metric::Rate),
         "count" => Ok(Metric::Count),
-        _ => parse_quantile(text).map(Metric::Quantile).ok_or_else(|| unknown("figure", text, &METRICS)),
+        _ if text.starts_with('p') && text[1..].starts_with(|c: char| c.is_ascii_digit()) => {
+            let form = "percentiles are p0 to p100, with a point as in p99.95; p999 is p99.9, p9999 is p99.99";
+            parse_quantile(text).map(Metric::Quantile).ok_or_else(|| format!("unknown percentile {text:?}: {form}"))
+        }
+        _ => Err(unknown("figure", text, &METRICS)),
     }
 }
 
-/// Reads a quantile: `p50` is 0.5, `p99` 0.99, `p999` and `p99.9` are 0.999.
+/// Reads a quantile: `p50` is 0.5, `p99.9` is 0.999. Without a point, three and more digits must all be nines: `p999` is
+/// `p99.9`, but `p101` is nothing.
 fn parse_quantile(text: &str) -> Option<f64> {
     let digits = text.strip_prefix('p')?;
-    let (whole, part) = digits.split_once('.').or_else(|| digits.split_at_checked(2)).unwrap_or((digits, ""));
-    let is_number = |text: &str| text.len() <= 6 && text.bytes().all(|byte| byte.is_ascii_digit());
-    if whole.is_empty() || whole.len() > 2 || !is_number(whole) || !is_number(part) || digits.starts_with("100") {
-        return None;
-    }
-    format!("{whole}.{part}0").parse::<f64>().ok().map(|percent| percent / 100.0)
+    let nines = digits.strip_prefix("99").filter(|rest| !rest.is_empty() && rest.bytes().all(|digit| digit == b'9'));
+    let percentile = match nines {
+        Some(rest) => percent(&format!("99.{rest}%")),
+        None if digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') => percent(&format!("{digits}%")),
+        None => return None,
+    };
+    percentile.ok().map(|percentile| percentile / 100.0)
 }
 
 fn parse_limit(text: &str, subject: Subject) -> Result<(f64, LimitUnit), String> {
+    let text = &*without_commas(text);
     match subject {
-        Subject::Fate(_) => match text.strip_suffix('%') {
-            Some(share) => Ok((parse_percent(share)?, LimitUnit::Percent)),
-            None => Ok((parse_count(text)?, LimitUnit::Number)),
-        },
-        Subject::Figure(_, Metric::Within(_)) | Subject::Fresh(_) => {
-            let share = text
-                .strip_suffix('%')
-                .ok_or_else(|| format!("{text:?} is not a valid share; use something like 95%"))?;
-            Ok((parse_percent(share)?, LimitUnit::Percent))
+        Subject::Fate(_) if !text.ends_with('%') => Ok((count(text)? as f64, LimitUnit::Number)),
+        Subject::Fate(_) | Subject::Figure(_, Metric::Within(_)) | Subject::Fresh(_) => {
+            Ok((percent(text)?, LimitUnit::Percent))
         }
-        Subject::Figure(_, Metric::Rate) => {
-            Ok((parse_count(text.strip_suffix("/s").unwrap_or(text))?, LimitUnit::PerSecond))
-        }
-        Subject::Figure(_, Metric::Count) => Ok((parse_count(text)?, LimitUnit::Number)),
-        Subject::Figure(..) => Ok((parse_time(text)?, LimitUnit::Milliseconds)),
+        Subject::Figure(_, Metric::Rate) => Ok((rate(text)?, LimitUnit::PerSecond)),
+        Subject::Figure(_, Metric::Count) => Ok((count(text)? as f64, LimitUnit::Number)),
+        Subject::Figure(..) => Ok((parse_time(text)?.as_nanos() as f64 / 1e6, LimitUnit::Milliseconds)),
     }
 }
 
-/// Reads a time in milliseconds; it needs a unit.
-fn parse_time(text: &str) -> Result<f64, String> {
-    let units = [
-        ("ns", 1e-6),
-        ("us", 1e-3),
-        ("µs", 1e-3),
-        ("ms", 1.0),
-        ("min", 6e4),
-        ("s", 1e3),
-        ("m", 6e4),
-        ("h", 3.6e6),
-        ("d", 8.64e7),
-    ];
-    let found = units.into_iter().find_map(|(unit, ms)| Some((text.strip_suffix(unit)?, ms)));
-    let (number, ms) =
-        found.ok_or_else(|| format!("{text:?} is not a valid time; use something like 50ms, 1.5s or 2m"))?;
-    parse_number(number).map(|number| number * ms)
-}
-
-fn parse_percent(text: &str) -> Result<f64, String> {
-    let share = parse_number(text)?;
-    if share > 100.0 { Err(format!("{share} % is more than 100 %")) } else { Ok(share) }
-}
-
-/// Reads a number, with k for thousands or M for millions.
-fn parse_count(text: &str) -> Result<f64, String> {
-    let (number, times) = match text.strip_suffix(['k', 'M']) {
-        Some(number) if text.ends_with('k') => (number, 1e3),
-        Some(number) => (number, 1e6),
-        None => (text, 1.0),
-    };
-    parse_number(number).map(|number| number * times)
-}
-
-fn parse_number(text: &str) -> Result<f64, String> {
-    let digits: String = text.trim().chars().filter(|c| *c != ',' && *c != '_').collect();
-    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let number = digits.parse::<f64>().ok().filter(|number| is_plain && *number <= MAX_NUMBER);
-    number.ok_or_else(|| format!("{:?} is not a number of at least zero", text.trim()))
+/// Reads a time. It needs a unit: without one, half of the readers would take it for milliseconds.
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    match duration(text) {
+        Ok(_) if text.ends_with(|c: char| c.is_ascii_digit() || c == '.') => {
+            Err(format!("{text:?} is not a valid time; use something like {text}ms, {text}s or {text}min"))
+        }
+        read => read,
+    }
 }
 
 /// Describes the fault of a name, and suggests a similar one.
 fn unknown(what: &str, name: &str, known: &[&str]) -> String {
-    let nearest = known.iter().map(|known| (strsim::damerau_levenshtein(known, name), *known)).min();
+    let distance = |known: &str| strsim::damerau_levenshtein(&known.to_lowercase(), &name.to_lowercase());
+    let nearest = known.iter().map(|known| (distance(known), *known)).min_by_key(|(distance, _)| *distance);
     match nearest.filter(|(distance, known)| *distance <= MAX_DISTANCE && *distance < known.len()) {
         Some((_, nearest)) => format!("unknown {what} {name:?}; did you mean {nearest:?}?"),
         None => format!("unknown {what} {name:?}; known: {}", known.join(", ")),
@@ -779,6 +759,8 @@ mod tests {
             (" delivered.within( 60s ) >= 95 % ", 95.0, LimitUnit::Percent),
             ("connect.max < 1m", 60_000.0, LimitUnit::Milliseconds),
             ("created.count >= 1,000", 1_000.0, LimitUnit::Number),
+            ("accepted.p99 < 1,000ms", 1_000.0, LimitUnit::Milliseconds),
+            ("delivered.rate > 30k/h", 30_000.0 / 3_600.0, LimitUnit::PerSecond),
             ("sent.mean < 200us", 0.2, LimitUnit::Milliseconds),
             ("fresh(30s) per 15min >= 98%", 98.0, LimitUnit::Percent),
             ("fresh( 30s )per 7d>99.9%", 99.9, LimitUnit::Percent),
@@ -808,13 +790,21 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_have_as_many_digits_as_are_typed() {
-        for (text, quantile) in
-            [("p5", 0.05), ("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("p9999", 0.9999), ("p99.95", 0.9995)]
-        {
+    fn percentiles_are_from_0_to_100_and_have_one_reading() {
+        for (text, quantile) in [
+            ("p0", 0.0),
+            ("p5", 0.05),
+            ("p50", 0.5),
+            ("p99", 0.99),
+            ("p99.9", 0.999),
+            ("p999", 0.999),
+            ("p9999", 0.9999),
+            ("p99.95", 0.9995),
+            ("p100", 1.0),
+        ] {
             assert!((parse_quantile(text).unwrap() - quantile).abs() < 1e-12, "{text}");
         }
-        for text in ["p", "p100", "p9é9", "pé", "p-1", "pp", "p9x", "p99999999999", "p.5", "q99", ""] {
+        for text in ["p", "p9é9", "pé", "p-1", "pp", "p9x", "p101", "p200", "p995", "p100.1", "p99,9", "q99", ""] {
             assert_eq!(parse_quantile(text), None, "{text}");
         }
     }
@@ -829,11 +819,21 @@ mod tests {
             ("accepted.rat > 5", "did you mean \"rate\"?"),
             ("accepted.latency < 5ms", "known: p50, p90"),
             ("frobnicate < 5", "known: created, sent"),
-            ("accepted.p99 < 5", "not a valid time"),
-            ("accepted.p99 < -5ms", "not a number"),
-            ("accepted.p99 < ms", "not a number"),
-            ("accepted.rate > infinity", "not a number"),
-            ("rejected < 101%", "more than 100 %"),
+            ("accepted.p200 < 5ms", "unknown percentile \"p200\": percentiles are p0 to p100"),
+            ("accepted.p101 < 5ms", "p999 is p99.9"),
+            ("accepted.p99 < 5", "not a valid time; use something like 5ms, 5s"),
+            ("accepted.p99 < 0,5s", "not a valid time"),
+            ("accepted.p99 < -5ms", "must not be negative"),
+            ("accepted.p99 < ms", "not a valid time"),
+            ("accepted.rate > infinity", "not a valid rate"),
+            ("accepted.rate > 0,1", "not a valid rate"),
+            ("accepted.count > 1.5", "not a whole number"),
+            ("rejected <= 0,1%", "not a valid share"),
+            ("rejected <= 0,001", "not a valid count"),
+            ("rejected < 101%", "more than 100%"),
+            ("rejected.count < 1", "use something like 'rejected <= 0.1%'"),
+            ("Accepted.p99 < 5ms", "did you mean \"accepted\"?"),
+            ("DELIVERED.p99 < 5ms", "did you mean \"delivered\"?"),
             ("delivered.within(60) > 5%", "not a valid time"),
             ("delivered.within > 5%", "within(60s)"),
             ("delivered.within(1s) > 5", "not a valid share"),
@@ -857,6 +857,9 @@ mod tests {
         let received = source("received.within(2min) >= 99.9%");
         assert_eq!(received, Some(MetricSource::Mades("RECEIVED")));
         assert_eq!(received, source("received-event.within(2min) >= 99.9%"));
+        assert_eq!(received, source("RECEIVED.within(2min) >= 99.9%"));
+        assert_eq!(source("DELIVERED.p99 < 1s"), source("delivered-event.p99 < 1s"));
+        assert_eq!(source("TRACING.p99 < 1s"), source("tracing.p99 < 1s"));
     }
 
     #[test]

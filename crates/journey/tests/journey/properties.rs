@@ -259,18 +259,23 @@ proptest! {
         };
         record.series = seconds.iter().enumerate().map(row).collect();
         record.ledger.delivered = Some(0);
+        record.offered_s = None;
         let row = |age: u64| {
             let text = format!("fresh({age}s) per {window}s >= 98%");
             Threshold::parse(&text, RunProtocol::Smtp).unwrap().evaluate(&record)
         };
         let short = row(age);
         let long = row(age + 1);
-        prop_assert_eq!(short.value.is_some(), seconds.iter().any(|(created, _)| *created > 0));
+        let due = |(created, _): &(u64, Option<f64>)| *created > 0;
+        let first = seconds.iter().position(due);
+        let length = first.map_or(0, |first| seconds.iter().rposition(due).unwrap() - first + 1);
+        prop_assert_eq!(short.value.is_some(), length as u64 >= window);
         prop_assert!(short.value <= long.value, "{:?} {:?}", short, long);
         prop_assert!(short.value.is_none_or(|value| (0.0..=100.0).contains(&value)));
         prop_assert!(short.windows.windows(2).all(|pair| pair[0].to_s == pair[1].from_s));
         let created: u64 = seconds.iter().map(|(created, _)| created).sum();
-        prop_assert_eq!(short.windows.iter().map(|window| window.created).sum::<u64>(), created);
+        let judged = if short.value.is_some() { created } else { 0 };
+        prop_assert_eq!(short.windows.iter().map(|window| window.created).sum::<u64>(), judged);
     }
 
     /// Checks that thresholds made from the grammar are read, and that their values match the known times.
