@@ -4,7 +4,7 @@ use super::compare_output::CompareOutputArgs;
 use super::run_sides::{BASELINES, baseline_side, side};
 use ::bench::stored::{BaselineDirectory, BaselineName};
 use ::compare::compare_stored;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -62,11 +62,13 @@ Examples:
 Exit status:
   0  compared; with --fail-on-regression nothing is proven to be that much worse
   1  a figure is worse by the share of --fail-on-regression, or with it: a run
-     lost, duplicated or corrupted mail
+     lost, duplicated or corrupted mail, failed or rejected mail as none of the
+     others did, or lacks a metric that all of them have
   2  a run could not be read, is named twice, or is of another load or host: a
      line for each on standard error; the others were compared. Likewise a
      contestant that could not be run
-  3  with --strict: a regression can neither be shown nor ruled out
+  3  with --fail-on-regression a regression can neither be shown nor ruled out,
+     with --strict a figure is undecided
 130  interrupted; what is known is printed";
 
 impl CompareArgs {
@@ -86,7 +88,10 @@ impl CompareArgs {
             None => side("--against", &self.against),
         };
         let comparison = compare_stored(&judged, &reference, self.output.margin)?;
+        if comparison.runs == 0 && self.output.fail_on_regression.is_none() {
+            bail!("no run of RUN can be used: {}", comparison.left_out.join("; "));
+        }
         let page = comparison.page(self.output.fail_on_regression);
-        self.output.finish(&page, &comparison)
+        self.output.finish(page, &comparison)
     }
 }

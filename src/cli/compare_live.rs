@@ -134,7 +134,7 @@ impl CompareLiveArgs {
             live: if self.quiet || output.is_json_out() { LiveMode::Off } else { LiveMode::Line },
         };
         let comparison = compare_live(&options)?;
-        let status = output.finish(&comparison.page(output.fail_on_regression), &comparison)?;
+        let status = output.finish(comparison.page(output.fail_on_regression), &comparison)?;
         Ok(if comparison.course.interrupted { ExitCode::from(INTERRUPTED_STATUS) } else { status })
     }
 

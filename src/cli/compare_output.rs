@@ -24,11 +24,12 @@ pub(super) struct CompareOutputArgs {
     /// Share within which two figures count as the same.
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = percent)]
     pub(super) margin: f64,
-    /// Fail if a figure is worse by this share or more, and that is proven.
+    /// Fail if a figure is worse by this share or more and that is proven, or if a run fails as none of the others did; exit
+    /// status 3 if it cannot be decided.
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub(super) fail_on_regression: Option<f64>,
-    /// With --fail-on-regression: exit status 3 if it cannot be decided.
-    #[arg(long, requires = "fail_on_regression")]
+    /// Exit with status 3 if a figure is undecided, even without --fail-on-regression.
+    #[arg(long)]
     strict: bool,
     /// Write the comparison as JSON to FILE; - is standard output.
     #[arg(long, value_name = "FILE")]
@@ -71,7 +72,11 @@ impl CompareOutputArgs {
     ///
     /// # Errors
     /// If a file cannot be written.
-    pub(super) fn finish(&self, page: &ComparisonPage, json: &impl Serialize) -> Result<ExitCode> {
+    pub(super) fn finish(&self, mut page: ComparisonPage, json: &impl Serialize) -> Result<ExitCode> {
+        if self.strict && page.outcome.is_none() && !page.is_decided() {
+            page.outcome = Some((Outcome::Inconclusive, page.summary()));
+        }
+        let page = &page;
         let is_json_out = self.is_json_out();
         for line in &page.refused {
             party::tell!("mailrun: {}", printable(line));
@@ -92,8 +97,8 @@ impl CompareOutputArgs {
         Ok(match page.outcome {
             _ if !page.refused.is_empty() => ExitCode::from(2),
             Some((Outcome::Fail, _)) => ExitCode::from(1),
-            Some((Outcome::Inconclusive, _)) if self.strict => ExitCode::from(3),
-            _ => ExitCode::SUCCESS,
+            Some((Outcome::Inconclusive | Outcome::Invalid, _)) => ExitCode::from(3),
+            Some((Outcome::Pass, _)) | None => ExitCode::SUCCESS,
         })
     }
 }

@@ -143,6 +143,8 @@ pub struct ContestantComparison {
     pub metrics: Vec<PairedMetric>,
     /// Metrics that some rounds do not have, or that are 0.
     pub not_compared: Vec<String>,
+    /// Those of them that the reference has in all rounds, and the contestant does not.
+    pub missing: Vec<String>,
 }
 
 /// A metric of the comparison.
@@ -226,7 +228,18 @@ impl RoundComparison {
     /// The outcome for `--fail-on-regression`: whether a figure of a contestant is worse than the reference's by `limit`,
     /// 0.05 for 5 %.
     pub fn outcome(&self, limit: f64) -> ComparisonOutcome {
+        if self.missing().next().is_some() {
+            return ComparisonOutcome::MetricMissing;
+        }
         ComparisonOutcome::of_findings(|| self.rows().map(|row| &row.finding), limit)
+    }
+
+    /// Metrics that a contestant lacks, with its name.
+    pub(crate) fn missing(&self) -> impl Iterator<Item = String> {
+        let of_one = |one: &'_ ContestantComparison| {
+            (!one.missing.is_empty()).then(|| format!("{} lacks {}", one.contestant, one.missing.join("; ")))
+        };
+        self.comparisons.iter().filter_map(of_one)
     }
 
     fn rows(&self) -> impl Iterator<Item = &PairedMetric> {
@@ -262,9 +275,13 @@ impl ContestantComparison {
         let mut family = Vec::new();
         let mut medians = Vec::new();
         let mut not_compared = Vec::new();
+        let mut missing = Vec::new();
         for metric in reference.metrics() {
-            let values = reference.values(metric).zip(one.values(metric));
-            let pairs = values.map(|(a, b)| (a[..rounds].to_vec(), b[..rounds].to_vec()));
+            let (of_reference, of_one) = (reference.values(metric), one.values(metric));
+            if of_reference.is_some() && of_one.is_none() {
+                missing.push(printable(&metric.name).into_owned());
+            }
+            let pairs = of_reference.zip(of_one).map(|(a, b)| (a[..rounds].to_vec(), b[..rounds].to_vec()));
             let ratios = pairs.and_then(|(a, b)| {
                 let paired: Vec<(f64, f64)> = a.iter().copied().zip(b.iter().copied()).collect();
                 let ratios = RoundRatios::new(metric.clone(), &paired).ok()?;
@@ -280,7 +297,13 @@ impl ContestantComparison {
         }
         let findings = compare_rounds(&family, settings);
         let metrics = findings.into_iter().zip(medians).map(|(finding, medians)| PairedMetric::new(finding, medians));
-        Self { contestant: printable(&one.name).into_owned(), rounds, metrics: metrics.collect(), not_compared }
+        Self {
+            contestant: printable(&one.name).into_owned(),
+            rounds,
+            metrics: metrics.collect(),
+            not_compared,
+            missing,
+        }
     }
 }
 
@@ -388,8 +411,12 @@ pub(crate) mod tests {
         let compared = compare(&pair);
         assert_eq!(compared.comparisons[0].not_compared, ["CPU, µs/msg"]);
         assert_eq!(compared.comparisons[0].metrics.len(), 1);
+        assert_ne!(compared.outcome(0.05), ComparisonOutcome::MetricMissing);
         pair[1].runs[7].pop();
-        assert_eq!(compare(&pair).comparisons[0].not_compared, ["CPU, µs/msg"]);
+        let compared = compare(&pair);
+        assert_eq!(compared.comparisons[0].not_compared, ["CPU, µs/msg"]);
+        assert_eq!(compared.outcome(0.05), ComparisonOutcome::MetricMissing);
+        assert_eq!(compared.missing().collect::<Vec<_>>(), ["bb lacks CPU, µs/msg"]);
     }
 
     #[test]

@@ -101,7 +101,11 @@ impl RoundComparison {
         match self.outcome(limit) {
             ComparisonOutcome::Regression => (Outcome::Fail, format!("a figure is worse by {share} or more")),
             ComparisonOutcome::NoRegression => (Outcome::Pass, format!("no figure is worse by {share} or more")),
-            ComparisonOutcome::MailLost | ComparisonOutcome::Undecided => {
+            ComparisonOutcome::MetricMissing => {
+                let missing: Vec<String> = self.missing().collect();
+                (Outcome::Fail, format!("{}, which {} has", missing.join(", "), self.reference))
+            }
+            ComparisonOutcome::MailLost | ComparisonOutcome::RunFailed | ComparisonOutcome::Undecided => {
                 (Outcome::Inconclusive, format!("a figure may be worse by {share} or more: make more rounds"))
             }
         }

@@ -1,7 +1,9 @@
 //! Runs of a comparison: whether their loads and hosts are the same, which of them count, and their figures.
 use crate::metric::{ComparedMetric, Gain};
-use journey::record::{Ending, Record};
+use journey::judge;
+use journey::record::{Ending, Outcome, Record};
 use journey::stage::Stage;
+use journey::words::grouped;
 use report::final_stage;
 
 /// A run with the path that names it.
@@ -93,6 +95,18 @@ pub(super) fn wrong_mail(record: &Record) -> Option<String> {
     ];
     let (what, count) = wrong.into_iter().find_map(|(what, count)| Some((what, count.filter(|count| *count > 0)?)))?;
     Some(format!("{count} {what}"))
+}
+
+/// Mail that the server rejected or did not take, and a run that failed for another reason: each by its kind, with a text.
+pub(super) fn failures(record: &Record) -> Vec<(&'static str, String)> {
+    let ledger = &record.ledger;
+    let counts = [("rejected", ledger.rejected), ("failed", ledger.failed), ("given up", ledger.expired)];
+    let counts = counts.into_iter().filter_map(|(kind, count)| Some((kind, count.filter(|count| *count > 0)?)));
+    let mut failures: Vec<_> = counts.map(|(kind, count)| (kind, format!("{} {kind}", grouped(count)))).collect();
+    if failures.is_empty() && judge::outcome(record) == Some(Outcome::Fail) {
+        failures.push(("FAIL", format!("FAIL {}", record.verdict.why)));
+    }
+    failures
 }
 
 /// The figures of a run: rate and percentiles of the last stage that messages reached, the 99th percentile until 250, and

@@ -2,8 +2,8 @@
 use crate::finding::{MetricFinding, MetricVerdict};
 use crate::metric::{ComparedMetric, Gain, RunValues};
 use crate::ranks::middle;
-use crate::run_figures::{NamedRun, RunFigure, defect, figures, side_facts, wrong_mail};
-use crate::selection::{self, RunSide};
+use crate::run_figures::{NamedRun, RunFigure, defect, failures, figures, side_facts, wrong_mail};
+use crate::selection::{self, ComparableRuns, RunSide};
 use crate::settings::CompareSettings;
 use crate::unpaired::compare_runs;
 use anyhow::{Result, bail};
@@ -11,6 +11,7 @@ use journey::record::{Outcome, Record};
 use report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, FigureVerdict, RunCurves, percent};
 use report::printable::printable;
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// Name of the format of the JSON.
 const COMPARISON_FORMAT: &str = "mailrun-compare/1";
@@ -37,6 +38,10 @@ pub enum ComparisonOutcome {
     Regression,
     /// A run lost, duplicated or corrupted mail.
     MailLost,
+    /// A run failed or rejected mail, or missed a requirement, as none did that it is compared with.
+    RunFailed,
+    /// A metric is missing that all runs have that are compared with.
+    MetricMissing,
     /// It is not known.
     Undecided,
 }
@@ -62,8 +67,12 @@ pub struct StoredComparison {
     pub left_out: Vec<String>,
     /// Runs of the side that is judged that lost, duplicated or corrupted mail.
     pub unsound_runs: usize,
+    /// Runs of the side that is judged that failed in a way in which no run did that they are compared with.
+    pub failed_runs: Vec<String>,
     /// Figures that some of the runs do not have, or that are 0.
     pub not_compared: Vec<String>,
+    /// Those of them that all runs have that are compared with, and the runs do not.
+    pub missing: Vec<String>,
     /// Metrics that all runs have.
     pub metrics: Vec<MetricRow>,
     /// Those that are compared with, and those that are judged, with their curves.
@@ -117,7 +126,7 @@ pub struct MetricRow {
 /// that cannot be compared with most of the others are refused, and the others count.
 ///
 /// # Errors
-/// If no run of a side can be compared with one of the other, or none counts.
+/// If no run of a side can be compared with one of the other, or none counts and it is not the server's fault.
 pub fn compare_stored(judged: &RunSide, reference: &RunSide, margin: f64) -> Result<StoredComparison> {
     let chosen = selection::choose(judged, reference)?;
     let defect_line = |run: &&&NamedRun| Some(format!("{}: {}", printable(&run.0), printable(&defect(&run.1)?)));
@@ -128,12 +137,14 @@ pub fn compare_stored(judged: &RunSide, reference: &RunSide, margin: f64) -> Res
     };
     let old = sound(&chosen.reference);
     let new = sound(&chosen.runs);
-    if old.is_empty() || new.is_empty() {
+    let unsound_runs = chosen.runs.iter().filter(|run| wrong_mail(&run.1).is_some()).count();
+    let failed_runs = failed_runs(&chosen);
+    if old.is_empty() || (new.is_empty() && unsound_runs == 0 && failed_runs.is_empty()) {
         let side = if old.is_empty() { reference } else { judged };
         bail!("no run of {} can be used: {}", side.name, selection::reasons(&left_out));
     }
     let of_side = |records: &[Record]| records.iter().map(figures).collect::<Vec<_>>();
-    let (metrics, not_compared) = metrics(&of_side(&old), &of_side(&new), margin);
+    let FigureRows { metrics, not_compared, missing } = figure_rows(&of_side(&old), &of_side(&new), margin);
     Ok(StoredComparison {
         format: COMPARISON_FORMAT,
         paired: false,
@@ -143,11 +154,25 @@ pub fn compare_stored(judged: &RunSide, reference: &RunSide, margin: f64) -> Res
         confidence_percent: CONFIDENCE_PERCENT,
         refused: chosen.refused,
         left_out,
-        unsound_runs: chosen.runs.iter().filter(|run| wrong_mail(&run.1).is_some()).count(),
+        unsound_runs,
+        failed_runs,
         not_compared,
+        missing,
         metrics,
         sides: vec![shown_side(reference, "against", &old), shown_side(judged, "runs", &new)],
     })
+}
+
+/// A line for each run that failed in a way in which no run of the reference did.
+fn failed_runs(chosen: &ComparableRuns<'_>) -> Vec<String> {
+    let known: BTreeSet<&str> =
+        chosen.reference.iter().flat_map(|run| failures(&run.1)).map(|(kind, _)| kind).collect();
+    let line = |run: &&NamedRun| {
+        let new = failures(&run.1).into_iter().filter(|(kind, _)| !known.contains(kind));
+        let texts: Vec<String> = new.map(|(_, text)| text).collect();
+        (!texts.is_empty()).then(|| printable(&format!("{}: {}", run.0, texts.join(", "))).into_owned())
+    };
+    chosen.runs.iter().filter_map(line).collect()
 }
 
 /// A side with its facts and curves.
@@ -160,8 +185,14 @@ fn shown_side(side: &RunSide, other_name: &str, records: &[Record]) -> ComparedS
     }
 }
 
-/// The rows of the metrics that all runs have, and the names of the others.
-fn metrics(old: &[Vec<RunFigure>], new: &[Vec<RunFigure>], margin: f64) -> (Vec<MetricRow>, Vec<String>) {
+/// The metrics that all runs have, and the names of the others.
+struct FigureRows {
+    metrics: Vec<MetricRow>,
+    not_compared: Vec<String>,
+    missing: Vec<String>,
+}
+
+fn figure_rows(old: &[Vec<RunFigure>], new: &[Vec<RunFigure>], margin: f64) -> FigureRows {
     let mut names: Vec<&ComparedMetric> = Vec::new();
     for figure in old.iter().chain(new).flatten() {
         if !names.contains(&&figure.metric) {
@@ -171,13 +202,18 @@ fn metrics(old: &[Vec<RunFigure>], new: &[Vec<RunFigure>], margin: f64) -> (Vec<
     let mut family = Vec::new();
     let mut of_metrics = Vec::new();
     let mut not_compared = Vec::new();
+    let mut missing = Vec::new();
     for metric in names {
         let values = |side: &[Vec<RunFigure>]| {
             let of_run =
                 |run: &Vec<RunFigure>| run.iter().find(|figure| figure.metric == *metric).map(|figure| figure.value);
             side.iter().map(of_run).collect::<Option<Vec<f64>>>()
         };
-        let both = values(old).zip(values(new));
+        let (of_old, of_new) = (values(old), values(new));
+        if of_old.is_some() && of_new.is_none() {
+            missing.push(printable(&metric.name).into_owned());
+        }
+        let both = of_old.zip(of_new).filter(|(_, new)| !new.is_empty());
         match both.and_then(|(a, b)| Some((RunValues::new(metric.clone(), &a, &b).ok()?, (a, b)))) {
             Some((values, sides)) => {
                 family.push(values);
@@ -189,7 +225,7 @@ fn metrics(old: &[Vec<RunFigure>], new: &[Vec<RunFigure>], margin: f64) -> (Vec<
     let settings = CompareSettings { margin, ..CompareSettings::default() };
     let findings = compare_runs(&family, &settings);
     let rows = findings.into_iter().zip(of_metrics).map(|(finding, sides)| MetricRow::new(finding, sides));
-    (rows.collect(), not_compared)
+    FigureRows { metrics: rows.collect(), not_compared, missing }
 }
 
 impl MetricRow {
@@ -274,6 +310,14 @@ impl StoredComparison {
             ComparisonOutcome::MailLost => {
                 (Outcome::Fail, format!("{} of the runs lost, duplicated or corrupted mail", self.unsound_runs))
             }
+            ComparisonOutcome::RunFailed => {
+                let why = selection::reasons(&self.failed_runs);
+                (Outcome::Fail, format!("{why}; none of the runs that they are compared with did"))
+            }
+            ComparisonOutcome::MetricMissing => (
+                Outcome::Fail,
+                format!("not in all of the runs, but in all that they are compared with: {}", self.missing.join("; ")),
+            ),
             ComparisonOutcome::NoRegression => (Outcome::Pass, format!("no figure is worse by {share} or more")),
             ComparisonOutcome::Undecided => {
                 (Outcome::Inconclusive, format!("a figure may be worse by {share} or more: make more runs"))
@@ -281,10 +325,16 @@ impl StoredComparison {
         }
     }
 
-    /// The outcome for `--fail-on-regression`: whether a figure got worse by `limit`, 0.05 for 5 %.
+    /// The outcome for `--fail-on-regression`: whether a run failed, or a figure got worse by `limit`, 0.05 for 5 %.
     pub fn outcome(&self, limit: f64) -> ComparisonOutcome {
         if self.unsound_runs > 0 {
             return ComparisonOutcome::MailLost;
+        }
+        if !self.failed_runs.is_empty() {
+            return ComparisonOutcome::RunFailed;
+        }
+        if !self.missing.is_empty() {
+            return ComparisonOutcome::MetricMissing;
         }
         ComparisonOutcome::of_findings(|| self.metrics.iter().map(|row| &row.finding), limit)
     }
@@ -293,6 +343,8 @@ impl StoredComparison {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use journey::record::Ending;
+    use journey::stage::Stage;
 
     /// Runs of the sample's load whose rates are those, as a host would scatter them.
     fn side(name: &str, rates: &[f64]) -> RunSide {
@@ -404,7 +456,50 @@ mod tests {
         assert_eq!(comparison.left_out, ["b/2: 3 lost"]);
         assert_eq!(comparison.outcome(5.0), ComparisonOutcome::MailLost);
         runs.runs.iter_mut().for_each(|(_, record)| record.ledger.lost = Some(3));
+        let comparison = compare_stored(&runs, &against, 0.02).unwrap();
+        assert_eq!((comparison.runs, comparison.metrics.len()), (0, 0));
+        assert_eq!(comparison.outcome(5.0), ComparisonOutcome::MailLost);
+        runs.runs.iter_mut().for_each(|(_, record)| record.ledger.lost = Some(0));
+        runs.runs.iter_mut().for_each(|(_, record)| record.verdict.valid = false);
         let error = compare_stored(&runs, &against, 0.02).unwrap_err().to_string();
-        assert!(error.starts_with("no run of b can be used: b/0: 3 lost"), "{error}");
+        assert!(error.starts_with("no run of b can be used: b/0: INVALID"), "{error}");
+    }
+
+    #[test]
+    fn a_run_that_fails_as_none_of_the_others_did_is_a_regression() {
+        let mut against = side("a", &[1000.0; 6]);
+        let mut runs = side("b", &[1001.0; 6]);
+        let outcome = |runs: &RunSide, against: &RunSide| {
+            let comparison = compare_stored(runs, against, 0.02).unwrap();
+            (comparison.outcome(0.05), comparison.judged(0.05).1)
+        };
+        assert_eq!(outcome(&runs, &against).0, ComparisonOutcome::NoRegression);
+        runs.runs[2].1.ledger.rejected = Some(3);
+        let (found, why) = outcome(&runs, &against);
+        assert_eq!(found, ComparisonOutcome::RunFailed);
+        assert_eq!(why, "b/2: 3 rejected; none of the runs that they are compared with did");
+        against.runs[0].1.ledger.rejected = Some(1);
+        assert_eq!(outcome(&runs, &against).0, ComparisonOutcome::NoRegression, "one of the others rejected mail too");
+        runs.runs[2].1.ledger.failed = Some(1_000);
+        assert!(outcome(&runs, &against).1.starts_with("b/2: 1,000 failed;"));
+        runs.runs[2].1.ending = Some(Ending::GaveUp);
+        assert_eq!(outcome(&runs, &against).0, ComparisonOutcome::RunFailed, "a run that does not count is judged");
+        let mut missed = side("b", &[1001.0; 6]);
+        missed.runs[1].1.verdict.outcome = Some(Outcome::Fail);
+        missed.runs[1].1.verdict.why = "Threshold missed".to_owned();
+        assert!(outcome(&missed, &against).1.starts_with("b/1: FAIL Threshold missed;"));
+    }
+
+    #[test]
+    fn a_metric_that_only_the_runs_lack_is_a_regression() {
+        let against = side("a", &[1000.0; 6]);
+        let mut runs = side("b", &[1001.0; 6]);
+        let accepted = |(_, record): &mut (String, Record)| record.stages.retain(|row| row.name != Stage::Delivered);
+        runs.runs.iter_mut().for_each(accepted);
+        let comparison = compare_stored(&runs, &against, 0.02).unwrap();
+        assert_eq!(comparison.missing[0], "delivered, msg/s");
+        assert_eq!(comparison.outcome(0.05), ComparisonOutcome::MetricMissing);
+        let back = compare_stored(&against, &runs, 0.02).unwrap();
+        assert!(!back.missing.contains(&"delivered, msg/s".to_owned()), "{:?}", back.missing);
     }
 }

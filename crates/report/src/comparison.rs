@@ -140,6 +140,13 @@ impl ComparisonPage {
         }
     }
 
+    /// Reports whether each figure has a verdict, and there are any.
+    pub fn is_decided(&self) -> bool {
+        let is_open =
+            |figure: &ComparedFigure| matches!(figure.verdict, FigureVerdict::Undecided { .. } | FigureVerdict::TooFew);
+        !self.figures.is_empty() && !self.figures.iter().any(is_open)
+    }
+
     /// The numbers of figures with each verdict, in a sentence.
     pub fn summary(&self) -> String {
         let kinds = ["worse", "better", "the same", "undecided", "with too few runs"];
