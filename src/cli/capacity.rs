@@ -97,7 +97,8 @@ Exit status:
     0  a capacity was found; that trials overload the server is no failure
     1  a goal was missed at the lowest rate, or mail was lost or changed
     2  it could not run
-    3  source, sink or host were the limit at every rate, the time was over, or mail was not delivered
+    3  source, sink or host were the limit at every rate, the time was over,
+       longer trials did not confirm what was found, or mail was not delivered
   130  interrupted; what is known is printed";
 
 fn goal(text: &str) -> Result<LossGoal, String> {

@@ -205,8 +205,8 @@ pub(super) fn exit_status(run: &CapacityRun) -> u8 {
         _ if matches!(lost, Some((Outcome::Fail, _))) => 1,
         _ if lost.is_some() => 3,
         _ if *interrupted => INTERRUPTED_STATUS,
-        SearchEnding::Complete if result.has_capacity() => 0,
-        SearchEnding::TimeLimit if run.capacity_per_s().is_some() => 0,
+        SearchEnding::Complete | SearchEnding::TimeLimit if run.capacity_per_s().is_some() => 0,
+        SearchEnding::Complete if result.has_capacity() => 3,
         SearchEnding::Complete | SearchEnding::MailLost => 1,
         SearchEnding::TimeLimit | SearchEnding::Void | SearchEnding::Stopped => 3,
     }

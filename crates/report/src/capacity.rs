@@ -9,6 +9,7 @@ use ::capacity::{
 };
 use journey::record::{LatencyMs, Outcome, Record};
 use journey::threshold::{LossGoal, format_value};
+use journey::words::listed;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -90,9 +91,9 @@ struct KneeRow {
 }
 
 impl CapacityRun {
-    /// The rate that meets every goal.
+    /// The rate that meets every goal; `None` if longer trials were made and did not confirm it.
     pub fn capacity_per_s(&self) -> Option<f64> {
-        self.result.capacity_per_s().filter(|_| self.lost.is_none())
+        self.result.capacity_per_s().filter(|_| self.lost.is_none() && self.is_confirmed() != Some(false))
     }
 
     fn plan(&self) -> Option<Result<CapacityPlan, String>> {
@@ -218,11 +219,11 @@ impl CapacityRun {
         Some(are_met && !figures.is_backlogged(rate_per_s))
     }
 
-    /// Reports whether 80 and 100 % held, as far as they were tried.
+    /// Reports whether 80 and 100 % held; `None` if they were not tried. A void trial confirms nothing.
     fn is_confirmed(&self) -> Option<bool> {
-        let counting = self.confirmation.iter().filter(|load| load.share < 1.1);
-        let held: Vec<bool> = counting.filter_map(|load| self.is_good(&load.trial)).collect();
-        (!held.is_empty()).then(|| held.iter().all(|held| *held))
+        let mut counting = self.confirmation.iter().filter(|load| load.share < 1.1).peekable();
+        counting.peek()?;
+        Some(counting.all(|load| self.is_good(&load.trial) == Some(true)))
     }
 
     /// Reports whether more than the capacity held too.
@@ -386,16 +387,18 @@ pub fn capacity_verdict(run: &CapacityRun) -> String {
             let why = void().map_or_else(String::new, |trial| format!(": {}", trial.judged.why));
             format!("INVALID  No rate could be offered{why}\n")
         }
+        (None, _) if run.is_confirmed() == Some(false) => {
+            let refuted =
+                result.capacity_per_s().map_or_else(|| "The rate".to_owned(), |per_s| format_value(per_s, "/s"));
+            format!("INCONCLUSIVE  {refuted} held in short trials, and longer ones did not confirm it: see the table\n")
+        }
         (Some(capacity), SearchEnding::TimeLimit) => format!("CAPACITY  at least {capacity}; the time was over\n"),
         (Some(capacity), _) => {
             let is_limit = result.goals.iter().any(|goal| goal.finding == GoalFinding::GeneratorLimit);
             let least = if is_limit || run.is_exceeded() { "at least " } else { "" };
-            let confirmed = match run.is_confirmed() {
-                None => "",
-                Some(true) if run.is_exceeded() => ", confirmed at 80, 100 and 120 %",
-                Some(true) => ", confirmed at 80 and 100 %",
-                Some(false) => ", but longer trials did not hold: see the table",
-            };
+            let held = run.confirmation.iter().filter(|load| run.is_good(&load.trial) == Some(true));
+            let held: Vec<String> = held.map(|load| format!("{:.0}", load.share * 100.0)).collect();
+            let confirmed = if held.is_empty() { String::new() } else { format!(", confirmed at {} %", listed(&held)) };
             format!("CAPACITY  {least}{capacity}{confirmed}\n")
         }
         (None, SearchEnding::TimeLimit) => "INVALID  The time was over before a rate was found.\n".to_owned(),
@@ -519,6 +522,21 @@ pub fn resources_used(record: &Record) -> String {
 mod tests {
     use super::*;
     use journey::record::BusyPollRow;
+
+    #[test]
+    fn what_longer_trials_do_not_confirm_is_no_capacity() {
+        let mut run = crate::sample_capacity::search("slow");
+        assert_eq!(run.capacity_per_s(), Some(1_000.0));
+        run.confirmation[1].trial.judged.outcome = TrialOutcome::Measured(TrialFigures::new(vec![0.3], 700.0));
+        let said = "INCONCLUSIVE  1,000/s held in short trials, and longer ones did not confirm it: see the table\n";
+        assert_eq!((run.capacity_per_s(), capacity_verdict(&run).as_str()), (None, said));
+        assert!(run.plan_line().is_none(), "nothing is planned with it");
+        run.confirmation[1].trial.judged.outcome =
+            TrialOutcome::Void { cause: ::capacity::VoidCause::Generator, delivered_per_s: 1.0, spent_s: 2.0 };
+        assert_eq!(capacity_verdict(&run), said, "a void trial confirms nothing");
+        run.confirmation.clear();
+        assert_eq!(capacity_verdict(&run), "CAPACITY  1,000/s\n", "the user wanted no confirmation");
+    }
 
     #[test]
     fn busy_polling_uses_up_no_processor() {
