@@ -10,25 +10,29 @@ mod distribution;
 #[allow(dead_code)] // likewise
 mod random;
 
-use addresses::{AddressPattern, RecipientNumbering};
+use addresses::{AddressPattern, RecipientTag};
 use libfuzzer_sys::fuzz_target;
 use random::{RandomStream, SeededRng};
 use smtp::Path;
 
 fn write_addresses(pattern: &AddressPattern) {
-    for most in [1, 3] {
-        let numbering = pattern.numbering(most);
-        if let Err(why) = pattern.check(numbering) {
+    for tag in [RecipientTag::Bare, pattern.tag()] {
+        if let Err(why) = pattern.check(tag) {
             assert!(!why.is_empty());
             continue;
         }
         for (number, place) in [(1, 0), (2, 1), (3, 1_023)] {
             let mut address = Vec::new();
-            pattern.write(&mut SeededRng::new(7, RandomStream::Recipient, number), numbering, place, &mut address);
+            pattern.write(&mut SeededRng::new(7, RandomStream::Recipient, number), tag, place, &mut address);
             assert!(Path::mailbox(&address).is_ok(), "{}", address.escape_ascii());
-            let literal = pattern.literal().filter(|_| numbering == RecipientNumbering::Bare);
+            let literal = pattern.literal().filter(|_| tag == RecipientTag::Bare);
             assert!(literal.is_none_or(|literal| address == literal.as_bytes()));
         }
+    }
+    for place in [0, pattern.count() / 2, pattern.count() - 1] {
+        let mut address = Vec::new();
+        pattern.write_at(place, &mut address);
+        assert!(Path::mailbox(&address).is_ok(), "{}", address.escape_ascii());
     }
 }
 

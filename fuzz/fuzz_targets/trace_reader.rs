@@ -4,7 +4,7 @@
 mod host;
 
 use host::SplitMix64;
-use journey::trace::{ClockId, RunId, Trace, TraceReader, TraceResult, checksum};
+use journey::trace::{ClockId, RecipientNumbering, RunId, Trace, TraceReader, TraceResult, checksum};
 use libfuzzer_sys::fuzz_target;
 use std::time::Duration;
 
@@ -23,7 +23,14 @@ fuzz_target!(|data: &[u8]| {
     let mut wire = vec![0; Trace::HEADER_BYTES];
     let run = RunId([choice; 16]);
     let created = Duration::from_nanos(7);
-    let trace = Trace { run, sequence: 3, created, clock: ClockId(9), checksum: checksum(message) };
+    let trace = Trace {
+        run,
+        sequence: 3,
+        numbering: RecipientNumbering::TAG,
+        created,
+        clock: ClockId(9),
+        checksum: checksum(message),
+    };
     trace.write(&mut wire);
     wire.extend_from_slice(b"\r\n");
     wire.extend_from_slice(message);

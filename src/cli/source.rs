@@ -13,7 +13,7 @@ use journey::record::Arrival;
 use journey::threshold::{MetricSource, RunProtocol, Threshold};
 use load::source::{
     self, AddressPattern, AllowedTargets, CorpusOptions, Distribution, InvalidMessagePolicy, OfferedRate, Preflight,
-    RateStage, SourceOptions, TraceHeaders,
+    RateStage, RecipientTags, SourceOptions, TraceHeaders,
 };
 use party::live::LiveMode;
 use party::outputs::Outputs;
@@ -154,15 +154,18 @@ pub(super) struct MessageArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Envelope")]
 struct EnvelopeArgs {
-    /// Recipient address, or a pattern, repeatable: every message goes to each of them. If it is needed to tell
-    /// recipients apart, mailrun adds the index of the recipient to the local part: to0, to1, user17+0 (see
-    /// docs/workloads.md).
-    #[arg(long, visible_alias = "rcpt", value_name = "ADDRESS", default_value = "to@example.com",
+    /// Recipient address, or a pattern such as 'user{0..99}@a.example', repeatable: every message goes to each of them.
+    #[arg(long, visible_alias = "rcpt", value_name = "ADDRESS", default_value = DEFAULT_RECIPIENT,
           value_parser = values::recipient)]
     to: Vec<AddressPattern>,
-    /// Recipients per message: a number, a range 1..5, or by weight 1:90,50:10.
+    /// Recipients per message: a number, a range 1..5, or by weight 1:90,50:10. A message goes to different addresses of
+    /// the --to pattern, which must have that many.
     #[arg(long, value_name = "N", default_value = "1", value_parser = values::recipients)]
     recipients: Distribution,
+    /// Tell the recipients of a message apart by a number in the local part (to0, to1, user17+2), not by their addresses.
+    /// The default recipient has one anyway. See docs/workloads.md.
+    #[arg(long)]
+    tag_recipients: bool,
     /// Sender address, <> for none, or a pattern: user{0..9999}@{a.example:70,b.example:30} picks a number at random,
     /// and a domain by weight.
     #[arg(long, value_name = "ADDRESS", default_value = "from@example.com", value_parser = values::sender)]
@@ -170,6 +173,26 @@ struct EnvelopeArgs {
     /// Host name to send in EHLO or LHLO.
     #[arg(long, value_name = "NAME", default_value = "mailrun.example.com", value_parser = values::host_name)]
     ehlo: String,
+}
+
+/// The recipient if none is given: nobody's address, so that it is tagged if a message has several recipients.
+const DEFAULT_RECIPIENT: &str = "to@example.com";
+
+impl EnvelopeArgs {
+    fn recipient_tags(&self) -> RecipientTags {
+        let is_default = matches!(self.to.as_slice(), [only] if only.expression() == DEFAULT_RECIPIENT);
+        if self.tag_recipients || is_default { RecipientTags::On } else { RecipientTags::Off }
+    }
+
+    /// Number of recipients of a message: addresses of one pattern, or one for each of several patterns.
+    ///
+    /// # Errors
+    /// If both were asked for, or there are too few addresses.
+    fn recipients(&self) -> Result<Distribution> {
+        let recipients = values::recipients_of(&self.to, &self.recipients)?;
+        source::check_recipients(&self.to, recipients.max(), self.recipient_tags())?;
+        Ok(recipients)
+    }
 }
 
 /// The messages themselves.
@@ -239,7 +262,7 @@ impl LoadArgs {
     /// # Errors
     /// The first such threshold, and what there is.
     pub(super) fn check_thresholds(&self) -> Result<()> {
-        values::recipients_of(&self.message.envelope.to, &self.message.envelope.recipients)?;
+        self.message.envelope.recipients()?;
         let is_closed = self.rate.is_none() && self.stages.is_empty();
         let asked = self.asked.thresholds.iter().chain(&self.asked.abort_on);
         let created = Some(MetricSource::Stage(Stage::Created));
@@ -379,6 +402,7 @@ impl LoadArgs {
             (content.mime, "--mime"),
             (content.corpus_skip_bad, "--corpus-skip-bad"),
             (content.no_trace, "--no-trace"),
+            (envelope.tag_recipients, "--tag-recipients"),
         ];
         words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()));
         words.extend(self.message.notices.arguments());
@@ -518,13 +542,14 @@ pub(super) fn source_options(
         sizes: content.message_size.clone(),
         corpus: content.corpus(),
         mime: content.mime,
-        recipients: values::recipients_of(&envelope.to, &envelope.recipients)?,
+        recipients: envelope.recipients()?,
         reuse: session.reuse(),
         think: session.think_time.clone(),
         warm_up: None,
         pipelining: session.pipelining.into(),
         from: envelope.from.clone(),
         recipient_patterns: envelope.to.clone(),
+        recipient_tags: envelope.recipient_tags(),
         body_parameter: approach.declaration(),
         dsn_parameters: notices.notices(),
         subject: content.subject.clone(),

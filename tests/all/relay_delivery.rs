@@ -398,13 +398,20 @@ fn eight_bits_are_encoded_for_a_server_that_does_not_take_them() {
 
 #[test]
 fn a_sink_counts_what_was_converted_beside_what_is_corrupt() {
-    use journey::trace::{ClockId, RunId, Trace, checksum};
+    use journey::trace::{ClockId, RecipientNumbering, RunId, Trace, checksum};
     let sink = Sink::start(&[]);
     let body = "viele Gr\u{fc}\u{df}e\r\n".as_bytes();
     let run = RunId([7; 16]);
     let converted = |sequence: u64| {
         let created = Duration::from_secs(1);
-        let trace = Trace { run, sequence, created, clock: ClockId(9), checksum: checksum(body) };
+        let trace = Trace {
+            run,
+            sequence,
+            numbering: RecipientNumbering::TAG,
+            created,
+            clock: ClockId(9),
+            checksum: checksum(body),
+        };
         let mut line = vec![0; Trace::HEADER_BYTES];
         trace.write(&mut line);
         let message = [b"Received: by a\r\n".as_slice(), &line, b"\r\n", body].concat();

@@ -2,7 +2,7 @@
 use crate::party::{LIMIT, Sink, accepted, bench, errors, fates, mailrun, source, took, undisturbed, wait_until};
 use crate::postfix::{Deliver, Postfix};
 use crate::wire::Wire;
-use journey::trace::checksum;
+use journey::trace::{RecipientNumbering, checksum};
 use journey::{ClockId, Phase, RunId, Trace};
 use serde_json::Value;
 use std::fs;
@@ -511,8 +511,14 @@ fn a_lost_reply_reads_delivered_and_not_accepted() {
 /// A message with a trace, as a source of that run would send it.
 fn traced(run: RunId, sequence: u64) -> String {
     let body = "Hello.\r\n";
-    let trace =
-        Trace { run, sequence, created: Duration::ZERO, clock: ClockId(1), checksum: checksum(body.as_bytes()) };
+    let trace = Trace {
+        run,
+        sequence,
+        numbering: RecipientNumbering::TAG,
+        created: Duration::ZERO,
+        clock: ClockId(1),
+        checksum: checksum(body.as_bytes()),
+    };
     let mut header = vec![0; Trace::HEADER_BYTES];
     trace.write(&mut header);
     [&String::from_utf8(header).unwrap(), "Subject: x\r\n\r\n", body, ".\r\n"].concat()

@@ -3,7 +3,7 @@
 use crate::party::{bench, fates, mailrun, source, stage, undisturbed};
 use crate::stand_in::StandIn;
 use journey::record::{Arrival, Record, SeriesRow, StageRow};
-use journey::trace::{TraceResult, WARM_UP_SEQUENCE, recipient_number};
+use journey::trace::{TraceResult, WARM_UP_SEQUENCE};
 use journey::{Phase, Stage, Trace, TraceReader};
 use net::{Answer, CloseReason, Handler, Peer, RunningServer, Server};
 use smtp::command::{Mail, Recipient};
@@ -216,8 +216,9 @@ fn patterns_give_addresses_that_the_ledger_tells_apart() {
     let seen = seen(&["--messages", "500", "--to", rcpt, "--recipients", "1..5", "--from", "{x,y}{1..9}@z.example"]);
     let mut domains = BTreeMap::new();
     for message in &seen {
-        let numbers: Vec<u32> = message.recipients.iter().map(|address| recipient_number(address.as_bytes())).collect();
-        assert_eq!(numbers, (0..message.recipients.len() as u32).collect::<Vec<_>>(), "{:?}", message.recipients);
+        let different: BTreeSet<&String> = message.recipients.iter().collect();
+        assert_eq!(different.len(), message.recipients.len(), "{:?}", message.recipients);
+        assert!(!message.recipients.iter().any(|address| address.contains('+')), "{:?}", message.recipients);
         for address in &message.recipients {
             *domains.entry(address.rsplit_once('@').unwrap().1.to_owned()).or_insert(0_u64) += 1;
         }
@@ -245,9 +246,8 @@ fn a_message_goes_to_each_of_several_patterns() {
         assert_eq!(record.workload.rcpt, "ann@a.example, user{0..9999}@b.example");
     }
     for (typed, expected) in [
-        (["ann@a.example", "bob@b.example"], ["ann@a.example", "bob+1@b.example"]),
+        (["ann@a.example", "bob@b.example"], ["ann@a.example", "bob@b.example"]),
         (["bob7@b.example", "ann@a.example"], ["bob7@b.example", "ann@a.example"]),
-        (["ann@a.example", "ann@a.example"], ["ann@a.example", "ann+1@a.example"]),
     ] {
         let seen = seen(&["--messages", "20", "--from", "<>", "--to", typed[0], "--to", typed[1]]);
         assert!(
@@ -259,15 +259,19 @@ fn a_message_goes_to_each_of_several_patterns() {
 }
 
 #[test]
-fn few_numbers_and_long_ones_stay_as_the_pattern_has_them() {
+fn recipients_are_tagged_on_request() {
     closed(&["--messages", "50", "--from", "", "--to", "\"a b\"@a.example"]);
-    for (rcpt, numbered) in
-        [("u{1..50}@a.example", false), ("u{00000..09999}@a.example", false), ("u{0..9999}@a", true)]
-    {
-        let seen = seen(&["--messages", "60", "--to", rcpt]);
-        assert!(seen.iter().all(|message| message.recipients[0].contains("+0@") == numbered), "{rcpt}");
-        closed(&["--messages", "200", "--to", rcpt]);
-    }
+    let tagged = |words: &[&str]| -> BTreeSet<Vec<String>> {
+        let words = [&["--messages", "60", "--tag-recipients"], words].concat();
+        closed(&words);
+        seen(&words).into_iter().map(|message| message.recipients).collect()
+    };
+    let one = tagged(&["--to", "u{0..9999}@a.example"]);
+    assert!(one.iter().all(|recipients| !recipients[0].contains('+')), "{one:?}");
+    let both = tagged(&["--to", "ann@a.example", "--to", "ann@a.example"]);
+    assert_eq!(both.into_iter().collect::<Vec<_>>(), [["ann@a.example", "ann+1@a.example"]]);
+    let copies = tagged(&["--to", "ann@a.example", "--recipients", "2"]);
+    assert_eq!(copies.into_iter().collect::<Vec<_>>(), [["ann0@a.example", "ann1@a.example"]]);
 }
 
 const MBOX: &str = "From a@b Sat Nov 21 09:30:00 2026\nSubject: one\n\nfirst\n.\n..dots\n\n\
@@ -394,7 +398,7 @@ fn stages_are_offered_one_after_the_other() {
 
 #[test]
 fn notifications_are_asked_for_of_every_message_and_recipient() {
-    let base = ["--messages", "20", "--sessions", "2", "--recipients", "2", "--to", "a+b@c"];
+    let base = ["--messages", "20", "--sessions", "2", "--recipients", "2", "--to", "a+b@c", "--tag-recipients"];
     for pipelining in ["off", "stream"] {
         let words = [
             "--dsn-notify",
@@ -490,7 +494,7 @@ fn a_plain_run_says_nothing_of_what_does_not_vary() {
 
 #[test]
 fn what_cannot_be_offered_is_one_line() {
-    let table: [(&[&str], &str); 27] = [
+    let table: [(&[&str], &str); 29] = [
         (&["--dsn-notify", "never,success"], "must be never, or"),
         (&["--dsn-notify", "failure,failure"], "must be never, or"),
         (&["--dsn-ret", "half"], "half"),
@@ -510,6 +514,8 @@ fn what_cannot_be_offered_is_one_line() {
         (&["--to", "u{9..0}@b"], "smaller value first"),
         (&["--to", ""], "a message must have a recipient"),
         (&["--to", "a@b", "--to", "c@d", "--recipients", "2"], "--recipients counts copies of one --to pattern"),
+        (&["--to", "a@b", "--recipients", "2"], "use a pattern such as --to 'user{0..1}@b', or add --tag-recipients"),
+        (&["--to", "a@b", "--to", "A@b"], "a message cannot go to one address twice"),
         (&["--from", "u@{a:x,b}"], "weight"),
         (&["--recipients", "0..5"], "must be more than zero"),
         (&["--reuse=0..5"], "must be more than zero"),

@@ -1,6 +1,6 @@
 //! `--trace` of a source: the header line in front of each message by which `mailrun sink` and `smtp-sink --trace`
 //! recognise it (`journey::trace`).
-use journey::trace::{self, MAX_RECIPIENTS, Trace};
+use journey::trace::{self, MAX_RECIPIENTS, RecipientNumbering, Trace};
 use net::clock;
 use party::outputs;
 use smtp::data;
@@ -32,6 +32,7 @@ impl TraceHeaderWriter {
         let trace = Trace {
             run: outputs::new_run_id().map_err(|error| error.to_string())?,
             sequence: 0,
+            numbering: RecipientNumbering::TAG,
             created: Duration::ZERO,
             clock: outputs::monotonic_clock(),
             checksum: trace::checksum(&data::unstuffed(&message[body..])),

@@ -35,7 +35,14 @@ fn measure<T>(
 
 fn trace(body: &[u8]) -> Trace {
     let clock = ClockId::monotonic("boot");
-    Trace { run: RunId([1; 16]), sequence: 1, created: Duration::ZERO, clock, checksum: trace::checksum(body) }
+    Trace {
+        run: RunId([1; 16]),
+        sequence: 1,
+        numbering: trace::RecipientNumbering::TAG,
+        created: Duration::ZERO,
+        clock,
+        checksum: trace::checksum(body),
+    }
 }
 
 /// A message with a trace line, behind the header of a relay.

@@ -1,6 +1,6 @@
 //! Cost of a trace: the checksum of large and small bodies, patching a header, and finding it again.
 #![allow(clippy::print_stdout)]
-use mailrun_journey::trace::{Checksum, checksum};
+use mailrun_journey::trace::{Checksum, RecipientNumbering, checksum};
 use mailrun_journey::{ClockId, RunId, Trace, TraceReader, TraceResult};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -37,7 +37,14 @@ fn in_blocks(block: &[u8]) -> u32 {
 
 fn message(body: &[u8]) -> Vec<u8> {
     let clock = ClockId::monotonic("boot");
-    let trace = Trace { run: RunId([1; 16]), sequence: 1, created: Duration::ZERO, clock, checksum: checksum(body) };
+    let trace = Trace {
+        run: RunId([1; 16]),
+        sequence: 1,
+        numbering: RecipientNumbering::TAG,
+        created: Duration::ZERO,
+        clock,
+        checksum: checksum(body),
+    };
     let mut message = vec![0; Trace::HEADER_BYTES];
     trace.write(&mut message);
     message.extend_from_slice(b"From: <a@example.com>\r\nTo: <b@example.com>\r\nSubject: x\r\n\r\n");

@@ -11,7 +11,15 @@ fn message(run: RunId, sequence: u64) -> Vec<u8> {
     let clock = ClockId::monotonic("this host");
     let created = Duration::from_micros(sequence);
     let mut header = [0; Trace::HEADER_BYTES];
-    Trace { run, sequence, created, clock, checksum: trace::checksum(BODY) }.write(&mut header);
+    Trace {
+        run,
+        sequence,
+        numbering: trace::RecipientNumbering::SINGLE,
+        created,
+        clock,
+        checksum: trace::checksum(BODY),
+    }
+    .write(&mut header);
     [&header[..], b"Subject: hello\r\n\r\n", BODY].concat()
 }
 

@@ -8,7 +8,9 @@
 //! let body = b"hello\r\n";
 //! let clock = ClockId::monotonic("this host");
 //! let created = Duration::from_secs(1);
-//! let sent = Trace { run: RunId([7; 16]), sequence: 42, created, clock, checksum: trace::checksum(body) };
+//! let numbering = trace::RecipientNumbering::SINGLE;
+//! let run = RunId([7; 16]);
+//! let sent = Trace { run, sequence: 42, numbering, created, clock, checksum: trace::checksum(body) };
 //! let mut header = [0; Trace::HEADER_BYTES];
 //! sent.write(&mut header);
 //! let mut accepted = Ledger::default();

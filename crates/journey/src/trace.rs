@@ -5,6 +5,7 @@
 //! 0             14             47               64                 81           90           98
 //! ```
 //!
+//! The first byte of the sequence field says how the recipients of the message are numbered ([`RecipientNumbering`]).
 //! Fixed width, so that it is patched in place and never formatted. The checksum (CRC-32C) covers the bytes after the
 //! first empty line, dot-unstuffed, so relays may put their own header fields before it or after it. If a relay states
 //! that it has encoded 8-bit parts for a server without 8BITMIME, the checksum is that of the original parts
@@ -18,7 +19,7 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// Recipients of one message that a trace can distinguish; larger numbers count as 0.
+/// Recipients of one message that a trace can distinguish. Of the numbers in tagged addresses, larger ones count as 0.
 pub const MAX_RECIPIENTS: u32 = 1024;
 
 /// First sequence number of messages that were created during the warm-up. They are accounted for like any other;
@@ -46,8 +47,10 @@ const LINE_BYTES: usize = CHECKSUM_OFFSET + 8;
 pub struct Trace {
     /// The run that sent it.
     pub run: RunId,
-    /// Its number in the run, from 0.
+    /// Its number in the run, from 0 and below 2^56.
     pub sequence: u64,
+    /// How the ledger numbers its recipients.
+    pub numbering: RecipientNumbering,
     /// Time at which a session began it (open loop: the scheduled time), on `clock`.
     pub created: Duration,
     /// Clock that `created` was read from.
@@ -67,6 +70,7 @@ impl Trace {
         header[..NAME.len()].copy_from_slice(NAME);
         header[NAME.len()..RUN_OFFSET].copy_from_slice(VERSION);
         write_hex(&mut header[RUN_OFFSET..], &self.run.0);
+        write_hex(&mut header[SEQUENCE_OFFSET..], &[self.numbering.0]);
         write_hex(&mut header[CLOCK_OFFSET..], &self.clock.0.to_be_bytes());
         write_hex(&mut header[CHECKSUM_OFFSET..], &self.checksum.to_be_bytes());
         header[LINE_BYTES..].copy_from_slice(b"\r\n");
@@ -76,7 +80,7 @@ impl Trace {
     /// Overwrites sequence and time in a line that [`Self::write`] made: the only fields that change from message to
     /// message.
     pub fn patch(header: &mut [u8], sequence: u64, created: Duration) {
-        write_hex(&mut header[SEQUENCE_OFFSET..], &sequence.to_be_bytes());
+        write_hex(&mut header[SEQUENCE_OFFSET + 2..], &sequence.to_be_bytes()[1..]);
         write_hex(&mut header[CREATED_OFFSET..], &nanoseconds(created).to_be_bytes());
     }
 
@@ -99,9 +103,11 @@ impl Trace {
         if !is_named(line) || &line[NAME.len()..RUN_OFFSET] != VERSION || !spaced {
             return None;
         }
+        let sequence = read_hex16(line[SEQUENCE_OFFSET..].first_chunk()?)?;
         Some(Self {
             run: RunId::read(line[RUN_OFFSET..].first_chunk()?)?,
-            sequence: read_hex16(line[SEQUENCE_OFFSET..].first_chunk()?)?,
+            sequence: sequence & (u64::MAX >> 8),
+            numbering: RecipientNumbering((sequence >> 56) as u8),
             created: Duration::from_nanos(read_hex16(line[CREATED_OFFSET..].first_chunk()?)?),
             clock: ClockId(read_hex8(line[CLOCK_OFFSET..].first_chunk()?)?),
             checksum: read_hex8(line[CHECKSUM_OFFSET..].first_chunk()?)?,
@@ -408,11 +414,63 @@ impl Default for UnfinishedLine {
     }
 }
 
-/// Number of an address among the recipients of its message: the decimal digits that end its local part; 0 without any,
-/// and for numbers that are not below [`MAX_RECIPIENTS`] or longer than four digits (these are not ours).
+/// What a recipient's number can depend on: which of the two it is, only the trace of the message says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecipientId {
+    /// The digits that end the local part.
+    tag: u16,
+    hash: u32,
+}
+
+impl RecipientId {
+    /// Longest address that SMTP allows (RFC 5321 §4.5.3.1); of a longer one, the rest is ignored.
+    const MAX_ADDRESS: usize = 320;
+
+    /// Reads an address, without brackets. The case of its letters does not matter, because servers change it.
+    pub fn new(address: &[u8]) -> Self {
+        let mut lower = [0; Self::MAX_ADDRESS];
+        let length = address.len().min(Self::MAX_ADDRESS);
+        let lower = &mut lower[..length];
+        lower.copy_from_slice(&address[..length]);
+        lower.make_ascii_lowercase();
+        // CRC is linear, so similar addresses would share bits: the multiplication mixes them.
+        Self { tag: tag(address) as u16, hash: checksum(lower).wrapping_mul(0x9e37_79b9) }
+    }
+}
+
+/// The rule by which recipients are numbered. The order of the envelope cannot be used, because a relay may split a
+/// transaction.
 ///
-/// The order of the envelope cannot be used, because a relay may split a transaction.
-pub fn recipient_number(address: &[u8]) -> u32 {
+/// - [`Self::TAG`], 0: the decimal digits that end the local part; 0 without any, and for numbers that are not below
+///   [`MAX_RECIPIENTS`] or longer than four digits.
+/// - 1 + n: the upper n bits of the CRC-32C of the address in lower case, times 0x9e3779b9 (mod 2^32). The source chooses
+///   n so that the recipients of a message have different numbers; a message of one recipient needs no bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecipientNumbering(u8);
+
+impl RecipientNumbering {
+    /// By the digits that end the local part.
+    pub const TAG: Self = Self(0);
+    /// For messages of one recipient, whatever its address.
+    pub const SINGLE: Self = Self(1);
+
+    /// By so many bits, at most 32, of the address.
+    pub fn address_bits(bits: u32) -> Self {
+        Self(1 + bits.min(32) as u8)
+    }
+
+    /// Returns the number of that recipient.
+    #[inline]
+    pub fn number(self, recipient: RecipientId) -> u32 {
+        match self.0 {
+            0 => u32::from(recipient.tag),
+            1 => 0,
+            more => recipient.hash >> (33 - more.min(33)),
+        }
+    }
+}
+
+fn tag(address: &[u8]) -> u32 {
     let local = &address[..memrchr(b'@', address).unwrap_or(address.len())];
     let digits = local.iter().rev().take_while(|octet| octet.is_ascii_digit()).count();
     if digits > 4 {
@@ -505,6 +563,7 @@ mod tests {
         Trace {
             run: RunId([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
             sequence: 255,
+            numbering: RecipientNumbering::TAG,
             created: Duration::from_millis(1),
             clock: ClockId(0x7fff_ffff),
             checksum: 0xe306_9283,
@@ -527,8 +586,10 @@ mod tests {
     fn a_patch_changes_sequence_and_time_alone() {
         let mut header = [0; Trace::HEADER_BYTES];
         trace().write(&mut header);
+        let patched = Trace { numbering: RecipientNumbering::address_bits(7), ..trace() };
+        patched.write(&mut header);
         Trace::patch(&mut header, u64::MAX, Duration::from_nanos(9));
-        let patched = Trace { sequence: u64::MAX, created: Duration::from_nanos(9), ..trace() };
+        let patched = Trace { sequence: u64::MAX >> 8, created: Duration::from_nanos(9), ..patched };
         assert_eq!(Trace::parse(&header), Some(patched));
     }
 
@@ -603,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn recipients_are_told_apart_by_the_digits_that_end_the_local_part() {
+    fn tagged_recipients_are_told_apart_by_the_digits_that_end_the_local_part() {
         for (address, number) in [
             ("user@example.com", 0),
             ("user7@example.com", 7),
@@ -622,8 +683,26 @@ mod tests {
             ("@", 0),
             ("", 0),
         ] {
-            assert_eq!(recipient_number(address.as_bytes()), number, "{address}");
+            let id = RecipientId::new(address.as_bytes());
+            assert_eq!(RecipientNumbering::TAG.number(id), number, "{address}");
+            assert_eq!(RecipientNumbering::SINGLE.number(id), 0, "{address}");
         }
+    }
+
+    #[test]
+    fn recipients_are_told_apart_by_bits_of_their_addresses() {
+        let number =
+            |bits, address: &str| RecipientNumbering::address_bits(bits).number(RecipientId::new(address.as_bytes()));
+        assert_eq!(number(32, "Ann@A.Example"), number(32, "ann@a.example"), "servers change the case");
+        assert_eq!(number(32, "ann@a.example"), checksum(b"ann@a.example").wrapping_mul(0x9e37_79b9));
+        assert_eq!(number(8, "ann@a.example"), number(32, "ann@a.example") >> 24);
+        assert_eq!(number(0, "ann@a.example"), 0);
+        assert_eq!(number(99, "ann@a.example"), number(32, "ann@a.example"));
+        // Similar addresses must not share few numbers.
+        let numbers: std::collections::BTreeSet<u32> = (0..1000).map(|n| number(6, &format!("user{n}@b"))).collect();
+        assert_eq!(numbers.len(), 64);
+        let long = "x".repeat(1000);
+        assert_eq!(number(32, &long), number(32, &long[..320]));
     }
 
     /// Reads a message whole, byte by byte, and in every two parts; all must agree.

@@ -1,6 +1,6 @@
 //! `--trace`: the messages that were recognised by the trace in their header, and their condition.
 use journey::tally::RunTallies;
-use journey::trace::{ClockId, MAX_RECIPIENTS, Trace, TraceReader, TraceResult, recipient_number};
+use journey::trace::{ClockId, MAX_RECIPIENTS, RecipientId, Trace, TraceReader, TraceResult};
 use journey::{Latencies, MarkResult};
 use net::clock;
 use party::outputs;
@@ -62,8 +62,8 @@ impl TraceStats {
         let run = self.runs.open(trace.run);
         // The runs without messages for the longest time give way to new ones.
         run.last_delivered = Some(clock::now());
-        for number in &message.recipients {
-            match run.units.mark(trace.sequence, *number) {
+        for recipient in &message.recipients {
+            match run.units.mark(trace.sequence, trace.numbering.number(*recipient)) {
                 MarkResult::First => {}
                 MarkResult::Again => self.duplicates += 1,
                 MarkResult::Full => self.unchecked += 1,
@@ -110,7 +110,7 @@ impl TraceStats {
 pub(super) struct TracedMessage {
     found: TraceResult,
     /// The numbers of its recipients.
-    recipients: Vec<u32>,
+    recipients: Vec<RecipientId>,
     /// Recipients beyond those that a trace can tell apart: each has the number of an earlier one.
     excess_recipients: u64,
 }
@@ -137,7 +137,7 @@ impl TracedMessageReader {
     /// Reads the arguments of RCPT.
     pub(super) fn add_recipient(&mut self, rest: &[u8]) {
         if self.message.recipients.len() < MAX_RECIPIENTS as usize {
-            self.message.recipients.push(recipient_number(address(rest)));
+            self.message.recipients.push(RecipientId::new(address(rest)));
         } else {
             self.message.excess_recipients += 1;
         }
@@ -177,6 +177,7 @@ fn address(rest: &[u8]) -> &[u8] {
 mod tests {
     use super::*;
     use journey::RunId;
+    use journey::trace::RecipientNumbering;
     use proptest::prelude::*;
     use std::time::Duration;
 
@@ -185,6 +186,7 @@ mod tests {
         let trace = Trace {
             run: RunId([run; 16]),
             sequence,
+            numbering: RecipientNumbering::TAG,
             created: Duration::ZERO,
             clock,
             checksum: journey::trace::checksum(b".a\r\n"),
@@ -231,9 +233,9 @@ mod tests {
     #[test]
     fn addresses_in_all_their_forms() {
         for rest in [" TO:<a7@b>", "TO:<a7@b> X=<y", ":a7@b", " TO: a7@b NOTIFY=1", " TO:<a7@b", "a7@b"] {
-            assert_eq!(recipient_number(address(rest.as_bytes())), 7, "{rest}");
+            assert_eq!(RecipientId::new(address(rest.as_bytes())), RecipientId::new(b"a7@b"), "{rest}");
         }
-        assert_eq!(recipient_number(address(b"")), 0);
+        assert_eq!(address(b""), b"");
     }
 
     proptest! {

@@ -5,7 +5,7 @@ use mailrun_journey::judge::{VerdictInputs, judge};
 use mailrun_journey::merge::merge_records;
 use mailrun_journey::record::{DomainRow, ErrorRow, Ordered, Record, SeriesRow, StallRow, Surroundings, WarmUp};
 use mailrun_journey::threshold::{RunProtocol, Threshold};
-use mailrun_journey::trace::{Checksum, MAX_RECIPIENTS, checksum, recipient_number};
+use mailrun_journey::trace::{Checksum, MAX_RECIPIENTS, RecipientId, RecipientNumbering, checksum};
 use mailrun_journey::{ClockId, Latencies, Ledger, MarkResult, RunId, Stage, Trace, TraceReader, TraceResult};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -32,10 +32,11 @@ fn set(units: &[LedgerUnit]) -> HashSet<LedgerUnit> {
 }
 
 prop_compose! {
-    fn trace()(run in any::<[u8; 16]>(), sequence in any::<u64>(), created in any::<u64>(), clock in any::<u32>(),
+    fn trace()(run in any::<[u8; 16]>(), sequence in 0..1_u64 << 56, bits in 0..33_u32, created in any::<u64>(), clock in any::<u32>(),
         checksum in any::<u32>()) -> Trace
     {
-        Trace { run: RunId(run), sequence, created: Duration::from_nanos(created), clock: ClockId(clock), checksum }
+        let numbering = RecipientNumbering::address_bits(bits);
+        Trace { run: RunId(run), sequence, numbering, created: Duration::from_nanos(created), clock: ClockId(clock), checksum }
     }
 }
 
@@ -48,6 +49,10 @@ fn piece() -> impl Strategy<Value = Vec<u8>> {
         trace().prop_map(|trace| written(&trace).to_vec()),
         vec(any::<u8>(), 0..150),
     ]
+}
+
+fn tag(address: &[u8]) -> u32 {
+    RecipientNumbering::TAG.number(RecipientId::new(address))
 }
 
 fn written(trace: &Trace) -> [u8; Trace::HEADER_BYTES] {
@@ -141,14 +146,14 @@ proptest! {
     #[test]
     fn a_numbered_recipient_is_told_from_all_others(number in 0..MAX_RECIPIENTS, name in "[a-z.+=-]{1,20}") {
         let address = format!("{name}{number}@host7.example");
-        prop_assert_eq!(recipient_number(address.as_bytes()), number);
+        prop_assert_eq!(tag(address.as_bytes()), number);
         let padded = format!("{name}{number:04}@host7.example");
-        prop_assert_eq!(recipient_number(padded.as_bytes()), number);
+        prop_assert_eq!(tag(padded.as_bytes()), number);
     }
 
     #[test]
     fn any_address_has_a_number_in_range(address in vec(any::<u8>(), 0..40)) {
-        prop_assert!(recipient_number(&address) < MAX_RECIPIENTS);
+        prop_assert!(tag(&address) < MAX_RECIPIENTS);
     }
 
     #[test]

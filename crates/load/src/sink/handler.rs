@@ -4,10 +4,12 @@ use super::dump::{DumpEnvelope, MessageDump, MessageWriter};
 use super::lmtp_replies::{LmtpReplies, RecipientDecision, combine};
 use super::rules::RuleCommand;
 use super::session_rules::{CommandContext, DomainSlots, ReadStep, RuleDecision, RuleEffect, SessionRules};
-use super::worker_state::{SinkContext, SinkMessage, SinkWorkerState, TallyTransfer, answer_to, sequence, with_domain};
+use super::worker_state::{
+    SinkContext, SinkMessage, SinkRecipient, SinkWorkerState, TallyTransfer, answer_to, sequence,
+};
 use journey::errors::ErrorEvent;
 use journey::record::Resource;
-use journey::trace::recipient_number;
+use journey::trace::RecipientId;
 use journey::{Phase, TraceReader, TraceResult};
 use net::{Answer, CloseReason, Handler, Handshake, LoginOutcome, Peer, ReadLimit, ResourceExhausted, Service, clock};
 use party::outputs::SESSION_PANICKED;
@@ -43,8 +45,15 @@ impl Service for SinkService {
         self.0.context.first_connection.get_or_init(clock::now);
         let side = self.0.context.dump.is_some().then(Box::default);
         let reader = TraceReader::default();
-        let numbers = Vec::new();
-        SinkHandler { worker: Rc::clone(&self.0), client: peer.address, reader, numbers, began: None, extended: side }
+        let recipients = Vec::new();
+        SinkHandler {
+            worker: Rc::clone(&self.0),
+            client: peer.address,
+            reader,
+            recipients,
+            began: None,
+            extended: side,
+        }
     }
 
     /// No client is exempt: the sink measures and refuses none.
@@ -72,8 +81,7 @@ pub(super) struct SinkHandler {
     worker: Rc<SinkWorkerState>,
     client: SocketAddr,
     reader: TraceReader,
-    /// The recipients' numbers, [with their domains](with_domain).
-    numbers: Vec<u32>,
+    recipients: Vec<SinkRecipient>,
     /// Earliest time at which the message could begin; `None` if this end delays it on purpose.
     began: Option<Duration>,
     /// State of sessions under rules, and of those whose mail is stored.
@@ -125,7 +133,7 @@ impl Handler for SinkHandler {
     }
 
     fn mail(&mut self, mail: &Mail<'_>) -> Answer {
-        self.numbers.clear();
+        self.recipients.clear();
         if self.worker.context.has_enough() {
             return Answer::Reply(ReplyReason::ShuttingDown.reply().clone());
         }
@@ -145,7 +153,7 @@ impl Handler for SinkHandler {
         };
         self.remember_recipient(recipient);
         let domain = self.worker.domain_number(recipient.domain());
-        self.numbers.push(with_domain(recipient_number(recipient.as_bytes()), domain));
+        self.recipients.push(SinkRecipient { id: RecipientId::new(recipient.as_bytes()), domain });
         if let Some(draft) = self.extended.as_mut().and_then(|side| side.message_writer.as_mut()) {
             draft.envelope().recipients.push(String::from_utf8_lossy(recipient.as_bytes()).into_owned());
         }
@@ -177,7 +185,7 @@ impl Handler for SinkHandler {
             self.worker.time_body(&found, now.saturating_sub(began));
         }
         if self.only_counts() {
-            self.worker.count_arrival(&found, &self.numbers, bytes, now, 1);
+            self.worker.count_arrival(&found, &self.recipients, bytes, now, 1);
             return Answer::Yes;
         }
         self.handle_message(found, bytes, now)
@@ -237,7 +245,7 @@ impl Handler for SinkHandler {
     }
 
     fn reset(&mut self, why: Option<ReplyReason>) {
-        self.numbers.clear();
+        self.recipients.clear();
         self.reader = TraceReader::default();
         if let Some(side) = &mut self.extended {
             side.message_writer = None;
@@ -355,7 +363,7 @@ impl SinkHandler {
 
     /// Stores an accepted recipient, if a rule will be evaluated for it.
     fn remember_recipient(&mut self, recipient: &Path<'_>) {
-        let place = self.numbers.len();
+        let place = self.recipients.len();
         if let Some(session_rules) = self.extended.as_mut().and_then(|side| side.rules.as_mut())
             && self.worker.rules().is_some_and(|rules| rules.has_recipient_rules())
         {
@@ -400,7 +408,7 @@ impl SinkHandler {
             return Vec::new();
         };
         let mut fates = Vec::new();
-        for place in 0..self.numbers.len() {
+        for place in 0..self.recipients.len() {
             let RuleDecision { delay, effect, decided_by: by } = session_rules.decide_recipient(rules, &context, place);
             if let Some(by) = by {
                 self.worker.count_effect(RuleCommand::Dot, &effect, &by, None);
@@ -418,20 +426,21 @@ impl SinkHandler {
     /// Handles a message of a session that does more than count.
     fn handle_message(&mut self, found: TraceResult, bytes: u64, now: Duration) -> Answer {
         let (mut delay, mut effect, fates) = self.decide_message(sequence(&found), now);
-        let mut numbers = std::mem::take(&mut self.numbers);
+        let mut recipients = std::mem::take(&mut self.recipients);
         let side = self.extended.get_or_insert_default();
         let (draft, domain_slots) = side.end_transaction();
         let is_changed = std::mem::take(&mut side.is_changed);
         if !fates.is_empty() {
             if self.worker.context.protocol == Protocol::Lmtp {
                 self.worker.count_corrupted(&found, u64::from(is_changed));
-                side.lmtp_replies = Some(Rc::new(LmtpReplies::new(found, bytes, numbers, fates, draft, domain_slots)));
+                side.lmtp_replies =
+                    Some(Rc::new(LmtpReplies::new(found, bytes, recipients, fates, draft, domain_slots)));
                 return delay_answer(delay, Answer::Yes);
             }
             let count = |effect: &RuleEffect| fates.iter().filter(|fate| fate.effect == *effect).count() as u64;
             let lost = count(&RuleEffect::Drop);
             let duplicates = count(&RuleEffect::Duplicate);
-            let joined = combine(fates, &mut numbers);
+            let joined = combine(fates, &mut recipients);
             if matches!(joined.effect, RuleEffect::Accept | RuleEffect::LoseReply | RuleEffect::Drop) {
                 self.worker.count_ordered(&found, lost, duplicates);
             }
@@ -440,7 +449,7 @@ impl SinkHandler {
         }
         let arrival = SinkMessage {
             found,
-            numbers,
+            recipients,
             bytes,
             effect,
             message_writer: draft,

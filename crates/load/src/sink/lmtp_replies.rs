@@ -6,7 +6,7 @@
 //! message, and delays add up; dropping or counting twice applies to each recipient alone there too.
 use super::dump::MessageWriter;
 use super::session_rules::{DomainSlots, RuleEffect, SERVICE_CLOSING};
-use super::worker_state::{SinkWorkerState, answer_to};
+use super::worker_state::{SinkRecipient, SinkWorkerState, answer_to};
 use journey::TraceResult;
 use net::Answer;
 use smtp::server::Protocol;
@@ -45,8 +45,8 @@ impl RecipientDecision {
     }
 }
 
-/// Combines the fates of a message's recipients into one, and lists the numbers of the recipients that count.
-pub(super) fn combine(decisions: Vec<RecipientDecision>, numbers: &mut Vec<u32>) -> RecipientDecision {
+/// Combines the fates of a message's recipients into one, and lists the recipients of the recipients that count.
+pub(super) fn combine(decisions: Vec<RecipientDecision>, recipients: &mut Vec<SinkRecipient>) -> RecipientDecision {
     let delay = decisions.iter().map(|decision| decision.delay).sum();
     if let Some(last) = decisions
         .last()
@@ -60,8 +60,9 @@ pub(super) fn combine(decisions: Vec<RecipientDecision>, numbers: &mut Vec<u32>)
         .map_or(RuleEffect::Accept, |_| RuleEffect::LoseReply);
     // Recipients for which no rules were evaluated any more count as without rules.
     let times = decisions.iter().map(RecipientDecision::unit_count).chain(std::iter::repeat(1));
-    *numbers = numbers.iter().zip(times).flat_map(|(number, times)| std::iter::repeat_n(*number, times)).collect();
-    RecipientDecision { delay, effect: if numbers.is_empty() { RuleEffect::Drop } else { reply } }
+    *recipients =
+        recipients.iter().zip(times).flat_map(|(number, times)| std::iter::repeat_n(*number, times)).collect();
+    RecipientDecision { delay, effect: if recipients.is_empty() { RuleEffect::Drop } else { reply } }
 }
 
 /// A message in LMTP whose recipients are answered one after the other.
@@ -69,7 +70,7 @@ pub(super) fn combine(decisions: Vec<RecipientDecision>, numbers: &mut Vec<u32>)
 pub(super) struct LmtpReplies {
     found: TraceResult,
     bytes: u64,
-    numbers: Vec<u32>,
+    recipients: Vec<SinkRecipient>,
     /// Fates, one for each recipient, up to one that ends the session.
     decisions: Vec<RecipientDecision>,
     storage: RefCell<StorageState>,
@@ -91,7 +92,7 @@ impl LmtpReplies {
     pub(super) fn new(
         found: TraceResult,
         bytes: u64,
-        numbers: Vec<u32>,
+        recipients: Vec<SinkRecipient>,
         decisions: Vec<RecipientDecision>,
         mut draft: Option<MessageWriter>,
         domain_slots: DomainSlots,
@@ -103,7 +104,7 @@ impl LmtpReplies {
         Self {
             found,
             bytes,
-            numbers,
+            recipients,
             decisions,
             storage: RefCell::new(StorageState::Pending(draft)),
             _domain_slots: domain_slots,
@@ -121,31 +122,31 @@ impl LmtpReplies {
 
     /// Counts the message for that recipient, if the recipient's fate says so, and answers.
     pub(super) fn answer(&self, place: usize, worker: &SinkWorkerState, now: Duration) -> Answer {
-        let Some((decision, number)) = self.decisions.get(place).zip(self.numbers.get(place)) else {
+        let Some((decision, number)) = self.decisions.get(place).zip(self.recipients.get(place)) else {
             return Answer::Yes;
         };
-        let numbers = &[*number; 2][..decision.unit_count()];
+        let recipients = &[*number; 2][..decision.unit_count()];
         worker.count_ordered(
             &self.found,
             u64::from(decision.effect == RuleEffect::Drop),
             u64::from(decision.effect == RuleEffect::Duplicate),
         );
-        if !numbers.is_empty()
-            && let Err(refusal) = self.count(numbers, worker, now)
+        if !recipients.is_empty()
+            && let Err(refusal) = self.count(recipients, worker, now)
         {
             return refusal;
         }
         answer_to(decision.effect.clone())
     }
 
-    fn count(&self, numbers: &[u32], worker: &SinkWorkerState, now: Duration) -> Result<(), Answer> {
+    fn count(&self, recipients: &[SinkRecipient], worker: &SinkWorkerState, now: Duration) -> Result<(), Answer> {
         let storage = &mut *self.storage.borrow_mut();
         match std::mem::replace(storage, StorageState::Failed) {
             StorageState::Pending(draft) => {
                 worker.store(draft)?;
-                worker.count_arrival(&self.found, numbers, self.bytes, now, 1);
+                worker.count_arrival(&self.found, recipients, self.bytes, now, 1);
             }
-            StorageState::Stored => worker.count_recipients(&self.found, numbers, now),
+            StorageState::Stored => worker.count_recipients(&self.found, recipients, now),
             StorageState::Failed => return Err(worker.storage_refusal()),
         }
         *storage = StorageState::Stored;
@@ -156,15 +157,17 @@ impl LmtpReplies {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use journey::trace::RecipientId;
     use smtp::Reply;
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn joined(effects: &[RuleEffect]) -> (Duration, RuleEffect, Vec<u32>) {
-        let mut numbers = vec![7, 8, 9];
+    fn joined(effects: &[RuleEffect]) -> (Duration, RuleEffect, Vec<u16>) {
+        let recipient = |domain| SinkRecipient { id: RecipientId::new(b"a@b"), domain };
+        let mut recipients = [7, 8, 9].map(recipient).to_vec();
         let decisions = effects.iter().map(|effect| RecipientDecision { delay: MS, effect: effect.clone() }).collect();
-        let RecipientDecision { delay, effect } = combine(decisions, &mut numbers);
-        (delay, effect, numbers)
+        let RecipientDecision { delay, effect } = combine(decisions, &mut recipients);
+        (delay, effect, recipients.iter().map(|recipient| recipient.domain).collect())
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::session_rules::{DomainSlots, RuleEffect, SERVICE_CLOSING};
 use journey::domains::{DomainUnit, MAX_DOMAINS};
 use journey::errors::ErrorEvent;
 use journey::slowest::SlowDelivery;
+use journey::trace::RecipientId;
 use journey::{ClockId, MarkResult, Phase, RunTally, SinkTally, Trace, TraceResult};
 use net::{Answer, clock};
 use party::users::Users;
@@ -111,18 +112,18 @@ impl DomainNumbers {
     }
 }
 
-/// Bits of a recipient's number below those of its domain.
-const RECIPIENT_BITS: u32 = 16;
-
-/// The number of a recipient, with the number of its domain at the worker above it: 0 for the worker's first domain.
-pub(super) fn with_domain(recipient: u32, domain: u16) -> u32 {
-    recipient | u32::from(domain) << RECIPIENT_BITS
+/// A recipient of a message, until its trace says how recipients are numbered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SinkRecipient {
+    pub(super) id: RecipientId,
+    /// Number of its domain at the worker: 0 for the worker's first.
+    pub(super) domain: u16,
 }
 
 /// A complete message.
 pub(super) struct SinkMessage {
     pub(super) found: TraceResult,
-    pub(super) numbers: Vec<u32>,
+    pub(super) recipients: Vec<SinkRecipient>,
     pub(super) bytes: u64,
     pub(super) effect: RuleEffect,
     pub(super) message_writer: Option<MessageWriter>,
@@ -227,7 +228,7 @@ impl SinkWorkerState {
 
     /// Stores and counts a message as the rules order, and answers the end of data.
     pub(super) fn accept_message(&self, arrival: SinkMessage, now: Duration) -> Answer {
-        let SinkMessage { found, numbers, bytes, effect, message_writer: draft, is_changed, _domain_slots: _seats } =
+        let SinkMessage { found, recipients, bytes, effect, message_writer: draft, is_changed, _domain_slots: _seats } =
             arrival;
         let times = match effect {
             RuleEffect::Reject(_) | RuleEffect::HangUp(_) | RuleEffect::Reset => return answer_to(effect),
@@ -238,8 +239,8 @@ impl SinkWorkerState {
         if let Err(refusal) = self.store(draft.filter(|_| times > 0)) {
             return refusal;
         }
-        self.count_arrival(&found, &numbers, bytes, now, times);
-        let all = numbers.len() as u64;
+        self.count_arrival(&found, &recipients, bytes, now, times);
+        let all = recipients.len() as u64;
         self.count_ordered(&found, if times == 0 { all } else { 0 }, if times == 2 { all } else { 0 });
         self.count_corrupted(&found, if is_changed { u64::from(times) } else { 0 });
         if effect == RuleEffect::LoseReply {
@@ -270,26 +271,33 @@ impl SinkWorkerState {
     }
 
     /// Counts further recipients of a message that is counted already.
-    pub(super) fn count_recipients(&self, found: &TraceResult, numbers: &[u32], now: Duration) {
+    pub(super) fn count_recipients(&self, found: &TraceResult, recipients: &[SinkRecipient], now: Duration) {
         let tally = &mut **self.tally.borrow_mut();
-        tally.recipients += numbers.len() as u64;
+        tally.recipients += recipients.len() as u64;
         tally.last_arrival = Some(now);
         if let TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) = found {
             let run = tally.runs.open(trace.run);
-            run.recipients += numbers.len() as u64;
+            run.recipients += recipients.len() as u64;
             run.last_delivered = Some(now);
             if !trace.is_warm_up() {
                 run.last_counted = Some(now);
             }
-            mark_units(run, trace, numbers);
+            mark_units(run, trace, recipients);
         }
     }
 
     /// Counts a message `times` times.
-    pub(super) fn count_arrival(&self, found: &TraceResult, numbers: &[u32], bytes: u64, now: Duration, times: u32) {
+    pub(super) fn count_arrival(
+        &self,
+        found: &TraceResult,
+        recipients: &[SinkRecipient],
+        bytes: u64,
+        now: Duration,
+        times: u32,
+    ) {
         self.context.answered.fetch_add(1, Ordering::Relaxed);
         for _ in 0..times {
-            self.count_message(found, numbers, bytes, now);
+            self.count_message(found, recipients, bytes, now);
         }
     }
 
@@ -304,32 +312,32 @@ impl SinkWorkerState {
         }
     }
 
-    fn count_message(&self, found: &TraceResult, numbers: &[u32], bytes: u64, now: Duration) {
+    fn count_message(&self, found: &TraceResult, recipients: &[SinkRecipient], bytes: u64, now: Duration) {
         let tally = &mut **self.tally.borrow_mut();
         tally.messages += 1;
-        tally.recipients += numbers.len() as u64;
+        tally.recipients += recipients.len() as u64;
         tally.bytes += bytes;
         tally.first_arrival.get_or_insert(now);
         tally.last_arrival = Some(now);
         match found {
             TraceResult::Absent | TraceResult::Corrupt(None) => tally.untraced += 1,
-            TraceResult::Intact(trace) => self.count_traced(tally.runs.open(trace.run), trace, numbers, bytes, now),
+            TraceResult::Intact(trace) => self.count_traced(tally.runs.open(trace.run), trace, recipients, bytes, now),
             TraceResult::Converted(trace) => {
                 let run = tally.runs.open(trace.run);
                 run.converted += 1;
-                self.count_traced(run, trace, numbers, bytes, now);
+                self.count_traced(run, trace, recipients, bytes, now);
             }
             TraceResult::Corrupt(Some(trace)) => {
                 let run = tally.runs.open(trace.run);
                 run.corrupt += 1;
-                self.count_traced(run, trace, numbers, bytes, now);
+                self.count_traced(run, trace, recipients, bytes, now);
             }
         }
     }
 
-    fn count_traced(&self, run: &mut RunTally, trace: &Trace, numbers: &[u32], bytes: u64, now: Duration) {
+    fn count_traced(&self, run: &mut RunTally, trace: &Trace, recipients: &[SinkRecipient], bytes: u64, now: Duration) {
         run.messages += 1;
-        run.recipients += numbers.len() as u64;
+        run.recipients += recipients.len() as u64;
         run.bytes += bytes;
         run.last_delivered = Some(now);
         if trace.is_warm_up() {
@@ -338,14 +346,14 @@ impl SinkWorkerState {
         } else {
             run.last_counted = Some(now);
         }
-        mark_units(run, trace, numbers);
+        mark_units(run, trace, recipients);
         match self.creation_time(trace, now) {
             CreationTime::Known(_) if trace.is_warm_up() => {}
             CreationTime::Known(created) => {
                 let took = now - created;
                 run.delivered.record(took);
                 if run.slowest.admits(took) {
-                    let recipients = numbers.len() as u32;
+                    let recipients = recipients.len() as u32;
                     run.slowest.insert(took, SlowDelivery { message: trace.sequence, created, bytes, recipients });
                 }
                 run.first_created = Some(run.first_created.map_or(created, |first| first.min(created)));
@@ -421,12 +429,11 @@ fn phase(command: RuleCommand) -> Phase {
 
 /// Marks the units of a message in the ledger; those of other domains than the worker's first are marked when the tally
 /// is merged.
-fn mark_units(run: &mut RunTally, trace: &Trace, numbers: &[u32]) {
-    for number in numbers {
-        let domain = (number >> RECIPIENT_BITS) as u16;
-        let recipient = number & ((1 << RECIPIENT_BITS) - 1);
-        if domain > 0 {
-            run.domain_units.push(DomainUnit { sequence: trace.sequence, recipient, domain });
+fn mark_units(run: &mut RunTally, trace: &Trace, recipients: &[SinkRecipient]) {
+    for SinkRecipient { id, domain } in recipients {
+        let recipient = trace.numbering.number(*id);
+        if *domain > 0 {
+            run.domain_units.push(DomainUnit { sequence: trace.sequence, recipient, domain: *domain });
             continue;
         }
         match run.units.mark(trace.sequence, recipient) {
@@ -451,6 +458,5 @@ mod tests {
         }
         assert_eq!((domains.names.len(), domains.numbers.len()), (MAX_DOMAINS, MAX_DOMAINS));
         assert_eq!(domains.number_of(b"d999.example"), MAX_DOMAINS as u16);
-        assert_eq!(with_domain(1023, 100) & 0xffff, 1023);
     }
 }

@@ -93,7 +93,7 @@ impl MessageDomains {
 
 #[cfg(test)]
 mod tests {
-    use super::super::addresses::RecipientNumbering;
+    use super::super::addresses::RecipientTag;
     use super::super::random::{RandomStream, SeededRng};
     use super::*;
     use proptest::prelude::*;
@@ -152,7 +152,7 @@ mod tests {
             for number in 0..20 {
                 let mut address = Vec::new();
                 let mut chance = SeededRng::new(seed, RandomStream::Recipient, number);
-                pattern.write(&mut chance, RecipientNumbering::Bare, 0, &mut address);
+                pattern.write(&mut chance, RecipientTag::Bare, 0, &mut address);
                 let address = String::from_utf8(address).unwrap();
                 let domain = address.split_once('@').unwrap().1.to_ascii_lowercase();
                 if let Some(table) = &table {

@@ -30,8 +30,8 @@ pub(super) struct OutgoingMessage {
     claim: ClaimedMessage,
     /// The message's content.
     content: MessageChoice,
-    /// The ledger's number of its recipient, if it has one recipient by a pattern.
-    recipient_number: u32,
+    /// The slot of its envelope in the session's buffer.
+    envelope_slot: usize,
     /// Time at which it was created, or at open loop scheduled: latency counts from here.
     since: Duration,
     /// Time at which its last byte was handed over.
@@ -65,7 +65,7 @@ impl OutgoingMessage {
         Self {
             claim,
             content: setting.messages.choose(claim.number),
-            recipient_number: 0,
+            envelope_slot: 0,
             since: claim.since,
             sent: None,
             answered: false,
@@ -365,7 +365,7 @@ impl LoadSession {
     /// Counts the result of a message, which came at `now`.
     fn finish_transaction(&mut self, job: OutgoingMessage, outcome: Outcome, now: Duration) {
         self.begin_pause(job.claim.number, now);
-        let envelopes = &self.context.envelopes;
+        let numbers = self.context.envelopes.recipient_numbers(&self.envelope_buffer, job.envelope_slot);
         let all = job.claim.recipients as usize;
         let bytes = job.content.bytes;
         let is_open_loop = self.context.options.offered_rate.is_some();
@@ -383,9 +383,7 @@ impl LoadSession {
             let mut taken = 0;
             for place in (0..all).filter(|place| job.has_accepted(*place)) {
                 taken += 1;
-                if tally.accepted_units.mark(sequence, envelopes.recipient_number(place, job.recipient_number))
-                    == journey::MarkResult::Full
-                {
+                if tally.accepted_units.mark(sequence, numbers[place]) == journey::MarkResult::Full {
                     tally.overflow += 1;
                 }
             }
@@ -478,9 +476,9 @@ impl LoadSession {
         let Some(job) = self.messages.back_mut() else { return NextAction::Quit };
         let ClaimedMessage { number, recipients, .. } = job.claim;
         let input = EnvelopeInput { number, recipients, content: job.content, extensions };
-        let numbered = self.context.envelopes.envelope_for(input, &mut self.envelope_buffer);
-        job.recipient_number = numbered.recipient_number;
-        NextAction::Transaction(numbered.envelope)
+        let envelope = self.context.envelopes.envelope_for(input, &mut self.envelope_buffer);
+        job.envelope_slot = self.envelope_buffer.current_slot();
+        NextAction::Transaction(envelope)
     }
 }
 

@@ -2,6 +2,7 @@
 use super::TraceHeaders as Tracing;
 use super::corpus::CorpusMessage;
 use anyhow::{Context, Result, bail};
+use journey::trace::RecipientNumbering;
 use journey::{ClockId, RunId, Trace, trace};
 use net::{Outbox, clock};
 use party::outputs;
@@ -33,17 +34,18 @@ pub(super) struct TraceStamp {
     run: RunId,
     trace_headers: Tracing,
     clock: ClockId,
+    numbering: RecipientNumbering,
     /// Offset from the monotonic clock to the trace's clock.
     clock_offset: Duration,
 }
 
 impl TraceStamp {
-    pub(super) fn new(run: RunId, traced: Tracing, clock: TraceClock) -> Self {
+    pub(super) fn new(run: RunId, traced: Tracing, clock: TraceClock, numbering: RecipientNumbering) -> Self {
         let (clock, clock_offset) = match clock {
             TraceClock::Monotonic => (outputs::monotonic_clock(), Duration::ZERO),
             TraceClock::Wall => (outputs::wall_clock(), clock::wall().saturating_sub(clock::now())),
         };
-        Self { run, trace_headers: traced, clock, clock_offset }
+        Self { run, trace_headers: traced, clock, numbering, clock_offset }
     }
 
     /// Number of bytes that it adds to a message.
@@ -66,8 +68,8 @@ impl MessageHead {
     fn new(stamp: TraceStamp, checksum: u32, headers: &[u8], identity: MessageIdMode) -> Self {
         let mut octets = vec![0; stamp.bytes()];
         if stamp.trace_headers == Tracing::On {
-            let TraceStamp { run, clock, .. } = stamp;
-            Trace { run, sequence: 0, created: Duration::ZERO, clock, checksum }.write(&mut octets);
+            let TraceStamp { run, clock, numbering, .. } = stamp;
+            Trace { run, sequence: 0, numbering, created: Duration::ZERO, clock, checksum }.write(&mut octets);
         }
         let id_at = memchr::memmem::find(headers, MESSAGE_ID_PREFIX)
             .filter(|_| identity == MessageIdMode::Patched)
@@ -290,7 +292,7 @@ mod tests {
     }
 
     fn stamp() -> TraceStamp {
-        TraceStamp::new(RunId([7; 16]), Tracing::On, TraceClock::Monotonic)
+        TraceStamp::new(RunId([7; 16]), Tracing::On, TraceClock::Monotonic, RecipientNumbering::SINGLE)
     }
 
     /// A message in an outbox as a receiver sees it.

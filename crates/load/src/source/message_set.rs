@@ -1,6 +1,6 @@
 //! The mail of a run: one message sent many times, messages of a set, or messages cut to a random size.
 use super::SourceOptions;
-use super::addresses::{AddressPattern, RecipientNumbering};
+use super::addresses::{AddressPattern, RecipientTag};
 use super::corpus;
 use super::distribution::Distribution;
 use super::message::{self, MessageIdMode, MessageTemplate, SizedTemplate, TraceStamp};
@@ -208,7 +208,7 @@ impl MessageSet {
 /// The address in the header: for a pattern the first address that it gives.
 fn first_address(pattern: &AddressPattern) -> String {
     let mut address = Vec::new();
-    pattern.write(&mut SeededRng::new(0, RandomStream::Words, 0), RecipientNumbering::Bare, 0, &mut address);
+    pattern.write(&mut SeededRng::new(0, RandomStream::Words, 0), RecipientTag::Bare, 0, &mut address);
     String::from_utf8_lossy(&address).into_owned()
 }
 
@@ -221,9 +221,10 @@ mod tests {
     use super::super::TraceHeaders as Tracing;
     use super::super::message::TraceClock;
     use super::*;
+    use journey::trace::RecipientNumbering;
 
     fn stamp() -> TraceStamp {
-        TraceStamp::new(RunId([1; 16]), Tracing::Off, TraceClock::Monotonic)
+        TraceStamp::new(RunId([1; 16]), Tracing::Off, TraceClock::Monotonic, RecipientNumbering::SINGLE)
     }
 
     fn set(bodies: &[&str], seed: u64) -> MessageSet {

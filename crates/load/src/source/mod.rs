@@ -21,6 +21,7 @@ mod message_set;
 mod mime;
 mod plan;
 mod preflight;
+mod recipients;
 mod report;
 mod session_loop;
 mod shard_start;
@@ -34,6 +35,7 @@ pub use control::{LoadControl, LoadCounts};
 pub use corpus::{CorpusOptions, InvalidMessagePolicy};
 pub use dsn_parameters::{DsnParameters, parse_envelope_id};
 pub use envelopes::BodyParameter;
+pub use recipients::{RecipientTags, check_recipients};
 pub use shard_start::SourceShard;
 pub use transport::{AddressRange, ProxyVersion, TransportOptions};
 pub use workload::distribution::Distribution;
@@ -58,6 +60,7 @@ use party::tls_mode::TlsMode;
 use plan::LoadPlan;
 use preflight::PreflightCheck;
 use random::RandomStream;
+use recipients::Recipients;
 use shard_start::ShardStart;
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -102,6 +105,8 @@ pub struct SourceOptions {
     pub from: AddressPattern,
     /// Recipients of every message; at least one.
     pub recipient_patterns: Vec<AddressPattern>,
+    /// How the recipients of a message are told apart.
+    pub recipient_tags: RecipientTags,
     /// Declaration of the body.
     pub body_parameter: BodyParameter,
     /// Notifications that the sender asks for (RFC 3461).
@@ -214,9 +219,10 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     options.outputs.check_writable()?;
     net::open_files::raise(u64::from(options.sessions) + RESERVED_DESCRIPTORS);
     let started_at = jiff::Timestamp::now();
-    let stamp = TraceStamp::new(run, options.trace_headers, clock_for(&server));
+    let recipients = Recipients::new(&options.recipient_patterns, options.recipients.max(), options.recipient_tags)?;
+    let stamp = TraceStamp::new(run, options.trace_headers, clock_for(&server), recipients.numbering());
     let PreparedMessages { messages: mail, summary: about } = PreparedMessages::new(&options, stamp, run, started_at)?;
-    let envelopes = Envelopes::new(&options, &mail)?;
+    let envelopes = Envelopes::new(&options, recipients, &mail);
     let interrupt = match &options.control {
         Some(control) => control.interrupt().clone(),
         None => Interrupt::watch()?,

@@ -13,7 +13,7 @@ use super::options::PayloadKind;
 use anyhow::{Context, Result, bail};
 use bytes::BytesMut;
 use journey::record::Varied;
-use journey::trace::Checksum;
+use journey::trace::{Checksum, RecipientNumbering};
 use journey::{RunId, Trace, TraceReader, TraceResult};
 use party::outputs;
 use rand::rngs::StdRng;
@@ -194,7 +194,8 @@ fn head(run: RunId, before: &[u8], after: &[u8]) -> Vec<u8> {
     let mut head = before.to_vec();
     let mut trace = [0; Trace::HEADER_BYTES];
     let clock = outputs::monotonic_clock();
-    Trace { run, sequence: 0, created: Duration::ZERO, clock, checksum: 0 }.write(&mut trace);
+    Trace { run, sequence: 0, numbering: RecipientNumbering::TAG, created: Duration::ZERO, clock, checksum: 0 }
+        .write(&mut trace);
     head.extend_from_slice(&trace);
     head.extend_from_slice(after);
     head

@@ -2,7 +2,7 @@
 use crate::message::envelope::{MessageEnvelope, MessageProgress};
 use anyhow::{Result, anyhow};
 use journey::ledger::Ledger;
-use journey::trace::recipient_number;
+use journey::trace::RecipientId;
 use journey::{RunId, TraceReader, TraceResult};
 use spool::{RealDisk, RecoveredMessage, Spool};
 use std::path::Path;
@@ -28,15 +28,16 @@ pub fn units(directory: &Path, run: RunId) -> Result<Ledger> {
             continue;
         };
         if trace.run == run {
-            open_recipients(&left)?.into_iter().for_each(|number| _ = units.mark(trace.sequence, number));
+            let open = open_recipients(&left)?;
+            open.into_iter().for_each(|recipient| _ = units.mark(trace.sequence, trace.numbering.number(recipient)));
         }
     }
     spool.close();
     Ok(units)
 }
 
-/// The numbers of a message's recipients that have no fate yet.
-fn open_recipients(left: &RecoveredMessage) -> Result<Vec<u32>> {
+/// A message's recipients that have no fate yet.
+fn open_recipients(left: &RecoveredMessage) -> Result<Vec<RecipientId>> {
     let unreadable = |error: &dyn std::fmt::Display| anyhow!("message {} cannot be read: {error}", left.id);
     let envelope = MessageEnvelope::decode(&left.envelope).map_err(|error| unreadable(&error))?;
     let mut progress = MessageProgress::new(envelope.recipients.len());
@@ -45,5 +46,5 @@ fn open_recipients(left: &RecoveredMessage) -> Result<Vec<u32>> {
     }
     let progress = envelope.recipients.iter().zip(&progress.recipients);
     let open = progress.filter(|(_, progress)| progress.fate.is_none());
-    Ok(open.map(|(recipient, _)| recipient_number(&recipient.address)).collect())
+    Ok(open.map(|(recipient, _)| RecipientId::new(&recipient.address)).collect())
 }
