@@ -150,10 +150,8 @@ impl PreflightCheck {
         }
         if let Some(refusal) = refused(|verb| verb == Verb::Mail).filter(|refusal| refusal.is_final()) {
             let sender = self.options.from.expression();
-            return Some(format!(
-                "it rejects the sender <{sender}> ({}). Use --from ADDRESS for another.",
-                refusal.describe()
-            ));
+            let remedy = refusal.remedy().unwrap_or("Use --from ADDRESS for another.");
+            return Some(format!("it rejects the sender <{sender}> ({}). {remedy}", refusal.describe()));
         }
         if let Some(why) = self.recipient_failure(attempt) {
             return Some(why);
@@ -174,11 +172,8 @@ impl PreflightCheck {
         let recipients: Vec<_> =
             self.options.recipient_patterns.iter().map(|pattern| format!("<{}>", pattern.expression())).collect();
         let noun = if recipients.len() > 1 { "recipients" } else { "recipient" };
-        Some(format!(
-            "it rejects the {noun} {} ({}). Use --to ADDRESS for another.",
-            recipients.join(" and "),
-            first.describe()
-        ))
+        let remedy = first.remedy().unwrap_or("Use --to ADDRESS for another.");
+        Some(format!("it rejects the {noun} {} ({}). {remedy}", recipients.join(" and "), first.describe()))
     }
 
     fn hello_failure(&self, refusal: &RejectedCommand) -> String {
@@ -268,6 +263,24 @@ impl RejectedCommand {
     fn describe(&self) -> String {
         format!("{} {}", self.code, self.text)
     }
+
+    /// The option that helps, if the reply is about something else than the address.
+    fn remedy(&self) -> Option<&'static str> {
+        let text = self.text.to_ascii_lowercase();
+        let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+        match self.code {
+            530 | 538 | 550 | 554 if says(&["starttls", "encryption required", "requires tls", "tls required"]) => {
+                Some("Use --tls starttls.")
+            }
+            530 => Some("Log in with --user NAME and --password-file FILE."),
+            550 | 553 | 554 if says(&["authentication required", "authenticate first", "must authenticate"]) => {
+                Some("Log in with --user NAME and --password-file FILE.")
+            }
+            552 if !says(&["5.2.2", "quota", "mailbox full"]) => Some("Use a smaller --message-size."),
+            500..=599 if says(&["5.3.4", "5.2.3", "too large", "too big"]) => Some("Use a smaller --message-size."),
+            _ => None,
+        }
+    }
 }
 
 /// Completes when the user asks for the end.
@@ -308,6 +321,34 @@ impl MessageSource for Prober<'_> {
             let code = event.reply.code();
             let text = event.reply.text();
             self.rejections.push(RejectedCommand { verb: event.to, code, text });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_remedy_fits_the_reply() {
+        const TLS: Option<&str> = Some("Use --tls starttls.");
+        const LOGIN: Option<&str> = Some("Log in with --user NAME and --password-file FILE.");
+        const SIZE: Option<&str> = Some("Use a smaller --message-size.");
+        for (code, text, remedy) in [
+            (530, "5.7.0 Must issue a STARTTLS command first", TLS),
+            (550, "5.7.1 Encryption required; use STARTTLS", TLS),
+            (530, "5.7.0 Authentication required", LOGIN),
+            (550, "5.7.1 Authentication required", LOGIN),
+            (552, "5.3.4 Message size exceeds fixed limit", SIZE),
+            (552, "Message too large", SIZE),
+            (554, "5.3.4 Message too big for system", SIZE),
+            (552, "5.2.2 Mailbox full", None),
+            (550, "5.1.1 User unknown", None),
+            (550, "5.1.8 Sender address rejected", None),
+            (554, "5.7.1 Relay access denied", None),
+        ] {
+            let refusal = RejectedCommand { verb: Verb::Mail, code, text: text.to_owned() };
+            assert_eq!(refusal.remedy(), remedy, "{code} {text}");
         }
     }
 }
