@@ -89,6 +89,17 @@ fn messages_of_every_size_arrive_whole() {
 }
 
 #[test]
+fn every_corrupt_message_is_found_and_said() {
+    for more in [&["--relay", "none"][..], &["--message-size", "300"], &["--message-size", "20k", "--mime"]] {
+        let run = bench(&[&["--messages", "1000", "--sessions", "20", "--corrupt", "100%"], more].concat());
+        let record = run.record_of(0);
+        assert_eq!((record.ledger.delivered, record.ledger.corrupt), (Some(1000), Some(1000)), "{more:?}");
+        let expected = "1,000 delivered, none lost, 1,000 corrupt (as ordered)";
+        assert!(!record.verdict.valid || record.verdict.why == expected, "{}", record.verdict.why);
+    }
+}
+
+#[test]
 fn each_recipient_of_a_message_is_a_unit_of_its_own() {
     let record = bench(&["--messages", "100", "--sessions", "4", "--recipients", "25"]).record_of(0);
     assert_eq!(fates(&record.ledger), [2500, 2500, 0, 0, 0]);

@@ -199,12 +199,17 @@ pub fn pass_text(record: &Record) -> String {
         (ledger.lost, "lost"),
         (ledger.not_delivered, "not delivered"),
     ];
-    let amiss = amiss.into_iter().filter_map(|(count, word)| Some((count.filter(|count| *count > 0)?, word)));
-    let amiss: Vec<String> = amiss.map(|(count, word)| format!("{} {word}", grouped(count))).collect();
-    let amiss = if amiss.is_empty() { String::new() } else { format!(", {}", amiss.join(", ")) };
+    let list = |counts: &[(Option<u64>, &str)]| -> String {
+        let some = counts.iter().filter_map(|(count, word)| Some((count.filter(|count| *count > 0)?, word)));
+        some.map(|(count, word)| format!(", {} {word}", grouped(count))).collect()
+    };
+    let amiss = list(&amiss);
+    let flawed = list(&[(ledger.duplicates, "duplicate"), (ledger.corrupt, "corrupt")]);
     match ledger.delivered {
-        Some(delivered) if amiss.is_empty() => format!("{}{} delivered, none lost", grouped(delivered), of(delivered)),
-        Some(delivered) => format!("{}{} delivered{amiss}", grouped(delivered), of(delivered)),
+        Some(delivered) if amiss.is_empty() => {
+            format!("{}{} delivered, none lost{flawed}", grouped(delivered), of(delivered))
+        }
+        Some(delivered) => format!("{}{} delivered{amiss}{flawed}", grouped(delivered), of(delivered)),
         None => {
             let accepted = ledger.accepted.unwrap_or_default();
             format!("{}{} accepted{amiss} (delivery not watched)", grouped(accepted), of(accepted))

@@ -92,8 +92,8 @@ pub(super) struct SinkHandler {
 #[derive(Default)]
 struct ExtendedSession {
     rules: Option<SessionRules>,
-    /// Set if the message being read is to be changed.
-    corrupts_next: bool,
+    /// How far a message that is to be changed has been read.
+    corruption: Option<Corruption>,
     /// Set once it has been changed.
     is_changed: bool,
     /// The name that the client gave in its greeting.
@@ -165,7 +165,8 @@ impl Handler for SinkHandler {
         if let Some(side) = &mut self.extended
             && let Some(rules) = self.worker.rules()
         {
-            side.corrupts_next = side.rules.as_ref().is_some_and(|session_rules| session_rules.corrupts_next(&rules));
+            let is_hit = side.rules.as_ref().is_some_and(|session_rules| session_rules.corrupts_next(&rules));
+            side.corruption = is_hit.then(Corruption::default);
         }
         self.began = (self.worker.context.active_rules.version() == 0).then(clock::now);
         answer
@@ -249,6 +250,7 @@ impl Handler for SinkHandler {
         self.reader = TraceReader::default();
         if let Some(side) = &mut self.extended {
             side.message_writer = None;
+            side.corruption = None;
             side.is_changed = false;
             side.rules.as_mut().map(SessionRules::end_transaction);
         }
@@ -483,8 +485,11 @@ impl ExtendedSession {
         if let Some(session_rules) = &mut self.rules {
             session_rules.record_read(block.len(), clock::now);
         }
-        let corrupted = std::mem::take(&mut self.corrupts_next).then(|| corrupt_block(block));
-        self.is_changed |= corrupted.is_some();
+        let corrupted = self.corruption.as_mut().and_then(|corruption| corruption.corrupt(block));
+        if corrupted.is_some() {
+            self.corruption = None;
+            self.is_changed = true;
+        }
         let block = corrupted.as_deref().unwrap_or(block);
         if let Some((draft, dump)) = self.message_writer.as_mut().zip(dump) {
             draft.write(dump, block);
@@ -509,12 +514,60 @@ fn delay_answer(delay: Duration, answer: Answer) -> Answer {
     })
 }
 
-/// Returns the block with the last byte before its line end changed: in a message of one block, a byte of the body.
-fn corrupt_block(block: &[u8]) -> Vec<u8> {
-    let mut changed = block.to_vec();
-    let at = changed.iter().rposition(|octet| !octet.is_ascii_control()).unwrap_or(0);
-    if let Some(octet) = changed.get_mut(at) {
-        *octet ^= 1;
+/// Changes the first visible byte of a body: a changed header would not be noticed, because relays may change headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Corruption {
+    #[default]
+    LineStart,
+    /// After a CR that begins a line.
+    EmptyLine,
+    InLine,
+    Body,
+}
+
+impl Corruption {
+    /// Returns the changed block, if it has such a byte.
+    fn corrupt(&mut self, block: &[u8]) -> Option<Vec<u8>> {
+        for (at, octet) in block.iter().enumerate() {
+            *self = match (*self, octet) {
+                (Self::EmptyLine, b'\n') => Self::Body,
+                (Self::LineStart, b'\r') => Self::EmptyLine,
+                (Self::Body, octet) if octet.is_ascii_control() => Self::Body,
+                (Self::Body, octet) => {
+                    let mut changed = block.to_vec();
+                    changed[at] = octet ^ 1;
+                    return Some(changed);
+                }
+                (_, b'\n') => Self::LineStart,
+                _ => Self::InLine,
+            };
+        }
+        None
     }
-    changed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_body_is_changed_however_the_message_arrives() {
+        for (message, expected) in [
+            ("X-Mailrun: v1\r\nSubject: x\r\n\r\n\r\nabc\r\n", "X-Mailrun: v1\r\nSubject: x\r\n\r\n\r\n`bc\r\n"),
+            ("\r\nabc\r\n", "\r\n`bc\r\n"),
+            ("a: \r\r\n\rb\r\n\r\n.\r\n", "a: \r\r\n\rb\r\n\r\n/\r\n"),
+            ("no: body\r\n\r\n\r\n", "no: body\r\n\r\n\r\n"),
+        ] {
+            for size in 1..=message.len() {
+                let mut corruption = Some(Corruption::default());
+                let mut written = Vec::new();
+                for block in message.as_bytes().chunks(size) {
+                    let changed = corruption.as_mut().and_then(|corruption| corruption.corrupt(block));
+                    corruption = corruption.filter(|_| changed.is_none());
+                    written.extend(changed.unwrap_or_else(|| block.to_vec()));
+                }
+                assert_eq!(String::from_utf8(written).unwrap(), expected, "blocks of {size}");
+            }
+        }
+    }
 }
