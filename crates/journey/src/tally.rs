@@ -387,6 +387,7 @@ pub struct SinkTally {
 impl SinkTally {
     /// Adds the counts of another worker, or of this one since its last tick.
     pub fn merge(&mut self, other: &Self) {
+        self.runs.merge(&other.runs, &other.domain_names, self.messages);
         self.ordered.merge(&other.ordered);
         self.connections += other.connections;
         self.messages += other.messages;
@@ -395,7 +396,6 @@ impl SinkTally {
         self.untraced += other.untraced;
         self.first_arrival = earlier(self.first_arrival, other.first_arrival);
         self.last_arrival = self.last_arrival.max(other.last_arrival);
-        self.runs.merge(&other.runs, &other.domain_names);
         self.handshakes.merge(&other.handshakes);
         self.exhausted.merge(&other.exhausted);
         self.bodies.merge(&other.bodies);
@@ -451,12 +451,18 @@ impl RunTallies {
         self.rows.iter().map(|(run, tally)| (*run, tally))
     }
 
-    /// Adds the counts of another worker, whose domains have these names.
-    fn merge(&mut self, other: &Self, domains: &[Arc<str>]) {
+    /// Adds the counts of another worker, whose domains have these names. `messages_before` are those of all kinds that
+    /// were merged so far.
+    fn merge(&mut self, other: &Self, domains: &[Arc<str>], messages_before: u64) {
         self.evicted += other.evicted;
         self.evicted_messages += other.evicted_messages;
         for (run, tally) in other.iter().filter(|(_, tally)| tally.is_active()) {
-            self.open(run).merge(tally, domains);
+            let is_new = self.find(run).is_none();
+            let known = self.open(run);
+            if is_new {
+                known.messages_before = messages_before;
+            }
+            known.merge(tally, domains);
         }
     }
 
@@ -498,6 +504,8 @@ pub struct RunTally {
     pub warm_up_messages: u64,
     /// Their bytes.
     pub warm_up_bytes: u64,
+    /// Messages of any kind that the sink had when the first of these arrived; in merged tallies only.
+    pub messages_before: u64,
     /// Units that arrived again.
     pub duplicates: u64,
     /// Messages whose checksum was wrong.
@@ -654,6 +662,20 @@ mod tests {
         let tally = all.runs.find(run).unwrap();
         assert_eq!((all.messages, tally.messages, tally.duplicates), (1, 1, 0));
         assert_eq!(worker.runs.iter().count(), 0, "a run that went quiet is dropped");
+    }
+
+    #[test]
+    fn a_run_counts_from_its_own_first_message() {
+        let runs = [RunId([1; 16]), RunId([2; 16])];
+        let mut worker = SinkTally::default();
+        let mut all = SinkTally::default();
+        for (run, sequence) in [(runs[0], 1), (runs[1], 1), (runs[0], 2), (runs[1], 2)] {
+            arrive(&mut worker, run, sequence, 1);
+            all.merge(&worker);
+            worker.clear();
+        }
+        let before = runs.map(|run| all.runs.find(run).unwrap().messages_before);
+        assert_eq!((all.messages, before), (4, [0, 1]));
     }
 
     #[test]

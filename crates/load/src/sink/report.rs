@@ -85,9 +85,9 @@ impl SinkReport {
         self.options.run.or_else(largest)
     }
 
-    /// Number of messages that do not belong to that run.
+    /// Number of messages that do not belong to that run, since its first message.
     pub(super) fn foreign_count(&self, tally: &RunTally) -> u64 {
-        self.total.messages - tally.messages
+        self.total.messages - tally.messages_before - tally.messages
     }
 
     /// The record of a run, or of all mail. Its seconds have every message that its counts have.
