@@ -210,14 +210,14 @@ fn a_p99_that_is_missed() {
 #[test]
 fn a_message_that_is_lost_doubled_or_changed() {
     // The sink is a server of somebody else's: nobody ordered it.
-    for (fault, share, why) in [
-        ("--drop", "0.05", "never arrived"),
-        ("--duplicate", "0.05", "more than once"),
-        ("--corrupt", "0.05", "Corrupt: "),
+    for (fault, share, code, why) in [
+        ("--drop", "0.05", 3, "were not delivered within 0.5 s"),
+        ("--duplicate", "0.05", 1, "more than once"),
+        ("--corrupt", "0.05", 1, "Corrupt: "),
     ] {
         let sink = Sink::start(&[fault, share]);
         let words = [&sink.address(), "--sink", sink.url(), "--messages", "300", "--sessions", "5", "--reuse"];
-        bench_both(&words, |ended| shut(ended, 1, why));
+        bench_both(&[&words[..], &["--lost-after", "500ms"]].concat(), |ended| shut(ended, code, why));
     }
 }
 

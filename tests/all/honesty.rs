@@ -3,7 +3,7 @@ use crate::party::{
     Ended, LIMIT, Process, Sink, is_root, low_port, may_be_believed, peer, run, skip, source, stage, wait_until,
 };
 use crate::stand_in::{At, StandIn};
-use journey::record::{ExhaustedRow, Record, Resource};
+use journey::record::{ExhaustedRow, Outcome, Record, Resource};
 use journey::{Phase, Stage};
 use rustix::event::{PollFd, PollFlags};
 use std::fs;
@@ -217,6 +217,7 @@ fn a_source_without_descriptors_says_how_many_it_needs() {
     let reason = reason(&record, "EMFILE");
     assert!(reason.starts_with("The source ran out of file descriptors ") && reason.contains("`ulimit -n 124`"));
     assert!(!record.verdict.valid && stage(&record, Stage::Accepted).count > 0, "{:?}", record.verdict);
+    assert_eq!((ended.code, record.verdict.outcome), (Some(0), Some(Outcome::Invalid)), "{:?}", record.verdict);
     assert!(ended.out.contains("The source ran out of file descriptors"), "{}", ended.out);
 }
 

@@ -170,7 +170,7 @@ const THRESHOLDS_AND_RESULTS: &[Row] = &[
     ("source 127.0.0.1:1 --threshold acepted.p99<5ms", "did you mean \"accepted\"?"),
     ("source 127.0.0.1:1 --threshold accepted.p99<5", "\"5\" is not a valid time"),
     ("source 127.0.0.1:1 --threshold created.p99<5ms", "say --rate, or ask for sent"),
-    ("source 127.0.0.1:1 --threshold rejected<200%", "200 % is more than 100 %"),
+    ("source 127.0.0.1:1 --threshold rejected<200%", "\"200%\" is more than 100%"),
     ("source 127.0.0.1:1 --abort-on delivered.p99<5ms", "use --threshold"),
     ("source 127.0.0.1:1 --strict=yes", "--strict takes no value"),
     ("source 127.0.0.1:1 --report tiny", "--report: \"tiny\" is not one of short, full, none"),
@@ -184,11 +184,11 @@ const THRESHOLDS_AND_RESULTS: &[Row] = &[
 
 const FAULTS: &[Row] = &[
     ("bench --drop 2", "--drop: \"2\" is not a valid probability; write 2% or 0.02"),
-    ("bench --drop 101%", "--drop: \"101%\" is not a valid probability; use something like 0.01 or 1%"),
-    ("bench --drop -1%", "--drop: \"-1%\" is not a valid probability; it must not be negative"),
+    ("bench --drop 101%", "--drop: \"101%\" is more than 100%"),
+    ("bench --drop -1%", "--drop: \"-1%\": must not be negative"),
     ("sink --reject 5", "--reject: \"5\" is not a valid probability; write 5% or 0.05"),
     ("sink --fail often", "--fail: \"often\" is not a valid probability"),
-    ("bench --duplicate 1,5%", "--duplicate: \"1,5%\" is not a valid probability"),
+    ("bench --duplicate 1,5%", "--duplicate: \"1,5%\" is not a valid share"),
     ("bench --delay -1", "--delay: \"-1\": must not be negative"),
     ("bench --stall 2s,1s", "--stall: \"2s,1s\": write 2s..3s"),
     ("sink --stall 2s", "--stall: \"2s\" is not a valid interval; use something like 10s..15s"),

@@ -81,7 +81,8 @@ pub fn defect(record: &Record) -> Option<String> {
     if record.ending.is_some_and(|ending| ending != Ending::Complete) {
         return Some("it was interrupted".to_owned());
     }
-    (!record.verdict.valid).then(|| format!("INVALID: {}", record.verdict.why))
+    let behind = judge::behind_schedule(record);
+    behind.or_else(|| (!record.verdict.valid).then(|| format!("INVALID: {}", record.verdict.why)))
 }
 
 /// Mail that a run lost, duplicated or corrupted, in words.

@@ -9,11 +9,14 @@
 //! It is computed from the seconds of a record: each has the greatest age in it ([`SeriesRow::oldest_ms`]). A second counts
 //! as not fresh from the moment at which the limit was passed to its end, so the share is never better than the truth by more
 //! than the interval of the ticks, 0.25 s for each time that the limit was passed.
-use crate::record::{FreshWindow, Record, SeriesRow};
+use crate::record::{Ending, FreshWindow, Record, SeriesRow};
+use crate::threshold;
 use std::time::Duration;
 
 /// A last window that is shorter than this share of the others belongs to the one before it.
 const MIN_WINDOW_SHARE: f64 = 0.5;
+/// Rows that are added for messages that were never sent: a week of seconds.
+const MAX_UNSENT_ROWS: usize = 7 * 24 * 3600;
 
 /// Limit of the age, and the windows in which it is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,15 +30,16 @@ pub struct FreshnessLimit {
 /// Windows of a run; `None` if nobody observed when messages arrived, or if the run is shorter than a window.
 ///
 /// The first begins with the first second in which a message was due, and the last ends with the last such second: nothing
-/// is fresh after the load. Until the first message arrives, the age counts from the beginning.
+/// is fresh after the load. Until the first message arrives, the age counts from the beginning. Messages that were due and
+/// never sent belong to the load.
 pub(crate) fn windows(record: &Record, limit: FreshnessLimit) -> Option<Vec<FreshWindow>> {
     let delivered = record.ledger.delivered?;
-    let rows = judged(&record.series)?;
+    let rows = with_unsent(judged(&record.series)?, record);
     let is_unseen = delivered > 0 && record.series.iter().all(|row| row.oldest_ms.is_none());
     if is_unseen || is_shorter_than_window(record, limit) {
         return None;
     }
-    let (begin, end) = span(rows)?;
+    let (begin, end) = span(&rows)?;
     let window_s = limit.window.map_or(f64::INFINITY, |window| window.as_secs_f64());
     let mut windows: Vec<FreshWindow> = Vec::new();
     let mut age_s = 0.0;
@@ -78,6 +82,22 @@ fn judged(rows: &[SeriesRow]) -> Option<&[SeriesRow]> {
     rows.get(first..=last)
 }
 
+/// The rows up to the end of the load, if messages were due until then and never sent.
+fn with_unsent(rows: &[SeriesRow], record: &Record) -> Vec<SeriesRow> {
+    let mut rows = rows.to_vec();
+    let is_cut_short = matches!(record.ending, Some(Ending::Interrupted | Ending::Aborted));
+    let planned_s = record.workload.duration_limit_s.filter(|_| !is_cut_short);
+    let length_s = planned_s.or(record.offered_s).filter(|_| threshold::unsent(record) > 0);
+    let (Some(length_s), Some((begin, end))) = (length_s, span(&rows)) else { return rows };
+    let width = width(&rows);
+    let missing = (end..begin.saturating_add(length_s.ceil() as u64)).step_by(width as usize).take(MAX_UNSENT_ROWS);
+    rows.extend(missing.map(|second| {
+        let known = record.series.iter().find(|row| row.second == second);
+        known.cloned().unwrap_or(SeriesRow { second, ..SeriesRow::default() })
+    }));
+    rows
+}
+
 /// The first second of rows, and the end of the last row.
 fn span(rows: &[SeriesRow]) -> Option<(u64, u64)> {
     Some((rows.first()?.second, rows.last()?.second.saturating_add(width(rows))))
@@ -111,6 +131,8 @@ fn finish(window: &mut FreshWindow) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stage::Stage;
+    use crate::tally::SourceTally;
 
     /// A run of a message per second, with these greatest ages in its seconds; the last row is after the load.
     fn record(ages_s: &[Option<f64>]) -> Record {
@@ -156,6 +178,24 @@ mod tests {
         assert_eq!(shares(&record, 2.0, Some(11)), None);
         record.offered_s = Some(11.0);
         assert_eq!(shares(&record, 2.0, Some(11)), Some(vec![100.0]), "the last message was due before the end");
+    }
+
+    #[test]
+    fn messages_that_were_due_and_never_sent_are_not_fresh() {
+        let mut record = record(&[Some(1.0); 10]);
+        record.series.pop();
+        record.workload.duration_limit_s = Some(20.0);
+        let tally = SourceTally { created: 10, ..SourceTally::default() };
+        record.stages = tally.stages("source", Stage::Scheduled, None);
+        let fresh = |record: &Record| windows(record, FreshnessLimit { age: Duration::from_secs(2), window: None });
+        assert_eq!(fresh(&record).unwrap()[0].fresh_percent, 100.0, "all that was due was sent");
+        record.due = Some(20);
+        // The age is 1 s at the end of the last second, and grows until the load would have ended.
+        let window = &fresh(&record).unwrap()[0];
+        assert_eq!((window.fresh_percent.round(), window.to_s), (55.0, 23.0));
+        record.ending = Some(Ending::Interrupted);
+        record.offered_s = Some(10.0);
+        assert_eq!(fresh(&record).unwrap()[0].fresh_percent, 100.0, "the user ended it");
     }
 
     #[test]

@@ -109,7 +109,8 @@ pub fn judge(record: &Record, circumstances: &VerdictInputs) -> Verdict {
     reasons.extend(death_reasons(record));
     reasons.extend(fate_reasons(record, circumstances));
     reasons.extend(validity_reasons(record, circumstances.topology));
-    let is_our_fault = reasons.iter().any(|reason| reason.cause.outcome() == Some(Outcome::Invalid));
+    let is_our_fault = behind_schedule(record).is_some()
+        || reasons.iter().any(|reason| reason.cause.outcome() == Some(Outcome::Invalid));
     reasons.extend(rate_reason(record, circumstances.topology, is_our_fault));
     reasons.extend(threshold_reasons(record));
     reasons.extend(ending_reasons(record));
@@ -275,6 +276,8 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
                 Some(Reason::new(Cause::Ordered, format!("As ordered, {}: {}.", fate.name(), grouped(count))))
             }
             () if fate == Fate::Failed && final_stall(record).is_some() && !has_death(record) => None,
+            // The source could not connect: `limits` says what it lacked.
+            () if fate == Fate::Failed && count <= refused_by_ourselves(record) => None,
             () if fate == Fate::NotDelivered => {
                 Some(Reason::new(fate.cause(), not_delivered_text(record, count, circumstances)))
             }
@@ -284,6 +287,7 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     let mut reasons: Vec<Reason> = found.collect();
     // A threshold grants connections that fail now and then, not a server that is gone.
     if !has_death(record)
+        && refused_by_ourselves(record) == 0
         && let Some(stall) = final_stall(record)
     {
         reasons.push(Reason::new(Cause::ServerGone, server_gone_text(record, stall)));
@@ -293,6 +297,13 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
         reasons.push(Reason::new(Cause::NothingAccepted, "Nothing was accepted; see the errors."));
     }
     reasons
+}
+
+/// Units whose connection the source could not open for lack of descriptors or ports of its own.
+fn refused_by_ourselves(record: &Record) -> u64 {
+    let of_source = |party: &str| record.parties.iter().any(|known| known.role == Role::Source && known.name == party);
+    let times = record.exhausted.iter().filter(|row| of_source(&row.party)).map(|row| row.count);
+    times.fold(0, u64::saturating_add).saturating_mul(u64::from(record.workload.recipients.max(1)))
 }
 
 /// Reports the mail that our relay gave up on and sent notifications for.
@@ -456,9 +467,7 @@ fn validity_reasons(record: &Record, between: Topology) -> Vec<Reason> {
         let cause = if party.role == Role::Relay { Cause::RelayDefect } else { Cause::Defect };
         Some(Reason::new(cause, defect_text(party)?))
     }));
-    if is_open_loop(record) {
-        reasons.extend(lag_text(record).map(reason(Cause::Late)));
-    }
+    reasons.extend(lag_reason(record, behind_schedule(record)));
     if between == Topology::Server {
         let busy = record.parties.iter().filter_map(|party| busy_text(party, record.duration_s));
         reasons.extend(busy.map(reason(Cause::Busy)));
@@ -491,14 +500,43 @@ pub fn defect_text(party: &Party) -> Option<String> {
     ))
 }
 
-fn lag_text(record: &Record) -> Option<String> {
-    let lag = record.lag_ms?.p99;
-    (lag > LAG_LIMIT_MS).then(|| {
+/// Reports that the source fell behind its schedule at open loop although a session was free. The times include its delay.
+pub fn behind_schedule(record: &Record) -> Option<String> {
+    let lag = record.lag_ms.filter(|_| is_open_loop(record))?.p99;
+    (lag > LAG_LIMIT_MS && !waits_outweigh(record, lag)).then(|| {
         format!(
             "The source fell behind its schedule: 1 % of messages started {lag:.1} ms late or more although a session \
              was free (limit {LAG_LIMIT_MS} ms). Use a lower --rate, an idle host, or more --workers (mailrun source)."
         )
     })
+}
+
+/// Reports whether the waits for a session that the server kept busy are much longer than the source's own delay.
+fn waits_outweigh(record: &Record, lag_ms: f64) -> bool {
+    stage(record, Stage::Created).and_then(|row| row.latency_ms).is_some_and(|waited| waited.p99 > 2.0 * lag_ms)
+}
+
+/// The weight of the source's own delay: the run is invalid only if the delay may have decided a threshold, and no other
+/// threshold was missed for certain. `behind` says that the source was late on the whole.
+pub fn lag_reason(record: &Record, behind: Option<String>) -> Option<Reason> {
+    let is_undecided = |row: &&ThresholdRow| threshold::is_undecided_by_lag(record, row, LAG_LIMIT_MS);
+    let is_missed = |row: &&ThresholdRow| !row.passed && (row.value.is_some() || row.is_infinite) && !is_undecided(row);
+    let rows = &record.thresholds;
+    let undecided =
+        rows.iter().find(is_undecided).filter(|_| is_open_loop(record) && !rows.iter().any(|row| is_missed(&row)));
+    match undecided {
+        Some(row) => {
+            let lag = record.lag_ms.unwrap_or_default();
+            let value = row.value.map_or_else(String::new, |value| threshold::format_value(value, &row.unit));
+            let text = format!(
+                "The source itself was late by {:.1} ms or more with 1 % of messages (at most {:.1} ms), which may have \
+                 decided {}; it was {value}. Use an idle host, a lower --rate, or more --workers (mailrun source).",
+                lag.p99, lag.max, row.expression
+            );
+            Some(Reason::new(Cause::Late, text))
+        }
+        None => behind.map(|text| Reason::new(Cause::Remark, text)),
+    }
 }
 
 fn busy_text(party: &Party, duration_s: f64) -> Option<String> {
@@ -575,6 +613,7 @@ pub fn threshold_reasons(record: &Record) -> Vec<Reason> {
         (Some(_), Some(Fate::NotDelivered)) => Reason::new(Cause::Missing, missed_text(row)),
         (Some(_), Some(fate)) => Reason::new(fate.cause(), missed_text(row)),
         (Some(_), None) => Reason::new(Cause::ThresholdMissed, missed_text(row)),
+        (None, _) if row.is_infinite => Reason::new(Cause::ThresholdMissed, missed_text(row)),
         (None, _) => {
             let why = threshold::unseen_reason(record, row);
             Reason::new(Cause::ThresholdUnseen, format!("Threshold not measured: {}: {why}.", row.expression))
@@ -590,8 +629,13 @@ pub fn has_threshold(record: &Record, fate: Fate) -> bool {
 
 /// Formats a missed threshold: `Threshold missed: accepted.p99 < 50ms: it was 61.2 ms.`
 fn missed_text(row: &ThresholdRow) -> String {
-    let value = row.value.map_or_else(|| "unknown".to_owned(), |value| threshold::format_value(value, &row.unit));
-    format!("Threshold missed: {}; it was {value}.", row.expression)
+    match row.value {
+        Some(value) => {
+            let value = threshold::format_value(value, &row.unit);
+            format!("Threshold missed: {}; it was {value}.", row.expression)
+        }
+        None => format!("Threshold missed: {}; too many messages were due and never sent.", row.expression),
+    }
 }
 
 /// Explains why the run ended early, and what was under way then.
@@ -633,6 +677,7 @@ fn notes(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     }
     if is_open_loop(record) {
         notes.extend(wait_note(record));
+        notes.extend(unsent_note(record));
     }
     if let Some(untimed) = ledger.untimed.filter(|untimed| *untimed > 0) {
         notes.push(format!(
@@ -694,11 +739,23 @@ fn stage_stall_reason(record: &Record, stage: Stage, is_gone: bool) -> Option<Re
 /// few.
 fn wait_note(record: &Record) -> Option<String> {
     let waited = stage(record, Stage::Created)?.latency_ms?.p99;
-    (waited > LAG_LIMIT_MS).then(|| {
+    (waited > LAG_LIMIT_MS && behind_schedule(record).is_none()).then(|| {
         format!(
             "1 % of messages waited {waited:.1} ms or longer for a free session, because all {} were busy. The latencies \
              include this wait; more --sessions make it shorter.",
             grouped(u64::from(record.workload.sessions))
+        )
+    })
+}
+
+/// Reports messages that were due and that the source did not begin before the load ended.
+fn unsent_note(record: &Record) -> Option<String> {
+    let unsent = threshold::unsent(record);
+    (unsent > 0).then(|| {
+        format!(
+            "{} of the {} messages due were never sent: they count as late.",
+            grouped(unsent),
+            grouped(record.due.unwrap_or_default())
         )
     })
 }

@@ -107,6 +107,9 @@ pub struct MadesShape {
     pub name: String,
     /// Type of its messages.
     pub message_type: String,
+    /// Its messages that were due, created or not; `null` in older records.
+    #[serde(default)]
+    pub due: Option<u64>,
     /// The stages of its messages.
     pub stages: Vec<MadesShapeStage>,
 }

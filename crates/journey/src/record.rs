@@ -34,6 +34,10 @@ pub struct Record {
     /// offered.
     #[serde(default)]
     pub offered_s: Option<f64>,
+    /// Messages that were due after the warm-up and before the planned end of the load, sent or not; `null` at closed loop
+    /// and in older records. Those that were never sent count as late.
+    #[serde(default)]
+    pub due: Option<u64>,
     /// The command line.
     pub command: Vec<String>,
     /// mailrun's version.
@@ -136,6 +140,7 @@ impl Record {
             origin_ns: 0,
             duration_s: 0.0,
             offered_s: None,
+            due: None,
             command: Vec::new(),
             version: String::new(),
             commit: None,
@@ -1024,8 +1029,11 @@ pub struct ThresholdRow {
     /// Its limit, in `unit`.
     #[serde(default)]
     pub limit: Option<f64>,
-    /// The measured value, in `unit`; `null` if it could not be seen.
+    /// The measured value, in `unit`; `null` if it could not be seen, or is infinite.
     pub value: Option<f64>,
+    /// The value is infinite, because it is that of messages that were due and never sent.
+    #[serde(default)]
+    pub is_infinite: bool,
     /// Distance of the value from the limit on its good side, in `unit`; negative if the limit was missed.
     #[serde(default)]
     pub margin: Option<f64>,

@@ -207,10 +207,14 @@ pub trait MetricValues {
     fn count(&self, of: MetricSource) -> Option<u64>;
     /// Messages per second over the time in which load was offered; phases have none.
     fn rate_per_s(&self, of: MetricSource) -> Option<f64>;
-    /// Messages created.
-    fn created(&self) -> Option<u64>;
+    /// Messages created, or due if more were.
+    fn due(&self) -> Option<u64>;
     /// Recipients created.
     fn created_units(&self) -> Option<u64>;
+    /// Messages that were due and never sent: their times are infinite.
+    fn unsent(&self) -> u64 {
+        0
+    }
     /// Recipients that met that fate.
     fn fate(&self, fate: Fate) -> Option<u64>;
     /// Freshness by windows; known only when the run is over.
@@ -311,15 +315,19 @@ impl Threshold {
     /// Evaluates it.
     pub fn evaluate(&self, figures: &impl MetricValues) -> ThresholdRow {
         let windows = self.windows(figures);
-        let value = self.value(figures, &windows).filter(|value| value.is_finite());
+        let value = self.value(figures, &windows).filter(|value| !value.is_nan());
+        let passed = value.is_some_and(|value| self.comparison.holds(value, self.limit));
+        let is_infinite = value.is_some_and(f64::is_infinite);
+        let value = value.filter(|value| value.is_finite());
         let margin = |value: f64| if self.comparison.is_upper() { self.limit - value } else { value - self.limit };
         ThresholdRow {
             expression: self.expression.clone(),
             limit: Some(self.limit),
             value,
             margin: value.map(margin),
+            is_infinite,
             unit: self.unit.word().to_owned(),
-            passed: value.is_some_and(|value| self.comparison.holds(value, self.limit)),
+            passed,
             windows,
         }
     }
@@ -409,7 +417,7 @@ fn metric_value(figures: &impl MetricValues, place: MetricSource, metric: Metric
             let arrived = figures.count(place)?;
             let times = figures.times(place).filter(|times| times.count() > 0 || arrived == 0);
             let in_time = if arrived == 0 { 0 } else { times?.count_within(limit) };
-            percent_of(in_time, figures.created()?)
+            percent_of(in_time, figures.due()?)
         }
         (Metric::Quantile(_) | Metric::Min | Metric::Mean | Metric::Max, _) => time_value(figures, place, metric),
     }
@@ -418,12 +426,17 @@ fn metric_value(figures: &impl MetricValues, place: MetricSource, metric: Metric
 fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric) -> Option<f64> {
     let times = figures.times(place);
     let summary = times.as_ref().and_then(Latencies::summary).or_else(|| figures.summary(place))?;
+    let unsent = if matches!(place, MetricSource::Phase(_)) { 0 } else { figures.unsent() };
     match metric {
         Metric::Min => Some(summary.min),
+        Metric::Mean | Metric::Max if unsent > 0 => Some(f64::INFINITY),
         Metric::Mean => Some(summary.mean),
         Metric::Max => Some(summary.max),
         Metric::Quantile(quantile) => match times.filter(|times| times.count() > 0) {
-            Some(times) => Some(times.quantile_ms(quantile)),
+            Some(times) => {
+                let quantile = quantile * (1.0 + unsent as f64 / times.count() as f64);
+                Some(if quantile > 1.0 { f64::INFINITY } else { times.quantile_ms(quantile) })
+            }
             None => quantile_of_summary(&summary, quantile),
         },
         Metric::Rate | Metric::Count | Metric::Within(_) => None,
@@ -463,6 +476,47 @@ pub fn fate_of(expression: &str) -> Option<Fate> {
 
 fn fate_named(name: &str) -> Option<Fate> {
     Fate::ALL.into_iter().find(|fate| fate.name() == name)
+}
+
+/// Reports whether the source's own delay may have decided a threshold on latency.
+///
+/// A time that was measured is the server's time and the source's delay. So if a threshold is missed, the server alone misses
+/// it for certain if more messages are above the limit and some delay than were delayed by more than that. A threshold that
+/// holds is not certain if the delay added to the measured times crosses the limit, because a load that comes late may be
+/// easier.
+pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f64) -> bool {
+    let Some(lag) = record.lag_ms else { return false };
+    let protocols = [RunProtocol::Smtp, RunProtocol::Mades];
+    let threshold = protocols.into_iter().find_map(|protocol| Threshold::parse(&row.expression, protocol).ok());
+    let Some(threshold) = threshold.filter(|_| !row.is_infinite) else { return false };
+    if let (Subject::Figure(_, Metric::Mean), Some(value)) = (threshold.subject, row.value) {
+        return lag.mean > negligible_ms && (value - threshold.limit).abs() < lag.mean;
+    }
+    let Some(LossGoal { subject: LossSubject::Late(place, limit), loss_ratio: allowed, .. }) = threshold.loss_goal()
+    else {
+        return false;
+    };
+    let Some(times) = record.times(place).filter(|times| times.count() > 0) else { return false };
+    let above = |limit_ms: f64| {
+        let limit = Duration::try_from_secs_f64(limit_ms / 1e3).unwrap_or_default();
+        1.0 - times.count_within(limit) as f64 / times.count() as f64
+    };
+    // Share of messages that were delayed by more than that.
+    let delayed = [(lag.p50, 0.5), (lag.p90, 0.1), (lag.p95, 0.05), (lag.p99, 0.01), (lag.p999, 0.001), (lag.max, 0.0)];
+    let limit_ms = limit.as_secs_f64() * 1e3;
+    let is_within = |share: f64| share <= allowed + 1e-9;
+    let own_ms = delayed.into_iter().find(|(_, share)| is_within(*share)).map_or(lag.max, |(ms, _)| ms);
+    own_ms > negligible_ms
+        && match row.passed {
+            true => !is_within(above(limit_ms - own_ms)),
+            false => delayed.into_iter().all(|(ms, share)| is_within(above(limit_ms + ms) - share)),
+        }
+}
+
+/// Messages that were due and never sent.
+pub fn unsent(record: &Record) -> u64 {
+    let created = record.stages.iter().find(|row| row.name == Stage::Created).map_or(0, |row| row.count);
+    record.due.unwrap_or_default().saturating_sub(created)
 }
 
 /// Explains why a threshold of a record has no value.
@@ -529,12 +583,16 @@ impl MetricValues for Record {
         }
     }
 
-    fn created(&self) -> Option<u64> {
-        self.count(MetricSource::Stage(Stage::Created))
+    fn due(&self) -> Option<u64> {
+        self.count(MetricSource::Stage(Stage::Created)).max(self.due)
     }
 
     fn created_units(&self) -> Option<u64> {
         self.ledger.created
+    }
+
+    fn unsent(&self) -> u64 {
+        unsent(self)
     }
 
     fn fate(&self, fate: Fate) -> Option<u64> {
@@ -580,12 +638,17 @@ impl MetricValues for MadesShape {
         self.row(of)?.offered_rate_per_s
     }
 
-    fn created(&self) -> Option<u64> {
-        self.count(MetricSource::Stage(Stage::Created))
+    fn due(&self) -> Option<u64> {
+        self.count(MetricSource::Stage(Stage::Created)).max(self.due)
     }
 
     fn created_units(&self) -> Option<u64> {
-        self.created()
+        self.due()
+    }
+
+    fn unsent(&self) -> u64 {
+        let created = self.count(MetricSource::Stage(Stage::Created)).unwrap_or_default();
+        self.due.unwrap_or_default().saturating_sub(created)
     }
 
     fn fate(&self, _: Fate) -> Option<u64> {

@@ -308,6 +308,7 @@ fn add_second(known: &mut SeriesRow, row: &SeriesRow) {
 
 /// Adds the rows that only have to be counted.
 fn add_rows(sum: &mut Record, more: Record) {
+    sum.due = sum.due.zip(more.due).map(|(one, other)| one.saturating_add(other));
     sum.parties.extend(more.parties);
     more.tls.into_iter().for_each(|row| add_tls(&mut sum.tls, row));
     more.exhausted.into_iter().for_each(|row| add_exhausted(&mut sum.exhausted, row));

@@ -204,10 +204,10 @@ pub(crate) fn threshold_table(record: &Record, most: usize) -> (Table, usize) {
             value
                 .map_or_else(|| Cell::from("–"), |value| Cell::Number(value, threshold::format_value(value, &row.unit)))
         };
-        let word = match (row.passed, row.value) {
-            (true, _) => "passed",
-            (false, Some(_)) => "MISSED",
-            (false, None) => "NOT SEEN",
+        let word = match row.value {
+            _ if row.passed => "passed",
+            None if !row.is_infinite => "NOT SEEN",
+            _ => "MISSED",
         };
         let cells = [row.value, row.limit, row.margin].map(shown);
         let names = [row.expression.as_str(), word].map(Cell::from);

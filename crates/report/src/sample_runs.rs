@@ -281,6 +281,7 @@ fn threshold(expression: &str, limit: f64, value: f64, unit: &str, passed: bool)
         limit: Some(limit),
         value: Some(value),
         margin: Some(if passed { distance } else { -distance }),
+        is_infinite: false,
         unit: unit.to_owned(),
         passed,
         windows: Vec::new(),

@@ -447,6 +447,7 @@ mod tests {
             };
             record.errors = (0..rows).map(error).collect();
             let threshold = |at: usize| ThresholdRow {
+                is_infinite: false,
                 expression: format!("accepted.p{at}0 < {}ms", number(at)),
                 limit: Some(figure(at)),
                 value: (!at.is_multiple_of(3)).then(|| figure(at + 1)),

@@ -85,6 +85,22 @@ impl ArrivalSchedule {
         self.next_s = self.due_s();
     }
 
+    /// Messages that are due before `at`, of a schedule from which none was given out yet.
+    pub fn due_before(mut self, at: Duration) -> u64 {
+        // Messages beyond the last stage are due at its end, without end.
+        let at = self.offers[0].offer.length().map_or(at, |length| at.min(self.began.saturating_add(length)));
+        if self.random.is_none() {
+            let positions = self.offers[0].offer.due_by(at.saturating_sub(self.began).as_secs_f64()) - self.position;
+            // The last two are looked at one by one, because the number is rounded.
+            self.issued = ((positions / self.workers as f64).ceil().max(0.0) as u64).saturating_sub(2);
+            self.compute_next();
+        }
+        while self.due() < at {
+            self.advance();
+        }
+        self.issued
+    }
+
     /// Time at which the next message is due; the end of time if the rate is zero.
     pub fn due(&self) -> Duration {
         self.began.saturating_add(Duration::try_from_secs_f64(self.next_s).unwrap_or(Duration::MAX))
@@ -219,5 +235,30 @@ mod tests {
         assert!((mean * 1000.0 - 1.0).abs() < 0.02, "mean {mean}");
         assert!((deviation / mean - 1.0).abs() < 0.02, "an exponential's deviation is its mean: {deviation}");
         assert_eq!(due, times(Arrival::Poisson, 1000.0, 0, 1, 100_000), "a seed gives the same again");
+    }
+
+    #[test]
+    fn the_messages_due_before_a_time_are_those_that_the_schedule_gives_out_until_then() {
+        let stages = ["2s:0/s..500/s", "1s:500/s", "2s:500/s..0/s"].map(|text| RateStage::parse(text).unwrap());
+        for offer in
+            [OfferedRate::Constant(150.0), OfferedRate::Constant(1_000.0 / 3.0), OfferedRate::Stages(stages.into())]
+        {
+            for (arrival, worker, phase) in
+                [(Arrival::Constant, 0, 0.0), (Arrival::Constant, 1, 0.25), (Arrival::Poisson, 1, 0.0)]
+            {
+                let schedule =
+                    || ArrivalSchedule::new(arrival, offer.clone(), Duration::ZERO, worker, 2, 9).with_phase(phase);
+                for tenths in 0..45 {
+                    let end = Duration::from_millis(tenths * 100);
+                    let mut walked = schedule();
+                    let mut count = 0;
+                    while walked.due() < end {
+                        walked.advance();
+                        count += 1;
+                    }
+                    assert_eq!(schedule().due_before(end), count, "{offer:?} {arrival:?} {worker} {end:?}");
+                }
+            }
+        }
     }
 }

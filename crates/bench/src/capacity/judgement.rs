@@ -2,6 +2,7 @@
 use ::capacity::{BacklogSample, SearchTrial, TrialFigures, TrialLoad, TrialOutcome, VoidCause, backlog_growth};
 use anyhow::{Result, bail};
 use journey::Stage;
+use journey::judge;
 use journey::record::{Arrival, Cause, Outcome, Record, Role, StageRow};
 use journey::threshold::LossGoal;
 use report::capacity::JudgedTrial;
@@ -80,7 +81,9 @@ fn void_cause(record: &Record, subject: TrialSubject) -> Option<VoidCause> {
             && !matches!(cause, Cause::RelayDefect)
             && !(is_direct && **cause == Cause::RateNotOffered)
     };
-    let cause = record.verdict.causes.iter().find(counts)?;
+    let Some(cause) = record.verdict.causes.iter().find(counts) else {
+        return judge::behind_schedule(record).map(|_| VoidCause::Generator);
+    };
     Some(match cause {
         Cause::Stolen | Cause::Exhausted => VoidCause::Host,
         Cause::Busy if busiest(record) == Some(Role::Sink) => VoidCause::Sink,
@@ -158,14 +161,12 @@ fn due_messages(record: &Record, rate_per_s: f64, duration_s: f64) -> f64 {
     let begin_s = record.warm_up.map_or(0.0, |warm_up| warm_up.length_s);
     let due = |number: usize| {
         let offer = OfferedRate::Constant(rate_per_s);
-        let seed = record.workload.seed;
-        let mut schedule = ArrivalSchedule::new(Arrival::Poisson, offer, Duration::ZERO, number, workers, seed);
-        let mut count = 0_u64;
-        while schedule.due().as_secs_f64() < begin_s + duration_s {
-            count += u64::from(schedule.due().as_secs_f64() >= begin_s);
-            schedule.advance();
-        }
-        count
+        let schedule = || {
+            let seed = record.workload.seed;
+            ArrivalSchedule::new(Arrival::Poisson, offer.clone(), Duration::ZERO, number, workers, seed)
+        };
+        let [begin, end] = [begin_s, begin_s + duration_s].map(Duration::from_secs_f64);
+        schedule().due_before(end) - schedule().due_before(begin)
     };
     (0..workers).map(due).sum::<u64>() as f64
 }

@@ -24,7 +24,10 @@ impl RunFlaws {
         let texts = |reasons: Vec<Reason>| reasons.into_iter().map(|reason| reason.text).collect();
         let verdict = &record.verdict;
         Self {
-            invalid: (verdict.outcome == Some(Outcome::Invalid)).then(|| verdict.why.clone()),
+            invalid: match verdict.outcome {
+                Some(Outcome::Invalid) => Some(verdict.why.clone()),
+                _ => judge::behind_schedule(record),
+            },
             missed: texts(missed),
             unobserved: texts(unseen),
         }

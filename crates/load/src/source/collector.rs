@@ -24,6 +24,9 @@ use workload::run_events::RunCourse;
 /// Time for which replies are still waited for after the user asked for the end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// End of a load in which messages that were due and not begun are no evidence that the source was behind.
+const LAST_MOMENTS: Duration = Duration::from_millis(100);
+
 /// Least age of a run before a threshold may end it: a rate needs some time to settle.
 const ABORT_DELAY: Duration = Duration::from_secs(1);
 
@@ -133,6 +136,7 @@ impl SourceCollector {
             series,
             ending: self.end.ending,
             offered_time: self.offered_time(now),
+            due: self.due(),
             is_abandoned: self.end.is_abandoned,
             course: RunCourse {
                 origin,
@@ -183,6 +187,22 @@ impl SourceCollector {
             Some(_) => Some(self.context.plan.until().unwrap_or(now).min(self.end.stopped_at.unwrap_or(now))),
         };
         end.map(|end| end.saturating_sub(first))
+    }
+
+    /// Messages that were due after the warm-up, at open loop. If the server went away, this includes all that were still
+    /// to come. What was due in the last moments does not count as unsent: the load ended before it could be late.
+    fn due(&self) -> Option<u64> {
+        let options = &self.context.options;
+        let created = self.total.created - self.total.warm_up.created;
+        let end = match self.end.ending {
+            Ending::Interrupted | Ending::Aborted => self.end.stopped_at,
+            _ => self.context.plan.until(),
+        };
+        let end = end.map(|end| end.saturating_sub(self.began));
+        let warm_up = options.warm_up.map_or(Some(0), |length| options.due_within(Some(length)))?;
+        let until = |end: Option<Duration>| Some(options.due_within(end)?.saturating_sub(warm_up));
+        let is_behind = until(end.map(|end| end.saturating_sub(LAST_MOMENTS)))? > created;
+        Some(if is_behind { until(end)? } else { created })
     }
 
     /// Work that is due four times per second.

@@ -44,7 +44,7 @@ impl MetricValues for SourceFigures<'_> {
     }
 
     /// Messages that are finished: one that is under way is not late yet.
-    fn created(&self) -> Option<u64> {
+    fn due(&self) -> Option<u64> {
         self.count(MetricSource::Stage(Stage::Created))
             .map(|created| created.saturating_sub(self.tally.open_messages()))
     }

@@ -346,6 +346,25 @@ impl SourceOptions {
         self.duration.into_iter().chain(stages).min()
     }
 
+    /// The schedule of worker `number` of `workers`.
+    fn schedule(&self, offer: OfferedRate, began: Duration, number: usize, workers: usize) -> pacing::ArrivalSchedule {
+        let part = self.part();
+        let position = part.position(number as u64) as usize;
+        pacing::ArrivalSchedule::new(self.arrival, offer, began, position, workers * part.count() as usize, self.seed)
+    }
+
+    /// Messages that are due in that time after the load began, of those that are to be sent; `None` at closed loop and if
+    /// others control the load. Without an end, all are due.
+    fn due_within(&self, end: Option<Duration>) -> Option<u64> {
+        let offer = self.offered_rate.as_ref().filter(|_| self.control.is_none())?;
+        let workers = self.workers as usize;
+        let due = |end| {
+            let schedule = |number| self.schedule(offer.clone(), Duration::ZERO, number, workers);
+            (0..workers).map(|number| schedule(number).due_before(end)).sum::<u64>()
+        };
+        end.map(due).into_iter().chain(self.messages).min()
+    }
+
     /// The requested rate, if the run can be held to one: stages that a number of messages cuts short have none.
     fn rate_per_s(&self) -> Option<f64> {
         let offer = self.offered_rate.as_ref()?;

@@ -18,6 +18,8 @@ pub(super) struct SourceResults<'a> {
     pub(super) ending: Ending,
     /// Time for which load was offered.
     pub(super) offered_time: Option<Duration>,
+    /// Messages that were due, at open loop.
+    pub(super) due: Option<u64>,
     /// Set if sessions were abandoned before their end.
     pub(super) is_abandoned: bool,
     /// The threshold that ended the run, with its value at that time.
@@ -43,6 +45,7 @@ pub(super) fn record(
     record.series = series.rows();
     let since = if options.offered_rate.is_some() { Stage::Scheduled } else { Stage::Created };
     record.stages = tally.stages("source", since, known.offered_time);
+    record.due = known.due;
     record.offered_s = known.offered_time.map(|offered| offered.as_secs_f64());
     record.stalls = known.course.stalls.to_vec();
     record.ending = Some(known.ending);

@@ -53,12 +53,10 @@ impl SourceWorkerArgs {
     /// This worker's schedule of the offer, which is a single user's where the load is controlled.
     fn schedule(&self, offer: OfferedRate, users: Option<UserTarget>) -> ArrivalSchedule {
         let options = &self.context.options;
+        let Some(target) = users else { return options.schedule(offer, self.began, self.number, self.workers) };
         let part = options.part();
         let position = part.position(self.number as u64) as usize;
         let workers = self.workers * part.count() as usize;
-        let Some(target) = users else {
-            return ArrivalSchedule::new(options.arrival, offer, self.began, position, workers, options.seed);
-        };
         let offer = match offer {
             OfferedRate::Constant(per_user) => OfferedRate::Constant(per_user * f64::from(target.users)),
             stages @ OfferedRate::Stages(_) => stages,

@@ -49,7 +49,7 @@ impl MetricValues for MadesLiveFigures<'_> {
     }
 
     /// Messages that are finished: one that is under way is not late yet.
-    fn created(&self) -> Option<u64> {
+    fn due(&self) -> Option<u64> {
         Some(self.tracker.created().saturating_sub(self.tracker.in_transit() as u64))
     }
 

@@ -8,6 +8,8 @@ use workload::pacing::ArrivalSchedule;
 
 /// Time after the end in which a message of a market that was due before it may still be created.
 const GRACE: Duration = Duration::from_secs(1);
+/// End of a load at a rate in which messages that were due and not created are no evidence that the sender was behind.
+const LAST_MOMENTS: Duration = Duration::from_millis(100);
 
 /// The number of messages, the end of creation, and the time at which each message is due.
 #[derive(Debug)]
@@ -124,15 +126,23 @@ impl LoadPacer {
         self.stopped_at
     }
 
-    /// Messages of a market that were due and not created: until the end of the load, or until it was stopped on purpose.
-    pub(super) fn missed(&self, is_given_up: bool) -> u64 {
-        let Some(LoadSchedule::Market { schedule, began, next }) = &self.schedule else { return 0 };
+    /// Messages that were due at open loop and not created: until the end of the load, or until it was stopped on purpose. The
+    /// schedule is at its end then.
+    pub(super) fn missed(&mut self, is_given_up: bool) -> u64 {
+        let Some(next) = &mut self.schedule else { return 0 };
         let stopped_at = self.stopped_at.filter(|_| !is_given_up);
-        let Some(ended) = self.deadline.into_iter().chain(stopped_at).min() else {
-            return self.messages - self.created;
-        };
-        let due = (*next..self.messages).take_while(|sequence| began.saturating_add(schedule.due(*sequence)) < ended);
-        due.count() as u64
+        let left = self.messages - self.created;
+        let Some(ended) = self.deadline.into_iter().chain(stopped_at).min() else { return left };
+        // The load may end before the sender wakes for the last message.
+        if next.due() >= ended.saturating_sub(LAST_MOMENTS) && matches!(next, LoadSchedule::Rate(_)) {
+            return 0;
+        }
+        let mut missed = 0;
+        while missed < left && next.due() < ended {
+            next.advance();
+            missed += 1;
+        }
+        missed
     }
 
     /// Time at which the offer ended, given the times of the last created message and the last answer. Open loop: when

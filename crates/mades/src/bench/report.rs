@@ -39,7 +39,8 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     let balance = run_state.tracker.borrow().final_ledger();
     let foreign = [ReceiveQueue::Reply, ReceiveQueue::Event, ReceiveQueue::Inbox].map(|queue| run_state.foreign(queue));
     let offered_s = run_state.offered().map(|offered| offered.as_secs_f64());
-    let mades = mades(run_state, &balance.missing, offered_s, results.purged);
+    let missed = run_state.pacer.borrow_mut().missed(run_state.is_given_up.get());
+    let mades = mades(run_state, &balance.missing, offered_s, missed, results.purged);
     let workload = workload(run_state);
     let directory = options.out.as_deref();
     let mut record = outputs::new_record(Some(run_state.run), &options.name, results.started_at, workload, directory);
@@ -48,6 +49,8 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     record.series = results.series.rows();
     record.usage = results.usage.party("mades", record.origin_ns).into_iter().collect();
     record.offered_s = offered_s;
+    let is_open_loop = run_state.pacer.borrow().is_open_loop();
+    record.due = is_open_loop.then(|| run_state.tracker.borrow().created() + missed);
     record.stages = stages(run_state, &balance.ledger, offered_s);
     record.duration_s = mades.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
     record.lag_ms = run_state.lag.borrow().summary();
@@ -143,6 +146,7 @@ fn mades(
     run_state: &MadesRunState,
     missing: &[u64; MessageStage::ALL.len()],
     offered_s: Option<f64>,
+    missed: u64,
     purged: u64,
 ) -> Mades {
     let options = &run_state.options;
@@ -174,10 +178,11 @@ fn mades(
         reordered: tracker.reordered(),
         waited_for_room: run_state.waited_for_room.get(),
         truth: None,
-        market: tracker.waterfall.shapes.as_ref().map(|shapes| {
-            let missed = run_state.pacer.borrow().missed(run_state.is_given_up.get());
-            shapes.record(options, tracker.created(), missed, offered_s)
-        }),
+        market: tracker
+            .waterfall
+            .shapes
+            .as_ref()
+            .map(|shapes| shapes.record(options, tracker.created(), missed, offered_s)),
         acknowledgements: acknowledgements(run_state, tracker.waterfall.way_back()),
     }
 }

@@ -84,6 +84,9 @@ impl ShapeStats {
         (created..created + missed).for_each(|sequence| stats.due(sequence));
         let mut market = options.market.as_ref().map(|load| load.record(&options.message_type)).unwrap_or_default();
         market.missed = missed;
+        for (number, figures) in stats.windows.iter().enumerate() {
+            *market.shapes[number % self.shapes.len()].due.get_or_insert_default() += figures.due;
+        }
         for (shape, reached) in market.shapes.iter_mut().zip(&self.shapes) {
             let row = |stage: &MessageStage| {
                 let Reached { count, latency } = &reached[*stage as usize];
@@ -122,6 +125,7 @@ impl MarketLoad {
         let shapes = self.shapes.iter().map(|shape| MadesShape {
             name: shape.name.clone(),
             message_type: shape.message_type(message_type).to_owned(),
+            due: None,
             stages: Vec::new(),
         });
         MadesMarket {

@@ -4,7 +4,9 @@ use super::run_state::GIVEN_UP;
 use super::stages::MessageStage;
 use super::troubles::TroubleKind;
 use journey::account::fates_sum;
-use journey::judge::{MissedRate, decide, has_threshold, missed_rate, pass_text, stall_reasons, threshold_reasons};
+use journey::judge::{
+    MissedRate, decide, has_threshold, lag_reason, missed_rate, pass_text, stall_reasons, threshold_reasons,
+};
 use journey::reason::Reason;
 use journey::record::{Arrival, Cause, Ending, LedgerRow, Mades, MadesStage, MadesTrouble, Record, Verdict};
 use journey::threshold::Fate;
@@ -167,16 +169,17 @@ fn losses_text(record: &Record) -> String {
 /// Reasons why the figures do not mean what they seem to.
 fn validity(record: &Record) -> Vec<Reason> {
     let mut reasons = Vec::new();
-    if record.workload.arrival != Arrival::Closed {
-        reasons.extend(lag_validity(record).map(|text| Reason::new(Cause::Late, text)));
-    }
+    let behind = lag_text(record).filter(|_| record.workload.arrival != Arrival::Closed);
+    let is_behind = behind.is_some();
+    reasons.extend(lag_reason(record, behind));
     reasons.extend(cpu_validity(record).map(|text| Reason::new(Cause::Busy, text)));
     reasons.extend(limits(record));
-    reasons.extend(rate_validity(record, !reasons.is_empty()));
+    let is_our_fault = is_behind || reasons.iter().any(|reason| reason.cause != Cause::Remark);
+    reasons.extend(rate_validity(record, is_our_fault));
     reasons
 }
 
-fn lag_validity(record: &Record) -> Option<String> {
+fn lag_text(record: &Record) -> Option<String> {
     let lag = record.lag_ms?.p99;
     (lag > LAG_LIMIT_MS).then(|| {
         format!(

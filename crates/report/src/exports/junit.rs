@@ -202,6 +202,7 @@ mod tests {
 
     fn threshold(value: Option<f64>, passed: bool) -> ThresholdRow {
         ThresholdRow {
+            is_infinite: false,
             expression: "accepted.p99 < 2ms".to_owned(),
             limit: Some(2.0),
             value,
