@@ -295,6 +295,7 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
         fill_costs(&mut record, &seen);
         fill_usage(&mut record, &seen);
     }
+    host_sampler::set_load(&mut surroundings, record.surroundings.as_ref());
     record.surroundings = Some(others_usage(&record, between, surroundings));
     record.ending = ending.or(record.ending);
     let ordered = ordered_faults(&record).filter(|_| sink == SinkOwner::Own);

@@ -42,9 +42,10 @@ use directory::RunDirectory;
 pub use engine::{Conclusion, TextReport};
 use gather::{PartyResults, SinkOwner, SinkResults};
 use journey::account::Topology;
-use journey::record::{Ending, Record, Role};
+use journey::record::{Ending, Record, Role, Surroundings};
 use journey::trace::RunId;
 use parties::{PartyCommand, PartyProcess};
+use party::host_processes::HostProcesses;
 use party::host_sampler::HostSampler;
 use party::interrupt::{Interrupted, StopRequest};
 use party::outputs;
@@ -144,7 +145,9 @@ fn run_parties(
     };
     let of_relay = keeper.relay_directory(directory);
     let at_start = relays::used_bytes(&of_relay.spool());
+    let processes = HostProcesses::start();
     let complaint = supervisor.follow_source(PartyCommand::source(program, options, run, directory, &target))?;
+    let processes = processes.finish();
     let (source, complaint) = source_results(options, run, directory, started_at, &mut supervisor, complaint)?;
     let far_end = collect_deliveries(options, run, directory, remote_sink, &source, keeper, &mut supervisor)?;
     let complaint = complaint.or(far_end.exit_error);
@@ -164,7 +167,7 @@ fn run_parties(
     let disk_usage = DiskUsage { at_start, at_end: relays::used_bytes(&of_relay.spool()) };
     let load_started_at = supervisor.load_started_at();
     let observations = keeper.finish_run(supervisor);
-    let surroundings = sampler.finish();
+    let surroundings = Surroundings { processes, ..sampler.finish() };
     let arrivals = far_end.results;
     let results = gather::RunResults {
         run,

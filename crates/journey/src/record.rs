@@ -310,6 +310,30 @@ pub struct Surroundings {
     /// there, or there is no such device.
     #[serde(default)]
     pub disk_written_bytes: Option<u64>,
+    /// Available processor time while the source ran: its duration times processors; `null` in older records.
+    #[serde(default)]
+    pub load_processor_s: Option<f64>,
+    /// The share of it that was not idle, interrupts and steal included; `null` in older records.
+    #[serde(default)]
+    pub used_share: Option<f64>,
+    /// Processes of this host that used processor time while the source ran, without those of the run itself, by name, the
+    /// busiest first, at most 8. A server under test on this host is among them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<HostProcess>,
+}
+
+/// Processes of one name that are not the run's.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct HostProcess {
+    /// Name of the command, as in `/proc/PID/stat`.
+    pub name: String,
+    /// Number of processes.
+    pub processes: u64,
+    /// Processor time, with that of children that ended.
+    pub processor_s: f64,
+    /// Resident memory at the end, of all together; what they share counts for each.
+    pub rss_bytes: u64,
 }
 
 /// Resources that a party can run out of.

@@ -24,6 +24,7 @@ struct CpuTicks {
     /// caused by the run, but belong to no process.
     busy: u64,
     stolen: u64,
+    idle: u64,
     all: u64,
 }
 
@@ -67,6 +68,9 @@ impl HostSampler {
             syn_drops: counted(|queues| queues.syn_drops),
             somaxconn: None,
             disk_written_bytes: None,
+            load_processor_s: None,
+            used_share: share(|time| time.all.saturating_sub(time.idle)),
+            processes: Vec::new(),
         }
     }
 }
@@ -76,9 +80,17 @@ impl CpuTicks {
         Some(Self {
             busy: later.busy.checked_sub(self.busy)?,
             stolen: later.stolen.checked_sub(self.stolen)?,
+            // Waiting for a disk is counted anew when a processor comes back, and may go back.
+            idle: later.idle.saturating_sub(self.idle),
             all: later.all.checked_sub(self.all)?,
         })
     }
+}
+
+/// Takes from the source's own record what the host did while the source ran.
+pub fn set_load(around: &mut Surroundings, of_source: Option<&Surroundings>) {
+    around.load_processor_s = of_source.and_then(|of_source| of_source.processor_s);
+    around.used_share = of_source.and_then(|of_source| of_source.used_share);
 }
 
 /// Computes the processor time that neither the parties nor the bench used; `theirs_s` is the time that they used.
@@ -110,7 +122,8 @@ fn parse_ticks(stat: &str) -> Option<CpuTicks> {
     let &[user, nice, system, idle, iowait, irq, softirq, stolen] = fields?.as_slice() else { return None };
     let sum = |parts: &[u64]| parts.iter().try_fold(0_u64, |sum, part| sum.checked_add(*part));
     let busy = sum(&[user, nice, system])?;
-    Some(CpuTicks { busy, stolen, all: sum(&[busy, idle, iowait, irq, softirq, stolen])? })
+    let idle = sum(&[idle, iowait])?;
+    Some(CpuTicks { busy, stolen, idle, all: sum(&[busy, idle, irq, softirq, stolen])? })
 }
 
 /// `/proc/net/netstat`: a line of names and a line of values for each group.
@@ -151,7 +164,7 @@ mod tests {
 
     #[test]
     fn captured_text_is_read() {
-        let expected = CpuTicks { busy: 888_996 + 149_060 + 470_843, stolen: 4_260, all: 3_475_252 };
+        let expected = CpuTicks { busy: 888_996 + 149_060 + 470_843, stolen: 4_260, idle: 1_790_435, all: 3_475_252 };
         assert_eq!(parse_ticks(STAT), Some(expected));
         let expected = ListenQueueCounts { listen_overflows: Some(773), listen_drops: Some(775), syn_drops: Some(9) };
         assert_eq!(parse_queues(NETSTAT), expected);
@@ -193,11 +206,11 @@ mod tests {
     #[test]
     fn the_difference_is_the_runs() {
         let sampler = |busy, stolen, all, drops| HostSampler {
-            processors: Some(CpuTicks { busy, stolen, all }),
+            processors: Some(CpuTicks { busy, stolen, idle: all / 4, all }),
             queues: ListenQueueCounts { listen_drops: drops, listen_overflows: Some(7), syn_drops: None },
         };
         let around = sampler(100, 10, 1000, Some(5)).difference(&sampler(150, 20, 1100, Some(8)));
-        assert_eq!((around.busy_share, around.steal_share), (Some(0.5), Some(0.1)));
+        assert_eq!((around.busy_share, around.steal_share, around.used_share), (Some(0.5), Some(0.1), Some(0.75)));
         assert_eq!((around.listen_drops, around.listen_overflows, around.syn_drops), (Some(3), Some(0), None));
         // 99 ticks are too few for a share; a counter that went back gives no figure.
         let around = sampler(100, 10, 1000, Some(5)).difference(&sampler(150, 20, 1099, Some(4)));

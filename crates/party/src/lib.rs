@@ -15,6 +15,7 @@ pub mod clock_exchange;
 pub mod cpus;
 mod dashboard_display;
 pub mod host;
+pub mod host_processes;
 pub mod host_sampler;
 pub mod http_client;
 pub mod http_server;

@@ -2,20 +2,23 @@
 use crate::TextStyle;
 use crate::ending::outcome_word;
 use crate::numbers::{counted, latency, memory, rate, seconds};
-use crate::table::{Align, Cell, Table, right};
+use crate::table::{Align, Cell, Table, plain, right};
 use ::capacity::{
     CapacityPlan, GoalFinding, PlanningInputs, SearchEnding, SearchResult, SearchTrial, TrialFigures, TrialLoad,
     TrialOutcome,
 };
-use journey::record::{LatencyMs, Outcome, Record};
+use journey::record::{LatencyMs, Outcome, Record, Role};
 use journey::threshold::{LossGoal, format_value};
 use journey::words::listed;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 /// Share of all processors from which they are the limit.
 const FULL: f64 = 0.9;
+/// Processors that a process must have used to be named.
+const MIN_NAMED: f64 = 0.05;
 
 /// Outcome of a trial, with its figures.
 #[derive(Clone, Debug)]
@@ -496,32 +499,55 @@ fn snake(name: &str) -> String {
 /// Resources that a run used, in a sentence: whose processor time, and whether the host had any left. Busy polling is no use
 /// of a processor: it ends when there is work.
 pub fn resources_used(record: &Record) -> String {
-    let length_s = record.duration_s.max(f64::EPSILON);
+    let around = record.surroundings.as_ref();
     let cores = f64::from(record.host.cores.max(1));
-    let mut parties: Vec<(&str, f64)> = Vec::new();
-    for party in &record.parties {
-        if let Some(work_s) = party.work_s() {
-            parties.push((&party.name, work_s / length_s));
-        }
+    // The source runs longer than its figures last, which leave out the warm-up.
+    let length_s = around.and_then(|around| Some(around.load_processor_s? / cores)).unwrap_or(record.duration_s);
+    let length_s = length_s.max(f64::EPSILON);
+    let parties = record.parties.iter().filter_map(|party| Some((party.name.as_str(), party.work_s()? / length_s)));
+    let mut named: Vec<(&str, f64)> = parties.collect();
+    let processes = around.map_or(&[][..], |around| &around.processes);
+    let processes = processes.iter().map(|process| (process.name.as_str(), process.processor_s / length_s));
+    named.extend(processes.filter(|(_, used)| *used >= MIN_NAMED));
+    let looked_s: f64 = record.parties.iter().filter_map(|party| Some(party.busy_poll.as_ref()?.looked_s)).sum();
+    let host = around.and_then(|around| around.used_share).map(|share| share * cores - looked_s / length_s);
+    let known: f64 = named.iter().map(|(_, used)| used).sum();
+    let all = host.unwrap_or(known).clamp(0.0, cores);
+    if all - known >= MIN_NAMED {
+        named.push(("others", all - known));
     }
-    let others = record.surroundings.as_ref().and_then(|around| around.other_busy_share).unwrap_or_default() * cores;
-    let all = parties.iter().map(|(_, used)| used).sum::<f64>() + others;
-    parties.push(("others", others));
-    parties.sort_by(|one, other| other.1.total_cmp(&one.1));
-    let named: Vec<String> = parties.iter().map(|(name, used)| format!("{name} {used:.2}")).collect();
-    let limit = if all >= cores * FULL { "processors are the limit" } else { "processors are free" };
+    named.sort_by(|one, other| other.1.total_cmp(&one.1));
+    let named: Vec<String> = named.iter().map(|(name, used)| format!("{} {used:.2}", plain(name))).collect();
+    let is_elsewhere =
+        record.parties.iter().all(|party| party.role != Role::Relay) && !is_local(&record.workload.target);
+    let what = match host {
+        _ if all >= cores * FULL => "processors are the limit:",
+        None => "it is not known whether processors are the limit: at least",
+        Some(_) if is_elsewhere => "the server's processors are not known, this host's are free:",
+        Some(_) => "processors are free:",
+    };
     let written: u64 = record.parties.iter().filter_map(|party| party.write_bytes).sum();
     let written = match (written as f64 / length_s) as u64 {
         0 => String::new(),
         per_s => format!("; {} written per second", memory(per_s)),
     };
-    format!("{limit}: {all:.2} of {cores:.0} cores ({}){written}", named.join(", "))
+    format!("{what} {all:.2} of {cores:.0} cores ({}){written}", named.join(", "))
+}
+
+/// Reports whether a target is on this host: an address of the loopback, or a socket in the file system.
+fn is_local(target: &str) -> bool {
+    let host = target.rsplit_once("://").map_or(target, |(_, rest)| rest);
+    let host = host.rsplit_once('@').map_or(host, |(_, rest)| rest);
+    let host = host.split('/').next().unwrap_or_default();
+    let host = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
+    let is_loopback = host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    is_loopback || host == "localhost" || target.starts_with("unix:")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use journey::record::BusyPollRow;
+    use journey::record::{BusyPollRow, HostProcess, Surroundings};
 
     #[test]
     fn what_longer_trials_do_not_confirm_is_no_capacity() {
@@ -538,20 +564,63 @@ mod tests {
         assert_eq!(capacity_verdict(&run), "CAPACITY  1,000/s\n", "the user wanted no confirmation");
     }
 
-    #[test]
-    fn busy_polling_uses_up_no_processor() {
+    /// A run of 10 s on two processors, of which its source and its sink used as much each.
+    fn run_on_two_cores(each_s: f64, used_share: Option<f64>) -> Record {
         let mut record = crate::sample::held();
         record.host.cores = 2;
-        record.duration_s = 10.0;
-        record.surroundings = None;
+        record.duration_s = 5.0;
+        record.surroundings =
+            Some(Surroundings { load_processor_s: Some(20.0), used_share, ..Surroundings::default() });
         for party in &mut record.parties {
-            party.user_s = Some(9.0);
-            party.sys_s = Some(1.0);
+            (party.user_s, party.sys_s) = (Some(each_s), Some(0.0));
         }
+        record
+    }
+
+    #[test]
+    fn the_processors_are_those_of_the_whole_host() {
+        let mut record = run_on_two_cores(1.0, Some(0.985));
+        let process =
+            |name: &str, processor_s| HostProcess { name: name.to_owned(), processes: 1, processor_s, rss_bytes: 0 };
+        let around = record.surroundings.as_mut().unwrap();
+        around.processes = vec![process("smtpd", 9.0), process("cleanup", 3.0), process("sshd", 0.01)];
+        let said =
+            "processors are the limit: 1.97 of 2 cores (smtpd 0.90, others 0.57, cleanup 0.30, source 0.10, sink 0.10)";
+        assert!(resources_used(&record).starts_with(said), "{}", resources_used(&record));
+        let set_share = |record: &mut Record, share| record.surroundings.as_mut().unwrap().used_share = share;
+        set_share(&mut record, None);
+        assert!(
+            resources_used(&record).starts_with("it is not known whether processors are the limit: at least 1.40 of 2")
+        );
+        record.workload.target = "192.0.2.7:25".to_owned();
+        set_share(&mut record, Some(0.2));
+        assert!(
+            resources_used(&record).starts_with("the server's processors are not known, this host's are free: 0.40")
+        );
+        let full = run_on_two_cores(9.5, None);
+        assert!(
+            resources_used(&full).starts_with("processors are the limit: 1.90 of 2 cores"),
+            "known without the host's"
+        );
+    }
+
+    #[test]
+    fn a_target_is_local_by_its_address() {
+        for target in ["127.0.0.1:25", "[::1]:25", "localhost:2525", "unix:/run/lmtp", "amqp://user@127.0.0.1:5672/"] {
+            assert!(is_local(target), "{target}");
+        }
+        for target in ["192.0.2.7:25", "mx.example:25", "amqp://localhost@mx.example:5672", ""] {
+            assert!(!is_local(target), "{target}");
+        }
+    }
+
+    #[test]
+    fn busy_polling_uses_up_no_processor() {
+        let mut record = run_on_two_cores(10.0, Some(1.0));
         assert!(resources_used(&record).starts_with("processors are the limit"), "{}", resources_used(&record));
         for party in &mut record.parties {
             party.busy_poll = Some(BusyPollRow { mode: "50us".to_owned(), looked_s: 9.0 });
         }
-        assert!(resources_used(&record).starts_with("processors are free"), "{}", resources_used(&record));
+        assert!(resources_used(&record).starts_with("processors are free: 0.20"), "{}", resources_used(&record));
     }
 }

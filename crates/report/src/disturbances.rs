@@ -66,7 +66,7 @@ mod tests {
             listen_drops: Some(0),
             syn_drops: Some(0),
             somaxconn: Some(4096),
-            disk_written_bytes: None,
+            ..Surroundings::default()
         };
         Record { surroundings: Some(around), ..sample::held() }
     }

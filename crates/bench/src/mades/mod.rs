@@ -19,9 +19,10 @@ use super::progress::ProgressDisplay;
 use anyhow::{Context, Result, ensure};
 use journey::judge;
 use journey::reason::Reason;
-use journey::record::{Cause, Death, Ending, Mades, Party, Record, Role, Verdict, Workload};
+use journey::record::{Cause, Death, Ending, Mades, Party, Record, Role, Surroundings, Verdict, Workload};
 use journey::threshold::Threshold;
 use party::host;
+use party::host_processes::HostProcesses;
 use party::host_sampler::{self, HostSampler};
 use party::interrupt::{Interrupt, Interrupted, StopRequest};
 use party::live::{LiveEvent, LiveMode, LiveProgress};
@@ -127,8 +128,10 @@ fn run_parties(
     words.extend(["--label".to_owned(), options.name.clone()]);
     words.extend(options.bench_options.iter().cloned());
     let started_at = jiff::Timestamp::now();
+    let processes = HostProcesses::start();
     let FinishedBench { mades, exit_error: complaint, death } =
         supervisor.run_bench(PartyCommand::named("mades", program, words, directory, Role::Source))?;
+    let processes = processes.finish();
     supervisor.stop_endpoint()?;
     let surroundings = sampler.finish();
     let written = read_written(&directory.path().join("run.json"), Record::from_json);
@@ -142,6 +145,8 @@ fn run_parties(
     record.command.clone_from(&options.command);
     record.host = host::facts(Some(directory.path()));
     fill_costs(&mut record, &mades.observation());
+    let mut surroundings = Surroundings { processes, ..surroundings };
+    host_sampler::set_load(&mut surroundings, record.surroundings.as_ref());
     record.surroundings = Some(surroundings);
     if let Some(endpoint) = &supervisor.endpoint {
         record.parties.push(Party { died: supervisor.death.clone(), ..endpoint_party(options) });

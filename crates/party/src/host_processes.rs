@@ -1,0 +1,147 @@
+//! Processes of this host that are not the run's, from `/proc`: whose the processor time was that its parties did not use.
+//!
+//! All processes are looked at twice. What ended in between is in its parent's figures, if that has waited for it.
+use journey::record::HostProcess;
+use std::collections::BTreeMap;
+use std::fs;
+
+/// Most names that are told.
+const MAX_NAMES: usize = 8;
+
+/// A look at all processes, by their number and the time at which they began.
+#[derive(Clone, Debug, Default)]
+pub struct HostProcesses {
+    seen: BTreeMap<(u32, u64), ProcessStat>,
+}
+
+/// A process, as `/proc/PID/stat` describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct ProcessStat {
+    name: String,
+    parent: u32,
+    /// Ticks of itself and of its children that have ended, in user mode and in the kernel.
+    ticks: u64,
+    began: u64,
+    resident_pages: u64,
+}
+
+impl HostProcesses {
+    /// Looks at them now.
+    pub fn start() -> Self {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let stats = pids.filter_map(|pid| {
+            let stat = parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?;
+            Some(((pid, stat.began), stat))
+        });
+        Self { seen: stats.collect() }
+    }
+
+    /// Processes that used processor time since this look, the busiest first; without this process and those that it started.
+    pub fn finish(&self) -> Vec<HostProcess> {
+        self.used_until(&Self::start(), std::process::id())
+    }
+
+    fn used_until(&self, later: &Self, own: u32) -> Vec<HostProcess> {
+        let parents: BTreeMap<u32, u32> = later.seen.iter().map(|((pid, _), stat)| (*pid, stat.parent)).collect();
+        let mut ended: BTreeMap<u32, u64> = BTreeMap::new();
+        for (_, stat) in self.seen.iter().filter(|(key, _)| !later.seen.contains_key(key)) {
+            *ended.entry(stat.parent).or_default() += stat.ticks;
+        }
+        let mut by_name: BTreeMap<&str, HostProcess> = BTreeMap::new();
+        for (key @ (pid, _), stat) in &later.seen {
+            // What its ended children had used before this look counts in it now.
+            let before = self.seen.get(key).map_or(0, |stat| stat.ticks) + ended.get(pid).copied().unwrap_or_default();
+            let ticks = stat.ticks.saturating_sub(before);
+            if ticks == 0 || descends(*pid, own, &parents) {
+                continue;
+            }
+            let row = by_name.entry(&stat.name).or_default();
+            row.processes += 1;
+            row.processor_s += ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
+            row.rss_bytes += stat.resident_pages * rustix::param::page_size() as u64;
+        }
+        let mut rows: Vec<HostProcess> =
+            by_name.into_iter().map(|(name, row)| HostProcess { name: name.to_owned(), ..row }).collect();
+        rows.sort_by(|one, other| other.processor_s.total_cmp(&one.processor_s));
+        rows.truncate(MAX_NAMES);
+        rows
+    }
+}
+
+/// Reports whether a process is `root` or was started by it, or by one that it started.
+fn descends(pid: u32, root: u32, parents: &BTreeMap<u32, u32>) -> bool {
+    let mut line = std::iter::successors(Some(pid), |pid| parents.get(pid).copied());
+    // A list that was read while it changed might go round in a circle.
+    line.by_ref().take(parents.len() + 1).any(|pid| pid == root)
+}
+
+/// Fields 2, 4, 14 to 17, 22 and 24 of `/proc/PID/stat`, proc(5). The name may hold spaces and brackets.
+fn parse_stat(text: &str) -> Option<ProcessStat> {
+    let (before, after) = text.rsplit_once(')')?;
+    let fields: Vec<&str> = after.split_ascii_whitespace().collect();
+    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+    let ticks = [14, 15, 16, 17].into_iter().map(number).sum::<Option<u64>>()?;
+    Some(ProcessStat {
+        name: before.split_once('(')?.1.to_owned(),
+        parent: u32::try_from(number(4)?).ok()?,
+        ticks,
+        began: number(22)?,
+        resident_pages: number(24)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(processes: &[(u32, &str, u32, u64)]) -> HostProcesses {
+        let stat = |(pid, name, parent, ticks): &(u32, &str, u32, u64)| {
+            let stat = ProcessStat {
+                name: (*name).to_owned(),
+                parent: *parent,
+                ticks: *ticks,
+                began: u64::from(*pid),
+                resident_pages: 1,
+            };
+            ((*pid, stat.began), stat)
+        };
+        HostProcesses { seen: processes.iter().map(stat).collect() }
+    }
+
+    #[test]
+    fn fields_are_counted_after_the_name() {
+        let text = "42 (a) b (c)) S 7 42 42 0 -1 4194304 100 0 0 0 77 33 5 6 20 0 1 0 1000 9999 55 0";
+        let expected =
+            ProcessStat { name: "a) b (c)".to_owned(), parent: 7, ticks: 121, began: 1000, resident_pages: 55 };
+        assert_eq!(parse_stat(text), Some(expected));
+        for text in ["", "nonsense", "42 (a", "42 a) S 7", "42 (a) S 7 42 42 0 -1 4194304 100 0 0 0 77"] {
+            assert_eq!(parse_stat(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn time_is_told_by_name_without_the_runs_own_processes() {
+        let before = look(&[(1, "init", 0, 50), (10, "master", 1, 100), (11, "smtpd", 10, 40), (20, "bench", 1, 0)]);
+        let later = look(&[
+            (1, "init", 0, 50),
+            (10, "master", 1, 240),
+            (12, "smtpd", 10, 30),
+            (13, "smtpd", 10, 20),
+            (20, "bench", 1, 70),
+            (21, "source", 20, 900),
+        ]);
+        let ticks_per_s = rustix::param::clock_ticks_per_second() as f64;
+        let used = before.used_until(&later, 20);
+        let told: Vec<_> =
+            used.iter().map(|row| (row.name.as_str(), row.processes, row.processor_s * ticks_per_s)).collect();
+        assert_eq!(told, [("master", 1, 100.0), ("smtpd", 2, 50.0)], "40 of master's were smtpd's before");
+    }
+
+    #[test]
+    fn this_process_is_not_among_the_others_and_a_circle_ends() {
+        assert!(HostProcesses::start().seen.keys().any(|(pid, _)| *pid == std::process::id()));
+        assert!(descends(3, 1, &BTreeMap::from([(3, 2), (2, 1)])));
+        assert!(!descends(3, 1, &BTreeMap::from([(3, 2), (2, 3)])));
+    }
+}
