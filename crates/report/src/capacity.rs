@@ -3,14 +3,16 @@ use crate::TextStyle;
 use crate::ending::outcome_word;
 use crate::numbers::{counted, latency, memory, rate, seconds};
 use crate::table::{Align, Cell, Table, plain, right};
+use crate::workload;
 use ::capacity::{
     CapacityPlan, GoalFinding, PlanningInputs, SearchEnding, SearchResult, SearchTrial, TrialFigures, TrialLoad,
     TrialOutcome,
 };
-use journey::record::{LatencyMs, Outcome, Record, Role};
+use journey::record::{LatencyMs, Outcome, Record};
 use journey::threshold::{LossGoal, format_value};
 use journey::words::listed;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -60,6 +62,8 @@ pub struct ConfirmedLoad {
 pub struct CapacityRun {
     /// The command line.
     pub command: Vec<String>,
+    /// Server, load and host, by name.
+    pub facts: Vec<(&'static str, String)>,
     /// The goals, in the order of those of the result.
     pub goals: Vec<LossGoal>,
     /// The lowest rate of the search.
@@ -133,7 +137,7 @@ impl CapacityRun {
             right("lower bound"),
             right("upper bound"),
             right("throughput"),
-            ("", Align::Left),
+            ("finding", Align::Left),
         ]);
         for (goal, found) in self.goals.iter().zip(&self.result.goals) {
             let bound =
@@ -247,6 +251,11 @@ fn middle_of(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
+/// Server, load and host of a search, from the record of a trial.
+pub fn search_facts(record: &Record, is_own_sink: bool) -> Vec<(&'static str, String)> {
+    workload::search_facts(record, is_own_sink)
+}
+
 /// The report as text.
 pub fn capacity_text(run: &CapacityRun) -> String {
     let mut text = String::new();
@@ -264,7 +273,7 @@ pub fn capacity_text(run: &CapacityRun) -> String {
 }
 
 fn push_goals(text: &mut String, run: &CapacityRun) {
-    text.push_str("goal                               lower bound  upper bound  throughput\n");
+    text.push_str("goal                               lower bound  upper bound  throughput  finding\n");
     for (goal, found) in run.goals.iter().zip(&run.result.goals) {
         let bound = |rate_per_s: Option<f64>| rate_per_s.map_or_else(|| "–".to_owned(), |per_s| rate(per_s) + "/s");
         let _ = writeln!(
@@ -285,7 +294,7 @@ fn push_goals(text: &mut String, run: &CapacityRun) {
 
 fn finding_text(finding: GoalFinding) -> &'static str {
     match finding {
-        GoalFinding::Found => "",
+        GoalFinding::Found => "found",
         GoalFinding::HighestRateHeld => "the highest rate of the search holds",
         GoalFinding::GeneratorLimit => "above it source or sink are the limit",
         GoalFinding::LowestRateMissed => "missed at the lowest rate",
@@ -452,6 +461,7 @@ pub fn capacity_json(run: &CapacityRun) -> Value {
             "ending": snake(&format!("{:?}", result.ending)),
             "verdict": capacity_verdict(run).trim_end(),
         },
+        "facts": run.facts.iter().map(|(name, value)| (*name, value.as_str())).collect::<BTreeMap<_, _>>(),
         "goals": goals.collect::<Vec<_>>(),
         "flat_out_per_s": result.flat_out_per_s,
         "confirmation": confirmation.collect::<Vec<_>>(),
@@ -518,8 +528,7 @@ pub fn resources_used(record: &Record) -> String {
     }
     named.sort_by(|one, other| other.1.total_cmp(&one.1));
     let named: Vec<String> = named.iter().map(|(name, used)| format!("{} {used:.2}", plain(name))).collect();
-    let is_elsewhere =
-        record.parties.iter().all(|party| party.role != Role::Relay) && !is_local(&record.workload.target);
+    let is_elsewhere = !is_local(&record.workload.target);
     let what = match host {
         _ if all >= cores * FULL => "processors are the limit:",
         None => "it is not known whether processors are the limit: at least",

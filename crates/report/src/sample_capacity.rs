@@ -53,7 +53,8 @@ pub fn search(why: &str) -> CapacityRun {
         resources: why.to_owned(),
     };
     CapacityRun {
-        command: vec!["mailrun".to_owned()],
+        command: ["mailrun", "capacity", why].map(str::to_owned).to_vec(),
+        facts: crate::workload::search_facts(&crate::sample::held(), false),
         goals: vec![goal],
         min_rate_per_s: 10.0,
         planning: PlanningInputs {

@@ -26,16 +26,8 @@ pub(crate) fn offered(record: &Record) -> Option<Section> {
 
 /// Host, version, command line: all that is needed to repeat the run.
 pub(crate) fn surroundings(record: &Record) -> Option<Section> {
-    let host = &record.host;
-    let machine = [
-        host.os.clone(),
-        format!("Linux {}", host.kernel),
-        host.cpu_model.clone(),
-        counted(u64::from(host.cores), "core"),
-        memory(host.memory_bytes),
-    ];
     let commit = record.commit.as_ref().map_or_else(String::new, |commit| format!(" (commit {commit})"));
-    let mut facts = vec![("host", plain(&machine.join(" · ")))];
+    let mut facts = vec![("host", machine(record))];
     facts.extend(disturbances::line(record).map(|line| ("other load", line)));
     facts.extend([
         ("mailrun", format!("{}{commit}", plain(&record.version))),
@@ -46,6 +38,36 @@ pub(crate) fn surroundings(record: &Record) -> Option<Section> {
         facts.push(("seed", record.workload.seed.to_string()));
     }
     Some(Section { title: "Host", note: None, body: SectionBody::Facts(facts) })
+}
+
+/// Subject of a search whose trials are runs: server, load and host, without what differs from trial to trial.
+pub(crate) fn search_facts(record: &Record, is_own_sink: bool) -> Vec<(&'static str, String)> {
+    let workload = &record.workload;
+    let started = record.parties.iter().find(|party| party.role == Role::Relay && party.name != workload.target);
+    let server = match started {
+        Some(party) => plain(&party.name),
+        None if is_own_sink => "mailrun's own sink".to_owned(),
+        None => target(workload),
+    };
+    let mail = mail(workload).map_or_else(String::new, |mail| format!(" · {mail}"));
+    vec![
+        ("server", server),
+        ("load", format!("messages of {} to {} each{mail}", sizes(workload), recipients(workload))),
+        ("sessions", sessions(workload)),
+        ("host", machine(record)),
+    ]
+}
+
+fn machine(record: &Record) -> String {
+    let host = &record.host;
+    let machine = [
+        host.os.clone(),
+        format!("Linux {}", host.kernel),
+        host.cpu_model.clone(),
+        counted(u64::from(host.cores), "core"),
+        memory(host.memory_bytes),
+    ];
+    plain(&machine.join(" · "))
 }
 
 fn load(workload: &Workload) -> String {
@@ -177,7 +199,7 @@ fn target(workload: &Workload) -> String {
 }
 
 /// A command line quoted for a shell.
-fn quoted(command: &[String]) -> String {
+pub(crate) fn quoted(command: &[String]) -> String {
     let safe = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || "-_=./:@,+%[]".contains(c));
     let word = |word: &String| if safe(word) { word.clone() } else { format!("'{}'", word.replace('\'', r"'\''")) };
     command.iter().map(word).collect::<Vec<_>>().join(" ")

@@ -18,12 +18,12 @@ use ::capacity::{
 use anyhow::{Context, Result, bail};
 use journey::record::{Arrival, Outcome, Record};
 use journey::threshold::{LossGoal, RunProtocol, Threshold};
-use judgement::judge_trial;
+use judgement::{TrialSubject, judge_trial};
 use mades_trials::MadesTrials;
 use mail_trials::MailTrials;
 use party::interrupt::{Interrupt, StopRequest};
 use party::outputs::cannot_write;
-use report::capacity::{CapacityRun, CapacityTrial, ConfirmedLoad, resources_used};
+use report::capacity::{CapacityRun, CapacityTrial, ConfirmedLoad, resources_used, search_facts};
 use report::numbers::{rate, seconds};
 use std::fs;
 use std::path::Path;
@@ -104,12 +104,22 @@ struct CapacityRunner<'a> {
     carried_out: u64,
     trials: Vec<CapacityTrial>,
     lost: Option<(Outcome, String)>,
+    facts: Vec<(&'static str, String)>,
 }
 
 impl<'a> CapacityRunner<'a> {
     fn new(course: &'a SearchCourse, series: Box<dyn TrialSeries + 'a>, directory: &'a Path) -> Result<Self> {
         let interrupt = Interrupt::watch()?;
-        Ok(Self { course, series, directory, interrupt, carried_out: 0, trials: Vec::new(), lost: None })
+        Ok(Self {
+            course,
+            series,
+            directory,
+            interrupt,
+            carried_out: 0,
+            trials: Vec::new(),
+            lost: None,
+            facts: Vec::new(),
+        })
     }
 
     fn run(mut self) -> Result<CapacityRun> {
@@ -132,10 +142,11 @@ impl<'a> CapacityRunner<'a> {
         remarks.extend(self.series.finish()?);
         Ok(CapacityRun {
             command: self.course.command.clone(),
+            facts: self.facts,
             goals: self.course.goals.clone(),
             min_rate_per_s: self.course.settings.min_rate_per_s,
             planning: self.course.planning,
-            interrupted: self.is_stopped(),
+            interrupted: self.interrupt.requested() != StopRequest::Nothing,
             result,
             trials: self.trials,
             confirmation,
@@ -197,6 +208,7 @@ impl<'a> CapacityRunner<'a> {
         let began = Instant::now();
         let Some(record) = self.series.run(order)? else { return Ok(None) };
         let spent_s = began.elapsed().as_secs_f64();
+        self.facts = search_facts(&record, self.series.subject() == TrialSubject::Sink);
         let judged = judge_trial(&record, &self.course.goals, trial, self.series.subject(), spent_s)?;
         if judged.outcome == TrialOutcome::MailLost {
             self.lost = Some((record.verdict.outcome.unwrap_or(Outcome::Fail), record.verdict.why.clone()));

@@ -8,6 +8,7 @@ use super::{tables, verdict};
 use crate::capacity::{CapacityRun, capacity_verdict};
 use crate::headline::Headline;
 use crate::numbers::{counted, seconds};
+use crate::workload::quoted;
 use ::capacity::TrialOutcome;
 use journey::record::Outcome;
 
@@ -42,7 +43,7 @@ struct KneePoint {
 
 /// The page of a search, in one file.
 pub fn capacity_page(run: &CapacityRun) -> String {
-    let parts = [Some(goals(run)), knee(run), confirmation(run), plan(run)];
+    let parts = [Some(goals(run)), knee(run), confirmation(run), plan(run), Some(subject(run))];
     let parts: Vec<PagePart> = parts.into_iter().flatten().collect();
     document::plain_page("Capacity", &top(run), &parts)
 }
@@ -59,10 +60,11 @@ fn top(run: &CapacityRun) -> String {
     let (class, stamp) = verdict::stamp(headline, word);
     format!(
         "<header class=\"top {class}\"><p class=\"eyebrow\">mailrun {} · capacity</p><h1>{}</h1>\
-         <p class=\"verdict\">{stamp} <span class=\"why\">{}</span></p><p class=\"counts\">{}, {}</p>{}</header>",
+         <p class=\"verdict\">{stamp} <span class=\"why\">{}</span></p><p class=\"counts\">{} · {}, {}</p>{}</header>",
         env!("CARGO_PKG_VERSION"),
         isolated(&run.directory.file_name().unwrap_or_default().to_string_lossy()),
         isolated(why),
+        isolated(run.facts.first().map_or("", |(_, server)| server)),
         counted(run.trials.len() as u64, "trial"),
         escaped(&seconds(run.result.spent_s)),
         verdict::remark_list(&run.remarks),
@@ -181,6 +183,18 @@ fn plan(run: &CapacityRun) -> Option<PagePart> {
     Some(PagePart { id: "plan", title: "Plan", body: format!("<p>{}</p>", isolated(&line)) })
 }
 
+/// Server, load, host and command: all that is needed to repeat the search.
+fn subject(run: &CapacityRun) -> PagePart {
+    let command = ("command", quoted(&run.command));
+    let facts = run.facts.iter().cloned().chain([command]);
+    let fact = |(name, value): (&str, String)| format!("<dt>{name}</dt><dd>{}</dd>", isolated(&value));
+    PagePart {
+        id: "subject",
+        title: "Server and load",
+        body: format!("<dl>{}</dl>", facts.map(fact).collect::<String>()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::check_balance;
@@ -197,6 +211,11 @@ mod tests {
             "Knee",
             "5 instances",
             "class=\"event\"",
+            "<dt>server</dt><dd><bdi>127.0.0.1:40001, SMTP, no TLS</bdi></dd>",
+            "<dt>command</dt><dd><bdi>mailrun capacity fine</bdi></dd>",
+            "messages of 400 B",
+            "<dt>host</dt>",
+            "<bdi>found</bdi>",
         ] {
             assert!(page.contains(text), "{text}");
         }
