@@ -1,6 +1,7 @@
 //! The facts that a reader must see first: the outcome of the run, the count of delivered messages, the rate.
 use super::numbers::{counted, known, latency, memory, rate, seconds};
 use super::table::plain;
+use journey::judge;
 use journey::record::{LedgerRow, Outcome, Record, StageRow};
 use journey::stage::Stage;
 
@@ -136,6 +137,11 @@ pub(crate) fn rate_and_p99(record: &Record) -> Option<String> {
     };
     let p99 = times.map_or_else(String::new, |times| format!(", p99 {}", latency(times.p99)));
     Some(format!("{} msg/s{p99}", rate(per_s)))
+}
+
+/// Reports whether the verdict is the same as one of the missed thresholds: who tells both would tell it twice.
+pub(crate) fn is_of_threshold(record: &Record) -> bool {
+    judge::threshold_reasons(record).iter().any(|reason| reason.text == record.verdict.why)
 }
 
 #[cfg(test)]

@@ -46,7 +46,8 @@ pub fn annotations(record: &Record) -> String {
         Some(value) => format!("{}: it was {value} {}", row.expression, row.unit).trim_end().to_owned(),
         None => format!("{}: could not be seen", row.expression),
     });
-    let messages = std::iter::once(headline::why(record)).chain(missed).take(MAX_ANNOTATIONS);
+    let why = (!headline::is_of_threshold(record)).then(|| headline::why(record));
+    let messages = why.into_iter().chain(missed).take(MAX_ANNOTATIONS);
     messages.map(|message| annotation(level, &title, &message)).collect()
 }
 
@@ -69,12 +70,23 @@ fn property(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::sample;
+    use journey::judge;
     use journey::record::ThresholdRow;
 
     #[test]
     fn a_run_that_passed_says_nothing() {
         assert_eq!(annotations(&sample::held()), "");
         assert_eq!(annotations(&sample::sink_alone()), "");
+    }
+
+    #[test]
+    fn a_missed_threshold_is_annotated_once() {
+        let mut record = sample::held();
+        let missed =
+            ThresholdRow { expression: "sent.p99 < 1ms".to_owned(), value: Some(2.0), ..ThresholdRow::default() };
+        record.thresholds = vec![missed];
+        record.verdict = judge::decide(judge::threshold_reasons(&record), "");
+        assert_eq!(annotations(&record), "::error title=mailrun quick%3A FAIL::sent.p99 < 1ms: it was 2\n");
     }
 
     #[test]

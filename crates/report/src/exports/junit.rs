@@ -1,6 +1,7 @@
 //! JUnit XML: a test suite for each run, with a test case for the verdict and one for each threshold.
 use crate::headline::{self, Headline};
 use crate::printable::printable;
+use crate::workload::quoted;
 use journey::record::{Outcome, Record, ThresholdRow};
 use quick_xml::Writer;
 use quick_xml::events::{BytesDecl, BytesText, Event};
@@ -104,7 +105,7 @@ fn suite(writer: &mut Writer<Vec<u8>>, record: &Record, cases: &[JunitCase]) -> 
 fn properties(writer: &mut Writer<Vec<u8>>, record: &Record) -> io::Result<()> {
     let known = [
         ("run_id", record.run_id.clone()),
-        ("command", record.command.join(" ")),
+        ("command", quoted(&record.command)),
         ("version", record.version.clone()),
         ("commit", record.commit.clone().unwrap_or_default()),
         ("target", record.workload.target.clone()),
@@ -161,6 +162,7 @@ fn verdict(record: &Record) -> Option<JunitProblem> {
     let headline = Headline::of(record);
     let kind = match headline {
         Headline::Judged(Outcome::Pass) | Headline::Received | Headline::Sent => return None,
+        _ if headline::is_of_threshold(record) => return None,
         Headline::Judged(Outcome::Fail) => ProblemKind::Failure,
         Headline::Judged(Outcome::Invalid | Outcome::Inconclusive) => ProblemKind::Error,
     };
@@ -235,6 +237,18 @@ mod tests {
         assert!(text.contains("message=\"accepted.p99 &lt; 2ms: it was 3.5 ms\" type=\"FAIL\""), "{text}");
         assert!(text.contains("margin: -1.5 ms"), "{text}");
         assert!(text.contains("type=\"INCONCLUSIVE\""), "{text}");
+    }
+
+    #[test]
+    fn a_missed_threshold_counts_once_and_the_command_keeps_its_quotes() {
+        let mut record = sample::held();
+        record.thresholds = vec![threshold(Some(3.5), false)];
+        record.verdict = journey::judge::decide(journey::judge::threshold_reasons(&record), "");
+        record.command = ["mailrun", "bench", "--threshold", "accepted.p99 < 2ms"].map(str::to_owned).to_vec();
+        let text = junit(&[record]);
+        assert!(text.contains("tests=\"2\" failures=\"1\" errors=\"0\""), "{text}");
+        assert!(text.contains("value=\"mailrun bench --threshold &apos;accepted.p99 &lt; 2ms&apos;\""), "{text}");
+        assert!(text.contains("name=\"outcome\" value=\"FAIL\""), "{text}");
     }
 
     #[test]
