@@ -279,7 +279,7 @@ pub struct HostDisk {
     pub device: Option<String>,
     /// Model of the disk, as in `/sys/block`; `null` if it is unknown.
     pub model: Option<String>,
-    /// True for a disk with moving parts; `null` if it is unknown.
+    /// True for a disk with moving parts; `null` if it is unknown, as in a virtual machine.
     pub rotational: Option<bool>,
 }
 

@@ -35,8 +35,21 @@ pub fn disk_under(directory: &Path) -> Option<HostDisk> {
         file_system: mount.file_system,
         device: device.map(|path| path.to_string_lossy().into_owned()),
         model: fact("device/model"),
-        rotational: fact("queue/rotational").map(|flag| flag == "1"),
+        rotational: fact("queue/rotational")
+            .and_then(|flag| rotational(&flag, &fs::read_to_string("/proc/cpuinfo").unwrap_or_default())),
     })
+}
+
+/// Reports whether a disk rotates, by the flag of its queue. A virtual machine sets the flag for any disk whose kind it does
+/// not know, so there it means nothing.
+fn rotational(flag: &str, cpuinfo: &str) -> Option<bool> {
+    let flags = cpuinfo.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == "flags");
+    let is_virtual = flags.is_some_and(|(_, flags)| flags.split_ascii_whitespace().any(|flag| flag == "hypervisor"));
+    match flag {
+        "0" => Some(false),
+        "1" if !is_virtual => Some(true),
+        _ => None,
+    }
 }
 
 /// A line of mountinfo (proc_pid_mountinfo(5)).
@@ -114,6 +127,14 @@ mod tests {
         assert_eq!(cpu_model("processor\t: 0\n"), UNKNOWN);
         assert_eq!(memory_bytes("MemTotal:       24567890 kB\n"), 24_567_890 << 10);
         assert_eq!(memory_bytes(""), 0);
+    }
+
+    #[test]
+    fn a_virtual_machine_does_not_tell_whether_its_disk_rotates() {
+        let [real, virtual_machine] = ["flags\t\t: fpu sse", "flags\t\t: fpu hypervisor sse"];
+        assert_eq!([rotational("1", real), rotational("1", virtual_machine)], [Some(true), None]);
+        assert_eq!([rotational("0", real), rotational("0", virtual_machine)], [Some(false); 2]);
+        assert_eq!(rotational("", real), None);
     }
 
     #[test]
