@@ -416,10 +416,10 @@ impl Strictness {
     }
 }
 
-/// The exit status that a record deserves. Mail that was not delivered is never a success, whatever was asked for.
+/// The exit status that a record deserves. Mail that was not delivered is never a success, nor is a run without any figure.
 fn exit_code(record: &Record, strictness: Strictness) -> ExitCode {
-    let is_not_delivered = record.verdict.causes.first() == Some(&Cause::NotDelivered);
-    let strictness = if is_not_delivered { Strictness::Strict } else { strictness };
+    let is_never_success = matches!(record.verdict.causes.first(), Some(Cause::NotDelivered | Cause::NothingTimed));
+    let strictness = if is_never_success { Strictness::Strict } else { strictness };
     exit_status(judge::outcome(record), record.ending == Some(Ending::Interrupted), strictness)
 }
 

@@ -147,6 +147,12 @@ fn a_wrong_threshold_is_one_line_with_what_was_meant() {
 }
 
 #[test]
+fn a_run_that_ends_within_its_warm_up_has_no_figures_and_does_not_end_with_0() {
+    let run = bench(&["--messages", "20", "--warm-up", "10s"]);
+    assert!(run.ended.code == Some(3) && run.ended.out.contains("use a longer run"), "{:?}", run.ended);
+}
+
+#[test]
 fn a_threshold_may_end_a_run() {
     let words = ["--duration", "60s", "--sessions", "2", "--reuse", "--delay", "50ms"];
     let run = bench(&[words.as_slice(), &["--abort-on", "accepted.p50 < 10ms"]].concat());
