@@ -26,8 +26,8 @@ pub(super) struct StoredRunsArgs {
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
     /// html, md, text, short, json, csv, csv:TABLE, junit, prometheus, openmetrics, hlog, github, action-benchmark-bigger
-    /// or action-benchmark-smaller. Tables: series (default), stages, phases, errors, thresholds, ledger, slowest, domains,
-    /// usage, events.
+    /// or action-benchmark-smaller. Tables: series (default), stages, phases, errors, thresholds, ledger, slowest, missing,
+    /// domains, usage, events.
     #[arg(short, long, value_name = "FORMAT", default_value = "text", value_parser = export_format)]
     format: ExportFormat,
     /// Draw the curves and figures of another run beside, with --format html.

@@ -1,6 +1,6 @@
 //! `mailrun bench` as a user runs it: the account closes, the files are there, and what cannot run says so in a line.
 use crate::party::{Bench, Sink, accepted, bench, errors, fates, mailrun, may_be_believed, source, stage, wait_until};
-use journey::record::{Arrival, LedgerRow, Pipelining, Role};
+use journey::record::{Arrival, LedgerRow, MissingFate, Pipelining, Role};
 use journey::{Phase, Stage};
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 use serde_json::Value;
@@ -121,6 +121,25 @@ fn a_sink_that_was_told_to_drop_is_found_out_and_named_with_the_count() {
     assert!(run.file("report.md").contains(&named));
     for name in ["source.ledger", "sink.ledger"] {
         assert!(!run.file_bytes(name).is_empty(), "{name} says which ones");
+    }
+}
+
+#[test]
+fn messages_that_did_not_arrive_are_listed_with_the_servers_replies() {
+    for (fault, fate, reply) in
+        [("--drop", MissingFate::NotSeen, "250 2."), ("--reject", MissingFate::Rejected, "554 ")]
+    {
+        let words = ["--relay", "none", "--messages", "300", "--sessions", "5", "--pipelining", "stream", "--reuse"];
+        let run = bench(&[&words[..], &["--recipients", "2", fault, "20%", "--seed", "1"]].concat());
+        let record = run.record_of(0);
+        assert!((20..100).contains(&record.missing.len()), "{fault}: {}", record.missing.len());
+        for message in &record.missing {
+            let text = message.reply.as_deref().unwrap_or_default();
+            assert!(message.fate == fate && text.starts_with(reply), "{fault}: {message:?}");
+            assert_eq!((message.recipient_count, message.recipients.len()), (2, 2), "{fault}");
+        }
+        assert!(record.slowest.iter().all(|slow| slow.reply.as_deref().is_some_and(|reply| reply.starts_with("250"))));
+        assert!(run.file("report.html").contains("Messages that did not arrive"));
     }
 }
 

@@ -10,9 +10,11 @@ use journey::account::{self, AccountInputs, Arrivals, RelayInputs, ServerQueue, 
 use journey::judge::{self, VerdictInputs, judge};
 use journey::ledger::Ledger;
 use journey::merge::{join_events, merge_records};
+use journey::missing::{self, MAX_MISSING};
 use journey::reason::Reason;
 use journey::record::{
-    Cause, Death, Ending, EventKind, EventRow, FORMAT, LedgerRow, Ordered, Party, Record, Role, StageRow, Surroundings,
+    Cause, Death, Ending, EventKind, EventRow, FORMAT, LedgerRow, MissingMessage, Ordered, Party, Record, Role,
+    StageRow, Surroundings,
 };
 use journey::series::Series;
 use journey::stage::Stage;
@@ -23,6 +25,7 @@ use party::host_sampler;
 use party::live::LiveProgress;
 use party::outputs;
 use party::process_usage;
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::BufReader;
 use std::path::Path;
@@ -265,6 +268,7 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
         mut surroundings,
     } = results;
     let ledger = close_account(&source, arrivals.as_ref(), queue_between(between, relay.as_ref()));
+    let not_seen = not_seen(directory, source.units.as_ref(), arrivals.as_ref());
     let events = bench_events(&deaths, &faults, load_started_at, source.record.origin_ns);
     let folded = merge_records(source.record, arrivals.and_then(|sink| sink.record), ledger);
     let mut record = Record {
@@ -278,6 +282,8 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
         events: join_events(folded.events, events),
         ..folded
     };
+    record.missing.extend(not_seen);
+    record.missing.truncate(MAX_MISSING);
     let mut remarks = Vec::new();
     if let Some(relay) = relay {
         surroundings.disk_written_bytes = disk_bytes;
@@ -306,6 +312,22 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
         judge::add_reason(&mut record.verdict, Reason::new(Cause::Remark, text), &pass);
     }
     record
+}
+
+/// The accepted messages that the sink has not seen, with the replies that the source left in the directory.
+fn not_seen(directory: &Path, accepted: Option<&Ledger>, sink: Option<&SinkResults>) -> Vec<MissingMessage> {
+    let path = directory.join(format!("{}.replies", name(Role::Source)));
+    let text = fs::read(&path).unwrap_or_default();
+    let _ = fs::remove_file(path);
+    let (Some(accepted), Some(arrived)) = (accepted, sink.and_then(arrivals)) else { return Vec::new() };
+    let text = String::from_utf8_lossy(&text);
+    let line = |line: &'_ str| {
+        let (sequence, rest) = line.split_once('\t')?;
+        let (recipients, reply) = rest.split_once('\t')?;
+        Some((sequence.parse().ok()?, (recipients.split(' ').map(str::to_owned).collect(), reply.to_owned())))
+    };
+    let mut known: HashMap<u64, (Vec<String>, String)> = text.lines().filter_map(line).collect();
+    missing::not_seen(accepted, arrived.units, |sequence| known.remove(&sequence))
 }
 
 /// Evaluates thresholds; those of a part of a load are kept for the whole.

@@ -8,7 +8,7 @@
 //! maliciously chosen sequence numbers cost a page each, so the number of pages is limited; units that do not fit are
 //! counted by the caller and reported in the verdict.
 use crate::trace::WARM_UP_SEQUENCE;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read, Write};
 use std::ops::Range;
 
@@ -125,6 +125,34 @@ impl Ledger {
     /// Number of its units that `other` does not have.
     pub fn count_without(&self, other: &Self) -> u64 {
         self.index.iter().map(|(&key, &page)| count_ones_without(&self.pages[page], other.page(key))).sum()
+    }
+
+    /// The first messages, at most that many, of which `other` does not have all units, with the number of these units.
+    pub fn messages_without(&self, other: &Self, most: usize) -> Vec<(u64, u32)> {
+        let mut keys: Vec<(PageKey, usize)> = self.index.iter().map(|(&key, &page)| (key, page)).collect();
+        keys.sort_unstable_by_key(|(key, _)| (key.number, key.recipient));
+        let mut found: Vec<(u64, u32)> = Vec::new();
+        for pages in keys.chunk_by(|(one, _), (other, _)| one.number == other.number) {
+            let mut counts = BTreeMap::new();
+            for (key, page) in pages {
+                let theirs = other.page(*key);
+                for (number, word) in self.pages[*page].iter().enumerate() {
+                    let mut bits = word & !theirs.map_or(0, |theirs| theirs[number]);
+                    while bits != 0 {
+                        let sequence =
+                            key.number << PAGE_BITS_LOG2 | (number as u64) << 6 | u64::from(bits.trailing_zeros());
+                        *counts.entry(sequence).or_insert(0) += 1;
+                        bits &= bits - 1;
+                    }
+                }
+            }
+            found.extend(counts);
+            if found.len() >= most {
+                break;
+            }
+        }
+        found.truncate(most);
+        found
     }
 
     /// The units whose messages have these numbers, during the warm-up or after it.

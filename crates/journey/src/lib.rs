@@ -38,6 +38,7 @@
 //! series     a row for each second
 //! errors     errors by phase and code, with the first of each
 //! slowest    the slowest messages
+//! missing    messages that did not arrive
 //! domains    fates by domain of the recipients
 //! delayed_acks  the signature of a delayed ACK in a phase's times
 //! validity   limits and disturbances of a run, with their remedies
@@ -67,6 +68,7 @@ mod latencies;
 pub mod ledger;
 pub mod mades;
 pub mod merge;
+pub mod missing;
 pub mod quantities;
 pub mod reason;
 pub mod record;

@@ -94,6 +94,9 @@ pub struct Record {
     /// older records.
     #[serde(default)]
     pub slowest: Vec<SlowMessage>,
+    /// Messages that were rejected or failed, or that the sink has not seen, at most 1000; empty in older records.
+    #[serde(default)]
+    pub missing: Vec<MissingMessage>,
     /// The ledger by domain of the recipients, the largest first; empty if there was only one, and in older records.
     #[serde(default)]
     pub domains: Vec<DomainRow>,
@@ -162,6 +165,7 @@ impl Record {
             usage: Vec::new(),
             events: Vec::new(),
             slowest: Vec::new(),
+            missing: Vec::new(),
             domains: Vec::new(),
             stalls: Vec::new(),
             ending: None,
@@ -904,6 +908,54 @@ pub struct SlowMessage {
     pub recipient_count: u32,
     /// Bytes of the message.
     pub bytes: u64,
+    /// The server's reply to its end, with its queue id if it tells one; `null` if unknown, and in older records.
+    #[serde(default)]
+    pub reply: Option<String>,
+}
+
+/// A message that did not arrive.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MissingMessage {
+    /// Number of the message in the run, as in its trace.
+    pub message: u64,
+    /// Time at which it was created (closed loop) or due (open loop), in seconds since `origin_ns`; `null` if the sink has
+    /// not seen it.
+    pub created_s: Option<f64>,
+    /// What became of it.
+    pub fate: MissingFate,
+    /// The server's last reply to it, with its queue id if it was accepted; `null` if there was none, or if it is not among
+    /// the last 8192 of a thread.
+    pub reply: Option<String>,
+    /// Its recipients, at most 10.
+    pub recipients: Vec<String>,
+    /// Number of its recipients that it did not reach.
+    pub recipient_count: u32,
+}
+
+/// Reasons why a message did not arrive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum MissingFate {
+    /// The server accepted it, and the sink has not seen it.
+    #[default]
+    NotSeen,
+    /// The server refused it with 4xx or 5xx.
+    Rejected,
+    /// The connection was refused, cut or timed out.
+    Failed,
+}
+
+impl MissingFate {
+    /// Name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NotSeen => "not seen",
+            Self::Rejected => "rejected",
+            Self::Failed => "failed",
+        }
+    }
 }
 
 /// A phase of a slow message.

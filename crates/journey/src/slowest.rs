@@ -122,7 +122,7 @@ impl MessagePhases {
 }
 
 /// An accepted message that took long, as the source knows it. Its time is that from `since` to the server's 250.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlowTransaction {
     /// Its number in the run.
     pub message: u64,
@@ -136,6 +136,8 @@ pub struct SlowTransaction {
     pub bytes: u64,
     /// Number of its recipients.
     pub recipients: u32,
+    /// The server's reply to its end, if it is known.
+    pub reply: Option<String>,
 }
 
 /// A message that took long to arrive, as the sink knows it. Its time is that from `created` to its arrival.

@@ -8,6 +8,7 @@ use crate::errors::Errors;
 use crate::handshakes::Handshakes;
 use crate::latencies::Latencies;
 use crate::ledger::{Ledger, MarkResult};
+use crate::missing::MissingTransactions;
 use crate::record::{ExhaustedRow, Ordered, Resource};
 use crate::slowest::{SlowDelivery, SlowTransaction, Slowest};
 use crate::stage::Phase;
@@ -207,6 +208,8 @@ pub struct SourceTally {
     pub errors: Errors,
     /// The slowest accepted messages.
     pub slowest: Slowest<SlowTransaction>,
+    /// Messages that the server did not take.
+    pub missing: MissingTransactions,
     /// Fates by domain; empty if there is only one.
     pub domains: DomainTally,
     /// Messages since the last tick by the second in which they were due, without the warm-up. This is not merged: the
@@ -288,6 +291,7 @@ impl SourceTally {
         self.accepted_service.merge(&other.accepted_service);
         self.ended_latency.merge(&other.ended_latency);
         self.slowest.merge(&other.slowest);
+        self.missing.merge(&other.missing);
         self.domains.merge(&other.domains);
         for (ours, theirs) in self.phases.0.iter_mut().zip(&other.phases.0) {
             ours.merge(theirs);
@@ -332,6 +336,7 @@ impl SourceTally {
         kept.accepted_units.clear();
         kept.pending_times.clear();
         kept.slowest.clear();
+        kept.missing.clear();
         kept.domains.clear();
         kept.due_seconds.0.clear();
         self.pending_times = kept.pending_times;
@@ -345,6 +350,7 @@ impl SourceTally {
         self.wake_ups = kept.wake_ups;
         self.phases = kept.phases;
         self.slowest = kept.slowest;
+        self.missing = kept.missing;
         self.domains = kept.domains;
         self.due_seconds = kept.due_seconds;
         self.accepted_units = kept.accepted_units;

@@ -8,6 +8,7 @@
 //! those of other hosts by their Unix time.
 use crate::latencies::Latencies;
 use crate::merge::{join_errors, join_events};
+use crate::missing::MAX_MISSING;
 use crate::record::{
     DomainRow, Ending, EventKind, EventRow, ExhaustedRow, LatencyMs, LedgerRow, PartyUsage, PauseRow, PhaseRow, Record,
     SeriesRow, SlowMessage, StageRow, StallRow, Surroundings, TlsRow, UsageRow,
@@ -277,6 +278,7 @@ fn limit_rows(record: &mut Record) {
     record.pauses.truncate(MAX_ROWS);
     record.stalls.truncate(MAX_ROWS);
     record.slowest.truncate(MAX_SLOWEST);
+    record.missing.truncate(MAX_MISSING);
 }
 
 /// Moves all times of a record, except those of its seconds.
@@ -285,6 +287,7 @@ fn move_times(record: &mut Record, by_s: f64) {
     record.events.iter_mut().for_each(|event| moved(&mut event.at_s));
     record.errors.iter_mut().flat_map(|row| [&mut row.first_s, &mut row.last_s]).flatten().for_each(moved);
     record.slowest.iter_mut().for_each(|message| moved(&mut message.created_s));
+    record.missing.iter_mut().flat_map(|message| &mut message.created_s).for_each(moved);
     for stall in &mut record.stalls {
         moved(&mut stall.from_s);
         moved(&mut stall.to_s);
@@ -317,6 +320,7 @@ fn add_rows(sum: &mut Record, more: Record) {
         sum.created = sum.created.saturating_add(more.created);
         sum.accepted = sum.accepted.saturating_add(more.accepted);
     }
+    sum.missing.extend(more.missing);
     sum.slowest = slowest_of(std::mem::take(&mut sum.slowest), more.slowest);
     more.domains.into_iter().for_each(|row| add_domain(&mut sum.domains, row));
     sum.stalls = common_stalls(&sum.stalls, &more.stalls);

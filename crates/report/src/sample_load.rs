@@ -220,6 +220,7 @@ fn slow_message(message: &SampleMessage) -> SlowMessage {
         recipients: vec![format!("user-{number}@example.com")],
         recipient_count: 1,
         bytes: 400,
+        reply: Some(format!("250 2.0.0 Ok: queued as {number:X}")),
     }
 }
 

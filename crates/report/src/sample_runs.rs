@@ -3,8 +3,8 @@ use crate::sample;
 use crate::sample_load::{RATE, SampleLoad, SampleTrouble, noise};
 use journey::Latencies;
 use journey::record::{
-    Arrival, Cause, DomainRow, ErrorRow, EventKind, EventRow, LedgerRow, Outcome, PartyUsage, Record, SeriesRow,
-    StallRow, Surroundings, ThresholdRow, UsageRow, Verdict,
+    Arrival, Cause, DomainRow, ErrorRow, EventKind, EventRow, LedgerRow, MissingFate, MissingMessage, Outcome,
+    PartyUsage, Record, SeriesRow, StallRow, Surroundings, ThresholdRow, UsageRow, Verdict,
 };
 use journey::stage::{Phase, Stage};
 use std::time::Duration;
@@ -60,6 +60,17 @@ pub fn failed() -> Record {
         threshold("delivered.p99 < 50ms", 50.0, p99, "ms", p99 < 50.0),
         threshold("errors < 1%", 1.0, share, "%", share < 1.0),
         ThresholdRow { expression: "notified.p99 < 1s".to_owned(), unit: "ms".to_owned(), ..ThresholdRow::default() },
+    ];
+    let missing = |message, fate, reply: &str| MissingMessage {
+        message,
+        fate,
+        reply: Some(reply.to_owned()),
+        recipient_count: 1,
+        ..MissingMessage::default()
+    };
+    record.missing = vec![
+        missing(21_007, MissingFate::Rejected, "450 4.2.0 Greylisted, try again in 300 seconds"),
+        missing(22_113, MissingFate::NotSeen, "250 2.0.0 Ok: queued as 4jZXTq1Xyz"),
     ];
     let why = "20 of 60,000 messages were accepted and never arrived";
     record.verdict = judged(

@@ -22,7 +22,7 @@ use super::table::{Align, Cell, Table, plain, right};
 use super::text_style::{TextStyle, bold};
 use super::workload::sizes;
 use super::wrap::{clipped_words, display_width, wrapped};
-use journey::record::{Arrival, LatencyMs, Mades, Outcome, Record, Role, Workload};
+use journey::record::{Arrival, LatencyMs, Mades, MissingFate, Outcome, Record, Role, Workload};
 use journey::stage::Stage;
 
 /// Largest number of lines.
@@ -92,6 +92,7 @@ fn parts(record: &Record, width: usize, ink: TextStyle) -> Vec<ReportPart<Sectio
             line(costs_in_short(record).map(|costs| format!("CPU, memory: {costs}")), "  "),
         ),
         part(errors, true, errors_part(record, width)),
+        part(errors, false, line(missing(record), "  ")),
         part(SectionPriority::Thresholds, true, thresholds(record, width)),
     ]
     .into_iter()
@@ -249,6 +250,14 @@ fn slowest(record: &Record) -> Option<String> {
     }
     let row = record.phases.iter().max_by(|one, other| one.latency_ms.p99.total_cmp(&other.latency_ms.p99))?;
     Some(format!("slowest phase: {}, p99 {}", row.name.name(), latency(row.latency_ms.p99)))
+}
+
+/// A message that did not arrive, as the server's log has it.
+fn missing(record: &Record) -> Option<String> {
+    let first =
+        record.missing.iter().find(|message| message.fate == MissingFate::NotSeen && message.reply.is_some())?;
+    let reply = plain(first.reply.as_deref().unwrap_or_default());
+    Some(format!("not seen by the sink: message {}, {reply}; others in run.json (missing)", first.message))
 }
 
 fn errors_part(record: &Record, width: usize) -> Vec<String> {

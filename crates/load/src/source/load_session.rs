@@ -6,7 +6,8 @@ use super::message_set::MessageChoice;
 use super::random::RandomStream;
 use super::worker_state::{ClaimedMessage, ParkEntry, SourceWorkerState};
 use journey::errors::ErrorEvent;
-use journey::record::Pipelining;
+use journey::missing::MissingTransaction;
+use journey::record::{MissingFate, Pipelining};
 use journey::slowest::{MessagePhases, SlowTransaction};
 use journey::trace::WARM_UP_SEQUENCE;
 use journey::{LatencyKind, Phase, SourceTally};
@@ -93,8 +94,9 @@ impl OutgoingMessage {
     }
 
     /// Facts for the list of the slowest.
-    fn summary(&self) -> SlowTransaction {
+    fn summary(&self, reply: Option<String>) -> SlowTransaction {
         SlowTransaction {
+            reply,
             message: self.claim.number,
             since: self.since,
             began: self.claim.began,
@@ -336,9 +338,10 @@ impl LoadSession {
         self.take_back_answered();
         let Some(last) = self.messages.back().map(|job| job.claim.number) else { return };
         let now = clock::now();
+        let mut ended = std::mem::take(&mut self.messages);
         self.worker.update_tally(|tally| {
             tally.last_ended = Some(now);
-            for job in self.messages.drain(..) {
+            for job in ended.drain(..) {
                 let warm_up = u64::from(job.claim.is_warm_up);
                 let all = u64::from(job.claim.recipients);
                 tally.time(LatencyKind::Ended, now.saturating_sub(job.since));
@@ -351,14 +354,30 @@ impl LoadSession {
                 if refused == all {
                     tally.rejected += 1;
                     tally.warm_up.rejected += warm_up;
+                    self.note_missing(tally, &job, MissingFate::Rejected);
                 } else {
                     tally.failed += 1;
                     tally.warm_up.failed += warm_up;
+                    self.note_missing(tally, &job, MissingFate::Failed);
                 }
             }
         });
+        self.messages = ended;
         if self.context.options.think.is_some() {
             self.begin_pause(last, now);
+        }
+    }
+
+    /// Keeps what is known of a message that the server did not take.
+    fn note_missing(&self, tally: &mut SourceTally, job: &OutgoingMessage, fate: MissingFate) {
+        if tally.missing.has_room() {
+            tally.missing.push(MissingTransaction {
+                message: job.claim.number,
+                since: job.since,
+                fate,
+                recipients: job.claim.recipients,
+                reply: self.worker.find_reply(job.sequence()),
+            });
         }
     }
 
@@ -377,6 +396,7 @@ impl LoadSession {
                 tally.time(LatencyKind::Ended, now.saturating_sub(job.since));
                 tally.recipients_rejected += all as u64;
                 job.domains.count_ended(&mut tally.domains, |_| UnitFate::Rejected);
+                self.note_missing(tally, &job, MissingFate::Rejected);
                 return;
             }
             let sequence = job.sequence();
@@ -408,7 +428,7 @@ impl LoadSession {
                 tally.time(LatencyKind::AcceptedService, now.saturating_sub(job.claim.began));
             }
             if tally.slowest.admits(took) {
-                tally.slowest.insert(took, job.summary());
+                tally.slowest.insert(took, job.summary(self.worker.find_reply(sequence)));
             }
             tally.last_accepted = tally.last_accepted.max(Some(now));
         });
@@ -570,6 +590,10 @@ impl MessageSource for LoadSession {
         self.count_reply(event, now);
         if let Some(job) = self.messages.front_mut() {
             job.answered |= !matches!(event.to, Verb::Greeting | Verb::Hello | Verb::Reset | Verb::Quit);
+            let is_last = matches!(event.to, Verb::Message | Verb::Delivery(_));
+            if is_last || job.answered && !event.reply.is_positive() {
+                self.worker.record_reply(job.sequence(), &event.reply);
+            }
             match event.to {
                 Verb::Recipient(place) if event.reply.is_positive() => job.accept_recipient(place as usize),
                 Verb::Recipient(place) => {

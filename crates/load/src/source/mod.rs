@@ -22,6 +22,7 @@ mod mime;
 mod plan;
 mod preflight;
 mod recipients;
+mod reply_log;
 mod report;
 mod session_loop;
 mod shard_start;
@@ -47,7 +48,7 @@ use collector::SourceCollector;
 use domains::RecipientDomains;
 use envelopes::Envelopes;
 use journey::RunId;
-use journey::record::{Arrival, OfferedStage, Pipelining, Workload};
+use journey::record::{Arrival, MAX_SLOW_RECIPIENTS, OfferedStage, Pipelining, Workload};
 use journey::threshold::Threshold;
 use message::TraceStamp;
 use message_set::{MessageSet, MessageSetSummary, PreparedMessages};
@@ -61,10 +62,11 @@ use plan::LoadPlan;
 use preflight::PreflightCheck;
 use random::RandomStream;
 use recipients::Recipients;
+use reply_log::ReplyLog;
 use shard_start::ShardStart;
 use std::net::TcpStream;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use transport::Transport;
 use workload::{distribution, pacing, random};
@@ -201,6 +203,17 @@ struct SourceContext {
     shard_start: Option<ShardStart>,
     /// Messages created before this time are accounted for and not timed.
     warm_up_until: Duration,
+    /// The replies that workers which have ended have kept.
+    replies: Mutex<Vec<ReplyLog>>,
+}
+
+impl SourceContext {
+    /// The recipients of a message that lists name, of all that it has.
+    fn named_recipients(&self, number: u64, recipients: u32) -> Vec<String> {
+        let mut recipients = self.envelopes.recipients_of(number, recipients);
+        recipients.truncate(MAX_SLOW_RECIPIENTS);
+        recipients
+    }
 }
 
 /// Offers the load to its end, or until SIGINT or SIGTERM; either way there is a record.
@@ -251,6 +264,7 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
         plan,
         shard_start,
         warm_up_until: warm_until,
+        replies: Mutex::default(),
     });
     if let Some(control) = &setting.options.control {
         control.attach(&setting);
@@ -258,6 +272,10 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     let mut collector = SourceCollector::begin(&setting, run, started_at, now)?;
     let workers = worker::start(&setting)?;
     collector.collect(workers, &interrupt)?;
+    if let (Some(ledger), Ok(logs)) = (&setting.options.outputs.ledger, setting.replies.lock()) {
+        // Without them, reports lack replies: that is no reason to fail.
+        let _ = reply_log::write(&setting, &logs, &ledger.with_extension("replies"));
+    }
     Ok(collector.finish())
 }
 

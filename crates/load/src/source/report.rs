@@ -2,7 +2,8 @@
 use super::{RESERVED_DESCRIPTORS, SourceContext, SourceOptions};
 use journey::account::{self, AccountInputs, ServerQueue, Topology};
 use journey::judge::{VerdictInputs, judge};
-use journey::record::{Ending, MAX_SLOW_RECIPIENTS, Record, Role, SlowMessage, Surroundings, ThresholdRow, WarmUp};
+use journey::missing::MissingTransaction;
+use journey::record::{Ending, MissingMessage, Record, Role, SlowMessage, Surroundings, ThresholdRow, WarmUp};
 use journey::slowest::SlowTransaction;
 use journey::{RunId, Series, SourceTally, Stage};
 use party::host_sampler;
@@ -62,6 +63,7 @@ pub(super) fn record(
     record.events = known.course.events(options.warm_up, options.offered_rate.as_ref());
     record.usage = known.usage.party("source", record.origin_ns).into_iter().collect();
     record.slowest = slowest(context, tally, Duration::from_nanos(record.origin_ns));
+    record.missing = missing(context, tally, Duration::from_nanos(record.origin_ns));
     record.domains = context.domains.as_ref().map(|domains| tally.domains.rows(domains.names())).unwrap_or_default();
     let needed = u64::from(options.sessions) + RESERVED_DESCRIPTORS;
     record.exhausted = tally.exhausted.rows("source", |resource| host_sampler::resource_limit(resource, needed));
@@ -92,22 +94,32 @@ pub(super) fn record(
 /// The slowest accepted messages. Their recipients are those that were drawn for their numbers.
 fn slowest(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Vec<SlowMessage> {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    let row = |(took, slow): (Duration, SlowTransaction)| {
-        let mut recipients = context.envelopes.recipients_of(slow.message, slow.recipients);
-        recipients.truncate(MAX_SLOW_RECIPIENTS);
-        SlowMessage {
-            message: slow.message,
-            created_s: slow.since.saturating_sub(origin).as_secs_f64(),
-            accepted_ms: ms(took),
-            delivered_ms: None,
-            waited_ms: ms(slow.began.saturating_sub(slow.since)),
-            phases: slow.phases.rows(),
-            recipients,
-            recipient_count: slow.recipients,
-            bytes: slow.bytes,
-        }
+    let row = |(took, slow): (Duration, SlowTransaction)| SlowMessage {
+        message: slow.message,
+        created_s: slow.since.saturating_sub(origin).as_secs_f64(),
+        accepted_ms: ms(took),
+        delivered_ms: None,
+        waited_ms: ms(slow.began.saturating_sub(slow.since)),
+        phases: slow.phases.rows(),
+        recipients: context.named_recipients(slow.message, slow.recipients),
+        recipient_count: slow.recipients,
+        bytes: slow.bytes,
+        reply: slow.reply,
     };
     tally.slowest.sorted().into_iter().map(row).collect()
+}
+
+/// The messages that the server did not take.
+fn missing(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Vec<MissingMessage> {
+    let row = |one: &MissingTransaction| MissingMessage {
+        message: one.message,
+        created_s: Some(one.since.saturating_sub(origin).as_secs_f64()),
+        fate: one.fate,
+        reply: one.reply.clone(),
+        recipients: context.named_recipients(one.message, one.recipients),
+        recipient_count: one.recipients,
+    };
+    tally.missing.iter().map(row).collect()
 }
 
 /// Results of the thresholds; for the one that ended the run, its value at that time.

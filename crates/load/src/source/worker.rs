@@ -100,6 +100,7 @@ async fn run(arguments: SourceWorkerArgs, buffers: WorkerBuffers) {
         () = recorder.wake_on_schedule() => {}
         () = recorder.measure_wake_ups() => {}
     }
+    recorder.send_replies();
     recorder.send_tally();
 }
 

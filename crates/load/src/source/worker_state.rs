@@ -2,9 +2,11 @@
 //! collector four times per second.
 use super::control::{NUMBERS_LOG2, UserTarget};
 use super::pacing::ArrivalSchedule;
+use super::reply_log::ReplyLog;
 use super::{OfferedRate, SourceContext};
 use journey::{LatencyKind, SourceTally};
 use net::clock;
+use smtp::ReceivedReply;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -104,6 +106,7 @@ pub(super) struct SourceWorkerState {
     args: SourceWorkerArgs,
     name: Arc<str>,
     tally: RefCell<Box<SourceTally>>,
+    replies: RefCell<ReplyLog>,
     /// The schedule, at open loop only.
     schedule: Option<RefCell<ArrivalSchedule>>,
     /// Users that the schedule is for, where the load is controlled.
@@ -122,6 +125,7 @@ impl SourceWorkerState {
         Self {
             name: options.hello.as_str().into(),
             tally: RefCell::default(),
+            replies: RefCell::default(),
             schedule: options.offered_rate.clone().map(|offer| RefCell::new(post.schedule(offer, users))),
             scheduled_users: Cell::new(users),
             parked: RefCell::default(),
@@ -139,6 +143,23 @@ impl SourceWorkerState {
     /// The host name for EHLO.
     pub(super) fn hello_name(&self) -> &Arc<str> {
         &self.name
+    }
+
+    /// Keeps a reply to a message.
+    pub(super) fn record_reply(&self, sequence: u64, reply: &ReceivedReply<'_>) {
+        self.replies.borrow_mut().record(sequence, reply);
+    }
+
+    /// The last reply to a message, if it is still known.
+    pub(super) fn find_reply(&self, sequence: u64) -> Option<String> {
+        self.replies.borrow().find(sequence)
+    }
+
+    /// Hands over the replies that are still known.
+    pub(super) fn send_replies(&self) {
+        if let Ok(mut logs) = self.args.context.replies.lock() {
+            logs.push(self.replies.take());
+        }
     }
 
     /// Changes the tally.

@@ -279,6 +279,7 @@ fn slowest(run_state: &MadesRunState, origin: Duration) -> Vec<SlowMessage> {
             recipients: vec![run_state.options.receiver.clone()],
             recipient_count: 1,
             bytes: run_state.payloads.size(entry.sequence) as u64,
+            reply: None,
         }
     };
     run_state.tracker.borrow().slowest().into_iter().map(row).collect()

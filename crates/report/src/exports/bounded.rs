@@ -32,7 +32,8 @@ pub(super) fn bounded(record: &Record) -> Record {
     record.events.iter_mut().for_each(|row| cut(&mut row.text));
     record.domains.iter_mut().for_each(|row| cut(&mut row.domain));
     record.thresholds.iter_mut().for_each(|row| cut(&mut row.expression));
-    record.slowest.iter_mut().flat_map(|message| &mut message.recipients).for_each(cut);
+    record.slowest.iter_mut().flat_map(|message| message.recipients.iter_mut().chain(&mut message.reply)).for_each(cut);
+    record.missing.iter_mut().flat_map(|message| message.recipients.iter_mut().chain(&mut message.reply)).for_each(cut);
     record.mades.iter_mut().for_each(bound_mades);
     record
 }

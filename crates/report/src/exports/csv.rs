@@ -31,6 +31,8 @@ pub enum CsvTable {
     Ledger,
     /// The slowest messages.
     Slowest,
+    /// The messages that did not arrive.
+    Missing,
     /// The ledger by domain of the recipients.
     Domains,
     /// Processor time and memory of each party by second.
@@ -44,7 +46,7 @@ const RUN_COLUMNS: [&str; 2] = ["run_id", "run"];
 
 impl CsvTable {
     /// All tables, in the order of the documentation.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Series,
         Self::Stages,
         Self::Phases,
@@ -52,6 +54,7 @@ impl CsvTable {
         Self::Thresholds,
         Self::Ledger,
         Self::Slowest,
+        Self::Missing,
         Self::Domains,
         Self::Usage,
         Self::Events,
@@ -67,6 +70,7 @@ impl CsvTable {
             Self::Thresholds => "thresholds",
             Self::Ledger => "ledger",
             Self::Slowest => "slowest",
+            Self::Missing => "missing",
             Self::Domains => "domains",
             Self::Usage => "usage",
             Self::Events => "events",
@@ -129,7 +133,9 @@ impl CsvTable {
                 "bytes",
                 "recipient_count",
                 "recipients",
+                "reply",
             ],
+            Self::Missing => &["message", "fate", "created_s", "recipient_count", "recipients", "reply"],
             Self::Domains => &["domain", "created", "accepted", "rejected", "failed", "delivered", "duplicates"],
             Self::Usage => &["party", "second", "cores", "rss_bytes"],
             Self::Events => &["at_s", "kind", "text"],
@@ -147,6 +153,7 @@ impl CsvTable {
             Self::Thresholds => thresholds(record),
             Self::Ledger => units(record).into_iter().map(|(fate, units)| cells![fate, units]).collect(),
             Self::Slowest => slowest(record),
+            Self::Missing => missing(record),
             Self::Domains => domains(record),
             Self::Usage => usage(record),
             Self::Events => events(record),
@@ -311,11 +318,26 @@ fn slowest(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
             row.waited_ms,
             row.bytes,
             u64::from(row.recipient_count),
-            row.recipients.join(" ")
+            row.recipients.join(" "),
+            row.reply.as_deref().unwrap_or_default()
         ];
         let time = |phase: Phase| row.phases.iter().find(|row| row.name == phase).map(|row| row.ms);
         cells.extend(Phase::ALL.map(|phase| CsvCell::from(time(phase))));
         cells
+    });
+    rows.collect()
+}
+
+fn missing(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
+    let rows = record.missing.iter().map(|row| {
+        cells![
+            row.message,
+            row.fate.name(),
+            row.created_s,
+            u64::from(row.recipient_count),
+            row.recipients.join(" "),
+            row.reply.as_deref().unwrap_or_default()
+        ]
     });
     rows.collect()
 }

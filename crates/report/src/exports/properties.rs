@@ -2,7 +2,7 @@
 use super::{CsvTable, ExportFormat, annotations};
 use crate::printable::is_hidden;
 use crate::sample;
-use journey::record::{DomainRow, ErrorRow, EventKind, EventRow, Record, SlowMessage, ThresholdRow};
+use journey::record::{DomainRow, ErrorRow, EventKind, EventRow, MissingMessage, Record, SlowMessage, ThresholdRow};
 use journey::stage::Phase;
 use proptest::prelude::*;
 use quick_xml::events::Event;
@@ -40,6 +40,7 @@ fn said(text: &str, base: Record) -> Record {
     }];
     record.events = vec![EventRow { at_s: 1.0, kind: EventKind::FaultOn, text: text.clone() }];
     record.slowest = vec![SlowMessage { recipients: vec![text.clone()], ..SlowMessage::default() }];
+    record.missing = vec![MissingMessage { reply: Some(text.clone()), ..MissingMessage::default() }];
     record.domains = vec![DomainRow { domain: text.clone(), ..DomainRow::default() }];
     record.thresholds = vec![ThresholdRow { expression: text.clone(), value: Some(1.0), ..ThresholdRow::default() }];
     record.stages.iter_mut().for_each(|row| row.party.clone_from(&text));
@@ -173,8 +174,8 @@ fn several_runs_share_a_file_where_the_format_allows_it() {
 
 /// Tables of which the sample has no rows.
 fn format_is_empty(format: ExportFormat) -> bool {
-    use CsvTable::{Domains, Errors, Events, Slowest, Thresholds, Usage};
-    let empty = [Domains, Errors, Events, Slowest, Thresholds, Usage];
+    use CsvTable::{Domains, Errors, Events, Missing, Slowest, Thresholds, Usage};
+    let empty = [Domains, Errors, Events, Missing, Slowest, Thresholds, Usage];
     matches!(format, ExportFormat::Csv(table) if empty.contains(&table))
 }
 

@@ -109,7 +109,7 @@ fn items(record: &Record) -> Vec<(&'static str, String)> {
 fn left_out() -> String {
     format!(
         "names of hosts and users, addresses, paths and texts of servers, shown as {LEFT_OUT}; recipients, their domains, the \
-         slowest messages and samples of errors"
+         slowest and the missing messages, and samples of errors"
     )
 }
 
@@ -222,7 +222,7 @@ fn workload(record: &Record) -> String {
 mod tests {
     use super::*;
     use crate::sample;
-    use journey::record::{Death, DomainRow, ErrorRow, EventKind, EventRow, SlowMessage};
+    use journey::record::{Death, DomainRow, ErrorRow, EventKind, EventRow, MissingMessage, SlowMessage};
     use journey::stage::Phase;
 
     #[test]
@@ -287,6 +287,8 @@ mod tests {
         }];
         record.slowest =
             vec![SlowMessage { recipients: vec!["private@b.example".to_owned()], ..SlowMessage::default() }];
+        record.missing =
+            vec![MissingMessage { reply: Some("250 queued as private".to_owned()), ..MissingMessage::default() }];
         record.domains = vec![DomainRow { domain: "private.example".to_owned(), ..DomainRow::default() }];
         record.events =
             vec![EventRow { at_s: 1.0, kind: EventKind::ServerLost, text: "private.example went away".to_owned() }];

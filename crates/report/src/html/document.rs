@@ -101,7 +101,8 @@ fn data(record: &Record) -> (Value, bool) {
 
 /// The record without its seconds, its slowest messages and its histograms.
 fn without_details(record: &Record) -> Record {
-    let mut record = Record { series: Vec::new(), usage: Vec::new(), slowest: Vec::new(), ..record.clone() };
+    let mut record =
+        Record { series: Vec::new(), usage: Vec::new(), slowest: Vec::new(), missing: Vec::new(), ..record.clone() };
     record.stages.iter_mut().for_each(|row| {
         row.histogram = None;
         row.service_histogram = None;

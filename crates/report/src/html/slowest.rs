@@ -42,8 +42,9 @@ fn table(record: &Record, messages: &[&SlowMessage]) -> Table {
         ("longest phases", Align::Wrapped),
         ("recipients", Align::Wrapped),
         right("size"),
+        ("reply", Align::Wrapped),
     ])
-    .hide_zero(&["waited", "delivered"]);
+    .hide_zero(&["waited", "delivered", "reply"]);
     let first = first_second(record) as f64;
     for message in messages {
         table.row(vec![
@@ -53,11 +54,44 @@ fn table(record: &Record, messages: &[&SlowMessage]) -> Table {
             message.delivered_ms.map_or_else(|| Cell::from("–"), Cell::Millis),
             Cell::Millis(message.waited_ms),
             Cell::from(longest(message)),
-            Cell::from(recipients(message)),
+            Cell::from(recipients(&message.recipients, message.recipient_count)),
             Cell::Number(message.bytes as f64, octets(message.bytes)),
+            Cell::from(message.reply.clone().unwrap_or_default()),
         ]);
     }
     table
+}
+
+/// The messages that did not arrive, with the replies by which the server's log has them; `None` if there are none.
+pub(super) fn missing(runs: PageRuns<'_>) -> Option<PagePart> {
+    let messages = &runs.record.missing;
+    if messages.is_empty() {
+        return None;
+    }
+    let columns = [
+        ("message", Align::Left),
+        ("what", Align::Left),
+        right("at s"),
+        ("recipients", Align::Wrapped),
+        ("the server's reply", Align::Wrapped),
+    ];
+    let mut table = Table::new(columns).hide_zero(&["at s", "recipients"]);
+    let first = first_second(runs.record) as f64;
+    for message in messages.iter().take(MAX_MESSAGES) {
+        table.row(vec![
+            Cell::Count(message.message),
+            Cell::from(message.fate.name()),
+            message.created_s.map_or_else(|| Cell::from(""), |at| Cell::Number(at, fixed(at - first, 2))),
+            Cell::from(recipients(&message.recipients, message.recipient_count)),
+            Cell::from(message.reply.as_deref().unwrap_or("–").to_owned()),
+        ]);
+    }
+    let more = match messages.len().saturating_sub(MAX_MESSAGES) {
+        0 => String::new(),
+        more => format!("<p class=\"note\">{more} more in run.json.</p>"),
+    };
+    let body = format!("{}{more}", tables::table("Messages that did not arrive", &table, None, None));
+    Some(PagePart { id: "missing", title: "Messages that did not arrive", body })
 }
 
 /// `waited 1.20 s · reply 812 ms`
@@ -69,9 +103,9 @@ fn longest(message: &SlowMessage) -> String {
     parts.iter().take(4).map(|(name, ms)| format!("{name} {}", latency(*ms))).collect::<Vec<_>>().join(" · ")
 }
 
-fn recipients(message: &SlowMessage) -> String {
-    let shown: Vec<&str> = message.recipients.iter().take(MAX_RECIPIENTS).map(String::as_str).collect();
-    let count = usize::try_from(message.recipient_count).unwrap_or(usize::MAX).max(message.recipients.len());
+fn recipients(named: &[String], count: u32) -> String {
+    let shown: Vec<&str> = named.iter().take(MAX_RECIPIENTS).map(String::as_str).collect();
+    let count = usize::try_from(count).unwrap_or(usize::MAX).max(shown.len());
     match count.saturating_sub(shown.len()) {
         0 => shown.join(", "),
         more => format!("{} and {} more", shown.join(", "), numbers::count(more as u64)),

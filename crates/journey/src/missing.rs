@@ -1,0 +1,127 @@
+//! Messages that did not arrive, with the server's replies, by which its log has them. Bounded.
+use crate::ledger::Ledger;
+use crate::record::{MissingFate, MissingMessage};
+use crate::trace::WARM_UP_SEQUENCE;
+use std::time::Duration;
+
+/// Messages that are kept.
+pub const MAX_MISSING: usize = 1000;
+
+/// A message that the server did not take, as the source knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingTransaction {
+    /// Its number in the run.
+    pub message: u64,
+    /// Time at which it was created, or at open loop due.
+    pub since: Duration,
+    /// What became of it.
+    pub fate: MissingFate,
+    /// Number of its recipients.
+    pub recipients: u32,
+    /// The server's last reply to it, if there was one.
+    pub reply: Option<String>,
+}
+
+/// The first [`MAX_MISSING`] of a worker, or of a run.
+#[derive(Clone, Debug, Default)]
+pub struct MissingTransactions {
+    messages: Vec<MissingTransaction>,
+    /// Number of those that were handed over.
+    cleared: usize,
+}
+
+impl MissingTransactions {
+    /// Reports whether another one is kept.
+    pub fn has_room(&self) -> bool {
+        self.messages.len() + self.cleared < MAX_MISSING
+    }
+
+    /// Adds one, if there is room.
+    pub fn push(&mut self, message: MissingTransaction) {
+        if self.has_room() {
+            self.messages.push(message);
+        }
+    }
+
+    /// Adds those of another.
+    pub fn merge(&mut self, other: &Self) {
+        other.messages.iter().for_each(|message| self.push(message.clone()));
+    }
+
+    /// Removes all; there is no more room than before.
+    pub fn clear(&mut self) {
+        self.cleared += self.messages.len();
+        self.messages.clear();
+    }
+
+    /// All of them, in the order of their ends.
+    pub fn iter(&self) -> impl Iterator<Item = &MissingTransaction> {
+        self.messages.iter()
+    }
+}
+
+/// Lists the messages of which some units are in `accepted` and not in `arrived`, the first ones. `known` gives the
+/// recipients and the server's reply of a sequence number.
+pub fn not_seen(
+    accepted: &Ledger,
+    arrived: &Ledger,
+    mut known: impl FnMut(u64) -> Option<(Vec<String>, String)>,
+) -> Vec<MissingMessage> {
+    let units = accepted.messages_without(arrived, MAX_MISSING);
+    let row = |(sequence, recipient_count): (u64, u32)| {
+        let (recipients, reply) = known(sequence).unzip();
+        MissingMessage {
+            message: sequence % WARM_UP_SEQUENCE,
+            created_s: None,
+            fate: MissingFate::NotSeen,
+            reply,
+            recipients: recipients.unwrap_or_default(),
+            recipient_count,
+        }
+    };
+    units.into_iter().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_than_a_thousand_are_kept_however_often_they_are_handed_over() {
+        let one = MissingTransaction {
+            message: 1,
+            since: Duration::ZERO,
+            fate: MissingFate::Failed,
+            recipients: 1,
+            reply: None,
+        };
+        let mut worker = MissingTransactions::default();
+        let mut all = MissingTransactions::default();
+        for _ in 0..30 {
+            (0..40).for_each(|_| worker.push(one.clone()));
+            all.merge(&worker);
+            worker.clear();
+        }
+        assert!(!worker.has_room() && !all.has_room());
+        assert_eq!(all.iter().count(), MAX_MISSING);
+    }
+
+    #[test]
+    fn messages_that_the_sink_has_not_seen_are_listed_with_their_replies() {
+        let mut accepted = Ledger::default();
+        let mut arrived = Ledger::default();
+        for sequence in [3, 5, 40_000, WARM_UP_SEQUENCE + 1] {
+            [0, 900].into_iter().for_each(|recipient| _ = accepted.mark(sequence, recipient));
+        }
+        [(3, 0), (3, 900), (5, 900)]
+            .into_iter()
+            .for_each(|(sequence, recipient)| _ = arrived.mark(sequence, recipient));
+        let known = |sequence| (sequence == 5).then(|| (vec!["a@b".to_owned()], "250 queued as 7".to_owned()));
+        let missing = not_seen(&accepted, &arrived, known);
+        let numbers: Vec<_> = missing.iter().map(|row| (row.message, row.recipient_count)).collect();
+        assert_eq!(numbers, [(5, 1), (40_000, 2), (1, 2)]);
+        assert_eq!((missing[0].reply.as_deref(), missing[0].recipients.len()), (Some("250 queued as 7"), 1));
+        (100_000..150_000).for_each(|sequence| _ = accepted.mark(sequence, 0));
+        assert_eq!(not_seen(&accepted, &arrived, known).len(), MAX_MISSING);
+    }
+}
