@@ -2,7 +2,7 @@
 use super::{failure, say};
 use anyhow::{Result, bail};
 use clap::Args;
-use party::http_client::HttpClient;
+use party::http_client::{HttpClient, StatusCode};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const MAX_ANSWER_BYTES: usize = 1 << 20;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct HealthArgs {
-    /// A page of its HTTP interface: /health or /ready of a relay, /status of a sink.
+    /// HOST:PORT of its HTTP interface, or a page of it: /health or /ready of a relay, /status of a sink.
     #[arg(value_name = "URL", default_value = "http://127.0.0.1:8025/health")]
     url: String,
 }
@@ -26,6 +26,7 @@ pub(super) struct HealthArgs {
 const EXAMPLES: &str = "\
 Examples:
   mailrun health
+  mailrun health 127.0.0.1:18025
   mailrun health http://127.0.0.1:8025/ready
   mailrun health http://127.0.0.1:8025/status
 
@@ -49,7 +50,15 @@ impl HealthArgs {
 
 /// Succeeds if the page is answered with a status of success.
 fn ask(client: &HttpClient, url: &str) -> Result<()> {
-    let answer = client.get("")?;
+    let place = url.split_once("://").map_or(url, |(_, place)| place).trim_end_matches('/');
+    let answer = match place.contains('/') {
+        true => client.get("")?,
+        // A relay has the first page, a sink the second.
+        false => match client.get("/health")? {
+            answer if answer.status == StatusCode::NOT_FOUND => client.get("/status")?,
+            answer => answer,
+        },
+    };
     if !answer.status.is_success() {
         bail!("{url}: {}: {}", answer.status.as_u16(), String::from_utf8_lossy(&answer.body));
     }

@@ -11,7 +11,9 @@
 use crate::freshness::{self, FreshnessLimit};
 use crate::latencies::Latencies;
 use crate::quantities::{count, duration, percent, rate, without_commas};
-use crate::record::{Cause, FreshWindow, LatencyMs, LedgerRow, MadesShape, MadesShapeStage, Record, ThresholdRow};
+use crate::record::{
+    Cause, Ending, FreshWindow, LatencyMs, LedgerRow, MadesShape, MadesShapeStage, Record, Role, ThresholdRow,
+};
 use crate::stage::{Phase, Stage};
 use crate::words::grouped;
 use std::time::Duration;
@@ -524,7 +526,12 @@ pub fn unseen_reason(record: &Record, row: &ThresholdRow) -> &'static str {
     let protocols = [RunProtocol::Smtp, RunProtocol::Mades];
     let threshold = protocols.into_iter().find_map(|protocol| Threshold::parse(&row.expression, protocol).ok());
     if threshold.as_ref().is_some_and(Threshold::is_of_delivery) && record.ledger.delivered.is_none() {
-        return "no sink watched the far end (mailrun bench --sink http://ADDR)";
+        let is_sink_gone = record.ending == Some(Ending::SinkEnded)
+            || record.parties.iter().any(|party| party.role == Role::Sink && party.died.is_some());
+        return match is_sink_gone {
+            true => "the sink went away before the end of the run",
+            false => "no sink watched the far end (mailrun bench --sink http://ADDR)",
+        };
     }
     match threshold.map(|threshold| threshold.subject) {
         Some(Subject::Fresh(limit)) if freshness::is_shorter_than_window(record, limit) => {

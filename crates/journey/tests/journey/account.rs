@@ -326,6 +326,13 @@ fn a_threshold_that_nobody_sees_is_inconclusive() {
     let (record, reason) = changed(unseen, Topology::Server);
     assert_eq!(record.verdict.outcome, Some(Outcome::Inconclusive));
     assert!(reason.contains("no sink watched the far end"), "{reason}");
+    let gone = |record: &mut Record| {
+        unseen(record);
+        record.ending = Some(Ending::SinkEnded);
+    };
+    let reasons = changed(gone, Topology::Server).0.verdict.reasons.join(" ");
+    assert!(reasons.contains("the sink went away before the end of the run"), "{reasons}");
+    assert!(!reasons.contains("no sink watched"), "{reasons}");
 }
 
 #[test]
