@@ -89,7 +89,7 @@ impl CapacityMadesArgs {
             planning: self.planning.inputs()?,
             command: command.clone(),
         };
-        let plan = stand_in_plan(&self.stand_in, &self.way, &self.faults, self.mode, self.load.seed)?;
+        let plan = stand_in_plan(&self.stand_in, &self.way, &self.faults, self.mode, &self.load)?;
         let mut bench_options = vec![format!("--mode={}", self.mode.name())];
         bench_options.extend(self.waiting.arguments());
         bench_options.extend(self.load.trial_arguments());

@@ -188,6 +188,13 @@ pub(super) struct MadesLoadArgs {
     /// stage acknowledged; one that does not come back fails the run.
     #[arg(long, hide_short_help = true)]
     acknowledge: bool,
+    /// Await an acknowledgement document of the receiver for each message
+    ///
+    /// It is known by the mRID that it acknowledges, so use --shape or --payload xml: other payloads have no mRID, and a receiver
+    /// that is not mailrun cannot name them. Its arrival in the sender's inbox is the stage acknowledged; one that does not come, or
+    /// that rejects the message, fails the run.
+    #[arg(long, hide_short_help = true, conflicts_with = "acknowledge")]
+    await_acknowledgements: bool,
     /// Message type of the acknowledgement documents [default: that of --message-type].
     #[arg(long, value_name = "TYPE", requires = "acknowledge", hide_short_help = true)]
     acknowledge_type: Option<String>,
@@ -390,7 +397,7 @@ impl MadesArgs {
         let queues = self.queues.names(self.mode.queue_naming());
         let far_outbox =
             has_far_outbox.then(|| self.acknowledge_outbox.clone().unwrap_or_else(|| queues.outbox.clone()));
-        let acknowledgement = self.load.acknowledgement(far_outbox);
+        let acknowledgement = self.load.acknowledgement(far_outbox, self.brokers.inbox_broker.is_some());
         let is_staged = matches!(offer, Some(OfferedRate::Stages(_)));
         let is_limited = self.load.messages.is_some() || self.load.length().is_some() || is_staged;
         let max_in_transit = self.load.in_transit_limit();
@@ -536,23 +543,48 @@ impl MadesLoadArgs {
 
     /// The way of the messages in that mode.
     pub(super) fn path(&self, mode: MadesModeArg) -> MessagePath {
-        let acknowledgement = if self.acknowledge { AcknowledgementMode::On } else { AcknowledgementMode::Off };
+        let is_on = self.acknowledge || self.await_acknowledgements;
+        let acknowledgement = if is_on { AcknowledgementMode::On } else { AcknowledgementMode::Off };
         MessagePath { mode: mode.into(), acknowledgement }
     }
 
-    /// Refuses acknowledgements in a mode without an inbox.
+    /// Reports whether the receiver sends acknowledgement documents.
+    pub(super) fn awaits_acknowledgements(&self) -> bool {
+        self.await_acknowledgements
+    }
+
+    /// Refuses acknowledgements in a mode without an inbox, and those of a receiver that is not there or cannot name what it has
+    /// received.
     ///
     /// # Errors
     /// Names the option.
     pub(super) fn check_acknowledge(&self, mode: MadesModeArg) -> Result<()> {
         let is_idle = self.acknowledge && mode == MadesModeArg::Tracing;
-        effects::refuse_without_effect(&[("--acknowledge", is_idle)], "in mode tracing, which has no inbox")
+        effects::refuse_without_effect(&[("--acknowledge", is_idle)], "in mode tracing, which has no inbox")?;
+        let awaited = [("--await-acknowledgements", self.await_acknowledgements)];
+        match mode {
+            MadesModeArg::Tracing => effects::refuse_without_effect(&awaited, "in mode tracing, which has no inbox")?,
+            MadesModeArg::Amqp => {
+                effects::refuse_without_effect(&awaited, "in mode amqp, which has no receiver; use --acknowledge")?;
+            }
+            MadesModeArg::Endpoint | MadesModeArg::Toolbox => {}
+        }
+        if self.await_acknowledgements && matches!(payload(&self.payload), PayloadKind::File(_)) {
+            bail!(
+                "--await-acknowledgements cannot be used with --payload FILE: all messages would have one mRID; use --payload xml or \
+                 --shape"
+            );
+        }
+        Ok(())
     }
 
-    /// Acknowledgement documents, if they are sent; `far_outbox` is the outbox of a receiving endpoint at another broker.
-    fn acknowledgement(&self, far_outbox: Option<String>) -> Option<AcknowledgementOptions> {
+    /// Acknowledgement documents, if there are any; `far_outbox` is the outbox of a receiving endpoint at another broker.
+    fn acknowledgement(&self, far_outbox: Option<String>, is_far: bool) -> Option<AcknowledgementOptions> {
+        if self.await_acknowledgements {
+            return Some(AcknowledgementOptions::Awaited { is_far });
+        }
         let message_type = self.acknowledge_type.clone().unwrap_or_else(|| self.message_type.clone());
-        self.acknowledge.then_some(AcknowledgementOptions { message_type, far_outbox })
+        self.acknowledge.then_some(AcknowledgementOptions::Sent { message_type, far_outbox })
     }
 
     /// Reports whether each message waits for another.
@@ -673,6 +705,7 @@ impl MadesLoadArgs {
             push(option, value);
         }
         words.extend(self.acknowledge.then(|| "--acknowledge".to_owned()));
+        words.extend(self.await_acknowledgements.then(|| "--await-acknowledgements".to_owned()));
         words.extend(self.acknowledge_type.iter().map(|kind| format!("--acknowledge-type={kind}")));
         words
     }
@@ -720,6 +753,8 @@ impl MadesLoadArgs {
     }
 }
 
+const ADD_ACKNOWLEDGE: &str = "; add --acknowledge or --await-acknowledgements";
+
 /// Refuses thresholds of stages that a run in that mode does not have.
 ///
 /// # Errors
@@ -736,7 +771,7 @@ pub(super) fn check_stages<'t>(path: MessagePath, thresholds: impl IntoIterator<
             let names: Vec<&str> = path.stages().iter().map(|stage| stage.name()).collect();
             let expression = threshold.expression();
             let is_acknowledged = threshold.source() == Some(MetricSource::Mades(MessageStage::Acknowledged.name()));
-            let needs = if is_acknowledged && mode != MadesMode::Tracing { "; add --acknowledge" } else { "" };
+            let needs = if is_acknowledged && mode != MadesMode::Tracing { ADD_ACKNOWLEDGE } else { "" };
             bail!("{expression}: mode {} has no such stage; it has {}{needs}", mode.name(), names.join(", "));
         }
     }
@@ -983,7 +1018,7 @@ mod tests {
                     --message-type t --durable=false --max-in-transit 9 --max-unsettled 4 --credit 3 --seed 8 \
                     --threshold=lost<=0 --abort-on=sent.p99<5s --acknowledge --acknowledge-type k";
         let load = parse(line).load;
-        let staged = parse("--stage 2s:10/s..20/s").load;
+        let staged = parse("--stage 2s:10/s..20/s --await-acknowledgements").load;
         for load in [load, staged] {
             let again = parse(&load.arguments().join(" ")).load;
             assert_eq!(format!("{again:?}"), format!("{load:?}"));
@@ -994,10 +1029,13 @@ mod tests {
     fn acknowledgements_go_back_the_way_of_the_messages_or_from_the_other_broker() {
         assert_eq!(options("").unwrap().acknowledgement, None);
         let own = options("--acknowledge --message-type t").unwrap().acknowledgement.unwrap();
-        assert_eq!(own, AcknowledgementOptions { message_type: "t".to_owned(), far_outbox: None });
+        assert_eq!(own, AcknowledgementOptions::Sent { message_type: "t".to_owned(), far_outbox: None });
         let far = |words: &str| {
             let line = format!("--inbox-broker amqp://127.0.0.2 --acknowledge {words}");
-            options(&line).unwrap().acknowledgement.unwrap().far_outbox
+            match options(&line).unwrap().acknowledgement.unwrap() {
+                AcknowledgementOptions::Sent { far_outbox, .. } => far_outbox,
+                awaited => panic!("{awaited:?}"),
+            }
         };
         assert_eq!(far("--prefix p").as_deref(), Some("p.outbox"));
         assert_eq!(far("--acknowledge-outbox b.outbox").as_deref(), Some("b.outbox"));
@@ -1006,12 +1044,18 @@ mod tests {
             ("--acknowledge --mode tracing", "in mode tracing, which has no inbox"),
             ("--acknowledge --acknowledge-outbox b", "Two endpoints at one broker are not supported"),
             ("--acknowledge --acknowledge-outbox b --mode amqp", "in mode amqp"),
+            ("--await-acknowledgements --mode amqp", "in mode amqp, which has no receiver; use --acknowledge"),
+            ("--await-acknowledgements --mode tracing", "in mode tracing, which has no inbox"),
+            ("--await-acknowledgements --payload bid.xml", "all messages would have one mRID"),
         ] {
             let refused = parse(words).check_effects().unwrap_err().to_string();
             assert!(refused.contains(why), "{refused}");
         }
         let unasked = options("--threshold acknowledged.p99<5s").unwrap_err().to_string();
-        assert!(unasked.ends_with("; add --acknowledge"), "{unasked}");
+        assert!(unasked.ends_with(ADD_ACKNOWLEDGE), "{unasked}");
+        let awaited = |words: &str| options(&format!("--await-acknowledgements {words}")).unwrap().acknowledgement;
+        assert_eq!(awaited(""), Some(AcknowledgementOptions::Awaited { is_far: false }));
+        assert_eq!(awaited("--inbox-broker amqp://127.0.0.2"), Some(AcknowledgementOptions::Awaited { is_far: true }));
         assert!(options("--acknowledge --threshold acknowledged.within(2min)>=99.9%").is_ok());
     }
 

@@ -6,7 +6,7 @@ use super::results::ReportArgs;
 use super::{Strictness, values};
 use ::bench::mades::{self, MadesBenchOptions, MadesTarget};
 use ::mades::simulator::{EndpointMode, PRESETS, SimulatorPlan};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use party::live::LiveMode;
 use std::path::PathBuf;
@@ -152,7 +152,7 @@ impl MadesBenchArgs {
     }
 
     fn plan(&self) -> Result<SimulatorPlan> {
-        stand_in_plan(&self.stand_in, &self.way, &self.faults, self.mode, self.load.seed)
+        stand_in_plan(&self.stand_in, &self.way, &self.faults, self.mode, &self.load)
     }
 }
 
@@ -172,7 +172,7 @@ pub(super) fn stand_in_plan(
     way: &NetworkArgs,
     faults: &EndpointFaultArgs,
     mode: MadesModeArg,
-    seed: u64,
+    load: &MadesLoadArgs,
 ) -> Result<SimulatorPlan> {
     let usual = || toml::from_str::<SimulatorPlan>(DEFAULT_PLAN).expect("the plan is a constant, and a test reads it");
     let preset = stand_in.preset.as_deref().map(|name| SimulatorPlan::preset(name).unwrap_or_default());
@@ -186,11 +186,15 @@ pub(super) fn stand_in_plan(
         MadesModeArg::Toolbox => EndpointMode::Toolbox,
         MadesModeArg::Tracing => EndpointMode::Tracing,
     };
+    if plan.acknowledgement_documents && !load.awaits_acknowledgements() {
+        bail!("the plan of the stand-in sends acknowledgement documents: add --await-acknowledgements");
+    }
+    plan.acknowledgement_documents = load.awaits_acknowledgements();
     way.apply_to(&mut plan);
     faults.apply_to(&mut plan);
     way.check_effects(&plan)?;
     faults.check_effects(&plan)?;
-    plan.seed = seed;
+    plan.seed = load.seed;
     resolve_files(&mut plan).map_err(|error| anyhow!("the plan of the stand-in: {error:#}"))?;
     Ok(plan)
 }
@@ -206,6 +210,7 @@ fn faults(plan: &SimulatorPlan) -> Vec<String> {
         ("duplicate", faults.duplicate),
         ("corrupt", faults.corrupt),
         ("reorder", faults.reorder),
+        ("reject-documents", faults.reject_documents),
     ];
     let wrong = given.into_iter().filter(|(_, share)| *share > 0.0).map(|(name, share)| format!("{name} {share}"));
     wrong.chain(plan.outages.iter().map(|outage| format!("outage {}", String::from(outage.clone())))).collect()
@@ -252,5 +257,9 @@ mod tests {
         let staged = parse("--stage 2s:5/s");
         assert_eq!((staged.load.rate, staged.load.duration), (None, None));
         assert!(parse("--drop 7e-1 --accept-delay 5ms").plan().unwrap().faults.drop > 0.6);
+        let awaited = parse("--await-acknowledgements --document-delay 1s --reject-documents 1%").plan().unwrap();
+        assert!(awaited.acknowledgement_documents && awaited.faults.reject_documents == 0.01);
+        let idle = parse("--acknowledge --document-delay 1s").plan().unwrap_err().to_string();
+        assert!(idle.contains("without acknowledgement documents of the receiver"), "{idle}");
     }
 }

@@ -88,6 +88,13 @@ struct BehaviourArgs {
     /// It overrides the preset, and options override it. An example with all keys is below.
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
+    /// Send an acknowledgement document back for each message
+    ///
+    /// The receiving application sends an Acknowledgement_MarketDocument (IEC 62325-451-1) when it has the message, with the mRID of
+    /// the document that it has received. It comes into the inbox at --broker, or into the one inbox of --embedded. mailrun mades
+    /// awaits it with --await-acknowledgements.
+    #[arg(long, hide_short_help = true)]
+    acknowledgement_documents: bool,
     /// Answer connectivity tests with DELIVERED instead of TRACING; go-mades-bench waits forever for it otherwise.
     #[arg(long, hide_short_help = true)]
     go_mades_bench_compat: bool,
@@ -208,6 +215,9 @@ pub(super) struct NetworkArgs {
     /// Time from DELIVERED to RECEIVED.
     #[arg(long, value_name = "TIMES", value_parser = DelayDistribution::parse, hide_short_help = true)]
     receive_delay: Option<DelayDistribution>,
+    /// Time from the inbox to the sending of the acknowledgement document, with --acknowledgement-documents.
+    #[arg(long, value_name = "TIMES", value_parser = DelayDistribution::parse, hide_short_help = true)]
+    document_delay: Option<DelayDistribution>,
     /// Maximum number of replies per second.
     #[arg(long, value_name = "RATE", value_parser = values::rate, hide_short_help = true)]
     accept_rate: Option<f64>,
@@ -284,6 +294,9 @@ pub(super) struct EndpointFaultArgs {
     /// Maximum length of that delay.
     #[arg(long, value_name = "TIME", value_parser = values::duration, hide_short_help = true)]
     reorder_by: Option<Duration>,
+    /// An acknowledgement document rejects its message (reason A02).
+    #[arg(long, value_name = "P", value_parser = values::probability, hide_short_help = true)]
+    reject_documents: Option<f64>,
 }
 
 /// Limits of what is accepted.
@@ -307,6 +320,10 @@ struct EndpointLimitArgs {
     max_stored_size: Option<u64>,
 }
 
+/// Reason why an option of acknowledgement documents has no effect; of mailrun bench mades the other option.
+const WITHOUT_DOCUMENTS: &str = "without acknowledgement documents of the receiver: --acknowledgement-documents, or --await-acknowledgements of mailrun bench \
+     mades";
+
 const EXAMPLES: &str = "\
 Examples:
   mailrun mades-endpoint --embedded            no broker required
@@ -324,6 +341,8 @@ seed = 1
 receivers = ['ecp-endpoint']    # [] knows all
 sender_code = 'mailrun-endpoint-a'
 receive = 'exp:57ms'
+acknowledgement_documents = false
+document_delay = 'exp:2s'
 slow_start = '10s'
 outages = ['A.down 10s..15s', 'net.down 20s..21s']
 max_payload_size = '64M'
@@ -350,7 +369,8 @@ reject_message = 'told to'
 fail = 0.0
 no_reply = 0.0
 reorder = 0.0
-reorder_by = '50ms'";
+reorder_by = '50ms'
+reject_documents = 0.0";
 
 impl MessageLogArgs {
     /// Makes sure that the totals can be written, before there are any.
@@ -398,6 +418,7 @@ impl MadesEndpointArgs {
         if self.behaviour.go_mades_bench_compat {
             plan.tracing_value = TracingValue::Delivered;
         }
+        plan.acknowledgement_documents |= self.behaviour.acknowledgement_documents;
         self.way.apply_to(&mut plan);
         self.faults.apply_to(&mut plan);
         replace(&mut plan.seed, self.behaviour.seed.as_ref());
@@ -418,6 +439,8 @@ impl MadesEndpointArgs {
         let is_tracing = plan.mode == EndpointMode::Tracing;
         let compat = self.behaviour.go_mades_bench_compat && !is_tracing;
         effects::refuse_without_effect(&[("--go-mades-bench-compat", compat)], "without --mode tracing")?;
+        let documents = [("--acknowledgement-documents", self.behaviour.acknowledgement_documents && is_tracing)];
+        effects::refuse_without_effect(&documents, "in mode tracing, which has no inbox")?;
         self.way.check_effects(plan)?;
         self.faults.check_effects(plan)
     }
@@ -645,12 +668,13 @@ fn replace_time(old: &mut PlanTime, typed: Option<Duration>) {
 
 impl NetworkArgs {
     /// The options that are given.
-    pub(super) fn given(&self) -> [(&'static str, bool); 14] {
+    pub(super) fn given(&self) -> [(&'static str, bool); 15] {
         [
             ("--accept-delay", self.accept_delay.is_some()),
             ("--network-delay", self.network_delay.is_some()),
             ("--acknowledge-delay", self.acknowledge_delay.is_some()),
             ("--receive-delay", self.receive_delay.is_some()),
+            ("--document-delay", self.document_delay.is_some()),
             ("--accept-rate", self.accept_rate.is_some()),
             ("--network-rate", self.network_rate.is_some()),
             ("--acknowledge-rate", self.acknowledge_rate.is_some()),
@@ -671,6 +695,8 @@ impl NetworkArgs {
         effects::refuse_without_effect(&[("--accept-workers", workers)], "without --accept-work TIME")?;
         let work = self.accept_work.is_some() && capacity.workers.is_none();
         effects::refuse_without_effect(&[("--accept-work", work)], "without --accept-workers N")?;
+        let documents = [("--document-delay", self.document_delay.is_some() && !plan.acknowledgement_documents)];
+        effects::refuse_without_effect(&documents, WITHOUT_DOCUMENTS)?;
         let mode = mode_name(plan.mode);
         let is_endpoint = plan.mode == EndpointMode::Endpoint;
         let idle = [
@@ -685,6 +711,7 @@ impl NetworkArgs {
         replace(&mut plan.network.delay, self.network_delay.as_ref());
         replace(&mut plan.acknowledge.delay, self.acknowledge_delay.as_ref());
         replace(&mut plan.receive, self.receive_delay.as_ref());
+        replace(&mut plan.document_delay, self.document_delay.as_ref());
         limit(&mut plan.accept, self.accept_rate, self.accept_bytes);
         limit(&mut plan.network, self.network_rate, self.network_bytes);
         limit(&mut plan.acknowledge, self.acknowledge_rate, None);
@@ -707,7 +734,7 @@ fn limit(leg: &mut Leg, rate_per_s: Option<f64>, bytes_per_s: Option<u64>) {
 
 impl EndpointFaultArgs {
     /// The options that are given.
-    pub(super) fn given(&self) -> [(&'static str, bool); 10] {
+    pub(super) fn given(&self) -> [(&'static str, bool); 11] {
         [
             ("--drop", self.drop.is_some()),
             ("--duplicate", self.duplicate.is_some()),
@@ -719,6 +746,7 @@ impl EndpointFaultArgs {
             ("--no-reply", self.no_reply.is_some()),
             ("--reorder", self.reorder.is_some()),
             ("--reorder-by", self.reorder_by.is_some()),
+            ("--reject-documents", self.reject_documents.is_some()),
         ]
     }
 
@@ -733,6 +761,8 @@ impl EndpointFaultArgs {
         effects::refuse_without_effect(&codes, "without --reject or --fail")?;
         let order = [("--reorder-by", self.reorder_by.is_some() && faults.reorder == 0.0)];
         effects::refuse_without_effect(&order, "without --reorder")?;
+        let documents = [("--reject-documents", self.reject_documents.is_some() && !plan.acknowledgement_documents)];
+        effects::refuse_without_effect(&documents, WITHOUT_DOCUMENTS)?;
         let is_tracing = plan.mode == EndpointMode::Tracing;
         let of_an_inbox = [
             ("--duplicate", self.duplicate.is_some() && is_tracing),
@@ -752,6 +782,7 @@ impl EndpointFaultArgs {
             (&mut faults.duplicate, self.duplicate),
             (&mut faults.corrupt, self.corrupt),
             (&mut faults.reorder, self.reorder),
+            (&mut faults.reject_documents, self.reject_documents),
         ] {
             replace(old, typed.as_ref());
         }
@@ -839,6 +870,7 @@ fn summary(totals: &SimulationTotals) -> String {
         ("changed", totals.corrupted),
         ("held back", totals.held_back),
         ("overtaken", totals.overtaken),
+        ("rejecting documents", totals.rejecting),
     ] {
         if count > 0 {
             text.push_str(&format!("{name:<25}{count}\n"));

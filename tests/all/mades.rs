@@ -188,6 +188,106 @@ fn acknowledgements_of_a_receiver_at_another_broker_go_back_through_its_outbox()
 }
 
 #[test]
+fn documents_of_the_receiver_are_known_by_the_mrid_that_they_acknowledge() {
+    for mode in ["endpoint", "toolbox"] {
+        for payload in ["xml", "random"] {
+            let load = format!("--payload {payload} --await-acknowledgements --messages 60 --max-in-transit 20");
+            let way =
+                "--preset ideal --network-delay 20ms --document-delay 50ms --threshold acknowledged.within(60s)>=100%";
+            let run = rehearse(&format!("--mode {mode} {load} {way}"));
+            assert!(ended_so(run.ended.code, 0, &run.record), "{mode}: {:?}", run.ended);
+            let last = run.mades().stages.last().unwrap();
+            assert_eq!((last.name.as_str(), last.count, last.missing), ("acknowledged", 60, 0), "{mode} {payload}");
+            assert_eq!(run.agreed("acknowledgements put into the inbox"), 60);
+            // The acknowledgement of the message before the load is nobody's.
+            assert_eq!(run.record.ledger.foreign, Some(0), "{:?}", run.mades().acknowledgements);
+            assert!(run.mades().acknowledgements.as_ref().unwrap().way_back_ms.unwrap().min >= 70.0);
+            assert!(run.report.contains("by a document of ecp-endpoint"), "{}", run.report);
+        }
+    }
+}
+
+#[test]
+fn what_happens_to_documents_of_the_receiver_is_in_counts_of_their_own_and_fails_the_run() {
+    let faults =
+        "--drop 5% --reject 5% --fail 5% --no-reply 5% --duplicate 5% --corrupt 5% --reorder 10% --reject-documents 5%";
+    for mode in ["endpoint", "toolbox"] {
+        let load = "--payload xml --await-acknowledgements --message-timeout 3s --rate 150 --duration 2s";
+        let run = rehearse(&format!("--mode {mode} --seed 5 {load} {faults}"));
+        assert!(ended_so(run.ended.code, 0, &run.record), "{mode}: {:?}", run.ended);
+        assert_eq!(run.record.ledger.in_flight, Some(0));
+        for name in ["acknowledgements put there twice", "rejecting acknowledgements", "not acknowledged"] {
+            assert!(run.agreed(name) > 0, "{mode}: none {name}, so it was not tested");
+        }
+        let rejections = run.mades().troubles.iter().find(|row| row.kind == "rejecting acknowledgement").unwrap();
+        assert_eq!((rejections.code.as_str(), rejections.text.as_str()), ("A02", "Message fully rejected"));
+    }
+    let endpoint = Endpoint::embedded(&["--acknowledgement-documents", "--reject-documents", "20%", "--seed", "3"]);
+    let load = "--payload xml --await-acknowledgements --messages 60 --message-timeout 5s";
+    let run = bench(&endpoint.url, &format!("{load} --threshold acknowledged.within(1m)>=95%"));
+    let rejecting = run.mades().acknowledgements.as_ref().unwrap().rejecting;
+    let told = format!(
+        "Rejected by acknowledgement documents: {rejecting} messages (rejecting acknowledgement A02 {rejecting} times)."
+    );
+    assert!(run.ended.code == Some(1) && run.record.verdict.reasons.contains(&told), "{:?}", run.record.verdict);
+    assert_eq!((run.stage("acknowledged").count, run.stage("acknowledged").missing), (60 - rejecting, 0));
+    assert!(!run.record.thresholds[0].passed, "a rejected message is not acknowledged: {:?}", run.record.thresholds);
+    let silent = Endpoint::embedded(&[]);
+    let run = bench(&silent.url, "--payload xml --await-acknowledgements --messages 3 --message-timeout 1s");
+    let told = "Missing: 3 messages never reached the stage acknowledged: does ecp-endpoint send acknowledgement documents, and do \
+                they come into ecp.endpoint.inbox?";
+    assert!(run.record.verdict.reasons.iter().any(|reason| reason == told), "{:?}", run.record.verdict);
+}
+
+#[test]
+fn documents_of_a_receiver_at_another_broker_come_to_the_senders() {
+    let a = Endpoint::embedded(&["--prefix", "unused"]);
+    let b = Endpoint::embedded(&["--prefix", "unused"]);
+    let pair = Endpoint::start(&["--broker", &a.url, "--inbox-broker", &b.url, "--acknowledgement-documents"]);
+    let words = "--payload xml --await-acknowledgements --messages 40 --message-timeout 30s";
+    let run = bench(&a.url, &format!("--inbox-broker {} {words}", b.url));
+    assert!(ended_so(run.ended.code, 0, &run.record), "{:?}", run.ended);
+    assert_eq!((run.stage("acknowledged").count, run.record.ledger.foreign), (40, Some(0)));
+    drop(pair);
+}
+
+#[test]
+fn a_document_for_no_message_and_one_that_cannot_be_read_have_their_names() {
+    let endpoint = Endpoint::embedded(&["--acknowledgement-documents"]);
+    let document = |about: &str| {
+        let about = format!("<received_MarketDocument.mRID>{about}</received_MarketDocument.mRID>");
+        format!(
+            "<Acknowledgement_MarketDocument>{about}<Reason><code>A01</code></Reason></Acknowledgement_MarketDocument>"
+        )
+    };
+    let run_id = "0123456789abcdef0123456789abcdef";
+    // They are there before the run: for its message 100, which is not sent, for somebody's message, and a broken one.
+    let texts =
+        [document("0123456789ab8def8000000000000064"), document("DOC-1"), document("DOC-2").replace("mRID", "id")];
+    at_the_broker(async {
+        let mut connection = connect(&endpoint.url).await;
+        let mut inbox = connection.attach_sender(&SenderOptions::new("ecp.endpoint.inbox", 10)).await.unwrap();
+        for (number, text) in texts.iter().enumerate() {
+            let properties = OutgoingProperties::new("ecp-endpoint", "ACK");
+            let mut template = properties.template(Uuid::from_u128(77), payload(text.clone().into_bytes()));
+            inbox.send(template.fill(number as u64, 0)).await.unwrap().await.unwrap();
+        }
+    });
+    let words = "--no-preflight --payload xml --await-acknowledgements --rate 20 --messages 10 --message-timeout 5s";
+    let run = bench(&endpoint.url, &format!("{words} --run-id {run_id}"));
+    let back = run.mades().acknowledgements.as_ref().unwrap();
+    assert_eq!((back.unknown, back.unreadable, back.rejecting), (2, 1, 0), "{back:?}");
+    let acknowledged = run.stage("acknowledged");
+    assert_eq!((acknowledged.count, acknowledged.duplicates, acknowledged.missing), (10, 0, 0), "{acknowledged:?}");
+    assert_eq!(run.ended.code, Some(0), "others may have their documents there: {:?}", run.ended);
+    let codes: Vec<_> =
+        run.mades().troubles.iter().map(|row| (row.kind.as_str(), row.code.as_str(), row.count)).collect();
+    assert_eq!(codes, [("acknowledgement", "unknown document", 2), ("acknowledgement", "unreadable", 1)]);
+    // Those of others went back into the queue.
+    assert_eq!(left_in(&endpoint.url, "ecp.endpoint.inbox"), 2);
+}
+
+#[test]
 fn what_the_stand_in_does_wrong_the_bench_sees_exactly() {
     let faults =
         "--drop 5% --reject 5% --fail 5% --no-reply 5% --reject-code E77 --message-timeout 3s --rate 150 --duration 2s";

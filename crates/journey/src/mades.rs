@@ -154,15 +154,30 @@ pub struct MadesWindow {
     pub slowest_ms: f64,
 }
 
-/// Acknowledgement documents, which the bench sent back as the receiving application.
+/// Sender of acknowledgement documents.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum AcknowledgementSender {
+    /// The bench, as the receiving application.
+    #[default]
+    Bench,
+    /// The receiver of the messages. What happened to its documents on their way is unknown.
+    Receiver,
+}
+
+/// Acknowledgement documents, which the bench sent back as the receiving application, or awaited from the receiver.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesAcknowledgements {
-    /// Queue that they went into.
+    /// Sender of the documents.
+    #[serde(default)]
+    pub sender: AcknowledgementSender,
+    /// Queue that they went into; empty if the receiver sent them.
     pub outbox: String,
-    /// Code that they were addressed to: the sender's, as the inbox had it.
+    /// Code that they were addressed to: the sender's, as the inbox had it. If the receiver sent them, its own.
     pub receiver: String,
-    /// Their message type.
+    /// Their message type; empty if the receiver sent them.
     pub message_type: String,
     /// Documents sent: one for each message that arrived unchanged.
     pub sent: u64,
@@ -176,6 +191,15 @@ pub struct MadesAcknowledgements {
     pub failed: u64,
     /// Documents that came out of the sender's inbox changed; each copy counts, and acknowledges nothing.
     pub corrupt: u64,
+    /// Messages whose document has a reason code other than A01. They are not in the stage acknowledged.
+    #[serde(default)]
+    pub rejecting: u64,
+    /// Documents that acknowledge no message of this run.
+    #[serde(default)]
+    pub unknown: u64,
+    /// Acknowledgement documents that could not be read.
+    #[serde(default)]
+    pub unreadable: u64,
     /// Time of the way back, from the inbox to the acknowledgement.
     pub way_back_ms: Option<LatencyMs>,
 }

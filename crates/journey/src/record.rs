@@ -3,8 +3,8 @@
 //! This format is a stable contract: keys are added freely and never changed. A source or a sink writes the same format
 //! as a whole run, with the parts that it knows; `fold` joins them into one record. Reports read only these records.
 pub use crate::mades::{
-    Mades, MadesAcknowledgements, MadesBroker, MadesCount, MadesHop, MadesMarket, MadesOutage, MadesQueue, MadesShape,
-    MadesShapeStage, MadesStage, MadesTimes, MadesTrouble, MadesTruth, MadesWindow,
+    AcknowledgementSender, Mades, MadesAcknowledgements, MadesBroker, MadesCount, MadesHop, MadesMarket, MadesOutage,
+    MadesQueue, MadesShape, MadesShapeStage, MadesStage, MadesTimes, MadesTrouble, MadesTruth, MadesWindow,
 };
 use crate::stage::{Phase, Stage};
 use serde::{Deserialize, Serialize};

@@ -2,7 +2,7 @@
 //! does it, on queues of our own or on a broker.
 //!
 //! ```text
-//! outbox ──take──▶ messages ──▶ Simulator ──steps──▶ messages ──send──▶ reply, inbox, send.event
+//! outbox ──take──▶ messages ──▶ Simulator ──steps──▶ messages ──send──▶ reply, inbox, send.event, A's inbox
 //!    ▲                              ▲                                       │
 //!    └────────── accept ────────────┴─────────────── settled ───────────────┘
 //! ```
@@ -30,6 +30,7 @@ use queues::{EmbeddedQueues, EndpointQueues, TakenDelivery};
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
+use uuid::Uuid;
 
 /// Messages that are dealt with before connections get their turn.
 const TURN_LIMIT: usize = 256;
@@ -128,7 +129,7 @@ struct EndpointRunner {
     queues: EndpointQueues,
     clock: fn() -> Duration,
     /// Steps whose queue has no room, by place.
-    waiting: [VecDeque<(MessageKey, EndpointStep)>; 3],
+    waiting: [VecDeque<(MessageKey, EndpointStep)>; OutputQueue::COUNT],
     /// Number from which ids are made.
     last_id: u128,
     message_log: Option<io::BufWriter<Box<dyn Write + Send>>>,
@@ -153,7 +154,9 @@ impl EndpointRunner {
                 return Err(EndpointError::Plan(why.to_owned()));
             }
             QueueBackend::Brokers { a, b } => {
-                EndpointQueues::Broker(remote::BrokerQueues::open(*a, *b, &options.names, options.plan.credit).await?)
+                let SimulatorPlan { credit, acknowledgement_documents, .. } = options.plan;
+                let opening = remote::BrokerQueues::open(*a, *b, &options.names, credit, acknowledgement_documents);
+                EndpointQueues::Broker(opening.await?)
             }
         };
         let began = (options.clock)();
@@ -208,9 +211,7 @@ impl EndpointRunner {
         let mut count = 0;
         while count < TURN_LIMIT && self.simulator.has_capacity((self.clock)()) {
             let Some((message, taken)) = self.queues.take() else { break };
-            // Version 4 as to its form; unique because the first was random.
-            self.last_id = self.last_id.wrapping_add(1);
-            let id = uuid::Builder::from_random_bytes(self.last_id.to_be_bytes()).into_uuid();
+            let id = self.next_id();
             let outbox_message = OutboxMessage::read(message, id);
             let consumed = outbox_message.consumed(self.simulator.plan());
             self.simulator.consume(
@@ -221,6 +222,12 @@ impl EndpointRunner {
             count += 1;
         }
         count
+    }
+
+    /// Version 4 as to its form; unique because the first was random.
+    fn next_id(&mut self) -> Uuid {
+        self.last_id = self.last_id.wrapping_add(1);
+        uuid::Builder::from_random_bytes(self.last_id.to_be_bytes()).into_uuid()
     }
 
     /// Hears what was settled, and what B's application has taken.
@@ -251,7 +258,10 @@ impl EndpointRunner {
             let Some((key, step)) = self.simulator.next_step((self.clock)()) else { break };
             count += 1;
             match OutputQueue::of_step(step) {
-                None => self.accept(key),
+                None => match step {
+                    EndpointStep::Acknowledge { rejects } => self.acknowledge(key, rejects),
+                    _ => self.accept(key),
+                },
                 Some(place) if self.queues.has_room(place) && self.waiting[place as usize].is_empty() => {
                     self.send(place, key, step);
                 }
@@ -265,6 +275,21 @@ impl EndpointRunner {
         // Nothing is left to look up of a message that was finished with its acceptance: the port is asked first.
         if let Some(taken) = self.simulator.content_mut(key).and_then(|content| content.delivery.take()) {
             self.queues.accept(taken);
+        }
+    }
+
+    /// Writes the acknowledgement document of B's application. It acknowledges no acknowledgement documents.
+    fn acknowledge(&mut self, key: MessageKey, rejects: bool) {
+        let now = (self.clock)();
+        let id = self.next_id();
+        let Some(content) = self.simulator.content(key) else { return };
+        let plan = self.simulator.plan();
+        match content.message.acknowledgement(id, rejects, plan, unix_time_ms()) {
+            Some(message) => {
+                let bytes = message.payload_bytes();
+                self.simulator.acknowledge(key, rejects, bytes, PendingMessage { message, delivery: None }, now);
+            }
+            None => self.simulator.step_done(key, EndpointStep::Acknowledge { rejects }, now),
         }
     }
 
@@ -298,7 +323,8 @@ impl EndpointRunner {
             (EndpointStep::Reply(ReplyKind::Failed), _) => outbox_message.status(None, true, plan, at_ms),
             (EndpointStep::Inbox { changed, .. }, _) => outbox_message.inbox(changed, plan, at_ms),
             (EndpointStep::Event(kind), _) => outbox_message.event(kind, plan, at_ms),
-            (EndpointStep::Accept, _) => return None,
+            (EndpointStep::Document { .. }, _) => outbox_message.inbox(None, plan, at_ms),
+            (EndpointStep::Accept | EndpointStep::Acknowledge { .. }, _) => return None,
         })
     }
 

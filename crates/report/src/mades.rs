@@ -7,7 +7,9 @@ use super::stages::{time_cells, timed};
 use super::table::{Align, Cell, Table, plain, right};
 use super::workload::{arrival, sizes};
 use journey::Stage;
-use journey::record::{Arrival, LatencyMs, Mades, MadesAcknowledgements, MadesHop, MadesStage, MadesWindow, Record};
+use journey::record::{
+    AcknowledgementSender, Arrival, LatencyMs, Mades, MadesAcknowledgements, MadesHop, MadesStage, MadesWindow, Record,
+};
 
 /// Characters in the drawing of the waterfall.
 const WATERFALL_WIDTH: usize = 20;
@@ -41,15 +43,26 @@ pub(crate) fn offered(record: &Record, mades: &Mades) -> Option<Section> {
     Some(Section { title: "Workload", note: None, body: SectionBody::Facts(facts) })
 }
 
-/// `by a document to mailrun-endpoint-a, type TEST-MESSAGE, through ecp.endpoint.outbox; 300 sent`
+/// `by a document to mailrun-endpoint-a, type TEST-MESSAGE, through ecp.endpoint.outbox; 300 sent`, or
+/// `by a document of ecp-endpoint; 2 rejecting, 1 for unknown documents`
 fn acknowledged(back: &MadesAcknowledgements) -> String {
-    format!(
-        "by a document to {}, type {}, through {}; {} sent",
-        plain(&back.receiver),
-        plain(&back.message_type),
-        plain(&back.outbox),
-        count(back.sent)
-    )
+    let mut text = match back.sender {
+        AcknowledgementSender::Bench => format!(
+            "by a document to {}, type {}, through {}; {} sent",
+            plain(&back.receiver),
+            plain(&back.message_type),
+            plain(&back.outbox),
+            count(back.sent)
+        ),
+        AcknowledgementSender::Receiver => format!("by a document of {}", plain(&back.receiver)),
+    };
+    let odd = [(back.rejecting, "rejecting"), (back.unknown, "for unknown documents"), (back.unreadable, "unreadable")];
+    let odd = odd.into_iter().filter(|(number, _)| *number > 0);
+    let odd: Vec<String> = odd.map(|(number, what)| format!("{} {what}", count(number))).collect();
+    if !odd.is_empty() {
+        text.push_str(&format!("; {}", odd.join(", ")));
+    }
+    text
 }
 
 /// `apache-activemq-artemis 2.40.0`, or both if they differ.

@@ -2,7 +2,9 @@
 use journey::judge::{self, has_threshold};
 use journey::reason::Reason;
 use journey::record::Cause;
-use journey::record::{LatencyMs, Mades, MadesCount, MadesStage, MadesTimes, MadesTruth, Record};
+use journey::record::{
+    AcknowledgementSender, LatencyMs, Mades, MadesCount, MadesStage, MadesTimes, MadesTruth, Record,
+};
 use journey::threshold::Fate;
 use serde::Deserialize;
 
@@ -32,6 +34,8 @@ pub(super) struct StandInTotals {
     corrupt_copies: u64,
     failed_silently: u64,
     overtaken: u64,
+    corrupted: u64,
+    rejecting: u64,
     latency_ms: StandInLatencies,
     /// The same of acknowledgement documents.
     acknowledgements: Option<Box<Self>>,
@@ -114,7 +118,21 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
             ("overtaken", totals.overtaken, mades.reordered),
         ]);
     }
-    if let Some(back) = &mades.acknowledgements {
+    if let Some(back) = mades.acknowledgements.as_ref().filter(|back| back.sender == AcknowledgementSender::Receiver) {
+        let documents = totals.acknowledgements.as_deref().cloned().unwrap_or_default();
+        let gone = documents.refused + documents.failed + documents.lost;
+        // A message that does not arrive, or that arrives changed, is not acknowledged.
+        rows.extend([
+            (
+                "acknowledgements put into the inbox",
+                documents.inboxed,
+                arrivals(stage("acknowledged")) + back.rejecting,
+            ),
+            ("acknowledgements put there twice", documents.duplicated, stage("acknowledged").duplicates),
+            ("rejecting acknowledgements", documents.rejecting, back.rejecting),
+            ("not acknowledged", lost + totals.corrupted + gone, stage("acknowledged").missing),
+        ]);
+    } else if let Some(back) = &mades.acknowledgements {
         let totals = totals.acknowledgements.as_deref().cloned().unwrap_or_default();
         let silent = if is_toolbox { totals.failed_silently } else { 0 };
         rows.extend([
@@ -254,6 +272,42 @@ mod tests {
         compare(&mut record, &totals, &[]);
         let reasons = &record.verdict.reasons;
         assert!(reasons.iter().any(|reason| reason.contains("acknowledgements delivered")), "{reasons:?}");
+    }
+
+    #[test]
+    fn documents_of_the_receiver_are_held_to_what_came_and_what_did_not() {
+        let (mut record, mut totals) = run();
+        let mades = record.mades.as_mut().unwrap();
+        let sender = AcknowledgementSender::Receiver;
+        let back = MadesAcknowledgements { sender, rejecting: 7, ..MadesAcknowledgements::default() };
+        mades.acknowledgements = Some(back);
+        let name = "acknowledged".to_owned();
+        // 10,000 messages, of which one was lost and two came changed; four documents did not come.
+        mades.stages.push(MadesStage { name, count: 9_986, duplicates: 3, missing: 7, ..MadesStage::default() });
+        (totals.corrupted, totals.corrupt_copies) = (2, 2);
+        record.ledger.corrupt = Some(2);
+        let documents = StandInTotals {
+            consumed: 9_997,
+            refused: 1,
+            lost: 2,
+            failed: 1,
+            inboxed: 9_996,
+            duplicated: 3,
+            rejecting: 7,
+            ..StandInTotals::default()
+        };
+        totals.acknowledgements = Some(Box::new(documents));
+        let disagreeing = |totals: &StandInTotals| {
+            let rows = counts(&record, record.mades.as_ref().unwrap(), totals);
+            let rows = rows.into_iter().filter(|row| row.done != row.seen);
+            rows.map(|row| row.name).collect::<Vec<_>>()
+        };
+        assert_eq!(disagreeing(&totals), Vec::<String>::new());
+        totals.acknowledgements.as_mut().unwrap().rejecting = 6;
+        assert_eq!(disagreeing(&totals), ["rejecting acknowledgements"]);
+        totals.corrupted = 1;
+        totals.acknowledgements.as_mut().unwrap().rejecting = 7;
+        assert_eq!(disagreeing(&totals), ["not acknowledged"]);
     }
 
     #[test]

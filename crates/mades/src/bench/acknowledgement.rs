@@ -1,24 +1,33 @@
-//! Acknowledgement documents: the bench is the receiving business application too, and sends one back for each message that
-//! arrives unchanged.
+//! Acknowledgement documents. The bench sends one back for each message that arrives unchanged, because it is the receiving
+//! business application too; or the receiver sends them, and the bench awaits them.
 //!
 //! ```text
 //! sender ──▶ outbox ─ ─ endpoints ─ ─▶ inbox ──▶ arrived ──→ due ──→ acknowledgement_sender ──▶ receiver's outbox ─ ─ ┐
 //! acknowledged ◀── sender's inbox ◀─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ endpoints ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ┘
 //! ```
-//! The identities have the numbers of the messages and a run of their own, so that an acknowledgement is never taken for a
-//! message, in whatever queue it comes.
+//! The identities of the bench's own have the numbers of the messages and a run of their own, so that an acknowledgement is
+//! never taken for a message, in whatever queue it comes. Those of a receiver are known by the mRID that they acknowledge.
+use super::acknowledgement_document::AcknowledgementText;
+use super::document_id::DocumentId;
 use super::options::AcknowledgementOptions;
+use super::run_payloads::RunPayloads;
 use crate::Uuid;
 use crate::api::{Payload, RunMessageId};
-use journey::record::MadesAcknowledgements;
+use journey::RunId;
+use journey::record::{AcknowledgementSender, MadesAcknowledgements};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
 use tokio::sync::Notify;
 
+/// Acknowledgements of documents of others that are remembered, so that one that comes again is not counted again.
+const MAX_STRANGERS: usize = 16_384;
+
 /// The acknowledgements of a run.
 #[derive(Debug)]
 pub(super) struct Acknowledgements {
-    document: AcknowledgementDocument,
+    document: AcknowledgementText,
+    /// The run of the messages.
+    about_run: Uuid,
     pub(super) options: AcknowledgementOptions,
     /// Code that the inbox names as the sender of the messages; the receiver's own if it names none.
     receiver: RefCell<String>,
@@ -28,6 +37,8 @@ pub(super) struct Acknowledgements {
     /// The endpoint's ids of acknowledgements that it has taken and not reported on yet, shortened to numbers.
     peer_ids: RefCell<HashSet<u64>>,
     sent: Cell<u64>,
+    /// What others were acknowledged by documents that were seen, shortened to numbers.
+    strangers: RefCell<HashSet<u64>>,
     pub(super) counts: AcknowledgementCounts,
 }
 
@@ -39,6 +50,27 @@ pub(super) struct AcknowledgementCounts {
     pub(super) refused: Cell<u64>,
     pub(super) failed: Cell<u64>,
     pub(super) corrupt: Cell<u64>,
+    pub(super) rejecting: Cell<u64>,
+    pub(super) unknown: Cell<u64>,
+    pub(super) unreadable: Cell<u64>,
+}
+
+/// The message that an acknowledgement document names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AcknowledgedMessage {
+    /// The message of this run with that number, if there is one.
+    Own(u64),
+    /// The first message, which goes before the run.
+    Preflight,
+    /// A document of another run, or of another application.
+    Other,
+}
+
+/// The run of the first message: its acknowledgement may come when the load has begun.
+pub(super) fn preflight_run(run: RunId) -> RunId {
+    let RunId(mut bytes) = run;
+    bytes[0] ^= 1;
+    RunId(bytes)
 }
 
 /// Counts one more.
@@ -50,13 +82,15 @@ impl Acknowledgements {
     /// Acknowledgements of the messages of that run, made from then on.
     pub(super) fn new(options: AcknowledgementOptions, receiver: &str, run: Uuid, began: jiff::Timestamp) -> Self {
         Self {
-            document: AcknowledgementDocument::new(run, began),
+            document: AcknowledgementText::new(run, began),
+            about_run: run,
             options,
             receiver: RefCell::new(receiver.to_owned()),
             due: RefCell::default(),
             due_notify: Notify::new(),
             peer_ids: RefCell::default(),
             sent: Cell::default(),
+            strangers: RefCell::default(),
             counts: AcknowledgementCounts::default(),
         }
     }
@@ -64,6 +98,41 @@ impl Acknowledgements {
     /// The run in their identities.
     pub(super) fn run(&self) -> Uuid {
         self.document.run
+    }
+
+    /// Reports whether the receiver sends them.
+    pub(super) fn are_awaited(&self) -> bool {
+        matches!(self.options, AcknowledgementOptions::Awaited { .. })
+    }
+
+    /// Finds the message with that mRID, or with the identity that a receiver names if it found no mRID.
+    pub(super) fn find(&self, mrid: &str, first_number: u64) -> AcknowledgedMessage {
+        let preflight = Uuid::from_bytes(preflight_run(RunId(self.about_run.into_bytes())).0);
+        if let Some(id) = DocumentId::read(mrid) {
+            return match () {
+                () if id.is_of(self.about_run) => AcknowledgedMessage::Own(id.sequence),
+                () if id.is_of(preflight) => AcknowledgedMessage::Preflight,
+                () => AcknowledgedMessage::Other,
+            };
+        }
+        match RunMessageId::read(mrid) {
+            Some(id) if id.run == self.about_run => {
+                AcknowledgedMessage::Own(id.sequence.checked_sub(first_number).unwrap_or(u64::MAX))
+            }
+            Some(id) if id.run == preflight => AcknowledgedMessage::Preflight,
+            _ => AcknowledgedMessage::Other,
+        }
+    }
+
+    /// Counts a document that acknowledges nothing of this run, unless it has been seen: it goes back into the queue and may
+    /// come again. Returns whether it was counted.
+    pub(super) fn count_stranger(&self, count: &Cell<u64>, mark: u64) -> bool {
+        let mut strangers = self.strangers.borrow_mut();
+        let is_new = strangers.len() < MAX_STRANGERS && strangers.insert(mark);
+        if is_new {
+            count_one(count);
+        }
+        is_new
     }
 
     /// The code that they are addressed to.
@@ -98,14 +167,20 @@ impl Acknowledgements {
         count_one(&self.sent);
     }
 
-    /// The document that acknowledges the message of that number.
-    pub(super) fn payload(&self, number: u64) -> Payload {
-        Payload::from(self.document.render(number))
+    /// The document that acknowledges the message of that number, which is the `sequence`th of the run.
+    pub(super) fn payload(&self, number: u64, sequence: u64, payloads: &RunPayloads) -> Payload {
+        Payload::from(self.document.render(number, sequence, payloads))
     }
 
-    /// Reports whether the bytes are the document that acknowledges the message of that number.
-    pub(super) fn is_intact<'o>(&self, number: u64, octets: impl Iterator<Item = &'o [u8]>) -> bool {
-        let document = self.document.render(number);
+    /// Reports whether the bytes are that document.
+    pub(super) fn is_intact<'o>(
+        &self,
+        number: u64,
+        sequence: u64,
+        payloads: &RunPayloads,
+        octets: impl Iterator<Item = &'o [u8]>,
+    ) -> bool {
+        let document = self.document.render(number, sequence, payloads);
         let mut rest = document.as_slice();
         for piece in octets {
             match rest.strip_prefix(piece) {
@@ -130,108 +205,106 @@ impl Acknowledgements {
         self.peer_ids.borrow_mut().remove(&peer_id);
     }
 
-    /// Their part of the record; `outbox` is the queue that they went into.
-    pub(super) fn record(&self, outbox: &str) -> MadesAcknowledgements {
-        let AcknowledgementCounts { accepted, returned, refused, failed, corrupt } = &self.counts;
+    /// Their part of the record; `outbox` is the queue that they went into, if the bench sent them.
+    pub(super) fn record(&self, outbox: Option<&str>) -> MadesAcknowledgements {
+        let counts = &self.counts;
+        let AcknowledgementCounts { accepted, returned, refused, failed, corrupt, .. } = counts;
+        let (sender, message_type) = match &self.options {
+            AcknowledgementOptions::Sent { message_type, .. } => (AcknowledgementSender::Bench, message_type.clone()),
+            AcknowledgementOptions::Awaited { .. } => (AcknowledgementSender::Receiver, String::new()),
+        };
         MadesAcknowledgements {
-            outbox: outbox.to_owned(),
+            sender,
+            outbox: outbox.unwrap_or_default().to_owned(),
             receiver: self.receiver(),
-            message_type: self.options.message_type.clone(),
+            message_type,
             sent: self.sent.get(),
             accepted: accepted.get(),
             returned: returned.get(),
             refused: refused.get(),
             failed: failed.get(),
             corrupt: corrupt.get(),
+            rejecting: counts.rejecting.get(),
+            unknown: counts.unknown.get(),
+            unreadable: counts.unreadable.get(),
             way_back_ms: None,
         }
     }
 }
 
-/// Text of the documents: an Acknowledgement_MarketDocument with the elements of IEC 62325-451-1 in their order, and
-/// invented parties. It names the received document by the id that its application gave.
-#[derive(Debug)]
-struct AcknowledgementDocument {
-    /// The run of the messages.
-    about_run: Uuid,
-    /// The run in the identities of the acknowledgements.
-    run: Uuid,
-    created: String,
-}
-
-impl AcknowledgementDocument {
-    fn new(about_run: Uuid, created: jiff::Timestamp) -> Self {
-        // One bit differs: a random run has this id by a chance of 1 in 2^122.
-        let run = Uuid::from_u128(about_run.as_u128() ^ 1);
-        Self { about_run, run, created: created.strftime("%Y-%m-%dT%H:%M:%SZ").to_string() }
-    }
-
-    fn render(&self, number: u64) -> Vec<u8> {
-        let Self { about_run, run, created } = self;
-        let own = RunMessageId { sequence: number, run: *run };
-        let received = RunMessageId { sequence: number, run: *about_run };
-        format!(
-            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\r\n\
-             <Acknowledgement_MarketDocument xmlns=\"urn:iec62325.351:tc57wg16:451-1:acknowledgementdocument:8:1\">\r\n\
-             <mRID>{own}</mRID><createdDateTime>{created}</createdDateTime>\
-             <sender_MarketParticipant.mRID codingScheme=\"A01\">10V000000000002V</sender_MarketParticipant.mRID>\
-             <sender_MarketParticipant.marketRole.type>A34</sender_MarketParticipant.marketRole.type>\
-             <receiver_MarketParticipant.mRID codingScheme=\"A01\">10V000000000001X</receiver_MarketParticipant.mRID>\
-             <receiver_MarketParticipant.marketRole.type>A46</receiver_MarketParticipant.marketRole.type>\
-             <received_MarketDocument.mRID>{received}</received_MarketDocument.mRID>\
-             <received_MarketDocument.revisionNumber>1</received_MarketDocument.revisionNumber>\
-             <Reason><code>A01</code><text>Message fully accepted</text></Reason>\r\n\
-             </Acknowledgement_MarketDocument>\r\n"
-        )
-        .into_bytes()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::acknowledgement_document::ReceivedAcknowledgement;
+    use super::super::options::PayloadKind;
+    use super::super::payload::Payloads;
     use super::*;
 
-    const RUN: Uuid = Uuid::from_u128(0x8000_0006);
+    const RUN: RunId = RunId([6; 16]);
 
     fn acknowledgements() -> Acknowledgements {
-        let options = AcknowledgementOptions { message_type: "t".to_owned(), far_outbox: None };
-        Acknowledgements::new(options, "own", RUN, jiff::Timestamp::UNIX_EPOCH)
+        let options = AcknowledgementOptions::Sent { message_type: "t".to_owned(), far_outbox: None };
+        Acknowledgements::new(options, "own", Uuid::from_bytes(RUN.0), jiff::Timestamp::UNIX_EPOCH)
+    }
+
+    /// Payloads that are XML, or none.
+    fn payloads(kind: PayloadKind) -> RunPayloads {
+        let sizes = workload::distribution::Distribution::constant(3_000);
+        RunPayloads::of_one_form(Payloads::new(&kind, &sizes, 5, RUN).unwrap())
     }
 
     #[test]
-    fn a_document_is_xml_and_names_what_it_acknowledges() {
+    fn a_document_is_read_back_and_names_the_document_that_it_acknowledges() {
         let all = acknowledgements();
-        let text = String::from_utf8(all.payload(7).to_vec()).unwrap();
-        let mut reader = quick_xml::Reader::from_str(&text);
-        let mut depth = 0;
-        loop {
-            match reader.read_event().unwrap() {
-                quick_xml::events::Event::Eof => break,
-                quick_xml::events::Event::Start(_) => depth += 1,
-                quick_xml::events::Event::End(_) => depth -= 1,
-                _ => {}
-            }
+        for (kind, about) in [
+            (PayloadKind::Xml, "06060606060686068000000000000004".to_owned()),
+            (PayloadKind::Random, RunMessageId { sequence: 7, run: all.about_run }.to_string()),
+        ] {
+            let payloads = payloads(kind);
+            let document = all.payload(7, 4, &payloads).to_vec();
+            let read = ReceivedAcknowledgement::read(std::iter::once(&document[..])).unwrap().unwrap();
+            assert_eq!((read.about.as_str(), read.is_accepted()), (about.as_str(), true));
+            assert_eq!(all.find(&read.about, 3), AcknowledgedMessage::Own(4));
+            let text = String::from_utf8(document).unwrap();
+            assert!(text.contains(&format!("<mRID>7-{}</mRID>", all.run())), "{text}");
+            assert!(all.run() != all.about_run && text.contains("<createdDateTime>1970-01-01T00:00:00Z<"), "{text}");
         }
-        assert_eq!(depth, 0);
-        assert!(
-            text.contains(&format!("<received_MarketDocument.mRID>7-{RUN}</received_MarketDocument.mRID>")),
-            "{text}"
-        );
-        assert!(text.contains(&format!("<mRID>7-{}</mRID>", all.run())) && all.run() != RUN, "{text}");
-        assert!(text.contains("<createdDateTime>1970-01-01T00:00:00Z<"), "{text}");
     }
 
     #[test]
     fn one_changed_byte_or_another_number_is_no_acknowledgement() {
         let all = acknowledgements();
-        let document = all.payload(7).to_vec();
+        let payloads = payloads(PayloadKind::Xml);
+        let document = all.payload(7, 7, &payloads).to_vec();
         let (front, back) = document.split_at(100);
-        assert!(all.is_intact(7, [front, back].into_iter()));
-        assert!(!all.is_intact(8, std::iter::once(&document[..])));
-        assert!(!all.is_intact(7, std::iter::once(front)), "cut off");
+        assert!(all.is_intact(7, 7, &payloads, [front, back].into_iter()));
+        assert!(!all.is_intact(8, 8, &payloads, std::iter::once(&document[..])));
+        assert!(!all.is_intact(7, 7, &payloads, std::iter::once(front)), "cut off");
         let mut changed = document.clone();
         changed[300] ^= 1;
-        assert!(!all.is_intact(7, std::iter::once(&changed[..])));
+        assert!(!all.is_intact(7, 7, &payloads, std::iter::once(&changed[..])));
+    }
+
+    #[test]
+    fn documents_of_others_are_told_apart_and_counted_once() {
+        let all = acknowledgements();
+        let first = Uuid::from_bytes(preflight_run(RUN).0);
+        let id = |run, sequence| String::from_utf8(DocumentId::new(run, sequence).text().to_vec()).unwrap();
+        assert_eq!(all.find(&id(first, 0), 0), AcknowledgedMessage::Preflight);
+        assert_eq!(all.find(&format!("0-{first}"), 0), AcknowledgedMessage::Preflight);
+        for other in [id(Uuid::from_u128(9), 0), format!("0-{}", Uuid::from_u128(9)), "DOC-1".to_owned(), String::new()]
+        {
+            assert_eq!(all.find(&other, 0), AcknowledgedMessage::Other, "{other}");
+        }
+        assert_eq!(
+            all.find(&format!("1-{}", all.about_run), 5),
+            AcknowledgedMessage::Own(u64::MAX),
+            "before the first"
+        );
+        let unknown = &all.counts.unknown;
+        assert!(all.count_stranger(unknown, 1) && !all.count_stranger(unknown, 1) && all.count_stranger(unknown, 2));
+        let counted = (0..100_000).filter(|mark| all.count_stranger(unknown, *mark)).count();
+        assert_eq!(counted, MAX_STRANGERS - 2);
+        assert_eq!((unknown.get(), all.strangers.borrow().len()), (MAX_STRANGERS as u64, MAX_STRANGERS));
     }
 
     #[tokio::test]
@@ -243,6 +316,6 @@ mod tests {
         assert_eq!(all.receiver(), "a");
         assert_eq!((all.next_due().await, all.next_due().await), (3, 3), "it stays until it is handed over");
         all.handed_over();
-        assert_eq!((all.next_due().await, all.record("q").sent), (1, 1));
+        assert_eq!((all.next_due().await, all.record(Some("q")).sent), (1, 1));
     }
 }

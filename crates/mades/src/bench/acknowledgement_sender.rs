@@ -1,5 +1,6 @@
 //! Sending acknowledgement documents: one for each message that has arrived, in the order of arrival.
 use super::acknowledgement::{Acknowledgements, count_one};
+use super::options::AcknowledgementOptions;
 use super::run_state::MadesRunState;
 use super::sender::{SettledTransfer, Transfers, await_settlement};
 use super::troubles::TroubleKind;
@@ -14,6 +15,7 @@ use std::rc::Rc;
 /// If the link ends.
 pub(super) async fn acknowledge(run_state: Rc<MadesRunState>, mut sender: SenderLink) -> Result<(), Error> {
     let Some(acknowledgements) = &run_state.acknowledgements else { return Ok(()) };
+    let AcknowledgementOptions::Sent { message_type, .. } = &acknowledgements.options else { return Ok(()) };
     let mut transfers = Transfers::new(Rc::clone(&run_state), record_settlement);
     let mut templates = TemplateCache::default();
     loop {
@@ -25,9 +27,10 @@ pub(super) async fn acknowledge(run_state: Rc<MadesRunState>, mut sender: Sender
         };
         let Some(sequence) = transfers.run_alongside(next).await else { break };
         let number = run_state.options.first_number + sequence;
-        let template = templates.template(&run_state, acknowledgements);
+        let template = templates.template(&run_state, acknowledgements, message_type);
         let created_at_ms = clock::wall().as_millis() as i64;
-        let message = template.fill_with(number, created_at_ms, acknowledgements.payload(number));
+        let message =
+            template.fill_with(number, created_at_ms, acknowledgements.payload(number, sequence, &run_state.payloads));
         let hand_over = async {
             tokio::select! {
                 settling = sender.send(message) => settling.map(Some),
@@ -48,7 +51,12 @@ pub(super) async fn acknowledge(run_state: Rc<MadesRunState>, mut sender: Sender
 struct TemplateCache(Option<(String, OutgoingTemplate)>);
 
 impl TemplateCache {
-    fn template(&mut self, run_state: &MadesRunState, acknowledgements: &Acknowledgements) -> &mut OutgoingTemplate {
+    fn template(
+        &mut self,
+        run_state: &MadesRunState,
+        acknowledgements: &Acknowledgements,
+        message_type: &str,
+    ) -> &mut OutgoingTemplate {
         let receiver = acknowledgements.receiver();
         let kept = self.0.take().filter(|(code, _)| *code == receiver);
         let make = || {
@@ -58,7 +66,7 @@ impl TemplateCache {
                 priority: options.priority,
                 sender_application: options.sender_application.clone(),
                 about_run: Some(run_state.uuid()),
-                ..OutgoingProperties::new(&receiver, &acknowledgements.options.message_type)
+                ..OutgoingProperties::new(&receiver, message_type)
             };
             outgoing.template(acknowledgements.run(), Payload::new())
         };

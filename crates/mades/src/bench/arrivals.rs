@@ -1,5 +1,6 @@
 //! Translates a message from a queue into facts for the account, and decides whether the message belongs to this run.
-use super::acknowledgement::{Acknowledgements, count_one};
+use super::acknowledgement::{AcknowledgedMessage, Acknowledgements, count_one};
+use super::acknowledgement_document::ReceivedAcknowledgement;
 use super::run_state::MadesRunState;
 use super::stages::{MadesMode, MessageStage};
 use super::tracker::{EndpointReply, PayloadIntegrity, ReceiveQueue};
@@ -207,10 +208,16 @@ fn record_event(
 
 fn inbox(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> Ownership {
     let arrived = InboxMessage::read(message);
+    // Before the identity: a receiver may answer with ours.
+    if let Some(acknowledgements) = run_state.acknowledgements.as_ref().filter(|known| known.are_awaited())
+        && let Some(document) = ReceivedAcknowledgement::read(arrived.content.octets())
+    {
+        return received_acknowledgement(run_state, acknowledgements, document, &arrived, now);
+    }
     if let Some((acknowledgements, sequence)) = run_state.own_acknowledgement(arrived.identity()) {
         record_oddities(run_state, &arrived.oddities);
         let number = run_state.options.first_number + sequence;
-        if acknowledgements.is_intact(number, arrived.content.octets()) {
+        if acknowledgements.is_intact(number, sequence, &run_state.payloads, arrived.content.octets()) {
             run_state.tracker.borrow_mut().acknowledged(sequence, now);
         } else {
             count_one(&acknowledgements.counts.corrupt);
@@ -231,10 +238,54 @@ fn inbox(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
     }
     let content = if is_intact { PayloadIntegrity::Intact } else { PayloadIntegrity::Corrupt };
     let is_new = run_state.tracker.borrow_mut().arrived(sequence, now, content);
-    if let Some(acknowledgements) = run_state.acknowledgements.as_ref().filter(|_| is_new && is_intact) {
+    let acknowledgements = run_state.acknowledgements.as_ref().filter(|known| !known.are_awaited());
+    if let Some(acknowledgements) = acknowledgements.filter(|_| is_new && is_intact) {
         acknowledgements.message_arrived(sequence, arrived.sender_code.as_deref());
     }
     Ownership::Own
+}
+
+/// Records an acknowledgement document of the receiver. It belongs to this run if it names the mRID of one of its documents.
+fn received_acknowledgement(
+    run_state: &MadesRunState,
+    acknowledgements: &Acknowledgements,
+    document: Result<ReceivedAcknowledgement, String>,
+    arrived: &InboxMessage<'_>,
+    now: Duration,
+) -> Ownership {
+    let counts = &acknowledgements.counts;
+    let record_stranger = |count, mark: &str, code: &str, text: &str| {
+        if acknowledgements.count_stranger(count, hash_id(mark)) {
+            run_state.record_trouble(TroubleKind::Acknowledgement, code, text);
+        }
+    };
+    let document = match document {
+        Ok(document) => document,
+        Err(why) => {
+            let id = arrived.message_id.as_deref().or(arrived.ba_message_id.as_deref());
+            record_stranger(&counts.unreadable, id.unwrap_or_default(), "unreadable", &why);
+            return Ownership::Foreign;
+        }
+    };
+    let named = acknowledgements.find(&document.about, run_state.options.first_number);
+    match named {
+        AcknowledgedMessage::Preflight => Ownership::Own,
+        AcknowledgedMessage::Own(sequence) if run_state.tracker.borrow().is_known(sequence) => {
+            record_oddities(run_state, &arrived.oddities);
+            let mut tracker = run_state.tracker.borrow_mut();
+            if document.is_accepted() {
+                tracker.acknowledged(sequence, now);
+            } else if tracker.declined(sequence, now, &document.code, &document.text) {
+                count_one(&counts.rejecting);
+            }
+            Ownership::Own
+        }
+        AcknowledgedMessage::Own(_) | AcknowledgedMessage::Other => {
+            let text = format!("acknowledges {}, which is no document of this run", document.about);
+            record_stranger(&counts.unknown, &document.about, "unknown document", &text);
+            if named == AcknowledgedMessage::Other { Ownership::Foreign } else { Ownership::Own }
+        }
+    }
 }
 
 fn record_oddities(run_state: &MadesRunState, oddities: &[Oddity]) {

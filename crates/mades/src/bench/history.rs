@@ -162,7 +162,7 @@ mod tests {
         /// Packed or not, it agrees with a map.
         #[test]
         fn it_knows_what_a_map_knows(
-            steps in proptest::collection::vec((0_u64..10_000, 0_u16..512, any::<bool>()), 1..300),
+            steps in proptest::collection::vec((0_u64..10_000, 0_u16..1024, any::<bool>()), 1..300),
         ) {
             let mut history = MessageHistory::new(whole());
             let mut map: BTreeMap<u64, u16> = BTreeMap::new();

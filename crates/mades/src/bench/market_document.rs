@@ -1,4 +1,5 @@
-//! Documents of a market, as XML: written once for each shape, with a trace in front that is patched for each message.
+//! Documents of a market, as XML: written once for each shape, with an mRID and a trace in front that are patched for each
+//! message.
 //!
 //! They have the elements of IEC 62325-451-7 and -451-6 in the order of the schemas, and invented values. They are there
 //! for their size and for how well they compress, and are not checked against a schema.
@@ -7,8 +8,9 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::fmt::Write;
 
-/// Text of a document: what follows the trace, its time series, all of one length, and its end.
+/// Text of a document: what comes before the mRID, what follows the trace, its time series, all of one length, and its end.
 pub(super) struct DocumentText {
+    pub(super) before_id: Vec<u8>,
     pub(super) head: Vec<u8>,
     pub(super) time_series: Vec<u8>,
     pub(super) tail: &'static [u8],
@@ -18,17 +20,20 @@ impl DocumentText {
     pub(super) fn new(document: MarketDocument, seed: u64) -> Self {
         match document {
             MarketDocument::Bids(time_series) => Self {
-                head: head("ReserveBid_MarketDocument", "451-7:reservebiddocument:7:4", "A37", "A51"),
+                before_id: before_id("ReserveBid_MarketDocument", "451-7:reservebiddocument:7:4"),
+                head: head("A37", "A51"),
                 time_series: bids(seed, time_series),
                 tail: b"</ReserveBid_MarketDocument>\r\n",
             },
             MarketDocument::Heartbeat => Self {
-                head: head("Activation_MarketDocument", "451-7:activationdocument:6:3", "A40", "A47"),
+                before_id: before_id("Activation_MarketDocument", "451-7:activationdocument:6:3"),
+                head: head("A40", "A47"),
                 time_series: Vec::new(),
                 tail: b"</Activation_MarketDocument>\r\n",
             },
             MarketDocument::Value => Self {
-                head: head("Balancing_MarketDocument", "451-6:balancingdocument:4:3", "A86", "A16"),
+                before_id: before_id("Balancing_MarketDocument", "451-6:balancingdocument:4:3"),
+                head: head("A86", "A16"),
                 time_series: quantities(seed, 1),
                 tail: b"</Balancing_MarketDocument>\r\n",
             },
@@ -36,11 +41,19 @@ impl DocumentText {
     }
 }
 
-/// The beginning of a document, from the end of the comment that holds the trace.
-fn head(element: &str, schema: &str, kind: &str, process: &str) -> Vec<u8> {
+/// The beginning of a document, up to its mRID.
+fn before_id(element: &str, schema: &str) -> Vec<u8> {
     format!(
-        "\r\n-->\r\n<{element} xmlns=\"urn:iec62325.351:tc57wg16:{schema}\">\r\n\
-         <mRID>MAILRUN-0001</mRID><revisionNumber>1</revisionNumber><type>{kind}</type>\
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\r\n\
+         <{element} xmlns=\"urn:iec62325.351:tc57wg16:{schema}\">\r\n<mRID>"
+    )
+    .into_bytes()
+}
+
+/// What follows the trace, from the end of the comment that holds it.
+fn head(kind: &str, process: &str) -> Vec<u8> {
+    format!(
+        "\r\n-->\r\n<revisionNumber>1</revisionNumber><type>{kind}</type>\
          <process.processType>{process}</process.processType>\
          <sender_MarketParticipant.mRID codingScheme=\"A01\">10V000000000001X</sender_MarketParticipant.mRID>\
          <sender_MarketParticipant.marketRole.type>A46</sender_MarketParticipant.marketRole.type>\
@@ -114,8 +127,8 @@ mod tests {
         for (document, expected) in
             [(MarketDocument::Bids(30), 30), (MarketDocument::Heartbeat, 0), (MarketDocument::Value, 1)]
         {
-            let DocumentText { head, time_series, tail } = DocumentText::new(document, 1);
-            let text = [&b"<!--"[..], &head, &time_series, tail].concat();
+            let DocumentText { before_id, head, time_series, tail } = DocumentText::new(document, 1);
+            let text = [&before_id, &b"1</mRID><!--"[..], &head, &time_series, tail].concat();
             let mut reader = quick_xml::Reader::from_reader(&text[..]);
             let mut count = 0_usize;
             loop {

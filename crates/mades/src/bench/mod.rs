@@ -10,8 +10,10 @@
 //! ```
 //! Everything is on one thread. `account` and the modules that it uses are pure.
 mod acknowledgement;
+mod acknowledgement_document;
 mod acknowledgement_sender;
 mod arrivals;
+mod document_id;
 mod figures;
 mod history;
 mod in_flight;
@@ -106,7 +108,7 @@ async fn execute(
 ) -> Result<FinishedRun> {
     let timer = Rc::new(TimerFd::new()?);
     let (open, purged) = tokio::select! {
-        opened = open_queues(&options, interrupt) => opened?,
+        opened = open_queues(&options, run, interrupt) => opened?,
         () = interrupt.wait_for(StopRequest::Stop) => return Err(Interrupted::BEFORE_LOAD.into()),
     };
     let started_at = jiff::Timestamp::now();
@@ -136,14 +138,18 @@ async fn execute(
 
 /// Empties the queues if asked to, sees that messages are answered, and attaches to the queues. Returns the number of messages
 /// removed too.
-async fn open_queues(options: &MadesOptions, interrupt: &Interrupt) -> Result<(Vec<(BrokerSide, OpenLinks)>, u64)> {
+async fn open_queues(
+    options: &MadesOptions,
+    run: journey::RunId,
+    interrupt: &Interrupt,
+) -> Result<(Vec<(BrokerSide, OpenLinks)>, u64)> {
     let sides = side::sides(options);
     let purged = match options.leftovers {
         Leftovers::Purged => side::purge_all(&sides).await?,
         Leftovers::Kept => 0,
     };
     if options.preflight == MadesPreflight::On {
-        preflight::check(options, interrupt).await?;
+        preflight::check(options, run, interrupt).await?;
     }
     Ok((side::open_all(sides).await?, purged))
 }

@@ -55,14 +55,32 @@ pub enum MadesPreflight {
     Off,
 }
 
-/// Acknowledgement documents, sent back by the bench as the receiving business application.
+/// Acknowledgement documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AcknowledgementOptions {
-    /// Their message type.
-    pub message_type: String,
-    /// Outbox of the receiving endpoint, at the broker of the inbox. Without one, the endpoint sends to itself: the way
-    /// back is that of the messages.
-    pub far_outbox: Option<String>,
+pub enum AcknowledgementOptions {
+    /// The bench sends them, as the receiving business application.
+    Sent {
+        /// Their message type.
+        message_type: String,
+        /// Outbox of the receiving endpoint, at the broker of the inbox. Without one, the endpoint sends to itself: the way
+        /// back is that of the messages.
+        far_outbox: Option<String>,
+    },
+    /// The receiver sends them.
+    Awaited {
+        /// The sender's inbox is at the broker of the outbox, because the receiver's is at another.
+        is_far: bool,
+    },
+}
+
+impl AcknowledgementOptions {
+    /// Reports whether they come into an inbox that the messages do not come into.
+    pub(super) fn are_far(&self) -> bool {
+        match self {
+            Self::Sent { far_outbox, .. } => far_outbox.is_some(),
+            Self::Awaited { is_far } => *is_far,
+        }
+    }
 }
 
 /// All options of the bench.
@@ -122,7 +140,7 @@ pub struct MadesOptions {
     pub leftovers: Leftovers,
     /// A first message before the load.
     pub preflight: MadesPreflight,
-    /// Acknowledgement documents; `None` if the receiving application sends none.
+    /// Acknowledgement documents; `None` if there are none.
     pub acknowledgement: Option<AcknowledgementOptions>,
     /// Identifier of the run; a new one if `None`.
     pub run: Option<RunId>,
@@ -148,16 +166,14 @@ impl MadesOptions {
         MessagePath { mode: self.mode, acknowledgement }
     }
 
-    /// Queue that acknowledgements go into.
+    /// Queue that the bench puts acknowledgements into.
     pub(super) fn acknowledgement_outbox(&self) -> Option<&str> {
-        let acknowledgement = self.acknowledgement.as_ref()?;
+        let AcknowledgementOptions::Sent { far_outbox, .. } = self.acknowledgement.as_ref()? else { return None };
         match self.mode {
             MadesMode::Tracing => None,
             // The broker alone: into the queue that the messages go into.
             MadesMode::Amqp => Some(&self.queues.inbox),
-            MadesMode::Endpoint | MadesMode::Toolbox => {
-                Some(acknowledgement.far_outbox.as_ref().unwrap_or(&self.queues.outbox))
-            }
+            MadesMode::Endpoint | MadesMode::Toolbox => Some(far_outbox.as_ref().unwrap_or(&self.queues.outbox)),
         }
     }
 

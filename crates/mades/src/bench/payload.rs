@@ -3,13 +3,16 @@
 //!
 //! ```text
 //! random   X-Mailrun: v1 …CRLF CRLF  incompressible bytes
-//! xml      <?xml …?>CRLF <!--CRLF X-Mailrun: v1 …CRLF CRLF --> <Publication_MarketDocument> … points … blanks </…>
+//! xml      <?xml …?> <Publication_MarketDocument> <mRID>…</mRID> <!-- X-Mailrun: v1 …CRLF CRLF --> … points … blanks </…>
 //! file     the file, unchanged
 //! ```
 //! The trace (journey) holds run, number, time and a checksum of the bytes after it, as in mail. A payload too small
-//! for it, and a file, are compared byte by byte: the bench can render each payload again.
+//! for it, and a file, are compared byte by byte: the bench can render each payload again. So are the bytes before the
+//! trace, among them the mRID, which is another one in each document.
+use super::document_id::{DOCUMENT_ID_BYTES, DocumentId};
 use super::market_document::DocumentText;
 use super::options::PayloadKind;
+use crate::Uuid;
 use anyhow::{Context, Result, bail};
 use bytes::BytesMut;
 use journey::record::Varied;
@@ -27,8 +30,10 @@ const CHECKSUM_STRIDE: usize = 4_096;
 /// Largest file accepted, as for any payload.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
-const XML_BEFORE: &[u8] = b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\r\n<!--\r\n";
-const XML_AFTER: &[u8] = b"\r\n-->\r\n<Publication_MarketDocument>\r\n";
+/// An XML payload: before the mRID, from there to the trace, and behind the trace.
+const XML_BEFORE_ID: &[u8] = b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\r\n<Publication_MarketDocument>\r\n<mRID>";
+const XML_BEFORE_TRACE: &[u8] = b"</mRID>\r\n<!--\r\n";
+const XML_AFTER: &[u8] = b"\r\n-->\r\n";
 const XML_TAIL: &[u8] = b"</Publication_MarketDocument>\r\n";
 
 /// The payloads of a run.
@@ -36,6 +41,8 @@ const XML_TAIL: &[u8] = b"</Publication_MarketDocument>\r\n";
 pub(super) struct Payloads {
     /// The bytes before the body, with a trace in them; empty if there is none.
     head: Vec<u8>,
+    /// Offset of the mRID in the head; `None` if the payload is no document.
+    id_at: Option<usize>,
     /// Offset of the trace in the head.
     trace_at: usize,
     /// The longest body; shorter bodies are prefixes of it.
@@ -56,24 +63,30 @@ impl Payloads {
     /// If the file cannot be read.
     pub(super) fn new(kind: &PayloadKind, sizes: &Distribution, seed: u64, run: RunId) -> Result<Self> {
         let most = usize::try_from(sizes.max()).context("--payload-size exceeds the memory of this machine")?;
-        let payloads = |head: Vec<u8>, trace_at, body: Vec<u8>, unit, tail, sizes: &Distribution| Self {
-            // The part of the head after the trace and the empty line is under the checksum too.
-            checksums: prefix_checksums(head.get(trace_at + Trace::HEADER_BYTES + 2..).unwrap_or_default(), &body),
+        let payloads = |head: Vec<u8>, body: Vec<u8>, sizes: &Distribution| Self {
+            checksums: prefix_checksums(head.get(Trace::HEADER_BYTES + 2..).unwrap_or_default(), &body),
             head,
-            trace_at,
+            id_at: None,
+            trace_at: 0,
             body,
-            unit,
-            tail,
+            unit: 1,
+            tail: &[],
             sizes: sizes.clone(),
             seed,
             run,
         };
         Ok(match kind {
-            PayloadKind::Random => payloads(head(run, &[], b"\r\n"), 0, random(seed, most), 1, &[], sizes),
-            PayloadKind::Bare => payloads(Vec::new(), 0, random(seed, most), 1, &[], sizes),
+            PayloadKind::Random => payloads(head(run, &[], b"\r\n"), random(seed, most), sizes),
+            PayloadKind::Bare => payloads(Vec::new(), random(seed, most), sizes),
             PayloadKind::Xml => {
-                let head = head(run, XML_BEFORE, XML_AFTER);
-                payloads(head, XML_BEFORE.len(), xml_points(seed, most), POINT_BYTES, XML_TAIL, sizes)
+                let time_series = xml_points(seed, most);
+                let text = DocumentText {
+                    before_id: XML_BEFORE_ID.to_vec(),
+                    head: XML_AFTER.to_vec(),
+                    time_series,
+                    tail: XML_TAIL,
+                };
+                Self { unit: POINT_BYTES, sizes: sizes.clone(), ..Self::document(text, seed, run) }
             }
             PayloadKind::File(path) => {
                 let length = std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.len();
@@ -82,19 +95,23 @@ impl Payloads {
                 }
                 let body = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
                 let sizes = Distribution::constant(body.len() as u64);
-                payloads(Vec::new(), 0, body, 1, &[], &sizes)
+                payloads(Vec::new(), body, &sizes)
             }
         })
     }
 
     /// Payloads that are all one document.
     pub(super) fn document(text: DocumentText, seed: u64, run: RunId) -> Self {
-        let head = head(run, XML_BEFORE, &text.head);
-        let trace_at = XML_BEFORE.len();
+        let id_at = text.before_id.len();
+        let before = [&text.before_id, &[b'0'; DOCUMENT_ID_BYTES][..], XML_BEFORE_TRACE].concat();
+        let head = head(run, &before, &text.head);
+        let trace_at = before.len();
         let size = head.len() + text.time_series.len() + text.tail.len();
         Self {
+            // The part of the head after the trace and the empty line is under the checksum too.
             checksums: prefix_checksums(&head[trace_at + Trace::HEADER_BYTES + 2..], &text.time_series),
             head,
+            id_at: Some(id_at),
             trace_at,
             body: text.time_series,
             unit: 1,
@@ -134,6 +151,9 @@ impl Payloads {
         if !is_ready {
             self.render_whole(size, buffer);
         }
+        if let Some(at) = self.id_at {
+            buffer[at..at + DOCUMENT_ID_BYTES].copy_from_slice(&self.id(sequence).text());
+        }
         Trace::patch(&mut buffer[self.trace_at..self.trace_at + Trace::HEADER_BYTES], sequence, created);
     }
 
@@ -157,14 +177,38 @@ impl Payloads {
         }
         let mut reader = TraceReader::default();
         let mut length = 0;
+        let mut is_before_intact = true;
         octets.for_each(|block| {
             reader.receive(block);
+            is_before_intact &= self.is_before_intact(sequence, length, block);
             length += block.len();
         });
         match reader.finish() {
-            TraceResult::Intact(trace) => trace.run == self.run && trace.sequence == sequence && length == size,
+            TraceResult::Intact(trace) => {
+                is_before_intact && trace.run == self.run && trace.sequence == sequence && length == size
+            }
             TraceResult::Absent | TraceResult::Converted(_) | TraceResult::Corrupt(_) => false,
         }
+    }
+
+    /// Reports whether a block of the payload, from that offset on, has the bytes that come before the trace.
+    fn is_before_intact(&self, sequence: u64, from: usize, block: &[u8]) -> bool {
+        let Some((id_at, before)) = self.id_at.zip(self.head[..self.trace_at].get(from..)) else { return true };
+        let id = self.id(sequence).text();
+        let expected = before
+            .iter()
+            .zip(from..)
+            .map(|(octet, at)| at.checked_sub(id_at).and_then(|place| id.get(place)).unwrap_or(octet));
+        block.iter().zip(expected).all(|(octet, expected)| octet == expected)
+    }
+
+    fn id(&self, sequence: u64) -> DocumentId {
+        DocumentId::new(Uuid::from_bytes(self.run.0), sequence)
+    }
+
+    /// The mRID of a message's document; `None` if its payload is none.
+    pub(super) fn document_id(&self, sequence: u64) -> Option<DocumentId> {
+        (self.id_at.is_some() && self.is_traced(self.size(sequence))).then(|| self.id(sequence))
     }
 
     fn is_traced(&self, size: usize) -> bool {
@@ -307,6 +351,10 @@ mod tests {
     fn xml_is_a_document() {
         let payload = rendered(&payloads(&PayloadKind::Xml, "2000"), 1);
         let text = String::from_utf8(payload.to_vec()).unwrap();
+        assert!(
+            text.contains("<Publication_MarketDocument>\r\n<mRID>07070707070787078000000000000001</mRID>"),
+            "{text}"
+        );
         assert!(text.starts_with("<?xml") && text.ends_with("</Publication_MarketDocument>\r\n"), "{text}");
         let comment = &text[text.find("<!--").unwrap() + 4..text.find("-->").unwrap()];
         assert!(!comment.contains("--"), "XML 1.0 §2.5");
@@ -337,10 +385,9 @@ mod tests {
             let at = at.index(payload.len());
             payload[at] ^= change;
             let intact = payloads.is_intact(4, [&payload[..]].into_iter());
-            // The bytes before the body are not under the checksum: the time, the clock, the case of hexadecimal digits
-            // and an XML declaration do not affect it.
-            let is_in_head = size >= 102 && at < payloads.head.len();
-            prop_assert!(!intact || is_in_head, "octet {} of {}", at, size);
+            // The trace is not under the checksum: the time, the clock and the case of hexadecimal digits do not affect it.
+            let trace = payloads.trace_at..payloads.trace_at + Trace::HEADER_BYTES;
+            prop_assert!(!intact || trace.contains(&at), "octet {} of {}", at, size);
         }
 
         #[test]

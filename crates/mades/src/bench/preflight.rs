@@ -1,5 +1,6 @@
 //! A first message before the load: its answer shows that somebody reads the outbox and answers where the bench listens. So a
 //! wrong prefix or mode is found in seconds, and no load goes where nobody reads it.
+use super::acknowledgement::preflight_run;
 use super::options::{Leftovers, MadesOptions, MadesPreflight};
 use super::run_payloads::RunPayloads;
 use super::run_state::MadesRunState;
@@ -7,10 +8,10 @@ use super::stages::{MadesMode, MessageStage};
 use super::timer_fd::TimerFd;
 use super::{RunSides, side};
 use anyhow::{Result, anyhow};
+use journey::RunId;
 use journey::record::Arrival;
 use net::clock;
 use party::interrupt::{Interrupt, Interrupted, StopRequest};
-use party::outputs::new_run_id;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -26,8 +27,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// If no answer comes, the queues cannot be used, or the user ends it.
-pub(super) async fn check(options: &MadesOptions, interrupt: &Interrupt) -> Result<()> {
-    let run = new_run_id()?;
+pub(super) async fn check(options: &MadesOptions, run: RunId, interrupt: &Interrupt) -> Result<()> {
+    let run = preflight_run(run);
     let options = first_message(options);
     let payloads = RunPayloads::new(&options, run)?;
     let open = side::open_all(side::sides(&options)).await?;

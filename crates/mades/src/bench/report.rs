@@ -190,7 +190,7 @@ fn mades(
 /// The acknowledgement documents, if they were sent.
 fn acknowledgements(run_state: &MadesRunState, way_back: &Latencies) -> Option<MadesAcknowledgements> {
     let acknowledgements = run_state.acknowledgements.as_ref()?;
-    let record = acknowledgements.record(run_state.options.acknowledgement_outbox()?);
+    let record = acknowledgements.record(run_state.options.acknowledgement_outbox());
     Some(MadesAcknowledgements { way_back_ms: way_back.summary(), ..record })
 }
 

@@ -1,4 +1,5 @@
 //! The payloads of a run: all of one kind, or the documents of a market, of which each shape has its own.
+use super::document_id::DocumentId;
 use super::market::{MarketLoad, MarketShape};
 use super::market_document::DocumentText;
 use super::options::MadesOptions;
@@ -33,6 +34,11 @@ impl RunPayloads {
         Ok(Self { forms, documents: options.market.as_ref().map(MarketLoad::sizes), schedule: None })
     }
 
+    #[cfg(test)]
+    pub(super) fn of_one_form(form: Payloads) -> Self {
+        Self { forms: vec![form], documents: None, schedule: None }
+    }
+
     /// Number of a message's shape.
     pub(super) fn shape(&self, sequence: u64) -> usize {
         self.schedule.as_ref().map_or(0, |schedule| schedule.shape(sequence))
@@ -54,6 +60,11 @@ impl RunPayloads {
     /// Reports whether the bytes are the payload of that message.
     pub(super) fn is_intact<'o>(&self, sequence: u64, octets: impl Iterator<Item = &'o [u8]>) -> bool {
         self.of(sequence).is_intact(sequence, octets)
+    }
+
+    /// The mRID of a message's document; `None` if its payload is none.
+    pub(super) fn document_id(&self, sequence: u64) -> Option<DocumentId> {
+        self.of(sequence).document_id(sequence)
     }
 
     /// Bytes of the message with that number.
@@ -116,6 +127,9 @@ mod tests {
             documents.render(sequence, Duration::from_secs(sequence), &mut buffer);
             let text = std::str::from_utf8(&buffer).unwrap();
             let is_bid = text.contains("<ReserveBid_MarketDocument");
+            let id = documents.document_id(sequence).unwrap();
+            let mrid = format!("\r\n<mRID>{}</mRID>", str::from_utf8(&id.text()).unwrap());
+            assert!(text.contains(&mrid) && id.sequence == sequence, "{sequence}");
             assert_eq!(is_bid, (1..3).contains(&(sequence % 95)), "{sequence}");
             assert_eq!(text.matches("<Bid_TimeSeries>").count(), if is_bid { 40 } else { 0 });
             assert!(documents.is_intact(sequence, [&buffer[..]].into_iter()), "{sequence}");

@@ -4,10 +4,11 @@
 //! outbox   sender → outbox    receiver ← outbox.reply   receiver ← send.event
 //! inbox    receiver ← inbox   (mode amqp: sender → inbox as well)
 //! ```
-//! Acknowledgements have a sender of their own at the receiving endpoint's outbox. If that is at another broker, its replies
-//! and events are read there too, and the inbox at the sender's.
+//! Acknowledgements that the bench sends have a sender of their own at the receiving endpoint's outbox. If that is at another
+//! broker, its replies and events are read there too. The inbox at the sender's broker is read then, because all
+//! acknowledgements come there.
 use super::acknowledgement_sender::acknowledge;
-use super::options::MadesOptions;
+use super::options::{AcknowledgementOptions, MadesOptions};
 use super::receiver::{purge, receive};
 use super::run_state::{MadesRunState, OutageEnd};
 use super::sender::send;
@@ -71,11 +72,13 @@ pub(super) fn sides(options: &MadesOptions) -> Vec<BrokerSide> {
         receivers: answers(),
     };
     let acknowledger = options.acknowledgement_outbox().and_then(sender);
-    let is_far = options.acknowledgement.as_ref().is_some_and(|acknowledgement| acknowledgement.far_outbox.is_some());
+    let is_far = options.acknowledgement.as_ref().is_some_and(AcknowledgementOptions::are_far);
     match options.mode {
         MadesMode::Endpoint | MadesMode::Toolbox if is_far => {
             let near = BrokerSide { receivers: [outbox.receivers, incoming()].concat(), ..outbox };
-            vec![near, BrokerSide { acknowledger, receivers: [incoming(), answers()].concat(), ..inbox(None) }]
+            // What the bench sends there is answered there.
+            let far = if acknowledger.is_some() { [incoming(), answers()].concat() } else { incoming() };
+            vec![near, BrokerSide { acknowledger, receivers: far, ..inbox(None) }]
         }
         MadesMode::Endpoint | MadesMode::Toolbox => vec![BrokerSide { acknowledger, ..outbox }, inbox(None)],
         MadesMode::Tracing => vec![outbox],

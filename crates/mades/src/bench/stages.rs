@@ -28,7 +28,7 @@ pub enum MessageStage {
     Received,
     /// The event of a tracing message, which has been at the receiver's endpoint.
     Traced,
-    /// The receiving application's acknowledgement document came out of the sender's inbox.
+    /// The receiving application's acknowledgement document, which accepts the message, came out of the sender's inbox.
     Acknowledged,
 }
 
@@ -163,6 +163,8 @@ impl MessageFlags {
     pub(super) const REFUSED: Self = Self(1 << 6);
     /// The endpoint gave up on it: the event FAILED, or a final status of that name.
     pub(super) const FAILED: Self = Self(1 << 7);
+    /// The receiving application's acknowledgement document rejects it.
+    pub(super) const DECLINED: Self = Self(1 << 9);
 
     pub(super) fn from_bits(bits: u16) -> Self {
         Self(bits)
@@ -254,8 +256,11 @@ pub(super) fn is_finished(path: impl Into<MessagePath>, flags: MessageFlags) -> 
     let path = path.into();
     let is_answered = !path.stages().contains(&MessageStage::Replied) || flags.has(MessageStage::Replied);
     let is_given_up = flags.contains(MessageFlags::REFUSED) || (flags.contains(MessageFlags::FAILED) && is_answered);
+    // A rejecting document ends the wait for an accepting one.
+    let is_declined = flags.contains(MessageFlags::DECLINED);
+    let reached = if is_declined { flags.with(MessageStage::Acknowledged) } else { flags };
     flags.contains(MessageFlags::RETURNED)
-        || flags.contains(path.complete_flags())
+        || reached.contains(path.complete_flags())
         || (flags.has(MessageStage::Settled) && is_given_up)
 }
 
@@ -271,11 +276,10 @@ pub(super) fn is_missing(mode: MadesMode, flags: MessageFlags, wait: WaitState, 
         MessageStage::Created | MessageStage::Sent | MessageStage::Settled => false,
         // An endpoint that sends FAILED has the message, so it owes the reply.
         MessageStage::Replied => true,
-        MessageStage::Inbox
-        | MessageStage::Delivered
-        | MessageStage::Received
-        | MessageStage::Traced
-        | MessageStage::Acknowledged => !flags.contains(MessageFlags::FAILED),
+        MessageStage::Inbox | MessageStage::Delivered | MessageStage::Received | MessageStage::Traced => {
+            !flags.contains(MessageFlags::FAILED)
+        }
+        MessageStage::Acknowledged => !flags.contains(MessageFlags::FAILED) && !flags.contains(MessageFlags::DECLINED),
     }
 }
 
@@ -324,6 +328,10 @@ mod tests {
         let is_missing = |flags, wait| is_missing(MadesMode::Amqp, flags, wait, MessageStage::Acknowledged);
         assert!(is_missing(arrived, WaitState::Ended) && !is_missing(arrived, WaitState::Waiting));
         assert!(!is_missing(arrived.union(MessageFlags::FAILED), WaitState::Ended));
+        let declined = arrived.union(MessageFlags::DECLINED);
+        assert!(!is_missing(declined, WaitState::Ended), "a rejection is an answer");
+        let path = MessagePath { mode: MadesMode::Amqp, acknowledgement: AcknowledgementMode::On };
+        assert!(is_finished(path, declined) && !is_finished(path, MessageFlags::DECLINED));
     }
 
     #[test]

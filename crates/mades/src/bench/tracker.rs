@@ -304,6 +304,16 @@ impl MessageTracker {
         }
     }
 
+    /// Records that an acknowledgement document rejects the message; reports whether it is the first document.
+    pub(super) fn declined(&mut self, sequence: u64, now: Duration, code: &str, text: &str) -> bool {
+        let is_new = self.is_new(sequence, MessageStage::Acknowledged, ReceiveQueue::Inbox);
+        if is_new {
+            self.troubles.add(TroubleKind::Declined, code, text);
+            self.add_flags(sequence, MessageFlags::DECLINED, now);
+        }
+        is_new
+    }
+
     /// Records an event which says that the message reached a stage.
     pub(super) fn event(&mut self, sequence: u64, now: Duration, stage: MessageStage) {
         if self.is_new(sequence, stage, ReceiveQueue::Event) {
@@ -379,7 +389,9 @@ impl MessageTracker {
         // A message has several events; each of them comes once.
         let mark = sequence * MessageStage::ALL.len() as u64 + stage as u64;
         let taken = &mut self.recent_deliveries[queue as usize];
-        if !self.history.flags(sequence).has(stage) {
+        let flags = self.history.flags(sequence);
+        let is_declined = stage == MessageStage::Acknowledged && flags.contains(MessageFlags::DECLINED);
+        if !flags.has(stage) && !is_declined {
             taken.record(mark);
             return true;
         }
@@ -551,6 +563,25 @@ mod tests {
         let row = tracker.waterfall.stage_rows(None, |_| 0).pop().unwrap();
         assert_eq!((row.name.as_str(), row.count, row.duplicates), ("acknowledged", 1, 1));
         assert_eq!(tracker.troubles.rows()[0].code, "acknowledged", "the stage that was waited for");
+    }
+
+    #[test]
+    fn a_rejecting_document_ends_the_wait_and_is_no_acknowledgement() {
+        let path = MessagePath { mode: MadesMode::Endpoint, acknowledgement: AcknowledgementMode::On };
+        let mut tracker = tracker(path);
+        let sequence = tracker.create(ms(1), ms(1));
+        assert!(tracker.declined(sequence, ms(2), "A02", "gate closure"), "it may overtake the events");
+        assert_eq!(tracker.in_transit(), 1);
+        get_through(&mut tracker, sequence, ms(3));
+        assert_eq!(tracker.in_transit(), 0);
+        tracker.acknowledged(sequence, ms(4));
+        assert!(!tracker.declined(sequence, ms(4), "A02", ""), "the second and the third document");
+        let balance = tracker.final_ledger();
+        assert_eq!((balance.ledger.delivered, balance.missing), (Some(1), [0; 9]));
+        let row = tracker.waterfall.stage_rows(None, |_| 0).pop().unwrap();
+        assert_eq!((row.name.as_str(), row.count, row.duplicates), ("acknowledged", 0, 2));
+        let troubles = tracker.troubles.rows();
+        assert_eq!((troubles.len(), troubles[0].code.as_str(), troubles[0].count), (1, "A02", 1));
     }
 
     #[test]

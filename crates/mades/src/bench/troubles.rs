@@ -26,7 +26,9 @@ pub(super) enum TroubleKind {
     TimedOut,
     /// A payload is not what was sent.
     Corrupt,
-    /// An acknowledgement document was refused, given up or changed on its way back.
+    /// An acknowledgement document rejects a message.
+    Declined,
+    /// An acknowledgement document was refused, given up or changed on its way back, or it names no message of the run.
     Acknowledgement,
     /// An event with a name that no specification has.
     UnknownEvent,
@@ -44,6 +46,7 @@ impl TroubleKind {
             Self::Failed => "FAILED",
             Self::TimedOut => "time-out",
             Self::Corrupt => "corrupt",
+            Self::Declined => "rejecting acknowledgement",
             Self::Acknowledgement => "acknowledgement",
             Self::UnknownEvent => "unknown event",
             Self::Odd => "invalid message",

@@ -8,7 +8,9 @@ use journey::judge::{
     MissedRate, decide, has_threshold, lag_reason, missed_rate, pass_text, stall_reasons, threshold_reasons,
 };
 use journey::reason::Reason;
-use journey::record::{Arrival, Cause, Ending, LedgerRow, Mades, MadesStage, MadesTrouble, Record, Verdict};
+use journey::record::{
+    AcknowledgementSender, Arrival, Cause, Ending, LedgerRow, Mades, MadesStage, MadesTrouble, Record, Verdict,
+};
 use journey::threshold::Fate;
 use journey::validity::{limits, warnings};
 use journey::words::{counted, grouped, listed};
@@ -98,6 +100,11 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
             format!("Missing: {} never reached the stage {}{why}", counted(count, "message"), row.name)
         });
     }
+    let rejecting = mades.acknowledgements.as_ref().map(|back| back.rejecting);
+    add(Cause::Rejected, rejecting, &|count| {
+        let codes = codes_text(mades, &[TroubleKind::Declined]);
+        format!("Rejected by acknowledgement documents: {}{codes}.", counted(count, "message"))
+    });
     if !fates_sum(&record.ledger) {
         let text = format!(
             "The fates do not sum to the {} messages created: this is a defect of mailrun itself.",
@@ -121,6 +128,13 @@ fn missing_text(mades: &Mades, row: &MadesStage) -> String {
         .filter(|(count, _)| *count > 0)
         .map(|(count, name)| format!("{} {name}", grouped(count)))
         .collect();
+    if back.sender == AcknowledgementSender::Receiver {
+        let inbox = mades.queues.iter().find(|queue| queue.role == "inbox").map_or("", |queue| queue.name.as_str());
+        return match row.count + back.rejecting {
+            0 => format!(": does {} send acknowledgement documents, and do they come into {inbox}?", back.receiver),
+            came => format!(": {} came.", counted(came, "acknowledgement document")),
+        };
+    }
     let sent = counted(back.sent, "acknowledgement");
     match (row.count, fates.is_empty()) {
         (0, true) if back.sent > 0 => {
@@ -241,6 +255,15 @@ fn notes(record: &Record, mades: &Mades) -> Vec<String> {
         let limit = mades.timeout_s;
         format!("{} came after the time-out of {limit} s: they count, but have no latency.", counted(late, "answer"))
     });
+    if let Some(back) = &mades.acknowledgements {
+        add(back.unknown, &|| {
+            let count = counted(back.unknown, "acknowledgement document");
+            format!("{count} named no document of this run; see the errors.")
+        });
+        add(back.unreadable, &|| {
+            format!("{} could not be read; see the errors.", counted(back.unreadable, "acknowledgement document"))
+        });
+    }
     add(mades.redelivered, &|| {
         let count = counted(mades.redelivered, "message");
         format!(
@@ -291,15 +314,19 @@ fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
     let nothing = if is_nothing { "Nothing was delivered: of" } else { "Of" };
     let created = created.unwrap_or_default();
     let named: Vec<String> = fates.into_iter().map(|(count, name, _)| format!("{} {name}", grouped(count))).collect();
-    let text = format!("{nothing} {}, {}{}.", counted(created, "message"), listed(&named), codes_text(mades));
+    let text = format!(
+        "{nothing} {}, {}{}.",
+        counted(created, "message"),
+        listed(&named),
+        codes_text(mades, &[TroubleKind::Returned, TroubleKind::ErrorReply, TroubleKind::Failed])
+    );
     Some(Reason::new(cause, text))
 }
 
-/// The codes of refusals, the most frequent first.
-fn codes_text(mades: &Mades) -> String {
-    let kinds = [TroubleKind::Returned, TroubleKind::ErrorReply, TroubleKind::Failed].map(TroubleKind::name);
-    let mut given: Vec<&MadesTrouble> =
-        mades.troubles.iter().filter(|trouble| kinds.contains(&trouble.kind.as_str())).collect();
+/// The codes of refusals of those kinds, the most frequent first.
+fn codes_text(mades: &Mades, kinds: &[TroubleKind]) -> String {
+    let is_given = |trouble: &&MadesTrouble| kinds.iter().any(|kind| kind.name() == trouble.kind);
+    let mut given: Vec<&MadesTrouble> = mades.troubles.iter().filter(is_given).collect();
     given.sort_by_key(|trouble| std::cmp::Reverse(trouble.count));
     let more = given.len().saturating_sub(MAX_CODES);
     let mut named: Vec<String> = given

@@ -9,14 +9,15 @@ use crate::simulator::{
     ConsumedMessage, DocumentKind, EndpointMode, RefusalReason, SendEventKind, SimulatorPlan, TracingValue, number_of,
 };
 use bytes::Bytes;
+use quick_xml::events::Event;
 use std::ops::Range;
 use uuid::Uuid;
 
 /// The longest text that is taken for a code, a type or an id.
 const MAX_TEXT_BYTES: usize = 1024;
 
-/// Bit that makes another number of an acknowledgement's, which is that of its message.
-const ACKNOWLEDGEMENT_BIT: u64 = 1 << 63;
+/// Length of the part of a payload in which its mRID is looked for.
+const DOCUMENT_HEAD_BYTES: usize = 4_096;
 
 /// Descriptors of the sections of a message (AMQP 1.0 §3.2).
 const HEADER: u8 = 0x70;
@@ -36,6 +37,8 @@ pub(super) struct OutboxMessage {
     ba_message_id: Option<Box<str>>,
     ba_correlation_id: Option<Box<str>>,
     sender_application: Option<Box<str>>,
+    /// Code of the sender, if it is not A.
+    sender_code: Option<Box<str>>,
     tracing: bool,
     /// Its data sections, encoded.
     body: EncodedMessage,
@@ -142,14 +145,9 @@ impl OutboxMessage {
         let identity = id.and_then(RunMessageId::read).map(|identity| (identity.sequence, identity.run));
         let handle = id.map(str::as_bytes).or(self.correlation.as_deref()).unwrap_or_default();
         let kind = self.kind(identity);
-        // Chance decides about an acknowledgement again: with the number of its message it would have the same fate.
-        let of_run = |(sequence, _): (u64, Uuid)| match kind {
-            DocumentKind::Message => sequence,
-            DocumentKind::Acknowledgement => sequence ^ ACKNOWLEDGEMENT_BIT,
-        };
         ConsumedMessage {
             identity,
-            number: identity.map_or_else(|| number_of(handle), of_run),
+            number: identity.map_or_else(|| number_of(handle), |(sequence, _)| kind.chance_number(sequence)),
             bytes: self.payload_bytes,
             tracing: self.tracing,
             kind,
@@ -254,7 +252,7 @@ impl OutboxMessage {
         let entries = [
             ("messageID", Some(&*self.id_text())),
             ("baMessageID", self.ba_message_id.as_deref()),
-            ("senderCode", Some(&*plan.sender_code)),
+            ("senderCode", Some(self.sender_code.as_deref().unwrap_or(&plan.sender_code))),
             ("receiverCode", self.receiver_code.as_deref()),
             ("messageType", self.message_type.as_deref()),
             ("businessType", self.business_type.as_deref()),
@@ -268,6 +266,66 @@ impl OutboxMessage {
             _ => self.body.pieces().iter().cloned().for_each(|piece| message.push(piece)),
         }
         message
+    }
+
+    pub(super) fn payload_bytes(&self) -> usize {
+        self.payload_bytes
+    }
+
+    /// Writes the acknowledgement document of B's application, with that mRID. `None` if the message is one itself. It names the
+    /// mRID of the document that was received, or the id of a message that has none, and nothing else that would tell which
+    /// message it is about.
+    pub(super) fn acknowledgement(&self, id: Uuid, rejects: bool, plan: &SimulatorPlan, at_ms: i64) -> Option<Self> {
+        let received = match self.document_head() {
+            Some(DocumentHead { is_acknowledgement: true, .. }) => return None,
+            Some(DocumentHead { mrid: Some(mrid), .. }) => mrid,
+            _ => self.ba_message_id.as_deref().map_or_else(|| self.id_text(), str::to_owned),
+        };
+        let own = id.simple().to_string();
+        let created = jiff::Timestamp::from_millisecond(at_ms).unwrap_or_default();
+        let created = created.strftime("%Y-%m-%dT%H:%M:%SZ");
+        let (code, text) = if rejects { ("A02", "Message fully rejected") } else { ("A01", "Message fully accepted") };
+        let received = quick_xml::escape::escape(&received);
+        let xml = format!(
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\
+             <Acknowledgement_MarketDocument xmlns=\"urn:iec62325.351:tc57wg16:451-1:acknowledgementdocument:8:1\">\
+             <mRID>{own}</mRID><createdDateTime>{created}</createdDateTime>\
+             <sender_MarketParticipant.mRID codingScheme=\"A01\">10V000000000002V</sender_MarketParticipant.mRID>\
+             <sender_MarketParticipant.marketRole.type>A04</sender_MarketParticipant.marketRole.type>\
+             <receiver_MarketParticipant.mRID codingScheme=\"A01\">10V000000000001X</receiver_MarketParticipant.mRID>\
+             <receiver_MarketParticipant.marketRole.type>A46</receiver_MarketParticipant.marketRole.type>\
+             <received_MarketDocument.mRID>{received}</received_MarketDocument.mRID>\
+             <received_MarketDocument.revisionNumber>1</received_MarketDocument.revisionNumber>\
+             <Reason><code>{code}</code><text>{text}</text></Reason></Acknowledgement_MarketDocument>"
+        );
+        let mut body = Vec::new();
+        Writer::new(&mut body).described_binary(DATA, xml.as_bytes());
+        let first_data = body.len() - xml.len()..body.len();
+        Some(Self {
+            sender_code: self.receiver_code.clone(),
+            receiver_code: Some(plan.sender_code.as_str().into()),
+            message_type: self.message_type.clone(),
+            business_type: self.business_type.clone(),
+            ba_message_id: Some(own.into()),
+            body: body.into(),
+            id,
+            payload_bytes: xml.len(),
+            first_data,
+            ..Self::default()
+        })
+    }
+
+    /// The head of the document that the payload is; `None` if it is not XML.
+    fn document_head(&self) -> Option<DocumentHead> {
+        let mut at = 0;
+        let mut front = Vec::new();
+        for piece in self.body.pieces() {
+            let from = self.first_data.start.saturating_sub(at).min(piece.len());
+            at += piece.len();
+            let length = (piece.len() - from).min(DOCUMENT_HEAD_BYTES - front.len());
+            front.extend_from_slice(&piece[from..from + length]);
+        }
+        DocumentHead::read(&front)
     }
 
     /// The body with one byte of its payload changed.
@@ -335,6 +393,45 @@ impl OutboxMessage {
     }
 }
 
+/// The head of a market document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct DocumentHead {
+    mrid: Option<String>,
+    is_acknowledgement: bool,
+}
+
+impl DocumentHead {
+    /// Reads the front of a document, which may be cut anywhere: the name of its root element, and the mRID directly below it.
+    fn read(front: &[u8]) -> Option<Self> {
+        // A cut may have gone through a character.
+        let text = front.utf8_chunks().next()?.valid();
+        let mut reader = quick_xml::Reader::from_str(text);
+        let mut head = None;
+        let mut depth = 0_usize;
+        let mut is_in_id = false;
+        loop {
+            match reader.read_event() {
+                Ok(Event::Start(element)) => {
+                    let name = element.local_name();
+                    is_in_id = depth == 1 && name.as_ref() == "mRID";
+                    let is_acknowledgement = name.as_ref() == "Acknowledgement_MarketDocument";
+                    head.get_or_insert(Self { mrid: None, is_acknowledgement });
+                    depth += 1;
+                }
+                Ok(Event::End(_)) => (depth, is_in_id) = (depth.saturating_sub(1), false),
+                Ok(Event::Text(content)) if is_in_id => {
+                    if let Some(head) = &mut head {
+                        head.mrid = Some(content.trim().to_owned()).filter(|id| !id.is_empty());
+                    }
+                    return head;
+                }
+                Ok(Event::Eof) | Err(_) => return head,
+                Ok(_) => {}
+            }
+        }
+    }
+}
+
 /// Everything that a simulator may write about a message, whatever its bytes are: for fuzzing.
 #[doc(hidden)]
 pub fn fuzz_outbox_message(message: EncodedMessage, plan: &SimulatorPlan, draw: u64) -> Vec<EncodedMessage> {
@@ -350,6 +447,8 @@ pub fn fuzz_outbox_message(message: EncodedMessage, plan: &SimulatorPlan, draw: 
         outbox_message.status(consumed.flaw, false, plan, 0),
         outbox_message.status(None, true, plan, 0),
     ];
+    let document = outbox_message.acknowledgement(Uuid::from_u128(1), draw.is_multiple_of(2), plan, 0);
+    written.extend(document.map(|document| document.inbox(None, plan, 0)));
     written.extend(event.map(|kind| outbox_message.event(kind, plan, 0)));
     written
 }
@@ -513,6 +612,50 @@ mod tests {
         assert_eq!(outbox_message.payload_bytes, 5);
         let message = read(&outbox_message.inbox(None, &SimulatorPlan::default(), 5));
         assert_eq!(InboxMessage::read(&message).content.octets().collect::<Vec<_>>(), [&b"abc"[..], b"de"]);
+    }
+
+    #[test]
+    fn the_head_of_a_document_has_its_mrid() {
+        let head = |text: &str| DocumentHead::read(text.as_bytes());
+        for (text, mrid) in [
+            ("<?xml version='1.0'?><!-- <mRID>0</mRID> --><a xmlns='u'>\n<mRID> 5 </mRID><x><mRID>6</mRID>", Some("5")),
+            ("<n:a xmlns:n='u'><n:mRID>5</n:mRID></n:a>", Some("5")),
+            ("<a><x><mRID>6</mRID></x><mRID>5</mRID></a>", Some("5")),
+            ("<a><x><mRID>6</mRID></x></a>", None),
+            ("<a><mRID></mRID></a>", None),
+            ("<a><x", None),
+        ] {
+            let found = head(text).unwrap();
+            assert_eq!((found.mrid.as_deref(), found.is_acknowledgement), (mrid, false), "{text}");
+        }
+        assert_eq!((head(""), head("octets"), head("<")), (None, None, None));
+        assert!(head("<Acknowledgement_MarketDocument>").unwrap().is_acknowledgement);
+    }
+
+    #[test]
+    fn an_acknowledgement_document_names_the_document_and_goes_the_other_way() {
+        let plan = SimulatorPlan::default();
+        for (payload, about) in [(&b"<a><mRID>x</mRID>"[..], "x"), (b"octets", &format!("12-{RUN}"))] {
+            for (rejects, code) in [(false, "A01"), (true, "A02")] {
+                let document = outbox_message(payload).acknowledgement(ID, rejects, &plan, 5_000).unwrap();
+                assert_eq!(document.acknowledgement(ID, rejects, &plan, 5), None, "it is not acknowledged itself");
+                let message = read(&document.inbox(None, &plan, 5_000));
+                let inbox = InboxMessage::read(&message);
+                assert_eq!((inbox.identity(), inbox.oddities), (None, vec![]));
+                assert_eq!((inbox.sender_code.as_deref(), inbox.ba_correlation_id), (Some("ecp-endpoint"), None));
+                assert_eq!(inbox.receiver_code.as_deref(), Some("mailrun-endpoint-a"));
+                let xml = String::from_utf8(inbox.content.octets().flatten().copied().collect()).unwrap();
+                assert_eq!(xml.len(), document.payload_bytes());
+                for part in [
+                    format!("<received_MarketDocument.mRID>{about}</received_MarketDocument.mRID>"),
+                    format!("<Reason><code>{code}</code>"),
+                    "<createdDateTime>1970-01-01T00:00:05Z</createdDateTime>".to_owned(),
+                    format!("<mRID>{}</mRID>", ID.simple()),
+                ] {
+                    assert!(xml.contains(&part), "{part} in {xml}");
+                }
+            }
+        }
     }
 
     #[test]

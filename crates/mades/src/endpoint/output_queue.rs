@@ -7,18 +7,22 @@ pub(super) enum OutputQueue {
     Reply,
     Inbox,
     Event,
+    /// A's inbox, for acknowledgement documents.
+    Documents,
 }
 
 impl OutputQueue {
-    pub(super) const ALL: [Self; 3] = [Self::Reply, Self::Inbox, Self::Event];
+    pub(super) const COUNT: usize = 4;
+    pub(super) const ALL: [Self; Self::COUNT] = [Self::Reply, Self::Inbox, Self::Event, Self::Documents];
 
     /// The queue for what a step sends; `None` if it sends nothing.
     pub(super) fn of_step(step: EndpointStep) -> Option<Self> {
         match step {
-            EndpointStep::Accept => None,
+            EndpointStep::Accept | EndpointStep::Acknowledge { .. } => None,
             EndpointStep::Reply(_) => Some(Self::Reply),
             EndpointStep::Inbox { .. } => Some(Self::Inbox),
             EndpointStep::Event(_) => Some(Self::Event),
+            EndpointStep::Document { .. } => Some(Self::Documents),
         }
     }
 }

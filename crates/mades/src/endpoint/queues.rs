@@ -102,7 +102,7 @@ impl EndpointQueues {
 pub(super) struct EmbeddedQueues {
     queues: MemoryQueues,
     outbox: QueueIndex,
-    outputs: [QueueIndex; 3],
+    outputs: [QueueIndex; OutputQueue::COUNT],
     notify: Arc<Notify>,
 }
 
@@ -112,7 +112,8 @@ impl EmbeddedQueues {
             queues.get_or_create(name).ok_or_else(|| EndpointError::Plan(format!("{name:?} is not a valid queue name")))
         };
         let event = names.send_event.as_deref().unwrap_or(&names.reply);
-        let outputs = [named(&names.reply)?, named(&names.inbox)?, named(event)?];
+        // The pair has one inbox here.
+        let outputs = [named(&names.reply)?, named(&names.inbox)?, named(event)?, named(&names.inbox)?];
         let outbox = named(&names.outbox)?;
         let notify = Arc::new(Notify::new());
         if outputs.contains(&outbox) {

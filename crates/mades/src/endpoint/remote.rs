@@ -57,9 +57,9 @@ pub(super) struct BrokerQueues {
     received: VecDeque<(EncodedMessage, BrokerDelivery)>,
     settled: VecDeque<(MessageKey, EndpointStep, SendResult)>,
     accepted: UnboundedSender<BrokerDelivery>,
-    outbound: [UnboundedSender<PendingSend>; 3],
+    outbound: [UnboundedSender<PendingSend>; OutputQueue::COUNT],
     /// Messages that are sent and not settled.
-    outstanding: [usize; 3],
+    outstanding: [usize; OutputQueue::COUNT],
     reconnects: Arc<AtomicU64>,
     supervisor: AbortHandle,
 }
@@ -77,10 +77,11 @@ impl BrokerQueues {
         b: Broker,
         names: &api::EndpointQueueNames,
         credit: u32,
+        has_documents: bool,
     ) -> Result<Self, EndpointError> {
         let (report_tx, reports) = unbounded_channel();
         let (accepted, to_accept) = unbounded_channel();
-        let queues = [SendQueue::new(), SendQueue::new(), SendQueue::new()];
+        let queues: [_; OutputQueue::COUNT] = std::array::from_fn(|_| SendQueue::new());
         let parcels = queues.each_ref().map(|(sender, _)| sender.clone());
         let reconnects = Arc::new(AtomicU64::new(0));
         let event = names.send_event.clone().unwrap_or_else(|| names.reply.clone());
@@ -90,6 +91,7 @@ impl BrokerQueues {
             outbox: ReceiverOptions::new(names.outbox.clone(), credit),
             senders: [&names.reply, &names.inbox, &event]
                 .map(|queue| SenderOptions::new(queue, SEND_WINDOW as u32 + 1)),
+            documents: has_documents.then(|| SenderOptions::new(&names.inbox, SEND_WINDOW as u32 + 1)),
         };
         let links = brokers.attach().await?;
         let state = SupervisorState { brokers, report_tx, to_accept, queues: queues.map(|(_, line)| line), number: 0 };
@@ -102,7 +104,7 @@ impl BrokerQueues {
             settled,
             accepted,
             outbound: parcels,
-            outstanding: [0; 3],
+            outstanding: [0; OutputQueue::COUNT],
             reconnects,
             supervisor,
         })
@@ -181,12 +183,15 @@ struct BrokerLinks {
     outbox: ReceiverOptions,
     /// Senders by position.
     senders: [SenderOptions; 3],
+    /// The sender to A's inbox, if B's application sends documents.
+    documents: Option<SenderOptions>,
 }
 
 /// The links, and the connections that they are on.
 struct AttachedLinks {
     receiver: ReceiverLink,
     senders: [SenderLink; 3],
+    documents: Option<SenderLink>,
     _connections: [Connection; 2],
 }
 
@@ -197,9 +202,13 @@ impl BrokerLinks {
         let reply = a.attach_sender(&self.senders[OutputQueue::Reply as usize]).await?;
         let inbox = b.attach_sender(&self.senders[OutputQueue::Inbox as usize]).await?;
         let event = a.attach_sender(&self.senders[OutputQueue::Event as usize]).await?;
+        let documents = match &self.documents {
+            Some(plan) => Some(a.attach_sender(plan).await?),
+            None => None,
+        };
         // Last, so that nothing comes that could not go on.
         let receiver = a.attach_receiver(&self.outbox).await?;
-        Ok(AttachedLinks { receiver, senders: [reply, inbox, event], _connections: [a, b] })
+        Ok(AttachedLinks { receiver, senders: [reply, inbox, event], documents, _connections: [a, b] })
     }
 }
 
@@ -208,7 +217,7 @@ struct SupervisorState {
     brokers: BrokerLinks,
     report_tx: UnboundedSender<LinkReport>,
     to_accept: UnboundedReceiver<BrokerDelivery>,
-    queues: [SendQueue; 3],
+    queues: [SendQueue; OutputQueue::COUNT],
     /// Number of the connection.
     number: u64,
 }
@@ -247,12 +256,20 @@ impl SupervisorState {
     async fn run_links(&mut self, mut links: AttachedLinks) -> Result<(), Error> {
         let Self { report_tx, to_accept, queues, number, .. } = self;
         let [reply, inbox, event] = &mut links.senders;
-        let [to_reply, to_inbox, to_event] = queues;
+        let [to_reply, to_inbox, to_event, to_documents] = queues;
+        let documents = links.documents.as_mut();
+        let send_documents = async {
+            match documents {
+                Some(link) => send_all(link, to_documents, report_tx).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::try_join!(
             receive(&mut links.receiver, to_accept, report_tx, *number),
             send_all(reply, to_reply, report_tx),
             send_all(inbox, to_inbox, report_tx),
             send_all(event, to_event, report_tx),
+            send_documents,
         )?;
         Ok(())
     }

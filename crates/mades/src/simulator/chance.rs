@@ -18,6 +18,8 @@ pub(super) enum RandomDecision {
     Receive,
     Again,
     Lateness,
+    Document,
+    DocumentRejection,
 }
 
 impl From<RandomDecision> for u64 {

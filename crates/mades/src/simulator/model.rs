@@ -5,6 +5,7 @@
 //! endpoint  taken ─▶ reply ─▶ accept ─▶ inbox ─▶ DELIVERED ─▶ RECEIVED
 //! toolbox   taken ─▶ accept ─▶ inbox ─▶ reply
 //! tracing   taken ─▶ reply ─▶ accept ─▶ event
+//! document  inbox ─▶ acknowledge ─▶ document
 //! ```
 //! Each step is due when its leg's capacity and delay, and whatever is down, let it be; the next begins when the one
 //! before has been done. The outbox delivery is accepted only when the reply is settled, so that nothing is lost
@@ -75,6 +76,16 @@ pub enum EndpointStep {
     },
     /// Report an event.
     Event(SendEventKind),
+    /// Write B's acknowledgement document, and hand it over by `acknowledge`.
+    Acknowledge {
+        /// It rejects the message.
+        rejects: bool,
+    },
+    /// Put the acknowledgement document into A's inbox.
+    Document {
+        /// 0, or 1 for the duplicate.
+        copy: u8,
+    },
 }
 
 /// Outcome that a reply reports.
@@ -130,6 +141,29 @@ struct SimulatedMessage<M> {
     open_steps: u8,
     accepting: bool,
     taken_by_receiver: bool,
+}
+
+/// Place that a message or a document goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arrival {
+    InboxOfB,
+    InboxOfA,
+}
+
+impl Arrival {
+    fn place(self) -> OutageTarget {
+        match self {
+            Self::InboxOfB => OutageTarget::B,
+            Self::InboxOfA => OutageTarget::A,
+        }
+    }
+
+    fn step(self, copy: u8, changed: Option<u64>) -> EndpointStep {
+        match self {
+            Self::InboxOfB => EndpointStep::Inbox { copy, changed },
+            Self::InboxOfA => EndpointStep::Document { copy },
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -271,6 +305,8 @@ impl<M> Simulator<M> {
         }
         match step {
             EndpointStep::Accept => return,
+            EndpointStep::Acknowledge { .. } => {}
+            EndpointStep::Document { copy } => self.document_arrived(key, copy, now),
             EndpointStep::Reply(reply) => self.replied(key, reply, now),
             EndpointStep::Inbox { copy: 0, .. } => self.inboxed(key, now),
             EndpointStep::Inbox { .. } => {
@@ -286,7 +322,7 @@ impl<M> Simulator<M> {
     /// A step cannot be done: its receiver will not have the message. The message's way ends.
     pub fn step_failed(&mut self, key: MessageKey, step: EndpointStep, now: Duration) {
         if let Some(message) = self.message_mut(key) {
-            if !matches!(step, EndpointStep::Inbox { copy: 1.., .. }) {
+            if !matches!(step, EndpointStep::Inbox { copy: 1.., .. } | EndpointStep::Document { copy: 1.. }) {
                 message.record.fate = MessageFate::Undeliverable;
             }
             if message.accepting
@@ -312,9 +348,58 @@ impl<M> Simulator<M> {
         if delivered {
             self.push_received(key, now);
         }
+        self.push_acknowledge(key, now);
         if waited_for {
             self.close_step(key);
         }
+    }
+
+    /// Takes the acknowledgement document of a message, of so many bytes, from B's application. This is the end of the step
+    /// that asked for it.
+    pub fn acknowledge(&mut self, key: MessageKey, rejects: bool, bytes: usize, content: M, now: Duration) {
+        let Some(message) = self.message(key) else { return };
+        let consumed = ConsumedMessage {
+            number: DocumentKind::Acknowledgement.chance_number(message.consumed.number),
+            bytes,
+            tracing: false,
+            kind: DocumentKind::Acknowledgement,
+            ..message.consumed
+        };
+        let drawn = self.draw_faults(&consumed);
+        // Nobody could tell whether a document with a changed byte is the one that was sent.
+        let fault = InjectedFaults { no_reply: false, corrupt: false, reject_document: rejects, ..drawn };
+        let totals = self.totals.of_mut(consumed.kind);
+        totals.consumed += 1;
+        totals.bytes += bytes as u64;
+        self.stored_bytes += bytes as u64;
+        let record = MessageRecord {
+            seq: consumed.identity.map(|(sequence, _)| sequence),
+            run: consumed.identity.map(|(_, run)| run),
+            kind: consumed.kind,
+            consumed: now,
+            fault,
+            ..MessageRecord::default()
+        };
+        let document = self.store(SimulatedMessage {
+            content,
+            consumed,
+            record,
+            tracing: false,
+            open_steps: 1,
+            accepting: false,
+            taken_by_receiver: false,
+        });
+        match fault {
+            InjectedFaults { reject: true, .. } => self.set_fate(document, MessageFate::Refused),
+            InjectedFaults { drop: true, .. } => self.set_fate(document, MessageFate::Lost),
+            InjectedFaults { fail: true, .. } => self.set_fate(document, MessageFate::Failed),
+            _ => {
+                let at = self.after_network(&consumed, now);
+                self.push_arrival(document, &consumed, fault, Arrival::InboxOfA, at, now);
+            }
+        }
+        self.close_step(document);
+        self.close_step(key);
     }
 
     fn waits_for_receiver(&self) -> bool {
@@ -359,6 +444,7 @@ impl<M> Simulator<M> {
             duplicate: arrives && happens(RandomDecision::Duplicate, faults.duplicate),
             corrupt: arrives && consumed.bytes > 0 && happens(RandomDecision::Corruption, faults.corrupt),
             reorder: arrives && happens(RandomDecision::Reordering, faults.reorder),
+            reject_document: false,
         }
     }
 
@@ -403,8 +489,8 @@ impl<M> Simulator<M> {
         self.when_up(OutageTarget::A, at)
     }
 
-    /// Time at which what leaves A now is at B.
-    fn arrival_at_b(&mut self, consumed: &ConsumedMessage, now: Duration) -> Duration {
+    /// Time at which what leaves one of the two now is at the other.
+    fn after_network(&mut self, consumed: &ConsumedMessage, now: Duration) -> Duration {
         let slowdown = self.slowdown(now);
         let plan = &self.plan;
         let began = self.started_at;
@@ -470,7 +556,7 @@ impl<M> Simulator<M> {
         if fault.drop {
             return self.set_fate(key, MessageFate::Lost);
         }
-        let at = self.arrival_at_b(&consumed, now);
+        let at = self.after_network(&consumed, now);
         if tracing {
             let there_and_back = at + (at - now);
             let event = if fault.fail { SendEventKind::Failed } else { SendEventKind::Traced };
@@ -484,14 +570,15 @@ impl<M> Simulator<M> {
                 _ => self.push(at, key, EndpointStep::Event(SendEventKind::Failed)),
             };
         }
-        self.push_inbox(key, &consumed, fault, at, now);
+        self.push_arrival(key, &consumed, fault, Arrival::InboxOfB, at, now);
     }
 
-    fn push_inbox(
+    fn push_arrival(
         &mut self,
         key: MessageKey,
         consumed: &ConsumedMessage,
         fault: InjectedFaults,
+        arrival: Arrival,
         at: Duration,
         now: Duration,
     ) {
@@ -503,12 +590,43 @@ impl<M> Simulator<M> {
         totals.corrupted += u64::from(fault.corrupt);
         totals.corrupt_copies += u64::from(fault.corrupt) * (1 + u64::from(fault.duplicate));
         totals.held_back += u64::from(fault.reorder);
-        let at = self.when_up(OutageTarget::B, at + lateness);
-        self.push(at, key, EndpointStep::Inbox { copy: 0, changed });
+        let place = arrival.place();
+        let at = self.when_up(place, at + lateness);
+        self.push(at, key, arrival.step(0, changed));
         if fault.duplicate {
             let again = at + self.delay(&self.plan.network.delay, RandomDecision::Again, number, now);
-            self.push(self.when_up(OutageTarget::B, again), key, EndpointStep::Inbox { copy: 1, changed });
+            self.push(self.when_up(place, again), key, arrival.step(1, changed));
         }
+    }
+
+    /// B's application has the message: it will acknowledge it, if it does so and if nothing in it was changed.
+    fn push_acknowledge(&mut self, key: MessageKey, now: Duration) {
+        let Some(message) = self.message(key).filter(|_| self.plan.acknowledgement_documents) else { return };
+        if message.consumed.kind == DocumentKind::Acknowledgement || message.record.fault.corrupt {
+            return;
+        }
+        let number = message.consumed.number;
+        let at = now + self.delay(&self.plan.document_delay, RandomDecision::Document, number, now);
+        let rejects = self.chance(RandomDecision::DocumentRejection, number).happens(self.plan.faults.reject_documents);
+        self.push(self.when_up(OutageTarget::B, at), key, EndpointStep::Acknowledge { rejects });
+    }
+
+    fn document_arrived(&mut self, key: MessageKey, copy: u8, now: Duration) {
+        let Some(message) = self.message_mut(key) else { return };
+        let rejects = message.record.fault.reject_document;
+        if copy == 0 {
+            message.record.inboxed = Some(now);
+        }
+        let since = now.saturating_sub(message.record.consumed);
+        let totals = self.totals.of_mut(DocumentKind::Acknowledgement);
+        totals.inboxed += 1;
+        if copy > 0 {
+            totals.duplicated += 1;
+            return;
+        }
+        totals.rejecting += u64::from(rejects);
+        totals.to_inbox.record(since);
+        self.set_fate(key, MessageFate::Delivered);
     }
 
     /// A toolbox's one reply, which may be missing.
@@ -558,6 +676,9 @@ impl<M> Simulator<M> {
         totals.inboxed += 1;
         totals.to_inbox.record(since);
         self.note_order(&consumed);
+        if !waits {
+            self.push_acknowledge(key, now);
+        }
         let at = self.arrival_at_a(&consumed, now);
         match self.plan.mode {
             EndpointMode::Toolbox => self.push_status(key, at, ReplyKind::Received),
@@ -716,7 +837,10 @@ mod tests {
         loop {
             while let Some((key, step)) = model.next_step(now) {
                 log.push((now.as_millis() as u64, step));
-                model.step_done(key, step, now);
+                match step {
+                    EndpointStep::Acknowledge { rejects } => model.acknowledge(key, rejects, 10, (), now),
+                    _ => model.step_done(key, step, now),
+                }
                 if matches!(step, EndpointStep::Inbox { .. }) {
                     model.taken_by_receiver(key, now);
                 }
@@ -921,6 +1045,91 @@ mod tests {
         );
         assert_eq!((totals.inboxed + totals.lost, back.inboxed + back.lost), (100, 100));
         assert_eq!((back.unfinished(), back.to_inbox.count()), (0, back.inboxed));
+    }
+
+    #[test]
+    fn the_document_of_the_receiver_leaves_when_it_has_the_message_and_comes_to_the_sender() {
+        let documents = |change: fn(&mut SimulatorPlan)| {
+            plan(|plan| {
+                plan.acknowledgement_documents = true;
+                plan.document_delay = DelayDistribution::constant(ms(500));
+                (plan.network, plan.acknowledge) = (constant(20), constant(3000));
+                change(plan);
+            })
+        };
+        let documents_of = |plan: SimulatorPlan| {
+            let mut model = Simulator::new(plan, Duration::ZERO, true);
+            model.consume(message(5), (), Duration::ZERO);
+            let log = run_to_rest(&mut model, Duration::ZERO);
+            assert_eq!((model.stored(), model.stored_bytes), (0, 0));
+            let records = std::iter::from_fn(|| model.next_record());
+            let document = records.filter(|record| record.kind == DocumentKind::Acknowledgement).last();
+            let steps = log
+                .into_iter()
+                .filter(|(_, step)| matches!(step, EndpointStep::Acknowledge { .. } | EndpointStep::Document { .. }));
+            (document, steps.collect::<Vec<_>>())
+        };
+        let (document, steps) = documents_of(documents(|_| ()));
+        let document = document.unwrap();
+        assert_eq!(
+            steps,
+            [(520, EndpointStep::Acknowledge { rejects: false }), (540, EndpointStep::Document { copy: 0 })]
+        );
+        assert_eq!((document.seq, document.run, document.fate), (Some(5), Some(RUN), MessageFate::Delivered));
+        assert_eq!((document.consumed, document.inboxed), (ms(520), Some(ms(540))));
+        let (_, steps) = documents_of(documents(|plan| plan.mode = EndpointMode::Toolbox));
+        assert_eq!(steps.len(), 2);
+        // Out of B when it is up again, and into A when that is.
+        let (_, steps) = documents_of(documents(|plan| {
+            plan.outages = ["B.down 500ms..1s", "A.down 1010ms..2s"].map(|text| Outage::parse(text).unwrap()).to_vec();
+        }));
+        assert_eq!(steps.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [1_000, 2_000]);
+        let (document, _) = documents_of(documents(|plan| plan.faults.reject_documents = 1.0));
+        assert!(document.unwrap().fault.reject_document);
+        let (_, steps) = documents_of(documents(|plan| plan.faults.duplicate = 1.0));
+        assert_eq!(steps[2].1, EndpointStep::Document { copy: 1 });
+        let (document, _) = documents_of(documents(|plan| plan.faults.corrupt = 1.0));
+        assert_eq!(document, None, "what arrives changed is not acknowledged");
+        let (document, _) = documents_of(documents(|plan| plan.mode = EndpointMode::Tracing));
+        assert_eq!(document, None);
+    }
+
+    #[test]
+    fn a_receiver_acknowledges_when_it_takes_the_message_where_that_is_known() {
+        let plan = plan(|plan| (plan.received_on, plan.acknowledgement_documents) = (ReceivedOn::Consume, true));
+        let mut model = Simulator::new(plan, Duration::ZERO, true);
+        let key = model.consume(message(1), (), Duration::ZERO);
+        while let Some((key, step)) = model.next_step(Duration::ZERO) {
+            assert!(!matches!(step, EndpointStep::Acknowledge { .. }));
+            model.step_done(key, step, Duration::ZERO);
+        }
+        model.taken_by_receiver(key, ms(700));
+        let log = run_to_rest(&mut model, ms(700));
+        assert!(log.contains(&(700, EndpointStep::Document { copy: 0 })), "{log:?}");
+        assert_eq!(model.stored(), 0);
+    }
+
+    #[test]
+    fn documents_have_faults_of_their_own_and_all_are_accounted_for() {
+        let plan = plan(|plan| {
+            plan.acknowledgement_documents = true;
+            let faults = &mut plan.faults;
+            (faults.reject, faults.drop, faults.fail) = (0.1, 0.1, 0.1);
+            (faults.duplicate, faults.corrupt, faults.reject_documents) = (0.1, 0.1, 0.3);
+        });
+        let mut model = Simulator::new(plan, Duration::ZERO, true);
+        for number in 0..1_000 {
+            model.consume(message(number), (), Duration::ZERO);
+        }
+        run_to_rest(&mut model, Duration::ZERO);
+        let totals = model.totals().clone();
+        let back = totals.acknowledgements.as_deref().unwrap();
+        assert_eq!((back.consumed, back.unfinished()), (totals.delivered - totals.corrupted, 0));
+        assert!([back.refused, back.lost, back.failed, back.duplicated, back.rejecting].iter().all(|count| *count > 0));
+        assert_eq!(back.inboxed, back.delivered + back.duplicated);
+        let records = std::iter::from_fn(|| model.next_record());
+        let rejecting = records.filter(|record| record.fault.reject_document && record.inboxed.is_some()).count();
+        assert_eq!((back.rejecting, model.stored()), (rejecting as u64, 0));
     }
 
     #[test]

@@ -83,6 +83,9 @@ pub struct Faults {
     pub reorder: f64,
     /// Limit of that delay.
     pub reorder_by: PlanTime,
+    /// The acknowledgement document rejects the message.
+    #[serde(deserialize_with = "quantity::probability")]
+    pub reject_documents: f64,
 }
 
 impl Default for Faults {
@@ -98,13 +101,14 @@ impl Default for Faults {
             corrupt: 0.0,
             reorder: 0.0,
             reorder_by: PlanTime(Duration::from_millis(50)),
+            reject_documents: 0.0,
         }
     }
 }
 
 impl Faults {
     /// The probabilities, with their names.
-    fn probabilities(&self) -> [(&'static str, f64); 7] {
+    fn probabilities(&self) -> [(&'static str, f64); 8] {
         [
             ("reject", self.reject),
             ("no_reply", self.no_reply),
@@ -113,6 +117,7 @@ impl Faults {
             ("duplicate", self.duplicate),
             ("corrupt", self.corrupt),
             ("reorder", self.reorder),
+            ("reject_documents", self.reject_documents),
         ]
     }
 }
@@ -141,6 +146,10 @@ pub struct SimulatorPlan {
     pub acknowledge: Leg,
     /// Delay from DELIVERED to RECEIVED.
     pub receive: DelayDistribution,
+    /// B's application sends an acknowledgement document for each message back into A's inbox.
+    pub acknowledgement_documents: bool,
+    /// Delay until it sends that document, from when it has the message.
+    pub document_delay: DelayDistribution,
     /// Faults to inject.
     pub faults: Faults,
     /// Outages of the endpoints and of the network.
@@ -175,6 +184,8 @@ impl Default for SimulatorPlan {
             network: Leg::default(),
             acknowledge: Leg::default(),
             receive: DelayDistribution::default(),
+            acknowledgement_documents: false,
+            document_delay: DelayDistribution::default(),
             faults: Faults::default(),
             outages: Vec::new(),
             slow_start: PlanTime::default(),
@@ -211,8 +222,14 @@ impl SimulatorPlan {
     }
 
     /// The delays that may need a file.
-    pub fn delays_mut(&mut self) -> [&mut DelayDistribution; 4] {
-        [&mut self.accept.delay, &mut self.network.delay, &mut self.acknowledge.delay, &mut self.receive]
+    pub fn delays_mut(&mut self) -> [&mut DelayDistribution; 5] {
+        [
+            &mut self.accept.delay,
+            &mut self.network.delay,
+            &mut self.acknowledge.delay,
+            &mut self.receive,
+            &mut self.document_delay,
+        ]
     }
 
     /// Checks the plan.

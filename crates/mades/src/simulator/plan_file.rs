@@ -29,6 +29,8 @@ const TABLES: [(&str, &[PlanKey]); 8] = [
             ("receivers", "['ecp-endpoint']"),
             ("sender_code", "'mailrun-endpoint-a'"),
             ("receive", "'exp:57ms'"),
+            ("acknowledgement_documents", "true"),
+            ("document_delay", "'exp:2s'"),
             ("slow_start", "'10s'"),
             ("outages", "['A.down 10s..15s']"),
             ("max_payload_size", "'64M'"),
@@ -56,6 +58,7 @@ const TABLES: [(&str, &[PlanKey]); 8] = [
             ("no_reply", "'1%'"),
             ("reorder", "'1%'"),
             ("reorder_by", "'50ms'"),
+            ("reject_documents", "'1%'"),
         ],
     ),
 ];
@@ -294,7 +297,7 @@ mod tests {
             ("seed = -1", "plan.toml:1:8: seed has the wrong type; use something like seed = 1"),
             (
                 "[faults]\nlost = 1",
-                "plan.toml:2:1: unknown key \"lost\" in [faults]; known keys: drop, duplicate, corrupt, reject, reject_code, reject_message, fail, no_reply, reorder, reorder_by",
+                "plan.toml:2:1: unknown key \"lost\" in [faults]; known keys: drop, duplicate, corrupt, reject, reject_code, reject_message, fail, no_reply, reorder, reorder_by, reject_documents",
             ),
             (
                 "[faults]\nloss = 0.1\nerror = 0.1",

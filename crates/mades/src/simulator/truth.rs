@@ -34,11 +34,24 @@ pub enum DocumentKind {
     /// Any message that does not acknowledge another.
     #[default]
     Message,
-    /// The acknowledgement document of a message: it names that message in `baCorrelationID`.
+    /// The acknowledgement document of a message: B's application has sent it, or it names that message in
+    /// `baCorrelationID`.
     Acknowledgement,
 }
 
+/// Bit that makes another number of an acknowledgement's, which is that of its message.
+const ACKNOWLEDGEMENT_BIT: u64 = 1 << 63;
+
 impl DocumentKind {
+    /// The number by which chance decides about a document, from that of its message. Chance decides about an acknowledgement
+    /// again: with the number of its message it would have the same fate.
+    pub(crate) fn chance_number(self, number: u64) -> u64 {
+        match self {
+            Self::Message => number,
+            Self::Acknowledgement => number ^ ACKNOWLEDGEMENT_BIT,
+        }
+    }
+
     /// Most messages are: the record does not say so.
     fn is_message(&self) -> bool {
         *self == Self::Message
@@ -62,6 +75,8 @@ pub struct InjectedFaults {
     pub corrupt: bool,
     /// Held back so that others overtake it.
     pub reorder: bool,
+    /// It is an acknowledgement document that rejects its message.
+    pub reject_document: bool,
 }
 
 impl InjectedFaults {
@@ -74,6 +89,7 @@ impl InjectedFaults {
             (self.duplicate, "duplicate"),
             (self.corrupt, "corrupt"),
             (self.reorder, "reorder"),
+            (self.reject_document, "reject_document"),
         ];
         all.into_iter().filter_map(|(done, name)| done.then_some(name))
     }
@@ -99,7 +115,7 @@ pub struct MessageRecord {
     /// Set for an acknowledgement document; its number is that of the message which it acknowledges.
     #[serde(skip_serializing_if = "DocumentKind::is_message")]
     pub kind: DocumentKind,
-    /// Taken out of the outbox.
+    /// Taken out of the outbox, or sent by B's application.
     #[serde(serialize_with = "nanoseconds")]
     pub consumed: Duration,
     /// Its reply settled: ECP's at once, EDX's at the end.
@@ -183,6 +199,8 @@ pub struct SimulationTotals {
     pub held_back: u64,
     /// Put into the inbox after a message of the same run with a higher number.
     pub overtaken: u64,
+    /// Put into the inbox, as a document that rejects its message; duplicates are not counted.
+    pub rejecting: u64,
     /// Out of the outbox to the reply settled.
     pub to_reply: Latencies,
     /// Out of the outbox to the inbox.
@@ -217,6 +235,7 @@ struct TotalsLine {
     failed_silently: u64,
     held_back: u64,
     overtaken: u64,
+    rejecting: u64,
     latency_ms: TotalsLatencies,
     #[serde(skip_serializing_if = "Option::is_none")]
     acknowledgements: Option<Box<Self>>,
@@ -298,6 +317,7 @@ impl SimulationTotals {
             failed_silently: self.failed_silently,
             held_back: self.held_back,
             overtaken: self.overtaken,
+            rejecting: self.rejecting,
             latency_ms: TotalsLatencies {
                 replied: self.to_reply.summary(),
                 inboxed: self.to_inbox.summary(),

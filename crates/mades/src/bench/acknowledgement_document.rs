@@ -1,0 +1,238 @@
+//! Acknowledgement_MarketDocument of IEC 62325-451-1: the document that the bench sends, and the reader of those that come.
+//!
+//! ```xml
+//! <Acknowledgement_MarketDocument xmlns="urn:iec62325.351:tc57wg16:451-1:acknowledgementdocument:8:1">
+//!   <mRID>…</mRID> … <received_MarketDocument.mRID>…</received_MarketDocument.mRID> …
+//!   <Reason><code>A01</code><text>Message fully accepted</text></Reason>
+//! </Acknowledgement_MarketDocument>
+//! ```
+//! The namespace is not compared: operators use several versions, and the elements that are read are the same in all of them.
+use super::run_payloads::RunPayloads;
+use crate::Uuid;
+use crate::api::RunMessageId;
+use memchr::memmem;
+use quick_xml::events::Event;
+use quick_xml::reader::Reader;
+
+const ROOT: &str = "Acknowledgement_MarketDocument";
+/// Length of the part of a payload in which its root element must begin.
+const PROLOGUE_BYTES: usize = 1_024;
+/// A document that rejects thousands of time series, each with its reasons, is smaller.
+const MAX_BYTES: usize = 4 << 20;
+/// Reason code "Message fully accepted".
+const ACCEPTED: &str = "A01";
+const MAX_TEXT_CHARS: usize = 200;
+
+/// Text of the documents that the bench sends, with the elements in the order of the schema and invented parties.
+#[derive(Debug)]
+pub(super) struct AcknowledgementText {
+    /// The run of the messages.
+    about_run: Uuid,
+    /// The run in the identities of the acknowledgements.
+    pub(super) run: Uuid,
+    created: String,
+}
+
+impl AcknowledgementText {
+    pub(super) fn new(about_run: Uuid, created: jiff::Timestamp) -> Self {
+        // One bit differs: a random run has this id by a chance of 1 in 2^122.
+        let run = Uuid::from_u128(about_run.as_u128() ^ 1);
+        Self { about_run, run, created: created.strftime("%Y-%m-%dT%H:%M:%SZ").to_string() }
+    }
+
+    /// The document that acknowledges the message with this identity. It names the mRID of the message's document, or the
+    /// identity if the payload is no document.
+    pub(super) fn render(&self, number: u64, sequence: u64, payloads: &RunPayloads) -> Vec<u8> {
+        let Self { about_run, run, created } = self;
+        let own = RunMessageId { sequence: number, run: *run };
+        let received = payloads.document_id(sequence).map(|id| String::from_utf8_lossy(&id.text()).into_owned());
+        let received = received.unwrap_or_else(|| RunMessageId { sequence: number, run: *about_run }.to_string());
+        format!(
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\r\n\
+             <{ROOT} xmlns=\"urn:iec62325.351:tc57wg16:451-1:acknowledgementdocument:8:1\">\r\n\
+             <mRID>{own}</mRID><createdDateTime>{created}</createdDateTime>\
+             <sender_MarketParticipant.mRID codingScheme=\"A01\">10V000000000002V</sender_MarketParticipant.mRID>\
+             <sender_MarketParticipant.marketRole.type>A34</sender_MarketParticipant.marketRole.type>\
+             <receiver_MarketParticipant.mRID codingScheme=\"A01\">10V000000000001X</receiver_MarketParticipant.mRID>\
+             <receiver_MarketParticipant.marketRole.type>A46</receiver_MarketParticipant.marketRole.type>\
+             <received_MarketDocument.mRID>{received}</received_MarketDocument.mRID>\
+             <received_MarketDocument.revisionNumber>1</received_MarketDocument.revisionNumber>\
+             <Reason><code>{ACCEPTED}</code><text>Message fully accepted</text></Reason>\r\n\
+             </{ROOT}>\r\n"
+        )
+        .into_bytes()
+    }
+}
+
+/// What an acknowledgement document says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ReceivedAcknowledgement {
+    /// The mRID of the document that it acknowledges.
+    pub(super) about: String,
+    /// The code of its reason: one other than A01, if it has any.
+    pub(super) code: String,
+    /// The text with it.
+    pub(super) text: String,
+}
+
+impl ReceivedAcknowledgement {
+    /// Reads a payload; `None` if it is another document or no document at all.
+    ///
+    /// # Errors
+    /// A sentence about an acknowledgement document that cannot be read.
+    pub(super) fn read<'o>(octets: impl Iterator<Item = &'o [u8]>) -> Option<Result<Self, String>> {
+        let sections: Vec<&[u8]> = octets.collect();
+        let Some(front) = sections.first().filter(|first| first.len() >= PROLOGUE_BYTES || sections.len() == 1) else {
+            return find_root(&sections.concat()).and_then(|whole| read_xml(whole).transpose());
+        };
+        find_root(front)?;
+        match sections[..] {
+            [whole] => read_xml(whole).transpose(),
+            _ => read_xml(&sections.concat()).transpose(),
+        }
+    }
+
+    pub(super) fn is_accepted(&self) -> bool {
+        self.code == ACCEPTED
+    }
+}
+
+/// The bytes, if the root element may begin at their front.
+fn find_root(octets: &[u8]) -> Option<&[u8]> {
+    memmem::find(&octets[..octets.len().min(PROLOGUE_BYTES)], ROOT.as_bytes()).map(|_| octets)
+}
+
+fn read_xml(octets: &[u8]) -> Result<Option<ReceivedAcknowledgement>, String> {
+    if octets.len() > MAX_BYTES {
+        return Err(format!("an acknowledgement document of {} bytes", octets.len()));
+    }
+    let malformed = |reason: &dyn ToString| format!("not well-formed XML: {}", reason.to_string());
+    let text = std::str::from_utf8(octets).map_err(|error| malformed(&error))?;
+    let mut reader = Reader::from_str(text);
+    let mut document = ReceivedAcknowledgement::default();
+    let mut path: Vec<String> = Vec::new();
+    let mut reason = ReceivedAcknowledgement::default();
+    loop {
+        match reader.read_event().map_err(|error| malformed(&error))? {
+            Event::Start(element) => {
+                let name = element.local_name().as_ref().to_owned();
+                if path.is_empty() && name != ROOT {
+                    return Ok(None);
+                }
+                path.push(name);
+            }
+            Event::End(_) => {
+                if path.len() == 2 && path[1] == "Reason" {
+                    let reason = std::mem::take(&mut reason);
+                    if document.code.is_empty() || document.is_accepted() {
+                        (document.code, document.text) = (reason.code, reason.text);
+                    }
+                }
+                path.pop();
+            }
+            Event::Text(content) => {
+                let names: Vec<&str> = path.iter().map(String::as_str).collect();
+                let value = match names[..] {
+                    [_, "received_MarketDocument.mRID"] => &mut document.about,
+                    [_, "Reason", "code"] => &mut reason.code,
+                    [_, "Reason", "text"] => &mut reason.text,
+                    _ => continue,
+                };
+                value.extend(content.into_inner().trim().chars().take(MAX_TEXT_CHARS.saturating_sub(value.len())));
+            }
+            Event::DocType(_) => return Err("an acknowledgement document with a document type".to_owned()),
+            Event::Eof => break,
+            _ => {}
+        }
+    }
+    if !path.is_empty() {
+        return Err(format!("not well-formed XML: it ends within {}", path[path.len() - 1]));
+    }
+    match (document.about.is_empty(), document.code.is_empty()) {
+        (true, _) => Err("an acknowledgement document without received_MarketDocument.mRID".to_owned()),
+        (false, true) => Err("an acknowledgement document without the code of a Reason".to_owned()),
+        (false, false) => Ok(Some(document)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str) -> Option<Result<ReceivedAcknowledgement, String>> {
+        let (front, back) = text.as_bytes().split_at(text.len() / 2);
+        let whole = ReceivedAcknowledgement::read(std::iter::once(text.as_bytes()));
+        assert_eq!(ReceivedAcknowledgement::read([front, back].into_iter()), whole, "in two sections");
+        whole
+    }
+
+    fn document(inner: &str) -> String {
+        format!("<?xml version=\"1.0\"?>\n<!-- Fingrid --><{ROOT} xmlns=\"urn:x\"><mRID>own</mRID>{inner}</{ROOT}>")
+    }
+
+    fn about(id: &str) -> String {
+        format!("<received_MarketDocument.mRID>{id}</received_MarketDocument.mRID>")
+    }
+
+    const REASON: &str = "<Reason><code>A01</code></Reason>";
+
+    #[test]
+    fn it_is_known_by_what_it_acknowledges_and_by_its_reasons() {
+        for (reasons, code, text) in [
+            (REASON, "A01", ""),
+            ("<Reason><code> A02 </code><text>after gate closure</text></Reason>", "A02", "after gate closure"),
+            ("<Reason><code>A01</code></Reason><Reason><code>B08</code><text>late</text></Reason>", "B08", "late"),
+            ("<Reason><code>A03</code></Reason><Reason><code>A01</code></Reason>", "A03", ""),
+            (
+                "<Rejected_TimeSeries><mRID>1</mRID><Reason><code>A59</code></Reason></Rejected_TimeSeries><Reason><code>A01</code></Reason>",
+                "A01",
+                "",
+            ),
+        ] {
+            let read = read(&document(&format!("{}{reasons}", about("\n 17 ")))).unwrap().unwrap();
+            let expected = ReceivedAcknowledgement { about: "17".into(), code: code.into(), text: text.into() };
+            assert_eq!(read, expected, "{reasons}");
+            assert_eq!(read.is_accepted(), code == "A01");
+        }
+        let prefixed = format!(
+            "<a:{ROOT} xmlns:a=\"u\"><a:received_MarketDocument.mRID>5</a:received_MarketDocument.mRID><a:Reason><a:code>A01</a:code></a:Reason></a:{ROOT}>"
+        );
+        assert_eq!(read(&prefixed).unwrap().unwrap().about, "5");
+    }
+
+    #[test]
+    fn another_document_is_none_and_a_broken_one_is_named() {
+        for other in ["", "octets", "<x/>", &format!("<x><!-- {ROOT} --></x>"), &" ".repeat(2_000)] {
+            assert_eq!(read(other), None, "{other}");
+        }
+        let long = format!("{}<{ROOT}>", " ".repeat(2_000));
+        assert_eq!(read(&long), None, "the root begins at the front");
+        for (broken, why) in [
+            (document(&about("1")), "without the code of a Reason"),
+            (document(REASON), "without received_MarketDocument.mRID"),
+            (document("</a>"), "not well-formed XML"),
+            (
+                document("").replace("</Acknowledgement_MarketDocument>", ""),
+                "ends within Acknowledgement_MarketDocument",
+            ),
+            (format!("<!DOCTYPE x><{ROOT}/>"), "with a document type"),
+            (document(&"x".repeat(MAX_BYTES)), "an acknowledgement document of 4194"),
+        ] {
+            let said = read(&broken).unwrap().unwrap_err();
+            assert!(said.contains(why), "{said}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_not(
+            front in "(<|>|/|a|Reason|code|A01|&|;|!|\\[|\"){0,20}", octets in proptest::collection::vec(any::<u8>(), 0..60),
+        ) {
+            let text = [document(&front).as_bytes(), &octets].concat();
+            if let Some(Ok(read)) = ReceivedAcknowledgement::read(std::iter::once(&text[..])) {
+                prop_assert!(!read.about.is_empty() && read.about.len() <= 4 * MAX_TEXT_CHARS);
+            }
+        }
+    }
+}
