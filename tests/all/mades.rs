@@ -773,44 +773,158 @@ fn a_market_has_its_documents_at_their_times() {
     assert!(early.code == Some(2) && early.err.contains("no message is due within 0.001 s"), "{early:?}");
 }
 
-#[test]
-fn the_windows_of_each_shape_are_those_of_the_endpoint() {
-    for (shape, messages) in [
-        ("quarter-hour:3x40", 7),
-        ("heartbeat 12m,7m30s,3m before quarter", 7),
-        ("heartbeat every 5m", 7),
-        ("every 10s", 200),
-    ] {
-        let place = tempfile::tempdir().unwrap();
-        let truth = place.path().join("truth.jsonl");
-        let endpoint =
-            Endpoint::embedded(&["--preset", "ideal", "--drop", "30%", "--log-messages", truth.to_str().unwrap()]);
-        let load = format!("--no-preflight --accelerate 900 --messages {messages} --message-timeout 3s");
-        let words: Vec<&str> = load.split_whitespace().collect();
-        let run = Run::of(&[&["mades", "--broker", &endpoint.url, "--shape", shape][..], &words].concat());
-        endpoint.stop();
-        let mut done = lines(&truth);
-        done.retain(|line| line["seq"].is_u64());
-        done.sort_by_key(|line| line["seq"].as_u64());
-        assert_eq!(done.len(), messages, "{shape}");
-        let windows = &run.mades().market.as_ref().unwrap().windows;
-        assert!(windows.len() >= 2 && windows.is_sorted_by_key(|window| window.from_s), "{windows:?}");
-        let mut rest = &done[..];
-        for window in windows {
-            assert_eq!((window.shape.as_str(), window.created), (shape, window.due), "{windows:?}");
-            let (of_window, later) = rest.split_at(window.due as usize);
-            rest = later;
-            let arrived = of_window.iter().filter(|line| line["inboxed"].is_u64()).count() as u64;
-            let completed = of_window.iter().filter(|line| line["fate"] == "delivered").count() as u64;
-            assert_eq!((window.arrived, window.completed), (arrived, completed), "{shape}: {window:?} {of_window:?}");
-            // The series begins with the whole second before the run.
-            let from_ns = run.record.origin_ns + (window.from_s * 1e9) as u64;
-            assert!(of_window.iter().all(|line| line["consumed"].as_u64() >= Some(from_ns)), "{window:?}");
-        }
-        assert!(rest.is_empty(), "{windows:?}");
-        let lost = run.record.ledger.lost.unwrap();
-        assert_eq!(lost, done.iter().filter(|line| line["fate"] == "lost").count() as u64, "{shape}");
+/// Each shape, and a number of messages that it has in some seconds at that acceleration.
+const SHAPES: [(&str, u64); 4] = [
+    ("quarter-hour:3x40", 10),
+    ("heartbeat 12m,7m30s,3m before quarter", 10),
+    ("heartbeat every 5m", 10),
+    ("every 10s", 200),
+];
+const ACCELERATED: &str = "--accelerate 900";
+
+/// A run of a shape against a stand-in that loses messages and sends acknowledgement documents, and what that wrote down. The
+/// stand-in stands still for a while if asked to.
+fn run_of_shape(shape: &str, load: &str, pause: Option<Duration>) -> (Run, Vec<serde_json::Value>) {
+    let place = tempfile::tempdir().unwrap();
+    let truth = place.path().join("truth.jsonl");
+    let faults = "--drop 20% --duplicate 10% --reject-documents 20% --acknowledgement-documents --document-delay 20ms";
+    let faults: Vec<&str> = faults.split_whitespace().collect();
+    let log = ["--preset", "ideal", "--log-messages", truth.to_str().unwrap()];
+    let endpoint = Endpoint::embedded(&[&log, &faults[..]].concat());
+    let stages = ["replied", "inbox", "delivered-event", "received", "acknowledged"];
+    let conditions = stages.map(|stage| format!("; {stage}.within(60s) >= 1%")).concat();
+    let shape = format!("{shape}{conditions}; acknowledged.count >= 1");
+    let words = ["mades", "--broker", &endpoint.url, "--shape", &shape, "--no-preflight", "--await-acknowledgements"];
+    let out = place.path().join("out");
+    let words =
+        [&words, &load.split_whitespace().collect::<Vec<_>>()[..], &["--live", "json", "--out", out.to_str().unwrap()]];
+    let process = Process::start(MAILRUN, &words.concat());
+    if let Some(pause) = pause {
+        let is_sending = |line: &str| line.contains("\"created\":") && !line.contains("\"created\":0");
+        wait_until("messages", || process.said().lines().any(is_sending).then_some(()));
+        endpoint.pause(pause);
     }
+    let ended = process.finish();
+    let kept = tempfile::tempdir().unwrap();
+    for name in ["run.json", "report.md", "report.html"] {
+        fs::copy(out.join(name), kept.path().join(name)).unwrap_or_else(|why| panic!("{why}: {ended:?}"));
+    }
+    endpoint.stop();
+    (Run::left(ended, kept), lines(&truth))
+}
+
+/// The run of a shape, each of its windows and each of its thresholds have what the stand-in did, message by message and
+/// acknowledgement by acknowledgement.
+fn agrees_with(run: &Run, shape: &str, truth: &[serde_json::Value]) {
+    let of_kind = |is_document: bool| {
+        let lines = truth.iter().filter(|line| line["seq"].is_u64() && line["kind"].is_string() == is_document);
+        let mut lines: Vec<_> = lines.collect();
+        lines.sort_by_key(|line| line["seq"].as_u64());
+        lines
+    };
+    let done = of_kind(false);
+    let documents = of_kind(true);
+    let created = run.record.ledger.created.unwrap();
+    assert_eq!(done.len() as u64, created, "{shape}");
+    let rejects = |line: &serde_json::Value| line["fault"].as_str().unwrap_or_default().contains("reject_document");
+    let came = |line: &serde_json::Value| line["inboxed"].is_u64();
+    let accepting: Vec<u64> = documents
+        .iter()
+        .filter(|line| came(line) && !rejects(line))
+        .map(|line| line["seq"].as_u64().unwrap())
+        .collect();
+    let rejecting = documents.iter().filter(|line| came(line) && rejects(line)).count() as u64;
+    let back = run.mades().acknowledgements.as_ref().unwrap();
+    let stage = run.stage("acknowledged");
+    assert_eq!((stage.count, back.rejecting), (accepting.len() as u64, rejecting), "{shape}: {documents:?}");
+    // What the broker did not settle in time and what did not arrive has failed, and owes nothing.
+    let failed = run.record.ledger.failed.unwrap();
+    assert_eq!(stage.missing + failed, created - stage.count - rejecting, "{shape}");
+    assert_eq!((back.unknown, back.unreadable), (0, 0), "{shape}");
+    let copies = truth.last().unwrap()["totals"]["acknowledgements"]["duplicated"].as_u64();
+    assert_eq!(Some(stage.duplicates), copies, "{shape}");
+
+    let windows = &run.mades().market.as_ref().unwrap().windows;
+    assert!(windows.len() >= 2 && windows.is_sorted_by_key(|window| window.from_s), "{windows:?}");
+    let mut rest = &done[..];
+    let mut late = 0;
+    for window in windows {
+        assert_eq!((window.shape.as_str(), window.created), (shape, window.due), "{windows:?}");
+        let (of_window, later) = rest.split_at(window.due as usize);
+        rest = later;
+        let arrived = of_window.iter().filter(|line| came(line)).count() as u64;
+        let numbers = of_window.iter().map(|line| line["seq"].as_u64().unwrap());
+        let completed = numbers.filter(|number| accepting.binary_search(number).is_ok()).count() as u64;
+        assert_eq!((window.arrived, window.completed), (arrived, completed), "{shape}: {window:?} {of_window:?}");
+        late += window.late;
+        // The series begins with the whole second before the run.
+        let from_ns = run.record.origin_ns + (window.from_s * 1e9) as u64;
+        assert!(of_window.iter().all(|line| line["consumed"].as_u64() >= Some(from_ns)), "{window:?}");
+    }
+    assert!(rest.is_empty(), "{windows:?}");
+    assert_eq!(late, stage.late, "{shape}");
+    let lost = done.iter().filter(|line| line["fate"] == "lost").count() as u64;
+    assert_eq!(run.record.ledger.lost, Some(lost - failed), "{shape}");
+
+    let with = |key: &str| done.iter().filter(|line| line[key].is_u64()).count() as u64;
+    let counts = [with("replied"), with("inboxed"), with("delivered"), with("received"), stage.count];
+    let names = ["replied", "inbox", "DELIVERED", "RECEIVED", "acknowledged"];
+    let rows = &run.record.thresholds;
+    assert_eq!(rows.len(), 6, "{rows:?}");
+    for ((count, name), row) in counts.into_iter().zip(names).zip(rows) {
+        assert_eq!(run.stage(name).count, count, "{shape}: {name}");
+        // What came after its time-out has no latency.
+        let share = 100.0 * (count - run.stage(name).late) as f64 / created as f64;
+        assert!((row.value.unwrap() - share).abs() < 1e-9, "{shape}: {row:?}, not {share}");
+    }
+    assert_eq!((rows[5].value, rows[5].passed), (Some(stage.count as f64), stage.count > 0), "{rows:?}");
+}
+
+/// Tests all shapes at a time: each of them mostly waits.
+fn with_each_shape(test: impl Fn(&str, u64) + Sync) {
+    let test = &test;
+    thread::scope(|scope| SHAPES.iter().for_each(|(shape, messages)| drop(scope.spawn(|| test(shape, *messages)))));
+}
+
+#[test]
+fn each_shape_is_what_the_endpoint_did() {
+    with_each_shape(|shape, messages| {
+        let load = format!("{ACCELERATED} --messages {messages} --message-timeout 3s");
+        let (run, truth) = run_of_shape(shape, &load, None);
+        assert_eq!(run.record.ledger.created, Some(messages), "{shape}: {:?}", run.ended);
+        agrees_with(&run, shape, &truth);
+    });
+}
+
+#[test]
+fn each_shape_is_what_the_endpoint_did_also_when_that_stands_still() {
+    with_each_shape(|shape, messages| {
+        // The answers to the messages of that time come within the time limit, or after it.
+        for limit in ["5s", "700ms"] {
+            let load = format!("{ACCELERATED} --messages {messages} --message-timeout {limit} --linger-time 3s");
+            let (run, truth) = run_of_shape(shape, &load, Some(Duration::from_millis(1_500)));
+            assert_eq!(run.record.ledger.created, Some(messages), "{shape}: {:?}", run.ended);
+            agrees_with(&run, shape, &truth);
+        }
+    });
+}
+
+#[test]
+fn each_shape_ends_with_its_duration() {
+    with_each_shape(|shape, _| {
+        for pause in [None, Some(Duration::from_millis(500))] {
+            let load = format!("{ACCELERATED} --duration 3s --message-timeout 5s");
+            let (run, truth) = run_of_shape(shape, &load, pause);
+            assert_eq!(run.record.ending, Some(Ending::Complete), "{shape}: {:?}", run.ended);
+            let market = run.mades().market.as_ref().unwrap();
+            let due: u64 = market.windows.iter().map(|window| window.due).sum();
+            // Three quarter-hours' worth, of which the first and the last are cut.
+            let expected = if shape == "every 10s" { 269..=271 } else { 8..=10 };
+            assert_eq!((market.missed, run.record.ledger.created), (0, Some(due)), "{shape}");
+            assert!(expected.contains(&due), "{shape}: {due}");
+            agrees_with(&run, shape, &truth);
+        }
+    });
 }
 
 #[test]

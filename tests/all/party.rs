@@ -134,6 +134,15 @@ impl Process {
         kill_process(self.pid(), Signal::TERM).unwrap();
     }
 
+    /// Lets it stand still until `resume`.
+    pub(crate) fn suspend(&self) {
+        kill_process(self.pid(), Signal::STOP).unwrap();
+    }
+
+    pub(crate) fn resume(&self) {
+        kill_process(self.pid(), Signal::CONT).unwrap();
+    }
+
     /// Asks a daemon to read its configuration again.
     pub(crate) fn hang_up(&self) {
         kill_process(self.pid(), Signal::HUP).unwrap();

@@ -1,6 +1,8 @@
 //! `mailrun mades-endpoint` as tests start it: the endpoint pair with queues of its own, or on somebody's broker.
 use crate::party::{Ended, MAILRUN, Process, wait_until};
 use serde_json::Value;
+use std::thread;
+use std::time::Duration;
 
 /// The endpoint pair at work.
 pub(crate) struct Endpoint {
@@ -35,6 +37,13 @@ impl Endpoint {
         let addresses = find(&ready, "amqp").and_then(Value::as_array);
         let address = addresses.and_then(|all| all.first()).and_then(Value::as_str).unwrap_or_default();
         Self { process, url: format!("amqp://{address}") }
+    }
+
+    /// Lets it stand still for that time.
+    pub(crate) fn pause(&self, time: Duration) {
+        self.process.suspend();
+        thread::sleep(time);
+        self.process.resume();
     }
 
     /// Ends it; what it said.
