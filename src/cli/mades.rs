@@ -1,5 +1,6 @@
 //! `mailrun mades`: what was typed, to what it means.
 use super::mades_effects as effects;
+use super::mades_ladder::{self, PayloadLadder};
 use super::mades_queues::{QueueNameArgs, QueueNaming};
 use super::results::ReportArgs;
 use super::{ArrivalArg, LiveArg, Strictness, exit_code, exit_with_parent, values};
@@ -54,6 +55,15 @@ pub(super) struct MadesArgs {
     mode: MadesModeArg,
     #[command(flatten)]
     load: MadesLoadArgs,
+    /// Measure one payload size after the other, until messages take longer than --message-timeout: 1M..20M
+    ///
+    /// The sizes are 1, 2, 5, 10, 20 and so on, with FROM and TO. Of each, 5 messages are sent one after the other, or as many as
+    /// --messages and --max-in-transit say. Prints a table and names the size at which --message-timeout is crossed; larger sizes are
+    /// not measured. With --out, each size has a directory of its own.
+    #[arg(long, value_name = "FROM..TO", help_heading = "Load", hide_short_help = true,
+          conflicts_with_all = ["payload_size", "rate", "stages", "shapes", "arrival", "duration", "thresholds", "abort_on",
+                                "strict", "json", "exports", "report", "verbose", "run_id"])]
+    payload_ladder: Option<PayloadLadder>,
     #[command(flatten)]
     brokers: BrokerArgs,
     #[command(flatten)]
@@ -321,6 +331,7 @@ Examples:
   mailrun mades --mode toolbox --rate 50 --arrival poisson -d 10m --out results
   mailrun mades --rate 50 -d 1m --threshold 'delivered.p99 < 2s'
   mailrun mades --shape quarter-hour --shape 'heartbeat every 5m; type HEARTBEAT' -d 1h
+  mailrun mades --payload-ladder 1M..20M --message-timeout 1m
   mailrun mades -m 1000 --json - --report none | jq .verdict
   mailrun bench mades           on this host, with a stand-in for the endpoints";
 
@@ -352,7 +363,11 @@ impl MadesArgs {
         let strictness = Strictness::of(self.load.is_strict());
         let directory = self.out.clone();
         self.check_effects()?;
+        let ladder = self.payload_ladder.clone();
         let options = self.options()?;
+        if let Some(ladder) = ladder {
+            return mades_ladder::climb(&ladder, &options);
+        }
         report.open(live)?;
         let FinishedRun { record, write_error: unwritten } = mades::bench::run(options)?;
         if live != LiveMode::Json {
@@ -368,6 +383,9 @@ impl MadesArgs {
     fn check_effects(&self) -> Result<()> {
         self.load.check_effects()?;
         self.load.check_acknowledge(self.mode)?;
+        if self.payload_ladder.is_some() && matches!(payload(&self.load.payload), PayloadKind::File(_)) {
+            bail!("--payload-ladder cannot be used with --payload FILE, which has one size; use random or xml");
+        }
         let far = [("--acknowledge-outbox", self.acknowledge_outbox.is_some())];
         if self.mode == MadesModeArg::Amqp {
             effects::refuse_without_effect(&far, "in mode amqp, where the documents go into the inbox queue")?;
@@ -390,7 +408,11 @@ impl MadesArgs {
         brokers.check_effects()
     }
 
-    fn options(self) -> Result<MadesOptions> {
+    fn options(mut self) -> Result<MadesOptions> {
+        if self.payload_ladder.is_some() {
+            self.load.messages.get_or_insert(mades_ladder::MESSAGES);
+            self.load.max_in_transit.get_or_insert(mades_ladder::IN_TRANSIT);
+        }
         let offer = self.load.offer()?;
         self.load.check_thresholds(self.mode)?;
         let has_far_outbox = self.brokers.inbox_broker.is_some() && self.mode != MadesModeArg::Amqp;
@@ -1057,6 +1079,34 @@ mod tests {
         assert_eq!(awaited(""), Some(AcknowledgementOptions::Awaited { is_far: false }));
         assert_eq!(awaited("--inbox-broker amqp://127.0.0.2"), Some(AcknowledgementOptions::Awaited { is_far: true }));
         assert!(options("--acknowledge --threshold acknowledged.within(2min)>=99.9%").is_ok());
+    }
+
+    #[test]
+    fn a_ladder_has_few_messages_and_no_load_of_another_kind() {
+        let ladder = options("--payload-ladder 1M..20M").unwrap();
+        assert_eq!((ladder.messages, ladder.max_in_transit), (Some(5), 1));
+        let ladder = options("--payload-ladder 1M..20M --messages 9 --max-in-transit 3").unwrap();
+        assert_eq!((ladder.messages, ladder.max_in_transit, ladder.window), (Some(9), 3, 3));
+        for other in [
+            "--payload-size 1M",
+            "--rate 5",
+            "--stage 5s:1/s",
+            "--shape quarter-hour",
+            "--duration 5s",
+            "--arrival poisson",
+            "--threshold lost<=1",
+            "--abort-on lost<=1",
+            "--strict",
+            "--json -",
+            "--export md=x",
+            "--run-id 0123456789abcdef0123456789abcdef",
+        ] {
+            let words = format!("mades --payload-ladder 1M..20M {other}");
+            let refused = MadesTestCli::try_parse_from(words.split_whitespace()).map(|_| ()).unwrap_err();
+            assert_eq!(refused.kind(), clap::error::ErrorKind::ArgumentConflict, "{other}");
+        }
+        let file = parse("--payload-ladder 1M..20M --payload bid.xml").check_effects().unwrap_err().to_string();
+        assert!(file.contains("which has one size"), "{file}");
     }
 
     #[test]

@@ -33,6 +33,7 @@ mod mades_bench;
 mod mades_compare;
 mod mades_effects;
 mod mades_endpoint;
+mod mades_ladder;
 mod mades_queues;
 mod man;
 mod master;

@@ -928,6 +928,48 @@ fn each_shape_ends_with_its_duration() {
 }
 
 #[test]
+fn a_ladder_of_sizes_ends_where_the_time_limit_is_crossed() {
+    let endpoint = Endpoint::embedded(&["--preset", "ideal", "--network-bytes", "1M"]);
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().to_str().unwrap();
+    // A size of so many megabytes takes that many seconds.
+    let words = "--payload-ladder 500k..20M --messages 1 --message-timeout 8s";
+    let words: Vec<&str> =
+        ["mades", "--broker", &endpoint.url, "--out", out].into_iter().chain(words.split_whitespace()).collect();
+    let ended = mailrun(&words);
+    let said = "--message-timeout of 8 s is crossed at 10M: 1 of 1 message did not reach RECEIVED in time; 5M took";
+    assert!(ended.code == Some(0) && ended.out.contains(said), "{ended:?}");
+    let measured =
+        ["500k", "1M", "2M", "5M", "10M", "20M"].map(|size| place.path().join(size).join("run.json").exists());
+    assert_eq!(measured, [true, true, true, true, true, false]);
+    assert!(ended.out.lines().any(|line| line.contains("20M") && line.ends_with("not measured")), "{ended:?}");
+}
+
+#[test]
+fn a_ladder_that_is_interrupted_has_the_sizes_so_far() {
+    let endpoint = Endpoint::embedded(&["--preset", "ideal", "--network-bytes", "2M"]);
+    let place = tempfile::tempdir().unwrap();
+    let words = "--payload-ladder 500k..20M --messages 1 --out";
+    let words: Vec<&str> = ["mades", "--broker", &endpoint.url].into_iter().chain(words.split_whitespace()).collect();
+    let process = Process::start(MAILRUN, &[&words[..], &[place.path().to_str().unwrap()]].concat());
+    let first = place.path().join("1M").join("report.html");
+    wait_until("the second size", || first.exists().then_some(()));
+    process.terminate();
+    let ended = process.finish();
+    assert!(ended.code == Some(130) && ended.out.contains("  1M   1 of 1 "), "{ended:?}");
+    assert!(ended.out.contains("was not crossed up to") && ended.out.contains("not measured"), "{ended:?}");
+}
+
+#[test]
+fn a_ladder_ends_at_a_size_that_is_refused() {
+    let endpoint = Endpoint::embedded(&["--preset", "ideal", "--max-payload-size", "150k"]);
+    let words = ["mades", "--broker", &endpoint.url, "--payload-ladder", "100k..1M", "--messages", "2"];
+    let ended = mailrun(&words);
+    let said = "The ladder ended at 200k: Nothing was delivered: of 2 messages, 2 rejected (error reply ECP-STANDIN-105 2 times).";
+    assert!(ended.code == Some(1) && ended.out.contains(said), "{ended:?}");
+}
+
+#[test]
 fn each_shape_has_its_message_type() {
     let endpoint = Endpoint::embedded(&[]);
     // Nobody reads that outbox, so the messages are still there after the run.

@@ -160,7 +160,7 @@ pub struct MadesOptions {
 
 impl MadesOptions {
     /// The way of the messages.
-    pub(super) fn path(&self) -> MessagePath {
+    pub fn path(&self) -> MessagePath {
         let is_on = self.acknowledgement.is_some();
         let acknowledgement = if is_on { AcknowledgementMode::On } else { AcknowledgementMode::Off };
         MessagePath { mode: self.mode, acknowledgement }
