@@ -249,9 +249,6 @@ pub(super) fn accepted_messages(source: &Record) -> u64 {
     counted + source.warm_up.map_or(0, |warm_up| warm_up.accepted)
 }
 
-/// Said if a sink that was asked for has seen no message of the run.
-const SAW_NOTHING: &str = "The sink has seen no message of this run: check that the server delivers to its address.";
-
 /// The run's record. `directory` is that of its files.
 pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Timestamp, results: RunResults) -> Record {
     let RunResults {
@@ -273,7 +270,6 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
     } = results;
     let ledger = close_account(&source, arrivals.as_ref(), queue_between(between, relay.as_ref()));
     let not_seen = not_seen(directory, source.units.as_ref(), arrivals.as_ref());
-    let arrivals_count = arrivals.as_ref().and_then(self::arrivals).map(|arrivals| arrivals.units.count());
     let events = bench_events(&deaths, &faults, load_started_at, source.record.origin_ns);
     let folded = merge_records(source.record, arrivals.and_then(|sink| sink.record), ledger);
     let mut record = Record {
@@ -290,9 +286,6 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
     record.missing.extend(not_seen);
     record.missing.truncate(MAX_MISSING);
     let mut remarks = Vec::new();
-    if between == Topology::Server && arrivals_count == Some(0) && record.ledger.accepted > Some(0) {
-        remarks.push(SAW_NOTHING.to_owned());
-    }
     if let Some(relay) = relay {
         surroundings.disk_written_bytes = disk_bytes;
         // Between those whose mail goes through it.

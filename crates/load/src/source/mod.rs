@@ -375,7 +375,7 @@ impl SourceOptions {
     /// others control the load. Without an end, all are due.
     fn due_within(&self, end: Option<Duration>) -> Option<u64> {
         let offer = self.offered_rate.as_ref().filter(|_| self.control.is_none())?;
-        let workers = self.workers as usize;
+        let workers = self.workers;
         let due = |end| {
             let schedule = |number| self.schedule(offer.clone(), Duration::ZERO, number, workers);
             (0..workers).map(|number| schedule(number).due_before(end)).sum::<u64>()
