@@ -54,6 +54,9 @@ pub struct Record {
     /// The part of a load that this is, where several machines sent it; `null` for a whole run, and in older records.
     #[serde(default)]
     pub shard: Option<ShardRow>,
+    /// What the server said of itself to the test connection; `null` if there was none, and in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<ServerRow>,
     /// Processes that took part.
     pub parties: Vec<Party>,
     /// Messages that reached each stage, with their times.
@@ -151,6 +154,7 @@ impl Record {
             clock: None,
             workload: Workload::default(),
             shard: None,
+            server: None,
             parties: Vec::new(),
             stages: Vec::new(),
             phases: Vec::new(),
@@ -236,6 +240,16 @@ pub struct ShardRow {
     pub thresholds: Vec<String>,
     /// `lag_ms` as an HdrHistogram of nanoseconds (V2, deflated, base64); `null` if nothing was measured.
     pub lag_histogram: Option<String>,
+}
+
+/// What a server says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ServerRow {
+    /// Text of its greeting.
+    pub banner: String,
+    /// Keywords of its reply to EHLO with their parameters; with TLS those that it sent over TLS.
+    pub extensions: Vec<String>,
 }
 
 /// TLS handshakes of one kind.

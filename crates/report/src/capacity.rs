@@ -544,7 +544,7 @@ pub fn resources_used(record: &Record) -> String {
 }
 
 /// Reports whether a target is on this host: an address of the loopback, or a socket in the file system.
-fn is_local(target: &str) -> bool {
+pub(crate) fn is_local(target: &str) -> bool {
     let host = target.rsplit_once("://").map_or(target, |(_, rest)| rest);
     let host = host.rsplit_once('@').map_or(host, |(_, rest)| rest);
     let host = host.split('/').next().unwrap_or_default();

@@ -33,6 +33,7 @@ pub mod relay;
 mod seconds;
 mod section;
 mod sections;
+mod server;
 mod short;
 pub mod spark;
 mod stages;

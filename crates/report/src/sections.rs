@@ -1,6 +1,6 @@
 //! The sections of a report, in reading order.
 use super::section::Section;
-use super::{encryption, fates, freshness, mades, parties, relay, seconds, stages, workload};
+use super::{encryption, fates, freshness, mades, parties, relay, seconds, server, stages, workload};
 use journey::record::{Mades, Record};
 
 /// Every section that this record can fill; `room` is the number of bars that a sparkline may have.
@@ -11,6 +11,7 @@ pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
     let parts = [
         workload::offered(record),
         stages::reached(record),
+        server::under_test(record),
         relay::between(record),
         stages::latencies(record),
         seconds::over_time(record, room),

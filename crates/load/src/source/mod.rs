@@ -48,7 +48,7 @@ use collector::SourceCollector;
 use domains::RecipientDomains;
 use envelopes::Envelopes;
 use journey::RunId;
-use journey::record::{Arrival, MAX_SLOW_RECIPIENTS, OfferedStage, Pipelining, Workload};
+use journey::record::{Arrival, MAX_SLOW_RECIPIENTS, OfferedStage, Pipelining, ServerRow, Workload};
 use journey::threshold::Threshold;
 use message::TraceStamp;
 use message_set::{MessageSet, MessageSetSummary, PreparedMessages};
@@ -203,6 +203,8 @@ struct SourceContext {
     shard_start: Option<ShardStart>,
     /// Messages created before this time are accounted for and not timed.
     warm_up_until: Duration,
+    /// What the server said of itself to the test connection.
+    introduction: Option<ServerRow>,
     /// The replies that workers which have ended have kept.
     replies: Mutex<Vec<ReplyLog>>,
 }
@@ -243,9 +245,10 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     let approach = Transport::new(&options.transport, options.pipelining, host_part(&options.to))?;
     let approach = approach.with_notifications(options.dsn_parameters.notifications());
     let trial = Arc::new(PreflightCheck { options, server, transport: approach, messages: mail, envelopes });
-    if trial.options.preflight == Preflight::On {
-        trial.check(&interrupt)?;
-    }
+    let introduction = match trial.options.preflight {
+        Preflight::On => trial.check(&interrupt)?,
+        Preflight::Off => None,
+    };
     let PreflightCheck { options, server, transport: approach, messages: mail, envelopes } =
         Arc::into_inner(trial).context("the test connection has not ended")?;
     let shard_start = options.shard.as_ref().map(|shard| shard.wait(&interrupt)).transpose()?;
@@ -264,6 +267,7 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
         plan,
         shard_start,
         warm_up_until: warm_until,
+        introduction,
         replies: Mutex::default(),
     });
     if let Some(control) = &setting.options.control {

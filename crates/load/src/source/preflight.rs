@@ -8,6 +8,7 @@ use super::message_set::MessageSet;
 use super::transport::Transport;
 use super::{SourceOptions, TlsMode};
 use anyhow::{Result, bail};
+use journey::record::ServerRow;
 use net::{
     ClientSession, Endpoint, MessageSource, NextAction, Outbox, ResourceExhausted, SessionEnd, Socket, Timer,
     WorkerBuffers, clock,
@@ -25,6 +26,10 @@ use trust::{HandshakeFault, Remedies};
 
 /// Limit for a reply here: a server that takes longer to greet is worth a message.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+/// The most extensions of a server that are kept.
+const MAX_EXTENSIONS: usize = 50;
+/// The most characters that are kept of a text of the server.
+const MAX_TEXT_CHARS: usize = 200;
 /// Interval at which a request of the user to stop is looked for.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -55,14 +60,15 @@ struct PreflightResult {
     rejections: Vec<RejectedCommand>,
     /// Number of recipients tried.
     recipients: usize,
+    server: ServerRow,
 }
 
 impl PreflightCheck {
-    /// Runs the trial.
+    /// Runs the trial; what the server said of itself, if there was a trial.
     ///
     /// # Errors
     /// A failure that would meet every message, with advice.
-    pub(super) fn check(self: &Arc<Self>, interrupt: &Interrupt) -> Result<()> {
+    pub(super) fn check(self: &Arc<Self>, interrupt: &Interrupt) -> Result<Option<ServerRow>> {
         let trial = Arc::clone(self);
         let interrupt = interrupt.clone();
         let ran = net::worker::run(|buffers| async move {
@@ -72,22 +78,22 @@ impl PreflightCheck {
             }
         });
         // Without an event loop there is no load either: that is reported where the load is started.
-        let Ok(outcome) = ran else { return Ok(()) };
+        let Ok(outcome) = ran else { return Ok(None) };
         self.evaluate(outcome)
     }
 
     /// Judges the attempt; `None` is an attempt that the user has stopped.
-    fn evaluate(&self, outcome: Option<io::Result<PreflightResult>>) -> Result<()> {
+    fn evaluate(&self, outcome: Option<io::Result<PreflightResult>>) -> Result<Option<ServerRow>> {
         let to = &self.options.to;
         match outcome {
             None => Err(Interrupted::BEFORE_LOAD.into()),
             Some(Err(error)) => match self.connect_failure(&error) {
                 Some(why) => bail!("cannot reach {to}: {why}"),
-                None => Ok(()),
+                None => Ok(None),
             },
             Some(Ok(attempt)) => match self.failure(&attempt) {
                 Some(why) => bail!("cannot send to {to}: {why}"),
-                None => Ok(()),
+                None => Ok(Some(attempt.server)),
             },
         }
     }
@@ -100,13 +106,18 @@ impl PreflightCheck {
         let nonce = options.credentials.is_some().then(net::nonce);
         let name = self.options.hello.as_str().into();
         let client = Client::with_options(name, options, nonce, clock::now()).probing();
-        let mut prober =
-            Prober { check: self, envelope_buffer: EnvelopeBuffer::default(), envelope: None, rejections: Vec::new() };
+        let mut prober = Prober {
+            check: self,
+            envelope_buffer: EnvelopeBuffer::default(),
+            envelope: None,
+            rejections: Vec::new(),
+            server: ServerRow::default(),
+        };
         let timeout = self.options.timeout.min(REPLY_TIMEOUT);
         let talk = ClientSession::new(socket, client, &mut prober, &mut timer, timeout, buffers);
         let ended = talk.with_security(self.transport.security.clone()).run().await;
         let recipients = prober.envelope.as_ref().map_or(0, |envelope| envelope.recipients());
-        Ok(PreflightResult { ended, rejections: prober.rejections, recipients })
+        Ok(PreflightResult { ended, rejections: prober.rejections, recipients, server: prober.server })
     }
 
     async fn connect(&self, timer: &mut Timer) -> io::Result<Socket> {
@@ -283,6 +294,12 @@ impl RejectedCommand {
     }
 }
 
+/// A text of the server for the record, cut where it is too long.
+fn one_line(text: &[u8]) -> String {
+    let shown = |c: char| if c.is_control() { '?' } else { c };
+    String::from_utf8_lossy(text).chars().map(shown).take(MAX_TEXT_CHARS).collect()
+}
+
 /// Completes when the user asks for the end.
 async fn wait_for_interrupt(interrupt: &Interrupt) {
     while interrupt.requested() == StopRequest::Nothing {
@@ -296,6 +313,7 @@ struct Prober<'a> {
     envelope_buffer: EnvelopeBuffer,
     envelope: Option<Arc<Envelope>>,
     rejections: Vec<RejectedCommand>,
+    server: ServerRow,
 }
 
 impl MessageSource for Prober<'_> {
@@ -317,6 +335,14 @@ impl MessageSource for Prober<'_> {
     fn written(&mut self, _: Duration) {}
 
     fn replied(&mut self, event: &Event<'_>, _: Duration) {
+        match event.to {
+            Verb::Greeting => self.server.banner = one_line(event.reply.text().as_bytes()),
+            // The first line has the server's name.
+            Verb::Hello if event.reply.is_positive() => {
+                self.server.extensions = event.reply.lines().skip(1).take(MAX_EXTENSIONS).map(one_line).collect();
+            }
+            _ => {}
+        }
         if !event.reply.is_positive() && event.reply.code() >= 400 {
             let code = event.reply.code();
             let text = event.reply.text();

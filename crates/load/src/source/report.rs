@@ -53,6 +53,7 @@ pub(super) fn record(
     record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
     record.phases = tally.phase_rows();
     record.tls = tally.handshakes.rows("source");
+    record.server.clone_from(&context.introduction);
     record.lag_ms = tally.lag.summary();
     record.warm_up = options.warm_up.map(|length| WarmUp {
         length_s: length.as_secs_f64(),

@@ -15,6 +15,10 @@ pub(super) fn bounded(record: &Record) -> Record {
     cut(&mut record.verdict.why);
     record.command.iter_mut().for_each(cut);
     record.verdict.reasons.iter_mut().for_each(cut);
+    if let Some(server) = &mut record.server {
+        cut(&mut server.banner);
+        server.extensions.iter_mut().for_each(cut);
+    }
     for party in &mut record.parties {
         cut(&mut party.name);
         party.command.iter_mut().for_each(cut);

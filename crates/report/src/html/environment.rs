@@ -2,7 +2,7 @@
 use super::runs::{PagePart, PageRuns};
 use super::tables;
 use crate::section::Section;
-use crate::{encryption, fates, mades, parties, relay, stages, workload};
+use crate::{encryption, fates, mades, parties, relay, server, stages, workload};
 use journey::record::Record;
 
 /// The thresholds: expression, value, limit, margin and result.
@@ -21,6 +21,11 @@ pub(super) fn stage_counts(runs: PageRuns<'_>) -> Option<PagePart> {
 /// TLS handshakes.
 pub(super) fn handshakes(runs: PageRuns<'_>) -> Option<PagePart> {
     part(runs, "tls", "TLS", encryption::handshakes)
+}
+
+/// The server under test.
+pub(super) fn server(runs: PageRuns<'_>) -> Option<PagePart> {
+    part(runs, "server", "Server", server::under_test)
 }
 
 /// The relay between source and sink.

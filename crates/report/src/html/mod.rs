@@ -54,6 +54,7 @@ fn parts(runs: PageRuns<'_>) -> Vec<PagePart> {
         ledger::part(runs),
         ledger::domains(runs),
         mades::truth(runs),
+        environment::server(runs),
         environment::between(runs),
         environment::handshakes(runs),
         environment::processes(runs),

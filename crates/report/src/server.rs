@@ -1,0 +1,90 @@
+//! The server under test: what it said of itself, the processors of this host, and its processes where they are to be seen.
+use super::capacity::{is_local, resources_used};
+use super::numbers::memory;
+use super::section::{Section, SectionBody};
+use super::table::plain;
+use journey::record::{HostProcess, Record, ServerRow};
+
+/// Processor time of processes that are told.
+const MIN_TOLD_S: f64 = 0.05;
+
+/// The server; `None` if no test connection was made, as with servers that the bench starts itself.
+pub(crate) fn under_test(record: &Record) -> Option<Section> {
+    let server = record.server.as_ref()?;
+    let mut facts =
+        vec![("banner", plain(&server.banner)), ("extensions", extensions(server)), ("AUTH", logins(server))];
+    facts.push(("TLS", tls(record)));
+    facts.push(("host", resources_used(record)));
+    facts.extend(processes(record).map(|processes| ("other processes", processes)));
+    Some(Section { title: "Server", note: None, body: SectionBody::Facts(facts) })
+}
+
+fn extensions(server: &ServerRow) -> String {
+    let words = server.extensions.iter().filter(|line| login_mechanisms(line).is_none());
+    match words.map(|line| plain(line)).collect::<Vec<_>>().join(" · ") {
+        none if none.is_empty() => "none".to_owned(),
+        words => words,
+    }
+}
+
+fn logins(server: &ServerRow) -> String {
+    let mechanisms = server.extensions.iter().find_map(|line| login_mechanisms(line));
+    mechanisms.map_or_else(|| "not offered".to_owned(), |mechanisms| plain(mechanisms.trim()))
+}
+
+/// The mechanisms of a line like `AUTH PLAIN LOGIN`.
+fn login_mechanisms(line: &str) -> Option<&str> {
+    let (word, rest) = line.split_at_checked(4)?;
+    (word.eq_ignore_ascii_case("auth") && (rest.is_empty() || rest.starts_with([' ', '=']))).then_some(rest)
+}
+
+/// Version and cipher suite that most connections of the source agreed on.
+fn tls(record: &Record) -> String {
+    let rows = record.tls.iter().filter(|row| row.party == "source");
+    match rows.max_by_key(|row| row.handshakes) {
+        Some(row) => plain(&format!("{}, {}", row.version, row.cipher)),
+        None => "not used".to_owned(),
+    }
+}
+
+/// Processes of this host that are not the run's: those of a server on this host are among them.
+fn processes(record: &Record) -> Option<String> {
+    let around = record.surroundings.as_ref().filter(|_| is_local(&record.workload.target))?;
+    let one = |process: &HostProcess| {
+        let number = if process.processes > 1 { format!(" × {}", process.processes) } else { String::new() };
+        let used = format!("{:.2} s of CPU, {}", process.processor_s, memory(process.rss_bytes));
+        format!("{}{number}: {used}", plain(&process.name))
+    };
+    // Threads of the kernel have no memory.
+    let is_telling = |process: &&HostProcess| process.rss_bytes > 0 && process.processor_s >= MIN_TOLD_S;
+    let all: Vec<String> = around.processes.iter().filter(is_telling).map(one).collect();
+    (!all.is_empty()).then(|| all.join(" · "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+    use journey::record::Surroundings;
+
+    #[test]
+    fn a_server_is_shown_as_it_introduced_itself() {
+        let mut record = sample::held();
+        assert!(under_test(&record).is_none());
+        let extensions = ["PIPELINING", "SIZE 10240000", "auth PLAIN LOGIN", "AUTHX"].map(str::to_owned).to_vec();
+        record.server = Some(ServerRow { banner: "mx.example ESMTP\u{202e}".to_owned(), extensions });
+        let process = HostProcess { name: "smtpd".to_owned(), processes: 12, processor_s: 3.5, rss_bytes: 120 << 20 };
+        record.surroundings = Some(Surroundings { processes: vec![process], ..Surroundings::default() });
+        let SectionBody::Facts(facts) = under_test(&record).unwrap().body else { panic!("facts") };
+        let fact = |name: &str| facts.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
+        assert!(
+            fact("banner").unwrap().starts_with("mx.example ESMTP") && !fact("banner").unwrap().contains('\u{202e}')
+        );
+        assert_eq!(fact("extensions"), Some("PIPELINING · SIZE 10240000 · AUTHX"));
+        assert_eq!((fact("AUTH"), fact("TLS")), (Some("PLAIN LOGIN"), Some("not used")));
+        assert_eq!(fact("other processes"), Some("smtpd × 12: 3.50 s of CPU, 120 MiB"));
+        record.workload.target = "mx.example:25".to_owned();
+        let SectionBody::Facts(facts) = under_test(&record).unwrap().body else { panic!("facts") };
+        assert!(facts.iter().all(|(name, _)| *name != "other processes"), "they are not the server's");
+    }
+}
