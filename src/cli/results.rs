@@ -39,7 +39,7 @@ struct DisplayArgs {
         hide_short_help = true
     )]
     progress: ProgressKind,
-    /// Print all tables, as --report full
+    /// Print all tables, as --report full; source -m 1: print the dialogue with the server
     #[arg(short, long, conflicts_with_all = ["report", "quiet"])]
     verbose: bool,
     /// Colours: auto is on a terminal, unless NO_COLOR is set or TERM is dumb.
@@ -160,6 +160,16 @@ impl ReportArgs {
             fs::write(path, json(record)?).map_err(|error| cannot_write(path, &error))?;
         }
         shown
+    }
+
+    /// Reports whether --verbose asks for the dialogue of a single message: then the report is the verdict alone.
+    pub(super) fn begin_dialogue(&mut self) -> bool {
+        if !self.display.verbose || self.has_json_on_stdout() {
+            return false;
+        }
+        self.display.verbose = false;
+        self.display.quiet = true;
+        true
     }
 
     /// Shows the report, and the record where it goes to standard output; writes the run in the other formats that were

@@ -12,8 +12,8 @@ use journey::Stage;
 use journey::record::Arrival;
 use journey::threshold::{MetricSource, RunProtocol, Threshold};
 use load::source::{
-    self, AddressPattern, AllowedTargets, CorpusOptions, Distribution, InvalidMessagePolicy, OfferedRate, Preflight,
-    RateStage, RecipientTags, SourceOptions, TraceHeaders,
+    self, AddressPattern, AllowedTargets, CorpusOptions, DialogueOutput, Distribution, InvalidMessagePolicy,
+    OfferedRate, Preflight, RateStage, RecipientTags, SourceOptions, TraceHeaders,
 };
 use party::live::LiveMode;
 use party::outputs::Outputs;
@@ -474,8 +474,9 @@ Examples:
   mailrun source 127.0.0.1:2525 --threshold 'accepted.p99 < 50ms' --quiet";
 
 impl SourceArgs {
-    pub(super) fn run(self) -> Result<ExitCode> {
+    pub(super) fn run(mut self) -> Result<ExitCode> {
         self.cpus.place()?;
+        let is_shown = self.load.messages == Some(1) && self.outputs.report.begin_dialogue();
         let outputs = Outputs { http: self.load.http, ..self.outputs.outputs()? };
         let report = self.outputs.report.clone();
         let details = self.outputs.out.clone();
@@ -510,7 +511,8 @@ impl SourceArgs {
             thresholds: asked.thresholds.clone(),
             abort_on: asked.abort_on.clone(),
             give_up_timeout: asked.give_up,
-            preflight: asked.preflight(),
+            preflight: if is_shown { Preflight::Off } else { asked.preflight() },
+            dialogue: if is_shown { DialogueOutput::Stdout } else { DialogueOutput::Nowhere },
             outputs,
             ..base
         })?;
@@ -569,6 +571,7 @@ pub(super) fn source_options(
         abort_on: Vec::new(),
         give_up_timeout: GIVE_UP_TIMEOUT,
         preflight: Preflight::On,
+        dialogue: DialogueOutput::Nowhere,
         outputs: Outputs { json: None, ledger: None, hlog: None, live: LiveMode::Off, http: None },
         control: None,
     })

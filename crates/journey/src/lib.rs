@@ -38,6 +38,7 @@
 //! series     a row for each second
 //! errors     errors by phase and code, with the first of each
 //! slowest    the slowest messages
+//! reply_text a server's reply in memory of fixed size
 //! missing    messages that did not arrive
 //! domains    fates by domain of the recipients
 //! delayed_acks  the signature of a delayed ACK in a phase's times
@@ -72,6 +73,7 @@ pub mod missing;
 pub mod quantities;
 pub mod reason;
 pub mod record;
+pub mod reply_text;
 mod rows;
 pub mod seeded;
 pub mod series;

@@ -1,5 +1,6 @@
 //! The slowest messages of a run: a bounded heap, of which the hot path sees one comparison.
 use crate::record::SlowPhase;
+use crate::reply_text::ReplyText;
 use crate::stage::Phase;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -122,7 +123,7 @@ impl MessagePhases {
 }
 
 /// An accepted message that took long, as the source knows it. Its time is that from `since` to the server's 250.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlowTransaction {
     /// Its number in the run.
     pub message: u64,
@@ -137,7 +138,7 @@ pub struct SlowTransaction {
     /// Number of its recipients.
     pub recipients: u32,
     /// The server's reply to its end, if it is known.
-    pub reply: Option<String>,
+    pub reply: Option<ReplyText>,
 }
 
 /// A message that took long to arrive, as the sink knows it. Its time is that from `created` to its arrival.

@@ -37,6 +37,10 @@ pub trait MessageSource {
     /// All output has been handed to the kernel. `now` was read after that if the output held a message, and before if
     /// it held only commands: their time is too short to be worth reading the clock.
     fn written(&mut self, now: Duration);
+    /// This output is about to be written.
+    fn sending(&mut self, outbox: &Outbox) {
+        let _ = outbox;
+    }
     /// A reply came in.
     fn replied(&mut self, event: &Event<'_>, now: Duration);
     /// Length of the message, for a peer that takes it in a chunk (RFC 3030).
@@ -285,6 +289,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
             if outbox.is_empty() {
                 return Ok(true);
             }
+            self.source.sending(outbox);
             if outbox.write_to(&mut self.stream)? {
                 self.report_written();
                 return Ok(true);

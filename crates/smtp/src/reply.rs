@@ -129,6 +129,11 @@ impl<'a> ReceivedReply<'a> {
         self.code < 400
     }
 
+    /// The reply as it came.
+    pub fn wire(&self) -> &'a [u8] {
+        self.wire
+    }
+
     /// The text of each line, without code and line end.
     pub fn lines(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.wire.split_inclusive(|&byte| byte == b'\n').map(|line| {

@@ -1,13 +1,15 @@
 //! A session's own side of the conversation: its messages, the meaning of each reply for them, and the times.
-use super::SourceContext;
+use super::dialogue::Dialogue;
 use super::domains::{MessageDomains, RecipientDomains, UnitFate};
 use super::envelopes::{EnvelopeBuffer, EnvelopeInput};
 use super::message_set::MessageChoice;
 use super::random::RandomStream;
 use super::worker_state::{ClaimedMessage, ParkEntry, SourceWorkerState};
+use super::{DialogueOutput, SourceContext};
 use journey::errors::ErrorEvent;
 use journey::missing::MissingTransaction;
 use journey::record::{MissingFate, Pipelining};
+use journey::reply_text::ReplyText;
 use journey::slowest::{MessagePhases, SlowTransaction};
 use journey::trace::WARM_UP_SEQUENCE;
 use journey::{LatencyKind, Phase, SourceTally};
@@ -94,7 +96,7 @@ impl OutgoingMessage {
     }
 
     /// Facts for the list of the slowest.
-    fn summary(&self, reply: Option<String>) -> SlowTransaction {
+    fn summary(&self, reply: Option<ReplyText>) -> SlowTransaction {
         SlowTransaction {
             reply,
             message: self.claim.number,
@@ -168,6 +170,8 @@ pub(super) struct LoadSession {
     /// Number of messages for this connection; `None` for no limit.
     message_limit: Option<u64>,
     envelope_buffer: EnvelopeBuffer,
+    /// Shows the dialogue, if it is to be shown.
+    dialogue: Option<Dialogue>,
     pause: ThinkPause,
 }
 
@@ -181,7 +185,9 @@ struct ThinkPause {
 
 impl LoadSession {
     pub(super) fn new(setting: Arc<SourceContext>, recorder: Rc<SourceWorkerState>) -> Self {
+        let dialogue = (setting.options.dialogue == DialogueOutput::Stdout).then(Dialogue::default);
         Self {
+            dialogue,
             context: setting,
             worker: recorder,
             park_entry: ParkEntry::default(),
@@ -256,6 +262,9 @@ impl LoadSession {
 
     /// Records that a connection was established.
     pub(super) fn connection_established(&mut self, began: Duration, now: Duration) {
+        if self.dialogue.is_some() {
+            Dialogue::event(&format!("Connected to {}", self.context.options.to));
+        }
         self.connected_at = now;
         self.commands_sent_at = now;
         self.transactions = 0;
@@ -274,6 +283,9 @@ impl LoadSession {
 
     /// Gives up the message that waited for a connection, because none could be established.
     pub(super) fn connection_failed(&mut self, why: &str) {
+        if self.dialogue.is_some() {
+            Dialogue::event(&format!("No connection to {}: {why}", self.context.options.to));
+        }
         let error = ErrorEvent { phase: Phase::Connect, code: 0, text: why, at: clock::now() };
         self.worker.update_tally(|tally| self.count_error(tally, error, 0));
         self.fail_messages(MessageFailure::Failed);
@@ -298,6 +310,9 @@ impl LoadSession {
             SessionEnd::Violated(verb, violation) => (*verb, violation.to_string()),
             SessionEnd::TlsFailed(error) => (Some(Verb::StartTls), reason(error)),
         };
+        if self.dialogue.is_some() && !matches!(ended, SessionEnd::Closed) {
+            Dialogue::event(&what);
+        }
         self.writing_message = false;
         self.take_back_answered();
         let is_unheard =
@@ -376,7 +391,7 @@ impl LoadSession {
                 since: job.since,
                 fate,
                 recipients: job.claim.recipients,
-                reply: self.worker.find_reply(job.sequence()),
+                reply: self.worker.find_reply(job.sequence()).map(|reply| reply.text()),
             });
         }
     }
@@ -504,6 +519,9 @@ impl LoadSession {
 
 impl MessageSource for LoadSession {
     fn tls_established(&mut self, handshake: &Handshake) {
+        if self.dialogue.is_some() {
+            Dialogue::tls_established(handshake);
+        }
         // The wait for the greeting, or for the reply to the next EHLO, begins here.
         let now = clock::now();
         self.commands_sent_at = now;
@@ -586,7 +604,16 @@ impl MessageSource for LoadSession {
         });
     }
 
+    fn sending(&mut self, outbox: &Outbox) {
+        if let Some(dialogue) = &self.dialogue {
+            dialogue.sent(&outbox.to_vec());
+        }
+    }
+
     fn replied(&mut self, event: &Event<'_>, now: Duration) {
+        if let Some(dialogue) = &mut self.dialogue {
+            dialogue.received(&event.reply);
+        }
         self.count_reply(event, now);
         if let Some(job) = self.messages.front_mut() {
             job.answered |= !matches!(event.to, Verb::Greeting | Verb::Hello | Verb::Reset | Verb::Quit);

@@ -10,6 +10,7 @@ mod addresses;
 mod collector;
 mod control;
 mod corpus;
+mod dialogue;
 mod domains;
 mod dsn_parameters;
 mod envelopes;
@@ -154,6 +155,8 @@ pub struct SourceOptions {
     pub give_up_timeout: Duration,
     /// The trial message before the load.
     pub preflight: Preflight,
+    /// Display of the dialogue with the server.
+    pub dialogue: DialogueOutput,
     /// Result files.
     pub outputs: Outputs,
     /// Control of the load while it runs; without it, `sessions` and the plan decide.
@@ -167,6 +170,15 @@ pub enum Preflight {
     On,
     /// The first connection is that of a message.
     Off,
+}
+
+/// Display of the dialogue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DialogueOutput {
+    /// It is not shown.
+    Nowhere,
+    /// On standard output, for a single message.
+    Stdout,
 }
 
 /// Presence of a trace in messages.

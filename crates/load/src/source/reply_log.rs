@@ -1,6 +1,7 @@
 //! The server's replies to the last messages of a worker, in memory that is used again: by them a message can be found
 //! in the server's log (`250 2.0.0 Ok: queued as 4jZXTq1Xyz`).
 use super::SourceContext;
+use journey::reply_text::ReplyText;
 use journey::trace::WARM_UP_SEQUENCE;
 use smtp::ReceivedReply;
 use std::fs::File;
@@ -9,8 +10,6 @@ use std::path::Path;
 
 /// Replies that a worker keeps: 1 MB.
 const MAX_REPLIES: usize = 8192;
-/// Bytes of a reply that are kept. Servers write the queue id at its beginning.
-const MAX_REPLY_BYTES: usize = 119;
 
 /// A ring of replies.
 #[derive(Debug, Default)]
@@ -20,44 +19,13 @@ pub(super) struct ReplyLog {
     next: usize,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct LoggedReply {
-    /// The message's number in its trace.
-    sequence: u64,
-    length: u8,
-    octets: [u8; MAX_REPLY_BYTES],
-}
-
-impl LoggedReply {
-    fn new(sequence: u64, reply: &ReceivedReply<'_>) -> Self {
-        let mut entry = Self { sequence, length: 0, octets: [0; MAX_REPLY_BYTES] };
-        let code = reply.code();
-        entry.push(&[code / 100, code / 10 % 10, code % 10].map(|digit| b'0' + (digit % 10) as u8));
-        for line in reply.lines() {
-            entry.push(b" ");
-            entry.push(line);
-        }
-        entry
-    }
-
-    fn push(&mut self, octets: &[u8]) {
-        let start = usize::from(self.length);
-        let taken = octets.len().min(MAX_REPLY_BYTES - start);
-        self.octets[start..start + taken].copy_from_slice(&octets[..taken]);
-        self.length += taken as u8;
-    }
-
-    /// The reply in printable form.
-    fn text(&self) -> String {
-        let text = String::from_utf8_lossy(&self.octets[..usize::from(self.length)]);
-        text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
-    }
-}
+/// The number of a message in its trace, and a reply to it.
+type LoggedReply = (u64, ReplyText);
 
 impl ReplyLog {
     /// Keeps a reply to the message with that number.
     pub(super) fn record(&mut self, sequence: u64, reply: &ReceivedReply<'_>) {
-        let entry = LoggedReply::new(sequence, reply);
+        let entry = (sequence, ReplyText::new(reply.wire()));
         if self.entries.len() < MAX_REPLIES {
             self.entries.push(entry);
         } else {
@@ -67,10 +35,10 @@ impl ReplyLog {
     }
 
     /// The last reply to that message, if it is still known.
-    pub(super) fn find(&self, sequence: u64) -> Option<String> {
+    pub(super) fn find(&self, sequence: u64) -> Option<ReplyText> {
         let (newer, older) = self.entries.split_at(self.next);
         let mut newest_first = newer.iter().rev().chain(older.iter().rev());
-        newest_first.find(|entry| entry.sequence == sequence).map(LoggedReply::text)
+        newest_first.find(|(logged, _)| *logged == sequence).map(|(_, reply)| *reply)
     }
 }
 
@@ -78,10 +46,10 @@ impl ReplyLog {
 /// not arrive.
 pub(super) fn write(context: &SourceContext, logs: &[ReplyLog], path: &Path) -> io::Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
-    for entry in logs.iter().flat_map(|log| &log.entries) {
-        let number = entry.sequence % WARM_UP_SEQUENCE;
+    for (sequence, reply) in logs.iter().flat_map(|log| &log.entries) {
+        let number = sequence % WARM_UP_SEQUENCE;
         let recipients = context.named_recipients(number, context.options.recipients(number));
-        writeln!(file, "{}\t{}\t{}", entry.sequence, recipients.join(" "), entry.text())?;
+        writeln!(file, "{sequence}\t{}\t{}", recipients.join(" "), reply.text())?;
     }
     file.flush()
 }
@@ -89,6 +57,7 @@ pub(super) fn write(context: &SourceContext, logs: &[ReplyLog], path: &Path) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use journey::reply_text::MAX_REPLY_BYTES;
     use smtp::reply::ReplyReader;
 
     fn record(log: &mut ReplyLog, sequence: u64, wire: &str) {
@@ -98,23 +67,27 @@ mod tests {
         log.record(sequence, &reply);
     }
 
+    fn text(log: &ReplyLog, sequence: u64) -> Option<String> {
+        log.find(sequence).map(|reply| reply.text())
+    }
+
     #[test]
     fn the_last_reply_to_a_message_is_found() {
         let mut log = ReplyLog::default();
         record(&mut log, 7, "250 2.0.0 Ok: queued as 4jZXTq1Xyz\r\n");
         record(&mut log, 8, "250-a\r\n250 b\x07\r\n");
         record(&mut log, 9, &format!("554 5.3.0 {}\r\n", "x".repeat(300)));
-        assert_eq!(log.find(7).as_deref(), Some("250 2.0.0 Ok: queued as 4jZXTq1Xyz"));
-        assert_eq!(log.find(8).as_deref(), Some("250 a b?"));
-        assert_eq!(log.find(9).map(|text| text.len()), Some(MAX_REPLY_BYTES));
+        assert_eq!(text(&log, 7).as_deref(), Some("250 2.0.0 Ok: queued as 4jZXTq1Xyz"));
+        assert_eq!(text(&log, 8).as_deref(), Some("250 a b?"));
+        assert_eq!(text(&log, 9).map(|text| text.len()), Some(MAX_REPLY_BYTES));
         record(&mut log, 7, "451 4.3.0 later\r\n");
-        assert_eq!(log.find(7).as_deref(), Some("451 4.3.0 later"));
-        assert_eq!(log.find(6), None);
+        assert_eq!(text(&log, 7).as_deref(), Some("451 4.3.0 later"));
+        assert_eq!(text(&log, 6), None);
         for sequence in 10..10 + 2 * MAX_REPLIES as u64 {
             record(&mut log, sequence, &format!("250 {sequence}\r\n"));
         }
         let last = 9 + 2 * MAX_REPLIES as u64;
-        assert_eq!((log.entries.len(), log.find(last)), (MAX_REPLIES, Some(format!("250 {last}"))));
-        assert_eq!((log.find(7), log.find(last - MAX_REPLIES as u64)), (None, None), "older ones are gone");
+        assert_eq!((log.entries.len(), text(&log, last)), (MAX_REPLIES, Some(format!("250 {last}"))));
+        assert_eq!((text(&log, 7), text(&log, last - MAX_REPLIES as u64)), (None, None), "older ones are gone");
     }
 }

@@ -105,7 +105,7 @@ fn slowest(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Ve
         recipients: context.named_recipients(slow.message, slow.recipients),
         recipient_count: slow.recipients,
         bytes: slow.bytes,
-        reply: slow.reply,
+        reply: slow.reply.map(|reply| reply.text()),
     };
     tally.slowest.sorted().into_iter().map(row).collect()
 }

@@ -4,6 +4,7 @@ use super::control::{NUMBERS_LOG2, UserTarget};
 use super::pacing::ArrivalSchedule;
 use super::reply_log::ReplyLog;
 use super::{OfferedRate, SourceContext};
+use journey::reply_text::ReplyText;
 use journey::{LatencyKind, SourceTally};
 use net::clock;
 use smtp::ReceivedReply;
@@ -151,7 +152,7 @@ impl SourceWorkerState {
     }
 
     /// The last reply to a message, if it is still known.
-    pub(super) fn find_reply(&self, sequence: u64) -> Option<String> {
+    pub(super) fn find_reply(&self, sequence: u64) -> Option<ReplyText> {
         self.replies.borrow().find(sequence)
     }
 
