@@ -172,6 +172,17 @@ fn a_sink_that_saw_nothing_is_said_to_have_seen_nothing() {
 }
 
 #[test]
+fn a_single_message_shows_its_dialogue() {
+    let sink = Sink::start(&[]);
+    let shown = mailrun(&["source", &sink.address(), "--messages", "1", "--verbose"]);
+    for line in [" -> MAIL FROM:<from@example.com>", " -> .\n<-  250 2.", "<-  221 "] {
+        assert!(shown.out.contains(line), "{line}: {}", shown.out);
+    }
+    assert!(shown.out.trim_end().lines().last().is_some_and(|line| line.starts_with("PASS 1 accepted")), "{shown:?}");
+    assert_eq!(sink.took().connections, 1, "there is no test connection");
+}
+
+#[test]
 fn a_sink_at_the_far_end_closes_the_ledger() {
     let sink = Sink::start(&[]);
     let words = [&sink.address(), "--sink", sink.url(), "--messages", "300", "--sessions", "5"];
