@@ -417,14 +417,27 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
 fn not_delivered_text(record: &Record, count: u64, circumstances: &VerdictInputs) -> String {
     let within = circumstances.quiet_timeout.map(|time| format!(" within {} s", time.as_secs_f64()));
     let were = if count == 1 { "was" } else { "were" };
-    let hint = if record.ledger.delivered == Some(0) { NOTHING_CAME } else { "" };
+    let nothing_came = if record.ledger.delivered == Some(0) { NOTHING_CAME } else { "" };
+    let look = queue_command(record).map_or_else(String::new, |command| format!(" {command} shows the queue."));
     format!(
-        "{}{} {} {were} not delivered{}: lost or still in the server's queue.{hint}",
+        "{}{} {} {were} not delivered{}: lost or still in the server's queue.{look}{nothing_came}",
         grouped(count),
         of_created(record),
         unit_noun(record),
         within.unwrap_or_default()
     )
+}
+
+/// The command that shows the queue of the server, if its greeting has a known name.
+fn queue_command(record: &Record) -> Option<&'static str> {
+    let banner = record.server.as_ref()?.banner.to_ascii_lowercase();
+    let known = [
+        ("postfix", "`postqueue -p`"),
+        ("exim", "`exim -bp`"),
+        ("opensmtpd", "`smtpctl show queue`"),
+        ("sendmail", "`mailq`"),
+    ];
+    known.into_iter().find_map(|(name, command)| banner.contains(name).then_some(command))
 }
 
 fn of_created(record: &Record) -> String {

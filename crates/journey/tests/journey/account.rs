@@ -4,7 +4,7 @@ use mailrun_journey::account::{AccountInputs, Arrivals, RelayInputs, ServerQueue
 use mailrun_journey::judge::{VerdictInputs, judge, outcome};
 use mailrun_journey::record::{
     Arrival, Cause, Ending, ExhaustedRow, LatencyMs, LedgerRow, Ordered, Outcome, PauseRow, Record, Resource, Role,
-    StallRow, Surroundings, ThresholdRow, Verdict,
+    ServerRow, StallRow, Surroundings, ThresholdRow, Verdict,
 };
 use mailrun_journey::threshold::{RunProtocol, Threshold};
 use mailrun_journey::{Latencies, LatencyKind, Ledger, Phase, SourceTally, Stage};
@@ -109,6 +109,18 @@ fn mail_that_may_be_in_an_unknown_queue_is_not_delivered_and_never_called_lost()
     let row = reconcile(inputs(&some));
     assert_eq!((row.lost, row.not_delivered), (None, Some(2)));
     assert!(fates_sum(&row));
+
+    for (banner, command) in [
+        ("mx.example ESMTP Postfix (Debian/GNU)", "`postqueue -p`"),
+        ("mx.example ESMTP Exim 4.98 Thu, 26 Nov 2026", "`exim -bp`"),
+        ("mx.example ESMTP OpenSMTPD", "`smtpctl show queue`"),
+        ("mx.example ESMTP Sendmail 8.18.1/8.18.1", "`mailq`"),
+    ] {
+        let mut record = with(row.clone());
+        record.server = Some(ServerRow { banner: banner.to_owned(), extensions: Vec::new() });
+        let why = conclude(&record, Topology::Server).why;
+        assert!(why.ends_with(&format!("still in the server's queue. {command} shows the queue.")), "{why}");
+    }
 
     let thresholds: [(&[&str], Outcome, &str); 4] = [
         (
