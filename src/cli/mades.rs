@@ -196,7 +196,7 @@ pub(super) struct MadesLoadArgs {
     ///
     /// The bench does so as the receiving application, addressed to the sender. The document's arrival in the sender's inbox is the
     /// stage acknowledged; one that does not come back fails the run.
-    #[arg(long, hide_short_help = true)]
+    #[arg(long, alias = "acknowledgement-documents", hide_short_help = true)]
     acknowledge: bool,
     /// Await an acknowledgement document of the receiver for each message
     ///

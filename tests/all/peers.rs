@@ -1,10 +1,13 @@
 //! Software that others wrote, against ours, with the counts compared at both ends.
 use crate::party::{
-    Process, Sink, Took, accepted, bench, fates, is_root, low_port, numbers, peer, run, source, wait_until,
+    Process, Sink, Took, accepted, bench, bench_as_typed, fates, is_root, low_port, numbers, peer, run, source,
+    wait_until,
 };
 use crate::postfix::{Deliver, Postfix};
-use journey::record::LedgerRow;
+use journey::record::{LedgerRow, Outcome};
 use std::fs;
+use std::thread;
+use std::time::Duration;
 
 const MODES: [&str; 3] = ["off", "group", "stream"];
 
@@ -173,4 +176,36 @@ fn a_loss_behind_a_real_relay_is_found() {
     assert_eq!(delivered.unwrap() + not_delivered.unwrap(), 200);
     assert!(not_delivered > Some(0) && duplicates > Some(0), "{:?}", record.ledger);
     assert_eq!(postfix.sent(), 200, "Postfix was told that all of it arrived");
+}
+
+#[test]
+fn mail_that_postfix_puts_off_is_not_delivered_and_its_queue_ids_are_named() {
+    let sink = Sink::start(&["--fault", "rcpt: soft reject 20%"]);
+    let Some(postfix) = Postfix::start(Deliver::To(sink.smtp.port()), &[Vec::new()]) else { return };
+    let words =
+        [&postfix.address(), "--sink", sink.url(), "--sessions", "5", "--messages", "100", "--lost-after", "3s"];
+    let record = bench_as_typed(&words).record_of(3);
+    let LedgerRow { created, accepted, delivered, lost, not_delivered, .. } = record.ledger;
+    assert_eq!((created, accepted, lost), (Some(100), Some(100), None));
+    let missing = not_delivered.unwrap();
+    assert!(missing > 0 && delivered.unwrap() + missing == 100, "{:?}", record.ledger);
+    let why = &record.verdict.why;
+    assert!(why.ends_with("lost or still in the server's queue. `postqueue -p` shows the queue."), "{why}");
+    assert_eq!(record.verdict.outcome, Some(Outcome::Inconclusive));
+    // Each is found in Postfix's log, which says that it was put off.
+    let ids = record.missing.iter().filter_map(|message| message.reply.as_ref()?.split("queued as ").nth(1));
+    let ids: Vec<&str> = ids.map(|id| id.trim_end_matches(|end: char| !end.is_ascii_alphanumeric())).collect();
+    assert_eq!(ids.len() as u64, missing, "{:?}", record.missing);
+    for id in &ids {
+        let deferred = format!("{id}: to=<");
+        assert!(postfix.lines(&deferred).iter().any(|line| line.contains("status=deferred")), "{id}");
+    }
+    // It was not lost: Postfix delivers it later.
+    wait_until("Postfix to deliver what it has put off", || {
+        postfix.flush();
+        thread::sleep(Duration::from_millis(500));
+        ids.iter()
+            .all(|id| postfix.lines(&format!("{id}: to=<")).iter().any(|line| line.contains("status=sent")))
+            .then_some(())
+    });
 }

@@ -108,6 +108,11 @@ impl Postfix {
         self.log().matches(text).count() as u64
     }
 
+    /// The lines of its log that have that.
+    pub(crate) fn lines(&self, text: &str) -> Vec<String> {
+        self.log().lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
+    }
+
     /// Has it try at once what it has put off.
     pub(crate) fn flush(&self) {
         self.command("flush");

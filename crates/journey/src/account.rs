@@ -5,6 +5,7 @@
 //! ```
 use crate::ledger::Ledger;
 use crate::record::{Arrival, LedgerRow, Record};
+use crate::stage::Stage;
 
 /// Counts of both ends.
 #[derive(Clone, Copy, Debug)]
@@ -179,6 +180,12 @@ pub fn sum_of_fates(ledger: &LedgerRow) -> u64 {
     ];
     // Records of others may have any numbers.
     fates.into_iter().flatten().fold(0, u64::saturating_add)
+}
+
+/// Messages that were due and never sent.
+pub fn unsent(record: &Record) -> u64 {
+    let created = record.stages.iter().find(|row| row.name == Stage::Created).map_or(0, |row| row.count);
+    record.due.unwrap_or_default().saturating_sub(created)
 }
 
 /// Reports whether both ends of the journey are known.

@@ -9,8 +9,8 @@
 //! It is computed from the seconds of a record: each has the greatest age in it ([`SeriesRow::oldest_ms`]). A second counts
 //! as not fresh from the moment at which the limit was passed to its end, so the share is never better than the truth by more
 //! than the interval of the ticks, 0.25 s for each time that the limit was passed.
+use crate::account;
 use crate::record::{Ending, FreshWindow, Record, SeriesRow};
-use crate::threshold;
 use std::time::Duration;
 
 /// A last window that is shorter than this share of the others belongs to the one before it.
@@ -87,7 +87,7 @@ fn with_unsent(rows: &[SeriesRow], record: &Record) -> Vec<SeriesRow> {
     let mut rows = rows.to_vec();
     let is_cut_short = matches!(record.ending, Some(Ending::Interrupted | Ending::Aborted));
     let planned_s = record.workload.duration_limit_s.filter(|_| !is_cut_short);
-    let length_s = planned_s.or(record.offered_s).filter(|_| threshold::unsent(record) > 0);
+    let length_s = planned_s.or(record.offered_s).filter(|_| account::unsent(record) > 0);
     let (Some(length_s), Some((begin, end))) = (length_s, span(&rows)) else { return rows };
     let width = width(&rows);
     let missing = (end..begin.saturating_add(length_s.ceil() as u64)).step_by(width as usize).take(MAX_UNSENT_ROWS);

@@ -8,7 +8,7 @@
 //! none of these                                                                      PASS
 //! ```
 //! Each reason has a [`Cause`], and causes stand in that order: the first reason decides.
-use crate::account::{Topology, fates_sum, is_open_loop, is_watched, sum_of_fates};
+use crate::account::{Topology, fates_sum, is_open_loop, is_watched, sum_of_fates, unsent};
 use crate::reason::Reason;
 use crate::record::{
     Arrival, Cause, Death, Ending, ErrorRow, LedgerRow, Ordered, Outcome, Party, Record, Role, ShardRow, StageRow,
@@ -763,11 +763,11 @@ fn wait_note(record: &Record) -> Option<String> {
 
 /// Reports messages that were due and that the source did not begin before the load ended.
 fn unsent_note(record: &Record) -> Option<String> {
-    let unsent = threshold::unsent(record);
-    (unsent > 0).then(|| {
+    let count = unsent(record);
+    (count > 0).then(|| {
         format!(
             "{} of the {} messages due were never sent: they count as late.",
-            grouped(unsent),
+            grouped(count),
             grouped(record.due.unwrap_or_default())
         )
     })

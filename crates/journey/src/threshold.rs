@@ -8,6 +8,7 @@
 //! fresh(30s) per 15min >= 98%     share of time in which the newest arrived message is younger, in the worst window
 //! rejected <= 0.1%                rejected, failed, lost, not_delivered, duplicates, corrupt: of created recipients, or a number
 //! ```
+use crate::account;
 use crate::freshness::{self, FreshnessLimit};
 use crate::latencies::Latencies;
 use crate::quantities::{count, duration, percent, rate, without_commas};
@@ -515,12 +516,6 @@ pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f
         }
 }
 
-/// Messages that were due and never sent.
-pub fn unsent(record: &Record) -> u64 {
-    let created = record.stages.iter().find(|row| row.name == Stage::Created).map_or(0, |row| row.count);
-    record.due.unwrap_or_default().saturating_sub(created)
-}
-
 /// Explains why a threshold of a record has no value.
 pub fn unseen_reason(record: &Record, row: &ThresholdRow) -> &'static str {
     let protocols = [RunProtocol::Smtp, RunProtocol::Mades];
@@ -599,7 +594,7 @@ impl MetricValues for Record {
     }
 
     fn unsent(&self) -> u64 {
-        unsent(self)
+        account::unsent(self)
     }
 
     fn fate(&self, fate: Fate) -> Option<u64> {
