@@ -306,3 +306,10 @@ fn what_cannot_be_written_is_told_before_the_load() {
     }
     assert_eq!(sink.took().messages, 0);
 }
+
+#[test]
+fn a_limit_far_from_the_sources_own_delay_is_decided() {
+    for (threshold, code) in [("delivered.p99 < 2s", 0), ("delivered.p99 < 1us", 1)] {
+        bench(&["--rate", "150", "--duration", "2s", "--sessions", "50", "--threshold", threshold]).record_of(code);
+    }
+}

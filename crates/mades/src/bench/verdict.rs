@@ -3,7 +3,7 @@
 use super::run_state::GIVEN_UP;
 use super::stages::MessageStage;
 use super::troubles::TroubleKind;
-use journey::account::fates_sum;
+use journey::account::{fates_sum, unsent};
 use journey::judge::{
     MissedRate, decide, has_threshold, lag_reason, missed_rate, pass_text, stall_reasons, threshold_reasons,
 };
@@ -32,9 +32,16 @@ const MAX_CODES: usize = 4;
 
 /// The verdict on the run, from the rest of its record.
 pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
-    let mut reasons: Vec<Reason> = unread_queue(record, mades).into_iter().collect();
-    reasons.extend(faults(record, mades));
-    reasons.extend(lost_connection(record, mades).or_else(|| given_up(record, mades)));
+    let lost_connection = lost_connection(record, mades);
+    let is_lost = lost_connection.is_some();
+    let mut reasons: Vec<Reason> = lost_connection.or_else(|| given_up(record, mades)).into_iter().collect();
+    // What is missing after a connection was lost has a known reason, which comes first.
+    let is_explained = |cause: Cause| is_lost && matches!(cause, Cause::Lost | Cause::Missing);
+    let found = unread_queue(record, mades).into_iter().chain(faults(record, mades));
+    reasons.extend(found.map(|reason| match is_explained(reason.cause) {
+        true => Reason { cause: Cause::ServerGone, ..reason },
+        false => reason,
+    }));
     reasons.extend(refusals(record, mades));
     // A threshold decides about the fates that it names; `refusals` has left them out already.
     let is_left = |cause: Cause| Fate::ALL.into_iter().any(|fate| fate.cause() == cause && has_threshold(record, fate));
@@ -54,7 +61,9 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
     }
     reasons.extend(stall_reasons(record));
     reasons.extend(notes(record, mades).into_iter().map(|text| Reason::new(Cause::Remark, text)));
-    decide(reasons, &pass_text(record))
+    let mut verdict = decide(reasons, &pass_text(record));
+    verdict.closed &= !is_lost || record.ledger.lost.unwrap_or_default() == 0;
+    verdict
 }
 
 /// Messages that the broker took, and that nothing ever answered: no endpoint reads that queue.
@@ -119,7 +128,8 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
 fn missing_text(mades: &Mades, row: &MadesStage) -> String {
     let is_acknowledged = row.name == MessageStage::Acknowledged.name();
     let Some(back) = mades.acknowledgements.as_ref().filter(|_| is_acknowledged) else {
-        return ", for no known reason.".to_owned();
+        let is_lost = mades.outages.iter().any(|outage| outage.to_the_end);
+        return if is_lost { "." } else { ", for no known reason." }.to_owned();
     };
     let fates =
         [(back.returned, "returned"), (back.refused, "rejected"), (back.failed, "FAILED"), (back.corrupt, "changed")];
@@ -173,11 +183,11 @@ fn given_up(record: &Record, mades: &Mades) -> Option<Reason> {
 /// The messages that failed or were lost with the connection, in words.
 fn losses_text(record: &Record) -> String {
     let LedgerRow { created, failed, lost, .. } = record.ledger;
-    let named = [(failed, "failed"), (lost, "lost")];
+    let named = [(failed, "failed"), (lost, "did not arrive"), (Some(unsent(record)), "were never sent")];
     let named = named.into_iter().filter_map(|(count, word)| Some((count.filter(|count| *count > 0)?, word)));
     let named: Vec<String> = named.map(|(count, word)| format!("{} {word}", grouped(count))).collect();
-    let named = if named.is_empty() { "none failed".to_owned() } else { named.join(" and ") };
-    format!("of {} messages {named}", grouped(created.unwrap_or_default()))
+    let named = if named.is_empty() { "none failed".to_owned() } else { listed(&named) };
+    format!("of {} messages {named}", grouped(record.due.max(created).unwrap_or_default()))
 }
 
 /// Reasons why the figures do not mean what they seem to.
@@ -554,5 +564,30 @@ mod tests {
         let outage = MadesOutage { lasted_s: 0.7, ..MadesOutage::default() };
         let lost = verdict(|_, mades| mades.outages = vec![outage.clone(), outage.clone()]);
         assert!(lost.closed && lost.reasons[0].contains("2 times, for 1.4 s"), "{lost:?}");
+    }
+
+    #[test]
+    fn a_connection_that_was_lost_for_good_is_the_reason_for_what_is_missing() {
+        let verdict = verdict(|record, mades| {
+            (record.ledger.lost, record.ledger.delivered) = (Some(159), Some(199_841));
+            (record.stages[0].name, record.stages[0].count) = (journey::Stage::Created, 200_000);
+            record.due = Some(200_102);
+            mades.stages.iter_mut().for_each(|row| row.missing = 159);
+            mades.outages = vec![MadesOutage {
+                side: "sender".to_owned(),
+                began_s: 1.9,
+                lasted_s: 3.1,
+                to_the_end: true,
+                why: "connection reset".to_owned(),
+            }];
+        });
+        assert_eq!(
+            (verdict.outcome, verdict.causes[0], verdict.closed),
+            (Some(Outcome::Fail), Cause::ServerGone, false)
+        );
+        let why = "The connection to the sender was lost at 1.9 s of 5.0 s and did not come back: of 200,102 messages 159 did not \
+                   arrive and 102 were never sent (connection reset).";
+        assert_eq!(verdict.why, why);
+        assert!(!verdict.reasons.iter().any(|reason| reason.contains("no known reason")), "{verdict:?}");
     }
 }
