@@ -278,9 +278,6 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
             () if fate == Fate::Failed && final_stall(record).is_some() && !has_death(record) => None,
             // The source could not connect: `limits` says what it lacked.
             () if fate == Fate::Failed && count <= refused_by_ourselves(record) => None,
-            () if fate == Fate::NotDelivered => {
-                Some(Reason::new(fate.cause(), not_delivered_text(record, count, circumstances)))
-            }
             () => Some(Reason::new(fate.cause(), fate_text(record, fate, count, &bounds))),
         }
     });
@@ -321,6 +318,8 @@ struct OrderedBounds {
     topology: Topology,
     /// Fate of the mail that the sink drops.
     missing: Fate,
+    /// Pause in arrivals that ended the wait for them.
+    quiet_timeout: Option<Duration>,
     /// The most units that one reply, or one connection, can concern.
     each: u64,
     /// Units that may have escaped a fate because they met another first.
@@ -335,6 +334,7 @@ impl OrderedBounds {
         Self {
             ordered: circumstances.ordered,
             topology: circumstances.topology,
+            quiet_timeout: circumstances.quiet_timeout,
             missing: if ledger.lost.is_none() { Fate::NotDelivered } else { Fate::Lost },
             each: u64::from(record.workload.recipients.max(1)) * if is_stream { 2 } else { 1 },
             // Records of others may have any numbers.
@@ -390,9 +390,8 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
     let of_created = of_created(record);
     let were = if count == 1 { "was" } else { "were" };
     let text = match fate {
-        Fate::Lost | Fate::NotDelivered => {
-            format!("Lost: {amount}{of_created} {noun} {were} accepted and never arrived.")
-        }
+        Fate::Lost => format!("Lost: {amount}{of_created} {noun} {were} accepted and never arrived."),
+        Fate::NotDelivered => not_delivered_text(record, count, bounds.quiet_timeout),
         Fate::Duplicates => format!("Duplicates: {amount}{of_created} {noun} arrived more than once."),
         Fate::Corrupt => format!("Corrupt: {} arrived with a changed body.", counted(count, "message")),
         Fate::Rejected => {
@@ -414,8 +413,8 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
 }
 
 /// Tells of mail that a server whose queue is unknown has accepted: it may be delivered later.
-fn not_delivered_text(record: &Record, count: u64, circumstances: &VerdictInputs) -> String {
-    let within = circumstances.quiet_timeout.map(|time| format!(" within {} s", time.as_secs_f64()));
+fn not_delivered_text(record: &Record, count: u64, quiet_timeout: Option<Duration>) -> String {
+    let within = quiet_timeout.map(|time| format!(" within {} s", time.as_secs_f64()));
     let were = if count == 1 { "was" } else { "were" };
     let nothing_came = if record.ledger.delivered == Some(0) { NOTHING_CAME } else { "" };
     let look = queue_command(record).map_or_else(String::new, |command| format!(" {command} shows the queue."));

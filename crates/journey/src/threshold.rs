@@ -481,6 +481,12 @@ fn fate_named(name: &str) -> Option<Fate> {
     Fate::ALL.into_iter().find(|fate| fate.name() == name)
 }
 
+/// The threshold of a row of a record.
+fn read_again(row: &ThresholdRow) -> Option<Threshold> {
+    let protocols = [RunProtocol::Smtp, RunProtocol::Mades];
+    protocols.into_iter().find_map(|protocol| Threshold::parse(&row.expression, protocol).ok())
+}
+
 /// Reports whether the source's own delay may have decided a threshold on latency.
 ///
 /// A time that was measured is the server's time and the source's delay. So if a threshold is missed, the server alone misses
@@ -489,9 +495,7 @@ fn fate_named(name: &str) -> Option<Fate> {
 /// easier.
 pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f64) -> bool {
     let Some(lag) = record.lag_ms else { return false };
-    let protocols = [RunProtocol::Smtp, RunProtocol::Mades];
-    let threshold = protocols.into_iter().find_map(|protocol| Threshold::parse(&row.expression, protocol).ok());
-    let Some(threshold) = threshold.filter(|_| !row.is_infinite) else { return false };
+    let Some(threshold) = read_again(row).filter(|_| !row.is_infinite) else { return false };
     if let (Subject::Figure(_, Metric::Mean), Some(value)) = (threshold.subject, row.value) {
         return lag.mean > negligible_ms && (value - threshold.limit).abs() < lag.mean;
     }
@@ -518,8 +522,7 @@ pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f
 
 /// Explains why a threshold of a record has no value.
 pub fn unseen_reason(record: &Record, row: &ThresholdRow) -> &'static str {
-    let protocols = [RunProtocol::Smtp, RunProtocol::Mades];
-    let threshold = protocols.into_iter().find_map(|protocol| Threshold::parse(&row.expression, protocol).ok());
+    let threshold = read_again(row);
     if threshold.as_ref().is_some_and(Threshold::is_of_delivery) && record.ledger.delivered.is_none() {
         let is_sink_gone = record.ending == Some(Ending::SinkEnded)
             || record.parties.iter().any(|party| party.role == Role::Sink && party.died.is_some());

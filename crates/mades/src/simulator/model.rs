@@ -249,20 +249,9 @@ impl<M> Simulator<M> {
 
     /// Takes a message that was taken out of the outbox.
     pub fn consume(&mut self, consumed: ConsumedMessage, content: M, now: Duration) -> MessageKey {
-        let totals = self.totals.of_mut(consumed.kind);
-        totals.consumed += 1;
-        totals.bytes += consumed.bytes as u64;
-        self.stored_bytes += consumed.bytes as u64;
         self.accepting += 1;
         let fault = self.draw_faults(&consumed);
-        let record = MessageRecord {
-            seq: consumed.identity.map(|(sequence, _)| sequence),
-            run: consumed.identity.map(|(_, run)| run),
-            kind: consumed.kind,
-            consumed: now,
-            fault,
-            ..MessageRecord::default()
-        };
+        let record = self.count_consumed(&consumed, fault, now);
         let tracing = consumed.tracing || self.plan.mode == EndpointMode::Tracing;
         let key = self.store(SimulatedMessage {
             content,
@@ -354,6 +343,22 @@ impl<M> Simulator<M> {
         }
     }
 
+    /// Counts a message or document that was taken, and begins its record.
+    fn count_consumed(&mut self, consumed: &ConsumedMessage, fault: InjectedFaults, now: Duration) -> MessageRecord {
+        let totals = self.totals.of_mut(consumed.kind);
+        totals.consumed += 1;
+        totals.bytes += consumed.bytes as u64;
+        self.stored_bytes += consumed.bytes as u64;
+        MessageRecord {
+            seq: consumed.identity.map(|(sequence, _)| sequence),
+            run: consumed.identity.map(|(_, run)| run),
+            kind: consumed.kind,
+            consumed: now,
+            fault,
+            ..MessageRecord::default()
+        }
+    }
+
     /// Takes the acknowledgement document of a message, of so many bytes, from B's application. This is the end of the step
     /// that asked for it.
     pub fn acknowledge(&mut self, key: MessageKey, rejects: bool, bytes: usize, content: M, now: Duration) {
@@ -368,18 +373,7 @@ impl<M> Simulator<M> {
         let drawn = self.draw_faults(&consumed);
         // Nobody could tell whether a document with a changed byte is the one that was sent.
         let fault = InjectedFaults { no_reply: false, corrupt: false, reject_document: rejects, ..drawn };
-        let totals = self.totals.of_mut(consumed.kind);
-        totals.consumed += 1;
-        totals.bytes += bytes as u64;
-        self.stored_bytes += bytes as u64;
-        let record = MessageRecord {
-            seq: consumed.identity.map(|(sequence, _)| sequence),
-            run: consumed.identity.map(|(_, run)| run),
-            kind: consumed.kind,
-            consumed: now,
-            fault,
-            ..MessageRecord::default()
-        };
+        let record = self.count_consumed(&consumed, fault, now);
         let document = self.store(SimulatedMessage {
             content,
             consumed,
