@@ -215,6 +215,14 @@ fn is_domain(domain: &[u8]) -> bool {
     is_label(&domain[label_at..]) && is_utf8(domain, seen)
 }
 
+/// An address as an address literal: `[192.0.2.1]`, `[IPv6:2001:db8::1]` (RFC 5321 §4.1.3).
+pub fn literal(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(address) => format!("[{address}]"),
+        IpAddr::V6(address) => format!("[IPv6:{address}]"),
+    }
+}
+
 /// Reads an address literal with its brackets: `[192.0.2.1]`, `[IPv6:2001:db8::1]` (RFC 5321 §4.1.3). That grammar
 /// allows other tags; only `IPv6` has been registered, so the text behind another tag is not an address.
 pub fn address_literal(domain: &[u8]) -> Option<IpAddr> {
@@ -412,11 +420,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_address_has_a_literal(address: IpAddr) {
-            let literal = match address {
-                IpAddr::V4(address) => format!("[{address}]"),
-                IpAddr::V6(address) => format!("[IPv6:{address}]"),
-            };
-            prop_assert_eq!(address_literal(literal.as_bytes()), Some(address));
+            prop_assert_eq!(address_literal(literal(address).as_bytes()), Some(address));
         }
 
         #[test]

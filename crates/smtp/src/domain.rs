@@ -1,8 +1,7 @@
 //! Domains as they are compared.
-use crate::address::address_literal;
+use crate::address::{address_literal, literal};
 use std::borrow::{Borrow, Cow};
 use std::fmt;
-use std::net::IpAddr;
 use std::ops::Deref;
 
 /// A domain in the one form that all its spellings have in common: lower case and A-labels (UTS 46), so that
@@ -24,20 +23,12 @@ impl<'a> Domain<'a> {
             return Self(Cow::Borrowed(text));
         }
         if let Some(address) = address_literal(domain) {
-            return Self::literal(address);
+            return Self(Cow::Owned(literal(address).to_lowercase()));
         }
         Self(match idna::domain_to_ascii_cow(domain, idna::AsciiDenyList::EMPTY) {
             Ok(ascii) => ascii,
             Err(_) => String::from_utf8_lossy(domain).to_lowercase().into(),
         })
-    }
-
-    /// The address literal of that address (RFC 5321 §4.1.3).
-    pub fn literal(address: IpAddr) -> Self {
-        Self(Cow::Owned(match address {
-            IpAddr::V4(address) => format!("[{address}]"),
-            IpAddr::V6(address) => format!("[ipv6:{address}]"),
-        }))
     }
 
     /// Makes it independent of the text that it was read from.

@@ -3,11 +3,12 @@ use super::facts::{DsnAction, DsnFacts, DsnRecipient};
 use super::part::DsnPart;
 use super::text::{self, Charset};
 use crate::message::received;
+use smtp::address::literal;
 use smtp::dsn;
 use smtp::reply::EnhancedStatusCode;
 use smtp::xtext::Xtext;
 use std::borrow::Cow;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 pub(crate) fn part(facts: &DsnFacts<'_>, reported: &[DsnRecipient<'_>], charset: Charset) -> DsnPart<'static> {
     let mut body = message_fields(facts);
@@ -114,8 +115,7 @@ fn remote_mta(remote: &str) -> String {
     let bare = remote.trim_start_matches('[').trim_end_matches(']');
     let address = bare.parse().or_else(|_| remote.parse().map(|at: SocketAddr| at.ip()));
     match address {
-        Ok(IpAddr::V4(v4)) => format!("dns; [{v4}]"),
-        Ok(IpAddr::V6(v6)) => format!("dns; [IPv6:{v6}]"),
+        Ok(address) => format!("dns; {}", literal(address)),
         Err(_) => format!("dns; {}", text::sanitize_token(remote)),
     }
 }

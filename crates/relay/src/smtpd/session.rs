@@ -12,6 +12,7 @@ use crate::smtpd::memory_budget::{AdmissionDecision, Reservation};
 use crate::worker::RelayWorker;
 use net::{Answer, ClientKey, CloseReason, Handler, Handshake, LoginOutcome, Peer, clock};
 use smtp::Path;
+use smtp::address::literal;
 use smtp::command::{Hello, Mail, Recipient as Rcpt};
 use smtp::login::Auth;
 use smtp::proxy::ProxyHeader;
@@ -94,7 +95,7 @@ const ID_PLACEHOLDER: [u8; Id::TEXT_BYTES] = [b'0'; Id::TEXT_BYTES];
 
 impl SmtpdSession {
     pub(crate) fn new(worker: &Rc<RelayWorker>, peer: Peer) -> Self {
-        let ip = peer.address.ip();
+        let ip = peer.address.ip().to_canonical();
         let client = (!ip.is_unspecified()).then_some(ip);
         worker.context.counters.sessions.add(1);
         let config = worker.config();
@@ -104,7 +105,7 @@ impl SmtpdSession {
             worker: Rc::clone(worker),
             client,
             gateway: client,
-            client_literal: received::literal(client.unwrap_or(IpAddr::from([127, 0, 0, 1]))),
+            client_literal: literal(client.unwrap_or(IpAddr::from([127, 0, 0, 1]))),
             hello: Hello::Plain,
             hello_name: Vec::new(),
             tls: None,
@@ -131,7 +132,7 @@ impl SmtpdSession {
     fn set_client(&mut self, client: IpAddr) {
         let client = client.to_canonical();
         self.client = Some(client);
-        self.client_literal = received::literal(client);
+        self.client_literal = literal(client);
         self.logins = SessionLogins::new(&self.worker.context, &self.config, self.client);
         self.charge_client();
     }
