@@ -1,4 +1,4 @@
-//! Options under other names: of older versions, of other tools (swaks, smtp-source, smtp-sink, wrk, oha, ab, k6, vegeta,
+//! Options under other names: of other tools (swaks, smtp-source, smtp-sink, wrk, oha, ab, k6, vegeta,
 //! curl) and of our other commands. Each has an advice that names our option.
 use clap::{Arg, Command, CommandFactory};
 
@@ -7,19 +7,6 @@ type OptionAlias = (&'static [&'static str], &'static str);
 
 /// Commands that speak AMQP.
 const MADES_COMMANDS: [&str; 4] = ["mades", "mades-endpoint", "bench mades", "bench mades-compare"];
-
-/// Names of older versions, of commands that send mail.
-const OLD_SENDER_NAMES: &[OptionAlias] = &[
-    (&["--size"], "--message-size"),
-    (&["--think"], "--think-time"),
-    (&["--hello"], "--ehlo"),
-    (&["--corpus-limit"], "--max-corpus-size"),
-    (&["--ramp"], "--stage"),
-    (&["--auth"], "--user"),
-    (&["--no-relay"], "--relay none"),
-    (&["--relay-address"], "SERVER --sink-listen HOST:PORT"),
-    (&["--limit"], "--max-time"),
-];
 
 /// Names of other tools, for commands that send mail.
 const SENDER_NAMES: &[OptionAlias] = &[
@@ -38,7 +25,7 @@ const SENDER_NAMES: &[OptionAlias] = &[
     (&["-S"], "--subject"),
     (&["-M", "--helo", "--lhlo", "-h-from"], "--ehlo"),
     (&["-F", "--body", "--data", "--header", "--h-Subject", "--attach", "--eml"], "--file MESSAGE.EML"),
-    (&["--length", "--body-size"], "--message-size"),
+    (&["--size", "--length", "--body-size"], "--message-size"),
     (&["-L"], "--lmtp"),
     (&["--protocol"], "--lmtp, --tls implicit or a URL as SERVER: lmtp://HOST, smtps://HOST"),
     (&["--server", "--host", "--target", "--url"], "SERVER without an option"),
@@ -49,7 +36,7 @@ const SENDER_NAMES: &[OptionAlias] = &[
     (&["--server-name"], "--tls-name"),
     (&["--cert"], "--tls-cert"),
     (&["--key"], "--tls-key"),
-    (&["-au", "-u", "--auth-user", "--username", "--login"], "--user"),
+    (&["-au", "-u", "--auth", "--auth-user", "--username", "--login"], "--user"),
     (&["-ap", "-P", "--auth-password", "--pass"], "--password-file FILE or the environment variable MAILRUN_PASSWORD"),
     (&["-a", "--sasl"], "--auth-mechanism"),
     (&["-li", "--local-interface", "--interface", "--source-address"], "--bind"),
@@ -58,19 +45,6 @@ const SENDER_NAMES: &[OptionAlias] = &[
     (&["--hlog", "--ledger"], "--out DIR, which has them"),
     (&["--silent"], "--quiet"),
     (&["--fail-on", "--assert"], "--threshold"),
-];
-
-/// Names of older versions, of the sink.
-const OLD_SINK_NAMES: &[OptionAlias] = &[
-    (&["--sessions"], "--max-sessions"),
-    (&["--messages"], "--max-messages"),
-    (&["--message-limit"], "--max-message-size"),
-    (&["--line-limit"], "--max-line-length"),
-    (&["--recipient-limit"], "--max-recipients"),
-    (&["--idle"], "--idle-timeout"),
-    (&["--dump"], "--dump-dir"),
-    (&["--hello"], "--hostname"),
-    (&["--tls-cert-to"], "--tls-write-cert"),
 ];
 
 /// Names of other tools, for the sink.
@@ -90,61 +64,29 @@ const SINK_NAMES: &[OptionAlias] = &[
     (&["--silent"], "--quiet"),
 ];
 
-/// Names of older versions and of other tools, for the commands that speak AMQP.
+/// Names of other tools, for the commands that speak AMQP.
 const MADES_NAMES: &[OptionAlias] = &[
     (&["--outbox-url", "--url", "--server"], "--broker"),
     (&["--inbox-url"], "--inbox-broker"),
     (&["--size", "--message-size"], "--payload-size"),
-    (&["--window"], "--max-unsettled"),
     (&["--timeout"], "--message-timeout"),
-    (&["--linger"], "--linger-time"),
-    (&["--reconnect"], "--reconnect-timeout"),
-    (&["--name"], "--label"),
-    (&["--limit"], "--max-time"),
-    (&["--truth"], "--log-messages"),
-    (&["--totals"], "--summary"),
-    (&["--gmb-compat"], "--go-mades-bench-compat"),
-    (&["--loss"], "--drop"),
-    (&["--corruption"], "--corrupt"),
-    (&["--error"], "--reject"),
-    (&["--error-code"], "--reject-code"),
-    (&["--error-message"], "--reject-message"),
-    (&["--failure"], "--fail"),
-    (&["--payload-limit"], "--max-payload-size"),
-    (&["--queue-messages"], "--max-queue-messages"),
-    (&["--queue-bytes"], "--max-queue-size"),
-    (&["--store-messages"], "--max-stored-messages"),
-    (&["--store-bytes"], "--max-stored-size"),
     (&["--sasl"], "--auth-mechanism"),
     (&["--auth", "-u"], "--user"),
-    (&["--ca"], "--cacert"),
     (&["--cert"], "--tls-cert"),
     (&["--key"], "--tls-key"),
-    (&["--server-name", "--sni"], "--tls-name"),
+    (&["--server-name"], "--tls-name"),
     (&["--tls-insecure", "-k"], "--insecure"),
     (&["-o"], "--out"),
     (&["-z"], "--duration"),
 ];
 
-/// Faults, as the sink and the endpoint of MADES called them once.
-const FAULT_NAMES: &[OptionAlias] = &[
-    (&["--loss"], "--drop"),
-    (&["--corruption"], "--corrupt"),
-    (&["--error"], "--reject"),
-    (&["--failure"], "--fail"),
-];
-
 /// Postfix's name, for the relay.
 const RELAY_NAMES: &[OptionAlias] = &[(&["--relayhost"], "--to")];
 
-/// Names of older versions, of several commands.
-const OLD_NAMES: &[OptionAlias] = &[
-    (&["--name"], "--label"),
-    (&["--proxy"], "--proxy-protocol"),
-    (&["--tls-insecure"], "--insecure"),
+/// Names of other tools, for several commands.
+const COMMON_NAMES: &[OptionAlias] = &[
     (&["--ca"], "--cacert"),
     (&["--sni"], "--tls-name"),
-    (&["--limit"], "--max-rows"),
     (&["--password"], "--password-file FILE or the environment variable MAILRUN_PASSWORD"),
 ];
 
@@ -209,13 +151,11 @@ pub(super) fn our_name(path: &str, typed: &str) -> Option<&'static str> {
 /// Tables for a command, the first row that fits counts.
 fn tables(path: &str) -> &'static [&'static [OptionAlias]] {
     match path {
-        path if MADES_COMMANDS.contains(&path) => &[MADES_NAMES, FAULT_NAMES, OLD_NAMES],
-        "sink" => &[OLD_SINK_NAMES, OLD_NAMES, SINK_NAMES, FAULT_NAMES],
-        path if path == "source" || path.starts_with("bench") => {
-            &[OLD_SENDER_NAMES, OLD_NAMES, SENDER_NAMES, FAULT_NAMES]
-        }
-        "relay" => &[RELAY_NAMES, OLD_NAMES],
-        _ => &[OLD_NAMES],
+        path if MADES_COMMANDS.contains(&path) => &[MADES_NAMES, COMMON_NAMES],
+        "sink" => &[SINK_NAMES, COMMON_NAMES],
+        path if path == "source" || path.starts_with("bench") => &[SENDER_NAMES, COMMON_NAMES],
+        "relay" => &[RELAY_NAMES, COMMON_NAMES],
+        _ => &[COMMON_NAMES],
     }
 }
 
@@ -267,16 +207,7 @@ mod tests {
 
     #[test]
     fn every_row_is_of_use_somewhere_and_never_hides_an_option() {
-        for table in [
-            OLD_SENDER_NAMES,
-            SENDER_NAMES,
-            OLD_SINK_NAMES,
-            SINK_NAMES,
-            MADES_NAMES,
-            FAULT_NAMES,
-            RELAY_NAMES,
-            OLD_NAMES,
-        ] {
+        for table in [SENDER_NAMES, SINK_NAMES, MADES_NAMES, RELAY_NAMES, COMMON_NAMES] {
             for (typed, ours) in table {
                 let paths = PATHS.iter().chain(&["bench mades-compare"]);
                 let mut useful = paths.filter(|path| tables(path).contains(&table) && is_applicable(path, ours));
@@ -292,15 +223,11 @@ mod tests {
     fn a_name_is_answered_where_the_new_one_is_known() {
         for (path, name, said) in [
             ("mades", "--outbox-url", Some("unknown option \"--outbox-url\"; use --broker")),
-            ("mades-endpoint", "--gmb-compat", Some("unknown option \"--gmb-compat\"; use --go-mades-bench-compat")),
-            ("bench mades", "--loss", Some("unknown option \"--loss\"; use --drop")),
-            ("bench mades-compare", "--limit", Some("unknown option \"--limit\"; use --max-time")),
-            ("mades", "--loss", None),
+            ("bench mades", "--size", Some("unknown option \"--size\"; use --payload-size")),
             ("source", "--size=5", Some("unknown option \"--size\"; use --message-size")),
             ("bench relay-latency", "--size", Some("unknown option \"--size\"; use --message-size")),
             ("bench relay-400", "--auth", None),
-            ("sink", "--messages", Some("unknown option \"--messages\"; use --max-messages")),
-            ("queue list", "--limit", Some("unknown option \"--limit\"; use --max-rows")),
+            ("sink", "--count", Some("unknown option \"--count\"; use --max-messages")),
             ("bench mades", "--frobnicate", None),
             ("mades", "amqp://u:secret@h", Some("the broker is an option: --broker URL")),
             ("bench mades", "amqp://u:secret@h", None),

@@ -73,19 +73,6 @@ const CHOICES: [(&str, &[&str]); 3] = [
     ("received_on", &["inbox", "consume"]),
 ];
 
-/// Keys that had other names.
-const RENAMED: [(&str, &str); 9] = [
-    ("payload_bytes", "max_payload_size"),
-    ("store_messages", "max_stored_messages"),
-    ("store_bytes", "max_stored_size"),
-    ("faults.error", "reject"),
-    ("faults.error_code", "reject_code"),
-    ("faults.error_message", "reject_message"),
-    ("faults.loss", "drop"),
-    ("faults.failure", "fail"),
-    ("faults.corruption", "corrupt"),
-];
-
 /// Reads a plan, and puts it over a preset.
 ///
 /// # Errors
@@ -256,10 +243,6 @@ fn type_error(key: &str, example: &str) -> String {
 
 /// Complains of a key that does not exist.
 fn unknown_key(table: &str, key: &str, known: &[PlanKey]) -> String {
-    let path = if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") };
-    if let Some((_, new)) = RENAMED.iter().find(|(old, _)| *old == path) {
-        return format!("{key:?} is now {new:?}");
-    }
     let place = if table.is_empty() { String::new() } else { format!(" in [{table}]") };
     let tables = TABLES.iter().filter_map(|(name, _)| match (table, name.rsplit_once('.')) {
         ("", None) if !name.is_empty() => Some(*name),
@@ -299,11 +282,6 @@ mod tests {
                 "[faults]\nlost = 1",
                 "plan.toml:2:1: unknown key \"lost\" in [faults]; known keys: drop, duplicate, corrupt, reject, reject_code, reject_message, fail, no_reply, reorder, reorder_by, reject_documents",
             ),
-            (
-                "[faults]\nloss = 0.1\nerror = 0.1",
-                "plan.toml:2:1: \"loss\" is now \"drop\"\nplan.toml:3:1: \"error\" is now \"reject\"",
-            ),
-            ("store_bytes = 1", "plan.toml:1:1: \"store_bytes\" is now \"max_stored_size\""),
             ("faults = 1", "plan.toml:1:10: faults is a table; write [faults], and its keys in the lines below it"),
             (
                 "outages = ['A.down 1s..2s', 'C.down 1s..2s']",

@@ -16,22 +16,6 @@ pub(super) const MAX_CONFIG_BYTES: usize = 1 << 20;
 /// Most complaints reported at once.
 const MAX_ERRORS: usize = 50;
 
-/// Keys by their old names: the section, the old key, the key of today.
-const RENAMED_KEYS: &[(&str, &str, &str)] = &[
-    ("spool", "size", "max_size"),
-    ("spool", "memory", "max_memory"),
-    ("limits", "message", "max_message_size"),
-    ("limits", "incoming", "max_incoming_size"),
-    ("limits", "recipients", "max_recipients"),
-    ("limits", "sessions", "max_sessions"),
-    ("limits", "hops", "max_hops"),
-    ("limits", "idle", "idle_timeout"),
-    ("limits", "junk_commands", "max_junk_commands"),
-    ("tls", "certificate", "cert"),
-    ("route", "ca", "cacert"),
-    ("route", "sni", "tls_name"),
-];
-
 /// An error, its position, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
@@ -141,22 +125,9 @@ impl<'a> ConfigSection<'a> {
         self.entries.get(key).map(|(span, _)| span.clone())
     }
 
-    /// The value of a key. Under its old name it is complained of, and taken all the same: it is not missing too.
     fn take(&mut self, key: &'static str) -> Option<Spanned<DeValue<'a>>> {
         self.known_keys.push(key);
-        if let Some((_, value)) = self.entries.remove(key) {
-            return Some(value);
-        }
-        let old = self.renamed_keys().find(|(_, _, new)| *new == key).map(|(_, old, _)| *old)?;
-        let (span, value) = self.entries.remove(old)?;
-        self.errors.add(&span, format!("{old:?} is now {key:?}"));
-        Some(value)
-    }
-
-    /// The keys of this section that once had another name.
-    fn renamed_keys(&self) -> impl Iterator<Item = &'static (&'static str, &'static str, &'static str)> + use<> {
-        let kind = self.name.split(' ').next().unwrap_or_default().to_owned();
-        RENAMED_KEYS.iter().filter(move |(section, ..)| *section == kind)
+        self.entries.remove(key).map(|(_, value)| value)
     }
 
     /// A text, and its position.
@@ -283,10 +254,6 @@ impl<'a> ConfigSection<'a> {
     /// Notes every key that was not taken as unknown.
     pub(super) fn finish(self) {
         for (key, (span, _)) in &self.entries {
-            if let Some((_, old, new)) = self.renamed_keys().find(|(_, old, _)| old == key) {
-                self.errors.add(span, format!("{old:?} is now {new:?}"));
-                continue;
-            }
             let known = self.known_keys.iter().min_by_key(|known| damerau_levenshtein(known, key));
             let place = if self.name.is_empty() { String::new() } else { format!(" in {}", self.name) };
             let all = self.known_keys.join(", ");

@@ -925,28 +925,6 @@ mod tests {
     }
 
     #[test]
-    fn an_old_key_is_refused_and_the_new_one_named() {
-        check(&[
-            ("[limits]\nmessage = '10M'", &["3:1: \"message\" is now \"max_message_size\""]),
-            ("[limits]\nincoming = '128M'", &["3:1: \"incoming\" is now \"max_incoming_size\""]),
-            ("[limits]\nrecipients = 100", &["3:1: \"recipients\" is now \"max_recipients\""]),
-            ("[limits]\nsessions = 100", &["3:1: \"sessions\" is now \"max_sessions\""]),
-            ("[limits]\nhops = 100", &["3:1: \"hops\" is now \"max_hops\""]),
-            ("[limits]\nidle = '5m'", &["3:1: \"idle\" is now \"idle_timeout\""]),
-            ("[limits]\njunk_commands = 9", &["3:1: \"junk_commands\" is now \"max_junk_commands\""]),
-            ("[limits]\nhops = 100\nmax_hops = 200", &["3:1: \"hops\" is now \"max_hops\""]),
-            ("spool.size = '1G'", &["2:7: \"size\" is now \"max_size\""]),
-            ("spool.memory = '1M'", &["2:7: \"memory\" is now \"max_memory\""]),
-            ("[tls]\ncertificate = 'certificate.pem'\nkey = 'key.pem'", &["3:1: \"certificate\" is now \"cert\""]),
-            (
-                "[[route]]\nto = '*'\nsmtp = 'a'\ntls = 'required'\nca = 'ca.pem'\nsni = 'a.example'",
-                &["6:1: \"ca\" is now \"cacert\"", "7:1: \"sni\" is now \"tls_name\""],
-            ),
-            ("sni = 'a.example'", &["2:1: unknown key \"sni\"; known keys: "]),
-        ]);
-    }
-
-    #[test]
     fn a_user_without_a_password_is_refused() {
         let text = "spool.directory = 's'\n[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'";
         let outside = ConfigEnvironment { read: &file, variable: &|_| None, ..outside() };
