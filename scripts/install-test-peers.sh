@@ -11,6 +11,7 @@
 #   scripts/install-test-peers.sh browser     Chromium, and from npm what tests/browser/package-lock.json names
 #   scripts/install-test-peers.sh cost        valgrind and strace
 #   scripts/install-test-peers.sh dashboard   tmux
+#   scripts/install-test-peers.sh exim        debootstrap, which makes a Debian for Exim
 #   scripts/install-test-peers.sh packages    debootstrap, crun, bubblewrap, QEMU's user mode
 #   scripts/install-test-peers.sh rabbitmq    RabbitMQ alone; no RabbitMQ is started by that, now or with the host
 set -eu
@@ -54,11 +55,12 @@ amqp)
     ;;
 browser) pairs="chromium:chromium node:nodejs npm:npm" ;;
 dashboard) pairs="tmux:tmux" ;;
+exim) pairs="debootstrap:debootstrap" ;;
 packages) pairs="debootstrap:debootstrap crun:crun bwrap:bubblewrap qemu-aarch64-static:qemu-user-static objdump:binutils shellcheck:shellcheck" ;;
 cost) pairs="valgrind:valgrind strace:strace ip:iproute2 unshare:util-linux" ;;
 rabbitmq) pairs="rabbitmq-server:rabbitmq-server" ;;
 *)
-    echo "usage: $0 [amqp|browser|cost|dashboard|packages|rabbitmq]" >&2
+    echo "usage: $0 [amqp|browser|cost|dashboard|exim|packages|rabbitmq]" >&2
     exit 2
     ;;
 esac

@@ -20,6 +20,7 @@ crates      900  each crate is packed as for crates.io, and built from its packa
 book        900  the documentation as a book
 docs        900  the command lines and blocks of code of the documentation run as they are printed
 brokers     900  MADES on ActiveMQ Artemis and RabbitMQ, which are killed too, and other AMQP clients
+exim        900  what is concluded about a private Exim, by its own queue and log
 locust      900  workers under real Locust masters of three versions
 power-cut   600  300 power cuts (MAILRUN_CUTS) on a file system that forgets what was not synced
 crash       300  50 kills of the relay under load (MAILRUN_CRASH_KILLS)
@@ -51,6 +52,11 @@ brokers() {
     scripts/install-test-peers.sh amqp
     ignored brokers
 }
+exim() {
+    scripts/install-test-peers.sh exim
+    packaging/tests/debian-root.sh exim
+    ignored exim
+}
 locust() {
     scripts/install-locust.sh
     scripts/install-test-peers.sh browser
@@ -80,6 +86,7 @@ changed_parts() {
     has '^crates/dashboard/|^tests/dashboard/' && echo dashboard
     has '^packaging/|^Cargo.lock$' && echo packages
     has '^crates/(relay|load|smtp)/' && echo bench-cost
+    has '^crates/(journey|load)/' && echo exim
     has '^crates/locust/' && echo locust
     has '^(docs/|README.md)' && printf '%s\n' docs book
     [ -z "$(changed_targets "$files")" ] || echo fuzz

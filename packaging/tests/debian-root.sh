@@ -4,6 +4,7 @@
 #
 #   packaging/tests/debian-root.sh base      the packages that every Debian has
 #   packaging/tests/debian-root.sh shells    and man, bash-completion, zsh, fish
+#   packaging/tests/debian-root.sh exim      and Exim, which cannot be installed beside Postfix
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 PATH=$PATH:/usr/sbin:/sbin
@@ -29,8 +30,15 @@ if [ ! -s "$tar" ]; then
     else
       tar -xf "$(packaging/tests/debian-root.sh base)" -C "$root"
       cp /etc/resolv.conf "$root/etc/resolv.conf"
-      chroot "$root" env DEBIAN_FRONTEND=noninteractive sh -c '
-        apt-get update && apt-get install -y --no-install-recommends man-db bash-completion zsh fish'
+      # Nothing that is installed there may start a service.
+      printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
+      chmod +x "$root/usr/sbin/policy-rc.d"
+      case $kind in
+      shells) packages="man-db bash-completion zsh fish" ;;
+      exim) packages=exim4-daemon-light ;;
+      esac
+      chroot "$root" env DEBIAN_FRONTEND=noninteractive sh -c "
+        apt-get update && apt-get install -y --no-install-recommends $packages"
     fi
     rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
     tar -cf "$tar.part" -C "$root" --numeric-owner .

@@ -8,6 +8,7 @@
 //! | `recorder` | a server that records every octet and answers by a script |
 //! | `smtp_pair` | Postfix's smtp-sink and ours side by side |
 //! | `postfix` | a private Postfix: own configuration, own queue, own port |
+//! | `exim` | a private Exim, in a Debian of its own |
 //!
 //! Nothing sleeps to be in time: `party::wait_until` looks until it is so, or fails. Every test has its own ports and
 //! directories, so that they run beside each other.
@@ -43,6 +44,7 @@ mod embedding;
 mod embedding_examples;
 mod embedding_messages;
 mod endings;
+mod exim;
 mod go_mades_bench;
 mod go_smtp_source;
 mod honesty;

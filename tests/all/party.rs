@@ -350,7 +350,8 @@ impl Bench {
         Self::start_as_typed(&[words, more].concat())
     }
 
-    fn start_as_typed(words: &[&str]) -> Self {
+    /// With nothing added to what was typed.
+    pub(crate) fn start_as_typed(words: &[&str]) -> Self {
         Self::start_within("", words)
     }
 

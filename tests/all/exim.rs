@@ -1,0 +1,191 @@
+//! A private Exim in a Debian of its own, because Debian installs one mail server at a time: what mailrun concludes about
+//! mail that Exim puts off, that is lost behind it, and that it had accepted when it was killed.
+//!
+//! `make test-slow PART=exim` makes that Debian and runs this file.
+use crate::party::{Bench, Process, Sink, bench_as_typed, is_root, low_port, peer, run, skip, wait_until};
+use journey::record::{LedgerRow, Outcome, Record};
+use std::fs;
+use std::net::TcpStream;
+use std::path::PathBuf;
+use tempfile::TempDir;
+
+/// Takes all mail, and passes all of it on to a port of this host.
+const CONFIGURATION: &str = "
+primary_hostname = exim.test
+daemon_smtp_ports = LISTEN
+local_interfaces = 127.0.0.1
+tls_advertise_hosts =
+notifier_socket =
+host_lookup =
+rfc1413_query_timeout = 0s
+smtp_accept_max = 100
+acl_smtp_rcpt = take
+acl_smtp_data = take
+begin acl
+take:
+  accept
+begin routers
+onward:
+  driver = manualroute
+  transport = onward
+  route_list = * 127.0.0.1
+  self = send
+begin transports
+onward:
+  driver = smtp
+  port = NEXT
+  allow_localhost
+begin retry
+* * F,1h,1s
+";
+
+struct Exim {
+    /// The first to be dropped: everything that runs in `root` ends with it.
+    daemon: Option<Process>,
+    root: TempDir,
+    port: u16,
+}
+
+impl Exim {
+    /// `None`, with a note, where that is impossible.
+    fn start(next: u16) -> Option<Self> {
+        peer("unshare")?;
+        let roots = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/target/roots")).into_iter().flatten().flatten();
+        let mut paths = roots.filter_map(|entry| entry.path().to_str().map(str::to_owned));
+        let Some(tar) = paths.find(|path| path.contains("/exim-") && path.ends_with(".tar")).filter(|_| is_root())
+        else {
+            skip("exim", "packaging/tests/debian-root.sh exim has made no Debian with it");
+            return None;
+        };
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(run("tar", &["-xf", &tar, "-C", root.path().to_str().unwrap()]).code, Some(0));
+        let port = low_port();
+        let configuration = CONFIGURATION.replace("LISTEN", &port.to_string()).replace("NEXT", &next.to_string());
+        fs::write(root.path().join("etc/exim4/exim4.conf"), configuration).unwrap();
+        let mut exim = Self { daemon: None, root, port };
+        exim.start_daemon();
+        Some(exim)
+    }
+
+    /// Without a queue runner: what has been put off waits for `flush`.
+    fn start_daemon(&mut self) {
+        let root = self.root.path().to_str().unwrap();
+        // The shell stays: the signal of `--kill-child` does not reach a program that is set-user-ID.
+        let script = format!("chroot {root} /usr/sbin/exim4 -bdf; exit $?");
+        let words = ["--pid", "--fork", "--kill-child", "sh", "-c", &script];
+        self.daemon = Some(Process::start("unshare", &words));
+        wait_until("Exim to listen", || TcpStream::connect(self.address()).ok());
+    }
+
+    /// Kills it and whatever was delivering for it.
+    fn kill(&mut self) {
+        self.daemon = None;
+        wait_until("Exim to be gone", || TcpStream::connect(self.address()).is_err().then_some(()));
+    }
+
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    fn command(&self, word: &str) -> String {
+        let ended = run("chroot", &[self.root.path().to_str().unwrap(), "/usr/sbin/exim4", word]);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended.out
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.path("var/log/exim4/mainlog")).unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    /// Whether its log has a line about that message with that sign: "<=" for accepted, "=>" delivered, "==" put off.
+    fn has_logged(&self, id: &str, sign: &str) -> bool {
+        self.log().contains(&format!(" {id} {sign} "))
+    }
+
+    fn deliver_all(&self) {
+        wait_until("Exim to deliver what it has put off", || {
+            self.command("-qff");
+            (self.command("-bpc").trim() == "0").then_some(())
+        });
+    }
+}
+
+/// The ids in Exim's replies ("250 OK id=1xWZwm-000007-2E") to the messages that were accepted and did not arrive.
+fn undelivered(record: &Record) -> Vec<&str> {
+    let replies = record.missing.iter().filter_map(|message| message.reply.as_ref());
+    replies.filter_map(|reply| reply.split("id=").nth(1)?.split_whitespace().next()).collect()
+}
+
+#[test]
+#[ignore = "slow: make test-slow PART=exim"]
+fn mail_that_exim_puts_off_is_not_delivered_and_its_ids_are_named() {
+    let sink = Sink::start(&["--fault", "rcpt: soft reject 20%"]);
+    let Some(exim) = Exim::start(sink.smtp.port()) else { return };
+    let words = [&exim.address(), "--sink", sink.url(), "--sessions", "5", "--messages", "100", "--lost-after", "3s"];
+    let record = bench_as_typed(&words).record_of(3);
+    let LedgerRow { created, accepted, delivered, lost, not_delivered, .. } = record.ledger;
+    assert_eq!((created, accepted, lost), (Some(100), Some(100), None));
+    let missing = not_delivered.unwrap();
+    assert!(missing > 0 && delivered.unwrap() + missing == 100, "{:?}", record.ledger);
+    assert_eq!(record.verdict.outcome, Some(Outcome::Inconclusive));
+    let why = &record.verdict.why;
+    assert!(why.ends_with("lost or still in the server's queue. `exim -bp` shows the queue."), "{why}");
+    // Exim has exactly these in its queue, and its log says that they were put off.
+    let ids = undelivered(&record);
+    assert_eq!(ids.len() as u64, missing, "{:?}", record.missing);
+    let queue = exim.command("-bp");
+    assert_eq!(exim.command("-bpc").trim(), missing.to_string(), "{queue}");
+    for id in &ids {
+        assert!(queue.contains(id) && exim.has_logged(id, "=="), "{id}: {queue}");
+    }
+    exim.deliver_all();
+    assert!(ids.iter().all(|id| exim.has_logged(id, "=>")));
+}
+
+#[test]
+#[ignore = "slow: make test-slow PART=exim"]
+fn mail_that_is_lost_behind_exim_is_in_its_log_as_delivered() {
+    let sink = Sink::start(&["--drop", "0.05", "--duplicate", "0.05"]);
+    let Some(exim) = Exim::start(sink.smtp.port()) else { return };
+    let words = [&exim.address(), "--sink", sink.url(), "--sessions", "5", "--messages", "200", "--lost-after", "3s"];
+    let record = bench_as_typed(&words).record_of(1);
+    let LedgerRow { accepted, delivered, lost, not_delivered, duplicates, .. } = record.ledger;
+    assert_eq!((accepted, lost), (Some(200), None), "Exim may still have it in its queue");
+    let missing = not_delivered.unwrap();
+    assert!(missing > 0 && delivered.unwrap() + missing == 200 && duplicates > Some(0), "{:?}", record.ledger);
+    // With these two, one knows that the sink lost them.
+    assert_eq!(exim.command("-bpc").trim(), "0");
+    let ids = undelivered(&record);
+    assert_eq!(ids.len() as u64, missing, "{:?}", record.missing);
+    assert!(ids.iter().all(|id| exim.has_logged(id, "=>")));
+}
+
+#[test]
+#[ignore = "slow: make test-slow PART=exim"]
+fn mail_that_a_killed_exim_had_accepted_is_never_called_lost() {
+    let sink = Sink::start(&["--fault", "rcpt: soft reject 20%"]);
+    let Some(mut exim) = Exim::start(sink.smtp.port()) else { return };
+    let words = [&exim.address(), "--sink", sink.url(), "--sessions", "5", "--messages", "500", "--lost-after", "3s"];
+    let bench = Bench::start_as_typed(&words);
+    wait_until("Exim to put mail off", || (exim.log().matches(" == ").count() >= 3).then_some(()));
+    exim.kill();
+    let record = bench.finish().record_of(1);
+    let LedgerRow { accepted, delivered, failed, lost, not_delivered, .. } = record.ledger;
+    let missing = not_delivered.unwrap();
+    assert!(lost.is_none() && missing > 0 && failed > Some(0), "{:?}", record.ledger);
+    assert_eq!(delivered.unwrap() + missing, accepted.unwrap());
+    let verdict = &record.verdict;
+    assert!(verdict.why.starts_with("The server stopped answering at "), "{}", verdict.why);
+    assert!(verdict.reasons.iter().any(|reason| reason.contains("still in the server's queue")), "{verdict:?}");
+    let ids = undelivered(&record);
+    assert_eq!(ids.len() as u64, missing, "{:?}", record.missing);
+    let queue = exim.command("-bp");
+    assert!(ids.iter().all(|id| queue.contains(id)), "{ids:?}: {queue}");
+    exim.start_daemon();
+    exim.deliver_all();
+    assert!(ids.iter().all(|id| exim.has_logged(id, "=>")));
+}
