@@ -5,6 +5,7 @@ use journey::record::{Ending, Outcome, Record};
 use journey::stage::Stage;
 use journey::words::grouped;
 use report::final_stage;
+use std::collections::BTreeSet;
 
 /// A run with the path that names it.
 pub type NamedRun = (String, Record);
@@ -98,11 +99,29 @@ pub(super) fn wrong_mail(record: &Record) -> Option<String> {
     Some(format!("{count} {what}"))
 }
 
-/// Mail that the server rejected or did not take, and a run that failed for another reason: each by its kind, with a text.
-pub(super) fn failures(record: &Record) -> Vec<(&'static str, String)> {
+fn failure_counts(record: &Record) -> impl Iterator<Item = (&'static str, u64)> {
     let ledger = &record.ledger;
     let counts = [("rejected", ledger.rejected), ("failed", ledger.failed), ("given up", ledger.expired)];
-    let counts = counts.into_iter().filter_map(|(kind, count)| Some((kind, count.filter(|count| *count > 0)?)));
+    counts.into_iter().map(|(kind, count)| (kind, count.unwrap_or_default()))
+}
+
+/// The end of the names of shares of failures.
+pub(super) const SHARE_UNIT: &str = ", % of mail";
+
+/// The share of each of these kinds of failure in the mail of a run. Half a message more keeps ratios of shares finite.
+pub(super) fn failure_shares(record: &Record, kinds: &BTreeSet<&'static str>) -> Vec<RunFigure> {
+    let created = record.ledger.created.unwrap_or_default() as f64;
+    let wanted = failure_counts(record).filter(|(kind, _)| kinds.contains(kind));
+    let figure = |(kind, count): (&str, u64)| RunFigure {
+        metric: ComparedMetric { name: format!("{kind}{SHARE_UNIT}"), gain: Gain::Lower },
+        value: 100.0 * (count as f64 + 0.5) / (created + 1.0),
+    };
+    wanted.map(figure).collect()
+}
+
+/// Mail that the server rejected or did not take, and a run that failed for another reason: each by its kind, with a text.
+pub(super) fn failures(record: &Record) -> Vec<(&'static str, String)> {
+    let counts = failure_counts(record).filter(|(_, count)| *count > 0);
     let mut failures: Vec<_> = counts.map(|(kind, count)| (kind, format!("{} {kind}", grouped(count)))).collect();
     if failures.is_empty() && judge::outcome(record) == Some(Outcome::Fail) {
         failures.push(("FAIL", format!("FAIL {}", record.verdict.why)));

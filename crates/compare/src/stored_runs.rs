@@ -2,7 +2,9 @@
 use crate::finding::{MetricFinding, MetricVerdict};
 use crate::metric::{ComparedMetric, Gain, RunValues};
 use crate::ranks::middle;
-use crate::run_figures::{NamedRun, RunFigure, defect, failures, figures, side_facts, wrong_mail};
+use crate::run_figures::{
+    NamedRun, RunFigure, SHARE_UNIT, defect, failure_shares, failures, figures, side_facts, wrong_mail,
+};
 use crate::selection::{self, ComparableRuns, RunSide};
 use crate::settings::CompareSettings;
 use crate::unpaired::compare_runs;
@@ -143,7 +145,9 @@ pub fn compare_stored(judged: &RunSide, reference: &RunSide, margin: f64) -> Res
         let side = if old.is_empty() { reference } else { judged };
         bail!("no run of {} can be used: {}", side.name, selection::reasons(&left_out));
     }
-    let of_side = |records: &[Record]| records.iter().map(figures).collect::<Vec<_>>();
+    let kinds: BTreeSet<&'static str> = old.iter().flat_map(failures).map(|(kind, _)| kind).collect();
+    let of_run = |record: &Record| [figures(record), failure_shares(record, &kinds)].concat();
+    let of_side = |records: &[Record]| records.iter().map(of_run).collect::<Vec<_>>();
     let FigureRows { metrics, not_compared, missing } = figure_rows(&of_side(&old), &of_side(&new), margin);
     Ok(StoredComparison {
         format: COMPARISON_FORMAT,
@@ -336,7 +340,10 @@ impl StoredComparison {
         if !self.missing.is_empty() {
             return ComparisonOutcome::MetricMissing;
         }
-        ComparisonOutcome::of_findings(|| self.metrics.iter().map(|row| &row.finding), limit)
+        // A failure now and then proves nothing; a share of failures that is clearly higher does.
+        let worse = self.metrics.iter().any(|row| row.finding.is_regression(limit));
+        let figures = || self.metrics.iter().filter(|row| worse || !row.name.ends_with(SHARE_UNIT));
+        ComparisonOutcome::of_findings(|| figures().map(|row| &row.finding), limit)
     }
 }
 
@@ -488,6 +495,24 @@ mod tests {
         missed.runs[1].1.verdict.outcome = Some(Outcome::Fail);
         missed.runs[1].1.verdict.why = "Threshold missed".to_owned();
         assert!(outcome(&missed, &against).1.starts_with("b/1: FAIL Threshold missed;"));
+    }
+
+    #[test]
+    fn a_clearly_higher_share_of_failures_is_a_regression() {
+        let rejected = |name: &str, counts: [u64; 6]| {
+            let mut side = side(name, &[1000.0; 6]);
+            let runs = side.runs.iter_mut().zip(counts);
+            runs.for_each(|((_, record), count)| record.ledger.rejected = Some(count));
+            side
+        };
+        let against = rejected("a", [20, 25, 18, 22, 0, 21]);
+        let outcome = |counts: [u64; 6]| compare_stored(&rejected("b", counts), &against, 0.02).unwrap().judged(0.05);
+        let (found, why) = outcome([2_000, 2_500, 1_800, 2_200, 1_900, 2_100]);
+        assert_eq!((found, why.as_str()), (Outcome::Fail, "worse by 5 % or more: rejected, % of mail"));
+        // As often as before, or less, or in one run of six: no more than a chance.
+        for counts in [[19, 26, 17, 23, 1, 22], [0; 6], [20, 25, 18, 22, 0, 2_000]] {
+            assert_eq!(outcome(counts).0, Outcome::Pass, "{counts:?}");
+        }
     }
 
     #[test]
