@@ -11,6 +11,9 @@ pub(crate) struct Defects {
     pub(crate) invalid: Vec<String>,
     /// Targets and thresholds that were missed.
     pub(crate) missed: Vec<String>,
+    /// Mail that is lost or in a queue that cannot be read. Unlike other runs without a result, such a run never counts as
+    /// a success.
+    pub(crate) undelivered: Vec<String>,
     /// Observations that were asked for and are missing.
     pub(crate) unobserved: Vec<String>,
 }
@@ -21,7 +24,8 @@ pub struct Conclusion {
     pub outcome: Outcome,
     /// The reason, in a sentence.
     why: String,
-    /// Set if targets or thresholds were asked for, which an invalid or inconclusive scenario does not meet.
+    /// Set if an invalid or inconclusive scenario is no success: targets or thresholds were asked for, or mail was not
+    /// delivered.
     pub is_strict: bool,
     /// Set if the user ended it.
     pub is_interrupted: bool,
@@ -34,6 +38,7 @@ impl Conclusion {
             (&wrong.failed, Outcome::Fail),
             (&wrong.invalid, Outcome::Invalid),
             (&wrong.missed, Outcome::Fail),
+            (&wrong.undelivered, Outcome::Inconclusive),
             (&wrong.unobserved, Outcome::Inconclusive),
         ];
         let first = lists.into_iter().find_map(|(list, outcome)| Some((outcome, list.first()?, list.len() - 1)));
@@ -42,7 +47,7 @@ impl Conclusion {
             Some((outcome, why, 0)) => (outcome, why.clone()),
             Some((outcome, why, more)) => (outcome, format!("{} (and {more} more)", why.trim_end_matches('.'))),
         };
-        Self { outcome, why, is_strict, is_interrupted: false }
+        Self { outcome, why, is_strict: is_strict || !wrong.undelivered.is_empty(), is_interrupted: false }
     }
 
     /// The last line of the scenario's report: `PASS all 3 targets met`.
@@ -75,6 +80,10 @@ mod tests {
         assert_eq!(outcome(&wrong), "PASS all well");
         wrong.unobserved = said("stopped");
         assert_eq!(outcome(&wrong), "INCONCLUSIVE stopped");
+        assert!(!Conclusion::of(&wrong, "all well", false).is_strict);
+        wrong.undelivered = said("24 not delivered");
+        assert_eq!(outcome(&wrong), "INCONCLUSIVE 24 not delivered");
+        assert!(Conclusion::of(&wrong, "all well", false).is_strict, "whatever was asked for");
         wrong.missed = vec!["p99.".to_owned(), "rate.".to_owned()];
         assert_eq!(outcome(&wrong), "FAIL p99 (and 1 more)");
         wrong.invalid = said("busy");

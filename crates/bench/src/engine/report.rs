@@ -2,7 +2,7 @@
 //! wrong, and the conclusion.
 use super::conclusion::{Conclusion, Defects};
 use super::ratio_verdict::{RatioColumn, RatioVerdict};
-use super::runner::{CaseSeries, ComparisonResults};
+use super::runner::{CaseSeries, ComparedRun, ComparisonResults};
 use super::text_report::TextReport;
 use report::numbers::counted;
 use report::table::{Align, Table, plain};
@@ -125,12 +125,9 @@ pub(crate) struct ReportParts {
 
 impl<C, M> ComparisonResults<C, M> {
     /// Each run that went wrong, with its case.
-    fn faults(&self) -> Vec<String> {
-        let of_series = |series: &CaseSeries<C, M>| {
-            let faults = series.runs.iter().filter_map(|run| run.fault());
-            faults.map(|why| plain(&format!("{}: {why}", series.name))).collect::<Vec<_>>()
-        };
-        self.series.iter().flat_map(of_series).collect()
+    fn faults(&self) -> impl Iterator<Item = (&ComparedRun<M>, String)> {
+        let runs = self.series.iter().flat_map(|series| series.runs.iter().map(move |run| (series, run)));
+        runs.filter_map(|(series, run)| Some((run, plain(&format!("{}: {}", series.name, run.fault()?)))))
     }
 
     /// Reports whether every run that was planned was made, and none went wrong.
@@ -141,10 +138,10 @@ impl<C, M> ComparisonResults<C, M> {
 
     /// The report: below the tables what went wrong, then the notes.
     pub(crate) fn report(&self, parts: ReportParts) -> TextReport {
-        let faults = self.faults();
-        let mut remarks: Vec<String> = faults.iter().map(|fault| format!("NOT OK: {fault}")).collect();
+        let mut remarks: Vec<String> = self.faults().map(|(_, fault)| format!("NOT OK: {fault}")).collect();
         let mut wrong = parts.wrong;
-        wrong.failed.extend(faults);
+        let failed = self.faults().filter(|(run, _)| !matches!(run, ComparedRun::Undecided(..)));
+        wrong.failed.extend(failed.map(|(_, fault)| fault));
         let is_interrupted = self.done < self.planned;
         if is_interrupted {
             wrong.unobserved.push(format!("it was stopped after {} of {} runs", self.done, self.planned));
@@ -160,7 +157,6 @@ impl<C, M> ComparisonResults<C, M> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::runner::ComparedRun;
     use super::*;
     use ::compare::Gain;
     use report::numbers::figure;
@@ -203,6 +199,16 @@ mod tests {
         assert!(row.contains("4.000  4.000 (2.000–9.000)"), "{}", report.text);
         assert!(report.text.contains("2.00 (0.90–4.00)"), "{}", report.text);
         assert!(report.text.contains("\ntool a: 3 rounds, too few for a verdict, which takes 6."), "{}", report.text);
+    }
+
+    #[test]
+    fn a_run_whose_mail_may_be_queued_has_no_figures_and_has_not_failed() {
+        let undecided = vec![ComparedRun::Undecided(1e9, "not delivered 1".to_owned()), ComparedRun::Sound(2.0)];
+        let series = vec![series("a", undecided), series("b", sound(&[1.0, 1.0]))];
+        let report = report(&ComparisonResults { series, done: 4, planned: 4 });
+        assert!(report.text.contains("\nNOT OK: tool a: not delivered 1\n"), "{}", report.text);
+        assert!(report.text.contains("  2.00") && !report.text.contains("1,000"), "{}", report.text);
+        assert!(report.is_good(), "whatever the caller says of it decides: {}", report.text);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 use super::Defects;
 use journey::judge;
 use journey::reason::Reason;
-use journey::record::{Outcome, Record};
+use journey::record::{Cause, Outcome, Record};
 
 /// Flaws of a run, as its record has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,6 +11,8 @@ pub(crate) struct RunFlaws {
     pub(crate) invalid: Option<String>,
     /// Thresholds that were missed.
     pub(crate) missed: Vec<String>,
+    /// Mail that is lost or in a queue that cannot be read, in a run that nothing else decides.
+    pub(crate) undelivered: Option<String>,
     /// Thresholds on figures that were not observed.
     pub(crate) unobserved: Vec<String>,
 }
@@ -23,12 +25,15 @@ impl RunFlaws {
             judge::threshold_reasons(record).into_iter().partition(is_unseen);
         let texts = |reasons: Vec<Reason>| reasons.into_iter().map(|reason| reason.text).collect();
         let verdict = &record.verdict;
+        let is_open = matches!(verdict.outcome, Some(Outcome::Invalid | Outcome::Inconclusive));
+        let undelivered = verdict.causes.iter().position(|cause| is_open && *cause == Cause::NotDelivered);
         Self {
             invalid: match verdict.outcome {
                 Some(Outcome::Invalid) => Some(verdict.why.clone()),
                 _ => judge::behind_schedule(record),
             },
             missed: texts(missed),
+            undelivered: undelivered.and_then(|at| verdict.reasons.get(at).cloned()),
             unobserved: texts(unseen),
         }
     }
@@ -41,6 +46,7 @@ pub(crate) fn named_defects<'m>(runs: impl Iterator<Item = (&'m String, &'m RunF
         let named = |text: &String| format!("{name}: {text}");
         wrong.invalid.extend(flaws.invalid.as_ref().map(named));
         wrong.missed.extend(flaws.missed.iter().map(named));
+        wrong.undelivered.extend(flaws.undelivered.as_ref().map(named));
         wrong.unobserved.extend(flaws.unobserved.iter().map(named));
     }
     wrong
@@ -57,6 +63,9 @@ mod tests {
         assert_eq!(RunFlaws::of(&record), RunFlaws::default());
         record.verdict.outcome = Some(Outcome::Invalid);
         record.verdict.why = "The sink was the limit.".to_owned();
+        record.verdict.causes = vec![Cause::Busy, Cause::NotDelivered];
+        record.verdict.reasons = vec!["The sink was the limit.".to_owned(), "24 were not delivered.".to_owned()];
+        assert_eq!(RunFlaws::of(&record).undelivered.as_deref(), Some("24 were not delivered."));
         let names = ["one".to_owned(), "other".to_owned()];
         let flaws = [RunFlaws::of(&record), RunFlaws { missed: vec!["late".to_owned()], ..RunFlaws::default() }];
         let defects = named_defects(names.iter().zip(&flaws));

@@ -30,6 +30,11 @@ pub(crate) trait Comparison {
 
     /// Fault of a run that came to its end, for which its figures do not count; `None` if all of its work was done.
     fn fault(&self, case: &Self::Case, measurement: &Self::Measurement) -> Option<String>;
+
+    /// Reports whether the fault is only mail that may still be in a queue that cannot be read: such a run has not failed.
+    fn may_be_queued(&self, _measurement: &Self::Measurement) -> bool {
+        false
+    }
 }
 
 /// Rounds, and their order.
@@ -50,6 +55,8 @@ pub(crate) enum ComparedRun<M> {
     Sound(M),
     /// It came to its end, and its work was not all done: what is wrong.
     Faulty(M, String),
+    /// The same, but whether it failed is not known.
+    Undecided(M, String),
     /// It could not start, failed or hung, with the reason.
     Failed(String),
 }
@@ -58,7 +65,7 @@ impl<M> ComparedRun<M> {
     /// Figures of a run that came to its end.
     pub(crate) fn measurement(&self) -> Option<&M> {
         match self {
-            Self::Sound(measured) | Self::Faulty(measured, _) => Some(measured),
+            Self::Sound(measured) | Self::Faulty(measured, _) | Self::Undecided(measured, _) => Some(measured),
             Self::Failed(_) => None,
         }
     }
@@ -67,7 +74,7 @@ impl<M> ComparedRun<M> {
     pub(crate) fn sound(&self) -> Option<&M> {
         match self {
             Self::Sound(measured) => Some(measured),
-            Self::Faulty(..) | Self::Failed(_) => None,
+            Self::Faulty(..) | Self::Undecided(..) | Self::Failed(_) => None,
         }
     }
 
@@ -75,7 +82,7 @@ impl<M> ComparedRun<M> {
     pub(crate) fn fault(&self) -> Option<&str> {
         match self {
             Self::Sound(_) => None,
-            Self::Faulty(_, why) | Self::Failed(why) => Some(why),
+            Self::Faulty(_, why) | Self::Undecided(_, why) | Self::Failed(why) => Some(why),
         }
     }
 }
@@ -249,6 +256,7 @@ fn run_once<C: Comparison>(
     };
     Some(match comparison.fault(case, &measured) {
         None => ComparedRun::Sound(measured),
+        Some(why) if comparison.may_be_queued(&measured) => ComparedRun::Undecided(measured, why),
         Some(why) => ComparedRun::Faulty(measured, why),
     })
 }

@@ -183,6 +183,10 @@ impl Comparison for LargeMessageComparison<'_> {
     fn fault(&self, _: &LargeMessageCase, measured: &ProfileMeasurement) -> Option<String> {
         measured.fault.clone()
     }
+
+    fn may_be_queued(&self, measured: &ProfileMeasurement) -> bool {
+        measured.flaws.undelivered.is_some()
+    }
 }
 
 /// Messages of a run.

@@ -108,6 +108,10 @@ impl Comparison for ProfileComparison<'_> {
     fn fault(&self, _: &ProfileCase, measured: &ProfileMeasurement) -> Option<String> {
         measured.fault.clone()
     }
+
+    fn may_be_queued(&self, measured: &ProfileMeasurement) -> bool {
+        measured.flaws.undelivered.is_some()
+    }
 }
 
 fn report(results: &ProfileResults, options: &ProfileOptions) -> TextReport {

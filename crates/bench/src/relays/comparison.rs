@@ -104,6 +104,10 @@ impl Comparison for RelayComparison<'_> {
     fn fault(&self, _: &RelayCase, measured: &RelayMeasurement) -> Option<String> {
         measured.fault.clone()
     }
+
+    fn may_be_queued(&self, measured: &RelayMeasurement) -> bool {
+        measured.flaws.undelivered.is_some()
+    }
 }
 
 impl RelayComparison<'_> {

@@ -113,6 +113,17 @@ mod tests {
     }
 
     #[test]
+    fn mail_that_may_be_queued_is_no_fault_that_is_known() {
+        let mut record = sample::lossy();
+        record.ledger.not_delivered = record.ledger.lost.take();
+        record.verdict.outcome = Some(journey::record::Outcome::Inconclusive);
+        (record.verdict.causes, record.verdict.reasons) = (vec![Cause::NotDelivered], vec!["200 were not.".to_owned()]);
+        let measured = RelayMeasurement::of(&record, None, 200_000).unwrap();
+        assert!(measured.fault.unwrap().ends_with("not delivered 200"));
+        assert_eq!(measured.flaws.undelivered.as_deref(), Some("200 were not."));
+    }
+
+    #[test]
     fn without_a_far_end_there_is_nothing_to_compare() {
         assert!(RelayMeasurement::of(&sample::unwatched(), None, 200_000).is_err());
     }

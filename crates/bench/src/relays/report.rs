@@ -245,6 +245,15 @@ mod tests {
     }
 
     #[test]
+    fn mail_that_may_be_in_a_queue_leaves_the_comparison_open() {
+        let mut open = measure(1.0, 1.0);
+        (open.fault, open.flaws.undelivered) = (Some("not delivered 5".to_owned()), Some("5 were not".to_owned()));
+        let theirs = vec![ComparedRun::Undecided(open, "not delivered 5".to_owned()), done(8.0, 100.0)];
+        let conclusion = of(&results(vec![done(4.0, 10.0), done(4.0, 10.0)], theirs), &options()).conclusion;
+        assert_eq!((conclusion.line().as_str(), conclusion.is_strict), ("INCONCLUSIVE postfix: 5 were not", true));
+    }
+
+    #[test]
     fn a_contestant_that_cannot_run_is_named() {
         let report = of(&results(vec![ComparedRun::Failed("no\nspool".to_owned())], vec![done(8.0, 1.0)]), &options());
         assert!(!report.is_good() && report.text.contains("NOT OK: mailrun: no spool"), "{}", report.text);

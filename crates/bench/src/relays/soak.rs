@@ -89,8 +89,9 @@ fn report(outcome: &BenchOutcome, options: &SoakOptions) -> Result<TextReport> {
     let mut remarks = vec![format!("RSS over time: {}  (all samples: memory.tsv)", outcome.relay_memory.bars())];
     remarks.extend(measure.fault.iter().map(|fault| format!("NOT OK: {fault}")));
     remarks.extend(measure.notes.iter().cloned());
-    let RunFlaws { invalid, missed, unobserved } = measure.flaws.clone();
-    let wrong = Defects { invalid: invalid.into_iter().collect(), missed, unobserved, ..Defects::default() };
+    let RunFlaws { invalid, missed, undelivered, unobserved } = measure.flaws.clone();
+    let [invalid, undelivered] = [invalid, undelivered].map(|text| text.into_iter().collect());
+    let wrong = Defects { invalid, missed, undelivered, unobserved, ..Defects::default() };
     Ok(goals::report(&title, vec![figures(&measure), memory_and_disk(tenths, outcome)], &goals, wrong, remarks))
 }
 
@@ -127,6 +128,7 @@ fn account_goal(record: &Record, measure: &RelayMeasurement, messages: u64) -> G
         Some(_) if record.verdict.closed && accepted < messages => {
             GoalResult::Unknown(format!("stopped after {}, all delivered", counted(accepted, "message")))
         }
+        Some(_) if measure.flaws.undelivered.is_some() => GoalResult::Unknown("see below".to_owned()),
         Some(_) => GoalResult::Unaccounted("see below".to_owned()),
     };
     Goal::new("every message accounted for", "closes", found)

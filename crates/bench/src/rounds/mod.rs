@@ -238,7 +238,7 @@ impl<'o> Rounds<'o> {
         };
         let runs = self.runs;
         let run = match self.single_runs.run(&runs, &case, words)? {
-            ComparedRun::Sound(run) | ComparedRun::Faulty(run, _) => run,
+            ComparedRun::Sound(run) | ComparedRun::Faulty(run, _) | ComparedRun::Undecided(run, _) => run,
             ComparedRun::Failed(why) => {
                 let is_final = false;
                 RoundRun { fault: Some(RunFault { why, is_final }), ..RoundRun::default() }
