@@ -417,9 +417,15 @@ impl Strictness {
     }
 }
 
-/// The exit status that a record deserves. Mail that was not delivered is never a success, nor is a run without any figure.
+/// The exit status that a record deserves. Mail that was not delivered is never a success, nor is a run without any figure,
+/// or one that lacked what it needed to send all of its mail.
 fn exit_code(record: &Record, strictness: Strictness) -> ExitCode {
-    let is_never_success = matches!(record.verdict.causes.first(), Some(Cause::NotDelivered | Cause::NothingTimed));
+    let is_short = record.ledger.failed > Some(0) || record.parties.iter().any(|party| party.died.is_some());
+    let is_never_success = record.verdict.causes.iter().any(|cause| match cause {
+        Cause::NotDelivered | Cause::NothingTimed => true,
+        Cause::Exhausted => is_short,
+        _ => false,
+    });
     let strictness = if is_never_success { Strictness::Strict } else { strictness };
     exit_status(judge::outcome(record), record.ending == Some(Ending::Interrupted), strictness)
 }

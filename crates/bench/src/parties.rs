@@ -13,9 +13,10 @@ use super::directory::{self, RunDirectory};
 use super::plan::{BenchOptions, BenchTarget};
 use super::relays::{MemoryCurve, tree};
 use anyhow::{Context, Result, anyhow, bail};
-use journey::record::Role;
+use journey::record::{Death, Role};
 use journey::trace::RunId;
 use party::cpus::CpuList;
+use party::host_sampler;
 use party::interrupt::{Interrupt, Interrupted};
 use party::live::LiveEvent;
 use party::live_figures::{PartyLoad, party_load};
@@ -38,6 +39,9 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 /// Limit of the cost of sampling, as one part in this many of the run: a sample of a tree of hundreds of processes
 /// takes milliseconds.
 const SAMPLING_SHARE: u32 = 100;
+
+/// The beginning of what Rust's standard library says before it aborts a process without memory.
+const ALLOCATION_FAILED: &str = "memory allocation of ";
 
 /// The exit status of a program that reports its end by SIGTERM: 128 + 15.
 const SIGTERM_EXIT_CODE: i32 = 143;
@@ -189,6 +193,8 @@ pub(super) struct PartyProcess {
     /// Its figures are taken: what it uses to stop is not the run's.
     sampling_stopped: bool,
     ended: Option<ExitStatus>,
+    /// How often the kernel had killed a process of this host for lack of memory when this one started.
+    out_of_memory_kills: Option<u64>,
 }
 
 impl PartyProcess {
@@ -232,6 +238,7 @@ impl PartyProcess {
             sample_interval: SAMPLE_INTERVAL,
             sampling_stopped: false,
             ended: None,
+            out_of_memory_kills: host_sampler::out_of_memory_kills(),
         })
     }
 
@@ -331,10 +338,23 @@ impl PartyProcess {
         Ok(())
     }
 
+    /// Describes its end, which nobody asked for.
+    pub(super) fn death(&self, status: ExitStatus, at_s: f64) -> Death {
+        let said = self.last_stderr_line("");
+        let is_killed = status.signal() == Some(Signal::KILL.as_raw());
+        let out_of_memory = said.starts_with(ALLOCATION_FAILED)
+            || is_killed && host_sampler::out_of_memory_kills() > self.out_of_memory_kills;
+        Death { at_s, how: describe_exit(status), said, out_of_memory }
+    }
+
     /// The last line that it wrote on its standard error, or `otherwise`.
     pub(super) fn last_stderr_line(&self, otherwise: &str) -> String {
         let said = fs::read(&self.stderr).unwrap_or_default();
         let said = String::from_utf8_lossy(&said);
+        // Below it are notes on backtraces.
+        if let Some(line) = said.lines().find(|line| line.starts_with(ALLOCATION_FAILED)) {
+            return line.to_owned();
+        }
         // That it listens is no complaint.
         let is_telling = |line: &&str| !line.is_empty() && !line.contains(": listening on ");
         let line = said.lines().rev().map(str::trim).find(is_telling);
@@ -507,6 +527,22 @@ mod tests {
         let status = wait(&mut shell.process);
         let error = shell.process.check_exit(status).expect_err("it died").to_string();
         assert!(error.starts_with("the sink died (signal: 9"), "{error}");
+    }
+
+    #[test]
+    fn a_party_without_memory_is_no_party_that_was_killed() {
+        let script = "echo 'memory allocation of 24 bytes failed' >&2; echo 'note: run with `RUST_BACKTRACE=1`' >&2";
+        let mut shell = shell(&format!("{script}; kill -6 $$"));
+        let status = wait(&mut shell.process);
+        let death = shell.process.death(status, 1.0);
+        assert_eq!((death.said.as_str(), death.out_of_memory), ("memory allocation of 24 bytes failed", true));
+        shell.process.out_of_memory_kills = Some(0);
+        let killed = ExitStatus::from_raw(9);
+        fs::write(&shell.process.stderr, "").expect("written");
+        let has_killed = host_sampler::out_of_memory_kills() > Some(0);
+        assert_eq!(shell.process.death(killed, 1.0).out_of_memory, has_killed);
+        shell.process.out_of_memory_kills = None;
+        assert!(!shell.process.death(status, 1.0).out_of_memory, "another signal");
     }
 
     #[test]

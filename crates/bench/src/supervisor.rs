@@ -391,7 +391,8 @@ impl Supervisor {
         if left.is_zero() {
             let said = self.party(role).last_stderr_line("");
             self.party(role).kill()?;
-            self.record_death(role, format!("killed: it did not stop within {} s", limit.as_secs()), said);
+            let how = format!("killed: it did not stop within {} s", limit.as_secs());
+            self.record_death(role, Death { at_s: self.load_s(), how, said, out_of_memory: false });
         }
         if role != Role::Source {
             let line = format!("stopping the {}, at most {} s more", name(role), left.as_secs());
@@ -490,10 +491,11 @@ impl Supervisor {
 
     /// Notes it where a party of the bench's own has ended by itself.
     fn check_party(&mut self, role: Role) -> Result<()> {
+        let at_s = self.load_s();
         let Some(party) = self.slot(role) else { return Ok(()) };
         if let Some(status) = party.poll()? {
-            let said = party.last_stderr_line("");
-            self.record_death(role, parties::describe_exit(status), said);
+            let death = party.death(status, at_s);
+            self.record_death(role, death);
         }
         Ok(())
     }
@@ -507,18 +509,23 @@ impl Supervisor {
         let outcome = self.party(role).check_exit(status);
         let is_complaint = status.code() == Some(2) && (role != Role::Relay || has_record);
         if outcome.is_err() && !is_complaint && !self.interrupt.has_ended(status) {
-            let said = self.party(role).last_stderr_line("");
-            self.record_death(role, parties::describe_exit(status), said);
+            let at_s = self.load_s();
+            let death = self.party(role).death(status, at_s);
+            self.record_death(role, death);
             return None;
         }
         outcome.err()
     }
 
     /// Notes the first death of a party.
-    fn record_death(&mut self, role: Role, how: String, said: String) {
+    fn record_death(&mut self, role: Role, death: Death) {
         if !self.deaths.iter().any(|(whose, _)| *whose == role) {
-            let at_s = self.load_started_at.map_or(0.0, |began| began.instant.elapsed().as_secs_f64());
-            self.deaths.push((role, Death { at_s, how, said }));
+            self.deaths.push((role, death));
         }
+    }
+
+    /// Seconds since the load began; 0 before.
+    fn load_s(&self) -> f64 {
+        self.load_started_at.map_or(0.0, |began| began.instant.elapsed().as_secs_f64())
     }
 }

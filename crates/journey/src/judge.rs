@@ -113,6 +113,9 @@ pub fn judge(record: &Record, circumstances: &VerdictInputs) -> Verdict {
         || reasons.iter().any(|reason| reason.cause.outcome() == Some(Outcome::Invalid));
     reasons.extend(rate_reason(record, circumstances.topology, is_our_fault));
     reasons.extend(threshold_reasons(record));
+    if lacked_memory(record) {
+        reasons.retain(|reason| !follows_from_death(reason.cause));
+    }
     reasons.extend(ending_reasons(record));
     reasons.extend(notes(record, circumstances));
     let ledger = &record.ledger;
@@ -248,15 +251,42 @@ fn death_reasons(record: &Record) -> Vec<Reason> {
         Role::Relay => "relay",
         Role::Sink => "sink",
     };
-    let died = record.parties.iter().filter_map(|party| Some((name(party.role), party.died.as_ref()?)));
-    died.map(|(name, found)| Reason::new(Cause::Died, death_text(name, found))).collect()
+    let died = record.parties.iter().filter_map(|party| Some((party.role, party.died.as_ref()?)));
+    let reason = |(role, found)| match role {
+        // The relay is what is measured.
+        Role::Relay => Reason::new(Cause::Died, death_text(name(role), found)),
+        Role::Source | Role::Sink => death_reason(name(role), found),
+    };
+    died.map(reason).collect()
+}
+
+/// The reason for the verdict that the death of a source, a sink or an endpoint of ours is: if it lacked memory, the server
+/// is not to blame.
+pub fn death_reason(name: &str, death: &Death) -> Reason {
+    let cause = if death.out_of_memory { Cause::Exhausted } else { Cause::Died };
+    Reason::new(cause, death_text(name, death))
 }
 
 /// Formats a death: `The relay died at 1.5 s: signal 9 (SIGKILL).`
 pub fn death_text(name: &str, death: &Death) -> String {
     let said = death.said.trim_end_matches('.');
     let said = if said.is_empty() { String::new() } else { format!("; its last message: {said}") };
-    format!("The {name} died at {:.1} s: {}{said}.", death.at_s, death.how)
+    let ended = if death.out_of_memory { "ran out of memory" } else { "died" };
+    format!("The {name} {ended} at {:.1} s: {}{said}.", death.at_s, death.how)
+}
+
+/// Reports whether a source or sink of ours ended for lack of memory.
+fn lacked_memory(record: &Record) -> bool {
+    let ours = record.parties.iter().filter(|party| party.role != Role::Relay);
+    ours.filter_map(|party| party.died.as_ref()).any(|death| death.out_of_memory)
+}
+
+/// Reports whether the death of a source or sink may be what caused that.
+fn follows_from_death(cause: Cause) -> bool {
+    matches!(
+        cause,
+        Cause::Unaccounted | Cause::Lost | Cause::Missing | Cause::ServerGone | Cause::Failed | Cause::NothingAccepted
+    )
 }
 
 fn has_death(record: &Record) -> bool {

@@ -655,6 +655,9 @@ pub struct Death {
     pub how: String,
     /// The last line that it wrote to its standard error; empty if it wrote none.
     pub said: String,
+    /// It lacked memory: an allocation failed, or the kernel killed it for that reason.
+    #[serde(default)]
+    pub out_of_memory: bool,
 }
 
 /// Number of faults that a sink made because its rules ordered them.

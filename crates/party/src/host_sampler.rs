@@ -111,6 +111,12 @@ pub fn resource_limit(resource: Resource, descriptors: u64) -> (Option<u64>, Opt
     }
 }
 
+/// Number of processes of this host that the kernel has killed for lack of memory, since the host started.
+pub fn out_of_memory_kills() -> Option<u64> {
+    let text = fs::read_to_string("/proc/vmstat").ok()?;
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok())
+}
+
 fn read_number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }

@@ -14,7 +14,7 @@ mod unrecorded;
 use super::directory::RunDirectory;
 use super::engine;
 use super::gather::fill_costs;
-use super::parties::{self, PartyCommand, PartyProcess};
+use super::parties::{PartyCommand, PartyProcess};
 use super::progress::ProgressDisplay;
 use anyhow::{Context, Result, ensure};
 use journey::judge;
@@ -212,7 +212,7 @@ fn record_death(record: &mut Record, death: &Death, asked: StopRequest) {
     let others = others.map(|(text, cause)| Reason { cause, text });
     let closed = verdict.closed;
     // If the bench died too, it died first: the endpoint is not watched after that.
-    let reasons = others.chain([Reason::new(Cause::Died, judge::death_text("endpoint", death))]).collect();
+    let reasons = others.chain([judge::death_reason("endpoint", death)]).collect();
     *verdict = Verdict { closed, ..judge::decide(reasons, &pass) };
     if asked == StopRequest::Nothing {
         record.ending = Some(Ending::ServerEnded);
@@ -340,9 +340,7 @@ impl MadesBenchSupervisor {
                 }
                 let is_before_load = self.progress.created == 0 && self.interrupt.has_ended(status);
                 ensure!(!is_before_load, Interrupted::BEFORE_LOAD);
-                let how = parties::describe_exit(status);
-                let said = mades.last_stderr_line("");
-                let death = Some(Death { at_s: began.elapsed().as_secs_f64(), how, said });
+                let death = Some(mades.death(status, began.elapsed().as_secs_f64()));
                 return Ok(FinishedBench { mades, exit_error: None, death });
             }
             let wanted = if self.death.is_some() { StopRequest::Stop } else { StopRequest::Nothing };
@@ -373,8 +371,7 @@ impl MadesBenchSupervisor {
         if self.death.is_none()
             && let Some(status) = endpoint.poll()?
         {
-            let said = endpoint.last_stderr_line("");
-            self.death = Some(Death { at_s: began.elapsed().as_secs_f64(), how: parties::describe_exit(status), said });
+            self.death = Some(endpoint.death(status, began.elapsed().as_secs_f64()));
         }
         Ok(())
     }

@@ -42,8 +42,7 @@ pub(super) fn record(
         count(progress.accepted),
         count(progress.delivered)
     );
-    let reasons =
-        vec![Reason::new(Cause::Died, judge::death_text("bench", &death)), Reason::new(Cause::Remark, figures)];
+    let reasons = vec![judge::death_reason("bench", &death), Reason::new(Cause::Remark, figures)];
     record.verdict = Verdict { closed: false, valid: false, ..judge::decide(reasons, "") };
     record
 }

@@ -3,8 +3,8 @@ use crate::sample;
 use mailrun_journey::account::{Topology, fates_sum};
 use mailrun_journey::judge::{VerdictInputs, judge};
 use mailrun_journey::record::{
-    Arrival, BusyPollRow, Cause, Ending, LatencyMs, LedgerRow, Ordered, Outcome, Record, Role, StallRow, ThresholdRow,
-    Verdict,
+    Arrival, BusyPollRow, Cause, Death, Ending, LatencyMs, LedgerRow, Ordered, Outcome, Record, Role, StallRow,
+    ThresholdRow, Verdict,
 };
 use mailrun_journey::threshold::{Fate, RunProtocol, Threshold};
 use mailrun_journey::{Phase, Stage};
@@ -310,4 +310,28 @@ fn time_spent_looking_for_events_is_not_the_limit_of_a_source() {
     };
     assert!(is_limit(0.0), "the source works nearly all the time");
     assert!(!is_limit(5.0), "half of that is looking");
+}
+
+#[test]
+fn a_source_or_sink_without_memory_is_not_the_servers_failure() {
+    for (role, party) in [(Role::Source, "source"), (Role::Sink, "sink"), (Role::Relay, "relay")] {
+        let mut record = sample::run();
+        let mut died = record.parties[0].clone();
+        died.role = role;
+        died.died = Some(Death {
+            at_s: 1.5,
+            how: "signal 6 (SIGABRT)".to_owned(),
+            said: "memory allocation of 24 bytes failed".to_owned(),
+            out_of_memory: true,
+        });
+        record.parties = vec![died];
+        // Connections fail when the sink is gone, with a threshold and without.
+        record.ledger.created = record.ledger.created.map(|created| created + 20);
+        record.ledger.failed = Some(20);
+        record.thresholds.push(Threshold::parse("failed <= 1", RunProtocol::Smtp).unwrap().evaluate(&record));
+        let verdict = judge(&record, &VerdictInputs { topology: Topology::Server, ordered: None, quiet_timeout: None });
+        let outcome = if role == Role::Relay { Outcome::Fail } else { Outcome::Invalid };
+        assert_eq!(verdict.outcome, Some(outcome), "{verdict:?}");
+        assert!(verdict.why.starts_with(&format!("The {party} ran out of memory at 1.5 s: signal 6")), "{verdict:?}");
+    }
 }

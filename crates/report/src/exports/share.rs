@@ -315,6 +315,7 @@ mod tests {
                 at_s: 1.5,
                 how: "signal 9".to_owned(),
                 said: "cannot open the mailbox of private.".to_owned(),
+                out_of_memory: false,
             });
             for text in [share(&record), share_short(&record)] {
                 assert!(!text.contains("private"), "{why}\n{text}");
