@@ -74,7 +74,7 @@ fn every_example_is_accepted() {
         for line in all {
             count += 1;
             if let Err(error) = Cli::try_parse_from(words(&line)) {
-                wrong.push(format!("{line}\n    {}", super::misuse::sentence(&error)));
+                wrong.push(format!("{line}\n    {}", super::misuse::sentence(&error, &[])));
             }
         }
     });

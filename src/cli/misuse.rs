@@ -4,6 +4,7 @@ use super::values::POSITIONAL;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use party::misspelling::is_misspelling;
 use std::error::Error as _;
+use std::ffi::OsString;
 
 /// Required options that have an alternative which clap does not name.
 const ALTERNATIVES: [(&str, &str); 5] = [
@@ -14,16 +15,16 @@ const ALTERNATIVES: [(&str, &str); 5] = [
     ("<SERVER>", "a server is required: HOST or HOST:PORT"),
 ];
 
-/// A sentence about a mistake, without the line breaks and tips of clap's own.
-pub(super) fn sentence(error: &clap::Error) -> String {
+/// A sentence about a mistake in what was typed, without the line breaks and tips of clap's own.
+pub(super) fn sentence(error: &clap::Error, typed: &[OsString]) -> String {
     if error.kind() == ErrorKind::Io {
         // A scenario file: the sentence has its place.
         return super::without_error_numbers(&fallback(error));
     }
     let said = match error.kind() {
         ErrorKind::InvalidSubcommand => unknown_command(error),
-        ErrorKind::UnknownArgument => unknown_argument(error),
-        ErrorKind::ValueValidation => invalid_value(error),
+        ErrorKind::UnknownArgument => unknown_argument(error, typed),
+        ErrorKind::ValueValidation => invalid_value(error, typed),
         ErrorKind::InvalidValue => impossible_value(error),
         ErrorKind::MissingRequiredArgument => missing(error),
         ErrorKind::ArgumentConflict => conflict(error),
@@ -55,10 +56,10 @@ fn unknown_command(error: &clap::Error) -> Option<String> {
     Some(with_suggestion(format!("unknown command {name:?}"), &name, known.map(String::as_str)))
 }
 
-fn unknown_argument(error: &clap::Error) -> Option<String> {
+fn unknown_argument(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     let name = argument(error)?;
     let path = path(error);
-    let name = full_short_option(name, &path);
+    let name = full_short_option(name, &path, typed);
     if let Some(said) = other_names::advice_on(&path, &name) {
         return Some(said);
     }
@@ -67,7 +68,7 @@ fn unknown_argument(error: &clap::Error) -> Option<String> {
         return Some(format!("{name:?}: a value must not be negative"));
     }
     if !name.starts_with('-') {
-        let is_address = command() == "sink" && name.contains(':');
+        let is_address = command(typed) == "sink" && name.contains(':');
         let hint = if is_address { format!("; write --listen {name}") } else { String::new() };
         return Some(format!("unexpected argument {name:?}{hint}"));
     }
@@ -82,27 +83,26 @@ fn unknown_argument(error: &clap::Error) -> Option<String> {
 }
 
 /// The word in which clap found an unknown short option, if it is a name of its own: swaks' `-au` is not `-a`.
-fn full_short_option(name: String, path: &str) -> String {
+fn full_short_option(name: String, path: &str, typed: &[OsString]) -> String {
     let is_short = name.len() == 2 && !name.starts_with("--");
-    let words = std::env::args_os().skip(2).filter_map(|word| word.into_string().ok());
-    let word =
-        words.filter(|_| is_short).find(|word| word.starts_with(&name) && other_names::our_name(path, word).is_some());
-    word.unwrap_or(name)
+    let mut words = typed.iter().skip(2).filter_map(|word| word.to_str()).filter(|_| is_short);
+    let word = words.find(|word| word.starts_with(&name) && other_names::our_name(path, word).is_some());
+    word.map_or_else(|| name.clone(), str::to_owned)
 }
 
 /// The command on the command line.
-fn command() -> String {
-    std::env::args_os().nth(1).map_or_else(String::new, |word| word.to_string_lossy().into_owned())
+fn command(typed: &[OsString]) -> String {
+    typed.get(1).map_or_else(String::new, |word| word.to_string_lossy().into_owned())
 }
 
 /// A value that its parser rejects. The parser's text mostly repeats the value; it is not shown twice.
-fn invalid_value(error: &clap::Error) -> Option<String> {
+fn invalid_value(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     let name = argument(error)?;
     let name = name.split([' ', '[', '<']).next().unwrap_or(&name);
     let value = one(error, ContextKind::InvalidValue)?;
     let why = error.source()?.to_string();
     if why == POSITIONAL {
-        return Some(why.replace("COMMAND", &command()));
+        return Some(why.replace("COMMAND", &command(typed)));
     }
     let is_said = why.contains(&value) || value.is_empty();
     Some(match (name, is_said) {
@@ -201,8 +201,8 @@ mod tests {
     use super::*;
 
     fn message(line: &str) -> String {
-        let words = std::iter::once("mailrun").chain(line.split(' '));
-        sentence(&Cli::parse_words(words).unwrap_err())
+        let words: Vec<OsString> = std::iter::once("mailrun").chain(line.split(' ')).map(OsString::from).collect();
+        sentence(&Cli::parse_words(&words).unwrap_err(), &words)
     }
 
     #[test]

@@ -57,6 +57,12 @@ mod stored_runs;
 mod summary;
 mod values;
 mod worker;
+#[cfg(test)]
+mod wrong_inputs;
+#[cfg(test)]
+mod wrong_inputs_mades;
+#[cfg(test)]
+mod wrong_inputs_relay;
 
 use anyhow::Result;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -257,11 +263,21 @@ impl ArrivalArg {
 
 /// Reads the command line and runs the command.
 pub(crate) fn main() -> ExitCode {
-    let typed = match Cli::parse_words(as_locust_worker(std::env::args_os())) {
+    let words: Vec<OsString> = as_locust_worker(std::env::args_os()).collect();
+    let typed = match Cli::parse_words(&words) {
         Ok(typed) => typed,
-        Err(error) => return report_misuse(&error),
+        Err(error) => return report_misuse(&error, &words),
     };
-    let outcome = match typed.command {
+    run(typed.command).unwrap_or_else(|error| {
+        // If that cannot be written, there is no other place to report it.
+        let _ = io::stderr().lock().write_all(failure(&error).as_bytes());
+        let is_interrupted = error.downcast_ref::<Interrupted>().is_some();
+        ExitCode::from(if is_interrupted { INTERRUPTED_STATUS } else { 2 })
+    })
+}
+
+fn run(command: Command) -> Result<ExitCode> {
+    match command {
         Command::Bench(typed) => typed.run(),
         Command::Scenario(typed) => typed.run(),
         Command::Source(typed) => typed.run(),
@@ -284,13 +300,7 @@ pub(crate) fn main() -> ExitCode {
         Command::InstallLinks(typed) => typed.run(),
         Command::Man(typed) => typed.run(),
         Command::Completions(typed) => typed.run(),
-    };
-    outcome.unwrap_or_else(|error| {
-        // If that cannot be written, there is no other place to report it.
-        let _ = io::stderr().lock().write_all(failure(&error).as_bytes());
-        let is_interrupted = error.downcast_ref::<Interrupted>().is_some();
-        ExitCode::from(if is_interrupted { INTERRUPTED_STATUS } else { 2 })
-    })
+    }
 }
 
 /// The same words, with `--worker` in the first place as the command `worker`: so begin the arguments that an operator of
@@ -347,9 +357,9 @@ fn failure(error: &anyhow::Error) -> String {
 }
 
 /// Help and version go out as they are; a mistake becomes one line.
-fn report_misuse(error: &clap::Error) -> ExitCode {
+fn report_misuse(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     if !error.use_stderr() {
-        match short_help(error) {
+        match short_help(error, typed) {
             Some(text) => say(&text),
             // A closed stream is not an error here.
             None => drop(error.print()),
@@ -360,18 +370,17 @@ fn report_misuse(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return ExitCode::from(2);
     }
-    party::tell!("mailrun: {}", misuse::sentence(error));
+    party::tell!("mailrun: {}", misuse::sentence(error, typed));
     ExitCode::from(2)
 }
 
 /// The text that `-h` prints; `None` for `--help`, and for `mailrun -h`.
-fn short_help(error: &clap::Error) -> Option<String> {
-    let typed: Vec<OsString> = std::env::args_os().collect();
+fn short_help(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     let words: Vec<String> = typed.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     if error.kind() != clap::error::ErrorKind::DisplayHelp || words.iter().any(|word| word == "--help") {
         return None;
     }
-    let mut whole = Cli::commands(&typed).ok()?;
+    let mut whole = Cli::commands(typed).ok()?;
     whole.build();
     let mut command = &mut whole;
     let mut names = Vec::new();

@@ -174,28 +174,6 @@ fn ctrl_c_prints_what_is_known() {
     assert_eq!(result["capacity"]["ending"], "stopped", "{result}");
 }
 
-#[test]
-fn what_a_search_cannot_have_is_refused_in_one_line() {
-    for (words, said) in [
-        (vec!["--rate", "100/s"], "--rate has no effect on a search"),
-        (vec!["--duration", "5s"], "--duration has no effect on a search"),
-        (vec!["--lost-after", "5s"], "--lost-after requires a server whose deliveries are seen"),
-        (vec!["--goal", "delivered.rate > 5/s"], "a goal is a percentile, max or within()"),
-        (vec!["127.0.0.1:1", "--goal", "delivered.p99 < 1s"], "nobody sees deliveries"),
-        (vec!["--rfc2544"], "--max-rate"),
-        (vec!["--min-rate", "50/s", "--max-rate", "50/s"], "--min-rate must be below --max-rate"),
-        (vec!["--quick", "--rfc2544", "--max-rate", "9/s"], "cannot be used"),
-        (vec!["--peak", "1/s", "--safety", "0"], "--safety must be above zero"),
-        (vec!["127.0.0.1:1", "--server-cores", "1"], "--server-cores requires a server that mailrun starts"),
-        (vec!["--server-cores", "1,100000"], "--server-cores 100000: mailrun may use "),
-        (vec!["--server-cores", "0"], "must be more than zero"),
-    ] {
-        let ended = mailrun(&[&["capacity"], &words[..]].concat());
-        assert!(ended.code == Some(2) && ended.out.is_empty(), "{words:?}: {ended:?}");
-        assert!(ended.err.lines().count() == 1 && ended.err.contains(said), "{words:?}: {ended:?}");
-    }
-}
-
 /// A search on a MADES endpoint that takes seconds.
 const MADES: [&str; 7] = ["mades", "--quick", "--trial", "300ms", "--confirm", "300ms", "--payload-size=100"];
 
@@ -244,23 +222,4 @@ fn an_endpoint_that_is_running_is_searched_too() {
         (&"poisson".into(), &endpoint.url.as_str().into())
     );
     assert_eq!(endpoint.stop().code, Some(0));
-}
-
-#[test]
-fn what_a_search_on_an_endpoint_cannot_have_is_refused_in_one_line() {
-    for (words, said) in [
-        (vec!["--rate", "100/s"], "--rate has no effect on a search"),
-        (vec!["--threshold", "delivered.p99 < 1s"], "--threshold, --abort-on or --strict has no effect on a search"),
-        (vec!["--goal", "accepted.rate > 5/s"], "a goal is a percentile, max or within()"),
-        (vec!["--mode", "toolbox", "--goal", "received-event.p99 < 1s"], "mode toolbox has no such stage"),
-        (vec!["--user", "ann"], "--user has no effect without --broker"),
-        (vec!["--prefix", "x"], "--prefix has no effect without --broker"),
-        (vec!["--broker", "amqp://127.0.0.1:1", "--preset", "ideal"], "--preset has no effect with --broker"),
-        (vec!["--broker", "amqp://a:secret@127.0.0.1:1"], "use --password-file"),
-    ] {
-        let ended = mailrun(&[&["capacity", "mades"], &words[..]].concat());
-        assert!(ended.code == Some(2) && ended.out.is_empty(), "{words:?}: {ended:?}");
-        assert!(ended.err.lines().count() == 1 && ended.err.contains(said), "{words:?}: {ended:?}");
-        assert!(!ended.err.contains("secret"), "{ended:?}");
-    }
 }

@@ -179,35 +179,6 @@ fn ctrl_c_prints_what_is_known() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_refused_in_one_line() {
-    let work = "x {port} {messages}";
-    let a = format!("a={work}");
-    for (words, said) in [
-        (vec!["--contestant", a.as_str()], "needs two contestants"),
-        (vec!["--contestant", &a, "--contestant", &a], "two contestants are named a"),
-        (vec!["--contestant", "a=x"], "a: the command has no {port}"),
-        (vec!["--contestant", "a='x"], "quotation mark"),
-        (vec!["--contestant", &a, "--reference", "b"], "--reference \"b\" is not the name"),
-        (vec!["--self", "--contestant", &a, "--contestant", "b=y {port} {messages}"], "--self takes one"),
-        (vec!["r", "--against", "s", "--rounds", "7"], "--rounds has no effect on stored runs"),
-        (vec!["--contestant", &a, "--contestant", "b=127.0.0.1:25"], "contestants must be of one kind"),
-        (
-            vec!["--contestant", &a, "--contestant", "b=y {port} {messages}", "--to", "x@y.example"],
-            "are for contestants",
-        ),
-        (
-            vec!["--contestant", "a=relay-400", "--contestant", "b=relay-64k", "--sessions", "5"],
-            "no effect on scenarios",
-        ),
-        (vec!["r", "--contestant", &a], "cannot be used together with"),
-    ] {
-        let ended = mailrun(&[&["compare"], &words[..]].concat());
-        assert!(ended.code == Some(2) && ended.out.is_empty(), "{words:?}: {ended:?}");
-        assert!(ended.err.lines().count() == 1 && ended.err.contains(said), "{words:?}: {ended:?}");
-    }
-}
-
-#[test]
 fn servers_are_compared_by_our_source() {
     let place = tempfile::tempdir().unwrap();
     let sink = Sink::start(&[]);

@@ -754,23 +754,6 @@ fn a_market_has_its_documents_at_their_times() {
     );
     assert!(run.report.contains(&arrival), "{}", run.report);
     assert!(run.report.contains("## Shapes") && run.report.contains("## Windows"), "{}", run.report);
-    for (words, why) in [
-        (&["--shape", "tides"][..], "is not a shape; use quarter-hour"),
-        (&["--shape", "every 7m"], "does not divide a day"),
-        (&["--shape", "every 10s", "--rate", "5"], "cannot be used together with"),
-        (&["--shape", "every 10s", "--stage", "1s:5/s"], "cannot be used together with"),
-        (&["--shape", "every 10s", "--payload-size", "5k"], "cannot be used together with"),
-        (&["--shape", "every 10s; tracing.p99 < 1s"], "mode endpoint has no such stage"),
-        (&["--accelerate", "60"], "--shape"),
-        (&["--time-zone", "UTC"], "--shape"),
-        (&["--shape", "every 10s", "--time-zone", "Europe/Atlantis"], "use something like Europe/Oslo"),
-        (&["--shape", "every 10s", "--accelerate", "1001"], "1..=1000"),
-    ] {
-        let refused = mailrun(&[&["bench", "mades"], words].concat());
-        assert!(refused.code == Some(2) && refused.err.contains(why), "{words:?}: {refused:?}");
-    }
-    let early = mailrun(&["mades", "--shape", "every 24h", "-d", "1ms"]);
-    assert!(early.code == Some(2) && early.err.contains("no message is due within 0.001 s"), "{early:?}");
 }
 
 /// Each shape, and a number of messages that it has in some seconds at that acceleration.

@@ -58,18 +58,3 @@ fn a_lost_message_is_found_by_one_and_ends_the_other_by_the_limit() {
         assert!(text.contains(hung), "{text}");
     }
 }
-
-#[test]
-fn what_cannot_be_compared_is_said_in_a_line() {
-    for (words, said) in [
-        ("--drop 0.1", "which has no stand-in"),
-        ("--broker amqp://8.8.8.8", "public address"),
-        ("--windows 0", "--windows"),
-        ("--broker foo://127.0.0.1", "--broker"),
-    ] {
-        let words: Vec<&str> = ["bench", "mades-compare"].into_iter().chain(words.split_whitespace()).collect();
-        let ended = mailrun(&words);
-        let is_line = ended.err.lines().count() == 1 && ended.err.contains(said);
-        assert!(ended.code == Some(2) && is_line, "{words:?}: {ended:?}");
-    }
-}

@@ -109,5 +109,3 @@ mod wire;
 mod workflows;
 mod workloads;
 mod wrong_inputs;
-mod wrong_inputs_mades;
-mod wrong_inputs_relay;

@@ -264,27 +264,6 @@ fn every_sink_that_mail_arrived_at_needs_a_clock_that_was_compared() {
     assert!(!is_invalid && said.contains("by chrony's estimates"), "{said}");
 }
 
-#[test]
-fn what_a_part_cannot_have_is_refused_in_a_line() {
-    let at = "--start-at=2026-11-23T12:00:00Z";
-    for (words, said) in [
-        (vec!["bench", "127.0.0.1:2", "--shard=0/2"], "--start-at"),
-        (vec!["bench", "127.0.0.1:2", "--shard=2/2", at], "the last of 2 is 1/2"),
-        (vec!["bench", "127.0.0.1:2", "--shard=0/2", "--start-at=noon"], "RFC 3339"),
-        (vec!["bench", "--shard=0/2", at], "--shard requires a server"),
-        (vec!["bench", "127.0.0.1:2", "--shard=0/2", at, "--sink-listen=127.0.0.1:3"], "mailrun merge"),
-        (vec!["bench", "127.0.0.1:2", "--shard=0/2", at, "--abort-on=rejected<=1"], "--abort-on"),
-        (vec!["bench", "127.0.0.1:2", "--sink=http://127.0.0.1:3", "--sink=http://127.0.0.1:4"], "add --shard 0/1"),
-        (vec!["source", "127.0.0.1:2", "--shard=0/2", at, "--no-trace"], "trace"),
-        (vec!["source", "127.0.0.1:2", "--shard=0/200", at, "--sessions=100"], "too few for 200 parts"),
-        (vec!["source", "127.0.0.1:2", "--shard=0/9", at, "--messages=5", "--sessions=9"], "too few for 9 parts"),
-    ] {
-        let ended = mailrun(&words);
-        assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{words:?}: {ended:?}");
-        assert!(ended.err.contains(said), "{words:?}: {}", ended.err);
-    }
-}
-
 /// The shell's words of a container, and the environment of the manifest.
 fn container_script(manifest: &str, job: &str) -> String {
     let program = "import sys, yaml, json

@@ -115,24 +115,6 @@ fn our_own_links_are_no_peers() {
     assert_eq!(ended.out.contains("not installed: smtp-source"), !is_there, "{}", ended.out);
 }
 
-#[test]
-fn what_was_mistyped_is_one_line() {
-    let table = [
-        (["smtp-source-table", "--sessions", "5,x"], "x"),
-        (["smtp-source-table", "--messages", "0"], "0"),
-        (["smtp-source-table", "--drop", "1"], "--drop"),
-        (["smtp-source-check", "--messages", "99999999999"], "99999999999"),
-        (["smtp-source-check", "--recipients", "1001"], "1001"),
-        (["smtp-source-check", "--max-time", "0s"], "0s"),
-        (["--sessions", "5", "smtp-source-check"], "smtp-source-check"),
-    ];
-    for (words, why) in table {
-        let ended = mailrun(&[["bench"].as_slice(), &words].concat());
-        assert_eq!((ended.code, ended.err.lines().count(), ended.out.as_str()), (Some(2), 1, ""), "{ended:?}");
-        assert!(ended.err.contains(why), "{ended:?}");
-    }
-}
-
 /// The table, with a directory before all others.
 fn with_path(first: &std::path::Path, words: &[&str]) -> Ended {
     let path = std::env::join_paths(

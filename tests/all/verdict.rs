@@ -131,22 +131,6 @@ fn a_threshold_of_delivery_without_a_sink_is_inconclusive() {
 }
 
 #[test]
-fn a_wrong_threshold_is_one_line_with_what_was_meant() {
-    for (words, why) in [
-        (["--threshold", "acepted.p99 < 5ms"], "did you mean \"accepted\"?"),
-        (["--threshold", "rejceted < 1"], "did you mean \"rejected\"?"),
-        (["--threshold", "accepted.p99 < 5"], "is not a valid time"),
-        (["--abort-on", "delivered.p99 < 5ms"], "use --threshold"),
-        (["--abort-on", "accepted.count > 5"], "use --threshold"),
-        (["--give-up", "0s"], "--give-up"),
-    ] {
-        let ended = mailrun(&[["bench"].as_slice(), &words].concat());
-        assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{words:?}: {ended:?}");
-        assert!(ended.err.contains(why) && ended.out.is_empty(), "{words:?}: {ended:?}");
-    }
-}
-
-#[test]
 fn a_run_that_ends_within_its_warm_up_has_no_figures_and_does_not_end_with_0() {
     let run = bench(&["--messages", "20", "--warm-up", "10s"]);
     assert!(run.ended.code == Some(3) && run.ended.out.contains("use a longer run"), "{:?}", run.ended);
