@@ -1,5 +1,6 @@
 //! Runs that end otherwise than they were to: interrupted twice, a party killed, files that cannot be written.
 use crate::party::{Bench, BenchRun, Ended, MAILRUN, Process, Sink, mailrun, peer, run, skip, undisturbed, wait_until};
+use crate::stand_in_endpoint::Endpoint;
 use journey::record::{Cause, Death, Ending, Outcome, Record, Role};
 use serde_json::Value;
 use std::fs;
@@ -105,6 +106,24 @@ fn a_bench_of_mades_that_is_killed_has_its_report() {
     assert!(said.contains("! The bench last reported at ") && said.contains(" created, "), "{ended:?}");
     assert!(record.ledger.delivered > Some(0) && !record.verdict.closed && !record.verdict.valid, "{record:?}");
     assert!(fs::read_to_string(out.join("report.md")).unwrap().contains(&record.verdict.why));
+}
+
+#[test]
+fn a_broker_that_is_killed_fails_the_run() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("out");
+    let endpoint = Endpoint::embedded(&["--network-delay", "50ms"]);
+    let words = ["mades", "--broker", &endpoint.url, "--rate", "200", "--duration", "60s", "--live", "json"];
+    let patience = ["--reconnect-timeout", "300ms", "--message-timeout", "1s", "--out", out.to_str().unwrap()];
+    let bench = Process::start(MAILRUN, &[&words[..], &patience].concat());
+    wait_until("messages to arrive", || bench.said().contains("\"delivered\":1").then_some(()));
+    drop(endpoint);
+    let ended = bench.finish();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let record: Record = serde_json::from_str(&fs::read_to_string(out.join("run.json")).unwrap()).unwrap();
+    assert!(record.verdict.causes.contains(&Cause::ServerGone), "{:?}", record.verdict);
+    let report = fs::read_to_string(out.join("report.md")).unwrap();
+    assert!(report.contains("was lost at ") && report.contains("did not come back"), "{report}");
 }
 
 /// Signals it twice, once it is busy; it still reports, and ends with 130.

@@ -317,6 +317,18 @@ fn what_the_stand_in_does_wrong_the_bench_sees_exactly() {
 }
 
 #[test]
+fn what_an_endpoint_does_wrong_fails_the_run() {
+    let faults = ["--reject", "5%", "--drop", "5%", "--duplicate", "5%", "--corrupt", "5%", "--fail", "5%"];
+    let endpoint = Endpoint::embedded(&[&faults[..], &["--seed", "5"]].concat());
+    let run = bench(&endpoint.url, "--messages 300 --message-timeout 2s");
+    assert_eq!(run.ended.code, Some(1), "{:?}", run.ended);
+    let reasons = run.record.verdict.reasons.concat();
+    for text in [" rejected", "never arrived", "more than once", "Corrupt: ", "given up by the endpoint"] {
+        assert!(reasons.contains(text), "{text}: {reasons}");
+    }
+}
+
+#[test]
 fn each_step_takes_as_long_as_the_stand_in_was_told() {
     let way = "--preset ideal --accept-delay 60ms --network-delay 150ms --acknowledge-delay 90ms --receive-delay 70ms";
     let look = || {

@@ -159,6 +159,10 @@ impl Process {
 
     /// Kills with SIGKILL the process that it has started with that word as its first.
     pub(crate) fn kill_child(&self, word: &str) {
+        self.signal_child(word, Signal::KILL);
+    }
+
+    pub(crate) fn signal_child(&self, word: &str, signal: Signal) {
         let parent = format!("PPid:\t{}", self.child.id());
         let is_meant = |pid: &str| {
             let file = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
@@ -167,7 +171,7 @@ impl Process {
         let names = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().into_string().ok());
         let pid = names.filter(|name| name.parse::<i32>().is_ok()).find(|pid| is_meant(pid));
         let pid = pid.unwrap_or_else(|| panic!("no child {word}")).parse().unwrap();
-        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 
     /// Signals that were sent to it and that it has not taken.

@@ -34,6 +34,16 @@ fn a_server_that_rejects_one_message_fails_the_run() {
 }
 
 #[test]
+fn a_server_that_loses_doubles_and_changes_mail_fails_the_run() {
+    let sink = Sink::start(&["--drop", "0.05", "--duplicate", "0.05", "--corrupt", "0.05"]);
+    let run = bench_of(&sink, &["--messages", "300", "--reuse", "--lost-after", "500ms"]);
+    let verdict = run.record_of(1).verdict;
+    let reasons = verdict.reasons.concat();
+    let said = [" more than once.", "Corrupt: ", " were not delivered within 0.5 s"];
+    assert!(said.iter().all(|text| reasons.contains(text)), "{verdict:?}");
+}
+
+#[test]
 fn what_was_ordered_of_the_benchs_own_sink_is_expected() {
     let words = ["--messages", "200", "--sessions", "5", "--fault", "rcpt: hard reject 99%"];
     let run = bench(&words);

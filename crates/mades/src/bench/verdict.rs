@@ -384,7 +384,7 @@ fn window_note(record: &Record, mades: &Mades) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use journey::record::{MadesAcknowledgements, MadesMarket, MadesOutage, MadesWindow, Outcome};
+    use journey::record::{MadesAcknowledgements, MadesMarket, MadesOutage, MadesWindow, Outcome, ThresholdRow};
     use report::sample;
 
     /// The verdict of the complete sample after `change`.
@@ -431,6 +431,44 @@ mod tests {
             mades.stages[4..].iter_mut().for_each(|row| row.missing = 7);
         });
         assert_eq!(lost.reasons.len(), 1, "what is lost lacks all that follows: {lost:?}");
+    }
+
+    #[test]
+    fn a_threshold_decides_about_the_fate_that_it_names() {
+        type RecordEdit = fn(&mut Record, &mut Mades);
+        let cases: [(&str, RecordEdit, Cause); 5] = [
+            ("lost", |record, _| record.ledger.lost = Some(9), Cause::Lost),
+            ("corrupt", |record, _| record.ledger.corrupt = Some(9), Cause::Corrupt),
+            ("duplicates", |_, mades| mades.stages[3].duplicates = 9, Cause::Duplicates),
+            ("rejected", |record, _| record.ledger.rejected = Some(9), Cause::Rejected),
+            ("failed", |record, _| record.ledger.failed = Some(9), Cause::Failed),
+        ];
+        for (fate, change, cause) in cases {
+            let of = |threshold: Option<(&str, bool)>| {
+                verdict(move |record, mades| {
+                    change(record, mades);
+                    // The fates sum to the created messages.
+                    let LedgerRow { lost, rejected, failed, .. } = record.ledger;
+                    let others: u64 = [lost, rejected, failed].into_iter().flatten().sum();
+                    record.ledger.delivered = Some(200_000 - others);
+                    record.thresholds.extend(threshold.map(|(name, passed)| ThresholdRow {
+                        expression: format!("{name} <= 10"),
+                        value: Some(9.0),
+                        passed,
+                        ..ThresholdRow::default()
+                    }));
+                })
+            };
+            let alone = of(None);
+            assert_eq!((alone.outcome, alone.causes.first()), (Some(Outcome::Fail), Some(&cause)), "{alone:?}");
+            let granted = of(Some((fate, true)));
+            assert_eq!(granted.outcome, Some(Outcome::Pass), "{granted:?}");
+            let missed = of(Some((fate, false)));
+            assert_eq!((missed.outcome, missed.reasons.len()), (Some(Outcome::Fail), 1), "{missed:?}");
+            assert!(missed.why.starts_with(&format!("Threshold missed: {fate} <= 10; it was ")), "{missed:?}");
+            let other = of(Some(("accepted.p99", true)));
+            assert_eq!((other.outcome, other.causes.first()), (Some(Outcome::Fail), Some(&cause)), "{other:?}");
+        }
     }
 
     #[test]
