@@ -1,5 +1,5 @@
 //! What a sink is told to do wrong, it does, exactly and as often as it says; what it keeps, it keeps byte for byte.
-use crate::party::{LIMIT, Sink, accepted, bench, errors, fates, mailrun, source, took, undisturbed, wait_until};
+use crate::party::{Sink, accepted, bench, errors, fates, mailrun, source, took, wait_until};
 use crate::postfix::{Deliver, Postfix};
 use crate::wire::Wire;
 use journey::trace::{RecipientNumbering, checksum};
@@ -108,10 +108,6 @@ fn a_greeting_may_be_refused_too() {
     assert!(Wire::connect(sink.smtp).replies().is_empty());
     put_rules(&sink, &["connect: reset"]);
     assert!(Wire::connect(sink.smtp).is_cut());
-    put_rules(&sink, &["connect: delay 150ms"]);
-    let begun = Instant::now();
-    Wire::greeted(sink.smtp);
-    assert!(begun.elapsed() >= Duration::from_millis(150));
     let record = sink.stop();
     assert_eq!((errors(&record, Phase::Banner, 554), errors(&record, Phase::Banner, 0)), (1, 2));
 }
@@ -138,13 +134,14 @@ fn a_connection_is_closed_or_cut_at_every_command() {
     assert_eq!(sink.took().messages, 0);
 }
 
+/// The one test of the times themselves, alone on the machine; the others are in the crate `load`, on a virtual clock.
 #[test]
 fn delays_are_held_and_add_up() {
-    let sink = Sink::start(&["--fault", "*: delay 60ms", "--fault", "rcpt: delay 50ms..80ms", "--delay", "90ms"]);
+    let sink = Sink::start(&["--fault", "*: delay 60ms", "--fault", "rcpt: tarpit 20ms", "--delay", "90ms"]);
     let begun = Instant::now();
     let mut wire = Wire::greeted(sink.smtp);
     let mut expected = 60;
-    for (line, more) in [("EHLO a", 60), ("MAIL FROM:<a@b>", 60), ("RCPT TO:<c@d>", 110), ("DATA", 60), ("x\r\n.", 150)]
+    for (line, more) in [("EHLO a", 60), ("MAIL FROM:<a@b>", 60), ("RCPT TO:<c@d>", 120), ("DATA", 60), ("x\r\n.", 150)]
     {
         assert!(wire.say(line).starts_with(['2', '3']));
         expected += more;
@@ -161,9 +158,7 @@ fn delays_are_held_and_add_up() {
 fn an_abort_after_354_is_told_and_the_message_does_not_count() {
     let sink = Sink::start(&["--fault", "data: abort after 100ms"]);
     let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>", "RCPT TO:<c@d>", "DATA"]);
-    let begun = Instant::now();
     assert_eq!(wire.replies(), ["550 This violates SMTP\r\n"]);
-    assert!(begun.elapsed() >= Duration::from_millis(90));
     let record = sink.stop();
     assert_eq!((took(&record).messages, errors(&record, Phase::Data, 550)), (0, 1));
 }
@@ -187,106 +182,12 @@ fn a_connection_is_cut_at_the_octet_of_the_message_that_was_asked_for() {
 }
 
 #[test]
-fn a_message_is_read_as_slowly_as_told_and_the_sender_feels_it() {
+fn a_message_is_read_slowly_and_the_sender_feels_it() {
     let sink = Sink::start(&["--fault", "data: read 1k/s"]);
-    let mut wire = after(&sink, &["EHLO a"]);
-    let message = ["0123456789abc\r\n".repeat(40).as_str(), ".\r\n"].concat();
-    let begun = Instant::now();
-    assert!(deliver(&mut wire, &message).unwrap().starts_with("250"));
-    assert!(begun.elapsed() >= Duration::from_millis(580), "600 octets at 1k/s: {:?}", begun.elapsed());
-    let commands = || {
-        let begun = Instant::now();
-        wire.send("NOOP\r\n".repeat(900));
-        (0..900).for_each(|_| assert!(wire.reply().unwrap().starts_with("250")));
-        begun.elapsed()
-    };
-    // They are read as fast as ever, and not in 5.4 s.
-    undisturbed(commands, |took| *took < Duration::from_secs(5));
     let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>", "RCPT TO:<c@d>", "DATA"]);
     let block = "0123456789abc\r\n".repeat(1 << 16);
     assert!((0..64).any(|_| !wire.takes_within(&block, Duration::from_millis(300))), "60 MB are not taken");
     assert!(sink.process.peak_bytes() < 48 << 20, "{}", sink.process.peak_bytes());
-    assert_eq!(sink.took().messages, 1);
-}
-
-#[test]
-fn a_tarpit_grows_with_every_command() {
-    let sink = Sink::start(&["--fault", "noop: tarpit 20ms up to 60ms"]);
-    let mut wire = Wire::greeted(sink.smtp);
-    for ms in [20, 40, 60, 60] {
-        let begun = Instant::now();
-        wire.say("NOOP");
-        // The greeting was the first command: the first NOOP has one before it.
-        assert!(begun.elapsed() >= Duration::from_millis(ms), "{ms}: {:?}", begun.elapsed());
-    }
-}
-
-#[test]
-fn a_stall_holds_what_comes_in_it() {
-    let sink = Sink::start(&["--fault", "noop: stall 0s..300ms"]);
-    let begun = Instant::now();
-    let mut wire = Wire::greeted(sink.smtp);
-    wire.say("NOOP");
-    assert!(begun.elapsed() >= Duration::from_millis(290), "{:?}", begun.elapsed());
-    wire.say("NOOP");
-    assert_eq!(acted(&sink, "noop: stall 0s..300ms"), 1, "it is over");
-}
-
-/// What became of commands that were offered a millisecond apart.
-#[derive(Debug)]
-struct Offered {
-    granted: u32,
-    refused: u64,
-    /// When the last of them was sent, and when its answer was read: it was decided in between.
-    last: [Instant; 2],
-    /// The longest time from one answer to the next.
-    longest: Duration,
-}
-
-/// Offers commands until at least so many are granted, and no more are to be had.
-fn offer(wire: &mut Wire, line: &str, since: Instant, wanted: u32) -> Offered {
-    let mut offered = Offered { granted: 0, refused: 0, last: [since; 2], longest: Duration::ZERO };
-    loop {
-        assert!(since.elapsed() < LIMIT);
-        let sent = Instant::now();
-        let reply = wire.say(line);
-        let heard = Instant::now();
-        offered.longest = offered.longest.max(heard - offered.last[1]);
-        offered.last = [sent, heard];
-        if reply.starts_with("250") {
-            offered.granted += 1;
-            continue;
-        }
-        assert_eq!(reply, "451 4.7.1 Error: rate limit, try again later\r\n");
-        offered.refused += 1;
-        if offered.granted >= wanted {
-            return offered;
-        }
-        assert!(!wire.hears_within(Duration::from_millis(1)));
-    }
-}
-
-#[test]
-fn a_rate_limit_lets_its_rate_through_within_five_in_a_hundred() {
-    // Two seconds' worth are kept for whoever is late.
-    let rule = "rcpt: limit 40/s burst 80";
-    let sink = Sink::start(&["--fault", rule]);
-    let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>"]);
-    let mut refused = 0;
-    let look = || {
-        // The bucket is emptied first; its depth then makes up for what this machine is late.
-        let emptied = offer(&mut wire, "RCPT TO:<c@d>", Instant::now(), 0);
-        let offered = offer(&mut wire, "RCPT TO:<c@d>", emptied.last[1], 100);
-        refused += emptied.refused + offered.refused;
-        (emptied, offered)
-    };
-    // A machine that stands still for longer lets some of them go by.
-    let (emptied, offered) = undisturbed(look, |(_, offered)| offered.longest < Duration::from_millis(1900));
-    let [least, most] = [offered.last[0] - emptied.last[1], offered.last[1] - emptied.last[0]];
-    let [slowest, fastest] = [most, least].map(|time| f64::from(offered.granted) / time.as_secs_f64());
-    assert!(slowest <= 42.0 && fastest >= 38.0, "{slowest:.1} to {fastest:.1} recipients a second of 40: {offered:?}");
-    assert_eq!(acted(&sink, rule), refused, "what the client saw");
-    assert_eq!(errors(&sink.stop(), Phase::Rcpt, 451), refused);
 }
 
 #[test]
@@ -306,11 +207,9 @@ fn a_rate_limit_holds_over_sessions_and_may_end_them() {
 fn a_greylist_takes_a_triplet_that_comes_back() {
     let sink = Sink::start(&["--fault", "rcpt: greylist 300ms"]);
     let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>"]);
-    let begun = Instant::now();
     let no = "450 4.7.1 Error: greylisted, try again later\r\n";
     assert_eq!(wire.say("RCPT TO:<c@d>"), no);
     wait_until("the triplet to be taken", || wire.say("RCPT TO:<c@d>").starts_with("250").then_some(()));
-    assert!(begun.elapsed() >= Duration::from_millis(295), "{:?}", begun.elapsed());
     assert_eq!(wire.say("RCPT TO:<e@d>"), no, "another recipient");
     let mut other = after(&sink, &["EHLO a", "MAIL FROM:<x@b>"]);
     assert_eq!(other.say("RCPT TO:<c@d>"), no, "another sender");
@@ -784,9 +683,7 @@ fn lmtp_recipients_are_refused_held_back_and_forgotten_each_by_itself_after_the_
     assert!(wire.say("LHLO a").starts_with("250"));
     assert_eq!(deliver_to(&mut wire, &["no", "b", "450-c", "lost", "d"], 5), ["550", "250", "450", "250", "250"]);
     counts(&sink, (1, 2));
-    let begun = Instant::now();
     assert_eq!(deliver_to(&mut wire, &["slow", "slow", "twice"], 3), ["250"; 3]);
-    assert!(begun.elapsed() >= Duration::from_millis(300), "{:?}", begun.elapsed());
     counts(&sink, (2, 6));
     assert_eq!(deliver_to(&mut wire, &["no", "no"], 2), ["550"; 2], "nobody has it, and it does not count");
     assert_eq!(deliver_to(&mut wire, &["d"], 1), ["250"], "what nobody has anything against is as ever");
@@ -840,9 +737,8 @@ fn one_recipient_refused_after_the_dot_refuses_the_message_in_smtp() {
     let mut wire = after(&sink, &["EHLO a"]);
     assert_eq!(deliver_to(&mut wire, &["b", "no", "c"], 1), ["554"]);
     assert_eq!(acted(&sink, ". to *: delay 60ms"), 1, "who comes later is not asked for");
-    let begun = Instant::now();
     assert_eq!(deliver_to(&mut wire, &["b", "lost", "c"], 1), ["250"]);
-    assert!(begun.elapsed() >= Duration::from_millis(180), "a delay for each: {:?}", begun.elapsed());
+    assert_eq!(acted(&sink, ". to *: delay 60ms"), 4, "a delay for each");
     counts(&sink, (1, 2));
     assert_eq!(deliver_to(&mut wire, &["lost"], 1), ["250"]);
     counts(&sink, (1, 2));
