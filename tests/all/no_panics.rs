@@ -16,23 +16,16 @@ const WAYS: [&str; 9] = [
     "\"$@\" <&-",
 ];
 
-/// Commands that end by themselves. `{sink}` is a sink that listens, `{}` a directory of the run's own.
-const COMMANDS: [&str; 35] = [
+/// The ways of commands that take a second: nothing can be written, a reader goes away, there is nothing to write to.
+const FEW_WAYS: [&str; 3] = ["\"$@\" > /dev/full 2>&1", "\"$@\" 2>&1 | head -n 1", "\"$@\" >&- 2>&-"];
+
+/// Commands that end at once. `{sink}` is a sink that listens, `{}` a directory of the run's own.
+const COMMANDS: [&str; 25] = [
     "",
     "--help",
     "--version",
     "bnech",
     "bench --help",
-    "bench --relay none --messages 20 --sessions 2 --out {}/out",
-    "bench --messages 20 --sessions 2 --out {}/out",
-    "bench {sink} --no-preflight --messages 20 --sessions 2 --report full --json - --out {}/out",
-    "bench mades --messages 20 --preset ideal --max-in-transit 5 --out {}/out",
-    "bench smtp-source-table --messages 5 --sessions 1 --rounds 1",
-    "bench smtp-source-check --messages 5 --sessions 1 --recipients 1",
-    "bench relay-400 --messages 20 --sessions 2 --rounds 1 --out {}/out",
-    "bench relay-soak --messages 20 --sessions 2 --out {}/out",
-    "bench sizes --messages 5 --warm-up 0s --sessions 1 --rounds 1 --out {}/out",
-    "bench large-message --body-sizes 1k --volume 1k --rounds 1 --out {}/out",
     "source --help",
     "source {sink} --messages 5 --sessions 1",
     "source {sink} --messages 5 --sessions 1 --live json",
@@ -53,6 +46,20 @@ const COMMANDS: [&str; 35] = [
     "smtp-sink -x",
     "go-smtp-source -n 5 {sink}",
     "go-mades-bench -h",
+];
+
+/// Benches, each of which starts other processes.
+const RUNS: [&str; 10] = [
+    "bench --relay none --messages 20 --sessions 2 --out {}/out",
+    "bench --messages 20 --sessions 2 --out {}/out",
+    "bench {sink} --no-preflight --messages 20 --sessions 2 --report full --json - --out {}/out",
+    "bench mades --messages 20 --preset ideal --max-in-transit 5 --out {}/out",
+    "bench smtp-source-table --messages 5 --sessions 1 --rounds 1",
+    "bench smtp-source-check --messages 5 --sessions 1 --recipients 1",
+    "bench relay-400 --messages 20 --sessions 2 --rounds 1 --out {}/out",
+    "bench relay-soak --messages 20 --sessions 2 --out {}/out",
+    "bench sizes --messages 5 --warm-up 0s --sessions 1 --rounds 1 --out {}/out",
+    "bench large-message --body-sizes 1k --volume 1k --rounds 1 --out {}/out",
 ];
 
 /// Commands that serve until they are told to end.
@@ -92,13 +99,13 @@ fn assert_no_panic_in(directory: &Path, what: &str) {
     }
 }
 
-/// All ways of each of those commands, some commands at a time.
-fn go_through(commands: &[&str]) {
+/// Runs each of those commands in each of these ways, some commands at a time.
+fn go_through(commands: &[&str], ways: &[&str]) {
     let sink = Sink::start(&[]);
     let address = sink.address();
     let go = |commands: &[&str]| {
         for command in commands {
-            for way in WAYS {
+            for way in ways {
                 let place = tempfile::tempdir().unwrap();
                 let status = status(way, command, &address, place.path());
                 assert!(![101, 134, 139].contains(&status), "{command} {way}: {status}");
@@ -114,12 +121,13 @@ fn go_through(commands: &[&str]) {
 
 #[test]
 fn no_command_panics_where_its_output_takes_nothing() {
-    go_through(&COMMANDS);
+    go_through(&COMMANDS, &WAYS);
+    go_through(&RUNS, &FEW_WAYS);
 }
 
 #[test]
 fn no_server_panics_where_its_output_takes_nothing() {
-    go_through(&SERVERS);
+    go_through(&SERVERS, &FEW_WAYS);
 }
 
 #[test]
