@@ -166,7 +166,7 @@ fn a_server_without_a_sink_behind_it_leaves_delivery_unknown() {
 #[test]
 fn a_sink_that_saw_nothing_is_said_to_have_seen_nothing() {
     let [server, elsewhere] = [Sink::start(&[]), Sink::start(&[])];
-    let run = bench(&[&server.address(), "--sink", elsewhere.url(), "--messages", "20"]);
+    let run = bench(&[&server.address(), "--sink", elsewhere.url(), "--messages", "20", "--lost-after", "500ms"]);
     assert!(run.ended.out.contains("The sink has seen nothing"), "{}", run.ended.out);
     assert!(!run.ended.out.contains("is kept"), "{}", run.ended.out);
 }

@@ -85,6 +85,12 @@ fn bench(url: &str, words: &str) -> Run {
     Run::of(&words)
 }
 
+/// Tests all of these at the same time, because each of them mostly waits.
+fn at_once<T: Sync>(cases: &[T], test: impl Fn(&T) + Sync) {
+    let test = &test;
+    thread::scope(|scope| cases.iter().for_each(|case| drop(scope.spawn(move || test(case)))));
+}
+
 #[test]
 fn every_mode_closes_its_account_at_a_closed_loop() {
     for (mode, last, stages) in
@@ -144,7 +150,7 @@ fn acknowledgements_come_back_to_the_senders_inbox_and_are_a_stage_of_their_own(
 #[test]
 fn what_happens_to_acknowledgements_on_their_way_is_in_counts_of_their_own_and_fails_the_run() {
     let faults = "--drop 5% --reject 5% --fail 5% --duplicate 5% --corrupt 5% --reorder 10%";
-    for mode in ["endpoint", "toolbox"] {
+    at_once(&["endpoint", "toolbox"], |mode| {
         let load = "--acknowledge --message-timeout 3s --rate 150 --duration 2s";
         let run = rehearse(&format!("--mode {mode} --seed 5 {load} {faults}"));
         assert!(ended_so(run.ended.code, 0, &run.record), "{mode}: {:?}", run.ended);
@@ -157,7 +163,7 @@ fn what_happens_to_acknowledgements_on_their_way_is_in_counts_of_their_own_and_f
             acknowledged.missing > run.record.ledger.lost.unwrap() && acknowledged.duplicates > 0,
             "{acknowledged:?}"
         );
-    }
+    });
     let endpoint = Endpoint::embedded(&["--drop", "20%", "--seed", "3"]);
     let run = bench(&endpoint.url, "--acknowledge --messages 60 --message-timeout 2s");
     assert_eq!(run.ended.code, Some(1), "nobody ordered it here: {:?}", run.ended);
@@ -211,7 +217,7 @@ fn documents_of_the_receiver_are_known_by_the_mrid_that_they_acknowledge() {
 fn what_happens_to_documents_of_the_receiver_is_in_counts_of_their_own_and_fails_the_run() {
     let faults =
         "--drop 5% --reject 5% --fail 5% --no-reply 5% --duplicate 5% --corrupt 5% --reorder 10% --reject-documents 5%";
-    for mode in ["endpoint", "toolbox"] {
+    at_once(&["endpoint", "toolbox"], |mode| {
         let load = "--payload xml --await-acknowledgements --message-timeout 3s --rate 150 --duration 2s";
         let run = rehearse(&format!("--mode {mode} --seed 5 {load} {faults}"));
         assert!(ended_so(run.ended.code, 0, &run.record), "{mode}: {:?}", run.ended);
@@ -221,7 +227,7 @@ fn what_happens_to_documents_of_the_receiver_is_in_counts_of_their_own_and_fails
         }
         let rejections = run.mades().troubles.iter().find(|row| row.kind == "rejecting acknowledgement").unwrap();
         assert_eq!((rejections.code.as_str(), rejections.text.as_str()), ("A02", "Message fully rejected"));
-    }
+    });
     let endpoint = Endpoint::embedded(&["--acknowledgement-documents", "--reject-documents", "20%", "--seed", "3"]);
     let load = "--payload xml --await-acknowledgements --messages 60 --message-timeout 5s";
     let run = bench(&endpoint.url, &format!("{load} --threshold acknowledged.within(1m)>=95%"));
@@ -291,7 +297,8 @@ fn a_document_for_no_message_and_one_that_cannot_be_read_have_their_names() {
 fn what_the_stand_in_does_wrong_the_bench_sees_exactly() {
     let faults =
         "--drop 5% --reject 5% --fail 5% --no-reply 5% --reject-code E77 --message-timeout 3s --rate 150 --duration 2s";
-    for mode in ["endpoint", "toolbox", "tracing"] {
+    at_once(&["endpoint", "toolbox", "tracing"], |mode| {
+        let mode = *mode;
         // A connectivity test ends before an inbox.
         let of_an_inbox = if mode == "tracing" { "" } else { "--duplicate 5% --corrupt 5% --reorder 10%" };
         let run = rehearse(&format!("--mode {mode} --seed 5 {faults} {of_an_inbox}"));
@@ -313,7 +320,7 @@ fn what_the_stand_in_does_wrong_the_bench_sees_exactly() {
             assert_eq!((refusals.code.as_str(), refusals.count), ("E77", run.agreed("refused")));
         }
         assert!(run.trouble("time-out") >= run.agreed("lost"), "{:?}", run.mades().troubles);
-    }
+    });
 }
 
 #[test]
@@ -441,15 +448,14 @@ fn what_cannot_run_says_so_in_a_line() {
 fn a_queue_that_no_endpoint_reads_is_named_before_the_load() {
     let endpoint = Endpoint::embedded(&[]);
     let [prefix, mode] = [["--prefix", "wrong"], ["--mode", "toolbox"]];
-    for (words, outbox) in
-        [(prefix, "does an endpoint read wrong.outbox?"), (mode, "does a toolbox read edx.endpoint.outbox?")]
-    {
+    let cases = [(prefix, "does an endpoint read wrong.outbox?"), (mode, "does a toolbox read edx.endpoint.outbox?")];
+    at_once(&cases, |(words, outbox)| {
         let ended =
             mailrun(&[&["mades", "--broker", &endpoint.url, "--messages", "100", "--quiet"], &words[..]].concat());
         assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended:?}");
         let last = ended.err.lines().last().unwrap_or_default();
         assert!(last.starts_with("mailrun: no reply came to ") && last.contains(outbox), "{ended:?}");
-    }
+    });
     endpoint.stop();
 }
 
@@ -566,7 +572,7 @@ fn a_queue_that_is_full_of_somebody_elses_is_named_and_left_alone() {
     let endpoint = Endpoint::embedded(&[]);
     put(&endpoint.url, QUEUES[2], 40);
     let run =
-        bench(&endpoint.url, "--no-preflight --mode amqp --credit 10 --rate 20 --duration 20s --message-timeout 8s");
+        bench(&endpoint.url, "--no-preflight --mode amqp --credit 10 --rate 20 --duration 20s --message-timeout 2s");
     assert_eq!(run.ended.code, Some(1), "{:?}", run.ended);
     assert_eq!(run.trouble("queue in use"), 1, "{:?}", run.mades().troubles);
     // It stopped long before its twenty seconds were over, and did not spin meanwhile.
@@ -580,7 +586,7 @@ fn a_queue_that_is_full_of_somebody_elses_is_named_and_left_alone() {
 fn a_peer_that_takes_nothing_costs_its_time_out_and_no_more() {
     // Its queue has room for five messages, and nobody takes one out.
     let endpoint = Endpoint::embedded(&["--outage", "A.down 0s..10m", "--max-queue-messages", "5"]);
-    let run = bench(&endpoint.url, "--no-preflight --messages 30 --max-in-transit 10 --message-timeout 1500ms");
+    let run = bench(&endpoint.url, "--no-preflight --messages 12 --max-in-transit 10 --message-timeout 500ms");
     assert_eq!(run.ended.code, Some(1), "{:?}", run.ended);
     assert!(fates_sum(&run.record.ledger), "{:?}", run.record.ledger);
     assert_eq!((run.record.ledger.delivered, run.record.ledger.in_flight), (Some(0), Some(0)));
@@ -875,50 +881,40 @@ fn agrees_with(run: &Run, shape: &str, truth: &[serde_json::Value]) {
     assert_eq!((rows[5].value, rows[5].passed), (Some(stage.count as f64), stage.count > 0), "{rows:?}");
 }
 
-/// Tests all shapes at a time: each of them mostly waits.
-fn with_each_shape(test: impl Fn(&str, u64) + Sync) {
-    let test = &test;
-    thread::scope(|scope| SHAPES.iter().for_each(|(shape, messages)| drop(scope.spawn(|| test(shape, *messages)))));
-}
-
 #[test]
 fn each_shape_is_what_the_endpoint_did() {
-    with_each_shape(|shape, messages| {
+    at_once(&SHAPES, |(shape, messages)| {
         let load = format!("{ACCELERATED} --messages {messages} --message-timeout 3s");
         let (run, truth) = run_of_shape(shape, &load, None);
-        assert_eq!(run.record.ledger.created, Some(messages), "{shape}: {:?}", run.ended);
+        assert_eq!(run.record.ledger.created, Some(*messages), "{shape}: {:?}", run.ended);
         agrees_with(&run, shape, &truth);
     });
 }
 
 #[test]
 fn each_shape_is_what_the_endpoint_did_also_when_that_stands_still() {
-    with_each_shape(|shape, messages| {
+    at_once(&SHAPES, |(shape, messages)| {
         // The answers to the messages of that time come within the time limit, or after it.
-        for limit in ["5s", "700ms"] {
-            let load = format!("{ACCELERATED} --messages {messages} --message-timeout {limit} --linger-time 3s");
-            let (run, truth) = run_of_shape(shape, &load, Some(Duration::from_millis(1_500)));
-            assert_eq!(run.record.ledger.created, Some(messages), "{shape}: {:?}", run.ended);
-            agrees_with(&run, shape, &truth);
-        }
+        let load = format!("{ACCELERATED} --messages {messages} --message-timeout 700ms --linger-time 3s");
+        let (run, truth) = run_of_shape(shape, &load, Some(Duration::from_millis(1_500)));
+        assert_eq!(run.record.ledger.created, Some(*messages), "{shape}: {:?}", run.ended);
+        agrees_with(&run, shape, &truth);
     });
 }
 
 #[test]
 fn each_shape_ends_with_its_duration() {
-    with_each_shape(|shape, _| {
-        for pause in [None, Some(Duration::from_millis(500))] {
-            let load = format!("{ACCELERATED} --duration 3s --message-timeout 5s");
-            let (run, truth) = run_of_shape(shape, &load, pause);
-            assert_eq!(run.record.ending, Some(Ending::Complete), "{shape}: {:?}", run.ended);
-            let market = run.mades().market.as_ref().unwrap();
-            let due: u64 = market.windows.iter().map(|window| window.due).sum();
-            // Three quarter-hours' worth, of which the first and the last are cut.
-            let expected = if shape == "every 10s" { 269..=271 } else { 8..=10 };
-            assert_eq!((market.missed, run.record.ledger.created), (0, Some(due)), "{shape}");
-            assert!(expected.contains(&due), "{shape}: {due}");
-            agrees_with(&run, shape, &truth);
-        }
+    at_once(&SHAPES, |(shape, _)| {
+        let load = format!("{ACCELERATED} --duration 3s --message-timeout 5s");
+        let (run, truth) = run_of_shape(shape, &load, Some(Duration::from_millis(500)));
+        assert_eq!(run.record.ending, Some(Ending::Complete), "{shape}: {:?}", run.ended);
+        let market = run.mades().market.as_ref().unwrap();
+        let due: u64 = market.windows.iter().map(|window| window.due).sum();
+        // Three quarter-hours' worth, of which the first and the last are cut.
+        let expected = if *shape == "every 10s" { 269..=271 } else { 8..=10 };
+        assert_eq!((market.missed, run.record.ledger.created), (0, Some(due)), "{shape}");
+        assert!(expected.contains(&due), "{shape}: {due}");
+        agrees_with(&run, shape, &truth);
     });
 }
 

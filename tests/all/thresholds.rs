@@ -87,7 +87,7 @@ fn every_stage_of_each_mode_of_mades_has_every_figure() {
 #[test]
 fn within_is_of_all_created_and_what_is_lost_is_late() {
     let sink = crate::party::Sink::start(&["--drop", "0.3"]);
-    let to = [&sink.address(), "--sink", sink.url(), "--messages", "200", "--sessions", "5"];
+    let to = [&sink.address(), "--sink", sink.url(), "--messages", "200", "--sessions", "5", "--lost-after", "500ms"];
     let run = bench(
         &[to.as_slice(), &["--threshold", "delivered.within(60s) >= 95%", "--threshold", "lost <= 90%"]].concat(),
     );
@@ -133,40 +133,32 @@ fn a_run_over_mades_has_an_offered_rate() {
 }
 
 #[test]
-fn an_endpoint_that_stalls_is_named_in_both_loops() {
-    for load in [&["--rate", "100"][..], &["--max-in-transit", "10"]] {
-        let words = ["--duration", "5s", "--outage", "net.down 1s..3s"];
-        let (ended, record, _out) = rehearse(&[&words, load].concat());
-        let record = record.unwrap_or_else(|| panic!("{ended:?}"));
-        let stall =
-            record.stalls.iter().find(|stall| stall.stage == Stage::Delivered && stall.to_s - stall.from_s > 1.5);
-        let stall = stall.unwrap_or_else(|| panic!("{load:?}: {:?}", record.stalls));
-        assert!(!stall.to_the_end && stall.from_s > 0.5, "{stall:?}");
-        let said = format!("Nothing was delivered from {:.1} s to {:.1} s", stall.from_s, stall.to_s);
-        assert!(record.verdict.reasons.iter().any(|reason| reason.starts_with(&said)), "{:?}", record.verdict);
-    }
-    let (_, record, _out) = rehearse(&["--rate", "100", "--duration", "2s"]);
-    let stalls = record.unwrap().stalls;
-    assert!(stalls.iter().all(|stall| stall.to_s - stall.from_s < 1.5), "{stalls:?}");
+fn an_endpoint_that_stalls_is_named() {
+    let words = ["--max-in-transit", "10", "--duration", "5s", "--outage", "net.down 1s..3s"];
+    let (ended, record, _out) = rehearse(&words);
+    let record = record.unwrap_or_else(|| panic!("{ended:?}"));
+    let stall = record.stalls.iter().find(|stall| stall.stage == Stage::Delivered && stall.to_s - stall.from_s > 1.5);
+    let stall = stall.unwrap_or_else(|| panic!("{:?}", record.stalls));
+    assert!(!stall.to_the_end && stall.from_s > 0.5, "{stall:?}");
+    let said = format!("Nothing was delivered from {:.1} s to {:.1} s", stall.from_s, stall.to_s);
+    assert!(record.verdict.reasons.iter().any(|reason| reason.starts_with(&said)), "{:?}", record.verdict);
 }
 
 #[test]
 fn scenarios_with_runs_of_their_own_take_thresholds() {
     let small = ["--messages", "100", "--sessions", "5"];
-    for shape in ["relay-400", "relay-64k", "relay-100k"] {
-        let run = |threshold: &str| {
-            let out = tempfile::tempdir().unwrap();
-            let own =
-                ["bench", shape, "--rounds", "1", "--threshold", threshold, "--out", out.path().to_str().unwrap()];
-            (mailrun(&[&own, small.as_slice()].concat()), out)
-        };
-        let (missed, out) = run("accepted.p99 < 1us");
-        let record = record_in(&out.path().join("round-1-1-mailrun")).unwrap();
-        assert!(!record.thresholds[0].passed, "{:?}", record.thresholds);
-        expect_end(&missed, 1, "FAIL mailrun: Threshold missed: accepted.p99 < 1us; it was ");
-        let (met, _out) = run("delivered.p99 < 10m");
-        expect_end(&met, 0, "PASS 1 run, the account of each closed");
-    }
+    let run = |threshold: &str| {
+        let out = tempfile::tempdir().unwrap();
+        let own =
+            ["bench", "relay-400", "--rounds", "1", "--threshold", threshold, "--out", out.path().to_str().unwrap()];
+        (mailrun(&[&own, small.as_slice()].concat()), out)
+    };
+    let (missed, out) = run("accepted.p99 < 1us");
+    let record = record_in(&out.path().join("round-1-1-mailrun")).unwrap();
+    assert!(!record.thresholds[0].passed, "{:?}", record.thresholds);
+    expect_end(&missed, 1, "FAIL mailrun: Threshold missed: accepted.p99 < 1us; it was ");
+    let (met, _out) = run("delivered.p99 < 10m");
+    expect_end(&met, 0, "PASS 1 run, the account of each closed");
     let soak = ["bench", "relay-soak", "--messages", "200", "--sessions", "5", "--threshold", "delivered.p99 < 1us"];
     let out = tempfile::tempdir().unwrap();
     let ended = mailrun(&[&soak, ["--out", out.path().to_str().unwrap()].as_slice()].concat());

@@ -58,7 +58,7 @@ fn what_was_ordered_of_the_benchs_own_sink_is_expected() {
 #[test]
 fn a_server_that_dies_in_mid_run_is_named_with_the_second() {
     let sink = Sink::start(&[]);
-    let bench = Bench::start(&[&sink.address(), "--sessions", "5", "--duration", "6s"]);
+    let bench = Bench::start(&[&sink.address(), "--sessions", "5", "--duration", "3s"]);
     bench.await_accepted();
     drop(sink);
     let run = bench.finish();
@@ -87,7 +87,18 @@ fn a_run_whose_server_is_gone_for_long_ends() {
 
 #[test]
 fn mail_that_is_safe_in_our_relays_queue_is_not_lost() {
-    let words = ["--messages", "200", "--sessions", "5", "--fault", "rcpt: soft reject 0.1", "--seed", "3"];
+    let words = [
+        "--messages",
+        "200",
+        "--sessions",
+        "5",
+        "--fault",
+        "rcpt: soft reject 0.1",
+        "--seed",
+        "3",
+        "--lost-after",
+        "1s",
+    ];
     let run = bench_as_typed(&words);
     let record = run.record_of(0);
     let queued = record.ledger.queued.unwrap();
@@ -164,16 +175,6 @@ fn a_rate_that_is_not_offered_is_no_pass() {
     let of_a_server = bench(&[&sink.address(), "--rate", "200", "--duration", "2s", "--sessions", "2", "--reuse"]);
     // Where this machine was the limit itself, it is said.
     assert!([Some(1), Some(3)].contains(&of_a_server.ended.code), "{}", of_a_server.ended.out);
-}
-
-#[test]
-fn a_stall_is_named_in_a_closed_loop() {
-    let run = bench(&["--duration", "5s", "--sessions", "4", "--reuse", "--stall", "1s..3s"]);
-    let record = run.record_of(0);
-    let stall = record.stalls.iter().find(|stall| stall.to_s - stall.from_s > 1.5).expect("a stall");
-    assert!(!stall.to_the_end && stall.from_s > 0.5, "{stall:?}");
-    let said = format!("Nothing was accepted from {:.1} s to {:.1} s", stall.from_s, stall.to_s);
-    assert!(run.ended.out.split_whitespace().collect::<Vec<_>>().join(" ").contains(&said), "{}", run.ended.out);
 }
 
 #[test]
