@@ -23,6 +23,8 @@ brokers     900  MADES on ActiveMQ Artemis and RabbitMQ, which are killed too, a
 exim        900  what is concluded about a private Exim, by its own queue and log
 locust      900  workers under real Locust masters of three versions
 power-cut   600  300 power cuts (MAILRUN_CUTS) on a file system that forgets what was not synced
+damage      300  a large spool with damage in random places
+statistics  300  a thousand simulated comparisons (MAILRUN_COMPARISONS) for each promise of mailrun compare
 crash       300  50 kills of the relay under load (MAILRUN_CRASH_KILLS)
 browser     600  report.html in Chromium
 dashboard   300  the dashboard in tmux
@@ -64,6 +66,10 @@ locust() {
     cargo nextest run --profile slow --workspace --cargo-quiet --run-ignored only -E 'test(/^locust_masters::/)' # a macro makes their names
 }
 power-cut() { MAILRUN_CUTS=${MAILRUN_CUTS:-300} ignored power-cut; }
+damage() { ignored damage; }
+statistics() {
+    MAILRUN_COMPARISONS=${MAILRUN_COMPARISONS:-1000} cargo nextest run --profile slow --cargo-quiet -p mailrun-compare -E 'binary(simulation)'
+}
 crash() { ignored crash; }
 browser() { scripts/install-test-peers.sh browser && scripts/test-browser.sh target/pages; }
 dashboard() { scripts/install-test-peers.sh dashboard && scripts/test-dashboard.sh; }
@@ -80,7 +86,8 @@ targets_of() {
 changed_parts() {
     local files=$1
     has() { grep -qE "$1" <<<"$files"; }
-    has '^crates/(spool|relay)/' && printf '%s\n' power-cut crash
+    has '^crates/(spool|relay)/' && printf '%s\n' power-cut damage crash
+    has '^crates/compare/' && echo statistics
     has '^crates/(mades|amqp)/' && echo brokers
     has '^crates/report/|^tests/browser/' && echo browser
     has '^crates/dashboard/|^tests/dashboard/' && echo dashboard

@@ -11,6 +11,12 @@ const METRICS: [&str; 6] = ["rate", "p50", "p90", "p99", "src", "snk"];
 /// Draws of flips: a tenth of the default, for many comparisons in a short time.
 const DRAWS: usize = 2_000;
 
+/// Comparisons for each share. Their seeds are their numbers, so the shares are the same in each run; more comparisons make
+/// them more exact. `make test-slow PART=statistics` has four times as many.
+fn comparisons() -> u64 {
+    std::env::var("MAILRUN_COMPARISONS").map_or(250, |number| number.parse().expect("it is a number"))
+}
+
 /// The values of the metrics of a run.
 type RunFigures = [f64; METRICS.len()];
 
@@ -103,13 +109,9 @@ fn is_different(finding: &MetricFinding) -> bool {
     matches!(finding.verdict, MetricVerdict::Better | MetricVerdict::Worse)
 }
 
-/// The share of `count` comparisons of equal programs that call any metric different.
-fn false_alarms(
-    count: u64,
-    rounds: usize,
-    drift: f64,
-    mut pair: impl FnMut(&mut SeededRng) -> (RunFigures, RunFigures),
-) -> f64 {
+/// The share of comparisons of equal programs that call any metric different.
+fn false_alarms(rounds: usize, drift: f64, mut pair: impl FnMut(&mut SeededRng) -> (RunFigures, RunFigures)) -> f64 {
+    let count = comparisons();
     let alarms = (0..count).filter(|number| {
         let mut random = SeededRng::new(16, 1_u64, *number);
         let simulation = Simulation { drift, ..Simulation::new(rounds, *number) };
@@ -118,8 +120,9 @@ fn false_alarms(
     alarms.count() as f64 / count as f64
 }
 
-/// The share of `count` comparisons that find the rate of B lower, which it is by `factor`.
-fn power(count: u64, rounds: usize, factor: f64, runs: &[RunFigures]) -> f64 {
+/// The share of comparisons that find the rate of B lower, which it is by `factor`.
+fn power(rounds: usize, factor: f64, runs: &[RunFigures]) -> f64 {
+    let count = comparisons();
     let found = (0..count).filter(|number| {
         let simulation = Simulation { factor, ..Simulation::new(rounds, *number) };
         simulation.of_neighbours(runs)[0].verdict == MetricVerdict::Worse
@@ -131,13 +134,13 @@ fn power(count: u64, rounds: usize, factor: f64, runs: &[RunFigures]) -> f64 {
 fn equal_programs_are_called_different_in_six_of_a_hundred_comparisons_at_most() {
     let runs = real_runs();
     for (name, share) in [
-        ("normal, 20 rounds", false_alarms(1_000, 20, 0.0, normal_pair)),
-        ("normal, 40 rounds", false_alarms(1_000, 40, 0.0, normal_pair)),
-        ("normal, 40 rounds, a drift of 1 % a run", false_alarms(1_000, 40, 0.01, normal_pair)),
-        ("measured, 40 rounds", false_alarms(1_000, 40, 0.0, |random| real_pair(&runs, random))),
-        ("measured, 80 rounds", false_alarms(1_000, 80, 0.0, |random| real_pair(&runs, random))),
-        ("measured, a drift of 1 % a run", false_alarms(1_000, 40, 0.01, |random| real_pair(&runs, random))),
-        ("measured at any times", false_alarms(1_000, 40, 0.0, |random| independent_pair(&runs, random))),
+        ("normal, 20 rounds", false_alarms(20, 0.0, normal_pair)),
+        ("normal, 40 rounds", false_alarms(40, 0.0, normal_pair)),
+        ("normal, 40 rounds, a drift of 1 % a run", false_alarms(40, 0.01, normal_pair)),
+        ("measured, 40 rounds", false_alarms(40, 0.0, |random| real_pair(&runs, random))),
+        ("measured, 80 rounds", false_alarms(80, 0.0, |random| real_pair(&runs, random))),
+        ("measured, a drift of 1 % a run", false_alarms(40, 0.01, |random| real_pair(&runs, random))),
+        ("measured at any times", false_alarms(40, 0.0, |random| independent_pair(&runs, random))),
     ] {
         println!("{name}: {:.1} %", share * 100.0);
         assert!(share <= 0.06, "{name}: {share}");
@@ -148,7 +151,7 @@ fn equal_programs_are_called_different_in_six_of_a_hundred_comparisons_at_most()
 fn a_difference_that_is_there_is_found() {
     let runs = real_runs();
     for (rounds, factor, least) in [(40, 1.0 / 1.10, 0.95), (80, 1.0 / 1.05, 0.90)] {
-        let share = power(400, rounds, factor, &runs);
+        let share = power(rounds, factor, &runs);
         println!("{rounds} rounds, {factor:.3}: {:.1} %", share * 100.0);
         assert!(share >= least, "{rounds} rounds, {factor}: {share}");
     }
@@ -163,7 +166,7 @@ fn two_looks_cry_wolf_no_more_often_than_one() {
             let differs = |rounds| at(rounds).of_neighbours(&runs).iter().any(is_different);
             differs(rounds) || differs(2 * rounds)
         };
-        (0..1_000).filter(is_alarm).count() as f64 / 1_000.0
+        (0..comparisons()).filter(is_alarm).count() as f64 / comparisons() as f64
     };
     for rounds in [20, 40] {
         let share = alarms(rounds, LookPlan::OneOfTwo);
@@ -180,7 +183,7 @@ fn undecided_differences_are_decided_by_the_rounds_that_are_asked_for() {
     let runs = real_runs();
     let mut alone = Vec::new();
     let mut all = Vec::new();
-    for seed in 0..600 {
+    for seed in 0..comparisons() {
         let first = Simulation { factor: 1.0 / 1.06, ..Simulation::new(20, seed) };
         let finding = first.of_neighbours(&runs).remove(0);
         let MetricVerdict::Undecided { more_rounds } = finding.verdict else { continue };
@@ -194,7 +197,7 @@ fn undecided_differences_are_decided_by_the_rounds_that_are_asked_for() {
     }
     let share = |decided: &[bool]| decided.iter().filter(|decided| **decided).count() as f64 / decided.len() as f64;
     println!("by the family alone: {:.3} of {}, all: {:.3} of {}", share(&alone), alone.len(), share(&all), all.len());
-    assert!(alone.len() >= 50 && share(&alone) >= 0.65, "{:.3} of {}", share(&alone), alone.len());
+    assert!(alone.len() >= 10 && share(&alone) >= 0.65, "{:.3} of {}", share(&alone), alone.len());
     assert!(share(&all) >= 0.65, "{:.3} of {}", share(&all), all.len());
 }
 
@@ -222,7 +225,9 @@ fn stored_findings(count: usize, factor: f64, seed: u64, runs: &[RunFigures]) ->
 fn stored_runs_of_equal_programs_are_seldom_called_different_and_twenty_a_side_find_ten_percent() {
     let runs = real_runs();
     for (count, least) in [(5, 0.20), (6, 0.25), (10, 0.55), (20, 0.90)] {
-        let share = |is_hit: &dyn Fn(u64) -> bool| (0..1_000).filter(|seed| is_hit(*seed)).count() as f64 / 1_000.0;
+        let share = |is_hit: &dyn Fn(u64) -> bool| {
+            (0..comparisons()).filter(|seed| is_hit(*seed)).count() as f64 / comparisons() as f64
+        };
         let alarms = share(&|seed| stored_findings(count, 1.0, seed, &runs).iter().any(is_different));
         let found = share(&|seed| stored_findings(count, 1.0 / 1.10, seed, &runs)[0].verdict == MetricVerdict::Worse);
         println!("{count} stored runs a side: {alarms:.3} false, 10 % found in {found:.3}");
