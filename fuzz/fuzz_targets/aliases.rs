@@ -16,8 +16,10 @@ fuzz_target!(|data: &[u8]| {
         Ok(aliases) => aliases,
         Err(mistakes) => {
             assert!(!mistakes.is_empty());
-            let lines = text.lines().count();
-            assert!(mistakes.iter().all(|mistake| (1..=lines).contains(&mistake.line) && mistake.column > 0));
+            for mistake in mistakes {
+                let line = text.lines().nth(mistake.line - 1).expect("it is a line of the text");
+                assert!((1..=line.chars().count() + 1).contains(&mistake.column));
+            }
             return;
         }
     };

@@ -9,8 +9,12 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let refusals = [count_up_to(text, 1_000).err(), positive(text, duration).err(), positive(text, rate).err()];
-    assert!(refusals.into_iter().flatten().all(|why| !why.is_empty() && !why.contains('\n')));
+    let values =
+        [count(text).err(), bytes(text).err(), duration(text).err(), rate(text).err(), probability(text).err()];
+    let others = [interval(text).err(), count_up_to(text, 1_000).err()];
+    let signs = [positive(text, duration).err(), positive(text, rate).err()];
+    let refusals = values.into_iter().chain(others).chain(signs).flatten();
+    refusals.for_each(|why| assert!(!why.is_empty() && !why.contains('\n'), "{text:?}: {why:?}"));
     if let Ok(number) = count(text) {
         assert!(number <= MAX_COUNT && count(&number.to_string()) == Ok(number));
         assert_eq!(positive(text, count).is_ok(), number > 0);

@@ -1,4 +1,5 @@
-//! Every seed of every fuzz target, as a plain test: what fuzzing has found once stays found, on any compiler.
+//! Every seed of every fuzz target, and some changes of each, as a plain test: what fuzzing has found once stays found, on any
+//! compiler. What a parser promises about any input is stated in its target alone, and a unit test has what it says of some.
 //!
 //! The targets are included as they are. They know libFuzzer by one macro, which here makes a function of a target's
 //! body. There is no harness: the files that targets include have tests of their own, which are not to be run again.
@@ -24,10 +25,38 @@ mod targets;
 use targets::bounce::message;
 use targets::config::{local_address, misspelling, own_addresses, position, qmgr, reason, routing, users};
 
+use journey::seeded::SeededRng;
 use std::fs;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+/// Changed seeds for each seed.
+const CHANGES: u64 = 40;
+
+/// Changes a seed as a fuzzer does: it flips bits, leaves out and repeats pieces, and takes pieces of another seed.
+fn changed(seed: &[u8], other: &[u8], random: &mut SeededRng) -> Vec<u8> {
+    let mut bytes = seed.to_vec();
+    let mut below = |count: usize| random.below(count as u64) as usize;
+    for _ in 0..=below(4) {
+        let at = below(bytes.len() + 1);
+        let end = bytes.len().min(at + below(9));
+        match below(4) {
+            0 => drop(bytes.drain(at..end)),
+            1 => bytes[at..end].iter_mut().take(1).for_each(|byte| *byte ^= 1 << below(8)),
+            2 => {
+                let piece = bytes[at..end].to_vec();
+                bytes.splice(at..at, piece);
+            }
+            _ => {
+                let from = below(other.len() + 1);
+                let to = other.len().min(from + below(17));
+                bytes.splice(at..end, other[from..to].iter().copied());
+            }
+        }
+    }
+    bytes
+}
 
 fn below(directory: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz").join(directory)
@@ -61,13 +90,22 @@ fn gaps() -> Vec<String> {
     gaps
 }
 
-/// Runs a target on its seeds; how many they were, or the one that it panics on.
+/// Runs a target on its seeds and their changes; how many seeds they were, or the bytes that it panics on. The changes are
+/// new in each run; PROPTEST_RNG_SEED makes those of one again.
 fn replay(name: &str, run: fn(&[u8])) -> Result<usize, String> {
     let directory = below("seeds").join(name);
-    let seeds = names(&directory);
-    for seed in &seeds {
-        let bytes = fs::read(directory.join(seed)).unwrap();
-        catch_unwind(|| run(&bytes)).map_err(|_| format!("{name} panics on fuzz/seeds/{name}/{seed}"))?;
+    let names = names(&directory);
+    let seeds: Vec<Vec<u8>> = names.iter().map(|seed| fs::read(directory.join(seed)).unwrap()).collect();
+    let chosen = std::env::var("PROPTEST_RNG_SEED").ok().and_then(|seed| seed.parse().ok());
+    let number = chosen.unwrap_or_else(|| std::process::id().into());
+    for (place, bytes) in seeds.iter().enumerate() {
+        catch_unwind(|| run(bytes)).map_err(|_| format!("{name} panics on fuzz/seeds/{name}/{}", names[place]))?;
+        let mut random = SeededRng::new(number, place as u64, 0);
+        for _ in 0..CHANGES {
+            let other = &seeds[random.below(seeds.len() as u64) as usize];
+            let bytes = changed(bytes, other, &mut random);
+            catch_unwind(|| run(&bytes)).map_err(|_| format!("{name} panics on b\"{}\"", bytes.escape_ascii()))?;
+        }
     }
     if seeds.is_empty() { Err(format!("{name} has no seeds")) } else { Ok(seeds.len()) }
 }

@@ -259,13 +259,5 @@ mod tests {
                 prop_assert!(!shown.contains(&password), "{}", shown);
             }
         }
-
-        #[test]
-        fn no_text_is_too_odd(text in "(amqps?://)?.{0,40}") {
-            if let Ok(url) = text.parse::<BrokerUrl>() {
-                let again: BrokerUrl = url.to_string().parse().unwrap();
-                prop_assert_eq!(url.address(), again.address());
-            }
-        }
     }
 }

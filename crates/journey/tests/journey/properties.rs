@@ -191,11 +191,6 @@ proptest! {
         prop_assert_eq!((read.count(), read.count_without(&ledger)), (ledger.count(), 0));
     }
 
-    #[test]
-    fn no_bytes_make_the_ledgers_reader_panic(bytes in vec(any::<u8>(), 0..100)) {
-        let _ = Ledger::read_from([b"MRLEDGR1".as_slice(), &bytes].concat().as_slice());
-    }
-
     /// Checks that the fates of any run are those of its units. Each unit is accepted, rejected, failed or left open,
     /// and arrives or does not, and is in the relay's queue or not, whatever the source received: the model gives each
     /// unit its fate, one by one.
@@ -241,15 +236,6 @@ proptest! {
         if accepted.count() > 0 {
             let short = reconcile(AccountInputs { recipients_created: recipients_created - 1, ..watched });
             prop_assert!(!fates_sum(&short));
-        }
-    }
-
-    #[test]
-    fn no_text_makes_the_parser_of_thresholds_panic(text in any::<String>()) {
-        for protocol in [RunProtocol::Smtp, RunProtocol::Mades] {
-            if let Err(why) = Threshold::parse(&text, protocol) {
-                prop_assert!(!why.is_empty());
-            }
         }
     }
 

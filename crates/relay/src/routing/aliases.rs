@@ -592,26 +592,6 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn any_text_is_aliases_or_mistakes_within_it(text in "([ab@:,. \\t\\n\"\\\\#|\\[\\]é]|ann|bob|a\\.example){0,40}") {
-            match parse(&text) {
-                Ok(aliases) => {
-                    for key in aliases.keys.keys() {
-                        let (name, domain) = key.split_once(KEY_SEPARATOR).unwrap_or((key, "a.example"));
-                        let meant = aliases.expand(name, &Domain::new(domain));
-                        prop_assert!(meant.is_none_or(|meant| (1..=MAX_EXPANSION).contains(&meant.len())));
-                    }
-                }
-                Err(mistakes) => {
-                    prop_assert!(!mistakes.is_empty());
-                    for mistake in mistakes {
-                        let line = text.lines().nth(mistake.line - 1).unwrap();
-                        prop_assert!(mistake.column <= line.chars().count() + 1);
-                    }
-                }
-            }
-        }
-
         /// Tests any graph of aliases: those that are accepted end, with no more targets than the limit.
         #[test]
         fn any_graph_ends_or_is_refused(edges in prop::collection::vec(prop::collection::vec(0..12_usize, 1..4), 12)) {
