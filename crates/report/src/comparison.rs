@@ -106,9 +106,8 @@ impl RunCurves {
             "sent" => |row| row.sent,
             _ => |row| row.delivered,
         };
-        let first = record.series.iter().map(|row| row.second).min().unwrap_or_default();
         let step = step(&record.series) as f64;
-        let rate = |row: &SeriesRow| (row.second.saturating_sub(first), reached(row) as f64 / step);
+        let rate = |row: &SeriesRow| (row.second, reached(row) as f64 / step);
         Self {
             latencies: stage.histogram.and_then(Latencies::decode).filter(|times| times.count() > 0),
             rates: record.series.iter().map(rate).collect(),

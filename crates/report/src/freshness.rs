@@ -19,14 +19,13 @@ pub(crate) fn windows(record: &Record) -> Option<Section> {
         right("fresh %"),
     ];
     let mut table = Table::new(columns).leave_out(&["slowest ms", "delivered", "to s", "threshold"]);
-    let begin_s = record.series.first().map_or(0.0, |row| row.second as f64);
     let mut left_out = 0;
     for threshold in &record.thresholds {
         let shown = worst(&threshold.windows);
         left_out += threshold.windows.len() - shown.len();
-        shown.into_iter().for_each(|window| table.row(cells(threshold, window, begin_s)));
+        shown.into_iter().for_each(|window| table.row(cells(threshold, window)));
     }
-    let what = "the newest message that had arrived was younger than the limit; seconds since the run began";
+    let what = "the newest message that had arrived was younger than the limit; seconds since the load began";
     let note =
         if left_out > 0 { format!("{what}; the worst windows, without {left_out} others") } else { what.to_owned() };
     Section::figures("Freshness by window", Some(note), table)
@@ -41,11 +40,11 @@ fn worst(windows: &[FreshWindow]) -> Vec<&FreshWindow> {
     worst
 }
 
-fn cells(threshold: &ThresholdRow, window: &FreshWindow, begin_s: f64) -> Vec<Cell> {
+fn cells(threshold: &ThresholdRow, window: &FreshWindow) -> Vec<Cell> {
     vec![
         Cell::from(plain(&threshold.expression)),
-        Cell::Figure(window.from_s - begin_s),
-        Cell::Figure(window.to_s - begin_s),
+        Cell::Figure(window.from_s),
+        Cell::Figure(window.to_s),
         Cell::Count(window.created),
         Cell::Count(window.delivered),
         Cell::Figure(window.max_ms),

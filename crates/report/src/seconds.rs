@@ -14,15 +14,15 @@ pub(crate) fn over_time(record: &Record, room: usize) -> Option<Section> {
     let step = step(rows);
     let columns = [("", Align::Left), ("over time", Align::Left), right("min"), right("median"), right("max")];
     let mut table = Table::new(columns).leave_out(&["min", "max", "over time"]);
-    for line in lines(rows, step as f64) {
+    for line in lines(record) {
         if line.values.iter().any(|value| *value > 0.0) {
             table.row(line.cells(room));
         }
     }
     let length = counted(rows.len() as u64 * step, "second");
-    let note = match whole(rows).len() {
+    let note = match whole(record).len() {
         kept if kept < rows.len() => {
-            format!("{length}; min, median and max leave out the first and the last, which are part seconds")
+            format!("{length}; min, median and max leave out the last, which is a part second")
         }
         _ => length,
     };
@@ -59,29 +59,30 @@ impl SparklineRow {
 /// The rate of accepted messages per second, or of delivered ones if that is unknown: name, bars, least, median,
 /// largest.
 pub(crate) fn rate_over_time(record: &Record, room: usize) -> Option<[String; 5]> {
-    let rows = record.series.as_slice();
-    let lines = if rows.len() < 2 { Vec::new() } else { lines(rows, step(rows) as f64) };
+    let lines = if record.series.len() < 2 { Vec::new() } else { lines(record) };
     let line = lines.into_iter().take(2).find(|line| line.values.iter().any(|value| *value > 0.0))?;
     line.cells(room).try_into().ok()
 }
 
-/// The first and the last second in which errors came, counted from the first of the run.
+/// The first and the last second in which errors came.
 pub(crate) fn seconds_of_errors(record: &Record) -> Option<(u64, u64)> {
-    let first = record.series.first()?.second;
-    let with_errors = || record.series.iter().filter(|row| row.errors > 0).map(|row| row.second.saturating_sub(first));
+    let with_errors = || record.series.iter().filter(|row| row.errors > 0).map(|row| row.second);
     Some((with_errors().next()?, with_errors().next_back()?))
 }
 
-fn lines(rows: &[SeriesRow], step: f64) -> Vec<SparklineRow> {
+fn lines(record: &Record) -> Vec<SparklineRow> {
+    let rows = record.series.as_slice();
+    let step = step(rows) as f64;
+    let whole = whole(record).len();
     let line = |name, fold, value: &dyn Fn(&SeriesRow) -> f64| {
         let values: Vec<f64> = rows.iter().map(value).collect();
-        let counted = whole(&values).to_vec();
+        let counted = values[..whole].to_vec();
         SparklineRow { name, values, full_seconds: counted, fold }
     };
     // A second without messages has no latency, and not one of 0.
     let latency = |name, value: &dyn Fn(&SeriesRow) -> f64| {
         let values: Vec<f64> = rows.iter().map(value).collect();
-        let counted = whole(&values).iter().copied().filter(|value| *value > 0.0).collect();
+        let counted = values[..whole].iter().copied().filter(|value| *value > 0.0).collect();
         SparklineRow { name, values, full_seconds: counted, fold: Fold::Peak }
     };
     vec![
@@ -100,12 +101,13 @@ pub(crate) fn step(rows: &[SeriesRow]) -> u64 {
     apart.min().unwrap_or(1).max(1)
 }
 
-/// The rows without the incomplete seconds at both ends, if any rows are left.
-pub(crate) fn whole<T>(rows: &[T]) -> &[T] {
-    match rows.len() {
-        0..3 => rows,
-        length => &rows[1..length - 1],
-    }
+/// The rows without the last, unless load was offered to its end, or there are too few.
+pub(crate) fn whole(record: &Record) -> &[SeriesRow] {
+    let rows = record.series.as_slice();
+    let (Some(first), Some((last, others))) = (rows.first(), rows.split_last()) else { return rows };
+    let length_s = last.second.saturating_add(step(rows)).saturating_sub(first.second) as f64;
+    let is_whole = record.offered_s.is_some_and(|offered_s| offered_s >= length_s);
+    if is_whole || rows.len() < 3 { rows } else { others }
 }
 
 #[cfg(test)]
@@ -122,11 +124,13 @@ mod tests {
     }
 
     #[test]
-    fn part_seconds_do_not_count() {
+    fn a_part_second_at_the_end_does_not_count() {
         let text = text(&sample::held());
         let delivered = text.lines().find(|line| line.starts_with(" delivered/s")).expect("a line");
         assert!(delivered.contains("54,000") && delivered.contains("55,000"), "{text}");
-        assert!(!delivered.contains("20,000"), "{text}");
+        assert!(!delivered.contains("36,500"), "{text}");
+        let whole = Record { offered_s: Some(4.0), ..sample::held() };
+        assert!(self::text(&whole).contains("36,500"), "load was offered for four seconds");
     }
 
     #[test]
@@ -150,7 +154,7 @@ mod tests {
         assert_eq!(seconds_of_errors(&record), None);
         record.series.iter_mut().for_each(|row| row.second += 7);
         (record.series[1].errors, record.series[3].errors) = (4, 1);
-        assert_eq!(seconds_of_errors(&record), Some((1, 3)));
+        assert_eq!(seconds_of_errors(&record), Some((8, 10)));
     }
 
     #[test]

@@ -388,8 +388,8 @@ mod tests {
             lines.next(),
             Some("run_id,run,second,created,sent,accepted,delivered,queued,errors,p50_ms,p95_ms,p99_ms,p999_ms,max_ms")
         );
-        assert_eq!(lines.next(), Some("000102030405060708090a0b0c0d0e0f,quick,0,0,20000,20000,20000,0,0,1.4,0,3,0,0"));
-        assert_eq!(text.matches("\r\n").count(), 6);
+        assert_eq!(lines.next(), Some("000102030405060708090a0b0c0d0e0f,quick,0,0,54000,54000,54000,0,0,1.4,0,3,0,0"));
+        assert_eq!(text.matches("\r\n").count(), 5);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Errors by phase, code and text, each with its first and last second and a recipient.
 use super::runs::{PagePart, PageRuns};
 use super::tables;
-use super::time_axis::first_second;
 use crate::mades;
 use crate::numbers::fixed;
 use crate::section::Section;
@@ -32,7 +31,7 @@ fn section(record: &Record) -> Option<Section> {
     ])
     .hide_zero(&["sample recipient"]);
     for row in record.errors.iter().take(MAX_KINDS) {
-        table.row(cells(row, first_second(record) as f64));
+        table.row(cells(row));
     }
     let note = match record.errors.len().saturating_sub(MAX_KINDS) {
         0 => crate::fates::when(record),
@@ -41,9 +40,8 @@ fn section(record: &Record) -> Option<Section> {
     Section::figures("Errors", note, table)
 }
 
-fn cells(row: &ErrorRow, first: f64) -> Vec<Cell> {
-    let time =
-        |at: Option<f64>| at.map_or_else(|| Cell::from("–"), |at| Cell::Number(at, fixed((at - first).max(0.0), 1)));
+fn cells(row: &ErrorRow) -> Vec<Cell> {
+    let time = |at: Option<f64>| at.map_or_else(|| Cell::from("–"), |at| Cell::Number(at, fixed(at, 1)));
     let code = match row.code {
         0 => Cell::from("–"),
         code => Cell::Number(f64::from(code), code.to_string()),

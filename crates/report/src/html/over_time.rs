@@ -6,7 +6,7 @@
 use super::escape::{escaped, isolated, json};
 use super::plot::{self, CurveStyle, PlotScale};
 use super::runs::{PagePart, PageRuns};
-use super::time_axis::{MAX_POINTS, TimeAxis, first_second};
+use super::time_axis::{MAX_POINTS, TimeAxis};
 use super::value::data;
 use crate::numbers::{count, counted};
 use crate::seconds::step;
@@ -85,12 +85,9 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "time", title: "Over time", body })
 }
 
-/// Seconds of the run and of its baseline, each counted from its own first.
+/// Seconds of the run and of its baseline.
 fn all_seconds(runs: PageRuns<'_>) -> BTreeSet<u64> {
-    let of = |record: &Record| {
-        let first = first_second(record);
-        record.series.iter().map(|row| row.second.saturating_sub(first)).collect::<BTreeSet<u64>>()
-    };
+    let of = |record: &Record| record.series.iter().map(|row| row.second).collect::<BTreeSet<u64>>();
     let mut seconds = of(runs.record);
     seconds.extend(runs.baseline.map(of).unwrap_or_default());
     seconds
@@ -105,7 +102,7 @@ fn note(record: &Record, axis: &TimeAxis) -> String {
         [] => "",
         _ => " Shaded: times in which messages waited and none got through.",
     };
-    format!("<p class=\"note\">The first and the last second are part seconds.{stalls}{thinned}</p>")
+    format!("<p class=\"note\">Seconds since the load began.{stalls}{thinned}</p>")
 }
 
 /// The panels that have something to show.
@@ -131,8 +128,7 @@ fn panels(runs: PageRuns<'_>) -> Vec<TimePanel> {
 
 /// A curve of the series; `None` if it is zero everywhere.
 fn curve(record: &Record, name: &str, style: CurveStyle, read: impl Fn(&SeriesRow) -> f64) -> Option<TimeCurve> {
-    let first = first_second(record);
-    let rows: Vec<(u64, f64)> = record.series.iter().map(|row| (row.second.saturating_sub(first), read(row))).collect();
+    let rows: Vec<(u64, f64)> = record.series.iter().map(|row| (row.second, read(row))).collect();
     let is_used = rows.iter().any(|(_, value)| *value > 0.0);
     is_used.then(|| TimeCurve { name: name.to_owned(), style, rows, is_depth: false, is_baseline: false })
 }
@@ -188,11 +184,10 @@ fn used(record: &Record, read: fn(&journey::record::UsageRow) -> f64) -> Vec<Tim
         CurveStyle::new("failed", &[1, 3]),
         CurveStyle::new("created", &[5, 5]),
     ];
-    let first = first_second(record);
     let of = |(party, style): (&journey::record::PartyUsage, CurveStyle)| TimeCurve {
         name: party.party.clone(),
         style,
-        rows: party.seconds.iter().map(|row| (row.second.saturating_sub(first), read(row))).collect(),
+        rows: party.seconds.iter().map(|row| (row.second, read(row))).collect(),
         is_depth: false,
         is_baseline: false,
     };
@@ -244,10 +239,8 @@ fn spoken(panel: &TimePanel) -> String {
 
 /// Stalls and events behind the curves.
 fn background(record: &Record, x: &PlotScale) -> String {
-    let first = first_second(record) as f64;
-    let stalls =
-        record.stalls.iter().take(MAX_STALLS).map(|stall| plot::shade(stall.from_s - first, stall.to_s - first, x));
-    let events = record.events.iter().take(MAX_EVENTS).map(|event| plot::mark(event.at_s - first, x));
+    let stalls = record.stalls.iter().take(MAX_STALLS).map(|stall| plot::shade(stall.from_s, stall.to_s, x));
+    let events = record.events.iter().take(MAX_EVENTS).map(|event| plot::mark(event.at_s, x));
     stalls.chain(events).collect()
 }
 
@@ -268,9 +261,8 @@ fn value_scale(unit: TimeUnit, curves: &[&TimeCurve]) -> PlotScale {
 
 /// The events in a list: the number of each stands at its line.
 fn events(record: &Record) -> String {
-    let first = first_second(record) as f64;
     let row = |event: &journey::record::EventRow| {
-        let at = data(event.at_s, &format!("{:.1} s", event.at_s - first));
+        let at = data(event.at_s, &format!("{:.1} s", event.at_s));
         format!("<li>{at} {}</li>", isolated(&event.text))
     };
     let rows: String = record.events.iter().take(MAX_EVENTS).map(row).collect();
@@ -283,16 +275,14 @@ fn events(record: &Record) -> String {
 
 /// The curves as numbers for scripts.
 fn numbers(record: &Record, panels: &[TimePanel], axis: &TimeAxis) -> String {
-    let first = first_second(record) as f64;
     let is_thin = axis.per_bucket() > 1;
     let events: Vec<Value> = record
         .events
         .iter()
         .take(MAX_EVENTS)
-        .map(|event| value!({ "at": event.at_s - first, "text": crate::table::plain(&shortened(&event.text)) }))
+        .map(|event| value!({ "at": event.at_s, "text": crate::table::plain(&shortened(&event.text)) }))
         .collect();
-    let stalls: Vec<[f64; 2]> =
-        record.stalls.iter().take(MAX_STALLS).map(|stall| [stall.from_s - first, stall.to_s - first]).collect();
+    let stalls: Vec<[f64; 2]> = record.stalls.iter().take(MAX_STALLS).map(|stall| [stall.from_s, stall.to_s]).collect();
     let panels: Vec<Value> = panels.iter().map(|panel| panel_numbers(panel, axis, is_thin)).collect();
     json(&value!({ "x": rounded(&axis.times(), false), "events": events, "stalls": stalls, "panels": panels }))
 }

@@ -31,7 +31,7 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let table = ranges(&own);
     let body = format!(
         "<figure class=\"panel\"><figcaption>p99 of each second <span>against messages {rate} per second</span></figcaption>\
-         {}</figure>{}<p class=\"note\">{}, without the part seconds at both ends.</p>",
+         {}</figure>{}<p class=\"note\">{}, without a part second at the end.</p>",
         plot::plot(&label, HEIGHT, &x, &y, &shapes),
         tables::table("Latency by range of the offered rate", &table, None, None),
         counted(own.len() as u64, "second")
@@ -50,7 +50,7 @@ fn offered(record: &Record) -> (&'static str, fn(&SeriesRow) -> u64) {
 fn points(record: &Record) -> Vec<(f64, f64)> {
     let (_, read) = offered(record);
     let step = step(&record.series) as f64;
-    let rows = whole(&record.series).iter();
+    let rows = whole(record).iter();
     let points = rows.map(|row| (read(row) as f64 / step, row.p99_ms));
     points.filter(|(rate, ms)| *rate > 0.0 && *ms > 0.0 && ms.is_finite()).collect()
 }

@@ -2,10 +2,9 @@
 use super::plot;
 use super::runs::{PagePart, PageRuns};
 use super::tables::{self, BarColumn};
-use super::time_axis::first_second;
 use crate::numbers::{self, counted, fixed, latency, octets};
 use crate::table::{Align, Cell, Table, right};
-use journey::record::{Record, SlowMessage};
+use journey::record::SlowMessage;
 use journey::stage::Phase;
 
 /// Largest number of messages on the page.
@@ -22,7 +21,7 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
         return None;
     }
     let bars = BarColumn { title: "phases", cells: messages.iter().map(|message| bar(message, &messages)).collect() };
-    let table = table(runs.record, &messages);
+    let table = table(&messages);
     let body = format!(
         "{}{}<p class=\"note\">Times in ms, from when the message was created, or at open loop was due. {}</p>",
         legend(),
@@ -32,7 +31,7 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "slowest", title: "Slowest messages", body })
 }
 
-fn table(record: &Record, messages: &[&SlowMessage]) -> Table {
+fn table(messages: &[&SlowMessage]) -> Table {
     let mut table = Table::new([
         ("message", Align::Left),
         right("at s"),
@@ -45,11 +44,10 @@ fn table(record: &Record, messages: &[&SlowMessage]) -> Table {
         ("reply", Align::Wrapped),
     ])
     .hide_zero(&["waited", "delivered", "reply"]);
-    let first = first_second(record) as f64;
     for message in messages {
         table.row(vec![
             Cell::Count(message.message),
-            Cell::Number(message.created_s, fixed(message.created_s - first, 2)),
+            Cell::Number(message.created_s, fixed(message.created_s, 2)),
             Cell::Millis(message.accepted_ms),
             message.delivered_ms.map_or_else(|| Cell::from("–"), Cell::Millis),
             Cell::Millis(message.waited_ms),
@@ -76,12 +74,11 @@ pub(super) fn missing(runs: PageRuns<'_>) -> Option<PagePart> {
         ("the server's reply", Align::Wrapped),
     ];
     let mut table = Table::new(columns).hide_zero(&["at s", "recipients"]);
-    let first = first_second(runs.record) as f64;
     for message in messages.iter().take(MAX_MESSAGES) {
         table.row(vec![
             Cell::Count(message.message),
             Cell::from(message.fate.name()),
-            message.created_s.map_or_else(|| Cell::from(""), |at| Cell::Number(at, fixed(at - first, 2))),
+            message.created_s.map_or_else(|| Cell::from(""), |at| Cell::Number(at, fixed(at, 2))),
             Cell::from(recipients(&message.recipients, message.recipient_count)),
             Cell::from(message.reply.as_deref().unwrap_or("–").to_owned()),
         ]);

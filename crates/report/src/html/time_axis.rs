@@ -1,12 +1,11 @@
 //! The time axis of the curves: the seconds of the run and of its baseline in one row, and its thinning to at most 800
 //! points, which keeps each minimum and maximum.
-use journey::record::Record;
 use std::collections::BTreeMap;
 
 /// Largest number of points of a curve.
 pub(super) const MAX_POINTS: usize = 800;
 
-/// Seconds since the first of the run, in order, and the number of points that stand for them.
+/// Seconds since the load began, in order, and the number of points that stand for them.
 pub(super) struct TimeAxis {
     places: BTreeMap<u64, usize>,
     points: usize,
@@ -65,11 +64,6 @@ fn extremes(values: &[f64]) -> [f64; 2] {
         (Some(least), Some(most)) => [most.1, least.1],
         _ => [f64::NAN; 2],
     }
-}
-
-/// The first second of a record's series, which is the zero of its axis.
-pub(super) fn first_second(record: &Record) -> u64 {
-    record.series.iter().map(|row| row.second).min().unwrap_or(0)
 }
 
 #[cfg(test)]
