@@ -4,7 +4,7 @@
 mod host;
 
 use host::SplitMix64;
-use journey::trace::{ClockId, RecipientNumbering, RunId, Trace, TraceReader, TraceResult, checksum};
+use journey::trace::{ClockId, RecipientNumbering, RunId, Trace, TraceReader, TraceResult, ZeroPhase, checksum};
 use libfuzzer_sys::fuzz_target;
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ fuzz_target!(|data: &[u8]| {
     let trace = Trace {
         run,
         sequence: 3,
+        zero: ZeroPhase::default(),
         numbering: RecipientNumbering::TAG,
         created,
         clock: ClockId(9),

@@ -858,7 +858,6 @@ fn agrees_with(run: &Run, shape: &str, truth: &[serde_json::Value]) {
         let completed = numbers.filter(|number| accepting.binary_search(number).is_ok()).count() as u64;
         assert_eq!((window.arrived, window.completed), (arrived, completed), "{shape}: {window:?} {of_window:?}");
         late += window.late;
-        // The series begins with the whole second before the run.
         let from_ns = run.record.origin_ns + (window.from_s * 1e9) as u64;
         assert!(of_window.iter().all(|line| line["consumed"].as_u64() >= Some(from_ns)), "{window:?}");
     }

@@ -148,7 +148,8 @@ fn all_times_of_a_run_with_a_warm_up_have_one_zero() {
         event.unwrap_or_else(|| panic!("no {kind:?}: {:?}", record.events)).at_s
     };
     let warm_up_ended = at(EventKind::WarmUpEnded);
-    assert!((1.0..2.0).contains(&warm_up_ended), "second 0 is the whole second before the run: {warm_up_ended}");
+    assert_eq!(warm_up_ended, 1.0, "second 0 is the begin of the load");
+    assert!(record.zero_at[..19] >= record.started_at[..19] && record.zero_at.ends_with('Z'), "{}", record.zero_at);
     let stall = record.stalls.iter().find(|stall| stall.to_s - stall.from_s > 1.2).expect("a stall");
     // Both come from the source: the same times.
     assert!(
@@ -168,7 +169,14 @@ fn all_times_of_a_run_with_a_warm_up_have_one_zero() {
     assert!(stall.from_s <= fault_off, "{stall:?}");
     let first = record.series.first().unwrap().second as f64;
     let last = record.series.last().unwrap().second as f64;
-    assert!(first + 1.0 > warm_up_ended, "the warm-up has no row: {first}");
+    assert!(first >= warm_up_ended, "the warm-up has no row: {first}");
+    let mut undelivered = 0;
+    for row in &record.series {
+        undelivered += row.created;
+        assert!(undelivered >= row.delivered, "delivered before it was created: {:?}", record.series);
+        undelivered -= row.delivered;
+    }
+    assert!(record.events.iter().all(|event| event.at_s >= 0.0), "{:?}", record.events);
     assert!(record.slowest.iter().all(|message| message.created_s >= warm_up_ended - 0.001), "{:?}", record.slowest);
     for row in &record.errors {
         assert!(row.first_s >= Some(warm_up_ended - 1.001) && row.last_s <= Some(last + 1.0), "{row:?}");

@@ -398,7 +398,7 @@ fn eight_bits_are_encoded_for_a_server_that_does_not_take_them() {
 
 #[test]
 fn a_sink_counts_what_was_converted_beside_what_is_corrupt() {
-    use journey::trace::{ClockId, RecipientNumbering, RunId, Trace, checksum};
+    use journey::trace::{ClockId, RecipientNumbering, RunId, Trace, ZeroPhase, checksum};
     let sink = Sink::start(&[]);
     let body = "viele Gr\u{fc}\u{df}e\r\n".as_bytes();
     let run = RunId([7; 16]);
@@ -407,6 +407,7 @@ fn a_sink_counts_what_was_converted_beside_what_is_corrupt() {
         let trace = Trace {
             run,
             sequence,
+            zero: ZeroPhase::default(),
             numbering: RecipientNumbering::TAG,
             created,
             clock: ClockId(9),

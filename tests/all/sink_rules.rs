@@ -2,7 +2,7 @@
 use crate::party::{Sink, accepted, bench, errors, fates, mailrun, source, took, wait_until};
 use crate::postfix::{Deliver, Postfix};
 use crate::wire::Wire;
-use journey::trace::{RecipientNumbering, checksum};
+use journey::trace::{RecipientNumbering, ZeroPhase, checksum};
 use journey::{ClockId, Phase, RunId, Trace};
 use serde_json::Value;
 use std::fs;
@@ -413,6 +413,7 @@ fn traced(run: RunId, sequence: u64) -> String {
     let trace = Trace {
         run,
         sequence,
+        zero: ZeroPhase::default(),
         numbering: RecipientNumbering::TAG,
         created: Duration::ZERO,
         clock: ClockId(1),

@@ -4,7 +4,7 @@ use crate::party::{Sink, low_port, mailrun, numbers, wait_until};
 use crate::relay::Den;
 use crate::smtp_pair::{Client, Running, Who, user};
 use journey::record::LedgerRow;
-use journey::trace::RecipientNumbering;
+use journey::trace::{RecipientNumbering, ZeroPhase};
 use journey::{ClockId, RunId, Trace};
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -198,7 +198,8 @@ fn message(sequence: u64, body: &str) -> String {
 /// The same, created at that time of that clock.
 fn message_of(sequence: u64, body: &str, clock: ClockId, created: Duration) -> String {
     let checksum = journey::trace::checksum(b".body\r\n");
-    let trace = Trace { run: RunId([7; 16]), sequence, numbering: RecipientNumbering::TAG, created, clock, checksum };
+    let (zero, numbering) = (ZeroPhase::default(), RecipientNumbering::TAG);
+    let trace = Trace { run: RunId([7; 16]), sequence, zero, numbering, created, clock, checksum };
     let mut header = [0; Trace::HEADER_BYTES];
     trace.write(&mut header);
     format!("Received: by a relay\r\n{}Subject: x\r\n\r\n{body}\r\n.\r\n", std::str::from_utf8(&header).unwrap())

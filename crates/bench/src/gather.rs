@@ -16,7 +16,6 @@ use journey::record::{
     Cause, Death, Ending, EventKind, EventRow, FORMAT, LedgerRow, MissingMessage, Ordered, Party, Record, Role,
     StageRow, Surroundings,
 };
-use journey::series::Series;
 use journey::stage::Stage;
 use journey::threshold::Threshold;
 use journey::trace::RunId;
@@ -178,7 +177,7 @@ pub(super) fn source_from_progress(
     let rate = |count: u64| if progress.elapsed_s > 0.0 { count as f64 / progress.elapsed_s } else { 0.0 };
     record.stages =
         counts.map(|(name, count)| stage_from_progress(name, count, rate(count), progress.elapsed_s)).to_vec();
-    record.origin_ns = Series::new(began).origin_ns();
+    outputs::set_zero(&mut record, began);
     record.duration_s = progress.elapsed_s;
     record.ledger = LedgerRow { accepted: Some(progress.recipients), ..LedgerRow::default() };
     record.parties = vec![party_without_record(Role::Source)];

@@ -1,6 +1,6 @@
 //! `--trace` of a source: the header line in front of each message by which `mailrun sink` and `smtp-sink --trace`
 //! recognise it (`journey::trace`).
-use journey::trace::{self, MAX_RECIPIENTS, RecipientNumbering, Trace};
+use journey::trace::{self, MAX_RECIPIENTS, RecipientNumbering, Trace, ZeroPhase};
 use net::clock;
 use party::outputs;
 use smtp::data;
@@ -32,6 +32,7 @@ impl TraceHeaderWriter {
         let trace = Trace {
             run: outputs::new_run_id().map_err(|error| error.to_string())?,
             sequence: 0,
+            zero: ZeroPhase::default(),
             numbering: RecipientNumbering::TAG,
             created: Duration::ZERO,
             clock: outputs::monotonic_clock(),
@@ -47,7 +48,7 @@ impl TraceHeaderWriter {
         let at = out.len();
         out.extend_from_slice(&self.line);
         let sequence = self.next_sequence.replace(self.next_sequence.get() + 1);
-        Trace::patch(&mut out[at..], sequence, taken_up.unwrap_or_else(clock::now));
+        Trace::patch(&mut out[at..], ZeroPhase::default(), sequence, taken_up.unwrap_or_else(clock::now));
     }
 }
 

@@ -38,6 +38,7 @@ fn trace(body: &[u8]) -> Trace {
     Trace {
         run: RunId([1; 16]),
         sequence: 1,
+        zero: trace::ZeroPhase::default(),
         numbering: trace::RecipientNumbering::TAG,
         created: Duration::ZERO,
         clock,
@@ -61,7 +62,8 @@ fn bench_trace(criterion: &mut Criterion) {
     let trace = trace(b"hello\r\n");
     let mut line = [0; Trace::HEADER_BYTES];
     measure(&mut group, "write", one(), || black_box(&trace).write(black_box(&mut line)));
-    measure(&mut group, "patch", one(), || Trace::patch(black_box(&mut line), 7, Duration::from_nanos(7)));
+    let zero = trace::ZeroPhase::default();
+    measure(&mut group, "patch", one(), || Trace::patch(black_box(&mut line), zero, 7, Duration::from_nanos(7)));
     measure(&mut group, "parse", one(), || Trace::parse(black_box(&line)).is_some());
     group.finish();
 }

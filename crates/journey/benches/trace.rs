@@ -1,6 +1,6 @@
 //! Cost of a trace: the checksum of large and small bodies, patching a header, and finding it again.
 #![allow(clippy::print_stdout)]
-use mailrun_journey::trace::{Checksum, RecipientNumbering, checksum};
+use mailrun_journey::trace::{Checksum, RecipientNumbering, ZeroPhase, checksum};
 use mailrun_journey::{ClockId, RunId, Trace, TraceReader, TraceResult};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -19,7 +19,8 @@ fn main() {
     );
 
     let mut message = message(&small);
-    let took = time(5_000_000, || Trace::patch(black_box(&mut message), 7, Duration::from_nanos(7)));
+    let took =
+        time(5_000_000, || Trace::patch(black_box(&mut message), ZeroPhase::default(), 7, Duration::from_nanos(7)));
     println!("patch: {took:.1} ns");
     let mut reader = TraceReader::default();
     let took = time(5_000_000, || {
@@ -40,6 +41,7 @@ fn message(body: &[u8]) -> Vec<u8> {
     let trace = Trace {
         run: RunId([1; 16]),
         sequence: 1,
+        zero: ZeroPhase::default(),
         numbering: RecipientNumbering::TAG,
         created: Duration::ZERO,
         clock,

@@ -14,6 +14,7 @@ fn message(run: RunId, sequence: u64) -> Vec<u8> {
     Trace {
         run,
         sequence,
+        zero: trace::ZeroPhase::default(),
         numbering: trace::RecipientNumbering::SINGLE,
         created,
         clock,

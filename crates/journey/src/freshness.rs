@@ -8,7 +8,7 @@
 //! ```
 //! It is computed from the seconds of a record: each has the greatest age in it ([`SeriesRow::oldest_ms`]). A second counts
 //! as not fresh from the moment at which the limit was passed to its end, so the share is never better than the truth by more
-//! than the interval of the ticks, 0.25 s for each time that the limit was passed.
+//! than a tenth of a second for each time that the limit was passed.
 use crate::account;
 use crate::record::{Ending, FreshWindow, Record, SeriesRow};
 use std::time::Duration;

@@ -10,7 +10,8 @@
 //! let created = Duration::from_secs(1);
 //! let numbering = trace::RecipientNumbering::SINGLE;
 //! let run = RunId([7; 16]);
-//! let sent = Trace { run, sequence: 42, numbering, created, clock, checksum: trace::checksum(body) };
+//! let zero = trace::ZeroPhase::of(created);
+//! let sent = Trace { run, sequence: 42, zero, numbering, created, clock, checksum: trace::checksum(body) };
 //! let mut header = [0; Trace::HEADER_BYTES];
 //! sent.write(&mut header);
 //! let mut accepted = Ledger::default();
@@ -35,7 +36,8 @@
 //! latencies  a distribution of times, and its log per second
 //! tally      counts of a worker between two ticks; the collector merges them
 //! rows       tallies as rows of a record
-//! series     a row for each second
+//! seconds    events of a worker by the second in which they happened
+//! series     a row for each second of the run
 //! errors     errors by phase and code, with the first of each
 //! slowest    the slowest messages
 //! reply_text a server's reply in memory of fixed size
@@ -75,6 +77,7 @@ pub mod reason;
 pub mod record;
 pub mod reply_text;
 mod rows;
+pub mod seconds;
 pub mod seeded;
 pub mod series;
 pub mod slowest;

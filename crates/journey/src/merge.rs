@@ -8,7 +8,7 @@ use crate::stage::Stage;
 use crate::time_axis::align;
 use std::collections::BTreeMap;
 
-const NS_PER_S: u64 = 1_000_000_000;
+const NS_PER_S: i128 = 1_000_000_000;
 /// Time after the source's last second in which a relay may still deliver. Later rows come from another host's clock.
 const MAX_TAIL_S: u64 = 24 * 3600;
 
@@ -139,10 +139,10 @@ pub fn join_events(events: Vec<EventRow>, more: Vec<EventRow>) -> Vec<EventRow> 
     joined
 }
 
-/// Joins both series by the host's absolute second: sent and accepted are the source's, delivered and latencies the
+/// Joins both series, whose seconds begin at the same time: sent and accepted are the source's, delivered and latencies the
 /// sink's. Rows of the sink outside the run, which begins after the warm-up, or on another host's clock, are left out.
 fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
-    let origin = source.origin_ns / NS_PER_S;
+    let shift = (i128::from(sink.origin_ns) - i128::from(source.origin_ns) + NS_PER_S / 2).div_euclid(NS_PER_S);
     let begin = source.series.first().map_or(u64::MAX, |row| row.second);
     let end = tail_end_s(source);
     let mut seconds: BTreeMap<u64, SeriesRow> = BTreeMap::new();
@@ -150,7 +150,7 @@ fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
         seconds.insert(row.second, with_latencies_of(&SeriesRow::default(), SeriesRow { delivered: 0, ..row.clone() }));
     }
     for row in &sink.series {
-        let second = (sink.origin_ns / NS_PER_S).saturating_add(row.second).checked_sub(origin);
+        let second = u64::try_from(i128::from(row.second) + shift).ok();
         if let Some(second) = second.filter(|second| *second <= end && (*second >= begin || row.delivered > 0)) {
             let joined = seconds.entry(second).or_insert_with(|| SeriesRow { second, ..SeriesRow::default() });
             joined.delivered = joined.delivered.saturating_add(row.delivered);
@@ -186,7 +186,7 @@ fn trimmed(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
 }
 
 /// Fills in the messages that were accepted and not yet delivered at the end of each row.
-fn with_queue(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
+pub fn with_queue(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
     let mut accepted: u64 = 0;
     let mut delivered: u64 = 0;
     for row in &mut rows {

@@ -24,9 +24,12 @@ pub struct Record {
     pub name: String,
     /// UTC, RFC 3339.
     pub started_at: String,
-    /// CLOCK_MONOTONIC of `host`, nanoseconds, at second 0 of `series`; a whole second, so that the series of
-    /// parties on one host line up.
+    /// CLOCK_MONOTONIC of `host`, nanoseconds, at second 0: the moment at which the load began. All times of the record count
+    /// from it. A sink, which cannot know that moment, begins a whole number of seconds before or after it.
     pub origin_ns: u64,
+    /// The same in UTC, RFC 3339, by the host's clock; empty in older records.
+    #[serde(default)]
+    pub zero_at: String,
     /// From the first message created to the last event.
     pub duration_s: f64,
     /// Time in which load was offered. Open loop: from the time at which the first message was due to the end of the
@@ -144,6 +147,7 @@ impl Record {
             name: String::new(),
             started_at: String::new(),
             origin_ns: 0,
+            zero_at: String::new(),
             duration_s: 0.0,
             offered_s: None,
             due: None,
@@ -762,8 +766,8 @@ pub struct StallRow {
     /// The stage that no message reached: accepted, or over MADES delivered too.
     #[serde(default = "accepted")]
     pub stage: Stage,
-    /// Time at which the last message before it reached the stage, or the run began, in seconds since `origin_ns` of the
-    /// record.
+    /// Time at which the last message before it reached the stage, or messages began to wait again, or the load began, in
+    /// seconds since `origin_ns` of the record.
     pub from_s: f64,
     /// Time at which the first message after it reached the stage, or the load ended.
     pub to_s: f64,
@@ -809,7 +813,7 @@ pub enum Ending {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SeriesRow {
-    /// Seconds since `origin_ns`; the first and the last may be part seconds.
+    /// Seconds since `origin_ns`; the last may be a part second.
     pub second: u64,
     /// Messages due in it: begun by a session in a closed loop, scheduled in an open one. 0 in older records.
     #[serde(default)]

@@ -1,180 +1,192 @@
-//! A row for each second of a run, made from the collector's ticks.
+//! A row for each second of a run, from its zero on: the moment at which the load began.
 //!
-//! A tick holds the values of all counters and the latencies since the last tick; it belongs to the second in which the
-//! middle of its interval lies, so a tick that comes at 3.0003 s still counts for second 2.
+//! Workers count events by their own timestamps ([`crate::seconds`]). What they hand over late still belongs to the second
+//! in which it happened.
 use crate::latencies::Latencies;
 use crate::record::SeriesRow;
+use crate::seconds::{Arrivals, PARTS, SECOND, SecondTally};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Rows before the resolution is halved: 10 hours of seconds, 2.3 MB.
+/// Rows before the resolution is halved: 10 hours of seconds, 5 MB.
 const MAX_ROWS: usize = 36_000;
-/// A tick that comes later than this after the last one (the party slept) counts as if it covered only this.
-const MAX_TICK_INTERVAL: Duration = Duration::from_secs(1);
+/// Latest seconds whose latencies are kept, because a worker may still hand over some of theirs.
+const MAX_OPEN: usize = 4;
 
 /// The rows of a run so far.
 ///
 /// After `MAX_ROWS` rows each two become one and from then on a row covers twice as long; `second` is its start.
-/// Quantiles cannot be added, so such a row keeps the worse one.
+/// Quantiles cannot be added, so such a row keeps the worse one. So does the row of a second that got more latencies after
+/// `MAX_OPEN` later ones.
 #[derive(Clone, Debug)]
 pub struct Series {
-    origin: Duration,
+    zero: Duration,
     /// Rows that end before this are left out, because of the warm-up.
     from: Duration,
-    last_tick: Duration,
-    last_counters: SeriesCounters,
     width_s: u64,
-    rows: Vec<SeriesRow>,
-    /// Messages by the second in which they were due, which may be long before the tick that reports them.
-    created: BTreeMap<u64, u64>,
-    current: SeriesRow,
-    latencies: Latencies,
+    rows: BTreeMap<u64, SeriesRow>,
+    open: BTreeMap<u64, OpenSecond>,
+    /// Time at which the newest message of the closed seconds was created, or due.
+    newest: Option<Duration>,
+    /// The first second that is not closed.
+    first_open: u64,
 }
 
-/// Values of a party's counters at a tick, since the run began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SeriesCounters {
-    /// Messages handed over.
-    pub sent: u64,
-    /// Messages accepted.
-    pub accepted: u64,
-    /// Messages delivered.
-    pub delivered: u64,
-    /// Errors.
-    pub errors: u64,
-    /// Time at which the newest message that has arrived was created, or due.
-    pub newest_created: Option<Duration>,
+/// A second that may get more latencies.
+#[derive(Clone, Debug, Default)]
+struct OpenSecond {
+    latencies: Latencies,
+    arrivals: [Option<Arrivals>; PARTS],
 }
 
 impl Series {
-    /// Begins at the whole second at or before `origin`, so that the series of parties on one host line up.
-    pub fn new(origin: Duration) -> Self {
-        let origin = Duration::from_secs(origin.as_secs());
-        Self {
-            origin,
-            from: origin,
-            last_tick: origin,
-            last_counters: SeriesCounters::default(),
-            width_s: 1,
-            rows: Vec::new(),
-            created: BTreeMap::new(),
-            current: SeriesRow::default(),
-            latencies: Latencies::default(),
-        }
+    /// Begins; second 0 begins at `zero`.
+    pub fn new(zero: Duration) -> Self {
+        Self { zero, from: zero, width_s: 1, rows: BTreeMap::new(), open: BTreeMap::new(), newest: None, first_open: 0 }
     }
 
     /// Leaves out rows that end before that time and count no message: those of a warm-up. The others keep their place:
     /// the first remaining row has the number of its second.
     #[must_use]
     pub fn omit_before(self, then: Duration) -> Self {
-        Self { from: then.max(self.origin), ..self }
+        Self { from: then.max(self.zero), ..self }
     }
 
-    /// Time at which second 0 begins, as in the run record.
-    pub fn origin_ns(&self) -> u64 {
-        self.origin.as_secs() * 1_000_000_000
+    /// Time at which second 0 begins.
+    pub fn zero(&self) -> Duration {
+        self.zero
     }
 
-    /// Takes a tick: the current values of the counters, and the latencies since the last tick.
+    /// Adds the events of a second.
     ///
     /// `queued` stays 0: it can be computed only with the counts of both ends, as [`crate::merge`] does.
-    pub fn add(&mut self, now: Duration, counters: SeriesCounters, latencies: &Latencies) {
-        self.advance_to(self.second_of(now));
-        let before = std::mem::replace(&mut self.last_counters, counters);
-        self.current.sent += counters.sent.saturating_sub(before.sent);
-        self.current.accepted += counters.accepted.saturating_sub(before.accepted);
-        self.current.delivered += counters.delivered.saturating_sub(before.delivered);
-        self.current.errors += counters.errors.saturating_sub(before.errors);
-        let age_ms = counters.newest_created.map(|created| now.saturating_sub(created).as_secs_f64() * 1e3);
-        self.current.oldest_ms = greater(self.current.oldest_ms, age_ms);
-        self.latencies.merge(latencies);
-        self.last_tick = now;
-    }
-
-    /// Adds messages that were created, or at open loop due, in that second of the clock.
-    pub fn add_created(&mut self, second: u64, messages: u64) {
-        let second = second.saturating_sub(self.origin.as_secs());
-        *self.created.entry(second / self.width_s * self.width_s).or_default() += messages;
-    }
-
-    /// All rows, the current one included.
-    pub fn rows(&self) -> Vec<SeriesRow> {
-        let mut rows = self.rows.clone();
-        append(&mut rows, self.current_row());
-        let mut rows = self.with_created(rows);
-        let first = (self.from - self.origin).as_secs();
-        // A tick that reaches beyond the warm-up may fall into its last second.
-        rows.retain(|row| {
-            row.second + self.width_s > first || row.created + row.sent + row.accepted + row.delivered > 0
-        });
-        rows
-    }
-
-    /// The rows with the messages created in each.
-    fn with_created(&self, rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
-        let mut seconds: BTreeMap<u64, SeriesRow> = rows.into_iter().map(|row| (row.second, row)).collect();
-        for (&second, &messages) in &self.created {
-            let row = seconds.entry(second).or_insert_with(|| SeriesRow { second, ..SeriesRow::default() });
-            row.created += messages;
-        }
-        seconds.into_values().collect()
-    }
-
-    fn second_of(&self, now: Duration) -> u64 {
-        let covered = now.saturating_sub(self.last_tick).min(MAX_TICK_INTERVAL);
-        let second = (now - covered / 2).saturating_sub(self.origin).as_secs();
-        second / self.width_s * self.width_s
-    }
-
-    /// Ends the current row if `second` is after it.
-    fn advance_to(&mut self, second: u64) {
-        if second < self.current.second + self.width_s {
+    pub fn add(&mut self, tally: &SecondTally) {
+        let second = self.second_of(tally.begin);
+        let row = self.row(second);
+        row.sent += tally.sent;
+        row.accepted += tally.accepted;
+        row.delivered += tally.delivered;
+        row.errors += tally.errors;
+        if tally.latencies.count() == 0 && tally.arrivals.iter().all(Option::is_none) {
             return;
         }
-        let ended = self.current_row();
-        append(&mut self.rows, ended);
-        self.latencies.clear();
-        if self.rows.len() >= MAX_ROWS {
-            self.halve();
+        let open = self.open.entry(second).or_default();
+        open.latencies.merge(&tally.latencies);
+        for (known, arrivals) in open.arrivals.iter_mut().zip(tally.arrivals) {
+            match (known.as_mut(), arrivals) {
+                (Some(known), Some(arrivals)) => known.merge(arrivals),
+                (None, arrivals) => *known = arrivals,
+                (Some(_), None) => {}
+            }
         }
-        self.current = SeriesRow { second: second / self.width_s * self.width_s, ..SeriesRow::default() };
+        if self.open.len() > MAX_OPEN {
+            self.close_first(None);
+        }
     }
 
-    fn current_row(&self) -> SeriesRow {
-        let mut row = self.current.clone();
-        if let Some(summary) = self.latencies.summary() {
-            row.p50_ms = summary.p50;
-            row.p95_ms = summary.p95;
-            row.p99_ms = summary.p99;
-            row.p999_ms = summary.p999;
-            row.max_ms = summary.max;
+    /// Adds messages that were created, or at open loop due, in the second that begins then.
+    pub fn add_created(&mut self, begin: Duration, messages: u64) {
+        let second = self.second_of(begin);
+        self.row(second).created += messages;
+    }
+
+    /// Adds errors of that time.
+    pub fn add_errors(&mut self, at: Duration, errors: u64) {
+        let second = at.saturating_sub(self.zero).as_secs();
+        self.row(second).errors += errors;
+    }
+
+    /// Makes a row for the second of that time, if there is none.
+    pub fn reach(&mut self, now: Duration) {
+        let second = now.saturating_sub(self.zero).as_secs();
+        self.row(second);
+    }
+
+    /// All rows up to the last second in which something happened, as they are at that time.
+    pub fn rows(&self, now: Duration) -> Vec<SeriesRow> {
+        let mut all = self.clone();
+        while !all.open.is_empty() {
+            all.close_first(Some(now));
         }
-        row
+        all.fill_gaps();
+        let first = (self.from - self.zero).as_secs();
+        // A message that was created in the warm-up's last second belongs to the run.
+        let belongs = |row: &SeriesRow| {
+            row.second + all.width_s > first || row.created + row.sent + row.accepted + row.delivered > 0
+        };
+        all.rows.into_values().filter(belongs).collect()
+    }
+
+    /// Number of the second that begins at that time.
+    fn second_of(&self, begin: Duration) -> u64 {
+        (begin + SECOND / 2).saturating_sub(self.zero).as_secs()
+    }
+
+    fn row(&mut self, second: u64) -> &mut SeriesRow {
+        if self.rows.len() >= MAX_ROWS && !self.rows.contains_key(&(second / self.width_s * self.width_s)) {
+            self.halve();
+        }
+        let second = second / self.width_s * self.width_s;
+        self.rows.entry(second).or_insert_with(|| SeriesRow { second, ..SeriesRow::default() })
+    }
+
+    /// Completes the row of the first open second. `now` is the end of the observation, if it has ended.
+    fn close_first(&mut self, now: Option<Duration>) {
+        let Some((second, open)) = self.open.pop_first() else { return };
+        let zero = self.zero;
+        let end = |second: u64| zero + Duration::from_secs(second + 1);
+        let age_ms = |at: Duration, newest: Duration| at.saturating_sub(newest).as_secs_f64() * 1e3;
+        let mut oldest_ms: f64 = 0.0;
+        let mut newest = self.newest;
+        for arrivals in open.arrivals.into_iter().flatten() {
+            oldest_ms = newest.map_or(oldest_ms, |newest| oldest_ms.max(age_ms(arrivals.first, newest)));
+            newest = newest.max(Some(arrivals.newest));
+        }
+        let end_of_this = now.map_or(end(second), |now| now.min(end(second)));
+        let oldest_ms = newest.map(|newest| oldest_ms.max(age_ms(end_of_this, newest)));
+        if let Some(newest) = self.newest {
+            for silent in self.first_open..second {
+                let oldest_ms = Some(age_ms(end(silent), newest));
+                join(self.row(silent), &SeriesRow { oldest_ms, ..SeriesRow::default() });
+            }
+        }
+        self.newest = newest;
+        self.first_open = self.first_open.max(second + 1);
+        let times = open.latencies.summary();
+        let time = |read: fn(&crate::record::LatencyMs) -> f64| times.as_ref().map_or(0.0, read);
+        let closed = SeriesRow {
+            p50_ms: time(|times| times.p50),
+            p95_ms: time(|times| times.p95),
+            p99_ms: time(|times| times.p99),
+            p999_ms: time(|times| times.p999),
+            max_ms: time(|times| times.max),
+            oldest_ms,
+            ..SeriesRow::default()
+        };
+        join(self.row(second), &closed);
+    }
+
+    /// Makes rows for the seconds between others in which nothing happened, unless they are too many.
+    fn fill_gaps(&mut self) {
+        let ends = self.rows.keys().next().zip(self.rows.keys().next_back());
+        let Some((first, last)) = ends.map(|(first, last)| (*first, *last)) else { return };
+        if (last - first) / self.width_s < MAX_ROWS as u64 {
+            (first..last).step_by(self.width_s as usize).for_each(|second| _ = self.row(second));
+        }
     }
 
     fn halve(&mut self) {
         self.width_s *= 2;
-        let mut halved: Vec<SeriesRow> = Vec::with_capacity(MAX_ROWS);
-        for mut row in self.rows.drain(..) {
-            row.second = row.second / self.width_s * self.width_s;
-            append(&mut halved, row);
+        for (second, row) in std::mem::take(&mut self.rows) {
+            let second = second / self.width_s * self.width_s;
+            let joined = self.rows.entry(second).or_insert_with(|| SeriesRow { second, ..SeriesRow::default() });
+            join(joined, &row);
         }
-        self.rows = halved;
-        for (second, messages) in std::mem::take(&mut self.created) {
-            *self.created.entry(second / self.width_s * self.width_s).or_default() += messages;
-        }
-    }
-}
-
-/// Adds a row, to the last one if both begin in the same second.
-fn append(rows: &mut Vec<SeriesRow>, row: SeriesRow) {
-    match rows.last_mut().filter(|last| last.second == row.second) {
-        Some(last) => join(last, &row),
-        None => rows.push(row),
     }
 }
 
 fn join(row: &mut SeriesRow, next: &SeriesRow) {
+    row.created += next.created;
     row.sent += next.sent;
     row.accepted += next.accepted;
     row.delivered += next.delivered;
@@ -196,108 +208,104 @@ fn greater(one: Option<f64>, other: Option<f64>) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn one(ms: u64) -> Latencies {
-        let mut latencies = Latencies::default();
-        latencies.record(Duration::from_millis(ms));
-        latencies
+    const ZERO: Duration = Duration::from_millis(10_300);
+
+    /// A second in which that many messages were handed over, and one arrived after that time.
+    fn second(number: u64, sent: u64, ms: Option<u64>) -> SecondTally {
+        let mut tally = SecondTally::new(ZERO + Duration::from_secs(number));
+        tally.sent = sent;
+        if let Some(took) = ms.map(Duration::from_millis) {
+            tally.delivered = 1;
+            tally.latencies.record(took);
+            tally.arrive(tally.begin, tally.begin.saturating_sub(took));
+        }
+        tally
     }
 
-    fn sent(sent: u64) -> SeriesCounters {
-        SeriesCounters { sent, ..SeriesCounters::default() }
+    fn rows(series: &Series) -> Vec<(u64, u64)> {
+        series.rows(ZERO + Duration::from_secs(99)).iter().map(|row| (row.second, row.sent)).collect()
     }
 
     #[test]
-    fn ticks_belong_to_the_second_they_cover() {
-        let mut series = Series::new(Duration::from_millis(10_900));
-        assert_eq!(series.origin_ns(), 10_000_000_000);
-        for (tick_ms, count) in [(10_950, 1), (11_000, 2), (11_250, 5), (11_999, 6), (12_009, 9), (12_300, 10)] {
-            series.add(Duration::from_millis(tick_ms), sent(count), &one(count));
+    fn what_is_handed_over_late_belongs_to_the_second_in_which_it_happened() {
+        let mut series = Series::new(ZERO);
+        for number in [0, 1, 0, 4, 3, 2, 9, 0] {
+            series.add(&second(number, 1, Some(number + 1)));
         }
-        let rows: Vec<_> = series.rows().iter().map(|row| (row.second, row.sent)).collect();
-        assert_eq!(rows, [(0, 2), (1, 4), (2, 4)], "what came from 11.999 to 12.009 is second 2's");
-    }
-
-    #[test]
-    fn a_tick_that_is_a_little_late_stays_in_its_second() {
-        let mut series = Series::new(Duration::ZERO);
-        for tick in 1..=8 {
-            series.add(Duration::from_micros(tick * 250_300), sent(tick), &one(tick));
-        }
-        let rows: Vec<_> = series.rows().iter().map(|row| (row.second, row.sent)).collect();
-        assert_eq!(rows, [(0, 4), (1, 4)]);
+        series.add(&second(1, 0, Some(500)));
+        let max_ms: Vec<_> = series.rows(ZERO + Duration::from_secs(99)).iter().map(|row| row.max_ms.round()).collect();
+        assert_eq!(max_ms, [1.0, 500.0, 3.0, 4.0, 5.0, 0.0, 0.0, 0.0, 0.0, 10.0]);
+        let sent: Vec<_> = rows(&series).into_iter().map(|(_, sent)| sent).collect();
+        assert_eq!(sent, [3, 1, 1, 1, 1, 0, 0, 0, 0, 1], "seconds in which nothing happened have a row");
     }
 
     #[test]
     fn quantiles_are_of_their_second_alone() {
-        let mut series = Series::new(Duration::ZERO);
-        let counters = |messages, errors| SeriesCounters {
-            sent: messages,
-            accepted: messages,
-            delivered: messages,
-            errors,
-            newest_created: None,
-        };
-        series.add(Duration::from_millis(900), counters(1, 0), &one(100));
-        series.add(Duration::from_millis(1900), counters(2, 1), &one(5));
-        series.add(Duration::from_millis(2900), counters(2, 1), &Latencies::default());
-        let rows = series.rows();
+        let mut series = Series::new(ZERO);
+        series.add(&second(0, 1, Some(100)));
+        series.add(&second(1, 1, Some(5)));
+        series.add_errors(ZERO + Duration::from_millis(1_999), 2);
+        series.reach(ZERO + Duration::from_millis(2_001));
+        let rows = series.rows(ZERO + Duration::from_secs(3));
         for row in &rows {
             let rising = [row.p50_ms, row.p95_ms, row.p99_ms, row.p999_ms];
             assert!(rising.is_sorted() && rising.iter().all(|ms| (ms - row.max_ms).abs() < 0.1), "{row:?}");
         }
-        let p99: Vec<_> = rows.iter().map(|row| row.p99_ms.round()).collect();
-        assert_eq!(p99, [100.0, 5.0, 0.0], "a second in which nothing came has no latency");
-        assert_eq!((rows[1].accepted, rows[1].delivered, rows[1].errors), (1, 1, 1));
+        let figures: Vec<_> = rows.iter().map(|row| (row.p99_ms.round(), row.delivered, row.errors)).collect();
+        assert_eq!(figures, [(100.0, 1, 0), (5.0, 1, 2), (0.0, 0, 0)], "a second in which nothing came has no latency");
+    }
+
+    #[test]
+    fn the_age_of_the_newest_grows_until_a_newer_one_comes() {
+        let mut series = Series::new(ZERO);
+        let at = |ms| ZERO + Duration::from_millis(ms);
+        let mut arrive = |arrived, created| {
+            let mut tally = SecondTally::new(second_begin(arrived));
+            tally.arrive(at(arrived), at(created));
+            series.add(&tally);
+        };
+        [(400, 350), (3_450, 3_400), (3_460, 100), (3_980, 3_900), (4_100, 4_050)]
+            .into_iter()
+            .for_each(|(arrived, created)| arrive(arrived, created));
+        let oldest = |now| series.rows(at(now)).iter().map(|row| row.oldest_ms.map(f64::round)).collect::<Vec<_>>();
+        assert_eq!(oldest(4_300), [650.0, 1_650.0, 2_650.0, 3_100.0, 250.0].map(Some), "observed until 4.3 s");
+        assert_eq!(oldest(9_000)[4], Some(950.0));
+    }
+
+    fn second_begin(ms: u64) -> Duration {
+        ZERO + Duration::from_secs(ms / 1_000)
     }
 
     #[test]
     fn rows_of_the_warm_up_are_left_out_and_the_others_keep_their_second() {
-        let origin = Duration::from_millis(10_300);
-        let mut series = Series::new(origin).omit_before(origin + Duration::from_millis(2_500));
-        for second in 0..5 {
-            let now = Duration::from_millis(10_900 + second * 1000);
+        let mut series = Series::new(ZERO).omit_before(ZERO + Duration::from_millis(2_500));
+        for number in 0..5 {
             // An event that is no message continues to be counted: an error.
-            let counters = SeriesCounters { errors: second + 1, ..sent(second.saturating_sub(2)) };
-            series.add(now, counters, &one(5));
+            series.add_errors(ZERO + Duration::from_secs(number), number + 1);
+            series.add(&second(number, number.saturating_sub(2), None));
         }
-        let rows: Vec<_> = series.rows().iter().map(|row| (row.second, row.sent, row.errors)).collect();
-        assert_eq!(rows, [(2, 0, 1), (3, 1, 1), (4, 1, 1)], "second 2 is part of the warm-up and part of the run");
-        assert_eq!(series.origin_ns(), 10_000_000_000);
-        let mut early = Series::new(origin).omit_before(Duration::from_millis(12_010));
-        early.add(Duration::from_millis(11_850), sent(0), &one(5));
-        early.add(Duration::from_millis(12_100), sent(1), &one(5));
-        let rows: Vec<_> = early.rows().iter().map(|row| (row.second, row.sent)).collect();
-        assert_eq!(rows, [(1, 1)], "no message is lost with its tick");
-        let nothing = Series::new(origin).omit_before(Duration::ZERO);
-        assert_eq!(nothing.rows().len(), 1);
+        assert_eq!(rows(&series), [(2, 0), (3, 1), (4, 2)], "second 2 is part of the warm-up and part of the run");
+        assert_eq!(series.zero(), ZERO);
+        let mut early = Series::new(ZERO).omit_before(ZERO + Duration::from_secs(2));
+        early.add(&second(1, 1, None));
+        assert_eq!(rows(&early), [(1, 1)], "no message is lost");
+        assert!(Series::new(ZERO).rows(ZERO).is_empty());
     }
 
     #[test]
     fn a_long_run_halves_its_resolution_and_loses_no_count() {
-        let mut series = Series::new(Duration::ZERO);
+        let mut series = Series::new(ZERO);
         let seconds = 2 * MAX_ROWS as u64 + 7;
-        for second in 0..seconds {
-            let slow = if second == 5 { one(700) } else { Latencies::default() };
-            series.add(Duration::from_millis(second * 1000 + 500), sent(second + 1), &slow);
-            series.add_created(second, 1);
+        for number in 0..seconds {
+            series.add(&second(number, 1, (number == 5).then_some(700)));
+            series.add_created(ZERO + Duration::from_secs(number), 1);
         }
-        let rows = series.rows();
-        assert!(rows.len() <= MAX_ROWS + 1, "{}", rows.len());
+        let rows = series.rows(ZERO + Duration::from_secs(seconds));
+        assert!(rows.len() <= MAX_ROWS, "{}", rows.len());
         assert_eq!(rows.iter().map(|row| row.sent).sum::<u64>(), seconds);
         assert_eq!(rows.iter().map(|row| row.created).sum::<u64>(), seconds);
         let slowest = rows.iter().map(|row| row.max_ms).fold(0.0, f64::max);
         assert!((slowest - 700.0).abs() < 1.0, "halving keeps the maximum: {slowest}");
         assert!(rows.windows(2).all(|pair| pair[0].second < pair[1].second));
-    }
-    #[test]
-    fn messages_are_created_in_the_second_in_which_they_were_due() {
-        let mut series = Series::new(Duration::from_millis(10_900));
-        series.add(Duration::from_millis(12_250), sent(1), &one(1));
-        series.add_created(10, 3);
-        series.add_created(12, 2);
-        series.add_created(10, 1);
-        series.add_created(13, 5);
-        let rows: Vec<_> = series.rows().iter().map(|row| (row.second, row.created, row.sent)).collect();
-        assert_eq!(rows, [(0, 4, 0), (1, 0, 1), (2, 2, 0), (3, 5, 0)]);
     }
 }

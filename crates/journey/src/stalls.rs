@@ -21,6 +21,8 @@ pub struct Tick {
     pub first: Option<Duration>,
     /// Time at which the last message since the last tick reached it.
     pub last: Option<Duration>,
+    /// Time at which the first message since the last tick began to wait for it.
+    pub first_open: Option<Duration>,
     /// Messages that wait for it.
     pub open: u64,
     /// Messages rejected since the run began.
@@ -33,31 +35,39 @@ pub struct Tick {
 #[derive(Clone, Debug)]
 pub struct StallDetector {
     stage: Stage,
-    origin: Duration,
+    zero: Duration,
     /// Time at which the last message reached the stage, or one began to wait.
     since: Duration,
     /// Rejected and failed messages at `since`.
     rejected: u64,
     failed: u64,
+    /// Nothing waited at the latest tick.
+    is_idle: bool,
     latest: Tick,
     rows: Vec<StallRow>,
 }
 
 impl StallDetector {
-    /// Begins with a run: finds times in which no message reached that stage. They count from `origin`, the begin of the run.
-    pub fn new(stage: Stage, origin: Duration) -> Self {
-        let latest = Tick { now: origin, ..Tick::default() };
-        Self { stage, origin, since: origin, rejected: 0, failed: 0, latest, rows: Vec::new() }
+    /// Begins with the load: finds times in which no message reached that stage. They count from `zero`.
+    pub fn new(stage: Stage, zero: Duration, began: Duration) -> Self {
+        let latest = Tick { now: began, ..Tick::default() };
+        Self { stage, zero, since: began, rejected: 0, failed: 0, is_idle: false, latest, rows: Vec::new() }
     }
 
     /// Takes a tick.
     pub fn add(&mut self, tick: Tick) {
+        let is_waiting = self.is_waiting(&tick);
+        if let Some(began) = tick.first_open.filter(|_| self.is_idle) {
+            self.since = began;
+        }
         if let (Some(first), Some(last)) = (tick.first, tick.last) {
             self.end(first);
-            self.begin(last, &tick);
-        } else if !self.is_waiting(&tick) && !self.is_failing() {
+            // Workers hand over at different times: this one's last message may be older than another's before.
+            self.begin(last.max(self.since), &tick);
+        } else if !is_waiting && !self.is_failing() {
             self.begin(tick.now, &tick);
         }
+        self.is_idle = tick.open == 0 && !self.is_failing();
         self.latest = tick;
     }
 
@@ -91,28 +101,31 @@ impl StallDetector {
 
     fn end(&mut self, at: Duration) {
         let row = self.row(at, false);
+        // A worker may hand over later than another that its messages ended a stall earlier.
+        let at_s = self.second(at);
+        if let Some(last) = self.rows.last_mut().filter(|last| at_s > last.from_s && at_s < last.to_s) {
+            last.to_s = at_s;
+        }
+        self.rows.retain(is_long);
         if is_long(&row) && self.rows.len() < MAX_STALLS {
             self.rows.push(row);
         }
     }
 
+    fn second(&self, at: Duration) -> f64 {
+        at.saturating_sub(self.zero).as_secs_f64()
+    }
+
     fn row(&self, to: Duration, to_the_end: bool) -> StallRow {
-        let second = |time: Duration| time.saturating_sub(self.origin).as_secs_f64();
         StallRow {
             stage: self.stage,
-            from_s: second(self.since),
-            to_s: second(to.max(self.since)),
+            from_s: self.second(self.since),
+            to_s: self.second(to.max(self.since)),
             to_the_end,
             rejected: self.latest.rejected.saturating_sub(self.rejected),
             failed: self.latest.failed.saturating_sub(self.failed),
         }
     }
-}
-
-/// Stalls of a run that began at `began`, with times that count from `origin`, as all times of a record do.
-pub fn counted_from(origin: Duration, began: Duration, rows: Vec<StallRow>) -> Vec<StallRow> {
-    let shift_s = began.saturating_sub(origin).as_secs_f64();
-    rows.into_iter().map(|row| StallRow { from_s: row.from_s + shift_s, to_s: row.to_s + shift_s, ..row }).collect()
 }
 
 fn is_long(row: &StallRow) -> bool {
@@ -129,7 +142,7 @@ mod tests {
 
     /// Four ticks per second from 10.0 s on; `at` returns the state at each.
     fn of(ticks: u64, at: impl Fn(u64) -> Tick) -> StallDetector {
-        let mut stalls = StallDetector::new(Stage::Accepted, ms(10_000));
+        let mut stalls = StallDetector::new(Stage::Accepted, ms(10_000), ms(10_000));
         for number in 1..=ticks {
             stalls.add(Tick { now: ms(10_000 + number * 250), ..at(number) });
         }

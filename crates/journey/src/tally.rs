@@ -4,12 +4,13 @@
 //! than sums: ledgers (a unit that two workers saw is a duplicate) and first and last times.
 use crate::delayed_acks::DelayedAcks;
 use crate::domains::{DomainArrivals, DomainTally, DomainUnit};
-use crate::errors::Errors;
+use crate::errors::{ErrorEvent, Errors};
 use crate::handshakes::Handshakes;
 use crate::latencies::Latencies;
 use crate::ledger::{Ledger, MarkResult};
 use crate::missing::MissingTransactions;
 use crate::record::{ExhaustedRow, Ordered, Resource};
+use crate::seconds::{DueSeconds, EventTimes, Seconds};
 use crate::slowest::{SlowDelivery, SlowTransaction, Slowest};
 use crate::stage::Phase;
 use crate::trace::RunId;
@@ -48,6 +49,15 @@ pub enum LatencyKind {
     Slip,
     /// Delay by the source itself: after the due time of a message that a session was waiting for (open loop).
     Lag,
+}
+
+/// A time that is not in its histogram yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingTime {
+    what: LatencyKind,
+    /// Index of the second to whose latencies it belongs too, if there is one.
+    second: u32,
+    took: Duration,
 }
 
 /// Times that are gathered before they are added to their histograms: a dozen histograms touched with every message
@@ -126,31 +136,6 @@ impl ExhaustedCounts {
     }
 }
 
-/// Messages by the second of the clock in which they were due. Seconds come in their order, so there are few.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DueSeconds(Vec<(u64, u64)>);
-
-impl DueSeconds {
-    /// Counts a message.
-    #[inline]
-    pub fn add(&mut self, due: Duration) {
-        match self.0.last_mut() {
-            Some((second, count)) if *second == due.as_secs() => *count += 1,
-            _ => self.0.push((due.as_secs(), 1)),
-        }
-    }
-
-    /// Takes all seconds out; the memory is kept.
-    pub fn drain(&mut self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.0.drain(..)
-    }
-
-    /// Seconds and their messages. A second may occur more than once.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.0.iter().copied()
-    }
-}
-
 /// Counts of a source.
 #[derive(Clone, Debug, Default)]
 pub struct SourceTally {
@@ -203,7 +188,7 @@ pub struct SourceTally {
     /// Lack of resources.
     pub exhausted: ExhaustedCounts,
     /// Times that are not in their histograms yet.
-    pub(crate) pending_times: Vec<(LatencyKind, Duration)>,
+    pub(crate) pending_times: Vec<PendingTime>,
     /// Errors.
     pub errors: Errors,
     /// The slowest accepted messages.
@@ -212,9 +197,13 @@ pub struct SourceTally {
     pub missing: MissingTransactions,
     /// Fates by domain; empty if there is only one.
     pub domains: DomainTally,
-    /// Messages since the last tick by the second in which they were due, without the warm-up. This is not merged: the
-    /// collector gives it to its series.
+    /// Messages since the last tick by the second in which they were due, without the warm-up. Neither these nor `seconds`
+    /// are merged: the collector gives them to its series.
     pub due_seconds: DueSeconds,
+    /// Other events since the last tick by the second in which they happened; messages without those of the warm-up.
+    pub seconds: Seconds,
+    /// Time at which the first message since the last tick was created, or due, the warm-up included.
+    pub first_due: Option<Duration>,
     /// Units that the peer took responsibility for.
     pub accepted_units: Ledger,
     /// Accepted units that did not fit into the ledger.
@@ -238,7 +227,25 @@ pub struct SourceTally {
 impl SourceTally {
     /// Counts a time. It is in its histogram after [`SourceTally::flush_times`] at the latest.
     pub fn time(&mut self, what: LatencyKind, took: Duration) {
-        self.pending_times.push((what, took));
+        self.push_time(PendingTime { what, second: u32::MAX, took });
+    }
+
+    /// Counts the acceptance of a message at `at`, with its time, in all and in the second; `zero` is the begin of any
+    /// second of the run.
+    pub fn accept(&mut self, took: Duration, at: Duration, zero: Duration) {
+        let second = self.seconds.index(at, zero);
+        self.push_time(PendingTime { what: LatencyKind::Accepted, second: second as u32, took });
+        self.seconds.at(at, zero).accepted += 1;
+    }
+
+    /// Counts an error, in all and in its second.
+    pub fn count_error(&mut self, error: ErrorEvent<'_>, zero: Duration, sample: impl FnOnce() -> Option<String>) {
+        self.seconds.at(error.at, zero).errors += 1;
+        self.errors.add(error, sample);
+    }
+
+    fn push_time(&mut self, time: PendingTime) {
+        self.pending_times.push(time);
         if self.pending_times.len() >= MAX_PENDING_TIMES {
             self.flush_times();
         }
@@ -247,8 +254,11 @@ impl SourceTally {
     /// Adds all gathered times to their histograms.
     pub fn flush_times(&mut self) {
         let mut gathered = std::mem::take(&mut self.pending_times);
-        for (what, took) in gathered.drain(..) {
+        for PendingTime { what, second, took } in gathered.drain(..) {
             self.latencies(what).record(took);
+            if let Some(second) = self.seconds.get_mut(second as usize) {
+                second.latencies.record(took);
+            }
         }
         self.pending_times = gathered;
     }
@@ -269,7 +279,7 @@ impl SourceTally {
     /// Adds the counts of another worker, or of this one since its last tick. Times that the other has not settled are
     /// settled here.
     pub fn merge(&mut self, other: &Self) {
-        for (what, took) in &other.pending_times {
+        for PendingTime { what, took, .. } in &other.pending_times {
             self.latencies(*what).record(*took);
         }
         self.connections += other.connections;
@@ -338,7 +348,8 @@ impl SourceTally {
         kept.slowest.clear();
         kept.missing.clear();
         kept.domains.clear();
-        kept.due_seconds.0.clear();
+        kept.due_seconds.clear();
+        kept.seconds.clear();
         self.pending_times = kept.pending_times;
         self.sent_latency = kept.sent_latency;
         self.accepted_latency = kept.accepted_latency;
@@ -353,6 +364,7 @@ impl SourceTally {
         self.missing = kept.missing;
         self.domains = kept.domains;
         self.due_seconds = kept.due_seconds;
+        self.seconds = kept.seconds;
         self.accepted_units = kept.accepted_units;
     }
 }
@@ -388,9 +400,19 @@ pub struct SinkTally {
     pub domain_names: Vec<Arc<str>>,
     /// Errors.
     pub errors: Errors,
+    /// Their times.
+    pub error_times: EventTimes,
+    /// Messages without a trace since the last tick, by the second in which they arrived; not merged, as those of a run.
+    pub seconds: Seconds,
 }
 
 impl SinkTally {
+    /// Counts an error.
+    pub fn count_error(&mut self, error: ErrorEvent<'_>, sample: impl FnOnce() -> Option<String>) {
+        self.error_times.add(error.at);
+        self.errors.add(error, sample);
+    }
+
     /// Adds the counts of another worker, or of this one since its last tick.
     pub fn merge(&mut self, other: &Self) {
         self.runs.merge(&other.runs, &other.domain_names, self.messages);
@@ -406,13 +428,16 @@ impl SinkTally {
         self.exhausted.merge(&other.exhausted);
         self.bodies.merge(&other.bodies);
         self.errors.merge(&other.errors);
+        self.error_times.merge(&other.error_times);
     }
 
     /// Begins anew and keeps the memory.
     pub fn clear(&mut self) {
-        let mut runs = std::mem::take(self).runs;
-        runs.clear();
-        self.runs = runs;
+        let mut kept = std::mem::take(self);
+        kept.runs.clear();
+        kept.seconds.clear();
+        self.runs = kept.runs;
+        self.seconds = kept.seconds;
     }
 }
 
@@ -539,8 +564,9 @@ pub struct RunTally {
     pub bodies: DelayedAcks,
     /// Time at which the earliest message was created, on the sink's clock; `None` while none has a time.
     pub first_created: Option<Duration>,
-    /// Time at which the newest message that has arrived was created, on the sink's clock.
-    pub newest_created: Option<Duration>,
+    /// Arrivals since the last tick, without those of the warm-up, by the second in which they came. This is not merged: the
+    /// collector gives it to the run's series.
+    pub seconds: Seconds,
     /// Time at which the last message arrived.
     pub last_delivered: Option<Duration>,
     /// Time at which the last message arrived that was created after the warm-up.
@@ -582,7 +608,6 @@ impl RunTally {
         self.delivered.merge(&other.delivered);
         self.bodies.merge(&other.bodies);
         self.first_created = earlier(self.first_created, other.first_created);
-        self.newest_created = self.newest_created.max(other.newest_created);
         self.last_delivered = self.last_delivered.max(other.last_delivered);
         self.last_counted = self.last_counted.max(other.last_counted);
         self.realtime |= other.realtime;
@@ -608,6 +633,8 @@ impl RunTally {
         kept.delivered.clear();
         kept.slowest.clear();
         kept.domain_units.clear();
+        kept.seconds.clear();
+        self.seconds = kept.seconds;
         self.units = kept.units;
         self.delivered = kept.delivered;
         self.slowest = kept.slowest;

@@ -15,7 +15,7 @@ pub(crate) fn seconds_between(one: &Record, other: &Record) -> i128 {
     (between + NS_PER_S / 2).div_euclid(NS_PER_S)
 }
 
-/// Moves the origin of a record from another host to the clock of `to`; it remains a whole second there. That of a record
+/// Moves the origin of a record from another host to the clock of `to`, whole seconds from the origin there. That of a record
 /// of the same host stays what it is.
 pub(crate) fn align(record: &mut Record, to: &Record) {
     let (Some(ours), Some(theirs)) = (&to.clock, &record.clock) else { return };

@@ -5,7 +5,8 @@
 //! 0             14             47               64                 81           90           98
 //! ```
 //!
-//! The first byte of the sequence field says how the recipients of the message are numbered ([`RecipientNumbering`]).
+//! The first byte of the sequence field says how the recipients of the message are numbered ([`RecipientNumbering`]), the
+//! seven bits after it where the seconds of the run begin ([`ZeroPhase`]).
 //! Fixed width, so that it is patched in place and never formatted. The checksum (CRC-32C) covers the bytes after the
 //! first empty line, dot-unstuffed, so relays may put their own header fields before it or after it. If a relay states
 //! that it has encoded 8-bit parts for a server without 8BITMIME, the checksum is that of the original parts
@@ -42,13 +43,19 @@ const CLOCK_OFFSET: usize = CREATED_OFFSET + 16 + 1;
 const CHECKSUM_OFFSET: usize = CLOCK_OFFSET + 8 + 1;
 const LINE_BYTES: usize = CHECKSUM_OFFSET + 8;
 
+/// Bits of the sequence field that are the sequence number, the mark of the warm-up included.
+const SEQUENCE_BITS: u32 = 49;
+const SEQUENCE_MASK: u64 = (1 << SEQUENCE_BITS) - 1;
+
 /// Header by which the far end recognises a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trace {
     /// The run that sent it.
     pub run: RunId,
-    /// Its number in the run, from 0 and below 2^56.
+    /// Its number in the run, from 0 and below 2^49.
     pub sequence: u64,
+    /// Where the seconds of the run begin, on `clock`.
+    pub zero: ZeroPhase,
     /// How the ledger numbers its recipients.
     pub numbering: RecipientNumbering,
     /// Time at which a session began it (open loop: the scheduled time), on `clock`.
@@ -74,13 +81,14 @@ impl Trace {
         write_hex(&mut header[CLOCK_OFFSET..], &self.clock.0.to_be_bytes());
         write_hex(&mut header[CHECKSUM_OFFSET..], &self.checksum.to_be_bytes());
         header[LINE_BYTES..].copy_from_slice(b"\r\n");
-        Self::patch(header, self.sequence, self.created);
+        Self::patch(header, self.zero, self.sequence, self.created);
     }
 
     /// Overwrites sequence and time in a line that [`Self::write`] made: the only fields that change from message to
     /// message.
-    pub fn patch(header: &mut [u8], sequence: u64, created: Duration) {
-        write_hex(&mut header[SEQUENCE_OFFSET + 2..], &sequence.to_be_bytes()[1..]);
+    pub fn patch(header: &mut [u8], zero: ZeroPhase, sequence: u64, created: Duration) {
+        let marked = u64::from(zero.0) << SEQUENCE_BITS | sequence & SEQUENCE_MASK;
+        write_hex(&mut header[SEQUENCE_OFFSET + 2..], &marked.to_be_bytes()[1..]);
         write_hex(&mut header[CREATED_OFFSET..], &nanoseconds(created).to_be_bytes());
     }
 
@@ -106,12 +114,43 @@ impl Trace {
         let sequence = read_hex16(line[SEQUENCE_OFFSET..].first_chunk()?)?;
         Some(Self {
             run: RunId::read(line[RUN_OFFSET..].first_chunk()?)?,
-            sequence: sequence & (u64::MAX >> 8),
+            sequence: sequence & SEQUENCE_MASK,
+            zero: ZeroPhase((sequence >> SEQUENCE_BITS) as u8 & ZeroPhase::MASK),
             numbering: RecipientNumbering((sequence >> 56) as u8),
             created: Duration::from_nanos(read_hex16(line[CREATED_OFFSET..].first_chunk()?)?),
             clock: ClockId(read_hex8(line[CLOCK_OFFSET..].first_chunk()?)?),
             checksum: read_hex8(line[CHECKSUM_OFFSET..].first_chunk()?)?,
         })
+    }
+}
+
+/// Where in a second of the trace's clock the seconds of a run begin, in steps of 1/128 s.
+///
+/// A load begins at such a step. A sink, whoever started it, can therefore count the same seconds as the source does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZeroPhase(u8);
+
+impl ZeroPhase {
+    const STEPS: u32 = 128;
+    const MASK: u8 = 127;
+    /// Length of a step.
+    pub const STEP: Duration = Duration::from_nanos(1_000_000_000 / Self::STEPS as u64);
+
+    /// The step at or before that time.
+    pub fn of(time: Duration) -> Self {
+        Self((time.subsec_nanos() / Self::STEP.subsec_nanos()) as u8)
+    }
+
+    /// A time at which a second of the run begins.
+    pub fn time(self) -> Duration {
+        Self::STEP * u32::from(self.0)
+    }
+
+    /// The first step at or after that time.
+    pub fn next_step(time: Duration) -> Duration {
+        let step = Self::STEP.subsec_nanos();
+        let beyond = time.subsec_nanos() % step;
+        if beyond == 0 { time } else { time + Duration::from_nanos((step - beyond).into()) }
     }
 }
 
@@ -563,6 +602,7 @@ mod tests {
         Trace {
             run: RunId([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
             sequence: 255,
+            zero: ZeroPhase(0),
             numbering: RecipientNumbering::TAG,
             created: Duration::from_millis(1),
             clock: ClockId(0x7fff_ffff),
@@ -588,9 +628,21 @@ mod tests {
         trace().write(&mut header);
         let patched = Trace { numbering: RecipientNumbering::address_bits(7), ..trace() };
         patched.write(&mut header);
-        Trace::patch(&mut header, u64::MAX, Duration::from_nanos(9));
-        let patched = Trace { sequence: u64::MAX >> 8, created: Duration::from_nanos(9), ..patched };
+        let zero = ZeroPhase(5);
+        Trace::patch(&mut header, zero, u64::MAX, Duration::from_nanos(9));
+        let patched = Trace { zero, sequence: SEQUENCE_MASK, created: Duration::from_nanos(9), ..patched };
         assert_eq!(Trace::parse(&header), Some(patched));
+    }
+
+    #[test]
+    fn a_run_begins_at_a_step_that_its_traces_name() {
+        for ns in [0, 1, 7_812_499, 7_812_500, 7_812_501, 992_187_500, 992_187_501, 999_999_999] {
+            let time = Duration::from_secs(7) + Duration::from_nanos(ns);
+            let step = ZeroPhase::next_step(time);
+            assert!(step >= time && step - time < ZeroPhase::STEP, "{step:?}");
+            assert_eq!(ZeroPhase::of(step).time().subsec_nanos(), step.subsec_nanos());
+        }
+        assert_eq!(ZeroPhase::next_step(Duration::from_millis(6_999)), Duration::from_secs(7));
     }
 
     #[test]

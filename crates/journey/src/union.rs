@@ -213,6 +213,9 @@ impl RecordUnion {
         let earliest = self.seconds.keys().chain(self.usage.keys()).min().copied().unwrap_or_default().min(0);
         let lead = u64::try_from(-earliest).unwrap_or_default().min(record.origin_ns / NS_PER_S);
         record.origin_ns -= lead * NS_PER_S;
+        if lead > 0 {
+            record.zero_at.clear();
+        }
         move_times(&mut record, lead as f64);
         let second = |second: i64| u64::try_from(second + lead as i64).unwrap_or_default();
         record.series = self.seconds.into_iter().map(|(at, row)| SeriesRow { second: second(at), ..row }).collect();

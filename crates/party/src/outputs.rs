@@ -220,7 +220,7 @@ pub struct IntervalRecorder {
 }
 
 impl IntervalRecorder {
-    /// Begins; `tag` names the stage in the log.
+    /// Begins at the zero of the run; `tag` names the stage in the log.
     pub fn begin(now: Duration, tag: &'static str, hlog: Option<&Path>) -> Result<Self> {
         let log = hlog.map(|path| {
             let file = File::create(path).map_err(|error| cannot_write(path, &error))?;
@@ -350,6 +350,14 @@ pub fn new_record(
         workload,
         ..Record::empty()
     }
+}
+
+/// Sets the time from which all times of a record count.
+pub fn set_zero(record: &mut Record, zero: Duration) {
+    record.origin_ns = u64::try_from(zero.as_nanos()).unwrap_or_default();
+    let offset = record.clock.as_ref().map_or(0, |clock| clock.unix_offset_ns);
+    let unix = jiff::Timestamp::from_nanosecond(i128::from(record.origin_ns) + i128::from(offset));
+    record.zero_at = unix.map(|unix| unix.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()).unwrap_or_default();
 }
 
 /// The clock of this process's times.

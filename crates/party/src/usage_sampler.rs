@@ -1,7 +1,10 @@
 //! Processor time and resident memory of a process by second, from samples that come more often.
 use crate::process_usage;
 use journey::record::{PartyUsage, UsageRow};
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+const NS_PER_S: u64 = 1_000_000_000;
 
 /// Rows before the resolution is halved: 10 hours of seconds.
 const MAX_ROWS: usize = 36_000;
@@ -72,17 +75,30 @@ impl UsageSampler {
         Self { last: later.last, ..self }
     }
 
-    /// Makes the rows of the run record for seconds since `origin_ns`; `None` if there are none.
+    /// Makes the rows of the run record for seconds since `origin_ns`; `None` if there are none. A second of the record lies
+    /// in two of the clock, and has its share of each.
     pub fn party(&self, name: &str, origin_ns: u64) -> Option<PartyUsage> {
-        let origin_s = origin_ns / 1_000_000_000;
-        let row = |interval: &UsageInterval| {
-            Some(UsageRow {
-                second: interval.second.checked_sub(origin_s)?,
-                cores: interval.used_s / interval.covered_s,
-                rss_bytes: interval.rss_bytes,
-            })
+        let origin_s = origin_ns / NS_PER_S;
+        let later_share = (origin_ns % NS_PER_S) as f64 / 1e9 / self.width() as f64;
+        let mut joined: BTreeMap<u64, UsageInterval> = BTreeMap::new();
+        for interval in &self.rows {
+            let Some(second) = interval.second.checked_sub(origin_s) else { continue };
+            let before = second.checked_sub(self.width()).map(|before| (before, later_share));
+            for (second, share) in
+                before.into_iter().chain([(second, 1.0 - later_share)]).filter(|(_, share)| *share > 0.0)
+            {
+                let row = joined.entry(second).or_default();
+                row.used_s += interval.used_s * share;
+                row.covered_s += interval.covered_s * share;
+                row.rss_bytes = interval.rss_bytes;
+            }
+        }
+        let row = |(second, row): (u64, UsageInterval)| UsageRow {
+            second,
+            cores: row.used_s / row.covered_s,
+            rss_bytes: row.rss_bytes,
         };
-        let seconds: Vec<UsageRow> = self.rows.iter().filter_map(row).collect();
+        let seconds: Vec<UsageRow> = joined.into_iter().map(row).collect();
         (!seconds.is_empty()).then(|| PartyUsage { party: name.to_owned(), seconds })
     }
 

@@ -2,8 +2,8 @@
 //! count anyway, so that it costs nothing.
 use crate::context::RelayContext;
 use journey::record::{Record, Role, StageRow, Workload};
-use journey::series::SeriesCounters;
-use journey::{Latencies, Series, Stage};
+use journey::seconds::{SecondTally, second_of};
+use journey::{Series, Stage};
 use journey::{judge, validity};
 use net::clock;
 use party::host_sampler::HostSampler;
@@ -25,6 +25,9 @@ pub(super) struct RunRecorder {
     host_sampler: HostSampler,
     usage_sampler: UsageSampler,
     series: Series,
+    /// Accepted, delivered and errors at the last tick, and its time.
+    counted: [u64; 3],
+    last_tick: Duration,
     /// Messages in the spool at the end of each second.
     queued: BTreeMap<u64, u64>,
     accepted: ActivePeriod,
@@ -59,6 +62,8 @@ impl RunRecorder {
             host_sampler: HostSampler::start(),
             usage_sampler: UsageSampler::of_own_process(now),
             series: Series::new(now),
+            counted: [0; 3],
+            last_tick: now,
             queued: BTreeMap::new(),
             accepted: ActivePeriod::default(),
             delivered: ActivePeriod::default(),
@@ -80,8 +85,7 @@ impl RunRecorder {
         self.next_tick = now + PROGRESS_INTERVAL;
         let errors =
             counters.deferred.value() + counters.failed.value() + counters.full.value() + counters.refused.value();
-        let values = SeriesCounters { sent: 0, accepted, delivered, errors, newest_created: None };
-        self.series.add(now, values, &Latencies::default());
+        self.add_counts([accepted, delivered, errors], now);
         self.usage_sampler.sample_own(now);
         let queued = context.spool.stats().messages;
         self.record_queue_length(queued, now);
@@ -97,8 +101,20 @@ impl RunRecorder {
         })
     }
 
+    /// Adds what came since the last tick to the second in which the middle of that time lies: workers only count.
+    fn add_counts(&mut self, counted: [u64; 3], now: Duration) {
+        let middle = now - (now - self.last_tick) / 2;
+        let mut second = SecondTally::new(second_of(middle, self.began));
+        let before = std::mem::replace(&mut self.counted, counted);
+        [second.accepted, second.delivered, second.errors] =
+            std::array::from_fn(|index| counted[index].saturating_sub(before[index]));
+        self.series.add(&second);
+        self.series.reach(now);
+        self.last_tick = now;
+    }
+
     fn record_queue_length(&mut self, messages: u64, now: Duration) {
-        let second = now.as_secs() - self.series.origin_ns() / 1_000_000_000;
+        let second = (now - self.series.zero()).as_secs();
         self.queued.insert(second, messages);
         if self.queued.len() > MAX_SECONDS {
             self.queued.retain(|second, _| second % 2 == 0);
@@ -121,8 +137,8 @@ impl RunRecorder {
         own.durability = context.durability().to_owned();
         own.busy_poll = outputs::busy_poll_row(config.busy_poll);
         record.parties = vec![own];
-        record.origin_ns = self.series.origin_ns();
-        record.series = self.series.rows();
+        outputs::set_zero(&mut record, self.series.zero());
+        record.series = self.series.rows(self.last_tick);
         for row in &mut record.series {
             row.queued = self.queued.range(..=row.second).next_back().map_or(0, |(_, messages)| *messages);
         }

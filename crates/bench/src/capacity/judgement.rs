@@ -173,8 +173,7 @@ fn due_messages(record: &Record, rate_per_s: f64, duration_s: f64) -> f64 {
 
 /// Growth of what was due and not yet delivered.
 ///
-/// The rows of the series count at the parties' reports, a quarter of a second apart: their difference is no backlog. But by
-/// Little's law a backlog is rate × latency, and it cannot have grown by more than was left at the end: what was not begun,
+/// By Little's law a backlog is rate × latency, and it cannot have grown by more than was left at the end: what was not begun,
 /// and rate × drain time.
 fn growth(record: &Record, trial: SearchTrial) -> Option<f64> {
     let TrialLoad::RatePerS(rate) = trial.load else { return None };

@@ -177,7 +177,7 @@ fn address(rest: &[u8]) -> &[u8] {
 mod tests {
     use super::*;
     use journey::RunId;
-    use journey::trace::RecipientNumbering;
+    use journey::trace::{RecipientNumbering, ZeroPhase};
     use proptest::prelude::*;
     use std::time::Duration;
 
@@ -186,6 +186,7 @@ mod tests {
         let trace = Trace {
             run: RunId([run; 16]),
             sequence,
+            zero: ZeroPhase::default(),
             numbering: RecipientNumbering::TAG,
             created: Duration::ZERO,
             clock,

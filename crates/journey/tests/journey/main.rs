@@ -6,4 +6,5 @@ mod merge;
 mod properties;
 mod sample;
 mod schema;
+mod time;
 mod verdicts;

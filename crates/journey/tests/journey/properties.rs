@@ -5,7 +5,7 @@ use mailrun_journey::judge::{VerdictInputs, judge};
 use mailrun_journey::merge::merge_records;
 use mailrun_journey::record::{DomainRow, ErrorRow, Ordered, Record, SeriesRow, StallRow, Surroundings, WarmUp};
 use mailrun_journey::threshold::{RunProtocol, Threshold};
-use mailrun_journey::trace::{Checksum, MAX_RECIPIENTS, RecipientId, RecipientNumbering, checksum};
+use mailrun_journey::trace::{Checksum, MAX_RECIPIENTS, RecipientId, RecipientNumbering, ZeroPhase, checksum};
 use mailrun_journey::{ClockId, Latencies, Ledger, MarkResult, RunId, Stage, Trace, TraceReader, TraceResult};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -32,11 +32,12 @@ fn set(units: &[LedgerUnit]) -> HashSet<LedgerUnit> {
 }
 
 prop_compose! {
-    fn trace()(run in any::<[u8; 16]>(), sequence in 0..1_u64 << 56, bits in 0..33_u32, created in any::<u64>(), clock in any::<u32>(),
+    fn trace()(run in any::<[u8; 16]>(), sequence in 0..1_u64 << 49, zero in 0..1_000_000_000_u64, bits in 0..33_u32, created in any::<u64>(), clock in any::<u32>(),
         checksum in any::<u32>()) -> Trace
     {
         let numbering = RecipientNumbering::address_bits(bits);
-        Trace { run: RunId(run), sequence, numbering, created: Duration::from_nanos(created), clock: ClockId(clock), checksum }
+        let zero = ZeroPhase::of(Duration::from_nanos(zero));
+        Trace { run: RunId(run), sequence, zero, numbering, created: Duration::from_nanos(created), clock: ClockId(clock), checksum }
     }
 }
 

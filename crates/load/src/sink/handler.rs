@@ -110,7 +110,7 @@ impl Drop for SinkHandler {
             && let Ok(mut tally) = self.worker.tally.try_borrow_mut()
         {
             let error = ErrorEvent { phase: Phase::Reply, code: 0, text: SESSION_PANICKED, at: clock::now() };
-            tally.errors.add(error, || None);
+            tally.count_error(error, || None);
         }
     }
 }

@@ -3,10 +3,10 @@ use super::DumpTarget;
 use super::active_rules::{self, ActiveRules, RuleChange};
 use super::options::{RESERVED_DESCRIPTORS, SinkOptions};
 use journey::record::{EventRow, LedgerRow, Record, Role, SlowMessage, StageRow, Workload};
-use journey::series::SeriesCounters;
+use journey::seconds::second_of;
 use journey::slowest::SlowDelivery;
 use journey::words::counted;
-use journey::{Latencies, Phase, RunId, RunTally, Series, SinkTally, Stage};
+use journey::{Phase, RunId, RunTally, Series, SinkTally, Stage};
 use journey::{judge, validity};
 use net::{Endpoint, clock};
 use party::host_sampler::{self, HostSampler};
@@ -23,11 +23,8 @@ pub(super) struct SinkReport {
     pub(super) began: Duration,
     pub(super) total: SinkTally,
     started_at: jiff::Timestamp,
-    series: Series,
-    /// Messages so far, without those of a warm-up.
-    counted: u64,
-    /// Latencies that are not yet in the series.
-    not_in_series: Latencies,
+    /// The seconds of each run, and of mail without a trace (`None`).
+    series: Vec<(Option<RunId>, Series)>,
     host_sampler: HostSampler,
     usage_sampler: UsageSampler,
     /// Time at which the first client connected.
@@ -43,9 +40,7 @@ impl SinkReport {
             began: now,
             total: SinkTally::default(),
             started_at: jiff::Timestamp::now(),
-            series: Series::new(now),
-            counted: 0,
-            not_in_series: Latencies::default(),
+            series: Vec::new(),
             host_sampler: HostSampler::start(),
             usage_sampler: UsageSampler::of_own_process(now),
             first_connection: None,
@@ -54,29 +49,27 @@ impl SinkReport {
 
     /// Adds a worker's counts.
     pub(super) fn merge(&mut self, tally: &SinkTally) {
-        let warm_up: u64 = tally.runs.iter().map(|(_, run)| run.warm_up_messages).sum();
-        self.counted += tally.messages.saturating_sub(warm_up);
-        tally.runs.iter().for_each(|(_, run)| self.not_in_series.merge(&run.delivered));
         self.total.merge(tally);
+        let runs = tally.runs.iter().map(|(run, tally)| (Some(run), &tally.seconds));
+        for (run, seconds) in runs.chain([(None, &tally.seconds)]) {
+            seconds.iter().for_each(|second| self.series_of(run, second.begin).add(second));
+        }
+        self.series.retain(|(run, _)| run.is_none_or(|run| self.total.runs.find(run).is_some()));
+    }
+
+    /// The seconds of a run, one of which begins at `begin`. Second 0 contains the begin of the sink.
+    fn series_of(&mut self, run: Option<RunId>, begin: Duration) -> &mut Series {
+        let index = self.series.iter().position(|(known, _)| *known == run).unwrap_or_else(|| {
+            self.series.push((run, Series::new(second_of(self.began, begin))));
+            self.series.len() - 1
+        });
+        &mut self.series[index].1
     }
 
     /// Work that is due four times per second.
     pub(super) fn tick(&mut self, now: Duration, first_connection: Option<Duration>) {
-        self.update_series(now);
         self.usage_sampler.sample_own(now);
         self.first_connection = first_connection;
-    }
-
-    /// Adds what was counted since the last time to the series of seconds.
-    fn update_series(&mut self, now: Duration) {
-        let counters = SeriesCounters {
-            delivered: self.counted,
-            errors: self.total.errors.total(),
-            newest_created: self.total.runs.iter().filter_map(|(_, run)| run.newest_created).max(),
-            ..SeriesCounters::default()
-        };
-        self.series.add(now, counters, &self.not_in_series);
-        self.not_in_series.clear();
     }
 
     /// The run that a record is about unless one is named: the expected one, or the one with the most messages.
@@ -90,9 +83,11 @@ impl SinkReport {
         self.total.messages - tally.messages_before - tally.messages
     }
 
-    /// The record of a run, or of all mail. Its seconds have every message that its counts have.
+    /// The record of a run, or of all mail.
     pub(super) fn record(&mut self, run: Option<RunId>) -> Record {
-        self.update_series(clock::now());
+        let known = self.series.iter().find(|(known, _)| *known == run).map(|(_, series)| series.clone());
+        let mut series = known.unwrap_or_else(|| Series::new(self.began));
+        self.total.error_times.iter().for_each(|(at, errors)| series.add_errors(at, errors));
         let workload = Workload {
             protocol: outputs::protocol_name(self.options.capabilities.protocol).to_owned(),
             tls: self.options.capabilities.tls.name().to_owned(),
@@ -103,11 +98,11 @@ impl SinkReport {
         let dump = self.options.dump.as_ref().map(DumpTarget::path);
         let directory = dump.or_else(|| self.options.outputs.directory());
         let mut record = outputs::new_record(run, &self.options.name, self.started_at, workload, directory);
-        record.origin_ns = self.series.origin_ns();
-        record.series = self.series.rows();
+        outputs::set_zero(&mut record, series.zero());
+        record.series = series.rows(clock::now());
         record.errors = self.total.errors.rows(record.origin_ns);
         record.usage = self.usage_sampler.party("sink", record.origin_ns).into_iter().collect();
-        record.events = self.events();
+        record.events = self.events(series.zero());
         record.tls = self.total.handshakes.rows("sink");
         let faults = active_rules::describe_counts(&self.active_rules.rule_counts());
         let mut own = outputs::own_party(Role::Sink, "sink", self.options.workers, faults);
@@ -121,7 +116,7 @@ impl SinkReport {
                 record.stages = vec![tally.stage("sink", Stage::Created)];
                 record.pauses.extend(tally.bodies.row("sink", Phase::Body));
                 record.ledger = self.ledger(tally);
-                record.slowest = slowest(tally, Duration::from_nanos(record.origin_ns));
+                record.slowest = slowest(tally, series.zero());
                 record.domains = tally.domains.rows();
             }
             None => {
@@ -142,8 +137,7 @@ impl SinkReport {
     }
 
     /// Faults that were ordered for a time, and changes of the rules.
-    fn events(&self) -> Vec<EventRow> {
-        let origin = Duration::from_nanos(self.series.origin_ns());
+    fn events(&self, origin: Duration) -> Vec<EventRow> {
         let changes = self.active_rules.changes(self.first_connection, clock::now());
         let row = |change: RuleChange| EventRow {
             at_s: change.at.saturating_sub(origin).as_secs_f64(),

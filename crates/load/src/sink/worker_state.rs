@@ -23,6 +23,8 @@ use std::time::Duration;
 /// Reply if a message cannot be stored (RFC 5321 §4.2.3).
 static INSUFFICIENT_STORAGE: Reply = Reply::fixed("452 4.3.1 Insufficient system storage\r\n");
 
+const SECOND: Duration = Duration::from_secs(1);
+
 /// A tally on its way to the collector, and the way back for it.
 pub(super) type TallyTransfer = (Box<SinkTally>, SyncSender<Box<SinkTally>>);
 
@@ -42,6 +44,9 @@ pub(super) struct SinkContext {
     pub(super) protocol: Protocol,
     answered: AtomicU64,
     monotonic: ClockId,
+    /// Time at which the sink began, and Unix time minus this clock then.
+    pub(super) began: Duration,
+    unix_offset: Duration,
 }
 
 impl SinkContext {
@@ -52,6 +57,7 @@ impl SinkContext {
         most: Option<u64>,
         protocol: Protocol,
     ) -> Self {
+        let began = clock::now();
         Self {
             active_rules: Arc::new(control),
             dump,
@@ -61,6 +67,19 @@ impl SinkContext {
             protocol,
             answered: AtomicU64::new(0),
             monotonic: party::outputs::monotonic_clock(),
+            began,
+            unix_offset: clock::wall().saturating_sub(began),
+        }
+    }
+
+    /// A time of this clock at which a second of the trace's run begins.
+    fn zero_of(&self, trace: &Trace) -> Duration {
+        let zero = trace.zero.time();
+        if trace.clock.is_realtime() {
+            // A second more, so that it is not negative.
+            zero + SECOND - Duration::from_nanos(self.unix_offset.subsec_nanos().into())
+        } else {
+            zero
         }
     }
 
@@ -166,7 +185,7 @@ impl SinkWorkerState {
     /// Counts an error of this moment.
     pub(super) fn count_error(&self, phase: Phase, code: u16, text: &str) {
         let error = ErrorEvent { phase, code, text, at: clock::now() };
-        self.tally.borrow_mut().errors.add(error, || None);
+        self.tally.borrow_mut().count_error(error, || None);
     }
 
     /// Gives the tally to the collector and continues with an empty one.
@@ -211,7 +230,7 @@ impl SinkWorkerState {
         let text = format!("on purpose: {}", by.rule.text());
         let tally = &mut **self.tally.borrow_mut();
         let error = ErrorEvent { phase: phase(command), code, text: &text, at: clock::now() };
-        tally.errors.add(error, || recipient.map(|path| String::from_utf8_lossy(path.as_bytes()).into_owned()));
+        tally.count_error(error, || recipient.map(|path| String::from_utf8_lossy(path.as_bytes()).into_owned()));
         let is_cut = !matches!(effect, RuleEffect::Reject(_));
         tally.ordered.cuts += u64::from(is_cut || code == SERVICE_CLOSING);
         tally.ordered.replies += u64::from(code > 0);
@@ -320,7 +339,10 @@ impl SinkWorkerState {
         tally.first_arrival.get_or_insert(now);
         tally.last_arrival = Some(now);
         match found {
-            TraceResult::Absent | TraceResult::Corrupt(None) => tally.untraced += 1,
+            TraceResult::Absent | TraceResult::Corrupt(None) => {
+                tally.untraced += 1;
+                tally.seconds.at(now, self.context.began).delivered += 1;
+            }
             TraceResult::Intact(trace) => self.count_traced(tally.runs.open(trace.run), trace, recipients, bytes, now),
             TraceResult::Converted(trace) => {
                 let run = tally.runs.open(trace.run);
@@ -345,6 +367,7 @@ impl SinkWorkerState {
             run.warm_up_bytes += bytes;
         } else {
             run.last_counted = Some(now);
+            run.seconds.at(now, self.context.zero_of(trace)).delivered += 1;
         }
         mark_units(run, trace, recipients);
         match self.creation_time(trace, now) {
@@ -352,12 +375,14 @@ impl SinkWorkerState {
             CreationTime::Known(created) => {
                 let took = now - created;
                 run.delivered.record(took);
+                let second = run.seconds.at(now, self.context.zero_of(trace));
+                second.latencies.record(took);
+                second.arrive(now, created);
                 if run.slowest.admits(took) {
                     let recipients = recipients.len() as u32;
                     run.slowest.insert(took, SlowDelivery { message: trace.sequence, created, bytes, recipients });
                 }
                 run.first_created = Some(run.first_created.map_or(created, |first| first.min(created)));
-                run.newest_created = run.newest_created.max(Some(created));
                 run.realtime |= trace.clock.is_realtime();
             }
             CreationTime::InFuture => run.negative += 1,

@@ -5,8 +5,7 @@ use super::worker_state::TALLY_INTERVAL;
 use super::{SourceContext, report};
 use anyhow::{Result, bail};
 use journey::record::{Ending, ThresholdRow};
-use journey::series::SeriesCounters;
-use journey::stalls::{self, StallDetector, Tick};
+use journey::stalls::{StallDetector, Tick};
 use journey::{Latencies, RunId, SourceTally};
 use net::clock;
 use party::host_sampler::HostSampler;
@@ -45,6 +44,8 @@ pub(super) struct SourceCollector {
     recent: Latencies,
     /// Times at which the first and the last message since the last tick were accepted.
     reply_span: Option<(Duration, Duration)>,
+    /// Time at which the first message since the last tick was due.
+    first_due: Option<Duration>,
     stalls: StallDetector,
     next_tick: Duration,
     drain_deadline: Option<Duration>,
@@ -77,14 +78,15 @@ impl SourceCollector {
             started_at,
             began: now,
             total: SourceTally::default(),
-            interval_recorder: IntervalRecorder::begin(now, "accepted", outputs.hlog.as_deref())?
+            interval_recorder: IntervalRecorder::begin(setting.zero, "accepted", outputs.hlog.as_deref())?
                 .excluding_before(setting.warm_up_until),
             host_sampler: HostSampler::start(),
             usage_sampler: UsageSampler::of_own_process(now),
             progress_output: ProgressOutput::new(outputs.live, NonTerminalOutput::Lines).with_metrics(outputs.http)?,
             recent: Latencies::default(),
             reply_span: None,
-            stalls: StallDetector::new(journey::Stage::Accepted, now),
+            first_due: None,
+            stalls: StallDetector::new(journey::Stage::Accepted, setting.zero, now),
             next_tick: now + TALLY_INTERVAL,
             drain_deadline: None,
             end: LoadEnd { ending: Ending::Complete, stopped_at: None, is_abandoned: false },
@@ -129,17 +131,17 @@ impl SourceCollector {
         let unlogged = self.interval_recorder.finish(now);
         let series = &self.interval_recorder.series;
         let around = self.host_sampler.finish();
-        let origin = Duration::from_nanos(series.origin_ns());
-        let stalls = stalls::counted_from(origin, self.began, self.stalls.rows());
+        let stalls = self.stalls.rows();
         let known = report::SourceResults {
             tally: &self.total,
             series,
+            now,
             ending: self.end.ending,
             offered_time: self.offered_time(now),
             due: self.due(),
             is_abandoned: self.end.is_abandoned,
             course: RunCourse {
-                origin,
+                origin: series.zero(),
                 began: self.began,
                 ended: self.total.last_created.unwrap_or(now),
                 stalls: &stalls,
@@ -166,9 +168,10 @@ impl SourceCollector {
             let (known_first, known_last) = self.reply_span.unwrap_or((first, last));
             self.reply_span = Some((first.min(known_first), last.max(known_last)));
         }
-        for (second, messages) in tally.due_seconds.iter() {
-            self.interval_recorder.series.add_created(second, messages);
-        }
+        self.first_due = self.first_due.into_iter().chain(tally.first_due).min();
+        let series = &mut self.interval_recorder.series;
+        tally.due_seconds.iter().for_each(|(begin, messages)| series.add_created(begin, messages));
+        tally.seconds.iter().for_each(|second| series.add(second));
         self.total.merge(tally);
     }
 
@@ -210,15 +213,7 @@ impl SourceCollector {
         let now = clock::now();
         self.next_tick = now + TALLY_INTERVAL;
         let total = &self.total;
-        let warm_up = &self.total.warm_up;
-        let counters = SeriesCounters {
-            sent: total.sent - warm_up.sent,
-            accepted: total.accepted - warm_up.accepted,
-            delivered: 0,
-            errors: total.errors.total(),
-            newest_created: None,
-        };
-        self.interval_recorder.series.add(now, counters, &self.recent);
+        self.interval_recorder.series.reach(now);
         self.usage_sampler.sample_own(now);
         self.progress_output.latest_error(total.errors.latest());
         let (first, last) = self.reply_span.take().unzip();
@@ -226,6 +221,7 @@ impl SourceCollector {
             now,
             first,
             last,
+            first_open: self.first_due.take(),
             open: total.open_messages(),
             rejected: total.rejected,
             failed: total.failed,

@@ -231,7 +231,7 @@ impl LoadSession {
 
     /// Counts an error. Its sample is the recipient at `place` of the oldest message, if one has been named by then.
     fn count_error(&self, tally: &mut SourceTally, error: ErrorEvent<'_>, place: u32) {
-        tally.errors.add(error, || {
+        tally.count_error(error, self.context.zero, || {
             let message = self.messages.front().filter(|_| error.phase >= Phase::Rcpt)?;
             let recipients = self.context.envelopes.recipients_of(message.claim.number, message.claim.recipients);
             recipients.into_iter().nth(place as usize)
@@ -438,7 +438,7 @@ impl LoadSession {
                 return;
             }
             let took = now.saturating_sub(job.since);
-            tally.time(LatencyKind::Accepted, took);
+            tally.accept(took, now, self.context.zero);
             if is_open_loop {
                 tally.time(LatencyKind::AcceptedService, now.saturating_sub(job.claim.began));
             }
@@ -500,7 +500,7 @@ impl Drop for LoadSession {
         let was_sent = self.messages.front().is_some_and(|job| job.sent.is_some());
         let phase = if was_sent { Phase::Reply } else { Phase::Mail };
         let error = ErrorEvent { phase, code: 0, text: SESSION_PANICKED, at: clock::now() };
-        self.worker.update_tally(|tally| tally.errors.add(error, || None));
+        self.worker.update_tally(|tally| tally.count_error(error, self.context.zero, || None));
         self.fail_messages(MessageFailure::Failed);
     }
 }
@@ -586,6 +586,7 @@ impl MessageSource for LoadSession {
         let is_warm_up = job.claim.is_warm_up;
         let began = job.claim.began;
         let is_open_loop = self.context.options.offered_rate.is_some();
+        let zero = self.context.zero;
         job.add_phase(Phase::Body, go_ahead, now);
         self.worker.update_tally(|tally| {
             tally.sent += 1;
@@ -595,6 +596,7 @@ impl MessageSource for LoadSession {
                 tally.warm_up.bytes_sent += bytes;
                 return;
             }
+            tally.seconds.at(now, zero).sent += 1;
             tally.time(LatencyKind::Sent, now.saturating_sub(since));
             if is_open_loop {
                 tally.time(LatencyKind::SentService, now.saturating_sub(began));

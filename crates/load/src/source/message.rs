@@ -2,7 +2,7 @@
 use super::TraceHeaders as Tracing;
 use super::corpus::CorpusMessage;
 use anyhow::{Context, Result, bail};
-use journey::trace::RecipientNumbering;
+use journey::trace::{RecipientNumbering, ZeroPhase};
 use journey::{ClockId, RunId, Trace, trace};
 use net::{Outbox, clock};
 use party::outputs;
@@ -37,6 +37,7 @@ pub(super) struct TraceStamp {
     numbering: RecipientNumbering,
     /// Offset from the monotonic clock to the trace's clock.
     clock_offset: Duration,
+    zero: ZeroPhase,
 }
 
 impl TraceStamp {
@@ -45,7 +46,17 @@ impl TraceStamp {
             TraceClock::Monotonic => (outputs::monotonic_clock(), Duration::ZERO),
             TraceClock::Wall => (outputs::wall_clock(), clock::wall().saturating_sub(clock::now())),
         };
-        Self { run, trace_headers: traced, clock, numbering, clock_offset }
+        Self { run, trace_headers: traced, clock, numbering, clock_offset, zero: ZeroPhase::default() }
+    }
+
+    /// The first time from `now` on at which a run may begin, so that traces can name its zero.
+    pub(super) fn next_zero(&self, now: Duration) -> Duration {
+        ZeroPhase::next_step(now + self.clock_offset).saturating_sub(self.clock_offset)
+    }
+
+    /// The last time up to `then` at which a run may begin.
+    pub(super) fn last_zero(&self, then: Duration) -> Duration {
+        self.next_zero((then + Duration::from_nanos(1)).saturating_sub(ZeroPhase::STEP))
     }
 
     /// Number of bytes that it adds to a message.
@@ -68,8 +79,8 @@ impl MessageHead {
     fn new(stamp: TraceStamp, checksum: u32, headers: &[u8], identity: MessageIdMode) -> Self {
         let mut octets = vec![0; stamp.bytes()];
         if stamp.trace_headers == Tracing::On {
-            let TraceStamp { run, clock, numbering, .. } = stamp;
-            Trace { run, sequence: 0, numbering, created: Duration::ZERO, clock, checksum }.write(&mut octets);
+            let TraceStamp { run, clock, numbering, zero, .. } = stamp;
+            Trace { run, sequence: 0, zero, numbering, created: Duration::ZERO, clock, checksum }.write(&mut octets);
         }
         let id_at = memchr::memmem::find(headers, MESSAGE_ID_PREFIX)
             .filter(|_| identity == MessageIdMode::Patched)
@@ -78,13 +89,19 @@ impl MessageHead {
         Self { octets, stamp, id_at }
     }
 
+    /// Sets the zero of the run, which the traces name.
+    fn set_zero(&mut self, zero: Duration) {
+        self.stamp.zero = ZeroPhase::of(zero + self.stamp.clock_offset);
+    }
+
     /// Appends it with that number and time; returns the appended bytes.
     fn render<'b>(&self, sequence: u64, since: Duration, bytes: &'b mut Vec<u8>) -> &'b mut [u8] {
         let start = bytes.len();
         bytes.extend_from_slice(&self.octets);
         let head = &mut bytes[start..];
         if self.stamp.trace_headers == Tracing::On {
-            Trace::patch(&mut head[..Trace::HEADER_BYTES], sequence, since + self.stamp.clock_offset);
+            let TraceStamp { zero, clock_offset, .. } = self.stamp;
+            Trace::patch(&mut head[..Trace::HEADER_BYTES], zero, sequence, since + clock_offset);
         }
         if let Some(at) = self.id_at {
             write_hex(&mut head[at..at + ID_DIGITS], sequence);
@@ -140,6 +157,11 @@ impl MessageTemplate {
         }
     }
 
+    /// Sets the zero of the run.
+    pub(super) fn set_zero(&mut self, zero: Duration) {
+        self.head.set_zero(zero);
+    }
+
     /// Renders the message with that number and time, and the end of data.
     pub(super) fn render(&self, sequence: u64, since: Duration, outbox: &mut Outbox) {
         let bytes = outbox.bytes();
@@ -181,6 +203,11 @@ impl SizedTemplate {
         });
         let checksums = std::iter::once(trace::Checksum::default().value()).chain(sums).collect();
         Self { head: MessageHead::new(stamp, 0, fields, MessageIdMode::Patched), body: body.into(), checksums }
+    }
+
+    /// Sets the zero of the run.
+    pub(super) fn set_zero(&mut self, zero: Duration) {
+        self.head.set_zero(zero);
     }
 
     /// The size of the shortest message possible.

@@ -182,6 +182,15 @@ impl MessageSet {
         }
     }
 
+    /// Sets the zero of the run, which traces name.
+    pub(super) fn set_zero(&mut self, zero: Duration) {
+        match self {
+            Self::Fixed(template) => template.set_zero(zero),
+            Self::OneOf { templates, .. } => templates.iter_mut().for_each(|template| template.set_zero(zero)),
+            Self::BySize { template, .. } => template.set_zero(zero),
+        }
+    }
+
     /// Renders the chosen message, with that number and time, and the end of data.
     pub(super) fn render(&self, pick: MessageChoice, sequence: u64, since: Duration, outbox: &mut Outbox) {
         match self {

@@ -76,6 +76,8 @@ use workload::{distribution, pacing, random};
 const RESERVED_DESCRIPTORS: u64 = 64;
 /// Limit for one of several addresses of a server to accept a connection, before the next one is tried.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time between the choice of a run's zero and the begin of its load, in which the workers start.
+const SETUP_TIME: Duration = Duration::from_millis(2);
 
 /// All options of a source.
 #[derive(Clone, Debug)]
@@ -213,6 +215,10 @@ struct SourceContext {
     plan: LoadPlan,
     /// Begin of a part of a load.
     shard_start: Option<ShardStart>,
+    /// Time at which the load began.
+    began: Duration,
+    /// Second 0 of the record: the begin of the load, of a part that at which all parts were to begin.
+    zero: Duration,
     /// Messages created before this time are accounted for and not timed.
     warm_up_until: Duration,
     /// What the server said of itself to the test connection.
@@ -261,10 +267,12 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
         Preflight::On => trial.check(&interrupt)?,
         Preflight::Off => None,
     };
-    let PreflightCheck { options, server, transport: approach, messages: mail, envelopes } =
+    let PreflightCheck { options, server, transport: approach, messages: mut mail, envelopes } =
         Arc::into_inner(trial).context("the test connection has not ended")?;
     let shard_start = options.shard.as_ref().map(|shard| shard.wait(&interrupt)).transpose()?;
-    let now = shard_start.map_or_else(clock::now, |start| start.began);
+    let now = shard_start.map_or_else(|| stamp.next_zero(clock::now() + SETUP_TIME), |start| start.began);
+    let zero = shard_start.map_or(now, |start| stamp.last_zero(start.planned()));
+    mail.set_zero(zero);
     let plan = LoadPlan::new(numbers, options.time_limit().map(|limit| now + limit));
     let warm_until = options.warm_up.map_or(Duration::ZERO, |length| now + length);
     let domains = RecipientDomains::of(&options.recipient_patterns);
@@ -278,6 +286,8 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
         domains,
         plan,
         shard_start,
+        began: now,
+        zero,
         warm_up_until: warm_until,
         introduction,
         replies: Mutex::default(),

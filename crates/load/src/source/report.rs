@@ -16,6 +16,8 @@ use workload::run_events::RunCourse;
 pub(super) struct SourceResults<'a> {
     pub(super) tally: &'a SourceTally,
     pub(super) series: &'a Series,
+    /// Time at which everything had ended.
+    pub(super) now: Duration,
     pub(super) ending: Ending,
     /// Time for which load was offered.
     pub(super) offered_time: Option<Duration>,
@@ -42,8 +44,8 @@ pub(super) fn record(
     let workload = options.workload(&context.summary);
     let directory = options.outputs.directory();
     let mut record = outputs::new_record(Some(run), &options.name, started_at, workload, directory);
-    record.origin_ns = series.origin_ns();
-    record.series = series.rows();
+    outputs::set_zero(&mut record, series.zero());
+    record.series = series.rows(known.now);
     let since = if options.offered_rate.is_some() { Stage::Scheduled } else { Stage::Created };
     record.stages = tally.stages("source", since, known.offered_time);
     record.due = known.due;

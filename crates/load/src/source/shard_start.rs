@@ -38,6 +38,13 @@ pub(super) struct ShardStart {
     pub(super) late: Duration,
 }
 
+impl ShardStart {
+    /// Time at which it was to begin.
+    pub(super) fn planned(self) -> Duration {
+        self.began.saturating_sub(self.late)
+    }
+}
+
 impl SourceShard {
     /// A part of the plan.
     pub fn new(part: Shard, start_at: Timestamp, plan: PlanHash) -> Self {

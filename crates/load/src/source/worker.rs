@@ -44,7 +44,7 @@ pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
     let worker_options = WorkerOptions { fd_table: FdTable::Private, busy_poll: setting.options.busy_poll };
     let workers = setting.options.workers.min(setting.options.sessions as usize).max(1);
     let (full, tallies) = channel();
-    let began = setting.shard_start.map_or_else(clock::now, |start| start.began);
+    std::thread::sleep(setting.began.saturating_sub(clock::now()));
     let started = (0..workers)
         .map(|number| {
             let (give, emptied) = channel();
@@ -52,7 +52,6 @@ pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
             let post = SourceWorkerArgs {
                 number,
                 workers,
-                began,
                 context: Arc::clone(setting),
                 tally_tx: full.clone(),
                 empty_rx: emptied,

@@ -46,7 +46,6 @@ pub(super) struct ClaimedMessage {
 pub(super) struct SourceWorkerArgs {
     pub(super) number: usize,
     pub(super) workers: usize,
-    pub(super) began: Duration,
     pub(super) context: Arc<SourceContext>,
     pub(super) tally_tx: Sender<(usize, Box<SourceTally>)>,
     pub(super) empty_rx: Receiver<Box<SourceTally>>,
@@ -56,7 +55,7 @@ impl SourceWorkerArgs {
     /// This worker's schedule of the offer, which is a single user's where the load is controlled.
     fn schedule(&self, offer: OfferedRate, users: Option<UserTarget>) -> ArrivalSchedule {
         let options = &self.context.options;
-        let Some(target) = users else { return options.schedule(offer, self.began, self.number, self.workers) };
+        let Some(target) = users else { return options.schedule(offer, self.context.began, self.number, self.workers) };
         let part = options.part();
         let position = part.position(self.number as u64) as usize;
         let workers = self.workers * part.count() as usize;
@@ -68,7 +67,7 @@ impl SourceWorkerArgs {
         let first = options.control.as_ref().map_or(0, |control| control.first_message());
         let seed = options.seed.wrapping_add(first);
         let phase = ((first >> NUMBERS_LOG2) as f64 * GOLDEN_RATIO).fract();
-        ArrivalSchedule::new(options.arrival, offer, self.began, position, workers, seed).with_phase(phase)
+        ArrivalSchedule::new(options.arrival, offer, self.context.began, position, workers, seed).with_phase(phase)
     }
 }
 
@@ -247,13 +246,14 @@ impl SourceWorkerState {
         self.update_tally(|tally| {
             tally.created += 1;
             tally.recipients_created += u64::from(claim.recipients);
+            tally.first_due.get_or_insert(since);
             if claim.is_warm_up {
                 tally.warm_up.created += 1;
                 return;
             }
             tally.first_created.get_or_insert(since);
             tally.last_created = Some(now);
-            tally.due_seconds.add(since);
+            tally.due_seconds.add(since, self.args.context.zero);
             if self.schedule.is_some() {
                 tally.time(LatencyKind::Slip, now - since);
             }

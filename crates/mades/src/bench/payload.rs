@@ -16,7 +16,7 @@ use crate::Uuid;
 use anyhow::{Context, Result, bail};
 use bytes::BytesMut;
 use journey::record::Varied;
-use journey::trace::{Checksum, RecipientNumbering};
+use journey::trace::{Checksum, RecipientNumbering, ZeroPhase};
 use journey::{RunId, Trace, TraceReader, TraceResult};
 use party::outputs;
 use rand::rngs::StdRng;
@@ -154,7 +154,8 @@ impl Payloads {
         if let Some(at) = self.id_at {
             buffer[at..at + DOCUMENT_ID_BYTES].copy_from_slice(&self.id(sequence).text());
         }
-        Trace::patch(&mut buffer[self.trace_at..self.trace_at + Trace::HEADER_BYTES], sequence, created);
+        let header = &mut buffer[self.trace_at..self.trace_at + Trace::HEADER_BYTES];
+        Trace::patch(header, ZeroPhase::default(), sequence, created);
     }
 
     fn render_whole(&self, size: usize, buffer: &mut BytesMut) {
@@ -238,8 +239,8 @@ fn head(run: RunId, before: &[u8], after: &[u8]) -> Vec<u8> {
     let mut head = before.to_vec();
     let mut trace = [0; Trace::HEADER_BYTES];
     let clock = outputs::monotonic_clock();
-    Trace { run, sequence: 0, numbering: RecipientNumbering::TAG, created: Duration::ZERO, clock, checksum: 0 }
-        .write(&mut trace);
+    let (zero, numbering) = (ZeroPhase::default(), RecipientNumbering::TAG);
+    Trace { run, sequence: 0, zero, numbering, created: Duration::ZERO, clock, checksum: 0 }.write(&mut trace);
     head.extend_from_slice(&trace);
     head.extend_from_slice(after);
     head

@@ -6,13 +6,12 @@ use super::stages::{MadesMode, MessageStage};
 use super::tracker::ReceiveQueue;
 use super::troubles::TroubleTimes;
 use super::verdict;
-use journey::merge::join_events;
+use journey::merge::{join_events, with_queue};
 use journey::record::{
     Ending, ErrorRow, EventKind, EventRow, LedgerRow, Mades, MadesAcknowledgements, MadesQueue, MadesShape,
     MadesTrouble, Record, Role, SlowMessage, StageRow, StallRow, Surroundings, ThresholdRow, Workload,
 };
 use journey::slowest::MessagePhases;
-use journey::stalls;
 use journey::{Latencies, Phase, Series};
 use net::clock;
 use party::outputs;
@@ -45,8 +44,11 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     let directory = options.out.as_deref();
     let mut record = outputs::new_record(Some(run_state.run), &options.name, results.started_at, workload, directory);
     record.command.clone_from(&options.command);
-    record.origin_ns = results.series.origin_ns();
-    record.series = results.series.rows();
+    let mut series = results.series.clone();
+    let troubles = run_state.tracker.borrow().troubles.event_times().clone();
+    troubles.iter().for_each(|(at, errors)| series.add_errors(at, errors));
+    outputs::set_zero(&mut record, series.zero());
+    record.series = with_queue(series.rows(clock::now()));
     record.usage = results.usage.party("mades", record.origin_ns).into_iter().collect();
     record.offered_s = offered_s;
     let is_open_loop = run_state.pacer.borrow().is_open_loop();
@@ -55,7 +57,7 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     record.duration_s = mades.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
     record.lag_ms = run_state.lag.borrow().summary();
     let origin = Duration::from_nanos(record.origin_ns);
-    record.stalls = stalls::counted_from(origin, run_state.began, results.stalls);
+    record.stalls = results.stalls;
     let times: Vec<_> = run_state.tracker.borrow().troubles.times().collect();
     record.errors = mades.troubles.iter().zip(times).map(|(trouble, times)| error(trouble, times, origin)).collect();
     record.events = events(run_state, origin, results.ending, results.missed_threshold);

@@ -11,7 +11,7 @@ use super::troubles::TroubleKind;
 use crate::api::RunMessageId;
 use crate::{PeerProduct, Uuid};
 use journey::record::{MadesBroker, MadesOutage};
-use journey::tally::DueSeconds;
+use journey::seconds::DueSeconds;
 use journey::{Latencies, RunId};
 use net::clock;
 use std::cell::{Cell, RefCell};
@@ -77,6 +77,7 @@ impl MadesRunState {
             options.market.as_ref().zip(schedule.clone()).map(|(load, schedule)| ShapeStats::new(load, schedule));
         let pacer = LoadPacer::new(&options, now, schedule);
         tracker.waterfall.is_open_loop = pacer.is_open_loop();
+        tracker.waterfall.zero = now;
         let run_uuid = Uuid::from_bytes(run.0);
         let acknowledgements = options.acknowledgement.clone().map(|acknowledgement| {
             Acknowledgements::new(acknowledgement, &options.receiver, run_uuid, jiff::Timestamp::now())

@@ -108,7 +108,7 @@ fn create(run_state: &MadesRunState, since: Duration, now: Duration, was_early: 
         run_state.lag.borrow_mut().record(now.saturating_sub(since));
     }
     run_state.pacer.borrow_mut().advance();
-    run_state.due_seconds.borrow_mut().add(since);
+    run_state.due_seconds.borrow_mut().add(since, run_state.began);
     let sequence = run_state.tracker.borrow_mut().create(since, now);
     run_state.unsent.set(Some(sequence));
     sequence

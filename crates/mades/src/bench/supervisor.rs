@@ -6,7 +6,6 @@ use super::run_state::MadesRunState;
 use super::stages::MessageStage;
 use journey::Latencies;
 use journey::record::{Ending, Record, StallRow, ThresholdRow};
-use journey::series::SeriesCounters;
 use journey::stalls::{StallDetector, Tick};
 use net::clock;
 use party::interrupt::{Interrupt, StopRequest};
@@ -60,8 +59,8 @@ impl RunSupervisor {
             next_progress: next_tick,
             stop_deadline: None,
             next_threshold_check: next_tick,
-            accepting: StallDetector::new(journey::Stage::Accepted, run_state.began),
-            delivering: StallDetector::new(journey::Stage::Delivered, run_state.began),
+            accepting: StallDetector::new(journey::Stage::Accepted, run_state.began, run_state.began),
+            delivering: StallDetector::new(journey::Stage::Delivered, run_state.began, run_state.began),
             missed_threshold: None,
             all_created_at: None,
         }
@@ -123,14 +122,15 @@ impl RunSupervisor {
         let mut tracker = run_state.tracker.borrow_mut();
         // A message that is due, has room, and is not created waits for a connection or for the broker's credit.
         let is_held_up = tracker.has_room() && matches!(run_state.pacer.borrow().next(now), PacerAction::Create(_));
+        let first_open = tracker.waterfall.take_span(MessageStage::Created).map(|(first, _)| first);
         let (first, last) = tracker.waterfall.take_span(MessageStage::Settled).unzip();
         let open = tracker.unsettled() as u64 + u64::from(is_held_up);
         let failed = tracker.unanswered();
-        self.accepting.add(Tick { now, first, last, open, rejected: 0, failed });
+        self.accepting.add(Tick { now, first, last, first_open, open, rejected: 0, failed });
         let arrival = tracker.mode().arrival();
         let (first, last) = tracker.waterfall.take_span(arrival).unzip();
-        let open = u64::from(first.is_none() && tracker.awaits_arrival());
-        self.delivering.add(Tick { now, first, last, open, rejected: 0, failed: 0 });
+        let open = u64::from(tracker.awaits_arrival());
+        self.delivering.add(Tick { now, first, last, first_open, open, rejected: 0, failed: 0 });
     }
 
     fn tick(&mut self, run_state: &MadesRunState, now: Duration) {
@@ -142,12 +142,11 @@ impl RunSupervisor {
         let sent = reached(MessageStage::Sent);
         let settled = reached(MessageStage::Settled);
         let troubles = tracker.troubles.total();
-        let newest_created = tracker.waterfall.newest_arrived();
-        let counters = SeriesCounters { sent, accepted: settled, delivered: arrived, errors: troubles, newest_created };
-        self.interval_recorder.series.add(now, counters, &self.recent);
-        for (second, messages) in run_state.due_seconds.borrow_mut().drain() {
-            self.interval_recorder.series.add_created(second, messages);
-        }
+        let series = &mut self.interval_recorder.series;
+        series.reach(now);
+        tracker.waterfall.seconds.iter().for_each(|second| series.add(second));
+        tracker.waterfall.seconds.clear();
+        run_state.due_seconds.borrow_mut().drain().for_each(|(begin, messages)| series.add_created(begin, messages));
         self.usage_sampler.sample_own(now);
         self.interval_recorder.log(now, &self.recent);
         let progress = LiveProgress {

@@ -1,6 +1,7 @@
 //! Counts of troubles, by kind and by the peer's own code, with the first text of each. Bounded: a peer that keeps
 //! sending new codes cannot make it grow.
 use journey::record::MadesTrouble;
+use journey::seconds::EventTimes;
 use net::clock;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -73,22 +74,29 @@ pub(super) struct TroubleTimes {
 pub(super) struct Troubles {
     counts: BTreeMap<(TroubleKind, String), TroubleCount>,
     others: u64,
+    event_times: EventTimes,
 }
 
 impl Troubles {
     /// Counts one trouble.
     pub(super) fn add(&mut self, trouble: TroubleKind, code: &str, text: &str) {
+        let now = clock::now();
+        self.event_times.add(now);
         let code = printable(code);
         if let Some(kind) = self.counts.get_mut(&(trouble, code.clone())) {
             kind.count += 1;
-            kind.times.last = clock::now();
+            kind.times.last = now;
         } else if self.counts.len() < MAX_KINDS {
-            let now = clock::now();
             let times = TroubleTimes { first: now, last: now };
             self.counts.insert((trouble, code), TroubleCount { text: printable(text), count: 1, times });
         } else {
             self.others += 1;
         }
+    }
+
+    /// The times of all troubles.
+    pub(super) fn event_times(&self) -> &EventTimes {
+        &self.event_times
     }
 
     /// The number of all troubles.

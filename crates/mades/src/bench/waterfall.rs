@@ -12,6 +12,7 @@ use super::shape_stats::ShapeStats;
 use super::stages::{MessagePath, MessageStage};
 use journey::Latencies;
 use journey::record::{MadesHop, MadesStage};
+use journey::seconds::Seconds;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -58,7 +59,10 @@ pub(super) struct Waterfall {
     /// Times from the inbox to the acknowledgement, whatever events come between.
     way_back: Latencies,
     first_created: Option<Duration>,
-    newest_arrived: Option<Duration>,
+    /// Events since the last interval by second.
+    pub(super) seconds: Seconds,
+    /// Time at which the load began.
+    pub(super) zero: Duration,
     /// Latencies to the last stage since the last interval.
     recent: Latencies,
     pub(super) observer: Option<Rc<dyn RunObserver>>,
@@ -78,7 +82,8 @@ impl Waterfall {
             hops,
             way_back: Latencies::default(),
             first_created: None,
-            newest_arrived: None,
+            seconds: Seconds::default(),
+            zero: Duration::ZERO,
             recent: Latencies::default(),
             observer: None,
             shapes: None,
@@ -102,11 +107,14 @@ impl Waterfall {
         if let Some(shapes) = &mut self.shapes {
             shapes.reach(self.path, entry.sequence, stage, Some(latency));
         }
+        self.count_second(stage, now);
+        let second = self.seconds.at(now, self.zero);
         if stage == self.path.last() {
             self.recent.record(latency);
+            second.latencies.record(latency);
         }
         if stage == self.path.mode.arrival() {
-            self.newest_arrived = self.newest_arrived.max(Some(entry.since));
+            second.arrive(now, entry.since);
         }
         if stage == MessageStage::Acknowledged
             && let Some(arrived) = entry.time(MessageStage::Inbox)
@@ -114,6 +122,15 @@ impl Waterfall {
             self.way_back.record(now.saturating_sub(arrived));
         }
         self.step(entry, stage);
+    }
+
+    /// Counts a first arrival at a stage in its second.
+    fn count_second(&mut self, stage: MessageStage, now: Duration) {
+        let arrival = self.path.mode.arrival();
+        let second = self.seconds.at(now, self.zero);
+        second.sent += u64::from(stage == MessageStage::Sent);
+        second.accepted += u64::from(stage == MessageStage::Settled);
+        second.delivered += u64::from(stage == arrival);
     }
 
     /// Times from the inbox to the acknowledgement.
@@ -128,6 +145,7 @@ impl Waterfall {
         reached.count += 1;
         reached.latency.record(entry.created.saturating_sub(entry.since));
         reached.last = Some(entry.created);
+        reached.recent_first.get_or_insert(entry.since);
         if let Some(shapes) = &mut self.shapes {
             shapes.due(entry.sequence);
             let waited = entry.created.saturating_sub(entry.since);
@@ -143,6 +161,7 @@ impl Waterfall {
         let reached = &mut self.stages[stage as usize];
         reached.count_at(now);
         reached.late += 1;
+        self.count_second(stage, now);
     }
 
     /// Records that a message reaches a stage again.
@@ -176,11 +195,6 @@ impl Waterfall {
     /// Time at which the stage was last reached.
     pub(super) fn last(&self, stage: MessageStage) -> Option<Duration> {
         self.stages[stage as usize].last
-    }
-
-    /// Time at which the newest message that has arrived was due, or created.
-    pub(super) fn newest_arrived(&self) -> Option<Duration> {
-        self.newest_arrived
     }
 
     /// The first and the last time at which the stage was reached since the last call.

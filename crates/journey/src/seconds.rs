@@ -1,0 +1,239 @@
+//! Events by the second of the run in which they happened, by their own timestamps.
+//!
+//! A worker counts into the second that contains the time of the event, and hands its seconds over with its tally.
+//! [`crate::Series`] adds up those of all workers.
+use crate::latencies::Latencies;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+/// Parts of a second in which the newest arrival is known.
+pub(crate) const PARTS: usize = 10;
+/// Length of such a part.
+const PART: Duration = Duration::from_millis(100);
+/// Times that [`EventTimes`] tells apart before it halves its resolution.
+const MAX_TIMES: usize = 36_000;
+
+/// Begin of the second that contains `at`, where `zero` is the begin of any second.
+pub fn second_of(at: Duration, zero: Duration) -> Duration {
+    const NS_PER_S: u32 = 1_000_000_000;
+    let part_ns = (at.subsec_nanos() + NS_PER_S - zero.subsec_nanos()) % NS_PER_S;
+    at.saturating_sub(Duration::from_nanos(part_ns.into()))
+}
+
+/// Events of one second.
+#[derive(Clone, Debug, Default)]
+pub struct SecondTally {
+    /// Its begin.
+    pub begin: Duration,
+    /// Messages handed over.
+    pub sent: u64,
+    /// Messages accepted.
+    pub accepted: u64,
+    /// Messages delivered.
+    pub delivered: u64,
+    /// Errors.
+    pub errors: u64,
+    /// Latencies of the messages that reached the last stage which the party observes.
+    pub latencies: Latencies,
+    /// Arrivals by the part of the second.
+    pub(crate) arrivals: [Option<Arrivals>; PARTS],
+}
+
+/// Arrivals of a part of a second.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrivals {
+    /// Time of the first.
+    pub(crate) first: Duration,
+    /// Time at which the newest of the messages was created, or due.
+    pub(crate) newest: Duration,
+}
+
+impl Arrivals {
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.first = self.first.min(other.first);
+        self.newest = self.newest.max(other.newest);
+    }
+}
+
+impl SecondTally {
+    /// The second that begins then, in which nothing has happened.
+    pub fn new(begin: Duration) -> Self {
+        Self { begin, ..Self::default() }
+    }
+
+    /// Notes that a message arrived at `at` that was created, or due, at `created`.
+    #[inline]
+    pub fn arrive(&mut self, at: Duration, created: Duration) {
+        let part = (at.saturating_sub(self.begin).as_millis() / PART.as_millis()) as usize;
+        let one = Arrivals { first: at, newest: created };
+        match &mut self.arrivals[part.min(PARTS - 1)] {
+            Some(known) => known.merge(one),
+            none => *none = Some(one),
+        }
+    }
+
+    fn clear(&mut self) {
+        let mut latencies = std::mem::take(self).latencies;
+        latencies.clear();
+        self.latencies = latencies;
+    }
+}
+
+/// The seconds of a worker since its last tick: in most cases one or two.
+#[derive(Clone, Debug, Default)]
+pub struct Seconds {
+    /// Seconds in use, and behind them empty ones whose memory is kept.
+    tallies: Vec<SecondTally>,
+    used: usize,
+}
+
+impl Seconds {
+    /// The second that contains `at`; `zero` is the begin of any second of the run.
+    #[inline]
+    pub fn at(&mut self, at: Duration, zero: Duration) -> &mut SecondTally {
+        let index = self.index(at, zero);
+        &mut self.tallies[index]
+    }
+
+    /// Index of the second that contains `at`, until they are cleared.
+    #[inline]
+    pub(crate) fn index(&mut self, at: Duration, zero: Duration) -> usize {
+        let contains = |tally: &SecondTally| at.checked_sub(tally.begin).is_some_and(|since| since < SECOND);
+        match self.tallies[..self.used].iter().rposition(contains) {
+            Some(index) => index,
+            None => self.open(second_of(at, zero)),
+        }
+    }
+
+    #[cold]
+    fn open(&mut self, begin: Duration) -> usize {
+        if self.used == self.tallies.len() {
+            self.tallies.push(SecondTally::default());
+        }
+        self.tallies[self.used].begin = begin;
+        self.used += 1;
+        self.used - 1
+    }
+
+    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut SecondTally> {
+        self.tallies[..self.used].get_mut(index)
+    }
+
+    /// All seconds in which anything happened.
+    pub fn iter(&self) -> impl Iterator<Item = &SecondTally> {
+        self.tallies[..self.used].iter()
+    }
+
+    /// Begins anew and keeps the memory of two seconds.
+    pub fn clear(&mut self) {
+        self.tallies.truncate(2);
+        self.tallies.iter_mut().for_each(SecondTally::clear);
+        self.used = 0;
+    }
+}
+
+/// Messages by the second of the run in which they were due. Seconds come in their order, so there are few.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DueSeconds(Vec<(Duration, u64)>);
+
+impl DueSeconds {
+    /// Counts a message; `zero` is the begin of any second of the run.
+    #[inline]
+    pub fn add(&mut self, due: Duration, zero: Duration) {
+        match self.0.last_mut() {
+            Some((begin, count)) if due.checked_sub(*begin).is_some_and(|since| since < SECOND) => *count += 1,
+            _ => self.0.push((second_of(due, zero), 1)),
+        }
+    }
+
+    /// Takes all seconds out; the memory is kept.
+    pub fn drain(&mut self) -> impl Iterator<Item = (Duration, u64)> + '_ {
+        self.0.drain(..)
+    }
+
+    /// Begins of seconds, and their messages. A second may occur more than once.
+    pub fn iter(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
+        self.0.iter().copied()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Times of events that belong to no run in particular, such as errors of a sink: to 1/128 s, and after `MAX_TIMES` such
+/// steps to half of that, and so on.
+#[derive(Clone, Debug, Default)]
+pub struct EventTimes {
+    /// Each time the number of steps has doubled.
+    halvings: u32,
+    counts: BTreeMap<u64, u64>,
+}
+
+impl EventTimes {
+    const STEP_NS: u64 = crate::trace::ZeroPhase::STEP.as_nanos() as u64;
+
+    /// Counts an event.
+    pub fn add(&mut self, at: Duration) {
+        self.add_steps((at.as_nanos() / u128::from(Self::STEP_NS)) as u64, 1);
+    }
+
+    /// Adds the events of another.
+    pub fn merge(&mut self, other: &Self) {
+        other.counts.iter().for_each(|(step, count)| self.add_steps(*step, *count));
+    }
+
+    /// Begins of steps, and their events.
+    pub fn iter(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
+        self.counts.iter().map(|(step, count)| (Duration::from_nanos(step.saturating_mul(Self::STEP_NS)), *count))
+    }
+
+    fn add_steps(&mut self, step: u64, count: u64) {
+        *self.counts.entry(step >> self.halvings << self.halvings).or_default() += count;
+        if self.counts.len() > MAX_TIMES {
+            self.halvings += 1;
+            for (step, count) in std::mem::take(&mut self.counts) {
+                self.add_steps(step, count);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(number: u64) -> Duration {
+        Duration::from_millis(number)
+    }
+
+    #[test]
+    fn an_event_belongs_to_the_second_of_the_run_that_contains_it() {
+        let mut seconds = Seconds::default();
+        for at in [10_300, 11_299, 11_300, 10_999, 12_299] {
+            seconds.at(ms(at), ms(3_300)).sent += 1;
+        }
+        let counts: Vec<_> = seconds.iter().map(|second| (second.begin, second.sent)).collect();
+        assert_eq!(counts, [(ms(10_300), 3), (ms(11_300), 2)]);
+        seconds.at(ms(10_300), ms(3_300)).latencies.record(ms(1));
+        seconds.clear();
+        assert_eq!(seconds.iter().count(), 0);
+        let second = seconds.at(ms(20_000), ms(0));
+        assert_eq!((second.begin, second.sent, second.latencies.count()), (ms(20_000), 0, 0));
+    }
+
+    #[test]
+    fn events_of_no_run_are_bounded_and_all_counted() {
+        let mut times = EventTimes::default();
+        let mut worker = EventTimes::default();
+        worker.add(ms(1_005));
+        worker.add(ms(1_006));
+        times.merge(&worker);
+        assert_eq!(times.iter().collect::<Vec<_>>(), [(ms(1_000), 2)]);
+        let seconds = 3 * MAX_TIMES as u64;
+        (0..seconds).for_each(|second| times.add(Duration::from_secs(second)));
+        assert!(times.counts.len() <= MAX_TIMES);
+        assert_eq!(times.iter().map(|(_, count)| count).sum::<u64>(), seconds + 2);
+    }
+}
