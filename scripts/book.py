@@ -151,10 +151,10 @@ def fields(schema):
     return [type_of(schema)]
 
 
-def schema_page():
+def schema_page(binary):
     """The schema of run.json as tables."""
-    schema = json.loads((DOCS / "run.schema.json").read_text())
-    lines = ["# Schema of run.json", "", f"From [run.schema.json](run.schema.json). {schema.get('description', '')}", "",
+    schema = json.loads(subprocess.run([binary, "report", "--schema"], capture_output=True, check=True).stdout)
+    lines = ["# Schema of run.json", "", f"What `mailrun report --schema` prints. {schema.get('description', '')}", "",
              "## The record", "", *fields(schema)]
     for name, one in schema["$defs"].items():
         lines += ["", f"## {name}", "", " ".join(one.get("description", "").split()), "", *fields(one)]
@@ -214,7 +214,7 @@ def lay_out(binary, place):
             for path, text in others:
                 summary.append(f"  - [{add(path, text)}]({path})")
             for path, text, line in [("relay-keys.md", keys_page(), "each key of the relay's configuration file"),
-                                     ("run-schema.md", schema_page(), "types and meanings of all fields")]:
+                                     ("run-schema.md", schema_page(binary), "types and meanings of all fields")]:
                 summary.append(f"- [{add(path, text)}]({path})")
                 list_.append(f"- [{title(text)}]({path}): {line}")
         list_.append("")

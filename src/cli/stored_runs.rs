@@ -23,7 +23,7 @@ use std::process::ExitCode;
 #[command(after_help = EXAMPLES)]
 pub(super) struct StoredRunsArgs {
     /// Runs: a run directory, a run.json, or - for standard input.
-    #[arg(value_name = "RUN", required = true)]
+    #[arg(value_name = "RUN", required_unless_present = "schema")]
     runs: Vec<PathBuf>,
     /// html, md, text, short, json, csv, csv:TABLE, junit, prometheus, openmetrics, hlog, github, action-benchmark-bigger
     /// or action-benchmark-smaller. Tables: series (default), stages, phases, errors, thresholds, ledger, slowest, missing,
@@ -40,6 +40,9 @@ pub(super) struct StoredRunsArgs {
     /// File to write; - is standard output. In a directory, each run gets a file of its own.
     #[arg(short, long, value_name = "FILE|DIR|-")]
     out: Option<PathBuf>,
+    /// Print the JSON schema of run.json, with the meaning of each field.
+    #[arg(long, exclusive = true)]
+    schema: bool,
 }
 
 /// Length of a description.
@@ -64,6 +67,10 @@ Examples:
 
 impl StoredRunsArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
+        if self.schema {
+            write_all(&mut io::stdout().lock(), &journey::record::schema())?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let format = self.export_format();
         self.check(format)?;
         let records = self.runs.iter().map(|path| read_run(path)).collect::<Result<Vec<_>>>()?;

@@ -40,8 +40,7 @@ fn a_small_run_closes_and_leaves_its_files() {
 
 #[test]
 fn run_json_is_valid_against_the_schema() {
-    let schema = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/run.schema.json")).unwrap();
-    let validator = jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap();
+    let validator = jsonschema::validator_for(&crate::manual::schema()).unwrap();
     let closed = bench(&["--messages", "100", "--sessions", "3"]);
     let lossy = bench(&["--rate", "200", "--duration", "500ms", "--drop", "0.5", "--recipients", "2"]);
     for text in [closed.file("run.json"), lossy.file("run.json"), closed.file("source.json"), lossy.file("sink.json")] {

@@ -157,8 +157,7 @@ fn the_reference_of_the_book_is_that_of_the_program() {
         .filter(|key| !key.starts_with(['#', '[']) && !key.is_empty() && !keys.contains(&format!("| `{key}` |")))
         .collect();
     assert!(missing.is_empty() && example.len() > 50, "{missing:?}");
-    let schema: Value =
-        serde_json::from_str(&fs::read_to_string(root().join("docs/run.schema.json")).unwrap()).unwrap();
+    let schema = crate::manual::schema();
     let fields = read("run-schema.md");
     for name in schema["$defs"].as_object().unwrap().keys() {
         assert!(fields.contains(&format!("\n## {name}\n")), "no heading for {name}");

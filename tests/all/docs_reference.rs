@@ -37,42 +37,6 @@ fn keys(object: &Value) -> BTreeSet<String> {
     object.as_object().unwrap_or_else(|| panic!("no object: {object}")).keys().cloned().collect()
 }
 
-fn schema() -> Value {
-    serde_json::from_str(&fs::read_to_string(root().join("docs/run.schema.json")).unwrap()).unwrap()
-}
-
-#[test]
-fn every_field_of_the_record_is_described() {
-    let page = page("docs/run-json.md");
-    let schema = schema();
-    assert_eq!(names(&page, "The record"), keys(&schema["properties"]));
-    let mut words = BTreeMap::new();
-    for (name, definition) in schema["$defs"].as_object().unwrap() {
-        match definition.get("properties") {
-            Some(properties) => assert_eq!(names(&page, name), keys(properties), "{name}"),
-            None => drop(words.insert(name.clone(), values(definition))),
-        }
-    }
-    let described = page.rows("Words").into_iter().skip(1);
-    let described: BTreeMap<String, Vec<String>> =
-        described.map(|row| (row[0].clone(), row[1].split(", ").map(str::to_owned).collect())).collect();
-    assert_eq!(described, words);
-}
-
-/// The values that a word of the record can have.
-fn values(definition: &Value) -> Vec<String> {
-    let rows = definition.get("oneOf").or(definition.get("enum")).unwrap().as_array().unwrap();
-    let value = |row: &Value| match row {
-        Value::String(word) => vec![word.clone()],
-        row => {
-            let several = row.get("enum").and_then(Value::as_array).cloned();
-            let all = several.unwrap_or_else(|| vec![row["const"].clone()]);
-            all.iter().map(|word| word.as_str().unwrap().to_owned()).collect()
-        }
-    };
-    rows.iter().flat_map(value).collect()
-}
-
 /// The example is a part of a record: a run of today has each of its fields, with a value of the same kind.
 #[test]
 fn the_example_of_the_record_is_one() {

@@ -65,6 +65,11 @@ pub(crate) fn page(name: &str) -> Page {
     pages().into_iter().find(|page| page.name == name).unwrap_or_else(|| panic!("no page {name}"))
 }
 
+/// The schema that `mailrun report --schema` prints.
+pub(crate) fn schema() -> serde_json::Value {
+    serde_json::from_str(&mailrun(&["report", "--schema"]).out).unwrap()
+}
+
 /// Names of the commands that a help text lists.
 fn commands(help: &str) -> Vec<String> {
     let lines = help

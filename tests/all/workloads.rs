@@ -147,8 +147,7 @@ fn closed(words: &[&str]) -> Record {
     assert_eq!((accepted.count, accepted.bytes), (arrived.count, arrived.bytes), "{words:?}");
     assert_eq!(stage(&record, Stage::Sent).bytes, arrived.bytes, "{words:?}");
     assert!(record.verdict.closed, "{words:?}: {:?}", record.verdict);
-    let schema = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/run.schema.json")).unwrap();
-    let validator = jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap();
+    let validator = jsonschema::validator_for(&crate::manual::schema()).unwrap();
     assert!(validator.is_valid(&serde_json::from_str(&run.file("run.json")).unwrap()), "{words:?}");
     record
 }

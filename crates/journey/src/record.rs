@@ -12,6 +12,13 @@ use serde::{Deserialize, Serialize};
 /// The format's name and version, the first key of every record.
 pub const FORMAT: &str = "mailrun-run/1";
 
+/// Returns the JSON schema of [`Record`].
+#[cfg(feature = "schema")]
+#[must_use]
+pub fn schema() -> String {
+    format!("{:#}\n", schemars::schema_for!(Record).to_value())
+}
+
 /// A run, or one party's view of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
