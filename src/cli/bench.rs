@@ -211,7 +211,7 @@ impl BenchArgs {
         if self.shard.is_part() {
             self.check_shard()?;
         } else if self.sink.len() > 1 {
-            bail!("several --sink are for a part of a load: add --shard 0/1, and name them to mailrun merge --sink");
+            bail!("only one --sink without --shard: add --shard 0/1, and name all of them to mailrun merge --sink");
         }
         if self.server.is_none() && self.load.asked.preflight() == source::Preflight::Off {
             bail!("--no-preflight requires a server: the bench's own is not tried first");

@@ -6,7 +6,7 @@ use net::BusyPoll;
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct BusyPollArg {
     /// Look for events for TIME before a worker sleeps, 50us or 1ms: replies come sooner with few sessions, and a processor is
-    /// busy. With auto, up to 100us where it finds events and nobody else waits for the processor [default: off].
+    /// busy. With auto, up to 100us if it finds events and the CPU is otherwise idle [default: off].
     #[arg(long, value_name = "TIME", hide_short_help = true)]
     busy_poll: Option<BusyPoll>,
 }

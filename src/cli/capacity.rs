@@ -153,7 +153,7 @@ impl CapacityArgs {
         }
         let there = server_cores::available().context("cannot count the processors")?;
         if *most > there {
-            bail!("--server-cores {most}: mailrun may use {there} here");
+            bail!("--server-cores {most}: only {there} processors available");
         }
         Ok(counts)
     }

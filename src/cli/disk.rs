@@ -137,18 +137,17 @@ fn verdict(result: &DiskTestResult) -> String {
         return "Interrupted before there was a figure for messages of that size.\n".to_owned();
     };
     let size = octets(reachable.message_bytes);
-    let can = format!(
-        "a durable relay can reach {} with messages of {size} here, {} at a sync",
-        format_value(reachable.rate_per_s, "/s"),
-        count(u64::from(reachable.group))
-    );
+    let (rate, group) = (format_value(reachable.rate_per_s, "/s"), count(u64::from(reachable.group)));
+    let can = format!("a durable relay can reach {rate} with messages of {size} here, {group} per sync");
     let required = result.required_rate_per_s.map(|required| format_value(required, "/s")).unwrap_or_default();
     match result.outcome {
         _ if result.interrupted => format!("Interrupted: as far as it was measured, {can}.\n"),
         None if !result.durable => "No verdict: these figures are those of memory.\n".to_owned(),
         None => format!("So {can}.\n"),
-        Some(Outcome::Pass) => format!("PASS  {required} needed; {can}.\n"),
-        Some(Outcome::Fail) => format!("FAIL  {required} needed; {can}.\n"),
+        Some(outcome @ (Outcome::Pass | Outcome::Fail)) => {
+            let word = if outcome == Outcome::Pass { "PASS" } else { "FAIL" };
+            format!("{word}  {rate} of {required} ({group} messages of {size} per sync)\n")
+        }
         Some(Outcome::Invalid | Outcome::Inconclusive) => {
             format!("INVALID  {required} needed; these figures are those of memory.\n")
         }

@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Results")]
 struct DisplayArgs {
-    /// The report at the end: short fits a terminal of 80×24, full has all tables, none prints nothing: the exit status
-    /// then says how it went. Errors are printed all the same [default: short].
+    /// The report at the end: short fits a terminal of 80×24, full has all tables, none: exit status and errors only
+    /// [default: short].
     #[arg(long, value_enum, value_name = "WHICH", hide_possible_values = true, hide_short_help = true)]
     report: Option<ReportKind>,
     /// Print the verdict alone
@@ -28,8 +28,7 @@ struct DisplayArgs {
     /// It is one line at the end: there is no progress, and no report unless --report asks for one.
     #[arg(short, long)]
     quiet: bool,
-    /// Progress on standard error: auto is the dashboard where a person sits before a terminal of at least 80×24 and the
-    /// run takes over 2 s, else a line.
+    /// Progress on standard error. auto: dashboard on a terminal of at least 80×24 if the run takes over 2 s, else a line.
     #[arg(
         long,
         value_enum,

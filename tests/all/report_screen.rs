@@ -84,7 +84,7 @@ fn a_server_that_goes_away_is_on_the_screen_with_its_second() {
 #[test]
 fn a_rate_that_was_not_offered_is_on_the_screen() {
     let words = ["bench", "--relay=none", "--rate", "200", "--duration", "2s", "--sessions", "2", "--delay", "100ms"];
-    shown(80, &[], &words).expect(3, "INVALID ", "of the 200 asked for");
+    shown(80, &[], &words).expect(3, "INVALID ", "of the 200/s asked for");
 }
 
 #[test]

@@ -147,11 +147,11 @@ fn open_loop_offers_the_rate_that_was_asked_for() {
 
 #[test]
 fn an_open_loop_beyond_the_servers_pace_says_so() {
-    // Two sessions at 100 ms a message carry 20 a second of the 100 asked for.
+    // Two sessions at 100 ms a message carry 20 a second of the 100/s asked for.
     let words = ["--rate", "100", "--duration", "2s", "--sessions", "2", "--reuse", "--delay", "100ms"];
     let record = bench(&words).record_of(3);
     assert!(!record.verdict.valid, "{:?}", record.verdict);
-    assert!(record.verdict.reasons.iter().any(|reason| reason.contains("of the 100 asked for")));
+    assert!(record.verdict.reasons.iter().any(|reason| reason.contains("of the 100/s asked for")));
     assert_eq!(record.verdict.outcome, Some(Outcome::Invalid), "no server stood between");
     assert!(latency(&record, Stage::Accepted).max > 1000.0, "latency counts from when a message was due");
 }

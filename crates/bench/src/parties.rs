@@ -317,7 +317,10 @@ impl PartyProcess {
         match status.code() {
             Some(0 | 1 | 3 | 130) => Ok(()),
             Some(code) => {
-                bail!("the {name} could not run: {}", self.last_stderr_line(&format!("it exited with {code}")))
+                let said = self.last_stderr_line(&format!("it exited with {code}"));
+                // The source's own line names the server.
+                let prefix = if name == "source" { String::new() } else { format!("the {name} could not run: ") };
+                bail!("{prefix}{said}")
             }
             None => bail!("the {name} died ({status}): {}", self.last_stderr_line("no output")),
         }

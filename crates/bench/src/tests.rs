@@ -199,7 +199,7 @@ fn a_sink_that_cannot_start_says_why() {
 fn a_source_that_cannot_run_says_why() {
     let source = "echo 'mailrun: nothing listens on 127.0.0.1:40001' >&2; exit 2";
     let error = BenchFixture::new(source, GOOD_SINK, 0).run().expect_err("it cannot");
-    assert_eq!(error.to_string(), "the source could not run: nothing listens on 127.0.0.1:40001");
+    assert_eq!(error.to_string(), "nothing listens on 127.0.0.1:40001");
 }
 
 /// A source that has sent its messages, and then runs until it is asked to stop.
@@ -259,7 +259,7 @@ fn a_record_that_could_not_be_written_is_reported_all_the_same() {
     let source = format!("printf '%s\\n' '{event}'; echo 'mailrun: cannot write source.json: disk full' >&2; exit 2");
     let outcome = BenchFixture::new(&source, GOOD_SINK, UNITS).run().expect("there is a report");
     let why = outcome.unwritten.expect("a file is missing").to_string();
-    assert_eq!(why, "the source could not run: cannot write source.json: disk full");
+    assert_eq!(why, "cannot write source.json: disk full");
     let record = outcome.record;
     assert_eq!((record.ledger.accepted, record.ledger.delivered), (Some(UNITS), None));
     assert!(record.parties.iter().all(|party| party.died.is_none()), "{:?}", record.parties);

@@ -13,8 +13,8 @@ const METHOD: [&str; 4] = [
      does not count.",
     "Ratio: median of the averages of all pairs of rounds, of logarithms (Hodges and Lehmann).",
     "Interval: inverted signed-rank test (Wilcoxon).",
-    "Verdict: signs of whole rounds flipped, signed ranks, the greatest of all metrics (max-T; Westfall and Young): the \
-     probability that anything is called different where nothing is, is 5 %.",
+    "Verdict: signs of whole rounds flipped, signed ranks, the greatest of all metrics (max-T; Westfall and Young): 5 % \
+     false alarms.",
 ];
 
 impl RoundComparison {

@@ -13,7 +13,7 @@ pub enum LookPlan {
 /// Settings of a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompareSettings {
-    /// Greatest probability that anything is called different where nothing is.
+    /// Maximum probability of a false alarm: reporting any difference when there is none.
     pub risk: f64,
     /// Share within which two are the same in practice: 0.02 for 2 %.
     pub margin: f64,

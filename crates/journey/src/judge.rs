@@ -430,7 +430,7 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
         }
         Fate::Failed => {
             let said = first_said(record, |row| row.code == 0);
-            format!("{amount}{of_created} {noun} failed because the connection did{said}.")
+            format!("{amount}{of_created} {noun} failed{said}.")
         }
     };
     let least = bounds.min(fate);
@@ -547,8 +547,8 @@ pub fn behind_schedule(record: &Record) -> Option<String> {
     let lag = record.lag_ms.filter(|_| is_open_loop(record))?.p99;
     (lag > LAG_LIMIT_MS && !waits_outweigh(record, lag)).then(|| {
         format!(
-            "The source fell behind its schedule: 1 % of messages started {lag:.1} ms late or more although a session \
-             was free (limit {LAG_LIMIT_MS} ms). Use a lower --rate, an idle host, or more --workers (mailrun source)."
+            "The source fell behind its schedule: it sent 1 % of messages over {lag:.1} ms late (limit {LAG_LIMIT_MS} ms). \
+             Use a lower --rate, an idle host, or more --workers (mailrun source)."
         )
     })
 }
@@ -619,7 +619,7 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
         return None;
     }
     let missed = format!(
-        "{party_offered} {} messages per second of the {} asked for",
+        "{party_offered} {}/s of the {}/s asked for",
         grouped(offered.round() as u64),
         grouped(asked.round() as u64)
     );
@@ -633,15 +633,16 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
 
 /// Reports a requested rate that was not offered: the generator's fault if it was the limit, else the server's.
 fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option<Reason> {
-    let missed = match missed_rate(record, "The source offered")? {
+    let is_our_fault = is_our_fault || between == Topology::Direct;
+    let missed = match missed_rate(record, if is_our_fault { "The source offered" } else { "The server took" })? {
         MissedRate::TooShort(reason) => return Some(reason),
         MissedRate::Missed(missed) => missed,
     };
-    if is_our_fault || between == Topology::Direct {
+    if is_our_fault {
         return Some(Reason::new(Cause::RateNotOffered, format!("{missed}. Use more --sessions or a lower --rate.")));
     }
     let text = format!(
-        "{missed}: all {} were waiting for the server. Use more --sessions if it can take more.",
+        "{missed}: all {} were waiting for it. Try more --sessions.",
         counted(u64::from(record.workload.sessions), "session")
     );
     Some(Reason::new(Cause::RateMissed, text))

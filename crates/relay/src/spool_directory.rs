@@ -69,7 +69,7 @@ pub fn can_create(directory: &Path) -> Result<(), String> {
     }
     let system = rustix::fs::statfs(&above).map(|system| system.f_type as u64);
     if system.is_ok_and(|system| KERNEL_FILE_SYSTEMS.contains(&system)) {
-        return cannot(&format!("{} is the kernel's own", above.display()));
+        return Err(format!("cannot create a directory in {}", above.display()));
     }
     match rustix::fs::access(&above, Access::WRITE_OK | Access::EXEC_OK) {
         Ok(()) => Ok(()),
@@ -159,8 +159,8 @@ mod tests {
         for (path, why) in [
             (file.clone(), "Not a directory"),
             (file.join("spool"), "is not a directory"),
-            ("/proc/nope".into(), "/proc/nope cannot be created: /proc is the kernel's own"),
-            ("/sys/kernel/nope".into(), "is the kernel's own"),
+            ("/proc/nope".into(), "cannot create a directory in /proc"),
+            ("/sys/kernel/nope".into(), "cannot create a directory in /sys/kernel"),
         ] {
             let said = can_create(&path).unwrap_err();
             assert!(said.contains(why), "{}: {said}", path.display());

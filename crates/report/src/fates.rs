@@ -121,9 +121,9 @@ fn sum(ledger: &LedgerRow, unit: &str) -> String {
     };
     let total = journey::account::sum_of_fates(ledger);
     if total == created {
-        return format!("a unit is a {unit}; the fates sum to all that were created");
+        return format!("a unit is a {unit}; rows add up to all units");
     }
-    format!("a unit is a {unit}; the fates sum to {}, which is NOT what was created", count(total))
+    format!("a unit is a {unit}; rows add up to {}, which is NOT what was created", count(total))
 }
 
 /// Replies of 4xx and 5xx, cut connections, time-outs; `None` if there were none.
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn fates_sum_to_what_was_created() {
         let text = text(ledger(&sample::lossy()));
-        assert!(text.contains("sum to all that were created"), "{text}");
+        assert!(text.contains("rows add up to all units"), "{text}");
         assert!(text.contains("lost") && text.contains("0.10 %"), "{text}");
     }
 

@@ -22,7 +22,7 @@ pub(crate) fn over_time(record: &Record, room: usize) -> Option<Section> {
     let length = counted(rows.len() as u64 * step, "second");
     let note = match whole(record).len() {
         kept if kept < rows.len() => {
-            format!("{length}; min, median and max leave out the last, which is a part second")
+            format!("{length}; min, median and max leave out the last, which is incomplete")
         }
         _ => length,
     };

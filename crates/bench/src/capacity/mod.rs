@@ -265,8 +265,7 @@ fn limit_remarks(goals: &[LossGoal], settings: &SearchSettings) -> Vec<String> {
         let is_long = !settings.holds_limit(limit_s) && limit_s < settings.trial_s;
         is_long.then(|| {
             format!(
-                "{}: {} is more than a twentieth of a trial, so the growth of the backlog decides above all; with --trial \
-                 {:.0}s the limit does",
+                "{}: trials are too short for a goal of {}; use --trial {:.0}s",
                 goal.expression(),
                 seconds(limit_s),
                 (limit_s * 20.0).ceil()

@@ -49,7 +49,7 @@ pub(super) fn find() -> Result<PathBuf> {
     let places = std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from));
     let found = places.map(|place| place.join("postfix")).find(|path| path.is_file());
     let found = found.context("cannot compare with Postfix: there is no `postfix` in PATH or /usr/sbin; install it")?;
-    ensure!(rustix::process::geteuid().is_root(), "cannot compare with Postfix: only root may start one");
+    ensure!(rustix::process::geteuid().is_root(), "--relay postfix needs root");
     Ok(found)
 }
 

@@ -47,7 +47,7 @@ pub(super) fn of(results: &RelayResults, options: &RelayComparisonOptions) -> Te
         title: format!("{}: {messages} {}; {rounds}", options.scenario.name, options.shape.description()),
         tables: vec![figures(results), costs(results), ratios],
         notes,
-        pass: "the account of each closed",
+        pass: "no mail lost",
         wrong: engine::named_defects(measured),
         is_strict: !options.scenario.thresholds.is_empty(),
     })

@@ -252,11 +252,12 @@ impl PreflightCheck {
             }
             SessionEnd::Timeout(verb) => {
                 let timeout = self.options.timeout.min(REPLY_TIMEOUT);
-                Some(format!(
-                    "{} did not come within {timeout:?}. Check that it is a mail server; a port for TLS needs --tls \
-                     implicit.",
-                    asked(verb)
-                ))
+                let missing = match verb {
+                    Some(Verb::Greeting) => format!("no greeting within {timeout:?}"),
+                    Some(verb) => format!("no reply to {verb:?} within {timeout:?}"),
+                    None => format!("no reply within {timeout:?}"),
+                };
+                Some(format!("{missing}. Check that it is a mail server; a port for TLS needs --tls implicit."))
             }
             SessionEnd::Violated(_, violation) => {
                 Some(format!("{violation}. Check that it is a mail server; a port for TLS needs --tls implicit."))

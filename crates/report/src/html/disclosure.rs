@@ -7,12 +7,12 @@ use journey::record::{Arrival, Record, Role};
 /// The limits of the numbers of a run.
 pub(super) fn part(record: &Record) -> PagePart {
     let rows: String = limits(record).iter().map(|text| format!("<li>{}</li>", isolated(text))).collect();
-    PagePart { id: "limits", title: "What the numbers do not say", body: format!("<ul>{rows}</ul>") }
+    PagePart { id: "limits", title: "Limits of this run", body: format!("<ul>{rows}</ul>") }
 }
 
 fn limits(record: &Record) -> Vec<String> {
     let mut limits = vec![
-        "This is one run: it has no spread. Repeat it on an idle machine before you call another number faster or slower."
+        "One run shows no variation. Repeat it on an idle machine before you call another number faster or slower."
             .to_owned(),
     ];
     limits.extend(arrival(record));

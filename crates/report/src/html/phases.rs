@@ -8,7 +8,7 @@ use journey::record::Record;
 /// The phases with their bars; `None` if the source timed none.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let (own, other) = runs.both(stages::phases)?;
-    let bars = BarColumn { title: "mean, after the phases before it", cells: waterfall(runs.record) };
+    let bars = BarColumn { title: "mean duration, in sequence", cells: waterfall(runs.record) };
     let body = format!(
         "{}<p class=\"note\">connect, banner, ehlo, tls and auth are once per connection; the others once per message or \
          recipient.</p>",
