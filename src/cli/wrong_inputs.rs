@@ -504,7 +504,7 @@ const CAPACITY: &[Row] = &[
     ("capacity --quick --rfc2544 --max-rate 9/s", "cannot be used"),
     ("capacity --peak 1/s --safety 0", "--safety must be above zero"),
     ("capacity 127.0.0.1:1 --server-cores 1", "--server-cores requires a server that mailrun starts"),
-    ("capacity --server-cores 1,100000", "--server-cores 100000: mailrun may use "),
+    ("capacity --server-cores 1,100000", "--server-cores 100000: only "),
     ("capacity --server-cores 0", "must be more than zero"),
     ("capacity mades --rate 100/s", "--rate has no effect on a search"),
     ("capacity mades --threshold delivered.p99<1s", "--threshold, --abort-on or --strict has no effect on a search"),
