@@ -8,13 +8,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Blocks that no test reads, by page and mark, with the reason.
-const NOT_READ: &[(&str, &str, &str)] = &[
-    ("docs/embedding.md", "go", "go-smtp, shown beside mailrun-net; it is not installed for the tests"),
-    ("docs/embedding.md", "python", "aiosmtpd, shown beside mailrun-net"),
-    ("docs/embedding.md", "rust,ignore", "lettre, shown beside mailrun-net; it is no dependency"),
-];
-
 /// Pages whose blocks of Rust are compiled, as tests of the documentation of a crate.
 const COMPILED: &[(&str, &str)] = &[("docs/embedding.md", "crates/net/src/lib.rs")];
 
@@ -205,13 +198,12 @@ fn fault_of_yaml(python: &str, text: &str) -> Option<String> {
 
 #[test]
 #[ignore = "slow: make test-slow PART=docs"]
-fn every_block_of_code_is_read_by_what_it_is_for_or_has_a_reason() {
+fn every_block_of_code_is_read_by_what_it_is_for() {
     let python = peer("python3").filter(|python| run(python, &["-c", "import yaml"]).code == Some(0));
     if python.is_none() {
         skip("python3-yaml", "it is not installed");
     }
     let mut faults = Vec::new();
-    let mut listed = BTreeSet::new();
     for page in pages() {
         for (line, mark, text) in page.marked_blocks() {
             let fault = match mark.as_str() {
@@ -221,19 +213,12 @@ fn every_block_of_code_is_read_by_what_it_is_for_or_has_a_reason() {
                 "json" => serde_json::from_str::<Value>(&text).err().map(|error| error.to_string()),
                 "yaml" => python.as_deref().and_then(|python| fault_of_yaml(python, &text)),
                 "rust" | "rust,no_run" if COMPILED.iter().any(|(name, _)| *name == page.name) => None,
-                mark => match NOT_READ.iter().find(|(name, of, _)| *name == page.name && *of == mark) {
-                    Some(reason) => {
-                        listed.insert(*reason);
-                        None
-                    }
-                    None => Some(format!("blocks of {mark:?} are read by no test")),
-                },
+                mark => Some(format!("blocks of {mark:?} are read by no test")),
             };
             faults.extend(fault.map(|fault| format!("{}:{line}: {fault}", page.name)));
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
-    assert_eq!(listed.len(), NOT_READ.len(), "listed, and on no page");
     for (page, library) in COMPILED {
         let name = Path::new(page).file_name().unwrap().to_str().unwrap();
         let library = fs::read_to_string(root().join(library)).unwrap();
