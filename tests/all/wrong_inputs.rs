@@ -124,8 +124,5 @@ fn a_spool_that_cannot_be_made_is_found_by_check() {
     let file = files.keep("relay.toml", "hostname = \"mx.example\"\n[spool]\ndirectory = \"/proc/nope\"\n");
     let ended = mailrun(&["relay", "--config", &file, "--check"]);
     assert_eq!(ended.code, Some(2), "{ended:?}");
-    assert!(
-        ended.out.contains("relay.toml:3:13: cannot create a directory in /proc"),
-        "{ended:?}"
-    );
+    assert!(ended.out.contains("relay.toml:3:13: cannot create a directory in /proc"), "{ended:?}");
 }
