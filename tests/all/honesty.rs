@@ -217,7 +217,7 @@ fn a_source_without_descriptors_says_how_many_it_needs() {
     let reason = reason(&record, "EMFILE");
     assert!(reason.starts_with("The source ran out of file descriptors ") && reason.contains("`ulimit -n 124`"));
     assert!(!record.verdict.valid && stage(&record, Stage::Accepted).count > 0, "{:?}", record.verdict);
-    assert_eq!((ended.code, record.verdict.outcome), (Some(0), Some(Outcome::Invalid)), "{:?}", record.verdict);
+    assert_eq!((ended.code, record.verdict.outcome), (Some(3), Some(Outcome::Invalid)), "{:?}", record.verdict);
     assert!(ended.out.contains("The source ran out of file descriptors"), "{}", ended.out);
 }
 
