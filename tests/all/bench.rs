@@ -200,13 +200,13 @@ fn a_sink_at_the_far_end_closes_the_ledger() {
 #[test]
 fn the_seconds_of_a_sink_have_every_message_as_soon_as_its_counts_have_it() {
     let sink = Sink::start(&[]);
-    // The seconds are of all runs of a sink.
+    // Its other runs have seconds of their own.
     for all in [20, 40, 60, 80] {
         let run = source(&sink.address(), &["--messages", "20", "--sessions", "2"]).record.run_id;
         wait_until("all counted", || (sink.ask("/status")["messages"] == all).then_some(()));
         let record = sink.ask(&format!("/record/{run}"));
         let seconds = record["series"].as_array().unwrap().iter().map(|row| row["delivered"].as_u64().unwrap());
-        assert_eq!(seconds.sum::<u64>(), all);
+        assert_eq!(seconds.sum::<u64>(), 20);
     }
 }
 

@@ -9,8 +9,6 @@ use std::time::Duration;
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 /// Parts of a second in which the newest arrival is known.
 pub(crate) const PARTS: usize = 10;
-/// Length of such a part.
-const PART: Duration = Duration::from_millis(100);
 /// Times that [`EventTimes`] tells apart before it halves its resolution.
 const MAX_TIMES: usize = 36_000;
 
@@ -65,9 +63,9 @@ impl SecondTally {
     /// Notes that a message arrived at `at` that was created, or due, at `created`.
     #[inline]
     pub fn arrive(&mut self, at: Duration, created: Duration) {
-        let part = (at.saturating_sub(self.begin).as_millis() / PART.as_millis()) as usize;
+        let part = at.saturating_sub(self.begin).subsec_millis() as usize * PARTS / 1_000;
         let one = Arrivals { first: at, newest: created };
-        match &mut self.arrivals[part.min(PARTS - 1)] {
+        match &mut self.arrivals[part] {
             Some(known) => known.merge(one),
             none => *none = Some(one),
         }

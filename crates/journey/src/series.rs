@@ -96,10 +96,11 @@ impl Series {
         self.row(second).errors += errors;
     }
 
-    /// Makes a row for the second of that time, if there is none.
+    /// Makes a row for the last second that has ended, even if nothing happened in it.
     pub fn reach(&mut self, now: Duration) {
-        let second = now.saturating_sub(self.zero).as_secs();
-        self.row(second);
+        if let Some(second) = now.saturating_sub(self.zero).as_secs().checked_sub(1) {
+            self.row(second);
+        }
     }
 
     /// All rows up to the last second in which something happened, as they are at that time.
@@ -245,7 +246,7 @@ mod tests {
         series.add(&second(0, 1, Some(100)));
         series.add(&second(1, 1, Some(5)));
         series.add_errors(ZERO + Duration::from_millis(1_999), 2);
-        series.reach(ZERO + Duration::from_millis(2_001));
+        series.reach(ZERO + Duration::from_millis(3_001));
         let rows = series.rows(ZERO + Duration::from_secs(3));
         for row in &rows {
             let rising = [row.p50_ms, row.p95_ms, row.p99_ms, row.p999_ms];

@@ -67,7 +67,7 @@ impl StallDetector {
         } else if !is_waiting && !self.is_failing() {
             self.begin(tick.now, &tick);
         }
-        self.is_idle = tick.open == 0 && !self.is_failing();
+        self.is_idle = !is_waiting && !self.is_failing();
         self.latest = tick;
     }
 
@@ -173,6 +173,19 @@ mod tests {
         let stalls = of(16, |number| if number > 6 { failing(number) } else { busy(number) });
         let expected = StallRow { from_s: 1.49, to_s: 4.0, to_the_end: true, failed: 100, ..StallRow::default() };
         assert_eq!(stalls.rows(), [expected]);
+    }
+
+    #[test]
+    fn a_server_that_died_accepts_nothing_since_its_last_reply() {
+        // Each message fails at once, so none waits when the collector looks.
+        let at = |number: u64| Tick {
+            first_open: Some(ms(9_800 + number * 250)),
+            open: 0,
+            failed: number.saturating_sub(5),
+            ..if number > 6 { Tick::default() } else { busy(number) }
+        };
+        let expected = StallRow { from_s: 1.49, to_s: 4.0, to_the_end: true, failed: 10, ..StallRow::default() };
+        assert_eq!(of(16, at).rows(), [expected]);
     }
 
     #[test]

@@ -235,7 +235,9 @@ impl SourceTally {
     pub fn accept(&mut self, took: Duration, at: Duration, zero: Duration) {
         let second = self.seconds.index(at, zero);
         self.push_time(PendingTime { what: LatencyKind::Accepted, second: second as u32, took });
-        self.seconds.at(at, zero).accepted += 1;
+        if let Some(second) = self.seconds.get_mut(second) {
+            second.accepted += 1;
+        }
     }
 
     /// Counts an error, in all and in its second.

@@ -169,6 +169,21 @@ mod tests {
     }
 
     #[test]
+    fn a_second_that_begins_between_two_of_the_clock_has_its_share_of_both() {
+        let mut sampler = UsageSampler::default();
+        for quarter in 0..=12_u32 {
+            // One processor in the first second, none in the second, two in the third.
+            let used_s = [1.0, 0.0, 2.0].into_iter().enumerate();
+            let used_s =
+                used_s.map(|(second, cores)| cores * (f64::from(quarter) / 4.0 - second as f64).clamp(0.0, 1.0));
+            sampler.add(ms(250 * u64::from(quarter)), used_s.sum(), Some(7));
+        }
+        let usage = sampler.party("sink", ORIGIN_NS + 250_000_000).unwrap();
+        let rows: Vec<_> = usage.seconds.iter().map(|row| (row.second, row.cores)).collect();
+        assert_eq!(rows, [(0, 0.75), (1, 0.5), (2, 2.0)]);
+    }
+
+    #[test]
     fn a_process_that_took_over_continues_the_rows() {
         let mut former = UsageSampler::default();
         let mut later = UsageSampler::default();
