@@ -9,7 +9,6 @@ const FILES: [(&str, &str); 8] = [
     ("password", "secret\n"),
     ("payload.xml", "<a/>\n"),
     ("mode.toml", "mode = 'endpont'\n"),
-    ("old.toml", "[faults]\nloss = 0.1\n"),
     ("key.toml", "seed = 1\nlisten = 'x'\n"),
     ("grammar.toml", "seed = \n"),
     ("times.toml", "receive = 'file:/nowhere/times'\n"),
@@ -25,11 +24,7 @@ const MADES: &[Row] = &[
     ("--inbox-url amqp://127.0.0.1", &["use --inbox-broker"]),
     ("--size 10", &["use --payload-size"]),
     ("--message-size 10", &["use --payload-size"]),
-    ("--window 5", &["use --max-unsettled"]),
     ("--timeout 5s", &["use --message-timeout"]),
-    ("--linger 1s", &["use --linger-time"]),
-    ("--reconnect 1s", &["use --reconnect-timeout"]),
-    ("--name x", &["use --label"]),
     ("--ca f", &["use --cacert"]),
     ("--cert f", &["use --tls-cert"]),
     ("--key f", &["use --tls-key"]),
@@ -133,7 +128,6 @@ const ENDPOINT: &[Row] = &[
     ("--embedded --preset ecp-2020", &["--preset", "did you mean \"ecp-2022\"?"]),
     ("--embedded --plan /nowhere/plan", &["/nowhere/plan: No such file or directory"]),
     ("--embedded --plan {}/mode.toml", &["mode.toml:1:8: ", "did you mean \"endpoint\"?"]),
-    ("--embedded --plan {}/old.toml", &["old.toml:2:1: \"loss\" is now \"drop\""]),
     ("--embedded --plan {}/key.toml", &["key.toml:2:1: unknown key \"listen\"; known keys: mode"]),
     ("--embedded --plan {}/grammar.toml", &["grammar.toml:1:", "not valid TOML"]),
     ("--embedded --plan {}/times.toml", &["/nowhere/times: No such file or directory"]),
@@ -171,10 +165,7 @@ const ENDPOINT: &[Row] = &[
 ];
 
 const BENCH: &[Row] = &[
-    ("--loss 1%", &["use --drop"]),
     ("--timeout 5s", &["use --message-timeout"]),
-    ("--truth f", &["use --log-messages"]),
-    ("--window 5", &["use --max-unsettled"]),
     ("--broker amqp://127.0.0.1", &["mailrun mades --broker URL"]),
     ("--tls starttls", &["--tls"]),
     ("-s 5", &["--max-in-transit"]),
@@ -200,8 +191,6 @@ const BENCH: &[Row] = &[
 ];
 
 const COMPARE: &[Row] = &[
-    ("--limit 5s", &["use --max-time"]),
-    ("--loss 1%", &["use --drop"]),
     ("--size 5", &["use --payload-size"]),
     ("--ca f", &["use --cacert"]),
     ("--password p", &["--password-file", "MAILRUN_PASSWORD"]),
