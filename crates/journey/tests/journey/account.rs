@@ -488,13 +488,23 @@ fn a_source_that_falls_behind_its_schedule_is_named_and_makes_a_missed_rate_its_
 
 #[test]
 fn waiting_for_a_busy_session_is_said_and_is_not_the_sources_fault() {
-    let waiting = |record: &mut Record| {
-        record.workload.arrival = Arrival::Constant;
-        let created = record.stages.iter_mut().find(|row| row.name == Stage::Created).unwrap();
-        created.latency_ms = Some(LatencyMs { p99: 950.0, ..LatencyMs::default() });
+    let waiting = |waited_ms: f64, lag_ms: f64| {
+        let change = move |record: &mut Record| {
+            record.workload.arrival = Arrival::Constant;
+            record.lag_ms = Some(LatencyMs { p99: lag_ms, ..LatencyMs::default() });
+            let created = record.stages.iter_mut().find(|row| row.name == Stage::Created).unwrap();
+            created.latency_ms = Some(LatencyMs { p99: waited_ms, ..LatencyMs::default() });
+        };
+        changed(change, Topology::Server).0.verdict
     };
-    let (record, reason) = changed(waiting, Topology::Server);
-    assert!(record.verdict.valid && reason.contains("waited 950.0 ms or longer for a free session"), "{reason}");
+    let verdict = waiting(950.0, 0.0);
+    let reason = &verdict.reasons[0];
+    assert!(verdict.valid && reason.contains("waited 950.0 ms or longer for a free session"), "{reason}");
+    for (waited_ms, lag_ms) in [(12.1, 12.1), (950.0, 12.1), (24.1, 12.1), (12.1, 9.0)] {
+        let said = waiting(waited_ms, lag_ms).reasons.join(" ");
+        let causes = [said.contains("although a session was free"), said.contains("were busy")];
+        assert!(causes[0] != causes[1], "one of them for {waited_ms} and {lag_ms}: {said}");
+    }
 }
 
 #[test]
