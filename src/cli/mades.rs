@@ -910,6 +910,11 @@ impl BrokerArgs {
         let outbox = url("--broker", self.outbox_url(), self.user.as_deref(), own.clone())?;
         let inbox_user = self.inbox_user.as_deref().or(self.user.as_deref());
         let inbox = url("--inbox-broker", inbox_broker, inbox_user, theirs.or(own))?;
+        let needs_none = matches!(self.auth_mechanism, Some(SaslMechanism::External | SaslMechanism::Anonymous));
+        let is_without = |url: &&BrokerUrl| url.password().is_none() && !needs_none;
+        if let Some(user) = [&outbox, &inbox].into_iter().filter(is_without).find_map(BrokerUrl::user) {
+            bail!("the user {user} requires a password: use --password-file FILE, or set {PASSWORD_VARIABLE}");
+        }
         let broker = |url, side: &str| Broker {
             security: security.clone(),
             step_timeout: self.connect_timeout,

@@ -79,6 +79,7 @@ const MADES: &[Row] = &[
     ("--mode tracing --threshold inbox.p99<1s", &["mode tracing has no such stage", "replied"]),
     ("--abort-on inbox.count>5", &["--abort-on", "use --threshold"]),
     ("--user u --password-file /nowhere/at/all", &["/nowhere/at/all: No such file or directory"]),
+    ("--user u", &["the user u requires a password", "--password-file"]),
     ("--password-file {}/password", &["--password-file has no effect without a user"]),
     ("--inbox-password-file {}/password", &["--inbox-password-file has no effect without"]),
     ("--user a --broker amqp://b@127.0.0.1", &["--user has no effect", "--broker names the user b"]),
