@@ -41,7 +41,6 @@ const COMMANDS: &[Row] = &[
     ("queue list", &["no relay named: give --spool DIR, --control PATH or --config FILE"]),
     ("queue list --spool DIR/s", &["no relay answers at", "control.sock", "check that it is running"]),
     ("queue list --config DIR/gone.toml", &["gone.toml:1:1: it cannot be read"]),
-    ("queue list --limit 5 --spool DIR/s", &["unknown option \"--limit\"; use --max-rows"]),
     ("queue list --max-rows 0 --spool DIR/s", &["--max-rows: \"0\": must be more than zero"]),
     ("queue list --max-rows many --spool DIR/s", &["--max-rows", "\"many\""]),
     ("queue list --state odd --spool DIR/s", &["\"odd\" is not one of ready, deferred, sending, held, telling"]),

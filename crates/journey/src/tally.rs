@@ -415,9 +415,24 @@ impl SinkTally {
         self.errors.add(error, sample);
     }
 
+    /// Counts a message, of that run if it has a trace.
+    pub fn count_message(&mut self, run: Option<RunId>) {
+        if let Some(run) = run.map(|run| self.runs.open(run)) {
+            if run.messages == 0 {
+                run.messages_before = self.messages;
+            }
+            run.messages += 1;
+        }
+        self.messages += 1;
+    }
+
     /// Adds the counts of another worker, or of this one since its last tick.
     pub fn merge(&mut self, other: &Self) {
         self.runs.merge(&other.runs, &other.domain_names, self.messages);
+        for (_, run) in &mut self.runs.rows {
+            run.handshakes.merge(&other.handshakes);
+            run.errors.merge(&other.errors);
+        }
         self.ordered.merge(&other.ordered);
         self.connections += other.connections;
         self.messages += other.messages;
@@ -493,7 +508,7 @@ impl RunTallies {
             let is_new = self.find(run).is_none();
             let known = self.open(run);
             if is_new {
-                known.messages_before = messages_before;
+                known.messages_before = messages_before + tally.messages_before;
             }
             known.merge(tally, domains);
         }
@@ -537,8 +552,13 @@ pub struct RunTally {
     pub warm_up_messages: u64,
     /// Their bytes.
     pub warm_up_bytes: u64,
-    /// Messages of any kind that the sink had when the first of these arrived; in merged tallies only.
+    /// Messages of any kind that came before the first of these: to the sink or, in a worker's tally, to the worker in
+    /// the same tick.
     pub messages_before: u64,
+    /// Errors of all mail since the tick in which the first of these arrived; in merged tallies only.
+    pub errors: Errors,
+    /// TLS handshakes of all mail since then; in merged tallies only.
+    pub handshakes: Handshakes,
     /// Units that arrived again.
     pub duplicates: u64,
     /// Messages whose checksum was wrong.
@@ -659,9 +679,8 @@ mod tests {
 
     /// Counts one message of `run` to its first recipient, as a worker would.
     fn arrive(sink: &mut SinkTally, run: RunId, sequence: u64, second: u64) {
-        sink.messages += 1;
+        sink.count_message(Some(run));
         let tally = sink.runs.open(run);
-        tally.messages += 1;
         tally.duplicates += u64::from(tally.units.mark(sequence, 0) == crate::MarkResult::Again);
         tally.delivered.record(Duration::from_millis(1));
         tally.last_delivered = at(second);
@@ -706,11 +725,25 @@ mod tests {
         let mut all = SinkTally::default();
         for (run, sequence) in [(runs[0], 1), (runs[1], 1), (runs[0], 2), (runs[1], 2)] {
             arrive(&mut worker, run, sequence, 1);
+            worker.handshakes.failed += 1;
+            worker.errors.add(
+                ErrorEvent { phase: Phase::Rcpt, code: 450, text: "later", at: Duration::from_secs(sequence) },
+                || None,
+            );
             all.merge(&worker);
             worker.clear();
         }
         let before = runs.map(|run| all.runs.find(run).unwrap().messages_before);
         assert_eq!((all.messages, before), (4, [0, 1]));
+        let third = RunId([3; 16]);
+        for (run, sequence) in [(runs[1], 3), (third, 1)] {
+            arrive(&mut worker, run, sequence, 1);
+        }
+        all.merge(&worker);
+        assert_eq!(all.runs.find(third).unwrap().messages_before, 5, "in the same tick, too");
+        let since = runs.map(|run| all.runs.find(run).unwrap());
+        assert_eq!(since.map(|tally| tally.errors.total()), [4, 3]);
+        assert_eq!(since.map(|tally| tally.handshakes.failed), [4, 3]);
     }
 
     #[test]

@@ -136,6 +136,16 @@ impl SinkReport {
         record
     }
 
+    /// The record of a run at a sink that others use, too: errors and handshakes are those since the run's first message.
+    pub(super) fn record_since_first(&mut self, run: RunId) -> Record {
+        let mut record = self.record(Some(run));
+        if let Some(tally) = self.total.runs.find(run) {
+            record.errors = tally.errors.rows(record.origin_ns);
+            record.tls = tally.handshakes.rows("sink");
+        }
+        record
+    }
+
     /// Faults that were ordered for a time, and changes of the rules.
     fn events(&self, origin: Duration) -> Vec<EventRow> {
         let changes = self.active_rules.changes(self.first_connection, clock::now());

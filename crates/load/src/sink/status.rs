@@ -143,7 +143,7 @@ fn json_response(text: serde_json::Result<String>) -> Response {
 async fn record(State(view): ReportState, Path(run): Path<String>) -> Response {
     let mut view = lock(&view);
     match find_run(&view, &run) {
-        Ok((run, _)) => json_response(view.record(Some(run)).to_json()),
+        Ok((run, _)) => json_response(view.record_since_first(run).to_json()),
         Err(refusal) => refusal.into_response(),
     }
 }

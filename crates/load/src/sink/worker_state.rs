@@ -333,7 +333,12 @@ impl SinkWorkerState {
 
     fn count_message(&self, found: &TraceResult, recipients: &[SinkRecipient], bytes: u64, now: Duration) {
         let tally = &mut **self.tally.borrow_mut();
-        tally.messages += 1;
+        tally.count_message(match found {
+            TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) => {
+                Some(trace.run)
+            }
+            TraceResult::Absent | TraceResult::Corrupt(None) => None,
+        });
         tally.recipients += recipients.len() as u64;
         tally.bytes += bytes;
         tally.first_arrival.get_or_insert(now);
@@ -358,7 +363,6 @@ impl SinkWorkerState {
     }
 
     fn count_traced(&self, run: &mut RunTally, trace: &Trace, recipients: &[SinkRecipient], bytes: u64, now: Duration) {
-        run.messages += 1;
         run.recipients += recipients.len() as u64;
         run.bytes += bytes;
         run.last_delivered = Some(now);
