@@ -50,8 +50,8 @@ const SENDER_NAMES: &[OptionAlias] = &[
 /// Names of other tools, for the sink.
 const SINK_NAMES: &[OptionAlias] = &[
     (&["-p", "--port", "--address", "--bind", "--host"], "--listen HOST:PORT"),
-    (&["--connections", "--concurrency", "--max-connections"], "--max-sessions"),
-    (&["-M", "--exit-after", "--count"], "--max-messages"),
+    (&["--sessions", "--connections", "--concurrency", "--max-connections"], "--max-sessions"),
+    (&["--messages", "-M", "--exit-after", "--count"], "--max-messages"),
     (&["-L"], "--lmtp"),
     (&["-d"], "--dump-dir"),
     (&["-D"], "--dump-file"),

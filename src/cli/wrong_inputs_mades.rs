@@ -5,7 +5,7 @@ use super::wrong_inputs::assert_refused;
 use std::fs;
 
 /// Files that rows name, and what is in them.
-const FILES: [(&str, &str); 8] = [
+const FILES: [(&str, &str); 7] = [
     ("password", "secret\n"),
     ("payload.xml", "<a/>\n"),
     ("mode.toml", "mode = 'endpont'\n"),
@@ -102,20 +102,6 @@ const MADES: &[Row] = &[
 const ENDPOINT: &[Row] = &[
     ("", &["--embedded or --broker <URL> is required"]),
     ("--embedded --broker amqp://127.0.0.1", &["cannot be used together"]),
-    ("--embedded --loss 1", &["use --drop"]),
-    ("--embedded --corruption 1", &["use --corrupt"]),
-    ("--embedded --error 1", &["use --reject"]),
-    ("--embedded --error-code E", &["use --reject-code"]),
-    ("--embedded --error-message E", &["use --reject-message"]),
-    ("--embedded --failure 1", &["use --fail"]),
-    ("--embedded --truth f", &["use --log-messages"]),
-    ("--embedded --totals f", &["use --summary"]),
-    ("--embedded --gmb-compat", &["use --go-mades-bench-compat"]),
-    ("--embedded --payload-limit 1", &["use --max-payload-size"]),
-    ("--embedded --queue-messages 1", &["use --max-queue-messages"]),
-    ("--embedded --queue-bytes 1", &["use --max-queue-size"]),
-    ("--embedded --store-messages 1", &["use --max-stored-messages"]),
-    ("--embedded --store-bytes 1", &["use --max-stored-size"]),
     ("--embedded --password secret", &["--password-file", "MAILRUN_PASSWORD"]),
     ("--embedded --tls implicit", &["--tls-cert and --tls-key"]),
     ("--embedded --drop 2", &["--drop", "\"2\""]),
