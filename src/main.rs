@@ -12,5 +12,5 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-    dropin::run_if_named(words).unwrap_or_else(cli::main)
+    mailrun_dropin::run_if_named(words).unwrap_or_else(cli::main)
 }

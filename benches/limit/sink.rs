@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 
-use eventloop::PageAlignedBuffer;
+use mailrun_eventloop::PageAlignedBuffer;
 use memchr::memchr;
 use memchr::memmem::Finder;
 use rustix::net::{SocketFlags, accept_with, listen, sockopt::set_tcp_nodelay};

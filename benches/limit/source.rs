@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Instant;
 
 use anyhow::ensure;
-use eventloop::PageAlignedBuffer;
+use mailrun_eventloop::PageAlignedBuffer;
 use memchr::memchr;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt::set_tcp_nodelay};

@@ -25,7 +25,7 @@ impl Resident {
 
 /// How many descriptors a process has open: its sessions and a dozen others.
 pub(crate) fn open_descriptors(pid: u32) -> usize {
-    // A worker may have a table of its own (`net::Files`), which only its thread's directory shows.
+    // A worker may have a table of its own (`mailrun_net::Files`), which only its thread's directory shows.
     let Ok(threads) = std::fs::read_dir(PathBuf::from(format!("/proc/{pid}/task"))) else { return 0 };
     let open = |thread: PathBuf| std::fs::read_dir(thread.join("fd")).map_or(0, Iterator::count);
     threads.flatten().map(|thread| open(thread.path())).max().unwrap_or(0)

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use net::Certificate;
+use mailrun_net::Certificate;
 
 use crate::party::Party;
 use crate::processor::processor_time;

@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use net::{ClientTls, Handshake, SessionResumption, Socket, Stream, TlsVersions, Trust, worker};
+use mailrun_net::{ClientTls, Handshake, SessionResumption, Socket, Stream, TlsVersions, Trust, worker};
 use rustix::net::{Shutdown, shutdown};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;

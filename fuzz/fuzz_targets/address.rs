@@ -1,8 +1,8 @@
 //! Any bytes as a path: what is taken obeys the lengths, is made of its parts, and stands in brackets as it is.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use smtp::Path;
-use smtp::limits::{MAX_DOMAIN_BYTES, MAX_LOCAL_PART_BYTES, MAX_PATH_BYTES};
+use mailrun_smtp::Path;
+use mailrun_smtp::limits::{MAX_DOMAIN_BYTES, MAX_LOCAL_PART_BYTES, MAX_PATH_BYTES};
 
 fuzz_target!(|data: &[u8]| {
     if let Ok((path, rest)) = Path::parse(data) {

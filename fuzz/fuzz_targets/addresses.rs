@@ -12,8 +12,8 @@ mod random;
 
 use addresses::{AddressPattern, RecipientTag};
 use libfuzzer_sys::fuzz_target;
+use mailrun_smtp::Path;
 use random::{RandomStream, SeededRng};
-use smtp::Path;
 
 fn write_addresses(pattern: &AddressPattern) {
     for tag in [RecipientTag::Bare, pattern.tag()] {

@@ -6,7 +6,7 @@ mod aliases;
 
 use aliases::{AliasContext, AliasTarget, Aliases, normalize_local_part};
 use libfuzzer_sys::fuzz_target;
-use smtp::Domain;
+use mailrun_smtp::Domain;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
@@ -30,7 +30,7 @@ fuzz_target!(|data: &[u8]| {
         assert!((1..=1000).contains(&meant.len()));
         for one in meant {
             if let AliasTarget::Remote(address) = one {
-                let path = smtp::Path::mailbox(address.as_bytes()).expect("an address can be sent to");
+                let path = mailrun_smtp::Path::mailbox(address.as_bytes()).expect("an address can be sent to");
                 let domain = Domain::new(path.domain().expect("it is somewhere"));
                 assert!(!domain.ends_with('a'), "{address} is local");
             }

@@ -1,7 +1,7 @@
 //! Any octets of a server to a client of AMQP, whole and cut: it hears and says the same, bounded by what it was told, and no message that it has sent is lost. The last octet of the input chooses the login and the cut.
 #![no_main]
-use amqp::{ClientLogin, FuzzClient, FuzzOutcome, Password, ScramHash};
 use libfuzzer_sys::fuzz_target;
+use mailrun_amqp::{ClientLogin, FuzzClient, FuzzOutcome, Password, ScramHash};
 
 /// Octets said before anything is heard, and for each octet that is heard. The dearest is a flow of 20 octets, which is
 /// answered and lets a message of 600 go.

@@ -1,7 +1,7 @@
 //! Any bytes as a report of `chronyc -c tracking`: no bound, or one of a report whose fields are numbers where they must be.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use party::chrony::parse_tracking;
+use mailrun_party::chrony::parse_tracking;
 use std::time::Duration;
 
 fuzz_target!(|data: &[u8]| {

@@ -5,9 +5,9 @@ mod host;
 
 use host::SplitMix64;
 use libfuzzer_sys::fuzz_target;
-use smtp::chunk::{ChunkPiece, ChunkReader, ContentKind};
-use smtp::command::Chunk;
-use smtp::data::LineFault;
+use mailrun_smtp::chunk::{ChunkPiece, ChunkReader, ContentKind};
+use mailrun_smtp::command::Chunk;
+use mailrun_smtp::data::LineFault;
 
 const LINE_BYTES: usize = 12;
 

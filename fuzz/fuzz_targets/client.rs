@@ -9,13 +9,13 @@ mod host;
 
 use host::SplitMix64;
 use libfuzzer_sys::fuzz_target;
-use smtp::client::{
+use mailrun_smtp::client::{
     BurstSize, ChunkPosition, Chunking, Client, Notifications, Options, PipelineMode, Protocol, StartTls, Violation,
     Want,
 };
-use smtp::envelope::Envelope;
-use smtp::sasl::{Credentials, Mechanism, Mechanisms};
-use smtp::xclient::{Attribute, XclientRequest};
+use mailrun_smtp::envelope::Envelope;
+use mailrun_smtp::sasl::{Credentials, Mechanism, Mechanisms};
+use mailrun_smtp::xclient::{Attribute, XclientRequest};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -2,10 +2,10 @@
 //! envelope has more lines than it should.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use smtp::command::{BodyType, Command, Mail, Recipient};
-use smtp::dsn::{Notify, Return};
-use smtp::envelope::Envelope;
-use smtp::sasl::MAX_EXCHANGE_LINE_BYTES;
+use mailrun_smtp::command::{BodyType, Command, Mail, Recipient};
+use mailrun_smtp::dsn::{Notify, Return};
+use mailrun_smtp::envelope::Envelope;
+use mailrun_smtp::sasl::MAX_EXCHANGE_LINE_BYTES;
 
 fn rendered(command: &Command<'_>) -> Option<Vec<u8>> {
     let mut line = Vec::new();

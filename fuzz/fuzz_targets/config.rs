@@ -67,7 +67,7 @@ fuzz_target!(|data: &[u8]| {
     match Config::parse(text, Path::new("/etc/relay/relay.toml"), &outside) {
         Ok(config) => {
             for address in ["ann@a.example", "postmaster@example.com", "x@[127.0.0.1]", "nowhere@local.example"] {
-                let address = smtp::Path::mailbox(address.as_bytes()).expect("it is one");
+                let address = mailrun_smtp::Path::mailbox(address.as_bytes()).expect("it is one");
                 for standing in [Access::Trusted, Access::Untrusted] {
                     let _ = config.router.route(standing, &address, &address);
                 }

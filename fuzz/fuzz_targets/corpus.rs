@@ -10,7 +10,7 @@ mod file_lines;
 
 use corpus::{Corpus, CorpusMessage, CorpusOptions, InvalidMessagePolicy};
 use libfuzzer_sys::fuzz_target;
-use smtp::data::{DataPiece, DataReader};
+use mailrun_smtp::data::{DataPiece, DataReader};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -50,7 +50,7 @@ fn check(corpus: &Corpus, limit_bytes: u64) {
         assert_eq!(letter.is_eight_bit, !content.is_ascii());
         let body = letter.headers.len()
             - letter.headers.split(|octet| *octet == b'\n').filter(|line| line.starts_with(b".")).count();
-        assert_eq!(journey::trace::checksum(&content[body..]), letter.checksum);
+        assert_eq!(mailrun_journey::trace::checksum(&content[body..]), letter.checksum);
     }
 }
 

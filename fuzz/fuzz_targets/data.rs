@@ -6,7 +6,7 @@ mod host;
 
 use host::SplitMix64;
 use libfuzzer_sys::fuzz_target;
-use smtp::data::{self, DataPiece, DataReader, LineFault};
+use mailrun_smtp::data::{self, DataPiece, DataReader, LineFault};
 
 const LINE_LIMIT: usize = 30;
 

@@ -1,7 +1,7 @@
 //! Any text as an address and a port: what is wrong with it, or parts that make the same again.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use net::Endpoint;
+use mailrun_net::Endpoint;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };

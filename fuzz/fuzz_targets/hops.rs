@@ -5,8 +5,8 @@
 mod received;
 
 use libfuzzer_sys::fuzz_target;
+use mailrun_smtp::command::Hello;
 use received::{HeaderProgress, ReceivedCount, ReceivedField};
-use smtp::command::Hello;
 
 fn counted(message: &[u8], block: usize, limit: usize) -> (u32, HeaderProgress) {
     let mut hops = ReceivedCount::new(limit);

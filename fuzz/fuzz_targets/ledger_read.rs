@@ -1,7 +1,7 @@
 //! Any bytes as a ledger file: an error, or a ledger that is written and read again as the same set.
 #![no_main]
-use journey::ledger::Ledger;
 use libfuzzer_sys::fuzz_target;
+use mailrun_journey::ledger::Ledger;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(ledger) = Ledger::read_from(data) else { return };

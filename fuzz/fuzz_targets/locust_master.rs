@@ -1,7 +1,7 @@
 //! Any bytes as a Locust master: as frames after its greeting, in pieces of any length, and as one message.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use locust::{DealerConnection, MasterCommand};
+use mailrun_locust::{DealerConnection, MasterCommand};
 
 const READY: &[u8] = b"\x04\x29\x05READY\x0bSocket-Type\0\0\0\x06ROUTER\x08Identity\0\0\0\0";
 

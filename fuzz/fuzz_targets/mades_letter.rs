@@ -1,11 +1,11 @@
 //! Any octets as a message that the stand-in takes out of an outbox, whole and in pieces: it writes the same about it, no more than a bound, and the client side can decode all of it.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use mades::Bytes;
-use mades::api::{DecodedMessage, InboxMessage, Reply, SendEvent};
-use mades::embedded::EncodedMessage;
-use mades::endpoint::fuzz_outbox_message;
-use mades::simulator::SimulatorPlan;
+use mailrun_mades::Bytes;
+use mailrun_mades::api::{DecodedMessage, InboxMessage, Reply, SendEvent};
+use mailrun_mades::embedded::EncodedMessage;
+use mailrun_mades::endpoint::fuzz_outbox_message;
+use mailrun_mades::simulator::SimulatorPlan;
 
 /// What a message of the stand-in's has beside the payload: seven texts of 1 KiB at most each, an id, and names.
 const HEAD_BYTES: usize = 12 << 10;

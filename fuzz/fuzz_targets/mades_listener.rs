@@ -1,8 +1,8 @@
 //! Any octets to the embedded listener of MADES, whole and cut: it hears and says the same, bounded by what it was told, and whatever happens at its queues, nothing is lost there. The last octet of the input chooses who may come in, limits, and cuts.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use mades::Password;
-use mades::embedded::{
+use mailrun_mades::Password;
+use mailrun_mades::embedded::{
     FuzzConnection, FuzzOutcome, FuzzSession, ListenerAuth, MemoryQueues, PlainCredentials, QueueLimits,
 };
 

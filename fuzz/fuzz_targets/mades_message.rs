@@ -1,8 +1,8 @@
 //! Any octets as a message of the Business Application API: whatever can be decoded is read as everything that it might be, and its ids are the same each way.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use mades::api::{DecodedMessage, InboxMessage, Reply, SendEvent, Submission, content, inbox};
-use mades::embedded::EncodedMessage;
+use mailrun_mades::api::{DecodedMessage, InboxMessage, Reply, SendEvent, Submission, content, inbox};
+use mailrun_mades::embedded::EncodedMessage;
 
 fuzz_target!(|data: &[u8]| {
     let pieces = |length| {
@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
     let submission = Submission::read(&message);
     assert!(event.state.is_some() || !event.oddities.is_empty());
     for id in [event.identity(), reply.identity(), submission.identity()].into_iter().flatten() {
-        assert_eq!(mades::api::RunMessageId::read(&id.to_string()), Some(id));
+        assert_eq!(mailrun_mades::api::RunMessageId::read(&id.to_string()), Some(id));
     }
     assert!(content(&message).data_bytes() <= data.len());
 });

@@ -2,7 +2,7 @@
 //! same.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use mades::simulator::{SimulatorPlan, plan_file};
+use mailrun_mades::simulator::{SimulatorPlan, plan_file};
 use std::path::Path;
 
 fuzz_target!(|data: &[u8]| {

@@ -1,9 +1,9 @@
 //! Any text as the URL of a broker, as a message's id, and as a shape of load: refused, or what is written back as the same.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use mades::BrokerUrl;
-use mades::api::RunMessageId;
-use mades::bench::MarketShape;
+use mailrun_mades::BrokerUrl;
+use mailrun_mades::api::RunMessageId;
+use mailrun_mades::bench::MarketShape;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };

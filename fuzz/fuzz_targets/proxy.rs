@@ -1,7 +1,7 @@
 //! Any bytes as a PROXY header: taken at the same length however they come, and written back as they were meant.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use smtp::proxy::{MAX_V2_BYTES, ProxyHeader, parse, render_v1, render_v2};
+use mailrun_smtp::proxy::{MAX_V2_BYTES, ProxyHeader, parse, render_v1, render_v2};
 
 fuzz_target!(|data: &[u8]| {
     let whole = parse(data);

@@ -1,11 +1,11 @@
 //! Any text as a quantity of each kind: what is wrong with it, or a value within its bounds that is read back as it is
 //! displayed.
 #![no_main]
-use journey::quantities::{
+use libfuzzer_sys::fuzz_target;
+use mailrun_journey::quantities::{
     MAX_BYTES, MAX_COUNT, MAX_DURATION, MAX_RATE_PER_S, bytes, count, count_up_to, duration, interval, positive,
     probability, rate,
 };
-use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };

@@ -1,8 +1,8 @@
 //! Any bytes as a run record: no record, or one that every format has a text for; its JSON is a record again.
 #![no_main]
-use journey::record::Record;
 use libfuzzer_sys::fuzz_target;
-use report::exports::{CsvTable, ExportFormat, annotations};
+use mailrun_journey::record::Record;
+use mailrun_report::exports::{CsvTable, ExportFormat, annotations};
 
 fuzz_target!(|data: &[u8]| {
     let Ok(record) = Record::from_json(data) else { return };

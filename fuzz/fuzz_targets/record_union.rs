@@ -1,8 +1,8 @@
 //! Any bytes as the record of a part of a load: it is refused, or added to another, and the sum is a record.
 #![no_main]
-use journey::record::Record;
-use journey::union::RecordUnion;
 use libfuzzer_sys::fuzz_target;
+use mailrun_journey::record::Record;
+use mailrun_journey::union::RecordUnion;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(record) = Record::from_json(data) else { return };

@@ -6,8 +6,8 @@ mod host;
 
 use host::SplitMix64;
 use libfuzzer_sys::fuzz_target;
-use smtp::extensions::Extensions;
-use smtp::reply::{EnhancedStatusCode, Reply, ReplyError, ReplyReader};
+use mailrun_smtp::extensions::Extensions;
+use mailrun_smtp::reply::{EnhancedStatusCode, Reply, ReplyError, ReplyReader};
 
 type Told = (Vec<(u16, String, Option<EnhancedStatusCode>)>, Option<ReplyError>);
 
@@ -39,7 +39,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(read(&SplitMix64(u64::from(choice)).cut(bytes)), whole);
     // No text makes a reply that is read as two.
     let reply = Reply::new(250, &String::from_utf8_lossy(bytes));
-    if reply.wire().len() <= smtp::reply::MAX_REPLY_BYTES {
+    if reply.wire().len() <= mailrun_smtp::reply::MAX_REPLY_BYTES {
         let (told, why) = read(&[reply.wire()]);
         assert_eq!((told.len(), why), (1, None));
     }

@@ -2,9 +2,9 @@
 //! server that does not know it is believed. The first octet chooses the mechanism; lines are the messages.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use smtp::sasl::scram::Keys;
-use smtp::sasl::server::{self, ExchangeStep};
-use smtp::sasl::{Credentials, Mechanism, Mechanisms, Secret, client};
+use mailrun_smtp::sasl::scram::Keys;
+use mailrun_smtp::sasl::server::{self, ExchangeStep};
+use mailrun_smtp::sasl::{Credentials, Mechanism, Mechanisms, Secret, client};
 use std::sync::LazyLock;
 
 /// Made once: they take long.

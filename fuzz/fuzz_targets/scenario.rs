@@ -1,7 +1,7 @@
 //! Any text as a scenario file: a mistake with a place within it, or a scenario that is read again as the same.
 #![no_main]
-use bench::scenario::Scenario;
 use libfuzzer_sys::fuzz_target;
+use mailrun_bench::scenario::Scenario;
 use std::path::Path;
 
 fuzz_target!(|data: &[u8]| {

@@ -6,11 +6,11 @@ mod host;
 
 use host::{RecordedEvent, RecordingServer, SplitMix64};
 use libfuzzer_sys::fuzz_target;
-use smtp::limits::Limits;
-use smtp::reply::Reply;
-use smtp::sasl::Mechanisms;
-use smtp::server::{Offer, Protocol, ServerSettings};
-use smtp::xclient::Attributes;
+use mailrun_smtp::limits::Limits;
+use mailrun_smtp::reply::Reply;
+use mailrun_smtp::sasl::Mechanisms;
+use mailrun_smtp::server::{Offer, Protocol, ServerSettings};
+use mailrun_smtp::xclient::Attributes;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Any bytes as a message for a server without 8BITMIME: left, refused, or made 7-bit, and restored as it was however it is cut.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use mime::{MARKER, Restorer};
+use mailrun_mime::{MARKER, Restorer};
 
 fn body(message: &[u8]) -> &[u8] {
     if message.starts_with(b"\r\n") {
@@ -18,8 +18,8 @@ fuzz_target!(|data: &[u8]| {
     message.chunks(usize::from(block) + 1).for_each(|block| restorer.receive(block, |text| bytes += text.len()));
     restorer.finish(|text| bytes += text.len());
     assert!(bytes <= 2 * message.len() + 2);
-    let Ok(Some(converted)) = mime::to_seven_bit(message, "relay.example") else { return };
-    assert!(mime::is_seven_bit(&converted) && converted.len() <= 4 * message.len() + (65 << 10));
+    let Ok(Some(converted)) = mailrun_mime::to_seven_bit(message, "relay.example") else { return };
+    assert!(mailrun_mime::is_seven_bit(&converted) && converted.len() <= 4 * message.len() + (65 << 10));
     if memchr::memmem::find(message, MARKER).is_some() {
         return;
     }

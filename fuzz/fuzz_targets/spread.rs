@@ -13,7 +13,7 @@ use random::RandomStream;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let spread = match Distribution::parse(text, journey::quantities::bytes) {
+    let spread = match Distribution::parse(text, mailrun_journey::quantities::bytes) {
         Ok(spread) => spread,
         Err(why) => return assert!(!why.is_empty()),
     };
@@ -27,5 +27,5 @@ fuzz_target!(|data: &[u8]| {
     let room = 1e-9 * spread.max() as f64;
     assert!((spread.min() as f64 - room..=spread.max() as f64 + room).contains(&mean), "{mean} in {bounds:?}");
     assert_eq!(spread.summary().is_none(), spread.as_constant().is_some());
-    assert_eq!(Distribution::parse(spread.expression(), journey::quantities::bytes), Ok(spread));
+    assert_eq!(Distribution::parse(spread.expression(), mailrun_journey::quantities::bytes), Ok(spread));
 });

@@ -1,10 +1,10 @@
 //! Any text as a threshold, and as the histogram of a record: what is wrong with it, or a threshold that is read again as
 //! the same and has a value or none.
 #![no_main]
-use journey::Latencies;
-use journey::record::Record;
-use journey::threshold::{RunProtocol, Threshold, fate_of};
 use libfuzzer_sys::fuzz_target;
+use mailrun_journey::Latencies;
+use mailrun_journey::record::Record;
+use mailrun_journey::threshold::{RunProtocol, Threshold, fate_of};
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };

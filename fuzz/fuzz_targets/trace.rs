@@ -1,7 +1,7 @@
 //! Any bytes as a trace line: what is read is written back as the same line, but for the case of its letters.
 #![no_main]
-use journey::trace::{RecipientId, RunId, Trace};
 use libfuzzer_sys::fuzz_target;
+use mailrun_journey::trace::{RecipientId, RunId, Trace};
 
 fuzz_target!(|data: &[u8]| {
     if let Some(trace) = Trace::parse(data) {

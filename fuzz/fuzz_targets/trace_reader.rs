@@ -4,8 +4,10 @@
 mod host;
 
 use host::SplitMix64;
-use journey::trace::{ClockId, RecipientNumbering, RunId, Trace, TraceReader, TraceResult, ZeroPhase, checksum};
 use libfuzzer_sys::fuzz_target;
+use mailrun_journey::trace::{
+    ClockId, RecipientNumbering, RunId, Trace, TraceReader, TraceResult, ZeroPhase, checksum,
+};
 use std::time::Duration;
 
 fn found(reader: &mut TraceReader, blocks: &[&[u8]]) -> TraceResult {
@@ -38,7 +40,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(found(&mut reader, &SplitMix64(u64::from(choice)).cut(&wire)), TraceResult::Intact(trace));
     // So it is when a relay has converted it; what is not 8-bit it leaves.
     let relayed = [b"Received: by a\r\n", wire.as_slice()].concat();
-    let converted = mime::to_seven_bit(&relayed, "relay.example").expect("a text can be converted");
+    let converted = mailrun_mime::to_seven_bit(&relayed, "relay.example").expect("a text can be converted");
     let expected = if converted.is_some() { TraceResult::Converted(trace) } else { TraceResult::Intact(trace) };
     let relayed = converted.unwrap_or(relayed);
     assert_eq!(found(&mut reader, &SplitMix64(u64::from(choice)).cut(&relayed)), expected);

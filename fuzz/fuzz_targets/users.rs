@@ -5,8 +5,8 @@
 mod users;
 
 use libfuzzer_sys::fuzz_target;
-use smtp::login::{Auth, Proof};
-use smtp::sasl::Mechanism;
+use mailrun_smtp::login::{Auth, Proof};
+use mailrun_smtp::sasl::Mechanism;
 use std::collections::HashMap;
 use std::path::Path;
 use users::Users;

@@ -1,16 +1,16 @@
 //! `mailrun baseline`: run records kept under a name, to compare later runs with.
 use super::run_sides::{BASELINES, baseline_side};
-use ::bench::RESULTS_DIRECTORY;
-use ::bench::stored::{BaselineDirectory, BaselineName, ExistingBaseline, StoredRun, newest_run, read_runs};
-use ::compare::{difference, figures, middle, side_facts};
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use journey::judge;
-use journey::record::{Ending, Outcome, Record};
-use party::terminal::CharacterSet;
-use report::numbers::{counted, figure};
-use report::printable::printable;
-use report::table::{Align, Table, right};
+use mailrun_bench::RESULTS_DIRECTORY;
+use mailrun_bench::stored::{BaselineDirectory, BaselineName, ExistingBaseline, StoredRun, newest_run, read_runs};
+use mailrun_compare::{difference, figures, middle, side_facts};
+use mailrun_journey::judge;
+use mailrun_journey::record::{Ending, Outcome, Record};
+use mailrun_party::terminal::CharacterSet;
+use mailrun_report::numbers::{counted, figure};
+use mailrun_report::printable::printable;
+use mailrun_report::table::{Align, Table, right};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -220,7 +220,7 @@ fn show(name: &BaselineName, runs: &[StoredRun]) -> String {
     let all: Vec<_> = records.iter().map(|record| figures(record)).collect();
     let mut table = Table::new([("metric", Align::Left), right("median")]);
     for metric in all.first().into_iter().flatten().map(|figure| &figure.metric) {
-        let of_run = |run: &Vec<::compare::RunFigure>| {
+        let of_run = |run: &Vec<mailrun_compare::RunFigure>| {
             run.iter().find(|figure| figure.metric == *metric).map(|figure| figure.value)
         };
         let values: Vec<f64> = all.iter().filter_map(of_run).collect();

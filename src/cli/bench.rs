@@ -10,15 +10,15 @@ use super::shard::{self, ShardArgs};
 use super::sink::SinkFaultArgs;
 use super::source::LoadArgs;
 use super::values;
-use ::bench::relays::{Contestant, ListenerOptions};
-use ::bench::{self, BenchOptions, BenchTarget, SyscallCounting, TrustedCertificate, is_scenario_file};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
-use journey::RunId;
-use journey::record::Workload;
-use load::source::{self, AllowedTargets, OfferedRate};
-use party::live::LiveMode;
-use party::misspelling::is_misspelling;
+use mailrun_bench::relays::{Contestant, ListenerOptions};
+use mailrun_bench::{BenchOptions, BenchTarget, SyscallCounting, TrustedCertificate, is_scenario_file};
+use mailrun_journey::RunId;
+use mailrun_journey::record::Workload;
+use mailrun_load::source::{self, AllowedTargets, OfferedRate};
+use mailrun_party::live::LiveMode;
+use mailrun_party::misspelling::is_misspelling;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -195,7 +195,7 @@ impl BenchArgs {
         let options = self.options()?;
         report.open(LiveMode::Line)?;
         announced.announce();
-        let outcome = bench::run(options)?;
+        let outcome = mailrun_bench::run(options)?;
         report.finish(&outcome.record, Some(&outcome.directory))?;
         outcome.unwritten.map_or_else(|| Ok(super::exit_code(&outcome.record, strictness)), Err)
     }
@@ -299,14 +299,14 @@ impl BenchArgs {
             listener: if has_own_relay { approach.listener()? } else { ListenerOptions::default() },
             thresholds: self.load.asked.thresholds.clone(),
             preflight: match self.load.asked.preflight() {
-                source::Preflight::On => bench::BenchPreflight::On,
-                source::Preflight::Off => bench::BenchPreflight::Off,
+                source::Preflight::On => mailrun_bench::BenchPreflight::On,
+                source::Preflight::Off => mailrun_bench::BenchPreflight::Off,
             },
             clock_sinks: if part.is_some() { self.sink } else { Vec::new() },
             lost_after: self.lost_after,
             live: self.report.live(LiveMode::Line),
             title: None,
-            command: party::outputs::command_line(),
+            command: mailrun_party::outputs::command_line(),
         })
     }
 

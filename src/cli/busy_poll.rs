@@ -1,6 +1,6 @@
 //! `--busy-poll`: an option of every command that serves sessions.
 use clap::Args;
-use net::BusyPoll;
+use mailrun_net::BusyPoll;
 
 /// Busy polling of the workers.
 #[derive(Args, Clone, Copy, Debug)]

@@ -2,11 +2,11 @@
 use super::connection::TlsArg;
 use anyhow::{Result, bail};
 use clap::Args;
-use load::sink::{CapabilityOptions, LoginPolicy};
-use net::{Proxied, SessionResumption};
-use party::tls_mode::TlsMode;
-use smtp::server::Protocol;
-use smtp::xclient::Attributes;
+use mailrun_load::sink::{CapabilityOptions, LoginPolicy};
+use mailrun_net::{Proxied, SessionResumption};
+use mailrun_party::tls_mode::TlsMode;
+use mailrun_smtp::server::Protocol;
+use mailrun_smtp::xclient::Attributes;
 use std::path::PathBuf;
 
 /// TLS, AUTH and protocol of a sink.

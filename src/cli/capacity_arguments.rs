@@ -1,17 +1,17 @@
 //! `mailrun capacity`: the search as typed, its demand and its results, whatever is measured.
 use super::values;
-use ::bench::capacity::save;
-use ::capacity::{PlanningInputs, SearchEnding, SearchSettings};
 use anyhow::{Result, bail};
 use clap::Args;
-use journey::record::Outcome;
-use journey::threshold::{LossGoal, Threshold};
-use party::interrupt::INTERRUPTED_STATUS;
-use party::live::LiveMode;
-use party::outputs::cannot_write;
-use party::terminal::CharacterSet;
-use report::capacity::{CapacityRun, capacity_json, capacity_text, capacity_verdict};
-use report::core_capacity::{CoreCapacity, core_capacity_json};
+use mailrun_bench::capacity::save;
+use mailrun_capacity::{PlanningInputs, SearchEnding, SearchSettings};
+use mailrun_journey::record::Outcome;
+use mailrun_journey::threshold::{LossGoal, Threshold};
+use mailrun_party::interrupt::INTERRUPTED_STATUS;
+use mailrun_party::live::LiveMode;
+use mailrun_party::outputs::cannot_write;
+use mailrun_party::terminal::CharacterSet;
+use mailrun_report::capacity::{CapacityRun, capacity_json, capacity_text, capacity_verdict};
+use mailrun_report::core_capacity::{CoreCapacity, core_capacity_json};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -5,11 +5,11 @@ use super::mades_bench::{StandInArgs, stand_in_plan};
 use super::mades_effects as effects;
 use super::mades_endpoint::{EndpointFaultArgs, NetworkArgs};
 use super::mades_queues::QueueNameArgs;
-use ::bench::capacity::{MadesCapacityOptions, SearchCourse, default_mades_goal, search_mades};
-use ::bench::mades::{MadesBenchOptions, MadesTarget};
 use anyhow::{Context, Result};
 use clap::Args;
-use journey::threshold::{LossGoal, RunProtocol, Threshold};
+use mailrun_bench::capacity::{MadesCapacityOptions, SearchCourse, default_mades_goal, search_mades};
+use mailrun_bench::mades::{MadesBenchOptions, MadesTarget};
+use mailrun_journey::threshold::{LossGoal, RunProtocol, Threshold};
 use std::process::ExitCode;
 
 /// Finds the highest rate that a MADES endpoint takes and still meets its goals
@@ -79,7 +79,8 @@ impl CapacityMadesArgs {
         self.check()?;
         let goals: Vec<LossGoal> = self.goals.iter().filter_map(Threshold::loss_goal).collect();
         let goals = if goals.is_empty() { vec![default_mades_goal()?] } else { goals };
-        let command: Vec<String> = party::outputs::command_line().iter().map(|word| without_login(word)).collect();
+        let command: Vec<String> =
+            mailrun_party::outputs::command_line().iter().map(|word| without_login(word)).collect();
         let course = SearchCourse {
             settings: self.search.settings_for(&goals)?,
             goals,

@@ -2,10 +2,10 @@
 use super::compare_live::CompareLiveArgs;
 use super::compare_output::CompareOutputArgs;
 use super::run_sides::{BASELINES, baseline_side, side};
-use ::bench::stored::{BaselineDirectory, BaselineName};
-use ::compare::compare_stored;
 use anyhow::{Result, bail};
 use clap::Args;
+use mailrun_bench::stored::{BaselineDirectory, BaselineName};
+use mailrun_compare::compare_stored;
 use std::path::PathBuf;
 use std::process::ExitCode;
 

@@ -1,11 +1,11 @@
 //! `mailrun compare --contestant`: what was typed, to the rounds of a live comparison.
 use super::compare_output::CompareOutputArgs;
 use super::values;
-use ::bench::rounds::{ContestantKind, LiveContestant, RoundSinkPlace, RoundsOptions, compare_live};
 use anyhow::{Result, bail, ensure};
 use clap::Args;
-use party::interrupt::INTERRUPTED_STATUS;
-use party::live::LiveMode;
+use mailrun_bench::rounds::{ContestantKind, LiveContestant, RoundSinkPlace, RoundsOptions, compare_live};
+use mailrun_party::interrupt::INTERRUPTED_STATUS;
+use mailrun_party::live::LiveMode;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;

@@ -2,11 +2,11 @@
 use super::results::{is_standard_output, write_all};
 use anyhow::{Result, bail};
 use clap::Args;
-use journey::record::Outcome;
-use party::outputs::cannot_write;
-use party::terminal::CharacterSet;
-use report::comparison::ComparisonPage;
-use report::printable::printable;
+use mailrun_journey::record::Outcome;
+use mailrun_party::outputs::cannot_write;
+use mailrun_party::terminal::CharacterSet;
+use mailrun_report::comparison::ComparisonPage;
+use mailrun_report::printable::printable;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -79,7 +79,7 @@ impl CompareOutputArgs {
         let page = &page;
         let is_json_out = self.is_json_out();
         for line in &page.refused {
-            party::tell!("mailrun: {}", printable(line));
+            mailrun_party::tell!("mailrun: {}", printable(line));
         }
         if !is_json_out {
             super::say(&CharacterSet::of_environment().encode(&text(page)));
@@ -92,7 +92,7 @@ impl CompareOutputArgs {
             }
         }
         if let Some(path) = &self.html {
-            fs::write(path, report::comparison_page(page)).map_err(|error| cannot_write(path, &error))?;
+            fs::write(path, mailrun_report::comparison_page(page)).map_err(|error| cannot_write(path, &error))?;
         }
         Ok(match page.outcome {
             _ if !page.refused.is_empty() => ExitCode::from(2),

@@ -1,18 +1,18 @@
 //! Options of a source's connection to the server: TLS, AUTH and what it declares, from the command line to the
 //! engine's values.
 use super::server::{Scheme, ServerArg};
-use ::bench::relays::{ListenerOptions, OwnCertificate, RelayLogin};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use load::source::{AddressRange, BodyParameter, ProxyVersion, TransportOptions};
-use net::SessionResumption;
-use party::password_file;
-use party::tls_mode::TlsMode;
-use party::users::PASSWORD_VARIABLE;
-use smtp::client::Chunking;
-use smtp::sasl::{Credentials, Mechanism, Mechanisms};
-use smtp::server::Protocol;
-use smtp::xclient::{Attribute, XclientRequest};
+use mailrun_bench::relays::{ListenerOptions, OwnCertificate, RelayLogin};
+use mailrun_load::source::{AddressRange, BodyParameter, ProxyVersion, TransportOptions};
+use mailrun_net::SessionResumption;
+use mailrun_party::password_file;
+use mailrun_party::tls_mode::TlsMode;
+use mailrun_party::users::PASSWORD_VARIABLE;
+use mailrun_smtp::client::Chunking;
+use mailrun_smtp::sasl::{Credentials, Mechanism, Mechanisms};
+use mailrun_smtp::server::Protocol;
+use mailrun_smtp::xclient::{Attribute, XclientRequest};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
@@ -254,7 +254,7 @@ impl ConnectionArgs {
         let tls = self.tls_mode();
         let names = ["localhost", "127.0.0.1", "::1"].into_iter().chain(self.tls_name.as_deref());
         let certificate = || -> Result<OwnCertificate> {
-            let own = net::Certificate::self_signed(&names.collect::<Vec<_>>()).context("--tls-name")?;
+            let own = mailrun_net::Certificate::self_signed(&names.collect::<Vec<_>>()).context("--tls-name")?;
             Ok(OwnCertificate { chain: own.to_pem(), key: own.key_to_pem() })
         };
         let client = |(attribute, value): &(Attribute, String)| {

@@ -1,10 +1,10 @@
 //! `--cpus` and its like: the processors that a party runs on.
-use ::bench::BenchTarget;
-use ::bench::placement::{Placement, RelayPresence};
-use ::bench::relays::Contestant;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use party::cpus::CpuList;
+use mailrun_bench::BenchTarget;
+use mailrun_bench::placement::{Placement, RelayPresence};
+use mailrun_bench::relays::Contestant;
+use mailrun_party::cpus::CpuList;
 
 /// Processors of this process.
 #[derive(Args, Clone, Debug)]

@@ -1,7 +1,7 @@
 //! Options for the delivery status notifications that the sender asks for (NOTIFY, RET, ENVID).
 use clap::{Args, ValueEnum};
-use load::source::{AddressPattern, DsnParameters, parse_envelope_id};
-use smtp::dsn::{Notify, Return};
+use mailrun_load::source::{AddressPattern, DsnParameters, parse_envelope_id};
+use mailrun_smtp::dsn::{Notify, Return};
 
 /// Set on each option, because the heading of a struct would also apply to the options that follow it.
 const HEADING: &str = "Notifications (RFC 3461), requested only if the server offers DSN";

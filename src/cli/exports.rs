@@ -1,10 +1,10 @@
 //! `--export FORMAT=FILE`, and what a run says to GitHub Actions.
 use anyhow::{Result, bail};
-use journey::judge;
-use journey::record::Record;
-use party::misspelling::is_misspelling;
-use party::outputs::cannot_write;
-use report::exports::{CsvTable, ExportFormat, annotations};
+use mailrun_journey::judge;
+use mailrun_journey::record::Record;
+use mailrun_party::misspelling::is_misspelling;
+use mailrun_party::outputs::cannot_write;
+use mailrun_report::exports::{CsvTable, ExportFormat, annotations};
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -116,7 +116,7 @@ pub(super) fn tell_actions(record: &Record, output: AnnotationOutput) {
     if let Some(Err(error)) =
         step_summary().map(|path| append(&path, &ExportFormat::Github.render(std::slice::from_ref(record))))
     {
-        party::tell!("mailrun: the step's summary is incomplete: {error:#}");
+        mailrun_party::tell!("mailrun: the step's summary is incomplete: {error:#}");
     }
     if output == AnnotationOutput::Stdout {
         let _ = io::stdout().lock().write_all(annotations(record).as_bytes());

@@ -19,7 +19,7 @@ Examples:
 
 impl LocustfileArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
-        say(locust::LOCUSTFILE);
+        say(mailrun_locust::LOCUSTFILE);
         Ok(ExitCode::SUCCESS)
     }
 }

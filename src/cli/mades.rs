@@ -4,23 +4,23 @@ use super::mades_ladder::{self, PayloadLadder};
 use super::mades_queues::{QueueNameArgs, QueueNaming};
 use super::results::ReportArgs;
 use super::{ArrivalArg, LiveArg, Strictness, exit_code, exit_with_parent, values};
-use ::mades::{Broker, BrokerSecurity, BrokerUrl, Password, SaslMechanism, TlsSetup, Verification};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use jiff::tz::TimeZone;
-use journey::record::{Arrival, Mades, MadesStage, Workload};
-use journey::threshold::{MetricSource, RunProtocol, Threshold};
-use journey::{RunId, Stage};
-use load::source::{Distribution, OfferedRate, RateStage};
-use mades::bench::{
+use mailrun_journey::record::{Arrival, Mades, MadesStage, Workload};
+use mailrun_journey::threshold::{MetricSource, RunProtocol, Threshold};
+use mailrun_journey::{RunId, Stage};
+use mailrun_load::source::{Distribution, OfferedRate, RateStage};
+use mailrun_mades::bench::{
     AcknowledgementMode, AcknowledgementOptions, Leftovers, MAX_ACCELERATION, MadesMode, MadesOptions, MadesPreflight,
     MarketLoad, MarketShape, MessagePath, MessageStage, PayloadKind,
 };
-use party::live::LiveMode;
-use party::local_address::is_local_address;
-use party::outputs::FinishedRun;
-use party::reason::reason;
-use party::users::PASSWORD_VARIABLE;
+use mailrun_mades::{Broker, BrokerSecurity, BrokerUrl, Password, SaslMechanism, TlsSetup, Verification};
+use mailrun_party::live::LiveMode;
+use mailrun_party::local_address::is_local_address;
+use mailrun_party::outputs::FinishedRun;
+use mailrun_party::reason::reason;
+use mailrun_party::users::PASSWORD_VARIABLE;
 use std::env::VarError;
 use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
@@ -352,7 +352,7 @@ fn time_zone(text: &str) -> Result<TimeZone, String> {
 }
 
 pub(super) fn mechanism(text: &str) -> Result<SaslMechanism, String> {
-    text.parse().map_err(|error: ::mades::Error| error.to_string())
+    text.parse().map_err(|error: mailrun_mades::Error| error.to_string())
 }
 
 impl MadesArgs {
@@ -369,7 +369,7 @@ impl MadesArgs {
             return mades_ladder::climb(&ladder, &options);
         }
         report.open(live)?;
-        let FinishedRun { record, write_error: unwritten } = mades::bench::run(options)?;
+        let FinishedRun { record, write_error: unwritten } = mailrun_mades::bench::run(options)?;
         if live != LiveMode::Json {
             report.finish(&record, directory.as_deref())?;
         }
@@ -466,7 +466,7 @@ impl MadesArgs {
             out: self.out,
             live: self.report.live(self.live.into()),
             observer: None,
-            command: party::outputs::command_line().iter().map(|word| without_login(word)).collect(),
+            command: mailrun_party::outputs::command_line().iter().map(|word| without_login(word)).collect(),
             thresholds: self.load.thresholds,
             abort_on: self.load.abort_on,
         })
@@ -939,7 +939,7 @@ impl BrokerArgs {
 /// The URL with user and password, if it has none of its own. An error does not quote the URL: it may contain a
 /// password.
 pub(super) fn url(option: &str, text: &str, user: Option<&str>, password: Option<Password>) -> Result<BrokerUrl> {
-    let mut url: BrokerUrl = text.parse().map_err(|error: ::mades::UrlError| anyhow!("{option}: {error}"))?;
+    let mut url: BrokerUrl = text.parse().map_err(|error: mailrun_mades::UrlError| anyhow!("{option}: {error}"))?;
     if let Some(user) = user {
         url = url.or_user(user);
     }
@@ -951,7 +951,7 @@ pub(super) fn url(option: &str, text: &str, user: Option<&str>, password: Option
 
 /// The password in the first line of that file. It goes before one in the environment, which may be there for others.
 pub(super) fn password(file: Option<&Path>) -> Result<Option<Password>> {
-    Ok(file.map(::mades::password_from_file).transpose()?)
+    Ok(file.map(mailrun_mades::password_from_file).transpose()?)
 }
 
 /// The password in the environment, under that name.

@@ -4,11 +4,11 @@ use super::mades_effects as effects;
 use super::mades_endpoint::{EndpointFaultArgs, NetworkArgs, read_plan, resolve_files};
 use super::results::ReportArgs;
 use super::{Strictness, values};
-use ::bench::mades::{self, MadesBenchOptions, MadesTarget};
-use ::mades::simulator::{EndpointMode, PRESETS, SimulatorPlan};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use party::live::LiveMode;
+use mailrun_bench::mades::{self, MadesBenchOptions, MadesTarget};
+use mailrun_mades::simulator::{EndpointMode, PRESETS, SimulatorPlan};
+use mailrun_party::live::LiveMode;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -121,7 +121,7 @@ impl MadesBenchArgs {
             thresholds: self.load.thresholds(),
             live: self.report.live(LiveMode::Line),
             title: None,
-            command: party::outputs::command_line(),
+            command: mailrun_party::outputs::command_line(),
         })?;
         self.report.finish(&outcome.record, Some(&outcome.directory))?;
         outcome.unwritten.map_or_else(|| Ok(super::exit_code(&outcome.record, strictness)), Err)

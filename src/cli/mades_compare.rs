@@ -4,12 +4,12 @@ use super::mades_effects as effects;
 use super::no_thresholds::NoThresholdArgs;
 use super::results::TableReportArgs;
 use super::values;
-use ::bench::TextReport;
-use ::bench::mades_compare::{self, CompareBroker, CompareMode, CompareOptions, SendWindow};
-use ::bench::scenario::MadesScenario;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use party::users::PASSWORD_VARIABLE;
+use mailrun_bench::TextReport;
+use mailrun_bench::mades_compare::{self, CompareBroker, CompareMode, CompareOptions, SendWindow};
+use mailrun_bench::scenario::MadesScenario;
+use mailrun_party::users::PASSWORD_VARIABLE;
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Refuses options that would have no effect, each in a line that names what it needs.
 use anyhow::{Result, bail};
-use journey::words::listed;
+use mailrun_journey::words::listed;
 
 /// Refuses those that are `true`; `why` follows "has no effect".
 ///

@@ -4,22 +4,22 @@ use super::mades_effects as effects;
 use super::mades_queues::{QueueNameArgs, QueueNaming};
 use super::results::is_standard_output;
 use super::{LiveArg, exit_with_parent, say, values};
-use ::mades::embedded::{self, ListenOptions, ListenerAuth, ListenerCounts, PlainCredentials, QueueLimits};
-use ::mades::endpoint::{self, EndpointOptions, EndpointSnapshot, QueueBackend};
-use ::mades::simulator::{
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, ValueEnum};
+use mailrun_mades::embedded::{self, ListenOptions, ListenerAuth, ListenerCounts, PlainCredentials, QueueLimits};
+use mailrun_mades::endpoint::{self, EndpointOptions, EndpointSnapshot, QueueBackend};
+use mailrun_mades::simulator::{
     DelayDistribution, EndpointMode, Leg, Outage, PRESETS, PlanTime, ReceivedOn, SimulationTotals, SimulatorPlan,
     TracingValue,
 };
-use ::mades::{Broker, BrokerSecurity, Password, SaslMechanism, TlsSetup, Verification};
-use anyhow::{Context, Result, anyhow, bail};
-use clap::{Args, ValueEnum};
-use net::Endpoint;
-use party::live::{LiveEvent, LiveMode, LiveProgress};
-use party::live_line::{LiveLine, NonTerminalOutput};
-use party::local_address::is_local_address;
-use party::outputs::{ProgressOutput, cannot_write};
-use party::reason::reason;
-use party::users::PASSWORD_VARIABLE;
+use mailrun_mades::{Broker, BrokerSecurity, Password, SaslMechanism, TlsSetup, Verification};
+use mailrun_net::Endpoint;
+use mailrun_party::live::{LiveEvent, LiveMode, LiveProgress};
+use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
+use mailrun_party::local_address::is_local_address;
+use mailrun_party::outputs::{ProgressOutput, cannot_write};
+use mailrun_party::reason::reason;
+use mailrun_party::users::PASSWORD_VARIABLE;
 use std::cell::RefCell;
 use std::fs::{self, File};
 use std::future::Future;
@@ -451,12 +451,13 @@ impl MadesEndpointArgs {
         let names = self.queues.names(queue_naming(plan.mode));
         let (backend, serving) = self.place.open(self.allow_public).await?;
         let address = serving.as_ref().map(|serving| serving.address.to_string());
-        let setup = EndpointOptions { plan, names: names.clone(), backend, clock: net::clock::now, message_log: truth };
+        let setup =
+            EndpointOptions { plan, names: names.clone(), backend, clock: mailrun_net::clock::now, message_log: truth };
         let telling = RefCell::new(ProgressOutput::new(live, NonTerminalOutput::Nothing));
-        let began = net::clock::now();
+        let began = mailrun_net::clock::now();
         let ready = || announce(&telling.borrow(), live, address.as_deref(), &names.outbox);
         let mut watch = |sight: &EndpointSnapshot<'_>| {
-            report_progress(&mut telling.borrow_mut(), sight, net::clock::now().saturating_sub(began))
+            report_progress(&mut telling.borrow_mut(), sight, mailrun_net::clock::now().saturating_sub(began))
         };
         let work = endpoint::run(setup, Box::pin(stop), &ready, &mut watch);
         let totals = match serving {
@@ -488,7 +489,7 @@ pub(super) fn resolve_files(plan: &mut SimulatorPlan) -> Result<()> {
 pub(super) fn read_plan(path: &Path, preset: &SimulatorPlan) -> Result<SimulatorPlan> {
     let text =
         fs::read_to_string(path).map_err(|error| anyhow!("cannot read {}: {}", path.display(), reason(&error)))?;
-    ::mades::simulator::plan_file::read(&text, path, preset).map_err(|why| anyhow!(why))
+    mailrun_mades::simulator::plan_file::read(&text, path, preset).map_err(|why| anyhow!(why))
 }
 
 fn truth_file(path: &Path) -> Result<Box<dyn Write + Send>> {
@@ -578,7 +579,7 @@ impl EndpointBrokerArgs {
         let tls = tls.map(|(chain, key)| embedded::tls_from_pem(chain, key)).transpose().map_err(|why| anyhow!(why))?;
         let typed = password(self.password_file.as_deref())?;
         let mechanisms = login_mechanisms(self.user, typed, password_from_env(PASSWORD_VARIABLE)?)?;
-        let listener = net::listener::listen(address).and_then(tokio::net::TcpListener::from_std);
+        let listener = mailrun_net::listener::listen(address).and_then(tokio::net::TcpListener::from_std);
         let listener = listener.map_err(|error| listen_error(listen, &error))?;
         let address = listener.local_addr()?;
         let counts = Arc::<ListenerCounts>::default();
@@ -839,7 +840,7 @@ fn warn_of_refused(counts: &ListenerCounts) {
     let broken = counts.aborted.load(Relaxed);
     let refused = counts.unauthenticated.load(Relaxed);
     if away + broken + refused > 0 {
-        party::tell!(
+        mailrun_party::tell!(
             "mailrun: {} connections, {broken} of them broken or invalid, {refused} with a rejected login; {away} \
              more were rejected",
             counts.connections.load(Relaxed)

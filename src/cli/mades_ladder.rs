@@ -2,15 +2,15 @@
 //! limit.
 use super::results::write_all;
 use super::{Strictness, exit_code};
-use ::mades::bench::{MadesOptions, MadesPreflight};
 use anyhow::Result;
-use journey::judge;
-use journey::record::{Ending, Mades, MadesStage, Outcome, Record};
-use journey::words::{counted, grouped};
-use load::source::Distribution;
-use party::interrupt::{INTERRUPTED_STATUS, Interrupt, Interrupted, StopRequest};
-use party::outputs::FinishedRun;
-use report::table::{Align, Table, right};
+use mailrun_journey::judge;
+use mailrun_journey::record::{Ending, Mades, MadesStage, Outcome, Record};
+use mailrun_journey::words::{counted, grouped};
+use mailrun_load::source::Distribution;
+use mailrun_mades::bench::{MadesOptions, MadesPreflight};
+use mailrun_party::interrupt::{INTERRUPTED_STATUS, Interrupt, Interrupted, StopRequest};
+use mailrun_party::outputs::FinishedRun;
+use mailrun_report::table::{Align, Table, right};
 use std::io;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -34,8 +34,8 @@ impl FromStr for PayloadLadder {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let ends = text.split_once("..").ok_or("use something like 1M..20M")?;
-        let from = journey::quantities::bytes(ends.0)?;
-        let to = journey::quantities::bytes(ends.1)?;
+        let from = mailrun_journey::quantities::bytes(ends.0)?;
+        let to = mailrun_journey::quantities::bytes(ends.1)?;
         if from == 0 || from >= to {
             return Err("the first size must be less than the last, and not 0".to_owned());
         }
@@ -124,7 +124,7 @@ pub(super) fn climb(ladder: &PayloadLadder, options: &MadesOptions) -> Result<Ex
             out: options.out.as_ref().map(|directory| directory.join(size_text(*size))),
             ..options.clone()
         };
-        let FinishedRun { record, write_error } = match ::mades::bench::run(run) {
+        let FinishedRun { record, write_error } = match mailrun_mades::bench::run(run) {
             Ok(finished) => finished,
             Err(error) => {
                 let is_interrupted = error.is::<Interrupted>();

@@ -1,11 +1,11 @@
 //! Names of the queues between an application and its endpoint: the same options for the sender and for the stand-in
 //! of the endpoint.
 use super::mades_effects as effects;
-use ::mades::api::EndpointQueueNames;
-use ::mades::api::queues::{ECP_PREFIX, EDX_PREFIX};
 use anyhow::Result;
 use clap::Args;
-use journey::words::listed;
+use mailrun_journey::words::listed;
+use mailrun_mades::api::EndpointQueueNames;
+use mailrun_mades::api::queues::{ECP_PREFIX, EDX_PREFIX};
 
 /// Names of the queues.
 #[derive(Debug, Args)]

@@ -3,7 +3,7 @@ use super::Cli;
 use anyhow::{Context, Result};
 use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
-use party::outputs::cannot_write;
+use mailrun_party::outputs::cannot_write;
 use roff::{Roff, roman};
 use std::fs;
 use std::io;

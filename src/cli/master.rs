@@ -1,7 +1,7 @@
 //! `mailrun master`: runs Locust as the master of mailrun's workers, with a test from a file.
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use party::interrupt::{Interrupt, StopRequest};
+use mailrun_party::interrupt::{Interrupt, StopRequest};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 use std::fs;
@@ -100,7 +100,8 @@ impl MasterArgs {
         let interrupt = Interrupt::watch()?;
         let directory = tempfile::tempdir().context("cannot make a directory for the locustfile")?;
         let locustfile = directory.path().join("locustfile.py");
-        fs::write(&locustfile, locust::LOCUSTFILE).with_context(|| format!("cannot write {}", locustfile.display()))?;
+        fs::write(&locustfile, mailrun_locust::LOCUSTFILE)
+            .with_context(|| format!("cannot write {}", locustfile.display()))?;
         let started = Command::new(&self.locust)
             .arg("-f")
             .arg(&locustfile)

@@ -2,11 +2,11 @@
 use super::Strictness;
 use super::results::ReportArgs;
 use super::source;
-use ::bench::{self, MergeOptions};
 use anyhow::Result;
 use clap::Args;
-use journey::threshold::Threshold;
-use party::live::LiveMode;
+use mailrun_bench::MergeOptions;
+use mailrun_journey::threshold::Threshold;
+use mailrun_party::live::LiveMode;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -52,7 +52,7 @@ Examples:
 impl MergeArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
         self.report.open(LiveMode::Off)?;
-        let outcome = bench::merge(&MergeOptions {
+        let outcome = mailrun_bench::merge(&MergeOptions {
             directories: self.directories,
             sinks: self.sink,
             out: self.out,

@@ -66,14 +66,14 @@ mod wrong_inputs_relay;
 
 use anyhow::Result;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use journey::judge;
-use journey::record::{Cause, Ending, Outcome, Record};
-use journey::{RunId, record};
-use load::source::OfferedRate;
-use party::interrupt::{INTERRUPTED_STATUS, Interrupted};
-use party::live::LiveMode;
-use party::outputs::{FinishedRun, Outputs, cannot_write};
-use report::printable::printable;
+use mailrun_journey::judge;
+use mailrun_journey::record::{Cause, Ending, Outcome, Record};
+use mailrun_journey::{RunId, record};
+use mailrun_load::source::OfferedRate;
+use mailrun_party::interrupt::{INTERRUPTED_STATUS, Interrupted};
+use mailrun_party::live::LiveMode;
+use mailrun_party::outputs::{FinishedRun, Outputs, cannot_write};
+use mailrun_report::printable::printable;
 use results::ReportArgs;
 use std::ffi::OsString;
 use std::fs;
@@ -370,7 +370,7 @@ fn report_misuse(error: &clap::Error, typed: &[OsString]) -> ExitCode {
         let _ = error.print();
         return ExitCode::from(2);
     }
-    party::tell!("mailrun: {}", misuse::sentence(error, typed));
+    mailrun_party::tell!("mailrun: {}", misuse::sentence(error, typed));
     ExitCode::from(2)
 }
 
@@ -476,8 +476,8 @@ fn write_report(directory: &Path, record: &Record) -> Result<()> {
         let path = directory.join(name);
         fs::write(&path, text).map_err(|error| cannot_write(&path, &error))
     };
-    write("report.md", report::markdown(record))?;
-    write("report.html", report::page(record, None))
+    write("report.md", mailrun_report::markdown(record))?;
+    write("report.html", mailrun_report::page(record, None))
 }
 
 /// Prints a text on standard output.

@@ -3,14 +3,14 @@ use super::relays::scenario_options;
 use super::results::TableReportArgs;
 use super::server::{Scheme, ServerArg};
 use super::{PipeliningArg, values};
-use ::bench::profiles::{self, LargeMessageOptions, ProfileOptions, ProfiledServer};
-use ::bench::relays::{Contestant, ScenarioOptions};
-use ::bench::scenario::{MessageCost, RoundOrder, ScenarioSetting};
-use ::bench::{BenchTarget, TextReport};
 use anyhow::{Result, bail};
 use clap::Args;
-use journey::threshold::Threshold;
-use load::source::AddressPattern;
+use mailrun_bench::profiles::{self, LargeMessageOptions, ProfileOptions, ProfiledServer};
+use mailrun_bench::relays::{Contestant, ScenarioOptions};
+use mailrun_bench::scenario::{MessageCost, RoundOrder, ScenarioSetting};
+use mailrun_bench::{BenchTarget, TextReport};
+use mailrun_journey::threshold::Threshold;
+use mailrun_load::source::AddressPattern;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ pub(super) struct ProfileArgs {
     #[arg(short, long, value_name = "TIME", value_parser = values::some_duration)]
     duration: Option<Duration>,
     /// Leave messages of the first TIME of a run out of the figures; 0s counts all.
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = journey::quantities::duration)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = mailrun_journey::quantities::duration)]
     warm_up: Duration,
     /// Bytes of the body of a message, a comma-separated list of sizes to run: 256,4k,64k.
     #[arg(short = 'l', long, value_name = "BYTES,BYTES", value_delimiter = ',', value_parser = values::body_size)]
@@ -169,7 +169,7 @@ fn order(order: Option<&ScenarioSetting<RoundOrder>>) -> RoundOrder {
 impl ProfileArgs {
     pub(super) fn run(self, name: &str, rounds_order: Option<&ScenarioSetting<RoundOrder>>) -> Result<TextReport> {
         // All parties inherit it: a relay has two connections a message, or a process.
-        net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
+        mailrun_net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
         profiles::run_profile(&ProfileOptions {
             scenario: self.rounds.scenario(name, &self.tables),
             server: self.server.server()?,

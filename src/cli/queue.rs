@@ -2,16 +2,16 @@
 use super::values;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use journey::RunId;
-use relay::config::{Config, DeliveryScope};
-use relay::control::client::{ControlClient, ControlOutcome};
-use relay::control::protocol::{
+use mailrun_journey::RunId;
+use mailrun_relay::config::{Config, DeliveryScope};
+use mailrun_relay::control::client::{ControlClient, ControlOutcome};
+use mailrun_relay::control::protocol::{
     CommandName, CommandScope, ControlReply, ControlRequest, EntryRow, HopRow, MessageRow, QueueId, StateName,
     TotalsRow,
 };
-use relay::offline::leftover;
-use report::numbers::counted;
-use report::printable::is_hidden;
+use mailrun_relay::offline::leftover;
+use mailrun_report::numbers::counted;
+use mailrun_report::printable::is_hidden;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -174,14 +174,14 @@ impl QueueArgs {
                 answered => answered?,
             };
             if let ControlOutcome::Refused(why) = answered {
-                party::tell!("mailrun: {why}");
+                mailrun_party::tell!("mailrun: {why}");
                 code = ExitCode::from(1);
             }
         }
         if teller.is_empty() {
             let overview = QueueOverview::ask(&mut operator)?;
             if let Some(why) = self.nothing_found(&overview) {
-                party::tell!("mailrun: {why}");
+                mailrun_party::tell!("mailrun: {why}");
                 // An empty list is a list; a command that matches no message is a mistake.
                 return Ok(ExitCode::from(if self.queue_order().is_some() { 1 } else { 0 }));
             }
@@ -515,7 +515,7 @@ fn seconds_since(unix_s: u64) -> u64 {
 mod tests {
     use super::*;
     use clap::Parser;
-    use relay::control::protocol::RefusalRow;
+    use mailrun_relay::control::protocol::RefusalRow;
 
     #[derive(Debug, Parser)]
     struct QueueTestCli {

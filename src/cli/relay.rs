@@ -4,10 +4,12 @@ use super::cpus::CpusArg;
 use super::values;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
-use party::live::LiveMode;
-use party::log_writer::LogWriter;
-use relay::config::{Config, ConfigError, ConfigErrors, DEFAULT_LISTEN, DeliveryScope, DurabilityLevel, LogLevel};
-use relay::{self, ConfigLoader, RelayOptions};
+use mailrun_party::live::LiveMode;
+use mailrun_party::log_writer::LogWriter;
+use mailrun_relay::config::{
+    Config, ConfigError, ConfigErrors, DEFAULT_LISTEN, DeliveryScope, DurabilityLevel, LogLevel,
+};
+use mailrun_relay::{ConfigLoader, RelayOptions};
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -210,7 +212,7 @@ Exit status:
 
 /// The text after the options: examples, both files of keys, aliases, access and exit status.
 fn manual() -> String {
-    [EXAMPLES, relay::config::MINIMAL, KEYS, relay::config::EXAMPLE, RULES].concat()
+    [EXAMPLES, mailrun_relay::config::MINIMAL, KEYS, mailrun_relay::config::EXAMPLE, RULES].concat()
 }
 
 /// Runs the relay, or checks a configuration file.
@@ -221,7 +223,7 @@ pub(super) fn run(typed: &RelayArgs) -> Result<ExitCode> {
     if typed.check
         && let Some(file) = &typed.config
     {
-        let outcome = Config::check(file, typed.reach(), &relay::can_store_in);
+        let outcome = Config::check(file, typed.reach(), &mailrun_relay::can_store_in);
         let (text, is_good) = check_result(&outcome);
         super::say(&format!("{text}\n"));
         return Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(2) });
@@ -236,7 +238,7 @@ pub(super) fn run(typed: &RelayArgs) -> Result<ExitCode> {
     let live = typed.live();
     super::exit_with_parent(live);
     let orders = RelayOptions { reread: reload(typed, changes), json: typed.json.clone(), live, log: log.clone() };
-    let code = match relay::run(config, orders) {
+    let code = match mailrun_relay::run(config, orders) {
         Ok(done) => {
             if live != LiveMode::Json && !typed.quiet {
                 super::say(&summary(&done));
@@ -271,7 +273,7 @@ fn reload(typed: &RelayArgs, level: Handle<LevelFilter, Registry>) -> Option<Con
 }
 
 /// Summarizes a relay's work, one line per count.
-pub(super) fn summary(done: &relay::RelayOutcome) -> String {
+pub(super) fn summary(done: &mailrun_relay::RelayOutcome) -> String {
     let mut text = String::new();
     for (name, meaning, value) in done.rows() {
         let _ = writeln!(text, "{value:>12}  {name:<20} {meaning}");

@@ -4,18 +4,18 @@ use super::results::TableReportArgs;
 use super::server::{Scheme, ServerArg};
 use super::source::threshold;
 use super::{ArrivalArg, PipeliningArg, values};
-use ::bench::TextReport;
-use ::bench::relays::{
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use mailrun_bench::TextReport;
+use mailrun_bench::relays::{
     self, BacklogOptions, Contestant, ContestantDurability, LatencyOptions, MemoryGrowth, MemoryTarget, ReadyTarget,
     RelayComparisonOptions, ScenarioOptions, SoakOptions, SustainedLimits,
 };
-use ::bench::scenario::{
+use mailrun_bench::scenario::{
     BacklogTargets, LatencyScenario, MessageCount, RateSearch, ScenarioSetting, SoakTargets, ThroughputScenario,
 };
-use anyhow::{Context, Result, bail};
-use clap::Args;
-use journey::record::Arrival;
-use journey::threshold::Threshold;
+use mailrun_journey::record::Arrival;
+use mailrun_journey::threshold::Threshold;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -153,7 +153,7 @@ Examples:
 
 /// Name and directory of a scenario, with the choice of tables.
 pub(super) fn scenario_options(name: &str, out: Option<PathBuf>, tables: &TableReportArgs) -> ScenarioOptions {
-    let command = party::outputs::command_line();
+    let command = mailrun_party::outputs::command_line();
     ScenarioOptions { name: name.to_owned(), out, command, thresholds: Vec::new(), live: tables.live() }
 }
 
@@ -162,7 +162,7 @@ impl RelayComparisonArgs {
         let contestants = self.contestants()?;
         let messages = self.messages(scenario)?;
         // All parties inherit it: a relay has two connections a message, or a process.
-        net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
+        mailrun_net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
         relays::run(&RelayComparisonOptions {
             scenario: ScenarioOptions { thresholds: self.thresholds, ..scenario_options(name, self.out, &self.tables) },
             contestants,
@@ -221,7 +221,7 @@ struct LoadShapeArgs {
 impl LoadShapeArgs {
     fn shape(&self) -> relays::LoadShape {
         // All parties inherit it: a relay has two connections a message.
-        net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
+        mailrun_net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
         relays::LoadShape {
             sessions: self.sessions,
             message_bytes: self.message_size,

@@ -1,15 +1,15 @@
 //! `--report`, `--json`, `--quiet` and `--color`: what was typed, and where a report goes at the end of a run.
 use super::exports::{self, AnnotationOutput, ExportTarget, export_target};
-use ::bench::TextReport;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use journey::record::Record;
-use party::live::LiveMode;
-use party::outputs::{Outputs, cannot_write};
-use party::reason::reason;
-use party::terminal::{self, CharacterSet, Color};
-use report::printable::printable;
-use report::{self, ReportLength, TextStyle};
+use mailrun_bench::TextReport;
+use mailrun_journey::record::Record;
+use mailrun_party::live::LiveMode;
+use mailrun_party::outputs::{Outputs, cannot_write};
+use mailrun_party::reason::reason;
+use mailrun_party::terminal::{self, CharacterSet, Color};
+use mailrun_report::printable::printable;
+use mailrun_report::{ReportLength, TextStyle};
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -202,7 +202,7 @@ impl ReportArgs {
     fn text(&self, record: &Record, details: Option<&Path>, reader: OutputFormat) -> String {
         let Some(extent) = self.display.extent() else { return String::new() };
         let details = details.map(|directory| printable(&relative_path(&directory.join("report.md"))).into_owned());
-        reader.letters.encode(&report::render(record, extent, reader.width, reader.ink, details.as_deref()))
+        reader.letters.encode(&mailrun_report::render(record, extent, reader.width, reader.ink, details.as_deref()))
     }
 
     /// Refuses options that exclude each other.
@@ -255,7 +255,7 @@ impl TableReportArgs {
 /// The report of a stored run, as the reader of standard output sees it.
 pub(super) fn text_for_stdout(record: &Record, length: ReportLength) -> String {
     let reader = OutputFormat::of(&io::stdout(), Color::Auto);
-    reader.letters.encode(&report::render(record, length, reader.width, reader.ink, None))
+    reader.letters.encode(&mailrun_report::render(record, length, reader.width, reader.ink, None))
 }
 
 /// Columns of a report that goes to a file or a pipe.

@@ -1,8 +1,8 @@
 //! Sides of a comparison from what was typed: paths of stored runs, or the name of a baseline.
-use ::bench::stored::{BaselineDirectory, BaselineName, StoredRun, read_runs};
-use ::compare::RunSide;
 use anyhow::Result;
-use report::printable::printable;
+use mailrun_bench::stored::{BaselineDirectory, BaselineName, StoredRun, read_runs};
+use mailrun_compare::RunSide;
+use mailrun_report::printable::printable;
 use std::path::{Path, PathBuf};
 
 /// Directory of baselines that nobody named.

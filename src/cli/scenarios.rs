@@ -8,16 +8,16 @@ use super::relays::{BacklogArgs, LatencyArgs, RelayComparisonArgs, SoakArgs};
 use super::results::TableReportArgs;
 use super::sink::SinkFaultArgs;
 use super::{Strictness, values};
-use ::bench::scenario::{
-    BacklogScenario, LargeMessageScenario, LatencyScenario, MadesScenario, Measure, ProfileScenario, Scenario,
-    SoakScenario, SourcesScenario, ThroughputScenario,
-};
-use ::bench::tables::{self, DeliveryCheck, TableOptions};
-use ::bench::{BUILT_IN, BuiltInScenario, Conclusion, TextReport, is_scenario_file, load_scenario};
 use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
-use report::table::{Align, Table};
+use mailrun_bench::scenario::{
+    BacklogScenario, LargeMessageScenario, LatencyScenario, MadesScenario, Measure, ProfileScenario, Scenario,
+    SoakScenario, SourcesScenario, ThroughputScenario,
+};
+use mailrun_bench::tables::{self, DeliveryCheck, TableOptions};
+use mailrun_bench::{BUILT_IN, BuiltInScenario, Conclusion, TextReport, is_scenario_file, load_scenario};
+use mailrun_report::table::{Align, Table};
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
@@ -351,7 +351,7 @@ impl TableRunArgs {
     ) -> Result<TextReport> {
         // All parties inherit it. Each would raise its own limit, and some only as they go along.
         let most = self.sessions.iter().copied().max().unwrap_or_default();
-        net::open_files::raise(u64::from(most) + SPARE_FILES);
+        mailrun_net::open_files::raise(u64::from(most) + SPARE_FILES);
         tables::run(&TableOptions {
             messages,
             tools: scenario.parties.iter().map(|party| party.value).collect(),

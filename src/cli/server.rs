@@ -1,5 +1,5 @@
 //! SERVER on the command line: a host with or without a port, a URL, or a unix-domain socket.
-use net::Endpoint;
+use mailrun_net::Endpoint;
 use std::fmt;
 use std::net::Ipv6Addr;
 

@@ -2,8 +2,8 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use jiff::Timestamp;
-use journey::RunId;
-use load::source::{PlanHash, Shard, SourceShard};
+use mailrun_journey::RunId;
+use mailrun_load::source::{PlanHash, Shard, SourceShard};
 use std::time::Duration;
 
 /// A wait of less than that is not announced.
@@ -78,7 +78,7 @@ impl ShardArgs {
         let Some(start_at) = self.start_at else { return };
         let left = Duration::try_from(start_at.duration_since(Timestamp::now())).unwrap_or_default();
         if left >= MIN_ANNOUNCED_WAIT {
-            party::tell!("The load begins at {start_at}, in {} s.", left.as_secs());
+            mailrun_party::tell!("The load begins at {start_at}, in {} s.", left.as_secs());
         }
     }
 }

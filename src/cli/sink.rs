@@ -5,9 +5,9 @@ use super::cpus::CpusArg;
 use super::{OutputArgs, Strictness, exit_with_parent, finish, values};
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
-use load::sink::{self, DumpTarget, Rule, Rulebook, SinkOptions};
-use party::live::LiveMode;
-use smtp::Limits;
+use mailrun_load::sink::{self, DumpTarget, Rule, Rulebook, SinkOptions};
+use mailrun_party::live::LiveMode;
+use mailrun_smtp::Limits;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -274,7 +274,7 @@ impl SinkArgs {
             listen: self.listen,
             http: self.http,
             messages: self.max_messages,
-            workers: self.workers.or(self.cpus.workers()).unwrap_or_else(net::worker::default_count),
+            workers: self.workers.or(self.cpus.workers()).unwrap_or_else(mailrun_net::worker::default_count),
             busy_poll: self.busy_poll.value(),
             sessions: self.bounds.max_sessions as usize,
             limits: Limits {

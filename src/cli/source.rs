@@ -8,15 +8,15 @@ use super::shard::{self, ShardArgs, WholeLoad};
 use super::{ArrivalArg, OutputArgs, PipeliningArg, Strictness, exit_with_parent, finish, values};
 use anyhow::{Result, bail};
 use clap::Args;
-use journey::Stage;
-use journey::record::Arrival;
-use journey::threshold::{MetricSource, RunProtocol, Threshold};
-use load::source::{
+use mailrun_journey::Stage;
+use mailrun_journey::record::Arrival;
+use mailrun_journey::threshold::{MetricSource, RunProtocol, Threshold};
+use mailrun_load::source::{
     self, AddressPattern, AllowedTargets, CorpusOptions, DialogueOutput, Distribution, InvalidMessagePolicy,
     OfferedRate, Preflight, RateStage, RecipientTags, SourceOptions, TraceHeaders,
 };
-use party::live::LiveMode;
-use party::outputs::Outputs;
+use mailrun_party::live::LiveMode;
+use mailrun_party::outputs::Outputs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -539,7 +539,7 @@ pub(super) fn source_options(
         messages: None,
         duration: None,
         sessions: 1,
-        workers: session.workers.unwrap_or_else(net::worker::default_count),
+        workers: session.workers.unwrap_or_else(mailrun_net::worker::default_count),
         busy_poll: session.busy_poll.value(),
         sizes: content.message_size.clone(),
         corpus: content.corpus(),

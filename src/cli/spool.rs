@@ -1,11 +1,11 @@
 //! `mailrun spool`: options, and the text of results, for a spool that no relay has open.
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use relay::offline::check::check;
-use relay::offline::export::{ExportSummary, export};
-use relay::offline::salvage::{SalvageSummary, SalvageTarget, salvage};
-use relay::offline::{LeftOut, OfflineSpool};
-use report::numbers::counted;
+use mailrun_relay::offline::check::check;
+use mailrun_relay::offline::export::{ExportSummary, export};
+use mailrun_relay::offline::salvage::{SalvageSummary, SalvageTarget, salvage};
+use mailrun_relay::offline::{LeftOut, OfflineSpool};
+use mailrun_report::numbers::counted;
 use serde::Serialize;
 use std::fmt::{self, Display};
 use std::io::{self, Write};

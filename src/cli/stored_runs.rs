@@ -1,14 +1,14 @@
 //! `mailrun report`: runs that were stored, in any format.
 use super::exports::{self, export_format};
 use super::results::{self, write_all};
-use ::bench::stored::{read_run, run_file_stem};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use journey::record::Record;
-use party::outputs::cannot_write;
-use report::ReportLength;
-use report::exports::ExportFormat;
-use report::printable::printable;
+use mailrun_bench::stored::{read_run, run_file_stem};
+use mailrun_journey::record::Record;
+use mailrun_party::outputs::cannot_write;
+use mailrun_report::ReportLength;
+use mailrun_report::exports::ExportFormat;
+use mailrun_report::printable::printable;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -68,7 +68,7 @@ Examples:
 impl StoredRunsArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
         if self.schema {
-            write_all(&mut io::stdout().lock(), &journey::record::schema())?;
+            write_all(&mut io::stdout().lock(), &mailrun_journey::record::schema())?;
             return Ok(ExitCode::SUCCESS);
         }
         let format = self.export_format();
@@ -76,7 +76,7 @@ impl StoredRunsArgs {
         let records = self.runs.iter().map(|path| read_run(path)).collect::<Result<Vec<_>>>()?;
         let baseline = self.against.as_deref().map(read_run).transpose()?;
         let render = |records: &[Record]| match (&baseline, records.first()) {
-            (Some(_), Some(record)) => report::page(record, baseline.as_ref()),
+            (Some(_), Some(record)) => mailrun_report::page(record, baseline.as_ref()),
             _ => format.render(records),
         };
         match &self.out {
@@ -154,7 +154,7 @@ fn print(format: ExportFormat, records: &[Record], render: &impl Fn(&[Record]) -
         ExportFormat::Text => write_all(&mut out, &on_terminal(records, ReportLength::Full)),
         ExportFormat::Short => write_all(&mut out, &on_terminal(records, ReportLength::Short)),
         ExportFormat::Github => {
-            let annotations: String = records.iter().map(report::exports::annotations).collect();
+            let annotations: String = records.iter().map(mailrun_report::exports::annotations).collect();
             write_all(&mut out, &annotations)?;
             match exports::step_summary() {
                 Some(path) => exports::append(&path, &render(records)),

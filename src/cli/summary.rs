@@ -1,6 +1,6 @@
 //! `-h`: the common options of a command on one screen; `--help` has them all.
 use clap::{Arg, Command};
-use report::wrap::wrapped;
+use mailrun_report::wrap::wrapped;
 use std::fmt::Write as _;
 
 /// Columns of a summary.

@@ -1,12 +1,12 @@
 //! Values as people type them: `10s`, `64k`, `10k`, `1%`, `2s..3s`.
-pub(super) use ::bench::scenario::{
+pub(super) use mailrun_bench::scenario::{
     body_size, closed_loop_threshold, message_cost, message_size, messages as scenario_messages, recipient_count,
     rounds, sessions, steps, window,
 };
-use journey::quantities::{self, MAX_COUNT, count_up_to, interval, positive};
-pub(super) use journey::quantities::{bytes, count, duration, probability};
-use load::source::{AddressPattern, Distribution, RateStage};
-use net::Endpoint;
+use mailrun_journey::quantities::{self, MAX_COUNT, count_up_to, interval, positive};
+pub(super) use mailrun_journey::quantities::{bytes, count, duration, probability};
+use mailrun_load::source::{AddressPattern, Distribution, RateStage};
+use mailrun_net::Endpoint;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;

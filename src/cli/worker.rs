@@ -5,9 +5,9 @@ use super::source::{MessageArgs, SessionArgs, source_options};
 use super::{ArrivalArg, values};
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
-use load::locust_worker::{self, LocustWorkerOptions};
-use load::source::{AllowedTargets, OfferedRate, SourceOptions, look_up};
-use locust::canonical_target;
+use mailrun_load::locust_worker::{self, LocustWorkerOptions};
+use mailrun_load::source::{AllowedTargets, OfferedRate, SourceOptions, look_up};
+use mailrun_locust::canonical_target;
 use std::process::ExitCode;
 use std::time::Duration;
 

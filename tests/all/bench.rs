@@ -1,8 +1,8 @@
 //! `mailrun bench` as a user runs it: the account closes, the files are there, and what cannot run says so in a line.
 use crate::party::{Bench, Sink, accepted, bench, errors, fates, mailrun, may_be_believed, source, stage, wait_until};
 use crate::rows::is_refusal;
-use journey::record::{Arrival, LedgerRow, MissingFate, Pipelining, Role};
-use journey::{Phase, Stage};
+use mailrun_journey::record::{Arrival, LedgerRow, MissingFate, Pipelining, Role};
+use mailrun_journey::{Phase, Stage};
 use serde_json::Value;
 use std::fs;
 use std::net::TcpListener;

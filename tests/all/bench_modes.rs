@@ -1,7 +1,7 @@
 //! `mailrun bench` without a server, in every mode of connection: source, our own relay and sink, each message once.
 use crate::party::{Ended, mailrun};
 use crate::secured::{Files, PASSWORD, USER};
-use journey::record::{Outcome, Record, Role};
+use mailrun_journey::record::{Outcome, Record, Role};
 use std::fs;
 
 /// The words of a short bench that writes there.

@@ -1,6 +1,6 @@
 //! `mailrun compare` of stored runs, and `mailrun baseline`: records that were written here, read by the program.
 use crate::party::{Ended, MAILRUN, mailrun, run};
-use journey::record::Record;
+use mailrun_journey::record::Record;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ impl Place {
     /// Writes runs `SIDE/0` … with these rates, after a change of each.
     fn side(&self, side: &str, rates: &[f64], change: impl Fn(usize, &mut Record)) -> Vec<String> {
         let run = |(number, per_s): (usize, &f64)| {
-            let mut record = report::sample::held();
+            let mut record = mailrun_report::sample::held();
             record.run_id = format!("{side}-{number}");
             for row in &mut record.stages {
                 row.rate_per_s = *per_s;
@@ -178,7 +178,7 @@ fn each_bad_run_is_a_line_and_the_others_are_compared() {
         fs::write(place.path(name), text).unwrap();
         place.path(name)
     };
-    let mades = |record: &mut Record| *record = Record { run_id: "m".to_owned(), ..report::sample::mades() };
+    let mades = |record: &mut Record| *record = Record { run_id: "m".to_owned(), ..mailrun_report::sample::mades() };
     let bad = [
         (file("empty", ""), "is no run record of mailrun"),
         (file("cut", &json[..json.len() / 2]), "is no run record of mailrun"),

@@ -8,7 +8,7 @@
 use crate::party::{Process, Sink, low_port, wait_until};
 use crate::relay::{Den, MAILRUN, QUICK};
 use crate::secured::Files;
-use journey::Ledger;
+use mailrun_journey::Ledger;
 use std::fs::File;
 use std::thread::sleep;
 use std::time::Duration;

@@ -2,9 +2,9 @@
 use crate::party::{Sink, wait_until};
 use crate::stand_in::{Act, At, StandIn};
 use crate::wire::Wire;
-use net::{Answer, Client, ClientLimits, CloseReason, Handler, Peer, Proxied, RunningServer, Server, Service};
-use smtp::command::{Hello, Mail};
-use smtp::{Envelope, Limits, Path};
+use mailrun_net::{Answer, Client, ClientLimits, CloseReason, Handler, Peer, Proxied, RunningServer, Server, Service};
+use mailrun_smtp::command::{Hello, Mail};
+use mailrun_smtp::{Envelope, Limits, Path};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -53,7 +53,7 @@ impl Handler for Diary {
         match recipient.local_part() {
             b"nobody" => Answer::reply(550, "5.1.1 Nobody lives here"),
             b"slow" => Answer::later(async move {
-                net::sleep(Duration::from_millis(30)).await;
+                mailrun_net::sleep(Duration::from_millis(30)).await;
                 None
             }),
             _ => {
@@ -72,7 +72,7 @@ impl Handler for Diary {
         assert_eq!(bytes, message.len() as u64);
         let text = String::from_utf8_lossy(&message).into_owned();
         if text.contains("virus") {
-            return Answer::later(async { Some(smtp::Reply::new(554, "5.7.1 Ill")) });
+            return Answer::later(async { Some(mailrun_smtp::Reply::new(554, "5.7.1 Ill")) });
         }
         self.write(format!("message {text}"));
         Answer::Yes
@@ -153,7 +153,7 @@ fn a_client_that_is_turned_away_says_why_whether_or_not_the_server_waits_for_qui
     let sink = Sink::start(&["--fault", "connect: hard reject \"554 5.3.2 Not today\""]);
     for address in [patient.address, sink.smtp] {
         match Client::connect(address, "client.example", PATIENCE) {
-            Err(net::Error::Closed(last)) => assert_eq!(last, "554 5.3.2 Not today"),
+            Err(mailrun_net::Error::Closed(last)) => assert_eq!(last, "554 5.3.2 Not today"),
             other => panic!("{other:?}"),
         }
     }
@@ -187,7 +187,7 @@ fn a_client_learns_why_it_cannot_go_on() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
     let error = Client::connect(address, "client.example", Duration::from_millis(500));
-    assert!(matches!(error, Err(net::Error::Timeout(_))), "{error:?}");
+    assert!(matches!(error, Err(mailrun_net::Error::Timeout(_))), "{error:?}");
     // Long enough that a busy machine's client has said EHLO before.
     let (server, diary) = start(Limits { idle_timeout: Duration::from_secs(3), ..Limits::default() });
     let address = server.address();
@@ -197,7 +197,7 @@ fn a_client_learns_why_it_cannot_go_on() {
         while !has_ended(diary.recv_timeout(PATIENCE).expect("the server ends it")) {}
         client.send(&envelope("a@example.com", &["b@example.com"]), b"\r\n")
     };
-    assert!(matches!(error, Err(net::Error::Closed(_) | net::Error::Network(_))), "{error:?}");
+    assert!(matches!(error, Err(mailrun_net::Error::Closed(_) | mailrun_net::Error::Network(_))), "{error:?}");
 }
 
 /// Has a bug that one message brings out.

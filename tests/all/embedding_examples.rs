@@ -1,13 +1,13 @@
 //! The examples of the embeddable server and client do what they say.
 use crate::party::wait_until;
 use crate::wire::Wire;
-use net::{
+use mailrun_net::{
     Answer, Certificate, Client, ClientTls, Endpoint, MessageHandler, ReceivedMessage, SendOutcome, Server,
     ServerSecurity, ServerTls, SessionResumption, Trust,
 };
-use smtp::Envelope;
-use smtp::sasl::{Credentials, Mechanism, Mechanisms};
-use spool::faulty::FaultyDisk;
+use mailrun_smtp::Envelope;
+use mailrun_smtp::sasl::{Credentials, Mechanism, Mechanisms};
+use mailrun_spool::faulty::FaultyDisk;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -92,7 +92,7 @@ fn it_stores_a_message_before_it_says_250_and_says_451_if_it_cannot() {
     assert!(deliver(server.address(), "you@example.com").accepted);
     // What is lost with the power is what was not synced.
     let again = Arc::new(disk.after_power_loss(1));
-    let (kept, backlog) = spool::Spool::open(again, spool::Options::default()).unwrap();
+    let (kept, backlog) = mailrun_spool::Spool::open(again, mailrun_spool::Options::default()).unwrap();
     assert_eq!(backlog.len(), 1);
     kept.close();
     disk.freeze();
@@ -106,7 +106,7 @@ fn it_stores_a_message_before_it_says_250_and_says_451_if_it_cannot() {
 struct NextServer(Sender<ReceivedMessage>);
 
 impl MessageHandler for NextServer {
-    fn handle_recipient(&mut self, _: &ReceivedMessage, recipient: &smtp::Path<'_>) -> Answer {
+    fn handle_recipient(&mut self, _: &ReceivedMessage, recipient: &mailrun_smtp::Path<'_>) -> Answer {
         match recipient.local_part() {
             b"nobody" => Answer::reply(550, "5.1.1 Nobody lives there"),
             _ => Answer::Yes,

@@ -1,14 +1,14 @@
 //! Handlers of whole messages in somebody else's program: what they get, what they never get, and how much memory that takes.
 use crate::party::wait_until;
 use crate::wire::Wire;
-use net::{
+use mailrun_net::{
     Answer, BufferBudget, Certificate, Client, ClientTls, Handler, MessageHandler, MessageService, ReceivedMessage,
     RunningServer, Server, ServerSecurity, ServerTls, SessionResumption, Trust,
 };
+use mailrun_smtp::client::GaveUp;
+use mailrun_smtp::sasl::{Credentials, Mechanism, Mechanisms};
+use mailrun_smtp::{Envelope, Limits, Path};
 use proptest::prelude::*;
-use smtp::client::GaveUp;
-use smtp::sasl::{Credentials, Mechanism, Mechanisms};
-use smtp::{Envelope, Limits, Path};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -33,8 +33,8 @@ impl MessageHandler for KeepingHandler {
     fn handle_recipient(&mut self, message: &ReceivedMessage, recipient: &Path<'_>) -> Answer {
         assert!(message.content.is_empty() && !message.hello.is_empty());
         let later = |code| async move {
-            net::sleep(Duration::from_millis(5)).await;
-            Some(smtp::Reply::new(code, "after a while"))
+            mailrun_net::sleep(Duration::from_millis(5)).await;
+            Some(mailrun_smtp::Reply::new(code, "after a while"))
         };
         match recipient.local_part() {
             b"nobody" => Answer::reply(550, "5.1.1 Nobody lives here"),
@@ -297,7 +297,7 @@ fn auth_that_is_offered_and_not_implemented_lets_nobody_in() {
             let credentials = Credentials::new("ann", "secret").by(Mechanisms::NONE.with(mechanism));
             let client = Client::builder("client.example").starttls(tls.clone()).login(credentials);
             match client.connect(server.address()) {
-                Err(net::Error::GaveUp(GaveUp::NotAuthenticated, last)) => {
+                Err(mailrun_net::Error::GaveUp(GaveUp::NotAuthenticated, last)) => {
                     assert!(last.starts_with("535 5.7.8"), "{mechanism:?}: {last}");
                 }
                 other => panic!("{mechanism:?}: {other:?}"),
@@ -311,8 +311,8 @@ fn auth_that_is_offered_and_not_implemented_lets_nobody_in() {
 
 #[test]
 fn xclient_that_is_offered_and_not_implemented_is_refused() {
-    let server =
-        Server::new(|| |_peer| OpenHandler).offer(|offer| offer.extensions.xclient = smtp::xclient::Attributes::ALL);
+    let server = Server::new(|| |_peer| OpenHandler)
+        .offer(|offer| offer.extensions.xclient = mailrun_smtp::xclient::Attributes::ALL);
     let server = server.start(([127, 0, 0, 1], 0).into()).unwrap();
     let mut wire = greeted(server.address());
     assert!(wire.say("XCLIENT LOGIN=ann").starts_with("550 5.7.0"));
@@ -350,7 +350,7 @@ fn a_client_logs_in_over_tls_and_the_handler_knows_who_it_is() {
         assert!(message.handshake.is_some() && message.content == long.as_bytes());
         let wrong = secured.login(Credentials::new("ann", "wrong")).connect(server.address());
         assert!(
-            matches!(&wrong, Err(net::Error::GaveUp(GaveUp::NotAuthenticated, last)) if last.starts_with("535")),
+            matches!(&wrong, Err(mailrun_net::Error::GaveUp(GaveUp::NotAuthenticated, last)) if last.starts_with("535")),
             "{wrong:?}"
         );
         server.stop();
@@ -367,17 +367,17 @@ fn a_client_sends_no_password_in_the_clear_and_nothing_to_a_stranger() {
     let server = server.start(([127, 0, 0, 1], 0).into()).unwrap();
     let builder = Client::builder("client.example").timeout(PATIENCE).login(Credentials::new("ann", "secret"));
     let plain = builder.connect(server.address());
-    assert!(matches!(plain, Err(net::Error::GaveUp(GaveUp::NoMechanism, _))), "{plain:?}");
+    assert!(matches!(plain, Err(mailrun_net::Error::GaveUp(GaveUp::NoMechanism, _))), "{plain:?}");
     let no_tls = builder.clone().starttls(tls.clone()).connect(server.address());
-    assert!(matches!(no_tls, Err(net::Error::GaveUp(GaveUp::NoTls, _))), "{no_tls:?}");
+    assert!(matches!(no_tls, Err(mailrun_net::Error::GaveUp(GaveUp::NoTls, _))), "{no_tls:?}");
     let not_tls = builder.clone().implicit_tls(tls).connect(server.address());
-    assert!(matches!(not_tls, Err(net::Error::Tls(_))), "{not_tls:?}");
+    assert!(matches!(not_tls, Err(mailrun_net::Error::Tls(_))), "{not_tls:?}");
     server.stop();
     let (security, _) = self::tls();
     let (server, _kept) = start_with_users(security);
     let (_, of_another) = self::tls();
     match builder.starttls(of_another).connect(server.address()) {
-        Err(net::Error::Tls(error)) => assert!(error.to_string().contains("is not trusted"), "{error}"),
+        Err(mailrun_net::Error::Tls(error)) => assert!(error.to_string().contains("is not trusted"), "{error}"),
         other => panic!("{other:?}"),
     }
     server.stop();

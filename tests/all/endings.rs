@@ -1,7 +1,7 @@
 //! Runs that end otherwise than they were to: interrupted twice, a party killed, files that cannot be written.
 use crate::party::{Bench, BenchRun, Ended, MAILRUN, Process, Sink, mailrun, peer, run, skip, undisturbed, wait_until};
 use crate::stand_in_endpoint::Endpoint;
-use journey::record::{Cause, Death, Ending, Outcome, Record, Role};
+use mailrun_journey::record::{Cause, Death, Ending, Outcome, Record, Role};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

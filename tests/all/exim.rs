@@ -3,7 +3,7 @@
 //!
 //! `make test-slow PART=exim` makes that Debian and runs this file.
 use crate::party::{Bench, Process, Sink, bench_as_typed, is_root, low_port, peer, run, skip, wait_until};
-use journey::record::{LedgerRow, Outcome, Record};
+use mailrun_journey::record::{LedgerRow, Outcome, Record};
 use std::fs;
 use std::net::TcpStream;
 use std::path::PathBuf;

@@ -5,9 +5,9 @@
 //! purpose has tests of its own below, each named in `docs/drop-in.md`.
 use crate::party::{Ended, Process, mailrun, peer, run, wait_until};
 use crate::stand_in_endpoint::Endpoint;
-use mades::api::{DecodedMessage, OutgoingProperties, payload};
-use mades::embedded::{Elements, Reader, Scalar};
-use mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
+use mailrun_mades::api::{DecodedMessage, OutgoingProperties, payload};
+use mailrun_mades::embedded::{Elements, Reader, Scalar};
+use mailrun_mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
 use std::future::Future;
 use std::path::Path;
 use std::thread;
@@ -182,7 +182,10 @@ fn at_the_broker<T>(act: impl Future<Output = T>) -> T {
 }
 
 async fn connect(url: &str) -> Connection {
-    let url = url.parse::<mades::BrokerUrl>().unwrap().with_login("endpoint", mades::Password::new("password"));
+    let url = url
+        .parse::<mailrun_mades::BrokerUrl>()
+        .unwrap()
+        .with_login("endpoint", mailrun_mades::Password::new("password"));
     Connection::open(&Broker::new(url, "test")).await.unwrap()
 }
 
@@ -207,7 +210,7 @@ fn put(url: &str, queue: &str) {
             OutgoingProperties { sender_application: "somebody".to_owned(), ..OutgoingProperties::new("r", "t") };
         let mut template = outgoing.template(Uuid::from_bytes([7; 16]), payload(*b"somebody's"));
         let settled = outlet.send(template.fill(1, 0)).await.unwrap().await.unwrap();
-        assert_eq!(settled, mades::Disposition::Accepted);
+        assert_eq!(settled, mailrun_mades::Disposition::Accepted);
         outlet.close().await.unwrap();
     });
 }

@@ -3,8 +3,8 @@ use crate::party::{
     Ended, LIMIT, Process, Sink, is_root, low_port, may_be_believed, peer, run, skip, source, stage, wait_until,
 };
 use crate::stand_in::{At, StandIn};
-use journey::record::{ExhaustedRow, Outcome, Record, Resource};
-use journey::{Phase, Stage};
+use mailrun_journey::record::{ExhaustedRow, Outcome, Record, Resource};
+use mailrun_journey::{Phase, Stage};
 use rustix::event::{PollFd, PollFlags};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

@@ -2,7 +2,7 @@
 use crate::party::{LIMIT, Sink, accepted, errors, source, took, wait_until};
 use crate::secured::Secured;
 use crate::wire::Wire;
-use journey::Phase;
+use mailrun_journey::Phase;
 use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;

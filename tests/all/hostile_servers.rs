@@ -1,7 +1,7 @@
 //! Servers that misbehave, against our source: it counts what happened by phase and code, and the run goes on.
 use crate::party::{SourceRun, accepted, errors, source};
 use crate::stand_in::{Act, At, Delivery, StandIn};
-use journey::{Phase, Stage};
+use mailrun_journey::{Phase, Stage};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;

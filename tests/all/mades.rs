@@ -2,12 +2,12 @@
 //! endpoints does, the bench sees, that and nothing else; and what goes wrong around it is told and harms nobody.
 use crate::party::{Ended, MAILRUN, Process, ended_so, mailrun, undisturbed, wait_until};
 use crate::stand_in_endpoint::Endpoint;
-use journey::account::fates_sum;
-use journey::record::{Arrival, Ending, Mades, MadesHop, MadesStage, Record};
-use journey::{Latencies, Stage};
-use mades::api::{OutgoingProperties, Submission, payload};
-use mades::embedded::{self, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits, Writer};
-use mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
+use mailrun_journey::account::fates_sum;
+use mailrun_journey::record::{Arrival, Ending, Mades, MadesHop, MadesStage, Record};
+use mailrun_journey::{Latencies, Stage};
+use mailrun_mades::api::{OutgoingProperties, Submission, payload};
+use mailrun_mades::embedded::{self, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits, Writer};
+use mailrun_mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
 use std::fs;
 use std::future::Future;
 use std::net::TcpListener;
@@ -515,7 +515,7 @@ pub(crate) fn put(url: &str, queue: &str, count: u64) {
             OutgoingProperties::new("r", "t").template(Uuid::from_bytes([7; 16]), payload(*b"somebody's"));
         for number in 0..count {
             let settled = outlet.send(template.fill(number, 0)).await.unwrap().await.unwrap();
-            assert_eq!(settled, mades::Disposition::Accepted);
+            assert_eq!(settled, mailrun_mades::Disposition::Accepted);
         }
         outlet.close().await.unwrap();
     });

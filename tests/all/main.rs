@@ -14,11 +14,6 @@
 //! directories, so that they run beside each other.
 #![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
 
-// The names under which the examples of the crates know them.
-extern crate net as mailrun_net;
-extern crate smtp as mailrun_smtp;
-extern crate spool as mailrun_spool;
-
 mod amqp_peers;
 mod architecture;
 mod bench;

@@ -1,7 +1,7 @@
 //! The program's own processes, started on ports that the kernel chooses, ended with the test at the latest.
 pub(crate) use crate::skipped::skip;
-use journey::record::{LedgerRow, Outcome, Record, StageRow};
-use journey::{Phase, Stage};
+use mailrun_journey::record::{LedgerRow, Outcome, Record, StageRow};
+use mailrun_journey::{Phase, Stage};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, kill_process_group, prlimit};
 use serde_json::Value;
 use std::fmt::Debug;

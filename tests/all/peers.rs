@@ -4,7 +4,7 @@ use crate::party::{
     wait_until,
 };
 use crate::postfix::{Deliver, Postfix};
-use journey::record::{LedgerRow, Outcome};
+use mailrun_journey::record::{LedgerRow, Outcome};
 use std::fs;
 use std::thread;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! `mailrun bench kotlin-profile`, `sizes` and `large-message` as a user runs them: each row is there with figures that agree, what is
 //! refused is no PASS, and a mistyped word is one line.
 use crate::party::{Ended, Sink, mailrun, peer};
-use journey::Record;
+use mailrun_journey::Record;
 use std::fs;
 use std::path::Path;
 

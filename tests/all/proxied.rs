@@ -1,8 +1,8 @@
 //! Connections that a proxy passes on: the PROXY header and XCLIENT, honest and not.
 use crate::party::{Sink, run, wait_until};
 use crate::wire::Wire;
-use net::{Answer, Handler, Proxied, RunningServer, Server};
-use smtp::proxy::{ProxyHeader, render_v1, render_v2};
+use mailrun_net::{Answer, Handler, Proxied, RunningServer, Server};
+use mailrun_smtp::proxy::{ProxyHeader, render_v1, render_v2};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;

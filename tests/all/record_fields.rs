@@ -1,8 +1,8 @@
 //! The parts of a record that explain a run: by second, by domain, by message, against what was ordered.
 use crate::party::mailrun;
 use crate::secured::Files;
-use journey::record::{EventKind, Record, Role, SlowMessage};
-use journey::{Latencies, Phase, Stage};
+use mailrun_journey::record::{EventKind, Record, Role, SlowMessage};
+use mailrun_journey::{Latencies, Phase, Stage};
 use std::fs;
 
 /// Runs a bench that writes its record, whatever its verdict.
@@ -67,7 +67,7 @@ fn domains_sum_to_the_ledger(record: &Record) {
     let names: Vec<&str> = record.domains.iter().map(|row| row.domain.as_str()).collect();
     assert_eq!(names, ["a.example", "b.example"], "the larger first");
     let ledger = &record.ledger;
-    let sum = |part: fn(&journey::record::DomainRow) -> u64| Some(record.domains.iter().map(part).sum::<u64>());
+    let sum = |part: fn(&mailrun_journey::record::DomainRow) -> u64| Some(record.domains.iter().map(part).sum::<u64>());
     assert_eq!(sum(|row| row.created), ledger.created);
     assert_eq!(sum(|row| row.accepted), ledger.accepted);
     assert_eq!(sum(|row| row.delivered.unwrap()), ledger.delivered);
@@ -231,7 +231,7 @@ fn busy_polling_and_its_cost_are_in_the_record_of_both_ends() {
 
 #[test]
 fn parties_run_where_they_are_placed() {
-    let available = ::party::cpus::CpuList::available().unwrap();
+    let available = mailrun_party::cpus::CpuList::available().unwrap();
     let numbers = available.numbers();
     let first = numbers[0].to_string();
     let last = numbers[numbers.len() - 1].to_string();

@@ -398,7 +398,7 @@ fn eight_bits_are_encoded_for_a_server_that_does_not_take_them() {
 
 #[test]
 fn a_sink_counts_what_was_converted_beside_what_is_corrupt() {
-    use journey::trace::{ClockId, RecipientNumbering, RunId, Trace, ZeroPhase, checksum};
+    use mailrun_journey::trace::{ClockId, RecipientNumbering, RunId, Trace, ZeroPhase, checksum};
     let sink = Sink::start(&[]);
     let body = "viele Gr\u{fc}\u{df}e\r\n".as_bytes();
     let run = RunId([7; 16]);
@@ -416,7 +416,7 @@ fn a_sink_counts_what_was_converted_beside_what_is_corrupt() {
         let mut line = vec![0; Trace::HEADER_BYTES];
         trace.write(&mut line);
         let message = [b"Received: by a\r\n".as_slice(), &line, b"\r\n", body].concat();
-        String::from_utf8(mime::to_seven_bit(&message, "relay.example").unwrap().unwrap()).unwrap()
+        String::from_utf8(mailrun_mime::to_seven_bit(&message, "relay.example").unwrap().unwrap()).unwrap()
     };
     let mut wire = crate::wire::Wire::greeted(sink.address().parse().unwrap());
     assert!(wire.say("EHLO client.example").starts_with("250"));

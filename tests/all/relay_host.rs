@@ -52,7 +52,7 @@ fn health_says_whether_a_relay_and_a_sink_work() {
 
 #[test]
 fn idle_connections_to_the_metrics_port_cost_no_mail() {
-    net::open_files::raise(2_000);
+    mailrun_net::open_files::raise(2_000);
     let den = Den::new(&format!("{HTTP}limits.max_sessions = 50\n{DISCARD}"));
     let relay = den.open();
     let address = http_address(&relay);
@@ -174,7 +174,7 @@ fn confined(den: &Den, descriptors: u32) -> Option<Relay> {
 
 #[test]
 fn a_relay_with_few_descriptors_refuses_sessions_and_loses_no_spool() {
-    net::open_files::raise(2_000);
+    mailrun_net::open_files::raise(2_000);
     // Segments are small: new ones are opened all the time.
     let next_hop = format!("127.0.0.1:{}", crate::party::low_port());
     let text = format!("{HTTP}workers = 1\nspool.max_size = \"16M\"\nlimits.max_message_size = \"1M\"\n{QUICK}");

@@ -11,7 +11,7 @@ use crate::relay::{
 use crate::secured::Files;
 use crate::stand_in::{Act, At, StandIn};
 use crate::wire::Wire;
-use journey::Phase;
+use mailrun_journey::Phase;
 use std::fmt::Write as _;
 
 /// What some server or other has taken for the end of a message, and is none.

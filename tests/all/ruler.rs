@@ -1,7 +1,7 @@
 //! The ruler itself is measured: what a sink is told to do wrong is what the report shows, that and nothing else.
 use crate::party::{BenchRun, bench, fates, stage, took, undisturbed};
-use journey::record::{LatencyMs, Outcome, Record};
-use journey::{Phase, Stage};
+use mailrun_journey::record::{LatencyMs, Outcome, Record};
+use mailrun_journey::{Phase, Stage};
 
 /// How much later than told a loaded machine may be.
 const ALLOWANCE_MS: f64 = 200.0;

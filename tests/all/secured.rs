@@ -1,9 +1,9 @@
 //! Source and sink as processes over TLS, AUTH and LMTP: the records of both agree, what is refused is counted and
 //! named, and no password is written anywhere.
 use crate::party::{Sink, SourceRun, accepted, errors, run, skip, source, took};
-use journey::Phase;
-use journey::record::Record;
-use net::Certificate;
+use mailrun_journey::Phase;
+use mailrun_journey::record::Record;
+use mailrun_net::Certificate;
 use std::fs;
 use std::net::TcpListener;
 use tempfile::TempDir;

@@ -1,8 +1,8 @@
 //! Parts of a load from several processes, and `mailrun merge`: one account, exact sums, and whatever is wrong is named. The recipes
 //! are run as their schedulers would run them.
 use crate::party::{MAILRUN, Process, Sink, fates, mailrun, run, stage};
-use journey::record::{Cause, ClockRow, Outcome, Record, SinkClockRow};
-use journey::{Latencies, Ledger, Phase, Stage};
+use mailrun_journey::record::{Cause, ClockRow, Outcome, Record, SinkClockRow};
+use mailrun_journey::{Latencies, Ledger, Phase, Stage};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -109,7 +109,7 @@ fn three_parts_are_one_run_with_the_sums_of_all_and_the_ledger_of_the_sink() {
         assert_eq!(times(&whole, name), sum);
         assert_eq!(stage(&whole, name).count, MESSAGES);
     }
-    let seconds = |count: fn(&journey::record::SeriesRow) -> u64| whole.series.iter().map(count).sum::<u64>();
+    let seconds = |count: fn(&mailrun_journey::record::SeriesRow) -> u64| whole.series.iter().map(count).sum::<u64>();
     assert_eq!((seconds(|row| row.accepted), seconds(|row| row.delivered)), (MESSAGES, MESSAGES));
     assert!(whole.phases.iter().any(|row| row.name == Phase::Connect && row.count == MESSAGES));
     // The union of the parts' ledgers is what the sink has, unit by unit.

@@ -2,8 +2,8 @@
 use crate::party::{Sink, accepted, bench, errors, fates, mailrun, source, took, wait_until};
 use crate::postfix::{Deliver, Postfix};
 use crate::wire::Wire;
-use journey::trace::{RecipientNumbering, ZeroPhase, checksum};
-use journey::{ClockId, Phase, RunId, Trace};
+use mailrun_journey::trace::{RecipientNumbering, ZeroPhase, checksum};
+use mailrun_journey::{ClockId, Phase, RunId, Trace};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -698,7 +698,7 @@ fn lmtp_recipients_are_refused_held_back_and_forgotten_each_by_itself_after_the_
     assert!(kept.len() == 3 && kept.iter().zip(lists).all(|(line, list)| line.contains(list)), "{kept:?}");
 }
 
-fn took_of(record: &journey::record::Record) -> (u64, u64) {
+fn took_of(record: &mailrun_journey::record::Record) -> (u64, u64) {
     let took = took(record);
     (took.messages, took.recipients)
 }

@@ -135,7 +135,7 @@ fn branches(body: &str) -> Vec<&str> {
 
 #[test]
 fn imports_are_written_out() {
-    let text = "use crate::{party, source};\nuse net::{\n    clock::{self, Clock},\n    tls,\n};\n    pub(crate) use super::x as y;\nuse super::z;\nuse super::super::cli;\n// use a::b;\nuse ::tokio::net;\n";
+    let text = "use crate::{party, source};\nuse mailrun_net::{\n    clock::{self, Clock},\n    tls,\n};\n    pub(crate) use super::x as y;\nuse super::z;\nuse super::super::cli;\n// use a::b;\nuse ::tokio::net;\n";
     let source = Source { path: "crates/bench/src/relays/disk.rs".to_owned(), text: text.to_owned() };
     let paths: Vec<String> = source.imports().into_iter().map(|(_, path)| path).collect();
     let expected = [

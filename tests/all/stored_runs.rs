@@ -3,9 +3,9 @@ use crate::manual::page;
 use crate::party::{BenchRun, MAILRUN, Process, Sink, bench, low_port, mailrun, peer, run, stage, wait_until};
 use crate::rows::is_refusal;
 use crate::skipped::skip;
-use journey::record::Record;
-use journey::stage::{Phase, Stage};
-use report::exports::{CsvTable, ExportFormat};
+use mailrun_journey::record::Record;
+use mailrun_journey::stage::{Phase, Stage};
+use mailrun_report::exports::{CsvTable, ExportFormat};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -332,7 +332,7 @@ print('read')
 /// Writes the files of a record whose texts try to be markup, commands of a terminal and megabytes long.
 fn hostile_files(place: &Path) {
     let stored = place.join("run.json");
-    fs::write(&stored, report::sample_runs::hostile().to_json().unwrap()).unwrap();
+    fs::write(&stored, mailrun_report::sample_runs::hostile().to_json().unwrap()).unwrap();
     let tables = CsvTable::ALL.map(|table| format!("csv:{}", table.name()));
     let names = ExportFormat::NAMED.map(|format| format.name().to_owned());
     for format in names.iter().filter(|name| name.as_str() != "csv").chain(&tables) {
@@ -347,7 +347,8 @@ fn hostile_files(place: &Path) {
         }
         // The longest table has 50 messages of 10 recipients; a reply has 10 MB.
         assert!(text.len() < 1_000_000, "{format}: {} bytes", text.len());
-        let hidden = text.chars().find(|letter| !"\r\n".contains(*letter) && report::printable::is_hidden(*letter));
+        let hidden =
+            text.chars().find(|letter| !"\r\n".contains(*letter) && mailrun_report::printable::is_hidden(*letter));
         assert!(format == "html" || hidden.is_none(), "{format} shows {hidden:?}");
         let is_markup = ["html", "md", "github", "share", "junit"].contains(&format.as_str());
         assert!(!is_markup || !text.replace("\\<", "").contains("<img"), "{format}:\n{text}");
@@ -363,7 +364,7 @@ fn texts_of_peers_do_nothing_to_the_programs_that_read_a_format() {
         assert_eq!(said.trim(), "read");
     }
     if let Some(said) = python("junitparser", JUNIT, &file("junit.xml")) {
-        assert_eq!(said.lines().count(), 1 + report::sample_runs::hostile().thresholds.len(), "{said}");
+        assert_eq!(said.lines().count(), 1 + mailrun_report::sample_runs::hostile().thresholds.len(), "{said}");
     }
     if let Some(said) = python("hdrh", HLOG, &file("hlog.hlog")) {
         assert!(said.lines().any(|line| line.starts_with("accepted ")), "{said}");

@@ -1,8 +1,8 @@
 //! Thresholds as they are typed: every stage and phase of SMTP and MADES, in scenarios, and those that end a run early.
 use crate::party::{BenchRun, Ended, MAILRUN, Process, bench, mailrun, wait_until};
 use crate::secured::Files;
-use journey::Stage;
-use journey::record::{Ending, Outcome, Record};
+use mailrun_journey::Stage;
+use mailrun_journey::record::{Ending, Outcome, Record};
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;

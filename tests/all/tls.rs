@@ -2,13 +2,13 @@
 //! misbehave in or around the handshake.
 use crate::party::{peer, run};
 use crate::wire::Wire;
-use net::{
+use mailrun_net::{
     Answer, Certificate, ClientSecurity, ClientSession, ClientTls, Handler, Handshake, MessageSource, NextAction,
     Outbox, RunningServer, Server, ServerSecurity, ServerTls, SessionEnd, SessionResumption, Socket, Timer, Trust,
     WorkerBuffers, clock,
 };
-use smtp::Envelope;
-use smtp::client::{Client, Event, Options, Outcome, StartTls, Verb};
+use mailrun_smtp::Envelope;
+use mailrun_smtp::client::{Client, Event, Options, Outcome, StartTls, Verb};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -56,7 +56,7 @@ impl Handler for Ear {
     fn message(&mut self, bytes: u64, _now: Duration) -> Answer {
         let octets = std::mem::take(&mut self.octets);
         assert_eq!(bytes, octets.len() as u64);
-        self.tell(Heard::Message(octets.len(), journey::trace::checksum(&octets)));
+        self.tell(Heard::Message(octets.len(), mailrun_journey::trace::checksum(&octets)));
         Answer::Yes
     }
 }
@@ -100,7 +100,7 @@ impl MessageSource for Courier {
 
     fn render(&mut self, outbox: &mut Outbox) {
         outbox.append_shared(&self.body);
-        outbox.bytes().extend_from_slice(smtp::data::END_OF_DATA);
+        outbox.bytes().extend_from_slice(mailrun_smtp::data::END_OF_DATA);
     }
 
     fn written(&mut self, _now: Duration) {}
@@ -135,7 +135,7 @@ async fn converse(
 fn deliver(address: SocketAddr, security: &ClientSecurity, body: &[u8], connections: u32) -> Vec<(Courier, String)> {
     let security = security.clone();
     let body = Arc::<[u8]>::from(body);
-    net::worker::run(async move |desk: WorkerBuffers| {
+    mailrun_net::worker::run(async move |desk: WorkerBuffers| {
         let mut done = Vec::new();
         for _ in 0..connections {
             let courier = Courier { body: Arc::clone(&body), left: 2, accepted: 0, handshakes: Vec::new() };
@@ -177,7 +177,7 @@ fn messages_of_all_sizes_go_through_as_they_are() {
             assert_eq!((courier.accepted, courier.handshakes.len()), (2, 1), "{ended}");
             assert_eq!(courier.handshakes[0].version, "TLSv1.3");
             host.server.stop();
-            let message = || Heard::Message(body.len(), journey::trace::checksum(&body));
+            let message = || Heard::Message(body.len(), mailrun_journey::trace::checksum(&body));
             let first = Heard::Handshake { version: "TLSv1.3".to_owned(), resumed: false };
             assert_eq!(host.heard.iter().collect::<Vec<_>>(), [first, message(), message()]);
         }

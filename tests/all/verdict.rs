@@ -1,7 +1,7 @@
 //! The verdict as a CI reads it: what is typed, what is said, and the exit status.
 use crate::party::{Bench, BenchRun, Sink, bench, bench_as_typed, ended_so, mailrun, source};
 use crate::stand_in::{Act, At, StandIn};
-use journey::record::{Cause, Ending, Outcome};
+use mailrun_journey::record::{Cause, Ending, Outcome};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -68,7 +68,7 @@ fn a_server_that_dies_in_mid_run_is_named_with_the_second() {
     let failed = record.ledger.failed;
     let rejected = record.ledger.rejected;
     assert!(failed > Some(0) && rejected == Some(0), "{:?}", record.ledger);
-    let accepted = record.stages.iter().find(|row| row.name == journey::Stage::Accepted).unwrap();
+    let accepted = record.stages.iter().find(|row| row.name == mailrun_journey::Stage::Accepted).unwrap();
     assert!(accepted.offered_rate_per_s.unwrap() < accepted.rate_per_s, "over the whole run: {accepted:?}");
 }
 
@@ -187,7 +187,7 @@ fn a_stall_is_named_in_an_open_loop() {
     let said = format!("Nothing was accepted from {:.1} s to {:.1} s", stall.from_s, stall.to_s);
     assert!(record.verdict.reasons.iter().any(|reason| reason.starts_with(&said)), "{:?}", record.verdict);
     // The wait is in the latencies: a message counts from when it was due.
-    let accepted = record.stages.iter().find(|row| row.name == journey::Stage::Accepted).unwrap();
+    let accepted = record.stages.iter().find(|row| row.name == mailrun_journey::Stage::Accepted).unwrap();
     assert!(accepted.latency_ms.unwrap().max > 1_000.0, "{accepted:?}");
 }
 

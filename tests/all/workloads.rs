@@ -2,14 +2,14 @@
 //! in each the ledger closes, and a server that writes everything down has seen what was drawn.
 use crate::party::{bench, fates, mailrun, source, stage, undisturbed};
 use crate::stand_in::StandIn;
-use journey::record::{Arrival, Record, SeriesRow, StageRow};
-use journey::trace::{TraceResult, WARM_UP_SEQUENCE};
-use journey::{Phase, Stage, Trace, TraceReader};
-use net::{Answer, CloseReason, Handler, Peer, RunningServer, Server};
-use smtp::command::{Mail, Recipient};
-use smtp::dsn::{Notify, Return};
-use smtp::xtext::Xtext;
-use smtp::{Limits, Path};
+use mailrun_journey::record::{Arrival, Record, SeriesRow, StageRow};
+use mailrun_journey::trace::{TraceResult, WARM_UP_SEQUENCE};
+use mailrun_journey::{Phase, Stage, Trace, TraceReader};
+use mailrun_net::{Answer, CloseReason, Handler, Peer, RunningServer, Server};
+use mailrun_smtp::command::{Mail, Recipient};
+use mailrun_smtp::dsn::{Notify, Return};
+use mailrun_smtp::xtext::Xtext;
+use mailrun_smtp::{Limits, Path};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};

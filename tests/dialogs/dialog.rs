@@ -3,7 +3,7 @@
 //! | line | meaning |
 //! |---|---|
 //! | `# text` | a comment; `# ours only: why` says that other servers differ, and that is no fault |
-//! | `@ recipients 3` | a limit to start the server with, by its name in `smtp::Limits` |
+//! | `@ recipients 3` | a limit to start the server with, by its name in `mailrun_smtp::Limits` |
 //! | `+ word` | what the server offers or wants besides: `lmtp`, `starttls`, `auth`, `xclient`, `needs-tls`, `needs-auth`, `auth-needs-tls`; `turned-away`: it greets with 554 |
 //! | `> text` | the client sends this line and CRLF |
 //! | `>! text` | the same, with escapes: `\r`, `\n`, `\0`, `\xHH`, `\\`, `{text*count}` |
@@ -20,9 +20,9 @@
 //! `tanstaaftanstaaf`, and `user` with `pencil`; nonces are `eighteen octets ok`. This file is included by path wherever dialogs are played.
 #![allow(dead_code)] // each place that includes it uses a part
 
-use smtp::sasl::Mechanisms;
-use smtp::server::{Offer, Protocol};
-use smtp::xclient::Attributes;
+use mailrun_smtp::sasl::Mechanisms;
+use mailrun_smtp::server::{Offer, Protocol};
+use mailrun_smtp::xclient::Attributes;
 use std::path::Path;
 
 /// One file.

@@ -25,7 +25,7 @@ mod targets;
 use targets::bounce::message;
 use targets::config::{local_address, misspelling, own_addresses, position, qmgr, reason, routing, users};
 
-use journey::seeded::SeededRng;
+use mailrun_journey::seeded::SeededRng;
 use std::fs;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Scenarios that the program has by itself, as they are in `crates/bench/scenarios`.
 use super::scenario::{MAX_SCENARIO_BYTES, Scenario};
 use anyhow::{Context, Result, bail};
-use party::misspelling::is_misspelling;
+use mailrun_party::misspelling::is_misspelling;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;

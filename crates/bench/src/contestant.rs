@@ -1,5 +1,5 @@
 //! The party between source and sink, in the words of `--relay` and `--compare`.
-use journey::record::Role;
+use mailrun_journey::record::Role;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;

@@ -7,8 +7,8 @@
 //! ```
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use journey::record::{Outcome, Record, Role};
-use party::outputs::cannot_write;
+use mailrun_journey::record::{Outcome, Record, Role};
+use mailrun_party::outputs::cannot_write;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -116,8 +116,8 @@ impl RunDirectory {
     pub(super) fn save(&mut self, record: &Record) -> Result<()> {
         let json = record.to_json().context("the record cannot be written as JSON")?;
         self.write("run.json", &format!("{json}\n"))?;
-        self.write("report.md", &report::markdown(record))?;
-        self.write("report.html", &report::page(record, None))?;
+        self.write("report.md", &mailrun_report::markdown(record))?;
+        self.write("report.html", &mailrun_report::page(record, None))?;
         if record.verdict.closed {
             for role in [Role::Source, Role::Sink] {
                 remove(&self.file(role, "ledger"))?;

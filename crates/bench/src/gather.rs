@@ -6,24 +6,24 @@ use super::relays::{self, DiskUsage};
 use super::supervisor::Completeness;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use journey::account::{self, AccountInputs, Arrivals, RelayInputs, ServerQueue, Topology};
-use journey::judge::{self, VerdictInputs, judge};
-use journey::ledger::Ledger;
-use journey::merge::{join_events, merge_records};
-use journey::missing::{self, MAX_MISSING};
-use journey::reason::Reason;
-use journey::record::{
+use mailrun_journey::account::{self, AccountInputs, Arrivals, RelayInputs, ServerQueue, Topology};
+use mailrun_journey::judge::{self, VerdictInputs, judge};
+use mailrun_journey::ledger::Ledger;
+use mailrun_journey::merge::{join_events, merge_records};
+use mailrun_journey::missing::{self, MAX_MISSING};
+use mailrun_journey::reason::Reason;
+use mailrun_journey::record::{
     Cause, Death, Ending, EventKind, EventRow, FORMAT, LedgerRow, MissingMessage, Ordered, Party, Record, Role,
     StageRow, Surroundings,
 };
-use journey::stage::Stage;
-use journey::threshold::Threshold;
-use journey::trace::RunId;
-use party::host;
-use party::host_sampler;
-use party::live::LiveProgress;
-use party::outputs;
-use party::process_usage;
+use mailrun_journey::stage::Stage;
+use mailrun_journey::threshold::Threshold;
+use mailrun_journey::trace::RunId;
+use mailrun_party::host;
+use mailrun_party::host_sampler;
+use mailrun_party::live::LiveProgress;
+use mailrun_party::outputs;
+use mailrun_party::process_usage;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::BufReader;

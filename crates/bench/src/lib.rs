@@ -5,7 +5,7 @@
 //!          (files)      sink, relay up → source runs → drain → stop        (records + ledgers → account → verdict)
 //! ```
 //!
-//! A run never disturbs itself: the parties are processes of their own, measured by `party::process_usage` from outside, and this
+//! A run never disturbs itself: the parties are processes of their own, measured by `mailrun_party::process_usage` from outside, and this
 //! process does nothing but wait, draw a bar four times a second and, at the end, the sums.
 #![allow(missing_docs)] // only the command line uses it: a field whose name says all has no sentence
 
@@ -41,14 +41,14 @@ pub use directory::RESULTS_DIRECTORY;
 use directory::RunDirectory;
 pub use engine::{Conclusion, TextReport};
 use gather::{PartyResults, SinkOwner, SinkResults};
-use journey::account::Topology;
-use journey::record::{Ending, Record, Role, Surroundings};
-use journey::trace::RunId;
+use mailrun_journey::account::Topology;
+use mailrun_journey::record::{Ending, Record, Role, Surroundings};
+use mailrun_journey::trace::RunId;
+use mailrun_party::host_processes::HostProcesses;
+use mailrun_party::host_sampler::HostSampler;
+use mailrun_party::interrupt::{Interrupted, StopRequest};
+use mailrun_party::outputs;
 use parties::{PartyCommand, PartyProcess};
-use party::host_processes::HostProcesses;
-use party::host_sampler::HostSampler;
-use party::interrupt::{Interrupted, StopRequest};
-use party::outputs;
 pub use plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
 use relay_keeper::RelayKeeper;
 use relays::{Contestant, DiskCounter, DiskUsage, MemoryCurve};

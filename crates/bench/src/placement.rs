@@ -2,7 +2,7 @@
 //!
 //! On a host with enough processors load and server are kept apart, so that the server's figures are not those of a server
 //! that shares its processors with the load. Logical processors of one core share its units: a core is never divided.
-use party::cpus::CpuList;
+use mailrun_party::cpus::CpuList;
 use std::collections::BTreeMap;
 use std::fs;
 

@@ -2,11 +2,11 @@
 use super::directory::PartyFiles;
 use super::placement::Placement;
 use super::relays::{CERTIFICATE_FILE, Contestant, ListenerOptions};
-use journey::record::{Arrival, Pipelining, Workload};
-use journey::threshold::Threshold;
-use journey::trace::RunId;
-use party::cpus::CpuList;
-use party::live::LiveMode;
+use mailrun_journey::record::{Arrival, Pipelining, Workload};
+use mailrun_journey::threshold::Threshold;
+use mailrun_journey::trace::RunId;
+use mailrun_party::cpus::CpuList;
+use mailrun_party::live::LiveMode;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -244,7 +244,7 @@ fn pipelining(pipelining: Pipelining) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use journey::record::OfferedStage;
+    use mailrun_journey::record::OfferedStage;
 
     fn options(workload: Workload) -> BenchOptions {
         BenchOptions {

@@ -1,10 +1,10 @@
 //! Progress of a run, from what its parties report: the bench's line while load is sent, and while it waits.
 use super::plan::BenchOptions;
-use party::live::{LiveMode, LiveProgress};
-use party::live_figures::{PartyLoad, RunSnapshot, load_figures};
-use party::live_line::{LiveDisplay, LiveLine, NonTerminalOutput, RateWindow, waiting_text};
-use report::numbers::count;
-use report::printable::printable;
+use mailrun_party::live::{LiveMode, LiveProgress};
+use mailrun_party::live_figures::{PartyLoad, RunSnapshot, load_figures};
+use mailrun_party::live_line::{LiveDisplay, LiveLine, NonTerminalOutput, RateWindow, waiting_text};
+use mailrun_report::numbers::count;
+use mailrun_report::printable::printable;
 use std::time::{Duration, Instant};
 
 /// Time after which a source that has not reported is taken to have ended.
@@ -130,7 +130,7 @@ impl ProgressDisplay {
         self.display.make_room();
         // It may contain text of an unknown server.
         let line = line.split('\n').map(printable).collect::<Vec<_>>().join("\n");
-        party::tell!("mailrun: {line}");
+        mailrun_party::tell!("mailrun: {line}");
     }
 
     /// Leaves the terminal as it was.

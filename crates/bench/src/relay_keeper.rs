@@ -12,9 +12,9 @@ use super::plan::{BenchOptions, SyscallCounting};
 use super::relays::{self, CERTIFICATE_FILE, Contestant};
 use super::supervisor::{Completeness, StandingRelay, Supervisor};
 use anyhow::{Context, Result, anyhow};
-use journey::record::{Cause, Record};
-use journey::trace::RunId;
-use party::interrupt::StopRequest;
+use mailrun_journey::record::{Cause, Record};
+use mailrun_journey::trace::RunId;
+use mailrun_party::interrupt::StopRequest;
 use std::path::{Path, PathBuf};
 
 /// Says how long a relay that the bench starts lives.

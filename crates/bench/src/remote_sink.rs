@@ -5,12 +5,12 @@
 use super::gather::SinkResults;
 use super::supervisor::Supervisor;
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use journey::ledger::Ledger;
-use journey::record::Record;
-use journey::trace::RunId;
-use party::clock_exchange::{self, ClockMeasurement};
-use party::http_client::{HttpClient, StatusCode};
-use party::interrupt::StopRequest;
+use mailrun_journey::ledger::Ledger;
+use mailrun_journey::record::Record;
+use mailrun_journey::trace::RunId;
+use mailrun_party::clock_exchange::{self, ClockMeasurement};
+use mailrun_party::http_client::{HttpClient, StatusCode};
+use mailrun_party::interrupt::StopRequest;
 use serde::Deserialize;
 use std::time::{Duration, Instant};
 

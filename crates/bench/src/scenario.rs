@@ -7,12 +7,12 @@
 //! ```
 //! Most keys are the values that the options of `mailrun bench SCENARIO` have where they are not typed.
 use super::contestant::Contestant;
-use journey::Stage;
-use journey::quantities::{bytes, count, count_up_to, duration, positive, probability, rate};
-use journey::record::{Arrival, Pipelining};
-use journey::threshold::{MetricSource, RunProtocol, Threshold};
-use party::misspelling::is_misspelling;
-use party::position::line_and_column;
+use mailrun_journey::Stage;
+use mailrun_journey::quantities::{bytes, count, count_up_to, duration, positive, probability, rate};
+use mailrun_journey::record::{Arrival, Pipelining};
+use mailrun_journey::threshold::{MetricSource, RunProtocol, Threshold};
+use mailrun_party::misspelling::is_misspelling;
+use mailrun_party::position::line_and_column;
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, de::DeserializeOwned};
 use std::collections::BTreeMap;

@@ -2,10 +2,10 @@
 use crate::plan::BenchOptions;
 use crate::remote_sink::RemoteSink;
 use anyhow::Result;
-use journey::clocks::{ClockError, clock_reason};
-use journey::judge;
-use journey::record::{Record, SinkClockRow};
-use party::clock_exchange::{ClockMeasurement, before_and_after};
+use mailrun_journey::clocks::{ClockError, clock_reason};
+use mailrun_journey::judge;
+use mailrun_journey::record::{Record, SinkClockRow};
+use mailrun_party::clock_exchange::{ClockMeasurement, before_and_after};
 
 /// Sinks, and their clocks before the load.
 pub(super) struct SinkClocks(Vec<(RemoteSink, Option<ClockMeasurement>)>);

@@ -1,6 +1,6 @@
 //! The order of runs: each block has every contestant in one order and then in the reverse, so that a host that drifts
 //! favours nobody (for two: ABBA BAAB …).
-use journey::seeded::SeededRng;
+use mailrun_journey::seeded::SeededRng;
 
 /// Purpose of the draws, so that they differ from others of the same seed.
 const PURPOSE: u64 = 0x726f_756e;

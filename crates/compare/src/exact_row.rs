@@ -1,7 +1,7 @@
 //! An exact count of a contestant beside that of the reference.
 use crate::exact_count::{ExactChange, compare_counts};
-use report::numbers::figure;
-use report::printable::printable;
+use mailrun_report::numbers::figure;
+use mailrun_report::printable::printable;
 use serde::Serialize;
 
 /// An exact count of a contestant, compared with that of the reference.

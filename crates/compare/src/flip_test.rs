@@ -2,7 +2,7 @@
 //! way round, all its metrics together. The p of a metric is the share of flips whose greatest statistic of *any* metric
 //! reaches that metric's (Westfall and Young: Resampling-based multiple testing, 1993, max-T).
 use crate::ranks::midranks;
-use journey::seeded::SeededRng;
+use mailrun_journey::seeded::SeededRng;
 
 /// The most rounds whose flips are all tried; of more rounds, some flips are drawn.
 const MAX_EXACT_ROUNDS: usize = 14;

@@ -1,7 +1,7 @@
 //! The test of a family of metrics by division: if A and B are the same, any runs could as well have been those of A. The p
 //! of a metric is the share of divisions whose greatest statistic of *any* metric reaches that metric's.
 use crate::ranks::midranks;
-use journey::seeded::SeededRng;
+use mailrun_journey::seeded::SeededRng;
 
 /// The most divisions that are all tried; of more, some are drawn.
 const MAX_EXACT_DIVISIONS: u64 = 20_000;

@@ -8,8 +8,8 @@ use crate::run_figures::RunFigure;
 use crate::settings::CompareSettings;
 use crate::signed_rank;
 use crate::stored_runs::ComparisonOutcome;
-use report::printable::printable;
-use report::table::plain;
+use mailrun_report::printable::printable;
+use mailrun_report::table::plain;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -330,7 +330,7 @@ impl PairedMetric {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use journey::seeded::SeededRng;
+    use mailrun_journey::seeded::SeededRng;
 
     pub(crate) const LOAD: RoundLoad = RoundLoad { messages: 1_000, sessions: 10, message_bytes: 400 };
 

@@ -2,10 +2,10 @@
 use crate::finding::MetricVerdict;
 use crate::round_comparison::{ContestantComparison, PairedMetric, RoundComparison};
 use crate::stored_runs::ComparisonOutcome;
-use journey::record::Outcome;
-use report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, FigureVerdict, percent};
-use report::numbers::{count, counted, figure, memory, octets, seconds};
-use report::table::plain;
+use mailrun_journey::record::Outcome;
+use mailrun_report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, FigureVerdict, percent};
+use mailrun_report::numbers::{count, counted, figure, memory, octets, seconds};
+use mailrun_report::table::plain;
 
 /// The method, a sentence each.
 const METHOD: [&str; 4] = [
@@ -216,7 +216,7 @@ impl RoundComparison {
 mod tests {
     use crate::round_comparison::RoundContestant;
     use crate::round_comparison::tests::{compare, contestant};
-    use journey::record::Outcome;
+    use mailrun_journey::record::Outcome;
 
     #[test]
     fn a_stranger_reads_who_is_faster() {

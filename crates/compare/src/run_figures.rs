@@ -1,10 +1,10 @@
 //! Runs of a comparison: whether their loads and hosts are the same, which of them count, and their figures.
 use crate::metric::{ComparedMetric, Gain};
-use journey::judge;
-use journey::record::{Ending, Outcome, Record};
-use journey::stage::Stage;
-use journey::words::grouped;
-use report::final_stage;
+use mailrun_journey::judge;
+use mailrun_journey::record::{Ending, Outcome, Record};
+use mailrun_journey::stage::Stage;
+use mailrun_journey::words::grouped;
+use mailrun_report::final_stage;
 use std::collections::BTreeSet;
 
 /// A run with the path that names it.

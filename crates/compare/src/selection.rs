@@ -1,7 +1,7 @@
 //! Runs that can be compared with each other: of one load and one host, each once. The others are refused, each in a line.
 use crate::run_figures::{NamedRun, RunTrait, difference, traits};
 use anyhow::{Result, bail};
-use report::printable::printable;
+use mailrun_report::printable::printable;
 
 /// Most reasons that one line has.
 const MAX_REASONS: usize = 3;

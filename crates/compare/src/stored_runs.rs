@@ -9,9 +9,9 @@ use crate::selection::{self, ComparableRuns, RunSide};
 use crate::settings::CompareSettings;
 use crate::unpaired::compare_runs;
 use anyhow::{Result, bail};
-use journey::record::{Outcome, Record};
-use report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, FigureVerdict, RunCurves, percent};
-use report::printable::printable;
+use mailrun_journey::record::{Outcome, Record};
+use mailrun_report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, FigureVerdict, RunCurves, percent};
+use mailrun_report::printable::printable;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -350,13 +350,13 @@ impl StoredComparison {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use journey::record::Ending;
-    use journey::stage::Stage;
+    use mailrun_journey::record::Ending;
+    use mailrun_journey::stage::Stage;
 
     /// Runs of the sample's load whose rates are those, as a host would scatter them.
     fn side(name: &str, rates: &[f64]) -> RunSide {
         let run = |(place, per_s): (usize, &f64)| {
-            let mut record = report::sample::held();
+            let mut record = mailrun_report::sample::held();
             for row in &mut record.stages {
                 row.rate_per_s = *per_s;
                 row.offered_rate_per_s = Some(*per_s);
@@ -401,7 +401,7 @@ mod tests {
         let against = side("a", &[1000.0; 6]);
         let mut runs = side("b", &[1001.0; 8]);
         runs.runs[0].1.workload.sessions = 7;
-        runs.runs[3].1 = report::sample::mades();
+        runs.runs[3].1 = mailrun_report::sample::mades();
         runs.runs[3].1.run_id = "another".to_owned();
         runs.runs[5].1.host.cores = 99;
         runs.unreadable.push("b/9 is damaged".to_owned());

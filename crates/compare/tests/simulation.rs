@@ -1,10 +1,10 @@
 //! The method in simulation, with a seed: how often it calls two equal programs different, and how often it finds a
 //! difference that is there. The noise is a normal model, or that of 280 runs of one program against itself.
-use journey::seeded::SeededRng;
 use mailrun_compare::{
     CompareSettings, ComparedMetric, Gain, LookPlan, MetricFinding, MetricVerdict, RoundRatios, RunValues,
     compare_rounds, compare_runs,
 };
+use mailrun_journey::seeded::SeededRng;
 use serde_json::Value;
 
 const METRICS: [&str; 6] = ["rate", "p50", "p90", "p99", "src", "snk"];

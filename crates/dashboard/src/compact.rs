@@ -3,11 +3,11 @@ use crate::palette::Ink;
 use crate::panes::{error_text, per_second};
 use crate::progress::draw_progress;
 use crate::state::Dashboard;
+use mailrun_report::numbers::{count, counted, latency, memory};
+use mailrun_report::printable::printable;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
-use report::numbers::{count, counted, latency, memory};
-use report::printable::printable;
 
 /// Draws the lines; the first is the most important one.
 pub(crate) fn draw(dashboard: &Dashboard, area: Rect, buffer: &mut Buffer) {

@@ -11,12 +11,12 @@ use crate::palette::Ink;
 use crate::progress::{draw_progress, whole_seconds};
 use crate::state::{Dashboard, PANES};
 use crate::{MIN_COLUMNS, MIN_ROWS, compact, panes};
+use mailrun_report::printable::printable;
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::widgets::{Block, Clear, Widget};
-use report::printable::printable;
 
 /// Keys, for the last row.
 const KEYS: &str = "p pause · 1-4 one pane · Tab next · q stop and report · ? help";
@@ -146,7 +146,7 @@ mod tests {
     fn a_run_is_seen_as_a_whole_on_80_by_24() {
         let shown = text(&drawn(&sampled(), MIN_COLUMNS, MIN_ROWS));
         let last = sample::snapshots().pop().unwrap();
-        let delivered = report::numbers::count(last.messages.delivered.unwrap());
+        let delivered = mailrun_report::numbers::count(last.messages.delivered.unwrap());
         for part in [
             "mailrun · bench · through the relay",
             "40 s",
@@ -281,7 +281,7 @@ mod tests {
                 });
             }
             let shown = super::tests::text(&drawn(&dashboard, width, height));
-            prop_assert!(!shown.chars().any(|letter| letter != '\n' && report::printable::is_hidden(letter)), "{}", shown);
+            prop_assert!(!shown.chars().any(|letter| letter != '\n' && mailrun_report::printable::is_hidden(letter)), "{}", shown);
         }
     }
 }

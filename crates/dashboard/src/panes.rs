@@ -4,13 +4,13 @@ use crate::palette::{Ink, Palette};
 use crate::progress::whole_seconds;
 use crate::snapshot::{StageTimes, TimesMs};
 use crate::state::DashboardView;
+use mailrun_report::numbers::{count, latency, memory};
+use mailrun_report::printable::printable;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::Text;
 use ratatui::widgets::{Paragraph, Widget, Wrap};
-use report::numbers::{count, latency, memory};
-use report::printable::printable;
 
 /// Eighths of a row, from the lowest to the full one.
 const EIGHTHS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];

@@ -1,11 +1,11 @@
 //! Share of a run that is done, and the time that the rest takes: the bar and its text.
 use crate::palette::Ink;
 use crate::state::{Dashboard, DashboardView};
+use mailrun_report::numbers::{count, seconds};
+use mailrun_report::printable::printable;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
-use report::numbers::{count, seconds};
-use report::printable::printable;
 
 /// Least time after which the rest of a run is estimated.
 const MIN_ESTIMATE_S: f64 = 1.0;

@@ -1,6 +1,6 @@
 //! The options that every personality has besides those of its original program. They come first, so that the rest is
 //! read exactly as the original reads it.
-use net::{BusyPoll, WorkerOptions};
+use mailrun_net::{BusyPoll, WorkerOptions};
 
 /// The extra options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Output of a source's session: a turn writes from the buffer that all sessions share, and the part that the socket
 //! does not accept waits in a buffer of the session's own.
-use net::{Outbox, Stream};
+use mailrun_net::{Outbox, Stream};
 use std::io;
 
 /// Output that waits.

@@ -31,25 +31,25 @@ mod tests {
 
     #[test]
     fn one_passes_at_a_time_in_the_order_they_came() {
-        let order = net::worker::run(|_| async {
+        let order = mailrun_net::worker::run(|_| async {
             let semaphore = Rc::new(ConnectSemaphore::default());
             let order = Rc::new(RefCell::new(Vec::new()));
             let first = semaphore.acquire().await;
             for number in 0..9 {
                 let semaphore = Rc::clone(&semaphore);
                 let order = Rc::clone(&order);
-                net::worker::spawn_local(async move {
+                mailrun_net::worker::spawn_local(async move {
                     let _pass = semaphore.acquire().await;
                     order.borrow_mut().push(number);
-                    net::sleep(YIELD_DELAY).await;
+                    mailrun_net::sleep(YIELD_DELAY).await;
                     order.borrow_mut().push(number);
                 });
             }
-            net::sleep(YIELD_DELAY).await;
+            mailrun_net::sleep(YIELD_DELAY).await;
             assert_eq!(order.borrow().len(), 0, "the first is inside");
             drop(first);
             while order.borrow().len() < 18 {
-                net::sleep(YIELD_DELAY).await;
+                mailrun_net::sleep(YIELD_DELAY).await;
             }
             order.take()
         });

@@ -1,5 +1,5 @@
 //! The check that load goes to permitted addresses only.
-use party::local_address;
+use mailrun_party::local_address;
 use std::net::IpAddr;
 
 /// Permission to send load to public addresses.

@@ -1,6 +1,6 @@
 //! `--report` of a source: messages, seconds, messages per second and latency, in one line.
-use journey::Latencies;
-use net::clock;
+use mailrun_journey::Latencies;
+use mailrun_net::clock;
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 

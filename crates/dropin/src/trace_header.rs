@@ -1,9 +1,9 @@
 //! `--trace` of a source: the header line in front of each message by which `mailrun sink` and `smtp-sink --trace`
-//! recognise it (`journey::trace`).
-use journey::trace::{self, MAX_RECIPIENTS, RecipientNumbering, Trace, ZeroPhase};
-use net::clock;
-use party::outputs;
-use smtp::data;
+//! recognise it (`mailrun_journey::trace`).
+use mailrun_journey::trace::{self, MAX_RECIPIENTS, RecipientNumbering, Trace, ZeroPhase};
+use mailrun_net::clock;
+use mailrun_party::outputs;
+use mailrun_smtp::data;
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ pub(super) fn check_recipients(address: &str, each: u64) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use journey::{TraceReader, TraceResult};
+    use mailrun_journey::{TraceReader, TraceResult};
     use proptest::prelude::*;
 
     fn read(header: &TraceHeaderWriter, message: &[u8]) -> TraceResult {

@@ -10,11 +10,11 @@
 //! Fixed width, so that it is patched in place and never formatted. The checksum (CRC-32C) covers the bytes after the
 //! first empty line, dot-unstuffed, so relays may put their own header fields before it or after it. If a relay states
 //! that it has encoded 8-bit parts for a server without 8BITMIME, the checksum is that of the original parts
-//! (`mime::Restorer`).
+//! (`mailrun_mime::Restorer`).
 use crc_fast::{CrcAlgorithm, Digest};
+use mailrun_mime::{Encoding, MARKER, Restorer};
 use memchr::memmem::Finder;
 use memchr::{memchr, memrchr};
-use mime::{Encoding, MARKER, Restorer};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::LazyLock;
@@ -823,7 +823,7 @@ mod tests {
         trace.write(&mut line);
         let sent = message(&[b"Received: by a\r\n", &line, head.as_bytes(), b"\r\n", body]);
         assert_eq!(found(&sent), TraceResult::Intact(trace));
-        (trace, mime::to_seven_bit(&sent, "relay.example").unwrap().expect("it is converted"))
+        (trace, mailrun_mime::to_seven_bit(&sent, "relay.example").unwrap().expect("it is converted"))
     }
 
     #[test]

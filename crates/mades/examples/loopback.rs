@@ -10,14 +10,14 @@
 //! | `client` | `Connection`, as the bench uses it |
 //! | `fe2o3` | fe2o3-amqp |
 #![allow(clippy::print_stdout)]
-use amqp::{
-    AmqpConnection, ClientLogin, ConnectionEvent, ConnectionOptions, DecodeError, DeliveryOutcome, EncodedMessage,
-    LinkId, LinkRequest, LinkRole, ListenerAuth, Reader, Writer,
-};
 use bytes::{Buf, BytesMut};
 use fe2o3_amqp::link::CreditMode;
 use fe2o3_amqp::{Receiver, Sendable, Sender, Session};
 use fe2o3_amqp_types::messaging::{ApplicationProperties, Body, Data, Header, Message, MessageId, Properties};
+use mailrun_amqp::{
+    AmqpConnection, ClientLogin, ConnectionEvent, ConnectionOptions, DecodeError, DeliveryOutcome, EncodedMessage,
+    LinkId, LinkRequest, LinkRole, ListenerAuth, Reader, Writer,
+};
 use mailrun_mades::api::{OutgoingProperties, RunMessageId, payload};
 use mailrun_mades::embedded::{ListenOptions, MemoryQueues, QueueLimits, serve};
 use mailrun_mades::{Broker, Bytes, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};

@@ -2,7 +2,7 @@
 use crate::error::Error;
 use crate::security::{BrokerSecurity, SaslMechanism};
 use crate::url::BrokerUrl;
-use amqp::{ClientLogin, ConnectionOptions, Password, ScramHash};
+use mailrun_amqp::{ClientLogin, ConnectionOptions, Password, ScramHash};
 use std::net::IpAddr;
 use std::time::Duration;
 use uuid::Uuid;

@@ -11,11 +11,11 @@ use crate::broker::Broker;
 use crate::disposition::{Disposition, SettlementSender};
 use crate::error::{self, ConnectionFailure, Error, OpenAttempt};
 use crate::stream_stats::StreamStats;
-use amqp::{
+use bytes::{Buf, BytesMut};
+use mailrun_amqp::{
     AmqpConnection, ClientLogin, ConnectionEvent, EncodedMessage, EndError, LinkId, LinkRequest, LinkRole, Scope,
     SessionId,
 };
-use bytes::{Buf, BytesMut};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};

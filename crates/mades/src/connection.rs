@@ -7,7 +7,7 @@ use crate::receiver::{ReceiverLink, ReceiverOptions};
 use crate::sender::{SenderLink, SenderOptions};
 use crate::stream;
 use crate::stream_stats::StreamStats;
-use amqp::PeerProduct;
+use mailrun_amqp::PeerProduct;
 use std::sync::Arc;
 
 /// An open connection. Dropped, it is closed without waiting for the broker's answer.

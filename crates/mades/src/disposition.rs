@@ -1,6 +1,6 @@
 //! Outcomes of messages that were sent.
 use crate::error::{Error, one_line};
-use amqp::{DeliveryOutcome, PeerError};
+use mailrun_amqp::{DeliveryOutcome, PeerError};
 use tokio::sync::oneshot;
 
 /// Reports the outcome of a message to the one that waits for it.

@@ -1,8 +1,8 @@
 //! Errors between us and a broker: one variant for each that calls for a different reaction.
-use amqp::{ConnectionError, LoginError, PeerError, Scope, SessionRefused, Violation};
+use mailrun_amqp::{ConnectionError, LoginError, PeerError, Scope, SessionRefused, Violation};
+use mailrun_trust::Remedies;
 use std::io;
 use std::time::Duration;
-use trust::Remedies;
 
 /// The options against a certificate that is not accepted.
 pub(crate) const REMEDIES: Remedies =

@@ -66,12 +66,12 @@ mod stream_stats;
 mod url;
 
 pub use crate::url::{BrokerUrl, UrlError, password_from_file};
-pub use amqp::{Password, PeerProduct};
 pub use broker::Broker;
 pub use bytes::Bytes;
 pub use connection::Connection;
 pub use disposition::Disposition;
 pub use error::{Error, Retry};
+pub use mailrun_amqp::{Password, PeerProduct};
 pub use receiver::{Delivery, DeliveryHandle, IncomingDelivery, ReceiverLink, ReceiverOptions};
 pub use security::{BrokerSecurity, SaslMechanism, TlsSetup, Verification};
 pub use sender::{DispositionFuture, SenderLink, SenderOptions};

@@ -2,7 +2,7 @@
 use crate::broker::Broker;
 use crate::client_state::{LinkPlan, SharedClient};
 use crate::error::Error;
-use amqp::{LinkId, SessionId};
+use mailrun_amqp::{LinkId, SessionId};
 use std::sync::Arc;
 
 /// Capabilities that a node must have, as go-mades-bench asks for them: "QPID broker capabilities" of older ECP.

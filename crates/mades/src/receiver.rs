@@ -5,7 +5,7 @@ use crate::client_state::{ArrivedMessage, LinkPlan, SharedClient};
 use crate::disposition::SettlementSender;
 use crate::error::{Error, one_line};
 use crate::link::{CAPABILITIES, ClientLink};
-use amqp::{AmqpConnection, DeliveryOutcome, LinkId, LinkRole};
+use mailrun_amqp::{AmqpConnection, DeliveryOutcome, LinkId, LinkRole};
 use std::sync::Arc;
 
 /// The largest message that is taken by default.

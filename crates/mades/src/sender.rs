@@ -5,7 +5,7 @@ use crate::client_state::{LinkPlan, SharedClient};
 use crate::disposition::{Disposition, SettlementSender};
 use crate::error::Error;
 use crate::link::{CAPABILITIES, ClientLink};
-use amqp::{AmqpConnection, EncodedMessage, LinkId, LinkRole};
+use mailrun_amqp::{AmqpConnection, EncodedMessage, LinkId, LinkRole};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};

@@ -1,6 +1,7 @@
 //! The stream under AMQP: a TCP connection, with TLS if the URL asks for it, and an error that says what to do.
 use crate::broker::Broker;
 use crate::error::{Error, REMEDIES, of_tls};
+use mailrun_trust::HandshakeFault;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,7 +9,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use trust::HandshakeFault;
 
 /// Connects, and begins TLS if the URL asks for it.
 pub(crate) async fn open(broker: &Broker) -> Result<BrokerStream, Error> {

@@ -1,6 +1,6 @@
 //! URL of a broker and its user: `amqp://user:password@host:port`, with the password never shown.
-use amqp::Password;
-use party::password_file;
+use mailrun_amqp::Password;
+use mailrun_party::password_file;
 use percent_encoding::percent_decode_str;
 use std::fmt;
 use std::path::Path;

@@ -5,11 +5,13 @@ use crate::client_io::{AsyncIo, BlockingIo, ClientIo, run_blocking};
 use crate::client_session::ClientSecurity;
 use crate::nonce::nonce;
 use crate::tls_setup::ClientTls;
-use eventloop::{Endpoint, clock};
-use smtp::client::{Client as Session, GaveUp, Options, Outcome, PipelineMode, StartTls, Verb, Violation, Want};
-use smtp::data;
-use smtp::envelope::Envelope;
-use smtp::sasl::{Credentials, Mechanism, Mechanisms};
+use mailrun_eventloop::{Endpoint, clock};
+use mailrun_smtp::client::{
+    Client as Session, GaveUp, Options, Outcome, PipelineMode, StartTls, Verb, Violation, Want,
+};
+use mailrun_smtp::data;
+use mailrun_smtp::envelope::Envelope;
+use mailrun_smtp::sasl::{Credentials, Mechanism, Mechanisms};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -29,7 +31,7 @@ pub enum Error {
     /// No reply came in time.
     #[error("no reply within {0:?}")]
     Timeout(Duration),
-    /// TLS could not be started. A fault that a user can repair is a [`trust::HandshakeFault`] within.
+    /// TLS could not be started. A fault that a user can repair is a [`mailrun_trust::HandshakeFault`] within.
     #[error("TLS: {0}")]
     Tls(io::Error),
     /// The peer does not speak SMTP.

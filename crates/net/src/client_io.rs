@@ -3,7 +3,7 @@
 use crate::stream::Stream;
 use crate::tls::{blocking_tls_error, with_handshake_fault};
 use crate::tls_setup::ClientTls;
-use eventloop::{Endpoint, Socket, Timer, clock};
+use mailrun_eventloop::{Endpoint, Socket, Timer, clock};
 use rustls::{ClientConnection, StreamOwned};
 use std::fmt;
 use std::future::{Future, poll_fn};

@@ -9,7 +9,7 @@
 //! client may use a minute's allowance at once. IPv6 addresses count by their /64, the block that one customer has (RFC
 //! 6177 §2). An exempt client is never looked up: it costs nothing.
 use crate::recent::{RecentMap, Shards};
-use smtp::reply::Reply;
+use mailrun_smtp::reply::Reply;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};

@@ -5,10 +5,10 @@ use crate::stream::Stream;
 use crate::tls::Handshake;
 use crate::tls_setup::ClientTls;
 use crate::worker::{IoBuffers, WorkerBuffers};
-use eventloop::Timer;
-use eventloop::clock;
-use smtp::client::{ChunkPosition, Client, Event, GaveUp, Verb, Violation, Want};
-use smtp::envelope::Envelope;
+use mailrun_eventloop::Timer;
+use mailrun_eventloop::clock;
+use mailrun_smtp::client::{ChunkPosition, Client, Event, GaveUp, Verb, Violation, Want};
+use mailrun_smtp::envelope::Envelope;
 use std::future::poll_fn;
 use std::io;
 use std::num::NonZeroUsize;
@@ -362,9 +362,9 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
 mod tests {
     use super::{ClientSession, MessageSource, NextAction, SessionEnd};
     use crate::{Answer, Handler, Outbox, Server, Socket, Timer, clock};
-    use smtp::client::{Client, Event, PipelineMode, Verb};
-    use smtp::data;
-    use smtp::envelope::Envelope;
+    use mailrun_smtp::client::{Client, Event, PipelineMode, Verb};
+    use mailrun_smtp::data;
+    use mailrun_smtp::envelope::Envelope;
     use std::future::{Future, poll_fn};
     use std::pin::pin;
     use std::sync::Arc;

@@ -1,14 +1,14 @@
 //! The trait that an embedding program implements: one handler per session. Only the answer to a message has no default:
 //! it decides who is responsible for it. By default every command is accepted, and nobody is let in (AUTH, XCLIENT).
 use crate::tls::Handshake;
-use smtp::Path;
-use smtp::command::{Hello, Mail, Recipient};
-use smtp::login::Auth;
-use smtp::proxy::ProxyHeader;
-use smtp::reply::Reply;
-use smtp::reply_reason::ReplyReason;
-use smtp::sasl::Secret;
-use smtp::xclient::Xclient;
+use mailrun_smtp::Path;
+use mailrun_smtp::command::{Hello, Mail, Recipient};
+use mailrun_smtp::login::Auth;
+use mailrun_smtp::proxy::ProxyHeader;
+use mailrun_smtp::reply::Reply;
+use mailrun_smtp::reply_reason::ReplyReason;
+use mailrun_smtp::sasl::Secret;
+use mailrun_smtp::xclient::Xclient;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -201,7 +201,7 @@ pub trait Handler: 'static {
     }
 
     /// AUTH by a mechanism that does not show the secret: returns the secret, or `None` if the name is unknown. The
-    /// reply to SCRAM-SHA-256 reveals that; to hide it, return [made-up keys](smtp::sasl::DecoySecrets). The default
+    /// reply to SCRAM-SHA-256 reveals that; to hide it, return [made-up keys](mailrun_smtp::sasl::DecoySecrets). The default
     /// knows nobody: 535.
     fn secret(&mut self, auth: &Auth<'_>) -> Option<Secret> {
         let _ = auth;

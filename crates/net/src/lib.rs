@@ -69,18 +69,18 @@ pub mod worker;
 pub use client::{AsyncClient, Client, ClientBuilder, Error, SendOutcome};
 pub use client_limits::{Admission, ClientKey, ClientLimit, ClientLimits, ClientRefusal, Clients};
 pub use client_session::{ClientSecurity, ClientSession, MessageSource, NextAction, SessionEnd};
-pub use eventloop::{
+pub use handler::{Answer, CloseReason, Handler, LoginOutcome, Peer, ReadLimit};
+pub use mailrun_eventloop::{
     Acceptor, BusyPoll, Endpoint, FdTable, ResourceExhausted, Socket, Timer, WorkerOptions, clock, listener,
     open_files, sleep, sleep_until,
 };
-pub use handler::{Answer, CloseReason, Handler, LoginOutcome, Peer, ReadLimit};
+pub use mailrun_smtp as smtp;
 pub use message_handler::{BufferBudget, BufferingHandler, MessageHandler, MessageService, ReceivedMessage};
 pub use nonce::nonce;
 pub use outbox::Outbox;
 pub use proxy_header::Proxied;
 pub use server::{RunningServer, Server};
 pub use service::Service;
-pub use smtp;
 pub use stream::Stream;
 pub use tls::Handshake;
 pub use tls_files::{FileStamp, TlsFiles, TlsFilesError, TlsWatch, check_regular, read_roots};

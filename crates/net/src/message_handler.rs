@@ -7,12 +7,12 @@
 use crate::handler::{Answer, CloseReason, Handler, LoginOutcome, Peer};
 use crate::service::Service;
 use crate::tls::Handshake;
-use smtp::Path;
-use smtp::command::{BodyType, Hello, Mail};
-use smtp::login::{Auth, Proof};
-use smtp::proxy::ProxyHeader;
-use smtp::reply::Reply;
-use smtp::reply_reason::ReplyReason;
+use mailrun_smtp::Path;
+use mailrun_smtp::command::{BodyType, Hello, Mail};
+use mailrun_smtp::login::{Auth, Proof};
+use mailrun_smtp::proxy::ProxyHeader;
+use mailrun_smtp::reply::Reply;
+use mailrun_smtp::reply_reason::ReplyReason;
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;

@@ -1,5 +1,5 @@
 //! Bytes that nobody can guess, for CRAM-MD5 and SCRAM-SHA-256.
-use smtp::sasl::{NONCE_BYTES, Nonce};
+use mailrun_smtp::sasl::{NONCE_BYTES, Nonce};
 
 /// Creates a nonce.
 pub fn nonce() -> Nonce {

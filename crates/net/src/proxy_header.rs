@@ -1,6 +1,6 @@
 //! The PROXY header before the first byte of a session: whether there is one, and how it is read.
-use eventloop::Socket;
-use smtp::proxy::{self, MAX_V1_BYTES, ProxyHeader, ProxyHeaderError};
+use mailrun_eventloop::Socket;
+use mailrun_smtp::proxy::{self, MAX_V1_BYTES, ProxyHeader, ProxyHeaderError};
 use std::future::poll_fn;
 use std::io;
 

@@ -2,9 +2,9 @@
 use crate::proxy_header::take_header;
 use crate::tls::{Handshake, TlsLayer, with_handshake_fault, with_scratch};
 use crate::tls_setup::{ClientTls, ServerTls};
-use eventloop::Socket;
+use mailrun_eventloop::Socket;
+use mailrun_smtp::proxy::ProxyHeader;
 use rustix::fd::{AsFd, BorrowedFd};
-use smtp::proxy::ProxyHeader;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::num::NonZeroUsize;
@@ -30,7 +30,7 @@ impl Stream {
     ///
     /// # Errors
     /// Those of the connection, and `InvalidData` if the peer is not trusted or does not speak TLS; the connection is
-    /// useless then. A fault that a user can repair is a [`trust::HandshakeFault`] within.
+    /// useless then. A fault that a user can repair is a [`mailrun_trust::HandshakeFault`] within.
     pub async fn connect_tls(&mut self, setup: &ClientTls) -> io::Result<Handshake> {
         let outcome = self.handshake(Box::new(TlsLayer::client(setup)?)).await;
         outcome.map_err(|error| with_handshake_fault(error, setup))

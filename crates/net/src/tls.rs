@@ -1,8 +1,9 @@
 //! TLS as a state machine over a connection: records in and out, by rustls' unbuffered interface, so that a session's
 //! bytes are read into the worker's buffers and an idle session holds almost none.
 use crate::tls_setup::{ClientTls, ServerTls};
-use eventloop::Socket;
-use eventloop::clock;
+use mailrun_eventloop::Socket;
+use mailrun_eventloop::clock;
+use mailrun_trust::HandshakeFault;
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus};
@@ -14,7 +15,6 @@ use std::future::poll_fn;
 use std::io;
 use std::task::{Poll, ready};
 use std::time::Duration;
-use trust::HandshakeFault;
 
 /// Plaintext that is encrypted into records at a time; one system call then sends them.
 const CHUNK_BYTES: usize = 64 * 1024;

@@ -237,10 +237,12 @@ impl ClientTls {
         let builder = match trust {
             Trust::System => builder.with_root_certificates(system_roots()?),
             Trust::Roots(pem) => {
-                let verifier = trust::servers_of(certificates_from(pem)?, &provider())?;
+                let verifier = mailrun_trust::servers_of(certificates_from(pem)?, &provider())?;
                 builder.dangerous().with_custom_certificate_verifier(verifier)
             }
-            Trust::Anybody => builder.dangerous().with_custom_certificate_verifier(trust::any_server(&provider())),
+            Trust::Anybody => {
+                builder.dangerous().with_custom_certificate_verifier(mailrun_trust::any_server(&provider()))
+            }
         };
         let mut config = match certificate {
             None => builder.with_no_client_auth(),

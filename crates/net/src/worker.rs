@@ -1,7 +1,9 @@
 //! A worker that serves sessions: a thread of [`eventloop`], and the buffers that all its sessions share.
 use crate::outbox::Outbox;
-pub use eventloop::worker::{busy_polled, default_count, failed_tasks as failed_sessions, spawn_local, yield_now};
-use eventloop::{PageAlignedBuffer, WorkerOptions};
+pub use mailrun_eventloop::worker::{
+    busy_polled, default_count, failed_tasks as failed_sessions, spawn_local, yield_now,
+};
+use mailrun_eventloop::{PageAlignedBuffer, WorkerOptions};
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
@@ -42,7 +44,7 @@ impl WorkerBuffers {
     }
 }
 
-/// Starts a worker thread ([`eventloop::worker::spawn`]) and gives its buffers to `work`.
+/// Starts a worker thread ([`mailrun_eventloop::worker::spawn`]) and gives its buffers to `work`.
 ///
 /// # Errors
 /// Those of starting a thread.
@@ -55,10 +57,10 @@ where
     T: Send + 'static,
     W: Future<Output = T> + 'static,
 {
-    eventloop::worker::spawn(name, options, || work(WorkerBuffers::default()))
+    mailrun_eventloop::worker::spawn(name, options, || work(WorkerBuffers::default()))
 }
 
-/// Runs `work` as a worker on this thread ([`eventloop::worker::run`]), with buffers for its sessions.
+/// Runs `work` as a worker on this thread ([`mailrun_eventloop::worker::run`]), with buffers for its sessions.
 ///
 /// # Errors
 /// Those of making an event loop: descriptors have run out.
@@ -74,5 +76,5 @@ pub fn run_with<T: 'static, W: Future<Output = T> + 'static>(
     options: WorkerOptions,
     work: impl FnOnce(WorkerBuffers) -> W,
 ) -> io::Result<T> {
-    eventloop::worker::run_with(options, work(WorkerBuffers::default()))
+    mailrun_eventloop::worker::run_with(options, work(WorkerBuffers::default()))
 }

@@ -10,7 +10,7 @@ use crate::chrony;
 use crate::http_client::{HttpAnswer, HttpClient, StatusCode};
 use crate::outputs::clock_row;
 use anyhow::Result;
-use journey::record::SinkClockRow;
+use mailrun_journey::record::SinkClockRow;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime};
 
@@ -66,7 +66,7 @@ struct AskedAt {
 
 impl AskedAt {
     fn now() -> Self {
-        Self { unix: unix_time(), steady: net::clock::now() }
+        Self { unix: unix_time(), steady: mailrun_net::clock::now() }
     }
 }
 
@@ -86,7 +86,7 @@ pub fn measure(sink: &HttpClient) -> Result<Option<ClockMeasurement>> {
     let mut best: Option<SinkClockRow> = None;
     let mut count = 0;
     sink.get_repeatedly("/clock", EXCHANGES, AskedAt::now, |asked, answer| {
-        let round_trip = net::clock::now().saturating_sub(asked.steady);
+        let round_trip = mailrun_net::clock::now().saturating_sub(asked.steady);
         let Some(found) = exchange(asked, round_trip, &answer) else { return };
         count += 1;
         if best.as_ref().is_none_or(|best| found.error_ns < best.error_ns) {

@@ -9,7 +9,7 @@ use crate::alternate_screen;
 use crate::live::LiveMode;
 use crate::terminal::{CharacterSet, Color};
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use dashboard::{Dashboard, DashboardAction, DashboardKey, MIN_COLUMNS, MIN_ROWS, Palette, RunSnapshot};
+use mailrun_dashboard::{Dashboard, DashboardAction, DashboardKey, MIN_COLUMNS, MIN_ROWS, Palette, RunSnapshot};
 use ratatui::layout::Rect;
 use ratatui::{Terminal, TerminalOptions, Viewport};
 use ratatui_crossterm::CrosstermBackend;
@@ -277,7 +277,7 @@ impl<'a> DashboardScreen<'a> {
         };
         let Ok(mut terminal) = terminal else { return false };
         // Writing to memory cannot fail.
-        let _ = terminal.draw(|frame| dashboard::draw(&self.dashboard, frame));
+        let _ = terminal.draw(|frame| mailrun_dashboard::draw(&self.dashboard, frame));
         self.terminal = Some(terminal);
         alternate_screen::draw(&self.frame.0.borrow())
     }
@@ -348,7 +348,7 @@ impl<'a> DashboardScreen<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dashboard::MessageCounts;
+    use mailrun_dashboard::MessageCounts;
 
     const ALL: Terminals = Terminals { stdin: true, stdout: true, stderr: true };
 

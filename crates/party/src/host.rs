@@ -1,6 +1,6 @@
 //! The host of a run, for its record: two figures can be compared only if the place of each measurement is known.
 use crate::cpus;
-use journey::record::{Host, HostDisk};
+use mailrun_journey::record::{Host, HostDisk};
 use std::fs;
 use std::path::{Path, PathBuf};
 

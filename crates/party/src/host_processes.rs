@@ -1,7 +1,7 @@
 //! Processes of this host that are not the run's, from `/proc`: whose the processor time was that its parties did not use.
 //!
 //! All processes are looked at twice. What ended in between is in its parent's figures, if that has waited for it.
-use journey::record::HostProcess;
+use mailrun_journey::record::HostProcess;
 use std::collections::BTreeMap;
 use std::fs;
 

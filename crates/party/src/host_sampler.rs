@@ -3,7 +3,7 @@
 //!
 //! Counters are read twice, and the difference belongs to the run. A counter that the kernel does not provide is
 //! unknown, and this is no error.
-use journey::record::{Resource, Surroundings};
+use mailrun_journey::record::{Resource, Surroundings};
 use rustix::process::{Resource as Limit, getrlimit};
 use std::fs;
 

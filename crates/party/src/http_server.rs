@@ -121,7 +121,7 @@ pub fn serve(
     counters: &Arc<HttpCounters>,
     routes: Router,
 ) -> Result<SocketAddr> {
-    let listener = net::listener::listen(address)?;
+    let listener = mailrun_net::listener::listen(address)?;
     let address = listener.local_addr()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -9,7 +9,7 @@
 //! {"event":"unwritten","record":"{…}"}                             both, if the record cannot be written to its file
 //! {"event":"done"}                                                 both, last
 //! ```
-use journey::Latencies;
+use mailrun_journey::Latencies;
 use serde::{Deserialize, Serialize};
 
 /// Form of a party's progress reports.

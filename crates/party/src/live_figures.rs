@@ -1,8 +1,8 @@
 //! Figures of the dashboard from what parties report of themselves.
 use crate::live::{LiveProgress, LiveTimes};
 use crate::usage_sampler::UsageSampler;
-use dashboard::{MessageCounts, StageTimes, TimesMs};
-pub use dashboard::{PartyLoad, RunSnapshot};
+use mailrun_dashboard::{MessageCounts, StageTimes, TimesMs};
+pub use mailrun_dashboard::{PartyLoad, RunSnapshot};
 
 /// Figures of a load: the source's progress, and the sink's if there is one. Who calls adds title, parties and errors.
 pub fn load_figures(source: &LiveProgress, sink: Option<&LiveProgress>) -> RunSnapshot {

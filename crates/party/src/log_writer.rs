@@ -9,7 +9,7 @@
 //! Text of peers cannot control a terminal: hidden characters are escaped.
 use crate::journal;
 use jiff::Timestamp;
-use report::printable::printable;
+use mailrun_report::printable::printable;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;

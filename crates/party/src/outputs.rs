@@ -8,11 +8,11 @@ use crate::live_metrics::LiveMetrics;
 use crate::process_usage;
 use crate::reason::reason;
 use anyhow::{Context, Result};
-use dashboard::RunSnapshot;
-use journey::record::{BusyPollRow, ClockRow, Party, Record, Role, Workload};
-use journey::{ClockId, IntervalLog, Latencies, Ledger, RunId, Series};
-use net::BusyPoll;
-use smtp::server::Protocol;
+use mailrun_dashboard::RunSnapshot;
+use mailrun_journey::record::{BusyPollRow, ClockRow, Party, Record, Role, Workload};
+use mailrun_journey::{ClockId, IntervalLog, Latencies, Ledger, RunId, Series};
+use mailrun_net::BusyPoll;
+use mailrun_smtp::server::Protocol;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::net::SocketAddr;
@@ -304,7 +304,7 @@ pub fn own_party(role: Role, name: &str, workers: usize, faults: Vec<String>) ->
         durability: "none".to_owned(),
         faults,
         workers: u32::try_from(workers).ok(),
-        failed_sessions: Some(net::worker::failed_sessions()),
+        failed_sessions: Some(mailrun_net::worker::failed_sessions()),
         ordered: None,
         died: None,
         busy_poll: None,
@@ -317,7 +317,7 @@ pub fn own_party(role: Role, name: &str, workers: usize, faults: Vec<String>) ->
 
 /// Busy polling of this process so far; `None` if it is off.
 pub fn busy_poll_row(mode: BusyPoll) -> Option<BusyPollRow> {
-    let looked_s = net::worker::busy_polled().as_secs_f64();
+    let looked_s = mailrun_net::worker::busy_polled().as_secs_f64();
     (mode != BusyPoll::Off).then(|| BusyPollRow { mode: mode.to_string(), looked_s })
 }
 
@@ -363,7 +363,7 @@ pub fn set_zero(record: &mut Record, zero: Duration) {
 /// The clock of this process's times.
 pub(crate) fn clock_row() -> ClockRow {
     let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let offset = unix.saturating_sub(net::clock::now());
+    let offset = unix.saturating_sub(mailrun_net::clock::now());
     ClockRow {
         boot: format!("{:08x}", monotonic_clock().0),
         unix_offset_ns: u64::try_from(offset.as_nanos()).unwrap_or_default(),
@@ -373,7 +373,7 @@ pub(crate) fn clock_row() -> ClockRow {
 
 /// Time on the clock that run records count from (`origin_ns`).
 pub fn record_time() -> Duration {
-    net::clock::now()
+    mailrun_net::clock::now()
 }
 
 /// The clock since boot, as traces name it.

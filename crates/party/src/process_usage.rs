@@ -2,7 +2,7 @@
 //!
 //! All parties, ours and others, are measured in the same way. `of` can also read a child that has ended and was not
 //! waited for yet: its processor time is then complete.
-use journey::record::Party;
+use mailrun_journey::record::Party;
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 

@@ -1,6 +1,6 @@
 //! Processor time and resident memory of a process by second, from samples that come more often.
 use crate::process_usage;
-use journey::record::{PartyUsage, UsageRow};
+use mailrun_journey::record::{PartyUsage, UsageRow};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Users that may log in: a file of `name:password`, one per line, that sinks and relays share.
 use anyhow::{Context, Result, bail};
-use net::recent::RecentMap;
-use smtp::login::{Auth, Proof};
-use smtp::sasl::scram::{Keys, MIN_ITERATIONS};
-use smtp::sasl::{DecoySecrets, Mechanism, Nonce, Secret};
+use mailrun_net::recent::RecentMap;
+use mailrun_smtp::login::{Auth, Proof};
+use mailrun_smtp::sasl::scram::{Keys, MIN_ITERATIONS};
+use mailrun_smtp::sasl::{DecoySecrets, Mechanism, Nonce, Secret};
 use std::collections::HashMap;
 use std::fmt;
 use std::fs;
@@ -45,7 +45,11 @@ impl fmt::Debug for UserTable {
 
 impl UserTable {
     fn new(secrets: HashMap<String, Secret>) -> Self {
-        Self { secrets, made_up: DecoySecrets::new(net::nonce()), keys: Mutex::new(RecentMap::new(MAX_KEPT_KEYS)) }
+        Self {
+            secrets,
+            made_up: DecoySecrets::new(mailrun_net::nonce()),
+            keys: Mutex::new(RecentMap::new(MAX_KEPT_KEYS)),
+        }
     }
 
     /// A user's secret; for an unknown name, a made-up one.

@@ -10,9 +10,9 @@ use crate::fault_log::{FaultLog, UnreachableDestinations};
 use crate::log_target::LOG_TARGET;
 use crate::smtpd::login_limits::LoginGuard;
 use crate::smtpd::memory_budget::MemoryBudget;
-use net::{ClientRefusal, Clients, Endpoint, clock};
-use party::log_writer::LogWriter;
-use spool::{Backlog, Spool};
+use mailrun_net::{ClientRefusal, Clients, Endpoint, clock};
+use mailrun_party::log_writer::LogWriter;
+use mailrun_spool::{Backlog, Spool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -142,7 +142,10 @@ impl RelayContext {
     }
 
     /// A part of a former run's backlog, for a worker to queue; empty when none is left.
-    pub(super) fn take_backlog(&self, most: usize) -> Vec<Result<spool::RecoveredMessage, spool::Error>> {
+    pub(super) fn take_backlog(
+        &self,
+        most: usize,
+    ) -> Vec<Result<mailrun_spool::RecoveredMessage, mailrun_spool::Error>> {
         let mut backlog = lock(&self.backlog);
         let share: Vec<_> = backlog.iter_mut().flatten().take(most).collect();
         if share.is_empty() {
@@ -168,7 +171,7 @@ impl RelayContext {
 fn read_trusted(config: &Config, ca_files: &CaFiles) {
     ca_files.replace(&config.router);
     if config.router.securities().any(|security| security.is_verified() && security.ca_file.is_none()) {
-        net::load_system_roots();
+        mailrun_net::load_system_roots();
     }
 }
 

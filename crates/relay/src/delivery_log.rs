@@ -11,7 +11,7 @@ use crate::message::Message;
 use crate::message::envelope::{DeliveryRefusal, MessageEnvelope};
 use crate::qmgr::{DeliveryRequest, DeliveryResult, MessageId, RecipientNumbers, RecipientStatus};
 use jiff::Timestamp;
-use party::log_writer::LogWriter;
+use mailrun_party::log_writer::LogWriter;
 use std::cell::{Cell, RefCell};
 use std::fmt::Write as _;
 use std::io;
@@ -263,7 +263,7 @@ impl std::fmt::Display for PrintableAddress<'_> {
 mod tests {
     use super::*;
     use crate::message::envelope::EnvelopeRecipient;
-    use smtp::reply::EnhancedStatusCode;
+    use mailrun_smtp::reply::EnhancedStatusCode;
     use std::io::Write;
     use std::sync::mpsc::{Sender, channel};
 
@@ -313,7 +313,7 @@ mod tests {
         let all =
             lines(&entry(DeliveryResult::All(RecipientStatus::Failed(refusal)), &["c\n@d", "\u{1b}[1m\u{202e}@e"]));
         assert_eq!(all.len(), 2);
-        assert!(all.iter().all(|line| !line.chars().any(report::printable::is_hidden)), "{all:?}");
+        assert!(all.iter().all(|line| !line.chars().any(mailrun_report::printable::is_hidden)), "{all:?}");
         assert!(lines(&entry(DeliveryResult::Unknown, &["c@d"]))[0].contains("status=unanswered delay"));
     }
 

@@ -4,7 +4,7 @@
 //! relay that would run out of descriptors while it works reports its lower limits at the start.
 use crate::config::{Config, DurabilityLevel};
 use anyhow::{Result, bail};
-use party::http_server::CONNECTION_LIMIT;
+use mailrun_party::http_server::CONNECTION_LIMIT;
 use rustix::process::{Resource, getrlimit};
 use std::path::Path;
 
@@ -74,7 +74,7 @@ impl DescriptorNeed {
 /// If there are too few for any use, with what to do.
 pub(super) fn raise_limit(config: &mut Config) -> Result<Option<String>> {
     let need = DescriptorNeed::of(config, count_segments(&config.spool.directory));
-    let granted = net::open_files::raise(need.total());
+    let granted = mailrun_net::open_files::raise(need.total());
     let wanted = need.total();
     let Some((sessions, deliveries)) = need.share_out(granted) else {
         bail!(

@@ -1,12 +1,12 @@
 //! The disk before the server: the spool's own writes and syncs in a directory, and the rate that follows from them.
 use anyhow::{Context, Result, anyhow, bail};
-use journey::record::{HostDisk, Outcome};
-use party::interrupt::{Interrupt, StopRequest};
-use party::live::LiveMode;
-use party::live_line::{LiveDisplay, LiveLine, NonTerminalOutput};
-use report::numbers::{memory, octets, rate};
+use mailrun_journey::record::{HostDisk, Outcome};
+use mailrun_party::interrupt::{Interrupt, StopRequest};
+use mailrun_party::live::LiveMode;
+use mailrun_party::live_line::{LiveDisplay, LiveLine, NonTerminalOutput};
+use mailrun_report::numbers::{memory, octets, rate};
+use mailrun_spool::DiskProbe;
 use serde::Serialize;
-use spool::DiskProbe;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -215,7 +215,7 @@ impl DiskTestRow {
 }
 
 fn result(options: &DiskTestOptions, segment_bytes: u64, rows: Vec<DiskTestRow>, interrupted: bool) -> DiskTestResult {
-    let disk = party::host::disk_under(&options.directory);
+    let disk = mailrun_party::host::disk_under(&options.directory);
     let file_system = disk.as_ref().map(|disk| disk.file_system.clone()).unwrap_or_default();
     let durable = !IN_MEMORY.contains(&file_system.as_str());
     let reachable = reachable(&rows, options.message_bytes);

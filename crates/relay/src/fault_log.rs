@@ -1,5 +1,5 @@
 //! Limits the log of faults that many messages, clients or connections meet: the first is logged, the others are counted.
-use net::recent::RecentMap;
+use mailrun_net::recent::RecentMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

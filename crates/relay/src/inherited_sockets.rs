@@ -4,7 +4,7 @@
 //! by hand listens at the same addresses, and without a right to ports below 1024 a manager opens them.
 use anyhow::{Context, Result, bail};
 use listenfd::ListenFd;
-use net::Endpoint;
+use mailrun_net::Endpoint;
 use rustix::fd::OwnedFd;
 use rustix::process::{Resource, getrlimit};
 use std::os::unix::net::UnixListener;

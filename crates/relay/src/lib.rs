@@ -65,22 +65,22 @@ use delivery_log::DeliveryLogWriter;
 use fault_log::CommonFault;
 use inherited_sockets::InheritedSockets;
 use log_target::LOG_TARGET;
-use net::{Endpoint, Proxied, RunningServer, Server, ServerSecurity, Service, clock};
+use mailrun_net::{Endpoint, Proxied, RunningServer, Server, ServerSecurity, Service, clock};
+use mailrun_party::interrupt::{Interrupt, StopRequest};
+use mailrun_party::live::{LiveEvent, LiveMode};
+use mailrun_party::live_line::{NonTerminalOutput, ServerLiveLine};
+use mailrun_party::log_writer::LogWriter;
+use mailrun_party::outputs::{Outputs, ProgressOutput};
+use mailrun_party::reason::reason;
+use mailrun_smtp::sasl::Mechanisms;
+use mailrun_smtp::server::Protocol;
+use mailrun_smtp::xclient::Attributes;
+use mailrun_spool::{OnDamage, RealDisk, Spool};
 use own_addresses::OwnAddresses;
-use party::interrupt::{Interrupt, StopRequest};
-use party::live::{LiveEvent, LiveMode};
-use party::live_line::{NonTerminalOutput, ServerLiveLine};
-use party::log_writer::LogWriter;
-use party::outputs::{Outputs, ProgressOutput};
-use party::reason::reason;
 use record::RunRecorder;
 pub use reload::ConfigLoader;
-use smtp::sasl::Mechanisms;
-use smtp::server::Protocol;
-use smtp::xclient::Attributes;
 use smtpd::session::SmtpdSession;
 use smtpd::{certificates, login};
-use spool::{OnDamage, RealDisk, Spool};
 pub use spool_directory::can_create as can_store_in;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -171,8 +171,11 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
     service_manager::notify_stopping();
     shut_down(&context, running, control);
     let failed = failed.or_else(|| context.spool.failure());
-    let unwritten =
-        outputs.write_or_report(&report.record(&context, relay.workers.count()), &journey::Ledger::default(), &output);
+    let unwritten = outputs.write_or_report(
+        &report.record(&context, relay.workers.count()),
+        &mailrun_journey::Ledger::default(),
+        &output,
+    );
     output.event(&LiveEvent::Done);
     if let Some(failure) = failed {
         bail!("{failure}. All mail answered 250 will be delivered after a restart.");
@@ -198,16 +201,16 @@ fn shut_down(context: &RelayContext, running: Vec<RunningServer>, control: Contr
 
 fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
     let kept = &config.spool;
-    let options = spool::Options {
+    let options = mailrun_spool::Options {
         max_bytes: kept.max_bytes,
         max_message_bytes: config.limits.message_bytes + (1 << 20),
         durability: match kept.durability {
-            DurabilityLevel::Sync => spool::Durability::Sync,
-            DurabilityLevel::Write => spool::Durability::Write,
-            DurabilityLevel::Memory => spool::Durability::Memory,
+            DurabilityLevel::Sync => mailrun_spool::Durability::Sync,
+            DurabilityLevel::Write => mailrun_spool::Durability::Write,
+            DurabilityLevel::Memory => mailrun_spool::Durability::Memory,
         },
         on_damage: if kept.refuse_damage { OnDamage::Refuse } else { OnDamage::Quarantine },
-        ..spool::Options::default()
+        ..mailrun_spool::Options::default()
     };
     let cannot = |error: &dyn std::fmt::Display| anyhow!("cannot open the spool {}: {error}", kept.directory.display());
     let disk = RealDisk::new(&kept.directory).map_err(|error| cannot(&reason(&error)))?;
@@ -224,13 +227,13 @@ fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
     // A conversion takes as much memory as the message twice, and a processor.
     let pools = (pool("reader", 4)?, pool("maildir", 4)?, pool("converter", 2)?);
     let delivery_log = DeliveryLogWriter::start(log.clone()).context("cannot start a thread")?;
-    let seed = net::clock::wall().as_nanos() as u64;
+    let seed = mailrun_net::clock::wall().as_nanos() as u64;
     Ok(RelayContext::new(config, opened, resolver, pools, (delivery_log, log.clone()), seed))
 }
 
 /// Explains why the spool is not opened, and what to do about damage that is refused: a line for each.
-fn explain_damage(error: spool::Error, directory: &std::path::Path) -> String {
-    let spool::Error::DamageRefused(damage) = &error else { return error.to_string() };
+fn explain_damage(error: mailrun_spool::Error, directory: &std::path::Path) -> String {
+    let mailrun_spool::Error::DamageRefused(damage) = &error else { return error.to_string() };
     let lines: String = damage.iter().map(|one| format!("\n  {one}")).collect();
     let at = directory.display();
     format!(
@@ -301,8 +304,8 @@ struct WorkerService(Rc<RelayWorker>);
 impl WorkerService {
     fn start(relay: &RunningRelay) -> Self {
         let worker = RelayWorker::start(Arc::clone(&relay.context));
-        net::worker::spawn_local(recovery::requeue(Rc::clone(&worker)));
-        net::worker::spawn_local(worker_calls::serve_calls(Rc::clone(&worker), relay.workers.register()));
+        mailrun_net::worker::spawn_local(recovery::requeue(Rc::clone(&worker)));
+        mailrun_net::worker::spawn_local(worker_calls::serve_calls(Rc::clone(&worker), relay.workers.register()));
         Self(worker)
     }
 }
@@ -310,7 +313,7 @@ impl WorkerService {
 impl Service for WorkerService {
     type Handler = SmtpdSession;
 
-    fn session(&self, peer: net::Peer) -> SmtpdSession {
+    fn session(&self, peer: mailrun_net::Peer) -> SmtpdSession {
         SmtpdSession::new(&self.0, peer)
     }
 
@@ -332,9 +335,9 @@ impl Service for WorkerService {
 
     async fn drain(&self) {
         self.0.close();
-        let latest = net::clock::now() + DRAIN_TIMEOUT;
-        while self.0.open_connections() > 0 && net::clock::now() < latest {
-            net::sleep(Duration::from_millis(5)).await;
+        let latest = mailrun_net::clock::now() + DRAIN_TIMEOUT;
+        while self.0.open_connections() > 0 && mailrun_net::clock::now() < latest {
+            mailrun_net::sleep(Duration::from_millis(5)).await;
         }
         self.0.flush_log();
     }

@@ -1,5 +1,5 @@
 //! The addresses on which this relay listens: mail that is sent there would come back.
-use net::Endpoint;
+use mailrun_net::Endpoint;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::OnceLock;
 

@@ -1,15 +1,15 @@
 //! A relay's record of its run (`mailrun-run/1`), and its progress, for the bench: made from the numbers that workers
 //! count anyway, so that it costs nothing.
 use crate::context::RelayContext;
-use journey::record::{Record, Role, StageRow, Workload};
-use journey::seconds::{SecondTally, second_of};
-use journey::{Series, Stage};
-use journey::{judge, validity};
-use net::clock;
-use party::host_sampler::HostSampler;
-use party::live::LiveProgress;
-use party::outputs;
-use party::usage_sampler::UsageSampler;
+use mailrun_journey::record::{Record, Role, StageRow, Workload};
+use mailrun_journey::seconds::{SecondTally, second_of};
+use mailrun_journey::{Series, Stage};
+use mailrun_journey::{judge, validity};
+use mailrun_net::clock;
+use mailrun_party::host_sampler::HostSampler;
+use mailrun_party::live::LiveProgress;
+use mailrun_party::outputs;
+use mailrun_party::usage_sampler::UsageSampler;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 //!
 //! The files in it are made for their owner only. A user who may change the directory could still remove them, or put
 //! others in their place; a user who may read it learns how many there are.
-use party::reason::reason;
+use mailrun_party::reason::reason;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Access, AtFlags, Mode, OFlags, Stat};
 use std::io;

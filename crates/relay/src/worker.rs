@@ -26,8 +26,8 @@ use crate::qmgr::{
     DsnEvent, EntryProgress, MailQueue, MessageId, MessageKind, NewEntry, NextRequest, PendingDsn, RecipientNumbers,
 };
 use crate::routing::{NextHop, SmtpTarget};
-use net::{WorkerBuffers, clock};
-use spool::{Id, Spool, Stored};
+use mailrun_net::{WorkerBuffers, clock};
+use mailrun_spool::{Id, Spool, Stored};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -169,14 +169,14 @@ impl RelayWorker {
         self.queue.borrow_mut().messages_to_read(&mut ids);
         for id in ids {
             let worker = Rc::clone(self);
-            net::worker::spawn_local(async move { worker.fetch_for_queue(id).await });
+            mailrun_net::worker::spawn_local(async move { worker.fetch_for_queue(id).await });
         }
     }
 
     fn spawn_delivery(self: &Rc<Self>, slot: ConnectionSlot) {
         self.open_connections.set(self.open_connections.get() + 1);
         let slot = SlotGuard::new(self, slot);
-        net::worker::spawn_local(delivery::run(Rc::clone(self), slot));
+        mailrun_net::worker::spawn_local(delivery::run(Rc::clone(self), slot));
     }
 
     /// Does all that is due by now.
@@ -189,10 +189,10 @@ impl RelayWorker {
         self.forget_destinations();
         if self.do_due() == DueWork::More && !self.is_behind.replace(true) {
             let worker = Rc::clone(self);
-            net::worker::spawn_local(async move {
+            mailrun_net::worker::spawn_local(async move {
                 // Sessions have their turns in between.
                 while worker.do_due() == DueWork::More {
-                    net::worker::yield_now().await;
+                    mailrun_net::worker::yield_now().await;
                 }
                 worker.is_behind.set(false);
             });

@@ -6,7 +6,7 @@ use std::time::Duration;
 impl Config {
     /// Number of workers of each listener.
     pub(crate) fn workers_per_listener(&self) -> usize {
-        self.workers.unwrap_or_else(net::worker::default_count).max(1)
+        self.workers.unwrap_or_else(mailrun_net::worker::default_count).max(1)
     }
 
     /// Number of workers that share the limits: each listener has its own.

@@ -4,13 +4,13 @@ use crate::ending::outcome_word;
 use crate::numbers::{counted, latency, memory, rate, seconds};
 use crate::table::{Align, Cell, Table, plain, right};
 use crate::workload;
-use ::capacity::{
+use mailrun_capacity::{
     CapacityPlan, GoalFinding, PlanningInputs, SearchEnding, SearchResult, SearchTrial, TrialFigures, TrialLoad,
     TrialOutcome,
 };
-use journey::record::{LatencyMs, Outcome, Record};
-use journey::threshold::{LossGoal, format_value};
-use journey::words::listed;
+use mailrun_journey::record::{LatencyMs, Outcome, Record};
+use mailrun_journey::threshold::{LossGoal, format_value};
+use mailrun_journey::words::listed;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -556,7 +556,7 @@ pub(crate) fn is_local(target: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use journey::record::{BusyPollRow, HostProcess, Surroundings};
+    use mailrun_journey::record::{BusyPollRow, HostProcess, Surroundings};
 
     #[test]
     fn what_longer_trials_do_not_confirm_is_no_capacity() {
@@ -567,7 +567,7 @@ mod tests {
         assert_eq!((run.capacity_per_s(), capacity_verdict(&run).as_str()), (None, said));
         assert!(run.plan_line().is_none(), "nothing is planned with it");
         run.confirmation[1].trial.judged.outcome =
-            TrialOutcome::Void { cause: ::capacity::VoidCause::Generator, delivered_per_s: 1.0, spent_s: 2.0 };
+            TrialOutcome::Void { cause: mailrun_capacity::VoidCause::Generator, delivered_per_s: 1.0, spent_s: 2.0 };
         assert_eq!(capacity_verdict(&run), said, "a void trial confirms nothing");
         run.confirmation.clear();
         assert_eq!(capacity_verdict(&run), "CAPACITY  1,000/s\n", "the user wanted no confirmation");

@@ -3,8 +3,8 @@ use crate::figures::final_stage;
 use crate::numbers::{count, counted};
 use crate::seconds::step;
 use crate::table::{Align, Cell, Table, right};
-use journey::Latencies;
-use journey::record::{Outcome, Record, SeriesRow};
+use mailrun_journey::Latencies;
+use mailrun_journey::record::{Outcome, Record, SeriesRow};
 
 /// Estimates of more runs are rough: larger ones are not shown.
 const MAX_MORE: usize = 1_000;

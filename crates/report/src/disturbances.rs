@@ -1,7 +1,7 @@
 //! Other activity on the host during the run, in a line.
 use super::numbers::count;
 use super::table::plain;
-use journey::record::{Record, Resource, Surroundings};
+use mailrun_journey::record::{Record, Resource, Surroundings};
 
 /// The line; `None` if nothing was observed, or nothing happened.
 pub(crate) fn line(record: &Record) -> Option<String> {
@@ -53,8 +53,8 @@ fn pauses(record: &Record) -> Option<String> {
 mod tests {
     use super::super::sample;
     use super::*;
-    use journey::record::{ExhaustedRow, PauseRow};
-    use journey::stage::Phase;
+    use mailrun_journey::record::{ExhaustedRow, PauseRow};
+    use mailrun_journey::stage::Phase;
 
     fn quiet() -> Record {
         let around = Surroundings {

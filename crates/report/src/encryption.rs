@@ -1,7 +1,7 @@
 //! TLS: the results of the handshakes, and the number of resumed sessions.
 use super::section::Section;
 use super::table::{Align, Cell, Table, right};
-use journey::record::Record;
+use mailrun_journey::record::Record;
 
 /// Handshakes by party, version and cipher suite; `None` if there was no TLS.
 pub(crate) fn handshakes(record: &Record) -> Option<Section> {
@@ -24,7 +24,7 @@ pub(crate) fn handshakes(record: &Record) -> Option<Section> {
 mod tests {
     use super::super::sample;
     use super::*;
-    use journey::record::TlsRow;
+    use mailrun_journey::record::TlsRow;
 
     #[test]
     fn handshakes_have_a_row_a_kind_and_no_section_without_tls() {

@@ -3,7 +3,7 @@ use super::headline::{self, Headline};
 use super::table::plain;
 use super::text_style::{TextStyle, styled};
 use super::wrap::{clipped_words, display_width, wrapped};
-use journey::record::{Outcome, Record};
+use mailrun_journey::record::{Outcome, Record};
 
 /// Largest number of lines of the verdict.
 const MAX_VERDICT_LINES: usize = 2;
@@ -27,7 +27,7 @@ pub(crate) fn notes(record: &Record) -> Vec<String> {
 
 /// The same without notes that ask for no action.
 pub(super) fn notes_to_act_on(record: &Record) -> Vec<String> {
-    notes(record).into_iter().filter(|text| text != journey::judge::NO_SERVER).collect()
+    notes(record).into_iter().filter(|text| text != mailrun_journey::judge::NO_SERVER).collect()
 }
 
 /// A note in lines.

@@ -3,8 +3,8 @@ use super::numbers::{count, share};
 use super::seconds::seconds_of_errors;
 use super::section::{Section, SectionBody};
 use super::table::{Align, Cell, Table, plain, right};
-use journey::record::{ErrorRow, LedgerRow, MadesTrouble, Record, ThresholdRow};
-use journey::threshold;
+use mailrun_journey::record::{ErrorRow, LedgerRow, MadesTrouble, Record, ThresholdRow};
+use mailrun_journey::threshold;
 
 /// The ledger: the fates, their sum, and the counts beside them.
 pub(crate) fn ledger(record: &Record) -> Option<Section> {
@@ -119,7 +119,7 @@ fn sum(ledger: &LedgerRow, unit: &str) -> String {
     let Some(created) = ledger.created else {
         return format!("a unit is a {unit}; how many were created is unknown here");
     };
-    let total = journey::account::sum_of_fates(ledger);
+    let total = mailrun_journey::account::sum_of_fates(ledger);
     if total == created {
         return format!("a unit is a {unit}; rows add up to all units");
     }
@@ -221,8 +221,8 @@ pub(crate) fn threshold_table(record: &Record, most: usize) -> (Table, usize) {
 mod tests {
     use super::super::sample;
     use super::*;
-    use journey::record::ErrorRow;
-    use journey::stage::Phase;
+    use mailrun_journey::record::ErrorRow;
+    use mailrun_journey::stage::Phase;
 
     fn text(section: Option<Section>) -> String {
         let section = section.expect("the sample has it");

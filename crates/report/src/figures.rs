@@ -1,6 +1,6 @@
 //! Stages and errors of a record in one form, over SMTP and over MADES.
-use journey::record::{ErrorRow, LatencyMs, MadesStage, MadesTrouble, Record, StageRow};
-use journey::stage::Stage;
+use mailrun_journey::record::{ErrorRow, LatencyMs, MadesStage, MadesTrouble, Record, StageRow};
+use mailrun_journey::stage::Stage;
 
 /// A stage of the journey.
 #[derive(Clone, Copy, Debug)]

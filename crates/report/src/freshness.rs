@@ -1,7 +1,7 @@
 //! Windows of thresholds on freshness: a row for each, the worst if there are many.
 use super::section::Section;
 use super::table::{Align, Cell, Table, plain, right};
-use journey::record::{FreshWindow, Record, ThresholdRow};
+use mailrun_journey::record::{FreshWindow, Record, ThresholdRow};
 
 /// Windows of a threshold that are shown.
 const MAX_WINDOWS: usize = 24;

@@ -1,9 +1,9 @@
 //! The facts that a reader must see first: the outcome of the run, the count of delivered messages, the rate.
 use super::numbers::{counted, known, latency, memory, rate, seconds};
 use super::table::plain;
-use journey::judge;
-use journey::record::{LedgerRow, Outcome, Record, StageRow};
-use journey::stage::Stage;
+use mailrun_journey::judge;
+use mailrun_journey::record::{LedgerRow, Outcome, Record, StageRow};
+use mailrun_journey::stage::Stage;
 
 /// Outcome of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ impl Headline {
     /// The headline of a record.
     pub(crate) fn of(record: &Record) -> Self {
         let unjudged = if record.shard.is_some() { Self::Sent } else { Self::Received };
-        journey::judge::outcome(record).map_or(unjudged, Self::Judged)
+        mailrun_journey::judge::outcome(record).map_or(unjudged, Self::Judged)
     }
 
     /// Its word.
@@ -42,7 +42,7 @@ pub(crate) fn why(record: &Record) -> String {
     match Headline::of(record) {
         Headline::Received | Headline::Sent => verdict.why.clone(),
         // Records of earlier versions have no such sentence.
-        Headline::Judged(_) if verdict.why.is_empty() => journey::judge::pass_text(record),
+        Headline::Judged(_) if verdict.why.is_empty() => mailrun_journey::judge::pass_text(record),
         Headline::Judged(_) => verdict.why.clone(),
     }
 }

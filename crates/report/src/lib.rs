@@ -62,7 +62,7 @@ pub use markdown::markdown;
 pub(crate) use terminal::terminal;
 pub use text_style::TextStyle;
 
-use journey::record::Record;
+use mailrun_journey::record::Record;
 
 /// Length of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

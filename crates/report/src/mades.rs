@@ -6,8 +6,8 @@ use super::section::{Section, SectionBody};
 use super::stages::{time_cells, timed};
 use super::table::{Align, Cell, Table, plain, right};
 use super::workload::{arrival, sizes};
-use journey::Stage;
-use journey::record::{
+use mailrun_journey::Stage;
+use mailrun_journey::record::{
     AcknowledgementSender, Arrival, LatencyMs, Mades, MadesAcknowledgements, MadesHop, MadesStage, MadesWindow, Record,
 };
 
@@ -28,7 +28,7 @@ pub(crate) fn offered(record: &Record, mades: &Mades) -> Option<Section> {
         (one, other) if one == other => format!("{one}, {}", tls(&workload.tls)),
         (outbox, inbox) => format!("outbox at {outbox}, inbox at {inbox}, {}", tls(&workload.tls)),
     };
-    let queue = |queue: &journey::record::MadesQueue| format!("{} {}", plain(&queue.role), plain(&queue.name));
+    let queue = |queue: &mailrun_journey::record::MadesQueue| format!("{} {}", plain(&queue.role), plain(&queue.name));
     let mut facts = vec![
         ("mode", mode(&mades.mode)),
         ("load", format!("{how_many}, {} each, {durable}", sizes(workload))),
@@ -376,11 +376,11 @@ mod tests {
     use super::super::wrap::display_width;
     use super::super::{markdown, terminal};
     use super::*;
-    use journey::record::{MadesCount, MadesTimes, MadesTruth};
+    use mailrun_journey::record::{MadesCount, MadesTimes, MadesTruth};
 
     #[test]
     fn of_many_windows_the_worst_are_shown_in_the_order_of_time() {
-        let window = |number: u32| journey::record::MadesWindow {
+        let window = |number: u32| mailrun_journey::record::MadesWindow {
             begin: format!("window {number}"),
             from_s: f64::from(number),
             due: 3,
@@ -389,7 +389,8 @@ mod tests {
             slowest_ms: if number == 7 { 50.0 } else { 1.0 },
             ..Default::default()
         };
-        let market = journey::record::MadesMarket { windows: (0..100).map(window).collect(), ..Default::default() };
+        let market =
+            mailrun_journey::record::MadesMarket { windows: (0..100).map(window).collect(), ..Default::default() };
         let section = super::windows(&Mades { market: Some(market), ..Mades::default() }).unwrap();
         assert!(section.note.as_deref().unwrap_or_default().ends_with("; the worst, without 52 others"));
         let text = format!("{section:?}");

@@ -3,7 +3,7 @@ use super::headline::{self, Headline};
 use super::section::{Section, SectionBody};
 use super::sections::sections;
 use super::table::markdown_text;
-use journey::record::Record;
+use mailrun_journey::record::Record;
 
 /// Bars per line of the per-second table.
 const BARS: usize = 60;

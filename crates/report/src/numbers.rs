@@ -8,7 +8,7 @@
 //! sentences in a unit that suits them (µs, ms, s); shares in per cent. Only the tables of the published contests have
 //! MB/s, of 1,000,000 bytes, as in the publications.
 
-pub use journey::words::{counted, grouped as count};
+pub use mailrun_journey::words::{counted, grouped as count};
 
 /// Text in place of an unknown figure.
 pub(crate) const UNKNOWN: &str = "unknown";

@@ -2,8 +2,8 @@
 use super::numbers::{fixed, memory};
 use super::section::Section;
 use super::table::{Align, Cell, Table, plain, right};
-use journey::record::{Party, Record, Role};
-use journey::stage::Stage;
+use mailrun_journey::record::{Party, Record, Role};
+use mailrun_journey::stage::Stage;
 
 /// CPU and memory of each party.
 pub(crate) fn costs(record: &Record) -> Option<Section> {
@@ -98,7 +98,7 @@ mod tests {
     use super::super::sample;
     use super::super::section::SectionBody;
     use super::*;
-    use journey::record::BusyPollRow;
+    use mailrun_journey::record::BusyPollRow;
 
     fn text(record: &Record) -> (String, String) {
         let section = costs(record).expect("the sample has parties");

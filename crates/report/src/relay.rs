@@ -2,8 +2,8 @@
 use super::numbers::{count, figure, memory, seconds};
 use super::section::{Section, SectionBody};
 use super::table::plain;
-use journey::Stage;
-use journey::record::{LatencyMs, Party, Record, Role, StageRow};
+use mailrun_journey::Stage;
+use mailrun_journey::record::{LatencyMs, Party, Record, Role, StageRow};
 
 /// The figures of a run through a relay, or of one without.
 #[derive(Clone, Copy, Debug, PartialEq)]

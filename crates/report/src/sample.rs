@@ -1,9 +1,9 @@
 //! Records for the tests of reports: one of each outcome.
-use journey::record::{
+use mailrun_journey::record::{
     Host, LatencyMs, LedgerRow, Mades, MadesHop, MadesOutage, MadesQueue, MadesStage, MadesTrouble, Party, PhaseRow,
     Record, Role, SeriesRow, StageRow, Surroundings, Verdict, Workload,
 };
-use journey::stage::{Phase, Stage};
+use mailrun_journey::stage::{Phase, Stage};
 
 const MESSAGES: u64 = 200_000;
 

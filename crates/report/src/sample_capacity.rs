@@ -1,11 +1,11 @@
 //! Searches for a capacity to test their page with: one that found it, one with hostile names, one that missed its goal.
 use crate::capacity::{CapacityRun, CapacityTrial, ConfirmedLoad, JudgedTrial};
-use ::capacity::{
+use mailrun_capacity::{
     GoalFinding, GoalOutcome, PlanningInputs, SearchEnding, SearchResult, SearchTrial, TrialFigures, TrialLoad,
     TrialOutcome, VoidCause,
 };
-use journey::record::LatencyMs;
-use journey::threshold::{RunProtocol, Threshold};
+use mailrun_journey::record::LatencyMs;
+use mailrun_journey::threshold::{RunProtocol, Threshold};
 
 /// A search of each kind, with the name of its file.
 pub fn searches() -> Vec<(&'static str, CapacityRun)> {

@@ -1,8 +1,8 @@
 //! Comparisons to test their page with: of stored runs, of rounds, and with hostile names.
 use crate::comparison::{ComparedFigure, ComparedSide, ComparisonPage, FigureVerdict, RunCurves};
 use crate::sample_load::noise;
-use journey::Latencies;
-use journey::record::Outcome;
+use mailrun_journey::Latencies;
+use mailrun_journey::record::Outcome;
 use std::time::Duration;
 
 /// A comparison of each kind, with the name of its file.

@@ -1,8 +1,8 @@
 //! The load of a sample run, message by message: all figures of the run are sums of it, so that they agree with each
 //! other.
-use journey::Latencies;
-use journey::record::{SeriesRow, SlowMessage, SlowPhase};
-use journey::stage::Phase;
+use mailrun_journey::Latencies;
+use mailrun_journey::record::{SeriesRow, SlowMessage, SlowPhase};
+use mailrun_journey::stage::Phase;
 use std::ops::Range;
 use std::time::Duration;
 

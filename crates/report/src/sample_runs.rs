@@ -1,12 +1,12 @@
 //! Whole runs to test pages with: all fields that a record can have, for an hour, ten seconds or one.
 use crate::sample;
 use crate::sample_load::{RATE, SampleLoad, SampleTrouble, noise};
-use journey::Latencies;
-use journey::record::{
+use mailrun_journey::Latencies;
+use mailrun_journey::record::{
     Arrival, Cause, DomainRow, ErrorRow, EventKind, EventRow, LedgerRow, MissingFate, MissingMessage, Outcome,
     PartyUsage, Record, SeriesRow, StallRow, Surroundings, ThresholdRow, UsageRow, Verdict,
 };
-use journey::stage::{Phase, Stage};
+use mailrun_journey::stage::{Phase, Stage};
 use std::time::Duration;
 
 /// A run of each kind, with the name of its files.

@@ -3,7 +3,7 @@ use super::numbers::{counted, decimals_of_figures, fixed};
 use super::section::Section;
 use super::spark::{Fold, sparkline};
 use super::table::{Align, Table, right};
-use journey::record::{Record, SeriesRow};
+use mailrun_journey::record::{Record, SeriesRow};
 
 /// The course of the run, second by second, with at most `room` bars a line.
 pub(crate) fn over_time(record: &Record, room: usize) -> Option<Section> {

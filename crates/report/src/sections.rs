@@ -1,7 +1,7 @@
 //! The sections of a report, in reading order.
 use super::section::Section;
 use super::{encryption, fates, freshness, mades, parties, relay, seconds, server, stages, workload};
-use journey::record::{Mades, Record};
+use mailrun_journey::record::{Mades, Record};
 
 /// Every section that this record can fill; `room` is the number of bars that a sparkline may have.
 pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {

@@ -3,7 +3,7 @@ use super::capacity::{is_local, resources_used};
 use super::numbers::memory;
 use super::section::{Section, SectionBody};
 use super::table::plain;
-use journey::record::{HostProcess, Record, ServerRow};
+use mailrun_journey::record::{HostProcess, Record, ServerRow};
 
 /// Processor time of processes that are told.
 const MIN_TOLD_S: f64 = 0.05;
@@ -65,7 +65,7 @@ fn processes(record: &Record) -> Option<String> {
 mod tests {
     use super::super::sample;
     use super::*;
-    use journey::record::Surroundings;
+    use mailrun_journey::record::Surroundings;
 
     #[test]
     fn a_server_is_shown_as_it_introduced_itself() {

@@ -22,8 +22,8 @@ use super::table::{Align, Cell, Table, plain, right};
 use super::text_style::{TextStyle, bold};
 use super::workload::sizes;
 use super::wrap::{clipped_words, display_width, wrapped};
-use journey::record::{Arrival, LatencyMs, Mades, MissingFate, Outcome, Record, Role, Workload};
-use journey::stage::Stage;
+use mailrun_journey::record::{Arrival, LatencyMs, Mades, MissingFate, Outcome, Record, Role, Workload};
+use mailrun_journey::stage::Stage;
 
 /// Largest number of lines.
 const MAX_LINES: usize = 23;
@@ -77,7 +77,7 @@ fn parts(record: &Record, width: usize, ink: TextStyle) -> Vec<ReportPart<Sectio
     let part = |rank, has_gap, lines: Vec<String>| {
         (!lines.is_empty()).then_some(ReportPart { priority: rank, has_gap, lines })
     };
-    let is_failed = journey::judge::outcome(record).is_some_and(|outcome| outcome != Outcome::Pass);
+    let is_failed = mailrun_journey::judge::outcome(record).is_some_and(|outcome| outcome != Outcome::Pass);
     let errors = if is_failed { SectionPriority::Errors } else { SectionPriority::MinorErrors };
     let line = |text: Option<String>, rest: &str| text.map_or_else(Vec::new, |text| wrapped(&text, "", rest, width));
     let mut parts: Vec<ReportPart<SectionPriority>> = [
@@ -291,8 +291,8 @@ mod tests {
     use super::super::sample;
     use super::super::terminal::full;
     use super::*;
-    use journey::record::{Cause, ErrorRow, MadesTrouble, ThresholdRow, Verdict};
-    use journey::stage::Phase;
+    use mailrun_journey::record::{Cause, ErrorRow, MadesTrouble, ThresholdRow, Verdict};
+    use mailrun_journey::stage::Phase;
     use proptest::collection::vec;
     use proptest::prelude::*;
     use std::collections::HashSet;
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn a_remark_that_nobody_can_act_on_is_in_the_full_report_alone() {
         let mut record = sample::relayed();
-        record.verdict.reasons = vec![journey::judge::NO_SERVER.to_owned(), "Use an idle machine.".to_owned()];
+        record.verdict.reasons = vec![mailrun_journey::judge::NO_SERVER.to_owned(), "Use an idle machine.".to_owned()];
         let text = text(&record);
         assert!(text.contains("! Use an idle machine.") && !text.contains("There was no server"), "{text}");
         assert!(full(&record, 80, TextStyle::Plain, None).contains("! There was no server"));

@@ -2,8 +2,8 @@
 use super::numbers::latency;
 use super::section::Section;
 use super::table::{Align, Cell, Table, right};
-use journey::Stage;
-use journey::record::{Arrival, LatencyMs, Pipelining, Record};
+use mailrun_journey::Stage;
+use mailrun_journey::record::{Arrival, LatencyMs, Pipelining, Record};
 
 const MEBIBYTE: f64 = 1_048_576.0;
 /// Columns of times that a narrow terminal omits, the least important first.

@@ -7,7 +7,7 @@ use super::sections::sections;
 use super::table::plain;
 use super::text_style::{TextStyle, bold, styled};
 use super::wrap::{display_width, wrapped};
-use journey::record::Record;
+use mailrun_journey::record::Record;
 
 /// Sentences longer than this are tiring to read.
 const MAX_SENTENCE_WIDTH: usize = 100;

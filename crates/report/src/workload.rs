@@ -3,7 +3,7 @@ use super::disturbances;
 use super::numbers::{count, counted, figure, latency, memory, octets, rate, seconds};
 use super::section::{Section, SectionBody};
 use super::table::plain;
-use journey::record::{Arrival, OfferedStage, Pipelining, Record, Role, Varied, Workload};
+use mailrun_journey::record::{Arrival, OfferedStage, Pipelining, Record, Role, Varied, Workload};
 
 /// The default addresses, which a report omits.
 const DEFAULT_ADDRESSES: [&str; 3] = ["", "from@example.com", "to@example.com"];
@@ -209,7 +209,7 @@ pub(crate) fn quoted(command: &[String]) -> String {
 mod tests {
     use super::super::sample;
     use super::*;
-    use journey::record::{CorpusRow, WarmUp};
+    use mailrun_journey::record::{CorpusRow, WarmUp};
 
     #[test]
     fn the_load_is_said_in_words() {

@@ -11,7 +11,7 @@
 //! A draw maps 64 uniform bits to a number by the distribution's quantile function, so 64 evenly spaced draws represent
 //! the distribution.
 use super::random::{RandomStream, SeededRng, scale};
-use journey::record::Varied;
+use mailrun_journey::record::Varied;
 
 /// Factor that bounds the distance of a log-normal number from its median, unless the user gives a bound.
 const MAX_MEDIAN_FACTOR: f64 = 100.0;

@@ -6,8 +6,8 @@
 //! 5s:0/s             a pause
 //! ```
 //! Pure. It answers when the n-th message of the whole run is due: the inverse of the number due by a time.
-use journey::quantities::{duration, rate};
-use journey::record::OfferedStage;
+use mailrun_journey::quantities::{duration, rate};
+use mailrun_journey::record::OfferedStage;
 use std::time::Duration;
 
 /// A part of the run with a rate of its own.

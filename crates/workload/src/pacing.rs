@@ -6,7 +6,7 @@
 //! whole; at Poisson arrival its positions lie at random distances, of n in the mean, and independent Poisson processes
 //! add up to one.
 use super::offered_rate::OfferedRate;
-use journey::record::Arrival;
+use mailrun_journey::record::Arrival;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::VecDeque;

@@ -1,6 +1,6 @@
 //! Random choices: a function of the seed, the purpose and the message's number. So a seed gives the same mail
 //! whichever session sends it, and in any order.
-pub use journey::seeded::{SeededRng, scale};
+pub use mailrun_journey::seeded::{SeededRng, scale};
 
 /// Purpose of a random choice. Each has draws of its own: the size of message 7 says nothing about its recipients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Changes during a run that explain its figures: the end of the warm-up, stages of the rate, a server that was gone.
 use crate::offered_rate::OfferedRate;
-use journey::merge::join_events;
-use journey::record::{Ending, EventKind, EventRow, OfferedStage, StallRow, ThresholdRow};
-use journey::words::grouped;
+use mailrun_journey::merge::join_events;
+use mailrun_journey::record::{Ending, EventKind, EventRow, OfferedStage, StallRow, ThresholdRow};
+use mailrun_journey::words::grouped;
 use std::time::Duration;
 
 /// Facts about a run that has ended. Times are on the monotonic clock.

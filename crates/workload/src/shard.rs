@@ -10,7 +10,7 @@
 //! a ledger stays small; positions interleave, so that all shards together send as evenly as one source.
 //!
 //! Pure.
-use journey::trace::{RunId, WARM_UP_SEQUENCE};
+use mailrun_journey::trace::{RunId, WARM_UP_SEQUENCE};
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::ops::Range;
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
     use crate::offered_rate::{OfferedRate, RateStage};
     use crate::pacing::ArrivalSchedule;
-    use journey::record::Arrival;
+    use mailrun_journey::record::Arrival;
     use proptest::prelude::*;
     use std::time::Duration;
 

@@ -1,14 +1,14 @@
 //! The record of a trial, as the search has to know it: losses for each goal, backlog, and whether it counts at all.
-use ::capacity::{BacklogSample, SearchTrial, TrialFigures, TrialLoad, TrialOutcome, VoidCause, backlog_growth};
 use anyhow::{Result, bail};
-use journey::Stage;
-use journey::judge;
-use journey::record::{Arrival, Cause, Outcome, Record, Role, StageRow};
-use journey::threshold::LossGoal;
-use report::capacity::JudgedTrial;
+use mailrun_capacity::{BacklogSample, SearchTrial, TrialFigures, TrialLoad, TrialOutcome, VoidCause, backlog_growth};
+use mailrun_journey::Stage;
+use mailrun_journey::judge;
+use mailrun_journey::record::{Arrival, Cause, Outcome, Record, Role, StageRow};
+use mailrun_journey::threshold::LossGoal;
+use mailrun_report::capacity::JudgedTrial;
+use mailrun_workload::offered_rate::OfferedRate;
+use mailrun_workload::pacing::ArrivalSchedule;
 use std::time::Duration;
-use workload::offered_rate::OfferedRate;
-use workload::pacing::ArrivalSchedule;
 
 /// Share of the messages due that the source may have left undone at the end of a trial that is too short for a growth.
 const MAX_UNSENT: f64 = 0.01;
@@ -94,7 +94,7 @@ fn void_cause(record: &Record, subject: TrialSubject) -> Option<VoidCause> {
 /// The busier one of source and sink.
 fn busiest(record: &Record) -> Option<Role> {
     let parties = record.parties.iter().filter(|party| party.role != Role::Relay);
-    let share = |party: &&journey::record::Party| {
+    let share = |party: &&mailrun_journey::record::Party| {
         Some((party.user_s? + party.sys_s?) / f64::from(party.workers.unwrap_or(1).max(1)))
     };
     let known = parties.filter_map(|party| Some((share(&party)?, party.role)));
@@ -216,9 +216,9 @@ fn is_drained(record: &Record, duration_s: f64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use journey::record::{SeriesRow, WarmUp};
-    use journey::threshold::{RunProtocol, Threshold};
-    use report::sample;
+    use mailrun_journey::record::{SeriesRow, WarmUp};
+    use mailrun_journey::threshold::{RunProtocol, Threshold};
+    use mailrun_report::sample;
 
     /// A trial of 2 s through our relay at 1,000/s, as its record has it: by row messages due, delivered and their median time.
     fn trial_of(rows: &[(u64, u64, f64)], drain_s: f64) -> Record {

@@ -3,10 +3,10 @@ use super::MadesCapacityOptions;
 use super::judgement::TrialSubject;
 use super::trial_series::{TrialOrder, TrialSeries};
 use crate::mades::{self, MadesTarget};
-use ::capacity::TrialLoad;
 use anyhow::Result;
-use journey::record::{Arrival, Record};
-use party::interrupt::Interrupted;
+use mailrun_capacity::TrialLoad;
+use mailrun_journey::record::{Arrival, Record};
+use mailrun_party::interrupt::Interrupted;
 
 /// The trials of a search.
 pub(super) struct MadesTrials<'a> {

@@ -4,10 +4,10 @@ use super::judgement::TrialSubject;
 use super::trial_series::{TrialOrder, TrialSeries};
 use crate::relay_keeper::RelayKeeper;
 use crate::{BenchPreflight, BenchTarget, engine, run_in_series};
-use ::capacity::TrialLoad;
 use anyhow::Result;
-use journey::record::{Arrival, Record};
-use party::interrupt::Interrupted;
+use mailrun_capacity::TrialLoad;
+use mailrun_journey::record::{Arrival, Record};
+use mailrun_party::interrupt::Interrupted;
 use std::path::{Path, PathBuf};
 
 /// Longest time for which the load comes before a trial is judged.

@@ -11,20 +11,20 @@ mod trial_series;
 use super::directory::RunDirectory;
 use super::mades::MadesBenchOptions;
 use super::{BenchOptions, BenchTarget};
-use ::capacity::{
-    CapacityGoal, CapacitySearch, PlanningInputs, SearchEnding, SearchResult, SearchSettings, SearchStep, SearchTrial,
-    TrialLoad, TrialOutcome, confirmation_trials,
-};
 use anyhow::{Context, Result, bail};
-use journey::record::{Arrival, Outcome, Record};
-use journey::threshold::{LossGoal, RunProtocol, Threshold};
 use judgement::{TrialSubject, judge_trial};
 use mades_trials::MadesTrials;
 use mail_trials::MailTrials;
-use party::interrupt::{Interrupt, StopRequest};
-use party::outputs::cannot_write;
-use report::capacity::{CapacityRun, CapacityTrial, ConfirmedLoad, resources_used, search_facts};
-use report::numbers::{rate, seconds};
+use mailrun_capacity::{
+    CapacityGoal, CapacitySearch, PlanningInputs, SearchEnding, SearchResult, SearchSettings, SearchStep, SearchTrial,
+    TrialLoad, TrialOutcome, confirmation_trials,
+};
+use mailrun_journey::record::{Arrival, Outcome, Record};
+use mailrun_journey::threshold::{LossGoal, RunProtocol, Threshold};
+use mailrun_party::interrupt::{Interrupt, StopRequest};
+use mailrun_party::outputs::cannot_write;
+use mailrun_report::capacity::{CapacityRun, CapacityTrial, ConfirmedLoad, resources_used, search_facts};
+use mailrun_report::numbers::{rate, seconds};
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -281,7 +281,7 @@ fn limit_remarks(goals: &[LossGoal], settings: &SearchSettings) -> Vec<String> {
 ///
 /// If one cannot be written.
 pub fn save(run: &CapacityRun, json: &str, text: &str) -> Result<()> {
-    let page = report::capacity_page(run);
+    let page = mailrun_report::capacity_page(run);
     for (name, content) in [("capacity.json", json), ("capacity.txt", text), ("capacity.html", &page)] {
         let path = run.directory.join(name);
         fs::write(&path, content).map_err(|error| cannot_write(&path, &error))?;

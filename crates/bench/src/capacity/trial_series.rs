@@ -1,8 +1,8 @@
 //! The trials of a search, as the search orders them and as each kind of bench carries them out.
 use super::judgement::TrialSubject;
-use ::capacity::SearchTrial;
 use anyhow::Result;
-use journey::record::{Arrival, Record};
+use mailrun_capacity::SearchTrial;
+use mailrun_journey::record::{Arrival, Record};
 use std::path::Path;
 
 /// A trial to carry out.

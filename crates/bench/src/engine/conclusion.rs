@@ -1,6 +1,6 @@
 //! The verdict of a scenario of several runs: in the words, and in the order, of the verdict of one run.
-use journey::record::Outcome;
-use report::{TextStyle, outcome_word};
+use mailrun_journey::record::Outcome;
+use mailrun_report::{TextStyle, outcome_word};
 
 /// Defects that were found, by their weight: the first list that is not empty decides.
 #[derive(Clone, Debug, Default)]

@@ -1,9 +1,11 @@
 //! The verdict on the ratios of two cases: by the statistics of `mailrun compare`, for all of them together.
 use super::runner::CaseSeries;
 use super::spread::MedianRange;
-use ::compare::{CompareSettings, ComparedMetric, Gain, MetricFinding, MetricVerdict, RoundRatios, compare_rounds};
-use report::comparison::percent;
-use report::numbers::counted;
+use mailrun_compare::{
+    CompareSettings, ComparedMetric, Gain, MetricFinding, MetricVerdict, RoundRatios, compare_rounds,
+};
+use mailrun_report::comparison::percent;
+use mailrun_report::numbers::counted;
 
 /// Fewer rounds have no verdict: runs of such length are not repeated dozens of times.
 const MIN_ROUNDS: usize = 6;

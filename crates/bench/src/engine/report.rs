@@ -4,8 +4,8 @@ use super::conclusion::{Conclusion, Defects};
 use super::ratio_verdict::{RatioColumn, RatioVerdict};
 use super::runner::{CaseSeries, ComparedRun, ComparisonResults};
 use super::text_report::TextReport;
-use report::numbers::counted;
-use report::table::{Align, Table, plain};
+use mailrun_report::numbers::counted;
+use mailrun_report::table::{Align, Table, plain};
 use std::collections::BTreeSet;
 
 /// The text of a cell, from the row's runs.
@@ -158,8 +158,8 @@ impl<C, M> ComparisonResults<C, M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ::compare::Gain;
-    use report::numbers::figure;
+    use mailrun_compare::Gain;
+    use mailrun_report::numbers::figure;
 
     fn series(name: &'static str, runs: Vec<ComparedRun<f64>>) -> CaseSeries<&'static str, f64> {
         CaseSeries { case: name, name: format!("tool {name}"), runs }

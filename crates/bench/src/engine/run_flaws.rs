@@ -1,8 +1,8 @@
 //! Flaws of one run: limits of source, sink or host, and thresholds that were missed or whose figures nobody observed.
 use super::Defects;
-use journey::judge;
-use journey::reason::Reason;
-use journey::record::{Cause, Outcome, Record};
+use mailrun_journey::judge;
+use mailrun_journey::reason::Reason;
+use mailrun_journey::record::{Cause, Outcome, Record};
 
 /// Flaws of a run, as its record has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(crate) fn named_defects<'m>(runs: impl Iterator<Item = (&'m String, &'m RunF
 #[cfg(test)]
 mod tests {
     use super::*;
-    use report::sample;
+    use mailrun_report::sample;
 
     #[test]
     fn each_flaw_has_the_name_of_its_run() {

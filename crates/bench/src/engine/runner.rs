@@ -3,9 +3,9 @@
 use super::timed::{Costs, TimedChild};
 use crate::scenario::RoundOrder;
 use anyhow::{Result, bail, ensure};
-use party::live::LiveMode;
-use party::live_line::{LiveDisplay, LiveLine, NonTerminalOutput};
-use report::numbers::{octets, seconds};
+use mailrun_party::live::LiveMode;
+use mailrun_party::live_line::{LiveDisplay, LiveLine, NonTerminalOutput};
+use mailrun_report::numbers::{octets, seconds};
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 

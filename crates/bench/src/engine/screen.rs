@@ -3,10 +3,10 @@
 //! A report is cut only where a file has all of it. Left out are then, in this order: empty lines; remarks, the last one
 //! first; tables between the first and the last; faults after the first; the first table.
 use super::TextReport;
-use report::part::{ReportPart, fit, lines, lines_in};
-use report::printable::printable;
-use report::wrap::{display_width, wrapped};
-use report::{ReportLength, TextStyle};
+use mailrun_report::part::{ReportPart, fit, lines, lines_in};
+use mailrun_report::printable::printable;
+use mailrun_report::wrap::{display_width, wrapped};
+use mailrun_report::{ReportLength, TextStyle};
 use std::cmp::Reverse;
 
 /// Lines of a report that is cut, so that a shell's prompt fits under it.
@@ -102,7 +102,7 @@ fn wrap(sentence: &str, width: usize) -> Vec<String> {
 mod tests {
     use super::super::{Conclusion, Defects};
     use super::*;
-    use report::table::{Align, Table};
+    use mailrun_report::table::{Align, Table};
 
     fn report(rows: usize, faults: usize, remarks: usize) -> TextReport {
         let table = |title: &'static str| {

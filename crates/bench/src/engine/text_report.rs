@@ -1,8 +1,8 @@
 //! The report of a scenario: a title, tables, remarks below them, and the conclusion.
 use super::conclusion::Conclusion;
-use party::host;
-use report::numbers::counted;
-use report::table::{Table, plain};
+use mailrun_party::host;
+use mailrun_report::numbers::counted;
+use mailrun_report::table::{Table, plain};
 use std::path::PathBuf;
 
 /// Columns of a report in a file: room enough for every figure.
@@ -45,7 +45,7 @@ impl TextReport {
     /// Reports whether all runs succeeded, and everything was seen that was asked for.
     #[cfg(test)]
     pub(crate) fn is_good(&self) -> bool {
-        self.conclusion.outcome == journey::record::Outcome::Pass
+        self.conclusion.outcome == mailrun_journey::record::Outcome::Pass
     }
 }
 

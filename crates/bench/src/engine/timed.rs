@@ -5,7 +5,7 @@
 //! process, so it never reports less than this process itself holds. Below that floor the peak is the last value in
 //! `/proc/PID/status`, which is read at each wait.
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use party::process_usage;
+use mailrun_party::process_usage;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};

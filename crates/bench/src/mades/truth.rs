@@ -1,11 +1,11 @@
 //! Compares the stand-in's counts with what the bench saw: every count must be equal, or the account is not closed.
-use journey::judge::{self, has_threshold};
-use journey::reason::Reason;
-use journey::record::Cause;
-use journey::record::{
+use mailrun_journey::judge::{self, has_threshold};
+use mailrun_journey::reason::Reason;
+use mailrun_journey::record::Cause;
+use mailrun_journey::record::{
     AcknowledgementSender, LatencyMs, Mades, MadesCount, MadesStage, MadesTimes, MadesTruth, Record,
 };
-use journey::threshold::Fate;
+use mailrun_journey::threshold::Fate;
 use serde::Deserialize;
 
 /// Causes of failure that a stand-in with faults brings about.
@@ -174,8 +174,8 @@ fn times(mades: &Mades, totals: &StandInTotals) -> Vec<MadesTimes> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use journey::record::{MadesAcknowledgements, Outcome, Verdict};
-    use report::sample;
+    use mailrun_journey::record::{MadesAcknowledgements, Outcome, Verdict};
+    use mailrun_report::sample;
 
     /// A run in which everything got through but for one message that was lost, and the totals to it.
     fn run() -> (Record, StandInTotals) {

@@ -1,12 +1,12 @@
 //! The record of a bench of MADES that died and left none: its options, its last progress, and the way it ended.
 use super::MadesBenchOptions;
 use crate::gather;
-use journey::judge;
-use journey::reason::Reason;
-use journey::record::{Cause, Death, LedgerRow, Mades, MadesStage, Party, Record, Role, Verdict, Workload};
-use party::live::LiveProgress;
-use party::outputs;
-use report::numbers::count;
+use mailrun_journey::judge;
+use mailrun_journey::reason::Reason;
+use mailrun_journey::record::{Cause, Death, LedgerRow, Mades, MadesStage, Party, Record, Role, Verdict, Workload};
+use mailrun_party::live::LiveProgress;
+use mailrun_party::outputs;
+use mailrun_report::numbers::count;
 
 /// Builds the record of such a run from what is known; `progress` is its last progress, and `url` is that of the
 /// broker.

@@ -4,7 +4,7 @@ use super::queues::CompareQueues;
 use super::{CompareOptions, SendWindow};
 use crate::engine::ComparedProgram;
 use crate::scenario::MadesTool;
-use party::users::PASSWORD_VARIABLE;
+use mailrun_party::users::PASSWORD_VARIABLE;
 use std::path::Path;
 use std::process::Command;
 
@@ -116,7 +116,7 @@ pub(super) fn sample() -> CompareOptions {
         prefix: "p".to_owned(),
         drop: 0.0,
         max_time: std::time::Duration::from_secs(30),
-        live: party::live::LiveMode::Off,
+        live: mailrun_party::live::LiveMode::Off,
     }
 }
 

@@ -18,8 +18,8 @@ use super::engine::{InstalledPrograms, RunPlan, TextReport, own_program, run_all
 pub use super::scenario::{CompareMode, SendWindow};
 use super::scenario::{MadesTool, RoundOrder};
 use anyhow::Result;
-use party::interrupt::{Interrupt, StopRequest};
-use party::live::LiveMode;
+use mailrun_party::interrupt::{Interrupt, StopRequest};
+use mailrun_party::live::LiveMode;
 use runs::MadesComparison;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -7,9 +7,9 @@ use crate::engine::{
     TextReport, missing_note, ratio_table, rounds_text,
 };
 use crate::scenario::MadesTool;
-use ::compare::Gain;
-use report::numbers::{count, counted, figure, memory, octets, rate};
-use report::table::Table;
+use mailrun_compare::Gain;
+use mailrun_report::numbers::{count, counted, figure, memory, octets, rate};
+use mailrun_report::table::Table;
 
 /// All that was run.
 type CompareResults = ComparisonResults<CompareCase, CompareMeasurement>;

@@ -1,6 +1,6 @@
 //! Results of a contestant, read from its last report or from its run record.
 use anyhow::{Context, Result};
-use journey::record::Record;
+use mailrun_journey::record::Record;
 use std::fs;
 use std::path::Path;
 

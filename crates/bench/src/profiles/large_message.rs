@@ -10,12 +10,12 @@ use crate::engine::{
 use crate::plan::NO_TRACE;
 use crate::relays::{LoadShape, ScenarioOptions};
 use crate::scenario::{MessageCost, RoundOrder};
-use ::compare::Gain;
 use anyhow::Result;
-use journey::record::{Pipelining, Workload};
-use party::live::LiveMode;
-use report::numbers::{count, figure, megabytes, memory, octets};
-use report::table::{Table, plain};
+use mailrun_compare::Gain;
+use mailrun_journey::record::{Pipelining, Workload};
+use mailrun_party::live::LiveMode;
+use mailrun_report::numbers::{count, figure, megabytes, memory, octets};
+use mailrun_report::table::{Table, plain};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
     use crate::engine::ComparedRun;
     use crate::plan::BenchTarget;
-    use report::sample;
+    use mailrun_report::sample;
 
     const COSTS: [MessageCost; 6] = [
         MessageCost::Chunking,

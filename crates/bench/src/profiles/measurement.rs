@@ -1,11 +1,11 @@
 //! Figures of one run of a profile, from the record of its bench: rate, latency until 250, costs, and what went wrong.
 use crate::engine::RunFlaws;
 use anyhow::{Result, bail};
-use journey::judge::has_threshold;
-use journey::record::{LatencyMs, Record, Role};
-use journey::threshold::Fate;
-use journey::{Phase, Stage};
-use report::numbers::count;
+use mailrun_journey::judge::has_threshold;
+use mailrun_journey::record::{LatencyMs, Record, Role};
+use mailrun_journey::threshold::Fate;
+use mailrun_journey::{Phase, Stage};
+use mailrun_report::numbers::count;
 
 /// Figures of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,7 +117,7 @@ fn fault(record: &Record, messages: Option<u64>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use report::sample;
+    use mailrun_report::sample;
 
     #[test]
     fn figures_are_those_of_the_record() {

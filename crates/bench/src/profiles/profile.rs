@@ -9,10 +9,10 @@ use crate::engine::{
 use crate::relays::{LoadShape, ScenarioOptions};
 use crate::scenario::RoundOrder;
 use anyhow::Result;
-use journey::record::{Pipelining, Workload};
-use party::live::LiveMode;
-use report::numbers::{count, counted, latency, megabytes, octets, rate, seconds};
-use report::table::{Table, plain};
+use mailrun_journey::record::{Pipelining, Workload};
+use mailrun_party::live::LiveMode;
+use mailrun_report::numbers::{count, counted, latency, megabytes, octets, rate, seconds};
+use mailrun_report::table::{Table, plain};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -221,8 +221,8 @@ mod tests {
     use super::*;
     use crate::engine::ComparedRun;
     use crate::plan::BenchTarget;
-    use journey::record::{LatencyMs, Outcome};
-    use report::sample;
+    use mailrun_journey::record::{LatencyMs, Outcome};
+    use mailrun_report::sample;
 
     fn options() -> ProfileOptions {
         ProfileOptions {

@@ -6,8 +6,8 @@ use crate::engine::{RunTurn, TextReport};
 use crate::plan::{BenchOptions, BenchTarget};
 use crate::relays::{Contestant, LoadShape, ScenarioOptions, ScenarioRun, check_relay};
 use anyhow::Result;
-use journey::record::Workload;
-use report::numbers::{latency, megabytes, rate};
+use mailrun_journey::record::Workload;
+use mailrun_report::numbers::{latency, megabytes, rate};
 use std::fs;
 use std::path::{Path, PathBuf};
 

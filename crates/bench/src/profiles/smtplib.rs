@@ -5,7 +5,7 @@ use crate::plan::BenchTarget;
 use crate::scenario::SinkTool;
 use crate::tables::{DumpMode, SinkLaunch, TableSink};
 use anyhow::{Context, Result, bail};
-use report::numbers::count;
+use mailrun_report::numbers::count;
 use std::fs::{self, File};
 use std::io::{Read, Seek};
 use std::path::Path;

@@ -21,14 +21,14 @@ use crate::parties::{PartyCommand, PartyProcess};
 use crate::plan::BenchOptions;
 use crate::supervisor::{Completeness, Supervisor};
 use anyhow::{Context, Result, ensure};
-use journey::account::Topology;
-use journey::record::{Ending, Record, Role, Workload};
-use journey::trace::RunId;
-use party::host_sampler::HostSampler;
-use party::interrupt::StopRequest;
-use party::outputs;
-use report::numbers::{count, counted, memory, octets, rate, seconds};
-use report::table::{Align, Table};
+use mailrun_journey::account::Topology;
+use mailrun_journey::record::{Ending, Record, Role, Workload};
+use mailrun_journey::trace::RunId;
+use mailrun_party::host_sampler::HostSampler;
+use mailrun_party::interrupt::StopRequest;
+use mailrun_party::outputs;
+use mailrun_report::numbers::{count, counted, memory, octets, rate, seconds};
+use mailrun_report::table::{Align, Table};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -272,7 +272,7 @@ impl<'g> BacklogRun<'g> {
     }
 
     fn record_fill(&mut self, source: &Record) {
-        let stage = source.stages.iter().find(|row| row.name == journey::Stage::Accepted);
+        let stage = source.stages.iter().find(|row| row.name == mailrun_journey::Stage::Accepted);
         let usage = self.supervisor.sample_relay();
         let accepted = FillPhase {
             messages: gather::accepted_messages(source),
@@ -481,8 +481,8 @@ fn account_goal(results: &BacklogResults, record: &Record) -> Goal {
 mod tests {
     use super::super::scenario::sample_options;
     use super::*;
-    use journey::record::Pipelining;
-    use report::sample;
+    use mailrun_journey::record::Pipelining;
+    use mailrun_report::sample;
 
     fn options(messages: u64) -> BacklogOptions {
         BacklogOptions {

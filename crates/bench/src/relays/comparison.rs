@@ -7,10 +7,10 @@ use super::strace::{self, SyscallCounts};
 use crate::engine::{self, CaseSeries, Comparison, ComparisonResults, RunPlan, RunTurn};
 use crate::plan::{BenchOptions, SyscallCounting};
 use crate::scenario::RoundOrder;
-use ::report::numbers::{count, rate, seconds};
 use anyhow::{Context, Result};
-use journey::record::{Record, Workload};
-use party::live::LiveMode;
+use mailrun_journey::record::{Record, Workload};
+use mailrun_party::live::LiveMode;
+use mailrun_report::numbers::{count, rate, seconds};
 use std::path::Path;
 
 /// Messages of the longer run under strace, which takes a tenth of a second for a hundred messages.

@@ -1,6 +1,6 @@
 //! Room on a disk: what a directory takes, and whether there is enough for what is to come.
 use anyhow::{Context, Result, ensure};
-use report::numbers::memory;
+use mailrun_report::numbers::memory;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Targets of a scenario: what is wanted, what was measured, and PASS, FAIL or INCONCLUSIVE.
 use crate::engine::{Conclusion, Defects, MedianRange, TextReport};
-use report::numbers::counted;
-use report::table::{Align, Table};
+use mailrun_report::numbers::counted;
+use mailrun_report::table::{Align, Table};
 
 /// A target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ pub(super) fn report(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use report::numbers::latency;
+    use mailrun_report::numbers::latency;
 
     fn text(goals: &[Goal]) -> (String, bool) {
         let report = report("relay-x: what", Vec::new(), goals, Defects::default(), vec!["A remark.".to_owned()]);

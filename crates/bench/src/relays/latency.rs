@@ -15,10 +15,10 @@ use super::search::Search;
 use crate::engine::{MedianRange, TextReport, named_defects};
 use crate::plan::BenchOptions;
 use anyhow::{Context, Result};
-use journey::Stage;
-use journey::record::{Arrival, LatencyMs, Record, Workload};
-use report::numbers::{count, figure, latency, rate, seconds};
-use report::table::{Align, Table};
+use mailrun_journey::Stage;
+use mailrun_journey::record::{Arrival, LatencyMs, Record, Workload};
+use mailrun_report::numbers::{count, figure, latency, rate, seconds};
+use mailrun_report::table::{Align, Table};
 use std::time::Duration;
 
 /// Limits within which a rate counts as sustained.
@@ -358,7 +358,7 @@ fn share_words(share: f64) -> String {
 mod tests {
     use super::super::scenario::sample_options;
     use super::*;
-    use report::sample;
+    use mailrun_report::sample;
 
     fn row(rate_per_s: f64, deliver_s: f64, p99: f64) -> LatencyRow {
         let mut record = sample::relayed();

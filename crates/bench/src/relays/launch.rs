@@ -6,7 +6,7 @@ use crate::directory::RunDirectory;
 use crate::parties::PartyCommand;
 use crate::plan::{BenchOptions, SyscallCounting, cpus_option};
 use anyhow::{Context, Result};
-use journey::record::Role;
+use mailrun_journey::record::Role;
 use std::fs::DirBuilder;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;

@@ -1,7 +1,7 @@
 //! The listener of the relay that a bench starts: what the load needs of it, as a relay.toml and the files that it names.
 use crate::directory::RunDirectory;
 use anyhow::{Context, Result};
-use party::tls_mode::TlsMode;
+use mailrun_party::tls_mode::TlsMode;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io::Write;

@@ -1,11 +1,11 @@
 //! Figures of one run through a relay: times, rates, costs and faults.
 use crate::engine::RunFlaws;
 use anyhow::{Context, Result};
-use journey::judge::has_threshold;
-use journey::record::{Cause, Record};
-use journey::threshold::Fate;
-use report::numbers::count;
-use report::relay::{self, RelayFigures};
+use mailrun_journey::judge::has_threshold;
+use mailrun_journey::record::{Cause, Record};
+use mailrun_journey::threshold::Fate;
+use mailrun_report::numbers::count;
+use mailrun_report::relay::{self, RelayFigures};
 
 /// A run's figures.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,7 +93,7 @@ fn fault(record: &Record, messages: u64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use report::sample;
+    use mailrun_report::sample;
 
     #[test]
     fn a_run_that_held_has_figures_and_no_fault() {
@@ -116,7 +116,7 @@ mod tests {
     fn mail_that_may_be_queued_is_no_fault_that_is_known() {
         let mut record = sample::lossy();
         record.ledger.not_delivered = record.ledger.lost.take();
-        record.verdict.outcome = Some(journey::record::Outcome::Inconclusive);
+        record.verdict.outcome = Some(mailrun_journey::record::Outcome::Inconclusive);
         (record.verdict.causes, record.verdict.reasons) = (vec![Cause::NotDelivered], vec!["200 were not.".to_owned()]);
         let measured = RelayMeasurement::of(&record, None, 200_000).unwrap();
         assert!(measured.fault.unwrap().ends_with("not delivered 200"));

@@ -1,5 +1,5 @@
 //! A party's resident memory over time, by the clock that run records count in.
-use report::spark::{Fold, sparkline};
+use mailrun_report::spark::{Fold, sparkline};
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt::Write;
 

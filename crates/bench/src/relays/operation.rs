@@ -1,6 +1,6 @@
 //! A running relay of our own, as an operator sees it: its answers over HTTP, and orders over its control socket.
 use anyhow::{Context, Result, bail};
-use party::http_client::{Bytes, HttpClient};
+use mailrun_party::http_client::{Bytes, HttpClient};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;

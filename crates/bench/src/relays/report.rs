@@ -6,9 +6,9 @@ use super::measure::RelayMeasurement;
 use crate::engine::{
     self, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, TextReport, ratio_table, rounds_text,
 };
-use ::compare::Gain;
-use report::numbers::{count, figure, megabytes, memory, rate};
-use report::table::{Table, plain};
+use mailrun_compare::Gain;
+use mailrun_report::numbers::{count, figure, megabytes, memory, rate};
+use mailrun_report::table::{Table, plain};
 
 type Column<'a> = TableColumn<'a, RelayCase, RelayMeasurement>;
 
@@ -168,8 +168,8 @@ mod tests {
     use super::*;
     use crate::engine::ComparedRun;
     use crate::scenario::RoundOrder;
-    use journey::record::Pipelining;
-    use report::sample;
+    use mailrun_journey::record::Pipelining;
+    use mailrun_report::sample;
 
     fn measure(deliver_s: f64, cpu_ms: f64) -> RelayMeasurement {
         let mut measure = RelayMeasurement::of(&sample::relayed(), Some(200_000 * 512), 200_000).unwrap();

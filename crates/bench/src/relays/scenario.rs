@@ -7,12 +7,12 @@ use crate::engine::{self, TextReport};
 use crate::placement::Placement;
 use crate::plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
 use anyhow::{Result, bail};
-use journey::judge;
-use journey::record::{Pipelining, Workload};
-use journey::threshold::Threshold;
-use party::interrupt::{Interrupt, StopRequest};
-use party::live::LiveMode;
-use report::numbers::{counted, octets};
+use mailrun_journey::judge;
+use mailrun_journey::record::{Pipelining, Workload};
+use mailrun_journey::threshold::Threshold;
+use mailrun_party::interrupt::{Interrupt, StopRequest};
+use mailrun_party::live::LiveMode;
+use mailrun_report::numbers::{counted, octets};
 use std::path::{Path, PathBuf};
 
 /// Recipients of the mail: five domains with equally many each.
@@ -130,7 +130,7 @@ impl ScenarioRun {
     /// Prints a line on standard error, unless output is off.
     pub(crate) fn print_line(&self, line: &str) {
         if self.options.live.is_shown() {
-            party::tell!("{line}");
+            mailrun_party::tell!("{line}");
         }
     }
 }

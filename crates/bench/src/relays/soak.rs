@@ -10,9 +10,9 @@ use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use crate::BenchOutcome;
 use crate::engine::{Defects, RunFlaws, TextReport};
 use anyhow::{Context, Result};
-use journey::record::{Arrival, Record, SeriesRow, Workload};
-use report::numbers::{count, counted, figure, memory, rate};
-use report::table::{Align, Table};
+use mailrun_journey::record::{Arrival, Record, SeriesRow, Workload};
+use mailrun_report::numbers::{count, counted, figure, memory, rate};
+use mailrun_report::table::{Align, Table};
 
 /// Options of the scenario.
 #[derive(Clone, Debug)]
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     const MAX_IDLE_SPOOL_BYTES: u64 = 321 << 20;
-    use report::sample;
+    use mailrun_report::sample;
 
     fn outcome(first: u64, rest: u64, at_end: u64) -> BenchOutcome {
         let record = sample::relayed();

@@ -5,7 +5,7 @@
 use crate::directory::RunDirectory;
 use crate::parties::{PartyCommand, ProcessScope};
 use anyhow::{Context, Result};
-use journey::record::Role;
+use mailrun_journey::record::Role;
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -13,7 +13,7 @@
 //!
 //! A child that ends while the tree is looked at may be counted twice or not at all, so the look that counts is
 //! taken when the tree rests. What has left the tree (a daemon that was disowned) is not seen.
-use party::process_usage::ProcessUsage;
+use mailrun_party::process_usage::ProcessUsage;
 use std::collections::HashMap;
 use std::fs;
 
@@ -223,7 +223,7 @@ mod tests {
         // The shell itself does nothing: its time is that of a child that has ended before it sleeps.
         let shell = TestShell::run(&format!("({BUSY}); sleep 600; :"));
         let seen = shell.cpu_s_when(|seen| seen.user_s + seen.sys_s >= 0.05 && children(shell.0.id()).len() == 1);
-        let own = party::process_usage::of(shell.0.id()).expect("it lives");
+        let own = mailrun_party::process_usage::of(shell.0.id()).expect("it lives");
         assert!(own.user_s + own.sys_s < seen.user_s + seen.sys_s, "{own:?} {seen:?}");
     }
 

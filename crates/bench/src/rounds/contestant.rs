@@ -3,7 +3,7 @@ use crate::built_in::{BUILT_IN, is_scenario_file, load_scenario};
 use crate::engine::own_program;
 use crate::scenario::Measure;
 use anyhow::{Context, Result, bail};
-use report::printable::printable;
+use mailrun_report::printable::printable;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::process::Command;

@@ -6,8 +6,8 @@ use super::round_run::{RoundCase, RoundRun};
 use super::wire_counter::WireBytes;
 use crate::engine::RunWords;
 use crate::relays::strace;
-use ::compare::{ExactRow, RoundComparison, RoundLoad};
-use party::live_line::LiveLine;
+use mailrun_compare::{ExactRow, RoundComparison, RoundLoad};
+use mailrun_party::live_line::LiveLine;
 use std::path::Path;
 use std::time::Duration;
 

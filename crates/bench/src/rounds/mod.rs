@@ -12,18 +12,18 @@ mod round_sink;
 mod wire_counter;
 
 use super::engine::{ComparedRun, RunWords, SingleRuns};
-use ::compare::{
-    BlockOrder, CompareSettings, LookPlan, RoundComparison, RoundContestant, RoundCourse, RoundLoad, RoundPlan,
-    RunFigure,
-};
 use anyhow::Result;
 use calibration::{Calibration, first_messages, next_step, time_limit};
 pub use contestant::{ContestantKind, LiveContestant};
-use party::host_sampler::HostSampler;
-use party::interrupt::{Interrupt, StopRequest};
-use party::live::LiveMode;
-use party::live_line::LiveLine;
-use report::numbers::counted;
+use mailrun_compare::{
+    BlockOrder, CompareSettings, LookPlan, RoundComparison, RoundContestant, RoundCourse, RoundLoad, RoundPlan,
+    RunFigure,
+};
+use mailrun_party::host_sampler::HostSampler;
+use mailrun_party::interrupt::{Interrupt, StopRequest};
+use mailrun_party::live::LiveMode;
+use mailrun_party::live_line::LiveLine;
+use mailrun_report::numbers::counted;
 use round_run::{RoundCase, RoundRun, RoundRuns, RunFault};
 use round_sink::RoundSink;
 pub use round_sink::RoundSinkPlace;

@@ -4,11 +4,11 @@ use super::round_sink::RoundSink;
 use super::wire_counter::{WireBytes, WireCounter};
 use crate::engine::{Comparison, Costs, RunTurn, TimedChild};
 use crate::relays::strace::{self, SyscallCounts};
-use ::compare::{ComparedMetric, Gain, RoundLoad, RunFigure, defect};
 use anyhow::{Context, Result, ensure};
-use journey::record::Record;
-use journey::stage::Stage;
-use report::numbers::count;
+use mailrun_compare::{ComparedMetric, Gain, RoundLoad, RunFigure, defect};
+use mailrun_journey::record::Record;
+use mailrun_journey::stage::Stage;
+use mailrun_report::numbers::count;
 use std::cell::{Cell, RefCell};
 use std::fs;
 use std::path::Path;
@@ -296,7 +296,7 @@ fn scenario_figures(directory: &Path) -> Result<Vec<RunFigure>, String> {
     match records.as_slice() {
         [one] => {
             let record = read_record(one).ok_or("its record cannot be read")?;
-            defect(&record).map_or_else(|| Ok(::compare::figures(&record)), Err)
+            defect(&record).map_or_else(|| Ok(mailrun_compare::figures(&record)), Err)
         }
         [] => Err("the scenario left no record".to_owned()),
         several => Err(format!("the scenario made {} runs: name one party in it", several.len())),
@@ -306,7 +306,7 @@ fn scenario_figures(directory: &Path) -> Result<Vec<RunFigure>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use report::sample;
+    use mailrun_report::sample;
 
     #[test]
     fn a_run_has_its_rate_its_costs_and_our_source_its_times() {

@@ -1,9 +1,9 @@
 //! The sink of a live comparison: one process that takes the mail of all contestants, and is asked for its count.
 use crate::engine::{TimedChild, own_program};
 use anyhow::{Context, Result, anyhow};
-use journey::record::Record;
-use party::http_client::{HttpClient, StatusCode};
-use party::live::LiveEvent;
+use mailrun_journey::record::Record;
+use mailrun_party::http_client::{HttpClient, StatusCode};
+use mailrun_party::live::LiveEvent;
 use serde::Deserialize;
 use std::fs::{self, File};
 use std::net::SocketAddr;

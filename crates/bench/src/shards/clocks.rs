@@ -1,9 +1,9 @@
 //! Differences between the clocks of the parts' hosts and those of the sinks' hosts.
 use super::parts::{Parts, named};
-use journey::clocks::ClockError;
-use journey::reason::Reason;
-use journey::record::Cause;
-use report::printable::printable;
+use mailrun_journey::clocks::ClockError;
+use mailrun_journey::reason::Reason;
+use mailrun_journey::record::Cause;
+use mailrun_report::printable::printable;
 
 /// The clock of a sink's host.
 pub(super) struct SinkHostClock {

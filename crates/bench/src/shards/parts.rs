@@ -1,18 +1,18 @@
 //! The directories of the parts: read one after the other, so that a thousand take the memory of one.
 use anyhow::{Context, Result, bail, ensure};
-use journey::ledger::Ledger;
-use journey::reason::Reason;
-use journey::record::{Cause, Record, ShardRow};
-use journey::union::RecordUnion;
-use journey::words::{counted, listed};
-use party::reason::reason;
-use report::printable::printable;
+use mailrun_journey::ledger::Ledger;
+use mailrun_journey::reason::Reason;
+use mailrun_journey::record::{Cause, Record, ShardRow};
+use mailrun_journey::union::RecordUnion;
+use mailrun_journey::words::{counted, listed};
+use mailrun_party::reason::reason;
+use mailrun_report::printable::printable;
+use mailrun_workload::shard::Shard;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use workload::shard::Shard;
 
 /// The largest record of a part that is read; one of an hour has a megabyte.
 const MAX_RECORD_BYTES: u64 = 64 << 20;

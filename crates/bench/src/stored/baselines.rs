@@ -5,8 +5,8 @@
 //! ```
 use super::reading::{StoredRun, read_runs, run_file_stem};
 use anyhow::{Result, bail};
-use party::outputs::cannot_write;
-use party::reason::reason;
+use mailrun_party::outputs::cannot_write;
+use mailrun_party::reason::reason;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
@@ -202,7 +202,7 @@ mod tests {
             .map(|number| {
                 let directory = place.join(format!("results/{number}"));
                 fs::create_dir_all(&directory).unwrap();
-                let mut record = report::sample::held();
+                let mut record = mailrun_report::sample::held();
                 record.run_id = number.to_string();
                 fs::write(directory.join("run.json"), record.to_json().unwrap()).unwrap();
                 fs::write(directory.join("source.ledger"), "traces").unwrap();

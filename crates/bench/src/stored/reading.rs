@@ -1,8 +1,8 @@
 //! Reads run records, and says in a line what is wrong with one that cannot be read.
 use anyhow::{Result, anyhow, bail};
-use journey::record::{FORMAT, Record};
-use party::reason::reason;
-use report::printable::printable;
+use mailrun_journey::record::{FORMAT, Record};
+use mailrun_party::reason::reason;
+use mailrun_report::printable::printable;
 use serde::Deserialize;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -153,7 +153,7 @@ fn record_of(json: &[u8]) -> Result<Record, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use report::exports::ExportFormat;
+    use mailrun_report::exports::ExportFormat;
 
     #[test]
     fn foreign_and_newer_files_are_told_apart() {
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_run_is_named_like_its_directory() {
-        let mut record = report::sample::held();
+        let mut record = mailrun_report::sample::held();
         assert_eq!(run_file_stem(&record), "20261121T030012Z-quick");
         record.started_at = "../../x".to_owned();
         record.name = "../a/b".to_owned();
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_record_of_an_old_version_is_read() {
-        let mut value = serde_json::to_value(report::sample::held()).unwrap();
+        let mut value = serde_json::to_value(mailrun_report::sample::held()).unwrap();
         for key in [
             "offered_s",
             "tls",
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn a_directory_of_runs_stands_for_its_runs_and_a_damaged_one_for_itself() {
         let place = tempfile::tempdir().unwrap();
-        let json = report::sample::held().to_json().unwrap();
+        let json = mailrun_report::sample::held().to_json().unwrap();
         for (name, text) in [("b", json.as_str()), ("a", "{"), ("c", &json[..json.len() / 2])] {
             fs::create_dir(place.path().join(name)).unwrap();
             fs::write(place.path().join(name).join("run.json"), text).unwrap();

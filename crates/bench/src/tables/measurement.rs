@@ -3,7 +3,7 @@
 use super::deliveries::Deliveries;
 use super::sinks::ReportedCounts;
 use crate::engine::Costs;
-use report::numbers::{count, counted};
+use mailrun_report::numbers::{count, counted};
 
 /// A run that came to its end.
 #[derive(Clone, Debug)]

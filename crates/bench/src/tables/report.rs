@@ -7,9 +7,9 @@ use crate::engine::{
     ShownFigures, TableColumn, TextReport, missing_note, rounds_text, two_places,
 };
 use crate::scenario::SourceTool;
-use ::compare::Gain;
-use report::numbers::{count, counted, figure, memory};
-use report::table::Table;
+use mailrun_compare::Gain;
+use mailrun_report::numbers::{count, counted, figure, memory};
+use mailrun_report::table::Table;
 
 /// A case and its runs.
 type TableSeries = CaseSeries<TableCase, TableMeasurement>;
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
     use crate::engine::Costs;
     use crate::scenario::{RoundOrder, SinkTool};
-    use party::live::LiveMode;
+    use mailrun_party::live::LiveMode;
     use std::time::Duration;
 
     fn case(tool: SourceTool) -> TableCase {

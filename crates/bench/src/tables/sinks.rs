@@ -3,7 +3,7 @@ use super::deliveries::{self, Deliveries};
 use crate::engine::{Costs, TimedChild};
 use crate::scenario::SinkTool;
 use anyhow::{Context, Result};
-use party::live::{LiveEvent, LiveProgress};
+use mailrun_party::live::{LiveEvent, LiveProgress};
 use std::fs::{self, File};
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

@@ -3,7 +3,7 @@ use std::io;
 
 /// Go's text for a system error: strerror(3) with a lower-case first letter.
 pub(crate) fn reason(error: &io::Error) -> String {
-    let text = party::reason::reason(error);
+    let text = mailrun_party::reason::reason(error);
     let mut chars = text.chars();
     chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
 }

@@ -2,7 +2,7 @@
 //! differences and their reasons: `docs/drop-in.md`.
 //!
 //! ```text
-//! flags ─▶ options ─▶ plan ─▶ mades::bench::run ─▶ every stage of every message ─▶ follower (flight times) ─▶ report
+//! flags ─▶ options ─▶ plan ─▶ mailrun_mades::bench::run ─▶ every stage of every message ─▶ follower (flight times) ─▶ report
 //! ```
 mod latency;
 mod observer;
@@ -14,10 +14,10 @@ mod stages;
 use super::Invocation;
 use super::go::output::{self, EXIT_BAD_FLAG, GoFatalError};
 use super::targets::PublicTargets;
-use journey::record::Record;
+use mailrun_journey::record::Record;
+use mailrun_party::interrupt::Interrupt;
 use observer::{BenchObserver, RunOutcome};
 use options::Options;
-use party::interrupt::Interrupt;
 use std::process::ExitCode;
 use std::rc::Rc;
 
@@ -39,17 +39,17 @@ pub(super) fn run(call: &Invocation) -> ExitCode {
     })
 }
 
-fn bench(options: &Options, mode: mades::bench::MadesMode) -> Result<ExitCode, GoFatalError> {
+fn bench(options: &Options, mode: mailrun_mades::bench::MadesMode) -> Result<ExitCode, GoFatalError> {
     let fatal = |error: anyhow::Error| GoFatalError(format!("{error:#}"));
     let observer = Rc::new(BenchObserver::new(options, mode));
     let plan = plan::plan(
         options,
         mode,
         PublicTargets::from_environment(),
-        Rc::clone(&observer) as Rc<dyn mades::bench::RunObserver>,
+        Rc::clone(&observer) as Rc<dyn mailrun_mades::bench::RunObserver>,
     )?;
     let interrupt = Interrupt::watch().map_err(fatal)?;
-    let record = mades::bench::run(plan).map_err(fatal)?.record;
+    let record = mailrun_mades::bench::run(plan).map_err(fatal)?.record;
     observer.end();
     if observer.outcome() == RunOutcome::Interrupted {
         let signal = if interrupt.is_termination() { "Termination Signal" } else { "OS Interrupt" };

@@ -6,8 +6,8 @@ use super::stages::{self, ReportedStage};
 use crate::go::output;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
-use mades::bench::{MadesMode, MessageStage, RunObserver, RunView};
-use party::interrupt::StopRequest;
+use mailrun_mades::bench::{MadesMode, MessageStage, RunObserver, RunView};
+use mailrun_party::interrupt::StopRequest;
 use std::cell::RefCell;
 use std::time::{Duration, SystemTime};
 

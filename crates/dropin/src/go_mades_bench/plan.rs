@@ -2,15 +2,15 @@
 use super::options::{BrokerFlags, Options};
 use crate::go::output::GoFatalError;
 use crate::targets::PublicTargets;
-use ::mades::api::EndpointQueueNames;
-use ::mades::{BrokerSecurity, BrokerUrl, Password, TlsSetup, Verification};
-use journey::record::Arrival;
-use mades::bench::{Leftovers, MadesMode, MadesOptions, MadesPreflight, PayloadKind, RunObserver};
-use party::live::LiveMode;
+use mailrun_journey::record::Arrival;
+use mailrun_mades::api::EndpointQueueNames;
+use mailrun_mades::bench::{Leftovers, MadesMode, MadesOptions, MadesPreflight, PayloadKind, RunObserver};
+use mailrun_mades::{BrokerSecurity, BrokerUrl, Password, TlsSetup, Verification};
+use mailrun_party::live::LiveMode;
+use mailrun_workload::distribution::Distribution;
 use std::net::ToSocketAddrs;
 use std::rc::Rc;
 use std::time::Duration;
-use workload::distribution::Distribution;
 
 /// Sender application that messages name.
 const SENDER_APPLICATION: &str = "Go-MADES-Bench";
@@ -92,16 +92,16 @@ fn in_transit(options: &Options) -> u64 {
     if options.max_in_transit == 0 { all } else { options.max_in_transit.min(all) }
 }
 
-fn broker(side: &str, typed: &BrokerFlags, public: PublicTargets) -> Result<::mades::Broker, GoFatalError> {
+fn broker(side: &str, typed: &BrokerFlags, public: PublicTargets) -> Result<mailrun_mades::Broker, GoFatalError> {
     let unable = |why: String| GoFatalError(format!("Unable to create {side} AMQP client:Dialing AMQP server: {why}"));
-    let url: BrokerUrl = typed.address.parse().map_err(|error: ::mades::UrlError| unable(error.to_string()))?;
+    let url: BrokerUrl = typed.address.parse().map_err(|error: mailrun_mades::UrlError| unable(error.to_string()))?;
     let found = (url.host(), url.port()).to_socket_addrs();
     for address in found.map_err(|error| unable(format!("{}: {error}", url.host())))? {
         public.check(address.ip(), url.host()).map_err(unable)?;
     }
     // A user in the address takes precedence over one in the flags.
     let url = if url.user().is_some() { url } else { url.with_login(&typed.user, Password::new(&*typed.password)) };
-    Ok(::mades::Broker {
+    Ok(mailrun_mades::Broker {
         security: BrokerSecurity {
             // As in the original, which has no flag for trust.
             tls: TlsSetup { verification: Verification::Off, ..TlsSetup::default() },
@@ -110,9 +110,9 @@ fn broker(side: &str, typed: &BrokerFlags, public: PublicTargets) -> Result<::ma
         is_address_allowed: if public == PublicTargets::Allowed {
             |_| true
         } else {
-            party::local_address::is_local_address
+            mailrun_party::local_address::is_local_address
         },
-        ..::mades::Broker::new(url, format!("go-mades-bench-{side}-{}", std::process::id()))
+        ..mailrun_mades::Broker::new(url, format!("go-mades-bench-{side}-{}", std::process::id()))
     })
 }
 

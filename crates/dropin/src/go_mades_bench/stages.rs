@@ -1,5 +1,5 @@
 //! The stages that each mode reports, their names, and the assumed size of each event.
-use mades::bench::{MadesMode, MessageStage};
+use mailrun_mades::bench::{MadesMode, MessageStage};
 
 /// Assumed size of an event or of a toolbox' reply, in bytes.
 const EVENT_BYTES: u64 = 100;

@@ -8,7 +8,7 @@
 use super::message::{HOSTNAME, MessageTask};
 use super::reply::ParsedReply;
 use super::run_state::GoSourceRun;
-use net::Outbox;
+use mailrun_net::Outbox;
 
 /// Error text of net/smtp for a line with CR or LF.
 const LINE_BREAK_ERROR: &str = "smtp: A line must not contain CR or LF";

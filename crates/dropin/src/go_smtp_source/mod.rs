@@ -48,16 +48,16 @@ fn send(options: Options) -> Result<(), GoFatalError> {
     let sessions = options.active_sessions();
     let worker_options = options.own_options.worker_options();
     let run = Rc::new(GoSourceRun::new(options, PublicTargets::from_environment())?);
-    net::open_files::raise(sessions.saturating_add(RESERVED_DESCRIPTORS));
+    mailrun_net::open_files::raise(sessions.saturating_add(RESERVED_DESCRIPTORS));
     let shared = Rc::clone(&run);
     let work = |_| async move {
         for number in 1..=sessions {
-            net::worker::spawn_local(session::run(Rc::clone(&shared), number));
+            mailrun_net::worker::spawn_local(session::run(Rc::clone(&shared), number));
         }
         shared.verbose(|| "Waiting for the messages to be sent....".to_owned());
         shared.wait_for_sessions().await
     };
-    net::worker::run_with(worker_options, work)
+    mailrun_net::worker::run_with(worker_options, work)
         .map_err(|error| GoFatalError(format!("event loop: {}", reason::reason(&error))))??;
     print_end(&run)
 }

@@ -9,8 +9,8 @@ use crate::session_group::SessionGroup;
 use crate::targets::PublicTargets;
 use crate::timing::Timing;
 use crate::trace_header;
-use journey::trace::MAX_RECIPIENTS;
-use net::{ClientTls, Outbox, SessionResumption, Trust, clock};
+use mailrun_journey::trace::MAX_RECIPIENTS;
+use mailrun_net::{ClientTls, Outbox, SessionResumption, Trust, clock};
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 
@@ -122,7 +122,7 @@ impl GoSourceRun {
     /// Waits until the pace allows a message.
     pub(super) async fn wait_for_rate(&self) {
         if self.rate_limiter.is_limited() {
-            net::sleep_until(self.rate_limiter.reserve(clock::now())).await;
+            mailrun_net::sleep_until(self.rate_limiter.reserve(clock::now())).await;
         }
     }
 

@@ -6,7 +6,7 @@ use super::reason::reason;
 use super::reply::GoReplyReader;
 use super::run_state::GoSourceRun;
 use crate::pending_output::{FlushStatus, PendingOutput};
-use net::{Outbox, Socket, Stream, Timer, clock};
+use mailrun_net::{Outbox, Socket, Stream, Timer, clock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::future::poll_fn;

@@ -141,7 +141,7 @@ mod tests {
 
     fn addresses(typed: &str, allowed: PublicTargets) -> Result<Vec<SocketAddr>, String> {
         let target = DialTarget::parse(typed, allowed).unwrap();
-        net::worker::run(|_| async move { target.addresses().await }).unwrap()
+        mailrun_net::worker::run(|_| async move { target.addresses().await }).unwrap()
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Counts of ended sessions, QUITs and messages; and the running counter of `-c`.
 use super::options::Settings;
 use crate::timing::{latency, rate};
-use journey::Latencies;
-use net::clock;
+use mailrun_journey::Latencies;
+use mailrun_net::clock;
 use std::io::{self, Write};
 use std::time::Duration;
 

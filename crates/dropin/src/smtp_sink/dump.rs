@@ -11,7 +11,7 @@ use super::template::expand;
 use crate::printable::printable;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
-use party::reason::reason;
+use mailrun_party::reason::reason;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Seek, Write};
 use std::net::SocketAddr;

@@ -2,7 +2,7 @@
 use super::options::Settings;
 use crate::host_port::{EndpointAddress, OptionalPart};
 use crate::stderr::StderrWriter;
-use party::reason::reason;
+use mailrun_party::reason::reason;
 use rustix::fd::OwnedFd;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::fs::{self, Permissions};

@@ -25,10 +25,10 @@ mod traced;
 use super::Invocation;
 use super::stderr::StderrWriter;
 use jiff::tz::TimeZone;
-use net::{Acceptor, worker};
+use mailrun_net::{Acceptor, worker};
+use mailrun_party::interrupt::{Interrupt, StopRequest};
+use mailrun_party::reason::reason;
 use options::{Settings, StartupError};
-use party::interrupt::{Interrupt, StopRequest};
-use party::reason::reason;
 use rustix::fd::OwnedFd;
 use sink::{SinkExit, SmtpSink};
 use std::future::poll_fn;
@@ -79,7 +79,7 @@ fn prepare(call: &Invocation, stderr: &StderrWriter) -> Result<(Settings, OwnedF
         return Err(StartupError::fatal("-u option is required if running as root"));
     }
     let listener = listen::open(&settings, stderr).map_err(StartupError::fatal)?;
-    net::open_files::raise(settings.max_sessions as u64 * 2 + RESERVED_DESCRIPTORS);
+    mailrun_net::open_files::raise(settings.max_sessions as u64 * 2 + RESERVED_DESCRIPTORS);
     privileges::drop_privileges(&settings, stderr).map_err(StartupError::fatal)?;
     Ok((settings, listener))
 }
@@ -100,7 +100,7 @@ async fn run_sink(settings: Settings, listener: OwnedFd, interrupt: Option<Inter
 /// Ends the run at a signal, so that the final report is printed.
 async fn stop_on_signal(interrupt: Interrupt, sink: Rc<SmtpSink>) {
     while interrupt.requested() == StopRequest::Nothing {
-        net::sleep(SIGNAL_POLL_INTERVAL).await;
+        mailrun_net::sleep(SIGNAL_POLL_INTERVAL).await;
     }
     sink.stop(SinkExit::Done);
 }
@@ -119,7 +119,7 @@ async fn accept_clients(sink: &Rc<SmtpSink>, listener: OwnedFd) -> SinkExit {
                 worker::spawn_local(session::serve(Rc::clone(sink), descriptor, client));
             }
             // The client has disconnected already, or descriptors have run out.
-            Some(Err(_)) => net::sleep(ACCEPT_RETRY_DELAY).await,
+            Some(Err(_)) => mailrun_net::sleep(ACCEPT_RETRY_DELAY).await,
         }
     }
     drop(acceptor);
@@ -147,7 +147,7 @@ async fn drain_clients(sink: &Rc<SmtpSink>) -> SinkExit {
     let is_over = || sink.is_empty() || sink.has_ended();
     loop {
         let emptied = poll_fn(|_| if is_over() { Poll::Ready(()) } else { Poll::Pending });
-        let _ = net::Timer::default().timeout_at(net::clock::now() + QUIT_TIMEOUT, emptied).await;
+        let _ = mailrun_net::Timer::default().timeout_at(mailrun_net::clock::now() + QUIT_TIMEOUT, emptied).await;
         if is_over() || !sink.has_pending_replies() {
             return sink.exit().unwrap_or(SinkExit::Done);
         }

@@ -1,8 +1,8 @@
 //! Drops the privileges that opening the socket may have needed: `-u` and `-R`.
 use super::options::Settings;
 use crate::stderr::StderrWriter;
+use mailrun_party::reason::reason;
 use nix::unistd::{self, User};
-use party::reason::reason;
 use std::ffi::CString;
 use std::io;
 

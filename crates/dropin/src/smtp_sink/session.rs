@@ -4,7 +4,7 @@ use super::dialogue::{DialogueObserver, SmtpSinkDialogue, SmtpSinkStep};
 use super::dump::{DiskError, SessionDump};
 use super::sink::SmtpSink;
 use super::traced::TracedMessageReader;
-use net::{Socket, Timer, clock};
+use mailrun_net::{Socket, Timer, clock};
 use rustix::fd::OwnedFd;
 use std::future::{pending, poll_fn};
 use std::io;
@@ -184,7 +184,7 @@ impl Session {
 
     async fn pause(&mut self, seconds: u32) -> SmtpSinkStep {
         let guard = self.dialogue.owes_message_reply().then(|| self.sink.track_pending_reply());
-        net::sleep(Duration::from_secs(seconds.into())).await;
+        mailrun_net::sleep(Duration::from_secs(seconds.into())).await;
         let step = self.run_step(|dialogue, out, recorder| dialogue.resume(out, recorder)).await;
         drop(guard);
         // Input that came with the delayed command is still to be handled.

@@ -13,7 +13,7 @@ use std::task::{Context, Waker};
 
 /// Largest number of bytes per read.
 const READ_BYTES: usize = 64 * 1024;
-/// The kernel copies twice as fast to the start of a page (`net::worker` has the figures).
+/// The kernel copies twice as fast to the start of a page (`mailrun_net::worker` has the figures).
 const PAGE_BYTES: usize = 4096;
 /// A buffer that has grown beyond this is not kept.
 const KEPT_BUFFER_LIMIT: usize = 256 * 1024;
@@ -52,7 +52,7 @@ impl SmtpSink {
     pub(super) fn new(settings: Settings, zone: TimeZone) -> Self {
         let settings = Rc::new(settings);
         // Without dumps the original does not seed, and draws the same numbers in each run.
-        let seed = if settings.dump_template.is_some() { net::clock::wall().as_secs() as u32 } else { 1 };
+        let seed = if settings.dump_template.is_some() { mailrun_net::clock::wall().as_secs() as u32 } else { 1 };
         let dump_context =
             settings.dump_template.is_some().then(|| Rc::new(DumpContext::new(Rc::clone(&settings), zone.clone())));
         Self {

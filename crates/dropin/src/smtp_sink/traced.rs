@@ -1,10 +1,10 @@
 //! `--trace`: the messages that were recognised by the trace in their header, and their condition.
-use journey::tally::RunTallies;
-use journey::trace::{ClockId, MAX_RECIPIENTS, RecipientId, Trace, TraceReader, TraceResult};
-use journey::{Latencies, MarkResult};
-use net::clock;
-use party::outputs;
-use smtp::data::{DataPiece, DataReader};
+use mailrun_journey::tally::RunTallies;
+use mailrun_journey::trace::{ClockId, MAX_RECIPIENTS, RecipientId, Trace, TraceReader, TraceResult};
+use mailrun_journey::{Latencies, MarkResult};
+use mailrun_net::clock;
+use mailrun_party::outputs;
+use mailrun_smtp::data::{DataPiece, DataReader};
 
 /// Messages that a run has recognised.
 #[derive(Debug)]
@@ -176,8 +176,8 @@ fn address(rest: &[u8]) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use journey::RunId;
-    use journey::trace::{RecipientNumbering, ZeroPhase};
+    use mailrun_journey::RunId;
+    use mailrun_journey::trace::{RecipientNumbering, ZeroPhase};
     use proptest::prelude::*;
     use std::time::Duration;
 
@@ -190,7 +190,7 @@ mod tests {
             numbering: RecipientNumbering::TAG,
             created: Duration::ZERO,
             clock,
-            checksum: journey::trace::checksum(b".a\r\n"),
+            checksum: mailrun_journey::trace::checksum(b".a\r\n"),
         };
         let mut line = [0; Trace::HEADER_BYTES];
         trace.write(&mut line);

@@ -2,8 +2,8 @@
 use super::errors::FatalError;
 use super::run_state::SmtpSourceRun;
 use crate::host_port::EndpointAddress;
-use net::{Socket, clock};
-use party::reason::reason;
+use mailrun_net::{Socket, clock};
+use mailrun_party::reason::reason;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -26,7 +26,7 @@ pub(super) async fn open(run: &SmtpSourceRun, attempts: &mut u32) -> Result<Sock
             Err(error) => error,
         };
         if error.kind() == io::ErrorKind::WouldBlock && clock::now() < patient_until {
-            net::sleep(QUEUE_FULL_DELAY).await;
+            mailrun_net::sleep(QUEUE_FULL_DELAY).await;
             continue;
         }
         let text = format!("connect: {}", reason(&error));
@@ -35,7 +35,7 @@ pub(super) async fn open(run: &SmtpSourceRun, attempts: &mut u32) -> Result<Sock
         }
         *attempts -= 1;
         run.stderr.warn(&text);
-        net::sleep(CONNECT_RETRY_DELAY).await;
+        mailrun_net::sleep(CONNECT_RETRY_DELAY).await;
     }
 }
 

@@ -12,7 +12,7 @@ use super::message::RenderContext;
 use super::reply::Reply;
 use super::run_state::SmtpSourceRun;
 use crate::printable::printable;
-use net::Outbox;
+use mailrun_net::Outbox;
 use std::time::Duration;
 
 /// The reply that is awaited.

@@ -19,8 +19,8 @@ use super::Invocation;
 use super::stderr::StderrWriter;
 use super::targets::PublicTargets;
 use errors::FatalError;
+use mailrun_party::reason::reason;
 use options::Options;
-use party::reason::reason;
 use run_state::SmtpSourceRun;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -48,18 +48,18 @@ pub(super) fn run(call: &Invocation) -> ExitCode {
 }
 
 fn send(options: Options, stderr: StderrWriter) -> Result<(), FatalError> {
-    net::open_files::raise(u64::from(options.sessions.min(options.messages)) + RESERVED_DESCRIPTORS);
+    mailrun_net::open_files::raise(u64::from(options.sessions.min(options.messages)) + RESERVED_DESCRIPTORS);
     let worker_options = options.own_options.worker_options();
     let run = Rc::new(SmtpSourceRun::new(options, stderr, PublicTargets::from_environment())?);
     let sessions = run.assign_first_messages();
     let shared = Rc::clone(&run);
     let work = |_| async move {
         for _ in 0..sessions {
-            net::worker::spawn_local(session::run(Rc::clone(&shared)));
+            mailrun_net::worker::spawn_local(session::run(Rc::clone(&shared)));
         }
         shared.wait_for_sessions().await
     };
-    net::worker::run_with(worker_options, work)
+    mailrun_net::worker::run_with(worker_options, work)
         .map_err(|error| FatalError(format!("event loop: {}", reason(&error))))??;
     run.print_end();
     Ok(())

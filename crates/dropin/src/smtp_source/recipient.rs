@@ -1,6 +1,6 @@
 //! Recipients: one address, numbered or not, before the address or at the end of its local part.
 use super::options::{Dialect, Options};
-use journey::trace::MAX_RECIPIENTS;
+use mailrun_journey::trace::MAX_RECIPIENTS;
 use std::cell::Cell;
 use std::io::Write;
 

@@ -10,7 +10,7 @@ use crate::stderr::StderrWriter;
 use crate::targets::PublicTargets;
 use crate::timing::Timing;
 use crate::{hostname, trace_header};
-use net::{Outbox, clock};
+use mailrun_net::{Outbox, clock};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::cell::{Cell, RefCell};

@@ -6,7 +6,7 @@ use super::options::SendDelay;
 use super::reply::PostfixReplyReader;
 use super::run_state::SmtpSourceRun;
 use crate::pending_output::{FlushStatus, PendingOutput};
-use net::{Outbox, Stream, Timer, clock};
+use mailrun_net::{Outbox, Stream, Timer, clock};
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -39,7 +39,7 @@ async fn send(run: &Rc<SmtpSourceRun>) -> Result<(), FatalError> {
         }
         let pause = run.pause();
         if !pause.is_zero() {
-            net::sleep(pause).await;
+            mailrun_net::sleep(pause).await;
         }
         if !run.take_message() {
             break;

@@ -1,6 +1,6 @@
 //! The TCP connection to a master, on a thread that may wait: ZMTP over a blocking socket.
 use anyhow::{Context, Result, bail};
-use locust::DealerConnection;
+use mailrun_locust::DealerConnection;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;

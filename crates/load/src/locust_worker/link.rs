@@ -4,13 +4,13 @@ use super::orders::LoadOrder;
 use super::stats::{self, ReportTimes};
 use crate::source::{LoadControl, NUMBERS_LOG2};
 use anyhow::Result;
-use locust::{
+use mailrun_locust::{
     ClassCounts, LoadStatus, LocustWorker, MasterClockExchange, MasterCommand, Percent, StatsReport, WorkerAction,
     WorkerExit, WorkerLimits, WorkerMessage,
 };
-use net::clock;
-use party::interrupt::{Interrupt, StopRequest};
-use party::process_usage;
+use mailrun_net::clock;
+use mailrun_party::interrupt::{Interrupt, StopRequest};
+use mailrun_party::process_usage;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -157,7 +157,7 @@ impl MasterLink {
                 self.index = Some(index);
                 // A fresh registration of this worker goes on behind the numbers that it has used.
                 self.next_message = index << NUMBERS_LOG2;
-                party::tell!("worker {index} of the Locust master at {}", self.master);
+                mailrun_party::tell!("worker {index} of the Locust master at {}", self.master);
             }
             MasterCommand::Spawn(target) => {
                 let skew = target.timestamp - unix_s();
@@ -183,7 +183,7 @@ impl MasterLink {
         self.connection = None;
         self.worker.disconnected(clock::now());
         if !std::mem::replace(&mut self.has_said_absent, true) {
-            party::tell!("no connection to the Locust master at {}: {error:#}; trying again", self.master);
+            mailrun_party::tell!("no connection to the Locust master at {}: {error:#}; trying again", self.master);
         }
     }
 
@@ -316,7 +316,7 @@ impl MasterLink {
 fn process_identity() -> Result<String> {
     let host = rustix::system::uname().nodename().to_string_lossy().replace('_', "-");
     let host: String = host.chars().filter(char::is_ascii).take(64).collect();
-    Ok(format!("{host}_{}", party::outputs::new_run_id()?))
+    Ok(format!("{host}_{}", mailrun_party::outputs::new_run_id()?))
 }
 
 fn unix_s() -> f64 {

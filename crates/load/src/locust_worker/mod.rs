@@ -1,7 +1,7 @@
 //! The source as a worker of a Locust master: tests of the master are loads here, users are sessions, or shares of a rate.
 //!
 //! ```text
-//! thread "locust": master ⇄ locust::LocustWorker ─ an order per test ─→ main thread: source::run
+//! thread "locust": master ⇄ mailrun_locust::LocustWorker ─ an order per test ─→ main thread: source::run
 //!                     ▲ counts, four times per second ── LoadControl ◄─────┘ sessions, drain
 //! ```
 //! The link has a thread of its own: load never delays a heartbeat.
@@ -12,11 +12,11 @@ mod stats;
 
 use crate::source::{self, SourceOptions};
 use anyhow::{Result, anyhow};
-use journey::record::Ending;
 use link::MasterLink;
-use locust::{WorkerExit, WorkerLimits};
+use mailrun_journey::record::Ending;
+use mailrun_locust::{WorkerExit, WorkerLimits};
+use mailrun_party::interrupt::Interrupt;
 use orders::LoadOrder;
-use party::interrupt::Interrupt;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub struct LocustWorkerOptions {
     pub master: String,
     /// The most users at a time.
     pub max_sessions: u32,
-    /// Servers that a master may name, by [`locust::canonical_target`].
+    /// Servers that a master may name, by [`mailrun_locust::canonical_target`].
     pub targets: Vec<String>,
     /// Time that messages under way have at a stop.
     pub drain: Duration,

@@ -5,8 +5,8 @@
 use super::policies::{DomainCap, GcraLimiter, Greylist};
 use super::rulebook::Rulebook;
 use super::rules::{Rule, RuleAction};
-use journey::record::EventKind;
-use net::clock;
+use mailrun_journey::record::EventKind;
+use mailrun_net::clock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -1,11 +1,11 @@
 //! The sink's offers before there is mail: TLS, AUTH, LMTP.
 use anyhow::{Context, Result};
-use net::{Certificate, Proxied, ServerSecurity, ServerTls, SessionResumption, TlsFiles, TlsWatch};
-use party::tls_mode::TlsMode;
-use party::users::Users;
-use smtp::sasl::{Mechanism, Mechanisms};
-use smtp::server::{Offer, Protocol};
-use smtp::xclient::Attributes;
+use mailrun_net::{Certificate, Proxied, ServerSecurity, ServerTls, SessionResumption, TlsFiles, TlsWatch};
+use mailrun_party::tls_mode::TlsMode;
+use mailrun_party::users::Users;
+use mailrun_smtp::sasl::{Mechanism, Mechanisms};
+use mailrun_smtp::server::{Offer, Protocol};
+use mailrun_smtp::xclient::Attributes;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -88,7 +88,7 @@ impl CapabilityOptions {
         if let Some(path) = &self.certificate_output {
             fs::write(path, certificate.to_pem()).with_context(|| format!("cannot write {}", path.display()))?;
         }
-        let roots = self.client_ca.as_deref().map(net::read_roots).transpose()?;
+        let roots = self.client_ca.as_deref().map(mailrun_net::read_roots).transpose()?;
         ServerTls::new(certificate, roots.as_deref(), self.resumption).context("cannot set up TLS with these options")
     }
 

@@ -1,7 +1,7 @@
 //! The sink's certificate files: read again when they change, and on SIGHUP.
 use anyhow::Result;
-use net::{TlsWatch, clock};
-use party::interrupt::SighupWatch;
+use mailrun_net::{TlsWatch, clock};
+use mailrun_party::interrupt::SighupWatch;
 
 /// Watches the files, and for SIGHUP.
 pub(super) struct SinkCertificates {
@@ -26,8 +26,8 @@ impl SinkCertificates {
         };
         match outcome {
             None => {}
-            Some(Ok(())) => party::tell!("mailrun sink: the certificate was reloaded"),
-            Some(Err(why)) => party::tell!("mailrun sink: {why}; the old certificate stays in use"),
+            Some(Ok(())) => mailrun_party::tell!("mailrun sink: the certificate was reloaded"),
+            Some(Err(why)) => mailrun_party::tell!("mailrun sink: {why}; the old certificate stays in use"),
         }
     }
 }

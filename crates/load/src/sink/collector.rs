@@ -6,13 +6,13 @@ use super::report::{SinkReport, lock};
 use super::status::StatusServer;
 use super::worker_state::{SinkContext, TallyTransfer};
 use anyhow::Result;
-use journey::Latencies;
-use net::{Endpoint, clock};
-use party::http_server::HostNames;
-use party::interrupt::{Interrupt, StopRequest};
-use party::live::{LiveEvent, LiveProgress, LiveTimes};
-use party::live_line::{LiveLine, NonTerminalOutput};
-use party::outputs::{FinishedRun, IntervalRecorder, ProgressOutput};
+use mailrun_journey::Latencies;
+use mailrun_net::{Endpoint, clock};
+use mailrun_party::http_server::HostNames;
+use mailrun_party::interrupt::{Interrupt, StopRequest};
+use mailrun_party::live::{LiveEvent, LiveProgress, LiveTimes};
+use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
+use mailrun_party::outputs::{FinishedRun, IntervalRecorder, ProgressOutput};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
@@ -55,8 +55,8 @@ impl SinkCollector {
         let http = status.as_ref().map(|status| status.address().to_string());
         output.event(&LiveEvent::Listening { smtp: vec![endpoint.to_string()], http: http.clone() });
         match http {
-            Some(http) => party::tell!("mailrun sink: listening on {endpoint}, status on http://{http}/"),
-            None => party::tell!("mailrun sink: listening on {endpoint}"),
+            Some(http) => mailrun_party::tell!("mailrun sink: listening on {endpoint}, status on http://{http}/"),
+            None => mailrun_party::tell!("mailrun sink: listening on {endpoint}"),
         }
         Ok(Self {
             report: view,
@@ -100,7 +100,7 @@ impl SinkCollector {
         let mut view = lock(&self.report);
         let run = view.chosen_run();
         let record = view.record(run);
-        let none = journey::Ledger::default();
+        let none = mailrun_journey::Ledger::default();
         let units = run.and_then(|run| view.total.runs.find(run)).map_or(&none, |tally| &tally.units);
         let unwritten = view.options.outputs.write_or_report(&record, units, &self.progress_output);
         drop(view);

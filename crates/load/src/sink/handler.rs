@@ -7,21 +7,23 @@ use super::session_rules::{CommandContext, DomainSlots, ReadStep, RuleDecision, 
 use super::worker_state::{
     SinkContext, SinkMessage, SinkRecipient, SinkWorkerState, TallyTransfer, answer_to, sequence,
 };
-use journey::errors::ErrorEvent;
-use journey::record::Resource;
-use journey::trace::RecipientId;
-use journey::{Phase, TraceReader, TraceResult};
-use net::{Answer, CloseReason, Handler, Handshake, LoginOutcome, Peer, ReadLimit, ResourceExhausted, Service, clock};
-use party::outputs::SESSION_PANICKED;
-use party::planned_panic::planned_panic;
-use smtp::Path;
-use smtp::command::{Hello, Mail};
-use smtp::login::Auth;
-use smtp::proxy::ProxyHeader;
-use smtp::reply_reason::ReplyReason;
-use smtp::sasl::Secret;
-use smtp::server::Protocol;
-use smtp::xclient::Xclient;
+use mailrun_journey::errors::ErrorEvent;
+use mailrun_journey::record::Resource;
+use mailrun_journey::trace::RecipientId;
+use mailrun_journey::{Phase, TraceReader, TraceResult};
+use mailrun_net::{
+    Answer, CloseReason, Handler, Handshake, LoginOutcome, Peer, ReadLimit, ResourceExhausted, Service, clock,
+};
+use mailrun_party::outputs::SESSION_PANICKED;
+use mailrun_party::planned_panic::planned_panic;
+use mailrun_smtp::Path;
+use mailrun_smtp::command::{Hello, Mail};
+use mailrun_smtp::login::Auth;
+use mailrun_smtp::proxy::ProxyHeader;
+use mailrun_smtp::reply_reason::ReplyReason;
+use mailrun_smtp::sasl::Secret;
+use mailrun_smtp::server::Protocol;
+use mailrun_smtp::xclient::Xclient;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -208,7 +210,7 @@ impl Handler for SinkHandler {
             return replies.answer(place, &state, now);
         }
         Answer::eventually(async move {
-            net::sleep(delay).await;
+            mailrun_net::sleep(delay).await;
             replies.answer(place, &state, clock::now())
         })
     }
@@ -464,7 +466,7 @@ impl SinkHandler {
         }
         // Only a message whose answer is about to be written counts.
         Answer::eventually(async move {
-            net::sleep(delay).await;
+            mailrun_net::sleep(delay).await;
             state.accept_message(arrival, clock::now())
         })
     }
@@ -509,7 +511,7 @@ fn delay_answer(delay: Duration, answer: Answer) -> Answer {
         return answer;
     }
     Answer::eventually(async move {
-        net::sleep(delay).await;
+        mailrun_net::sleep(delay).await;
         answer
     })
 }

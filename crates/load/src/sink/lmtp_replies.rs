@@ -7,9 +7,9 @@
 use super::dump::MessageWriter;
 use super::session_rules::{DomainSlots, RuleEffect, SERVICE_CLOSING};
 use super::worker_state::{SinkRecipient, SinkWorkerState, answer_to};
-use journey::TraceResult;
-use net::Answer;
-use smtp::server::Protocol;
+use mailrun_journey::TraceResult;
+use mailrun_net::Answer;
+use mailrun_smtp::server::Protocol;
 use std::cell::RefCell;
 use std::time::Duration;
 
@@ -157,8 +157,8 @@ impl LmtpReplies {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use journey::trace::RecipientId;
-    use smtp::Reply;
+    use mailrun_journey::trace::RecipientId;
+    use mailrun_smtp::Reply;
 
     const MS: Duration = Duration::from_millis(1);
 

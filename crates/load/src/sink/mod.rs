@@ -1,7 +1,7 @@
 //! The sink: receives mail at full speed, verifies traces and keeps the ledger of what arrived.
 //!
 //! ```text
-//! net::Server ─ session ─ handler ─ worker_state (a worker's tally) ─→ collector ─→ live line, HTTP, record
+//! mailrun_net::Server ─ session ─ handler ─ worker_state (a worker's tally) ─→ collector ─→ live line, HTTP, record
 //!                            ├ session_rules: the effect of the rules on a command
 //!                            │   active_rules: the rules in force ← rulebook (TOML, JSON) ← rules (the language)
 //!                            │   policies: the memory of rules
@@ -32,13 +32,13 @@ use collector::SinkCollector;
 pub use dump::DumpTarget;
 use dump::MessageDump;
 use handler::SinkService;
-use net::{Endpoint, FdTable, ResourceExhausted, Server};
+use mailrun_net::{Endpoint, FdTable, ResourceExhausted, Server};
+use mailrun_party::http_server;
+use mailrun_party::interrupt::Interrupt;
+use mailrun_party::outputs::FinishedRun;
+use mailrun_party::reason::reason;
 use options::RESERVED_DESCRIPTORS;
 pub use options::SinkOptions;
-use party::http_server;
-use party::interrupt::Interrupt;
-use party::outputs::FinishedRun;
-use party::reason::reason;
 pub use rulebook::Rulebook;
 pub use rules::Rule;
 use std::io;
@@ -55,7 +55,9 @@ pub fn run(options: SinkOptions) -> Result<FinishedRun> {
     options.outputs.check_writable()?;
     let endpoint = Endpoint::listening(&options.listen).context("--listen")?;
     let http = options.http.as_deref().map(|http| resolve("--http", http)).transpose()?;
-    net::open_files::raise(options.sessions as u64 + http_server::CONNECTION_LIMIT as u64 + RESERVED_DESCRIPTORS);
+    mailrun_net::open_files::raise(
+        options.sessions as u64 + http_server::CONNECTION_LIMIT as u64 + RESERVED_DESCRIPTORS,
+    );
     let interrupt = Interrupt::watch()?;
     let (full, tallies) = channel();
     let control = ActiveRules::new(options.rules.clone(), options.seed);

@@ -2,10 +2,10 @@
 use super::capabilities::CapabilityOptions;
 use super::dump::DumpTarget;
 use super::rulebook::Rulebook;
-use journey::RunId;
-use net::BusyPoll;
-use party::outputs::Outputs;
-use smtp::Limits;
+use mailrun_journey::RunId;
+use mailrun_net::BusyPoll;
+use mailrun_party::outputs::Outputs;
+use mailrun_smtp::Limits;
 
 /// Descriptors used for other things than sessions.
 pub(super) const RESERVED_DESCRIPTORS: u64 = 64;

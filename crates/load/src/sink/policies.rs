@@ -1,6 +1,6 @@
 //! Policies with a memory: rate limit, greylist, open transactions per domain, tarpit, slow reading. Pure: the time is
 //! an argument, on one clock, and users that share a policy lock it.
-use smtp::Domain;
+use mailrun_smtp::Domain;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::time::Duration;

@@ -2,16 +2,16 @@
 use super::DumpTarget;
 use super::active_rules::{self, ActiveRules, RuleChange};
 use super::options::{RESERVED_DESCRIPTORS, SinkOptions};
-use journey::record::{EventRow, LedgerRow, Record, Role, SlowMessage, StageRow, Workload};
-use journey::seconds::second_of;
-use journey::slowest::SlowDelivery;
-use journey::words::counted;
-use journey::{Phase, RunId, RunTally, Series, SinkTally, Stage};
-use journey::{judge, validity};
-use net::{Endpoint, clock};
-use party::host_sampler::{self, HostSampler};
-use party::outputs;
-use party::usage_sampler::UsageSampler;
+use mailrun_journey::record::{EventRow, LedgerRow, Record, Role, SlowMessage, StageRow, Workload};
+use mailrun_journey::seconds::second_of;
+use mailrun_journey::slowest::SlowDelivery;
+use mailrun_journey::words::counted;
+use mailrun_journey::{Phase, RunId, RunTally, Series, SinkTally, Stage};
+use mailrun_journey::{judge, validity};
+use mailrun_net::{Endpoint, clock};
+use mailrun_party::host_sampler::{self, HostSampler};
+use mailrun_party::outputs;
+use mailrun_party::usage_sampler::UsageSampler;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 

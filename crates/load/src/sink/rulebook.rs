@@ -8,7 +8,7 @@
 //! ]
 //! ```
 use super::rules::{Rule, RuleError};
-use party::position::line_and_column;
+use mailrun_party::position::line_and_column;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;

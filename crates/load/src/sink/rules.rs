@@ -27,9 +27,9 @@
 //! ```
 //! The words are smtp-sink's if it has them. Rules are evaluated in their order: delays add up, and the first that
 //! refuses or cuts decides.
-use journey::quantities::{bytes, count_up_to, duration, interval, positive, probability, rate};
-use party::misspelling::is_misspelling;
-use smtp::{Domain, Path, Reply};
+use mailrun_journey::quantities::{bytes, count_up_to, duration, interval, positive, probability, rate};
+use mailrun_party::misspelling::is_misspelling;
+use mailrun_smtp::{Domain, Path, Reply};
 use std::fmt;
 use std::time::Duration;
 

@@ -7,8 +7,8 @@
 use super::active_rules::{PolicyState, RuleState, Ruleset, lock};
 use super::policies::{DomainKey, ReadThrottle, Triplet, tarpit};
 use super::rules::{RuleAction, RuleCommand, directed_reply};
-use journey::seeded::splitmix64;
-use smtp::{Path, Reply};
+use mailrun_journey::seeded::splitmix64;
+use mailrun_smtp::{Path, Reply};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;

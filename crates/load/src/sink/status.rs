@@ -5,7 +5,7 @@
 //! | `/`, `/status` | counts so far |
 //! | `/ledger` | every run's counts |
 //! | `/ledger/RUN` | one run's counts |
-//! | `/ledger/RUN/units` | which units arrived: the bits (`journey::Ledger::read_from`) |
+//! | `/ledger/RUN/units` | which units arrived: the bits (`mailrun_journey::Ledger::read_from`) |
 //! | `/record/RUN` | one run's record (`mailrun-run/1`) |
 //! | `/metrics` | counts so far, in the text format of Prometheus |
 //! | `/rules` | the rules in force, as JSON; PUT other ones as TOML or JSON (`rulebook`) |
@@ -18,10 +18,10 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use journey::{RunId, RunTally};
-use party::clock_exchange::{ChronyAnswer, ClockAnswer};
-use party::http_server::{self, HostNames};
-use party::live_metrics;
+use mailrun_journey::{RunId, RunTally};
+use mailrun_party::clock_exchange::{ChronyAnswer, ClockAnswer};
+use mailrun_party::http_server::{self, HostNames};
+use mailrun_party::live_metrics;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -68,7 +68,7 @@ async fn status(State(view): ReportState) -> Json<Value> {
     Json(json!({
         "mailrun": env!("CARGO_PKG_VERSION"),
         "listening": view.endpoint.to_string(),
-        "uptime_s": (net::clock::now() - view.began).as_secs_f64(),
+        "uptime_s": (mailrun_net::clock::now() - view.began).as_secs_f64(),
         "connections": total.connections,
         "messages": total.messages,
         "recipients": total.recipients,

@@ -3,16 +3,16 @@ use super::active_rules::{ActiveRules, RuleState, Ruleset};
 use super::dump::{MessageDump, MessageWriter};
 use super::rules::RuleCommand;
 use super::session_rules::{DomainSlots, RuleEffect, SERVICE_CLOSING};
-use journey::domains::{DomainUnit, MAX_DOMAINS};
-use journey::errors::ErrorEvent;
-use journey::slowest::SlowDelivery;
-use journey::trace::RecipientId;
-use journey::{ClockId, MarkResult, Phase, RunTally, SinkTally, Trace, TraceResult};
-use net::{Answer, clock};
-use party::users::Users;
-use smtp::login::Auth;
-use smtp::server::Protocol;
-use smtp::{Domain, Path, Reply};
+use mailrun_journey::domains::{DomainUnit, MAX_DOMAINS};
+use mailrun_journey::errors::ErrorEvent;
+use mailrun_journey::slowest::SlowDelivery;
+use mailrun_journey::trace::RecipientId;
+use mailrun_journey::{ClockId, MarkResult, Phase, RunTally, SinkTally, Trace, TraceResult};
+use mailrun_net::{Answer, clock};
+use mailrun_party::users::Users;
+use mailrun_smtp::login::Auth;
+use mailrun_smtp::server::Protocol;
+use mailrun_smtp::{Domain, Path, Reply};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,7 +66,7 @@ impl SinkContext {
             message_limit: most,
             protocol,
             answered: AtomicU64::new(0),
-            monotonic: party::outputs::monotonic_clock(),
+            monotonic: mailrun_party::outputs::monotonic_clock(),
             began,
             unix_offset: clock::wall().saturating_sub(began),
         }

@@ -8,9 +8,9 @@
 //! ```
 use super::distribution::{parse_weight, weight_error};
 use super::random::{SeededRng, scale};
-use journey::trace::MAX_RECIPIENTS;
+use mailrun_journey::trace::MAX_RECIPIENTS;
+use mailrun_smtp::Path;
 use memchr::memrchr;
-use smtp::Path;
 use std::collections::BTreeSet;
 use std::io::Write;
 
@@ -390,7 +390,7 @@ fn ends_in_digit(text: &str) -> bool {
 mod tests {
     use super::super::random::RandomStream;
     use super::*;
-    use journey::trace::{RecipientId, RecipientNumbering};
+    use mailrun_journey::trace::{RecipientId, RecipientNumbering};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 

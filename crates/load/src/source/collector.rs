@@ -4,21 +4,21 @@ use super::worker::SourceWorkers;
 use super::worker_state::TALLY_INTERVAL;
 use super::{SourceContext, report};
 use anyhow::{Result, bail};
-use journey::record::{Ending, ThresholdRow};
-use journey::stalls::{StallDetector, Tick};
-use journey::{Latencies, RunId, SourceTally};
-use net::clock;
-use party::host_sampler::HostSampler;
-use party::interrupt::{Interrupt, StopRequest};
-use party::live::{LiveEvent, LiveProgress, LiveTimes};
-use party::live_figures::{RunSnapshot, load_figures, party_load};
-use party::live_line::{LiveLine, NonTerminalOutput};
-use party::outputs::{FinishedRun, IntervalRecorder, ProgressOutput};
-use party::usage_sampler::UsageSampler;
+use mailrun_journey::record::{Ending, ThresholdRow};
+use mailrun_journey::stalls::{StallDetector, Tick};
+use mailrun_journey::{Latencies, RunId, SourceTally};
+use mailrun_net::clock;
+use mailrun_party::host_sampler::HostSampler;
+use mailrun_party::interrupt::{Interrupt, StopRequest};
+use mailrun_party::live::{LiveEvent, LiveProgress, LiveTimes};
+use mailrun_party::live_figures::{RunSnapshot, load_figures, party_load};
+use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
+use mailrun_party::outputs::{FinishedRun, IntervalRecorder, ProgressOutput};
+use mailrun_party::usage_sampler::UsageSampler;
+use mailrun_workload::run_events::RunCourse;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
-use workload::run_events::RunCourse;
 
 /// Time for which replies are still waited for after the user asked for the end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
@@ -86,7 +86,7 @@ impl SourceCollector {
             recent: Latencies::default(),
             reply_span: None,
             first_due: None,
-            stalls: StallDetector::new(journey::Stage::Accepted, setting.zero, now),
+            stalls: StallDetector::new(mailrun_journey::Stage::Accepted, setting.zero, now),
             next_tick: now + TALLY_INTERVAL,
             drain_deadline: None,
             end: LoadEnd { ending: Ending::Complete, stopped_at: None, is_abandoned: false },

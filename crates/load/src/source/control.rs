@@ -3,11 +3,11 @@
 //!
 //! The collector adds each tally of a worker, four times per second: no message costs more than without a control.
 use super::SourceContext;
-use journey::errors::Errors;
-use journey::tally::PhaseTimes;
-use journey::{Latencies, SourceTally};
-use net::clock;
-use party::interrupt::Interrupt;
+use mailrun_journey::errors::Errors;
+use mailrun_journey::tally::PhaseTimes;
+use mailrun_journey::{Latencies, SourceTally};
+use mailrun_net::clock;
+use mailrun_party::interrupt::Interrupt;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};

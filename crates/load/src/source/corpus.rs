@@ -17,8 +17,8 @@
 //! there a second time. A corpus above its limit is refused as soon as that is known; nothing is left out silently.
 use super::file_lines::{FileLine, FileLines, MAX_LINE_BYTES};
 use anyhow::{Context, Result, anyhow, bail};
-use journey::trace::Checksum;
-use smtp::data;
+use mailrun_journey::trace::Checksum;
+use mailrun_smtp::data;
 use std::fs::{self, File};
 use std::io::BufReader;
 use std::ops::RangeInclusive;
@@ -441,9 +441,9 @@ impl CorpusMessageBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use journey::trace;
+    use mailrun_journey::trace;
+    use mailrun_smtp::data::{DataPiece, DataReader};
     use proptest::prelude::*;
-    use smtp::data::{DataPiece, DataReader};
 
     fn options(path: &Path) -> CorpusOptions {
         CorpusOptions { path: path.to_owned(), limit_bytes: 1 << 20, invalid_messages: InvalidMessagePolicy::Reject }

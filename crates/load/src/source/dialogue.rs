@@ -1,6 +1,6 @@
 //! The dialogue of a single message, as swaks prints it: `<-` is from the server, `->` to it, `===` what happens besides.
-use net::Handshake;
-use smtp::ReceivedReply;
+use mailrun_net::Handshake;
+use mailrun_smtp::ReceivedReply;
 use std::io::{self, Write};
 
 /// Lines of a message that are shown; of a longer one, their number.
@@ -77,7 +77,7 @@ fn print(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use smtp::reply::ReplyReader;
+    use mailrun_smtp::reply::ReplyReader;
 
     #[test]
     fn a_dialogue_reads_as_it_was_held_and_hides_the_login() {

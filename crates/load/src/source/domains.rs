@@ -2,7 +2,7 @@
 //!
 //! A run whose recipients are all in one domain has no table, and counts nothing by domain.
 use super::addresses::AddressPattern;
-use journey::domains::{DomainTally, MAX_DOMAINS};
+use mailrun_journey::domains::{DomainTally, MAX_DOMAINS};
 use memchr::memrchr;
 use std::collections::HashMap;
 

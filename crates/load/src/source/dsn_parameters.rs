@@ -1,9 +1,9 @@
 //! Notifications that the sender of generated mail asks for: the parameters of DSN (RFC 3461) on MAIL and RCPT.
 use super::addresses::AddressPattern;
 use super::random::{RandomStream, SeededRng};
-use smtp::client::Notifications;
-use smtp::dsn::{self, Notify, Return};
-use smtp::xtext;
+use mailrun_smtp::client::Notifications;
+use mailrun_smtp::dsn::{self, Notify, Return};
+use mailrun_smtp::xtext;
 
 /// The requested notifications; none by default. A server that does not offer DSN receives no such parameters.
 #[derive(Clone, Debug, Default)]

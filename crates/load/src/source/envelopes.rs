@@ -7,7 +7,7 @@ use super::dsn_parameters::DsnParameters;
 use super::message_set::{MessageChoice, MessageSet};
 use super::random::{RandomStream, SeededRng};
 use super::recipients::Recipients;
-use smtp::{Envelope, Extensions};
+use mailrun_smtp::{Envelope, Extensions};
 use std::io::Write;
 use std::sync::Arc;
 
@@ -297,8 +297,8 @@ impl EnvelopeBuffer {
 mod tests {
     use super::super::recipients::RecipientTags;
     use super::*;
-    use journey::trace::RecipientId;
-    use smtp::dsn::{Notify, Return};
+    use mailrun_journey::trace::RecipientId;
+    use mailrun_smtp::dsn::{Notify, Return};
     use std::collections::BTreeSet;
 
     fn drawn(from: &str, rcpt: &str, most: u64) -> GeneratedEnvelopes {
@@ -463,10 +463,10 @@ mod tests {
     fn template() -> crate::source::message::MessageTemplate {
         use crate::source::message::{MessageIdMode, MessageTemplate, TraceClock, TraceStamp};
         let stamp = TraceStamp::new(
-            journey::RunId([1; 16]),
+            mailrun_journey::RunId([1; 16]),
             crate::source::TraceHeaders::On,
             TraceClock::Monotonic,
-            journey::trace::RecipientNumbering::SINGLE,
+            mailrun_journey::trace::RecipientNumbering::SINGLE,
         );
         MessageTemplate::new(stamp, b"a: b\r\n\r\n", b".", MessageIdMode::Unchanged)
     }

@@ -1,7 +1,7 @@
 //! The figures of a run so far, for thresholds that end it.
-use journey::record::LatencyMs;
-use journey::threshold::{Fate, MetricSource, MetricValues};
-use journey::{Latencies, SourceTally, Stage};
+use mailrun_journey::record::LatencyMs;
+use mailrun_journey::threshold::{Fate, MetricSource, MetricValues};
+use mailrun_journey::{Latencies, SourceTally, Stage};
 use std::time::Duration;
 
 /// The counts so far.

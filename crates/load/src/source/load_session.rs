@@ -6,19 +6,19 @@ use super::message_set::MessageChoice;
 use super::random::RandomStream;
 use super::worker_state::{ClaimedMessage, ParkEntry, SourceWorkerState};
 use super::{DialogueOutput, SourceContext};
-use journey::errors::ErrorEvent;
-use journey::missing::MissingTransaction;
-use journey::record::{MissingFate, Pipelining};
-use journey::reply_text::ReplyText;
-use journey::slowest::{MessagePhases, SlowTransaction};
-use journey::trace::WARM_UP_SEQUENCE;
-use journey::{LatencyKind, Phase, SourceTally};
-use net::{Handshake, MessageSource, NextAction, Outbox, SessionEnd, Timer, clock};
-use party::outputs::SESSION_PANICKED;
-use party::planned_panic::planned_panic;
-use party::reason::reason;
-use smtp::Extensions;
-use smtp::client::{Client, Event, GaveUp, Outcome, Verb, Violation};
+use mailrun_journey::errors::ErrorEvent;
+use mailrun_journey::missing::MissingTransaction;
+use mailrun_journey::record::{MissingFate, Pipelining};
+use mailrun_journey::reply_text::ReplyText;
+use mailrun_journey::slowest::{MessagePhases, SlowTransaction};
+use mailrun_journey::trace::WARM_UP_SEQUENCE;
+use mailrun_journey::{LatencyKind, Phase, SourceTally};
+use mailrun_net::{Handshake, MessageSource, NextAction, Outbox, SessionEnd, Timer, clock};
+use mailrun_party::outputs::SESSION_PANICKED;
+use mailrun_party::planned_panic::planned_panic;
+use mailrun_party::reason::reason;
+use mailrun_smtp::Extensions;
+use mailrun_smtp::client::{Client, Event, GaveUp, Outcome, Verb, Violation};
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::rc::Rc;
@@ -418,7 +418,7 @@ impl LoadSession {
             let mut taken = 0;
             for place in (0..all).filter(|place| job.has_accepted(*place)) {
                 taken += 1;
-                if tally.accepted_units.mark(sequence, numbers[place]) == journey::MarkResult::Full {
+                if tally.accepted_units.mark(sequence, numbers[place]) == mailrun_journey::MarkResult::Full {
                     tally.overflow += 1;
                 }
             }

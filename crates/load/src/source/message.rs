@@ -2,11 +2,11 @@
 use super::TraceHeaders as Tracing;
 use super::corpus::CorpusMessage;
 use anyhow::{Context, Result, bail};
-use journey::trace::{RecipientNumbering, ZeroPhase};
-use journey::{ClockId, RunId, Trace, trace};
-use net::{Outbox, clock};
-use party::outputs;
-use smtp::data;
+use mailrun_journey::trace::{RecipientNumbering, ZeroPhase};
+use mailrun_journey::{ClockId, RunId, Trace, trace};
+use mailrun_net::{Outbox, clock};
+use mailrun_party::outputs;
+use mailrun_smtp::data;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -349,7 +349,7 @@ mod tests {
         );
         let least = SizedTemplate::min_bytes(stamp(), fields.as_bytes());
         let cut = SizedTemplate::new(stamp(), fields.as_bytes(), 70_000);
-        let mut reader = journey::TraceReader::default();
+        let mut reader = mailrun_journey::TraceReader::default();
         for size in (least..least + 400).chain([16_000, 17_000, 65_536, 70_000]) {
             let mut outbox = Outbox::default();
             cut.render(size as u64, 9, Duration::from_secs(1), &mut outbox);
@@ -357,7 +357,9 @@ mod tests {
             assert_eq!(content.len(), size);
             reader.receive(&content);
             match reader.finish() {
-                journey::TraceResult::Intact(found) => assert_eq!((found.sequence, found.created.as_secs()), (9, 1)),
+                mailrun_journey::TraceResult::Intact(found) => {
+                    assert_eq!((found.sequence, found.created.as_secs()), (9, 1))
+                }
                 other => panic!("{size}: {other:?}"),
             }
             let text = String::from_utf8(content).unwrap();

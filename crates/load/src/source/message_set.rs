@@ -7,9 +7,9 @@ use super::message::{self, MessageIdMode, MessageTemplate, SizedTemplate, TraceS
 use super::mime::{self, MimeFields};
 use super::random::{RandomStream, SeededRng};
 use anyhow::{Context, Result, bail};
-use journey::RunId;
-use journey::record::{CorpusRow, Varied};
-use net::Outbox;
+use mailrun_journey::RunId;
+use mailrun_journey::record::{CorpusRow, Varied};
+use mailrun_net::Outbox;
 use std::time::Duration;
 
 /// Default size of a message in bytes.
@@ -204,12 +204,12 @@ impl MessageSet {
     pub(super) fn render_chunk(&self, pick: MessageChoice, sequence: u64, since: Duration, outbox: &mut Outbox) {
         let mut message = Outbox::default();
         self.render(pick, sequence, since, &mut message);
-        message.drop_last(smtp::data::END_OF_DATA.len());
+        message.drop_last(mailrun_smtp::data::END_OF_DATA.len());
         if message.length() as u64 == pick.bytes {
             outbox.append(message);
         } else {
             // Few messages have lines that begin with a dot.
-            outbox.bytes().extend_from_slice(&smtp::data::unstuffed(&message.to_vec()));
+            outbox.bytes().extend_from_slice(&mailrun_smtp::data::unstuffed(&message.to_vec()));
         }
     }
 }
@@ -230,7 +230,7 @@ mod tests {
     use super::super::TraceHeaders as Tracing;
     use super::super::message::TraceClock;
     use super::*;
-    use journey::trace::RecipientNumbering;
+    use mailrun_journey::trace::RecipientNumbering;
 
     fn stamp() -> TraceStamp {
         TraceStamp::new(RunId([1; 16]), Tracing::Off, TraceClock::Monotonic, RecipientNumbering::SINGLE)
@@ -247,7 +247,7 @@ mod tests {
         let pick = mail.choose(number);
         let mut outbox = Outbox::default();
         mail.render(pick, number, Duration::ZERO, &mut outbox);
-        (pick, outbox.to_vec().len() - smtp::data::END_OF_DATA.len())
+        (pick, outbox.to_vec().len() - mailrun_smtp::data::END_OF_DATA.len())
     }
 
     #[test]

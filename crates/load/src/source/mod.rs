@@ -37,28 +37,29 @@ pub use control::{LoadControl, LoadCounts};
 pub use corpus::{CorpusOptions, InvalidMessagePolicy};
 pub use dsn_parameters::{DsnParameters, parse_envelope_id};
 pub use envelopes::BodyParameter;
+pub use mailrun_workload::distribution::Distribution;
+pub use mailrun_workload::offered_rate::{OfferedRate, RateStage};
+pub use mailrun_workload::shard::{PlanHash, Shard};
 pub use recipients::{RecipientTags, check_recipients};
 pub use shard_start::SourceShard;
 pub use transport::{AddressRange, ProxyVersion, TransportOptions};
-pub use workload::distribution::Distribution;
-pub use workload::offered_rate::{OfferedRate, RateStage};
-pub use workload::shard::{PlanHash, Shard};
 
 use anyhow::{Context, Result, anyhow, bail};
 use collector::SourceCollector;
 use domains::RecipientDomains;
 use envelopes::Envelopes;
-use journey::RunId;
-use journey::record::{Arrival, MAX_SLOW_RECIPIENTS, OfferedStage, Pipelining, ServerRow, Workload};
-use journey::threshold::Threshold;
+use mailrun_journey::RunId;
+use mailrun_journey::record::{Arrival, MAX_SLOW_RECIPIENTS, OfferedStage, Pipelining, ServerRow, Workload};
+use mailrun_journey::threshold::Threshold;
+use mailrun_net::{BusyPoll, Endpoint, clock};
+use mailrun_party::interrupt::Interrupt;
+use mailrun_party::local_address::is_local_address;
+use mailrun_party::outputs::{FinishedRun, Outputs};
+use mailrun_party::reason::reason;
+use mailrun_party::tls_mode::TlsMode;
+use mailrun_workload::{distribution, pacing, random};
 use message::TraceStamp;
 use message_set::{MessageSet, MessageSetSummary, PreparedMessages};
-use net::{BusyPoll, Endpoint, clock};
-use party::interrupt::Interrupt;
-use party::local_address::is_local_address;
-use party::outputs::{FinishedRun, Outputs};
-use party::reason::reason;
-use party::tls_mode::TlsMode;
 use plan::LoadPlan;
 use preflight::PreflightCheck;
 use random::RandomStream;
@@ -70,7 +71,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use transport::Transport;
-use workload::{distribution, pacing, random};
 
 /// Descriptors used for other things than sessions.
 const RESERVED_DESCRIPTORS: u64 = 64;
@@ -246,11 +246,11 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
         None => options.part().numbers(options.messages),
     };
     let options = options.divided()?;
-    let run = options.run.map_or_else(party::outputs::new_run_id, Ok)?;
+    let run = options.run.map_or_else(mailrun_party::outputs::new_run_id, Ok)?;
     let server = resolve(&options.to, options.allowed_targets)?;
     options.check(&server)?;
     options.outputs.check_writable()?;
-    net::open_files::raise(u64::from(options.sessions) + RESERVED_DESCRIPTORS);
+    mailrun_net::open_files::raise(u64::from(options.sessions) + RESERVED_DESCRIPTORS);
     let started_at = jiff::Timestamp::now();
     let recipients = Recipients::new(&options.recipient_patterns, options.recipients.max(), options.recipient_tags)?;
     let stamp = TraceStamp::new(run, options.trace_headers, clock_for(&server), recipients.numbering());
@@ -444,11 +444,11 @@ impl SourceOptions {
             message_bytes: about.mean_bytes.round() as u64,
             reuse: self.reuse.as_ref().map(Distribution::max),
             pipelining: self.pipelining,
-            chunking: self.transport.chunking == smtp::client::Chunking::IfOffered,
+            chunking: self.transport.chunking == mailrun_smtp::client::Chunking::IfOffered,
             tls: self.transport.tls.name().to_owned(),
             arrival: self.arrival,
             rate_per_s: self.rate_per_s(),
-            protocol: party::outputs::protocol_name(self.transport.protocol).to_owned(),
+            protocol: mailrun_party::outputs::protocol_name(self.transport.protocol).to_owned(),
             target: self.to.clone(),
             seed: self.seed,
             sizes_varied: about.sizes.clone(),

@@ -8,21 +8,21 @@ use super::message_set::MessageSet;
 use super::transport::Transport;
 use super::{SourceOptions, TlsMode};
 use anyhow::{Result, bail};
-use journey::record::ServerRow;
-use net::{
+use mailrun_journey::record::ServerRow;
+use mailrun_net::{
     ClientSession, Endpoint, MessageSource, NextAction, Outbox, ResourceExhausted, SessionEnd, Socket, Timer,
     WorkerBuffers, clock,
 };
-use party::interrupt::{Interrupt, Interrupted, StopRequest};
-use party::reason::reason;
-use smtp::Envelope;
-use smtp::client::{Client, Event, GaveUp, Options, PipelineMode, Verb};
-use smtp::server::Protocol;
+use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
+use mailrun_party::reason::reason;
+use mailrun_smtp::Envelope;
+use mailrun_smtp::client::{Client, Event, GaveUp, Options, PipelineMode, Verb};
+use mailrun_smtp::server::Protocol;
+use mailrun_trust::{HandshakeFault, Remedies};
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use trust::{HandshakeFault, Remedies};
 
 /// Limit for a reply here: a server that takes longer to greet is worth a message.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -71,7 +71,7 @@ impl PreflightCheck {
     pub(super) fn check(self: &Arc<Self>, interrupt: &Interrupt) -> Result<Option<ServerRow>> {
         let trial = Arc::clone(self);
         let interrupt = interrupt.clone();
-        let ran = net::worker::run(|buffers| async move {
+        let ran = mailrun_net::worker::run(|buffers| async move {
             tokio::select! {
                 attempt = trial.attempt(buffers) => Some(attempt),
                 () = wait_for_interrupt(&interrupt) => None,
@@ -103,7 +103,7 @@ impl PreflightCheck {
         let socket = self.connect(&mut timer).await?;
         let requested = &self.transport.options;
         let options = Arc::new(Options { pipelining: PipelineMode::Off, ..Options::clone(requested) });
-        let nonce = options.credentials.is_some().then(net::nonce);
+        let nonce = options.credentials.is_some().then(mailrun_net::nonce);
         let name = self.options.hello.as_str().into();
         let client = Client::with_options(name, options, nonce, clock::now()).probing();
         let mut prober = Prober {
@@ -304,7 +304,7 @@ fn one_line(text: &[u8]) -> String {
 /// Completes when the user asks for the end.
 async fn wait_for_interrupt(interrupt: &Interrupt) {
     while interrupt.requested() == StopRequest::Nothing {
-        net::sleep(POLL_INTERVAL).await;
+        mailrun_net::sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -8,7 +8,7 @@
 use super::addresses::{AddressPattern, RecipientTag};
 use super::random::SeededRng;
 use anyhow::{Result, anyhow, bail};
-use journey::trace::{MAX_RECIPIENTS, RecipientId, RecipientNumbering};
+use mailrun_journey::trace::{MAX_RECIPIENTS, RecipientId, RecipientNumbering};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Least number of bits for addresses of which there are many: 64 bits of memory a message.

@@ -1,9 +1,9 @@
 //! The server's replies to the last messages of a worker, in memory that is used again: by them a message can be found
 //! in the server's log (`250 2.0.0 Ok: queued as 4jZXTq1Xyz`).
 use super::SourceContext;
-use journey::reply_text::ReplyText;
-use journey::trace::WARM_UP_SEQUENCE;
-use smtp::ReceivedReply;
+use mailrun_journey::reply_text::ReplyText;
+use mailrun_journey::trace::WARM_UP_SEQUENCE;
+use mailrun_smtp::ReceivedReply;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -57,8 +57,8 @@ pub(super) fn write(context: &SourceContext, logs: &[ReplyLog], path: &Path) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use journey::reply_text::MAX_REPLY_BYTES;
-    use smtp::reply::ReplyReader;
+    use mailrun_journey::reply_text::MAX_REPLY_BYTES;
+    use mailrun_smtp::reply::ReplyReader;
 
     fn record(log: &mut ReplyLog, sequence: u64, wire: &str) {
         let mut reader = ReplyReader::default();

@@ -1,16 +1,16 @@
 //! The run record of the source.
 use super::{RESERVED_DESCRIPTORS, SourceContext, SourceOptions};
-use journey::account::{self, AccountInputs, ServerQueue, Topology};
-use journey::judge::{VerdictInputs, judge};
-use journey::missing::MissingTransaction;
-use journey::record::{Ending, MissingMessage, Record, Role, SlowMessage, Surroundings, ThresholdRow, WarmUp};
-use journey::slowest::SlowTransaction;
-use journey::{RunId, Series, SourceTally, Stage};
-use party::host_sampler;
-use party::outputs;
-use party::usage_sampler::UsageSampler;
+use mailrun_journey::account::{self, AccountInputs, ServerQueue, Topology};
+use mailrun_journey::judge::{VerdictInputs, judge};
+use mailrun_journey::missing::MissingTransaction;
+use mailrun_journey::record::{Ending, MissingMessage, Record, Role, SlowMessage, Surroundings, ThresholdRow, WarmUp};
+use mailrun_journey::slowest::SlowTransaction;
+use mailrun_journey::{RunId, Series, SourceTally, Stage};
+use mailrun_party::host_sampler;
+use mailrun_party::outputs;
+use mailrun_party::usage_sampler::UsageSampler;
+use mailrun_workload::run_events::RunCourse;
 use std::time::Duration;
-use workload::run_events::RunCourse;
 
 /// The collector's results at the end.
 pub(super) struct SourceResults<'a> {

@@ -2,10 +2,10 @@
 use super::SourceContext;
 use super::load_session::LoadSession;
 use super::worker_state::SourceWorkerState;
-use journey::record::Resource;
-use net::{ClientSession, ResourceExhausted, Socket, Timer, WorkerBuffers, clock};
-use party::reason::reason;
-use smtp::client::Client;
+use mailrun_journey::record::Resource;
+use mailrun_net::{ClientSession, ResourceExhausted, Socket, Timer, WorkerBuffers, clock};
+use mailrun_party::reason::reason;
+use mailrun_smtp::client::Client;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
@@ -41,7 +41,7 @@ pub(super) async fn run(context: Arc<SourceContext>, recorder: Rc<SourceWorkerSt
             Err(error) => {
                 count_connect_failure(&context, &recorder, &error, retry_delay);
                 sender.connection_failed(&reason(&error));
-                net::sleep(retry_delay).await;
+                mailrun_net::sleep(retry_delay).await;
                 retry_delay = (retry_delay * 2).min(MAX_RETRY_DELAY);
             }
         }
@@ -96,6 +96,6 @@ fn count_connect_failure(
 /// The protocol state of a new connection.
 fn client(context: &SourceContext, recorder: &SourceWorkerState) -> Client {
     let options = &context.transport.options;
-    let nonce = options.credentials.is_some().then(net::nonce);
+    let nonce = options.credentials.is_some().then(mailrun_net::nonce);
     Client::with_options(Arc::clone(recorder.hello_name()), Arc::clone(options), nonce, clock::now())
 }

@@ -2,12 +2,12 @@
 use super::SourceOptions;
 use anyhow::{Result, bail, ensure};
 use jiff::Timestamp;
-use journey::record::{OfferedStage, Record, ShardRow, Workload};
-use journey::threshold::Threshold;
-use net::clock;
-use party::interrupt::{Interrupt, Interrupted, StopRequest};
+use mailrun_journey::record::{OfferedStage, Record, ShardRow, Workload};
+use mailrun_journey::threshold::Threshold;
+use mailrun_net::clock;
+use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
+use mailrun_workload::shard::{PlanHash, Shard};
 use std::time::Duration;
-use workload::shard::{PlanHash, Shard};
 
 /// Interval at which a source that waits for its begin looks at the clock, which may be set meanwhile, and for signals.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);

@@ -1,13 +1,13 @@
 //! Options of a session's connection: source address, TLS, login, protocol.
 use anyhow::{Result, anyhow, bail};
-use journey::record::Pipelining;
-use net::{Certificate, ClientSecurity, ClientTls, SessionResumption, TlsSetupError, Trust};
-use party::tls_mode::TlsMode;
-use smtp::client::{BurstSize, Chunking, Notifications, Options, PipelineMode as Commands, StartTls};
-use smtp::proxy::{ProxyHeader, render_v1, render_v2};
-use smtp::sasl::{Credentials, Mechanism, Mechanisms};
-use smtp::server::Protocol;
-use smtp::xclient::XclientRequest;
+use mailrun_journey::record::Pipelining;
+use mailrun_net::{Certificate, ClientSecurity, ClientTls, SessionResumption, TlsSetupError, Trust};
+use mailrun_party::tls_mode::TlsMode;
+use mailrun_smtp::client::{BurstSize, Chunking, Notifications, Options, PipelineMode as Commands, StartTls};
+use mailrun_smtp::proxy::{ProxyHeader, render_v1, render_v2};
+use mailrun_smtp::sasl::{Credentials, Mechanism, Mechanisms};
+use mailrun_smtp::server::Protocol;
+use mailrun_smtp::xclient::XclientRequest;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;

@@ -3,9 +3,9 @@ use super::SourceContext;
 use super::session_loop;
 use super::worker_state::{SourceWorkerArgs, SourceWorkerState};
 use anyhow::{Context as _, Result, bail};
-use journey::SourceTally;
-use net::{FdTable, WorkerBuffers, WorkerOptions, clock};
-use party::reason::reason;
+use mailrun_journey::SourceTally;
+use mailrun_net::{FdTable, WorkerBuffers, WorkerOptions, clock};
+use mailrun_party::reason::reason;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
                 let _ = begun.send(());
                 run(post, buffers).await;
             };
-            let thread = net::worker::spawn(&format!("load-{number}"), worker_options, work);
+            let thread = mailrun_net::worker::spawn(&format!("load-{number}"), worker_options, work);
             Ok((give, thread.context("cannot start a thread")?, begins))
         })
         .collect::<Result<Vec<_>>>()?;
@@ -112,7 +112,7 @@ async fn keep_sessions(recorder: &Rc<SourceWorkerState>, buffers: &WorkerBuffers
             let recorder = Rc::clone(recorder);
             let buffers = buffers.clone();
             let presence = presence.clone();
-            net::worker::spawn_local(async move {
+            mailrun_net::worker::spawn_local(async move {
                 session_loop::run(setting, recorder, buffers).await;
                 drop(presence);
             });
@@ -120,7 +120,7 @@ async fn keep_sessions(recorder: &Rc<SourceWorkerState>, buffers: &WorkerBuffers
         if context.options.control.is_none() || context.plan.is_over(clock::now()) {
             break;
         }
-        net::sleep(CONTROL_INTERVAL).await;
+        mailrun_net::sleep(CONTROL_INTERVAL).await;
         recorder.wake_surplus();
     }
     drop(presence);

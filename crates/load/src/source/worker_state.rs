@@ -4,10 +4,10 @@ use super::control::{NUMBERS_LOG2, UserTarget};
 use super::pacing::ArrivalSchedule;
 use super::reply_log::ReplyLog;
 use super::{OfferedRate, SourceContext};
-use journey::reply_text::ReplyText;
-use journey::{LatencyKind, SourceTally};
-use net::clock;
-use smtp::ReceivedReply;
+use mailrun_journey::reply_text::ReplyText;
+use mailrun_journey::{LatencyKind, SourceTally};
+use mailrun_net::clock;
+use mailrun_smtp::ReceivedReply;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -291,15 +291,15 @@ impl SourceWorkerState {
             let due = self.due_as_controlled(schedule);
             let looks_again = clock::now() + CONTROL_INTERVAL;
             if self.scheduled_users.get().is_some() && due > looks_again {
-                net::sleep_until(looks_again).await;
+                mailrun_net::sleep_until(looks_again).await;
                 continue;
             }
-            net::sleep_until(due).await;
+            mailrun_net::sleep_until(due).await;
             let session = self.parked.borrow_mut().pop_front();
             match session {
                 Some(session) => session.wake(),
                 // All sessions are busy: they look at the schedule themselves when they finish.
-                None => net::sleep(Duration::from_millis(1)).await,
+                None => mailrun_net::sleep(Duration::from_millis(1)).await,
             }
             poll_fn(yield_once()).await;
         }
@@ -320,7 +320,7 @@ impl SourceWorkerState {
     /// Hands the tally over periodically, and wakes waiting sessions at the end.
     pub(super) async fn tick(&self) {
         loop {
-            net::sleep(TALLY_INTERVAL).await;
+            mailrun_net::sleep(TALLY_INTERVAL).await;
             self.send_tally();
             if self.args.context.plan.is_over(clock::now()) {
                 self.parked.borrow_mut().drain(..).for_each(ParkedSession::wake);
@@ -334,7 +334,7 @@ impl SourceWorkerState {
     pub(super) async fn measure_wake_ups(&self) {
         loop {
             let deadline = clock::now() + WAKE_UP_INTERVAL;
-            net::sleep_until(deadline).await;
+            mailrun_net::sleep_until(deadline).await;
             let late = clock::now().saturating_sub(deadline);
             self.tally.borrow_mut().wake_ups.record(late);
         }

@@ -166,7 +166,7 @@ impl EventDraft<'_> {
 mod tests {
     use super::*;
     use crate::api::testing::{any_message, over_the_wire, with_body};
-    use amqp::Writer;
+    use mailrun_amqp::Writer;
     use proptest::prelude::*;
 
     fn draft(state: EventState) -> EventDraft<'static> {

@@ -6,8 +6,8 @@
 //! Sections come in this order, and each once, but for the `data` and `amqp-sequence` sections of a body. A message that
 //! breaks this, or has a property of the wrong type, cannot be decoded.
 use super::Payload;
-use amqp::{DecodeError, EncodedMessage, Reader, Scalar, Value, Writer};
 use bytes::Bytes;
+use mailrun_amqp::{DecodeError, EncodedMessage, Reader, Scalar, Value, Writer};
 use std::borrow::Cow;
 use uuid::Uuid;
 

@@ -1,6 +1,6 @@
 //! Reading what came, whatever it is: text where text is meant, and an oddity where it is not quite that.
 use super::{AmqpMessageId, DecodedMessage, Oddity, RunMessageId};
-use amqp::Scalar;
+use mailrun_amqp::Scalar;
 use std::borrow::Cow;
 use uuid::Uuid;
 

@@ -1,10 +1,10 @@
 //! Messages for the tests of readers: any message at all, and one as it comes off the wire. fe2o3-amqp writes the former
 //! and reads the latter: an encoder and a decoder that are not ours.
 use super::{AmqpMessage, DecodedMessage, names};
-use amqp::{EncodedMessage, Reader};
 use fe2o3_amqp_types::messaging::message::__private::{Deserializable, Serializable};
 use fe2o3_amqp_types::messaging::{AmqpValue, ApplicationProperties, Body, Data, Message, MessageId, Properties};
 use fe2o3_amqp_types::primitives::{Binary, SimpleValue, Symbol, Timestamp};
+use mailrun_amqp::{EncodedMessage, Reader};
 use proptest::prelude::*;
 use serde_amqp::Value;
 
@@ -113,15 +113,15 @@ proptest! {
         prop_assert_eq!(read.as_ref().map(Vec::len), message.application_properties.as_ref().map(|all| all.0.len()));
         for (name, value) in read.unwrap_or_default() {
             let meant = message.application_properties.as_ref().unwrap().0.get(name).unwrap();
-            let is_text = |text: &str| matches!(value, amqp::Scalar::String(read) if read == text);
+            let is_text = |text: &str| matches!(value, mailrun_amqp::Scalar::String(read) if read == text);
             match meant {
                 SimpleValue::String(text) => prop_assert!(is_text(text)),
-                SimpleValue::Long(number) => prop_assert_eq!(value, amqp::Scalar::Long(*number)),
-                SimpleValue::Int(number) => prop_assert_eq!(value, amqp::Scalar::Int(*number)),
-                SimpleValue::Ulong(number) => prop_assert_eq!(value, amqp::Scalar::Ulong(*number)),
-                SimpleValue::Bool(truth) => prop_assert_eq!(value, amqp::Scalar::Boolean(*truth)),
+                SimpleValue::Long(number) => prop_assert_eq!(value, mailrun_amqp::Scalar::Long(*number)),
+                SimpleValue::Int(number) => prop_assert_eq!(value, mailrun_amqp::Scalar::Int(*number)),
+                SimpleValue::Ulong(number) => prop_assert_eq!(value, mailrun_amqp::Scalar::Ulong(*number)),
+                SimpleValue::Bool(truth) => prop_assert_eq!(value, mailrun_amqp::Scalar::Boolean(*truth)),
                 SimpleValue::Timestamp(time) => {
-                    prop_assert_eq!(value, amqp::Scalar::Timestamp(time.clone().into_inner()));
+                    prop_assert_eq!(value, mailrun_amqp::Scalar::Timestamp(time.clone().into_inner()));
                 }
                 _ => {}
             }

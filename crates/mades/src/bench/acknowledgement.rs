@@ -13,8 +13,8 @@ use super::options::AcknowledgementOptions;
 use super::run_payloads::RunPayloads;
 use crate::Uuid;
 use crate::api::{Payload, RunMessageId};
-use journey::RunId;
-use journey::record::{AcknowledgementSender, MadesAcknowledgements};
+use mailrun_journey::RunId;
+use mailrun_journey::record::{AcknowledgementSender, MadesAcknowledgements};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
 use tokio::sync::Notify;
@@ -248,7 +248,7 @@ mod tests {
 
     /// Payloads that are XML, or none.
     fn payloads(kind: PayloadKind) -> RunPayloads {
-        let sizes = workload::distribution::Distribution::constant(3_000);
+        let sizes = mailrun_workload::distribution::Distribution::constant(3_000);
         RunPayloads::of_one_form(Payloads::new(&kind, &sizes, 5, RUN).unwrap())
     }
 

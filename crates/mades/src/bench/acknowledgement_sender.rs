@@ -6,7 +6,7 @@ use super::sender::{SettledTransfer, Transfers, await_settlement};
 use super::troubles::TroubleKind;
 use crate::api::{OutgoingProperties, OutgoingTemplate, Payload};
 use crate::{Disposition, Error, SenderLink};
-use net::clock;
+use mailrun_net::clock;
 use std::rc::Rc;
 
 /// Sends acknowledgements until the run is over.

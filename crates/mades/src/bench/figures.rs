@@ -1,9 +1,9 @@
 //! The figures of a run so far, for thresholds that end it.
 use super::stages::MessageStage;
 use super::tracker::MessageTracker;
-use journey::Latencies;
-use journey::record::LatencyMs;
-use journey::threshold::{Fate, MetricSource, MetricValues};
+use mailrun_journey::Latencies;
+use mailrun_journey::record::LatencyMs;
+use mailrun_journey::threshold::{Fate, MetricSource, MetricValues};
 use std::time::Duration;
 
 /// The figures so far.
@@ -17,11 +17,11 @@ impl MadesLiveFigures<'_> {
     fn stage(&self, of: MetricSource) -> Option<MessageStage> {
         let path = self.tracker.path();
         let stage = match of {
-            MetricSource::Stage(journey::Stage::Created) => MessageStage::Created,
-            MetricSource::Stage(journey::Stage::Sent) => MessageStage::Sent,
-            MetricSource::Stage(journey::Stage::Accepted) => MessageStage::Settled,
-            MetricSource::Stage(journey::Stage::Delivered) => path.mode.arrival(),
-            MetricSource::Stage(journey::Stage::Notified) => path.last(),
+            MetricSource::Stage(mailrun_journey::Stage::Created) => MessageStage::Created,
+            MetricSource::Stage(mailrun_journey::Stage::Sent) => MessageStage::Sent,
+            MetricSource::Stage(mailrun_journey::Stage::Accepted) => MessageStage::Settled,
+            MetricSource::Stage(mailrun_journey::Stage::Delivered) => path.mode.arrival(),
+            MetricSource::Stage(mailrun_journey::Stage::Notified) => path.last(),
             MetricSource::Mades(name) => return path.stages().iter().copied().find(|stage| stage.name() == name),
             MetricSource::Stage(_) | MetricSource::Phase(_) => return None,
         };

@@ -46,13 +46,13 @@ pub use observer::{RunObserver, RunView};
 pub use options::{AcknowledgementOptions, Leftovers, MadesOptions, MadesPreflight, PayloadKind};
 pub use stages::{AcknowledgementMode, MadesMode, MessagePath, MessageStage};
 
-use ::report::{markdown, page};
 use anyhow::{Context, Result, bail};
-use journey::record::Record;
-use net::clock;
-use party::host_sampler::HostSampler;
-use party::interrupt::{Interrupt, Interrupted, StopRequest};
-use party::outputs::{FinishedRun, IntervalRecorder, cannot_write, new_run_id, write_record};
+use mailrun_journey::record::Record;
+use mailrun_net::clock;
+use mailrun_party::host_sampler::HostSampler;
+use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
+use mailrun_party::outputs::{FinishedRun, IntervalRecorder, cannot_write, new_run_id, write_record};
+use mailrun_report::{markdown, page};
 use run_payloads::RunPayloads;
 use run_state::MadesRunState;
 use shape_schedule::ShapeSchedule;
@@ -102,7 +102,7 @@ fn check_first_due(options: &MadesOptions) -> Result<()> {
 
 async fn execute(
     options: MadesOptions,
-    run: journey::RunId,
+    run: mailrun_journey::RunId,
     payloads: RunPayloads,
     interrupt: &Interrupt,
 ) -> Result<FinishedRun> {
@@ -140,7 +140,7 @@ async fn execute(
 /// removed too.
 async fn open_queues(
     options: &MadesOptions,
-    run: journey::RunId,
+    run: mailrun_journey::RunId,
     interrupt: &Interrupt,
 ) -> Result<(Vec<(BrokerSide, OpenLinks)>, u64)> {
     let sides = side::sides(options);

@@ -1,6 +1,6 @@
 //! An observer of a run: it is called for every stage that a message reaches, and may ask for the end.
 use super::stages::MessageStage;
-use party::interrupt::StopRequest;
+use mailrun_party::interrupt::StopRequest;
 use std::fmt::Debug;
 use std::time::Duration;
 

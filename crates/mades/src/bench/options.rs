@@ -4,14 +4,14 @@ use super::observer::RunObserver;
 use super::stages::{AcknowledgementMode, MadesMode, MessagePath};
 use crate::Broker;
 use crate::api::EndpointQueueNames;
-use journey::RunId;
-use journey::record::Arrival;
-use party::live::LiveMode;
+use mailrun_journey::RunId;
+use mailrun_journey::record::Arrival;
+use mailrun_party::live::LiveMode;
+use mailrun_workload::distribution::Distribution;
+use mailrun_workload::offered_rate::OfferedRate;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
-use workload::distribution::Distribution;
-use workload::offered_rate::OfferedRate;
 
 /// Contents of the payloads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,9 +153,9 @@ pub struct MadesOptions {
     /// The command line without passwords.
     pub command: Vec<String>,
     /// Thresholds that the run is judged by.
-    pub thresholds: Vec<journey::threshold::Threshold>,
+    pub thresholds: Vec<mailrun_journey::threshold::Threshold>,
     /// Thresholds that end the run at once if it misses them.
-    pub abort_on: Vec<journey::threshold::Threshold>,
+    pub abort_on: Vec<mailrun_journey::threshold::Threshold>,
 }
 
 impl MadesOptions {

@@ -2,9 +2,9 @@
 //! the end of creation.
 use super::options::MadesOptions;
 use super::shape_schedule::ShapeSchedule;
+use mailrun_workload::pacing::ArrivalSchedule;
 use std::rc::Rc;
 use std::time::Duration;
-use workload::pacing::ArrivalSchedule;
 
 /// Time after the end in which a message of a market that was due before it may still be created.
 const GRACE: Duration = Duration::from_secs(1);

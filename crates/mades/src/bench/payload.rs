@@ -15,15 +15,15 @@ use super::options::PayloadKind;
 use crate::Uuid;
 use anyhow::{Context, Result, bail};
 use bytes::BytesMut;
-use journey::record::Varied;
-use journey::trace::{Checksum, RecipientNumbering, ZeroPhase};
-use journey::{RunId, Trace, TraceReader, TraceResult};
-use party::outputs;
+use mailrun_journey::record::Varied;
+use mailrun_journey::trace::{Checksum, RecipientNumbering, ZeroPhase};
+use mailrun_journey::{RunId, Trace, TraceReader, TraceResult};
+use mailrun_party::outputs;
+use mailrun_workload::distribution::Distribution;
+use mailrun_workload::random::RandomStream;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::time::Duration;
-use workload::distribution::Distribution;
-use workload::random::RandomStream;
 
 /// Distance between the prefixes whose checksums are stored.
 const CHECKSUM_STRIDE: usize = 4_096;
@@ -307,7 +307,7 @@ mod tests {
     const RUN: RunId = RunId([7; 16]);
 
     fn payloads(kind: &PayloadKind, sizes: &str) -> Payloads {
-        let sizes = Distribution::parse(sizes, journey::quantities::bytes).unwrap();
+        let sizes = Distribution::parse(sizes, mailrun_journey::quantities::bytes).unwrap();
         Payloads::new(kind, &sizes, 5, RUN).unwrap()
     }
 

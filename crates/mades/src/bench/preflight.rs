@@ -8,10 +8,10 @@ use super::stages::{MadesMode, MessageStage};
 use super::timer_fd::TimerFd;
 use super::{RunSides, side};
 use anyhow::{Result, anyhow};
-use journey::RunId;
-use journey::record::Arrival;
-use net::clock;
-use party::interrupt::{Interrupt, Interrupted, StopRequest};
+use mailrun_journey::RunId;
+use mailrun_journey::record::Arrival;
+use mailrun_net::clock;
+use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ async fn await_answer(run_state: &MadesRunState, interrupt: &Interrupt) -> Resul
             return Err(failure(run_state));
         }
         if waited >= NOTICE_DELAY && !std::mem::replace(&mut is_told, true) {
-            party::tell!("mailrun mades: waiting for the answer to a first message (--no-preflight skips it)");
+            mailrun_party::tell!("mailrun mades: waiting for the answer to a first message (--no-preflight skips it)");
         }
     }
 }

@@ -13,7 +13,7 @@ use super::run_state::MadesRunState;
 use super::tracker::ReceiveQueue;
 use super::troubles::TroubleKind;
 use crate::{DeliveryHandle, Error, IncomingDelivery, ReceiverLink};
-use net::clock;
+use mailrun_net::clock;
 use std::rc::Rc;
 use std::time::Duration;
 

@@ -6,18 +6,18 @@ use super::stages::{MadesMode, MessageStage};
 use super::tracker::ReceiveQueue;
 use super::troubles::TroubleTimes;
 use super::verdict;
-use journey::merge::{join_events, with_queue};
-use journey::record::{
+use mailrun_journey::merge::{join_events, with_queue};
+use mailrun_journey::record::{
     Ending, ErrorRow, EventKind, EventRow, LedgerRow, Mades, MadesAcknowledgements, MadesQueue, MadesShape,
     MadesTrouble, Record, Role, SlowMessage, StageRow, StallRow, Surroundings, ThresholdRow, Workload,
 };
-use journey::slowest::MessagePhases;
-use journey::{Latencies, Phase, Series};
-use net::clock;
-use party::outputs;
-use party::usage_sampler::UsageSampler;
+use mailrun_journey::slowest::MessagePhases;
+use mailrun_journey::{Latencies, Phase, Series};
+use mailrun_net::clock;
+use mailrun_party::outputs;
+use mailrun_party::usage_sampler::UsageSampler;
+use mailrun_workload::run_events::RunCourse;
 use std::time::Duration;
-use workload::run_events::RunCourse;
 
 /// The results besides the shared state.
 pub(super) struct MadesResults<'a> {
@@ -139,7 +139,7 @@ fn workload(run_state: &MadesRunState) -> Workload {
         seed: options.seed,
         sizes_varied: run_state.payloads.varied(),
         rcpt: options.receiver.clone(),
-        stages: options.offer.as_ref().map(workload::offered_rate::OfferedRate::stages).unwrap_or_default(),
+        stages: options.offer.as_ref().map(mailrun_workload::offered_rate::OfferedRate::stages).unwrap_or_default(),
         ..Workload::default()
     }
 }
@@ -220,14 +220,14 @@ fn stages(run_state: &MadesRunState, ledger: &LedgerRow, offered_s: Option<f64>)
     let mode = tracker.mode();
     let waterfall = &tracker.waterfall;
     let is_open_loop = run_state.pacer.borrow().is_open_loop();
-    let row = |name: journey::Stage, stage: MessageStage, failed: Option<u64>| {
+    let row = |name: mailrun_journey::Stage, stage: MessageStage, failed: Option<u64>| {
         let count = waterfall.count(stage);
         let span_s = waterfall.span(stage).as_secs_f64();
         let bytes = (count as f64 * run_state.payloads.mean_size()).round() as u64;
         let rate = |amount: f64| if span_s > 0.0 { amount / span_s } else { 0.0 };
         let is_timed = stage != MessageStage::Created || is_open_loop;
         let latency_ms = waterfall.latency(stage).summary().filter(|_| is_timed);
-        let since = if is_open_loop { journey::Stage::Scheduled } else { journey::Stage::Created };
+        let since = if is_open_loop { mailrun_journey::Stage::Scheduled } else { mailrun_journey::Stage::Created };
         StageRow {
             name,
             party: "mades".to_owned(),
@@ -246,14 +246,14 @@ fn stages(run_state: &MadesRunState, ledger: &LedgerRow, offered_s: Option<f64>)
         }
     };
     let mut rows = vec![
-        row(journey::Stage::Created, MessageStage::Created, None),
-        row(journey::Stage::Sent, MessageStage::Sent, None),
-        row(journey::Stage::Accepted, MessageStage::Settled, ledger.rejected),
-        row(journey::Stage::Delivered, mode.arrival(), ledger.lost),
+        row(mailrun_journey::Stage::Created, MessageStage::Created, None),
+        row(mailrun_journey::Stage::Sent, MessageStage::Sent, None),
+        row(mailrun_journey::Stage::Accepted, MessageStage::Settled, ledger.rejected),
+        row(mailrun_journey::Stage::Delivered, mode.arrival(), ledger.lost),
     ];
     let last = tracker.path().last();
     if last != mode.arrival() {
-        rows.push(row(journey::Stage::Notified, last, None));
+        rows.push(row(mailrun_journey::Stage::Notified, last, None));
     }
     rows
 }

@@ -7,8 +7,8 @@ use super::payload::Payloads;
 use super::shape_schedule::ShapeSchedule;
 use anyhow::Result;
 use bytes::BytesMut;
-use journey::RunId;
-use journey::record::Varied;
+use mailrun_journey::RunId;
+use mailrun_journey::record::Varied;
 use std::rc::Rc;
 use std::time::Duration;
 

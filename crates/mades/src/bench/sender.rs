@@ -8,7 +8,7 @@ use crate::{Disposition, DispositionFuture, Error, SenderLink};
 use bytes::BytesMut;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use net::clock;
+use mailrun_net::clock;
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::rc::Rc;

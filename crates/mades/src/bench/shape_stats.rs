@@ -3,8 +3,8 @@ use super::market::MarketLoad;
 use super::options::MadesOptions;
 use super::shape_schedule::ShapeSchedule;
 use super::stages::{MessagePath, MessageStage};
-use journey::Latencies;
-use journey::record::{MadesMarket, MadesShape, MadesShapeStage, MadesWindow};
+use mailrun_journey::Latencies;
+use mailrun_journey::record::{MadesMarket, MadesShape, MadesShapeStage, MadesWindow};
 use std::rc::Rc;
 use std::time::Duration;
 

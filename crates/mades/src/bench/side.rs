@@ -17,7 +17,7 @@ use super::timer_fd::TimerFd;
 use super::tracker::ReceiveQueue;
 use super::troubles::TroubleKind;
 use crate::{Broker, Connection, Error, ReceiverLink, ReceiverOptions, SenderLink, SenderOptions};
-use net::clock;
+use mailrun_net::clock;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::task::JoinSet;

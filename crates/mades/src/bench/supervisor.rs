@@ -4,16 +4,16 @@ use super::observer::RunView;
 use super::pacer::PacerAction;
 use super::run_state::MadesRunState;
 use super::stages::MessageStage;
-use journey::Latencies;
-use journey::record::{Ending, Record, StallRow, ThresholdRow};
-use journey::stalls::{StallDetector, Tick};
-use net::clock;
-use party::interrupt::{Interrupt, StopRequest};
-use party::live::{LiveEvent, LiveProgress, LiveTimes};
-use party::live_figures::{RunSnapshot, mades_figures, party_load};
-use party::live_line::{LiveLine, NonTerminalOutput};
-use party::outputs::{IntervalRecorder, ProgressOutput};
-use party::usage_sampler::UsageSampler;
+use mailrun_journey::Latencies;
+use mailrun_journey::record::{Ending, Record, StallRow, ThresholdRow};
+use mailrun_journey::stalls::{StallDetector, Tick};
+use mailrun_net::clock;
+use mailrun_party::interrupt::{Interrupt, StopRequest};
+use mailrun_party::live::{LiveEvent, LiveProgress, LiveTimes};
+use mailrun_party::live_figures::{RunSnapshot, mades_figures, party_load};
+use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
+use mailrun_party::outputs::{IntervalRecorder, ProgressOutput};
+use mailrun_party::usage_sampler::UsageSampler;
 use std::time::Duration;
 
 /// Interval at which overdue messages are looked for.
@@ -59,8 +59,8 @@ impl RunSupervisor {
             next_progress: next_tick,
             stop_deadline: None,
             next_threshold_check: next_tick,
-            accepting: StallDetector::new(journey::Stage::Accepted, run_state.began, run_state.began),
-            delivering: StallDetector::new(journey::Stage::Delivered, run_state.began, run_state.began),
+            accepting: StallDetector::new(mailrun_journey::Stage::Accepted, run_state.began, run_state.began),
+            delivering: StallDetector::new(mailrun_journey::Stage::Delivered, run_state.began, run_state.began),
             missed_threshold: None,
             all_created_at: None,
         }

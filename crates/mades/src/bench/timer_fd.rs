@@ -1,7 +1,7 @@
 //! A timer with a precision of a microsecond: tokio's timers have one of a millisecond, which at a thousand messages
 //! per second is the whole distance between two.
 use anyhow::{Context, Result};
-use net::clock;
+use mailrun_net::clock;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };

@@ -11,8 +11,8 @@ use super::redelivery::RecentDeliveries;
 use super::stages::{self, MadesFate, MadesMode, MessageFlags, MessagePath, MessageStage, WaitState};
 use super::troubles::{TroubleKind, Troubles};
 use super::waterfall::Waterfall;
-use journey::record::LedgerRow;
-use journey::slowest::Slowest;
+use mailrun_journey::record::LedgerRow;
+use mailrun_journey::slowest::Slowest;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -840,7 +840,7 @@ mod tests {
             prop_assert_eq!(balance.ledger.expired, fates("expired"));
             prop_assert_eq!(balance.ledger.lost, fates("lost"));
             prop_assert_eq!(balance.ledger.in_flight, fates("in flight"));
-            prop_assert!(journey::account::fates_sum(&balance.ledger));
+            prop_assert!(mailrun_journey::account::fates_sum(&balance.ledger));
             prop_assert_eq!(balance.ledger.corrupt, Some(corrupt));
             for row in tracker.waterfall.stage_rows(None, |_| 0).iter().skip(2) {
                 let stage = MessageStage::ALL.into_iter().find(|stage| stage.name() == row.name).unwrap();

@@ -1,8 +1,8 @@
 //! Counts of troubles, by kind and by the peer's own code, with the first text of each. Bounded: a peer that keeps
 //! sending new codes cannot make it grow.
-use journey::record::MadesTrouble;
-use journey::seconds::EventTimes;
-use net::clock;
+use mailrun_journey::record::MadesTrouble;
+use mailrun_journey::seconds::EventTimes;
+use mailrun_net::clock;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

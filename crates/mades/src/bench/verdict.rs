@@ -3,17 +3,17 @@
 use super::run_state::GIVEN_UP;
 use super::stages::MessageStage;
 use super::troubles::TroubleKind;
-use journey::account::{fates_sum, unsent};
-use journey::judge::{
+use mailrun_journey::account::{fates_sum, unsent};
+use mailrun_journey::judge::{
     MissedRate, decide, has_threshold, lag_reason, missed_rate, pass_text, stall_reasons, threshold_reasons,
 };
-use journey::reason::Reason;
-use journey::record::{
+use mailrun_journey::reason::Reason;
+use mailrun_journey::record::{
     AcknowledgementSender, Arrival, Cause, Ending, LedgerRow, Mades, MadesStage, MadesTrouble, Record, Verdict,
 };
-use journey::threshold::Fate;
-use journey::validity::{limits, warnings};
-use journey::words::{counted, grouped, listed};
+use mailrun_journey::threshold::Fate;
+use mailrun_journey::validity::{limits, warnings};
+use mailrun_journey::words::{counted, grouped, listed};
 
 /// Open loop: largest 99th percentile of the lag of messages that had room.
 const LAG_LIMIT_MS: f64 = 10.0;
@@ -228,7 +228,7 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
         return Some(Reason::new(cause, text));
     }
     // A single message has no rate.
-    record.stages.iter().find(|row| row.name == journey::Stage::Created && row.duration_s > 0.0)?;
+    record.stages.iter().find(|row| row.name == mailrun_journey::Stage::Created && row.duration_s > 0.0)?;
     let missed = match missed_rate(record, "The bench offered")? {
         MissedRate::TooShort(reason) => return Some(reason),
         MissedRate::Missed(missed) => missed,
@@ -383,8 +383,10 @@ fn window_note(record: &Record, mades: &Mades) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use journey::record::{MadesAcknowledgements, MadesMarket, MadesOutage, MadesWindow, Outcome, ThresholdRow};
-    use report::sample;
+    use mailrun_journey::record::{
+        MadesAcknowledgements, MadesMarket, MadesOutage, MadesWindow, Outcome, ThresholdRow,
+    };
+    use mailrun_report::sample;
 
     /// The verdict of the complete sample after `change`.
     fn verdict(change: impl Fn(&mut Record, &mut Mades)) -> Verdict {
@@ -607,7 +609,7 @@ mod tests {
     fn a_connection_that_was_lost_for_good_is_the_reason_for_what_is_missing() {
         let verdict = verdict(|record, mades| {
             (record.ledger.lost, record.ledger.delivered) = (Some(159), Some(199_841));
-            (record.stages[0].name, record.stages[0].count) = (journey::Stage::Created, 200_000);
+            (record.stages[0].name, record.stages[0].count) = (mailrun_journey::Stage::Created, 200_000);
             record.due = Some(200_102);
             mades.stages.iter_mut().for_each(|row| row.missing = 159);
             mades.outages = vec![MadesOutage {

@@ -10,9 +10,9 @@ use super::in_flight::InFlightEntry;
 use super::observer::RunObserver;
 use super::shape_stats::ShapeStats;
 use super::stages::{MessagePath, MessageStage};
-use journey::Latencies;
-use journey::record::{MadesHop, MadesStage};
-use journey::seconds::Seconds;
+use mailrun_journey::Latencies;
+use mailrun_journey::record::{MadesHop, MadesStage};
+use mailrun_journey::seconds::Seconds;
 use std::rc::Rc;
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! The listener without its sockets, for fuzz targets: takes bytes and gives output; what comes is in the queues.
 use super::queues::MemoryQueues;
 use super::session::{Admission, BrokerSession};
-use amqp::ListenerAuth;
 use bytes::{Buf, BytesMut};
+use mailrun_amqp::ListenerAuth;
 
 /// A connection at the queues.
 pub struct FuzzSession {

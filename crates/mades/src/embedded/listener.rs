@@ -2,9 +2,9 @@
 //! turn.
 use super::queues::MemoryQueues;
 use super::session::{Admission, BrokerSession};
-use amqp::{ConnectionError, IDLE_TIMEOUT_MS, ListenerAuth};
 use bytes::{Buf, BytesMut};
 use futures_util::future::BoxFuture;
+use mailrun_amqp::{ConnectionError, IDLE_TIMEOUT_MS, ListenerAuth};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

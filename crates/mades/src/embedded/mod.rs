@@ -15,14 +15,14 @@ mod listener;
 mod queues;
 mod session;
 
-pub use amqp::{
-    DecodeError, DeliveryOutcome, Elements, EncodedMessage, ListenerAuth, PlainCredentials, Reader, Scalar, Value,
-    Writer,
-};
-#[doc(hidden)]
-pub use amqp::{FuzzConnection, FuzzOutcome};
 pub use certificate::tls_from_pem;
 #[doc(hidden)]
 pub use fuzz_session::FuzzSession;
 pub use listener::{ListenOptions, ListenerCounts, serve};
+pub use mailrun_amqp::{
+    DecodeError, DeliveryOutcome, Elements, EncodedMessage, ListenerAuth, PlainCredentials, Reader, Scalar, Value,
+    Writer,
+};
+#[doc(hidden)]
+pub use mailrun_amqp::{FuzzConnection, FuzzOutcome};
 pub use queues::{EnqueuedMessage, MemoryQueues, QueueCounts, QueueIndex, QueueLimits};

@@ -6,8 +6,8 @@
 //!
 //! Consumers of one queue take turns: while another one waits for a message, each gets its share and no more, and what
 //! it gave back goes to another first. Otherwise one that gives back what is not its own would get it again, and again.
-use amqp::{DeliveryOutcome, EncodedMessage, Reader, Writer};
 use bytes::{Buf, Bytes};
+use mailrun_amqp::{DeliveryOutcome, EncodedMessage, Reader, Writer};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;

@@ -1,9 +1,9 @@
 //! A connection at the queues: what its links bring is put in, what they may have is taken out. No socket, no clock.
 use super::queues::{ConsumerId, EnqueuedMessage, MAX_NAME_BYTES, MemoryQueues, QueueIndex, TakeResult};
-use amqp::{
+use bytes::{Buf, BytesMut};
+use mailrun_amqp::{
     AmqpConnection, ConnectionError, ConnectionEvent, DeliveryOutcome, LinkId, LinkRole, ListenerAuth, OutputBuffer,
 };
-use bytes::{Buf, BytesMut};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::Notify;

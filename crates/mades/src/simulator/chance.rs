@@ -1,6 +1,6 @@
 //! Chance: a function of the seed, of what it is for and of the message's number, so that a seed gives the same faults
 //! in whatever order messages come.
-pub(super) use journey::seeded::{SeededRng, hash_text};
+pub(super) use mailrun_journey::seeded::{SeededRng, hash_text};
 
 /// Random decisions of the simulator. Each uses a separate sequence of random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 //!
 //! Each value is read by itself, by the same code that reads a whole plan, so that one that is wrong hides no other.
 use super::SimulatorPlan;
-use party::misspelling::is_misspelling;
-use party::position::line_and_column;
+use mailrun_party::misspelling::is_misspelling;
+use mailrun_party::position::line_and_column;
 use std::ops::Range;
 use std::path::Path;
 use strsim::damerau_levenshtein;

@@ -1,7 +1,7 @@
 //! Quantities as people write them in a plan: `250ms`, `5s..10s`, `64k`, `1%`; times of a week at most. What is a
 //! number may be written as one, or as text with its unit.
-pub use journey::quantities::bytes;
-use journey::quantities::{self, count_up_to, duration, interval};
+pub use mailrun_journey::quantities::bytes;
+use mailrun_journey::quantities::{self, count_up_to, duration, interval};
 use serde::de::{Deserialize, Deserializer, Error};
 use std::time::Duration;
 

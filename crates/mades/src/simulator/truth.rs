@@ -1,6 +1,6 @@
 //! Record of what the simulator did, per message and in total: the truth that a bench's report is compared with.
-use journey::Latencies;
-use journey::record::LatencyMs;
+use mailrun_journey::Latencies;
+use mailrun_journey::record::LatencyMs;
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::time::Duration;

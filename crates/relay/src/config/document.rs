@@ -1,7 +1,7 @@
 //! A TOML file as sections whose keys are taken one by one: errors are collected with their positions, and a key that
 //! nothing took is unknown.
-use party::misspelling::is_misspelling;
-use party::position::line_and_column;
+use mailrun_party::misspelling::is_misspelling;
+use mailrun_party::position::line_and_column;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;

@@ -21,9 +21,9 @@ use crate::routing::{Access, DomainPattern, Route, Router};
 use crate::routing::{LocalDomains, Mx, RouteTarget};
 pub use document::{ConfigError, ConfigErrors};
 use ipnet::IpNet;
-use net::{BusyPoll, ClientLimits, Endpoint, ServerTls, TlsFiles};
-use party::reason::reason;
-use party::users::Users;
+use mailrun_net::{BusyPoll, ClientLimits, Endpoint, ServerTls, TlsFiles};
+use mailrun_party::reason::reason;
+use mailrun_party::users::Users;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -195,8 +195,8 @@ impl Default for RelayLimits {
 
 impl RelayLimits {
     /// The limits in the form that a session takes.
-    pub(crate) fn session_limits(&self) -> smtp::Limits {
-        smtp::Limits {
+    pub(crate) fn session_limits(&self) -> mailrun_smtp::Limits {
+        mailrun_smtp::Limits {
             message_bytes: self.message_bytes,
             recipients: self.recipients,
             idle_timeout: self.idle_timeout,
@@ -204,7 +204,7 @@ impl RelayLimits {
             no_message_timeout: self.no_message_timeout,
             message_timeout: self.message_timeout,
             min_data_rate: self.min_data_rate,
-            ..smtp::Limits::default()
+            ..mailrun_smtp::Limits::default()
         }
     }
 }
@@ -584,12 +584,12 @@ pub const EXAMPLE: &str = include_str!("example.toml");
 mod tests {
     use super::*;
     use crate::routing::{NextHop, ResolvedRoute, RouteError, SmtpTarget, TlsPolicy};
+    use mailrun_smtp::Path as Address;
     use proptest::prelude::*;
-    use smtp::Path as Address;
 
     /// Files that are there, in memory.
     fn file(path: &Path) -> io::Result<Vec<u8>> {
-        let certificate = || net::Certificate::self_signed(&["localhost"]).expect("it is a name");
+        let certificate = || mailrun_net::Certificate::self_signed(&["localhost"]).expect("it is a name");
         let text = match path.to_str().unwrap() {
             "/etc/relay/certificate.pem" | "/etc/relay/key.pem" => {
                 // Both of one pair, as rustls insists.

@@ -9,12 +9,12 @@ use crate::routing::{
     Access, CaFile, DomainPattern, Lmtp, LocalDomains, Mailbox, MaildirTemplate, Mx, NextHop, NextHopTls, Route,
     RouteIndex, RouteTarget, Router, SenderPattern, Smtp, SmtpTarget, TargetHost, TlsPolicy, is_domain,
 };
-use net::Endpoint;
-use party::local_address::is_local_address;
-use party::password_file;
-use party::users::PASSWORD_VARIABLE;
-use smtp::sasl::{Credentials, Mechanism, Mechanisms};
-use smtp::{Domain, Path as Address};
+use mailrun_net::Endpoint;
+use mailrun_party::local_address::is_local_address;
+use mailrun_party::password_file;
+use mailrun_party::users::PASSWORD_VARIABLE;
+use mailrun_smtp::sasl::{Credentials, Mechanism, Mechanisms};
+use mailrun_smtp::{Domain, Path as Address};
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::ops::Range;

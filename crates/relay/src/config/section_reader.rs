@@ -1,7 +1,7 @@
 //! Context in which the sections of relay.toml are read: the complaints so far, and the files that keys name.
 use super::ConfigEnvironment;
 use super::document::{ConfigSection, ErrorCollector};
-use party::reason::reason;
+use mailrun_party::reason::reason;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 

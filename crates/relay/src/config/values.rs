@@ -1,9 +1,9 @@
 //! Values of keys: words, numbers, times, networks and addresses. An error says what to write.
 use crate::routing::is_domain;
 use ipnet::IpNet;
-use journey::quantities::{count_up_to, duration};
-use net::Endpoint;
-use smtp::{Domain, Path as Address};
+use mailrun_journey::quantities::{count_up_to, duration};
+use mailrun_net::Endpoint;
+use mailrun_smtp::{Domain, Path as Address};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 

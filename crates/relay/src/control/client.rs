@@ -2,7 +2,7 @@
 use crate::control::protocol::{ControlReply, ControlRequest};
 use crate::control::socket;
 use anyhow::{Context, Result, anyhow, bail};
-use party::reason::reason;
+use mailrun_party::reason::reason;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;

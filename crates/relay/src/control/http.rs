@@ -14,9 +14,9 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use net::{ClientLimit, clock};
-use party::http_server::{self, HostNames, HttpCounters};
-use party::reason::reason;
+use mailrun_net::{ClientLimit, clock};
+use mailrun_party::http_server::{self, HostNames, HttpCounters};
+use mailrun_party::reason::reason;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ async fn get_metrics(State(relay): State<Arc<RunningRelay>>, http: Arc<HttpCount
                 (
                     "panicked_tasks",
                     "sessions, deliveries and notifications that failed because of a bug in mailrun",
-                    net::worker::failed_sessions(),
+                    mailrun_net::worker::failed_sessions(),
                 ),
                 displaced,
                 misdirected,

@@ -1,7 +1,7 @@
 //! Numbers in the text format of Prometheus (version 0.0.4).
 use crate::control::protocol::HopRow;
 use crate::control::queue_stats::QueueStats;
-use report::metrics_text::{Exposition, MetricsText};
+use mailrun_report::metrics_text::{Exposition, MetricsText};
 
 /// Figures that are counted, besides those of the queues.
 pub(crate) struct RelayMetrics<'a> {
@@ -10,7 +10,7 @@ pub(crate) struct RelayMetrics<'a> {
     pub(crate) counters: &'a [(&'static str, &'static str, u64)],
     /// Likewise, of the log and of HTTP.
     pub(crate) process: &'a [(&'static str, &'static str, u64)],
-    pub(crate) spool: &'a spool::SpoolStats,
+    pub(crate) spool: &'a mailrun_spool::SpoolStats,
     pub(crate) incoming_limit: u64,
     pub(crate) untrusted: UntrustedClients,
     /// The spool takes nothing any more.
@@ -89,7 +89,7 @@ fn by_hop(text: &mut MetricsText, hops: &[HopRow]) {
         .for_each(|hop| text.sample("hop_shut_seconds", &[("hop", &hop.hop)], hop.shut_for_s.unwrap_or_default()));
 }
 
-fn spool_figures(text: &mut MetricsText, usage: &spool::SpoolStats) {
+fn spool_figures(text: &mut MetricsText, usage: &mailrun_spool::SpoolStats) {
     text.gauge("spool_messages", "messages in the spool", usage.messages);
     text.gauge("spool_bytes", "bytes of messages in the spool", usage.bytes);
     text.gauge("spool_segments", "files in use", usage.segments);
@@ -115,7 +115,7 @@ mod tests {
         let totals = TotalsRow { durability: "sync".into(), messages: 7, ..TotalsRow::default() };
         let hops = vec![HopRow { hop: hop.into(), deferred: 3, shut_for_s: Some(4), ..HopRow::default() }];
         let survey = QueueStats { totals, hops };
-        let usage = spool::SpoolStats { syncs: 9, damaged: 2, ..spool::SpoolStats::default() };
+        let usage = mailrun_spool::SpoolStats { syncs: 9, damaged: 2, ..mailrun_spool::SpoolStats::default() };
         render(&RelayMetrics {
             queues: &survey,
             counters: &[("accepted", "messages answered 250", 5)],

@@ -3,7 +3,7 @@ use crate::control::protocol::{HopRow, TotalsRow};
 use crate::qmgr::DestinationStats;
 use crate::worker::RelayWorker;
 use crate::worker_calls::{RunningRelay, WorkerUnavailable};
-use net::clock;
+use mailrun_net::clock;
 use std::collections::HashMap;
 use std::rc::Rc;
 

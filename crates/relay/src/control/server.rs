@@ -10,8 +10,8 @@ use crate::qmgr::{DestinationId, ListedEntry, MessageId, MessageSelector, Operat
 use crate::worker::RelayWorker;
 use crate::worker_calls::{RunningRelay, WorkerUnavailable};
 use anyhow::{Result, anyhow};
-use net::clock;
-use party::reason::reason;
+use mailrun_net::clock;
+use mailrun_party::reason::reason;
 use std::fs;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -189,7 +189,7 @@ fn await_backlog(relay: &RunningRelay) -> Result<(), ControlError> {
     Ok(())
 }
 
-fn not_durable(messages: u64, error: &spool::Error) -> ControlError {
+fn not_durable(messages: u64, error: &mailrun_spool::Error) -> ControlError {
     ControlError::Rejected(format!(
         "{messages} changed, but a restart may undo it because the change could not be stored: {error}"
     ))
@@ -270,7 +270,7 @@ fn show<W: Write>(relay: &RunningRelay, writer: &mut ReplyWriter<W>, id: QueueId
         return Err(ControlError::Rejected(format!("no message {id} in the queue")));
     }
     // A message may have been delivered meanwhile: its last known state is shown all the same.
-    let draft = relay.context.spool.fetch(spool::Id(id.0)).ok();
+    let draft = relay.context.spool.fetch(mailrun_spool::Id(id.0)).ok();
     let envelope = draft.as_ref().and_then(|draft| MessageEnvelope::decode(&draft.envelope).ok());
     if let (Some(draft), Some(envelope)) = (&draft, &envelope) {
         writer.send(&ControlReply::Message(message(id, draft, envelope)))?;
@@ -284,7 +284,7 @@ fn show<W: Write>(relay: &RunningRelay, writer: &mut ReplyWriter<W>, id: QueueId
     Ok(())
 }
 
-fn message(id: QueueId, draft: &spool::NewMessage, envelope: &MessageEnvelope) -> MessageRow {
+fn message(id: QueueId, draft: &mailrun_spool::NewMessage, envelope: &MessageEnvelope) -> MessageRow {
     let text = |octets: &[u8]| String::from_utf8_lossy(octets).into_owned();
     MessageRow {
         id,

@@ -1,6 +1,6 @@
 //! The control socket's file: for its owner alone, taken over from a dead relay and never from a running one; and the
 //! operator's connection to it.
-use net::listener;
+use mailrun_net::listener;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{self as sockets, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};

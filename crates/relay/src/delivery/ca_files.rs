@@ -3,8 +3,8 @@
 use crate::config;
 use crate::log_target::LOG_TARGET;
 use crate::routing::{CaFile, Router};
-use net::FileStamp;
-use party::reason::reason;
+use mailrun_net::FileStamp;
+use mailrun_party::reason::reason;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,7 +48,7 @@ impl CaFiles {
             if stamp == Some(found) {
                 continue;
             }
-            let read = net::check_regular(&path).and_then(|()| config::read(&path));
+            let read = mailrun_net::check_regular(&path).and_then(|()| config::read(&path));
             if let Err(error) = &read {
                 tracing::warn!(target: LOG_TARGET, "cannot read {}: {}; the certificates read before stay in use", path.display(), reason(error));
             }

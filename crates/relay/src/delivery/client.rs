@@ -13,15 +13,16 @@ use crate::delivery_log::DeliveryLog;
 use crate::message::Message;
 use crate::message::envelope::DeliveryRefusal;
 use crate::qmgr::{DeliveryRequest, DeliveryResult, DestinationId, DisconnectReason, RecipientStatus};
-use net::{
+use mailrun_net::{
     ClientSecurity, ClientSession, Endpoint, Handshake, MessageSource, NextAction, Outbox, SessionEnd, Socket, Timer,
     clock,
 };
-use party::planned_panic::planned_panic;
-use party::reason::reason;
-use smtp::client::{self, Client, Event, GaveUp, StartTls, Verb};
-use smtp::reply::EnhancedStatusCode;
-use smtp::{Envelope, Extensions, ReceivedReply};
+use mailrun_party::planned_panic::planned_panic;
+use mailrun_party::reason::reason;
+use mailrun_smtp::client::{self, Client, Event, GaveUp, StartTls, Verb};
+use mailrun_smtp::reply::EnhancedStatusCode;
+use mailrun_smtp::{Envelope, Extensions, ReceivedReply};
+use mailrun_trust::{HandshakeFault, Remedies};
 use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
@@ -29,7 +30,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use trust::{HandshakeFault, Remedies};
 
 /// Time-out of connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -184,7 +184,7 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
             None => return self.unreachable("no connection in time"),
         };
         self.requests.sink().counters.connections.add(1);
-        let nonce = options.credentials.is_some().then(net::nonce);
+        let nonce = options.credentials.is_some().then(mailrun_net::nonce);
         let client = Client::with_options(Arc::clone(&self.hostname), Arc::new(options), nonce, clock::now());
         let buffers = self.requests.resources().buffers.clone();
         let session =

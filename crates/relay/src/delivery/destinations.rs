@@ -4,7 +4,7 @@ use crate::delivery::ca_files::CaFiles;
 use crate::log_target::LOG_TARGET;
 use crate::qmgr::DestinationId;
 use crate::routing::NextHop;
-use net::ClientSecurity;
+use mailrun_net::ClientSecurity;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;

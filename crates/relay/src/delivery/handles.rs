@@ -18,7 +18,7 @@ use crate::log_target::LOG_TARGET;
 use crate::message::Message;
 use crate::message::envelope::DeliveryRefusal;
 use crate::qmgr::{ConnectionSlot, DeliveryRequest, DeliveryResult, DestinationId, DisconnectReason};
-use net::WorkerBuffers;
+use mailrun_net::WorkerBuffers;
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
@@ -94,7 +94,7 @@ pub(crate) struct DeliveryResources {
 pub(crate) fn after_panic<R: 'static>(worker: &Rc<R>, work: impl FnOnce(&Rc<R>) + 'static) {
     if std::thread::panicking() {
         let worker = Rc::clone(worker);
-        net::worker::spawn_local(async move { work(&worker) });
+        mailrun_net::worker::spawn_local(async move { work(&worker) });
     }
 }
 

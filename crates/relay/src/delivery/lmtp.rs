@@ -2,8 +2,8 @@
 use crate::delivery::client::{QUIT_TIMEOUT, SmtpDelivery};
 use crate::delivery::handles::{DeliveryRequests, SlotGuard};
 use crate::routing::Lmtp;
-use net::clock;
-use smtp::client::{self, PipelineMode, Protocol};
+use mailrun_net::clock;
+use mailrun_smtp::client::{self, PipelineMode, Protocol};
 use std::rc::Rc;
 
 /// Delivers to an LMTP server.

@@ -6,8 +6,8 @@ use crate::log_target::LOG_TARGET;
 use crate::message::Message;
 use crate::message::envelope::{Confirmation, DeliveryRefusal};
 use crate::qmgr::{DeliveryRequest, DeliveryResult, RecipientStatus};
-use net::clock;
-use smtp::reply::EnhancedStatusCode;
+use mailrun_net::clock;
+use mailrun_smtp::reply::EnhancedStatusCode;
 use std::path::Path;
 use std::sync::Arc;
 

@@ -9,10 +9,10 @@
 //! `Delivered-To`.
 //!
 //! All of it blocks: call it on a thread that may wait for a disk.
-use party::reason::reason;
+use mailrun_party::reason::reason;
+use mailrun_smtp::reply::EnhancedStatusCode;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
-use smtp::reply::EnhancedStatusCode;
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -68,7 +68,7 @@ impl MaildirNames {
         if self.durable_roots().contains(root) {
             return Ok(());
         }
-        spool::sync_ancestors(&root.join("new"))?;
+        mailrun_spool::sync_ancestors(&root.join("new"))?;
         let mut durable = self.durable_roots();
         if durable.len() >= MAX_DURABLE_ROOTS {
             durable.clear();

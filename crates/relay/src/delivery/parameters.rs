@@ -1,10 +1,10 @@
 //! Parameters of MAIL and RCPT, by the extensions that the next server offers.
 use crate::message::Message;
 use crate::message::envelope::{DeliveryRefusal, EnvelopeRecipient};
-use smtp::Extensions;
-use smtp::command::BodyType;
-use smtp::dsn;
-use smtp::reply::EnhancedStatusCode;
+use mailrun_smtp::Extensions;
+use mailrun_smtp::command::BodyType;
+use mailrun_smtp::dsn;
+use mailrun_smtp::reply::EnhancedStatusCode;
 use std::fmt::{self, Write};
 
 /// Parameters of MAIL.

@@ -6,9 +6,9 @@ use crate::delivery::result::{accepted_status, combine_statuses};
 use crate::message::Message;
 use crate::message::envelope::{Confirmation, DeliveryRefusal};
 use crate::qmgr::{DeliveryResult, RecipientStatus};
-use smtp::Extensions;
-use smtp::client::Verb;
-use smtp::reply::is_session_fault;
+use mailrun_smtp::Extensions;
+use mailrun_smtp::client::Verb;
+use mailrun_smtp::reply::is_session_fault;
 
 /// A message under way.
 pub(crate) struct PipelinedMessage<R: DeliveryRequests> {

@@ -3,9 +3,9 @@
 //! (RFC 6531 §3.2). A message that can be sent in no form goes back to its sender.
 use crate::message::Message;
 use crate::message::envelope::{DeliveryRefusal, MessageEnvelope};
-use smtp::command::BodyType;
-use smtp::reply::EnhancedStatusCode;
-use smtp::{Domain, Extensions, Path};
+use mailrun_smtp::command::BodyType;
+use mailrun_smtp::reply::EnhancedStatusCode;
+use mailrun_smtp::{Domain, Extensions, Path};
 use std::sync::Arc;
 
 /// The form in which a server may have a message.
@@ -96,7 +96,7 @@ fn converted(message: &Message, extensions: &Extensions, host: &str) -> Result<O
     if !may_need_conversion(message, extensions) {
         return Ok(None);
     }
-    match (mime::to_seven_bit(&message.body, host), message.envelope.body) {
+    match (mailrun_mime::to_seven_bit(&message.body, host), message.envelope.body) {
         (Ok(converted), _) => Ok(converted.map(|body| Message { body: Arc::from(body), ..message.clone() })),
         // An undeclared 8-bit message is passed on as it came, as all servers do: a client that sends 8-bit bytes
         // without saying so relies on it, and would not understand why they come back.
@@ -199,7 +199,7 @@ mod tests {
         }
         let eight = test_message(false, BodyType::EightBitMime, "a@b.example", &["c@d.example"], IN_BODY);
         let converted = form(&eight, false, false).unwrap().converted.unwrap();
-        assert!(mime::is_seven_bit(&converted.body) && converted.envelope == eight.envelope);
+        assert!(mailrun_mime::is_seven_bit(&converted.body) && converted.envelope == eight.envelope);
         let signed = test_message(false, BodyType::EightBitMime, "a@b.example", &["c@d.example"], SIGNED);
         let why = form(&signed, false, false).unwrap_err();
         assert!(why.text.contains("8BITMIME") && why.text.contains("signed"), "{}", why.text);
@@ -276,7 +276,7 @@ mod tests {
             prop_assert_eq!(missing_code(&any, true, true), None);
             // What SMTPUTF8 allows, 8BITMIME does too.
             let any = test_message(false, body, "a@b.example", &["c@d.example"], &other);
-            let is_stuck = !other.is_ascii() && eight && mime::to_seven_bit(&other, "x").is_err();
+            let is_stuck = !other.is_ascii() && eight && mailrun_mime::to_seven_bit(&other, "x").is_err();
             prop_assert_eq!(missing_code(&any, false, true).is_some(), is_stuck);
         }
     }

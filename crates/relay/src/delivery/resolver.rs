@@ -15,12 +15,12 @@ use hickory_resolver::config::{ConnectionConfig, LookupIpStrategy, NameServerCon
 use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::rr::{RData, RecordType};
-use net::Endpoint;
-use party::local_address::is_local_address;
+use mailrun_net::Endpoint;
+use mailrun_party::local_address::is_local_address;
+use mailrun_smtp::Domain;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
-use smtp::Domain;
 use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -139,7 +139,7 @@ pub(crate) fn order_hosts(
 
 /// The address of `[192.0.2.1]` or `[IPv6:2001:db8::1]` (RFC 5321 §4.1.3).
 pub(crate) fn literal(domain: &str) -> Option<IpAddr> {
-    smtp::address::address_literal(domain.as_bytes())
+    mailrun_smtp::address::address_literal(domain.as_bytes())
 }
 
 /// Addresses of servers, each with the rank of its host: its preference, or its position in a route.
@@ -597,7 +597,7 @@ mod tests {
 
     /// Waits on a loop that is not tokio's, as a worker's is not.
     fn wait<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
-        net::worker::run(|_| future).unwrap()
+        mailrun_net::worker::run(|_| future).unwrap()
     }
 
     fn found(resolver: &Resolver, domain: &str) -> Result<Vec<String>, Unroutable> {

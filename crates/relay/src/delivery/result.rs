@@ -4,8 +4,8 @@ use crate::delivery::handles::{DeliveryRequests, NextMessage, SlotGuard};
 use crate::delivery::slots::SlotWaiter;
 use crate::message::envelope::{Confirmation, DeliveryRefusal, EnvelopeRecipient};
 use crate::qmgr::{DeliveryResult, DisconnectReason, RecipientStatus};
-use net::clock;
-use smtp::dsn::Notify;
+use mailrun_net::clock;
+use mailrun_smtp::dsn::Notify;
 use std::rc::Rc;
 
 /// The status of a recipient that was accepted; its sender may want a DSN (RFC 3461 §5.2.2).
@@ -35,7 +35,7 @@ pub(crate) fn combine_statuses(counters: &RelayCounters, statuses: Vec<Recipient
 }
 
 fn is_session_fault(status: &RecipientStatus) -> bool {
-    matches!(status, RecipientStatus::Deferred(refusal) if smtp::reply::is_session_fault(refusal.code))
+    matches!(status, RecipientStatus::Deferred(refusal) if mailrun_smtp::reply::is_session_fault(refusal.code))
 }
 
 /// Fails the messages at hand, and gives the connection back.

@@ -6,9 +6,9 @@ use crate::delivery::result::fail_all;
 use crate::message::envelope::DeliveryRefusal;
 use crate::qmgr::DisconnectReason;
 use crate::routing::{Smtp, SmtpTarget};
-use net::{Endpoint, Timer, clock};
-use smtp::client::{self, BurstSize, Chunking, PipelineMode, StartTls};
-use smtp::reply::EnhancedStatusCode;
+use mailrun_net::{Endpoint, Timer, clock};
+use mailrun_smtp::client::{self, BurstSize, Chunking, PipelineMode, StartTls};
+use mailrun_smtp::reply::EnhancedStatusCode;
 use std::rc::Rc;
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use super::returned::Returned;
 use super::status;
 use super::text::{self, Charset};
 use crate::message::received;
-use smtp::reply::EnhancedStatusCode;
+use mailrun_smtp::reply::EnhancedStatusCode;
 use std::borrow::Cow;
 
 pub(crate) fn part(facts: &DsnFacts<'_>, reported: &[DsnRecipient<'_>], returned: &Returned<'_>) -> DsnPart<'static> {

@@ -1,7 +1,7 @@
 //! Facts that a notification is written from: the message, and the outcome for each recipient.
 use jiff::Timestamp;
-use smtp::dsn::{Notify, Return};
-use smtp::reply::EnhancedStatusCode;
+use mailrun_smtp::dsn::{Notify, Return};
+use mailrun_smtp::reply::EnhancedStatusCode;
 
 /// Facts about the message.
 #[derive(Clone, Copy, Debug)]

@@ -16,13 +16,13 @@ use crate::message::store::store_from_reserve;
 use crate::qmgr::{DsnEvent, MessageId};
 use crate::routing::{Access, ResolvedRoute};
 use jiff::Timestamp;
-use net::clock;
-use party::planned_panic::planned_panic;
-use smtp::Path;
-use smtp::command::BodyType;
-use smtp::dsn::Notify;
-use smtp::reply::EnhancedStatusCode;
-use spool::Id;
+use mailrun_net::clock;
+use mailrun_party::planned_panic::planned_panic;
+use mailrun_smtp::Path;
+use mailrun_smtp::command::BodyType;
+use mailrun_smtp::dsn::Notify;
+use mailrun_smtp::reply::EnhancedStatusCode;
+use mailrun_spool::Id;
 use std::path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(crate) fn send<R: DsnRequests>(requests: &Rc<R>, id: MessageId, event: DsnEv
     let Some(event) = requests.dsn_tasks().admit(id, event) else { return };
     let requests = Rc::clone(requests);
     let task = DsnTask::new(&requests, |requests, id, event| send(requests, id, event, None));
-    net::worker::spawn_local(async move {
+    mailrun_net::worker::spawn_local(async move {
         generate(&requests, id, event, message).await;
         while let Some((id, event)) = requests.dsn_tasks().next() {
             generate(&requests, id, event, None).await;
@@ -252,7 +252,7 @@ impl<'a> OriginalMessage<'a> {
                                                           retried")
                 }
             }
-            net::sleep(MAILDIR_RETRY_INTERVAL).await;
+            mailrun_net::sleep(MAILDIR_RETRY_INTERVAL).await;
         }
     }
 }

@@ -15,10 +15,10 @@ impl<'a> DsnPart<'a> {
     /// Encodes a body that is not 7-bit: this is lawful for text, and for all parts of RFC 6533. Others are 7-bit
     /// anyway.
     pub(crate) fn new(kind: &'static str, description: &'static str, body: Cow<'a, [u8]>) -> Self {
-        if mime::is_seven_bit(&body) {
+        if mailrun_mime::is_seven_bit(&body) {
             return Self { kind, description, encoding: "7bit", body };
         }
-        let encoding = mime::Encoding::for_text(&body);
+        let encoding = mailrun_mime::Encoding::for_text(&body);
         let mut encoded = Vec::new();
         encoding.encode(&body, &mut encoded);
         Self { kind, description, encoding: encoding.word(), body: Cow::Owned(encoded) }

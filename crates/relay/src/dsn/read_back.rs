@@ -4,9 +4,9 @@ use super::report::{Dsn, compose};
 use super::status;
 use jiff::Timestamp;
 use mail_parser::{MessageParser, MimeHeaders};
+use mailrun_smtp::dsn::{Notify, Return};
+use mailrun_smtp::reply::EnhancedStatusCode;
 use proptest::prelude::*;
-use smtp::dsn::{Notify, Return};
-use smtp::reply::EnhancedStatusCode;
 
 const ID: &str = "00000000000003e8";
 const MESSAGE: &[u8] = b"From: <alice@a.example>\r\nSubject: hello\r\n\r\nDear Bob,\r\n.\r\nbye\r\n";

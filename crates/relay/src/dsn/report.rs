@@ -20,7 +20,7 @@ use super::text::{self, Charset};
 use super::{explanation, status};
 use crate::message::received;
 use jiff::Timestamp;
-use smtp::dsn::Notify;
+use mailrun_smtp::dsn::Notify;
 use std::fmt::Write;
 
 /// A notification, to be sent with the null reverse-path.

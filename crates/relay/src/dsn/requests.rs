@@ -6,7 +6,7 @@ use crate::message::envelope::RecipientFate;
 use crate::message::fetch::Fetched;
 use crate::message::recipients::RecipientGroup;
 use crate::qmgr::{DsnEvent, MessageId, PendingDsn};
-use spool::{Spool, Stored};
+use mailrun_spool::{Spool, Stored};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Deref;

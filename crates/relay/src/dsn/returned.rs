@@ -2,7 +2,7 @@
 use super::facts::{DsnAction, DsnFacts};
 use super::part::DsnPart;
 use super::text::Charset;
-use smtp::dsn::Return;
+use mailrun_smtp::dsn::Return;
 use std::borrow::Cow;
 
 /// A longer header is cut at the end of a line.
@@ -65,7 +65,7 @@ fn whole<'a>(facts: &DsnFacts<'a>) -> Option<Cow<'a, [u8]>> {
     let message = facts.message;
     let header = &message[..header_bytes(message)];
     if header.is_ascii() {
-        let converted = mime::to_seven_bit(message, facts.host).ok()?;
+        let converted = mailrun_mime::to_seven_bit(message, facts.host).ok()?;
         return Some(converted.map_or(Cow::Borrowed(message), Cow::Owned));
     }
     let is_global = facts.smtp_utf8 && std::str::from_utf8(header).is_ok();

@@ -3,10 +3,10 @@ use super::facts::{DsnAction, DsnFacts, DsnRecipient};
 use super::part::DsnPart;
 use super::text::{self, Charset};
 use crate::message::received;
-use smtp::address::literal;
-use smtp::dsn;
-use smtp::reply::EnhancedStatusCode;
-use smtp::xtext::Xtext;
+use mailrun_smtp::address::literal;
+use mailrun_smtp::dsn;
+use mailrun_smtp::reply::EnhancedStatusCode;
+use mailrun_smtp::xtext::Xtext;
 use std::borrow::Cow;
 use std::net::SocketAddr;
 

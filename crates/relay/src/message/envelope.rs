@@ -10,9 +10,9 @@
 //! ```
 //! The spool's checksum has covered these bytes. They are read as if an enemy had written them all the same: a form
 //! that we would not write is rejected, and no length is believed before the bytes are there.
-use smtp::command::BodyType;
-use smtp::dsn::{Notify, Return};
-use smtp::reply::EnhancedStatusCode;
+use mailrun_smtp::command::BodyType;
+use mailrun_smtp::dsn::{Notify, Return};
+use mailrun_smtp::reply::EnhancedStatusCode;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr;
 use std::sync::Arc;
@@ -137,7 +137,7 @@ impl DeliveryRefusal {
 
     /// Reports whether the message or recipient is rejected for good.
     pub(crate) fn is_permanent(&self) -> bool {
-        smtp::reply::is_permanent(self.code)
+        mailrun_smtp::reply::is_permanent(self.code)
     }
 }
 

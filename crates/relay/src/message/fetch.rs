@@ -2,7 +2,7 @@
 use crate::blocking_pool::BlockingPool;
 use crate::message::Message;
 use crate::message::envelope::MessageEnvelope;
-use spool::{Id, NewMessage, Spool, StoredEnvelope};
+use mailrun_spool::{Id, NewMessage, Spool, StoredEnvelope};
 use std::sync::Arc;
 use std::time::Duration;
 

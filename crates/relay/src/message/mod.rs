@@ -6,7 +6,7 @@ pub(crate) mod recipients;
 pub(crate) mod store;
 
 use crate::message::envelope::MessageEnvelope;
-use net::Outbox;
+use mailrun_net::Outbox;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ impl Message {
     pub(crate) fn render(&self, outbox: &mut Outbox) {
         let body = &self.body;
         if self.needs_dot_stuffing() {
-            smtp::data::stuff(body, outbox.bytes());
+            mailrun_smtp::data::stuff(body, outbox.bytes());
         } else if body.len() < COPY_LIMIT {
             outbox.bytes().extend_from_slice(body);
         } else {
@@ -85,7 +85,7 @@ mod tests {
             let mut outbox = Outbox::default();
             test_message(&body).render(&mut outbox);
             let mut expected = Vec::new();
-            smtp::data::stuff(&body, &mut expected);
+            mailrun_smtp::data::stuff(&body, &mut expected);
             expected.extend_from_slice(if last.is_empty() { b".\r\n" } else { b"\r\n.\r\n" });
             prop_assert_eq!(outbox.to_vec(), expected);
             let mut chunk = Outbox::default();

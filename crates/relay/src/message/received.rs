@@ -9,9 +9,9 @@
 //! RFC 5321 §4.4 has the grammar, RFC 3848 and RFC 6531 §4.3 the words after `with`, RFC 8314 §4.3 the clause `tls`.
 //! Text from the client can inject nothing: neither a line, nor a clause, nor a comment.
 use jiff::Timestamp;
-use smtp::Path;
-use smtp::address::address_literal;
-use smtp::command::Hello;
+use mailrun_smtp::Path;
+use mailrun_smtp::address::address_literal;
+use mailrun_smtp::command::Hello;
 
 /// A line of a header should not be longer, its end not counted (RFC 5322 §2.1.1).
 const MAX_LINE_BYTES: usize = 78;

@@ -1,7 +1,7 @@
 //! Recipients of a message: each mailbox once, grouped by next hop.
 use crate::message::envelope::{EnvelopeRecipient, OriginalAddress};
 use crate::routing::{NextHop, Router};
-use smtp::dsn::Notify;
+use mailrun_smtp::dsn::Notify;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -133,7 +133,7 @@ fn recipient_bytes(address: &[u8], next_hop: &NextHop) -> usize {
 fn mailbox_key(router: &Router, address: &[u8], next_hop: &NextHop) -> Box<str> {
     match next_hop {
         NextHop::Maildir(_) => "".into(),
-        _ => router.compared(&smtp::Path::checked_before(address)).into(),
+        _ => router.compared(&mailrun_smtp::Path::checked_before(address)).into(),
     }
 }
 
@@ -267,8 +267,8 @@ mod tests {
                 });
                 let original = Arc::new(OriginalAddress { kind: b"rfc822".to_vec(), address: vec![b'x'; original_bytes] });
                 let address = spelled(name, domain, spelling);
-                let path = smtp::Path::mailbox(address.as_bytes()).unwrap();
-                let routed = router.route(Access::Trusted, &smtp::Path::mailbox(b"").unwrap(), &path).unwrap();
+                let path = mailrun_smtp::Path::mailbox(address.as_bytes()).unwrap();
+                let routed = router.route(Access::Trusted, &mailrun_smtp::Path::mailbox(b"").unwrap(), &path).unwrap();
                 let members = match routed {
                     ResolvedRoute::Direct(next_hop) => vec![(address.as_str().into(), next_hop)],
                     ResolvedRoute::Alias(members) => members,
@@ -296,7 +296,7 @@ mod tests {
             let numbers: HashSet<u16> = groups.iter().flat_map(|group| group.recipients.iter().copied()).collect();
             prop_assert_eq!(numbers.len(), expected.len());
             for recipient in &recipients {
-                let address = router.compared(&smtp::Path::checked_before(&recipient.address));
+                let address = router.compared(&mailrun_smtp::Path::checked_before(&recipient.address));
                 let (local_part, domain) = address.split_once('@').unwrap();
                 let mailbox = match domain {
                     "xn--kse-qla.example" => local_part.to_owned(),

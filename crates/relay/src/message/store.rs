@@ -1,7 +1,7 @@
 //! Stores messages in the spool.
 use crate::message::Message;
 use crate::message::envelope::EnvelopeTooLarge;
-use spool::{NewMessage, Spool, Stored};
+use mailrun_spool::{NewMessage, Spool, Stored};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,10 +27,10 @@ impl Message {
 ///
 /// # Errors
 /// If the spool has failed.
-pub(crate) async fn store_from_reserve(spool: &Spool, message: NewMessage) -> Result<Stored, spool::Error> {
+pub(crate) async fn store_from_reserve(spool: &Spool, message: NewMessage) -> Result<Stored, mailrun_spool::Error> {
     loop {
         match spool.store_from_reserve(message.clone()).await {
-            Err(spool::Error::Full) => net::sleep(RETRY_INTERVAL).await,
+            Err(mailrun_spool::Error::Full) => mailrun_net::sleep(RETRY_INTERVAL).await,
             other => return other,
         }
     }

@@ -1,8 +1,8 @@
 //! Lists what a spool holds, and what is damaged in it.
 use super::OfflineSpool;
 use super::content::LeftOut;
+use mailrun_spool::{Cost, Damage, DamageKind, SegmentInfo, SegmentState};
 use serde::Serialize;
-use spool::{Cost, Damage, DamageKind, SegmentInfo, SegmentState};
 use std::fmt;
 
 /// Report of `mailrun spool check`.

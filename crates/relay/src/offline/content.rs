@@ -1,7 +1,7 @@
 //! A message in the spool, with the relay's notes about it.
 use crate::message::envelope::{MessageEnvelope, MessageProgress, RecipientFate, RecipientProgress};
+use mailrun_spool::{Id, InspectedBody, InspectedMessage};
 use serde::Serialize;
-use spool::{Id, InspectedBody, InspectedMessage};
 
 /// A message that is not done.
 pub(super) struct SpooledMessage {

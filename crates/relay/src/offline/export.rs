@@ -8,9 +8,9 @@ use crate::message::envelope::{
 };
 use anyhow::{Context, Result};
 use jiff::Timestamp;
+use mailrun_smtp::command::BodyType;
+use mailrun_spool::InspectedBody;
 use serde::Serialize;
-use smtp::command::BodyType;
-use spool::InspectedBody;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -144,7 +144,7 @@ fn envelope_row(content: &SpooledMessage, bytes: usize) -> EnvelopeRow {
         with: with_word(envelope.with),
         smtp_utf8: envelope.smtp_utf8,
         body: body_word(envelope),
-        ret: envelope.returns.map(smtp::dsn::Return::keyword),
+        ret: envelope.returns.map(mailrun_smtp::dsn::Return::keyword),
         envid: envelope.envelope_id.as_deref().map(lossy),
         held: progress.held,
         content_is_sound: content.sound_body().is_some(),

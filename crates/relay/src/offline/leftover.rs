@@ -1,10 +1,10 @@
 //! Units that a stopped relay still has in its queue of a run, recognized by the traces of its messages.
 use crate::message::envelope::{MessageEnvelope, MessageProgress};
 use anyhow::{Result, anyhow};
-use journey::ledger::Ledger;
-use journey::trace::RecipientId;
-use journey::{RunId, TraceReader, TraceResult};
-use spool::{RealDisk, RecoveredMessage, Spool};
+use mailrun_journey::ledger::Ledger;
+use mailrun_journey::trace::RecipientId;
+use mailrun_journey::{RunId, TraceReader, TraceResult};
+use mailrun_spool::{RealDisk, RecoveredMessage, Spool};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use std::sync::Arc;
 pub fn units(directory: &Path, run: RunId) -> Result<Ledger> {
     let cannot = |error: &dyn std::fmt::Display| anyhow!("cannot read the spool {}: {error}", directory.display());
     let disk = RealDisk::new(directory).map_err(|error| cannot(&error))?;
-    let (spool, backlog) = Spool::open(Arc::new(disk), spool::Options::default()).map_err(|error| cannot(&error))?;
+    let (spool, backlog) =
+        Spool::open(Arc::new(disk), mailrun_spool::Options::default()).map_err(|error| cannot(&error))?;
     let mut units = Ledger::default();
     let mut reader = TraceReader::default();
     for left in backlog {

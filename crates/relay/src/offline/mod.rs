@@ -17,7 +17,7 @@ pub mod salvage;
 use anyhow::{Result, anyhow};
 pub use content::LeftOut;
 use content::{SpooledMessage, UnreadableMessage};
-use spool::{Error, Inspection, SegmentInfo, SegmentState};
+use mailrun_spool::{Error, Inspection, SegmentInfo, SegmentState};
 use std::path::{Path, PathBuf};
 
 /// The length of a segment is a multiple of this (docs/spool-format.md).
@@ -39,7 +39,7 @@ impl OfflineSpool {
         if !directory.is_dir() {
             return Err(cannot("no such directory"));
         }
-        match spool::inspect(directory) {
+        match mailrun_spool::inspect(directory) {
             Ok(inspection) => Ok(Self { directory: directory.to_owned(), inspection }),
             Err(Error::Locked) => Err(cannot(
                 "a relay is using it; stop the relay first, or list its queue with: mailrun queue list --spool DIR",

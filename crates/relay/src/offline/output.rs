@@ -1,6 +1,6 @@
 //! A directory that is there whole or not at all: it is made beside its place, and moved there when it is done.
 use anyhow::{Context, Result, anyhow, bail};
-use party::reason::reason;
+use mailrun_party::reason::reason;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File};

@@ -1,6 +1,6 @@
 //! Delays between tries: each is twice the last, up to a longest, and spread so that messages that failed together do
 //! not come back together.
-use journey::seeded::splitmix64;
+use mailrun_journey::seeded::splitmix64;
 use std::time::Duration;
 
 /// Growth of the delays.

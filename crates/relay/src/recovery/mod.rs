@@ -7,10 +7,10 @@ use crate::qmgr::{DestinationId, EntryProgress, MessageId, MessageKind, NewEntry
 use crate::recovery::redirect::{Redirect, redirect_all};
 use crate::routing::{NextHop, ResolvedRoute};
 use crate::worker::RelayWorker;
-use net::clock;
-use party::planned_panic::planned_panic;
-use smtp::Path;
-use spool::{Cost, Damage, RecoveredMessage};
+use mailrun_net::clock;
+use mailrun_party::planned_panic::planned_panic;
+use mailrun_smtp::Path;
+use mailrun_spool::{Cost, Damage, RecoveredMessage};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -58,7 +58,7 @@ pub(crate) async fn requeue(worker: Rc<RelayWorker>) {
         }
         worker.drive();
         // Sessions, deliveries and calls have their turns in between.
-        net::worker::yield_now().await;
+        mailrun_net::worker::yield_now().await;
     }
 }
 

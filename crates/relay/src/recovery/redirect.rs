@@ -10,8 +10,8 @@ use crate::message::store::store_from_reserve;
 use crate::qmgr::{Actions, DsnEvent, MessageId, MessageSelector, OperatorCommand};
 use crate::routing::NextHop;
 use crate::worker::RelayWorker;
-use net::clock;
-use spool::Stored;
+use mailrun_net::clock;
+use mailrun_spool::Stored;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ fn with_members(
 /// Stores it, as soon as there is room; `None` if the spool has failed, and the next start finds the message again.
 async fn store(worker: &RelayWorker, id: MessageId, message: &Message) -> Option<Stored> {
     let stored = store_from_reserve(&worker.context.spool, message.to_spool().ok()?).await;
-    let log = |error: &spool::Error| {
+    let log = |error: &mailrun_spool::Error| {
         if worker.context.fault_log.is_first(CommonFault::StoreForAlias, clock::now()) {
             tracing::error!(target: LOG_TARGET, %id, %error, "a message for the members of an alias could not be stored");
         }

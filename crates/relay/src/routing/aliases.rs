@@ -11,7 +11,7 @@
 //! ```
 //! Names are compared without regard to capitals (RFC 5321 §2.4 leaves that to the host). A name that leads to itself
 //! means the mailbox. A longer circle is rejected, and so is a name that expands to too many.
-use smtp::{Domain, Path};
+use mailrun_smtp::{Domain, Path};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;

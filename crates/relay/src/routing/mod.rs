@@ -19,9 +19,9 @@ mod next_hop;
 mod template;
 
 use aliases::{AliasTarget, Aliases, normalize_local_part};
+use mailrun_smtp::sasl::Credentials;
+use mailrun_smtp::{Domain, Path, Reply};
 pub(crate) use next_hop::{CaFile, Lmtp, NextHop, NextHopTls, Smtp, SmtpTarget, TargetHost, TlsPolicy};
-use smtp::sasl::Credentials;
-use smtp::{Domain, Path, Reply};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;

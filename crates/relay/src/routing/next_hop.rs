@@ -1,7 +1,7 @@
 //! The next hop of a message, and how to speak with it. Equal next hops share connections.
-use net::{ClientSecurity, ClientTls, Endpoint, SessionResumption, TlsSetupError, Trust};
-use smtp::client::StartTls;
-use smtp::sasl::Credentials;
+use mailrun_net::{ClientSecurity, ClientTls, Endpoint, SessionResumption, TlsSetupError, Trust};
+use mailrun_smtp::client::StartTls;
+use mailrun_smtp::sasl::Credentials;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -270,7 +270,7 @@ mod tests {
         let opportunistic = security(TlsPolicy::Opportunistic);
         assert_eq!(opportunistic.start_tls(), StartTls::IfOffered);
         assert!(matches!(opportunistic.client("a.example"), Ok(Some(ClientSecurity::OnDemand(_)))));
-        let certificate = net::Certificate::self_signed(&["a.example"]).unwrap();
+        let certificate = mailrun_net::Certificate::self_signed(&["a.example"]).unwrap();
         let authority = CaFile { path: "ca.pem".into(), pem: certificate.to_pem().into_bytes() };
         let implicit = NextHopTls { ca_file: Some(Arc::new(authority)), ..security(TlsPolicy::Implicit) };
         assert!(matches!(implicit.client("192.0.2.1"), Ok(Some(ClientSecurity::Implicit(_)))));

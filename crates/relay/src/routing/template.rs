@@ -50,7 +50,7 @@ impl MaildirTemplate {
         self.0.contains(&PathSegment::User)
     }
 
-    /// The path for a user, plain (without quotes and capitals), of a domain as [`smtp::Domain`] has it; `None` if one of them would
+    /// The path for a user, plain (without quotes and capitals), of a domain as [`mailrun_smtp::Domain`] has it; `None` if one of them would
     /// change the path's structure.
     pub(crate) fn fill(&self, user: &str, domain: &str) -> Option<PathBuf> {
         let mut path = String::new();

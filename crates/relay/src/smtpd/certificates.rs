@@ -3,7 +3,7 @@
 use crate::context::RelayContext;
 use crate::log_target::LOG_TARGET;
 use anyhow::{Context, Result};
-use net::{TlsWatch, clock};
+use mailrun_net::{TlsWatch, clock};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -3,12 +3,12 @@ use crate::config::Config;
 use crate::context::RelayContext;
 use crate::log_target::LOG_TARGET;
 use crate::smtpd::login_limits::{LoginBudget, LoginIdentity, LoginLogLine, LoginRefusal};
-use net::{Answer, ClientKey, LoginOutcome, clock};
-use smtp::login::{Auth, Proof};
-use smtp::reply::Reply;
-use smtp::reply_reason::ReplyReason;
-use smtp::sasl::Mechanism;
-use smtp::xtext;
+use mailrun_net::{Answer, ClientKey, LoginOutcome, clock};
+use mailrun_smtp::login::{Auth, Proof};
+use mailrun_smtp::reply::Reply;
+use mailrun_smtp::reply_reason::ReplyReason;
+use mailrun_smtp::sasl::Mechanism;
+use mailrun_smtp::xtext;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -139,7 +139,7 @@ impl LoginAttempt {
             }
         }
         Answer::eventually(async move {
-            net::sleep(wait).await;
+            mailrun_net::sleep(wait).await;
             self.charge_when_free().await.map_or_else(Answer::Reply, |()| then(&self))
         })
     }
@@ -156,7 +156,7 @@ impl LoginAttempt {
         loop {
             match self.charge() {
                 Ok(()) => return Ok(()),
-                Err(LoginRefusal::Busy) if clock::now() < limit => net::sleep(CHARGE_RETRY_INTERVAL).await,
+                Err(LoginRefusal::Busy) if clock::now() < limit => mailrun_net::sleep(CHARGE_RETRY_INTERVAL).await,
                 Err(LoginRefusal::Busy) => return Err(self.refused(&BUSY_REPLY)),
                 Err(LoginRefusal::Locked) => return Err(self.refused(&LOCKED_REPLY)),
             }

@@ -10,8 +10,8 @@
 //! a budget of its own for that user: neither guesses of the user's password from elsewhere nor a neighbour behind the
 //! same address lock it out. It makes no difference whether a user exists. Pure: the time is an argument.
 use crate::config::LoginLimits;
-use net::ClientKey;
-use net::recent::{RecentMap, Shards};
+use mailrun_net::ClientKey;
+use mailrun_net::recent::{RecentMap, Shards};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -18,8 +18,8 @@
 //! minutes that a client waits for it (§4.5.3.2.5). A message that outgrows the free room releases its memory at once,
 //! is read to its end and answered 452 (§4.2.2: insufficient system storage), and the others go on. Since each part
 //! holds the longest message, one of them always finishes.
-use net::recent::Shards;
-use net::{ClientKey, Timer, clock};
+use mailrun_net::recent::Shards;
+use mailrun_net::{ClientKey, Timer, clock};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;

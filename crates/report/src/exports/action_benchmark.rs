@@ -3,7 +3,7 @@
 use crate::figures::stages;
 use crate::headline::{self, Headline};
 use crate::printable::printable;
-use journey::record::Record;
+use mailrun_journey::record::Record;
 use serde_json::{Value, json};
 
 /// The better values of a list.

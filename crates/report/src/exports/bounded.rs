@@ -1,5 +1,5 @@
 //! Limits on the text of others in a record: a reply of 10 MB is not copied into a report.
-use journey::record::{Mades, Record};
+use mailrun_journey::record::{Mades, Record};
 
 /// The most characters of a text that an export has.
 const MAX_CHARACTERS: usize = 1_000;

@@ -5,8 +5,8 @@
 use crate::fates::units;
 use crate::figures::{errors, stages};
 use crate::printable::printable;
-use journey::record::{EventKind, LatencyMs, Record};
-use journey::stage::Phase;
+use mailrun_journey::record::{EventKind, LatencyMs, Record};
+use mailrun_journey::stage::Phase;
 
 /// Cells of a row, each from a value.
 macro_rules! cells {

@@ -4,7 +4,7 @@ use crate::markdown::push_section;
 use crate::printable::printable;
 use crate::sections::sections;
 use crate::table::markdown_text;
-use journey::record::{Outcome, Record};
+use mailrun_journey::record::{Outcome, Record};
 
 /// Sections that the summary has; the report has all of them.
 const SUMMARY_SECTIONS: [&str; 5] = ["Thresholds", "Stages", "Latency", "Ledger", "Errors"];
@@ -70,8 +70,8 @@ fn property(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::sample;
-    use journey::judge;
-    use journey::record::ThresholdRow;
+    use mailrun_journey::judge;
+    use mailrun_journey::record::ThresholdRow;
 
     #[test]
     fn a_run_that_passed_says_nothing() {

@@ -1,8 +1,8 @@
 //! An HdrHistogram interval log of the stored distributions, so that any HDR tool reads them: a line for each stage and
 //! phase, tagged with its name, over the whole run.
 use crate::figures::stages;
-use journey::record::Record;
-use journey::{IntervalLog, Latencies};
+use mailrun_journey::record::Record;
+use mailrun_journey::{IntervalLog, Latencies};
 use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, SystemTime};

@@ -26,7 +26,7 @@ use crate::text_style::TextStyle;
 use crate::{ReportLength, markdown, page, render};
 use action_benchmark::Direction;
 use bounded::bounded;
-use journey::record::Record;
+use mailrun_journey::record::Record;
 
 /// Columns of a report as plain text.
 const TEXT_WIDTH: usize = 100;

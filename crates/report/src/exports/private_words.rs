@@ -1,5 +1,5 @@
 //! Words that a publication leaves out of a command line and of a sentence: host names, addresses, paths, names of users.
-use journey::stage::Stage;
+use mailrun_journey::stage::Stage;
 use std::net::{IpAddr, SocketAddr};
 
 /// Sign in place of what is left out.

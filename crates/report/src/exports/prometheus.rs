@@ -6,8 +6,8 @@ use crate::fates::units;
 use crate::figures::{StageFigures, errors, stages};
 use crate::headline::Headline;
 use crate::metrics_text::{Exposition, MetricsText, label_text};
-use journey::Latencies;
-use journey::record::{LatencyMs, Outcome, Party, Record, Role};
+use mailrun_journey::Latencies;
+use mailrun_journey::record::{LatencyMs, Outcome, Party, Record, Role};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -252,7 +252,7 @@ fn role(role: Role) -> &'static str {
 mod tests {
     use super::*;
     use crate::sample;
-    use journey::record::BusyPollRow;
+    use mailrun_journey::record::BusyPollRow;
 
     #[test]
     fn every_sample_belongs_to_a_family_and_is_there_once() {

@@ -2,8 +2,10 @@
 use super::{CsvTable, ExportFormat, annotations};
 use crate::printable::is_hidden;
 use crate::sample;
-use journey::record::{DomainRow, ErrorRow, EventKind, EventRow, MissingMessage, Record, SlowMessage, ThresholdRow};
-use journey::stage::Phase;
+use mailrun_journey::record::{
+    DomainRow, ErrorRow, EventKind, EventRow, MissingMessage, Record, SlowMessage, ThresholdRow,
+};
+use mailrun_journey::stage::Phase;
 use proptest::prelude::*;
 use quick_xml::events::Event;
 use quick_xml::reader::Reader;

@@ -5,7 +5,7 @@ use crate::figures::{StageFigures, final_stage};
 use crate::headline::{self, Headline};
 use crate::numbers::{count, latency, memory, octets, rate, seconds};
 use crate::table::{markdown_text, plain};
-use journey::record::{Arrival, Host, HostDisk, Record};
+use mailrun_journey::record::{Arrival, Host, HostDisk, Record};
 
 /// Text in place of an item that the record does not have.
 const MISSING: &str = "not recorded";
@@ -222,8 +222,8 @@ fn workload(record: &Record) -> String {
 mod tests {
     use super::*;
     use crate::sample;
-    use journey::record::{Death, DomainRow, ErrorRow, EventKind, EventRow, MissingMessage, SlowMessage};
-    use journey::stage::Phase;
+    use mailrun_journey::record::{Death, DomainRow, ErrorRow, EventKind, EventRow, MissingMessage, SlowMessage};
+    use mailrun_journey::stage::Phase;
 
     #[test]
     fn every_item_is_there_and_a_missing_one_is_named() {
@@ -309,7 +309,7 @@ mod tests {
         ];
         for why in whys {
             let mut record = telling();
-            record.verdict.outcome = Some(journey::record::Outcome::Fail);
+            record.verdict.outcome = Some(mailrun_journey::record::Outcome::Fail);
             record.verdict.why.clone_from(&why);
             record.parties[0].died = Some(Death {
                 at_s: 1.5,

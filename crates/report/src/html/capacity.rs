@@ -9,8 +9,8 @@ use crate::capacity::{CapacityRun, capacity_verdict};
 use crate::headline::Headline;
 use crate::numbers::{counted, seconds};
 use crate::workload::quoted;
-use ::capacity::TrialOutcome;
-use journey::record::Outcome;
+use mailrun_capacity::TrialOutcome;
+use mailrun_journey::record::Outcome;
 
 /// Height of a drawing.
 const HEIGHT: u32 = 240;

@@ -11,7 +11,7 @@ use super::time_axis::TimeAxis;
 use super::verdict;
 use crate::comparison::{ComparedFigure, ComparedSide, ComparisonPage, FigureVerdict};
 use crate::headline::Headline;
-use journey::Latencies;
+use mailrun_journey::Latencies;
 use std::collections::BTreeSet;
 
 /// Points of a curve over time.

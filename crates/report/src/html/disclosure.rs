@@ -2,7 +2,7 @@
 use super::escape::isolated;
 use super::runs::PagePart;
 use crate::numbers::{count, seconds};
-use journey::record::{Arrival, Record, Role};
+use mailrun_journey::record::{Arrival, Record, Role};
 
 /// The limits of the numbers of a run.
 pub(super) fn part(record: &Record) -> PagePart {

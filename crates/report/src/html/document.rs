@@ -3,7 +3,7 @@
 //! The page loads nothing: its policy (CSP) allows its own two scripts, by their hashes, and no connection at all.
 use super::escape::{escaped, json};
 use super::runs::{PagePart, PageRuns};
-use journey::record::Record;
+use mailrun_journey::record::Record;
 use serde_json::Value;
 
 const UPLOT_SCRIPT: &str = include_str!("../../assets/uPlot.iife.min.js");

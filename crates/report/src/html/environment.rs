@@ -3,7 +3,7 @@ use super::runs::{PagePart, PageRuns};
 use super::tables;
 use crate::section::Section;
 use crate::{encryption, fates, mades, parties, relay, server, stages, workload};
-use journey::record::Record;
+use mailrun_journey::record::Record;
 
 /// The thresholds: expression, value, limit, margin and result.
 pub(super) fn thresholds(runs: PageRuns<'_>) -> Option<PagePart> {

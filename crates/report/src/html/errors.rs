@@ -5,7 +5,7 @@ use crate::mades;
 use crate::numbers::fixed;
 use crate::section::Section;
 use crate::table::{Align, Cell, Table, right};
-use journey::record::{ErrorRow, Record};
+use mailrun_journey::record::{ErrorRow, Record};
 
 /// Largest number of kinds on the page.
 const MAX_KINDS: usize = 200;

@@ -5,7 +5,7 @@ use super::tables::{self, BarColumn};
 use crate::fates;
 use crate::numbers::known;
 use crate::table::{Align, Cell, Table, right};
-use journey::record::{DomainRow, Record};
+use mailrun_journey::record::{DomainRow, Record};
 
 /// Largest number of domains on the page.
 const MAX_DOMAINS: usize = 100;

@@ -4,7 +4,7 @@ use super::runs::{PagePart, PageRuns};
 use super::tables::{self, BarColumn};
 use crate::mades;
 use crate::section::{Section, SectionBody};
-use journey::record::Mades;
+use mailrun_journey::record::Mades;
 
 /// The steps from each stage to the next, with their bars.
 pub(super) fn waterfall(runs: PageRuns<'_>) -> Option<PagePart> {

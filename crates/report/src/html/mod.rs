@@ -28,7 +28,7 @@ mod verdict;
 pub use capacity::capacity_page;
 pub use comparison::comparison_page;
 
-use journey::record::Record;
+use mailrun_journey::record::Record;
 use runs::{PagePart, PageRuns};
 
 /// The page of a run. With a baseline, that run's curves are drawn behind, and a ratio stands beside each number.
@@ -155,7 +155,7 @@ mod tests {
         record.stages.clear();
         record.phases.clear();
         record.parties.clear();
-        record.ledger = journey::record::LedgerRow::default();
+        record.ledger = mailrun_journey::record::LedgerRow::default();
         assert_eq!(check_balance(&page(&record, Some(&record))), Ok(()));
     }
 

@@ -10,7 +10,7 @@ use super::time_axis::{MAX_POINTS, TimeAxis};
 use super::value::data;
 use crate::numbers::{count, counted};
 use crate::seconds::step;
-use journey::record::{Record, SeriesRow};
+use mailrun_journey::record::{Record, SeriesRow};
 use serde_json::{Value, json as value};
 use std::collections::BTreeSet;
 
@@ -175,7 +175,7 @@ fn memory(record: &Record) -> Vec<TimeCurve> {
 }
 
 /// A curve for each party.
-fn used(record: &Record, read: fn(&journey::record::UsageRow) -> f64) -> Vec<TimeCurve> {
+fn used(record: &Record, read: fn(&mailrun_journey::record::UsageRow) -> f64) -> Vec<TimeCurve> {
     const STYLES: [CurveStyle; MAX_PARTIES] = [
         CurveStyle::new("accepted", &[]),
         CurveStyle::new("delivered", &[8, 3]),
@@ -184,7 +184,7 @@ fn used(record: &Record, read: fn(&journey::record::UsageRow) -> f64) -> Vec<Tim
         CurveStyle::new("failed", &[1, 3]),
         CurveStyle::new("created", &[5, 5]),
     ];
-    let of = |(party, style): (&journey::record::PartyUsage, CurveStyle)| TimeCurve {
+    let of = |(party, style): (&mailrun_journey::record::PartyUsage, CurveStyle)| TimeCurve {
         name: party.party.clone(),
         style,
         rows: party.seconds.iter().map(|row| (row.second, read(row))).collect(),
@@ -261,7 +261,7 @@ fn value_scale(unit: TimeUnit, curves: &[&TimeCurve]) -> PlotScale {
 
 /// The events in a list: the number of each stands at its line.
 fn events(record: &Record) -> String {
-    let row = |event: &journey::record::EventRow| {
+    let row = |event: &mailrun_journey::record::EventRow| {
         let at = data(event.at_s, &format!("{:.1} s", event.at_s));
         format!("<li>{at} {}</li>", isolated(&event.text))
     };

@@ -3,8 +3,8 @@ use super::plot::{self, CurveStyle, PlotScale};
 use super::runs::{PagePart, PageRuns};
 use super::tables;
 use crate::{mades, stages};
-use journey::Latencies;
-use journey::record::{LatencyMs, Record};
+use mailrun_journey::Latencies;
+use mailrun_journey::record::{LatencyMs, Record};
 
 /// Decimal places of the largest percentile on the axis: 99.999 %.
 const MAX_NINES: f64 = 5.0;

@@ -3,7 +3,7 @@ use super::plot;
 use super::runs::{PagePart, PageRuns};
 use super::tables::{self, BarColumn};
 use crate::stages;
-use journey::record::Record;
+use mailrun_journey::record::Record;
 
 /// The phases with their bars; `None` if the source timed none.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {

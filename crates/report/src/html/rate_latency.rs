@@ -5,7 +5,7 @@ use super::tables;
 use crate::numbers::counted;
 use crate::seconds::{step, whole};
 use crate::table::{Align, Cell, Table, right};
-use journey::record::{Record, SeriesRow};
+use mailrun_journey::record::{Record, SeriesRow};
 
 /// Height of the drawing.
 const HEIGHT: u32 = 240;

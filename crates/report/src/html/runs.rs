@@ -1,5 +1,5 @@
 //! The run of a page, the run that it is compared with, and a part of the page.
-use journey::record::Record;
+use mailrun_journey::record::Record;
 
 /// The run, and its baseline.
 #[derive(Clone, Copy)]

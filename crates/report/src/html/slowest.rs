@@ -4,8 +4,8 @@ use super::runs::{PagePart, PageRuns};
 use super::tables::{self, BarColumn};
 use crate::numbers::{self, counted, fixed, latency, octets};
 use crate::table::{Align, Cell, Table, right};
-use journey::record::SlowMessage;
-use journey::stage::Phase;
+use mailrun_journey::record::SlowMessage;
+use mailrun_journey::stage::Phase;
 
 /// Largest number of messages on the page.
 const MAX_MESSAGES: usize = 50;

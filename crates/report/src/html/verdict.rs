@@ -6,7 +6,7 @@ use crate::ending::{first_sentence, notes};
 use crate::figures::final_stage;
 use crate::headline::{self, Headline};
 use crate::numbers::{count, latency, rate, seconds};
-use journey::record::{Outcome, Record};
+use mailrun_journey::record::{Outcome, Record};
 
 /// A figure at the top.
 struct KeyFigure<'a> {

@@ -2,9 +2,9 @@
 //! Whatever happens, the session calls no message delivered that the server did not take, and rejects none without a
 //! permanent reply to one of its own commands. Fuzz targets include this file by path.
 use super::host::SplitMix64;
-use smtp::client::{BurstSize, ChunkPosition, Chunking, Client, Options, Outcome, PipelineMode, Verb, Want};
-use smtp::envelope::Envelope;
-use smtp::reply::{is_permanent, is_session_fault};
+use mailrun_smtp::client::{BurstSize, ChunkPosition, Chunking, Client, Options, Outcome, PipelineMode, Verb, Want};
+use mailrun_smtp::envelope::Envelope;
+use mailrun_smtp::reply::{is_permanent, is_session_fault};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;

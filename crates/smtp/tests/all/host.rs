@@ -1,14 +1,14 @@
 //! A server session with an application that records all events. Fuzz targets include it by path.
 #![allow(dead_code)] // each place that includes it uses a part
 
-use smtp::command::{Hello, Mail, Recipient};
-use smtp::limits::Limits;
-use smtp::login::Proof;
-use smtp::reply::Reply;
-use smtp::reply_reason::ReplyReason;
-use smtp::sasl::scram::Keys;
-use smtp::sasl::{Mechanism, Secret};
-use smtp::server::{Event, Server, ServerSettings};
+use mailrun_smtp::command::{Hello, Mail, Recipient};
+use mailrun_smtp::limits::Limits;
+use mailrun_smtp::login::Proof;
+use mailrun_smtp::reply::Reply;
+use mailrun_smtp::reply_reason::ReplyReason;
+use mailrun_smtp::sasl::scram::Keys;
+use mailrun_smtp::sasl::{Mechanism, Secret};
+use mailrun_smtp::server::{Event, Server, ServerSettings};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 

@@ -1,9 +1,6 @@
 //! Tests of the session cores from outside: dialogs, the two cores joined by a link, and properties of any input.
 #![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
 
-// The name under which fuzz targets know the crate: they share `host`.
-extern crate mailrun_smtp as smtp;
-
 mod adversary;
 mod clocks;
 #[path = "../../../../tests/dialogs/dialog.rs"]
