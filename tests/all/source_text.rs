@@ -141,9 +141,9 @@ fn imports_are_written_out() {
     let expected = [
         "crate::party",
         "crate::source",
-        "net::clock",
-        "net::clock::Clock",
-        "net::tls",
+        "mailrun_net::clock",
+        "mailrun_net::clock::Clock",
+        "mailrun_net::tls",
         "crate::relays::disk::x",
         "crate::relays::z",
         "crate::cli",
