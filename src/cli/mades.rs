@@ -1028,7 +1028,7 @@ mod tests {
     fn what_is_typed_is_meant() {
         let options = options(
             "--mode toolbox --prefix p --inbox other --rate 50 --arrival poisson --duration 10s --durable=false --max-unsettled 7 \
-             --broker amqp://a:b@127.0.0.1:1 --inbox-broker amqp://127.0.0.2 --inbox-user u --payload xml",
+             --broker amqp://a:b@127.0.0.1:1 --inbox-broker amqp://u:p@127.0.0.2 --payload xml",
         )
         .unwrap();
         assert_eq!((options.queues.reply.as_str(), options.queues.inbox.as_str()), ("p.reply", "other"));
