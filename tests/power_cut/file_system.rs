@@ -253,6 +253,11 @@ impl FileSystem {
         self.directories().any(|directory| directory.durable.values().any(|named| *named == inode))
     }
 
+    /// Whether the media has that name for that file for certain.
+    pub(crate) fn is_durably_called(&self, inode: Inode, name: &str) -> bool {
+        self.directories().any(|directory| directory.durable.get(name) == Some(&inode))
+    }
+
     /// Whether a header is on the media: a segment that is being made has none yet.
     pub(crate) fn has_durable_header(&self, inode: Inode) -> bool {
         const HEADERS_BYTES: usize = 8192;

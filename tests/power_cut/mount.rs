@@ -307,7 +307,12 @@ impl State {
 
     fn can_have(&self, operation: Operation, fault: Fault) -> bool {
         // A sync of the directory for another file may name a segment for good that is still being made.
-        let is_used = |inode| self.files.is_durably_named(inode) && self.files.has_durable_header(inode);
+        // The spool does without the file `newest`, so a fault in it has no consequence.
+        let is_used = |inode| {
+            self.files.is_durably_named(inode)
+                && self.files.has_durable_header(inode)
+                && !self.files.is_durably_called(inode, "newest")
+        };
         match (fault, operation) {
             (Fault::Write(_) | Fault::ShortWrite, Operation::Write(inode, _)) => is_used(inode),
             (Fault::Sync(_), Operation::Sync(inode)) => is_used(inode),
