@@ -16,8 +16,9 @@ use std::process::ExitCode;
 /// stored runs are compared:
 ///
 /// The runs of both sides must be of one load and one host; those of another are refused, and the others compared. From
-/// five runs a side there is a verdict, with 5 % false alarms for all metrics together (rank tests by permutation, max-T). Runs that lost mail or were invalid do not count. The sides were
-/// measured at different times: what changed on the host in between looks like a difference of the server.
+/// five runs a side there is a verdict, with 5 % false alarms for all metrics together (rank tests by permutation, max-T).
+/// Runs that lost mail or were invalid do not count. The sides were measured at different times: what changed on the host
+/// in between looks like a difference of the server.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct CompareArgs {

@@ -527,7 +527,7 @@ const SHARDS: &[Row] = &[
     ("source 127.0.0.1:2 --shard=0/9 AT --messages=5 --sessions=9", "too few for 9 parts"),
 ];
 
-/// Old names and names of other tools, with the commands that answer them, and ours.
+/// Names of other tools, the commands that answer them, and our names.
 const NAMES: &[(&str, &[&str], &str)] = &[
     ("--size", &["source 127.0.0.1:1", "bench"], "--message-size"),
     ("--auth", &["source 127.0.0.1:1", "bench"], "--user"),

@@ -260,8 +260,8 @@ fn death_reasons(record: &Record) -> Vec<Reason> {
     died.map(reason).collect()
 }
 
-/// The reason for the verdict that the death of a source, a sink or an endpoint of ours is: if it lacked memory, the server
-/// is not to blame.
+/// What the death of a source, a sink or an endpoint of ours means for the verdict: if it lacked memory, the server is not
+/// to blame.
 pub fn death_reason(name: &str, death: &Death) -> Reason {
     let cause = if death.out_of_memory { Cause::Exhausted } else { Cause::Died };
     Reason::new(cause, death_text(name, death))
@@ -281,7 +281,7 @@ fn lacked_memory(record: &Record) -> bool {
     ours.filter_map(|party| party.died.as_ref()).any(|death| death.out_of_memory)
 }
 
-/// Reports whether the death of a source or sink may be what caused that.
+/// Reports whether the death of a source or sink may have caused that.
 fn follows_from_death(cause: Cause) -> bool {
     matches!(
         cause,

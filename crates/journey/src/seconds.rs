@@ -164,7 +164,7 @@ impl DueSeconds {
 /// steps to half of that, and so on.
 #[derive(Clone, Debug, Default)]
 pub struct EventTimes {
-    /// Each time the number of steps has doubled.
+    /// How often the resolution was halved.
     halvings: u32,
     counts: BTreeMap<u64, u64>,
 }

@@ -62,7 +62,7 @@ impl StallDetector {
         }
         if let (Some(first), Some(last)) = (tick.first, tick.last) {
             self.end(first);
-            // Workers hand over at different times: this one's last message may be older than another's before.
+            // Workers report at different times, so a tick's last message may be older than that of the tick before.
             self.begin(last.max(self.since), &tick);
         } else if !is_waiting && !self.is_failing() {
             self.begin(tick.now, &tick);
@@ -101,7 +101,7 @@ impl StallDetector {
 
     fn end(&mut self, at: Duration) {
         let row = self.row(at, false);
-        // A worker may hand over later than another that its messages ended a stall earlier.
+        // A worker that reports later may have had the message that ended the latest stall.
         let at_s = self.second(at);
         if let Some(last) = self.rows.last_mut().filter(|last| at_s > last.from_s && at_s < last.to_s) {
             last.to_s = at_s;

@@ -1,4 +1,4 @@
-//! The time axis: runs whose every event has a known time, on a virtual clock, as their records tell them.
+//! The time axis: what the records say of runs on a virtual clock, in which the time of each event is known.
 use crate::sample;
 use mailrun_journey::merge::merge_records;
 use mailrun_journey::record::{LedgerRow, Record, SeriesRow, StallRow};
@@ -20,7 +20,7 @@ struct Message {
     delivered: Duration,
 }
 
-/// Happenings at a party, on the common clock.
+/// What happens at a party, on the common clock.
 #[derive(Clone, Copy)]
 enum Event {
     Due(Duration),
@@ -36,7 +36,7 @@ enum Event {
     Tick,
 }
 
-/// A time up to `most` later, by a draw.
+/// A random time up to `most` later.
 fn later(rng: &mut SeededRng, most: Duration) -> Duration {
     most.mul_f64(rng.unit())
 }
@@ -166,7 +166,7 @@ fn ns(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
-/// The zero of a run on a clock that runs since long.
+/// The zero of a run, on a clock that has been running for long.
 fn zero(rng: &mut SeededRng) -> Duration {
     ZeroPhase::next_step(Duration::from_secs(1_000) + later(rng, Duration::from_secs(1_000_000)))
 }

@@ -217,7 +217,7 @@ struct SourceContext {
     shard_start: Option<ShardStart>,
     /// Time at which the load began.
     began: Duration,
-    /// Second 0 of the record: the begin of the load, of a part that at which all parts were to begin.
+    /// Second 0 of the record: the begin of the load. For a shard it is the time at which all shards were to begin.
     zero: Duration,
     /// Messages created before this time are accounted for and not timed.
     warm_up_until: Duration,
