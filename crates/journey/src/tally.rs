@@ -704,6 +704,38 @@ mod tests {
     }
 
     #[test]
+    fn counts_of_two_workers_add_up() {
+        let worker = |n| RunTally {
+            messages: n,
+            recipients: 2 * n,
+            bytes: 3 * n,
+            warm_up_messages: 4 * n,
+            warm_up_bytes: 5 * n,
+            duplicates: 6 * n,
+            corrupt: 7 * n,
+            converted: 8 * n,
+            untimed: 9 * n,
+            negative: 10 * n,
+            overflow: 11 * n,
+            ..RunTally::default()
+        };
+        let mut sum = worker(2);
+        sum.merge(&worker(5), &[]);
+        assert_eq!(
+            [sum.messages, sum.recipients, sum.bytes, sum.warm_up_messages, sum.warm_up_bytes],
+            [7, 14, 21, 28, 35]
+        );
+        let rest = [sum.duplicates, sum.corrupt, sum.converted, sum.untimed, sum.negative, sum.overflow];
+        assert_eq!(rest, [42, 49, 56, 63, 70, 77]);
+    }
+
+    #[test]
+    fn a_message_is_open_until_it_was_accepted_rejected_or_failed() {
+        let tally = SourceTally { created: 10, accepted: 4, rejected: 2, failed: 1, ..SourceTally::default() };
+        assert_eq!(tally.open_messages(), 3);
+    }
+
+    #[test]
     fn a_cleared_tally_adds_nothing() {
         let run = RunId([1; 16]);
         let mut worker = SinkTally::default();

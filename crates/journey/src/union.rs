@@ -460,7 +460,7 @@ fn disturbance(one: Option<Surroundings>, other: Option<Surroundings>) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{ClockRow, ShardRow};
+    use crate::record::{ClockRow, ErrorRow, ShardRow};
     use crate::stage::Stage;
     use crate::tally::{LatencyKind, SourceTally};
     use proptest::prelude::*;
@@ -496,6 +496,39 @@ mod tests {
             ending: Some(Ending::Complete),
             ..Record::empty()
         }
+    }
+
+    #[test]
+    fn handshakes_are_added_by_version_and_cipher() {
+        let row = |version: &str, cipher: &str, handshakes, resumed| TlsRow {
+            party: String::new(),
+            version: version.to_owned(),
+            cipher: cipher.to_owned(),
+            handshakes,
+            resumed,
+        };
+        let mut rows = Vec::new();
+        for next in [row("1.3", "a", 5, 2), row("1.3", "b", 1, 0), row("1.2", "a", 1, 1), row("1.3", "a", 7, 4)] {
+            add_tls(&mut rows, next);
+        }
+        let counts: Vec<_> = rows.iter().map(|row| (row.handshakes, row.resumed)).collect();
+        assert_eq!(counts, [(12, 6), (1, 0), (1, 1)]);
+    }
+
+    #[test]
+    fn all_times_of_a_record_move_together() {
+        let mut record = Record {
+            errors: vec![ErrorRow { first_s: Some(1.0), last_s: None, ..ErrorRow::default() }],
+            slowest: vec![SlowMessage { created_s: 2.0, ..SlowMessage::default() }],
+            stalls: vec![StallRow { from_s: 3.0, to_s: f64::INFINITY, ..StallRow::default() }],
+            ..Record::empty()
+        };
+        move_times(&mut record, 10.5);
+        assert_eq!(
+            (record.errors[0].first_s, record.errors[0].last_s, record.slowest[0].created_s),
+            (Some(11.5), None, 12.5)
+        );
+        assert_eq!((record.stalls[0].from_s, record.stalls[0].to_s), (13.5, 0.0));
     }
 
     fn union(records: impl IntoIterator<Item = Record>) -> Record {

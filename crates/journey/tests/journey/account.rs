@@ -6,7 +6,7 @@ use mailrun_journey::record::{
     Arrival, Cause, Ending, ExhaustedRow, LatencyMs, LedgerRow, Ordered, Outcome, PauseRow, Record, Resource, Role,
     ServerRow, StallRow, Surroundings, ThresholdRow, Verdict,
 };
-use mailrun_journey::threshold::{RunProtocol, Threshold};
+use mailrun_journey::threshold::{RunProtocol, Threshold, unseen_reason};
 use mailrun_journey::{Latencies, LatencyKind, Ledger, Phase, SourceTally, Stage};
 use std::ops::Range;
 use std::time::Duration;
@@ -326,6 +326,33 @@ fn a_missed_threshold_fails_behind_an_invalid_run() {
         record.surroundings = Some(Surroundings { steal_share: Some(0.3), ..Surroundings::default() });
     };
     assert_eq!(changed(both, Topology::Server).0.verdict.outcome, Some(Outcome::Invalid));
+}
+
+#[test]
+fn a_metric_has_the_value_of_its_row() {
+    let mut record = sample::run();
+    record.stages[1].latency_ms =
+        Some(LatencyMs { min: 1.0, mean: 2.0, p50: 3.0, p90: 4.0, p95: 5.0, p99: 6.0, p999: 7.0, max: 8.0 });
+    record.stages[1].rate_per_s = 12.5;
+    let value = |record: &Record, metric: &str| {
+        let limit = if matches!(metric, "rate" | "count") { "0" } else { "0ms" };
+        let text = format!("accepted.{metric} > {limit}");
+        Threshold::parse(&text, RunProtocol::Smtp).unwrap().evaluate(record).value
+    };
+    let metrics = ["min", "mean", "p50", "p90", "p95", "p99", "p999", "max", "rate", "count", "p42"];
+    let values = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.5, 100.0].map(Some);
+    assert_eq!(metrics.map(|metric| value(&record, metric))[..], [&values[..], &[None]].concat());
+    record.stages[1].offered_rate_per_s = Some(20.0);
+    assert_eq!(value(&record, "rate"), Some(20.0), "what was offered, without the wait for the last replies");
+}
+
+#[test]
+fn a_threshold_without_a_value_has_a_reason() {
+    let mut record = sample::run();
+    record.ledger.not_delivered = Some(0);
+    assert_eq!(unseen_reason(&record, &row("lost < 1", None, false)), "the run has no such value");
+    record.ledger.not_delivered = Some(1);
+    assert!(unseen_reason(&record, &row("lost < 1", None, false)).ends_with("use not_delivered"));
 }
 
 #[test]
