@@ -2,7 +2,7 @@
 # Makes the container image FROM scratch, without a daemon or a builder: an OCI layout in a tar file, which `podman load`,
 # `skopeo copy oci-archive:…` and, by its manifest.json, `docker load` of any age read.
 #
-#   /usr/bin/mailrun    the static program, and the entry point; with --worker first it is `mailrun worker`
+#   /usr/bin/mailrun    the static program, and the entry point; with --worker first it is `mailrun locust worker`
 #   /data               the working directory, a volume: spool, results
 # It runs as user 65532, also with a read-only root. The health check asks the relay that the image starts by default.
 cd "$(dirname "$0")/.."

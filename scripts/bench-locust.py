@@ -106,7 +106,7 @@ class Run:
         words = ["-f", locustfile, "--master", "--headless", "--expect-workers", "1", "-u", users, "-r", users]
         bind = ["--master-bind-host", "127.0.0.1", "--master-bind-port", str(self.master)]
         self.start(self.options.locust, *words, *bind)
-        words = ["worker", f"127.0.0.1:{self.smtp}", "--master-port", str(self.master), "--reuse"]
+        words = ["locust", "worker", f"127.0.0.1:{self.smtp}", "--master-port", str(self.master), "--reuse"]
         self.start(self.options.program, *words)
 
     def end(self):
@@ -145,7 +145,7 @@ def main():
     with tempfile.TemporaryDirectory() as place:
         locustfile = os.path.join(place, "locustfile.py")
         with open(locustfile, "wb") as file:
-            file.write(subprocess.run([options.program, "locustfile"], check=True, capture_output=True).stdout)
+            file.write(subprocess.run([options.program, "locust", "file"], check=True, capture_output=True).stdout)
         for pair in range(options.pairs):
             kinds = ["alone", "under Locust"]
             order = kinds if pair % 2 == 0 else kinds[::-1]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs versions of Locust from PyPI for the tests of `mailrun worker`, each in a directory of its own below target:
+# Installs versions of Locust from PyPI for the tests of `mailrun locust worker`, each in a directory of its own below target:
 # the newest, the one that most tests were written with, and Debian's. Where one cannot be installed, one line says so,
 # and the tests that need it say that they were skipped.
 #

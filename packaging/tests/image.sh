@@ -103,5 +103,5 @@ contain /usr/bin/mailrun bench --duration 1s >"$place/bench.log" 2>&1 || fail "$
 expect_line "none lost" "$place/bench.log"
 ok "mailrun bench runs in it"
 contain /usr/bin/mailrun --worker --help >"$place/worker.log" 2>&1 || fail "--worker: $(cat "$place/worker.log")"
-expect_line "Usage: mailrun worker" "$place/worker.log"
-ok "--worker is mailrun worker"
+expect_line "Usage: mailrun locust worker" "$place/worker.log"
+ok "--worker is mailrun locust worker"

@@ -34,15 +34,18 @@ use std::time::Duration;
 /// Writes run.json, report.md, report.html and interval logs to mailrun-results/TIME-NAME/; the bench's own relay stores
 /// its mail there during the run.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true,
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, mut_args(conflicting_with_list),
           disable_help_subcommand = true, subcommand_value_name = "SCENARIO", subcommand_help_heading = "Scenarios",
           override_usage = "mailrun bench [OPTIONS] [SERVER]\n       mailrun bench <SCENARIO> [OPTIONS]\n       mailrun bench <FILE.toml> [OPTIONS]")]
 pub(super) struct BenchArgs {
     #[command(subcommand)]
     scenario: Option<ScenarioCommand>,
     /// List the built-in scenarios.
-    #[arg(long, exclusive = true)]
+    #[arg(long)]
     list: bool,
+    /// List the acceptance tests of mailrun itself too.
+    #[arg(long, requires = "list")]
+    all: bool,
     /// Server to measure: HOST, HOST:PORT, smtp://HOST, smtps://HOST (TLS before the greeting), lmtp://HOST or
     /// unix:PATH. The default port is 25.
     #[arg(value_name = "SERVER", value_parser = server)]
@@ -85,6 +88,14 @@ pub(super) struct BenchArgs {
     allow_public: bool,
 }
 
+/// `--list` goes with `--all` alone.
+fn conflicting_with_list(argument: clap::Arg) -> clap::Arg {
+    match argument.get_id().as_str() {
+        "list" | "all" | "allow_public" => argument,
+        _ => argument.conflicts_with("list"),
+    }
+}
+
 const EXAMPLES: &str = "\
 Examples:
   mailrun bench
@@ -97,7 +108,7 @@ Examples:
   mailrun bench --messages 200k --sessions 100 --reuse --out D
   mailrun bench --relay none           without a relay: the limit of this host
   mailrun bench --relay postfix        through a private Postfix (as root)
-  mailrun bench --drop 0.1%            checks that mailrun detects losses
+  mailrun bench --fault 'drop 0.1%'    checks that mailrun detects losses
   mailrun bench --rate 2000 --arrival poisson --duration 30s
   mailrun bench --tls starttls --reuse 10 --pipelining stream
   mailrun bench mx.example --shard 0/3 --start-at 2026-11-23T12:00:00Z
@@ -154,6 +165,7 @@ impl BenchArgs {
         Self {
             scenario: None,
             list: false,
+            all: false,
             server,
             sink: sink.into_iter().collect(),
             lost_after: None,
@@ -185,7 +197,7 @@ impl BenchArgs {
             return scenario.run();
         }
         if self.list {
-            super::say(&scenarios::list_text());
+            super::say(&scenarios::list_text(self.all));
             return Ok(ExitCode::SUCCESS);
         }
         self.check()?;

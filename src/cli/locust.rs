@@ -1,8 +1,23 @@
-//! `mailrun locustfile`: prints the locustfile for a master of `mailrun worker`.
-use super::say;
+//! `mailrun locust`: what a load from many hosts under a Locust master needs.
+use super::{master, say, worker};
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, Subcommand};
 use std::process::ExitCode;
+
+/// Load from many hosts under a Locust master: its locustfile, the master, its workers
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+pub(super) struct LocustArgs {
+    #[command(subcommand)]
+    command: LocustCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum LocustCommand {
+    File(LocustfileArgs),
+    Master(master::MasterArgs),
+    Worker(Box<worker::WorkerArgs>),
+}
 
 /// Prints the locustfile for a Locust master of mailrun's workers
 ///
@@ -10,16 +25,22 @@ use std::process::ExitCode;
 /// sets the exit status.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(super) struct LocustfileArgs {}
+struct LocustfileArgs {}
 
 const EXAMPLES: &str = "\
 Examples:
-  mailrun locustfile > locustfile.py
+  mailrun locust file > locustfile.py
   locust -f locustfile.py --master --headless --mailrun-stages 10s:10,60s:10..200";
 
-impl LocustfileArgs {
+impl LocustArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
-        say(mailrun_locust::LOCUSTFILE);
-        Ok(ExitCode::SUCCESS)
+        match self.command {
+            LocustCommand::File(_) => {
+                say(mailrun_locust::LOCUSTFILE);
+                Ok(ExitCode::SUCCESS)
+            }
+            LocustCommand::Master(typed) => typed.run(),
+            LocustCommand::Worker(typed) => typed.run(),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! `mailrun master`: runs Locust as the master of mailrun's workers, with a test from a file.
+//! `mailrun locust master`: runs Locust as the master of mailrun's workers, with a test from a file.
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
@@ -38,8 +38,8 @@ pub(super) struct MasterArgs {
 
 const EXAMPLES: &str = "\
 Examples:
-  mailrun master test.toml
-  mailrun master test.toml -- --html report.html";
+  mailrun locust master test.toml
+  mailrun locust master test.toml -- --html report.html";
 
 /// A test, as in its file.
 #[derive(Debug, Deserialize)]

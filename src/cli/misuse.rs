@@ -15,6 +15,10 @@ const ALTERNATIVES: [(&str, &str); 5] = [
     ("<SERVER>", "a server is required: HOST or HOST:PORT"),
 ];
 
+/// Commands that are now those of another.
+const MOVED_COMMANDS: [(&str, &str); 3] =
+    [("worker", "locust worker"), ("master", "locust master"), ("locustfile", "locust file")];
+
 /// A sentence about a mistake in what was typed, without the line breaks and tips of clap's own.
 pub(super) fn sentence(error: &clap::Error, typed: &[OsString]) -> String {
     if error.kind() == ErrorKind::Io {
@@ -51,6 +55,9 @@ fn fallback(error: &clap::Error) -> String {
 
 fn unknown_command(error: &clap::Error) -> Option<String> {
     let name = one(error, ContextKind::InvalidSubcommand)?;
+    if let Some((_, instead)) = MOVED_COMMANDS.iter().find(|(typed, _)| *typed == name) {
+        return Some(format!("unknown command {name:?}; use mailrun {instead}"));
+    }
     let all = list(error, ContextKind::SuggestedSubcommand);
     let known = all.iter().rfind(|known| is_misspelling(&name, known));
     Some(with_suggestion(format!("unknown command {name:?}"), &name, known.map(String::as_str)))
@@ -210,12 +217,13 @@ mod tests {
         for (line, text) in [
             ("bnech", "unknown command \"bnech\"; did you mean \"bench\"?"),
             ("fnord", "unknown command \"fnord\". See --help."),
+            ("worker a:1", "unknown command \"worker\"; use mailrun locust worker. See --help."),
             ("bench --sessoins 4", "unknown option \"--sessoins\"; did you mean \"--sessions\"?"),
             ("source a:1 --time 4s", "unknown option \"--time\"; use --duration. See --help."),
             ("source a:1 b:1", "unexpected argument \"b:1\". See --help."),
             ("bench --message-size -1", "--message-size: \"-1\": must be positive. See --help."),
             ("bench --messages -1", "--messages: \"-1\": must be positive. See --help."),
-            ("bench --delay -1", "--delay: \"-1\": must not be negative. See --help."),
+            ("bench --think-time -1", "--think-time: \"-1\": must not be negative. See --help."),
             ("bench --messages -1k", "--messages: \"-1k\": must be positive. See --help."),
             ("bench -d -1s", "--duration: \"-1s\": must be positive. See --help."),
             ("bench --reuse -5", "--reuse: \"-5\": must be positive. See --help."),

@@ -27,7 +27,7 @@ mod examples;
 mod exports;
 mod health;
 mod links;
-mod locustfile;
+mod locust;
 mod mades;
 mod mades_bench;
 mod mades_compare;
@@ -122,8 +122,7 @@ Examples:
   mailrun spool check DIR                     checks the spool of a stopped relay
   mailrun capacity SERVER                     the highest rate that meets a goal
   mailrun disk DIR                            what a disk can do for a relay
-  mailrun worker SERVER --master-host HOST    sends mail for a Locust master
-  mailrun master FILE.toml                    runs Locust as that master
+  mailrun locust worker SERVER                sends mail for a Locust master
   mailrun health URL                          whether a relay or sink works
   mailrun bench mades                         MADES (ECP, EDX) over AMQP 1.0
 
@@ -153,9 +152,7 @@ enum Command {
     Spool(spool::SpoolArgs),
     Capacity(Box<capacity::CapacityArgs>),
     Disk(disk::DiskArgs),
-    Worker(Box<worker::WorkerArgs>),
-    Locustfile(locustfile::LocustfileArgs),
-    Master(master::MasterArgs),
+    Locust(locust::LocustArgs),
     Health(health::HealthArgs),
     InstallLinks(links::InstallLinksArgs),
     Man(man::ManArgs),
@@ -293,9 +290,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Spool(typed) => typed.run(),
         Command::Capacity(typed) => typed.run(),
         Command::Disk(typed) => typed.run(),
-        Command::Worker(typed) => typed.run(),
-        Command::Locustfile(typed) => typed.run(),
-        Command::Master(typed) => typed.run(),
+        Command::Locust(typed) => typed.run(),
         Command::Health(typed) => typed.run(),
         Command::InstallLinks(typed) => typed.run(),
         Command::Man(typed) => typed.run(),
@@ -303,11 +298,13 @@ fn run(command: Command) -> Result<ExitCode> {
     }
 }
 
-/// The same words, with `--worker` in the first place as the command `worker`: so begin the arguments that an operator of
+/// The same words, with `--worker` in the first place as `locust worker`: so begin the arguments that an operator of
 /// Locust gives to the image of a worker.
 fn as_locust_worker(words: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
-    let as_command = |word: OsString| if word == "--worker" { "worker".into() } else { word };
-    words.enumerate().map(move |(place, word)| if place == 1 { as_command(word) } else { word })
+    words.enumerate().flat_map(|(place, word)| match place == 1 && word == "--worker" {
+        true => vec!["locust".into(), "worker".into()],
+        false => vec![word],
+    })
 }
 
 /// The same words, with `--reuse 5` as `--reuse=5`, since anything else after --reuse is not a value, and `--share short`

@@ -56,12 +56,24 @@ const SINK_NAMES: &[OptionAlias] = &[
     (&["-d"], "--dump-dir"),
     (&["-D"], "--dump-file"),
     (&["-t", "--timeout"], "--idle-timeout"),
-    (&["-w"], "--delay"),
+    (&["-w"], "--fault 'delay TIME'"),
     (&["-f", "-r", "-Q"], "--fault"),
     (&["-o", "--output"], "--out"),
     (&["--cert"], "--tls-cert"),
     (&["--key"], "--tls-key"),
     (&["--silent"], "--quiet"),
+];
+
+/// Faults of the MADES stand-in that are rules at a sink.
+const FAULT_NAMES: &[OptionAlias] = &[
+    (&["--drop"], "--fault 'drop 1%'"),
+    (&["--duplicate"], "--fault 'duplicate 1%'"),
+    (&["--corrupt"], "--fault 'corrupt 1%'"),
+    (&["--reject"], "--fault 'reject 1%'"),
+    (&["--fail"], "--fault 'fail 1%'"),
+    (&["--delay"], "--fault 'delay 20ms'"),
+    (&["--stall"], "--fault 'stall 2s..5s'"),
+    (&["--directed"], "--fault directed"),
 ];
 
 /// Names of other tools, for the commands that speak AMQP.
@@ -152,8 +164,8 @@ pub(super) fn our_name(path: &str, typed: &str) -> Option<&'static str> {
 fn tables(path: &str) -> &'static [&'static [OptionAlias]] {
     match path {
         path if MADES_COMMANDS.contains(&path) => &[MADES_NAMES, COMMON_NAMES],
-        "sink" => &[SINK_NAMES, COMMON_NAMES],
-        path if path == "source" || path.starts_with("bench") => &[SENDER_NAMES, COMMON_NAMES],
+        "sink" => &[SINK_NAMES, FAULT_NAMES, COMMON_NAMES],
+        path if path == "source" || path.starts_with("bench") => &[SENDER_NAMES, FAULT_NAMES, COMMON_NAMES],
         "relay" => &[RELAY_NAMES, COMMON_NAMES],
         _ => &[COMMON_NAMES],
     }
@@ -207,7 +219,7 @@ mod tests {
 
     #[test]
     fn every_row_is_of_use_somewhere_and_never_hides_an_option() {
-        for table in [SENDER_NAMES, SINK_NAMES, MADES_NAMES, RELAY_NAMES, COMMON_NAMES] {
+        for table in [SENDER_NAMES, SINK_NAMES, FAULT_NAMES, MADES_NAMES, RELAY_NAMES, COMMON_NAMES] {
             for (typed, ours) in table {
                 let paths = PATHS.iter().chain(&["bench mades-compare"]);
                 let mut useful = paths.filter(|path| tables(path).contains(&table) && is_applicable(path, ours));
@@ -245,10 +257,7 @@ mod tests {
     #[test]
     fn an_option_of_another_command_is_told() {
         assert_eq!(commands_with("--sink").as_deref(), Some("mailrun bench, merge, compare and capacity have it"));
-        assert_eq!(
-            commands_with("--recipients=5").as_deref(),
-            Some("mailrun bench, source, capacity and worker have it")
-        );
+        assert_eq!(commands_with("--recipients=5").as_deref(), Some("mailrun bench, source and capacity have it"));
         assert_eq!((commands_with("--frobnicate"), commands_with("-x")), (None, None));
     }
 }

@@ -176,10 +176,10 @@ fn preset(option: &str, scenario: &Scenario) -> Option<Vec<String>> {
     }
 }
 
-/// `mailrun bench --list`: each scenario with what it measures.
-pub(super) fn list_text() -> String {
+/// `mailrun bench --list`: each scenario with what it measures; acceptance tests of mailrun itself only with `--all`.
+pub(super) fn list_text(all: bool) -> String {
     let mut table = Table::new([("scenario", Align::Left), ("measure", Align::Left), ("", Align::Left)]);
-    for built_in in BUILT_IN {
+    for built_in in BUILT_IN.iter().filter(|built_in| all || !built_in.is_acceptance_test) {
         if let Ok(scenario) = load_scenario(built_in.name) {
             let kind = scenario.kind();
             table.row(vec![built_in.name.to_owned(), kind, scenario.title.unwrap_or_default()]);
@@ -267,7 +267,7 @@ const CHECK_EXAMPLES: &str = "\
 Examples:
   mailrun bench smtp-source-check
   mailrun bench smtp-source-check --sessions 10 --recipients 1,3,50
-  mailrun bench smtp-source-check --drop 1%                  the check finds what is missing";
+  mailrun bench smtp-source-check --fault 'drop 1%'          the check finds what is missing";
 
 #[derive(Debug, Args)]
 struct TableRunArgs {

@@ -57,7 +57,7 @@ pub(super) struct SinkArgs {
         long,
         value_name = "N",
         value_parser = values::seed,
-        help_heading = "Faults, to test senders and mailrun itself: P is a probability, 1% or 0.01"
+        help_heading = "Faults, to test senders and mailrun itself"
     )]
     seed: Option<u64>,
     #[command(flatten)]
@@ -111,38 +111,14 @@ impl DumpArgs {
 
 /// Faults of a sink, in the words that sink and bench share.
 #[derive(Debug, Default, Args)]
-#[command(next_help_heading = "Faults, to test senders and mailrun itself: P is a probability, 1% or 0.01")]
+#[command(next_help_heading = "Faults, to test senders and mailrun itself")]
 pub(super) struct SinkFaultArgs {
-    /// Rule for a fault, repeatable: 'rcpt: soft reject 0.01'. `mailrun sink --help` lists all rules.
+    /// Fault, repeatable: 'drop 1%', 'stall 2s..5s', 'rcpt: soft reject 1%'. `mailrun sink --help` lists all.
     #[arg(long, value_name = "RULE", value_parser = rule)]
     fault: Vec<Rule>,
     /// Read rules from a file: TOML or JSON.
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// Let the recipient address choose the reply: 450-user@…, 550@…. Same as the rule 'rcpt: directed'.
-    #[arg(long)]
-    directed: bool,
-    /// Probability of losing a message after answering 250.
-    #[arg(long, value_name = "P", default_value = "0", value_parser = values::probability)]
-    drop: f64,
-    /// Probability of counting a message twice.
-    #[arg(long, value_name = "P", default_value = "0", value_parser = values::probability)]
-    duplicate: f64,
-    /// Probability of changing a byte of a message after answering 250.
-    #[arg(long, value_name = "P", default_value = "0", value_parser = values::probability)]
-    corrupt: f64,
-    /// Probability of rejecting a message: 554 to the final dot.
-    #[arg(long, value_name = "P", default_value = "0", value_parser = values::probability)]
-    reject: f64,
-    /// Probability of closing the connection instead of answering the final dot.
-    #[arg(long, value_name = "P", default_value = "0", value_parser = values::probability)]
-    fail: f64,
-    /// Delay of each reply to the final dot.
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = values::duration)]
-    delay: Duration,
-    /// Stop answering the final dot between two times after the first connection: 2s..3s.
-    #[arg(long, value_name = "FROM..TO", value_parser = values::stall)]
-    stall: Option<String>,
 }
 
 fn rule(text: &str) -> Result<Rule, String> {
@@ -150,49 +126,19 @@ fn rule(text: &str) -> Result<Rule, String> {
 }
 
 impl SinkFaultArgs {
-    /// All of it as rules: delays first, for they are held whatever else is decided; then the file's, in its order.
+    /// The rules of the file, then those of the command line.
     fn rulebook(&self) -> Result<Rulebook> {
         let file = self.rules.as_deref().map(read_rules).transpose()?.unwrap_or_default();
-        let parse = |text: String| Rule::parse(&text).expect("an option's own rule is one");
-        let (delays, others) = self.short_options();
-        let rule = |(_, _, rule): (&str, String, String)| parse(rule);
-        let directed = self.directed.then(|| parse("rcpt: directed".to_owned()));
-        let rules = delays.into_iter().map(rule).chain(file.rules).chain(self.fault.iter().cloned()).chain(directed);
-        Ok(Rulebook { seed: file.seed, rules: rules.chain(others.into_iter().map(rule)).collect() })
-    }
-
-    /// The short options that were given: name, value, and the rule that each stands for.
-    fn short_options(&self) -> (Vec<ShortWord>, Vec<ShortWord>) {
-        let mut delays = Vec::new();
-        if !self.delay.is_zero() {
-            delays.push(("--delay", format!("{:?}", self.delay), format!(".: delay {:?}", self.delay)));
-        }
-        delays.extend(self.stall.iter().map(|stall| ("--stall", stall.clone(), format!(".: stall {stall}"))));
-        let chances = [
-            ("--drop", self.drop, "drop"),
-            ("--duplicate", self.duplicate, "duplicate"),
-            ("--corrupt", self.corrupt, "corrupt"),
-            ("--reject", self.reject, "hard reject \"554 5.3.0 Message rejected\""),
-            ("--fail", self.fail, "hang up"),
-        ];
-        let chances = chances.into_iter().filter(|(_, chance, _)| *chance > 0.0);
-        let others = chances.map(|(name, chance, action)| (name, chance.to_string(), format!(".: {action} {chance}")));
-        (delays, others.collect())
+        Ok(Rulebook { seed: file.seed, rules: file.rules.into_iter().chain(self.fault.iter().cloned()).collect() })
     }
 
     /// The options as a command line, for a sink that the bench starts.
     pub(super) fn arguments(&self) -> Vec<String> {
-        let (delays, others) = self.short_options();
-        let short = delays.into_iter().chain(others).flat_map(|(name, value, _)| [name.to_owned(), value]);
         let rules = self.rules.iter().flat_map(|path| ["--rules".to_owned(), path.to_string_lossy().into_owned()]);
         let faults = self.fault.iter().flat_map(|rule| ["--fault".to_owned(), rule.text().to_owned()]);
-        let directed = self.directed.then(|| "--directed".to_owned());
-        short.chain(rules).chain(faults).chain(directed).collect()
+        rules.chain(faults).collect()
     }
 }
-
-/// A short option, its value, and its rule.
-type ShortWord = (&'static str, String, String);
 
 /// The longest rules file that is looked at.
 const MAX_RULES_BYTES: u64 = 2 << 20;
@@ -206,15 +152,17 @@ fn read_rules(path: &Path) -> Result<Rulebook> {
 }
 
 const RULES: &str = "\
-Rules: COMMAND[, COMMAND...] [to|from ADDRESS]: ACTION [\"REPLY\"] [CHANCE]
+Rules: [COMMAND[, COMMAND...] [to|from ADDRESS]:] ACTION [\"REPLY\"] [CHANCE]
   COMMAND  connect helo ehlo lhlo starttls tls auth mail rcpt data . rset noop vrfy quit, or * for all; tls is the
-           handshake itself; data includes the first BDAT, and . the last BDAT
+           handshake itself; data includes the first BDAT, and . the last BDAT. Without COMMAND: rcpt or data
+           for an action that is only for these, else . (`drop 1%`, `stall 2s..5s`)
   ADDRESS  user@domain, @domain, user@, or * for all; rcpt and . have `to`, mail has `from`
   REPLY    a 4xx or 5xx code and a text in quotes, instead of the default shown here
   CHANCE   0.01 or 1%, default: always. The same seed gives the same faults for the same messages
   On any command:
-    hang up                     close the connection, without a reply or after REPLY
-    soft reject, hard reject    450 4.3.0 Error: command failed; 554 5.3.0 Error: command failed
+    hang up, or fail            close the connection, without a reply or after REPLY
+    soft reject                 450 4.3.0 Error: command failed
+    hard reject, or reject      554 5.3.0 Error: command failed
     delay TIME[..TIME]          delay the reply
     stall FROM..TO              send no replies between two times after the first connection
     tarpit TIME [up to TIME]    delay each reply of a session by TIME more than the last [up to 10s]
@@ -250,7 +198,7 @@ Examples:
   mailrun sink --listen 127.0.0.1:2525
   mailrun sink --http 127.0.0.1:8025 -m 10000 --json sink.json
   mailrun sink -m 10000 --tls starttls --tls-write-cert sink.pem
-  mailrun sink --drop 0.001 --seed 1          loses one message in a thousand
+  mailrun sink --fault 'drop 0.1%' --seed 1   loses one message in a thousand
   mailrun sink --fault 'rcpt: soft reject 0.01' --fault '.: hard reject \"554 5.7.1 Spam\" 1%'
   mailrun sink --rules FILE --seed 7 --http 127.0.0.1:8025
   curl -X PUT --data-binary @FILE http://127.0.0.1:8025/rules

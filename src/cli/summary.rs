@@ -15,7 +15,7 @@ pub(super) fn of(command: &mut Command, words: &[&str]) -> String {
         ["source"] => return SOURCE.to_owned(),
         ["sink"] => return SINK.to_owned(),
         ["capacity"] => return CAPACITY.to_owned(),
-        ["worker"] => return WORKER.to_owned(),
+        ["locust", "worker"] => return WORKER.to_owned(),
         _ => {}
     }
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
@@ -152,9 +152,7 @@ Usage: mailrun sink [OPTIONS]
       --tls-write-cert FILE write the self-signed certificate
       --auth-any, --auth-users FILE   offer AUTH;  --auth-required
       --lmtp                LMTP instead of SMTP
-      --drop, --duplicate, --corrupt, --reject, --fail P   faults: 1% or 0.01
-      --delay TIME, --stall FROM..TO                       slow replies
-      --fault RULE          'rcpt: soft reject 1%', 'mail: limit 100/s', ...
+      --fault RULE          'drop 1%', 'delay 20ms', 'rcpt: soft reject 1%', ...
       --dump-dir DIR, --dump-file FILE, --maildir DIR      store messages
       --out DIR, --json FILE|-   results;  -q, --quiet   -v, --verbose
 
@@ -165,8 +163,8 @@ All options and rules: mailrun sink --help
 const WORKER: &str = "\
 Sends mail for a Locust master: each user is a session.
 
-Usage: mailrun worker [OPTIONS] SERVER    HOST[:25], smtp://, smtps://, lmtp://,
-                                          unix:PATH
+Usage: mailrun locust worker [OPTIONS] SERVER    HOST[:25], smtp://, smtps://,
+                                                 lmtp://, unix:PATH
       --master-host HOST    the Locust master [127.0.0.1];  --master-port [5557]
       --master-timeout TIME end if there is no master for this long [5m]
       --allow-target SERVER server that the master may name, besides SERVER
@@ -182,8 +180,8 @@ Usage: mailrun worker [OPTIONS] SERVER    HOST[:25], smtp://, smtps://, lmtp://,
       --tls WHEN            none, starttls, implicit; --cacert FILE, --insecure
       --user NAME           login; --password-file FILE or MAILRUN_PASSWORD
 
-  mailrun worker mx.example --master-host 192.0.2.1
-All options: mailrun worker --help
+  mailrun locust worker mx.example --master-host 192.0.2.1
+All options: mailrun locust worker --help
 ";
 
 const CAPACITY: &str = "\
@@ -246,10 +244,11 @@ mod tests {
 
     #[test]
     fn a_summary_names_options_that_exist() {
-        for name in ["bench", "source", "sink", "capacity", "worker"] {
+        for name in ["bench", "source", "sink", "capacity", "locust worker"] {
+            let words: Vec<&str> = name.split(' ').collect();
             let mut whole = Cli::command();
-            let command = whole.find_subcommand_mut(name).unwrap();
-            let text = of(command, &[name]);
+            let command = words.iter().fold(&mut whole, |command, word| command.find_subcommand_mut(word).unwrap());
+            let text = of(command, &words);
             let is_known = |option: &str| {
                 let long = option.trim_start_matches("--");
                 long == "help" || command.get_arguments().any(|known| known.get_long() == Some(long))

@@ -1,4 +1,4 @@
-//! `mailrun worker`: the source under a Locust master.
+//! `mailrun locust worker`: the source under a Locust master.
 use super::connection::ConnectionArgs;
 use super::server::ServerArg;
 use super::source::{MessageArgs, SessionArgs, source_options};
@@ -85,11 +85,11 @@ const OPEN_LOOP_SESSIONS: u32 = 100;
 
 const EXAMPLES: &str = "\
 Examples:
-  mailrun locustfile > locustfile.py
+  mailrun locust file > locustfile.py
   locust -f locustfile.py --master --headless --expect-workers 2 -u 100 -r 20 -t 60s
-  mailrun worker mx.example --master-host 192.0.2.1
-  mailrun worker mx.example --master-host 192.0.2.1 --reuse --think-time 50ms..2s
-  mailrun worker mx.example --master-host 192.0.2.1 --reuse --rate 10 --arrival poisson";
+  mailrun locust worker mx.example --master-host 192.0.2.1
+  mailrun locust worker mx.example --master-host 192.0.2.1 --reuse --think-time 50ms..2s
+  mailrun locust worker mx.example --master-host 192.0.2.1 --reuse --rate 10 --arrival poisson";
 
 impl WorkerArgs {
     pub(super) fn run(self) -> Result<ExitCode> {

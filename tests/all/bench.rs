@@ -42,7 +42,7 @@ fn a_small_run_closes_and_leaves_its_files() {
 fn run_json_is_valid_against_the_schema() {
     let validator = jsonschema::validator_for(&crate::manual::schema()).unwrap();
     let closed = bench(&["--messages", "100", "--sessions", "3"]);
-    let lossy = bench(&["--rate", "200", "--duration", "500ms", "--drop", "0.5", "--recipients", "2"]);
+    let lossy = bench(&["--rate", "200", "--duration", "500ms", "--fault", "drop 0.5", "--recipients", "2"]);
     for text in [closed.file("run.json"), lossy.file("run.json"), closed.file("source.json"), lossy.file("sink.json")] {
         let record: Value = serde_json::from_str(&text).unwrap();
         let faults: Vec<String> = validator.iter_errors(&record).map(|error| error.to_string()).collect();
@@ -90,7 +90,7 @@ fn messages_of_every_size_arrive_whole() {
 #[test]
 fn every_corrupt_message_is_found_and_said() {
     for more in [&["--relay", "none"][..], &["--message-size", "300"], &["--message-size", "20k", "--mime"]] {
-        let run = bench(&[&["--messages", "1000", "--sessions", "20", "--corrupt", "100%"], more].concat());
+        let run = bench(&[&["--messages", "1000", "--sessions", "20", "--fault", "corrupt 100%"], more].concat());
         let record = run.record_of(0);
         assert_eq!((record.ledger.delivered, record.ledger.corrupt), (Some(1000), Some(1000)), "{more:?}");
         let expected = "1,000 delivered, none lost, 1,000 corrupt (as ordered)";
@@ -107,7 +107,7 @@ fn each_recipient_of_a_message_is_a_unit_of_its_own() {
 
 #[test]
 fn a_sink_that_was_told_to_drop_is_found_out_and_named_with_the_count() {
-    let words = ["--messages", "20000", "--sessions", "100", "--reuse", "--drop", "0.001", "--seed", "1"];
+    let words = ["--messages", "20000", "--sessions", "100", "--reuse", "--fault", "drop 0.001", "--seed", "1"];
     let run = bench(&words);
     let record = run.record_of(0);
     let lost = record.ledger.lost.unwrap();
@@ -126,10 +126,10 @@ fn a_sink_that_was_told_to_drop_is_found_out_and_named_with_the_count() {
 #[test]
 fn messages_that_did_not_arrive_are_listed_with_the_servers_replies() {
     for (fault, fate, reply) in
-        [("--drop", MissingFate::NotSeen, "250 2."), ("--reject", MissingFate::Rejected, "554 ")]
+        [("drop 20%", MissingFate::NotSeen, "250 2."), ("reject 20%", MissingFate::Rejected, "554 ")]
     {
         let words = ["--relay", "none", "--messages", "300", "--sessions", "5", "--pipelining", "stream", "--reuse"];
-        let run = bench(&[&words[..], &["--recipients", "2", fault, "20%", "--seed", "1"]].concat());
+        let run = bench(&[&words[..], &["--recipients", "2", "--fault", fault, "--seed", "1"]].concat());
         let record = run.record_of(0);
         assert!((20..100).contains(&record.missing.len()), "{fault}: {}", record.missing.len());
         for message in &record.missing {
@@ -212,7 +212,7 @@ fn the_seconds_of_a_sink_have_every_message_as_soon_as_its_counts_have_it() {
 
 #[test]
 fn a_lossy_sink_at_the_far_end_is_found_out() {
-    let sink = Sink::start(&["--drop", "0.1", "--seed", "3"]);
+    let sink = Sink::start(&["--fault", "drop 0.1", "--seed", "3"]);
     let words =
         [&sink.address(), "--sink", sink.url(), "--messages", "200", "--sessions", "5", "--lost-after", "500ms"];
     let strict = bench(&[&words[..], &["--threshold", "not_delivered <= 0"]].concat());

@@ -118,7 +118,7 @@ fn trials_of_random_arrival_have_bursts_of_their_own() {
 #[test]
 fn a_goal_that_is_missed_at_the_lowest_rate_fails() {
     let place = tempfile::tempdir().unwrap();
-    let sink = Sink::start(&["--reject", "100%"]);
+    let sink = Sink::start(&["--fault", "reject 100%"]);
     let server = sink.address();
     let words = [&[server.as_str(), "--min-rate", "500/s", "--max-rate", "800/s"], &SHORT[..]].concat();
     let (ended, result) = capacity(&words, place.path());
@@ -137,7 +137,7 @@ fn a_goal_that_is_missed_at_the_lowest_rate_fails() {
 #[test]
 fn changed_mail_ends_the_search() {
     let place = tempfile::tempdir().unwrap();
-    let sink = Sink::start(&["--corrupt", "20%"]);
+    let sink = Sink::start(&["--fault", "corrupt 20%"]);
     let server = sink.address();
     let words = [&[server.as_str(), "--sink", sink.url(), "--goal", "delivered.p99 < 1s"], &SHORT[..]].concat();
     let (ended, result) = capacity(&words, place.path());
@@ -149,7 +149,7 @@ fn changed_mail_ends_the_search() {
 #[test]
 fn mail_that_another_server_did_not_deliver_ends_the_search() {
     let place = tempfile::tempdir().unwrap();
-    let sink = Sink::start(&["--drop", "20%"]);
+    let sink = Sink::start(&["--fault", "drop 20%"]);
     let server = sink.address();
     let words = [server.as_str(), "--sink", sink.url(), "--goal", "delivered.p99 < 1s", "--lost-after", "500ms"];
     let (ended, result) = capacity(&[&words, &SHORT[..]].concat(), place.path());

@@ -207,7 +207,7 @@ fn servers_deliver_to_the_sink_that_is_started_for_them() {
 fn a_server_that_rejects_mail_or_is_not_there_is_named() {
     let place = tempfile::tempdir().unwrap();
     let good = Sink::start(&[]);
-    let bad = Sink::start(&["--reject", "100%"]);
+    let bad = Sink::start(&["--fault", "reject 100%"]);
     let typed = [format!("good={}", good.address()), format!("bad={}", bad.address()), "away=127.0.0.1:1".to_owned()];
     let words = typed.iter().flat_map(|typed| ["--contestant", typed]).collect::<Vec<_>>();
     let (ended, _) = compare(&words, &place);

@@ -149,7 +149,7 @@ fn mail_that_exim_puts_off_is_not_delivered_and_its_ids_are_named() {
 #[test]
 #[ignore = "slow: make test-slow PART=exim"]
 fn mail_that_is_lost_behind_exim_is_in_its_log_as_delivered() {
-    let sink = Sink::start(&["--drop", "0.05", "--duplicate", "0.05"]);
+    let sink = Sink::start(&["--fault", "drop 0.05", "--fault", "duplicate 0.05"]);
     let Some(exim) = Exim::start(sink.smtp.port()) else { return };
     let words = [&exim.address(), "--sink", sink.url(), "--sessions", "5", "--messages", "200", "--lost-after", "3s"];
     let record = bench_as_typed(&words).record_of(1);

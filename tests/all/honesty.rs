@@ -205,7 +205,7 @@ fn row(record: &Record, resource: Resource) -> &ExhaustedRow {
 
 #[test]
 fn a_source_without_descriptors_says_how_many_it_needs() {
-    let sink = Sink::start(&["--delay", "20ms"]);
+    let sink = Sink::start(&["--fault", "delay 20ms"]);
     let place = tempfile::tempdir().unwrap();
     let json = place.path().join("source.json");
     let command = format!("source {} --messages 300 --sessions 60 --json {}", sink.address(), json.display());
@@ -403,7 +403,7 @@ fn bench_with_ports(ports: &str, out: &Path, words: &str) -> Option<Ended> {
 fn ports_that_run_out_are_named() {
     let place = tempfile::tempdir().unwrap();
     let out = place.path().join("run");
-    let words = "--messages 400 --sessions 40 --delay 20ms";
+    let words = "--messages 400 --sessions 40 --fault 'delay 20ms'";
     let Some(ended) = bench_with_ports("20000 20019", &out, words) else { return };
     let record = record_in(&out.join("run.json"), &ended);
     let row = row(&record, Resource::Ports);

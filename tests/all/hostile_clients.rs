@@ -81,7 +81,7 @@ fn a_transaction_may_come_in_one_segment_or_byte_by_byte() {
 
 #[test]
 fn a_client_that_says_no_more_still_gets_its_answers() {
-    let sink = Sink::start(&["--delay", "50ms"]);
+    let sink = Sink::start(&["--fault", "delay 50ms"]);
     let mut wire = Wire::connect(sink.smtp);
     wire.send([HELLO, ENVELOPE, MESSAGE, ENVELOPE, MESSAGE].concat());
     wire.half_close();

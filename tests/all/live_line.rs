@@ -45,7 +45,8 @@ fn a_bench_shows_time_count_rate_and_latency_and_its_bar_moves() {
 
 #[test]
 fn a_count_moves_the_bar_too() {
-    let words = ["bench", "--relay", "none", "--messages", "30", "--sessions", "1", "--delay", "50ms", "--out", "out"];
+    let words =
+        ["bench", "--relay", "none", "--messages", "30", "--sessions", "1", "--fault", "delay 50ms", "--out", "out"];
     let (_, frames) = drawn(&words);
     assert!(frames.iter().any(|frame| frame.contains(" / 30 delivered · ")), "{frames:#?}");
     assert!(frames.iter().map(|frame| full(frame)).max() > frames.iter().map(|frame| full(frame)).min());
@@ -110,8 +111,8 @@ fn a_wait_says_for_what_and_how_long() {
         "40",
         "--sessions",
         "2",
-        "--drop",
-        "0.5",
+        "--fault",
+        "drop 50%",
         "--seed",
         "1",
         "--out",

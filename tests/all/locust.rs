@@ -1,4 +1,4 @@
-//! `mailrun worker` under masters that Locust has not made: hostile ones, silent ones, and one that goes away.
+//! `mailrun locust worker` under masters that Locust has not made: hostile ones, silent ones, and one that goes away.
 use crate::party::{MAILRUN, Process, Sink, mailrun, wait_until};
 use rmpv::Value;
 use std::io::{Read, Write};
@@ -100,7 +100,7 @@ fn listener() -> (TcpListener, String) {
 
 fn worker(sink: &Sink, port: &str, words: &[&str]) -> Process {
     let address = sink.address();
-    Process::start(MAILRUN, &[&["worker", &address, "--master-port", port], words].concat())
+    Process::start(MAILRUN, &[&["locust", "worker", &address, "--master-port", port], words].concat())
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn a_master_that_comes_back_meets_a_fresh_identity_and_its_test_is_another() {
 
 #[test]
 fn a_worker_without_a_master_ends_and_says_what_to_check() {
-    let ended = mailrun(&["worker", "127.0.0.1:25", "--master-port", "1", "--master-timeout", "1ms"]);
+    let ended = mailrun(&["locust", "worker", "127.0.0.1:25", "--master-port", "1", "--master-timeout", "1ms"]);
     assert_eq!(ended.code, Some(2));
     assert!(
         ended.err.contains("no Locust master at 127.0.0.1:1") && ended.err.contains("--master-host"),
@@ -228,7 +228,8 @@ fn a_worker_without_a_master_ends_and_says_what_to_check() {
 
 #[test]
 fn a_public_server_is_refused_before_any_master_is_asked() {
-    for words in [&["worker", "8.8.8.8"][..], &["worker", "127.0.0.1", "--allow-target", "8.8.8.8"]] {
+    for words in [&["locust", "worker", "8.8.8.8"][..], &["locust", "worker", "127.0.0.1", "--allow-target", "8.8.8.8"]]
+    {
         let ended = mailrun(words);
         assert_eq!(ended.code, Some(2));
         assert!(ended.err.contains("--allow-public"), "{}", ended.err);
@@ -241,7 +242,7 @@ fn a_master_without_locust_says_how_to_install_it() {
     let test = place.path().join("test.toml");
     let run = |text: &str| {
         std::fs::write(&test, text).unwrap();
-        mailrun(&["master", test.to_str().unwrap(), "--locust", "no-such-locust"])
+        mailrun(&["locust", "master", test.to_str().unwrap(), "--locust", "no-such-locust"])
     };
     let ended = run("stages = [\"1s:1\"]");
     assert_eq!(ended.code, Some(2));

@@ -1,4 +1,4 @@
-//! `mailrun worker` under real Locust masters of three versions, which scripts/install-locust.sh puts below target: ramps,
+//! `mailrun locust worker` under real Locust masters of three versions, which scripts/install-locust.sh puts below target: ramps,
 //! workers that come, leave, hang and are killed, a master that is started again, their web pages. Locust's totals, the merged
 //! histogram and the sink's ledger must agree.
 use crate::party::{Ended, LIMIT, MAILRUN, Process, Sink, mailrun, wait_until};
@@ -57,7 +57,7 @@ impl Cluster {
     fn new(version: &str, workers: usize) -> Option<Self> {
         let program = locust(version)?;
         let place = tempfile::tempdir().unwrap();
-        let locustfile = mailrun(&["locustfile"]).out + TOTALS;
+        let locustfile = mailrun(&["locust", "file"]).out + TOTALS;
         fs::write(place.path().join("locustfile.py"), locustfile).unwrap();
         // The master binds it a moment later.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -269,7 +269,7 @@ fn from_a_file(version: &str) {
     let port = cluster.port;
     let text = format!("stages = [\"2s:3\"]\ndrain = \"2s\"\nlisten = \"127.0.0.1:{port}\"\nreport = \"{report}\"\n");
     fs::write(&test, format!("{text}thresholds = [\"count>=10\", \"max<=0\"]\n")).unwrap();
-    let ended = mailrun(&["master", &test, "--locust", cluster.program.to_str().unwrap()]);
+    let ended = mailrun(&["locust", "master", &test, "--locust", cluster.program.to_str().unwrap()]);
     assert_eq!(ended.code, Some(1), "{}{}", ended.out, ended.err);
     assert!(ended.out.contains("met: count>=10") && ended.out.contains("MISSED: max<=0"), "{}", ended.out);
     let merged = cluster.json("report.json")["histogram_count"].as_u64();

@@ -167,7 +167,7 @@ fn a_ledger_closes_through_a_real_relay() {
 
 #[test]
 fn a_loss_behind_a_real_relay_is_found() {
-    let sink = Sink::start(&["--drop", "0.05", "--duplicate", "0.05"]);
+    let sink = Sink::start(&["--fault", "drop 0.05", "--fault", "duplicate 0.05"]);
     let Some(postfix) = Postfix::start(Deliver::To(sink.smtp.port()), &[Vec::new()]) else { return };
     let words = [&postfix.address(), "--sink", sink.url(), "--sessions", "8", "--messages", "200", "--reuse"];
     let record = bench(&[&words[..], &["--lost-after", "2s"]].concat()).record_of(1);

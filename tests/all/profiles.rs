@@ -74,7 +74,7 @@ fn a_server_that_is_running_is_profiled_and_what_it_rejects_is_no_pass() {
     let ended = profile(&[&words[..], &["--threshold", "accepted.p99 < 1us"]].concat(), out.path());
     assert!([Some(1), Some(3)].contains(&ended.code), "{ended:?}");
     drop(sink);
-    let rejecting = Sink::start(&["--reject", "1"]);
+    let rejecting = Sink::start(&["--fault", "reject 1"]);
     let server = rejecting.smtp.to_string();
     let words = ["kotlin-profile", server.as_str(), "--messages", "20"];
     let ended = profile(&words, out.path());

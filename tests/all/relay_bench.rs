@@ -88,7 +88,7 @@ fn our_relay_may_promise_less_and_is_told_so() {
 
 #[test]
 fn what_is_lost_behind_the_relay_is_found_out() {
-    let words = ["--messages", "200", "--sessions", "5", "--drop", "0.1", "--seed", "3", "--lost-after", "1s"];
+    let words = ["--messages", "200", "--sessions", "5", "--fault", "drop 0.1", "--seed", "3", "--lost-after", "1s"];
     let run = bench_as_typed(&words);
     let record = run.record_of(0);
     let lost = record.ledger.lost.unwrap();

@@ -65,7 +65,7 @@ fn a_run_that_fails_says_why_on_the_same_screen() {
     rejected.expect(1, "FAIL ", "Threshold missed: rejected <= 0.1%");
     let text = rejected.text();
     assert!(text.contains("MISSED") && text.contains("at rcpt: ") && text.contains("· rejected "), "{text}");
-    let lost = shown(80, &[], &small(&["--drop", "0.05", "--threshold", "lost <= 0"]));
+    let lost = shown(80, &[], &small(&["--fault", "drop 0.05", "--threshold", "lost <= 0"]));
     lost.expect(1, "FAIL ", "Threshold missed: lost <= 0");
     assert!(lost.text().contains("· lost "), "{}", lost.text());
     let late = shown(80, &[], &small(&["--threshold", "accepted.p99 < 1us", "--threshold", "accepted.p50 < 1m"]));
@@ -83,7 +83,8 @@ fn a_server_that_goes_away_is_on_the_screen_with_its_second() {
 
 #[test]
 fn a_rate_that_was_not_offered_is_on_the_screen() {
-    let words = ["bench", "--relay=none", "--rate", "200", "--duration", "2s", "--sessions", "2", "--delay", "100ms"];
+    let words =
+        ["bench", "--relay=none", "--rate", "200", "--duration", "2s", "--sessions", "2", "--fault", "delay 100ms"];
     shown(80, &[], &words).expect(3, "INVALID ", "of the 200/s asked for");
 }
 

@@ -32,7 +32,7 @@ fn found_out(run: &BenchRun) -> Record {
 #[test]
 fn a_known_delay_reads_as_that_delay() {
     let look = || {
-        let record = bench(&["--messages", "200", "--sessions", "4", "--reuse", "--delay", "20ms"]).record_of(0);
+        let record = bench(&["--messages", "200", "--sessions", "4", "--reuse", "--fault", "delay 20ms"]).record_of(0);
         for name in [Stage::Accepted, Stage::Delivered] {
             let ms = latency(&record, name);
             assert!(ms.min >= 19.9, "nothing is faster than the delay (the histogram has 3 digits): {ms:?}");
@@ -52,16 +52,16 @@ fn a_known_delay_reads_as_that_delay() {
 #[test]
 fn a_longer_delay_reads_longer() {
     let of = |delay| {
-        let record = bench(&["--messages", "60", "--sessions", "3", "--reuse", "--delay", delay]).record_of(0);
+        let record = bench(&["--messages", "60", "--sessions", "3", "--reuse", "--fault", delay]).record_of(0);
         latency(&record, Stage::Accepted).p50
     };
     let is_right = |[short, long]: &[f64; 2]| (300.0 - 50.0..300.0 + ALLOWANCE_MS).contains(&(long - short));
-    undisturbed(|| ["10ms", "310ms"].map(of), is_right);
+    undisturbed(|| ["delay 10ms", "delay 310ms"].map(of), is_right);
 }
 
 #[test]
 fn a_stall_shows_at_open_loop() {
-    let words = ["--rate", "200", "--duration", "4s", "--sessions", "30", "--reuse", "--stall", "1s..2500ms"];
+    let words = ["--rate", "200", "--duration", "4s", "--sessions", "30", "--reuse", "--fault", "stall 1s..2500ms"];
     // What the source itself is late with is then this machine's doing.
     let record = undisturbed(|| bench(&words).record_of(0), |record| record.lag_ms.unwrap().max < 1000.0);
     let ms = latency(&record, Stage::Accepted);
@@ -75,7 +75,7 @@ fn a_stall_shows_at_open_loop() {
 
 #[test]
 fn a_stall_hides_at_closed_loop_but_for_the_largest() {
-    let words = ["--messages", "3000", "--sessions", "2", "--reuse", "--stall", "200ms..1700ms"];
+    let words = ["--messages", "3000", "--sessions", "2", "--reuse", "--fault", "stall 200ms..1700ms"];
     // The load waits for the server: of a hundred messages the slowest but one know nothing of it.
     let ms = undisturbed(|| latency(&bench(&words).record_of(0), Stage::Accepted), |ms| ms.p99 < 700.0);
     assert!(ms.max >= 1400.0, "a message a session sees it: {ms:?}");
@@ -83,7 +83,7 @@ fn a_stall_hides_at_closed_loop_but_for_the_largest() {
 
 #[test]
 fn a_dropped_message_reads_lost() {
-    let words = ["--messages", "3000", "--sessions", "10", "--reuse", "--drop", "0.01", "--seed", "7"];
+    let words = ["--messages", "3000", "--sessions", "10", "--reuse", "--fault", "drop 0.01", "--seed", "7"];
     let record = found_out(&bench(&words));
     let [created, delivered, lost, duplicates, corrupt] = fates(&record.ledger);
     assert!((1..200).contains(&lost), "one in a hundred: {lost}");
@@ -94,7 +94,7 @@ fn a_dropped_message_reads_lost() {
 
 #[test]
 fn a_doubled_message_reads_duplicate() {
-    let words = ["--messages", "3000", "--sessions", "10", "--reuse", "--duplicate", "0.01"];
+    let words = ["--messages", "3000", "--sessions", "10", "--reuse", "--fault", "duplicate 0.01"];
     let record = found_out(&bench(&words));
     let [created, delivered, lost, duplicates, corrupt] = fates(&record.ledger);
     assert!((1..200).contains(&duplicates), "one in a hundred: {duplicates}");
@@ -103,7 +103,7 @@ fn a_doubled_message_reads_duplicate() {
 
 #[test]
 fn a_changed_byte_reads_corrupt() {
-    let record = found_out(&bench(&["--messages", "3000", "--sessions", "10", "--reuse", "--corrupt", "0.01"]));
+    let record = found_out(&bench(&["--messages", "3000", "--sessions", "10", "--reuse", "--fault", "corrupt 0.01"]));
     let [created, delivered, lost, duplicates, corrupt] = fates(&record.ledger);
     assert!((1..200).contains(&corrupt), "one in a hundred: {corrupt}");
     assert_eq!((created, delivered, lost, duplicates), (3000, 3000, 0, 0));
@@ -111,19 +111,19 @@ fn a_changed_byte_reads_corrupt() {
 
 #[test]
 fn what_happens_to_every_message_is_counted_for_every_message() {
-    for (option, expected) in
-        [("--drop", [40, 0, 40, 0, 0]), ("--duplicate", [40, 40, 0, 40, 0]), ("--corrupt", [40, 40, 0, 0, 40])]
+    for (fault, expected) in
+        [("drop", [40, 0, 40, 0, 0]), ("duplicate", [40, 40, 0, 40, 0]), ("corrupt", [40, 40, 0, 0, 40])]
     {
         for size in ["400", "200k"] {
-            let run = bench(&["--messages", "40", "--sessions", "4", "--message-size", size, option, "1"]);
-            assert_eq!(fates(&found_out(&run).ledger), expected, "{option} {size}");
+            let run = bench(&["--messages", "40", "--sessions", "4", "--message-size", size, "--fault", fault]);
+            assert_eq!(fates(&found_out(&run).ledger), expected, "{fault} {size}");
         }
     }
 }
 
 #[test]
 fn faults_add_up() {
-    let faults = ["--drop", "0.1", "--duplicate", "0.1", "--corrupt", "0.1"];
+    let faults = ["--fault", "drop 0.1", "--fault", "duplicate 0.1", "--fault", "corrupt 0.1"];
     let load = ["--messages", "1000", "--sessions", "10", "--recipients", "2"];
     let record = found_out(&bench(&[load, faults].concat()));
     let [created, delivered, lost, duplicates, corrupt] = fates(&record.ledger);
@@ -148,7 +148,7 @@ fn open_loop_offers_the_rate_that_was_asked_for() {
 #[test]
 fn an_open_loop_beyond_the_servers_pace_says_so() {
     // Two sessions at 100 ms a message carry 20 a second of the 100/s asked for.
-    let words = ["--rate", "100", "--duration", "2s", "--sessions", "2", "--reuse", "--delay", "100ms"];
+    let words = ["--rate", "100", "--duration", "2s", "--sessions", "2", "--reuse", "--fault", "delay 100ms"];
     let record = bench(&words).record_of(3);
     assert!(!record.verdict.valid, "{:?}", record.verdict);
     assert!(record.verdict.reasons.iter().any(|reason| reason.contains("of the 100/s asked for")));

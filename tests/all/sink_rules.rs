@@ -137,7 +137,7 @@ fn a_connection_is_closed_or_cut_at_every_command() {
 /// The one test of the times themselves, alone on the machine; the others are in the crate `load`, on a virtual clock.
 #[test]
 fn delays_are_held_and_add_up() {
-    let sink = Sink::start(&["--fault", "*: delay 60ms", "--fault", "rcpt: tarpit 20ms", "--delay", "90ms"]);
+    let sink = Sink::start(&["--fault", "*: delay 60ms", "--fault", "rcpt: tarpit 20ms", "--fault", "delay 90ms"]);
     let begun = Instant::now();
     let mut wire = Wire::greeted(sink.smtp);
     let mut expected = 60;
@@ -251,10 +251,10 @@ fn recipients_say_their_reply_only_where_that_was_asked_for() {
         let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>"]);
         addresses.map(|address| wire.say(&format!("RCPT TO:<{address}>"))[..3].to_owned()).to_vec()
     };
-    assert_eq!(codes(&["--directed"]), ["450", "550", "250", "250", "421"]);
+    assert_eq!(codes(&["--fault", "directed"]), ["450", "550", "250", "250", "421"]);
     assert_eq!(codes(&["--fault", "rcpt: directed"]), ["450", "550", "250", "250", "421"]);
     assert_eq!(codes(&[]), ["250"; 5]);
-    let sink = Sink::start(&["--directed"]);
+    let sink = Sink::start(&["--fault", "directed"]);
     let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>", "RCPT TO:<c@d>"]);
     assert_eq!(wire.say("RCPT TO:<552-x@d>"), "552 5.0.0 Requested by the recipient address\r\n");
     wire.say("DATA");

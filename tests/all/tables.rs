@@ -71,8 +71,8 @@ fn the_check_finds_every_delivery_at_every_sink() {
 
 #[test]
 fn what_a_sink_loses_doubles_or_changes_is_not_ok() {
-    for fault in ["--drop", "--duplicate", "--corrupt"] {
-        let words = ["--messages", "200", "--sessions", "5", "--recipients", "2", fault, "0.1"];
+    for fault in ["drop 10%", "duplicate 10%", "corrupt 10%"] {
+        let words = ["--messages", "200", "--sessions", "5", "--recipients", "2", "--fault", fault];
         let ended = mailrun(&[["bench", "smtp-source-check"].as_slice(), &words].concat());
         assert_eq!(ended.code, Some(1), "{ended:?}");
         let rows = rows(&ended);

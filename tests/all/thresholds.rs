@@ -86,7 +86,7 @@ fn every_stage_of_each_mode_of_mades_has_every_figure() {
 
 #[test]
 fn within_is_of_all_created_and_what_is_lost_is_late() {
-    let sink = crate::party::Sink::start(&["--drop", "0.3"]);
+    let sink = crate::party::Sink::start(&["--fault", "drop 0.3"]);
     let to = [&sink.address(), "--sink", sink.url(), "--messages", "200", "--sessions", "5", "--lost-after", "500ms"];
     let run = bench(
         &[to.as_slice(), &["--threshold", "delivered.within(60s) >= 95%", "--threshold", "lost <= 90%"]].concat(),

@@ -35,7 +35,7 @@ fn a_server_that_rejects_one_message_fails_the_run() {
 
 #[test]
 fn a_server_that_loses_doubles_and_changes_mail_fails_the_run() {
-    let sink = Sink::start(&["--drop", "0.05", "--duplicate", "0.05", "--corrupt", "0.05"]);
+    let sink = Sink::start(&["--fault", "drop 0.05", "--fault", "duplicate 0.05", "--fault", "corrupt 0.05"]);
     let run = bench_of(&sink, &["--messages", "300", "--reuse", "--lost-after", "500ms"]);
     let verdict = run.record_of(1).verdict;
     let reasons = verdict.reasons.concat();
@@ -159,7 +159,7 @@ fn a_run_that_ends_within_its_warm_up_has_no_figures_and_does_not_end_with_0() {
 
 #[test]
 fn a_threshold_may_end_a_run() {
-    let words = ["--duration", "60s", "--sessions", "2", "--reuse", "--delay", "50ms"];
+    let words = ["--duration", "60s", "--sessions", "2", "--reuse", "--fault", "delay 50ms"];
     let run = bench(&[words.as_slice(), &["--abort-on", "accepted.p50 < 10ms"]].concat());
     let record = run.record_of(1);
     assert_eq!(record.ending, Some(Ending::Aborted));
@@ -168,10 +168,10 @@ fn a_threshold_may_end_a_run() {
 
 #[test]
 fn a_rate_that_is_not_offered_is_no_pass() {
-    let words = ["--rate", "200", "--duration", "2s", "--sessions", "2", "--reuse", "--delay", "100ms"];
+    let words = ["--rate", "200", "--duration", "2s", "--sessions", "2", "--reuse", "--fault", "delay 100ms"];
     let alone = bench(&words);
     assert_eq!((alone.ended.code, outcome(&alone)), (Some(3), Some(Outcome::Invalid)), "{}", alone.ended.out);
-    let sink = Sink::start(&["--delay", "100ms"]);
+    let sink = Sink::start(&["--fault", "delay 100ms"]);
     let of_a_server = bench(&[&sink.address(), "--rate", "200", "--duration", "2s", "--sessions", "2", "--reuse"]);
     // Where this machine was the limit itself, it is said.
     assert!([Some(1), Some(3)].contains(&of_a_server.ended.code), "{}", of_a_server.ended.out);
@@ -179,7 +179,7 @@ fn a_rate_that_is_not_offered_is_no_pass() {
 
 #[test]
 fn a_stall_is_named_in_an_open_loop() {
-    let sink = Sink::start(&["--stall", "1s..3s"]);
+    let sink = Sink::start(&["--fault", "stall 1s..3s"]);
     let run = bench_of(&sink, &["--rate", "100", "--duration", "5s", "--reuse"]);
     let record = run.record();
     let stall = record.stalls.iter().find(|stall| stall.to_s - stall.from_s > 1.5).expect("a stall");
@@ -267,7 +267,7 @@ fn a_preflight_counts_nowhere_and_bears_greylisting() {
 
 #[test]
 fn interrupted_is_130() {
-    let sink = Sink::start(&["--delay", "20ms"]);
+    let sink = Sink::start(&["--fault", "delay 20ms"]);
     let bench = Bench::start(&[&sink.address(), "--duration", "60s", "--sessions", "2"]);
     bench.await_accepted();
     bench.process.terminate();
@@ -279,7 +279,7 @@ fn interrupted_is_130() {
 
 #[test]
 fn a_sink_that_goes_away_makes_a_run_inconclusive_and_its_report_is_printed() {
-    let server = Sink::start(&["--delay", "20ms"]);
+    let server = Sink::start(&["--fault", "delay 20ms"]);
     let sink = Sink::start(&[]);
     let words = [&server.address(), "--sink", sink.url(), "--duration", "2s", "--sessions", "2", "--strict"];
     let bench = Bench::start(&words);

@@ -12,22 +12,34 @@ pub struct BuiltInScenario {
     pub name: &'static str,
     /// Its file.
     pub text: &'static str,
+    /// Reports whether it only shows that mailrun itself reaches its targets.
+    pub is_acceptance_test: bool,
+}
+
+macro_rules! built_in {
+    ($name:literal, is_acceptance_test: $is_acceptance_test:literal) => {
+        BuiltInScenario {
+            name: $name,
+            text: include_str!(concat!("../scenarios/", $name, ".toml")),
+            is_acceptance_test: $is_acceptance_test,
+        }
+    };
 }
 
 /// All of them, in the order of the help text.
 pub const BUILT_IN: &[BuiltInScenario] = &[
-    BuiltInScenario { name: "smtp-source-table", text: include_str!("../scenarios/smtp-source-table.toml") },
-    BuiltInScenario { name: "smtp-source-check", text: include_str!("../scenarios/smtp-source-check.toml") },
-    BuiltInScenario { name: "relay-400", text: include_str!("../scenarios/relay-400.toml") },
-    BuiltInScenario { name: "relay-64k", text: include_str!("../scenarios/relay-64k.toml") },
-    BuiltInScenario { name: "relay-100k", text: include_str!("../scenarios/relay-100k.toml") },
-    BuiltInScenario { name: "relay-latency", text: include_str!("../scenarios/relay-latency.toml") },
-    BuiltInScenario { name: "relay-backlog", text: include_str!("../scenarios/relay-backlog.toml") },
-    BuiltInScenario { name: "relay-soak", text: include_str!("../scenarios/relay-soak.toml") },
-    BuiltInScenario { name: "kotlin-profile", text: include_str!("../scenarios/kotlin-profile.toml") },
-    BuiltInScenario { name: "sizes", text: include_str!("../scenarios/sizes.toml") },
-    BuiltInScenario { name: "large-message", text: include_str!("../scenarios/large-message.toml") },
-    BuiltInScenario { name: "mades-compare", text: include_str!("../scenarios/mades-compare.toml") },
+    built_in!("smtp-source-table", is_acceptance_test: false),
+    built_in!("smtp-source-check", is_acceptance_test: true),
+    built_in!("relay-400", is_acceptance_test: false),
+    built_in!("relay-64k", is_acceptance_test: false),
+    built_in!("relay-100k", is_acceptance_test: false),
+    built_in!("relay-latency", is_acceptance_test: true),
+    built_in!("relay-backlog", is_acceptance_test: true),
+    built_in!("relay-soak", is_acceptance_test: true),
+    built_in!("kotlin-profile", is_acceptance_test: false),
+    built_in!("sizes", is_acceptance_test: false),
+    built_in!("large-message", is_acceptance_test: false),
+    built_in!("mades-compare", is_acceptance_test: false),
 ];
 
 impl BuiltInScenario {

@@ -254,7 +254,7 @@ mod tests {
             target: BenchTarget::OwnSink,
             workload,
             source_options: vec!["--workers".to_owned(), "2".to_owned()],
-            sink_options: vec!["--drop".to_owned(), "0.001".to_owned()],
+            sink_options: vec!["--fault".to_owned(), "drop".to_owned()],
             syscall_counting: SyscallCounting::Off,
             server_cores: None,
             placement: Placement::default(),
@@ -322,6 +322,6 @@ mod tests {
     fn a_sink_is_told_its_faults() {
         let words = options(Workload::default()).sink_arguments(RunId([1; 16]), &files(), ANY_PORT).join(" ");
         assert!(words.starts_with("sink --listen 127.0.0.1:0 "), "{words}");
-        assert!(words.ends_with("--json d/p.json --ledger d/p.ledger --hlog d/p.hlog --live json --drop 0.001"));
+        assert!(words.ends_with("--json d/p.json --ledger d/p.ledger --hlog d/p.hlog --live json --fault drop"));
     }
 }

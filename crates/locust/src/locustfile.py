@@ -1,4 +1,4 @@
-"""A locustfile for a Locust master whose workers are `mailrun worker`: https://locust.io, docs/locust.md of mailrun.
+"""A locustfile for a Locust master whose workers are `mailrun locust worker`: https://locust.io, docs/locust.md of mailrun.
 
 It needs nothing but Locust (2.12 and later). The workers send the mail; here are the stages, the merge of their exact
 histograms, the thresholds, and the exit status: 0 passed, 1 failed (mail or a threshold), 3 reports were lost.

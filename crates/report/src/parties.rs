@@ -158,8 +158,8 @@ mod tests {
     #[test]
     fn misbehaviour_on_purpose_is_named() {
         let mut record = sample::held();
-        record.parties[1].faults = vec!["--drop".to_owned(), "0.001".to_owned()];
+        record.parties[1].faults = vec!["--fault".to_owned(), "drop 0.1%".to_owned()];
         let (note, _) = text(&record);
-        assert!(note.contains("requested faults of the sink: --drop 0.001"), "{note}");
+        assert!(note.contains("requested faults of the sink: --fault drop 0.1%"), "{note}");
     }
 }

@@ -158,7 +158,7 @@ mod tests {
         let rows = [
             ("rules = [\"rctp: drop\"]", "rules:1:11: \"rctp\" is not a command"),
             ("seed = 1\nrules = [\n  \"rcpt: drop\",\n]", "rules:3:10: this is only for . (the end"),
-            ("rules = [\n\"größe\", ]", "rules:2:7: write a rule as COMMAND: ACTION"),
+            ("rules = [\n\"größe\", ]", "rules:2:2: \"größe\" is not an action"),
             ("rules = ['mail: soft reject 7']", "rules:1:29: \"7\" is not a valid probability"),
             ("rules = [\"mail: soft reject \\\"550 x\\\"\"]", "rules:1:10: \"550 x\" is not a reply"),
             ("rules = [\"\"\"\nmail: nothing\"\"\"]", "rules:1:10: \"nothing\" is not an action"),

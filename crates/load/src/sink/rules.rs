@@ -151,13 +151,20 @@ impl Rule {
         if text.len() > MAX_RULE_BYTES {
             return Err(RuleError::at(text, MAX_RULE_BYTES, format!("a rule can have at most {MAX_RULE_BYTES} bytes")));
         }
-        let colon = text.find(':').ok_or_else(|| {
-            RuleError::at(text, text.len(), "write a rule as COMMAND: ACTION, like \"rcpt: soft reject 0.01\"")
-        })?;
-        let (commands, pattern) = parse_commands(&mut RuleTokens::of(text, 0, colon)?)?;
-        let mut words = RuleTokens::of(text, colon + 1, text.len())?;
+        let colon = text.split('"').next().unwrap_or_default().find(':');
+        let mut words = RuleTokens::of(text, colon.map_or(0, |colon| colon + 1), text.len())?;
+        let names_command = |word: &str| word == "*" || RuleCommand::named(word).is_some();
+        if colon.is_none() && words.peek().is_none_or(names_command) {
+            return Err(RuleError::at(
+                text,
+                text.len(),
+                "write a rule as COMMAND: ACTION, like \"rcpt: soft reject 0.01\"",
+            ));
+        }
+        let named = colon.map(|colon| parse_commands(&mut RuleTokens::of(text, 0, colon)?)).transpose()?;
         let began = words.clone();
         let action = parse_action(&mut words)?;
+        let (commands, pattern) = named.unwrap_or_else(|| (usual_command(&action), None));
         check_commands(&action, commands).map_err(|what| began.error(what))?;
         if pattern.is_some() && action == RuleAction::Corrupt {
             return Err(began.error("corrupt changes the message for all its recipients; leave out the address"));
@@ -291,9 +298,9 @@ fn unknown_command(word: Option<&str>) -> String {
 
 /// Actions, and the words that they begin with.
 const ACTIONS: &[(&str, ActionParser)] = &[
-    ("hang up", |words| Ok(RuleAction::HangUp(words.reply(b"45")?))),
+    ("hang up", hang_up),
     ("soft reject", |words| Ok(RuleAction::Reject(words.reply_or(b"4", 450, "4.3.0 Error: command failed")?))),
-    ("hard reject", |words| Ok(RuleAction::Reject(words.reply_or(b"5", 554, "5.3.0 Error: command failed")?))),
+    ("hard reject", hard_reject),
     ("delay", |words| words.value("a time", delay)),
     ("stall", |words| words.value("FROM..TO", stall)),
     ("tarpit", tarpit),
@@ -308,6 +315,8 @@ const ACTIONS: &[(&str, ActionParser)] = &[
     ("drop", |_| Ok(RuleAction::Drop)),
     ("duplicate", |_| Ok(RuleAction::Duplicate)),
     ("corrupt", |_| Ok(RuleAction::Corrupt)),
+    ("reject", hard_reject),
+    ("fail", hang_up),
 ];
 
 /// Parser of the rest of an action.
@@ -331,6 +340,17 @@ fn parse_action(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
     Err(words.error(format!("{word:?} is not an action; use {}", known.join(", "))))
 }
 
+/// The command of a rule that names none, like `drop 1%`.
+fn usual_command(action: &RuleAction) -> CommandSet {
+    let mut commands = CommandSet::default();
+    commands.add(match action {
+        RuleAction::Greylist { .. } | RuleAction::DomainCap { .. } | RuleAction::Directed => RuleCommand::Recipient,
+        RuleAction::Abort { .. } | RuleAction::Read { .. } | RuleAction::ResetAt { .. } => RuleCommand::Data,
+        _ => RuleCommand::Dot,
+    });
+    commands
+}
+
 /// Checks whether the action is possible on those commands.
 fn check_commands(action: &RuleAction, commands: CommandSet) -> Result<(), &'static str> {
     let (command, what) = match action {
@@ -351,6 +371,14 @@ fn check_commands(action: &RuleAction, commands: CommandSet) -> Result<(), &'sta
         "data" => Err("this is only for data"),
         _ => Err("this is only for . (the end of the message)"),
     }
+}
+
+fn hang_up(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
+    Ok(RuleAction::HangUp(words.reply(b"45")?))
+}
+
+fn hard_reject(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
+    Ok(RuleAction::Reject(words.reply_or(b"5", 554, "5.3.0 Error: command failed")?))
 }
 
 fn tarpit(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
@@ -618,6 +646,18 @@ mod tests {
             ("rcpt to *: reset", "rcpt | Reset | 1"),
             (".: directed 50%", ". | Directed | 0.5"),
             (". to @b: lose reply", ". | LoseReply | 1"),
+            ("drop 1%", ". | Drop | 0.01"),
+            ("duplicate", ". | Duplicate | 1"),
+            ("corrupt 0.1", ". | Corrupt | 0.1"),
+            ("reject 50%", ". | Reject 554 5.3.0 Error: command failed | 0.5"),
+            ("rcpt: reject", "rcpt | Reject 554 5.3.0 Error: command failed | 1"),
+            ("fail 0.5", ". | HangUp(None) | 0.5"),
+            ("delay 20ms", ". | Delay { from: 20ms, to: 20ms } | 1"),
+            ("stall 2s..3s", ". | Stall { at: 2s, length: 1s } | 1"),
+            ("directed", "rcpt | Directed | 1"),
+            ("greylist 30s", "rcpt | Grey 30s 100000 450 | 1"),
+            ("read 64k/s", "data | Read { octets_per_s: 65536 } | 1"),
+            ("hard reject \"554 5.7.1 No: spam\" 1%", ". | Reject 554 5.7.1 No: spam | 0.01"),
             ("*: reset", "connect helo ehlo lhlo mail rcpt data . rset noop vrfy quit starttls tls auth | Reset | 1"),
         ];
         for (text, expected) in rows {
@@ -635,7 +675,10 @@ mod tests {
         ("mail, rctp: soft reject", "column 7: \"rctp\" is not a command"),
         ("xclient: soft reject", "column 1: \"xclient\" is not a command"),
         ("rcpt:", "column 6: an action is missing; use hang up, soft reject"),
-        ("rcpt: reject", "column 7: \"reject\" is not an action"),
+        ("* hang up", "column 10: write a rule as COMMAND: ACTION"),
+        ("dorp 1%", "column 1: \"dorp\" is not an action; did you mean \"drop\"?"),
+        ("drop 2", "column 6: \"2\" is not a valid probability; write 2% or 0.02"),
+        ("stall 3s..2s", "column 7: \"3s..2s\": write the earlier time first"),
         ("rcpt: soft", "column 7: \"soft\" is not an action; use hang up"),
         ("rcpt: Soft rejct", "column 7: \"soft rejct\" is not an action; did you mean \"soft reject\"?"),
         ("rcpt: softreject", "column 7: \"softreject\" is not an action; did you mean \"soft reject\"?"),
