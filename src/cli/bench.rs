@@ -1,5 +1,6 @@
 //! `mailrun bench`: what was typed, to what it means.
 use super::Strictness;
+use super::after_dashes;
 use super::connection::ConnectionArgs;
 use super::cpus::PlacementArgs;
 use super::relays::{self, BenchRelayArgs};
@@ -34,9 +35,10 @@ use std::time::Duration;
 /// Writes run.json, report.md, report.html and interval logs to mailrun-results/TIME-NAME/; the bench's own relay stores
 /// its mail there during the run.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, mut_args(conflicting_with_list),
+#[command(after_help = after_dashes::help("", EXAMPLES), args_conflicts_with_subcommands = true, mut_args(conflicting_with_list),
           disable_help_subcommand = true, subcommand_value_name = "SCENARIO", subcommand_help_heading = "Scenarios",
-          override_usage = "mailrun bench [OPTIONS] [SERVER]\n       mailrun bench <SCENARIO> [OPTIONS]\n       mailrun bench <FILE.toml> [OPTIONS]")]
+          mut_args(after_dashes::hide),
+          override_usage = "mailrun bench [OPTIONS] [SERVER] [-- OPTIONS OF THE SOURCE]\n       mailrun bench <SCENARIO> [OPTIONS]\n       mailrun bench <FILE.toml> [OPTIONS]")]
 pub(super) struct BenchArgs {
     #[command(subcommand)]
     scenario: Option<ScenarioCommand>,
@@ -109,7 +111,8 @@ Examples:
   mailrun bench --relay none           without a relay: the limit of this host
   mailrun bench --relay postfix        through a private Postfix (as root)
   mailrun bench --fault 'drop 0.1%'    checks that mailrun detects losses
-  mailrun bench --rate 2000 --arrival poisson --duration 30s
+  mailrun bench --rate 2000 --duration 30s -- --arrival poisson
+  mailrun bench mx.example -- --dsn-notify never
   mailrun bench --tls starttls --reuse 10 --pipelining stream
   mailrun bench mx.example --shard 0/3 --start-at 2026-11-23T12:00:00Z
   mailrun bench relay-400 --compare mailrun,postfix
@@ -283,7 +286,6 @@ impl BenchArgs {
         // Behind a relay the sink is not who the source speaks to.
         let is_direct = target == BenchTarget::OwnSink;
         let mut sink_options = self.faults.arguments();
-        sink_options.extend(self.load.session.busy_poll.word());
         sink_options.extend(is_direct.then(|| approach.sink_arguments()).into_iter().flatten());
         let has_own_relay = matches!(target, BenchTarget::Relay(Contestant::Mailrun(_)));
         let mut source_options = self.load.arguments();
@@ -298,6 +300,7 @@ impl BenchArgs {
             run: self.run_id.or_else(|| part.as_ref().map(shard::run_id)),
             workload,
             source_options,
+            party_options: self.load.session.party_options(),
             sink_options,
             syscall_counting: SyscallCounting::Off,
             server_cores: None,

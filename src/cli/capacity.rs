@@ -1,4 +1,5 @@
 //! `mailrun capacity`: what was typed, to the search for the highest rate that meets the goals.
+use super::after_dashes;
 use super::bench::BenchArgs;
 use super::capacity_arguments::{CapacityOutputArgs, PlanningArgs, SearchArgs, exit_status, loss_goal};
 use super::capacity_mades::CapacityMadesArgs;
@@ -30,9 +31,10 @@ const LOST_AFTER: Duration = Duration::from_secs(60);
 ///
 /// Without SERVER: mailrun's own sink, the limit of this host. With --relay: through a relay that is started once, for all trials.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, disable_help_subcommand = true,
+#[command(after_help = after_dashes::help("run-id", EXAMPLES), args_conflicts_with_subcommands = true, disable_help_subcommand = true,
           subcommand_value_name = "mades", subcommand_help_heading = "Other protocols",
-          override_usage = "mailrun capacity [OPTIONS] [SERVER]\n       mailrun capacity mades [OPTIONS]")]
+          mut_args(after_dashes::hide_for_capacity),
+          override_usage = "mailrun capacity [OPTIONS] [SERVER] [-- OPTIONS OF THE SOURCE]\n       mailrun capacity mades [OPTIONS]")]
 pub(super) struct CapacityArgs {
     #[command(subcommand)]
     other: Option<CapacitySubject>,

@@ -1,6 +1,6 @@
 //! Checks of help texts: each example is a command line that the program accepts, and `-h` fits a screen.
 use super::{Cli, summary};
-use clap::{Command, CommandFactory, Parser};
+use clap::{Command, CommandFactory};
 
 /// Lines of a terminal, without that of the prompt.
 const SCREEN_LINES: usize = 23;
@@ -73,7 +73,7 @@ fn every_example_is_accepted() {
         }
         for line in all {
             count += 1;
-            if let Err(error) = Cli::try_parse_from(words(&line)) {
+            if let Err(error) = Cli::parse_words(words(&line)) {
                 wrong.push(format!("{line}\n    {}", super::misuse::sentence(&error, &[])));
             }
         }

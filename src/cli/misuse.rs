@@ -15,17 +15,13 @@ const ALTERNATIVES: [(&str, &str); 5] = [
     ("<SERVER>", "a server is required: HOST or HOST:PORT"),
 ];
 
-/// Commands that are now those of another.
-const MOVED_COMMANDS: [(&str, &str); 3] =
-    [("worker", "locust worker"), ("master", "locust master"), ("locustfile", "locust file")];
-
 /// A sentence about a mistake in what was typed, without the line breaks and tips of clap's own.
 pub(super) fn sentence(error: &clap::Error, typed: &[OsString]) -> String {
     if error.kind() == ErrorKind::Io {
         // A scenario file: the sentence has its place.
         return super::without_error_numbers(&fallback(error));
     }
-    let said = match error.kind() {
+    let said = one_dash(error, typed).or_else(|| match error.kind() {
         ErrorKind::InvalidSubcommand => unknown_command(error),
         ErrorKind::UnknownArgument => unknown_argument(error, typed),
         ErrorKind::ValueValidation => invalid_value(error, typed),
@@ -40,7 +36,7 @@ pub(super) fn sentence(error: &clap::Error, typed: &[OsString]) -> String {
             one(error, ContextKind::ValidSubcommand).map(|known| format!("a command is required: {known}"))
         }
         _ => None,
-    };
+    });
     let said = said.unwrap_or_else(|| fallback(error));
     if said.ends_with('?') { said } else { format!("{}. See --help.", said.trim_end_matches('.')) }
 }
@@ -55,8 +51,8 @@ fn fallback(error: &clap::Error) -> String {
 
 fn unknown_command(error: &clap::Error) -> Option<String> {
     let name = one(error, ContextKind::InvalidSubcommand)?;
-    if let Some((_, instead)) = MOVED_COMMANDS.iter().find(|(typed, _)| *typed == name) {
-        return Some(format!("unknown command {name:?}; use mailrun {instead}"));
+    if let Some(ours) = other_names::our_command(&name) {
+        return Some(format!("unknown command {name:?}; use {ours}"));
     }
     let all = list(error, ContextKind::SuggestedSubcommand);
     let known = all.iter().rfind(|known| is_misspelling(&name, known));
@@ -66,7 +62,6 @@ fn unknown_command(error: &clap::Error) -> Option<String> {
 fn unknown_argument(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     let name = argument(error)?;
     let path = path(error);
-    let name = full_short_option(name, &path, typed);
     if let Some(said) = other_names::advice_on(&path, &name) {
         return Some(said);
     }
@@ -89,12 +84,23 @@ fn unknown_argument(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     }
 }
 
-/// The word in which clap found an unknown short option, if it is a name of its own: swaks' `-au` is not `-a`.
-fn full_short_option(name: String, path: &str, typed: &[OsString]) -> String {
-    let is_short = name.len() == 2 && !name.starts_with("--");
-    let mut words = typed.iter().skip(2).filter_map(|word| word.to_str()).filter(|_| is_short);
-    let word = words.find(|word| word.starts_with(&name) && other_names::our_name(path, word).is_some());
-    word.map_or_else(|| name.clone(), str::to_owned)
+/// A long option with one dash, which clap reads as several short ones: swaks' `-li`, Go's `-rate`.
+fn one_dash(error: &clap::Error, typed: &[OsString]) -> Option<String> {
+    if !matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::ValueValidation | ErrorKind::InvalidValue) {
+        return None;
+    }
+    // A value that cannot be read comes without the usage line.
+    let path = Some(path(error)).filter(|path| !path.is_empty()).unwrap_or_else(|| command(typed));
+    let words = typed.iter().skip(2).filter_map(|word| word.to_str()).take_while(|word| *word != "--");
+    let mut words = words.map(|word| word.split('=').next().unwrap_or(word));
+    words.find_map(|word| {
+        let name = word.strip_prefix('-').filter(|name| name.len() > 1 && !name.starts_with('-'))?;
+        let is_ours = || other_names::has(&path, &format!("--{name}"));
+        let said = || format!("unknown option {word:?}; use --{name}");
+        other_names::our_name(&path, word)
+            .and_then(|_| other_names::advice_on(&path, word))
+            .or_else(|| is_ours().then(said))
+    })
 }
 
 /// The command on the command line.
@@ -126,7 +132,9 @@ fn impossible_value(error: &clap::Error) -> Option<String> {
     let name = argument(error)?;
     let value = one(error, ContextKind::InvalidValue).unwrap_or_default();
     if value.is_empty() {
-        return Some(format!("{name} needs a value"));
+        let known = list(error, ContextKind::ValidValue);
+        let values = if known.is_empty() { String::new() } else { format!(": {}", known.join(", ")) };
+        return Some(format!("{name} needs a value{values}"));
     }
     let name = name.split([' ', '[']).next().unwrap_or(&name);
     let known = list(error, ContextKind::ValidValue);
@@ -228,6 +236,14 @@ mod tests {
             ("bench -d -1s", "--duration: \"-1s\": must be positive. See --help."),
             ("bench --reuse -5", "--reuse: \"-5\": must be positive. See --help."),
             ("bench --reuse 0..5", "--reuse \"0..5\": \"0\": must be more than zero. See --help."),
+            (
+                "run load.js",
+                "unknown command \"run\"; use mailrun bench SERVER, or mailrun bench FILE.toml for a scenario. See --help.",
+            ),
+            ("bench a:1 -rate 5 -duration=5s", "unknown option \"-rate\"; use --rate. See --help."),
+            ("bench a:1 -duration=5s", "unknown option \"-duration\"; use --duration. See --help."),
+            ("bench a:1 -li 127.0.0.2", "unknown option \"-li\"; use -- --bind. See --help."),
+            ("bench a:1 --tls", "--tls <TLS> needs a value: none, starttls, implicit. See --help."),
             ("bench a:1 b:1", "unexpected argument \"b:1\"; one server is measured at a time. See --help."),
             (
                 "source a:1 --sink http://a:1",

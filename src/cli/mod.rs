@@ -7,6 +7,7 @@
 //!   3  INVALID or INCONCLUSIVE, where something was asked of the run: --threshold, --rate, --stage or --strict; else 0
 //! 130  interrupted; the report is printed all the same, unless it was interrupted three times
 //! ```
+mod after_dashes;
 mod baseline;
 mod bench;
 mod busy_poll;
@@ -96,8 +97,7 @@ impl Cli {
     /// Reads a command line.
     fn parse_words(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
         let words = join_option_values(words);
-        let matches = Self::commands(&words)?.try_get_matches_from(words)?;
-        Self::from_arg_matches(&matches)
+        Self::from_arg_matches(&after_dashes::matches(Self::commands(&words)?, &words)?)
     }
 
     /// All commands, and that of the scenario file which the words name.

@@ -1,5 +1,6 @@
 //! Options under other names: of other tools (swaks, smtp-source, smtp-sink, wrk, oha, ab, k6, vegeta,
 //! curl) and of our other commands. Each has an advice that names our option.
+use super::after_dashes;
 use clap::{Arg, Command, CommandFactory};
 
 /// Names that are typed, and the option that does the same. A row counts where the command has that option.
@@ -12,26 +13,29 @@ const MADES_COMMANDS: [&str; 4] = ["mades", "mades-endpoint", "bench mades", "be
 const SENDER_NAMES: &[OptionAlias] = &[
     (&["--connections", "--concurrency", "--vus", "--parallel", "--users"], "--sessions"),
     (&["--requests", "--iterations", "--count"], "--messages"),
-    (&["-z", "--time"], "--duration"),
+    (&["-z", "--time", "--max-time"], "--duration"),
     (&["-k"], "--insecure (as in curl) or --reuse (as in ab)"),
     (&["--keepalive", "--keep-alive"], "--reuse"),
     (&["--qps", "--rps"], "--rate"),
     (&["--ramp-up"], "--stage"),
     (&["-w"], "--think-time"),
     (&["-R"], "--think-time 0s..TIME"),
-    (&["-t", "--recipient", "--rcpt-to"], "--to"),
+    (&["-t", "--recipient", "--rcpt-to", "--mail-rcpt"], "--to"),
     (&["-f", "--sender", "--mail-from"], "--from"),
     (&["-r", "--rcpt-count"], "--recipients"),
     (&["-S"], "--subject"),
     (&["-M", "--helo", "--lhlo", "-h-from"], "--ehlo"),
-    (&["-F", "--body", "--data", "--header", "--h-Subject", "--attach", "--eml"], "--file MESSAGE.EML"),
+    (
+        &["-F", "--body", "--data", "--header", "--h-Subject", "--attach", "--eml", "--upload-file"],
+        "--file MESSAGE.EML",
+    ),
     (&["--size", "--length", "--body-size"], "--message-size"),
     (&["-L"], "--lmtp"),
     (&["--protocol"], "--lmtp, --tls implicit or a URL as SERVER: lmtp://HOST, smtps://HOST"),
     (&["--server", "--host", "--target", "--url"], "SERVER without an option"),
     (&["-p", "--port"], "HOST:PORT as SERVER"),
     (&["--tls-on-connect", "-tlsc", "--ssl"], "--tls implicit"),
-    (&["--starttls", "-tls"], "--tls starttls"),
+    (&["--starttls", "-tls", "--ssl-reqd"], "--tls starttls"),
     (&["--tls-ca-path", "--cafile", "--ca-file", "--capath"], "--cacert"),
     (&["--server-name"], "--tls-name"),
     (&["--cert"], "--tls-cert"),
@@ -43,6 +47,8 @@ const SENDER_NAMES: &[OptionAlias] = &[
     (&["--threads", "-T"], "--workers"),
     (&["-o", "--output"], "--out"),
     (&["--hlog", "--ledger"], "--out DIR, which has them"),
+    (&["--summary-export"], "--json"),
+    (&["--name"], "--label"),
     (&["--silent"], "--quiet"),
     (&["--fail-on", "--assert"], "--threshold"),
 ];
@@ -91,6 +97,9 @@ const MADES_NAMES: &[OptionAlias] = &[
     (&["-o"], "--out"),
     (&["-z"], "--duration"),
 ];
+
+/// Names of other tools, for reports.
+const REPORT_NAMES: &[OptionAlias] = &[(&["--type"], "--format")];
 
 /// Postfix's name, for the relay.
 const RELAY_NAMES: &[OptionAlias] = &[(&["--relayhost"], "--to")];
@@ -147,7 +156,8 @@ pub(super) fn advice_on(path: &str, typed: &str) -> Option<String> {
         let row = EXPLANATIONS.iter().find(|(names, instead, _)| names.contains(&typed) && has(path, instead));
         row.filter(|_| is_mades).map(|(_, _, said)| (*said).to_owned())
     };
-    explained().or_else(|| our_name(path, typed).map(|ours| format!("unknown option {typed:?}; use {ours}")))
+    explained()
+        .or_else(|| our_name(path, typed).map(|ours| format!("unknown option {typed:?}; use {}", placed(path, ours))))
 }
 
 /// The option of a command that does what one of another name does; of `-au`, which is read as `-a`, it is asked whole.
@@ -160,13 +170,33 @@ pub(super) fn our_name(path: &str, typed: &str) -> Option<&'static str> {
     row.map(|(_, ours)| *ours)
 }
 
+/// Our option, behind `--` if that command takes it there.
+fn placed(path: &str, ours: &str) -> String {
+    let is_late = ours.strip_prefix("--").is_some_and(|name| after_dashes::OPTIONS.contains(&name));
+    if is_late && after_dashes::COMMANDS.contains(&path) { format!("-- {ours}") } else { ours.to_owned() }
+}
+
+/// Our command that does what one of another tool does, or one that stood alone before.
+pub(super) fn our_command(typed: &str) -> Option<&'static str> {
+    match typed {
+        "worker" => Some("mailrun locust worker"),
+        "master" => Some("mailrun locust master"),
+        "locustfile" => Some("mailrun locust file"),
+        "run" | "attack" | "load" => Some("mailrun bench SERVER, or mailrun bench FILE.toml for a scenario"),
+        _ => None,
+    }
+}
+
 /// Tables for a command, the first row that fits counts.
 fn tables(path: &str) -> &'static [&'static [OptionAlias]] {
     match path {
         path if MADES_COMMANDS.contains(&path) => &[MADES_NAMES, COMMON_NAMES],
         "sink" => &[SINK_NAMES, FAULT_NAMES, COMMON_NAMES],
-        path if path == "source" || path.starts_with("bench") => &[SENDER_NAMES, FAULT_NAMES, COMMON_NAMES],
+        path if ["source", "capacity"].contains(&path) || path.starts_with("bench") => {
+            &[SENDER_NAMES, FAULT_NAMES, COMMON_NAMES]
+        }
         "relay" => &[RELAY_NAMES, COMMON_NAMES],
+        "report" => &[REPORT_NAMES],
         _ => &[COMMON_NAMES],
     }
 }
@@ -178,7 +208,7 @@ fn is_applicable(path: &str, advice: &str) -> bool {
 }
 
 /// Reports whether a command has that long option.
-fn has(path: &str, option: &str) -> bool {
+pub(super) fn has(path: &str, option: &str) -> bool {
     let whole = super::Cli::command();
     let found = path.split(' ').try_fold(&whole, |command, name| command.find_subcommand(name));
     let is_meant = |argument: &Arg| argument.get_long().is_some_and(|long| option.strip_prefix("--") == Some(long));
@@ -204,7 +234,9 @@ pub(super) fn commands_with(typed: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    const PATHS: [&str; 10] = [
+    const PATHS: [&str; 12] = [
+        "capacity",
+        "report",
         "bench",
         "bench relay-400",
         "bench smtp-source-table",
@@ -219,7 +251,7 @@ mod tests {
 
     #[test]
     fn every_row_is_of_use_somewhere_and_never_hides_an_option() {
-        for table in [SENDER_NAMES, SINK_NAMES, FAULT_NAMES, MADES_NAMES, RELAY_NAMES, COMMON_NAMES] {
+        for table in [SENDER_NAMES, SINK_NAMES, FAULT_NAMES, MADES_NAMES, RELAY_NAMES, REPORT_NAMES, COMMON_NAMES] {
             for (typed, ours) in table {
                 let paths = PATHS.iter().chain(&["bench mades-compare"]);
                 let mut useful = paths.filter(|path| tables(path).contains(&table) && is_applicable(path, ours));
@@ -239,6 +271,8 @@ mod tests {
             ("source", "--size=5", Some("unknown option \"--size\"; use --message-size")),
             ("bench relay-latency", "--size", Some("unknown option \"--size\"; use --message-size")),
             ("bench relay-400", "--auth", None),
+            ("bench", "--threads", Some("unknown option \"--threads\"; use -- --workers")),
+            ("source", "--threads", Some("unknown option \"--threads\"; use --workers")),
             ("sink", "--count", Some("unknown option \"--count\"; use --max-messages")),
             ("bench mades", "--frobnicate", None),
             ("mades", "amqp://u:secret@h", Some("the broker is an option: --broker URL")),

@@ -133,6 +133,12 @@ impl SessionArgs {
         self.workers
     }
 
+    /// The options that a bench gives to each of its parties.
+    pub(super) fn party_options(&self) -> Vec<String> {
+        let workers = self.workers.map(|workers| format!("--workers={workers}"));
+        workers.into_iter().chain(self.busy_poll.word()).collect()
+    }
+
     /// Messages a connection carries; `None` for as many as there are.
     pub(super) fn reuse(&self) -> Option<Distribution> {
         self.reuse.as_ref().map_or_else(|| Some(Distribution::constant(1)), |reuse| reuse.0.clone())
@@ -228,17 +234,8 @@ struct ContentArgs {
 }
 
 /// Options that decide nothing of which messages are sent when, and that may differ from host to host.
-const HOST_OPTIONS: [&str; 9] = [
-    "--http=",
-    "--workers=",
-    "--busy-poll=",
-    "--cacert=",
-    "--tls-cert=",
-    "--tls-key=",
-    "--password-file=",
-    "--bind=",
-    "--give-up=",
-];
+const HOST_OPTIONS: [&str; 7] =
+    ["--http=", "--cacert=", "--tls-cert=", "--tls-key=", "--password-file=", "--bind=", "--give-up="];
 
 /// Default limit of a corpus in memory.
 const DEFAULT_CORPUS_BYTES: u64 = 1 << 30;
@@ -391,8 +388,6 @@ impl LoadArgs {
             Some(reuse) => words.push(format!("--reuse={}", reuse.expression())),
         }
         words.extend(self.http.map(|address| format!("--http={address}")));
-        words.extend(session.workers.map(|workers| format!("--workers={workers}")));
-        words.extend(session.busy_poll.word());
         words.push(format!("--connect-timeout={}us", session.connect_timeout.as_micros()));
         words.push(format!("--timeout={}us", session.timeout.as_micros()));
         words.extend(session.think_time.iter().map(|think| format!("--think-time={}", think.expression())));

@@ -144,7 +144,8 @@ fn messages_that_did_not_arrive_are_listed_with_the_servers_replies() {
 
 #[test]
 fn open_loop_is_recorded_as_such() {
-    let record = bench(&["--rate", "100", "--arrival", "poisson", "--duration", "1s", "--sessions", "20"]).record_of(0);
+    let record =
+        bench(&["--rate", "100", "--duration", "1s", "--sessions", "20", "--", "--arrival", "poisson"]).record_of(0);
     assert_eq!((record.workload.arrival, record.workload.rate_per_s), (Arrival::Poisson, Some(100.0)));
     assert_eq!(stage(&record, Stage::Accepted).since, Some(Stage::Scheduled));
 }

@@ -38,13 +38,13 @@ fn every_mode_goes_through_the_relay() {
         &["--tls", "starttls"],
         &["--tls", "implicit"],
         &["--tls", "starttls", "--tls-name", "mx.example"],
-        &["--tls", "implicit", "--insecure", "--no-tls-resumption"],
+        &["--tls", "implicit", "--insecure", "--", "--no-tls-resumption"],
         &["--user", USER],
         &["--user", USER, "--tls", "starttls", "--auth-mechanism", "plain"],
         &["--user", USER, "--auth-mechanism", "scram-sha-256"],
-        &["--proxy-protocol", "v1"],
-        &["--proxy-protocol", "v2", "--tls", "implicit"],
-        &["--xclient", "NAME=client.example", "--xclient", "ADDR=192.0.2.1"],
+        &["--", "--proxy-protocol", "v1"],
+        &["--tls", "implicit", "--", "--proxy-protocol", "v2"],
+        &["--", "--xclient", "NAME=client.example", "--xclient", "ADDR=192.0.2.1"],
         &["--lmtp"],
         &["--lmtp", "--tls", "starttls"],
         &["--chunking"],
@@ -64,7 +64,10 @@ fn what_the_relay_cannot_do_is_refused_before_the_run() {
     let out = files.path("out");
     let ca = files.certificate("ca", &["localhost"])[0].clone();
     for (words, why) in [
-        (&["--chunking", "--binarymime"][..], "the relay that bench starts takes no binary messages; add --relay none"),
+        (
+            &["--chunking", "--", "--binarymime"][..],
+            "the relay that bench starts takes no binary messages; add --relay none",
+        ),
         (&["--tls", "starttls", "--cacert", &ca], "has a certificate of its own; add --relay none"),
         (&["--lmtp", "--tls", "implicit"], "--lmtp cannot be used with --tls implicit"),
         (&["--relay", "postfix", "--tls", "starttls"], "--tls cannot be used with the postfix that bench starts"),
@@ -81,7 +84,7 @@ fn what_the_relay_cannot_do_is_refused_before_the_run() {
 fn without_a_relay_the_sink_takes_it_all() {
     let files = Files::new();
     let out = files.path("out");
-    let ended = bench(&out, &["--relay", "none", "--chunking", "--binarymime", "--tls", "implicit"]);
+    let ended = bench(&out, &["--relay", "none", "--chunking", "--tls", "implicit", "--", "--binarymime"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(record(&out).parties.iter().all(|party| party.role != Role::Relay));
 }

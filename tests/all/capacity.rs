@@ -10,7 +10,8 @@ use std::path::Path;
 const SHORT: [&str; 6] = ["--quick", "--trial", "200ms", "--confirm", "200ms", "--reuse"];
 
 fn capacity(words: &[&str], out: &Path) -> (Ended, Value) {
-    let ended = mailrun(&[&["capacity"], words, &["--out", out.to_str().unwrap()]].concat());
+    let (before, after) = words.split_at(words.iter().position(|word| *word == "--").unwrap_or(words.len()));
+    let ended = mailrun(&[&["capacity"], before, &["--out", out.to_str().unwrap()], after].concat());
     let json = fs::read_to_string(out.join("capacity.json")).unwrap_or_else(|_| panic!("{ended:?}"));
     (ended, serde_json::from_str(&json).unwrap())
 }
@@ -101,8 +102,8 @@ fn all_trials_have_one_relay() {
 #[test]
 fn trials_of_random_arrival_have_bursts_of_their_own() {
     let place = tempfile::tempdir().unwrap();
-    let words = ["--arrival", "poisson", "--min-rate", "100/s", "--max-rate", "200/s"];
-    let (ended, result) = capacity(&[&words, &SHORT[..]].concat(), place.path());
+    let words = ["--min-rate", "100/s", "--max-rate", "200/s", "--", "--arrival", "poisson"];
+    let (ended, result) = capacity(&[&SHORT[..], &words].concat(), place.path());
     let mut seeds = Vec::new();
     for trial in result["trials"].as_array().unwrap().iter().filter(|trial| !trial["rate_per_s"].is_null()) {
         let record = fs::read(place.path().join(trial["directory"].as_str().unwrap()).join("run.json")).unwrap();

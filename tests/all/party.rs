@@ -351,7 +351,7 @@ impl Bench {
             false if words.contains(&"--relay") => &[],
             false => &["--relay", "none"],
         };
-        Self::start_as_typed(&[words, more].concat())
+        Self::start_as_typed(&[more, words].concat())
     }
 
     /// With nothing added to what was typed.
@@ -396,7 +396,7 @@ pub(crate) fn bench(words: &[&str]) -> BenchRun {
 
 /// Runs a bench from source to sink with a variable of the environment, `NAME=value`.
 pub(crate) fn bench_within(variable: &str, words: &[&str]) -> BenchRun {
-    Bench::start_within(variable, &[words, &["--relay", "none"]].concat()).finish()
+    Bench::start_within(variable, &[&["--relay", "none"], words].concat()).finish()
 }
 
 /// Runs a bench with nothing added to what was typed.

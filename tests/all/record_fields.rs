@@ -217,7 +217,7 @@ fn a_run_with_one_domain_and_a_closed_loop_has_neither_domains_nor_service_times
 
 #[test]
 fn busy_polling_and_its_cost_are_in_the_record_of_both_ends() {
-    let record = bench(&["--relay", "none", "--sessions", "1", "--messages", "200", "--busy-poll", "50us"]);
+    let record = bench(&["--sessions", "1", "--messages", "200", "--", "--busy-poll", "50us"]);
     for party in &record.parties {
         let row = party.busy_poll.as_ref().unwrap_or_else(|| panic!("{} says nothing: {party:?}", party.name));
         assert_eq!(row.mode, "50us");
@@ -243,7 +243,8 @@ fn parties_run_where_they_are_placed() {
     let sink = placed(Role::Sink);
     assert_eq!((&sink.cpus, sink.workers), (&Some(available.to_string()), u32::try_from(numbers.len()).ok()));
     assert_eq!(record.host.cores as usize, numbers.len(), "the host has as many as before");
-    let record = bench(&["--relay", "none", "--messages", "20", "--workers", "1"]);
+    let record = bench(&["--messages", "20", "--", "--workers", "1"]);
+    assert!(record.parties.iter().all(|party| party.workers == Some(1)), "{:?}", record.parties);
     assert!(record.parties.iter().all(|party| party.cpus.is_none()), "{:?}", record.parties);
 }
 

@@ -222,8 +222,9 @@ fn every_sink_that_mail_arrived_at_needs_a_clock_that_was_compared() {
     let clocks = sinks.each_ref().map(|sink| format!("--sink={}", sink.url()));
     let parts = [(&part_0, "0/2"), (&part_1, "1/2")];
     let send = |(sink, (out, shard)): (&Sink, (&PathBuf, &str))| {
-        let words = ["bench", &sink.address(), "--shard", shard, "--start-at", &start, "--run-id", id, "--quiet"];
-        let load = ["--messages", "100", "--sessions", "4", &clocks[0], &clocks[1], "--out", word(out)];
+        let words = ["bench", &sink.address(), "--shard", shard, "--start-at", &start, "--quiet"];
+        let load =
+            ["--messages", "100", "--sessions", "4", &clocks[0], &clocks[1], "--out", word(out), "--", "--run-id", id];
         Process::start(MAILRUN, &[&words[..], &load].concat())
     };
     let sent: Vec<Process> = sinks.iter().zip(parts).map(send).collect();

@@ -391,7 +391,7 @@ fn stages_are_offered_one_after_the_other() {
     assert_eq!((record.workload.arrival, record.workload.stages.len()), (Arrival::Constant, 3));
     assert!((record.workload.rate_per_s.unwrap() - 300.0 / 1.8).abs() < 1e-6);
     assert_eq!(record.workload.stages[2].to_per_s, 300.0);
-    let short = closed(&[stages.as_slice(), &["--messages", "50", "--arrival", "poisson"]].concat());
+    let short = closed(&[stages.as_slice(), &["--messages", "50", "--", "--arrival", "poisson"]].concat());
     assert_eq!((short.ledger.created, short.workload.arrival), (Some(50), Arrival::Poisson));
 }
 
@@ -417,7 +417,7 @@ fn notifications_are_asked_for_of_every_message_and_recipient() {
     }
     let plain = seen(&base);
     assert!(plain.iter().all(|message| message.asked == ["None None"; 3]));
-    let never = closed(&["--messages", "20", "--sessions", "2", "--dsn-notify", "never", "--dsn-envid", "x"]);
+    let never = closed(&["--messages", "20", "--sessions", "2", "--", "--dsn-notify", "never", "--dsn-envid", "x"]);
     assert_eq!(never.workload.dsn.as_deref(), Some("NOTIFY=NEVER ENVID=x"), "bench passes it on");
 }
 

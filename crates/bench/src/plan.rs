@@ -37,6 +37,8 @@ pub struct BenchOptions {
     pub source_options: Vec<String>,
     /// More options for the sink, its faults among them, word by word.
     pub sink_options: Vec<String>,
+    /// Options for each of mailrun's own parties, word by word: `--workers` and `--busy-poll`.
+    pub party_options: Vec<String>,
     /// The relay runs under strace, which counts its system calls and slows it.
     pub syscall_counting: SyscallCounting,
     /// Processors that the server under test runs on, where the bench starts it; `None` for all.
@@ -164,6 +166,7 @@ impl BenchOptions {
             push(&mut words, "--tls-write-cert", files.certificate());
         }
         words.extend(self.placement.sink.iter().map(cpus_option));
+        words.extend(self.party_options.iter().cloned());
         words.extend(self.sink_options.iter().cloned());
         words
     }
@@ -198,6 +201,7 @@ impl BenchOptions {
             words.push("--no-preflight".to_owned());
         }
         words.extend(self.placement.source.iter().map(cpus_option));
+        words.extend(self.party_options.iter().cloned());
         words.extend(self.source_options.iter().cloned());
         words
     }
@@ -253,7 +257,8 @@ mod tests {
             run: None,
             target: BenchTarget::OwnSink,
             workload,
-            source_options: vec!["--workers".to_owned(), "2".to_owned()],
+            source_options: vec!["--reuse".to_owned()],
+            party_options: vec!["--workers=2".to_owned()],
             sink_options: vec!["--fault".to_owned(), "drop".to_owned()],
             syscall_counting: SyscallCounting::Off,
             server_cores: None,
@@ -308,7 +313,7 @@ mod tests {
         let staged = Workload { duration_limit_s: Some(30.0), stages: vec![stage], arrival, ..Workload::default() };
         let words = source_line(staged);
         assert!(!words.contains("--duration") && !words.contains("--rate"), "{words}");
-        assert!(words.contains("--arrival poisson") && words.ends_with("--workers 2"), "{words}");
+        assert!(words.contains("--arrival poisson") && words.ends_with("--workers=2 --reuse"), "{words}");
     }
 
     #[test]
@@ -322,6 +327,8 @@ mod tests {
     fn a_sink_is_told_its_faults() {
         let words = options(Workload::default()).sink_arguments(RunId([1; 16]), &files(), ANY_PORT).join(" ");
         assert!(words.starts_with("sink --listen 127.0.0.1:0 "), "{words}");
-        assert!(words.ends_with("--json d/p.json --ledger d/p.ledger --hlog d/p.hlog --live json --fault drop"));
+        assert!(
+            words.ends_with("--json d/p.json --ledger d/p.ledger --hlog d/p.hlog --live json --workers=2 --fault drop")
+        );
     }
 }

@@ -58,6 +58,7 @@ pub(super) fn options() -> BenchOptions {
         workload: Workload { messages: Some(UNITS), ..Workload::default() },
         source_options: Vec::new(),
         sink_options: Vec::new(),
+        party_options: Vec::new(),
         run: None,
         syscall_counting: SyscallCounting::Off,
         server_cores: None,

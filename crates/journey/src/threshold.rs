@@ -719,6 +719,9 @@ fn parse_source(name: &str, protocol: RunProtocol) -> Result<MetricSource, Strin
     if let Some((_, place)) = known.iter().find(|(known, _)| *known == name) {
         return Ok(*place);
     }
+    if name.starts_with("p(") {
+        return Err(format!("{name:?} is k6's way; name the stage or phase: accepted.p95 < 500ms"));
+    }
     let names = known.iter().map(|(name, _)| *name).chain(Fate::ALL.map(Fate::name));
     Err(unknown("stage, phase or fate", name, &names.collect::<Vec<_>>()))
 }
@@ -907,6 +910,7 @@ mod tests {
             ("delivered.within(1s) > 5", "not a valid share"),
             ("rcpt.rate > 5/s", "have a rate"),
             ("settled.p99 < 1s", "unknown stage"),
+            ("p(95)<500", "accepted.p95 < 500ms"),
             ("received.within(2min) >= 99%", "unknown stage"),
             ("fresh(30s) per 15min < 98%", "is a minimum"),
             ("fresh(30s) per 15min >= 98", "not a valid share"),

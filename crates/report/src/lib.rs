@@ -61,6 +61,7 @@ pub use markdown::markdown;
 #[cfg(test)]
 pub(crate) use terminal::terminal;
 pub use text_style::TextStyle;
+pub use workload::quoted;
 
 use mailrun_journey::record::Record;
 

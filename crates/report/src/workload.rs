@@ -199,7 +199,7 @@ fn target(workload: &Workload) -> String {
 }
 
 /// A command line quoted for a shell.
-pub(crate) fn quoted(command: &[String]) -> String {
+pub fn quoted(command: &[String]) -> String {
     let safe = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || "-_=./:@,+%[]".contains(c));
     let word = |word: &String| if safe(word) { word.clone() } else { format!("'{}'", word.replace('\'', r"'\''")) };
     command.iter().map(word).collect::<Vec<_>>().join(" ")

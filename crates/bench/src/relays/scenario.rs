@@ -163,6 +163,7 @@ impl ScenarioOptions {
             workload: Workload { sessions: shape.sessions, pipelining: shape.pipelining, seed: 1, ..load },
             source_options: vec![size, "--recipients=1".to_owned(), reuse, format!("--to={RECIPIENTS}")],
             sink_options: Vec::new(),
+            party_options: Vec::new(),
             run: None,
             syscall_counting: SyscallCounting::Off,
             server_cores: None,
