@@ -261,7 +261,7 @@ impl BenchArgs {
             messages: load.messages,
             duration_limit_s: load.duration.or(staged).map(|limit| limit.as_secs_f64()),
             sessions: load.sessions,
-            pipelining: load.session.pipelining.into(),
+            pipelining: load.session.pipelining,
             arrival: load.arrival(offer.as_ref())?,
             rate_per_s: load.rate,
             stages: offer.as_ref().map(OfferedRate::stages).unwrap_or_default(),

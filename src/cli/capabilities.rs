@@ -1,5 +1,4 @@
 //! Options of a sink's greeting and of the extensions that it offers before there is mail.
-use super::connection::TlsArg;
 use anyhow::{Result, bail};
 use clap::Args;
 use mailrun_load::sink::{CapabilityOptions, LoginPolicy};
@@ -15,7 +14,7 @@ use std::path::PathBuf;
 pub(super) struct CapabilityArgs {
     /// Use of TLS. Without --tls-cert the sink makes a self-signed certificate.
     #[arg(long, value_enum, default_value = "none")]
-    tls: TlsArg,
+    tls: TlsMode,
     /// Certificate chain (PEM), read again when it changes and on SIGHUP.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -70,7 +69,7 @@ impl CapabilityArgs {
             (None, false) => LoginPolicy::Off,
         };
         Ok(CapabilityOptions {
-            tls: self.tls.into(),
+            tls: self.tls,
             certificate: self.tls_cert.clone().zip(self.tls_key.clone()),
             certificate_output: self.tls_write_cert.clone(),
             client_ca: self.tls_client_ca.clone(),
@@ -91,7 +90,7 @@ impl CapabilityArgs {
             (self.tls_client_ca.is_some(), "--tls-client-ca"),
             (self.no_tls_resumption, "--no-tls-resumption"),
         ];
-        let is_plain = TlsMode::from(self.tls) == TlsMode::None;
+        let is_plain = self.tls == TlsMode::None;
         options.into_iter().find(|(is_set, _)| is_plain && *is_set).map(|(_, option)| option)
     }
 }

@@ -1,6 +1,6 @@
 //! `mailrun capacity mades`: what was typed, to the search for the highest rate that a MADES endpoint takes.
 use super::capacity_arguments::{CapacityOutputArgs, PlanningArgs, SearchArgs, exit_status, loss_goal};
-use super::mades::{BrokerArgs, MadesLoadArgs, MadesModeArg, TimeoutArgs, check_stages, without_login};
+use super::mades::{BrokerArgs, MadesLoadArgs, TimeoutArgs, check_stages, queues, without_login};
 use super::mades_bench::{StandInArgs, stand_in_plan};
 use super::mades_effects as effects;
 use super::mades_endpoint::{EndpointFaultArgs, NetworkArgs};
@@ -10,6 +10,7 @@ use clap::Args;
 use mailrun_bench::capacity::{MadesCapacityOptions, SearchCourse, default_mades_goal, search_mades};
 use mailrun_bench::mades::{MadesBenchOptions, MadesTarget};
 use mailrun_journey::threshold::{LossGoal, RunProtocol, Threshold};
+use mailrun_mades::bench::MadesMode;
 use std::process::ExitCode;
 
 /// Finds the highest rate that a MADES endpoint takes and still meets its goals
@@ -23,7 +24,7 @@ use std::process::ExitCode;
 pub(super) struct CapacityMadesArgs {
     /// endpoint (ECP), toolbox (EDX), amqp (the broker only) or tracing
     #[arg(long, value_enum, value_name = "MODE", default_value = "endpoint")]
-    mode: MadesModeArg,
+    mode: MadesMode,
     /// Goal, repeatable: 'delivered.p99 < 2s', 'received-event.within(60s) >= 95%', 'rejected <= 0.1%'
     /// [default: delivered.within(60s) >= 100%].
     #[arg(long = "goal", value_name = "EXPRESSION", value_parser = goal, help_heading = "Search")]
@@ -128,13 +129,13 @@ impl CapacityMadesArgs {
         self.load.check_search()?;
         self.load.check_acknowledge(self.mode)?;
         check_stages(self.load.path(self.mode), &self.goals)?;
-        self.queues.check_effects(self.mode.name(), self.mode.queues())?;
+        self.queues.check_effects(self.mode.name(), queues(self.mode))?;
         let of_stand_in = [self.stand_in.given().as_slice(), &self.way.given(), &self.faults.given()].concat();
         if self.brokers.is_named() {
             self.brokers.check_effects()?;
             return effects::refuse_without_effect(&of_stand_in, "with --broker, whose endpoint is no stand-in");
         }
-        if self.mode == MadesModeArg::Amqp {
+        if self.mode == MadesMode::Amqp {
             effects::refuse_without_effect(&of_stand_in, "in mode amqp, which has no endpoint; add --mode endpoint")?;
         }
         let queues = self.queues.given().map(|(option, name)| (option, name.is_some()));

@@ -2,7 +2,7 @@
 //! engine's values.
 use super::server::{Scheme, ServerArg};
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use mailrun_bench::relays::{ListenerOptions, OwnCertificate, RelayLogin};
 use mailrun_load::source::{AddressRange, BodyParameter, ProxyVersion, TransportOptions};
 use mailrun_net::SessionResumption;
@@ -16,34 +16,13 @@ use mailrun_smtp::xclient::{Attribute, XclientRequest};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-/// Beginning of TLS, as typed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum TlsArg {
-    /// No TLS
-    None,
-    /// After STARTTLS
-    Starttls,
-    /// Before the greeting
-    Implicit,
-}
-
-impl From<TlsArg> for TlsMode {
-    fn from(typed: TlsArg) -> Self {
-        match typed {
-            TlsArg::None => Self::None,
-            TlsArg::Starttls => Self::StartTls,
-            TlsArg::Implicit => Self::Implicit,
-        }
-    }
-}
-
 /// TLS, login and addresses of a source.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub(super) struct ConnectionArgs {
     /// Use of TLS; the certificate of the server is verified [default: none].
     #[arg(long, value_enum)]
-    tls: Option<TlsArg>,
+    tls: Option<TlsMode>,
     /// Trust the certificates in this PEM file instead of the system's.
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     cacert: Option<PathBuf>,
@@ -90,18 +69,11 @@ pub(super) struct ConnectionArgs {
     bind: Option<AddressRange>,
     /// Send a PROXY header at the start of each connection, as a proxy does.
     #[arg(long, value_enum, value_name = "VERSION")]
-    proxy_protocol: Option<ProxyVersionArg>,
+    proxy_protocol: Option<ProxyVersion>,
     /// Attribute to send with XCLIENT if the server offers it, repeatable: NAME=…, ADDR=…, PORT=…, PROTO=…, HELO=…,
     /// LOGIN=….
     #[arg(long, value_name = "NAME=VALUE", value_parser = attribute)]
     xclient: Vec<(Attribute, String)>,
-}
-
-/// Version of the PROXY header, as typed.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ProxyVersionArg {
-    V1,
-    V2,
 }
 
 fn attribute(text: &str) -> Result<(Attribute, String), String> {
@@ -125,10 +97,10 @@ impl ConnectionArgs {
                 if self.lmtp {
                     bail!("--lmtp cannot be used with smtps://; write lmtp://{server} and --tls implicit");
                 }
-                if self.tls.is_some_and(|tls| tls != TlsArg::Implicit) {
+                if self.tls.is_some_and(|tls| tls != TlsMode::Implicit) {
                     bail!("smtps:// means --tls implicit; write smtp://{server} for another use of TLS");
                 }
-                approach.tls = Some(TlsArg::Implicit);
+                approach.tls = Some(TlsMode::Implicit);
             }
         }
         Ok(approach)
@@ -136,7 +108,7 @@ impl ConnectionArgs {
 
     /// Moment at which TLS begins.
     fn tls_mode(&self) -> TlsMode {
-        self.tls.map_or(TlsMode::None, TlsMode::from)
+        self.tls.unwrap_or_default()
     }
 
     /// The options in the engine's types.
@@ -159,10 +131,7 @@ impl ConnectionArgs {
             chunking: if self.chunking { Chunking::IfOffered } else { Chunking::Never },
             write_size: self.write_size,
             bind: self.bind,
-            proxy: self.proxy_protocol.map(|version| match version {
-                ProxyVersionArg::V1 => ProxyVersion::V1,
-                ProxyVersionArg::V2 => ProxyVersion::V2,
-            }),
+            proxy: self.proxy_protocol,
             introduction: self.introduction()?,
         })
     }

@@ -3,9 +3,9 @@ use super::mades_effects as effects;
 use super::mades_ladder::{self, PayloadLadder};
 use super::mades_queues::{QueueNameArgs, QueueNaming};
 use super::results::ReportArgs;
-use super::{ArrivalArg, LiveArg, Strictness, exit_code, exit_with_parent, values};
+use super::{Strictness, arrival_with, exit_code, exit_with_parent, values};
 use anyhow::{Result, anyhow, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use jiff::tz::TimeZone;
 use mailrun_journey::record::{Arrival, Mades, MadesStage, Workload};
 use mailrun_journey::threshold::{MetricSource, RunProtocol, Threshold};
@@ -52,7 +52,7 @@ const DEFAULT_PAYLOAD_SIZE: &str = "3000";
 pub(super) struct MadesArgs {
     /// endpoint (ECP), toolbox (EDX), amqp (the broker only) or tracing
     #[arg(long, value_enum, value_name = "MODE", default_value = "endpoint")]
-    mode: MadesModeArg,
+    mode: MadesMode,
     #[command(flatten)]
     load: MadesLoadArgs,
     /// Measure one payload size after the other, until messages take longer than --message-timeout: 1M..20M
@@ -83,7 +83,7 @@ pub(super) struct MadesArgs {
     label: String,
     /// Progress: a line on a terminal, JSON lines on standard output, or nothing.
     #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
-    live: LiveArg,
+    live: LiveMode,
     /// Run id, 32 hexadecimal digits.
     #[arg(long, value_name = "HEX", hide = true)]
     run_id: Option<RunId>,
@@ -114,52 +114,21 @@ pub(super) struct TimeoutArgs {
     allow_public: bool,
 }
 
-/// The mode, as typed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum MadesModeArg {
-    /// An ECP endpoint: reply, inbox, events DELIVERED and RECEIVED
-    Endpoint,
-    /// An EDX toolbox: inbox, and the final status as reply
-    Toolbox,
-    /// The broker only: into the inbox queue and out of it
-    Amqp,
-    /// An ECP endpoint's connectivity test: reply and one event
-    Tracing,
-}
-
-impl MadesModeArg {
-    /// The mode as typed.
-    pub(super) fn name(self) -> &'static str {
-        MadesMode::from(self).name()
-    }
-
-    /// The queues that it uses, as options.
-    pub(super) fn queues(self) -> &'static [&'static str] {
-        match self {
-            Self::Endpoint => &["--outbox", "--outbox-reply", "--send-event", "--inbox"],
-            Self::Toolbox => &["--outbox", "--outbox-reply", "--inbox"],
-            Self::Amqp => &["--inbox"],
-            Self::Tracing => &["--outbox", "--outbox-reply", "--send-event"],
-        }
-    }
-
-    /// The naming custom of the queues.
-    fn queue_naming(self) -> QueueNaming {
-        match self {
-            Self::Toolbox => QueueNaming::Edx,
-            Self::Endpoint | Self::Amqp | Self::Tracing => QueueNaming::Ecp,
-        }
+/// The queues that a mode uses, as options.
+pub(super) fn queues(mode: MadesMode) -> &'static [&'static str] {
+    match mode {
+        MadesMode::Endpoint => &["--outbox", "--outbox-reply", "--send-event", "--inbox"],
+        MadesMode::Toolbox => &["--outbox", "--outbox-reply", "--inbox"],
+        MadesMode::Amqp => &["--inbox"],
+        MadesMode::Tracing => &["--outbox", "--outbox-reply", "--send-event"],
     }
 }
 
-impl From<MadesModeArg> for MadesMode {
-    fn from(typed: MadesModeArg) -> Self {
-        match typed {
-            MadesModeArg::Endpoint => Self::Endpoint,
-            MadesModeArg::Toolbox => Self::Toolbox,
-            MadesModeArg::Amqp => Self::Amqp,
-            MadesModeArg::Tracing => Self::Tracing,
-        }
+/// The naming custom of a mode's queues.
+fn queue_naming(mode: MadesMode) -> QueueNaming {
+    match mode {
+        MadesMode::Toolbox => QueueNaming::Edx,
+        MadesMode::Endpoint | MadesMode::Amqp | MadesMode::Tracing => QueueNaming::Ecp,
     }
 }
 
@@ -249,7 +218,7 @@ pub(super) struct MadesLoadArgs {
     time_zone: Option<TimeZone>,
     /// Distribution of messages over time, with --rate or --stage [default: constant].
     #[arg(long, value_enum, hide_short_help = true)]
-    arrival: Option<ArrivalArg>,
+    arrival: Option<Arrival>,
     /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value = "1", hide_short_help = true,
           value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
@@ -358,7 +327,7 @@ pub(super) fn mechanism(text: &str) -> Result<SaslMechanism, String> {
 impl MadesArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
         let report = self.report.clone();
-        let live = report.live(self.live.into());
+        let live = report.live(self.live);
         exit_with_parent(live);
         let strictness = Strictness::of(self.load.is_strict());
         let directory = self.out.clone();
@@ -387,7 +356,7 @@ impl MadesArgs {
             bail!("--payload-ladder cannot be used with --payload FILE, which has one size; use random or xml");
         }
         let far = [("--acknowledge-outbox", self.acknowledge_outbox.is_some())];
-        if self.mode == MadesModeArg::Amqp {
+        if self.mode == MadesMode::Amqp {
             effects::refuse_without_effect(&far, "in mode amqp, where the documents go into the inbox queue")?;
         }
         if self.brokers.inbox_broker.is_none() {
@@ -395,14 +364,14 @@ impl MadesArgs {
                        not supported with --acknowledge";
             effects::refuse_without_effect(&far, why)?;
         }
-        self.queues.check_effects(self.mode.name(), self.mode.queues())?;
+        self.queues.check_effects(self.mode.name(), queues(self.mode))?;
         let brokers = &self.brokers;
         let inbox = [
             ("--inbox-broker", brokers.inbox_broker.is_some()),
             ("--inbox-user", brokers.inbox_user.is_some()),
             ("--inbox-password-file", brokers.inbox_password_file.is_some()),
         ];
-        if self.mode == MadesModeArg::Tracing {
+        if self.mode == MadesMode::Tracing {
             effects::refuse_without_effect(&inbox, "in mode tracing, which has no inbox")?;
         }
         brokers.check_effects()
@@ -415,8 +384,8 @@ impl MadesArgs {
         }
         let offer = self.load.offer()?;
         self.load.check_thresholds(self.mode)?;
-        let has_far_outbox = self.brokers.inbox_broker.is_some() && self.mode != MadesModeArg::Amqp;
-        let queues = self.queues.names(self.mode.queue_naming());
+        let has_far_outbox = self.brokers.inbox_broker.is_some() && self.mode != MadesMode::Amqp;
+        let queues = self.queues.names(queue_naming(self.mode));
         let far_outbox =
             has_far_outbox.then(|| self.acknowledge_outbox.clone().unwrap_or_else(|| queues.outbox.clone()));
         let acknowledgement = self.load.acknowledgement(far_outbox, self.brokers.inbox_broker.is_some());
@@ -435,7 +404,7 @@ impl MadesArgs {
         }
         Ok(MadesOptions {
             name: self.label,
-            mode: self.mode.into(),
+            mode: self.mode,
             outbox,
             inbox,
             queues,
@@ -464,7 +433,7 @@ impl MadesArgs {
             acknowledgement,
             run: self.run_id,
             out: self.out,
-            live: self.report.live(self.live.into()),
+            live: self.report.live(self.live),
             observer: None,
             command: mailrun_party::outputs::command_line().iter().map(|word| without_login(word)).collect(),
             thresholds: self.load.thresholds,
@@ -527,10 +496,7 @@ impl MadesLoadArgs {
 
     /// Arrival of the messages in trials, whose rate is not known yet.
     pub(super) fn arrival_of_trials(&self) -> Arrival {
-        match self.arrival() {
-            ArrivalArg::Poisson => Arrival::Poisson,
-            ArrivalArg::Constant => Arrival::Constant,
-        }
+        self.arrival.unwrap_or(Arrival::Constant)
     }
 
     /// The options as those of each trial, without what differs from one to the next.
@@ -549,7 +515,7 @@ impl MadesLoadArgs {
     ///
     /// # Errors
     /// The first such threshold, and what there is.
-    pub(super) fn check_thresholds(&self, mode: MadesModeArg) -> Result<()> {
+    pub(super) fn check_thresholds(&self, mode: MadesMode) -> Result<()> {
         let is_closed = self.is_closed_loop();
         for threshold in self.thresholds.iter().chain(&self.abort_on) {
             let expression = threshold.expression();
@@ -564,10 +530,10 @@ impl MadesLoadArgs {
     }
 
     /// The way of the messages in that mode.
-    pub(super) fn path(&self, mode: MadesModeArg) -> MessagePath {
+    pub(super) fn path(&self, mode: MadesMode) -> MessagePath {
         let is_on = self.acknowledge || self.await_acknowledgements;
         let acknowledgement = if is_on { AcknowledgementMode::On } else { AcknowledgementMode::Off };
-        MessagePath { mode: mode.into(), acknowledgement }
+        MessagePath { mode, acknowledgement }
     }
 
     /// Reports whether the receiver sends acknowledgement documents.
@@ -580,16 +546,16 @@ impl MadesLoadArgs {
     ///
     /// # Errors
     /// Names the option.
-    pub(super) fn check_acknowledge(&self, mode: MadesModeArg) -> Result<()> {
-        let is_idle = self.acknowledge && mode == MadesModeArg::Tracing;
+    pub(super) fn check_acknowledge(&self, mode: MadesMode) -> Result<()> {
+        let is_idle = self.acknowledge && mode == MadesMode::Tracing;
         effects::refuse_without_effect(&[("--acknowledge", is_idle)], "in mode tracing, which has no inbox")?;
         let awaited = [("--await-acknowledgements", self.await_acknowledgements)];
         match mode {
-            MadesModeArg::Tracing => effects::refuse_without_effect(&awaited, "in mode tracing, which has no inbox")?,
-            MadesModeArg::Amqp => {
+            MadesMode::Tracing => effects::refuse_without_effect(&awaited, "in mode tracing, which has no inbox")?,
+            MadesMode::Amqp => {
                 effects::refuse_without_effect(&awaited, "in mode amqp, which has no receiver; use --acknowledge")?;
             }
-            MadesModeArg::Endpoint | MadesModeArg::Toolbox => {}
+            MadesMode::Endpoint | MadesMode::Toolbox => {}
         }
         if self.await_acknowledgements && matches!(payload(&self.payload), PayloadKind::File(_)) {
             bail!(
@@ -676,8 +642,7 @@ impl MadesLoadArgs {
     }
 
     /// The part of the run record that only MADES has; its stages are those that progress counts.
-    pub(super) fn mades_record(&self, mode: MadesModeArg, timeout: Duration) -> Mades {
-        let mode = MadesMode::from(mode);
+    pub(super) fn mades_record(&self, mode: MadesMode, timeout: Duration) -> Mades {
         let stage = |name: &str| MadesStage { name: name.to_owned(), ..MadesStage::default() };
         Mades {
             mode: mode.name().to_owned(),
@@ -711,11 +676,7 @@ impl MadesLoadArgs {
         self.thresholds.iter().for_each(|threshold| given("threshold", Some(threshold.expression().to_owned())));
         self.abort_on.iter().for_each(|threshold| given("abort-on", Some(threshold.expression().to_owned())));
         given("payload-size", self.payload_size.as_ref().map(|sizes| sizes.expression().to_owned()));
-        let arrival = self.arrival.map(|arrival| match arrival {
-            ArrivalArg::Constant => "constant",
-            ArrivalArg::Poisson => "poisson",
-        });
-        given("arrival", arrival.map(str::to_owned));
+        given("arrival", self.arrival.map(values::name));
         given("payload", Some(self.payload.clone()).filter(|_| self.shapes.is_empty()));
         for (option, value) in [
             ("receiver", self.receiver.clone()),
@@ -737,13 +698,9 @@ impl MadesLoadArgs {
         self.payload_size.clone().unwrap_or_else(usual)
     }
 
-    fn arrival(&self) -> ArrivalArg {
-        self.arrival.unwrap_or(ArrivalArg::Constant)
-    }
-
     /// Distribution of the messages over time, as the record has it.
     fn arrival_with(&self, offer: Option<&OfferedRate>) -> Arrival {
-        if self.shapes.is_empty() { self.arrival().with(offer) } else { Arrival::Market }
+        if self.shapes.is_empty() { arrival_with(self.arrival, offer) } else { Arrival::Market }
     }
 
     /// Refuses what would have no effect.

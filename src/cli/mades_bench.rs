@@ -1,5 +1,5 @@
 //! `mailrun bench mades`: what was typed, to what it means.
-use super::mades::{MadesLoadArgs, MadesModeArg};
+use super::mades::MadesLoadArgs;
 use super::mades_effects as effects;
 use super::mades_endpoint::{EndpointFaultArgs, NetworkArgs, read_plan, resolve_files};
 use super::results::ReportArgs;
@@ -7,6 +7,7 @@ use super::{Strictness, values};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use mailrun_bench::mades::{self, MadesBenchOptions, MadesTarget};
+use mailrun_mades::bench::MadesMode;
 use mailrun_mades::simulator::{EndpointMode, PRESETS, SimulatorPlan};
 use mailrun_party::live::LiveMode;
 use std::path::PathBuf;
@@ -40,7 +41,7 @@ const DEFAULT_DURATION: Duration = Duration::from_secs(8);
 pub(super) struct MadesBenchArgs {
     /// endpoint (ECP), toolbox (EDX), amqp (the broker only) or tracing
     #[arg(long, value_enum, value_name = "MODE", default_value = "endpoint")]
-    mode: MadesModeArg,
+    mode: MadesMode,
     #[command(flatten)]
     load: MadesLoadArgs,
     /// Time limit for each message; after that it counts as lost.
@@ -143,7 +144,7 @@ impl MadesBenchArgs {
     fn check_effects(&self) -> Result<()> {
         self.load.check_effects()?;
         self.load.check_acknowledge(self.mode)?;
-        if self.mode != MadesModeArg::Amqp {
+        if self.mode != MadesMode::Amqp {
             return Ok(());
         }
         let own = [("--log-messages", self.log_messages.is_some())];
@@ -171,7 +172,7 @@ pub(super) fn stand_in_plan(
     stand_in: &StandInArgs,
     way: &NetworkArgs,
     faults: &EndpointFaultArgs,
-    mode: MadesModeArg,
+    mode: MadesMode,
     load: &MadesLoadArgs,
 ) -> Result<SimulatorPlan> {
     let usual = || toml::from_str::<SimulatorPlan>(DEFAULT_PLAN).expect("the plan is a constant, and a test reads it");
@@ -182,9 +183,9 @@ pub(super) fn stand_in_plan(
         (None, None) => usual(),
     };
     plan.mode = match mode {
-        MadesModeArg::Endpoint | MadesModeArg::Amqp => EndpointMode::Endpoint,
-        MadesModeArg::Toolbox => EndpointMode::Toolbox,
-        MadesModeArg::Tracing => EndpointMode::Tracing,
+        MadesMode::Endpoint | MadesMode::Amqp => EndpointMode::Endpoint,
+        MadesMode::Toolbox => EndpointMode::Toolbox,
+        MadesMode::Tracing => EndpointMode::Tracing,
     };
     if plan.acknowledgement_documents && !load.awaits_acknowledgements() {
         bail!("the plan of the stand-in sends acknowledgement documents: add --await-acknowledgements");

@@ -3,9 +3,9 @@ use super::mades::{password, password_from_env, restrict_to_local, url};
 use super::mades_effects as effects;
 use super::mades_queues::{QueueNameArgs, QueueNaming};
 use super::results::is_standard_output;
-use super::{LiveArg, exit_with_parent, say, values};
+use super::{exit_with_parent, say, values};
 use anyhow::{Context, Result, anyhow, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use mailrun_mades::embedded::{self, ListenOptions, ListenerAuth, ListenerCounts, PlainCredentials, QueueLimits};
 use mailrun_mades::endpoint::{self, EndpointOptions, EndpointSnapshot, QueueBackend};
 use mailrun_mades::simulator::{
@@ -65,7 +65,7 @@ pub(super) struct MadesEndpointArgs {
     allow_public: bool,
     /// Progress: a line on a terminal, JSON lines on standard output, or nothing.
     #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
-    live: LiveArg,
+    live: LiveMode,
 }
 
 /// Simulated behaviour.
@@ -76,7 +76,7 @@ struct BehaviourArgs {
     ///
     /// The default is what the plan says, or an endpoint.
     #[arg(long, value_enum, value_name = "MODE")]
-    mode: Option<EndpointModeArg>,
+    mode: Option<EndpointMode>,
     /// ideal, ecp-2022 or custom-1563
     ///
     /// A built-in plan to start from: ecp-2022 carries 10.8, 7.3 and 6.5 msg/s, custom-1563 1,563 msg/s, ideal all.
@@ -116,27 +116,6 @@ struct MessageLogArgs {
     /// standard output.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     summary: Option<PathBuf>,
-}
-
-/// The mode, as typed.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum EndpointModeArg {
-    /// ECP: reply, inbox, events DELIVERED and RECEIVED
-    Endpoint,
-    /// EDX: inbox, and a reply with the final status
-    Toolbox,
-    /// ECP's connectivity tests: reply and one event
-    Tracing,
-}
-
-impl From<EndpointModeArg> for EndpointMode {
-    fn from(typed: EndpointModeArg) -> Self {
-        match typed {
-            EndpointModeArg::Endpoint => Self::Endpoint,
-            EndpointModeArg::Toolbox => Self::Toolbox,
-            EndpointModeArg::Tracing => Self::Tracing,
-        }
-    }
 }
 
 /// Place of the queues.
@@ -248,14 +227,7 @@ pub(super) struct NetworkArgs {
     outages: Vec<Outage>,
     /// When a message counts as received: once in the inbox, or, with --embedded, once accepted from there.
     #[arg(long, value_enum, value_name = "WHEN", hide_short_help = true)]
-    received_on: Option<ReceivedOnArg>,
-}
-
-/// Moment at which a message counts as received, as typed.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ReceivedOnArg {
-    Inbox,
-    Consume,
+    received_on: Option<ReceivedOn>,
 }
 
 /// Faults, as probabilities.
@@ -382,7 +354,7 @@ impl MessageLogArgs {
 
 impl MadesEndpointArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let live: LiveMode = self.live.into();
+        let live = self.live;
         exit_with_parent(live);
         self.place.check_effects()?;
         let plan = self.plan()?;
@@ -413,7 +385,7 @@ impl MadesEndpointArgs {
             None => preset,
         };
         if let Some(mode) = self.behaviour.mode {
-            plan.mode = mode.into();
+            plan.mode = mode;
         }
         if self.behaviour.go_mades_bench_compat {
             plan.tracing_value = TracingValue::Delivered;
@@ -435,7 +407,7 @@ impl MadesEndpointArgs {
             EndpointMode::Toolbox => &["--outbox", "--outbox-reply", "--inbox"],
             EndpointMode::Tracing => &["--outbox", "--outbox-reply", "--send-event"],
         };
-        self.queues.check_effects(mode_name(plan.mode), queues)?;
+        self.queues.check_effects(&values::name(plan.mode), queues)?;
         let is_tracing = plan.mode == EndpointMode::Tracing;
         let compat = self.behaviour.go_mades_bench_compat && !is_tracing;
         effects::refuse_without_effect(&[("--go-mades-bench-compat", compat)], "without --mode tracing")?;
@@ -646,14 +618,6 @@ fn queue_naming(mode: EndpointMode) -> QueueNaming {
     }
 }
 
-fn mode_name(mode: EndpointMode) -> &'static str {
-    match mode {
-        EndpointMode::Endpoint => "endpoint",
-        EndpointMode::Toolbox => "toolbox",
-        EndpointMode::Tracing => "tracing",
-    }
-}
-
 /// Puts what was typed, if it was, in place of what was there.
 fn replace<T: Clone>(old: &mut T, typed: Option<&T>) {
     if let Some(typed) = typed {
@@ -698,7 +662,7 @@ impl NetworkArgs {
         effects::refuse_without_effect(&[("--accept-work", work)], "without --accept-workers N")?;
         let documents = [("--document-delay", self.document_delay.is_some() && !plan.acknowledgement_documents)];
         effects::refuse_without_effect(&documents, WITHOUT_DOCUMENTS)?;
-        let mode = mode_name(plan.mode);
+        let mode = &values::name(plan.mode);
         let is_endpoint = plan.mode == EndpointMode::Endpoint;
         let idle = [
             ("--receive-delay", self.receive_delay.is_some() && !is_endpoint),
@@ -720,11 +684,7 @@ impl NetworkArgs {
         replace_time(&mut plan.accept.capacity.work, self.accept_work);
         replace_time(&mut plan.slow_start, self.slow_start);
         plan.outages.extend(self.outages.iter().cloned());
-        plan.received_on = match self.received_on {
-            Some(ReceivedOnArg::Inbox) => ReceivedOn::Inbox,
-            Some(ReceivedOnArg::Consume) => ReceivedOn::Consume,
-            None => plan.received_on,
-        };
+        plan.received_on = self.received_on.unwrap_or(plan.received_on);
     }
 }
 

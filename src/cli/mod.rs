@@ -67,9 +67,9 @@ mod wrong_inputs_relay;
 
 use anyhow::Result;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use mailrun_journey::RunId;
 use mailrun_journey::judge;
-use mailrun_journey::record::{Cause, Ending, Outcome, Record};
-use mailrun_journey::{RunId, record};
+use mailrun_journey::record::{Arrival, Cause, Ending, Outcome, Record};
 use mailrun_load::source::OfferedRate;
 use mailrun_party::interrupt::{INTERRUPTED_STATUS, Interrupted};
 use mailrun_party::live::LiveMode;
@@ -176,17 +176,10 @@ struct OutputArgs {
     hlog: Option<PathBuf>,
     /// Progress: a line on a terminal, JSON lines on standard output, or nothing.
     #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
-    live: LiveArg,
+    live: LiveMode,
     /// Run id, 32 hexadecimal digits.
     #[arg(long, value_name = "HEX", hide = true)]
     run_id: Option<RunId>,
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum LiveArg {
-    Line,
-    Json,
-    Off,
 }
 
 impl OutputArgs {
@@ -195,7 +188,7 @@ impl OutputArgs {
     /// # Errors
     /// If two things want standard output, or a file cannot be written.
     fn outputs(&self) -> Result<Outputs> {
-        let live = self.report.live(self.live.into());
+        let live = self.report.live(self.live);
         self.report.open(live)?;
         let Some(directory) = &self.out else {
             let json = self.report.json_file().map(Path::to_owned);
@@ -207,55 +200,9 @@ impl OutputArgs {
     }
 }
 
-impl From<LiveArg> for LiveMode {
-    fn from(typed: LiveArg) -> Self {
-        match typed {
-            LiveArg::Line => Self::Line,
-            LiveArg::Json => Self::Json,
-            LiveArg::Off => Self::Off,
-        }
-    }
-}
-
-/// Pipelining of commands, as typed.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum PipeliningArg {
-    /// One command at a time
-    Off,
-    /// MAIL, RCPT and DATA in one write
-    Group,
-    /// The message and the next MAIL, RCPT and DATA in one write
-    Stream,
-}
-
-impl From<PipeliningArg> for record::Pipelining {
-    fn from(typed: PipeliningArg) -> Self {
-        match typed {
-            PipeliningArg::Off => Self::Off,
-            PipeliningArg::Group => Self::Group,
-            PipeliningArg::Stream => Self::Stream,
-        }
-    }
-}
-
-/// Distribution of messages over time, as typed.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum ArrivalArg {
-    /// At regular intervals
-    Constant,
-    /// At exponentially distributed intervals
-    Poisson,
-}
-
-impl ArrivalArg {
-    /// Open loop where a rate or stages were given, closed loop where none were.
-    fn with(self, offer: Option<&OfferedRate>) -> record::Arrival {
-        match (offer, self) {
-            (None, _) => record::Arrival::Closed,
-            (Some(_), Self::Constant) => record::Arrival::Constant,
-            (Some(_), Self::Poisson) => record::Arrival::Poisson,
-        }
-    }
+/// Open loop where a rate or stages were given, closed loop where none were.
+fn arrival_with(typed: Option<Arrival>, offer: Option<&OfferedRate>) -> Arrival {
+    offer.map_or(Arrival::Closed, |_| typed.unwrap_or(Arrival::Constant))
 }
 
 /// Reads the command line and runs the command.

@@ -2,13 +2,14 @@
 use super::relays::scenario_options;
 use super::results::TableReportArgs;
 use super::server::{Scheme, ServerArg};
-use super::{PipeliningArg, values};
+use super::values;
 use anyhow::{Result, bail};
 use clap::Args;
 use mailrun_bench::profiles::{self, LargeMessageOptions, ProfileOptions, ProfiledServer};
 use mailrun_bench::relays::{Contestant, ScenarioOptions};
 use mailrun_bench::scenario::{MessageCost, RoundOrder, ScenarioSetting};
 use mailrun_bench::{BenchTarget, TextReport};
+use mailrun_journey::record::Pipelining;
 use mailrun_journey::threshold::Threshold;
 use mailrun_load::source::AddressPattern;
 use std::path::PathBuf;
@@ -91,7 +92,7 @@ pub(super) struct ProfileArgs {
     reuse: u64,
     /// Commands sent without waiting for replies.
     #[arg(long, value_enum, default_value = "off")]
-    pipelining: PipeliningArg,
+    pipelining: Pipelining,
     #[command(flatten)]
     rounds: ProfileRoundArgs,
     #[command(flatten)]
@@ -179,7 +180,7 @@ impl ProfileArgs {
             warm_up: self.warm_up,
             sessions: self.sessions,
             reuse: Some(self.reuse).filter(|messages| *messages > 0),
-            pipelining: self.pipelining.into(),
+            pipelining: self.pipelining,
             rounds: self.rounds.rounds,
             order: order(rounds_order),
         })

@@ -3,7 +3,7 @@ use super::busy_poll::BusyPollArg;
 use super::cpus::CpusArg;
 use super::values;
 use anyhow::{Context, Result, anyhow, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use mailrun_party::live::LiveMode;
 use mailrun_party::log_writer::LogWriter;
 use mailrun_relay::config::{
@@ -76,7 +76,7 @@ pub(super) struct RelayArgs {
         hide_short_help = true,
         help_heading = STORAGE
     )]
-    durability: Option<DurabilityArg>,
+    durability: Option<DurabilityLevel>,
     /// Do not start if the spool is damaged: report the damage, change nothing, and exit.
     #[arg(long, hide_short_help = true, help_heading = STORAGE)]
     refuse_damage: bool,
@@ -119,7 +119,7 @@ pub(super) struct RelayArgs {
         hide_short_help = true,
         help_heading = OBSERVATION
     )]
-    log: Option<LogLevelArg>,
+    log: Option<LogLevel>,
     /// Log each delivery: the same as --log info.
     #[arg(short, long, conflicts_with_all = ["log", "quiet"], help = "Log each delivery", help_heading = OBSERVATION)]
     verbose: bool,
@@ -128,7 +128,7 @@ pub(super) struct RelayArgs {
     quiet: bool,
     /// Progress: a line on a terminal, JSON lines on standard output, or nothing.
     #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
-    live: super::LiveArg,
+    live: LiveMode,
 }
 
 const CONFIGURATION: &str = "Configuration";
@@ -137,47 +137,6 @@ const OBSERVATION: &str = "Log and metrics";
 
 const USAGE: &str = "mailrun relay [OPTIONS] --to <WHERE> --spool <DIR>
        mailrun relay [OPTIONS] --config <FILE>";
-
-/// Level of the log, as typed.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum LogLevelArg {
-    Error,
-    Warn,
-    Info,
-    Debug,
-}
-
-impl From<LogLevelArg> for LogLevel {
-    fn from(typed: LogLevelArg) -> Self {
-        match typed {
-            LogLevelArg::Error => Self::Error,
-            LogLevelArg::Warn => Self::Warn,
-            LogLevelArg::Info => Self::Info,
-            LogLevelArg::Debug => Self::Debug,
-        }
-    }
-}
-
-/// Promise of a 250, as typed.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum DurabilityArg {
-    /// When it is on disk: it survives a power failure
-    Sync,
-    /// When the kernel has it: it survives a crash of this process
-    Write,
-    /// Immediately: it survives nothing
-    Memory,
-}
-
-impl From<DurabilityArg> for DurabilityLevel {
-    fn from(typed: DurabilityArg) -> Self {
-        match typed {
-            DurabilityArg::Sync => Self::Sync,
-            DurabilityArg::Write => Self::Write,
-            DurabilityArg::Memory => Self::Memory,
-        }
-    }
-}
 
 /// Text after the options of `--help`.
 const EXAMPLES: &str = "\
@@ -298,7 +257,7 @@ impl RelayArgs {
 
     /// The progress output: none if only errors are to be shown.
     fn live(&self) -> LiveMode {
-        match self.live.into() {
+        match self.live {
             LiveMode::Line if self.quiet => LiveMode::Off,
             live => live,
         }
@@ -318,12 +277,12 @@ impl RelayArgs {
             }
             _ => bail!("no configuration: give --config FILE, or --to HOST:PORT and --spool DIR"),
         };
-        config.spool.durability = self.durability.map_or(config.spool.durability, DurabilityLevel::from);
+        config.spool.durability = self.durability.unwrap_or(config.spool.durability);
         config.spool.refuse_damage |= self.refuse_damage;
         config.log = match (self.log, &self.config) {
             _ if self.quiet => LogLevel::Error,
             _ if self.verbose => LogLevel::Info,
-            (Some(log), _) => log.into(),
+            (Some(log), _) => log,
             (None, Some(_)) => config.log,
             // A line per delivery was not asked for.
             (None, None) => LogLevel::Warn,

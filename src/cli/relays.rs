@@ -3,7 +3,7 @@ use super::no_thresholds::NoThresholdArgs;
 use super::results::TableReportArgs;
 use super::server::{Scheme, ServerArg};
 use super::source::threshold;
-use super::{ArrivalArg, PipeliningArg, values};
+use super::values;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use mailrun_bench::TextReport;
@@ -14,7 +14,7 @@ use mailrun_bench::relays::{
 use mailrun_bench::scenario::{
     BacklogTargets, LatencyScenario, MessageCount, RateSearch, ScenarioSetting, SoakTargets, ThroughputScenario,
 };
-use mailrun_journey::record::Arrival;
+use mailrun_journey::record::{Arrival, Pipelining};
 use mailrun_journey::threshold::Threshold;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -120,7 +120,7 @@ pub(super) struct RelayComparisonArgs {
     reuse: u64,
     /// Commands sent without waiting for replies.
     #[arg(long, value_enum, default_value = "off")]
-    pipelining: PipeliningArg,
+    pipelining: Pipelining,
     /// Runs per relay.
     #[arg(long, value_name = "N", default_value = "3", value_parser = values::rounds)]
     rounds: u32,
@@ -171,7 +171,7 @@ impl RelayComparisonArgs {
                 sessions: self.sessions,
                 message_bytes: scenario.workload.message_size.value.0,
                 reuse: Some(self.reuse).filter(|messages| *messages > 0),
-                pipelining: self.pipelining.into(),
+                pipelining: self.pipelining,
             },
             rounds: self.rounds,
             order: scenario.order.as_ref().map(|order| order.value).unwrap_or_default(),
@@ -215,7 +215,7 @@ struct LoadShapeArgs {
     reuse: u64,
     /// Commands sent without waiting for replies.
     #[arg(long, value_enum, default_value = "off")]
-    pipelining: PipeliningArg,
+    pipelining: Pipelining,
 }
 
 impl LoadShapeArgs {
@@ -226,7 +226,7 @@ impl LoadShapeArgs {
             sessions: self.sessions,
             message_bytes: self.message_size,
             reuse: Some(self.reuse).filter(|messages| *messages > 0),
-            pipelining: self.pipelining.into(),
+            pipelining: self.pipelining,
         }
     }
 }
@@ -251,7 +251,7 @@ pub(super) struct LatencyArgs {
     rate: Option<f64>,
     /// Distribution of messages over time in the rounds.
     #[arg(long, value_enum, default_value = "poisson")]
-    arrival: ArrivalArg,
+    arrival: Arrival,
     /// Length of a round.
     #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = values::some_duration)]
     duration: Duration,
@@ -287,10 +287,7 @@ impl LatencyArgs {
             step: self.step,
             steps: self.steps,
             rate_per_s: self.rate,
-            arrival: match self.arrival {
-                ArrivalArg::Constant => Arrival::Constant,
-                ArrivalArg::Poisson => Arrival::Poisson,
-            },
+            arrival: self.arrival,
             sustained: sustained_limits(&scenario.search),
             share: scenario.search.share.as_ref().map_or(DEFAULT_SHARE, |share| share.value.0),
             length: self.duration,

@@ -5,11 +5,11 @@ use super::cpus::CpusArg;
 use super::dsn::DsnArgs;
 use super::server::ServerArg;
 use super::shard::{self, ShardArgs, WholeLoad};
-use super::{ArrivalArg, OutputArgs, PipeliningArg, Strictness, exit_with_parent, finish, values};
+use super::{OutputArgs, Strictness, arrival_with, exit_with_parent, finish, values};
 use anyhow::{Result, bail};
 use clap::Args;
 use mailrun_journey::Stage;
-use mailrun_journey::record::Arrival;
+use mailrun_journey::record::{Arrival, Pipelining};
 use mailrun_journey::threshold::{MetricSource, RunProtocol, Threshold};
 use mailrun_load::source::{
     self, AddressPattern, AllowedTargets, CorpusOptions, DialogueOutput, Distribution, InvalidMessagePolicy,
@@ -81,7 +81,7 @@ pub(super) struct LoadArgs {
     stages: Vec<RateStage>,
     /// Distribution of messages over time, with --rate or --stage [default: constant].
     #[arg(long, value_enum)]
-    pub(super) arrival: Option<ArrivalArg>,
+    pub(super) arrival: Option<Arrival>,
     /// Leave messages of the first TIME out of rates, latencies and durations. They are sent and accounted for.
     #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
     pub(super) warm_up: Option<Duration>,
@@ -107,7 +107,7 @@ pub(super) struct SessionArgs {
     reuse: Option<values::Reuse>,
     /// Commands sent without waiting for replies.
     #[arg(long, value_enum, default_value = "off")]
-    pub(super) pipelining: PipeliningArg,
+    pub(super) pipelining: Pipelining,
     /// Pause of a session after each message: 100ms, 50ms..2s, lognormal:100ms,1.
     #[arg(long, value_name = "TIME", value_parser = values::times)]
     pub(super) think_time: Option<Distribution>,
@@ -299,15 +299,12 @@ impl LoadArgs {
         if self.arrival.is_some() && offer.is_none() {
             bail!("--arrival requires --rate or --stage");
         }
-        Ok(self.arrival.unwrap_or(ArrivalArg::Constant).with(offer))
+        Ok(arrival_with(self.arrival, offer))
     }
 
     /// Arrival of the messages in trials, whose rate is not known yet.
     pub(super) fn arrival_of_trials(&self) -> Arrival {
-        match self.arrival {
-            Some(ArrivalArg::Poisson) => Arrival::Poisson,
-            Some(ArrivalArg::Constant) | None => Arrival::Constant,
-        }
+        self.arrival.unwrap_or(Arrival::Constant)
     }
 
     /// The same load without an arrival.
@@ -543,7 +540,7 @@ pub(super) fn source_options(
         reuse: session.reuse(),
         think: session.think_time.clone(),
         warm_up: None,
-        pipelining: session.pipelining.into(),
+        pipelining: session.pipelining,
         from: envelope.from.clone(),
         recipient_patterns: envelope.to.clone(),
         recipient_tags: envelope.recipient_tags(),

@@ -2,9 +2,10 @@
 use super::connection::ConnectionArgs;
 use super::server::ServerArg;
 use super::source::{MessageArgs, SessionArgs, source_options};
-use super::{ArrivalArg, values};
+use super::{arrival_with, values};
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
+use mailrun_journey::record::Arrival;
 use mailrun_load::locust_worker::{self, LocustWorkerOptions};
 use mailrun_load::source::{AllowedTargets, OfferedRate, SourceOptions, look_up};
 use mailrun_locust::canonical_target;
@@ -74,7 +75,7 @@ struct PaceArgs {
     rate: Option<f64>,
     /// Distribution of messages over time, with --rate [default: constant].
     #[arg(long, value_enum, requires = "rate")]
-    arrival: Option<ArrivalArg>,
+    arrival: Option<Arrival>,
     /// Parallel sessions, with --rate [default: 100].
     #[arg(short, long, visible_short_alias = 'c', value_name = "N", value_parser = values::sessions, requires = "rate")]
     sessions: Option<u32>,
@@ -135,7 +136,7 @@ impl WorkerArgs {
             Some(_) => self.pace.sessions.unwrap_or(OPEN_LOOP_SESSIONS),
             None => self.link.max_sessions,
         };
-        let arrival = self.pace.arrival.unwrap_or(ArrivalArg::Constant).with(offered_rate.as_ref());
+        let arrival = arrival_with(self.pace.arrival, offered_rate.as_ref());
         Ok(SourceOptions { name: "worker".to_owned(), sessions, offered_rate, arrival, ..base })
     }
 }

@@ -411,6 +411,7 @@ pub struct PauseRow {
 /// Sending of the next transaction before the last one is answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Pipelining {
     /// One command at a time.
@@ -425,16 +426,19 @@ pub enum Pipelining {
 /// Timing of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Arrival {
     /// Each message starts when the last one is done: the load waits for the server.
     #[default]
+    #[cfg_attr(feature = "clap", value(skip))]
     Closed,
     /// At constant intervals.
     Constant,
     /// At exponentially distributed intervals.
     Poisson,
     /// At the times of a market's documents (`mades.market`).
+    #[cfg_attr(feature = "clap", value(skip))]
     Market,
 }
 

@@ -13,11 +13,13 @@ use mailrun_journey::Latencies;
 use serde::{Deserialize, Serialize};
 
 /// Form of a party's progress reports.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LiveMode {
     /// The dashboard where a person sits before a terminal that is large enough, else the line.
+    #[value(skip)]
     Auto,
     /// The dashboard wherever it can be drawn, else the line.
+    #[value(skip)]
     Dashboard,
     /// A line on standard error: on a terminal one that changes, elsewhere one every five seconds.
     #[default]

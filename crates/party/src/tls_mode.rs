@@ -1,14 +1,15 @@
 //! The start of TLS: an option that sources and sinks share.
 
 /// The start of TLS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum TlsMode {
-    /// No TLS.
+    /// No TLS
     #[default]
     None,
-    /// After STARTTLS (RFC 3207).
+    /// After STARTTLS
+    #[value(name = "starttls")]
     StartTls,
-    /// Before the greeting (RFC 8314).
+    /// Before the greeting
     Implicit,
 }
 

@@ -56,11 +56,11 @@ impl TransportOptions {
 }
 
 /// Form of the PROXY header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum ProxyVersion {
-    /// Version 1: text.
+    /// Text
     V1,
-    /// Version 2: binary.
+    /// Binary
     V2,
 }
 

@@ -62,15 +62,15 @@ impl MessageStage {
 }
 
 /// The systems that the run's messages go through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum MadesMode {
-    /// An ECP endpoint: reply, inbox and events.
+    /// An ECP endpoint: reply, inbox, events DELIVERED and RECEIVED
     Endpoint,
-    /// An EDX toolbox: inbox, and a reply that is the final status.
+    /// An EDX toolbox: inbox, and the final status as reply
     Toolbox,
-    /// The broker alone: to a queue and back.
+    /// The broker only: into the inbox queue and out of it
     Amqp,
-    /// An ECP endpoint's connectivity test: reply and one event.
+    /// An ECP endpoint's connectivity test: reply and one event
     Tracing,
 }
 

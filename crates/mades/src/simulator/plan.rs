@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The kind of endpoints in the pair.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum EndpointMode {
-    /// ECP: reply, inbox, events DELIVERED and RECEIVED.
+    /// ECP: reply, inbox, events DELIVERED and RECEIVED
     #[default]
     Endpoint,
-    /// EDX: inbox, and one reply with a status document.
+    /// EDX: inbox, and a reply with the final status
     Toolbox,
-    /// Connectivity tests: reply, and one event.
+    /// ECP's connectivity tests: reply and one event
     Tracing,
 }
 
@@ -32,7 +32,7 @@ pub enum TracingValue {
 }
 
 /// The time at which a message counts as received.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum ReceivedOn {
     /// The message is in the inbox, as ECP's own API has it.

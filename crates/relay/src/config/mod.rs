@@ -134,14 +134,14 @@ pub struct SpoolConfig {
 }
 
 /// Time at which a message is answered 250.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum DurabilityLevel {
-    /// Once it is on disk for good.
+    /// When it is on disk: it survives a power failure
     #[default]
     Sync,
-    /// Once the kernel has it.
+    /// When the kernel has it: it survives a crash of this process
     Write,
-    /// Immediately; nothing is ever written.
+    /// Immediately: it survives nothing
     Memory,
 }
 
@@ -348,7 +348,7 @@ pub enum DeliveryScope {
 }
 
 /// The least that is worth a line of log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum LogLevel {
     /// Faults of the relay.
     Error,
