@@ -4,28 +4,15 @@
 #[path = "../../crates/relay/src/config/mod.rs"]
 #[allow(dead_code, unused_imports)] // a part of it is the relay's
 pub(crate) mod config;
-#[path = "../../crates/party/src/local_address.rs"]
-#[allow(dead_code)] // likewise
-pub(crate) mod local_address;
-#[path = "../../crates/party/src/misspelling.rs"]
-pub(crate) mod misspelling;
 #[path = "../../crates/relay/src/own_addresses.rs"]
 #[allow(dead_code)] // likewise
 pub(crate) mod own_addresses;
-#[path = "../../crates/party/src/position.rs"]
-pub(crate) mod position;
-#[path = "../../crates/party/src/reason.rs"]
-#[allow(dead_code)] // likewise
-pub(crate) mod reason;
 #[path = "../../crates/relay/src/qmgr/retry.rs"]
 #[allow(dead_code)] // likewise
 pub(crate) mod retry;
 #[path = "../../crates/relay/src/routing/mod.rs"]
 #[allow(dead_code, unused_imports)] // likewise
 pub(crate) mod routing;
-#[path = "../../crates/party/src/users.rs"]
-#[allow(dead_code)] // likewise
-pub(crate) mod users;
 
 /// The same place under the name that it has in the program.
 pub(crate) mod qmgr {

@@ -1,9 +1,5 @@
 //! Any text as a rule and as a rules file: a mistake that lies within it, or rules that are read again as the same.
 #![no_main]
-#[path = "../../crates/party/src/misspelling.rs"]
-mod misspelling;
-#[path = "../../crates/party/src/position.rs"]
-mod position;
 #[path = "../../crates/load/src/sink/rulebook.rs"]
 #[allow(dead_code)] // a part of it is the sink's
 mod rulebook;

@@ -23,7 +23,7 @@ mod targets;
 
 // Where files of the program that targets include look for others.
 use targets::bounce::message;
-use targets::config::{local_address, misspelling, own_addresses, position, qmgr, reason, routing, users};
+use targets::config::{own_addresses, qmgr, routing};
 
 use mailrun_journey::seeded::SeededRng;
 use std::fs;

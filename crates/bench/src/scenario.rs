@@ -11,12 +11,12 @@ use mailrun_journey::Stage;
 use mailrun_journey::quantities::{bytes, count, count_up_to, duration, positive, probability, rate};
 use mailrun_journey::record::{Arrival, Pipelining};
 use mailrun_journey::threshold::{MetricSource, RunProtocol, Threshold};
-use mailrun_party::misspelling::is_misspelling;
-use mailrun_party::position::line_and_column;
+use mailrun_party::toml_file;
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::marker::PhantomData;
 use std::path::Path;
 use std::time::Duration;
 
@@ -43,32 +43,31 @@ pub(crate) trait ScenarioValue: Sized {
 
 impl<'de, T: ScenarioValue> Deserialize<'de> for ScenarioSetting<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = deserializer.deserialize_any(QuantityValue)?;
-        let value = T::read(&text).map_err(de::Error::custom)?;
-        Ok(Self { value })
+        // The visitor reads the text too, so that an error has the position of this value in a list.
+        deserializer.deserialize_any(SettingVisitor(PhantomData)).map(|value| Self { value })
     }
 }
 
 /// Takes numbers as their digits.
-struct QuantityValue;
+struct SettingVisitor<T>(PhantomData<T>);
 
-impl Visitor<'_> for QuantityValue {
-    type Value = String;
+impl<T: ScenarioValue> Visitor<'_> for SettingVisitor<T> {
+    type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a number or a text")
     }
 
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<String, E> {
-        Ok(number.to_string())
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
     }
 
-    fn visit_f64<E: de::Error>(self, number: f64) -> Result<String, E> {
-        Ok(number.to_string())
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<String, E> {
-        Ok(text.to_owned())
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        T::read(text).map_err(E::custom)
     }
 }
 
@@ -852,29 +851,7 @@ fn parse_profile(text: &str, file: &Path) -> Result<ProfileScenario, String> {
 }
 
 fn parse<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T, String> {
-    toml::from_str(text).map_err(|error| {
-        let offset = error.span().map_or(0, |span| span.start);
-        let (line, column) = line_and_column(text, offset);
-        format!("{}:{line}:{column}: {}", file.display(), plain_words(error.message()))
-    })
-}
-
-/// A message of serde's in this program's words, on one line.
-fn plain_words(message: &str) -> String {
-    let message = message.replace('\n', ", ");
-    let mut quoted = message.split('`').skip(1).step_by(2);
-    let name = quoted.next().unwrap_or_default();
-    if message.starts_with("missing field ") {
-        return format!("the key {name:?} is missing");
-    }
-    if !message.starts_with("unknown field ") {
-        return message;
-    }
-    let known: Vec<&str> = quoted.collect();
-    match known.iter().find(|known| is_misspelling(name, known)) {
-        Some(meant) => format!("unknown key {name:?}; did you mean {meant:?}?"),
-        None => format!("unknown key {name:?} here; the keys are {}", known.join(", ")),
-    }
+    toml_file::read(text).map_err(|error| error.in_file(file))
 }
 
 #[cfg(test)]
@@ -920,17 +897,17 @@ mod tests {
     fn a_mistake_has_its_place_and_its_remedy() {
         for (from, to, said) in [
             ("messages = 100", "mesages = 100", "my.toml:6:1: unknown key \"mesages\"; did you mean \"messages\"?"),
-            ("messages = 100", "burst = 1", "my.toml:6:1: unknown key \"burst\" here; the keys are messages, "),
+            ("messages = 100", "burst = 1", "my.toml:6:1: unknown key \"burst\"; known keys: messages, "),
             ("messages = 100", "messages = 0", "my.toml:6:12: \"0\": must be more than zero"),
             ("messages = 100", "messages = [1]", "my.toml:6:12: invalid type: sequence, expected a number or a text"),
             ("messages = 100\n", "", "the key \"messages\" is missing"),
             ("rounds = 2", "rounds = 1001", "my.toml:3:10: \"1001\" is too large; at most 1000"),
             ("[\"mailrun\"]", "[]", "my.toml:2:11: the list must have at least one value"),
-            ("[\"mailrun\"]", "[\"exim\"]", "my.toml:2:11: exim is not one of mailrun"),
+            ("[\"mailrun\"]", "[\"exim\"]", "my.toml:2:12: exim is not one of mailrun"),
             ("[\"mailrun\"]", "[\"a {to},b\"]", "must not contain a comma"),
             ("parties = [\"mailrun\"]\n", "", "the key \"parties\" is missing"),
             ("throughput", "speed", "my.toml:1:11: \"speed\" is not one of throughput, latency, backlog"),
-            ("\"rejected < 1%\"", "\"rejected\"", "my.toml:4:14: "),
+            ("\"rejected < 1%\"", "\"rejected\"", "my.toml:4:15: "),
             ("[workload]", "[workload", "my.toml:5:"),
             ("\"1k\"", "\"1\"", "my.toml:7:16: \"1\": the size must be between 300 bytes and 64M"),
         ] {

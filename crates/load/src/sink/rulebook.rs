@@ -8,7 +8,7 @@
 //! ]
 //! ```
 use super::rules::{Rule, RuleError};
-use mailrun_party::position::line_and_column;
+use mailrun_party::toml_file::{self, ConfigError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -37,6 +37,12 @@ struct RulebookError {
 impl RulebookError {
     fn without_position(what: String) -> Self {
         Self { position: String::new(), what }
+    }
+}
+
+impl From<ConfigError> for RulebookError {
+    fn from(ConfigError { line, column, message }: ConfigError) -> Self {
+        Self { position: format!(":{line}:{column}"), what: message }
     }
 }
 
@@ -81,16 +87,10 @@ impl Rulebook {
     }
 
     fn read_toml(text: &str) -> Result<Self, RulebookError> {
-        let written: RulebookFile<Spanned<String>> = toml::from_str(text).map_err(|error| {
-            let place = error.span().map_or(String::new(), |span| position_text(text, span.start));
-            RulebookError { position: place, what: error.message().replace('\n', ", ") }
-        })?;
+        let written: RulebookFile<Spanned<String>> = toml_file::read(text)?;
         let rule = |typed: &Spanned<String>| {
-            let wrong = |mistake: RuleError| {
-                let place = position_text(text, rule_offset(text, typed.span(), &mistake));
-                RulebookError { position: place, what: mistake.what }
-            };
-            Rule::parse(typed.as_ref()).map_err(wrong)
+            Rule::parse(typed.as_ref())
+                .map_err(|mistake| ConfigError::at(text, rule_offset(text, typed.span(), &mistake), mistake.what))
         };
         let rules = written.rules.iter().map(rule).collect::<Result<_, _>>()?;
         Ok(Self { seed: written.seed, rules })
@@ -128,12 +128,6 @@ fn rule_offset(text: &str, span: Range<usize>, mistake: &RuleError) -> usize {
     if is_plain { span.start + 1 + mistake.offset } else { span.start }
 }
 
-/// `:3:7`
-fn position_text(text: &str, offset: usize) -> String {
-    let (line, column) = line_and_column(text, offset);
-    format!(":{line}:{column}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,7 +161,7 @@ mod tests {
             ("rules = \"x\"", "rules:1:9: invalid type: string"),
             ("seed = -1", "rules:1:8: "),
             ("seed = 1\nseed = 2", "rules:2:1: duplicate key"),
-            ("rule = []", "rules:1:1: unknown field `rule`"),
+            ("rule = []", "rules:1:1: unknown key \"rule\"; did you mean \"rules\"?"),
             ("\0", "rules:1:2: key with no value"),
             ("{\"rules\": [\"rctp: drop\"]}", "rules: rule 1, column 1: \"rctp\" is not a command"),
             ("{\"rules\": [\n1]}", "rules:2:1: invalid type: integer"),

@@ -1,5 +1,4 @@
 //! Reads the sections of relay.toml into `Config`, key by key.
-use super::document::{ConfigSection, ErrorCollector, MAX_CONFIG_BYTES};
 use super::routes::RouteReader;
 use super::section_reader::SectionReader;
 use super::values::{
@@ -8,7 +7,7 @@ use super::values::{
 };
 use super::{
     Config, ConfigEnvironment, ConfigErrors, DeliveryLimits, DeliveryScope, DnsConfig, DsnTarget, DurabilityLevel,
-    LogLevel, Networks, RelayLimits,
+    LogLevel, MAX_CONFIG_BYTES, Networks, RelayLimits,
 };
 use super::{ListenerTls, RefusedGreeting, SpoolConfig, SuccessDsnPolicy};
 use crate::own_addresses::OwnAddresses;
@@ -16,6 +15,7 @@ use crate::qmgr::retry::RetrySchedule;
 use crate::routing::Access;
 use mailrun_journey::quantities::bytes;
 use mailrun_net::{Certificate, ClientLimits, Endpoint, ServerTls, SessionResumption, TlsFiles, TlsSetupError};
+use mailrun_party::toml_file::{ErrorCollector, Section};
 use mailrun_party::users::Users;
 use mailrun_smtp::Path as Address;
 use std::ops::Range;
@@ -30,28 +30,19 @@ const MIN_HOP_LIMIT: u64 = 100;
 /// Reads a configuration.
 pub(super) fn read(text: &str, file: &Path, outside: &ConfigEnvironment<'_>) -> Result<Config, ConfigErrors> {
     let errors = ErrorCollector::default();
-    if text.len() > MAX_CONFIG_BYTES {
-        errors.add(&(0..0), format!("it is longer than {MAX_CONFIG_BYTES} bytes"));
-        errors.finish(file, text)?;
-    }
-    let config = {
-        let mut root = ConfigSection::root(text, &errors);
-        let base = file.parent().unwrap_or(Path::new(""));
-        let config = errors
-            .is_empty()
-            .then(|| SectionReader { errors: &errors, base_directory: base, environment: outside }.config(&mut root));
-        if config.is_some() {
-            root.finish();
-        }
+    let base_directory = file.parent().unwrap_or(Path::new(""));
+    let config = Section::root(text, MAX_CONFIG_BYTES, &errors).map(|mut root| {
+        let config = SectionReader { errors: &errors, base_directory, environment: outside }.config(&mut root);
+        root.finish();
         config
-    };
+    });
     errors.finish(file, text)?;
     let config = config.expect("where nothing is wrong, it has been read");
     Ok(Config { file_warnings: errors.take_warnings(), ..config })
 }
 
 impl<'a> SectionReader<'a> {
-    fn config(self, root: &mut ConfigSection<'a>) -> Config {
+    fn config(self, root: &mut Section<'a>) -> Config {
         let spool = self.spool(root);
         let mut config = Config::with_defaults(&spool.directory, self.environment.hostname.clone());
         config.spool = spool;
@@ -77,7 +68,7 @@ impl<'a> SectionReader<'a> {
         config
     }
 
-    fn networks(self, root: &mut ConfigSection<'a>) -> Option<Networks> {
+    fn networks(self, root: &mut Section<'a>) -> Option<Networks> {
         let at = root.key("networks")?;
         let networks = root.values("networks", "[\"10.0.0.0/8\"]", network)?;
         let checked = is_open_relay(&networks).map_or(Ok(()), |what| {
@@ -87,7 +78,7 @@ impl<'a> SectionReader<'a> {
     }
 
     /// Reads who receives DSNs. A postmaster who receives any must have a mailbox.
-    fn dsn(self, root: &mut ConfigSection<'a>, config: &mut Config) {
+    fn dsn(self, root: &mut Section<'a>, config: &mut Config) {
         config.dsn.postmaster = format!("postmaster@{}", config.router.primary_domain().unwrap_or(&config.hostname));
         let Some(mut section) = root.table("dsn") else { return };
         let dsn = &mut config.dsn;
@@ -105,7 +96,7 @@ impl<'a> SectionReader<'a> {
         section.finish();
     }
 
-    fn dsn_target(self, section: &mut ConfigSection<'a>, key: &'static str, usual: &str) -> Option<DsnTarget> {
+    fn dsn_target(self, section: &mut Section<'a>, key: &'static str, usual: &str) -> Option<DsnTarget> {
         let target = |text: &str| match (text, text.strip_prefix("maildir:")) {
             (text, _) if text == usual => Ok(None),
             ("postmaster", _) => Ok(Some(DsnTarget::Postmaster)),
@@ -128,7 +119,7 @@ impl<'a> SectionReader<'a> {
         }
     }
 
-    fn spool(self, root: &mut ConfigSection<'a>) -> SpoolConfig {
+    fn spool(self, root: &mut Section<'a>) -> SpoolConfig {
         let mut spool = Config::with_defaults(Path::new("spool"), String::new()).spool;
         let Some(mut section) = root.table("spool") else {
             self.errors.add(&(0..0), "spool.directory is missing; write [spool] and directory = \"PATH\"");
@@ -154,7 +145,7 @@ impl<'a> SectionReader<'a> {
         spool
     }
 
-    fn listeners(self, root: &mut ConfigSection<'a>, config: &mut Config) {
+    fn listeners(self, root: &mut Section<'a>, config: &mut Config) {
         const EXAMPLE: &str = "[\"127.0.0.1:2525\"]";
         let listen = root.key("listen");
         config.listen = root.values("listen", EXAMPLE, endpoint).unwrap_or_else(|| config.listen.clone());
@@ -174,7 +165,7 @@ impl<'a> SectionReader<'a> {
         config.tls = tls.and_then(|section| self.tls(section));
     }
 
-    fn tls(self, mut section: ConfigSection<'a>) -> Option<ListenerTls> {
+    fn tls(self, mut section: Section<'a>) -> Option<ListenerTls> {
         let span = section.span.clone();
         let chain = self.path(&mut section, "cert");
         let key = self.path(&mut section, "key");
@@ -201,7 +192,7 @@ impl<'a> SectionReader<'a> {
         self.errors.ok_or_add(&chain_at, setup).map(|setup| ListenerTls { setup, files })
     }
 
-    fn auth(self, root: &mut ConfigSection<'a>, config: &mut Config) {
+    fn auth(self, root: &mut Section<'a>, config: &mut Config) {
         let Some(mut section) = root.table("auth") else { return };
         let users = self.path(&mut section, "users");
         let Some((span, path)) = users else {
@@ -228,7 +219,7 @@ impl<'a> SectionReader<'a> {
         section.finish();
     }
 
-    fn limits(self, root: &mut ConfigSection<'a>, spool: &SpoolConfig) -> RelayLimits {
+    fn limits(self, root: &mut Section<'a>, spool: &SpoolConfig) -> RelayLimits {
         let mut limits = RelayLimits::default();
         // A message that a small spool can never hold is answered as too large, and not to be tried again later.
         limits.message_bytes = limits.message_bytes.min(spool.max_bytes / 4);
@@ -274,7 +265,7 @@ impl<'a> SectionReader<'a> {
         limits
     }
 
-    fn retry(self, root: &mut ConfigSection<'a>) -> RetrySchedule {
+    fn retry(self, root: &mut Section<'a>) -> RetrySchedule {
         let mut retry = RetrySchedule::default();
         let Some(mut section) = root.table("retry") else { return retry };
         let longest_at = section.key("longest");
@@ -302,7 +293,7 @@ impl<'a> SectionReader<'a> {
     }
 }
 
-fn client_limits(mut section: ConfigSection<'_>) -> ClientLimits {
+fn client_limits(mut section: Section<'_>) -> ClientLimits {
     let mut limits = ClientLimits::default();
     let keys = [
         ("connections", "50", &mut limits.connections),
@@ -319,7 +310,7 @@ fn client_limits(mut section: ConfigSection<'_>) -> ClientLimits {
     limits
 }
 
-fn delivery(root: &mut ConfigSection<'_>) -> DeliveryLimits {
+fn delivery(root: &mut Section<'_>) -> DeliveryLimits {
     let mut delivery = DeliveryLimits::default();
     let Some(mut section) = root.table("delivery") else { return delivery };
     delivery.per_destination =
@@ -331,7 +322,7 @@ fn delivery(root: &mut ConfigSection<'_>) -> DeliveryLimits {
     delivery
 }
 
-fn dns(root: &mut ConfigSection<'_>) -> DnsConfig {
+fn dns(root: &mut Section<'_>) -> DnsConfig {
     let mut dns = DnsConfig::default();
     let Some(mut section) = root.table("dns") else { return dns };
     dns.servers = section.values("servers", "[\"127.0.0.1:53\"]", name_server).unwrap_or_default();

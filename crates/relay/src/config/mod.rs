@@ -2,14 +2,12 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `document` | TOML as sections whose keys are taken one by one; complaints with line and column |
 //! | `meaning` | reads each section's keys into `Config` |
 //! | `routes` | `[[route]]`, and `[local]` |
 //! | `section_reader` | the context in which sections are read: complaints, and the files that keys name |
 //! | `values` | words, numbers, times, networks and addresses |
 //!
 //! `docs/relay.md` and `example.toml` have every key; both are read by tests.
-mod document;
 mod meaning;
 mod routes;
 mod section_reader;
@@ -19,10 +17,10 @@ use crate::own_addresses::OwnAddresses;
 use crate::qmgr::retry::RetrySchedule;
 use crate::routing::{Access, DomainPattern, Route, Router};
 use crate::routing::{LocalDomains, Mx, RouteTarget};
-pub use document::{ConfigError, ConfigErrors};
 use ipnet::IpNet;
 use mailrun_net::{BusyPoll, ClientLimits, Endpoint, ServerTls, TlsFiles};
 use mailrun_party::reason::reason;
+pub use mailrun_party::toml_file::{ConfigError, ConfigErrors};
 use mailrun_party::users::Users;
 use std::fs::File;
 use std::io::{self, Read};
@@ -34,6 +32,8 @@ use std::time::Duration;
 
 /// Default address on which a relay listens.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:2525";
+/// The longest configuration, in bytes.
+const MAX_CONFIG_BYTES: usize = 1 << 20;
 /// The longest file that any key names.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
@@ -786,7 +786,7 @@ mod tests {
         ("log = 'loud'", &["2:7: \"loud\" is not one of error, warn, info, debug"]),
         ("http = 'unix:/x'", &["2:8: \"unix:/x\" is not a valid HOST:PORT"]),
         ("limits = 3", &["2:10: limits is a table; write [limits], and its keys in the lines below"]),
-        ("[limits]\nmax_hop = 1", &["3:1: unknown key \"max_hop\" in limits; did you mean \"max_hops\"?"]),
+        ("[limits]\nmax_hop = 1", &["3:1: unknown key \"max_hop\" in [limits]; did you mean \"max_hops\"?"]),
         (
             "[limits]\nmax_message_size = '5x'",
             &["3:20: \"5x\" is not a valid size; use something like 400, 64k or 10M"],
@@ -1035,7 +1035,7 @@ mod tests {
         assert!(Config::read(&path).unwrap_err().to_string().contains("relay.toml:1:1: it cannot be read: "));
         std::fs::write(&path, [0xff]).unwrap();
         assert!(Config::read(&path).unwrap_err().to_string().contains("it is not UTF-8"));
-        std::fs::write(&path, " ".repeat(document::MAX_CONFIG_BYTES + 1)).unwrap();
+        std::fs::write(&path, " ".repeat(MAX_CONFIG_BYTES + 1)).unwrap();
         assert!(Config::read(&path).unwrap_err().to_string().contains("it is longer than"));
     }
 

@@ -1,6 +1,5 @@
 //! `[local]` and `[[route]]`: domains whose mail ends here, and targets of all other mail.
 use super::DeliveryScope;
-use super::document::{ConfigSection, ErrorCollector};
 use super::section_reader::SectionReader;
 use super::values::{connection_limit, keyword};
 use crate::own_addresses::OwnAddresses;
@@ -12,6 +11,7 @@ use crate::routing::{
 use mailrun_net::Endpoint;
 use mailrun_party::local_address::is_local_address;
 use mailrun_party::password_file;
+use mailrun_party::toml_file::{ErrorCollector, Section};
 use mailrun_party::users::PASSWORD_VARIABLE;
 use mailrun_smtp::sasl::{Credentials, Mechanism, Mechanisms};
 use mailrun_smtp::{Domain, Path as Address};
@@ -60,7 +60,7 @@ pub(super) fn parse_next_hop(text: &str, reach: DeliveryScope, own: &OwnAddresse
 }
 
 impl<'a> RouteReader<'a, '_> {
-    pub(super) fn router(self, root: &mut ConfigSection<'a>) -> Router {
+    pub(super) fn router(self, root: &mut Section<'a>) -> Router {
         let sections = root.tables("route");
         if let Some(first_beyond) = sections.get(MAX_ROUTES) {
             self.errors().add(&first_beyond.span, format!("at most {MAX_ROUTES} routes are possible"));
@@ -78,7 +78,7 @@ impl<'a> RouteReader<'a, '_> {
         self.reader.errors
     }
 
-    fn routes(self, sections: Vec<ConfigSection<'a>>) -> Vec<Route> {
+    fn routes(self, sections: Vec<Section<'a>>) -> Vec<Route> {
         let mut index = RouteIndex::default();
         let mut routes = Vec::new();
         for mut section in sections {
@@ -98,7 +98,7 @@ impl<'a> RouteReader<'a, '_> {
         routes
     }
 
-    fn route(self, section: &mut ConfigSection<'a>) -> Option<Route> {
+    fn route(self, section: &mut Section<'a>) -> Option<Route> {
         let from = section.values("from", "\"@example.com\"", SenderPattern::parse).unwrap_or_default();
         let has_to = section.key("to").is_some();
         let to = section.values("to", "\"example.com\"", DomainPattern::parse);
@@ -111,7 +111,7 @@ impl<'a> RouteReader<'a, '_> {
     }
 
     /// Reads the destination of a route, and the protocol spoken there.
-    fn target(self, section: &mut ConfigSection<'a>) -> Option<RouteTarget> {
+    fn target(self, section: &mut Section<'a>) -> Option<RouteTarget> {
         self.check_keys(section);
         let hosts_at = section.key("smtp");
         let hosts = section.list("smtp", "\"HOST:PORT\"").zip(hosts_at).map(|(texts, span)| self.hosts(&span, texts));
@@ -139,7 +139,7 @@ impl<'a> RouteReader<'a, '_> {
     }
 
     /// Checks that exactly one key names the target, and that the others go with it.
-    fn check_keys(self, section: &ConfigSection<'a>) {
+    fn check_keys(self, section: &Section<'a>) {
         const TARGET_KEYS: [&str; 5] = ["smtp", "mx", "lmtp", "maildir", "discard"];
         const SMTP_KEYS: [&str; 8] =
             ["tls", "cacert", "insecure", "tls_name", "user", "password", "password_file", "auth_mechanism"];
@@ -168,7 +168,7 @@ impl<'a> RouteReader<'a, '_> {
     }
 
     /// A key that can only be true.
-    fn true_flag(self, section: &mut ConfigSection<'a>, key: &'static str) -> Option<()> {
+    fn true_flag(self, section: &mut Section<'a>, key: &'static str) -> Option<()> {
         let span = section.key(key)?;
         match section.flag(key) {
             Some(false) => {
@@ -191,7 +191,7 @@ impl<'a> RouteReader<'a, '_> {
             .collect()
     }
 
-    fn maildir(self, section: &mut ConfigSection<'a>) -> Option<(Range<usize>, MaildirTemplate)> {
+    fn maildir(self, section: &mut Section<'a>) -> Option<(Range<usize>, MaildirTemplate)> {
         let (span, text) = section.text("maildir", "\"/var/mail/{domain}/{user}\"")?;
         let template = self.errors().ok_or_add(&span, MaildirTemplate::parse(&text))?;
         Some((span, template.below(self.reader.base_directory)))
@@ -199,11 +199,7 @@ impl<'a> RouteReader<'a, '_> {
 
     /// TLS and AUTH. A password is not sent to a server that was not verified, nor readable on the wire, unless it
     /// never leaves this host.
-    fn security(
-        self,
-        section: &mut ConfigSection<'a>,
-        hosts: Option<&[TargetHost]>,
-    ) -> (NextHopTls, Option<Credentials>) {
+    fn security(self, section: &mut Section<'a>, hosts: Option<&[TargetHost]>) -> (NextHopTls, Option<Credentials>) {
         let user_at = section.key("user");
         let credentials = self.credentials(section);
         let tls_at = section.key("tls");
@@ -253,7 +249,7 @@ impl<'a> RouteReader<'a, '_> {
     }
 
     /// The login at a next hop: its password is in a file, or in the environment.
-    fn credentials(self, section: &mut ConfigSection<'a>) -> Option<Credentials> {
+    fn credentials(self, section: &mut Section<'a>) -> Option<Credentials> {
         let misplaced = self.reject_password(section);
         let file = self.reader.path(section, "password_file");
         let mechanism_at = section.key("auth_mechanism");
@@ -287,7 +283,7 @@ impl<'a> RouteReader<'a, '_> {
     }
 
     /// Complains of a password that is written in the file, and of the key that once named a variable.
-    fn reject_password(self, section: &mut ConfigSection<'a>) -> bool {
+    fn reject_password(self, section: &mut Section<'a>) -> bool {
         let in_file = format!("a password must not be in this file: use password_file, or set {PASSWORD_VARIABLE}");
         let variable = format!("\"password_env\" is no longer a key: use password_file, or set {PASSWORD_VARIABLE}");
         let mut is_misplaced = false;
@@ -302,7 +298,7 @@ impl<'a> RouteReader<'a, '_> {
     }
 
     /// `[local]`, and the position of each of its domains.
-    fn local(self, mut section: ConfigSection<'a>, has_routes: bool) -> (LocalDomains, Vec<(Range<usize>, String)>) {
+    fn local(self, mut section: Section<'a>, has_routes: bool) -> (LocalDomains, Vec<(Range<usize>, String)>) {
         let domains = section.list("domains", "[\"example.com\"]").unwrap_or_default();
         for (span, domain) in &domains {
             if !is_domain(domain) {
@@ -322,7 +318,7 @@ impl<'a> RouteReader<'a, '_> {
         (local, domains)
     }
 
-    fn mailbox(self, section: &mut ConfigSection<'a>, has_users: bool) -> Option<Mailbox> {
+    fn mailbox(self, section: &mut Section<'a>, has_users: bool) -> Option<Mailbox> {
         let lmtp_at = section.key("lmtp");
         let lmtp = section.value("lmtp", "\"unix:PATH\"", |text| lmtp_server(text, self.delivery_scope, self.own));
         let lmtp = lmtp.map(|endpoint| Mailbox::NextHop(NextHop::Lmtp(Arc::new(Lmtp { endpoint, connections: None }))));

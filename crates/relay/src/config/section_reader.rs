@@ -1,7 +1,7 @@
 //! Context in which the sections of relay.toml are read: the complaints so far, and the files that keys name.
 use super::ConfigEnvironment;
-use super::document::{ConfigSection, ErrorCollector};
 use mailrun_party::reason::reason;
+use mailrun_party::toml_file::{ErrorCollector, Section};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ pub(super) struct SectionReader<'a> {
 
 impl<'a> SectionReader<'a> {
     /// A path; a relative one begins at `base`.
-    pub(super) fn path(self, section: &mut ConfigSection<'a>, key: &'static str) -> Option<(Range<usize>, PathBuf)> {
+    pub(super) fn path(self, section: &mut Section<'a>, key: &'static str) -> Option<(Range<usize>, PathBuf)> {
         let (span, text) = section.text(key, "\"PATH\"")?;
         if text.is_empty() {
             self.errors.add(&span, format!("{key} is empty; write {key} = \"PATH\""));

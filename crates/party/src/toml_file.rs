@@ -1,0 +1,495 @@
+//! Reads TOML files. Every mistake is reported with line, column and key, and with a hint where one is known.
+//!
+//! [`read`] has serde read a whole file and stops at the first mistake. A file whose mistakes are all reported at once
+//! is read as [`Section`]s: their keys are taken one by one, and a key that was not taken is unknown.
+use crate::misspelling::is_misspelling;
+use serde::de::DeserializeOwned;
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use strsim::damerau_levenshtein;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, ValueDeserializer};
+
+/// Most errors reported at once.
+const MAX_ERRORS: usize = 50;
+/// Beginnings of serde's messages about a value of the wrong type.
+const TYPE_ERRORS: [&str; 4] = ["invalid type", "invalid value", "data did not match", "wanted string or table"];
+
+/// A mistake in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column, from 1, in characters.
+    pub column: usize,
+    /// What is wrong, and what to write instead.
+    pub message: String,
+}
+
+impl ConfigError {
+    /// Creates an error at an offset of a file's text.
+    pub fn at(text: &str, offset: usize, message: String) -> Self {
+        let before = text.char_indices().take_while(|(at, _)| *at < offset).map(|(_, letter)| letter);
+        let (line, column) = before
+            .fold((1, 1), |(line, column), letter| if letter == '\n' { (line + 1, 1) } else { (line, column + 1) });
+        Self { line, column, message }
+    }
+
+    /// Adds the name of the file: `relay.toml:3:7: …`.
+    pub fn in_file(&self, file: &Path) -> String {
+        format!("{}:{}:{}: {}", file.display(), self.line, self.column, self.message)
+    }
+}
+
+/// All errors of a file; at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigErrors {
+    /// The file, as errors name it.
+    pub file: PathBuf,
+    /// All errors, in the order of the file.
+    pub errors: Vec<ConfigError>,
+}
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<String> = self.errors.iter().map(|error| error.in_file(&self.file)).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+/// Reads a whole file by serde.
+///
+/// # Errors
+/// The first mistake.
+pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, ConfigError> {
+    toml::from_str(text).map_err(|error| {
+        let offset = error.span().map_or(0, |span| span.start);
+        ConfigError::at(text, offset, plain_message(error.message()))
+    })
+}
+
+/// Rewrites a message of serde's in one line, with a hint instead of a long list of names.
+fn plain_message(message: &str) -> String {
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    let name = quoted.next().unwrap_or_default();
+    if message.starts_with("missing field ") {
+        return format!("the key {name:?} is missing");
+    }
+    if message.starts_with("unknown field ") {
+        return unknown_key(name, "", quoted);
+    }
+    message.replace('\n', ", ")
+}
+
+fn unknown_key<'k>(key: &str, place: &str, known: impl Iterator<Item = &'k str> + Clone) -> String {
+    let nearest = known.clone().min_by_key(|known| damerau_levenshtein(known, key));
+    match nearest.filter(|known| is_misspelling(key, known)) {
+        Some(known) => format!("unknown key {key:?}{place}; did you mean {known:?}?"),
+        None => format!("unknown key {key:?}{place}; known keys: {}", known.collect::<Vec<_>>().join(", ")),
+    }
+}
+
+fn wrong_type(key: &str, example: &str) -> String {
+    format!("{key} has the wrong type; use something like {key} = {example}")
+}
+
+/// A message of serde's about the value of one key.
+fn value_message(key: &str, example: &str, message: &str) -> String {
+    if TYPE_ERRORS.iter().any(|beginning| message.starts_with(beginning)) {
+        return wrong_type(key, example);
+    }
+    if !message.starts_with("unknown variant ") {
+        return format!("{key}: {}", message.replace('\n', ", "));
+    }
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    let text = quoted.next().unwrap_or_default();
+    let known: Vec<&str> = quoted.collect();
+    match known.iter().find(|known| is_misspelling(text, known) || text.eq_ignore_ascii_case(known)) {
+        Some(known) => format!("{key} {text:?} is unknown; did you mean {known:?}?"),
+        None => format!("{key} {text:?} is unknown; known are {}", known.join(", ")),
+    }
+}
+
+/// Errors found so far: offset and text.
+#[derive(Debug, Default)]
+pub struct ErrorCollector {
+    errors: RefCell<Vec<(usize, String)>>,
+    warnings: RefCell<Vec<String>>,
+}
+
+impl ErrorCollector {
+    /// Adds an error at the beginning of a span.
+    pub fn add(&self, span: &Range<usize>, what: impl Into<String>) {
+        self.errors.borrow_mut().push((span.start, what.into()));
+    }
+
+    /// Adds a warning, which does not void the file.
+    pub fn warn(&self, what: String) {
+        self.warnings.borrow_mut().push(what);
+    }
+
+    /// Takes the warnings.
+    pub fn take_warnings(&self) -> Vec<String> {
+        self.warnings.take()
+    }
+
+    /// Reports whether there are no errors.
+    pub fn is_empty(&self) -> bool {
+        self.count() == 0
+    }
+
+    fn count(&self) -> usize {
+        self.errors.borrow().len()
+    }
+
+    /// Returns a good value; notes a bad one's error.
+    pub fn ok_or_add<T>(&self, span: &Range<usize>, result: Result<T, String>) -> Option<T> {
+        result.map_err(|what| self.add(span, what)).ok()
+    }
+
+    /// All of it in the order of the file, if there is any.
+    pub fn finish(&self, file: &Path, text: &str) -> Result<(), ConfigErrors> {
+        let mut notes = self.errors.take();
+        notes.sort();
+        notes.dedup();
+        notes.truncate(MAX_ERRORS);
+        let list: Vec<ConfigError> =
+            notes.into_iter().map(|(offset, what)| ConfigError::at(text, offset, what)).collect();
+        if list.is_empty() { Ok(()) } else { Err(ConfigErrors { file: file.to_owned(), errors: list }) }
+    }
+}
+
+/// A table, and which of its keys are known.
+pub struct Section<'a> {
+    /// Names of the tables that lead to it. Empty for the file itself.
+    path: Vec<&'static str>,
+    /// Name in errors, such as ` in [limits]` or ` in route 1`.
+    place: String,
+    /// Position of the table.
+    pub span: Range<usize>,
+    entries: BTreeMap<String, (Range<usize>, Spanned<DeValue<'a>>)>,
+    known_keys: Vec<&'static str>,
+    errors: &'a ErrorCollector,
+}
+
+impl<'a> Section<'a> {
+    /// Returns the keys of a whole file, or `None` if it is too long or not valid TOML. After an error in the grammar,
+    /// the keys that follow may have been misread, so no errors in them are reported.
+    pub fn root(text: &'a str, max_bytes: usize, errors: &'a ErrorCollector) -> Option<Self> {
+        if text.len() > max_bytes {
+            errors.add(&(0..0), format!("it is longer than {max_bytes} bytes"));
+            return None;
+        }
+        let (table, mistakes) = DeTable::parse_recoverable(text);
+        for mistake in mistakes {
+            let span = mistake.span().unwrap_or(0..0);
+            errors.add(&span, format!("not valid TOML: {}", mistake.message().replace('\n', ", ")));
+        }
+        errors.is_empty().then(|| Self::new(Vec::new(), String::new(), 0..0, table.into_inner(), errors))
+    }
+
+    fn new(
+        path: Vec<&'static str>,
+        place: String,
+        span: Range<usize>,
+        table: DeTable<'a>,
+        errors: &'a ErrorCollector,
+    ) -> Self {
+        let entry = |(key, value): (Spanned<Cow<'a, str>>, _)| {
+            let span = key.span();
+            (key.into_inner().into_owned(), (span, value))
+        };
+        let entries = table.into_iter().map(entry).collect();
+        Self { path, place, span, entries, known_keys: Vec::new(), errors }
+    }
+
+    /// Position of a key, if it is there.
+    pub fn key(&self, key: &str) -> Option<Range<usize>> {
+        self.entries.get(key).map(|(span, _)| span.clone())
+    }
+
+    fn take(&mut self, key: &'static str) -> Option<Spanned<DeValue<'a>>> {
+        self.known_keys.push(key);
+        self.entries.remove(key).map(|(_, value)| value)
+    }
+
+    /// A text, and its position.
+    pub fn text(&mut self, key: &'static str, example: &str) -> Option<(Range<usize>, String)> {
+        let is_number = matches!(
+            self.entries.get(key).map(|(_, value)| value.get_ref()),
+            Some(DeValue::Integer(_) | DeValue::Float(_))
+        );
+        if is_number {
+            let span = self.take(key)?.span();
+            self.errors.add(&span, wrong_type(key, example));
+            return None;
+        }
+        self.scalar(key, example)
+    }
+
+    /// A text, a number or a time, and its position.
+    fn scalar(&mut self, key: &'static str, example: &str) -> Option<(Range<usize>, String)> {
+        let value = self.take(key)?;
+        let span = value.span();
+        let text = match value.into_inner() {
+            DeValue::String(text) => text.into_owned(),
+            DeValue::Integer(number) if number.radix() == 10 => number.as_str().to_owned(),
+            DeValue::Float(number) => number.as_str().to_owned(),
+            _ => {
+                self.errors.add(&span, wrong_type(key, example));
+                return None;
+            }
+        };
+        Some((span, text))
+    }
+
+    /// A text that means something.
+    pub fn value<T>(
+        &mut self,
+        key: &'static str,
+        example: &str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let (span, text) = self.scalar(key, example)?;
+        self.errors.ok_or_add(&span, parse(&text))
+    }
+
+    /// One text, or a list of them.
+    pub fn list(&mut self, key: &'static str, example: &str) -> Option<Vec<(Range<usize>, String)>> {
+        let value = self.take(key)?;
+        let span = value.span();
+        let items = match value.into_inner() {
+            DeValue::Array(items) => items.into_iter().collect(),
+            other => vec![Spanned::new(span, other)],
+        };
+        let mut texts = Vec::new();
+        for item in items {
+            let span = item.span();
+            match item.into_inner() {
+                DeValue::String(text) => texts.push((span, text.into_owned())),
+                _ => self.errors.add(
+                    &span,
+                    format!("{key} must be text, or a list of texts; use something like {key} = {example}"),
+                ),
+            }
+        }
+        Some(texts)
+    }
+
+    /// A list of valid values; `None` too if one is not valid.
+    pub fn values<T>(
+        &mut self,
+        key: &'static str,
+        example: &str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<Vec<T>> {
+        let texts = self.list(key, example)?;
+        // All values are read before the first wrong one voids the list.
+        let values: Vec<Option<T>> =
+            texts.into_iter().map(|(span, text)| self.errors.ok_or_add(&span, parse(&text))).collect();
+        values.into_iter().collect()
+    }
+
+    /// `true` or `false`.
+    pub fn flag(&mut self, key: &'static str) -> Option<bool> {
+        let value = self.take(key)?;
+        let span = value.span();
+        let DeValue::Boolean(flag) = value.into_inner() else {
+            self.errors.add(&span, format!("{key} must be true or false, without quotes"));
+            return None;
+        };
+        Some(flag)
+    }
+
+    /// `[key]`
+    pub fn table(&mut self, key: &'static str) -> Option<Section<'a>> {
+        let value = self.take(key)?;
+        let span = value.span();
+        let DeValue::Table(table) = value.into_inner() else {
+            self.errors.add(&span, format!("{key} is a table; write [{key}], and its keys in the lines below it"));
+            return None;
+        };
+        let path = [self.path.as_slice(), &[key]].concat();
+        let place = format!(" in [{}]", path.join("."));
+        Some(Self::new(path, place, span, table, self.errors))
+    }
+
+    /// `[[key]]`, as often as it is there.
+    pub fn tables(&mut self, key: &'static str) -> Vec<Section<'a>> {
+        let Some(value) = self.take(key) else { return Vec::new() };
+        let span = value.span();
+        let DeValue::Array(items) = value.into_inner() else {
+            self.errors.add(&span, format!("{key} is a list of tables; write [[{key}]]"));
+            return Vec::new();
+        };
+        let mut sections = Vec::new();
+        for item in items {
+            let span = item.span();
+            match item.into_inner() {
+                DeValue::Table(table) => {
+                    let place = format!(" in {key} {}", sections.len() + 1);
+                    sections.push(Self::new(vec![key], place, span, table, self.errors));
+                }
+                _ => self.errors.add(&span, format!("{key} is a list of tables; write [[{key}]]")),
+            }
+        }
+        sections
+    }
+
+    /// Takes a value and has serde read it as the only key of a `T`, by the same code that reads a whole file. Each item
+    /// of a list is read by itself first, because an item has a position of its own.
+    ///
+    /// The check may refuse a value that has the right type.
+    pub fn check<T: DeserializeOwned>(
+        &mut self,
+        key: &'static str,
+        example: &str,
+        check: impl Fn(T) -> Result<(), String>,
+    ) {
+        let Some(value) = self.take(key) else { return };
+        let errors_before = self.errors.count();
+        let check_one = |value: Spanned<DeValue<'a>>| {
+            let span = value.span();
+            let mut document = value;
+            for name in std::iter::once(&key).chain(self.path.iter().rev()) {
+                let table = DeTable::from_iter([(Spanned::new(span.clone(), Cow::Borrowed(*name)), document)]);
+                document = Spanned::new(span.clone(), DeValue::Table(table));
+            }
+            match T::deserialize(ValueDeserializer::from(document)) {
+                Ok(read) => drop(self.errors.ok_or_add(&span, check(read))),
+                Err(error) => self.errors.add(&span, value_message(key, example, error.message())),
+            }
+        };
+        if let DeValue::Array(items) = value.get_ref() {
+            for item in items.iter() {
+                check_one(Spanned::new(item.span(), DeValue::Array(std::iter::once(item.clone()).collect())));
+            }
+        }
+        if self.errors.count() == errors_before {
+            check_one(value);
+        }
+    }
+
+    /// Reports every key that was not taken as unknown.
+    pub fn finish(self) {
+        for (key, (span, _)) in &self.entries {
+            self.errors.add(span, unknown_key(key, &self.place, self.known_keys.iter().copied()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Default, PartialEq, serde::Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct File {
+        number: u8,
+        words: Vec<Word>,
+        inner: Inner,
+    }
+
+    #[derive(Debug, Default, PartialEq, serde::Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct Inner {
+        word: Option<Word>,
+    }
+
+    #[derive(Debug, PartialEq, serde::Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    enum Word {
+        Sync,
+        Write,
+    }
+
+    /// The errors of a file whose sections are checked.
+    fn errors_of(text: &str) -> String {
+        let errors = ErrorCollector::default();
+        if let Some(mut root) = Section::root(text, 100, &errors) {
+            root.check("number", "1", |file: File| if file.number == 13 { Err("unlucky".to_owned()) } else { Ok(()) });
+            root.check("words", "['sync']", |_: File| Ok(()));
+            if let Some(mut inner) = root.table("inner") {
+                inner.check("word", "'sync'", |_: File| Ok(()));
+                inner.finish();
+            }
+            root.finish();
+        }
+        errors.finish(Path::new("f"), text).map_or_else(|errors| errors.to_string(), |()| String::new())
+    }
+
+    #[test]
+    fn columns_are_characters() {
+        let position = |text, offset| {
+            let ConfigError { line, column, .. } = ConfigError::at(text, offset, String::new());
+            (line, column)
+        };
+        assert_eq!(position("a\nä = 1", 5), (2, 3));
+        assert_eq!(position("", 0), (1, 1));
+    }
+
+    #[test]
+    fn every_mistake_of_checked_sections_is_reported_at_its_place() {
+        for (text, expected) in [
+            ("number = 1\nwords = ['sync', 'write']\n[inner]\nword = 'sync'", ""),
+            ("number = '1'", "f:1:10: number has the wrong type; use something like number = 1"),
+            ("number = 300", "f:1:10: number has the wrong type; use something like number = 1"),
+            ("number = 13", "f:1:10: unlucky"),
+            ("words = ['sync',\n'snyc']", "f:2:1: words \"snyc\" is unknown; did you mean \"sync\"?"),
+            ("words = ['sync', 5]", "f:1:18: words has the wrong type; use something like words = ['sync']"),
+            ("words = 5", "f:1:9: words has the wrong type; use something like words = ['sync']"),
+            ("inner.word = 'all'", "f:1:14: word \"all\" is unknown; known are sync, write"),
+            ("inner = 5", "f:1:9: inner is a table; write [inner], and its keys in the lines below it"),
+            ("[inner]\nwrod = 1", "f:2:1: unknown key \"wrod\" in [inner]; did you mean \"word\"?"),
+            (
+                "x = 1\nnumber = 'a'",
+                "f:1:1: unknown key \"x\"; known keys: number, words, inner\nf:2:10: number has the wrong type; use something like number = 1",
+            ),
+            ("number = 13\nwords = [", "f:2:10: not valid TOML: unclosed array, expected `]`"),
+        ] {
+            assert_eq!(errors_of(text), expected, "{text}");
+        }
+        assert_eq!(errors_of(&"#".repeat(101)), "f:1:1: it is longer than 100 bytes");
+    }
+
+    #[test]
+    fn a_file_read_by_serde_stops_at_its_first_mistake() {
+        assert_eq!(read::<File>("number = 1").map(|file| file.number), Ok(1));
+        for (text, expected) in [
+            ("nmuber = 1\nx = 1", "f:1:1: unknown key \"nmuber\"; did you mean \"number\"?"),
+            ("[inner]\nx = 1", "f:2:1: unknown key \"x\"; known keys: word"),
+            ("number = ''", "f:1:10: invalid type: string \"\", expected u8"),
+            ("words = ['sync', 5]", "f:1:18: wanted string or table"),
+        ] {
+            assert_eq!(read::<File>(text).unwrap_err().in_file(Path::new("f")), expected, "{text}");
+        }
+        let missing = read::<BTreeMap<String, Required>>("[a]").unwrap_err();
+        assert_eq!(missing.message, "the key \"name\" is missing");
+    }
+
+    #[derive(Debug, PartialEq, serde::Deserialize)]
+    struct Required {
+        #[allow(dead_code)]
+        name: String,
+    }
+
+    #[test]
+    fn keys_that_were_not_taken_are_unknown() {
+        let text = "lisen = 1\nother = 2\nlisten = 'a'\n";
+        let errors = ErrorCollector::default();
+        let mut section = Section::root(text, 100, &errors).unwrap();
+        assert_eq!(section.text("listen", "1").map(|(_, text)| text).as_deref(), Some("a"));
+        section.finish();
+        let errors = errors.finish(Path::new("f"), text).unwrap_err();
+        assert_eq!(
+            errors.to_string(),
+            "f:1:1: unknown key \"lisen\"; did you mean \"listen\"?\nf:2:1: unknown key \"other\"; known keys: listen"
+        );
+    }
+}
