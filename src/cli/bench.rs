@@ -14,7 +14,7 @@ use super::values;
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use mailrun_bench::relays::{Contestant, ListenerOptions};
-use mailrun_bench::{BenchOptions, BenchTarget, SyscallCounting, TrustedCertificate, is_scenario_file};
+use mailrun_bench::{BenchOptions, BenchTarget, SyscallCounting, TrustedCertificate, is_toml_file};
 use mailrun_journey::RunId;
 use mailrun_journey::record::Workload;
 use mailrun_load::source::{self, AllowedTargets, OfferedRate};
@@ -124,7 +124,7 @@ Examples:
 
 /// A server, or why that word is none.
 fn server(text: &str) -> Result<ServerArg, String> {
-    if is_scenario(text) || is_scenario_file(text) {
+    if is_scenario(text) || is_toml_file(text) {
         return Err(format!("options of {text} must follow it: write mailrun bench {text} first"));
     }
     ServerArg::parse(text)

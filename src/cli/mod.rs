@@ -44,6 +44,7 @@ mod no_thresholds;
 mod other_names;
 mod profiles;
 mod queue;
+mod recipes;
 mod relay;
 mod relays;
 mod results;
@@ -139,6 +140,7 @@ Exit status:
 enum Command {
     Bench(Box<bench::BenchArgs>),
     Scenario(scenarios::ScenarioFileArgs),
+    Recipe(recipes::RecipeArgs),
     Source(Box<source::SourceArgs>),
     Sink(Box<sink::SinkArgs>),
     Relay(Box<relay::RelayArgs>),
@@ -224,6 +226,7 @@ fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Bench(typed) => typed.run(),
         Command::Scenario(typed) => typed.run(),
+        Command::Recipe(typed) => typed.run(),
         Command::Source(typed) => typed.run(),
         Command::Sink(typed) => typed.run(),
         Command::Relay(typed) => relay::run(&typed),

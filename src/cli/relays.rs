@@ -29,9 +29,9 @@ const SPARE_FILES: u64 = 256;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Relay")]
 pub(super) struct BenchRelayArgs {
-    /// Relay between source and sink: mailrun (also mailrun:write, mailrun:memory, with less durability), postfix (a
-    /// private instance; requires root), none, or a command with {to}, {listen} and {spool} in it, as 'mta -l {listen}
-    /// -n {to} -q {spool}' [default: mailrun].
+    /// Relay between source and sink: mailrun (also mailrun:write, mailrun:memory, with less durability), a recipe by its
+    /// name, as postfix (a private instance; requires root), or by its file, none, or a command with {to}, {listen} and
+    /// {spool} in it, as 'mta -l {listen} -n {to} -q {spool}' [default: mailrun]. See mailrun recipe list.
     #[arg(long, value_name = "WHICH", conflicts_with = "server")]
     relay: Option<Contestant>,
     /// Address on which the bench's own sink listens for the mail that SERVER delivers.
@@ -124,7 +124,7 @@ pub(super) struct RelayComparisonArgs {
     /// Runs per relay.
     #[arg(long, value_name = "N", default_value = "3", value_parser = values::rounds)]
     rounds: u32,
-    /// Several relays, measured in turns: mailrun,postfix. Ratios are to Postfix, or to the last relay.
+    /// Several relays, measured in turns: mailrun,postfix,my.toml. Ratios are to Postfix, or to the last relay.
     #[arg(long, value_name = "WHICH,WHICH", value_delimiter = ',', conflicts_with_all = ["relay", "server"])]
     compare: Vec<Contestant>,
     /// Count system calls too, in separate short runs under strace.

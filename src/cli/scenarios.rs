@@ -16,7 +16,7 @@ use mailrun_bench::scenario::{
     SoakScenario, SourcesScenario, ThroughputScenario,
 };
 use mailrun_bench::tables::{self, DeliveryCheck, TableOptions};
-use mailrun_bench::{BUILT_IN, BuiltInScenario, Conclusion, TextReport, is_scenario_file, load_scenario};
+use mailrun_bench::{BUILT_IN, BuiltInScenario, Conclusion, TextReport, is_toml_file, load_scenario};
 use mailrun_report::table::{Align, Table};
 use std::ffi::OsString;
 use std::path::Path;
@@ -74,7 +74,7 @@ impl Subcommand for ScenarioCommand {
     }
 
     fn has_subcommand(name: &str) -> bool {
-        name == MADES || is_scenario_file(name) || BuiltInScenario::named(name).is_ok()
+        name == MADES || is_toml_file(name) || BuiltInScenario::named(name).is_ok()
     }
 }
 
@@ -102,7 +102,7 @@ impl FromArgMatches for ScenarioCommand {
                 MeasureArgs::LargeMessage(scenario, LargeMessageArgs::from_arg_matches(matches)?)
             }
         };
-        let stem = Path::new(name).file_stem().filter(|_| is_scenario_file(name));
+        let stem = Path::new(name).file_stem().filter(|_| is_toml_file(name));
         let name = stem.map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned());
         Ok(Self::Scenario(Box::new(ChosenScenario { name, args })))
     }
@@ -124,7 +124,7 @@ fn unreadable(error: &anyhow::Error) -> clap::Error {
 /// If that file cannot be read.
 pub(super) fn add_scenario_file(commands: Command, words: &[OsString]) -> Result<Command, clap::Error> {
     let Some([first, second]) = words.get(1..3) else { return Ok(commands) };
-    let Some(file) = second.to_str().filter(|file| first == "bench" && is_scenario_file(file)) else {
+    let Some(file) = second.to_str().filter(|file| first == "bench" && is_toml_file(file)) else {
         return Ok(commands);
     };
     let scenario = load_scenario(file).map_err(|error| unreadable(&error))?;

@@ -435,6 +435,8 @@ const SCENARIOS: &[Row] = &[
     ("bench --list --sessions 5", "--list"),
     ("bench --all", "--list is required"),
     ("scenario show relay-40", "unknown scenario \"relay-40\"; did you mean \"relay-400\"?"),
+    ("recipe show postfx", "unknown recipe \"postfx\"; did you mean \"postfix\"?"),
+    ("recipe show fnord", "unknown recipe \"fnord\"; built in are mailrun, postfix; the name of a file ends in .toml"),
     ("scenario show fnord", "unknown scenario \"fnord\"; mailrun bench --list lists them"),
     ("bench relay-400 --rounds 0", "--rounds: \"0\": must be more than zero"),
     ("bench relay-400 --rounds 1001", "--rounds: \"1001\" is too large; at most 1000"),

@@ -6,6 +6,7 @@
 use crate::docs_script::{Done, Step, namespaces, run_steps};
 use crate::manual::{Command, Place, Section, page, pages};
 use crate::party::{peer, skip};
+use crate::postfix::base_configuration;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::thread;
@@ -288,8 +289,6 @@ const FILES: &[(&str, &str)] = &[
     ("standing.toml", STANDING),
     ("secured.toml", SECURED),
     ("relay.toml", "spool.directory = \"spool\"\n"),
-    ("conf/main.cf", POSTFIX),
-    ("conf/master.cf", SERVICES),
 ];
 
 /// The server at port 25 that pages speak of as the reader's own: a relay that hands on to the sink at port 2525.
@@ -319,8 +318,6 @@ discard = true
 
 /// The page that changes a Postfix: it gets one of its own, of which `conf` is /etc/postfix. It is one section.
 const POSTFIX_PAGE: &str = "docs/bench-your-postfix.md";
-const POSTFIX: &str = include_str!("../../crates/bench/src/relays/postfix/main.cf");
-const SERVICES: &str = include_str!("../../crates/bench/src/relays/postfix/master.cf");
 const START_POSTFIX: &str = "mkdir -p home/queue && chmod 755 home && cp -rn /etc/postfix/* conf/ && sed -i \"s,DIR,$HOME/home,\" conf/main.cf && \
     sed -i '1i 127.0.0.1:25 inet n - n - - smtpd' conf/master.cf && mount --bind conf /etc/postfix && postfix start";
 
@@ -531,7 +528,9 @@ fn steps(section: &Section) -> Vec<(Option<&Command>, Step, i32)> {
 fn faults(flags: &[&str], section: &Section) -> Vec<String> {
     let steps = steps(section);
     let run: Vec<Step> = steps.iter().map(|(_, step, _)| step.clone()).collect();
-    let done = run_steps(flags, FILES, &run);
+    let [main, master] = base_configuration("DIR");
+    let files = [FILES, &[("conf/main.cf", main.as_str()), ("conf/master.cf", master.as_str())]].concat();
+    let done = run_steps(flags, &files, &run);
     let wrong = steps.iter().zip(done).filter(|((_, _, status), done)| !is_right(*status, done));
     let told = wrong.map(|((command, step, status), done)| {
         let line = command.map_or(0, |command| command.line);

@@ -61,6 +61,7 @@ mod peers;
 mod postfix;
 mod profiles;
 mod proxied;
+mod recipes;
 mod record_fields;
 mod recorder;
 mod relay;

@@ -1,6 +1,7 @@
 //! A private Postfix: its own configuration, queue and log in a directory of the test's, on ports of the test's.
 //! `/etc/postfix` is neither read nor written.
 use crate::party::{Ended, is_root, low_port, peer, run, skip, wait_until};
+use mailrun_bench::recipe::{Places, Recipe};
 use std::fs::{self, Permissions};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
@@ -24,10 +25,6 @@ pub(crate) struct Postfix {
     pub(crate) listening: Vec<SocketAddr>,
 }
 
-/// What every private Postfix has, the bench's too.
-const OWN: &str = include_str!("../../crates/bench/src/relays/postfix/main.cf");
-const SERVICES: &str = include_str!("../../crates/bench/src/relays/postfix/master.cf");
-
 /// The rest of main.cf: refusals by name, no delays, and room for hostile clients.
 const MAIN: &str = "
 smtpd_recipient_restrictions = check_recipient_access regexp:DIR/conf/refuse
@@ -41,6 +38,18 @@ default_process_limit = 100
 initial_destination_concurrency = 20
 in_flow_delay = 0
 ";
+
+/// What every private Postfix has: of the recipe's main.cf what is before the settings for speed, and its master.cf without
+/// the listener.
+pub(crate) fn base_configuration(directory: &str) -> [String; 2] {
+    let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let places = Places { directory: directory.into(), listen: nowhere, to: nowhere, mailrun: PathBuf::new() };
+    let files = Recipe::load("postfix").unwrap().files(&places);
+    let text = |name: &str| files.iter().find(|(path, ..)| path.ends_with(name)).unwrap().1.as_str();
+    let [main, master] = ["main.cf", "master.cf"].map(text);
+    let (_listener, services) = master.split_once('\n').unwrap();
+    [main.split("# ").next().unwrap().to_owned(), services.to_owned()]
+}
 
 impl Postfix {
     /// Starts one with a port for each list of `smtpd` options; `None`, with a note, where that is impossible.
@@ -75,12 +84,13 @@ impl Postfix {
             Deliver::To(port) => format!("relayhost = [127.0.0.1]:{port}\n"),
         };
         let directory = self.place.path().to_str().unwrap();
-        let main = (OWN.to_owned() + MAIN).replace("DIR", directory) + &transport;
+        let [own, services_of_own] = base_configuration(directory);
+        let main = own + &MAIN.replace("DIR", directory) + &transport;
         let inet = |(port, options): (&u16, &Vec<String>)| {
             let options: String = options.iter().map(|option| format!(" -o {option}")).collect();
             format!("127.0.0.1:{port} inet n - n - - smtpd{options}\n")
         };
-        let master: String = ports.iter().zip(services).map(inet).chain([SERVICES.to_owned()]).collect();
+        let master: String = ports.iter().zip(services).map(inet).chain([services_of_own]).collect();
         fs::write(conf.join("main.cf"), main).unwrap();
         fs::write(conf.join("master.cf"), master).unwrap();
         fs::write(conf.join("refuse"), "/^refuse-([0-9]+)@/ $1 refused by name\n").unwrap();

@@ -1,9 +1,8 @@
 //! Scenarios that the program has by itself, as they are in `crates/bench/scenarios`.
-use super::scenario::{MAX_SCENARIO_BYTES, Scenario};
-use anyhow::{Context, Result, bail};
+use super::scenario::Scenario;
+use super::toml_file::{self, is_toml_file};
+use anyhow::{Result, bail};
 use mailrun_party::misspelling::is_misspelling;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 /// A scenario that is part of the program.
@@ -58,30 +57,16 @@ impl BuiltInScenario {
     }
 }
 
-/// Reports whether the word is the name of a scenario file.
-pub fn is_scenario_file(word: &str) -> bool {
-    Path::new(word).extension().is_some_and(|extension| extension == "toml")
-}
-
 /// Reads the scenario of that name, or in the file of that name.
 ///
 /// # Errors
 /// If it cannot be read, or has a mistake.
 pub fn load_scenario(name: &str) -> Result<Scenario> {
-    let text = match is_scenario_file(name) {
-        true => read_file(Path::new(name))?,
+    let text = match is_toml_file(name) {
+        true => toml_file::read(Path::new(name))?,
         false => BuiltInScenario::named(name)?.text.to_owned(),
     };
     Scenario::read(&text, Path::new(name)).map_err(anyhow::Error::msg)
-}
-
-fn read_file(path: &Path) -> Result<String> {
-    let mut text = String::new();
-    let file = File::open(path);
-    // One byte more than is allowed is enough to refuse it.
-    let read = file.and_then(|file| file.take(MAX_SCENARIO_BYTES as u64 + 1).read_to_string(&mut text));
-    read.with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(text)
 }
 
 #[cfg(test)]

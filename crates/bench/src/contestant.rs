@@ -1,4 +1,6 @@
 //! The party between source and sink, in the words of `--relay` and `--compare`.
+use super::recipe::{self, Recipe};
+use super::toml_file::is_toml_file;
 use mailrun_journey::record::Role;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,8 +16,8 @@ pub enum Contestant {
     None,
     /// `mailrun relay`.
     Mailrun(ContestantDurability),
-    /// A private Postfix.
-    Postfix,
+    /// A server that is run by a recipe.
+    Recipe(Box<Recipe>),
     /// A program of the user's.
     Command(RelayCommand),
     /// A server that is running already, at HOST:PORT, and hands on to `sink`.
@@ -74,14 +76,13 @@ impl Contestant {
         matches!(self, Self::Mailrun(durability) if *durability != ContestantDurability::Memory)
     }
 
-    /// The point at which it answers 250, as far as that is known: Postfix syncs each message's file first
-    /// (`mail_stream_finish`).
-    pub(super) fn durability(&self) -> &'static str {
+    /// The point at which it answers 250, as far as that is known.
+    pub(super) fn durability(&self) -> String {
         match self {
-            Self::None => "none",
-            Self::Mailrun(durability) => durability.option_value(),
-            Self::Postfix => "sync",
-            Self::Command(_) | Self::Running { .. } => "unknown",
+            Self::None => "none".to_owned(),
+            Self::Mailrun(durability) => durability.option_value().to_owned(),
+            Self::Recipe(recipe) => recipe.durability(),
+            Self::Command(_) | Self::Running { .. } => "unknown".to_owned(),
         }
     }
 
@@ -163,7 +164,9 @@ impl FromStr for Contestant {
         match typed.trim() {
             "none" => return Ok(Self::None),
             "mailrun" => return Ok(Self::Mailrun(ContestantDurability::Sync)),
-            "postfix" => return Ok(Self::Postfix),
+            word if recipe::names().any(|name| name == word) || is_toml_file(word) && !word.contains(TO) => {
+                return Recipe::load(word).map(Box::new).map(Self::Recipe).map_err(|error| format!("{error:#}"));
+            }
             _ => {}
         }
         if let Some(word) = typed.strip_prefix("mailrun:") {
@@ -173,9 +176,10 @@ impl FromStr for Contestant {
         let words: Vec<String> = typed.split_whitespace().map(str::to_owned).collect();
         if !words.iter().any(|word| word.contains(TO)) {
             return Err(format!(
-                "{typed} is not one of mailrun, mailrun:write, mailrun:memory, postfix, none; a command must contain \
-                 {TO} for the address to send mail to, {{listen}} for the address to listen on, and {{spool}} for its \
-                 directory"
+                "{typed} is not one of mailrun, mailrun:write, mailrun:memory, {}, none, and no FILE.toml; a command \
+                 must contain {TO} for the address to send mail to, {{listen}} for the address to listen on, and \
+                 {{spool}} for its directory",
+                recipe::names().filter(|name| *name != "mailrun").collect::<Vec<_>>().join(", ")
             ));
         }
         Ok(Self::Command(RelayCommand::new(words)))
@@ -188,7 +192,7 @@ impl fmt::Display for Contestant {
             Self::None => f.write_str("none"),
             Self::Mailrun(ContestantDurability::Sync) => f.write_str("mailrun"),
             Self::Mailrun(durability) => write!(f, "mailrun:{}", durability.option_value()),
-            Self::Postfix => f.write_str("postfix"),
+            Self::Recipe(recipe) => recipe.fmt(f),
             Self::Command(command) => f.write_str(&command.name),
             Self::Running { address, .. } => f.write_str(address),
         }
@@ -206,7 +210,7 @@ mod tests {
             ("mailrun", Contestant::Mailrun(ContestantDurability::Sync)),
             ("mailrun:write", Contestant::Mailrun(ContestantDurability::Write)),
             ("mailrun:memory", Contestant::Mailrun(ContestantDurability::Memory)),
-            ("postfix", Contestant::Postfix),
+            ("postfix", Contestant::Recipe(Box::new(Recipe::load("postfix").unwrap()))),
         ] {
             let read: Contestant = word.parse().unwrap();
             assert_eq!((&read, read.to_string().as_str()), (&expected, word));

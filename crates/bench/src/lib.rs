@@ -22,6 +22,7 @@ pub mod placement;
 mod plan;
 pub mod profiles;
 mod progress;
+pub mod recipe;
 mod relay_keeper;
 pub mod relays;
 mod remote_sink;
@@ -34,9 +35,10 @@ mod supervisor;
 pub mod tables;
 #[cfg(test)]
 mod tests;
+mod toml_file;
 
 use anyhow::Result;
-pub use built_in::{BUILT_IN, BuiltInScenario, is_scenario_file, load_scenario};
+pub use built_in::{BUILT_IN, BuiltInScenario, load_scenario};
 pub use directory::RESULTS_DIRECTORY;
 use directory::RunDirectory;
 pub use engine::{Conclusion, TextReport};
@@ -57,6 +59,7 @@ pub use shards::{MergeOptions, merge};
 use sink_clocks::SinkClocks;
 use std::path::{Path, PathBuf};
 use supervisor::{Completeness, Supervisor};
+pub use toml_file::is_toml_file;
 
 /// Result of a bench.
 #[derive(Debug)]
@@ -297,6 +300,10 @@ fn drain(
         SyscallCounting::Off => supervisor.stop_relay(PartyProcess::terminate)?,
         SyscallCounting::Strace(_) => supervisor.stop_relay(PartyProcess::terminate_children)?,
     };
+    let of_relay = of_relay.map(|error| match options.relay() {
+        Some(Contestant::Recipe(recipe)) => recipe.server_error(&format!("{error:#}")),
+        _ => error,
+    });
     let of_sink = supervisor.stop_sink()?;
     Ok((arrived, of_relay.or(of_sink)))
 }

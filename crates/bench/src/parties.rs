@@ -11,6 +11,7 @@
 //! of scope is killed, and what a relay has started with it.
 use super::directory::{self, RunDirectory};
 use super::plan::{BenchOptions, BenchTarget};
+use super::recipe::leftovers;
 use super::relays::{MemoryCurve, tree};
 use anyhow::{Context, Result, anyhow, bail};
 use mailrun_journey::record::{Death, Role};
@@ -25,6 +26,7 @@ use mailrun_party::process_usage::{self, ProcessUsage};
 use mailrun_party::server_cores;
 use mailrun_party::usage_sampler::UsageSampler;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -39,6 +41,9 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 /// Limit of the cost of sampling, as one part in this many of the run: a sample of a tree of hundreds of processes
 /// takes milliseconds.
 const SAMPLING_SHARE: u32 = 100;
+
+/// Limit of the time in which the other processes of a server end after its first.
+const DESCENDANTS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The beginning of what Rust's standard library says before it aborts a process without memory.
 const ALLOCATION_FAILED: &str = "memory allocation of ";
@@ -72,7 +77,9 @@ pub(super) struct PartyCommand {
     pub(super) name: &'static str,
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
-    pub(super) environment: Vec<(&'static str, PathBuf)>,
+    pub(super) environment: Vec<(OsString, OsString)>,
+    /// State directory of a server that is run by a recipe, by which all of its processes are known.
+    pub(super) recipe_directory: Option<PathBuf>,
     pub(super) scope: ProcessScope,
     pub(super) group_leader: GroupLeader,
     /// Processors that it runs on; `None` for all.
@@ -140,6 +147,7 @@ impl PartyCommand {
             program: program.to_owned(),
             arguments,
             environment: Vec::new(),
+            recipe_directory: None,
             scope: ProcessScope::Process,
             group_leader: GroupLeader::Bench,
             cores: None,
@@ -193,6 +201,10 @@ pub(super) struct PartyProcess {
     /// Its figures are taken: what it uses to stop is not the run's.
     sampling_stopped: bool,
     ended: Option<ExitStatus>,
+    /// State directory of a server that is run by a recipe.
+    recipe_directory: Option<PathBuf>,
+    /// Processes that it left behind when it ended by itself.
+    left_behind: Vec<String>,
     /// How often the kernel had killed a process of this host for lack of memory when this one started.
     out_of_memory_kills: Option<u64>,
 }
@@ -238,6 +250,8 @@ impl PartyProcess {
             sample_interval: SAMPLE_INTERVAL,
             sampling_stopped: false,
             ended: None,
+            recipe_directory: party.recipe_directory,
+            left_behind: Vec::new(),
             out_of_memory_kills: host_sampler::out_of_memory_kills(),
         })
     }
@@ -254,9 +268,29 @@ impl PartyProcess {
             self.sample();
         }
         if has_ended {
+            self.left_behind = self.await_descendants();
             self.ended = Some(self.reap().context("cannot wait for a party")?);
         }
         Ok(self.ended)
+    }
+
+    /// Waits until the other processes of a recipe's server have ended too; gives the names of those that did not.
+    fn await_descendants(&self) -> Vec<String> {
+        let Some(directory) = &self.recipe_directory else { return Vec::new() };
+        let limit = Instant::now() + DESCENDANTS_TIMEOUT;
+        loop {
+            let left = leftovers::processes_in(directory);
+            if left.is_empty() || Instant::now() > limit {
+                return left.into_iter().map(|process| format!("{} ({})", process.name, process.pid)).collect();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Complaint about processes that it left behind, and that were killed.
+    pub(super) fn left_behind(&self) -> Option<anyhow::Error> {
+        let left = Some(&self.left_behind).filter(|left| !left.is_empty())?;
+        Some(anyhow!("the {} ended and left processes behind: {}", self.name, left.join(", ")))
     }
 
     /// Samples its usage.
@@ -401,6 +435,9 @@ impl PartyProcess {
         }
         let _ = kill_process_group(self.pid(), Signal::KILL);
         let _ = kill_process(self.pid(), Signal::KILL);
+        if let Some(directory) = &self.recipe_directory {
+            leftovers::kill_in(directory);
+        }
         let status = self.child.wait()?;
         if let Some(listener) = self.stdout_reader.take() {
             // A panic in it has nothing to add.
@@ -474,6 +511,7 @@ mod tests {
             program: "/bin/sh".into(),
             arguments: vec!["-c".to_owned(), script.to_owned()],
             environment: Vec::new(),
+            recipe_directory: None,
             scope: ProcessScope::Process,
             group_leader: GroupLeader::Bench,
             cores,

@@ -11,7 +11,7 @@ use super::parties::{PartyCommand, PartyObservation, PartyProcess};
 use super::plan::{BenchOptions, SyscallCounting};
 use super::relays::{self, CERTIFICATE_FILE, Contestant};
 use super::supervisor::{Completeness, StandingRelay, Supervisor};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use mailrun_journey::record::{Cause, Record};
 use mailrun_journey::trace::RunId;
 use mailrun_party::interrupt::StopRequest;
@@ -237,8 +237,8 @@ fn start_relay(
     let launch = relays::prepare(relay, options, program, directory, sink)?;
     let started = supervisor.start_relay(launch.context("no relay can be started")?);
     options.listener.remove_secrets(directory);
-    started.map_err(|error| match relays::last_log_error(directory) {
-        Some(complaint) => anyhow!("{error:#}; its log says: {complaint}"),
-        None => error,
+    started.map_err(|error| match relay {
+        Contestant::Recipe(recipe) => recipe.start_error(&error, &directory.spool()),
+        _ => error,
     })
 }

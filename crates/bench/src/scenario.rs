@@ -7,21 +7,19 @@
 //! ```
 //! Most keys are the values that the options of `mailrun bench SCENARIO` have where they are not typed.
 use super::contestant::Contestant;
+use super::toml_file::{MAX_BYTES, error_at, parse};
 use mailrun_journey::Stage;
 use mailrun_journey::quantities::{bytes, count, count_up_to, duration, positive, probability, rate};
 use mailrun_journey::record::{Arrival, Pipelining};
 use mailrun_journey::threshold::{MetricSource, RunProtocol, Threshold};
-use mailrun_party::toml_file;
+use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
-use serde::{Deserialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::path::Path;
 use std::time::Duration;
 
-/// The longest file, in bytes.
-pub(crate) const MAX_SCENARIO_BYTES: usize = 1 << 16;
 /// Limit of the values of a list.
 const MAX_LIST: usize = 100;
 /// Limit of the characters of a title.
@@ -792,8 +790,8 @@ impl Scenario {
     /// # Errors
     /// The first mistake, in a line: `FILE:LINE:COLUMN: words`.
     pub fn read(text: &str, file: &Path) -> Result<Self, String> {
-        if text.len() > MAX_SCENARIO_BYTES {
-            return Err(format!("{}:1:1: a scenario has at most {MAX_SCENARIO_BYTES} bytes", file.display()));
+        if text.len() > MAX_BYTES {
+            return Err(error_at(text, file, 0, &format!("a scenario has at most {MAX_BYTES} bytes")));
         }
         let head: ScenarioHead = parse(text, file)?;
         let measure = match head.measure.value {
@@ -848,10 +846,6 @@ fn parse_profile(text: &str, file: &Path) -> Result<ProfileScenario, String> {
         (None, None) => Err(format!("{}:1:1: [workload] needs the key messages or duration", file.display())),
         _ => Ok(scenario),
     }
-}
-
-fn parse<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T, String> {
-    toml_file::read(text).map_err(|error| error.in_file(file))
 }
 
 #[cfg(test)]
@@ -916,7 +910,7 @@ mod tests {
         }
         let two = SMALL.replace("throughput", "soak").replace("[\"mailrun\"]", "[\"mailrun\", \"none\"]");
         assert!(read(&two.replace("rounds = 2\n", "")).is_err_and(|why| why.contains("of one relay")));
-        assert!(read(&" ".repeat(MAX_SCENARIO_BYTES + 1)).is_err_and(|why| why.contains("at most")));
+        assert!(read(&" ".repeat(MAX_BYTES + 1)).is_err_and(|why| why.contains("at most")));
     }
 
     proptest! {

@@ -29,8 +29,6 @@ use std::time::{Duration, Instant};
 const EVENT_TIMEOUT: Duration = Duration::from_millis(50);
 /// Limit of the time until the sink says that it listens.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
-/// The same for a relay, which may be a Java machine.
-const RELAY_LISTEN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Limit of the time in which a party writes its files and exits, once asked to.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 /// The same after a second signal.
@@ -173,7 +171,7 @@ impl Supervisor {
     /// Starts the sink and waits until it takes mail; gives its address.
     pub(super) fn start_sink(&mut self, command: PartyCommand) -> Result<String> {
         self.sink = Some(PartyProcess::start(command, self.events_tx.clone())?);
-        self.await_listening(Role::Sink, &ReadySignal::Reported)
+        self.await_listening(Role::Sink, &ReadySignal::Reported, LISTEN_TIMEOUT)
     }
 
     /// Starts the relay and waits until it takes mail; gives its address. One that ran before has ended.
@@ -183,7 +181,7 @@ impl Supervisor {
             self.previous_relay = Some(former.merge_previous(self.previous_relay.take()));
         }
         self.relay = Some(PartyProcess::start(launch.command, self.events_tx.clone())?);
-        self.await_listening(Role::Relay, &launch.ready_signal)
+        self.await_listening(Role::Relay, &launch.ready_signal, launch.ready_within)
     }
 
     /// Address at which the relay answers HTTP, if it does.
@@ -224,8 +222,7 @@ impl Supervisor {
         self.display.print_line(line);
     }
 
-    fn await_listening(&mut self, role: Role, ready: &ReadySignal) -> Result<String> {
-        let timeout = if role == Role::Relay { RELAY_LISTEN_TIMEOUT } else { LISTEN_TIMEOUT };
+    fn await_listening(&mut self, role: Role, ready: &ReadySignal, timeout: Duration) -> Result<String> {
         let limit = Instant::now() + timeout;
         loop {
             let ended = self.party(role).poll()?;
@@ -242,7 +239,10 @@ impl Supervisor {
             if let Some(address) = ready.greeted_address() {
                 return Ok(address);
             }
-            ensure!(Instant::now() < limit, "the {} did not listen within {} s", name(role), timeout.as_secs());
+            if Instant::now() > limit {
+                let said = self.party(role).last_stderr_line("no output");
+                bail!("the {} did not listen within {} s; its last output: {said}", name(role), timeout.as_secs());
+            }
             ensure!(self.interrupt.requested() == StopRequest::Nothing, Interrupted::BEFORE_LOAD);
         }
     }
@@ -357,8 +357,9 @@ impl Supervisor {
         let mut stopping = Stopping::default();
         while let Some(party) = self.slot(role) {
             if let Some(status) = party.poll()? {
+                let left_behind = party.left_behind();
                 let has_stopped = parties::has_stopped(status) && role == Role::Relay;
-                return Ok(if has_stopped { None } else { self.exit_error(role, status) });
+                return Ok(if has_stopped { left_behind } else { self.exit_error(role, status).or(left_behind) });
             }
             self.stop(role, &mut stopping, stop)?;
             self.process_events();

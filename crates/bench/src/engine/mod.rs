@@ -20,7 +20,7 @@ mod timed;
 
 pub use conclusion::Conclusion;
 pub(super) use conclusion::Defects;
-pub(super) use programs::{ComparedProgram, InstalledPrograms, missing_note, own_program};
+pub(super) use programs::{ComparedProgram, InstalledPrograms, find_program, missing_note, own_program};
 pub(super) use ratio_verdict::{RatioColumn, two_places};
 pub(super) use report::{
     RatioPair, ReportParts, ShownFigures, TableColumn, distinct_remarks, ratio_table, rounds_text, table,

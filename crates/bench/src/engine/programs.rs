@@ -67,6 +67,15 @@ pub(crate) fn own_program() -> Result<PathBuf> {
     std::env::current_exe().context("cannot find mailrun's own program file")
 }
 
+/// Finds a program by its path, or by its name in PATH and the other places.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(PathBuf::from(name)).filter(|path| is_program(path));
+    }
+    let own = own_program().ok()?;
+    find(name, &own, &places(&own))
+}
+
 /// PATH; where Debian puts Postfix's test programs, which a plain user's PATH leaves out; and where the tests build
 /// peers of their own (`target/peers`, beside `target/release`).
 fn places(own: &Path) -> Vec<PathBuf> {

@@ -268,6 +268,7 @@ impl<'g> BacklogRun<'g> {
         RelayLaunch {
             command: PartyCommand::relay(self.scenario.program(), words.to_vec(), self.directory),
             ready_signal: ReadySignal::Reported,
+            ready_within: self.ready_timeout,
         }
     }
 
@@ -357,7 +358,7 @@ impl<'g> BacklogRun<'g> {
 
 /// The relay's configuration. Its spool's size is beyond what is to come, so that nothing is answered 452.
 fn config(sink: SocketAddr, bench: &BenchOptions, needed_bytes: u64) -> String {
-    let durability = bench.relay().map_or("sync", Contestant::durability);
+    let durability = bench.relay().map_or_else(|| "sync".to_owned(), Contestant::durability);
     let size = needed_bytes.max(10 << 30) / 4 * 5;
     format!(
         "listen = [\"127.0.0.1:0\"]\nhttp = \"127.0.0.1:0\"\nlog = \"warn\"\n\n[spool]\ndirectory = \"relay.spool\"\n\

@@ -410,7 +410,7 @@ mod tests {
     fn options(rounds: u32) -> LatencyOptions {
         LatencyOptions {
             scenario: sample_options("relay-latency"),
-            contestant: Contestant::Postfix,
+            contestant: "postfix".parse().unwrap(),
             shape: LoadShape { sessions: 1, message_bytes: 400, reuse: None, pipelining: Default::default() },
             step: Duration::from_secs(4),
             steps: 5,

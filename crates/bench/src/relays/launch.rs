@@ -1,16 +1,22 @@
 //! The start of each relay: its command line and the directory of its mail.
 use super::contestant::{Contestant, RelayCommand};
+use super::port;
 use super::ready_signal::{ReadySignal, RelayLaunch};
-use super::{port, postfix};
 use crate::directory::RunDirectory;
-use crate::parties::PartyCommand;
+use crate::engine::own_program;
+use crate::parties::{GroupLeader, PartyCommand};
 use crate::plan::{BenchOptions, SyscallCounting, cpus_option};
+use crate::recipe::{Places, Recipe, ServerCommand, next_hop};
 use anyhow::{Context, Result};
 use mailrun_journey::record::Role;
 use std::fs::DirBuilder;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::time::Duration;
+
+/// Limit of the time until a relay without a recipe listens: it may be a Java machine.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Makes ready all that it needs, the relay handing on to `sink`; `None` for one that is running already.
 ///
@@ -41,9 +47,12 @@ pub(crate) fn prepare(
             words.extend(options.party_options.iter().cloned());
             words.extend(["--durability", durability, "--json", &record, "--live", "json"].map(str::to_owned));
             let command = PartyCommand::relay(program, words, directory);
-            RelayLaunch { command, ready_signal: ReadySignal::Reported }
+            RelayLaunch { command, ready_signal: ReadySignal::Reported, ready_within: READY_TIMEOUT }
         }
-        Contestant::Postfix => postfix::prepare(directory, sink)?,
+        Contestant::Recipe(recipe) => {
+            let (to, listen) = (next_hop(sink)?, port::free()?);
+            launch_recipe(recipe, &Places { directory: spool, listen, to, mailrun: program.to_owned() }, directory)?
+        }
         Contestant::Command(RelayCommand { words, .. }) => {
             // It will hold mail.
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&spool);
@@ -51,7 +60,7 @@ pub(crate) fn prepare(
             let listen = port::free()?;
             let words = fill_placeholders(words, &listen, sink, &spool);
             let command = PartyCommand::relay(Path::new(&words[0]), words[1..].to_vec(), directory);
-            RelayLaunch { command, ready_signal: ReadySignal::Greeting(listen) }
+            RelayLaunch { command, ready_signal: ReadySignal::Greeting(listen), ready_within: READY_TIMEOUT }
         }
     };
     launch.command.cores = options.server_cores;
@@ -63,6 +72,17 @@ pub(crate) fn prepare(
             RelayLaunch { command: super::strace::wrap_command(launch.command, strace, directory), ..launch }
         }
     }))
+}
+
+/// Prepares a server by its recipe.
+pub(crate) fn launch_recipe(recipe: &Recipe, places: &Places, directory: &RunDirectory) -> Result<RelayLaunch> {
+    let ServerCommand { program, arguments, environment } = recipe.prepare(places)?;
+    let mut command = PartyCommand::relay(&program, arguments, directory);
+    command.environment = environment;
+    command.group_leader = if recipe.has_own_session() { GroupLeader::Party } else { GroupLeader::Bench };
+    command.recipe_directory = Some(places.directory.clone());
+    let ready_signal = ReadySignal::Greeting(places.listen);
+    Ok(RelayLaunch { command, ready_signal, ready_within: recipe.ready_within() })
 }
 
 fn fill_placeholders(words: &[String], listen: &SocketAddr, sink: &str, spool: &Path) -> Vec<String> {
@@ -79,7 +99,7 @@ fn fill_placeholders(words: &[String], listen: &SocketAddr, sink: &str, spool: &
 /// If not, with what to do.
 pub(crate) fn check(contestant: &Contestant) -> Result<()> {
     match contestant {
-        Contestant::Postfix => postfix::find().map(drop),
+        Contestant::Recipe(recipe) => recipe.check_host(&own_program()?),
         _ => Ok(()),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! contestant ─→ launch ─→ (bench::supervisor) ─→ record    one run: source → relay → sink
-//!   (words)      postfix: its private home         tree: what its processes used
+//!   (words)      its recipe, or its command        tree: what its processes used
 //!
 //! comparison ─→ (engine::run_all) ─→ measure ─→ report     relay-400, relay-64k, relay-100k: time to accept, time to deliver
 //!   strace: system calls a message, in short runs of their own
@@ -24,7 +24,6 @@ mod measure;
 mod memory;
 mod operation;
 mod port;
-mod postfix;
 mod ready_signal;
 mod report;
 mod scenario;
@@ -90,7 +89,7 @@ pub(super) fn party(contestant: &Contestant, cpus: Option<&CpuList>, own: Option
         sys_s: None,
         max_rss_bytes: None,
         write_bytes: None,
-        durability: contestant.durability().to_owned(),
+        durability: contestant.durability(),
         faults: Vec::new(),
         workers: known.and_then(|party| party.workers),
         failed_sessions: known.and_then(|party| party.failed_sessions),
@@ -116,14 +115,6 @@ pub(super) fn queued(program: &Path, directory: &RunDirectory, run: RunId) -> Re
     ensure!(ended.status.success(), "{}", stderr.trim().trim_start_matches("mailrun: "));
     let file = File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
     Ledger::read_from(BufReader::new(file)).with_context(|| format!("cannot read {}", path.display()))
-}
-
-/// The last complaint in the log that a relay has in its directory. Postfix reports to no other place.
-pub(super) fn last_log_error(directory: &RunDirectory) -> Option<String> {
-    let log = std::fs::read(directory.spool().join("log")).ok()?;
-    let log = String::from_utf8_lossy(&log);
-    let is_complaint = |line: &&str| ["fatal:", "panic:", "error:"].iter().any(|word| line.contains(word));
-    log.lines().rev().find(is_complaint).map(str::to_owned)
 }
 
 /// Reports whether the files below that directory are in memory, so that a sync proves nothing.

@@ -12,6 +12,8 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct RelayLaunch {
     pub(crate) command: PartyCommand,
     pub(crate) ready_signal: ReadySignal,
+    /// Limit of the time until it is ready.
+    pub(crate) ready_within: Duration,
 }
 
 /// The sign that a party takes mail.

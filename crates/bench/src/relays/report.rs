@@ -56,7 +56,7 @@ pub(super) fn of(results: &RelayResults, options: &RelayComparisonOptions) -> Te
 fn figures(results: &RelayResults) -> Table {
     let columns = [
         Column::words("relay", |series| series.name.clone()),
-        Column::words("durability", |series| series.case.contestant.durability().to_owned()),
+        Column::words("durability", |series| series.case.contestant.durability()),
         Column::median("accept s", |run| Some(run.figures.accept_s), figure),
         Column::spread("accepted/s", |run| Some(run.figures.accepted_per_s), rate),
         Column::median("deliver s", |run| Some(run.figures.deliver_s), figure),
@@ -111,7 +111,7 @@ fn ledger(series: &RelaySeries) -> String {
 /// The relay that the others are compared with: Postfix, or the last that was named. Source and sink alone are never
 /// the base.
 fn base(results: &RelayResults) -> Option<&RelaySeries> {
-    let postfix = results.series.iter().find(|series| series.case.contestant == Contestant::Postfix);
+    let postfix = results.series.iter().find(|series| series.name == "postfix");
     let last = || results.series.iter().rfind(|series| series.case.contestant != Contestant::None);
     postfix.or_else(last).filter(|_| results.series.len() > 1)
 }
@@ -193,7 +193,11 @@ mod tests {
     fn results(ours: Vec<Run>, theirs: Vec<Run>) -> RelayResults {
         let done = ours.len() + theirs.len();
         let ours = series(Contestant::Mailrun(ContestantDurability::Sync), ours);
-        RelayResults { series: vec![ours, series(Contestant::Postfix, theirs)], done, planned: done }
+        RelayResults { series: vec![ours, series(postfix(), theirs)], done, planned: done }
+    }
+
+    fn postfix() -> Contestant {
+        "postfix".parse().unwrap()
     }
 
     fn options() -> RelayComparisonOptions {
@@ -286,8 +290,7 @@ mod tests {
 
     #[test]
     fn a_lone_relay_has_no_ratios() {
-        let alone =
-            RelayResults { series: vec![series(Contestant::Postfix, vec![done(8.0, 1.0)])], done: 1, planned: 3 };
+        let alone = RelayResults { series: vec![series(postfix(), vec![done(8.0, 1.0)])], done: 1, planned: 3 };
         let report = of(&alone, &options());
         assert!(!report.text.contains('×') && report.text.contains("Stopped after 1 of 3 runs."), "{}", report.text);
     }

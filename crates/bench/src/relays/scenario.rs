@@ -205,7 +205,7 @@ mod tests {
             "messages of 64 KiB over 250 sessions to 5 domains, a new connection per message"
         );
         let options = sample_options("relay-64k");
-        let bench = options.bench("d".into(), &Contestant::Postfix, &shape, Workload::default());
+        let bench = options.bench("d".into(), &"postfix".parse().unwrap(), &shape, Workload::default());
         let words = bench.source_options.join(" ");
         assert!(
             words.contains("--message-size=65536") && words.contains("--reuse=1 ") && words.contains("five.example")
@@ -218,7 +218,7 @@ mod tests {
             "{}",
             shape.description()
         );
-        let bench = options.bench("d".into(), &Contestant::Postfix, &shape, Workload::default());
+        let bench = options.bench("d".into(), &"postfix".parse().unwrap(), &shape, Workload::default());
         assert!(bench.source_options.contains(&"--reuse".to_owned()));
     }
 }

@@ -1,7 +1,8 @@
 //! The contestants of a live comparison, in the words of `--contestant`.
-use crate::built_in::{BUILT_IN, is_scenario_file, load_scenario};
+use crate::built_in::{BUILT_IN, load_scenario};
 use crate::engine::own_program;
 use crate::scenario::Measure;
+use crate::toml_file::is_toml_file;
 use anyhow::{Context, Result, bail};
 use mailrun_report::printable::printable;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -174,7 +175,7 @@ fn filled_in(word: &str, load: &RunLoad<'_>, sink: SocketAddr) -> String {
 
 /// The work of one word: the name of a scenario or of its file, or the address of a server; `None` if it is a command.
 fn one_word(word: &str) -> Option<ContestantWork> {
-    let is_scenario = is_scenario_file(word) || BUILT_IN.iter().any(|scenario| scenario.name == word);
+    let is_scenario = is_toml_file(word) || BUILT_IN.iter().any(|scenario| scenario.name == word);
     if is_scenario {
         return Some(ContestantWork::Scenario(word.to_owned()));
     }

@@ -1,0 +1,322 @@
+//! The recipe file: its keys, the recipes that the program has by itself, and the errors of both.
+use crate::toml_file::{self, MAX_BYTES, error_at, is_toml_file, parse};
+use anyhow::{Result, anyhow, bail};
+use mailrun_journey::quantities::{duration, positive};
+use mailrun_party::misspelling::is_misspelling;
+use serde::Deserialize;
+use serde::de::{self, Deserializer};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Component, Path};
+use std::time::Duration;
+use toml::Spanned;
+
+/// Recipes that are part of the program, as they are in `crates/bench/recipes`.
+const BUILT_IN: &[(&str, &str)] =
+    &[("mailrun", include_str!("../../recipes/mailrun.toml")), ("postfix", include_str!("../../recipes/postfix.toml"))];
+
+/// Placeholders of which a recipe must use one: that of the address to listen on, and that of the next hop.
+const LISTEN: [&str; 2] = ["{listen}", "{listen_port}"];
+const TO: [&str; 2] = ["{to}", "{to_port}"];
+
+/// Points at which a server answers 250, by its documentation.
+const DURABILITIES: [&str; 4] = ["sync", "write", "memory", "unknown"];
+
+/// A way to run a server.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Recipe {
+    /// Name in reports: `postfix`, `mailrun:write`, or the file's without its extension.
+    name: String,
+    /// File in messages.
+    file: String,
+    text: String,
+    /// Word behind the colon of the name, or the first of the variants.
+    pub(super) variant: String,
+    pub(super) keys: RecipeKeys,
+}
+
+/// The keys of a recipe.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RecipeKeys {
+    pub(super) title: Option<String>,
+    /// Point at which the server answers 250, by its documentation.
+    durability: Spanned<String>,
+    /// Values of `{variant}`, chosen by `NAME:VARIANT`; the first is the default.
+    #[serde(default)]
+    variants: Vec<String>,
+    /// Programs that must be there besides the first words of the commands.
+    #[serde(default = "nowhere")]
+    pub(super) programs: Spanned<Vec<String>>,
+    /// How to install the server.
+    pub(super) install: Option<String>,
+    /// Only root can start the server.
+    #[serde(default = "nowhere")]
+    pub(super) root: Spanned<bool>,
+    /// Processes of other users need access to the state directory.
+    #[serde(default = "nowhere")]
+    pub(super) other_users: Spanned<bool>,
+    /// The server begins a session of its own, which the leader of a process group may not (setsid(2)).
+    #[serde(default)]
+    own_session: bool,
+    /// Command that prints the server's version.
+    #[serde(default = "nowhere")]
+    pub(super) version: Spanned<Vec<String>>,
+    /// Commands to run before the start, one after the other.
+    #[serde(default = "nowhere")]
+    pub(super) prepare: Spanned<Vec<Vec<String>>>,
+    /// The server. It must stay in the foreground, and stop at SIGTERM.
+    pub(super) command: Spanned<Vec<String>>,
+    #[serde(default)]
+    pub(super) environment: BTreeMap<String, String>,
+    /// Limit of the time until the server greets a client with 220.
+    #[serde(default = "default_ready_within", deserialize_with = "time")]
+    ready_within: Duration,
+    /// The server's log, in the state directory: its last complaint is shown if the server does not start.
+    pub(super) log: Option<String>,
+    pub(super) queue: Option<QueueKeys>,
+    #[serde(default, rename = "file")]
+    pub(super) files: Vec<FileKeys>,
+}
+
+/// How to ask whether the queue is empty.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct QueueKeys {
+    pub(super) command: Spanned<Vec<String>>,
+    /// What the command prints if the queue is empty, without the space around it.
+    pub(super) empty: String,
+}
+
+/// A file that the server needs.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FileKeys {
+    /// Path in the state directory.
+    pub(super) path: Spanned<String>,
+    pub(super) text: String,
+    /// The file is a program.
+    #[serde(default)]
+    pub(super) executable: bool,
+}
+
+/// The value of a key that is not there.
+fn nowhere<T: Default>() -> Spanned<T> {
+    Spanned::new(0..0, T::default())
+}
+
+fn default_ready_within() -> Duration {
+    Duration::from_secs(60)
+}
+
+fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    positive(&String::deserialize(deserializer)?, duration).map_err(de::Error::custom)
+}
+
+/// Names of the built-in recipes.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    BUILT_IN.iter().map(|(name, _)| *name)
+}
+
+impl Recipe {
+    /// Reads the recipe of that name, `NAME` or `NAME:VARIANT`, or in the file of that name.
+    ///
+    /// # Errors
+    /// If there is none, or it has a mistake.
+    pub fn load(word: &str) -> Result<Self> {
+        if is_toml_file(word) {
+            let path = Path::new(word);
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            return Self::read(&toml_file::read(path)?, word, name, None).map_err(anyhow::Error::msg);
+        }
+        let (name, variant) = word.split_once(':').map_or((word, None), |(name, variant)| (name, Some(variant)));
+        Self::read(Self::built_in_text(name)?, &format!("recipe {name}"), word.to_owned(), variant)
+            .map_err(anyhow::Error::msg)
+    }
+
+    /// Text of a built-in recipe.
+    ///
+    /// # Errors
+    /// If there is none of that name; a name like it is named.
+    pub fn built_in_text(name: &str) -> Result<&'static str> {
+        if let Some((_, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
+            return Ok(text);
+        }
+        match names().find(|known| is_misspelling(name, known)) {
+            Some(meant) => bail!("unknown recipe {name:?}; did you mean {meant:?}?"),
+            None => bail!(
+                "unknown recipe {name:?}; built in are {}; the name of a file ends in .toml",
+                names().collect::<Vec<_>>().join(", ")
+            ),
+        }
+    }
+
+    fn read(text: &str, file: &str, name: String, variant: Option<&str>) -> Result<Self, String> {
+        let at = |offset, words: &str| error_at(text, Path::new(file), offset, words);
+        if text.len() > MAX_BYTES {
+            return Err(at(0, &format!("a recipe has at most {MAX_BYTES} bytes")));
+        }
+        let keys: RecipeKeys = parse(text, Path::new(file))?;
+        let variant = match variant {
+            None => keys.variants.first().cloned().unwrap_or_default(),
+            Some(word) if keys.variants.iter().any(|known| known == word) => word.to_owned(),
+            Some(word) if keys.variants.is_empty() => {
+                return Err(at(0, &format!("there is no {word:?}: the recipe has no variants")));
+            }
+            Some(word) => {
+                return Err(at(0, &format!("{word:?} is not one of the variants {}", keys.variants.join(", "))));
+            }
+        };
+        let recipe = Self { name, file: file.to_owned(), text: text.to_owned(), variant, keys };
+        recipe.check().map_err(|(offset, words)| at(offset, &words))?;
+        Ok(recipe)
+    }
+
+    /// Finds the first mistake in the values, with its offset in the text.
+    fn check(&self) -> Result<(), (usize, String)> {
+        let keys = &self.keys;
+        let known = DURABILITIES.join(", ");
+        if !DURABILITIES.contains(&self.durability().as_str()) {
+            let offset = keys.durability.span().start;
+            return Err((offset, format!("durability: {:?} is not one of {known}", self.durability())));
+        }
+        let queue = keys.queue.as_ref().map(|queue| ("queue.command", &queue.command));
+        for (key, command) in [("command", &keys.command)].into_iter().chain(queue) {
+            if command.get_ref().is_empty() {
+                return Err((command.span().start, format!("{key}: the list must have at least one word")));
+            }
+        }
+        if keys.prepare.get_ref().iter().any(Vec::is_empty) {
+            return Err((keys.prepare.span().start, "prepare: a command must have at least one word".to_owned()));
+        }
+        for file in &keys.files {
+            let path = Path::new(file.path.get_ref());
+            if path.components().count() == 0 || !path.components().all(|part| matches!(part, Component::Normal(_))) {
+                let words =
+                    format!("file.path: {:?} must be a path in the state directory, without ..", file.path.get_ref());
+                return Err((file.path.span().start, words));
+            }
+        }
+        for (placeholders, meaning) in [(LISTEN, "which address to listen on"), (TO, "where to send mail to")] {
+            let texts = keys.files.iter().map(|file| &file.text).chain(keys.environment.values());
+            let is_used = |text: &String| placeholders.iter().any(|placeholder| text.contains(placeholder));
+            if !texts.chain(keys.command.get_ref()).any(is_used) {
+                let words = format!(
+                    "command: neither it nor a file has {} in it, so the server is not told {meaning}",
+                    placeholders.join(" or ")
+                );
+                return Err((keys.command.span().start, words));
+            }
+        }
+        Ok(())
+    }
+
+    /// Point at which the server answers 250, by its documentation.
+    pub fn durability(&self) -> String {
+        self.keys.durability.get_ref().replace("{variant}", &self.variant)
+    }
+
+    /// What it runs, in a few words.
+    pub fn title(&self) -> &str {
+        self.keys.title.as_deref().unwrap_or_default()
+    }
+
+    /// Whether it can tell that its queue is empty.
+    pub fn knows_its_queue(&self) -> bool {
+        self.keys.queue.is_some()
+    }
+
+    pub(crate) fn has_own_session(&self) -> bool {
+        self.keys.own_session
+    }
+
+    pub(crate) fn ready_within(&self) -> Duration {
+        self.keys.ready_within
+    }
+
+    /// An error while the server is run, at the value of a key.
+    pub(crate) fn error(&self, key: &str, offset: usize, words: &str) -> anyhow::Error {
+        anyhow!("{}", error_at(&self.text, Path::new(&self.file), offset, &format!("{key}: {words}")))
+    }
+
+    /// An error of the server itself.
+    pub(crate) fn server_error(&self, words: &str) -> anyhow::Error {
+        self.error("command", self.keys.command.span().start, words)
+    }
+}
+
+impl fmt::Display for Recipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl fmt::Debug for Recipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Recipe({:?})", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    const SMALL: &str = "durability = \"memory\"\nvariants = [\"a\", \"b\"]\ncommand = [\"mta\", \"{listen}\", \"{to}\"]\n\
+                         ready_within = \"2s\"\n[[file]]\npath = \"etc/x\"\ntext = \"\"\n";
+
+    fn read(text: &str, variant: Option<&str>) -> Result<Recipe, String> {
+        Recipe::read(text, "my.toml", "my".to_owned(), variant)
+    }
+
+    #[test]
+    fn all_files_are_built_in_and_can_be_read() {
+        let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes")).unwrap();
+        let files: BTreeSet<String> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        assert_eq!(names().map(|name| format!("{name}.toml")).collect::<BTreeSet<_>>(), files);
+        for name in names() {
+            let recipe = Recipe::load(name).unwrap();
+            assert!(!recipe.title().is_empty() && Recipe::built_in_text(name).unwrap().starts_with("# "), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_variant_is_the_word_behind_the_colon() {
+        let [default, write] = ["mailrun", "mailrun:write"].map(|word| Recipe::load(word).unwrap());
+        assert_eq!((default.durability().as_str(), default.to_string().as_str()), ("sync", "mailrun"));
+        assert_eq!((write.durability().as_str(), write.to_string().as_str()), ("write", "mailrun:write"));
+        assert_ne!(default, write);
+        for (word, said) in [
+            ("mailrun:never", "recipe mailrun:1:1: \"never\" is not one of the variants sync, write, memory"),
+            ("postfix:x", "recipe postfix:1:1: there is no \"x\": the recipe has no variants"),
+            ("postfx", "unknown recipe \"postfx\"; did you mean \"postfix\"?"),
+            ("fnord", "unknown recipe \"fnord\"; built in are mailrun, postfix; the name of a file ends in .toml"),
+            ("/nowhere/x.toml", "cannot read /nowhere/x.toml"),
+        ] {
+            assert_eq!(Recipe::load(word).unwrap_err().to_string(), said);
+        }
+    }
+
+    #[test]
+    fn a_mistake_has_its_place_and_its_key() {
+        assert_eq!(read(SMALL, Some("b")).map(|recipe| recipe.variant), Ok("b".to_owned()));
+        for (from, to, said) in [
+            ("durability", "durabilty", "my.toml:1:1: unknown key \"durabilty\"; did you mean \"durability\"?"),
+            ("\"memory\"", "\"disk\"", "my.toml:1:14: durability: \"disk\" is not one of sync, write, memory, unknown"),
+            ("\"memory\"", "7", "my.toml:1:14: invalid type: integer `7`, expected a string"),
+            ("[\"mta\", \"{listen}\", \"{to}\"]", "[]", "my.toml:3:11: command: the list must have at least one word"),
+            ("\"{to}\"", "\"x\"", "my.toml:3:11: command: neither it nor a file has {to} or {to_port} in it, so"),
+            ("\"{listen}\"", "\"x\"", "is not told which address to listen on"),
+            ("command = [\"mta\", \"{listen}\", \"{to}\"]\n", "", "the key \"command\" is missing"),
+            ("\"2s\"", "\"soon\"", "my.toml:4:16: "),
+            ("etc/x", "../x", "my.toml:6:8: file.path: \"../x\" must be a path in the state directory, without .."),
+            ("etc/x", "/etc/x", "must be a path in the state directory"),
+            ("etc/x", "", "must be a path in the state directory"),
+            ("[[file]]", "[[file]", "my.toml:5:"),
+        ] {
+            let why = read(&SMALL.replace(from, to), None).expect_err(to);
+            assert!(why.contains(said) && !why.contains('\n'), "{to}: {why}");
+        }
+        assert!(read(&" ".repeat(MAX_BYTES + 1), None).is_err_and(|why| why.contains("at most")));
+    }
+}

@@ -1,0 +1,148 @@
+//! Processes of recipes: a token in their environment tells which mailrun started them, so that what a mailrun left that
+//! was killed is found by the next one.
+use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Name of the environment variable. Its value is `PID:START:DIRECTORY`: number and start time of the mailrun that started
+/// the process, and the server's state directory.
+pub(crate) const VARIABLE: &str = "MAILRUN_RECIPE";
+
+/// Limit of the time in which processes end that were killed.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The value for this mailrun.
+pub(crate) fn token(directory: &Path) -> OsString {
+    let pid = std::process::id();
+    let start = started(pid).unwrap_or_default();
+    let mut token = OsString::from(format!("{pid}:{start}:"));
+    token.push(directory);
+    token
+}
+
+/// A process of a recipe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RecipeProcess {
+    pub(crate) pid: u32,
+    /// Name of its program.
+    pub(crate) name: String,
+    token: String,
+}
+
+/// Living processes of the server in that directory, which this mailrun started.
+pub(crate) fn processes_in(directory: &Path) -> Vec<RecipeProcess> {
+    let token = token(directory).to_string_lossy().into_owned();
+    all().into_iter().filter(|process| process.token == token).collect()
+}
+
+/// Kills the processes of the server in that directory, until there are none: one may have just started another.
+pub(crate) fn kill_in(directory: &Path) {
+    kill_all(|| processes_in(directory));
+}
+
+/// Kills processes whose mailrun is gone; gives a line about each server.
+pub(crate) fn remove() -> Vec<String> {
+    let orphans = || all().into_iter().filter(|process| !owner_lives(&process.token)).collect::<Vec<_>>();
+    let mut found = orphans();
+    kill_all(orphans);
+    let directory = |process: &RecipeProcess| process.token.splitn(3, ':').nth(2).unwrap_or_default().to_owned();
+    found.sort_by_key(directory);
+    let servers = found.chunk_by(|one, other| directory(one) == directory(other));
+    let line = |processes: &[RecipeProcess]| {
+        format!(
+            "mailrun: killed what an earlier mailrun had left of the server in {}: {} ({})",
+            directory(&processes[0]),
+            processes[0].name,
+            processes.iter().map(|process| process.pid.to_string()).collect::<Vec<_>>().join(", ")
+        )
+    };
+    servers.map(line).collect()
+}
+
+fn kill_all(processes: impl Fn() -> Vec<RecipeProcess>) {
+    let limit = Instant::now() + KILL_TIMEOUT;
+    loop {
+        let found = processes();
+        if found.is_empty() || Instant::now() > limit {
+            return;
+        }
+        for pid in found.iter().filter_map(|process| Pid::from_raw(process.pid as i32)) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// All processes with the variable, except those that have ended.
+fn all() -> Vec<RecipeProcess> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(process).collect()
+}
+
+fn process(pid: u32) -> Option<RecipeProcess> {
+    // A process in a container has a mailrun of its own, whose number is not one of ours.
+    if namespace("self")? != namespace(&pid.to_string())? {
+        return None;
+    }
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let token = environment
+        .split(|byte| *byte == 0)
+        .find_map(|line| String::from_utf8_lossy(line).strip_prefix(VARIABLE)?.strip_prefix('=').map(str::to_owned))?;
+    started(pid)?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim().to_owned();
+    Some(RecipeProcess { pid, name, token })
+}
+
+fn namespace(process: &str) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{process}/ns/pid")).ok()
+}
+
+/// Start time of a process in ticks since boot (proc(5)); `None` if it has ended.
+fn started(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = after_name.split_ascii_whitespace().collect();
+    (!["Z", "X"].contains(fields.first()?)).then(|| fields.get(22 - 3)?.parse().ok())?
+}
+
+fn owner_lives(token: &str) -> bool {
+    let mut parts = token.splitn(3, ':');
+    let mut number = || parts.next()?.parse::<u64>().ok();
+    match (number(), number()) {
+        (Some(pid), Some(start)) => u32::try_from(pid).ok().and_then(started) == Some(start),
+        // Not of ours.
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn all_processes_of_a_server_are_found_and_killed() {
+        let place = tempfile::tempdir().unwrap();
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "sleep 600 & wait"]).env(VARIABLE, token(place.path())).stdout(Stdio::null());
+        let mut shell = command.spawn().unwrap();
+        let limit = Instant::now() + Duration::from_secs(30);
+        while processes_in(place.path()).len() < 2 {
+            assert!(Instant::now() < limit);
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(processes_in(place.path()).iter().any(|process| process.pid == shell.id()));
+        kill_in(place.path());
+        assert!(!shell.wait().unwrap().success() && processes_in(place.path()).is_empty());
+    }
+
+    #[test]
+    fn a_token_that_is_none_is_nobodys() {
+        assert!(owner_lives("") && owner_lives("x:y:z"));
+        assert!(owner_lives(&token(Path::new("/x")).to_string_lossy()) && !owner_lives("1:1:/x"));
+    }
+}

@@ -1,0 +1,14 @@
+//! Recipes: how to run a mail server under test in a directory of its own, as TOML. This module knows nothing of loads or
+//! scenarios.
+//!
+//! ```text
+//! built-in name or FILE.toml ─→ file ─→ Recipe ─→ server: checks, files, prepare ─→ ServerCommand
+//!                                                 leftovers: processes of recipes whose mailrun is gone
+//! ```
+mod file;
+pub(crate) mod leftovers;
+mod server;
+
+pub use file::{Recipe, names};
+pub use server::Places;
+pub(crate) use server::{ServerCommand, next_hop};

@@ -1,0 +1,229 @@
+//! A server by its recipe: what has to be there, its files, and the commands that are run for it.
+use super::file::{QueueKeys, Recipe};
+use super::leftovers;
+use crate::engine::find_program;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use std::ffi::OsString;
+use std::fs::{self, File, Permissions};
+use std::io::{Read, Seek};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Limit of the time that a command takes besides the server itself.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Values of the placeholders.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// The state directory.
+    pub directory: PathBuf,
+    /// Address that the server is to listen on.
+    pub listen: SocketAddr,
+    /// Address that the server is to send mail to.
+    pub to: SocketAddr,
+    /// This program.
+    pub mailrun: PathBuf,
+}
+
+/// A server that is ready to be started.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerCommand {
+    pub(crate) program: PathBuf,
+    pub(crate) arguments: Vec<String>,
+    pub(crate) environment: Vec<(OsString, OsString)>,
+}
+
+impl Recipe {
+    /// Checks that the server can run here, before anything is started.
+    ///
+    /// # Errors
+    /// If not, with what to do.
+    pub(crate) fn check_host(&self, mailrun: &Path) -> Result<()> {
+        let root = &self.keys.root;
+        let is_root = rustix::process::geteuid().is_root();
+        ensure!(!root.get_ref() || is_root, self.error("root", root.span().start, "only root can start this server"));
+        let programs = &self.keys.programs;
+        for program in programs.get_ref() {
+            self.program(program, "programs", programs.span().start)?;
+        }
+        let first = self.keys.command.get_ref()[0].replace("{mailrun}", &mailrun.to_string_lossy());
+        self.program(&first, "command", self.keys.command.span().start).map(drop)
+    }
+
+    fn program(&self, name: &str, key: &str, offset: usize) -> Result<PathBuf> {
+        find_program(name).ok_or_else(|| {
+            let install = self.keys.install.as_ref().map(|how| format!("; to install it: {how}"));
+            let install = install.unwrap_or_default();
+            self.error(key, offset, &format!("there is no program {name:?} in PATH or /usr/sbin{install}"))
+        })
+    }
+
+    /// Makes the state directory and the server's files, and runs the commands that prepare its start.
+    ///
+    /// # Errors
+    /// If one of them fails.
+    pub(crate) fn prepare(&self, places: &Places) -> Result<ServerCommand> {
+        self.check_host(&places.mailrun)?;
+        leftovers::remove().iter().for_each(|line| mailrun_party::tell!("{line}"));
+        let directory = &places.directory;
+        let cannot = || format!("cannot set up {self} in {}", directory.display());
+        fs::create_dir_all(directory).with_context(cannot)?;
+        let other_users = &self.keys.other_users;
+        let mode = if *other_users.get_ref() { 0o755 } else { 0o700 };
+        fs::set_permissions(directory, Permissions::from_mode(mode)).with_context(cannot)?;
+        let closed = directory.ancestors().find(|place| *other_users.get_ref() && !is_traversable(place));
+        if let Some(closed) = closed {
+            let words = format!(
+                "the server's processes run as other users without access to {}; chmod o+x it, or use --out to name \
+                 another directory",
+                closed.display()
+            );
+            return Err(self.error("other_users", other_users.span().start, &words));
+        }
+        self.write_files(places).with_context(cannot)?;
+        let prepare = &self.keys.prepare;
+        for words in prepare.get_ref() {
+            self.run(words, places)
+                .map_err(|error| self.error("prepare", prepare.span().start, &format!("{error:#}")))?;
+        }
+        let words = self.fill_all(self.keys.command.get_ref(), places);
+        let program = self.program(&words[0], "command", self.keys.command.span().start)?;
+        Ok(ServerCommand { program, arguments: words[1..].to_vec(), environment: self.environment(places) })
+    }
+
+    fn write_files(&self, places: &Places) -> Result<()> {
+        for (path, text, is_executable) in self.files(places) {
+            let path = places.directory.join(path);
+            fs::create_dir_all(path.parent().context("a file has a directory")?)?;
+            fs::write(&path, text)?;
+            if is_executable {
+                fs::set_permissions(&path, Permissions::from_mode(0o755))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Paths and texts of the server's files, and whether each is a program.
+    pub fn files(&self, places: &Places) -> Vec<(PathBuf, String, bool)> {
+        let files = self.keys.files.iter();
+        files.map(|file| (file.path.get_ref().into(), self.fill(&file.text, places), file.executable)).collect()
+    }
+
+    /// Reports whether the queue is empty; `None` if the recipe does not say how to ask, or there is no answer yet.
+    pub fn is_queue_empty(&self, places: &Places) -> Option<bool> {
+        let QueueKeys { command, empty } = self.keys.queue.as_ref()?;
+        Some(self.run(command.get_ref(), places).ok()?.trim() == empty.trim())
+    }
+
+    /// First line of what the server says of its version.
+    pub fn version(&self, places: &Places) -> Option<String> {
+        let words = Some(self.keys.version.get_ref()).filter(|words| !words.is_empty())?;
+        self.run(words, places).ok()?.lines().next().map(str::to_owned)
+    }
+
+    /// The last complaint in the server's log.
+    pub(crate) fn last_log_error(&self, directory: &Path) -> Option<String> {
+        let log = fs::read(directory.join(self.keys.log.as_ref()?)).ok()?;
+        let log = String::from_utf8_lossy(&log);
+        let is_complaint = |line: &&str| ["fatal:", "panic:", "error:"].iter().any(|word| line.contains(word));
+        log.lines().rev().find(is_complaint).map(str::to_owned)
+    }
+
+    /// Runs a command to its end; what it printed.
+    fn run(&self, words: &[String], places: &Places) -> Result<String> {
+        let words = self.fill_all(words, places);
+        let shown = words.join(" ");
+        let program = find_program(&words[0]).with_context(|| format!("there is no program {:?}", words[0]))?;
+        let output = || tempfile::tempfile().context("cannot make a temporary file");
+        let (stdout, stderr) = (output()?, output()?);
+        let mut command = Command::new(program);
+        command.args(&words[1..]).envs(self.environment(places)).stdin(Stdio::null());
+        // Files, not pipes: a process that the command leaves behind would keep a pipe open.
+        let cannot = || format!("cannot start {shown:?}");
+        command.stdout(stdout.try_clone().with_context(cannot)?).stderr(stderr.try_clone().with_context(cannot)?);
+        let status = wait(&mut command.spawn().with_context(cannot)?).with_context(|| shown.clone())?;
+        let [stdout, stderr] = [stdout, stderr].map(read_whole);
+        let last = [&stderr, &stdout].into_iter().find_map(|said| said.lines().rfind(|line| !line.trim().is_empty()));
+        let ending = status.to_string().replacen(": ", " ", 1);
+        ensure!(status.success(), "{shown:?} ended with {ending}: {}", last.unwrap_or("no output"));
+        Ok(stdout)
+    }
+
+    /// Environment of all commands: the directories of servers, which a plain user's PATH leaves out, and the token by which
+    /// a later run finds what is left of this one.
+    fn environment(&self, places: &Places) -> Vec<(OsString, OsString)> {
+        let mut path = std::env::var_os("PATH").unwrap_or_default();
+        path.push(":/usr/sbin:/usr/local/sbin:/sbin");
+        let own = [("PATH".into(), path), (leftovers::VARIABLE.into(), leftovers::token(&places.directory))];
+        let keys = self.keys.environment.iter();
+        own.into_iter().chain(keys.map(|(name, value)| (name.into(), self.fill(value, places).into()))).collect()
+    }
+
+    fn fill_all(&self, words: &[String], places: &Places) -> Vec<String> {
+        words.iter().map(|word| self.fill(word, places)).collect()
+    }
+
+    /// Replaces the placeholders; other braces stay, since configurations have their own.
+    fn fill(&self, text: &str, places: &Places) -> String {
+        let Places { directory, listen, to, mailrun } = places;
+        let values = [
+            ("{dir}", directory.to_string_lossy().into_owned()),
+            ("{listen}", listen.to_string()),
+            ("{listen_host}", listen.ip().to_string()),
+            ("{listen_port}", listen.port().to_string()),
+            ("{to}", to.to_string()),
+            ("{to_host}", to.ip().to_string()),
+            ("{to_port}", to.port().to_string()),
+            ("{mailrun}", mailrun.to_string_lossy().into_owned()),
+            ("{variant}", self.variant.clone()),
+        ];
+        values.iter().fold(text.to_owned(), |text, (placeholder, value)| text.replace(placeholder, value))
+    }
+
+    /// Explains why the server did not start.
+    pub(crate) fn start_error(&self, error: &anyhow::Error, directory: &Path) -> anyhow::Error {
+        match self.last_log_error(directory) {
+            Some(complaint) => self.server_error(&format!("{error:#}; its log says: {complaint}")),
+            None => self.server_error(&format!("{error:#}")),
+        }
+    }
+}
+
+fn is_traversable(place: &Path) -> bool {
+    place.as_os_str().is_empty() || place.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o001 != 0)
+}
+
+/// Waits for a command, which is killed if it takes too long.
+fn wait(child: &mut Child) -> Result<ExitStatus> {
+    let limit = Instant::now() + COMMAND_TIMEOUT;
+    loop {
+        if let Some(status) = child.try_wait().context("cannot wait for it")? {
+            return Ok(status);
+        }
+        if Instant::now() > limit {
+            let _ = child.kill();
+            let _ = child.wait();
+            bail!("it took longer than {} s", COMMAND_TIMEOUT.as_secs());
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn read_whole(mut file: File) -> String {
+    let mut bytes = Vec::new();
+    // What cannot be read again is no output.
+    let _ = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The address of a next hop.
+///
+/// # Errors
+/// If it is none of an IP address and a port.
+pub(crate) fn next_hop(text: &str) -> Result<SocketAddr> {
+    text.parse().map_err(|_| anyhow!("a recipe's server cannot deliver to {text}"))
+}

@@ -1,0 +1,79 @@
+//! `mailrun recipe`: the recipes by which benches and audits run servers.
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use mailrun_bench::recipe::{self, Recipe};
+use mailrun_report::table::{Align, Table};
+use std::process::ExitCode;
+
+/// Columns of the list.
+const LIST_WIDTH: usize = 160;
+
+/// Lists the recipes by which mailrun runs servers, or prints one
+#[derive(Debug, Args)]
+#[command(after_help = KEYS_AND_EXAMPLES, arg_required_else_help = true)]
+pub(super) struct RecipeArgs {
+    #[command(subcommand)]
+    command: RecipeCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum RecipeCommand {
+    /// Lists the built-in recipes
+    #[command(after_help = KEYS_AND_EXAMPLES)]
+    List,
+    /// Prints a built-in recipe, to be changed and used as one of your own
+    #[command(after_help = KEYS_AND_EXAMPLES)]
+    Show {
+        /// Its name: mailrun recipe list lists them.
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+}
+
+const KEYS_AND_EXAMPLES: &str = "\
+Keys of a recipe (NAME.toml):
+  durability     when the server answers 250, by its documentation: sync, write,
+                 memory, unknown
+  command        the server, word by word; stays in the foreground, SIGTERM stops it
+  prepare        commands that are run before it
+  environment    variables of all commands
+  [[file]]       path in the state directory, text, executable = true
+  [queue]        command that lists the queue, and what it prints if that is empty;
+                 without it, missing mail is not delivered instead of lost
+  ready_within   limit of the time until a client is greeted with 220 (60s)
+  root, other_users, own_session    true: must be root; its processes run as other
+                 users; it begins a session, setsid(2)
+  variants       values of {variant}, chosen by NAME:VARIANT; the first is the default
+  programs, install, version, log, title
+                 programs that must be there; how to get them; a command that prints
+                 the version; its log file; a description
+
+Placeholders: {dir} state directory, {listen} address to take mail at, {to} next hop
+(also {listen_host}, {listen_port}, {to_host}, {to_port}), {mailrun} this program.
+
+Examples:
+  mailrun recipe list
+  mailrun recipe show postfix
+  mailrun recipe show postfix > my.toml    then: mailrun bench --relay my.toml
+
+Exit status: 0 done; 2 no such recipe.";
+
+impl RecipeArgs {
+    pub(super) fn run(&self) -> Result<ExitCode> {
+        match &self.command {
+            RecipeCommand::List => super::say(&list_text()?),
+            RecipeCommand::Show { name } => super::say(Recipe::built_in_text(name)?),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn list_text() -> Result<String> {
+    let columns = ["recipe", "durability", ""].map(|title| (title, Align::Left));
+    let mut table = Table::new(columns);
+    for name in recipe::names() {
+        let recipe = Recipe::load(name)?;
+        table.row(vec![name.to_owned(), recipe.durability(), recipe.title().to_owned()]);
+    }
+    Ok(table.terminal(LIST_WIDTH) + "\n")
+}

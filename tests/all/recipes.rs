@@ -1,0 +1,119 @@
+//! Recipes that are false, each in its own way: one clear line, and nothing runs on.
+use crate::docs_script::namespaces;
+use crate::party::{Ended, mailrun, peer, run};
+use crate::relay::MAILRUN;
+use std::fs;
+use std::path::Path;
+
+/// A server that accepts mail and forgets it, in Python. With `daemon` it leaves a process behind when it stops.
+const FORGETFUL: &str = r#"import os, signal, socket, sys, threading
+host, port = sys.argv[1].split(":"); fault = sys.argv[3] if len(sys.argv) > 3 else ""
+if fault == "early": sys.exit("cannot find my own teeth")
+if fault == "daemon" and os.fork() == 0:
+    os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()
+def serve(client):
+    file = client.makefile("rwb"); say = lambda line: (file.write(line + b"\r\n"), file.flush())
+    say(b"220 forgetful"); data = False
+    for line in file:
+        if data:
+            if line == b".\r\n": data = False; say(b"250 taken")
+        elif line.upper().startswith(b"DATA"): data = True; say(b"354 go on")
+        elif line.upper().startswith(b"QUIT"): say(b"221 bye"); return client.close()
+        else: say(b"250 fine")
+server = socket.socket(); server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+server.bind((host, int(port)))
+print("at your service", file=sys.stderr, flush=True)
+if fault != "silent": server.listen(100)
+else: signal.pause()
+while True: threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
+"#;
+
+/// A recipe of that server, with more keys.
+fn recipe(place: &Path, fault: &str, keys: &str) -> String {
+    let path = place.join("false.toml");
+    let text = format!(
+        "durability = \"memory\"\ncommand = [\"python3\", \"-u\", \"{{dir}}/server.py\", \"{{listen}}\", \"{{to}}\", \
+         \"{fault}\"]\n{keys}\n[[file]]\npath = \"server.py\"\ntext = '''\n{FORGETFUL}'''\n"
+    );
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Runs a bench through that recipe.
+fn bench(place: &Path, recipe: &str) -> Ended {
+    let out = place.join("out");
+    let out = out.to_str().unwrap();
+    let words = ["bench", "--relay", recipe, "--messages", "5", "--sessions", "1", "--lost-after", "300ms"];
+    mailrun(&[&words[..], &["--quiet", "--out", out]].concat())
+}
+
+fn processes_of(place: &Path) -> usize {
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let lines = all.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    let place = place.to_str().unwrap();
+    lines.filter(|line| String::from_utf8_lossy(line).contains(place)).count()
+}
+
+#[test]
+fn each_fault_of_a_recipe_is_one_line_with_its_file_and_key() {
+    let Some(_) = peer("python3") else { return };
+    let rows = [
+        ("early", "", "3:11: command: ", "the relay ended before it listened: cannot find my own teeth"),
+        ("silent", "ready_within = \"500ms\"", ": command: ", "did not listen within"),
+        ("silent", "ready_within = \"500ms\"", ": command: ", "its last output: at your service"),
+        ("daemon", "", ": command: ", "the relay ended and left processes behind: python3 ("),
+        ("", "prepare = [[\"sh\", \"-c\", \"echo no flour >&2; exit 3\"]]", ": prepare: ", "exit status 3: no flour"),
+        ("", "prepare = [[\"fnord\"]]", ": prepare: ", "there is no program \"fnord\""),
+        (
+            "",
+            "programs = [\"fnord\"]\ninstall = \"apt-get install fnord\"",
+            ":3:12: programs: ",
+            "to install it: apt-get install fnord",
+        ),
+        ("", "fnord = 1", ":3:1: ", "unknown key \"fnord\" here; the keys are"),
+    ];
+    for (fault, keys, key, said) in rows {
+        let place = tempfile::tempdir().unwrap();
+        let ended = bench(place.path(), &recipe(place.path(), fault, keys));
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        let key = key.trim_start_matches("3:11");
+        let line = ended.err.lines().find(|line| line.contains(said)).unwrap_or_else(|| panic!("{said}: {ended:?}"));
+        assert!(line.contains("false.toml:") && line.contains(key), "{line}");
+        assert_eq!(processes_of(place.path()), 0, "{said}: nothing of it runs on");
+    }
+}
+
+#[test]
+fn mail_that_a_server_took_and_never_handed_on_is_not_delivered() {
+    let Some(_) = peer("python3") else { return };
+    let place = tempfile::tempdir().unwrap();
+    let ended = bench(place.path(), &recipe(place.path(), "", ""));
+    // Its queue is unknown, so nothing is proven lost.
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    assert!(ended.out.contains("INCONCLUSIVE") && ended.out.contains("not delivered"), "{ended:?}");
+    assert_eq!(processes_of(place.path()), 0);
+}
+
+/// The second mailrun counts what runs before and after it.
+const KILLED: &str = r#"ip link set lo up
+"$1" bench --relay "$2" --duration 1h --rate 1 --quiet --out "$3/killed" & first=$!
+count() { grep -l MAILRUN_RECIPE= /proc/[0-9]*/environ | wc -l; }
+for _ in $(seq 1000); do [ -s "$3/killed/relay.stderr" ] && [ "$(count)" = 2 ] && break; sleep 0.02; done
+kill -9 $first; wait $first
+echo "left: $(count)"
+"$1" bench --relay "$2" --messages 5 --lost-after 300ms --quiet --out "$3/next"
+echo "left: $(count)"
+"#;
+
+#[test]
+fn what_a_killed_mailrun_left_is_removed_by_the_next_one_which_says_so() {
+    let (Some(_), Some(flags)) = (peer("python3"), namespaces()) else { return };
+    let place = tempfile::tempdir().unwrap();
+    let file = recipe(place.path(), "daemon", "");
+    let out = place.path().to_str().unwrap();
+    let words = [flags.as_slice(), &["bash", "-c", KILLED, "bash", MAILRUN, &file, out]].concat();
+    let ended = run("unshare", &words);
+    assert!(ended.out.contains("left: 2") && ended.out.ends_with("left: 0\n"), "{ended:?}");
+    let said = format!("killed what an earlier mailrun had left of the server in {out}/killed/relay.spool: python3 (");
+    assert!(ended.err.contains(&said), "{ended:?}");
+}
