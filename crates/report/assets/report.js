@@ -97,12 +97,13 @@
     };
   }
 
+  // A value holds until the next one. Without a cursor the legend has the median and the largest value.
   function series(curve, label) {
     return {
       label: curve.name + (curve.baseline ? " (baseline)" : ""), scale: curve.depth ? "depth" : "y",
-      stroke: colour(curve.colour), width: curve.baseline ? 1.5 : 2,
-      dash: curve.dashes, spanGaps: false, points: { show: curve.y.length < 40, size: 5 },
-      value: function (plot, value) { return label(value); }
+      stroke: colour(curve.colour), width: curve.baseline ? 1.5 : 2, show: !curve.hidden,
+      dash: curve.dashes, spanGaps: false, points: { show: false }, paths: uPlot.paths.stepped({ align: 1, alignGaps: 1 }),
+      value: function (plot, value, series, at) { return at == null ? curve.summary : label(value); }
     };
   }
 
@@ -121,7 +122,7 @@
       cursor: { sync: { key: "run", setSeries: false }, y: false, drag: { x: true, y: false } },
       scales: { x: { time: false }, y: isTime ? { distr: 3 } : { range: fromZero }, depth: { range: fromZero } },
       axes: axes,
-      series: [{ label: "time", value: function (plot, seconds) { return seconds == null ? "–" : clock(seconds); } }].concat(
+      series: [{ label: "time", value: function (plot, seconds) { return seconds == null ? "all" : clock(seconds); } }].concat(
         panel.curves.map(function (curve) {
           return series(curve, curve.depth ? function (depth) { return figure(depth); } : value);
         })

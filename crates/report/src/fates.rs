@@ -159,7 +159,7 @@ pub(crate) fn errors_in_short(record: &Record, most: usize) -> (Vec<String>, usi
         None => {
             let code = |row: &ErrorRow| if row.code == 0 { String::new() } else { row.code.to_string() };
             let line = |row: &ErrorRow| (row.count, said(row.phase.name(), &code(row), row.count, &row.text));
-            record.errors.iter().filter(|row| !is_reported_by_both(record, row)).map(line).collect()
+            errors_once(record).map(line).collect()
         }
     };
     lines.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
@@ -184,22 +184,37 @@ fn clipped(text: &str) -> String {
     }
 }
 
+/// The errors, each counted by one party only.
+pub(crate) fn errors_once(record: &Record) -> impl Iterator<Item = &ErrorRow> {
+    record.errors.iter().filter(|row| !is_reported_by_both(record, row))
+}
+
 /// The thresholds, if any were set.
 pub(crate) fn thresholds(record: &Record) -> Option<Section> {
-    let (table, _) = threshold_table(record, usize::MAX);
-    Section::figures("Thresholds", None, table)
+    Section::figures("Thresholds", None, table_of(record.thresholds.iter()))
+}
+
+/// The thresholds that were passed, or those that were not.
+pub(crate) fn thresholds_by_result(record: &Record, passed: bool) -> Option<Section> {
+    let rows = record.thresholds.iter().filter(|row| row.passed == passed);
+    Section::figures("Thresholds", None, table_of(rows))
 }
 
 /// At most `most` of the thresholds, missed ones first; and the number of the others.
 pub(crate) fn threshold_table(record: &Record, most: usize) -> (Table, usize) {
-    let mut table =
-        Table::new([("threshold", Align::Wrapped), right("value"), right("limit"), right("margin"), ("", Align::Left)])
-            .leave_out(&["margin", "limit"]);
     let mut rows: Vec<&ThresholdRow> = record.thresholds.iter().collect();
     if rows.len() > most {
         rows.sort_by_key(|row| row.passed);
     }
-    for row in rows.iter().take(most) {
+    let more = rows.len().saturating_sub(most);
+    (table_of(rows.into_iter().take(most)), more)
+}
+
+fn table_of<'a>(rows: impl Iterator<Item = &'a ThresholdRow>) -> Table {
+    let mut table =
+        Table::new([("threshold", Align::Wrapped), right("value"), right("limit"), right("margin"), ("", Align::Left)])
+            .leave_out(&["margin", "limit"]);
+    for row in rows {
         let shown = |value: Option<f64>| {
             value
                 .map_or_else(|| Cell::from("–"), |value| Cell::Number(value, threshold::format_value(value, &row.unit)))
@@ -214,7 +229,7 @@ pub(crate) fn threshold_table(record: &Record, most: usize) -> (Table, usize) {
         let [expression, word] = names;
         table.row([expression].into_iter().chain(cells).chain([word]).collect());
     }
-    (table, rows.len().saturating_sub(most))
+    table
 }
 
 #[cfg(test)]

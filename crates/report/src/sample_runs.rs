@@ -3,8 +3,8 @@ use crate::sample;
 use crate::sample_load::{RATE, SampleLoad, SampleTrouble, noise};
 use mailrun_journey::Latencies;
 use mailrun_journey::record::{
-    Arrival, Cause, DomainRow, ErrorRow, EventKind, EventRow, LedgerRow, MissingFate, MissingMessage, Outcome,
-    PartyUsage, Record, SeriesRow, StallRow, Surroundings, ThresholdRow, UsageRow, Verdict,
+    Arrival, Cause, DomainRow, ErrorRow, EventKind, EventRow, LedgerRow, MissingFate, MissingMessage, OfferedStage,
+    Outcome, PartyUsage, Record, SeriesRow, StallRow, Surroundings, ThresholdRow, UsageRow, Verdict,
 };
 use mailrun_journey::stage::{Phase, Stage};
 use std::time::Duration;
@@ -45,8 +45,8 @@ pub fn failed() -> Record {
     record.stalls = vec![StallRow { from_s: 20.0, to_s: 24.0, rejected: 480, failed: 3, ..StallRow::default() }];
     record.events = vec![
         event(10.0, EventKind::RateStage, "rate: 1,000 msg/s"),
-        event(20.0, EventKind::FaultOn, "fault on: soft-reject-rcpt=80%"),
-        event(24.0, EventKind::FaultOff, "fault off: soft-reject-rcpt"),
+        event(20.0, EventKind::FaultOn, "rcpt: soft reject 80%"),
+        event(24.0, EventKind::FaultOff, "rcpt: soft reject 80%"),
         event(24.1, EventKind::ServerBack, "the server answered again"),
     ];
     record.errors = vec![
@@ -114,6 +114,12 @@ pub fn hour() -> Record {
     };
     record.domains = (0..40).map(domain).collect();
     record.events = (0..20).map(|at| event(f64::from(at) * 180.0, EventKind::RateStage, "rate: next stage")).collect();
+    let stage = |at: u32| OfferedStage {
+        length_s: 180.0,
+        from_per_s: f64::from(at + 1) * 95.0,
+        to_per_s: f64::from(at + 1) * 95.0,
+    };
+    record.workload.stages = (0..20).map(stage).collect();
     record.errors = (0..12)
         .map(|at| {
             error(

@@ -133,6 +133,23 @@ impl Table {
         self
     }
 
+    /// Removes a column whose cells are all the same, and returns their text; `None` if they differ, or there is one row.
+    pub(crate) fn take_constant(&mut self, title: &str) -> Option<String> {
+        let at = self.columns.iter().position(|(name, _)| *name == title)?;
+        let (first, others) = self.rows.split_first()?;
+        let is_constant = !others.is_empty() && others.iter().all(|row| row[at] == first[at]);
+        let text = format_cells(&[&first[at]]).pop().filter(|_| is_constant)?;
+        *self = std::mem::replace(self, Self::new([])).without(title);
+        Some(text)
+    }
+
+    /// The first `count` rows, and the rest.
+    pub(crate) fn split(mut self, count: usize) -> (Self, Self) {
+        let rest = self.rows.split_off(count.min(self.rows.len()));
+        let others = Self { rows: rest, ..self.clone() };
+        (self, others)
+    }
+
     /// Reports whether it has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()

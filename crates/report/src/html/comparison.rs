@@ -140,7 +140,8 @@ fn runs(page: &ComparisonPage) -> Option<PagePart> {
         values.extend(same.map(|figure| (figure.side, figure.values.as_slice())));
         drawn.extend(values_figure(page, &figure.name, &values));
     }
-    let body = format!("{}<div class=\"panels small\">{}</div>", legend(page), drawn.concat());
+    let names = page.sides.iter().zip(&STYLES).map(|(side, style)| (side.name.as_str(), style.median.colour));
+    let body = format!("{}<div class=\"panels small\">{}</div>", plot::dot_legend(names), drawn.concat());
     let title = if page.is_paired { "Each round" } else { "Each run" };
     (!drawn.is_empty()).then_some(PagePart { id: "runs", title, body })
 }
@@ -154,9 +155,7 @@ fn values_figure(page: &ComparisonPage, name: &str, sides: &[(usize, &[f64])]) -
     let y = PlotScale::between(least, most, plot::number_label);
     let draw = |(side, values): &(usize, &[f64])| {
         let points = values.iter().enumerate().map(|(at, value)| ((at + 1) as f64, *value));
-        let style = &STYLES[*side];
-        let dots = points.clone().filter(|(_, value)| value.is_finite());
-        plot::curve(points, &x, &y, style.median) + &plot::dots(dots, &x, &y, style.median.colour)
+        plot::dots(points.filter(|(_, value)| value.is_finite()), &x, &y, STYLES[*side].median.colour)
     };
     let shapes: String = sides.iter().map(draw).collect();
     let label = format!("{name} in each {}", page.noun());
@@ -224,7 +223,7 @@ fn rates(page: &ComparisonPage) -> Option<PagePart> {
             .map(|run| axis.values(run.rates.iter().copied()))
             .collect();
         let draw =
-            |values: &[f64], style| plot::curve(times.iter().copied().zip(values.iter().copied()), &x, &y, style);
+            |values: &[f64], style| plot::steps(times.iter().copied().zip(values.iter().copied()), &x, &y, style);
         if rows.len() > 1 {
             behind.extend(rows.iter().take(MAX_THIN_CURVES).map(|values| draw(values, style.single)));
         }

@@ -13,7 +13,7 @@ const OWN_STYLE: &str = include_str!("../../assets/report.css");
 
 /// SHA-256 of the scripts in base64, as the policy of the page names them.
 const UPLOT_HASH: &str = "GcjUxq2Ikpp59K5J1vcWFWbf0Lo9FcxJXpdPeH63jx8=";
-const OWN_HASH: &str = "cm1LnOsKSoHfUErlKJP6ZYwWNU0glSayYtzkq3dv4sM=";
+const OWN_HASH: &str = "k5UMJAJEGGzW1ohS90nl6wBkoNdS3Q8me3ZAfCfEhSY=";
 
 /// Largest number of rows by second that the data for copies has; `run.json` has them all.
 const MAX_ROWS: usize = 300;
@@ -26,8 +26,13 @@ const MAX_TEXT_CHARS: usize = 1_000;
 /// Largest number of entries of a list in the data.
 const MAX_ENTRIES: usize = 1_000;
 
+/// Buttons that scripts show.
+const BUTTONS: &str = "<p class=\"actions\" hidden><button type=\"button\" data-copy=\"markdown\">Copy as Markdown</button> \
+                       <button type=\"button\" data-copy=\"record\">Copy as JSON</button> <span role=\"status\"></span></p>";
+
 /// The whole page of a run around its parts.
-pub(super) fn page(runs: PageRuns<'_>, top: &str, parts: &[PagePart]) -> String {
+/// Those of `answer` stand above the links.
+pub(super) fn page(runs: PageRuns<'_>, top: &str, answer: &[PagePart], parts: &[PagePart]) -> String {
     let record = runs.record;
     let scripts = format!("{}\n<script>{UPLOT_SCRIPT}</script>\n<script>{OWN_SCRIPT}</script>\n", copies(record));
     let head = PageHead {
@@ -35,7 +40,8 @@ pub(super) fn page(runs: PageRuns<'_>, top: &str, parts: &[PagePart]) -> String 
         policy: format!("; script-src 'sha256-{UPLOT_HASH}' 'sha256-{OWN_HASH}'"),
         styles: [UPLOT_STYLE, OWN_STYLE].join("\n"),
     };
-    frame(&head, top, parts, &format!("Run {} · ", escaped(&record.run_id)), &scripts)
+    let top = format!("{top}<div class=\"answer\">{}</div>{BUTTONS}", sections(answer));
+    frame(&head, &top, parts, &format!("Run {} · ", escaped(&record.run_id)), &scripts)
 }
 
 /// A page without scripts around its parts.
@@ -54,7 +60,7 @@ struct PageHead<'a> {
 
 fn frame(head: &PageHead<'_>, top: &str, parts: &[PagePart], source: &str, scripts: &str) -> String {
     let links: String = parts.iter().map(|part| format!("<a href=\"#{}\">{}</a> ", part.id, part.title)).collect();
-    let sections: String = parts.iter().map(section).collect();
+    let sections = sections(parts);
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'{}\">\n\
@@ -67,6 +73,10 @@ fn frame(head: &PageHead<'_>, top: &str, parts: &[PagePart], source: &str, scrip
         head.styles,
         env!("CARGO_PKG_VERSION"),
     )
+}
+
+fn sections(parts: &[PagePart]) -> String {
+    parts.iter().map(section).collect()
 }
 
 fn section(part: &PagePart) -> String {

@@ -1,13 +1,22 @@
 //! Parties, workload and host; thresholds and stages: the parts that are the same tables as in the other reports.
 use super::runs::{PagePart, PageRuns};
 use super::tables;
+use crate::numbers::counted;
 use crate::section::Section;
 use crate::{encryption, fates, mades, parties, relay, server, stages, workload};
 use mailrun_journey::record::Record;
 
-/// The thresholds: expression, value, limit, margin and result.
+/// The thresholds that were missed, with value, limit and margin; those that were passed are folded.
 pub(super) fn thresholds(runs: PageRuns<'_>) -> Option<PagePart> {
-    part(runs, "thresholds", "Thresholds", fates::thresholds)
+    let of = |passed| runs.both(|record| fates::thresholds_by_result(record, passed));
+    let table = |(own, other): (Section, Option<Section>)| tables::section(&own, other.as_ref(), None);
+    let missed = of(false).map_or_else(String::new, table);
+    let all = runs.record.thresholds.len();
+    let passed = runs.record.thresholds.iter().filter(|row| row.passed).count();
+    let passed = of(true).map_or_else(String::new, |section| {
+        tables::folded(&format!("{passed} of {} passed", counted(all as u64, "threshold")), &table(section))
+    });
+    (all > 0).then(|| PagePart { id: "thresholds", title: "Thresholds", body: missed + &passed })
 }
 
 /// Number of messages at each stage, and rates.

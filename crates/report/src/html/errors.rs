@@ -1,6 +1,7 @@
 //! Errors by phase, code and text, each with its first and last second and a recipient.
 use super::runs::{PagePart, PageRuns};
 use super::tables;
+use crate::fates::errors_once;
 use crate::mades;
 use crate::numbers::fixed;
 use crate::section::Section;
@@ -30,10 +31,10 @@ fn section(record: &Record) -> Option<Section> {
         ("sample recipient", Align::Wrapped),
     ])
     .hide_zero(&["sample recipient"]);
-    for row in record.errors.iter().take(MAX_KINDS) {
+    for row in errors_once(record).take(MAX_KINDS) {
         table.row(cells(row));
     }
-    let note = match record.errors.len().saturating_sub(MAX_KINDS) {
+    let note = match errors_once(record).count().saturating_sub(MAX_KINDS) {
         0 => crate::fates::when(record),
         more => Some(format!("{more} more kinds in run.json")),
     };

@@ -28,29 +28,43 @@ mod verdict;
 pub use capacity::capacity_page;
 pub use comparison::comparison_page;
 
-use mailrun_journey::record::Record;
+use crate::headline::Headline;
+use mailrun_journey::record::{Outcome, Record};
 use runs::{PagePart, PageRuns};
 
 /// The page of a run. With a baseline, that run's curves are drawn behind, and a ratio stands beside each number.
 pub fn page(record: &Record, baseline: Option<&Record>) -> String {
     let runs = PageRuns { record, baseline };
-    document::page(runs, &verdict::top(runs), &parts(runs))
+    document::page(runs, &verdict::top(runs), &answer(runs), &details(runs))
 }
 
-/// The parts in reading order.
-fn parts(runs: PageRuns<'_>) -> Vec<PagePart> {
-    let parts = [
-        environment::thresholds(runs),
+/// The parts that say why the run ended as it did, directly below the verdict.
+fn answer(runs: PageRuns<'_>) -> Vec<PagePart> {
+    let parts = [environment::thresholds(runs), over_time::events(runs.record)].into_iter().flatten();
+    parts.chain(worst(runs).filter(|_| !is_passed(runs.record))).collect()
+}
+
+/// The worst messages, and the errors.
+fn worst(runs: PageRuns<'_>) -> impl Iterator<Item = PagePart> {
+    let parts = [slowest::missing(runs), slowest::part(runs), errors::part(runs), mades::outages(runs)];
+    parts.into_iter().flatten()
+}
+
+fn is_passed(record: &Record) -> bool {
+    Headline::of(record) == Headline::Judged(Outcome::Pass)
+}
+
+/// The other parts in reading order.
+fn details(runs: PageRuns<'_>) -> Vec<PagePart> {
+    let figures = [
         environment::stage_counts(runs),
         over_time::part(runs),
         percentiles::part(runs),
         rate_latency::part(runs),
         mades::waterfall(runs),
         phases::part(runs),
-        slowest::missing(runs),
-        slowest::part(runs),
-        errors::part(runs),
-        mades::outages(runs),
+    ];
+    let parts = [
         ledger::part(runs),
         ledger::domains(runs),
         mades::truth(runs),
@@ -62,7 +76,8 @@ fn parts(runs: PageRuns<'_>) -> Vec<PagePart> {
         environment::host(runs),
         Some(disclosure::part(runs.record)),
     ];
-    parts.into_iter().flatten().collect()
+    let worst = worst(runs).filter(|_| is_passed(runs.record));
+    figures.into_iter().flatten().chain(worst).chain(parts.into_iter().flatten()).collect()
 }
 
 #[cfg(test)]
@@ -114,17 +129,20 @@ mod tests {
     #[test]
     fn the_parts_are_in_the_order_of_reading() {
         let record = sample_runs::failed();
-        let names: Vec<&str> = parts(PageRuns { record: &record, baseline: None }).iter().map(|part| part.id).collect();
+        let names = |record: &Record| -> Vec<&str> {
+            let runs = PageRuns { record, baseline: None };
+            answer(runs).iter().chain(&details(runs)).map(|part| part.id).collect()
+        };
         let expected = [
             "thresholds",
-            "stages",
-            "time",
-            "percentiles",
-            "rate",
-            "phases",
+            "events",
             "missing",
             "slowest",
             "errors",
+            "stages",
+            "time",
+            "percentiles",
+            "phases",
             "ledger",
             "domains",
             "relay",
@@ -133,10 +151,42 @@ mod tests {
             "host",
             "limits",
         ];
-        assert_eq!(names, expected);
+        assert_eq!(names(&record), expected);
         let mades = sample_runs::mades();
-        let names: Vec<&str> = parts(PageRuns { record: &mades, baseline: None }).iter().map(|part| part.id).collect();
-        assert!(names.contains(&"steps") && names.contains(&"outages") && !names.contains(&"phases"), "{names:?}");
+        let of_mades = names(&mades);
+        assert!(of_mades.contains(&"steps") && of_mades.contains(&"outages"), "{of_mades:?}");
+        assert!(!of_mades.contains(&"phases"), "{of_mades:?}");
+        assert!(names(&sample_runs::hour()).contains(&"rate"), "it has several rates");
+        let passed = sample_runs::passed();
+        let of_passed = names(&passed);
+        let place = |id| of_passed.iter().position(|name| *name == id);
+        assert!(place("slowest") > place("percentiles"), "a run that passed shows its curves first: {of_passed:?}");
+    }
+
+    #[test]
+    fn passed_thresholds_are_folded_below_the_missed_ones() {
+        let text = page(&sample_runs::failed(), None);
+        let [missed, fold, passed] = ["delivered.p99 &lt; 50ms", "1 of 3 thresholds passed", "errors &lt; 1%"]
+            .map(|words| text.find(words).unwrap_or_else(|| panic!("{words}")));
+        assert!(missed < fold && fold < passed);
+        assert!(page(&sample_runs::passed(), None).contains("2 of 2 thresholds passed"));
+    }
+
+    #[test]
+    fn an_idle_generator_has_no_curves() {
+        let mut record = sample_runs::failed();
+        record.usage.iter_mut().flat_map(|party| &mut party.seconds).for_each(|row| row.cores = 0.04);
+        let names = |record: &Record| {
+            let text = page(record, None);
+            let panel =
+                text.split("id=\"panel-cpu\"").nth(1).map(|rest| rest.split("</figure>").next().unwrap_or(rest));
+            panel.map(|panel| ["source:", "mailrun:", "sink:"].map(|name| panel.contains(name)))
+        };
+        assert_eq!(names(&record), Some([false, true, false]), "the relay is what is measured");
+        record.usage.retain(|party| party.party != "mailrun");
+        assert_eq!(names(&record), None);
+        record.usage[0].seconds[3].cores = 0.2;
+        assert_eq!(names(&record), Some([true, false, false]));
     }
 
     #[test]

@@ -1,16 +1,18 @@
-//! Curves over time, all on one axis: throughput by stage and queue depth, percentiles, errors, processor time and memory
-//! of the parties; with events and stalls.
+//! Curves over time, all on one axis: throughput by stage and queue depth, latency, errors, processor time and memory of
+//! the parties; with events and stalls. A value holds for a second, so the curves are steps.
 //!
 //! Each panel stands on the page twice: as a drawing, for readers without scripts and for paper, and as numbers, from
 //! which uPlot draws it with a cursor.
 use super::escape::{escaped, isolated, json};
 use super::plot::{self, CurveStyle, PlotScale};
 use super::runs::{PagePart, PageRuns};
+use super::tables;
 use super::time_axis::{MAX_POINTS, TimeAxis};
 use super::value::data;
-use crate::numbers::{count, counted};
+use crate::headline::final_stage;
+use crate::numbers::{count, counted, latency, rate};
 use crate::seconds::step;
-use mailrun_journey::record::{Record, SeriesRow};
+use mailrun_journey::record::{EventKind, EventRow, PartyUsage, Record, Role, SeriesRow, UsageRow};
 use serde_json::{Value, json as value};
 use std::collections::BTreeSet;
 
@@ -24,8 +26,12 @@ const MEBIBYTE: f64 = 1_048_576.0;
 const MAX_EVENTS: usize = 100;
 /// Largest number of stalls on the page.
 const MAX_STALLS: usize = 200;
+/// Events that are shown unfolded.
+const SHOWN_EVENTS: usize = 6;
 /// Largest number of parties whose use is drawn.
 const MAX_PARTIES: usize = 6;
+/// Processors that source and sink must have used for their curves to say something about the run.
+const MIN_GENERATOR_CORES: f64 = 0.1;
 
 /// Unit of a panel.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,12 +62,29 @@ struct TimeCurve {
     /// True if it is drawn on the right axis (the queue).
     is_depth: bool,
     is_baseline: bool,
+    /// True if scripts draw it only when the reader asks for it.
+    is_on_demand: bool,
+}
+
+impl TimeCurve {
+    /// The median and the largest value, for the legend.
+    fn summary(&self, unit: TimeUnit) -> String {
+        let mut values: Vec<f64> =
+            self.rows.iter().map(|(_, value)| *value).filter(|value| value.is_finite()).collect();
+        values.sort_by(f64::total_cmp);
+        let text = |value: f64| if unit == TimeUnit::Millis { latency(value) } else { rate(value) };
+        match (values.get(values.len() / 2), values.last()) {
+            (Some(median), Some(most)) if median < most => format!("median {}, max {}", text(*median), text(*most)),
+            (_, Some(most)) => text(*most),
+            _ => "–".to_owned(),
+        }
+    }
 }
 
 /// Curves with a common unit.
 struct TimePanel {
     id: &'static str,
-    title: &'static str,
+    title: String,
     unit: TimeUnit,
     curves: Vec<TimeCurve>,
 }
@@ -78,9 +101,8 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let figures: String = panels.iter().map(|panel| figure(runs.record, panel, &small)).collect();
     let numbers = numbers(runs.record, &panels, &full);
     let body = format!(
-        "{}<div class=\"panels\">{figures}</div>{}<script type=\"application/json\" id=\"curves\">{numbers}</script>",
+        "{}<div class=\"panels\">{figures}</div><script type=\"application/json\" id=\"curves\">{numbers}</script>",
         note(runs.record, &full),
-        events(runs.record)
     );
     Some(PagePart { id: "time", title: "Over time", body })
 }
@@ -107,18 +129,18 @@ fn note(record: &Record, axis: &TimeAxis) -> String {
 
 /// The panels that have something to show.
 fn panels(runs: PageRuns<'_>) -> Vec<TimePanel> {
-    let panel = |id, title, unit, of: fn(&Record) -> Vec<TimeCurve>| {
+    let panel = |id, title: &str, unit, of: fn(&Record) -> Vec<TimeCurve>| {
         let ghost = |curve: TimeCurve| TimeCurve { style: CurveStyle::GHOST, is_baseline: true, ..curve };
         let mut curves: Vec<TimeCurve> = runs.baseline.map(of).unwrap_or_default().into_iter().map(ghost).collect();
         curves.extend(of(runs.record));
         let own = |curve: &&TimeCurve| !curve.is_baseline;
         // A curve of zeros says nothing, apart from those that the reader looks for.
         let is_used = curves.iter().filter(own).any(|curve| curve.rows.iter().any(|(_, value)| *value > 0.0));
-        is_used.then_some(TimePanel { id, title, unit, curves })
+        is_used.then(|| TimePanel { id, title: title.to_owned(), unit, curves })
     };
     let all = [
         panel("throughput", "Throughput by stage, and queue", TimeUnit::PerSecond, throughput),
-        panel("latency", "Percentiles", TimeUnit::Millis, percentiles),
+        panel("latency", &latency_title(runs.record), TimeUnit::Millis, percentiles),
         panel("errors-over-time", "Errors", TimeUnit::PerSecond, errors),
         panel("cpu", "Processors used", TimeUnit::Cores, processors),
         panel("memory", "Memory", TimeUnit::Mebibytes, memory),
@@ -126,11 +148,18 @@ fn panels(runs: PageRuns<'_>) -> Vec<TimePanel> {
     all.into_iter().flatten().collect()
 }
 
+/// `Latency to delivered: p50, p95 and p99 of each second`
+fn latency_title(record: &Record) -> String {
+    let of = final_stage(record).map_or_else(String::new, |row| format!(" to {}", row.name.name()));
+    format!("Latency{of}: p50, p95 and p99 of each second")
+}
+
 /// A curve of the series; `None` if it is zero everywhere.
 fn curve(record: &Record, name: &str, style: CurveStyle, read: impl Fn(&SeriesRow) -> f64) -> Option<TimeCurve> {
     let rows: Vec<(u64, f64)> = record.series.iter().map(|row| (row.second, read(row))).collect();
     let is_used = rows.iter().any(|(_, value)| *value > 0.0);
-    is_used.then(|| TimeCurve { name: name.to_owned(), style, rows, is_depth: false, is_baseline: false })
+    let name = name.to_owned();
+    is_used.then_some(TimeCurve { name, style, rows, is_depth: false, is_baseline: false, is_on_demand: false })
 }
 
 fn throughput(record: &Record) -> Vec<TimeCurve> {
@@ -155,10 +184,15 @@ fn percentiles(record: &Record) -> Vec<TimeCurve> {
         curve(record, "p50", style("delivered", &[]), |row| timed(row.p50_ms)),
         curve(record, "p95", style("accepted", &[8, 3]), |row| timed(row.p95_ms)),
         curve(record, "p99", style("sent", &[]), |row| timed(row.p99_ms)),
-        curve(record, "p99.9", style("queued", &[4, 2]), |row| timed(row.p999_ms)),
-        curve(record, "max", style("failed", &[1, 3]), |row| timed(row.max_ms)),
+        curve(record, "p99.9", style("queued", &[4, 2]), |row| timed(row.p999_ms)).map(on_demand),
+        curve(record, "max", style("failed", &[1, 3]), |row| timed(row.max_ms)).map(on_demand),
     ];
     curves.into_iter().flatten().collect()
+}
+
+/// A curve that scripts draw when the reader asks for it.
+fn on_demand(curve: TimeCurve) -> TimeCurve {
+    TimeCurve { is_on_demand: true, ..curve }
 }
 
 fn errors(record: &Record) -> Vec<TimeCurve> {
@@ -174,8 +208,8 @@ fn memory(record: &Record) -> Vec<TimeCurve> {
     used(record, |row| row.rss_bytes as f64 / MEBIBYTE)
 }
 
-/// A curve for each party.
-fn used(record: &Record, read: fn(&mailrun_journey::record::UsageRow) -> f64) -> Vec<TimeCurve> {
+/// A curve for each party whose processor time is worth a look.
+fn used(record: &Record, read: fn(&UsageRow) -> f64) -> Vec<TimeCurve> {
     const STYLES: [CurveStyle; MAX_PARTIES] = [
         CurveStyle::new("accepted", &[]),
         CurveStyle::new("delivered", &[8, 3]),
@@ -184,30 +218,37 @@ fn used(record: &Record, read: fn(&mailrun_journey::record::UsageRow) -> f64) ->
         CurveStyle::new("failed", &[1, 3]),
         CurveStyle::new("created", &[5, 5]),
     ];
-    let of = |(party, style): (&mailrun_journey::record::PartyUsage, CurveStyle)| TimeCurve {
+    let of = |(party, style): (&PartyUsage, CurveStyle)| TimeCurve {
         name: party.party.clone(),
         style,
         rows: party.seconds.iter().map(|row| (row.second, read(row))).collect(),
         is_depth: false,
         is_baseline: false,
+        is_on_demand: false,
     };
-    record.usage.iter().zip(STYLES).map(of).collect()
+    let is_generator = |name: &str| record.parties.iter().any(|party| party.name == name && party.role != Role::Relay);
+    let is_busy = |party: &&PartyUsage| {
+        !is_generator(&party.party) || party.seconds.iter().any(|row| row.cores >= MIN_GENERATOR_CORES)
+    };
+    record.usage.iter().filter(is_busy).zip(STYLES).map(of).collect()
 }
 
 /// A panel as a drawing.
 fn figure(record: &Record, panel: &TimePanel, axis: &TimeAxis) -> String {
     let times = axis.times();
-    let rates: Vec<&TimeCurve> = panel.curves.iter().filter(|curve| !curve.is_depth).collect();
+    let rates: Vec<&TimeCurve> = panel.curves.iter().filter(|curve| !curve.is_depth && !curve.is_on_demand).collect();
     let x = time_scale(times.last().copied().unwrap_or_default());
     let mut shapes = background(record, &x);
     let y = value_scale(panel.unit, &rates);
     for curve in &rates {
         let values = axis.values(curve.rows.iter().copied());
-        shapes.push_str(&plot::curve(times.iter().copied().zip(values), &x, &y, curve.style));
+        shapes.push_str(&plot::steps(times.iter().copied().zip(values), &x, &y, curve.style));
     }
     let names = |curves: &[&TimeCurve]| {
         let named = curves.iter().filter(|curve| !curve.is_baseline);
-        plot::legend(named.map(|curve| (curve.name.as_str(), curve.style)))
+        let rows: Vec<(String, CurveStyle)> =
+            named.map(|curve| (format!("{}: {}", curve.name, curve.summary(panel.unit)), curve.style)).collect();
+        plot::legend(rows.iter().map(|(text, style)| (text.as_str(), *style)))
     };
     let mut drawings = format!("{}{}", plot::plot(&spoken(panel), HEIGHT, &x, &y, &shapes), names(&rates));
     let depths: Vec<&TimeCurve> = panel.curves.iter().filter(|curve| curve.is_depth).collect();
@@ -216,7 +257,7 @@ fn figure(record: &Record, panel: &TimePanel, axis: &TimeAxis) -> String {
         let mut shapes = background(record, &x);
         for curve in &depths {
             let values = axis.values(curve.rows.iter().copied());
-            shapes.push_str(&plot::curve(times.iter().copied().zip(values), &x, &y, curve.style));
+            shapes.push_str(&plot::steps(times.iter().copied().zip(values), &x, &y, curve.style));
         }
         drawings.push_str(&plot::plot("Messages in the queue over time", HEIGHT / 2, &x, &y, &shapes));
         drawings.push_str(&names(&depths));
@@ -225,7 +266,7 @@ fn figure(record: &Record, panel: &TimePanel, axis: &TimeAxis) -> String {
         "<figure class=\"panel\" id=\"panel-{}\"><figcaption>{} <span>{}</span></figcaption><div class=\"drawn\">{drawings}\
          </div></figure>",
         panel.id,
-        panel.title,
+        escaped(&panel.title),
         panel.unit.name()
     )
 }
@@ -259,18 +300,37 @@ fn value_scale(unit: TimeUnit, curves: &[&TimeCurve]) -> PlotScale {
     PlotScale::linear(values.filter(|value| value.is_finite()).fold(0.0, f64::max), plot::number_label)
 }
 
-/// The events in a list: the number of each stands at its line.
-fn events(record: &Record) -> String {
-    let row = |event: &mailrun_journey::record::EventRow| {
+/// The events in a list: the number of each stands at its line. `None` if there were none.
+pub(super) fn events(record: &Record) -> Option<PagePart> {
+    let row = |event: &EventRow| {
         let at = data(event.at_s, &format!("{:.1} s", event.at_s));
-        format!("<li>{at} {}</li>", isolated(&event.text))
+        format!("<li>{at} {}</li>", isolated(&event_text(event)))
     };
-    let rows: String = record.events.iter().take(MAX_EVENTS).map(row).collect();
+    let list = |from: usize, events: &[EventRow]| {
+        let rows: String = events.iter().map(row).collect();
+        format!("<ol class=\"events\" start=\"{}\">{rows}</ol>", from + 1)
+    };
+    let events = &record.events[..record.events.len().min(MAX_EVENTS)];
+    let (shown, others) = events.split_at(events.len().min(SHOWN_EVENTS));
+    let others = match others.len() {
+        0 => String::new(),
+        number => tables::folded(&format!("{number} more"), &list(shown.len(), others)),
+    };
     let more = match record.events.len().saturating_sub(MAX_EVENTS) {
         0 => String::new(),
         more => format!("<p class=\"note\">{} more in run.json.</p>", escaped(&count(more as u64))),
     };
-    if rows.is_empty() { rows } else { format!("<h3>Events</h3><ol class=\"events\">{rows}</ol>{more}") }
+    let body = list(0, shown) + &others + &more;
+    (!shown.is_empty()).then_some(PagePart { id: "events", title: "Events", body })
+}
+
+/// A fault's text is its rule, whether it begins or ends.
+fn event_text(event: &EventRow) -> String {
+    match event.kind {
+        EventKind::FaultOn => format!("fault on: {}", event.text),
+        EventKind::FaultOff => format!("fault off: {}", event.text),
+        _ => event.text.clone(),
+    }
 }
 
 /// The curves as numbers for scripts.
@@ -280,7 +340,7 @@ fn numbers(record: &Record, panels: &[TimePanel], axis: &TimeAxis) -> String {
         .events
         .iter()
         .take(MAX_EVENTS)
-        .map(|event| value!({ "at": event.at_s, "text": crate::table::plain(&shortened(&event.text)) }))
+        .map(|event| value!({ "at": event.at_s, "text": crate::table::plain(&shortened(&event_text(event))) }))
         .collect();
     let stalls: Vec<[f64; 2]> = record.stalls.iter().take(MAX_STALLS).map(|stall| [stall.from_s, stall.to_s]).collect();
     let panels: Vec<Value> = panels.iter().map(|panel| panel_numbers(panel, axis, is_thin)).collect();
@@ -295,6 +355,8 @@ fn panel_numbers(panel: &TimePanel, axis: &TimeAxis, is_thin: bool) -> Value {
             "colour": curve.style.colour,
             "dashes": curve.style.dashes,
             "depth": curve.is_depth,
+            "hidden": curve.is_on_demand,
+            "summary": curve.summary(panel.unit),
             "baseline": curve.is_baseline,
             "y": rounded(&axis.values(curve.rows.iter().copied()), is_short),
         })

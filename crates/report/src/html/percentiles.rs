@@ -18,21 +18,22 @@ pub(super) struct PercentileCurve {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// The plot and the table of latencies; `None` if no latency is known.
+/// The table of latencies, and a folded plot of them; `None` if no latency is known.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let table = |record: &Record| match &record.mades {
         Some(own) => mades::latencies(record, own),
         None => stages::latencies(record),
     };
     let (own, other) = runs.both(table)?;
-    let body = format!("{}{}", drawing(runs), tables::section(&own, other.as_ref(), None));
-    Some(PagePart { id: "percentiles", title: "Latency by percentile", body })
+    let table = tables::section(&own, other.as_ref(), None);
+    let drawing = drawing(runs).map_or_else(String::new, |figure| tables::folded("All percentiles as curves", &figure));
+    Some(PagePart { id: "percentiles", title: "Latency by stage", body: table + &drawing })
 }
 
-fn drawing(runs: PageRuns<'_>) -> String {
+fn drawing(runs: PageRuns<'_>) -> Option<String> {
     let own = curves(runs.record);
     if own.is_empty() {
-        return String::new();
+        return None;
     }
     let mut shown: Vec<PercentileCurve> = runs.baseline.map(curves).unwrap_or_default();
     shown.iter_mut().for_each(|ghost| ghost.style = CurveStyle::GHOST);
@@ -41,7 +42,7 @@ fn drawing(runs: PageRuns<'_>) -> String {
         format!("Latency by percentile, both scales logarithmic: {}. The table has the figures.", names.join(", "));
     let legend = plot::legend(own.iter().map(|curve| (curve.name.as_str(), curve.style)));
     shown.extend(own);
-    figure(&label, &shown, &legend)
+    Some(figure(&label, &shown, &legend))
 }
 
 /// Distributions over each other, the first behind.

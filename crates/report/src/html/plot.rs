@@ -6,8 +6,6 @@ use super::escape::escaped;
 
 /// Side of the stretched view.
 const VIEW: f64 = 1_000.0;
-/// Room for the labels on the left.
-const LEFT: u32 = 58;
 /// Room above the drawing.
 const TOP: u32 = 10;
 /// Room for the labels below.
@@ -136,7 +134,7 @@ pub(super) fn plot(label: &str, height: u32, x: &PlotScale, y: &PlotScale, shape
     }
     format!(
         "<svg class=\"plot\" role=\"img\" aria-label=\"{}\" width=\"100%\" height=\"{}\">\
-         <svg class=\"area\" x=\"{LEFT}\" y=\"{TOP}\" width=\"90%\" height=\"{height}\" overflow=\"visible\">\
+         <svg y=\"{TOP}\" width=\"100%\" height=\"{height}\" overflow=\"visible\">\
          <svg width=\"100%\" height=\"100%\" viewBox=\"0 0 1000 1000\" preserveAspectRatio=\"none\" overflow=\"visible\">\
          <path class=\"grid\" d=\"{lines}\"/>{shapes}</svg>{labels}</svg></svg>",
         escaped(label),
@@ -165,6 +163,35 @@ pub(super) fn curve(
             Some(before) => path.push_str(&format!("l{} {}", here.0 - before.0, here.1 - before.1)),
         }
         last = Some(here);
+    }
+    if path.is_empty() {
+        return path;
+    }
+    format!("<path {} d=\"{path}\"/>", style.attributes())
+}
+
+/// The value of each time until the next one; the line is interrupted where a value is no number.
+pub(super) fn steps(
+    points: impl Iterator<Item = (f64, f64)>,
+    x: &PlotScale,
+    y: &PlotScale,
+    style: CurveStyle,
+) -> String {
+    let mut path = String::new();
+    let mut last: Option<(i64, i64)> = None;
+    for (at, value) in points {
+        let here = position(at, value, x, y);
+        if let Some((across, _)) = last {
+            path.push_str(&format!("h{}", here.0 - across));
+        }
+        let is_known = value.is_finite() && at.is_finite();
+        match last {
+            _ if !is_known => {}
+            None => path.push_str(&format!("M{} {}", here.0, here.1)),
+            Some((_, down)) if down == here.1 => {}
+            Some((_, down)) => path.push_str(&format!("v{}", here.1 - down)),
+        }
+        last = is_known.then_some(here);
     }
     if path.is_empty() {
         return path;
@@ -205,6 +232,17 @@ pub(super) fn legend<'a>(rows: impl Iterator<Item = (&'a str, CurveStyle)>) -> S
         format!(
             "<li><svg width=\"28\" height=\"10\" aria-hidden=\"true\"><path {} d=\"M1 5h26\"/></svg> {}</li>",
             style.attributes(),
+            escaped(name)
+        )
+    };
+    format!("<ul class=\"legend\">{}</ul>", rows.map(row).collect::<String>())
+}
+
+/// The names of dots, each with one of them.
+pub(super) fn dot_legend<'a>(rows: impl Iterator<Item = (&'a str, &'static str)>) -> String {
+    let row = |(name, colour): (&str, &str)| {
+        format!(
+            "<li><svg width=\"14\" height=\"10\" aria-hidden=\"true\"><path class=\"k dots {colour}\" d=\"M7 5h0\"/></svg> {}</li>",
             escaped(name)
         )
     };
@@ -295,6 +333,14 @@ mod tests {
                 assert!(scale.labels.len() <= 14, "{value}");
             }
         }
+    }
+
+    #[test]
+    fn a_step_holds_its_value_until_the_next_one() {
+        let scale = PlotScale::linear(4.0, number_label);
+        let points = [(0.0, 1.0), (1.0, 3.0), (2.0, f64::NAN), (3.0, 2.0), (4.0, 2.0)];
+        let text = steps(points.into_iter(), &scale, &scale, CurveStyle::GHOST);
+        assert!(text.contains("d=\"M0 750h250v-500h250M750 500h250\""), "{text}");
     }
 
     #[test]

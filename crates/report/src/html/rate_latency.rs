@@ -1,11 +1,12 @@
-//! Latency against the offered rate: a point for each second. A server near its limit shows as a curve that turns upwards.
+//! Latency against the offered rate, of a load with several rates: a point for each second. A server near its limit shows
+//! as a curve that turns upwards.
 use super::plot::{self, PlotScale};
 use super::runs::{PagePart, PageRuns};
 use super::tables;
 use crate::numbers::counted;
 use crate::seconds::{step, whole};
 use crate::table::{Align, Cell, Table, right};
-use mailrun_journey::record::{Record, SeriesRow};
+use mailrun_journey::record::{Arrival, Record, SeriesRow};
 
 /// Height of the drawing.
 const HEIGHT: u32 = 240;
@@ -14,10 +15,11 @@ const MIN_POINTS: usize = 3;
 /// Number of ranges of the rate in the table.
 const RANGES: usize = 4;
 
-/// The points of all seconds, and their medians by range; `None` if there are too few.
+/// The points of all seconds, and their medians by range; `None` if there are too few, or
+/// the load had one rate.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let own = points(runs.record);
-    if own.len() < MIN_POINTS {
+    if own.len() < MIN_POINTS || !is_varied(runs.record) {
         return None;
     }
     let ghosts = runs.baseline.map(points).unwrap_or_default();
@@ -37,6 +39,14 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
         counted(own.len() as u64, "second")
     );
     Some(PagePart { id: "rate", title: "Latency against offered rate", body })
+}
+
+/// Reports whether the load was to have different rates. At a single rate the picture is a column of dots.
+fn is_varied(record: &Record) -> bool {
+    let stages = &record.workload.stages;
+    let rates = stages.iter().flat_map(|stage| [stage.from_per_s, stage.to_per_s]);
+    let has_several = rates.clone().any(|rate| Some(rate) != rates.clone().next());
+    has_several || record.workload.arrival == Arrival::Market
 }
 
 /// The rate that was offered: created messages, or in older records those that were sent.

@@ -1,42 +1,71 @@
-//! The slowest accepted messages, each with the time that it waited and the times of its phases.
+//! The worst messages: those that did not arrive, and the slowest, with the time that each waited and the times of its
+//! phases. Ten of each are shown, the others are folded.
+use super::escape::{escaped, isolated};
 use super::plot;
 use super::runs::{PagePart, PageRuns};
 use super::tables::{self, BarColumn};
-use crate::numbers::{self, counted, fixed, latency, octets};
+use crate::numbers::{self, fixed, latency, octets};
 use crate::table::{Align, Cell, Table, right};
-use mailrun_journey::record::SlowMessage;
+use mailrun_journey::record::{Record, SlowMessage};
 use mailrun_journey::stage::Phase;
 
+/// Messages that are shown unfolded.
+const SHOWN_MESSAGES: usize = 10;
 /// Largest number of messages on the page.
 const MAX_MESSAGES: usize = 50;
 /// Largest number of a message's recipients on the page.
 const MAX_RECIPIENTS: usize = 3;
-/// Share of a message's time that a phase must have to be named.
+/// Largest number of a message's phases that are named.
+const MAX_PHASES: usize = 2;
+/// Share of a message's time that a phase must have to be named, and of the slowest one's to be drawn.
 const NAMED_SHARE: f64 = 0.02;
+const DRAWN_SHARE: f64 = 0.002;
 
-/// The slowest messages; `None` if the record has none.
+/// The slowest messages, by the time at which they were delivered, or accepted if that is unknown; `None` if the record has
+/// none.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
-    let messages: Vec<&SlowMessage> = runs.record.slowest.iter().take(MAX_MESSAGES).collect();
+    let record = runs.record;
+    let mut messages: Vec<&SlowMessage> = record.slowest.iter().collect();
+    let took = |message: &SlowMessage| message.delivered_ms.unwrap_or(message.accepted_ms);
+    messages.sort_by(|one, other| took(other).total_cmp(&took(one)));
+    messages.truncate(MAX_MESSAGES);
     if messages.is_empty() {
         return None;
     }
-    let bars = BarColumn { title: "phases", cells: messages.iter().map(|message| bar(message, &messages)).collect() };
-    let table = table(&messages);
-    let body = format!(
-        "{}{}<p class=\"note\">Times in ms, from when the message was created, or at open loop was due. {}</p>",
-        legend(),
-        tables::table("The slowest messages", &table, None, Some(&bars)),
-        counted(messages.len() as u64, "message")
-    );
+    let since = if record.workload.rate_per_s.is_some() { "was due" } else { "was created" };
+    let bars = messages.iter().map(|message| bar(message, &messages, record)).collect();
+    let note = format!("Times in ms from when the message {since}.");
+    let body = worst("The slowest messages", table(&messages, record), bars, &note) + &legend(&messages, record);
     Some(PagePart { id: "slowest", title: "Slowest messages", body })
 }
 
-fn table(messages: &[&SlowMessage]) -> Table {
+/// The first rows, and the others folded. What all have in common is in the note.
+fn worst(caption: &str, mut table: Table, mut bars: Vec<String>, note: &str) -> String {
+    let mut common = Vec::new();
+    for title in ["recipients", "size", "reply"] {
+        let text = table.take_constant(title).filter(|text| !text.is_empty());
+        common.extend(text.map(|text| format!("{title} {}", isolated(&text))));
+    }
+    let common = if common.is_empty() { String::new() } else { format!(" The same for all: {}.", common.join(", ")) };
+    let note = format!("<p class=\"note\">{}{common}</p>", escaped(note));
+    let other_bars = bars.split_off(bars.len().min(SHOWN_MESSAGES));
+    let more = other_bars.len();
+    let (shown, others) = table.split(SHOWN_MESSAGES);
+    let drawn = |table: &Table, cells: Vec<String>| {
+        let bars = cells.iter().any(|cell| !cell.is_empty()).then_some(BarColumn { title: "phases", cells });
+        tables::table(caption, table, None, bars.as_ref())
+    };
+    let more =
+        if more == 0 { String::new() } else { tables::folded(&format!("{more} more"), &drawn(&others, other_bars)) };
+    drawn(&shown, bars) + &note + &more
+}
+
+fn table(messages: &[&SlowMessage], record: &Record) -> Table {
     let mut table = Table::new([
         ("message", Align::Left),
         right("at s"),
-        right("accepted"),
         right("delivered"),
+        right("accepted"),
         right("waited"),
         ("longest phases", Align::Wrapped),
         ("recipients", Align::Wrapped),
@@ -48,10 +77,10 @@ fn table(messages: &[&SlowMessage]) -> Table {
         table.row(vec![
             Cell::Count(message.message),
             Cell::Number(message.created_s, fixed(message.created_s, 2)),
-            Cell::Millis(message.accepted_ms),
             message.delivered_ms.map_or_else(|| Cell::from("–"), Cell::Millis),
+            Cell::Millis(message.accepted_ms),
             Cell::Millis(message.waited_ms),
-            Cell::from(longest(message)),
+            Cell::from(longest(message, record)),
             Cell::from(recipients(&message.recipients, message.recipient_count)),
             Cell::Number(message.bytes as f64, octets(message.bytes)),
             Cell::from(message.reply.clone().unwrap_or_default()),
@@ -83,21 +112,23 @@ pub(super) fn missing(runs: PageRuns<'_>) -> Option<PagePart> {
             Cell::from(message.reply.as_deref().unwrap_or("–").to_owned()),
         ]);
     }
-    let more = match messages.len().saturating_sub(MAX_MESSAGES) {
+    let note = match messages.len().saturating_sub(MAX_MESSAGES) {
         0 => String::new(),
-        more => format!("<p class=\"note\">{more} more in run.json.</p>"),
+        more => format!("{more} more in run.json."),
     };
-    let body = format!("{}{more}", tables::table("Messages that did not arrive", &table, None, None));
+    let no_bars = vec![String::new(); messages.len().min(MAX_MESSAGES)];
+    let body = worst("Messages that did not arrive", table, no_bars, &note);
     Some(PagePart { id: "missing", title: "Messages that did not arrive", body })
 }
 
 /// `waited 1.20 s · reply 812 ms`
-fn longest(message: &SlowMessage) -> String {
-    let whole = whole(message);
-    let mut parts: Vec<(&str, f64)> = parts(message).into_iter().map(|(name, _, ms)| (name, ms)).collect();
-    parts.retain(|(_, ms)| *ms >= whole * NAMED_SHARE && *ms > 0.0);
-    parts.sort_by(|one, other| other.1.total_cmp(&one.1));
-    parts.iter().take(4).map(|(name, ms)| format!("{name} {}", latency(*ms))).collect::<Vec<_>>().join(" · ")
+fn longest(message: &SlowMessage, record: &Record) -> String {
+    let mut parts = parts(message, record);
+    let whole = whole(&parts);
+    parts.retain(|(_, _, ms)| *ms >= whole * NAMED_SHARE && *ms > 0.0);
+    parts.sort_by(|one, other| other.2.total_cmp(&one.2));
+    let named = parts.iter().take(MAX_PHASES).map(|(name, _, ms)| format!("{name} {}", latency(*ms)));
+    named.collect::<Vec<_>>().join(" · ")
 }
 
 fn recipients(named: &[String], count: u32) -> String {
@@ -105,18 +136,21 @@ fn recipients(named: &[String], count: u32) -> String {
     let count = usize::try_from(count).unwrap_or(usize::MAX).max(shown.len());
     match count.saturating_sub(shown.len()) {
         0 => shown.join(", "),
+        _ if shown.is_empty() => String::new(),
         more => format!("{} and {} more", shown.join(", "), numbers::count(more as u64)),
     }
 }
 
+/// A part of a message's time: name, colour and milliseconds.
+type TimePart = (&'static str, &'static str, f64);
+
 /// The bar of a message; the slowest takes the whole width.
-fn bar(message: &SlowMessage, all: &[&SlowMessage]) -> String {
-    let most = all.iter().map(|message| whole(message)).fold(0.0, f64::max);
-    let most = if most > 0.0 { most } else { 1.0 };
+fn bar(message: &SlowMessage, all: &[&SlowMessage], record: &Record) -> String {
+    let most = longest_whole(all, record);
     let mut before = 0.0;
     let mut drawn = String::new();
-    for (_, colour, ms) in parts(message) {
-        if ms / most >= 0.002 {
+    for (_, colour, ms) in parts(message, record) {
+        if ms / most >= DRAWN_SHARE {
             drawn.push_str(&plot::bar(before / most, (before + ms) / most, colour));
         }
         before += ms;
@@ -124,18 +158,29 @@ fn bar(message: &SlowMessage, all: &[&SlowMessage]) -> String {
     plot::bars(&drawn)
 }
 
-/// All time of a message that is known.
-fn whole(message: &SlowMessage) -> f64 {
-    parts(message).iter().map(|(_, _, ms)| *ms).sum()
+fn longest_whole(all: &[&SlowMessage], record: &Record) -> f64 {
+    let most = all.iter().map(|message| whole(&parts(message, record))).fold(0.0, f64::max);
+    if most > 0.0 { most } else { 1.0 }
 }
 
-/// The wait, each phase, and the way to the sink: name, colour and milliseconds.
-fn parts(message: &SlowMessage) -> Vec<(&'static str, &'static str, f64)> {
+/// All time of a message that is known.
+fn whole(parts: &[TimePart]) -> f64 {
+    parts.iter().map(|(_, _, ms)| *ms).sum()
+}
+
+/// The wait, each phase, and the way to the sink.
+fn parts(message: &SlowMessage, record: &Record) -> Vec<TimePart> {
     let real = |ms: f64| if ms.is_finite() { ms.max(0.0) } else { 0.0 };
+    let is_mades = record.mades.is_some();
+    let name = |phase: Phase| match phase {
+        Phase::Body if is_mades => "sent",
+        Phase::Reply if is_mades => "settled",
+        phase => phase.name(),
+    };
     let mut parts = vec![("waited", "created", real(message.waited_ms))];
-    parts.extend(message.phases.iter().map(|phase| (phase.name.name(), colour(phase.name), real(phase.ms))));
+    parts.extend(message.phases.iter().map(|phase| (name(phase.name), colour(phase.name), real(phase.ms))));
     let delivery = message.delivered_ms.map_or(0.0, |delivered| real(delivered - message.accepted_ms));
-    parts.push(("to the sink", "delivered", delivery));
+    parts.push((if is_mades { "to the inbox" } else { "to the sink" }, "delivered", delivery));
     parts
 }
 
@@ -149,20 +194,77 @@ fn colour(phase: Phase) -> &'static str {
     }
 }
 
-fn legend() -> String {
+/// The colours that the bars have.
+fn legend(messages: &[&SlowMessage], record: &Record) -> String {
+    let names = if record.mades.is_some() {
+        ["", "", "sent", "settled", "to the inbox"]
+    } else {
+        ["connect to auth", "mail, rcpt, data", "body", "reply", "to the sink"]
+    };
+    let [connect, envelope, body, reply, end] = names;
     let kinds = [
         ("created", "waited for a session"),
-        ("sent", "connect to auth"),
-        ("queued", "mail, rcpt, data"),
-        ("teal", "body"),
-        ("accepted", "reply"),
-        ("delivered", "250 to sink"),
+        ("sent", connect),
+        ("queued", envelope),
+        ("teal", body),
+        ("accepted", reply),
+        ("delivered", end),
     ];
+    let most = longest_whole(messages, record);
+    let drawn: Vec<&str> = messages
+        .iter()
+        .flat_map(|message| parts(message, record))
+        .filter(|(_, _, ms)| ms / most >= DRAWN_SHARE)
+        .map(|(_, colour, _)| colour)
+        .collect();
     let row = |(colour, name): (&str, &str)| {
         format!(
             "<li><svg width=\"14\" height=\"10\" aria-hidden=\"true\"><rect class=\"f {colour}\" width=\"14\" height=\"10\"/>\
              </svg> {name}</li>"
         )
     };
-    format!("<ul class=\"legend\">{}</ul>", kinds.into_iter().map(row).collect::<String>())
+    let rows: String = kinds.into_iter().filter(|(colour, _)| drawn.contains(colour)).map(row).collect();
+    format!("<ul class=\"legend\">{rows}</ul>")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample_runs;
+
+    fn page_part(record: &Record, part: fn(PageRuns<'_>) -> Option<PagePart>) -> String {
+        part(PageRuns { record, baseline: None }).expect("the record has such messages").body
+    }
+
+    #[test]
+    fn ten_are_shown_by_delivery_and_the_others_are_folded() {
+        let mut record = sample_runs::failed();
+        record.slowest.truncate(14);
+        for (at, message) in record.slowest.iter_mut().enumerate() {
+            message.message = 100 + at as u64;
+            message.delivered_ms = Some(at as f64);
+        }
+        let body = page_part(&record, part);
+        let (shown, folded) = body.split_once("<details>").expect("four are folded");
+        assert!(shown.find(">113<") < shown.find(">112<") && shown.contains(">104<"), "{shown}");
+        assert!(!shown.contains(">103<") && folded.contains("4 more") && folded.contains(">103<"), "{folded}");
+    }
+
+    #[test]
+    fn what_all_messages_have_in_common_is_no_column() {
+        let mut record = sample_runs::failed();
+        record.slowest.iter_mut().for_each(|message| message.recipients = vec!["a@b.example".to_owned()]);
+        let body = page_part(&record, part);
+        assert_eq!(body.matches("a@b.example").count(), 1, "{body}");
+        assert!(!body.contains(">recipients</th>") && body.contains("queued as"), "{body}");
+    }
+
+    #[test]
+    fn a_run_over_mades_has_no_words_of_smtp() {
+        let mut record = sample_runs::mades();
+        record.slowest = sample_runs::failed().slowest.into_iter().take(1).collect();
+        record.slowest[0].waited_ms = 0.0;
+        let body = page_part(&record, part);
+        assert!(body.contains("to the inbox") && !body.contains("rcpt") && !body.contains("to the sink"), "{body}");
+    }
 }

@@ -30,6 +30,11 @@ pub(super) fn section(own: &Section, baseline: Option<&Section>, bars: Option<&B
     format!("{body}{note}")
 }
 
+/// Contents that a reader unfolds.
+pub(super) fn folded(summary: &str, body: &str) -> String {
+    format!("<details><summary>{}</summary>{body}</details>", escaped(summary))
+}
+
 /// Names, each with a text.
 fn fact_list(facts: &[(&'static str, String)]) -> String {
     let row = |(name, fact): &(&str, String)| format!("<dt>{}</dt><dd>{}</dd>", escaped(name), isolated(fact));

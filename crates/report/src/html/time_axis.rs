@@ -24,22 +24,25 @@ impl TimeAxis {
         if self.places.len() <= self.points { 1 } else { self.places.len().div_ceil((self.points / 2).max(1)) }
     }
 
-    /// The time of each point, in seconds.
+    /// The time of each point, in seconds, and the end of the last second.
     pub(super) fn times(&self) -> Vec<f64> {
         let seconds: Vec<u64> = self.places.keys().copied().collect();
         let size = self.per_bucket();
-        if size == 1 {
-            return seconds.into_iter().map(|second| second as f64).collect();
-        }
+        let step = seconds.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap_or(1);
+        let end = seconds.last().map(|last| last.saturating_add(step) as f64);
         let pair = |bucket: &[u64]| {
             let first = bucket[0] as f64;
             let last = bucket[bucket.len() - 1] as f64;
             [first, f64::midpoint(first, last + 1.0)]
         };
-        seconds.chunks(size).flat_map(pair).collect()
+        let times: Vec<f64> = match size {
+            1 => seconds.iter().map(|second| *second as f64).collect(),
+            size => seconds.chunks(size).flat_map(pair).collect(),
+        };
+        times.into_iter().chain(end).collect()
     }
 
-    /// The values of a curve at each of the times: NaN where it has none.
+    /// The values of a curve from each of the times to the next, the last of them twice: NaN where it has none.
     pub(super) fn values(&self, rows: impl Iterator<Item = (u64, f64)>) -> Vec<f64> {
         let mut values = vec![f64::NAN; self.places.len()];
         for (second, value) in rows {
@@ -47,10 +50,12 @@ impl TimeAxis {
                 *room = value;
             }
         }
-        match self.per_bucket() {
+        let mut values = match self.per_bucket() {
             1 => values,
             size => values.chunks(size).flat_map(extremes).collect(),
-        }
+        };
+        values.extend(values.last().copied());
+        values
     }
 }
 
@@ -79,7 +84,7 @@ mod tests {
             let thin = axis.values(values.iter().copied().enumerate().map(|(at, value)| (at as u64, value)));
             let times = axis.times();
             prop_assert_eq!(thin.len(), times.len());
-            prop_assert!(thin.len() <= points.max(2), "{} of {points}", thin.len());
+            prop_assert!(thin.len() <= points.max(2) + 1, "{} of {points}", thin.len());
             prop_assert!(times.windows(2).all(|pair| pair[0] < pair[1]), "{times:?}");
             let largest = |values: &[f64]| values.iter().copied().fold(f64::MIN, f64::max);
             let least = |values: &[f64]| values.iter().copied().fold(f64::MAX, f64::min);

@@ -1,8 +1,9 @@
-//! The top of the page: the verdict and its reason, the most important figures, remarks, and the buttons for copies.
+//! The top of the page: the verdict and its reason, the most important figures, and remarks.
 use super::escape::{escaped, isolated};
 use super::runs::PageRuns;
 use super::value;
 use crate::ending::{first_sentence, notes};
+use crate::fates::errors_once;
 use crate::figures::final_stage;
 use crate::headline::{self, Headline};
 use crate::numbers::{count, latency, rate, seconds};
@@ -23,23 +24,19 @@ pub(super) fn top(runs: PageRuns<'_>) -> String {
     let (sentence, _) = first_sentence(&why);
     let (class, stamp) = stamp(headline, headline.name());
     format!(
-        "<header class=\"top {class}\"><p class=\"eyebrow\">mailrun {} · started {}</p><h1>{}</h1>\
+        "<header class=\"top {class}\"><div class=\"head\"><div><p class=\"eyebrow\">mailrun {} · started {}</p><h1>{}</h1>\
          <p class=\"verdict\">{stamp} \
-         <span class=\"why\">{}</span></p><p class=\"counts\">{}</p>{}{}{}{BUTTONS}</header>",
+         <span class=\"why\">{}</span></p><p class=\"counts\">{}</p></div>{}</div>{}{}</header>",
         escaped(&record.version),
         escaped(&record.started_at),
         isolated(&record.name),
         isolated(sentence),
         isolated(&headline::counts(record)),
+        tiles(runs),
         advice(record),
         baseline_line(runs),
-        tiles(runs),
     )
 }
-
-/// Buttons that scripts show.
-const BUTTONS: &str = "<p class=\"actions\" hidden><button type=\"button\" data-copy=\"markdown\">Copy as Markdown</button> \
-                       <button type=\"button\" data-copy=\"record\">Copy as JSON</button> <span role=\"status\"></span></p>";
 
 fn class(headline: Headline) -> &'static str {
     match headline {
@@ -102,7 +99,7 @@ fn tiles(runs: PageRuns<'_>) -> String {
     let tile = |own: KeyFigure<'_>| {
         let other = others.iter().find(|other| other.name == own.name).map(|other| other.value);
         let number = value::compared(own.value, &own.text, other);
-        format!("<div><dt>{}</dt><dd>{number}</dd></div>", own.name)
+        format!("<div><dt>{}</dt><dd>{number}</dd></div>", escaped(own.name))
     };
     let tiles: String = key_figures(runs.record).into_iter().map(tile).collect();
     format!("<dl class=\"tiles\">{tiles}</dl>")
@@ -113,8 +110,7 @@ fn key_figures(record: &Record) -> Vec<KeyFigure<'_>> {
     let mut figures = Vec::new();
     let mut add = |name, value, text| figures.push(KeyFigure { name, value, text });
     if let Some(last) = final_stage(record) {
-        let name = if record.mades.is_some() { "messages" } else { last.name };
-        add(name, last.count as f64, count(last.count));
+        add(last.name, last.count as f64, count(last.count));
         add("msg/s", last.rate(), rate(last.rate()));
         if let Some(times) = last.latency {
             add("p50", times.p50, latency(times.p50));
@@ -122,7 +118,7 @@ fn key_figures(record: &Record) -> Vec<KeyFigure<'_>> {
             add("max", times.max, latency(times.max));
         }
     }
-    let errors = record.errors.iter().fold(0_u64, |sum, row| sum.saturating_add(row.count));
+    let errors = errors_once(record).fold(0_u64, |sum, row| sum.saturating_add(row.count));
     if record.mades.is_none() {
         add("errors", errors as f64, count(errors));
     }
