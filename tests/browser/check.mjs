@@ -8,7 +8,7 @@ import { pathToFileURL } from "node:url";
 import puppeteer from "puppeteer-core";
 import { contradictions, copied } from "./copies.mjs";
 import { allowedNumbers, isShownAs } from "./numbers.mjs";
-import { brokenPanels, overlaps, paperFaults, sidewaysScroll, strangeElements } from "./seen.mjs";
+import { brokenPanels, cutTables, notAtOnce, overlaps, paperFaults, sidewaysScroll, strangeElements } from "./seen.mjs";
 
 const WIDTHS = [390, 1280, 1920];
 const SCHEMES = ["light", "dark"];
@@ -57,8 +57,19 @@ async function checkPage(name) {
       for (const scripts of [true, false]) await checkView(name, record, { width, scheme, scripts });
     }
   }
+  if (record.verdict.outcome === "fail" && name !== "hostile" && name !== "against") await checkAtOnce(name, record);
   await checkPaper(name);
   await checkCopies(name, record);
+}
+
+// Somebody who opens the page of a run that failed sees why.
+async function checkAtOnce(name, record) {
+  const { page } = await open(name, { width: 1280, height: 800, scheme: "light", scripts: true });
+  const missed = record.thresholds.filter((row) => !row.passed).length;
+  const messages = Math.min(10, record.missing.length + record.slowest.length);
+  for (const fault of await page.evaluate(notAtOnce, missed, messages)) check(false, `${name} 1280×800`, `not seen: ${fault}`);
+  check(missed + messages > 0, name, "a failure without a message or a threshold");
+  await page.close();
 }
 
 // The page of a comparison, which has no record and no scripts of its own.
@@ -102,7 +113,7 @@ async function checkCapacity(name) {
         scripts: document.scripts.length,
       }));
       check((isFound ? /CAPACITY\s+1,000\/s/ : /FAIL\s+Missed at 10\/s/).test(shown.verdict), where, `verdict ${shown.verdict}`);
-      const sections = isFound ? "goals knee confirmation plan" : "goals";
+      const sections = isFound ? "goals knee confirmation plan subject" : "goals subject";
       check(shown.sections.join(" ") === sections, where, `sections ${shown.sections}`);
       check(panels === (isFound ? 2 : 0) && shown.rates >= panels, where, `${panels} drawings, ${shown.rates} rates`);
       for (const [value, text] of shown.numbers) check(isShownAs(Number(value), text), where, `${value} is shown as ${text}`);
@@ -117,7 +128,9 @@ async function checkCapacity(name) {
 
 async function checkLook(page, said, where, scripts) {
   check(said.length === 0, where, `console: ${said.join(" | ")}`);
+  await page.evaluate(() => document.querySelectorAll("details").forEach((part) => { part.open = true; }));
   check(!(await page.evaluate(sidewaysScroll)), where, "the page scrolls sideways");
+  for (const table of await page.evaluate(cutTables)) check(false, where, `cut off without a hint: ${table}`);
   for (const pair of await page.evaluate(overlaps)) check(false, where, `overlap: ${pair}`);
   const panels = await page.evaluate(brokenPanels, scripts);
   check(panels.faults.length === 0, where, `panels: ${panels.faults.join(", ")}`);
@@ -231,13 +244,14 @@ async function checkAccessibility(page, where) {
 async function takePictures() {
   fs.mkdirSync(gallery, { recursive: true });
   const views = [
-    ["report-light", "fail", { width: 1280, height: 1500, scheme: "light" }],
-    ["report-dark", "against", { width: 1280, height: 1500, scheme: "dark" }],
+    ["report-light", "fail", { width: 1280, height: 1800, scheme: "light" }],
+    ["report-dark", "against", { width: 1280, height: 1800, scheme: "dark" }],
     ["report-phone", "fail", { width: 390, height: 1200, scheme: "light" }],
+    ...names.filter((name) => name.startsWith("failed-")).map((name) => [name, name, { width: 1280, height: 800, scheme: "light" }]),
   ];
   for (const [file, name, view] of views) {
     const { page } = await open(name, { ...view, scripts: true });
-    await page.screenshot({ path: path.join(gallery, `${file}.png`) });
+    await page.screenshot({ path: path.join(gallery, `${file}.webp`), type: "webp", quality: 30 });
     await page.close();
   }
 }

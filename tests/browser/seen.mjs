@@ -52,6 +52,8 @@ export function brokenPanels(scripts) {
       const colours = new Set();
       for (let at = 0; at < data.length; at += 4) if (data[at + 3] > 200) colours.add(data[at] << 16 | data[at + 1] << 8 | data[at + 2]);
       if (colours.size < 3) faults.push(`${name}: an empty canvas`);
+      const values = [...panel.querySelectorAll(".u-value")].map((value) => value.textContent.trim());
+      if (!values.length || values.some((value) => !/[\da]/.test(value))) faults.push(`${name}: a legend without values`);
       if (panel.querySelector(".drawn").checkVisibility()) faults.push(`${name}: drawn twice`);
     } else {
       const curves = [...panel.querySelectorAll("svg.plot path.k:not(.ghost)")];
@@ -60,6 +62,33 @@ export function brokenPanels(scripts) {
     }
   }
   return { count: panels.length, faults };
+}
+
+// What a reader must see of a run that failed without scrolling and unfolding, and does not: the cause, the missed thresholds,
+// the worst messages.
+export function notAtOnce(missed, messages) {
+  const inView = (element) => {
+    const { top, bottom } = element.getBoundingClientRect();
+    return element.checkVisibility() && top >= 0 && bottom <= window.innerHeight;
+  };
+  const rows = (id) => [...document.querySelectorAll(`#${id} > .scroll tbody tr`)].filter(inView).length;
+  const faults = [];
+  if (!inView(document.querySelector(".why"))) faults.push("the cause");
+  if (rows("thresholds") < missed) faults.push(`${rows("thresholds")} of ${missed} missed thresholds`);
+  const seen = rows("missing") + rows("slowest");
+  if (seen < messages) faults.push(`${seen} of ${messages} messages`);
+  if (document.querySelector("details[open]")) faults.push("something is unfolded");
+  return faults;
+}
+
+// Tables of which a part is cut off without a shadow at the edge.
+export function cutTables() {
+  const cut = [...document.querySelectorAll(".scroll")].filter((box) => box.scrollWidth > box.clientWidth + 1);
+  const isHinted = (box) => {
+    const { backgroundImage, backgroundAttachment } = getComputedStyle(box);
+    return backgroundImage.includes("gradient") && backgroundAttachment.includes("local");
+  };
+  return cut.filter((box) => !isHinted(box)).map((box) => box.getAttribute("aria-label"));
 }
 
 // Elements that no part of the page makes: a peer's text that became markup.

@@ -1,4 +1,5 @@
-//! Writes the pages of sample runs, each with its record and its Markdown, into a directory: `tests/browser` opens them.
+//! Writes the pages of sample runs, and of the records whose files are named, each with its record and its Markdown, into a
+//! directory: `tests/browser` opens them.
 use mailrun_journey::record::Record;
 use mailrun_report::{
     capacity_page, comparison_page, markdown, page, sample, sample_capacity, sample_comparison, sample_runs,
@@ -7,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
-    let directory = PathBuf::from(env::args().nth(1).unwrap_or_else(|| "target/pages".to_owned()));
+    let mut arguments = env::args().skip(1);
+    let directory = PathBuf::from(arguments.next().unwrap_or_else(|| "target/pages".to_owned()));
     fs::create_dir_all(&directory)?;
     let mut runs = sample_runs::kinds();
     runs.extend([("sink", sample::sink_alone()), ("unwatched", sample::unwatched())]);
@@ -19,6 +21,11 @@ fn main() -> io::Result<()> {
     }
     for (name, search) in sample_capacity::searches() {
         fs::write(directory.join(format!("{name}.html")), capacity_page(&search))?;
+    }
+    for file in arguments {
+        let record: Record = serde_json::from_slice(&fs::read(&file)?)?;
+        let name = Path::new(&file).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        write(&directory, &format!("failed-{name}"), &record, None)?;
     }
     write(&directory, "against", &sample_runs::failed(), Some(&sample_runs::passed()))
 }
