@@ -70,7 +70,7 @@ fn each_fault_of_a_recipe_is_one_line_with_its_file_and_key() {
             ":3:12: programs: ",
             "to install it: apt-get install fnord",
         ),
-        ("", "fnord = 1", ":3:1: ", "unknown key \"fnord\" here; the keys are"),
+        ("", "fnord = 1", ":3:1: ", "unknown key \"fnord\""),
     ];
     for (fault, keys, key, said) in rows {
         let place = tempfile::tempdir().unwrap();

@@ -135,7 +135,7 @@ fn faults_add_up() {
 #[test]
 fn open_loop_offers_the_rate_that_was_asked_for() {
     for (arrival, spread) in [("constant", 20), ("poisson", 100)] {
-        let words = ["--rate", "200", "--duration", "2s", "--arrival", arrival, "--sessions", "50", "--reuse"];
+        let words = ["--rate", "200", "--duration", "2s", "--sessions", "50", "--reuse", "--", "--arrival", arrival];
         // What is due while the machine stands still at the end is not offered any more.
         let created = undisturbed(
             || stage(&bench(&words).record_of(0), Stage::Created).clone(),
