@@ -4,72 +4,14 @@
 #![no_main]
 #[path = "../../crates/smtp/tests/all/adversary.rs"]
 mod adversary;
-#[path = "../../crates/smtp/tests/all/host.rs"]
-mod host;
+#[path = "../../crates/smtp/tests/all/caller.rs"]
+mod caller;
 
-use host::SplitMix64;
 use libfuzzer_sys::fuzz_target;
-use mailrun_smtp::client::{
-    BurstSize, ChunkPosition, Chunking, Client, Notifications, Options, PipelineMode, Protocol, StartTls, Violation,
-    Want,
-};
-use mailrun_smtp::envelope::Envelope;
+use mailrun_smtp::client::{BurstSize, Chunking, Notifications, Options, PipelineMode, Protocol, StartTls};
 use mailrun_smtp::sasl::{Credentials, Mechanism, Mechanisms};
 use mailrun_smtp::xclient::{Attribute, XclientRequest};
 use std::sync::Arc;
-use std::time::Duration;
-
-const NOW: Duration = Duration::from_secs(1);
-
-/// Plays a caller that does what the session wants after each reply.
-fn told(blocks: &[&[u8]], options: &Arc<Options>) -> (Vec<String>, Vec<u8>, Option<Violation>) {
-    let mut client = Client::with_options("me".into(), options.clone(), Some([7; 18]), NOW);
-    let envelope = Arc::new(Envelope::new("a@b", "", ["c@d", "e@f"]).expect("good addresses"));
-    let mut told = Vec::new();
-    let mut out = Vec::new();
-    for block in blocks {
-        let mut input = *block;
-        loop {
-            match client.next_event(&mut input, NOW, &mut out) {
-                Ok(Some(event)) => {
-                    told.push(format!("{:?} {} {} {:?}", event.to, event.reply.code(), event.reply.text(), event.ends));
-                }
-                Ok(None) => break,
-                // How many octets came at once depends on the cut.
-                Err(Violation::Injected(_)) => return (told, out, Some(Violation::Injected(0))),
-                Err(violation) => return (told, out, Some(violation)),
-            }
-            act(&mut client, &envelope, told.len(), &mut out);
-            assert!(client.wants() != Want::Replies || client.waits_for().is_some(), "it waits for something");
-        }
-        assert!(input.is_empty(), "a block is read to its end");
-    }
-    (told, out, None)
-}
-
-fn act(client: &mut Client, envelope: &Arc<Envelope>, replies: usize, out: &mut Vec<u8>) {
-    match client.wants() {
-        Want::Transaction if replies % 16 == 15 => client.quit(NOW, out),
-        Want::Transaction => client.begin(envelope.clone(), NOW, out),
-        // Now and then the peer's next reply comes before the message is out.
-        Want::Message if replies % 5 == 4 => {}
-        Want::Message => {
-            client.message_sent(NOW);
-            if client.may_begin_early() {
-                client.begin(envelope.clone(), NOW, out);
-            }
-        }
-        // Likewise the next reply comes before TLS is on.
-        Want::Tls if replies % 5 == 4 => {}
-        Want::Tls => client.tls_started(NOW, out),
-        Want::Chunk => {
-            let part = if replies.is_multiple_of(3) { ChunkPosition::Middle } else { ChunkPosition::Last };
-            assert!(client.chunk(1, part, NOW, out));
-            out.push(b'x');
-        }
-        Want::Replies | Want::Close => {}
-    }
-}
 
 fn options(choice: u8) -> Options {
     let is = |bit: u8| choice & (1 << bit) != 0;
@@ -94,8 +36,5 @@ fn options(choice: u8) -> Options {
 fuzz_target!(|data: &[u8]| {
     adversary::check(data);
     let Some((&choice, bytes)) = data.split_last() else { return };
-    let options = Arc::new(options(choice));
-    let whole = told(&[bytes], &options);
-    assert_eq!(told(&bytes.chunks(1).collect::<Vec<_>>(), &options), whole);
-    assert_eq!(told(&SplitMix64(u64::from(choice)).cut(bytes), &options), whole);
+    caller::check(bytes, &Arc::new(options(choice)), choice.into());
 });

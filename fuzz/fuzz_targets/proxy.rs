@@ -1,18 +1,2 @@
-//! Any bytes as a PROXY header: taken at the same length however they come, and written back as they were meant.
 #![no_main]
-use libfuzzer_sys::fuzz_target;
-use mailrun_smtp::proxy::{MAX_V2_BYTES, ProxyHeader, parse, render_v1, render_v2};
-
-fuzz_target!(|data: &[u8]| {
-    let whole = parse(data);
-    let grown = (0..=data.len().min(MAX_V2_BYTES + 1)).map(|length| parse(&data[..length]));
-    let first = grown.into_iter().find(|outcome| *outcome != Ok(None)).unwrap_or(Ok(None));
-    assert_eq!(first, whole, "decided at the same octet, whatever follows");
-    let Ok(Some((header, length))) = whole else { return };
-    assert!(length <= data.len() && length <= MAX_V2_BYTES);
-    let v2 = render_v2(&header);
-    assert_eq!(parse(&v2), Ok(Some((header, v2.len()))));
-    let v1 = render_v1(&header);
-    let expected = if header == ProxyHeader::Unix { ProxyHeader::Local } else { header };
-    assert_eq!(parse(v1.as_bytes()), Ok(Some((expected, v1.len()))));
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_smtp::checks::proxy::check(data));

@@ -4,7 +4,6 @@
 #[path = "../../crates/smtp/tests/all/host.rs"]
 mod host;
 
-use host::{RecordedEvent, RecordingServer, SplitMix64};
 use libfuzzer_sys::fuzz_target;
 use mailrun_smtp::limits::Limits;
 use mailrun_smtp::reply::Reply;
@@ -12,9 +11,6 @@ use mailrun_smtp::sasl::Mechanisms;
 use mailrun_smtp::server::{Offer, Protocol, ServerSettings};
 use mailrun_smtp::xclient::Attributes;
 use std::sync::Arc;
-use std::time::Duration;
-
-const NOW: Duration = Duration::from_secs(1);
 
 fn limits(choice: u8) -> Limits {
     let limits = Limits::default();
@@ -38,30 +34,11 @@ fn offer(choice: u8, limits: &Limits) -> Offer {
     offer
 }
 
-fn refuse(heard: &RecordedEvent) -> Option<Reply> {
-    matches!(heard, RecordedEvent::Recipient { address, .. } if address.starts_with(b"refuse"))
-        .then(|| Reply::new(550, "5.1.1 no"))
-}
-
 fuzz_target!(|data: &[u8]| {
     let Some((&choice, bytes)) = data.split_last() else { return };
     let limits = limits(choice & 0xf);
     let offer = offer(choice, &limits);
     let identity = Arc::new(ServerSettings::with_offer("test", limits, offer));
     let greeting = (choice & 0x80 != 0).then(|| Reply::new(554, "5.3.2 No service"));
-    let mut whole = RecordingServer::greeting(greeting.as_ref(), &identity, refuse);
-    whole.receive(bytes, NOW);
-    for blocks in [bytes.chunks(1).collect(), SplitMix64(u64::from(choice)).cut(bytes)] {
-        let mut cut = RecordingServer::greeting(greeting.as_ref(), &identity, refuse);
-        blocks.iter().for_each(|block| cut.receive(block, NOW));
-        assert_eq!(cut.events, whole.events);
-        assert_eq!(String::from_utf8_lossy(&cut.out), String::from_utf8_lossy(&whole.out));
-        assert_eq!(cut.server.is_closed(), whole.server.is_closed());
-        assert_eq!(cut.server.injected_bytes(), whole.server.injected_bytes());
-        assert_eq!(cut.server.is_authenticated(), whole.server.is_authenticated());
-    }
-    if let Some(deadline) = whole.server.deadline() {
-        whole.server.tick(deadline, &mut whole.out);
-        assert!(whole.server.is_closed());
-    }
+    host::check(greeting.as_ref(), &identity, bytes, choice.into());
 });

@@ -1,5 +1,5 @@
 //! Every seed of every fuzz target, and some changes of each, as a plain test: what fuzzing has found once stays found, on any
-//! compiler. What a parser promises about any input is stated in its target alone, and a unit test has what it says of some.
+//! compiler.
 //!
 //! The targets are included as they are. They know libFuzzer by one macro, which here makes a function of a target's
 //! body. There is no harness: the files that targets include have tests of their own, which are not to be run again.
@@ -13,8 +13,10 @@ extern crate self as libfuzzer_sys;
 
 /// A target's body as a function.
 macro_rules! fuzz_target {
-    (|$data:ident: &[u8]| $body:block) => {
-        pub(crate) fn run($data: &[u8]) $body
+    (|$data:ident: &[u8]| $body:expr) => {
+        pub(crate) fn run($data: &[u8]) {
+            $body
+        }
     };
 }
 pub(crate) use fuzz_target;

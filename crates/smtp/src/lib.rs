@@ -42,6 +42,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `address` | paths, mailboxes, their syntax and lengths (RFC 5321 §4.1.2, §4.5.3.1) |
+//! | `checks` | what parsers promise about any input, for tests and fuzz targets |
 //! | `chunk` | messages in chunks (RFC 3030) |
 //! | `client` | the side that sends mail |
 //! | `command` | command lines in (RFC 5321 §4.1.1) |
@@ -63,6 +64,8 @@
 //! | `xclient` | a proxy names its client (Postfix) |
 //! | `xtext` | text in a parameter's value (RFC 3461 §4) |
 pub mod address;
+#[doc(hidden)]
+pub mod checks;
 pub mod chunk;
 pub mod client;
 pub mod command;

@@ -262,22 +262,18 @@ fn same_family(source: IpAddr, destination: IpAddr) -> (IpAddr, IpAddr) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checks::proxy::check;
     use proptest::prelude::*;
 
     fn proxied(source: &str, destination: &str) -> ProxyHeader {
         ProxyHeader::Proxied { source: source.parse().unwrap(), destination: destination.parse().unwrap() }
     }
 
-    /// Reads a header three ways: whole, as it grows byte by byte, and with bytes behind it.
+    /// Reads a header whole, as it grows byte by byte, and with bytes behind it.
     fn read(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderError> {
-        let whole = parse(bytes);
-        let grown = (0..=bytes.len()).map(|length| parse(&bytes[..length])).find(|outcome| *outcome != Ok(None));
-        assert_eq!(grown.unwrap_or(Ok(None)), whole, "however it comes");
-        if let Ok(Some((_, length))) = whole {
-            assert_eq!(length, bytes.len());
-            assert_eq!(parse(&[bytes, b"EHLO a\r\n".as_slice()].concat()), whole, "with trailing bytes");
-        }
-        whole
+        check(bytes);
+        check(&[bytes, b"EHLO a\r\n".as_slice()].concat());
+        parse(bytes)
     }
 
     #[test]
@@ -430,14 +426,7 @@ mod tests {
 
         #[test]
         fn no_bytes_do_harm(head in 0usize..3, bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let bytes = [[b"".as_slice(), V1, V2][head], &bytes].concat();
-            if let Ok(Some((_, length))) = parse(&bytes) {
-                prop_assert!(length <= bytes.len() && length <= MAX_V2_BYTES);
-                prop_assert_eq!(parse(&bytes[..length]), parse(&bytes));
-                prop_assert_eq!(parse(&bytes[..length - 1]), Ok(None));
-                let told = super::length(&bytes[..bytes.len().min(MAX_V1_BYTES)]);
-                prop_assert_eq!(told, Ok(Some(length)), "the first bytes tell the length");
-            }
+            check(&[[b"".as_slice(), V1, V2][head], &bytes].concat());
         }
     }
 

@@ -1,7 +1,7 @@
 //! A client session whose server accepts and rejects as it likes, and whose replies are dropped or changed on the way.
 //! Whatever happens, the session calls no message delivered that the server did not take, and rejects none without a
 //! permanent reply to one of its own commands. Fuzz targets include this file by path.
-use super::host::SplitMix64;
+use mailrun_smtp::checks::SplitMix64;
 use mailrun_smtp::client::{BurstSize, ChunkPosition, Chunking, Client, Options, Outcome, PipelineMode, Verb, Want};
 use mailrun_smtp::envelope::Envelope;
 use mailrun_smtp::reply::{is_permanent, is_session_fault};

@@ -1,6 +1,7 @@
 //! A server session with an application that records all events. Fuzz targets include it by path.
 #![allow(dead_code)] // each place that includes it uses a part
 
+use mailrun_smtp::checks::SplitMix64;
 use mailrun_smtp::command::{Hello, Mail, Recipient};
 use mailrun_smtp::limits::Limits;
 use mailrun_smtp::login::Proof;
@@ -125,6 +126,32 @@ impl RecordingServer {
     }
 }
 
+/// Checks that sessions that get the same bytes in different blocks hear and say the same, and come to rest. They send
+/// `greeting` in place of their own. The application refuses recipients that begin with "no".
+pub(crate) fn check(greeting: Option<&Reply>, identity: &Arc<ServerSettings>, bytes: &[u8], seed: u64) {
+    let now = Duration::from_secs(1);
+    let mut whole = RecordingServer::greeting(greeting, identity, refuse);
+    whole.receive(bytes, now);
+    for blocks in [bytes.chunks(1).collect(), SplitMix64(seed).cut(bytes)] {
+        let mut cut = RecordingServer::greeting(greeting, identity, refuse);
+        blocks.iter().for_each(|block| cut.receive(block, now));
+        assert_eq!(cut.events, whole.events);
+        assert_eq!(String::from_utf8_lossy(&cut.out), String::from_utf8_lossy(&whole.out));
+        assert_eq!(cut.server.is_closed(), whole.server.is_closed());
+        assert_eq!(cut.server.injected_bytes(), whole.server.injected_bytes());
+        assert_eq!(cut.server.is_authenticated(), whole.server.is_authenticated());
+    }
+    if let Some(deadline) = whole.server.deadline() {
+        whole.server.tick(deadline, &mut whole.out);
+        assert!(whole.server.is_closed());
+    }
+}
+
+fn refuse(heard: &RecordedEvent) -> Option<Reply> {
+    matches!(heard, RecordedEvent::Recipient { address, .. } if address.starts_with(b"no"))
+        .then(|| Reply::new(550, "5.1.1 no"))
+}
+
 fn secret_of(heard: &RecordedEvent) -> Option<Secret> {
     let RecordedEvent::Auth(mechanism, name, None) = heard else { return None };
     match mechanism {
@@ -184,35 +211,4 @@ fn note(event: Event<'_>, message: &mut Vec<u8>, taken: &[Vec<u8>]) -> Option<Re
         Event::Xclient(xclient) => RecordedEvent::Xclient(format!("{:?}", xclient.attributes().collect::<Vec<_>>())),
         Event::Noop | Event::Quit | Event::Nonce | Event::Proof(_) | Event::Answered => return None,
     })
-}
-
-/// Pseudo-random numbers from a seed (SplitMix64, Steele, Lea and Flood 2014).
-#[derive(Clone, Debug)]
-pub(crate) struct SplitMix64(pub(crate) u64);
-
-impl SplitMix64 {
-    pub(crate) fn below(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % sides
-    }
-
-    /// True once in `times` calls, on average.
-    pub(crate) fn once_in(&mut self, times: u64) -> bool {
-        self.below(times) == 0
-    }
-
-    /// Cuts bytes into blocks, mostly short ones.
-    pub(crate) fn cut<'a>(&mut self, bytes: &'a [u8]) -> Vec<&'a [u8]> {
-        let mut blocks = Vec::new();
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let most = if self.once_in(4) { 200 } else { 6 };
-            let (block, after) = rest.split_at(rest.len().min(1 + self.below(most) as usize));
-            blocks.push(block);
-            rest = after;
-        }
-        blocks
-    }
 }

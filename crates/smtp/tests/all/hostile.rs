@@ -1,13 +1,9 @@
 //! Properties of any input: however the bytes are cut, the session reports and replies the same; it always comes to an
 //! end; nothing panics.
-use crate::adversary;
-use crate::host::{RecordedEvent, RecordingServer, SplitMix64};
-use mailrun_smtp::client::{
-    BurstSize, ChunkPosition, Chunking, Client, Notifications, Options, PipelineMode, StartTls, Violation, Want,
-};
-use mailrun_smtp::envelope::Envelope;
+use crate::host::{self, RecordingServer};
+use crate::{adversary, caller};
+use mailrun_smtp::client::{BurstSize, Chunking, Notifications, Options, PipelineMode, StartTls};
 use mailrun_smtp::limits::Limits;
-use mailrun_smtp::reply::Reply;
 use mailrun_smtp::sasl::{Credentials, Mechanism, Mechanisms};
 use mailrun_smtp::server::{Offer, Protocol, Requires, ServerSettings};
 use mailrun_smtp::xclient::{Attribute, Attributes, XclientRequest};
@@ -123,25 +119,6 @@ fn offers() -> impl Strategy<Value = Offer> {
     })
 }
 
-fn refuse(heard: &RecordedEvent) -> Option<Reply> {
-    matches!(heard, RecordedEvent::Recipient { address, .. } if address.starts_with(b"no"))
-        .then(|| Reply::new(550, "5.1.1 no"))
-}
-
-/// Checks that two sessions that get the same bytes in different blocks behave alike.
-fn hears_the_same_however_cut(identity: &Arc<ServerSettings>, bytes: &[u8], seed: u64) {
-    let mut whole = RecordingServer::new(identity, refuse);
-    whole.receive(bytes, NOW);
-    for blocks in [bytes.chunks(1).collect(), SplitMix64(seed).cut(bytes)] {
-        let mut cut = RecordingServer::new(identity, refuse);
-        blocks.iter().for_each(|block| cut.receive(block, NOW));
-        assert_eq!(cut.events, whole.events);
-        assert_eq!(String::from_utf8_lossy(&cut.out), String::from_utf8_lossy(&whole.out));
-        assert_eq!(cut.server.is_closed(), whole.server.is_closed());
-        assert_eq!(cut.server.injected_bytes(), whole.server.injected_bytes());
-    }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
@@ -149,7 +126,7 @@ proptest! {
     fn a_session_hears_and_says_the_same_however_the_bytes_are_cut(
         bytes in conversation(), limits in limits(), seed in any::<u64>(),
     ) {
-        hears_the_same_however_cut(&Arc::new(ServerSettings::new("test", limits)), &bytes, seed);
+        host::check(None, &Arc::new(ServerSettings::new("test", limits)), &bytes, seed);
     }
 
     #[test]
@@ -158,7 +135,7 @@ proptest! {
     ) {
         let identity = Arc::new(ServerSettings::with_offer("test", limits, offer));
         let hello: &[u8] = if identity.protocol == Protocol::Lmtp { b"LHLO a\r\n" } else { b"EHLO a\r\n" };
-        hears_the_same_however_cut(&identity, &[hello, &bytes].concat(), seed);
+        host::check(None, &identity, &[hello, &bytes].concat(), seed);
     }
 
     #[test]
@@ -187,11 +164,7 @@ proptest! {
 
     #[test]
     fn a_client_bears_any_bytes(bytes in replies(), seed in any::<u64>(), options in options()) {
-        let options = Arc::new(options);
-        let whole = client_run(&[&bytes], &options);
-        let cut = client_run(&SplitMix64(seed).cut(&bytes), &options);
-        prop_assert_eq!(whole.0, cut.0, "the same replies are read however they are cut");
-        prop_assert_eq!(whole.1, cut.1);
+        caller::check(&bytes, &Arc::new(options), seed);
     }
 }
 
@@ -256,52 +229,4 @@ fn replies() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![30 => word, 1 => proptest::collection::vec(any::<u8>(), 1..8)];
     let rest = proptest::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat());
     (prop_oneof![Just(Vec::new()), Just(good)], rest).prop_map(|(good, rest)| [good, rest].concat())
-}
-
-type ClientOutput = (Vec<String>, Option<Violation>);
-
-/// Plays a caller that always does what the session wants, after each reply: so its output depends on the replies and
-/// not on their blocks.
-fn client_run(blocks: &[&[u8]], options: &Arc<Options>) -> ClientOutput {
-    let mut client = Client::with_options("me".into(), options.clone(), Some([3; 18]), NOW);
-    let envelope = Arc::new(Envelope::new("a@b", "", ["c@d", "e@f"]).unwrap());
-    let mut told = Vec::new();
-    let mut out = Vec::new();
-    let mut begun = 0;
-    for block in blocks {
-        let mut input = *block;
-        loop {
-            match client.next_event(&mut input, NOW, &mut out) {
-                Ok(Some(event)) => told.push(format!("{:?} {} {:?}", event.to, event.reply.code(), event.ends)),
-                Ok(None) => break,
-                Err(violation) => return (told, Some(violation)),
-            }
-            match client.wants() {
-                Want::Transaction if begun < 5 => {
-                    begun += 1;
-                    client.begin(envelope.clone(), NOW, &mut out);
-                }
-                Want::Transaction => client.quit(NOW, &mut out),
-                Want::Message => client.message_sent(NOW),
-                Want::Tls => client.tls_started(NOW, &mut out),
-                Want::Chunk => {
-                    let part = if told.len() % 2 == 0 { ChunkPosition::Middle } else { ChunkPosition::Last };
-                    assert!(client.chunk(1, part, NOW, &mut out));
-                    out.push(b'x');
-                }
-                Want::Replies if begun < 5 && client.bursts() && client.may_begin_early() => {
-                    begun += 1;
-                    client.begin(envelope.clone(), NOW, &mut out);
-                }
-                Want::Replies | Want::Close => {}
-            }
-            assert!(
-                client.wants() != Want::Replies || client.waits_for().is_some(),
-                "it waits for something: {told:?}"
-            );
-        }
-        assert!(input.is_empty(), "a block is read to its end");
-    }
-    told.push(String::from_utf8(out).unwrap());
-    (told, None)
 }

@@ -1,5 +1,5 @@
 //! One direction of a connection in virtual time: blocks are cut anywhere and arrive late, in order.
-use crate::host::SplitMix64;
+use mailrun_smtp::checks::SplitMix64;
 use std::collections::VecDeque;
 use std::time::Duration;
 

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
 
 mod adversary;
+mod caller;
 mod clocks;
 #[path = "../../../../tests/dialogs/dialog.rs"]
 mod dialog;

@@ -1,7 +1,7 @@
 //! Tests of client and server joined by a link in virtual time: whatever the link and the application do, each message
 //! and each reply arrives once, or the session ends and both sides learn of it.
-use crate::host::SplitMix64;
 use crate::link::SimulatedLink;
+use mailrun_smtp::checks::SplitMix64;
 use mailrun_smtp::client::{
     self, BurstSize, ChunkPosition, Chunking, Client, Notifications, Options, Outcome, PipelineMode, Protocol,
     StartTls, Verb, Want,

@@ -1,0 +1,65 @@
+//! Any octets in any chunks: cut or whole they read the same, as many as were announced, and flawed where their lines are.
+use super::SplitMix64;
+use crate::chunk::{ChunkPiece, ChunkReader, ContentKind};
+use crate::command::Chunk;
+use crate::data::LineFault;
+
+const LINE_BYTES: usize = 10;
+
+/// Returns content, flaw, and the number of bytes after the last chunk.
+pub(crate) fn read(
+    octets: ContentKind,
+    chunks: &[Chunk],
+    blocks: &[&[u8]],
+) -> Option<(Vec<u8>, Option<LineFault>, usize)> {
+    let mut reader = ChunkReader::new(octets, LINE_BYTES);
+    let mut chunks = chunks.iter();
+    let mut content = Vec::new();
+    reader.begin(*chunks.next()?);
+    let mut left: usize = blocks.iter().map(|block| block.len()).sum();
+    // An empty chunk ends without an octet more.
+    for block in blocks.iter().chain(&[b"".as_slice()]) {
+        let mut input = *block;
+        while let Some(piece) = reader.next(&mut input) {
+            match piece {
+                ChunkPiece::Content(bytes) => {
+                    assert!(!bytes.is_empty());
+                    left -= bytes.len();
+                    content.extend_from_slice(bytes);
+                }
+                ChunkPiece::End(chunk) if chunk.last => {
+                    assert_eq!(reader.bytes(), content.len() as u64);
+                    return Some((content, reader.fault(), left));
+                }
+                ChunkPiece::End(_) => reader.begin(*chunks.next()?),
+            }
+        }
+        assert!(input.is_empty(), "a block is read to its end");
+    }
+    None
+}
+
+pub fn check(data: &[u8]) {
+    // Up to eight sizes of chunks, ended by a zero if they are fewer; then the message.
+    let (sizes, message) = match data.iter().take(8).position(|octet| *octet == 0) {
+        Some(end) => (&data[..end], &data[end + 1..]),
+        None => data.split_at(data.len().min(8)),
+    };
+    let mut chunks: Vec<Chunk> = sizes.iter().map(|size| Chunk { bytes: u64::from(size % 16), last: false }).collect();
+    let Some(last) = chunks.last_mut() else { return };
+    last.last = true;
+    let total: u64 = chunks.iter().map(|chunk| chunk.bytes).sum();
+    for octets in [ContentKind::Lines, ContentKind::Any] {
+        let whole = read(octets, &chunks, &[message]);
+        let length = total.min(message.len() as u64) as usize;
+        assert_eq!(whole.is_some(), total <= message.len() as u64);
+        if let Some((content, flaw, left)) = &whole {
+            assert_eq!((content.as_slice(), *left), (&message[..length], message.len() - length));
+            assert!(octets == ContentKind::Lines || flaw.is_none());
+        }
+        assert_eq!(read(octets, &chunks, &message.chunks(1).collect::<Vec<_>>()), whole);
+        assert_eq!(read(octets, &chunks, &SplitMix64(total).cut(message)), whole);
+        let one = [Chunk { bytes: total, last: true }];
+        assert_eq!(read(octets, &one, &[message]), whole);
+    }
+}

@@ -1,0 +1,67 @@
+//! A client session whose caller does whatever the session wants, before a server that says anything. A fuzz target
+//! includes this file by path.
+use mailrun_smtp::checks::SplitMix64;
+use mailrun_smtp::client::{ChunkPosition, Client, Options, Violation, Want};
+use mailrun_smtp::envelope::Envelope;
+use std::sync::Arc;
+use std::time::Duration;
+
+const NOW: Duration = Duration::from_secs(1);
+
+/// Plays a caller that does what the session wants after each reply.
+fn run(blocks: &[&[u8]], options: &Arc<Options>) -> (Vec<String>, Vec<u8>, Option<Violation>) {
+    let mut client = Client::with_options("me".into(), options.clone(), Some([7; 18]), NOW);
+    let envelope = Arc::new(Envelope::new("a@b", "", ["c@d", "e@f"]).expect("good addresses"));
+    let mut told = Vec::new();
+    let mut out = Vec::new();
+    for block in blocks {
+        let mut input = *block;
+        loop {
+            match client.next_event(&mut input, NOW, &mut out) {
+                Ok(Some(event)) => {
+                    told.push(format!("{:?} {} {} {:?}", event.to, event.reply.code(), event.reply.text(), event.ends));
+                }
+                Ok(None) => break,
+                // How many octets came at once depends on the cut.
+                Err(Violation::Injected(_)) => return (told, out, Some(Violation::Injected(0))),
+                Err(violation) => return (told, out, Some(violation)),
+            }
+            act(&mut client, &envelope, told.len(), &mut out);
+            assert!(client.wants() != Want::Replies || client.waits_for().is_some(), "it waits for something");
+        }
+        assert!(input.is_empty(), "a block is read to its end");
+    }
+    (told, out, None)
+}
+
+fn act(client: &mut Client, envelope: &Arc<Envelope>, replies: usize, out: &mut Vec<u8>) {
+    match client.wants() {
+        Want::Transaction if replies % 16 == 15 => client.quit(NOW, out),
+        Want::Transaction => client.begin(envelope.clone(), NOW, out),
+        // Now and then the peer's next reply comes before the message is out.
+        Want::Message if replies % 5 == 4 => {}
+        Want::Message => {
+            client.message_sent(NOW);
+            if client.may_begin_early() {
+                client.begin(envelope.clone(), NOW, out);
+            }
+        }
+        // Likewise the next reply comes before TLS is on.
+        Want::Tls if replies % 5 == 4 => {}
+        Want::Tls => client.tls_started(NOW, out),
+        Want::Chunk => {
+            let part = if replies.is_multiple_of(3) { ChunkPosition::Middle } else { ChunkPosition::Last };
+            assert!(client.chunk(1, part, NOW, out));
+            out.push(b'x');
+        }
+        Want::Replies if client.bursts() && client.may_begin_early() => client.begin(envelope.clone(), NOW, out),
+        Want::Replies | Want::Close => {}
+    }
+}
+
+/// Checks that a session hears and says the same however its replies are cut, and always knows what it waits for.
+pub(crate) fn check(bytes: &[u8], options: &Arc<Options>, seed: u64) {
+    let whole = run(&[bytes], options);
+    assert_eq!(run(&bytes.chunks(1).collect::<Vec<_>>(), options), whole);
+    assert_eq!(run(&SplitMix64(seed).cut(bytes), options), whole);
+}
