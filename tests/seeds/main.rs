@@ -24,7 +24,6 @@ pub(crate) use fuzz_target;
 mod targets;
 
 // Where files of the program that targets include look for others.
-use targets::bounce::message;
 use targets::config::{own_addresses, qmgr, routing};
 
 use mailrun_journey::seeded::SeededRng;

@@ -28,6 +28,8 @@
 //! | `spool_directory` | owner and permissions of the spool's directory | |
 //! | `log_target` | the target of the log's lines | |
 mod blocking_pool;
+#[doc(hidden)]
+pub mod checks;
 pub mod config;
 mod context;
 pub mod control;

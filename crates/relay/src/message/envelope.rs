@@ -897,14 +897,8 @@ mod tests {
                 flips.iter().for_each(|(at, octet)| *at.get_mut(&mut octets) = *octet);
                 octets
             };
-            let octets = flipped(envelope.encode().unwrap());
-            if let Ok(read) = MessageEnvelope::decode(&octets) {
-                prop_assert_eq!(read.encode(), Ok(octets));
-            }
-            let octets = flipped(encode_note(&facts).unwrap());
-            if let Ok(read) = decode_note(&octets) {
-                prop_assert_eq!(encode_note(&read), Ok(octets));
-            }
+            crate::checks::envelope::check(&flipped(envelope.encode().unwrap()));
+            crate::checks::envelope::check(&flipped(encode_note(&facts).unwrap()));
         }
     }
 }
