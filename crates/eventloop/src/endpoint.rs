@@ -191,11 +191,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_split_is_put_together_again(text in "[a-z0-9:.\\[\\]/ +-]{0,20}") {
-            if let Ok((host, port)) = Endpoint::host_and_port(&text) {
-                let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-                let again = format!("{host}:{port}");
-                prop_assert_eq!(Endpoint::host_and_port(&again), Endpoint::host_and_port(&text));
-            }
+            crate::checks::endpoint::check(text.as_bytes());
         }
     }
 }

@@ -50,6 +50,8 @@
 //! | `worker` | a thread with its event loop |
 mod batch;
 mod busy_poll;
+#[doc(hidden)]
+pub mod checks;
 pub mod clock;
 mod endpoint;
 pub mod listener;

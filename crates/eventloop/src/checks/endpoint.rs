@@ -1,0 +1,14 @@
+//! Any text as an address and a port: what is wrong with it, or parts that make the same again.
+use crate::Endpoint;
+
+pub fn check(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    match Endpoint::host_and_port(text) {
+        Ok((host, port)) => {
+            let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+            let again = format!("{host}:{port}");
+            assert_eq!(Endpoint::host_and_port(&again), Endpoint::host_and_port(text));
+        }
+        Err(why) => assert!(!why.is_empty() && !why.contains('\n')),
+    }
+}
