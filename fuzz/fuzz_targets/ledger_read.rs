@@ -1,14 +1,2 @@
-//! Any bytes as a ledger file: an error, or a ledger that is written and read again as the same set.
 #![no_main]
-use libfuzzer_sys::fuzz_target;
-use mailrun_journey::ledger::Ledger;
-
-fuzz_target!(|data: &[u8]| {
-    let Ok(ledger) = Ledger::read_from(data) else { return };
-    assert!(ledger.bytes() <= Ledger::LIMIT_BYTES && ledger.bytes() <= data.len() + 4096);
-    let mut written = Vec::new();
-    ledger.write_to(&mut written).expect("a Vec takes everything");
-    assert_eq!(written.len(), data.len(), "only the order of the pages can differ");
-    let again = Ledger::read_from(written.as_slice()).expect("it has just been written");
-    assert_eq!((again.count(), again.count_without(&ledger), ledger.count_without(&again)), (ledger.count(), 0, 0));
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_journey::checks::ledger_read::check(data));

@@ -1,28 +1,2 @@
-//! Any text as a threshold, and as the histogram of a record: what is wrong with it, or a threshold that is read again as
-//! the same and has a value or none.
 #![no_main]
-use libfuzzer_sys::fuzz_target;
-use mailrun_journey::Latencies;
-use mailrun_journey::record::Record;
-use mailrun_journey::threshold::{RunProtocol, Threshold, fate_of};
-
-fuzz_target!(|data: &[u8]| {
-    let Ok(text) = std::str::from_utf8(data) else { return };
-    for protocol in [RunProtocol::Smtp, RunProtocol::Mades] {
-        match Threshold::parse(text, protocol) {
-            Ok(threshold) => {
-                assert_eq!(Threshold::parse(threshold.expression(), protocol).as_ref(), Ok(&threshold));
-                let _ = (threshold.is_of_delivery(), threshold.needs_the_end(), threshold.is_of_time());
-                let goal = threshold.loss_goal();
-                assert!(goal.is_none_or(|goal| (0.0..1.0).contains(&goal.loss_ratio())));
-                let is_fresh = threshold.expression().starts_with("fresh");
-                assert_eq!(threshold.source().is_none(), fate_of(threshold.expression()).is_some() || is_fresh);
-                let _ = threshold.evaluate(&Record::empty());
-            }
-            Err(why) => assert!(!why.is_empty()),
-        }
-    }
-    if let Some(times) = Latencies::decode(text) {
-        assert!(times.quantile_ms(0.5) <= times.quantile_ms(1.0));
-    }
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_journey::checks::threshold::check(data));

@@ -1,18 +1,2 @@
-//! Any bytes as a trace line: what is read is written back as the same line, but for the case of its letters.
 #![no_main]
-use libfuzzer_sys::fuzz_target;
-use mailrun_journey::trace::{RecipientId, RunId, Trace};
-
-fuzz_target!(|data: &[u8]| {
-    if let Some(trace) = Trace::parse(data) {
-        let mut header = [0; Trace::HEADER_BYTES];
-        trace.write(&mut header);
-        let line = &header[..Trace::HEADER_BYTES - 2];
-        assert!(data.len() >= line.len() && line.eq_ignore_ascii_case(&data[..line.len()]));
-        assert_eq!(Trace::parse(&header), Some(trace));
-    }
-    let _ = RecipientId::new(data);
-    if let Some(run) = std::str::from_utf8(data).ok().and_then(|text| text.parse::<RunId>().ok()) {
-        assert!(run.to_string().as_bytes().eq_ignore_ascii_case(data));
-    }
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_journey::checks::trace::check(data));

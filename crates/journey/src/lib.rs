@@ -60,6 +60,8 @@
 //! words      numbers in sentences
 //! ```
 pub mod account;
+#[doc(hidden)]
+pub mod checks;
 pub mod clocks;
 mod delayed_acks;
 pub mod domains;

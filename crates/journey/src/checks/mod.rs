@@ -1,0 +1,8 @@
+//! What each parser promises about any input. The property tests and the fuzz targets call these functions, which panic if
+//! a promise is broken.
+pub mod ledger_read;
+pub mod quantities;
+pub mod record_union;
+pub mod threshold;
+pub mod trace;
+pub mod trace_reader;
