@@ -25,6 +25,8 @@
 //! encode, decode   quoted-printable and base64 (RFC 2045 §6.7, §6.8)
 //! ```
 //! No clock, no socket, no file. A message that several readers could read in different ways is not converted at all.
+#[doc(hidden)]
+pub mod checks;
 mod conversion_error;
 mod convert;
 mod decode;

@@ -1,7 +1,7 @@
 //! Tests of conversion: which messages are converted; that another parser and `restore` find the original content in
 //! the result.
-use super::super::restore::Restorer;
 use super::*;
+use crate::checks::seven_bit::{self, check_restored};
 use mail_parser::{MessageParser, PartType};
 use proptest::prelude::*;
 
@@ -10,32 +10,9 @@ const HOST: &str = "relay.example";
 fn convert(message: &[u8]) -> Result<Option<String>, ConversionError> {
     let outcome = to_seven_bit(message, HOST)?;
     Ok(outcome.map(|converted| {
-        check(message, &converted, converted.len().max(1));
+        check_restored(message, &converted, converted.len().max(1));
         String::from_utf8(converted).unwrap()
     }))
-}
-
-/// Checks that the result is 7-bit, and that restoring it gives the original body.
-fn check(message: &[u8], converted: &[u8], block: usize) {
-    assert!(is_seven_bit(converted), "{}", converted.escape_ascii());
-    let top = memchr::memchr(b'\n', converted).unwrap() + 1;
-    assert!(converted.starts_with(MARKER));
-    let mut restorer = Restorer::new();
-    let mut restored = Vec::new();
-    for block in converted[top..].chunks(block) {
-        restorer.receive(block, |text| restored.extend_from_slice(text));
-    }
-    restorer.finish(|text| restored.extend_from_slice(text));
-    assert!(restorer.is_valid(), "{}", converted.escape_ascii());
-    assert_eq!(restored.escape_ascii().to_string(), body(message).escape_ascii().to_string());
-}
-
-fn body(message: &[u8]) -> &[u8] {
-    if message.starts_with(b"\r\n") {
-        return &message[2..];
-    }
-    let end = memchr::memmem::find(message, b"\r\n\r\n").map_or(message.len(), |at| at + 4);
-    &message[end..]
 }
 
 fn converted(message: &str) -> String {
@@ -322,12 +299,8 @@ proptest! {
 
     /// Checks any input: a converted message is 7-bit, and restoring it gives the original, however it is cut.
     #[test]
-    fn any_message_is_converted_or_left(message in any_message(), block in 1..200_usize) {
-        match to_seven_bit(&message, HOST) {
-            Ok(None) => prop_assert!(is_seven_bit(&message)),
-            Ok(Some(converted)) => check(&message, &converted, block),
-            Err(_) => prop_assert!(!is_seven_bit(&message)),
-        }
+    fn any_message_is_converted_or_left(message in any_message(), block: u8) {
+        seven_bit::check(&[vec![block], message].concat());
     }
 
     /// Checks that well-formed mail is converted, and that other parsers find the same contents in it.
@@ -338,7 +311,7 @@ proptest! {
         match to_seven_bit(&message, HOST) {
             Ok(None) => prop_assert!(is_seven_bit(&message)),
             Ok(Some(converted)) => {
-                check(&message, &converted, block);
+                check_restored(&message, &converted, block);
                 prop_assert_eq!(leaves(&message), leaves(&converted), "{}", message.escape_ascii());
             }
             Err(why) => prop_assert!(false, "{}: {}", why, message.escape_ascii()),
