@@ -56,6 +56,8 @@
 //! | `stats` | fill level and counters |
 mod backlog;
 mod batch_builder;
+#[doc(hidden)]
+pub mod checks;
 mod commit;
 mod commit_queue;
 mod compaction;
@@ -95,8 +97,6 @@ pub use message::{Id, NewMessage, RecoveredMessage, Stored, StoredEnvelope};
 pub use options::{Durability, OnDamage, Options};
 pub use probe::{DiskProbe, ProbeCommit};
 pub use receipt::{NotesReceipt, Receipt};
-#[doc(hidden)]
-pub use recovery::{try_octets, with_checksums};
 pub use spool::{NotesMark, Spool};
 pub use stats::SpoolStats;
 
