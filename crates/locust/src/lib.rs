@@ -6,6 +6,8 @@
 //! ```
 //! Why the frames are our own: docs/decisions/0021-a-locust-worker-of-our-own.md.
 #![forbid(unsafe_code)]
+#[doc(hidden)]
+pub mod checks;
 mod clock_exchange;
 mod command;
 mod dealer;
