@@ -1,20 +1,2 @@
-//! Any text as the URL of a broker, as a message's id, and as a shape of load: refused, or what is written back as the same.
 #![no_main]
-use libfuzzer_sys::fuzz_target;
-use mailrun_mades::BrokerUrl;
-use mailrun_mades::api::RunMessageId;
-use mailrun_mades::bench::MarketShape;
-
-fuzz_target!(|data: &[u8]| {
-    let Ok(text) = std::str::from_utf8(data) else { return };
-    if let Some(identity) = RunMessageId::read(text) {
-        assert_eq!(identity.to_string(), text);
-    }
-    if let Ok(shape) = text.parse::<MarketShape>() {
-        assert_eq!(shape.to_string().parse(), Ok(shape));
-    }
-    if let Ok(url) = text.parse::<BrokerUrl>() {
-        let again: BrokerUrl = url.to_string().parse().expect("what is shown is a URL");
-        assert_eq!((again.address(), again.is_tls()), (url.address(), url.is_tls()));
-    }
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_mades::checks::mades_url::check(data));

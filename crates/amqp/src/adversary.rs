@@ -1,16 +1,14 @@
 //! Peers that send good frames in any order. Whatever comes, no message is counted twice or forgotten, and what we write
 //! keeps the rules: nothing follows a close, an end or a detach of ours.
+use crate::checks::{amqp_client, amqp_listener};
 use crate::codec::Writer;
 use crate::frame::{self, AMQP_HEADER, DeliveryOutcome, Layer, LinkRole, Performative, SASL_HEADER};
-use crate::fuzz_client::FuzzClient;
-use crate::fuzz_support::{FuzzConnection, FuzzOutcome};
+use crate::fuzz_support::FuzzOutcome;
 use crate::sasl::ListenerAuth;
 use crate::sasl_client::ClientLogin;
 use bytes::BytesMut;
 use proptest::prelude::*;
 use std::collections::HashSet;
-
-const MAX_MESSAGE_BYTES: u64 = 1000;
 
 /// A frame of the adversary, on a channel of two.
 #[derive(Clone, Debug)]
@@ -213,22 +211,12 @@ fn check_output(outcome: &FuzzOutcome) {
     assert!(outcome.error.is_none() || is_closed, "an error is told");
 }
 
-fn serve(pieces: impl Iterator<Item = impl AsRef<[u8]>>) -> FuzzOutcome {
-    let mut server = FuzzConnection::new(ListenerAuth::Any, MAX_MESSAGE_BYTES);
-    for piece in pieces {
-        server.feed(piece.as_ref());
-        assert!(server.incomplete_bytes() <= 2 * MAX_MESSAGE_BYTES);
-    }
-    server.finish()
+fn serve<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> FuzzOutcome {
+    amqp_listener::heard(pieces, ListenerAuth::Any)
 }
 
-fn visit(pieces: impl Iterator<Item = impl AsRef<[u8]>>) -> FuzzOutcome {
-    let mut client = FuzzClient::new(ClientLogin::Anonymous, MAX_MESSAGE_BYTES);
-    for piece in pieces {
-        client.feed(piece.as_ref());
-        assert!(client.incomplete_bytes() <= 2 * MAX_MESSAGE_BYTES);
-    }
-    client.finish()
+fn visit<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> FuzzOutcome {
+    amqp_client::heard(pieces, ClientLogin::Anonymous)
 }
 
 proptest! {
@@ -241,7 +229,7 @@ proptest! {
     ) {
         let begun = (Step::Begin { answers: None }, 0);
         let octets = script(&AMQP_HEADER, &[&[begun][..], &steps].concat());
-        let whole = serve(std::iter::once(&octets));
+        let whole = serve(std::iter::once(&octets[..]));
         check_output(&whole);
         prop_assert_eq!(serve(octets.chunks(cut)), whole);
     }
@@ -259,7 +247,7 @@ proptest! {
         let credit = Step::Flow { handle: Some(0), numbers: [0, 100, 0, 5], drain: false, echo: false };
         let begun = [Step::Begin { answers: Some(0) }, attach(0, true), attach(1, false), credit].map(|step| (step, 5));
         let octets = script(&before, &[&begun[..], &steps].concat());
-        let whole = visit(std::iter::once(&octets));
+        let whole = visit(std::iter::once(&octets[..]));
         check_output(&whole);
         prop_assert_eq!(visit(octets.chunks(cut)), whole);
     }

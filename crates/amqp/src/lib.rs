@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `adversary` | tests: peers that send good frames in any order |
 //! | `buffers` | messages in pieces, and what is to be written |
+//! | `checks` | what a peer may say, for tests and fuzz targets |
 //! | `codec` | AMQP's types, read where they lie, and written |
 //! | `connection` | a connection, of either role; `connection/client` is what only a client does, `connection/error` says what an error ends |
 //! | `frame` | frames and performatives |
@@ -15,6 +16,8 @@
 #[cfg(test)]
 mod adversary;
 mod buffers;
+#[doc(hidden)]
+pub mod checks;
 mod codec;
 mod connection;
 mod frame;

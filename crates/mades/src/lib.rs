@@ -49,6 +49,8 @@
 pub mod api;
 pub mod bench;
 mod broker;
+#[doc(hidden)]
+pub mod checks;
 mod client_state;
 mod connection;
 mod disposition;

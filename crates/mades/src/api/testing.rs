@@ -1,6 +1,7 @@
 //! Messages for the tests of readers: any message at all, and one as it comes off the wire. fe2o3-amqp writes the former
 //! and reads the latter: an encoder and a decoder that are not ours.
 use super::{AmqpMessage, DecodedMessage, names};
+use crate::checks::mades_message::check_message;
 use fe2o3_amqp_types::messaging::message::__private::{Deserializable, Serializable};
 use fe2o3_amqp_types::messaging::{AmqpValue, ApplicationProperties, Body, Data, Message, MessageId, Properties};
 use fe2o3_amqp_types::primitives::{Binary, SimpleValue, Symbol, Timestamp};
@@ -97,7 +98,7 @@ fn any_peer_message() -> impl Strategy<Value = Message<Body<Value>>> {
 }
 
 /// Any message that can be decoded.
-pub(super) fn any_message() -> impl Strategy<Value = DecodedMessage> {
+fn any_message() -> impl Strategy<Value = DecodedMessage> {
     any_peer_message().prop_map(|message| {
         let octets = serde_amqp::to_vec(&Serializable(&message)).unwrap();
         DecodedMessage::decode(&octets.into()).unwrap()
@@ -137,5 +138,12 @@ proptest! {
         let _ = DecodedMessage::decode(&octets.clone().into());
         // What fe2o3-amqp takes for a message, cut at any place, is one or none.
         let _ = DecodedMessage::decode(&octets[..cut.min(octets.len())].to_vec().into());
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_message_is_too_odd(message in any_message()) {
+        check_message(&message);
     }
 }

@@ -1,0 +1,52 @@
+//! Any octets of a server to a client of AMQP, whole and cut: it hears and says the same, bounded by what it was told, and no message that it has sent is lost. The last octet of the input chooses the login and the cut.
+use crate::{ClientLogin, FuzzClient, FuzzOutcome, Password, ScramHash};
+
+/// Octets said before anything is heard, and for each octet that is heard. The dearest is a flow of 20 octets, which is
+/// answered and lets a message of 600 go.
+const SAID_BYTES: usize = 2048;
+const SAID_FOR_EACH: usize = 64;
+/// The largest message.
+const MOST_BYTES: u64 = 1000;
+
+fn login(choice: u8) -> ClientLogin {
+    let password = || Password::new("pencil");
+    match choice & 3 {
+        0 => ClientLogin::Anonymous,
+        1 => ClientLogin::Plain { user: "user".to_owned(), password: password() },
+        2 => ClientLogin::External,
+        _ => ClientLogin::Scram {
+            hash: ScramHash::Sha256,
+            user: "user".to_owned(),
+            password: password(),
+            nonce: "rOprNGfwEbeRWgbNEkqO".to_owned(),
+        },
+    }
+}
+
+/// Plays a client to its end.
+pub(crate) fn heard<'a>(pieces: impl Iterator<Item = &'a [u8]>, login: ClientLogin) -> FuzzOutcome {
+    let mut rehearsal = FuzzClient::new(login, MOST_BYTES);
+    for piece in pieces {
+        rehearsal.feed(piece);
+        assert!(rehearsal.incomplete_bytes() <= 2 * MOST_BYTES);
+    }
+    rehearsal.finish()
+}
+
+/// Tells that a challenge costs more than the fewest iterations: the limit of them is tested elsewhere.
+fn is_costly(octets: &[u8]) -> bool {
+    let asks = |at: usize| octets[at..].starts_with(b"i=") && octets.get(at + 6).is_some_and(u8::is_ascii_digit);
+    (0..octets.len()).any(asks)
+}
+
+pub fn check(data: &[u8]) {
+    let Some((&choice, octets)) = data.split_last() else { return };
+    if is_costly(octets) {
+        return;
+    }
+    let whole = heard(std::iter::once(octets), login(choice));
+    assert_eq!(whole.lost, 0);
+    assert!(whole.output.len() <= SAID_BYTES + SAID_FOR_EACH * octets.len());
+    assert_eq!(heard(octets.chunks(1), login(choice)), whole);
+    assert_eq!(heard(octets.chunks(usize::from(choice >> 2) + 2), login(choice)), whole);
+}

@@ -1,0 +1,54 @@
+//! Any octets to the embedded listener of MADES, whole and cut: it hears and says the same, bounded by what it was told, and whatever happens at its queues, nothing is lost there. The last octet of the input chooses who may come in, limits, and cuts.
+use crate::Password;
+use crate::embedded::{FuzzSession, ListenerAuth, MemoryQueues, PlainCredentials, QueueLimits};
+
+/// Octets said before anything is heard, and for each octet that is heard. The dearest are a flow of 20 octets, which is
+/// answered and lets a message of 600 go; and at the queues, a disposition that gives all back.
+const SAID_BYTES: usize = 1024;
+const SAID_FOR_EACH: usize = 64;
+/// The largest message, and what a queue holds.
+const MOST_BYTES: u64 = 1000;
+const LIMITS: QueueLimits = QueueLimits { messages: 8, bytes: 2000 };
+
+fn mechanisms(choice: u8) -> ListenerAuth {
+    match choice & 1 {
+        0 => ListenerAuth::Any,
+        _ => ListenerAuth::Plain(PlainCredentials { user: "endpoint".to_owned(), password: Password::new("password") }),
+    }
+}
+
+/// Octets in the queues, and messages.
+fn stored(queues: &MemoryQueues) -> (usize, usize) {
+    let counts = queues.names().into_iter().filter_map(|name| queues.get_or_create(&name)).map(|id| queues.counts(id));
+    counts.fold((0, 0), |(bytes, messages), counts| {
+        assert!(counts.waiting + counts.held <= LIMITS.messages);
+        assert_eq!(counts.put, (counts.waiting + counts.held) as u64 + counts.accepted + counts.rejected);
+        (bytes + counts.bytes, messages + counts.waiting + counts.held)
+    })
+}
+
+/// Two peers that say the same in turns share the queues.
+fn visited(octets: &[u8], choice: u8) {
+    let queues = MemoryQueues::new(LIMITS);
+    let mut visits = [(); 2].map(|()| FuzzSession::new(queues.clone(), mechanisms(choice), MOST_BYTES));
+    for piece in octets.chunks(usize::from(choice >> 1) + 1) {
+        for visit in &mut visits {
+            let (bytes, messages) = stored(&queues);
+            let said = visit.feed(piece).len();
+            // What is stored goes out once a turn, in frames of 512 octets at least.
+            let most = SAID_BYTES + SAID_FOR_EACH * octets.len() + 2 * bytes + 128 * messages;
+            assert!(said <= most, "{said} octets of {most}");
+        }
+    }
+    visits.into_iter().for_each(FuzzSession::hang_up);
+    for id in queues.names().into_iter().filter_map(|name| queues.get_or_create(&name)) {
+        assert_eq!(queues.counts(id).held, 0);
+    }
+    stored(&queues);
+}
+
+pub fn check(data: &[u8]) {
+    let Some((&choice, octets)) = data.split_last() else { return };
+    mailrun_amqp::checks::amqp_listener::check(data);
+    visited(octets, choice);
+}

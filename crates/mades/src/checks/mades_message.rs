@@ -1,0 +1,34 @@
+//! Any octets as a message of the Business Application API: whatever can be decoded is read as everything that it might be, and its ids are the same each way.
+use crate::api::{
+    BodyContent, DecodedMessage, InboxMessage, Reply, ReplyOutcome, RunMessageId, SendEvent, Submission, content, inbox,
+};
+use crate::embedded::EncodedMessage;
+
+pub fn check(data: &[u8]) {
+    let pieces = |length| {
+        let mut message = EncodedMessage::default();
+        data.chunks(length).for_each(|piece| message.push(piece.to_vec().into()));
+        DecodedMessage::decode(&message).ok()
+    };
+    let message = pieces(data.len().max(1));
+    assert_eq!(pieces(7), message, "the same however it is cut");
+    let Some(message) = message else { return };
+    check_message(&message);
+    assert!(content(&message).data_bytes() <= data.len());
+}
+
+/// Checks that a message is read as everything that it might be, and that oddities are named.
+pub(crate) fn check_message(message: &DecodedMessage) {
+    let arrived = InboxMessage::read(message);
+    assert_eq!(arrived.identity(), inbox::identity(message));
+    assert!(matches!(arrived.content, BodyContent::Data(_)) || !arrived.oddities.is_empty());
+    let event = SendEvent::read(message);
+    assert!(event.state.is_some() || !event.oddities.is_empty());
+    assert!(event.identity().is_none() || event.ba_message_id.is_some() || event.correlation.is_some());
+    let reply = Reply::read(message);
+    assert!(reply.outcome != ReplyOutcome::Unclear || !reply.oddities.is_empty());
+    let submission = Submission::read(message);
+    for id in [event.identity(), reply.identity(), submission.identity()].into_iter().flatten() {
+        assert_eq!(RunMessageId::read(&id.to_string()), Some(id));
+    }
+}

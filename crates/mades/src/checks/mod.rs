@@ -1,0 +1,7 @@
+//! What each parser promises about any input. The property tests and the fuzz targets call these functions, which panic if
+//! a promise is broken.
+pub mod mades_letter;
+pub mod mades_listener;
+pub mod mades_message;
+pub mod mades_status;
+pub mod mades_url;
