@@ -10,6 +10,8 @@ macro_rules! tell {
 }
 
 pub mod alternate_screen;
+#[doc(hidden)]
+pub mod checks;
 pub mod chrony;
 pub mod clock_exchange;
 pub mod cpus;

@@ -441,30 +441,12 @@ impl CorpusMessageBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::checks::corpus::{check, received};
     use mailrun_journey::trace;
-    use mailrun_smtp::data::{DataPiece, DataReader};
     use proptest::prelude::*;
 
     fn options(path: &Path) -> CorpusOptions {
         CorpusOptions { path: path.to_owned(), limit_bytes: 1 << 20, invalid_messages: InvalidMessagePolicy::Reject }
-    }
-
-    /// Headers and body as a receiver sees them, unstuffed.
-    fn received(message: &CorpusMessage) -> Vec<u8> {
-        let wire = [message.headers.as_slice(), &message.body].concat();
-        let mut reader = DataReader::new(1_000);
-        let mut input = wire.as_slice();
-        let mut content = Vec::new();
-        loop {
-            match reader.next(&mut input) {
-                Some(DataPiece::Content(bytes)) => content.extend_from_slice(bytes),
-                Some(DataPiece::End) => break,
-                None => panic!("no end of data: {}", wire.escape_ascii()),
-            }
-        }
-        assert!(input.is_empty() && reader.fault().is_none(), "{}", wire.escape_ascii());
-        assert_eq!(content.len() as u64, message.bytes);
-        content
     }
 
     fn texts(corpus: &Corpus) -> Vec<String> {
@@ -730,31 +712,11 @@ mod tests {
                 b">From ", b"Subject: x\n", &[b'y'; 600],
             ]), 0..30),
             is_mbox: bool,
-            skips: bool,
+            choice: u8,
         ) {
             let text = parts.concat();
             let text = if is_mbox { [b"From a Sat Nov 21 09:30 2026\n".as_slice(), &text].concat() } else { text };
-            let unfit = if skips { InvalidMessagePolicy::Skip } else { InvalidMessagePolicy::Reject };
-            let name = if is_mbox { "box" } else { "a.eml" };
-            match from_file(name, &text, |options| options.invalid_messages = unfit) {
-                Err(why) => prop_assert!(why.to_string().starts_with("--corpus")),
-                Ok(corpus) => {
-                    for message in &corpus.messages {
-                        let content = received(message);
-                        let body_at = letter_body(&content);
-                        prop_assert_eq!(trace::checksum(&content[body_at..]), message.checksum);
-                        prop_assert_eq!(message.is_eight_bit, !content.is_ascii());
-                    }
-                }
-            }
+            check(&[text, vec![choice]].concat());
         }
-    }
-
-    /// Offset of a message's body.
-    fn letter_body(content: &[u8]) -> usize {
-        if content.starts_with(b"\r\n") {
-            return 2;
-        }
-        memchr::memmem::find(content, b"\r\n\r\n").map_or(content.len(), |at| at + 4)
     }
 }

@@ -7,6 +7,8 @@
 //!                                collector ─→ live line, series, interval log, record
 //! ```
 mod addresses;
+#[doc(hidden)]
+pub mod checks;
 mod collector;
 mod control;
 mod corpus;

@@ -1,0 +1,14 @@
+//! Any bytes as a report of `chronyc -c tracking`: no bound, or one of a report whose fields are numbers where they must be.
+use crate::chrony::parse_tracking;
+use std::time::Duration;
+
+pub fn check(data: &[u8]) {
+    let Ok(report) = std::str::from_utf8(data) else { return };
+    let Some(bound) = parse_tracking(report) else { return };
+    let fields: Vec<f64> = report.trim_end().split(',').map(|field| field.parse().unwrap_or(f64::NAN)).collect();
+    assert_eq!(fields.len(), 14);
+    let parts = fields[4].abs().max(fields[10] / 2.0).max(fields[11]);
+    let sum = fields[4].abs() + fields[10] / 2.0 + fields[11];
+    assert!((parts - 1e-6..=sum + 1e-6).contains(&bound.as_secs_f64()), "{report}: {bound:?}");
+    assert!(bound <= Duration::from_secs(1_000_000), "{report}: {bound:?}");
+}

@@ -1,0 +1,28 @@
+//! Any text as a file of users: what is wrong with it, or everybody in it is known by name and password, and nobody else.
+use crate::users::Users;
+use mailrun_smtp::login::{Auth, Proof};
+use mailrun_smtp::sasl::Mechanism;
+use std::collections::HashMap;
+use std::path::Path;
+
+pub fn check(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let users = match Users::parse(text, Path::new("users")) {
+        Ok(users) => users,
+        Err(why) => return assert!(!why.to_string().is_empty()),
+    };
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    // The last line of a name counts.
+    let passwords: HashMap<&str, &str> = lines.filter_map(|line| line.split_once(':')).collect();
+    assert!(!passwords.is_empty());
+    for (name, password) in passwords {
+        let knows = |secret: &str| {
+            let auth = Auth { mechanism: Mechanism::Plain, name, proof: Proof::Shown(secret.as_bytes()) };
+            users.verify(&auth)
+        };
+        assert!(knows(password) && !knows(&format!("{password}x")));
+        assert!(users.secret(&Auth { mechanism: Mechanism::CramMd5, name, proof: Proof::Digest }).is_some());
+    }
+    let nobody = Auth { mechanism: Mechanism::Plain, name: "", proof: Proof::Shown(b"") };
+    assert!(!users.verify(&nobody));
+}
