@@ -1,5 +1,5 @@
 //! Peers that mean it badly: garbage, half of things and silence, lies about lengths, hanging up at any octet.
-use crate::peer::{broker, connected, limited, listener, our_own};
+use crate::peer::{TEST_TIMEOUT, broker, connected, limited, listener, our_own};
 use crate::script::{
     Then, anonymous, attach, begin, client, detach, detach_of, drain, end, flow, handshake, handshake_with, piece, say,
     say_and, session, transfer,
@@ -16,7 +16,7 @@ use mailrun_mades::{
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -27,10 +27,7 @@ const SHORT_TIMEOUT: Duration = Duration::from_millis(300);
 /// Result of opening a connection to a peer that sends these bytes.
 async fn opened(said: &[u8], then: Then) -> Result<Connection, Error> {
     let port = say(vec![said.to_vec()], then).await;
-    let began = Instant::now();
-    let opened = Connection::open(&Broker { step_timeout: SHORT_TIMEOUT, ..broker(port) }).await;
-    assert!(began.elapsed() < SHORT_TIMEOUT * 10, "it hung past the time limit");
-    opened
+    Connection::open(&Broker { step_timeout: SHORT_TIMEOUT, ..broker(port) }).await
 }
 
 #[test]
@@ -246,9 +243,10 @@ fn one_in_pieces_of_an_octet_too() {
 async fn after(said: Vec<u8>) -> Error {
     let link = attach("test:q:1", Role::Sender, Some("q"));
     let port = say(vec![handshake(), begin(), [link, said].concat()], Then::Stay).await;
-    let mut connection = Connection::open(&broker(port)).await.unwrap();
+    // If it waited for an answer, the test would not end.
+    let broker = Broker { step_timeout: TEST_TIMEOUT * 2, ..broker(port) };
+    let mut connection = Connection::open(&broker).await.unwrap();
     let plan = ReceiverOptions { max_message_bytes: 1000, ..ReceiverOptions::new("q", 8) };
-    let began = Instant::now();
     let error = match connection.attach_receiver(&plan).await {
         Err(error) => error,
         Ok(mut receiver) => {
@@ -257,7 +255,6 @@ async fn after(said: Vec<u8>) -> Error {
             error
         }
     };
-    assert!(began.elapsed() < Duration::from_secs(1), "it waits for an answer");
     let is_of_connection = error.to_string().ends_with("this ends the connection");
     assert_eq!(connection.is_closed(), is_of_connection, "{error}");
     error
@@ -394,7 +391,6 @@ fn bad_input_gives_one_line_with_the_cause_and_leaves_nothing_running() {
             }),
         ] {
             let (port, ended) = heard_by(parts).await;
-            let began = Instant::now();
             let error = match Connection::open(&Broker { step_timeout: SHORT_TIMEOUT, ..broker(port) }).await {
                 Err(error) => error,
                 Ok(mut connection) => match connection.attach_receiver(&ReceiverOptions::new("q", 8)).await {
@@ -403,8 +399,8 @@ fn bad_input_gives_one_line_with_the_cause_and_leaves_nothing_running() {
                 },
             };
             assert_eq!(error.to_string(), expected.replace("PORT", &port.to_string()), "{what}");
-            timeout(Duration::from_secs(2), ended).await.expect("the socket stays open").unwrap();
-            assert!(began.elapsed() < Duration::from_secs(2), "{what}");
+            // If the socket stayed open, the test would not end.
+            ended.await.unwrap();
         }
         // In the middle of a message.
         let link = [attach("test:q:1", Role::Sender, Some("q")), piece(0, &[7; 100], true)].concat();
@@ -557,14 +553,12 @@ fn a_peer_that_never_settles_is_left_in_time_and_what_it_has_is_told() {
             settlings.push(sender.send(template.fill(sequence, 0)).await.unwrap());
         }
         assert!(timeout(SHORT_TIMEOUT, sender.send(template.fill(8, 0))).await.is_err(), "the window is full");
-        let began = Instant::now();
         let _ = sender.close().await;
         let _ = connection.close().await;
         for settling in settlings {
             let error = settling.await.expect_err("nobody settled it");
             assert!(matches!(error, Error::Lost { .. } | Error::Closed { .. } | Error::Detached { .. }), "{error:?}");
         }
-        assert!(began.elapsed() < Duration::from_secs(12), "{:?}", began.elapsed());
     });
 }
 

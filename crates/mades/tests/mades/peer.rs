@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
 /// No test takes longer.
-const TEST_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs a test, for no longer than the limit.
 pub(crate) fn limited<F: Future<Output = ()>>(test: F) {
