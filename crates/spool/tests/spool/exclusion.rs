@@ -1,5 +1,5 @@
 //! Only one process uses a spool, whatever is deleted from its directory, and none overwrites a file that is not its own.
-use crate::model::{draft, open, small};
+use crate::model::{draft, open, small, wait_until};
 use mailrun_spool::faulty::FaultyDisk;
 use mailrun_spool::{DiskProbe, Error, RealDisk, Spool, inspect};
 use rustix::fs::{FlockOperation, flock};
@@ -7,7 +7,6 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 fn open_at(directory: &Path) -> Result<Spool, Error> {
     Spool::open(Arc::new(RealDisk::new(directory).unwrap()), small()).map(|(spool, _)| spool)
@@ -25,11 +24,7 @@ fn store(spool: &Spool, bytes: usize) -> Result<(), Error> {
 /// Takes the first segment, and waits until another one is ready and no file is being created.
 fn settle(spool: &Spool) {
     store(spool, 10).unwrap();
-    let limit = Instant::now() + Duration::from_secs(60);
-    while spool.stats().disk_bytes < 2 * small().segment_bytes {
-        assert!(Instant::now() < limit, "no segment was made ahead");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until(|| spool.stats().disk_bytes >= 2 * small().segment_bytes);
 }
 
 #[test]

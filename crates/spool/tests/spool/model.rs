@@ -4,6 +4,7 @@ use mailrun_spool::{Backlog, Error, Id, NewMessage, Options, Receipt, RecoveredM
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// An operation of a spool.
 #[derive(Clone, Debug)]
@@ -27,6 +28,16 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<SpoolOperation>> {
         1 => Just(SpoolOperation::DoneButOne),
     ];
     prop::collection::vec(step, 1..most)
+}
+
+/// Waits until it holds; deferred records take about a second.
+#[track_caller]
+pub(crate) fn wait_until(mut holds: impl FnMut() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < limit, "it does not come about");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// The known facts about a message.

@@ -1,24 +1,15 @@
 //! Tests of room: a full spool reports it and recovers by itself, segments are used again, one message blocks no
 //! others.
-use crate::model::{assert_genuine, draft, open, small};
+use crate::model::{assert_genuine, draft, open, small, wait_until};
 use mailrun_spool::faulty::FaultyDisk;
 use mailrun_spool::{Disk, DiskFile, Durability, Error, Id, Options, Receipt, Spool};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn store(spool: &Spool, number: u64, bytes: usize) -> Result<Id, Error> {
     spool.store(draft(number, bytes)).wait().map(|stored| stored.id())
-}
-
-/// Waits until it holds; deferred records take about a second.
-fn wait_until(mut holds: impl FnMut() -> bool) {
-    let limit = Instant::now() + Duration::from_secs(60);
-    while !holds() {
-        assert!(Instant::now() < limit, "it does not come about");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Waits until a free segment is ready, and no disk operation is under way.
