@@ -1,6 +1,6 @@
 //! A run that something limited or spoiled says so, and what to change: descriptors, ports, listen queues, delayed ACKs.
 use crate::party::{
-    Ended, LIMIT, Process, Sink, is_root, low_port, may_be_believed, peer, run, skip, source, stage, wait_until,
+    Ended, Process, Sink, is_root, low_port, may_be_believed, peer, run, skip, source, stage, wait_until,
 };
 use crate::stand_in::{At, StandIn};
 use mailrun_journey::record::{ExhaustedRow, Outcome, Record, Resource};
@@ -348,10 +348,7 @@ fn a_full_listen_queue_is_named() {
         // What other tests' listeners lose before the source is there is not in its record.
         rustix::event::poll(&mut [PollFd::new(&listener, PollFlags::IN)], None).unwrap();
         let before = listen_overflows();
-        let began = Instant::now();
-        while listen_overflows() == before && began.elapsed() < LIMIT {
-            thread::sleep(Duration::from_millis(5));
-        }
+        wait_until("the queue to overflow", || (listen_overflows() != before).then_some(()));
         let serve = |stream: TcpStream| thread::spawn(move || serve_whole(&stream));
         listener.incoming().map_while(Result::ok).for_each(|stream| drop(serve(stream)));
     });
