@@ -3,17 +3,14 @@
 //!
 //! The original is a `go-mades-bench` on PATH. Numbers and times are masked; the shape of each line is not. What differs on
 //! purpose has tests of its own below, each named in `docs/drop-in.md`.
+use crate::mades::at_the_broker;
 use crate::party::{Ended, Process, mailrun, peer, run, wait_until};
 use crate::stand_in_endpoint::Endpoint;
 use mailrun_mades::api::{DecodedMessage, OutgoingProperties, payload};
 use mailrun_mades::embedded::{Elements, Reader, Scalar};
 use mailrun_mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
-use std::future::Future;
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
-
-const LIMIT: Duration = Duration::from_secs(30);
 
 /// Ours, as a link makes it.
 fn ours(place: &Path) -> String {
@@ -172,13 +169,6 @@ fn how_it_is_used_is_told_in_the_originals_words() {
         assert_eq!((theirs.code, own.code), (Some(code), Some(code)), "{line}: {own:?}");
         assert_eq!(own.out, without_passwords(&theirs.out), "{line}");
     }
-}
-
-/// Does something with a broker, within a limit.
-fn at_the_broker<T>(act: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let tasks = tokio::task::LocalSet::new();
-    tasks.block_on(&runtime, async { tokio::time::timeout(LIMIT, act).await.expect("the broker answers in time") })
 }
 
 async fn connect(url: &str) -> Connection {
