@@ -26,6 +26,7 @@ power-cut   600  300 power cuts (MAILRUN_CUTS) on a file system that forgets wha
 damage      300  a large spool with damage in random places
 statistics  300  a thousand simulated comparisons (MAILRUN_COMPARISONS) for each promise of mailrun compare
 crash       300  50 kills of the relay under load (MAILRUN_CRASH_KILLS)
+audit       600  20 rounds of each fault of `mailrun audit mailrun`, 5 of `mailrun audit postfix`
 browser     600  report.html in Chromium
 dashboard   300  the dashboard in tmux
 packages   1200  archives, Debian packages and the image, installed and run where they will be
@@ -71,6 +72,7 @@ statistics() {
     MAILRUN_COMPARISONS=${MAILRUN_COMPARISONS:-1000} cargo nextest run --profile slow --cargo-quiet -p mailrun-compare -E 'binary(simulation)'
 }
 crash() { ignored crash; }
+audit() { ignored audit; }
 browser() { scripts/install-test-peers.sh browser && scripts/test-browser.sh target/pages; }
 dashboard() { scripts/install-test-peers.sh dashboard && scripts/test-dashboard.sh; }
 packages() { PACKAGE_PROFILE=${PACKAGE_PROFILE:-release} make --no-print-directory test-packages; }
@@ -86,7 +88,7 @@ targets_of() {
 changed_parts() {
     local files=$1
     has() { grep -qE "$1" <<<"$files"; }
-    has '^crates/(spool|relay)/' && printf '%s\n' power-cut damage crash
+    has '^crates/(spool|relay)/' && printf '%s\n' power-cut damage crash audit
     has '^crates/compare/' && echo statistics
     has '^crates/(mades|amqp)/' && echo brokers
     has '^crates/report/|^tests/browser/' && echo browser

@@ -8,6 +8,7 @@
 //! 130  interrupted; the report is printed all the same, unless it was interrupted three times
 //! ```
 mod after_dashes;
+mod audit;
 mod baseline;
 mod bench;
 mod busy_poll;
@@ -122,6 +123,7 @@ Examples:
   mailrun queue list --spool DIR              shows the queue of a relay
   mailrun spool check DIR                     checks the spool of a stopped relay
   mailrun capacity SERVER                     the highest rate that meets a goal
+  mailrun audit RECIPE                        does a server keep what it answered 250?
   mailrun disk DIR                            what a disk can do for a relay
   mailrun locust worker SERVER                sends mail for a Locust master
   mailrun health URL                          whether a relay or sink works
@@ -139,6 +141,7 @@ Exit status:
 #[derive(Debug, Subcommand)]
 enum Command {
     Bench(Box<bench::BenchArgs>),
+    Audit(Box<audit::AuditArgs>),
     Scenario(scenarios::ScenarioFileArgs),
     Recipe(recipes::RecipeArgs),
     Source(Box<source::SourceArgs>),
@@ -225,6 +228,7 @@ pub(crate) fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Bench(typed) => typed.run(),
+        Command::Audit(typed) => typed.run(),
         Command::Scenario(typed) => typed.run(),
         Command::Recipe(typed) => typed.run(),
         Command::Source(typed) => typed.run(),

@@ -399,7 +399,7 @@ const SINK: &[Row] = &[
     ("sink --tls-write-cert x", "--tls-write-cert requires --tls starttls or --tls implicit"),
     ("sink --auth-required", "--auth-required requires --auth-users FILE or --auth-any"),
     ("sink --auth-users DIR/empty", "contains no users; each line must be name:password"),
-    ("sink --threshold rejected<1", "unknown option \"--threshold\" here; mailrun bench, source"),
+    ("sink --threshold rejected<1", "unknown option \"--threshold\" here; mailrun bench, audit, source"),
     ("sink --listen nonsense", "nonsense"),
     ("sink --max-messages 0", "0"),
     ("sink --max-message-size lots", "lots"),

@@ -16,6 +16,7 @@
 
 mod amqp_peers;
 mod architecture;
+mod audit;
 mod bench;
 mod bench_modes;
 mod book;

@@ -47,7 +47,8 @@ fn bench(place: &Path, recipe: &str) -> Ended {
     mailrun(&[&words[..], &["--quiet", "--out", out]].concat())
 }
 
-fn processes_of(place: &Path) -> usize {
+/// Number of processes that have that path in their command line.
+pub(crate) fn processes_of(place: &Path) -> usize {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let lines = all.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
     let place = place.to_str().unwrap();

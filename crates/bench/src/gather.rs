@@ -116,7 +116,7 @@ impl BenchFault {
     }
 
     /// The event of the record; what was before the run is at 0.
-    fn event(&self, origin_ns: u64) -> EventRow {
+    pub(super) fn event(&self, origin_ns: u64) -> EventRow {
         let at_s = self.at.saturating_sub(Duration::from_nanos(origin_ns)).as_secs_f64();
         EventRow { at_s, kind: self.kind, text: self.text.to_owned() }
     }
@@ -315,7 +315,7 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
 }
 
 /// The accepted messages that the sink has not seen, with the replies that the source left in the directory.
-fn not_seen(directory: &Path, accepted: Option<&Ledger>, sink: Option<&SinkResults>) -> Vec<MissingMessage> {
+pub(super) fn not_seen(directory: &Path, accepted: Option<&Ledger>, sink: Option<&SinkResults>) -> Vec<MissingMessage> {
     let path = directory.join(format!("{}.replies", name(Role::Source)));
     let text = fs::read(&path).unwrap_or_default();
     let _ = fs::remove_file(path);
@@ -357,7 +357,8 @@ fn queue_between(between: Topology, relay: Option<&BenchRelayResults>) -> Server
     }
 }
 
-fn close_account(source: &PartyResults, sink: Option<&SinkResults>, queue: ServerQueue) -> LedgerRow {
+/// Settles the account of what the source sent and the sink received.
+pub(super) fn close_account(source: &PartyResults, sink: Option<&SinkResults>, queue: ServerQueue) -> LedgerRow {
     let books = &source.record.ledger;
     let accepted = books.accepted.unwrap_or_default();
     let Some(units) = &source.units else { return account_without_units(books, sink) };

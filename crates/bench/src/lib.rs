@@ -9,6 +9,7 @@
 //! process does nothing but wait, draw a bar four times a second and, at the end, the sums.
 #![allow(missing_docs)] // only the command line uses it: a field whose name says all has no sentence
 
+pub mod audit;
 mod built_in;
 pub mod capacity;
 mod contestant;

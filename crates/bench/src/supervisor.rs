@@ -176,12 +176,34 @@ impl Supervisor {
 
     /// Starts the relay and waits until it takes mail; gives its address. One that ran before has ended.
     pub(super) fn start_relay(&mut self, launch: RelayLaunch) -> Result<String> {
+        self.spawn_relay(launch.command)?;
+        self.await_listening(Role::Relay, &launch.ready_signal, launch.ready_within)
+    }
+
+    /// Starts the relay without waiting for it.
+    pub(super) fn spawn_relay(&mut self, command: PartyCommand) -> Result<()> {
         self.listening.retain(|listening| listening.role != Role::Relay);
         if let Some(former) = self.relay.take().map(|relay| relay.observation()) {
             self.previous_relay = Some(former.merge_previous(self.previous_relay.take()));
         }
-        self.relay = Some(PartyProcess::start(launch.command, self.events_tx.clone())?);
-        self.await_listening(Role::Relay, &launch.ready_signal, launch.ready_within)
+        self.relay = Some(PartyProcess::start(command, self.events_tx.clone())?);
+        Ok(())
+    }
+
+    /// Kills all processes of the relay.
+    pub(super) fn kill_relay(&mut self) -> Result<()> {
+        self.party(Role::Relay).kill()
+    }
+
+    /// Fails if the relay has ended.
+    pub(super) fn ensure_relay_alive(&mut self) -> Result<()> {
+        self.check_party(Role::Relay)?;
+        self.ensure_all_alive()
+    }
+
+    /// Messages that the sink has reported.
+    pub(super) fn delivered(&self) -> u64 {
+        self.progress.delivered()
     }
 
     /// Address at which the relay answers HTTP, if it does.
@@ -262,6 +284,16 @@ impl Supervisor {
     /// Starts the source and follows it to its end. Gives what it complained of where it could not run or could not write
     /// its files.
     pub(super) fn follow_source(&mut self, command: PartyCommand) -> Result<Option<anyhow::Error>> {
+        self.follow_disturbed_source(command, |_, _| Ok(()))
+    }
+
+    /// The same, with `disturb` called again and again with the time since the load began.
+    pub(super) fn follow_disturbed_source(
+        &mut self,
+        command: PartyCommand,
+        mut disturb: impl FnMut(&mut Self, Duration) -> Result<()>,
+    ) -> Result<Option<anyhow::Error>> {
+        let began = Instant::now();
         self.source = Some(PartyProcess::start(command, self.events_tx.clone())?);
         self.load_started_at = Some(LoadStart { instant: Instant::now(), at: outputs::record_time() });
         let mut stopping = Stopping::default();
@@ -271,6 +303,7 @@ impl Supervisor {
             self.display.show(|| view.line());
             self.check_party(Role::Relay)?;
             self.check_party(Role::Sink)?;
+            disturb(self, began.elapsed())?;
             if let Some(status) = self.party(Role::Source).poll()? {
                 return Ok(self.exit_error(Role::Source, status));
             }

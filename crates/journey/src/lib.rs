@@ -60,6 +60,7 @@
 //! words      numbers in sentences
 //! ```
 pub mod account;
+pub mod audit;
 #[doc(hidden)]
 pub mod checks;
 pub mod clocks;

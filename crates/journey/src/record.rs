@@ -2,6 +2,7 @@
 //!
 //! This format is a stable contract: keys are added freely and never changed. A source or a sink writes the same format
 //! as a whole run, with the parts that it knows; `fold` joins them into one record. Reports read only these records.
+pub use crate::audit::{Audit, AuditLoss, AuditRow, MAX_LOSSES};
 pub use crate::mades::{
     AcknowledgementSender, Mades, MadesAcknowledgements, MadesBroker, MadesCount, MadesHop, MadesMarket, MadesOutage,
     MadesQueue, MadesShape, MadesShapeStage, MadesStage, MadesTimes, MadesTrouble, MadesTruth, MadesWindow,
@@ -95,6 +96,9 @@ pub struct Record {
     /// The part that only a run over MADES has; `null` for others.
     #[serde(default)]
     pub mades: Option<Mades>,
+    /// The part that only an audit of a server has; `null` for other runs.
+    #[serde(default)]
+    pub audit: Option<Audit>,
     /// A row for each second.
     pub series: Vec<SeriesRow>,
     /// Processor time and memory of each party by second; empty if they were not observed, and in older records.
@@ -176,6 +180,7 @@ impl Record {
             pauses: Vec::new(),
             warm_up: None,
             mades: None,
+            audit: None,
             series: Vec::new(),
             usage: Vec::new(),
             events: Vec::new(),

@@ -10,6 +10,7 @@
 //!
 //! `headline` and the sections decide the content once; `terminal` and `markdown` only lay it out. A record may be one
 //! party's own (a sink's or a source's), and then has fewer sections.
+mod audit;
 pub mod capacity;
 pub mod comparison;
 pub mod core_capacity;

@@ -1,6 +1,6 @@
 //! The sections of a report, in reading order.
 use super::section::Section;
-use super::{encryption, fates, freshness, mades, parties, relay, seconds, server, stages, workload};
+use super::{audit, encryption, fates, freshness, mades, parties, relay, seconds, server, stages, workload};
 use mailrun_journey::record::{Mades, Record};
 
 /// Every section that this record can fill; `room` is the number of bars that a sparkline may have.
@@ -10,6 +10,8 @@ pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
     }
     let parts = [
         workload::offered(record),
+        audit::faults(record),
+        audit::losses(record),
         stages::reached(record),
         server::under_test(record),
         relay::between(record),

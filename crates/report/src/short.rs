@@ -11,6 +11,7 @@
 //! ```
 //! There are 23 lines at most, so that a shell's prompt fits below them. If they do not suffice, empty lines are left
 //! out first, and then whole parts, in the order of [`SectionPriority`].
+use super::audit;
 use super::ending;
 use super::fates::{errors_in_short, ledger_in_short, threshold_table, when};
 use super::numbers::{count, counted, latency, rate, seconds};
@@ -82,6 +83,7 @@ fn parts(record: &Record, width: usize, ink: TextStyle) -> Vec<ReportPart<Sectio
     let line = |text: Option<String>, rest: &str| text.map_or_else(Vec::new, |text| wrapped(&text, "", rest, width));
     let mut parts: Vec<ReportPart<SectionPriority>> = [
         part(SectionPriority::Workload, false, head(record, width, ink)),
+        part(SectionPriority::Always, true, audit::in_short(record, width)),
         part(SectionPriority::OverTime, true, over_time(record, width)),
         part(SectionPriority::Latencies, true, latencies(record, width)),
         part(SectionPriority::Slowest, false, line(slowest(record), "  ")),
@@ -164,7 +166,9 @@ fn messages_and_relay(record: &Record, recipients: &str) -> String {
     let messages = format!("messages of {}{recipients} to ", sizes(&record.workload));
     match relay::party(record).map(|relay| plain(&relay.name)) {
         None => messages,
-        Some(name) if name == "mailrun" => format!("demonstration with mailrun's own relay: {messages}"),
+        Some(name) if name == "mailrun" && record.audit.is_none() => {
+            format!("demonstration with mailrun's own relay: {messages}")
+        }
         Some(name) => format!("{messages}{name} at "),
     }
 }

@@ -51,7 +51,8 @@ pub(crate) fn prepare(
         }
         Contestant::Recipe(recipe) => {
             let (to, listen) = (next_hop(sink)?, port::free()?);
-            launch_recipe(recipe, &Places { directory: spool, listen, to, mailrun: program.to_owned() }, directory)?
+            let places = Places { directory: spool, listen, to, mailrun: program.to_owned() };
+            launch_server(recipe, recipe.prepare(&places)?, &places, directory)
         }
         Contestant::Command(RelayCommand { words, .. }) => {
             // It will hold mail.
@@ -74,15 +75,19 @@ pub(crate) fn prepare(
     }))
 }
 
-/// Prepares a server by its recipe.
-pub(crate) fn launch_recipe(recipe: &Recipe, places: &Places, directory: &RunDirectory) -> Result<RelayLaunch> {
-    let ServerCommand { program, arguments, environment } = recipe.prepare(places)?;
-    let mut command = PartyCommand::relay(&program, arguments, directory);
-    command.environment = environment;
+/// The start of a server that was prepared by its recipe.
+pub(crate) fn launch_server(
+    recipe: &Recipe,
+    server: ServerCommand,
+    places: &Places,
+    directory: &RunDirectory,
+) -> RelayLaunch {
+    let mut command = PartyCommand::relay(&server.program, server.arguments, directory);
+    command.environment = server.environment;
     command.group_leader = if recipe.has_own_session() { GroupLeader::Party } else { GroupLeader::Bench };
     command.recipe_directory = Some(places.directory.clone());
     let ready_signal = ReadySignal::Greeting(places.listen);
-    Ok(RelayLaunch { command, ready_signal, ready_within: recipe.ready_within() })
+    RelayLaunch { command, ready_signal, ready_within: recipe.ready_within() }
 }
 
 fn fill_placeholders(words: &[String], listen: &SocketAddr, sink: &str, spool: &Path) -> Vec<String> {

@@ -39,7 +39,7 @@ pub use comparison::RelayComparisonOptions;
 pub(super) use disk::DiskCounter;
 pub(super) use disk_usage::{DiskUsage, used_bytes};
 pub use latency::{LatencyOptions, SustainedLimits, run as run_latency};
-pub(super) use launch::{check as check_relay, prepare};
+pub(super) use launch::{check as check_relay, launch_server, prepare};
 pub(super) use listener::CERTIFICATE_FILE;
 pub use listener::{ListenerOptions, OwnCertificate, RelayLogin};
 pub(super) use memory::MemoryCurve;

@@ -3,7 +3,7 @@ use super::runs::{PagePart, PageRuns};
 use super::tables;
 use crate::numbers::counted;
 use crate::section::Section;
-use crate::{encryption, fates, mades, parties, relay, server, stages, workload};
+use crate::{audit, encryption, fates, mades, parties, relay, server, stages, workload};
 use mailrun_journey::record::Record;
 
 /// The thresholds that were missed, with value, limit and margin; those that were passed are folded.
@@ -35,6 +35,16 @@ pub(super) fn handshakes(runs: PageRuns<'_>) -> Option<PagePart> {
 /// The server under test.
 pub(super) fn server(runs: PageRuns<'_>) -> Option<PagePart> {
     part(runs, "server", "Server", server::under_test)
+}
+
+/// An audit: a row for each kind of fault.
+pub(super) fn audit_faults(runs: PageRuns<'_>) -> Option<PagePart> {
+    part(runs, "audit", "Audit", audit::faults)
+}
+
+/// An audit: the messages that are missing.
+pub(super) fn audit_losses(runs: PageRuns<'_>) -> Option<PagePart> {
+    part(runs, "audit-missing", "Missing mail", audit::losses)
 }
 
 /// The relay between source and sink.

@@ -40,8 +40,13 @@ pub fn page(record: &Record, baseline: Option<&Record>) -> String {
 
 /// The parts that say why the run ended as it did, directly below the verdict.
 fn answer(runs: PageRuns<'_>) -> Vec<PagePart> {
-    let parts = [environment::thresholds(runs), over_time::events(runs.record)].into_iter().flatten();
-    parts.chain(worst(runs).filter(|_| !is_passed(runs.record))).collect()
+    let parts = [
+        environment::audit_faults(runs),
+        environment::audit_losses(runs),
+        environment::thresholds(runs),
+        over_time::events(runs.record),
+    ];
+    parts.into_iter().flatten().chain(worst(runs).filter(|_| !is_passed(runs.record))).collect()
 }
 
 /// The worst messages, and the errors.

@@ -1,0 +1,242 @@
+//! The record of an audit: all rounds as one run, a row for each kind of fault, and the verdict.
+use super::AuditOptions;
+use super::round::{RoundEnd, RoundResult};
+use crate::gather::BenchFault;
+use jiff::Timestamp;
+use mailrun_journey::account::fates_sum;
+use mailrun_journey::judge;
+use mailrun_journey::merge::{join_events, merge_records};
+use mailrun_journey::reason::Reason;
+use mailrun_journey::record::{
+    Audit, AuditRow, Cause, Ending, EventRow, FORMAT, LedgerRow, MAX_LOSSES, Party, Record, Role, Verdict,
+};
+use mailrun_journey::threshold::Fate;
+use mailrun_journey::union::RecordUnion;
+use mailrun_journey::words::listed;
+use mailrun_party::host;
+use mailrun_report::numbers::{count, counted};
+use std::path::Path;
+
+/// Folds all rounds into a record.
+pub(super) fn record(
+    options: &AuditOptions,
+    version: String,
+    started_at: Timestamp,
+    directory: &Path,
+    rounds: Vec<RoundResult>,
+    is_interrupted: bool,
+) -> Record {
+    let mut audit = Audit { version, seed: options.seed, ..Audit::default() };
+    let (mut sources, mut sinks) = (RecordUnion::default(), RecordUnion::default());
+    let mut faults: Vec<BenchFault> = Vec::new();
+    let mut never_back = None;
+    for round in rounds {
+        let row = row_of(&mut audit.faults, round.fault.name());
+        faults.extend(round.events);
+        match round.end {
+            RoundEnd::NeverBack(reason) => {
+                row.never_back += 1;
+                never_back.get_or_insert(reason);
+            }
+            RoundEnd::Account(account) => {
+                add_account(row, &account.source.ledger, account.back.as_secs_f64());
+                audit.losses.extend(account.losses);
+                // Records of this program on this host can be joined.
+                let _ = sources.add(account.source, "source");
+                account.sink.map(|sink| sinks.add(sink, "sink"));
+            }
+        }
+    }
+    audit.losses.truncate(MAX_LOSSES);
+    let source = sources.finish("source").unwrap_or_else(Record::empty);
+    let ledger = source.ledger.clone();
+    let mut record = merge_records(source, sinks.finish("sink"), ledger);
+    record.format = FORMAT.to_owned();
+    record.name = format!("audit-{}", options.recipe);
+    record.started_at = started_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    record.command.clone_from(&options.command);
+    record.version = env!("CARGO_PKG_VERSION").to_owned();
+    record.host = host::facts(Some(directory));
+    record.workload.messages = None;
+    record.workload.target = "127.0.0.1".to_owned(); // at another port in each round
+    record.parties = parties(std::mem::take(&mut record.parties), options);
+    let events: Vec<EventRow> = faults.iter().map(|fault| fault.event(record.origin_ns)).collect();
+    record.events = join_events(std::mem::take(&mut record.events), events);
+    record.ending = Some(if is_interrupted { Ending::Interrupted } else { Ending::Complete });
+    record.audit = Some(audit);
+    record.thresholds = options.thresholds.iter().map(|threshold| threshold.evaluate(&record)).collect();
+    record.verdict = verdict(&record, never_back);
+    record
+}
+
+fn row_of<'r>(rows: &'r mut Vec<AuditRow>, fault: &str) -> &'r mut AuditRow {
+    let at = rows.iter().position(|row| row.fault == fault).unwrap_or_else(|| {
+        rows.push(AuditRow { fault: fault.to_owned(), ..AuditRow::default() });
+        rows.len() - 1
+    });
+    &mut rows[at]
+}
+
+fn add_account(row: &mut AuditRow, ledger: &LedgerRow, back_s: f64) {
+    let number = |field: Option<u64>| field.unwrap_or_default();
+    row.rounds += 1;
+    row.answered += number(ledger.accepted);
+    row.lost += number(ledger.lost);
+    row.not_delivered += number(ledger.not_delivered);
+    row.duplicates += number(ledger.duplicates);
+    row.corrupt += number(ledger.corrupt);
+    row.back_s = Some(row.back_s.unwrap_or_default().max(back_s));
+}
+
+/// Source, server and sink: those of all rounds together.
+fn parties(of_rounds: Vec<Party>, options: &AuditOptions) -> Vec<Party> {
+    let server =
+        Party { durability: options.recipe.durability(), ..Party::new(Role::Relay, &options.recipe.to_string()) };
+    let all = |role: Role| {
+        let add = |one: Option<f64>, other: Option<f64>| Some(one? + other?);
+        of_rounds.iter().filter(|party| party.role == role).cloned().reduce(|sum, party| Party {
+            user_s: add(sum.user_s, party.user_s),
+            sys_s: add(sum.sys_s, party.sys_s),
+            max_rss_bytes: sum.max_rss_bytes.max(party.max_rss_bytes),
+            ..sum
+        })
+    };
+    [all(Role::Source), Some(server), all(Role::Sink)].into_iter().flatten().collect()
+}
+
+/// The verdict: PASS only if nothing that was answered 250 is missing. Mail that was refused while the server was down was
+/// not promised, and a duplicate is what a server has to risk (RFC 1047).
+fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
+    let rows = record.audit.as_ref().map_or(&[][..], |audit| &audit.faults[..]);
+    let ledger = &record.ledger;
+    let mut reasons = judge::threshold_reasons(record);
+    let mut find =
+        |cause: Cause, fate: Option<Fate>, number: fn(&AuditRow) -> u64, text: &dyn Fn(u64, String) -> String| {
+            let found: Vec<&AuditRow> = rows.iter().filter(|row| number(row) > 0).collect();
+            let by_fault: Vec<String> =
+                found.iter().map(|row| format!("{} with {}", count(number(row)), row.fault)).collect();
+            if !found.is_empty() && fate.is_none_or(|fate| !judge::has_threshold(record, fate)) {
+                let sum = found.iter().map(|row| number(row)).sum();
+                reasons.push(Reason::new(cause, text(sum, listed(&by_fault))));
+            }
+        };
+    let answered = count(ledger.accepted.unwrap_or_default());
+    find(Cause::Lost, Some(Fate::Lost), |row| row.lost, &|sum, by| {
+        format!("Of {answered} messages that were answered 250, {} are lost: {by}.", count(sum))
+    });
+    find(Cause::NotDelivered, Some(Fate::NotDelivered), |row| row.not_delivered, &|sum, by| {
+        format!(
+            "Of {answered} messages that were answered 250, {} did not arrive ({by}), and the server's queue was not \
+             empty or could not be asked.",
+            count(sum)
+        )
+    });
+    find(Cause::Corrupt, Some(Fate::Corrupt), |row| row.corrupt, &|sum, by| {
+        format!("{} arrived changed: {by}.", counted(sum, "message"))
+    });
+    let reason = never_back.unwrap_or_default();
+    find(Cause::ServerGone, None, |row| row.never_back, &|sum, by| {
+        format!("The server did not come back after {}: {by}. {reason}", counted(sum, "fault"))
+    });
+    find(Cause::Remark, Some(Fate::Duplicates), |row| row.duplicates, &|sum, by| {
+        format!("{}: {by}.", counted(sum, "duplicate"))
+    });
+    if ledger.accepted.unwrap_or_default() == 0 && rows.iter().all(|row| row.never_back == 0) {
+        reasons.push(Reason::new(Cause::NothingAccepted, "No message was answered 250."));
+    }
+    if ledger.created.is_some() && !fates_sum(ledger) {
+        reasons.push(Reason::new(Cause::Unaccounted, "The fates do not sum to the messages that were sent."));
+    }
+    if record.ending == Some(Ending::Interrupted) {
+        reasons.push(Reason::new(Cause::Interrupted, "The audit was interrupted before its end."));
+    }
+    let rounds = rows.iter().map(|row| row.rounds).sum();
+    let pass = format!("{answered} messages answered 250 in {}, none lost", counted(rounds, "round"));
+    judge::decide(reasons, &pass)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mailrun_journey::record::Outcome;
+    use mailrun_journey::threshold::{RunProtocol, Threshold};
+
+    /// A record of an audit with those rows, all of whose mail is accounted for.
+    fn audited(faults: Vec<AuditRow>, threshold: Option<&str>) -> Record {
+        let sum = |number: fn(&AuditRow) -> u64| faults.iter().map(number).sum::<u64>();
+        let (accepted, lost, not_delivered) =
+            (sum(|row| row.answered), sum(|row| row.lost), sum(|row| row.not_delivered));
+        let ledger = LedgerRow {
+            created: Some(accepted),
+            accepted: Some(accepted),
+            delivered: Some(accepted - lost - not_delivered),
+            lost: Some(lost),
+            not_delivered: Some(not_delivered),
+            duplicates: Some(sum(|row| row.duplicates)),
+            corrupt: Some(sum(|row| row.corrupt)),
+            ..LedgerRow::default()
+        };
+        let mut record = Record { ledger, audit: Some(Audit { faults, ..Audit::default() }), ..Record::empty() };
+        let threshold = threshold.map(|text| Threshold::parse(text, RunProtocol::Smtp).unwrap());
+        record.thresholds = threshold.iter().map(|threshold| threshold.evaluate(&record)).collect();
+        record
+    }
+
+    #[test]
+    fn only_mail_that_was_promised_and_is_missing_or_a_server_that_stays_away_fails() {
+        let row = |fault: &str| AuditRow { fault: fault.to_owned(), rounds: 2, answered: 500, ..AuditRow::default() };
+        let kill = |row: AuditRow| AuditRow { fault: "kill".to_owned(), ..row };
+        let rows = [
+            (row("kill"), None, Outcome::Pass, "1,000 messages answered 250 in 4 rounds, none lost"),
+            (
+                kill(AuditRow { lost: 3, ..row("") }),
+                None,
+                Outcome::Fail,
+                "Of 1,000 messages that were answered 250, 3 are lost: 3 with kill.",
+            ),
+            (kill(AuditRow { lost: 3, ..row("") }), Some("lost <= 1%"), Outcome::Pass, "none lost"),
+            (
+                kill(AuditRow { not_delivered: 2, ..row("") }),
+                None,
+                Outcome::Inconclusive,
+                "2 did not arrive (2 with kill)",
+            ),
+            (kill(AuditRow { corrupt: 1, ..row("") }), None, Outcome::Fail, "1 message arrived changed: 1 with kill."),
+            (kill(AuditRow { duplicates: 9, ..row("") }), None, Outcome::Pass, "none lost"),
+            (
+                kill(AuditRow { duplicates: 9, ..row("") }),
+                Some("duplicates <= 0.1%"),
+                Outcome::Fail,
+                "duplicates <= 0.1%",
+            ),
+            (
+                kill(AuditRow { never_back: 1, ..row("") }),
+                None,
+                Outcome::Fail,
+                "The server did not come back after 1 fault: 1 with kill. it ended",
+            ),
+        ];
+        for (row_of_kill, threshold, outcome, said) in rows {
+            let record = audited(vec![row_of_kill.clone(), row("stop")], threshold);
+            let verdict = verdict(&record, Some("it ended".to_owned()));
+            assert_eq!(verdict.outcome, Some(outcome), "{row_of_kill:?} {verdict:?}");
+            assert!(verdict.why.contains(said), "{row_of_kill:?}: {}", verdict.why);
+        }
+        let nothing = audited(vec![AuditRow { answered: 0, ..row("kill") }], None);
+        assert_eq!(verdict(&nothing, None).why, "No message was answered 250.");
+        let cut = Record { ending: Some(Ending::Interrupted), ..audited(vec![row("kill")], None) };
+        assert_eq!(verdict(&cut, None).outcome, Some(Outcome::Inconclusive));
+    }
+
+    #[test]
+    fn rounds_of_a_fault_are_one_row_with_the_longest_absence() {
+        let mut rows = Vec::new();
+        for (fault, lost, back_s) in [("kill", Some(1), 0.5), ("stop", None, 0.1), ("kill", Some(2), 0.2)] {
+            let ledger = LedgerRow { accepted: Some(10), lost, not_delivered: Some(4), ..LedgerRow::default() };
+            add_account(row_of(&mut rows, fault), &ledger, back_s);
+        }
+        let found: Vec<_> = rows.iter().map(|row| (row.fault.as_str(), row.rounds, row.lost, row.back_s)).collect();
+        assert_eq!(found, [("kill", 2, 3, Some(0.5)), ("stop", 1, 0, Some(0.1))]);
+        assert_eq!((rows[0].answered, rows[0].not_delivered), (20, 8));
+    }
+}

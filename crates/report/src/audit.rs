@@ -1,0 +1,47 @@
+//! An audit of a server: what became of its mail under each kind of fault, and the messages that are missing.
+use super::numbers::{count, seconds};
+use super::section::{Section, SectionBody};
+use super::table::{Align, Table, plain, right};
+use mailrun_journey::record::{Audit, Record};
+
+/// A row for each kind of fault.
+pub(crate) fn faults(record: &Record) -> Option<Section> {
+    let audit = record.audit.as_ref()?;
+    let version = if audit.version.is_empty() { String::new() } else { format!("server: {}; ", plain(&audit.version)) };
+    Section::figures("Audit", Some(format!("{version}seed {}", audit.seed)), table(audit))
+}
+
+/// The same, for the short report.
+pub(crate) fn in_short(record: &Record, width: usize) -> Vec<String> {
+    let table = record.audit.as_ref().map(table);
+    table.map_or_else(Vec::new, |table| table.terminal(width).lines().map(str::to_owned).collect())
+}
+
+fn table(audit: &Audit) -> Table {
+    let figures =
+        ["rounds", "answered 250", "lost", "not delivered", "duplicates", "corrupt", "never back", "back within"];
+    let mut table = Table::new([("fault", Align::Left)].into_iter().chain(figures.map(right)));
+    for row in &audit.faults {
+        let counts =
+            [row.answered, row.lost, row.not_delivered, row.duplicates, row.corrupt, row.never_back].map(count);
+        let back = row.back_s.map_or_else(|| "–".to_owned(), seconds);
+        let cells = [plain(&row.fault), count(row.rounds)].into_iter().chain(counts).chain([back]);
+        table.row(cells.collect());
+    }
+    table.hide_zero(&["not delivered", "corrupt", "never back"])
+}
+
+/// The messages that were answered 250 and did not arrive.
+pub(crate) fn losses(record: &Record) -> Option<Section> {
+    let audit = record.audit.as_ref()?;
+    let columns = [right("round"), ("fault", Align::Left), right("message"), right("due at"), right("fault at")];
+    let mut table = Table::new(columns.into_iter().chain([("reply", Align::Left)]));
+    for loss in &audit.losses {
+        let times = [loss.due_s, loss.fault_s].map(seconds);
+        let place = [count(loss.round), plain(&loss.fault), count(loss.message)];
+        let reply = loss.reply.as_deref().map_or_else(|| "–".to_owned(), plain);
+        table.row(place.into_iter().chain(times).chain([reply]).collect());
+    }
+    Some(Section { title: "Missing mail", note: None, body: SectionBody::Figures(table) })
+        .filter(|_| !audit.losses.is_empty())
+}

@@ -1,0 +1,95 @@
+//! `mailrun audit RECIPE`: does a server keep the mail that it answered 250?
+use super::results::ReportArgs;
+use super::{Strictness, source, values};
+use anyhow::Result;
+use clap::Args;
+use mailrun_bench::audit::{AuditFault, AuditOptions};
+use mailrun_bench::recipe::Recipe;
+use mailrun_journey::threshold::Threshold;
+use mailrun_party::live::LiveMode;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Audits whether a server keeps the mail that it answered 250, when it is killed or stopped
+///
+/// Starts the server by its recipe in a directory of its own, sends mail through it to a sink for two seconds, and makes a
+/// fault at a random moment: kill is SIGKILL to all of its processes, in one round of four also while it starts again; stop is
+/// SIGTERM. Then starts the server again, waits until its queue is empty, and accounts for every message that was answered
+/// 250. Each round has a new directory; that of a round in which mail is missing is kept.
+///
+/// The verdict is PASS only if nothing that was answered 250 is missing. Duplicates are counted and allowed, unless a
+/// --threshold limits them: a server that was killed cannot know what it had delivered. A killed server leaves what it
+/// wrote in the memory of the kernel: kill does not show whether it syncs.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct AuditArgs {
+    /// Recipe of the server: a name (mailrun recipe list), or FILE.toml.
+    #[arg(value_name = "RECIPE", value_parser = recipe)]
+    recipe: Recipe,
+    /// Faults, separated by commas: kill, stop.
+    #[arg(long, value_name = "FAULT,FAULT", value_delimiter = ',', default_value = "kill,stop")]
+    inject: Vec<AuditFault>,
+    /// Rounds of each fault.
+    #[arg(long, value_name = "N", default_value = "5", value_parser = values::rounds)]
+    rounds: u32,
+    /// Messages of a round, sent at a constant rate in two seconds.
+    #[arg(short, long, visible_short_alias = 'n', value_name = "N", default_value = "400", value_parser = values::scenario_messages)]
+    messages: u64,
+    /// Seed of the moments of the faults.
+    #[arg(long, value_name = "N", default_value = "1")]
+    seed: u64,
+    /// Pause in arrivals after which no more mail is expected, if the recipe has no [queue], or the queue does not become
+    /// empty.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::some_duration)]
+    lost_after: Duration,
+    /// Condition that all rounds together must meet, repeatable: 'lost <= 0.1%', 'duplicates <= 1%'.
+    #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = source::threshold, help_heading = "Verdict")]
+    thresholds: Vec<Threshold>,
+    #[command(flatten)]
+    report: ReportArgs,
+    /// Run directory, instead of a new one in mailrun-results. The server keeps its mail there.
+    #[arg(long, value_name = "DIR", help_heading = "Results")]
+    out: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  mailrun audit mailrun                        mailrun's own relay
+  mailrun audit mailrun:memory --inject kill   finds what it loses
+  mailrun audit postfix --rounds 20            as root
+  mailrun audit my.toml --threshold 'duplicates <= 1%'
+
+Exit status:
+    0  PASS: nothing that was answered 250 is missing
+    1  FAIL: mail is lost or changed, the server did not come back, or a
+       threshold was missed
+    2  the server could not run; one line says why
+    3  INCONCLUSIVE: mail did not arrive, and may be in the server's queue
+  130  interrupted; the rounds so far are reported";
+
+fn recipe(typed: &str) -> Result<Recipe, String> {
+    Recipe::load(typed).map_err(|error| format!("{error:#}"))
+}
+
+impl AuditArgs {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let live = self.report.live(LiveMode::Line);
+        self.report.open(live)?;
+        let outcome = mailrun_bench::audit::run(&AuditOptions {
+            recipe: self.recipe,
+            faults: self.inject,
+            rounds: self.rounds,
+            seed: self.seed,
+            messages: self.messages,
+            lost_after: self.lost_after,
+            thresholds: self.thresholds,
+            out: self.out,
+            live,
+            command: mailrun_party::outputs::command_line(),
+        })?;
+        self.report.finish(&outcome.record, Some(&outcome.directory))?;
+        let status = super::exit_code(&outcome.record, Strictness::Strict);
+        outcome.unwritten.map_or(Ok(status), Err)
+    }
+}

@@ -1,0 +1,147 @@
+//! Audits of servers: planted faults are found, with the exact count; a server that keeps its word passes.
+use crate::party::{Ended, Process, is_root, mailrun, peer, skip, wait_until};
+use crate::recipes::processes_of;
+use crate::relay::MAILRUN;
+use mailrun_journey::record::{Audit, Outcome, Record};
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// An audit that has ended.
+struct Audited {
+    ended: Ended,
+    record: Record,
+    place: TempDir,
+}
+
+impl Audited {
+    fn of(recipe: &str, words: &[&str]) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let out = place.path().join("out");
+        let ended = mailrun(&[&["audit", recipe, "--out", out.to_str().unwrap()], words].concat());
+        let json = fs::read(out.join("run.json")).unwrap_or_else(|error| panic!("{error}: {ended:?}"));
+        Self { ended, record: Record::from_json(&json).unwrap(), place }
+    }
+
+    fn audit(&self) -> &Audit {
+        self.record.audit.as_ref().unwrap()
+    }
+
+    fn outcome(&self) -> (Option<i32>, Option<Outcome>) {
+        (self.ended.code, self.record.verdict.outcome)
+    }
+
+    fn expect_kept_word(&self, faults: &[&str], rounds: u64) {
+        assert_eq!(self.outcome(), (Some(0), Some(Outcome::Pass)), "{:?}", self.ended);
+        let rows = &self.audit().faults;
+        assert_eq!(rows.iter().map(|row| row.fault.as_str()).collect::<Vec<_>>(), faults);
+        for row in rows {
+            assert_eq!((row.rounds, row.lost, row.not_delivered, row.corrupt, row.never_back), (rounds, 0, 0, 0, 0));
+            assert!(row.answered > 100 * rounds && row.back_s.is_some(), "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn our_relay_keeps_what_it_answered_250() {
+    let audited = Audited::of("mailrun", &["--rounds", "1"]);
+    audited.expect_kept_word(&["kill", "stop"], 1);
+    let report = fs::read_to_string(audited.place.path().join("out/report.md")).unwrap();
+    assert!(report.contains("## Audit") && report.contains("| kill "), "{report}");
+    let rounds = |path: &Path| fs::read_dir(path).unwrap().flatten().filter(|entry| entry.path().is_dir()).count();
+    assert_eq!(rounds(&audited.place.path().join("out")), 0, "nothing is kept of a round that was good");
+}
+
+#[test]
+fn a_server_that_answers_before_it_writes_is_found_out_with_the_exact_count() {
+    let audited = Audited::of("mailrun:memory", &["--rounds", "1", "--inject", "kill", "--report", "full"]);
+    assert_eq!(audited.outcome(), (Some(1), Some(Outcome::Fail)), "{:?}", audited.ended);
+    let (row, ledger) = (&audited.audit().faults[0], &audited.record.ledger);
+    assert!(row.lost > 0 && ledger.lost == Some(row.lost), "{row:?}");
+    assert_eq!(ledger.accepted.unwrap() - ledger.delivered.unwrap() + ledger.duplicates.unwrap_or(0), row.lost);
+    let losses = &audited.audit().losses;
+    assert_eq!(losses.len() as u64, row.lost);
+    for loss in losses {
+        assert!(loss.reply.as_ref().is_some_and(|reply| reply.starts_with("250 ")), "{loss:?}");
+        assert!(loss.due_s <= loss.fault_s + 0.05, "answered before the kill: {loss:?}");
+    }
+    let out = &audited.ended.out;
+    assert!(out.contains("MISSING MAIL") && out.contains("are lost:"), "{out}");
+    assert!(audited.place.path().join("out/round-1-kill/relay.spool").exists(), "what it kept can be looked at");
+    let allowed = Audited::of("mailrun:memory", &["--rounds", "1", "--inject", "kill", "--threshold", "lost <= 90%"]);
+    assert_eq!(allowed.outcome(), (Some(0), Some(Outcome::Pass)), "{:?}", allowed.ended);
+}
+
+#[test]
+fn a_server_that_stays_away_is_no_loss_and_its_last_words_are_told() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("once.toml");
+    let once = "durability = \"sync\"\ncommand = [\"sh\", \"-c\", \"[ ! -e {dir}/was ] || { echo once is enough >&2; \
+                exit 1; }; touch {dir}/was; exec {mailrun} relay --listen {listen} --to {to} --spool {dir}/spool\"]\n";
+    fs::write(&file, once).unwrap();
+    let audited = Audited::of(file.to_str().unwrap(), &["--rounds", "1", "--inject", "kill"]);
+    assert_eq!(audited.outcome(), (Some(1), Some(Outcome::Fail)), "{:?}", audited.ended);
+    let row = &audited.audit().faults[0];
+    assert_eq!((row.rounds, row.never_back, row.lost, row.back_s), (0, 1, 0, None));
+    let said = &audited.record.verdict.why;
+    assert!(said.contains("did not come back after 1 fault") && said.contains("once is enough"), "{said}");
+}
+
+#[test]
+fn a_queue_that_nobody_can_ask_proves_no_loss() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("forgetful.toml");
+    let command = "\"{mailrun}\", \"relay\", \"--listen\", \"{listen}\", \"--to\", \"{to}\", \"--spool\", \
+                   \"{dir}/spool\", \"--durability\", \"memory\"";
+    fs::write(&file, format!("durability = \"memory\"\ncommand = [{command}]\n")).unwrap();
+    let words = ["--rounds", "1", "--inject", "kill", "--lost-after", "1s"];
+    let audited = Audited::of(file.to_str().unwrap(), &words);
+    assert_eq!(audited.outcome(), (Some(3), Some(Outcome::Inconclusive)), "{:?}", audited.ended);
+    assert!(audited.audit().faults[0].not_delivered > 0, "{:?}", audited.audit());
+}
+
+#[test]
+fn ctrl_c_ends_an_audit_and_nothing_of_it_runs_on() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("out");
+    let audit = Process::start(MAILRUN, &["audit", "mailrun", "--rounds", "100", "--out", out.to_str().unwrap()]);
+    wait_until("a round", || out.join("round-1-kill/source.stdout").exists().then_some(()));
+    audit.interrupt_group();
+    let ended = audit.finish();
+    assert_eq!(ended.code, Some(130), "{ended:?}");
+    assert_eq!(processes_of(place.path()), 0);
+}
+
+#[test]
+fn what_is_no_audit_is_refused_in_one_line() {
+    for (words, said) in [
+        (&["mailrum"][..], "unknown recipe \"mailrum\"; did you mean \"mailrun\"?"),
+        (&["mailrun", "--inject", "fire"], "\"fire\" is not one of kill, stop"),
+        (&["nowhere.toml"], "cannot read nowhere.toml"),
+    ] {
+        let ended = mailrun(&[&["audit"], words].concat());
+        assert!(ended.code == Some(2) && ended.err.contains(said), "{ended:?}");
+    }
+}
+
+#[test]
+#[ignore = "slow: make test-slow PART=audit"]
+fn our_relay_keeps_its_word_for_twenty_rounds_of_each_fault() {
+    let seed = std::env::var("MAILRUN_SEED").unwrap_or_else(|_| std::process::id().to_string());
+    let audited = Audited::of("mailrun", &["--rounds", "20", "--seed", &seed]);
+    eprintln!("audit of mailrun, seed {seed}: {}", audited.record.verdict.why);
+    audited.expect_kept_word(&["kill", "stop"], 20);
+}
+
+#[test]
+#[ignore = "slow: make test-slow PART=audit"]
+fn postfix_keeps_its_word() {
+    if peer("postfix").is_none() || !is_root() {
+        skip("postfix", "only root may start one");
+        return;
+    }
+    let seed = std::env::var("MAILRUN_SEED").unwrap_or_else(|_| std::process::id().to_string());
+    let audited = Audited::of("postfix", &["--rounds", "5", "--seed", &seed]);
+    eprintln!("audit of postfix, seed {seed}: {}", audited.record.verdict.why);
+    audited.expect_kept_word(&["kill", "stop"], 5);
+}
