@@ -8,25 +8,32 @@ mod flags;
 mod numbers;
 #[path = "../../crates/dropin/src/go_smtp_source/reply.rs"]
 mod reply;
+#[path = "../../crates/dropin/src/reply_reader.rs"]
+pub(crate) mod reply_reader;
 
 use libfuzzer_sys::fuzz_target;
-use reply::{GoReplyReader, MAX_REPLY_BYTES, ParsedReply};
+use reply::ParsedReply;
+use reply_reader::{MAX_REPLY_BYTES, ReplyReader};
 
 fn heard<'a>(blocks: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
-    let mut reader = GoReplyReader::default();
+    let mut reader = ReplyReader::default();
     let mut told = Vec::new();
     for block in blocks {
         let mut input = block;
-        while let Some(heard) = reader.next(&mut input) {
-            match heard {
-                ParsedReply::Reply(code, text) => assert!((100..1000).contains(&code) && text.len() <= MAX_REPLY_BYTES),
-                ParsedReply::TooShort(line) | ParsedReply::BadCode(line) => assert!(line.len() <= MAX_REPLY_BYTES),
-                ParsedReply::TooLong => {
+        loop {
+            match reader.next(&mut input, reply::is_last_line) {
+                Ok(Some(wire)) => {
+                    assert!(wire.len() <= MAX_REPLY_BYTES);
+                    let reply = ParsedReply::parse(wire);
+                    assert!(!matches!(reply, ParsedReply::Reply(code, _) if !(100..1000).contains(&code)));
+                    told.push(reply.error_text());
+                }
+                Ok(None) => break,
+                Err(_) => {
                     told.push("endless".to_owned());
                     return told;
                 }
             }
-            told.push(heard.error_text());
         }
         assert!(input.is_empty(), "a block is read to its end");
     }

@@ -2,25 +2,29 @@
 #![no_main]
 #[path = "../../crates/dropin/src/smtp_source/reply.rs"]
 mod reply;
+#[path = "../../crates/dropin/src/reply_reader.rs"]
+pub(crate) mod reply_reader;
 
 use libfuzzer_sys::fuzz_target;
-use reply::{MAX_REPLY_BYTES, PostfixReplyReader};
+use reply::Reply;
+use reply_reader::{MAX_REPLY_BYTES, ReplyReader};
 
 /// Code, lines and text of each; `None` of an endless one.
 type Told = Vec<Option<(u16, Vec<Vec<u8>>, Vec<u8>)>>;
 
 fn heard<'a>(blocks: impl Iterator<Item = &'a [u8]>) -> Told {
-    let mut reader = PostfixReplyReader::default();
+    let mut reader = ReplyReader::default();
     let mut told = Vec::new();
     for block in blocks {
         let mut input = block;
         loop {
-            match reader.next(&mut input) {
-                Ok(Some(reply)) => {
-                    assert!(reply.code < 1000);
+            match reader.next(&mut input, |_, line| reply::is_last_line(line)) {
+                Ok(Some(wire)) => {
+                    let reply = Reply { wire };
+                    assert!(reply.code() < 1000);
                     let lines: Vec<Vec<u8>> = reply.lines().map(<[u8]>::to_vec).collect();
                     assert!(!lines.is_empty() && lines.iter().map(Vec::len).sum::<usize>() <= MAX_REPLY_BYTES);
-                    told.push(Some((reply.code, lines, reply.text())));
+                    told.push(Some((reply.code(), lines, reply.text())));
                 }
                 Ok(None) => break,
                 Err(_) => {

@@ -25,6 +25,7 @@ mod targets;
 
 // Where files of the program that targets include look for others.
 use targets::config::{own_addresses, qmgr, routing};
+use targets::go_reply::reply_reader;
 
 use mailrun_journey::seeded::SeededRng;
 use std::fs;

@@ -3,6 +3,7 @@
 //! Selected by the first argument (`mailrun smtp-source …`) or by the name that the program was called by, so that a
 //! symbolic link provides the old command (`mailrun install-links DIR`).
 mod date;
+mod fatal_error;
 mod getopt;
 mod go;
 mod go_mades_bench;
@@ -12,12 +13,11 @@ mod host_port;
 mod hostname;
 mod numbers;
 mod own_options;
-mod pending_output;
 mod printable;
-mod semaphore;
-mod session_group;
+mod reply_reader;
 mod smtp_sink;
 mod smtp_source;
+mod source;
 mod stderr;
 mod targets;
 mod timing;

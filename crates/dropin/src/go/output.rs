@@ -7,11 +7,6 @@ use std::process::ExitCode;
 /// Exit status of Go programs after a bad flag, and after a panic.
 pub(crate) const EXIT_BAD_FLAG: u8 = 2;
 
-/// An error that ends the program with status 1.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct GoFatalError(pub(crate) String);
-
 /// Writes a line to the log.
 pub(crate) fn log(text: &str) {
     let line = format!("{} {}", date::now("%Y/%m/%d %H:%M:%S"), printable(text));

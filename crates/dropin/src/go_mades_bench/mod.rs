@@ -12,8 +12,9 @@ mod report;
 mod stages;
 
 use super::Invocation;
-use super::go::output::{self, EXIT_BAD_FLAG, GoFatalError};
+use super::go::output::{self, EXIT_BAD_FLAG};
 use super::targets::PublicTargets;
+use crate::fatal_error::FatalError;
 use mailrun_journey::record::Record;
 use mailrun_party::interrupt::Interrupt;
 use observer::{BenchObserver, RunOutcome};
@@ -39,8 +40,8 @@ pub(super) fn run(call: &Invocation) -> ExitCode {
     })
 }
 
-fn bench(options: &Options, mode: mailrun_mades::bench::MadesMode) -> Result<ExitCode, GoFatalError> {
-    let fatal = |error: anyhow::Error| GoFatalError(format!("{error:#}"));
+fn bench(options: &Options, mode: mailrun_mades::bench::MadesMode) -> Result<ExitCode, FatalError> {
+    let fatal = |error: anyhow::Error| FatalError(format!("{error:#}"));
     let observer = Rc::new(BenchObserver::new(options, mode));
     let plan = plan::plan(
         options,

@@ -1,6 +1,6 @@
 //! Translates go-mades-bench's flags into options of our engine.
 use super::options::{BrokerFlags, Options};
-use crate::go::output::GoFatalError;
+use crate::fatal_error::FatalError;
 use crate::targets::PublicTargets;
 use mailrun_journey::record::Arrival;
 use mailrun_mades::api::EndpointQueueNames;
@@ -30,13 +30,13 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The options of the engine.
 ///
 /// # Errors
-/// [`GoFatalError`]: an invalid address, or one that load may not go to.
+/// [`FatalError`]: an invalid address, or one that load may not go to.
 pub(super) fn plan(
     options: &Options,
     mode: MadesMode,
     public: PublicTargets,
     observer: Rc<dyn RunObserver>,
-) -> Result<MadesOptions, GoFatalError> {
+) -> Result<MadesOptions, FatalError> {
     let uses_outbox = mode != MadesMode::Amqp;
     let outbox = broker("outbox", if uses_outbox { &options.outbox } else { &options.inbox }, public)?;
     // Tracing has no inbox: its flags are ignored.
@@ -92,8 +92,8 @@ fn in_transit(options: &Options) -> u64 {
     if options.max_in_transit == 0 { all } else { options.max_in_transit.min(all) }
 }
 
-fn broker(side: &str, typed: &BrokerFlags, public: PublicTargets) -> Result<mailrun_mades::Broker, GoFatalError> {
-    let unable = |why: String| GoFatalError(format!("Unable to create {side} AMQP client:Dialing AMQP server: {why}"));
+fn broker(side: &str, typed: &BrokerFlags, public: PublicTargets) -> Result<mailrun_mades::Broker, FatalError> {
+    let unable = |why: String| FatalError(format!("Unable to create {side} AMQP client:Dialing AMQP server: {why}"));
     let url: BrokerUrl = typed.address.parse().map_err(|error: mailrun_mades::UrlError| unable(error.to_string()))?;
     let found = (url.host(), url.port()).to_socket_addrs();
     for address in found.map_err(|error| unable(format!("{}: {error}", url.host())))? {

@@ -1,38 +1,25 @@
 //! A message: its own headers, and a body that all messages share; or a file, unchanged.
-use super::dot_stuffing::{self, DotWriterState};
 use super::options::Options;
 use super::reason::reason;
 use super::subject::subject;
 use crate::date;
-use crate::trace_header::TraceHeaderWriter;
+use crate::source::dialect::MessageTask;
+use crate::source::message::{Message, encode, read_file};
 use mailrun_net::Outbox;
 use mailrun_smtp::data;
-use std::fs::File;
-use std::io::{Read, Write};
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::io::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The host name in messages.
 pub(super) const HOSTNAME: &str = "localhost";
 /// Bytes of a body between line ends.
 const LINE_BYTES: usize = 80;
 
-/// A message that a session has taken up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct MessageTask {
-    /// Number of the message, from 1.
-    pub(super) number: i64,
-    /// Time at which it was taken up, if that is needed.
-    pub(super) began: Option<Duration>,
-}
-
-/// The parts that all messages share.
+/// The message of a run.
 #[derive(Debug)]
-pub(super) struct Message {
-    trace_header: Option<TraceHeaderWriter>,
+pub(super) struct GoSourceMessage {
+    message: Message,
     head: Option<GoHeaderTemplate>,
-    /// Encoded, with the end of data.
-    body: Arc<[u8]>,
 }
 
 /// Headers, as far as they are the same in all messages.
@@ -45,41 +32,41 @@ struct GoHeaderTemplate {
     run: String,
 }
 
-impl Message {
+impl GoSourceMessage {
     /// Builds the message that the options ask for.
     ///
     /// # Errors
     /// If the file cannot be read, in the original's words; or if the message cannot be traced.
     pub(super) fn new(options: &Options) -> Result<Self, String> {
-        let mut body = Vec::new();
-        let (head, place) = match &options.file {
-            Some(path) => (None, dot_stuffing::encode(&read(path)?, DotWriterState::Begin, &mut body)),
-            None => (
-                Some(GoHeaderTemplate::new(options)),
-                dot_stuffing::encode(&text(options.body_bytes), DotWriterState::BeginLine, &mut body),
-            ),
+        let (head, text, follows_head) = match &options.file {
+            Some(path) => (None, read(path)?, false),
+            None => (Some(GoHeaderTemplate::new(options)), text(options.body_bytes), true),
         };
-        dot_stuffing::end(place, &mut body);
-        let trace_header = if options.own_options.traces {
+        let mut body = encode(&text, ends_in_return);
+        body.extend_from_slice(match text.last() {
+            None if follows_head => data::END_OF_DATA,
+            Some(b'\n') => data::END_OF_DATA,
+            _ if ends_in_return(&text) => b"\n.\r\n",
+            _ => b"\r\n.\r\n",
+        });
+        let sample = options.own_options.traces.then(|| {
             let mut sample = Vec::new();
             head.iter().for_each(|head| head.render(1, &mut sample));
-            Some(TraceHeaderWriter::new(&sample, body.strip_suffix(data::END_OF_DATA).unwrap_or(&body))?)
-        } else {
-            None
-        };
-        Ok(Self { trace_header, head, body: body.into() })
+            sample
+        });
+        Ok(Self { message: Message::new(body, sample.as_deref())?, head })
     }
 
     /// Renders the message of that task, dot-stuffed, with the end of data.
     pub(super) fn render(&self, task: MessageTask, out: &mut Outbox) {
-        if let Some(trace_header) = &self.trace_header {
-            trace_header.write(task.began, out.bytes());
-        }
-        if let Some(head) = &self.head {
-            head.render(task.number, out.bytes());
-        }
-        out.append_shared(&self.body);
+        self.message.render(task.began, out, |out| self.head.iter().for_each(|head| head.render(task.number, out)));
     }
+}
+
+/// Reports whether text before a line feed ends in a carriage return that belongs to the line feed. As in Go's DotWriter,
+/// every second one of several in a row does not.
+fn ends_in_return(text: &[u8]) -> bool {
+    text.iter().rev().take_while(|&&byte| byte == b'\r').count() % 2 == 1
 }
 
 impl GoHeaderTemplate {
@@ -100,7 +87,7 @@ impl GoHeaderTemplate {
         text.extend_from_slice(b"Subject: ");
         text.extend_from_slice(&subject(&self.subject, number));
         write!(text, "\nMessage-Id: <{}.{number:04x}@{HOSTNAME}>\n\n", self.run).expect("a vector takes all");
-        dot_stuffing::encode(&text, DotWriterState::Begin, out);
+        out.extend_from_slice(&encode(&text, ends_in_return));
     }
 }
 
@@ -118,11 +105,10 @@ fn text(size: i64) -> Vec<u8> {
 }
 
 fn read(path: &str) -> Result<Vec<u8>, String> {
-    let mut file =
-        File::open(path).map_err(|error| format!("failed to open '{path}': open {path}: {}", reason(&error)))?;
-    let mut text = Vec::new();
-    file.read_to_end(&mut text).map_err(|error| format!("read {path}: {}", reason(&error)))?;
-    Ok(text)
+    read_file(path).map_err(|(call, error)| {
+        let before = if call == "open" { format!("failed to open '{path}': ") } else { String::new() };
+        format!("{before}{call} {path}: {}", reason(&error))
+    })
 }
 
 #[cfg(test)]
@@ -131,7 +117,7 @@ mod tests {
 
     fn rendered(options: &Options, number: i64) -> String {
         let mut out = Outbox::default();
-        Message::new(options).unwrap().render(MessageTask { number, began: None }, &mut out);
+        GoSourceMessage::new(options).unwrap().render(MessageTask { number, began: None }, &mut out);
         String::from_utf8(out.to_vec()).unwrap()
     }
 
@@ -152,7 +138,7 @@ mod tests {
     fn every_message_and_every_run_has_its_own_id() {
         let id = |options: &Options, number| rendered(options, number).lines().nth(4).map(str::to_owned).unwrap();
         let options = Options::default();
-        let head = Message::new(&Options::default()).unwrap();
+        let head = GoSourceMessage::new(&Options::default()).unwrap();
         let of = |number| {
             let mut out = Outbox::default();
             head.render(MessageTask { number, began: None }, &mut out);
@@ -186,6 +172,28 @@ mod tests {
     }
 
     #[test]
+    fn a_file_gets_its_line_ends_and_the_end_of_data() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("file");
+        let options = Options { file: Some(path.to_str().unwrap().to_owned()), ..Options::default() };
+        let rows = [
+            ("", "\r\n.\r\n"),
+            ("a", "a\r\n.\r\n"),
+            ("a\n", "a\r\n.\r\n"),
+            ("a\r\nb\r\n", "a\r\nb\r\n.\r\n"),
+            (".\n..a\n", "..\r\n...a\r\n.\r\n"),
+            ("a\r", "a\r\n.\r\n"),
+            ("a\r.b\n", "a\r.b\r\n.\r\n"),
+            ("a\r\r\n", "a\r\r\r\n.\r\n"),
+            ("\n\n", "\r\n\r\n.\r\n"),
+        ];
+        for (text, expected) in rows {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(rendered(&options, 1), expected, "{text:?}");
+        }
+    }
+
+    #[test]
     fn a_file_is_encoded_once() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("file");
@@ -194,8 +202,8 @@ mod tests {
         assert_eq!(rendered(&options, 1), "Subject: x\r\n\r\n..\r\nlast\r\n.\r\n");
         let missing = Options { file: Some("/none".to_owned()), ..Options::default() };
         let said = "failed to open '/none': open /none: no such file or directory";
-        assert_eq!(Message::new(&missing).unwrap_err(), said);
+        assert_eq!(GoSourceMessage::new(&missing).unwrap_err(), said);
         let directory = Options { file: Some("/".to_owned()), ..Options::default() };
-        assert_eq!(Message::new(&directory).unwrap_err(), "read /: is a directory");
+        assert_eq!(GoSourceMessage::new(&directory).unwrap_err(), "read /: is a directory");
     }
 }

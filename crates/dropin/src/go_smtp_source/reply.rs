@@ -2,32 +2,64 @@
 //! the same code and no hyphen.
 use super::flags::quoted;
 
-/// The longest reply accepted, all lines together. The original has no limit, and its memory grows.
-pub(super) const MAX_REPLY_BYTES: usize = 64 * 1024;
-
 /// A reply, or an error in one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ParsedReply<'a> {
-    /// A reply: its code, and the texts of its lines with line feeds between them.
+    /// A reply: its code, and its lines.
     Reply(u16, &'a [u8]),
     /// A line that is too short, or has neither blank nor hyphen after its code.
     TooShort(&'a [u8]),
     /// A line without a valid code.
     BadCode(&'a [u8]),
-    /// A reply longer than [`MAX_REPLY_BYTES`].
-    TooLong,
 }
 
-impl ParsedReply<'_> {
+impl<'a> ParsedReply<'a> {
+    pub(super) fn parse(wire: &'a [u8]) -> Self {
+        let first = lines(wire).next().unwrap_or_default();
+        match ReplyLine::parse(first) {
+            ReplyLine::Coded { code, .. } => Self::Reply(code, wire),
+            ReplyLine::TooShort => Self::TooShort(first),
+            ReplyLine::BadCode => Self::BadCode(first),
+        }
+    }
+
     /// The original's error text for an unexpected reply.
     pub(super) fn error_text(&self) -> String {
         match self {
-            Self::Reply(code, text) => format!("{code:03} {}", quoted(text)),
+            Self::Reply(code, wire) => {
+                let texts: Vec<&[u8]> = texts(*code, wire).collect();
+                format!("{code:03} {}", quoted(&texts.join(&b'\n')))
+            }
             Self::TooShort(line) => format!("short response: {}", quoted(line)),
             Self::BadCode(line) => format!("invalid response code: {}", quoted(line)),
-            Self::TooLong => "endless reply".to_owned(),
         }
     }
+}
+
+/// Reports whether a line ends the reply that begins with the line `first`.
+pub(super) fn is_last_line(first: &[u8], line: &[u8]) -> bool {
+    match (ReplyLine::parse(first), ReplyLine::parse(line)) {
+        (ReplyLine::Coded { code: expected, .. }, ReplyLine::Coded { code, is_last }) => code == expected && is_last,
+        (ReplyLine::Coded { .. }, _) => false,
+        _ => true,
+    }
+}
+
+/// The texts of a reply's lines. A line in the middle with another code, or none, is all text.
+pub(super) fn texts(code: u16, wire: &[u8]) -> impl Iterator<Item = &[u8]> {
+    lines(wire).map(move |line| match ReplyLine::parse(line) {
+        ReplyLine::Coded { code: its_code, .. } if its_code == code => &line[4..],
+        _ => line,
+    })
+}
+
+fn lines(wire: &[u8]) -> impl Iterator<Item = &[u8]> {
+    wire.split_inclusive(|&byte| byte == b'\n').map(without_end)
+}
+
+fn without_end(line: &[u8]) -> &[u8] {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    line.strip_suffix(b"\r").unwrap_or(line)
 }
 
 /// The kind of a line.
@@ -39,8 +71,8 @@ enum ReplyLine {
 }
 
 impl ReplyLine {
-    fn of(line: &[u8]) -> Self {
-        let is_last = match line.get(3) {
+    fn parse(line: &[u8]) -> Self {
+        let is_last = match without_end(line).get(3) {
             Some(b' ') => true,
             Some(b'-') => false,
             _ => return Self::TooShort,
@@ -53,86 +85,19 @@ impl ReplyLine {
     }
 }
 
-/// Assembles a reply's lines from blocks.
-#[derive(Debug, Default)]
-pub(super) struct GoReplyReader {
-    /// An incomplete line.
-    partial: Vec<u8>,
-    /// The first line's code, once it has come.
-    code: Option<u16>,
-    text: Vec<u8>,
-    is_consumed: bool,
-}
-
-impl GoReplyReader {
-    /// Takes one whole reply from the front of `input`; `None` if it needs more bytes.
-    pub(super) fn next<'s>(&'s mut self, input: &mut &[u8]) -> Option<ParsedReply<'s>> {
-        if std::mem::take(&mut self.is_consumed) {
-            self.text.clear();
-            self.partial.clear();
-        }
-        while let Some(at) = memchr::memchr(b'\n', input) {
-            self.partial.extend_from_slice(&input[..at]);
-            *input = &input[at + 1..];
-            if self.partial.last() == Some(&b'\r') {
-                self.partial.pop();
-            }
-            if self.is_too_long() {
-                return Some(ParsedReply::TooLong);
-            }
-            let line = ReplyLine::of(&self.partial);
-            match (self.code, line) {
-                (None, ReplyLine::Coded { code, .. }) => self.code = Some(code),
-                (None, bad) => {
-                    self.is_consumed = true;
-                    let is_short = bad == ReplyLine::TooShort;
-                    return Some(if is_short {
-                        ParsedReply::TooShort(&self.partial)
-                    } else {
-                        ParsedReply::BadCode(&self.partial)
-                    });
-                }
-                (Some(_), _) => self.text.push(b'\n'),
-            }
-            if self.add(line) {
-                self.is_consumed = true;
-                return self.code.take().map(|code| ParsedReply::Reply(code, self.text.as_slice()));
-            }
-        }
-        self.partial.extend_from_slice(input);
-        *input = &[];
-        self.is_too_long().then_some(ParsedReply::TooLong)
-    }
-
-    /// Adds a line; returns true if it is the last.
-    fn add(&mut self, line: ReplyLine) -> bool {
-        let (from, is_last) = match line {
-            ReplyLine::Coded { code, is_last } if Some(code) == self.code => (4, is_last),
-            // A line in the middle with another code, or none, is text.
-            _ => (0, false),
-        };
-        self.text.extend_from_slice(&self.partial[from..]);
-        self.partial.clear();
-        is_last
-    }
-
-    fn is_too_long(&self) -> bool {
-        self.text.len() + self.partial.len() > MAX_REPLY_BYTES
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reply_reader::{MAX_REPLY_BYTES, ReplyReader, ReplyTooLong};
     use proptest::prelude::*;
 
     fn read(wire: &str, piece: usize) -> Vec<String> {
-        let mut reader = GoReplyReader::default();
+        let mut reader = ReplyReader::default();
         let mut heard = Vec::new();
         for block in wire.as_bytes().chunks(piece) {
             let mut input = block;
-            while let Some(reply) = reader.next(&mut input) {
-                heard.push(reply.error_text());
+            while let Some(reply) = reader.next(&mut input, is_last_line).unwrap() {
+                heard.push(ParsedReply::parse(reply).error_text());
             }
         }
         heard
@@ -161,10 +126,10 @@ mod tests {
     #[test]
     fn an_endless_reply_ends() {
         for line in ["250-x\r\n", "x"] {
-            let mut reader = GoReplyReader::default();
+            let mut reader = ReplyReader::default();
             let wire = line.repeat(MAX_REPLY_BYTES + 1);
             let mut input = wire.as_bytes();
-            assert_eq!(reader.next(&mut input), Some(ParsedReply::TooLong));
+            assert_eq!(reader.next(&mut input, is_last_line), Err(ReplyTooLong));
         }
     }
 

@@ -1,42 +1,37 @@
 //! The state that all sessions of a run share, and its counts.
-use super::message::{Message, MessageTask};
+use super::message::GoSourceMessage;
 use super::options::Options;
-use super::output::{GoFatalError, log};
+use super::output::log;
 use super::rate_limiter::RateLimiter;
 use super::target::DialTarget;
-use crate::semaphore::ConnectSemaphore;
-use crate::session_group::SessionGroup;
+use crate::fatal_error::FatalError;
+use crate::source::dialect::MessageTask;
+use crate::source::shared_state::SharedState;
 use crate::targets::PublicTargets;
-use crate::timing::Timing;
 use crate::trace_header;
 use mailrun_journey::trace::MAX_RECIPIENTS;
-use mailrun_net::{ClientTls, Outbox, SessionResumption, Trust, clock};
+use mailrun_net::{ClientTls, SessionResumption, Trust, clock};
 use std::borrow::Cow;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
+use std::time::Duration;
 
-/// Largest number of bytes per read: replies are short.
-const READ_BYTES: usize = 16 * 1024;
+/// Limit of the wait for a connection, for a reply, or for room to write (RFC 5321 §4.5.3.2). The original waits
+/// forever.
+pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// State that all sessions share.
 #[derive(Debug)]
 pub(super) struct GoSourceRun {
     pub(super) options: Options,
     pub(super) target: DialTarget,
-    pub(super) message: Message,
-    pub(super) tls: Option<ClientTls>,
-    pub(super) connect_semaphore: ConnectSemaphore,
+    pub(super) message: GoSourceMessage,
     pub(super) rate_limiter: RateLimiter,
-    /// Buffer for reads, for one turn.
-    pub(super) input: RefCell<Vec<u8>>,
-    /// Buffer for the writes of one turn.
-    pub(super) outbox: RefCell<Outbox>,
+    pub(super) shared: SharedState,
     /// Number of messages that sessions have taken up.
     taken: Cell<i64>,
     /// Number of connections with which messages were given up.
     failed: Cell<u64>,
-    closed: Cell<u64>,
-    timing: Timing,
-    session_group: SessionGroup<GoFatalError>,
+    closed: Cell<i64>,
 }
 
 impl GoSourceRun {
@@ -44,30 +39,25 @@ impl GoSourceRun {
     ///
     /// # Errors
     /// In the original's words.
-    pub(super) fn new(options: Options, allowed: PublicTargets) -> Result<Self, GoFatalError> {
+    pub(super) fn new(options: Options, allowed: PublicTargets) -> Result<Self, FatalError> {
         if options.target.is_empty() {
-            return Err(GoFatalError("host is missing".to_owned()));
+            return Err(FatalError("host is missing".to_owned()));
         }
         if options.own_options.traces {
             trace_header::check_recipients(&options.recipient, options.recipients_each().unsigned_abs())
-                .map_err(GoFatalError)?;
+                .map_err(FatalError)?;
         }
-        let message = Message::new(&options).map_err(GoFatalError)?;
-        let target = DialTarget::parse(&options.target, allowed).map_err(GoFatalError)?;
-        let target = if options.resolves_once { target.resolve().map_err(GoFatalError)? } else { target };
+        let message = GoSourceMessage::new(&options).map_err(FatalError)?;
+        let target = DialTarget::parse(&options.target, allowed).map_err(FatalError)?;
+        let target = if options.resolves_once { target.resolve().map_err(FatalError)? } else { target };
         Ok(Self {
             target,
             message,
-            tls: if options.uses_tls { Some(tls_client()?) } else { None },
-            connect_semaphore: ConnectSemaphore::default(),
             rate_limiter: RateLimiter::new(options.rate, options.recipients_each()),
-            input: RefCell::new(vec![0; READ_BYTES]),
-            outbox: RefCell::default(),
+            shared: SharedState::new(REPLY_TIMEOUT, if options.uses_tls { Some(tls_client()?) } else { None }),
             taken: Cell::new(0),
             failed: Cell::new(0),
             closed: Cell::new(0),
-            timing: Timing::begin(),
-            session_group: SessionGroup::new(options.active_sessions()),
             options,
         })
     }
@@ -79,7 +69,7 @@ impl GoSourceRun {
     }
 
     /// Takes up a message, if one is left.
-    pub(super) fn take_message(&self) -> Option<MessageTask> {
+    pub(super) fn take_one(&self) -> Option<MessageTask> {
         let number = self.taken.get() + 1;
         if number > self.options.messages {
             return None;
@@ -87,11 +77,6 @@ impl GoSourceRun {
         self.taken.set(number);
         self.verbose(|| self.announcement(number));
         Some(MessageTask { number, began: self.options.own_options.needs_times().then(clock::now) })
-    }
-
-    /// Records that a message was accepted.
-    pub(super) fn accepted(&self, task: MessageTask) {
-        self.timing.accepted(task.began);
     }
 
     /// The line that `-v` prints when a message is taken up.
@@ -133,7 +118,7 @@ impl GoSourceRun {
     }
 
     /// Counts this session as closed; returns the number of closed sessions.
-    pub(super) fn count_closed(&self) -> u64 {
+    pub(super) fn count_closed(&self) -> i64 {
         self.closed.set(self.closed.get() + 1);
         self.closed.get()
     }
@@ -145,36 +130,26 @@ impl GoSourceRun {
         }
     }
 
-    /// Records that a session has finished, or ends the run.
-    pub(super) fn finish_session(&self, outcome: Result<(), GoFatalError>) {
-        self.session_group.finish_one(outcome);
-    }
-
-    /// Waits until all sessions have finished, or one has ended the run.
-    pub(super) async fn wait_for_sessions(&self) -> Result<(), GoFatalError> {
-        self.session_group.wait().await
-    }
-
     /// The result of the whole run.
     ///
     /// # Errors
     /// If messages were given up; the original does not report this.
-    pub(super) fn finish(&self) -> Result<(), GoFatalError> {
+    pub(super) fn finish(&self) -> Result<(), FatalError> {
         if self.options.own_options.reports {
-            log(&self.timing.report(self.options.messages));
+            log(&self.shared.timing.report(self.options.messages));
         }
         match self.failed.get() {
             0 => Ok(()),
-            failed => Err(GoFatalError(format!("{failed} of {} messages were not sent", self.options.messages))),
+            failed => Err(FatalError(format!("{failed} of {} messages were not sent", self.options.messages))),
         }
     }
 }
 
 /// TLS as in the original: no verification, no server name, no session resumption.
-fn tls_client() -> Result<ClientTls, GoFatalError> {
+fn tls_client() -> Result<ClientTls, FatalError> {
     // An address as the name keeps SNI out of the handshake (RFC 6066 §3).
     let setup = ClientTls::new("127.0.0.1", &Trust::Anybody, None, SessionResumption::Off);
-    setup.map_err(|error| GoFatalError(format!("unable to issue STARTTLS: {error}")))
+    setup.map_err(|error| FatalError(format!("unable to issue STARTTLS: {error}")))
 }
 
 #[cfg(test)]
@@ -184,9 +159,9 @@ mod tests {
     #[test]
     fn messages_are_numbered_from_one() {
         let run = GoSourceRun::for_tests(&["-m", "2"]);
-        let taken = [(); 3].map(|()| run.take_message().map(|task| task.number));
+        let taken = [(); 3].map(|()| run.take_one().map(|task| task.number));
         assert_eq!(taken, [Some(1), Some(2), None]);
-        assert_eq!(GoSourceRun::for_tests(&["-m", "0"]).take_message(), None);
+        assert_eq!(GoSourceRun::for_tests(&["-m", "0"]).take_one(), None);
     }
 
     #[test]
@@ -212,6 +187,6 @@ mod tests {
         let run = GoSourceRun::for_tests(&["-m", "3"]);
         assert_eq!(run.finish(), Ok(()));
         run.fail_message("no");
-        assert_eq!(run.finish(), Err(GoFatalError("1 of 3 messages were not sent".to_owned())));
+        assert_eq!(run.finish(), Err(FatalError("1 of 3 messages were not sent".to_owned())));
     }
 }

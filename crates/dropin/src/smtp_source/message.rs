@@ -1,30 +1,25 @@
 //! The message: headers and body, rendered once; the variable parts are filled in as it is sent.
-use super::errors::FatalError;
 use super::options::Options;
 use super::recipient::RecipientGenerator;
 use crate::date;
-use crate::trace_header::TraceHeaderWriter;
+use crate::fatal_error::FatalError;
+use crate::source::dialect::RenderContext;
+use crate::source::message::{Message, encode, read_file};
 use mailrun_net::Outbox;
 use mailrun_party::reason::reason;
-use std::fs::File;
-use std::io::{Read, Write};
-use std::sync::Arc;
-use std::time::Duration;
+use mailrun_smtp::data;
+use std::io::Write;
 
 /// The body if neither length nor file is given.
 const DEFAULT_BODY: &str = "La de da de da 1.\r\nLa de da de da 2.\r\nLa de da de da 3.\r\nLa de da de da 4.\r\n";
 /// Bytes per line of a body of a given length, line end included.
 const LINE_BYTES: usize = 80;
-/// A body up to this size is copied after its header; a longer one is written without a copy.
-const COPY_LIMIT: usize = 16 * 1024;
 
-/// The parts that all messages of a run share.
+/// The message of a run.
 #[derive(Debug)]
-pub(super) struct Message {
-    trace_header: Option<TraceHeaderWriter>,
+pub(super) struct SmtpSourceMessage {
+    message: Message,
     head: Option<HeaderTemplate>,
-    /// The body with the end of data.
-    body: Arc<[u8]>,
 }
 
 /// The headers around the variable parts: recipient's number, descriptor, messages left.
@@ -38,7 +33,7 @@ struct HeaderTemplate {
     after_id: Vec<u8>,
 }
 
-impl Message {
+impl SmtpSourceMessage {
     /// Renders the message.
     ///
     /// # Errors
@@ -52,46 +47,33 @@ impl Message {
         let head =
             (!options.is_old_mode && options.file.is_none()).then(|| HeaderTemplate::new(options, sender, hostname));
         let mut body = content.0;
-        let trace_header = if options.own_options.traces {
-            if options.is_old_mode && options.file.is_none() {
-                // The data of `-o` is all body: the trace is its header, and an empty line ends that (RFC 5322 §2.1).
-                body.splice(..0, *b"\r\n");
+        let traces = options.own_options.traces;
+        if traces && options.is_old_mode && options.file.is_none() {
+            // The data of `-o` is all body: the trace is its header, and an empty line ends that (RFC 5322 §2.1).
+            body.splice(..0, *b"\r\n");
+        }
+        body.extend_from_slice(data::END_OF_DATA);
+        let sample = traces.then(|| head.as_ref().map(HeaderTemplate::sample).unwrap_or_default());
+        let message = Message::new(body, sample.as_deref()).map_err(FatalError)?;
+        Ok(Self { message, head })
+    }
+
+    /// Writes the message. `remaining` is the number of messages left in the run, below zero once there are more sessions
+    /// than messages; it is printed as the original prints an unsigned int.
+    pub(super) fn render(
+        &self,
+        place: RenderContext,
+        remaining: i32,
+        recipient: &RecipientGenerator,
+        out: &mut Outbox,
+    ) {
+        let RenderContext { task, descriptor, recipient_number } = place;
+        self.message.render(task.began, out, |out| {
+            if let Some(head) = &self.head {
+                head.render(descriptor, remaining, |out| recipient.write_header(recipient_number, out), out);
             }
-            let sample = head.as_ref().map(HeaderTemplate::sample).unwrap_or_default();
-            Some(TraceHeaderWriter::new(&sample, &body).map_err(FatalError)?)
-        } else {
-            None
-        };
-        body.extend_from_slice(b".\r\n");
-        Ok(Self { trace_header, head, body: body.into() })
+        });
     }
-
-    /// Writes the message to the outbox: for which descriptor, with how many messages left in the run, to the recipient
-    /// with that number.
-    pub(super) fn render(&self, at: RenderContext, recipient: &RecipientGenerator, outbox: &mut Outbox) {
-        if let Some(trace_header) = &self.trace_header {
-            trace_header.write(at.began, outbox.bytes());
-        }
-        if let Some(head) = &self.head {
-            head.render(at, recipient, outbox.bytes());
-        }
-        if self.body.len() <= COPY_LIMIT {
-            outbox.bytes().extend_from_slice(&self.body);
-        } else {
-            outbox.append_shared(&self.body);
-        }
-    }
-}
-
-/// The parts of a message that depend on where it is sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RenderContext {
-    pub(super) descriptor: i32,
-    /// Below zero once there are more sessions than messages; printed as the original prints an unsigned int.
-    pub(super) remaining: i32,
-    pub(super) number: Option<u32>,
-    /// Time at which the message was taken up, if it is measured.
-    pub(super) began: Option<Duration>,
 }
 
 impl HeaderTemplate {
@@ -112,11 +94,11 @@ impl HeaderTemplate {
         [self.before_recipient.as_slice(), &self.before_id, &self.after_id].concat()
     }
 
-    fn render(&self, at: RenderContext, recipient: &RecipientGenerator, out: &mut Vec<u8>) {
+    fn render(&self, descriptor: i32, remaining: i32, write_recipient: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
         out.extend_from_slice(&self.before_recipient);
-        recipient.write_header(at.number, out);
+        write_recipient(out);
         out.extend_from_slice(&self.before_id);
-        write!(out, "{:04x}.{:04x}", at.descriptor, at.remaining).expect("a vector takes all");
+        write!(out, "{descriptor:04x}.{remaining:04x}").expect("a vector takes all");
         out.extend_from_slice(&self.after_id);
     }
 }
@@ -129,7 +111,9 @@ impl MessageBody {
     /// The content that the options ask for.
     pub(super) fn new(options: &Options) -> Result<Self, FatalError> {
         let content = match (&options.file, options.length) {
-            (Some(path), _) => encode_lines(&read(path)?),
+            (Some(path), _) => encode_lines(
+                &read_file(path).map_err(|(call, error)| FatalError(format!("{call} {path}: {}", reason(&error))))?,
+            ),
             (None, Some(length)) => filler(length as usize),
             (None, None) => Vec::new(),
         };
@@ -141,25 +125,13 @@ impl MessageBody {
     }
 }
 
-fn read(path: &str) -> Result<Vec<u8>, FatalError> {
-    let mut file = File::open(path).map_err(|error| FatalError(format!("open {path}: {}", reason(&error))))?;
-    let mut text = Vec::new();
-    file.read_to_end(&mut text).map_err(|error| FatalError(format!("read {path}: {}", reason(&error))))?;
-    Ok(text)
-}
-
-/// Lines that end in `<LF>`, dot-stuffed, each followed by `<CRLF>` (RFC 5321 §4.5.2). A `<CR>` in the text stays,
-/// as in the original.
+/// Encodes lines, of which the last may lack its end.
 fn encode_lines(text: &[u8]) -> Vec<u8> {
-    let mut content = Vec::with_capacity(text.len() + text.len() / 32);
-    for line in text.split_inclusive(|&byte| byte == b'\n') {
-        if line.starts_with(b".") {
-            content.push(b'.');
-        }
-        content.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(line));
-        content.extend_from_slice(b"\r\n");
+    let mut lines = encode(text, |_| false);
+    if !text.is_empty() && !text.ends_with(b"\n") {
+        lines.extend_from_slice(b"\r\n");
     }
-    content
+    lines
 }
 
 /// Makes `length` bytes: lines of 80 that begin with their number's last digit; the incomplete last line has none.
@@ -228,8 +200,7 @@ mod tests {
         let options = Options { subject: Some("hi".to_owned()), ..Options::default() };
         let head = HeaderTemplate::new(&options, "a@b", "host");
         let mut out = Vec::new();
-        let place = RenderContext { descriptor: 7, remaining: -2, number: None, began: None };
-        head.render(place, &RecipientGenerator::new(&options, "c@d"), &mut out);
+        head.render(7, -2, |out| RecipientGenerator::new(&options, "c@d").write_header(None, out), &mut out);
         let lines: Vec<&str> = text(&out).split("\r\n").collect();
         assert_eq!(lines[..2], ["From: <a@b>", "To: <c@d>"]);
         assert!(lines[2].starts_with("Date: ") && lines[2].ends_with(')'), "{}", lines[2]);
@@ -244,16 +215,6 @@ mod tests {
             let body = filler(length);
             prop_assert_eq!(body.len(), length);
             prop_assert!(body.split(|&byte| byte == b'\n').all(|line| line.len() <= 80));
-        }
-
-        /// A receiver that unstuffs the data gets the file with other line ends.
-        #[test]
-        fn files_come_out_as_they_went_in(lines in prop::collection::vec("[.a]{0,4}", 1..9)) {
-            let wire = encode_lines((lines.join("\n") + "\n").as_bytes());
-            let wire = text(&wire).strip_suffix("\r\n").unwrap();
-            let unstuffed: Vec<&str> = wire.split("\r\n").map(|line| line.strip_prefix('.').unwrap_or(line)).collect();
-            prop_assert!(wire.split("\r\n").all(|line| line != "."));
-            prop_assert_eq!(unstuffed, lines);
         }
     }
 }

@@ -2,31 +2,26 @@
 //! `docs/drop-in.md`.
 //!
 //! ```text
-//! options ─▶ run_state (message, recipient, address, counts) ─▶ session × n ─ connection ─▶ the server
-//!                                                              dialogue: reply in, command out
+//! options ─▶ run_state (message, recipient, address, counts) ─▶ source (sessions) ─▶ the server
+//!                                          dialect: verdicts on replies, commands ─┘
 //! ```
-mod connection;
-mod dialogue;
+mod dialect;
 mod errors;
 mod message;
 mod options;
 mod recipient;
 mod reply;
 mod run_state;
-mod session;
 
 use super::Invocation;
 use super::stderr::StderrWriter;
 use super::targets::PublicTargets;
-use errors::FatalError;
-use mailrun_party::reason::reason;
+use crate::fatal_error::FatalError;
+use crate::source;
 use options::Options;
 use run_state::SmtpSourceRun;
 use std::process::ExitCode;
 use std::rc::Rc;
-
-/// Descriptors used for other things than sessions.
-const RESERVED_DESCRIPTORS: u64 = 64;
 
 /// Runs it. The exit status is 0 if all is done, 1 after an error that ended it.
 pub(super) fn run(call: &Invocation) -> ExitCode {
@@ -48,19 +43,10 @@ pub(super) fn run(call: &Invocation) -> ExitCode {
 }
 
 fn send(options: Options, stderr: StderrWriter) -> Result<(), FatalError> {
-    mailrun_net::open_files::raise(u64::from(options.sessions.min(options.messages)) + RESERVED_DESCRIPTORS);
-    let worker_options = options.own_options.worker_options();
+    let own_options = options.own_options;
     let run = Rc::new(SmtpSourceRun::new(options, stderr, PublicTargets::from_environment())?);
     let sessions = run.assign_first_messages();
-    let shared = Rc::clone(&run);
-    let work = |_| async move {
-        for _ in 0..sessions {
-            mailrun_net::worker::spawn_local(session::run(Rc::clone(&shared)));
-        }
-        shared.wait_for_sessions().await
-    };
-    mailrun_net::worker::run_with(worker_options, work)
-        .map_err(|error| FatalError(format!("event loop: {}", reason(&error))))??;
+    source::run_sessions(&run, sessions.into(), own_options)?;
     run.print_end();
     Ok(())
 }

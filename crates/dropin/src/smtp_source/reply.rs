@@ -3,23 +3,20 @@
 
 /// Longest part of a line that is read; the rest is ignored.
 const MAX_LINE_BYTES: usize = 10_240;
-/// The longest reply accepted, all lines together. The original has no limit, and its memory grows.
-pub(super) const MAX_REPLY_BYTES: usize = 64 * 1024;
-
-/// A reply longer than [`MAX_REPLY_BYTES`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("endless reply")]
-pub(super) struct ReplyTooLong;
-
 /// A whole reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reply<'a> {
-    /// The code of its last line.
-    pub(super) code: u16,
-    wire: &'a [u8],
+    pub(super) wire: &'a [u8],
 }
 
 impl<'a> Reply<'a> {
+    /// The code of the last line.
+    pub(super) fn code(&self) -> u16 {
+        let before = self.wire.strip_suffix(b"\n").unwrap_or(self.wire);
+        let start = memchr::memrchr(b'\n', before).map_or(0, |at| at + 1);
+        ReplyLineParts::of(line_text(&self.wire[start..])).code
+    }
+
     /// Each line without its end, up to the limit.
     pub(super) fn lines(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.wire.split_inclusive(|&byte| byte == b'\n').map(line_text)
@@ -65,81 +62,28 @@ impl<'a> ReplyLineParts<'a> {
     }
 }
 
-/// Assembles a reply's lines from blocks.
-#[derive(Debug, Default)]
-pub(super) struct PostfixReplyReader {
-    partial: Vec<u8>,
-    is_consumed: bool,
-}
-
-impl PostfixReplyReader {
-    /// Takes one whole reply from the front of `input`; `None` if it needs more bytes.
-    ///
-    /// # Errors
-    /// [`ReplyTooLong`]: the rest of the conversation cannot be read.
-    pub(super) fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8]) -> Result<Option<Reply<'s>>, ReplyTooLong> {
-        if std::mem::take(&mut self.is_consumed) {
-            self.partial = Vec::new();
-        }
-        if self.partial.is_empty()
-            && let Some((code, length)) = complete_reply(input)
-        {
-            let (wire, rest) = input.split_at(length);
-            *input = rest;
-            return if length > MAX_REPLY_BYTES { Err(ReplyTooLong) } else { Ok(Some(Reply { code, wire })) };
-        }
-        self.collect_lines(input)
-    }
-
-    /// Moves one line at a time to the held bytes, until the last.
-    fn collect_lines<'s>(&'s mut self, input: &mut &[u8]) -> Result<Option<Reply<'s>>, ReplyTooLong> {
-        while !input.is_empty() {
-            let end = memchr::memchr(b'\n', input).map_or(input.len(), |at| at + 1);
-            let (line, rest) = input.split_at(end);
-            *input = rest;
-            if self.partial.len() + line.len() > MAX_REPLY_BYTES {
-                return Err(ReplyTooLong);
-            }
-            self.partial.extend_from_slice(line);
-            let start = memchr::memrchr(b'\n', &self.partial[..self.partial.len() - 1]).map_or(0, |at| at + 1);
-            if let Some((code, _)) = complete_reply(&self.partial[start..]) {
-                self.is_consumed = true;
-                return Ok(Some(Reply { code, wire: &self.partial }));
-            }
-        }
-        Ok(None)
-    }
-}
-
-/// Code and length of the whole reply that `bytes` starts with, if it holds one.
-fn complete_reply(bytes: &[u8]) -> Option<(u16, usize)> {
-    let mut start = 0;
-    while let Some(at) = memchr::memchr(b'\n', &bytes[start..]) {
-        let end = start + at + 1;
-        let parts = ReplyLineParts::of(line_text(&bytes[start..end]));
-        if parts.is_last {
-            return Some((parts.code, end));
-        }
-        start = end;
-    }
-    None
+/// Reports whether a line ends a reply.
+pub(super) fn is_last_line(line: &[u8]) -> bool {
+    ReplyLineParts::of(line_text(line)).is_last
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reply_reader::{MAX_REPLY_BYTES, ReplyReader, ReplyTooLong};
     use proptest::prelude::*;
 
     type Read = Result<Vec<(u16, String)>, ReplyTooLong>;
     type ParseCase<'a> = (&'a [u8], &'a [(u16, &'a str)]);
 
     fn read<'a>(blocks: impl IntoIterator<Item = &'a [u8]>) -> Read {
-        let mut reader = PostfixReplyReader::default();
+        let mut reader = ReplyReader::default();
         let mut seen = Vec::new();
         for mut input in blocks {
             while !input.is_empty() {
-                if let Some(reply) = reader.next(&mut input)? {
-                    seen.push((reply.code, String::from_utf8_lossy(&reply.text()).into_owned()));
+                if let Some(wire) = reader.next(&mut input, |_, line| is_last_line(line))? {
+                    let reply = Reply { wire };
+                    seen.push((reply.code(), String::from_utf8_lossy(&reply.text()).into_owned()));
                 }
             }
         }

@@ -1,24 +1,19 @@
 //! The state that all sessions of a run share, and its counts.
-use super::errors::FatalError;
-use super::message::{Message, MessageBody};
+use super::message::{MessageBody, SmtpSourceMessage};
 use super::options::{Dialect, Options, SendDelay};
 use super::recipient::RecipientGenerator;
+use crate::fatal_error::FatalError;
 use crate::host_port::{EndpointAddress, OptionalPart};
-use crate::semaphore::ConnectSemaphore;
-use crate::session_group::SessionGroup;
+use crate::source::shared_state::SharedState;
 use crate::stderr::StderrWriter;
 use crate::targets::PublicTargets;
-use crate::timing::Timing;
 use crate::{hostname, trace_header};
-use mailrun_net::{Outbox, clock};
+use mailrun_net::clock;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
 use std::time::Duration;
-
-/// Largest number of bytes per read: replies are short.
-const READ_BYTES: usize = 16 * 1024;
 
 /// State that all sessions share.
 #[derive(Debug)]
@@ -28,21 +23,13 @@ pub(super) struct SmtpSourceRun {
     pub(super) hostname: String,
     pub(super) sender: String,
     pub(super) recipient: RecipientGenerator,
-    pub(super) message: Message,
-    pub(super) connect_semaphore: ConnectSemaphore,
+    pub(super) message: SmtpSourceMessage,
     pub(super) stderr: StderrWriter,
-    /// Buffer for reads, for one turn.
-    pub(super) input: RefCell<Vec<u8>>,
-    /// Buffer for the writes of one turn.
-    pub(super) outbox: RefCell<Outbox>,
-    /// Buffer for a recipient's address while it is written.
-    pub(super) address: RefCell<Vec<u8>>,
+    pub(super) shared: SharedState,
     remaining: Cell<i32>,
     sent: Cell<u32>,
     /// Generator for random delays, seeded by the process id as in the original.
     rng: RefCell<StdRng>,
-    timing: Timing,
-    session_group: SessionGroup<FatalError>,
 }
 
 impl SmtpSourceRun {
@@ -62,23 +49,18 @@ impl SmtpSourceRun {
             check_recipients(&options, address)?;
         }
         let recipient = RecipientGenerator::new(&options, address);
-        let message = Message::new(&options, &sender, &hostname, content)?;
+        let message = SmtpSourceMessage::new(&options, &sender, &hostname, content)?;
         Ok(Self {
             target,
             hostname,
             sender,
             recipient,
             message,
-            connect_semaphore: ConnectSemaphore::default(),
             stderr,
-            input: RefCell::new(vec![0; READ_BYTES]),
-            outbox: RefCell::default(),
-            address: RefCell::default(),
+            shared: SharedState::new(options.timeout, None),
             remaining: Cell::new(0),
             sent: Cell::new(0),
             rng: RefCell::new(StdRng::seed_from_u64(std::process::id().into())),
-            timing: Timing::begin(),
-            session_group: SessionGroup::new(0),
             options,
         })
     }
@@ -96,9 +78,7 @@ impl SmtpSourceRun {
     pub(super) fn assign_first_messages(&self) -> u32 {
         let Options { sessions, messages, .. } = self.options;
         self.remaining.set((i64::from(messages) - i64::from(sessions)).max(i32::MIN.into()) as i32);
-        let working = sessions.min(messages);
-        self.session_group.set_count(working.into());
-        working
+        sessions.min(messages)
     }
 
     /// Messages that no session has taken up.
@@ -107,7 +87,7 @@ impl SmtpSourceRun {
     }
 
     /// Takes up a message, if one is left.
-    pub(super) fn take_message(&self) -> bool {
+    pub(super) fn take_one(&self) -> bool {
         let remaining = self.remaining.get();
         self.remaining.set(remaining.saturating_sub(1));
         remaining > 0
@@ -124,9 +104,12 @@ impl SmtpSourceRun {
         Duration::from_secs(seconds.into())
     }
 
-    /// Counts a message that has been sent, for the running count.
-    pub(super) fn count_sent(&self) {
-        if self.options.shows_count {
+    /// Counts messages that have been sent, for the running count.
+    pub(super) fn count_sent(&self, count: u32) {
+        for _ in 0..count {
+            if !self.options.shows_count {
+                return;
+            }
             let sent = self.sent.get().wrapping_add(1);
             self.sent.set(sent);
             print(format_args!("{sent}\r"));
@@ -138,28 +121,13 @@ impl SmtpSourceRun {
         self.options.own_options.needs_times().then(clock::now)
     }
 
-    /// Records that a message was accepted that had been taken up at that time.
-    pub(super) fn accepted(&self, began: Option<Duration>) {
-        self.timing.accepted(began);
-    }
-
-    /// Records that a session has finished, or ends the run.
-    pub(super) fn finish_session(&self, outcome: Result<(), FatalError>) {
-        self.session_group.finish_one(outcome);
-    }
-
-    /// Waits until all sessions have finished, or one has ended the run.
-    pub(super) async fn wait_for_sessions(&self) -> Result<(), FatalError> {
-        self.session_group.wait().await
-    }
-
     /// Prints the end of a successful run.
     pub(super) fn print_end(&self) {
         if self.options.shows_count {
             print(format_args!("\n"));
         }
         if self.options.own_options.reports {
-            self.stderr.print(self.timing.report(self.options.messages));
+            self.stderr.print(self.shared.timing.report(self.options.messages));
         }
     }
 }
@@ -200,10 +168,7 @@ mod tests {
     #[test]
     fn sessions_share_one_count() {
         let three = run("-s 2 -m 3 127.0.0.1:9");
-        assert_eq!(
-            (three.remaining(), three.take_message(), three.take_message(), three.remaining()),
-            (1, true, false, -1)
-        );
+        assert_eq!((three.remaining(), three.take_one(), three.take_one(), three.remaining()), (1, true, false, -1));
         assert_eq!(run("-s 5 -m 3 127.0.0.1:9").remaining(), -2);
         assert_eq!(run("-s 5 -m 3 127.0.0.1:9").assign_first_messages(), 3);
     }

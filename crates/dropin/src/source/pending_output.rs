@@ -22,7 +22,7 @@ pub(super) enum FlushStatus {
 
 impl PendingOutput {
     /// Holds output, to be written next.
-    pub(super) fn hold(&mut self, outbox: Box<Outbox>) {
+    fn hold(&mut self, outbox: Box<Outbox>) {
         self.unsent = Some(outbox);
     }
 

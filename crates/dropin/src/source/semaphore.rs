@@ -5,7 +5,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 /// in the original. Many at once would overflow the server's listen queue, and the kernel's back-off, in seconds, would
 /// spoil the measurement.
 #[derive(Debug)]
-pub(super) struct ConnectSemaphore(Semaphore);
+pub(crate) struct ConnectSemaphore(Semaphore);
 
 impl Default for ConnectSemaphore {
     fn default() -> Self {
@@ -15,7 +15,7 @@ impl Default for ConnectSemaphore {
 
 impl ConnectSemaphore {
     /// Waits for the right to connect.
-    pub(super) async fn acquire(&self) -> SemaphorePermit<'_> {
+    pub(crate) async fn acquire(&self) -> SemaphorePermit<'_> {
         self.0.acquire().await.expect("it is never closed")
     }
 }

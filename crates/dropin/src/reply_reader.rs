@@ -1,0 +1,77 @@
+//! Gathers the lines of a reply from blocks. The dialect says which line is the last.
+
+/// The longest reply accepted, all lines together. The originals have no limit, and their memory grows.
+pub(crate) const MAX_REPLY_BYTES: usize = 64 * 1024;
+
+/// A reply longer than [`MAX_REPLY_BYTES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReplyTooLong;
+
+/// Gathers replies.
+#[derive(Debug, Default)]
+pub(crate) struct ReplyReader {
+    /// The bytes of a reply whose last line has not come.
+    partial: Vec<u8>,
+    /// Beginning of its second line, and of the line that has not ended.
+    second_line: usize,
+    open_line: usize,
+    is_consumed: bool,
+}
+
+impl ReplyReader {
+    /// Takes one whole reply from the front of `input`; `None` if it needs more bytes.
+    ///
+    /// # Errors
+    /// If the reply is too long. The rest of the conversation cannot be read.
+    pub(crate) fn next<'s, 'i: 's>(
+        &'s mut self,
+        input: &mut &'i [u8],
+        is_last: impl Fn(&[u8], &[u8]) -> bool,
+    ) -> Result<Option<&'s [u8]>, ReplyTooLong> {
+        if self.is_consumed {
+            *self = Self::default();
+        }
+        if self.partial.is_empty()
+            && let Some(length) = complete_reply(input, &is_last)
+        {
+            let (reply, rest) = input.split_at(length);
+            *input = rest;
+            return if length > MAX_REPLY_BYTES { Err(ReplyTooLong) } else { Ok(Some(reply)) };
+        }
+        while !input.is_empty() {
+            let end = memchr::memchr(b'\n', input).map_or(input.len(), |at| at + 1);
+            let (piece, rest) = input.split_at(end);
+            *input = rest;
+            if self.partial.len() + piece.len() > MAX_REPLY_BYTES {
+                return Err(ReplyTooLong);
+            }
+            self.partial.extend_from_slice(piece);
+            if !piece.ends_with(b"\n") {
+                break;
+            }
+            if self.second_line == 0 {
+                self.second_line = self.partial.len();
+            }
+            let line = &self.partial[std::mem::replace(&mut self.open_line, self.partial.len())..];
+            if is_last(&self.partial[..self.second_line], line) {
+                self.is_consumed = true;
+                return Ok(Some(&self.partial));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Length of the whole reply that `bytes` starts with, if it holds one.
+fn complete_reply(bytes: &[u8], is_last: impl Fn(&[u8], &[u8]) -> bool) -> Option<usize> {
+    let first = &bytes[..=memchr::memchr(b'\n', bytes)?];
+    let mut start = 0;
+    while let Some(at) = memchr::memchr(b'\n', &bytes[start..]) {
+        let end = start + at + 1;
+        if is_last(first, &bytes[start..end]) {
+            return Some(end);
+        }
+        start = end;
+    }
+    None
+}

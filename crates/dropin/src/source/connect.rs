@@ -1,0 +1,53 @@
+//! Connecting, with the originals' socket options.
+use crate::host_port::EndpointAddress;
+use mailrun_net::Socket;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use std::io;
+use std::time::Duration;
+
+/// A failed system call: its name and its error.
+pub(crate) type CallError = (&'static str, io::Error);
+
+/// Connects a new socket. `buffer_bytes` is the size of its buffers, if it is given.
+pub(crate) async fn connect(target: &EndpointAddress, buffer_bytes: Option<u32>) -> Result<Socket, CallError> {
+    let descriptor = new_socket(target, buffer_bytes).map_err(|error| ("socket", error.into()))?;
+    let outcome = match target {
+        EndpointAddress::Inet(address) => rustix::net::connect(&descriptor, address),
+        EndpointAddress::Unix(path) => {
+            unix_address(path).and_then(|address| rustix::net::connect(&descriptor, &address))
+        }
+    };
+    let socket = match outcome {
+        Ok(()) | Err(Errno::INPROGRESS) => Socket::from_connecting(descriptor).await,
+        Err(error) => Err(error.into()),
+    };
+    socket.map_err(|error| ("connect", error))
+}
+
+/// Creates a socket that resets the connection when it is closed, so that no port is left in TIME_WAIT.
+fn new_socket(target: &EndpointAddress, buffer_bytes: Option<u32>) -> rustix::io::Result<OwnedFd> {
+    let family = match target {
+        EndpointAddress::Inet(address) if address.is_ipv4() => AddressFamily::INET,
+        EndpointAddress::Inet(_) => AddressFamily::INET6,
+        EndpointAddress::Unix(_) => AddressFamily::UNIX,
+    };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let descriptor = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_linger(&descriptor, Some(Duration::ZERO))?;
+    if family != AddressFamily::UNIX {
+        // The last segment of a long message must not wait for a delayed acknowledgement.
+        sockopt::set_tcp_nodelay(&descriptor, true)?;
+    }
+    if let Some(bytes) = buffer_bytes {
+        sockopt::set_socket_send_buffer_size(&descriptor, bytes as usize)?;
+        sockopt::set_socket_recv_buffer_size(&descriptor, bytes as usize)?;
+    }
+    Ok(descriptor)
+}
+
+/// An empty path is the abstract name of zero bytes, as in Postfix: no server listens there.
+fn unix_address(path: &str) -> rustix::io::Result<SocketAddrUnix> {
+    if path.is_empty() { SocketAddrUnix::new_abstract_name(&[0; 107]) } else { SocketAddrUnix::new(path) }
+}

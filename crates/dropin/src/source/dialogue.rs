@@ -1,0 +1,227 @@
+//! The dialogue in lock step: a reply comes in, the next command goes out. No sockets, no clock.
+//!
+//! ```text
+//! Greeting ─▶ Hello ─▶ (StartTls ─▶ SecureHello) ─▶ Mail ─▶ Recipient … ─▶ Data ─▶ EndOfData ─▶ Quit, or Mail again
+//!               └▶ OldHello ┘                         └──────────┴──────────┴─▶ Reset ─▶ Quit, or Mail again
+//! ```
+use super::dialect::{Diagnostic, Dialect, DialogueState, Extensions, MessageTask, RenderContext, Verdict};
+use mailrun_net::Outbox;
+
+/// The next step after a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Send the written commands, if there are any, and wait.
+    Wait,
+    /// The same, where the written data ends with a message.
+    Message,
+    /// Begin TLS, then call [`Dialogue::tls_established`].
+    StartTls,
+    /// The transaction is over; the connection is free for another.
+    Idle,
+    Close,
+}
+
+/// Output of the dialogue: commands to send, and messages to print.
+pub(crate) struct Output<'a> {
+    pub(crate) out: &'a mut Outbox,
+    pub(crate) diagnostics: &'a mut Vec<Diagnostic>,
+    /// Descriptor of the connection.
+    pub(crate) descriptor: i32,
+}
+
+impl Output<'_> {
+    /// Ends the command that was written from `start` on.
+    fn end_command<D: Dialect>(&mut self, run: &D, start: usize) {
+        let out = self.out.bytes();
+        run.command_written(&out[start..], self.diagnostics);
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn write_command<D: Dialect>(&mut self, run: &D, command: &[u8]) {
+        let start = self.out.bytes().len();
+        self.out.bytes().extend_from_slice(command);
+        self.end_command(run, start);
+    }
+}
+
+/// One connection's dialogue.
+#[derive(Debug)]
+pub(crate) struct Dialogue {
+    state: DialogueState,
+    /// The message that is under way.
+    task: MessageTask,
+    extensions: Extensions,
+    recipients_sent: i64,
+    recipients_accepted: u32,
+    /// Number in the address of the last recipient.
+    recipient_number: Option<u32>,
+    /// Replies to the end of data that are still to come.
+    replies_due: u32,
+    /// Set while no reply has refused the message.
+    is_delivered: bool,
+}
+
+impl Dialogue {
+    /// Creates the dialogue of an open connection, for that message: the server is to greet.
+    pub(crate) fn new(task: MessageTask) -> Self {
+        Self {
+            state: DialogueState::Greeting,
+            task,
+            extensions: Extensions::default(),
+            recipients_sent: 0,
+            recipients_accepted: 0,
+            recipient_number: None,
+            replies_due: 0,
+            is_delivered: false,
+        }
+    }
+
+    pub(crate) fn state(&self) -> DialogueState {
+        self.state
+    }
+
+    pub(crate) fn task(&self) -> MessageTask {
+        self.task
+    }
+
+    /// Begins a message on a connection that is free.
+    ///
+    /// # Errors
+    /// If the sender cannot be sent.
+    pub(crate) fn begin<D: Dialect>(
+        &mut self,
+        task: MessageTask,
+        run: &D,
+        output: &mut Output<'_>,
+    ) -> Result<Step, String> {
+        self.task = task;
+        self.recipients_sent = 0;
+        self.recipients_accepted = 0;
+        self.state = DialogueState::Mail;
+        let start = output.out.bytes().len();
+        run.write_sender(self.extensions, output.out.bytes())?;
+        output.end_command(run, start);
+        Ok(Step::Wait)
+    }
+
+    /// Ends a connection that is free.
+    pub(crate) fn quit<D: Dialect>(&mut self, run: &D, output: &mut Output<'_>) -> Step {
+        output.write_command(run, b"QUIT");
+        self.wait_for(DialogueState::Quit)
+    }
+
+    /// Continues after the TLS handshake.
+    pub(crate) fn tls_established<D: Dialect>(&mut self, run: &D, output: &mut Output<'_>) -> Result<Step, String> {
+        self.greet(DialogueState::SecureHello, run, output)
+    }
+
+    /// Handles a reply.
+    ///
+    /// # Errors
+    /// If the connection must end: the text of the failure.
+    pub(crate) fn handle_reply<D: Dialect>(
+        &mut self,
+        reply: &[u8],
+        run: &D,
+        output: &mut Output<'_>,
+    ) -> Result<Step, String> {
+        let verdict = run.judge(self.state, reply, output.diagnostics)?;
+        if verdict == Verdict::Closing {
+            return Ok(Step::Close);
+        }
+        let is_accepted = verdict == Verdict::Accepted;
+        match self.state {
+            DialogueState::Greeting => self.greet(DialogueState::Hello, run, output),
+            DialogueState::Hello if !is_accepted => self.greet(DialogueState::OldHello, run, output),
+            DialogueState::Hello | DialogueState::OldHello => {
+                if self.state == DialogueState::Hello {
+                    self.extensions = run.extensions(reply);
+                }
+                if run.shared().tls.is_none() {
+                    return self.begin(self.task, run, output);
+                }
+                output.write_command(run, b"STARTTLS");
+                Ok(self.wait_for(DialogueState::StartTls))
+            }
+            DialogueState::StartTls => Ok(Step::StartTls),
+            DialogueState::SecureHello => {
+                self.extensions = run.extensions(reply);
+                self.begin(self.task, run, output)
+            }
+            DialogueState::Mail | DialogueState::Data if !is_accepted => Ok(self.reset(run, output)),
+            DialogueState::Mail => self.write_recipient(run, output),
+            DialogueState::Recipient => {
+                self.recipients_accepted += u32::from(is_accepted);
+                if self.recipients_sent < run.recipients_each() {
+                    return self.write_recipient(run, output);
+                }
+                if self.recipients_accepted == 0 {
+                    return Ok(self.reset(run, output));
+                }
+                output.write_command(run, b"DATA");
+                Ok(self.wait_for(DialogueState::Data))
+            }
+            DialogueState::Data => Ok(self.write_message(run, output)),
+            DialogueState::EndOfData => {
+                self.is_delivered &= is_accepted;
+                self.replies_due -= 1;
+                if self.replies_due > 0 {
+                    return Ok(Step::Wait);
+                }
+                if self.is_delivered {
+                    run.shared().timing.accepted(self.task.began);
+                }
+                Ok(self.finish_transaction(run, output))
+            }
+            DialogueState::Reset => Ok(self.finish_transaction(run, output)),
+            DialogueState::Quit => Ok(Step::Close),
+        }
+    }
+
+    /// Writes the client's greeting, or begins the message if the dialect has no greeting.
+    fn greet<D: Dialect>(&mut self, state: DialogueState, run: &D, output: &mut Output<'_>) -> Result<Step, String> {
+        let start = output.out.bytes().len();
+        if !run.write_hello(state, output.out.bytes()) {
+            return self.begin(self.task, run, output);
+        }
+        output.end_command(run, start);
+        Ok(self.wait_for(state))
+    }
+
+    fn write_recipient<D: Dialect>(&mut self, run: &D, output: &mut Output<'_>) -> Result<Step, String> {
+        self.state = DialogueState::Recipient;
+        let start = output.out.bytes().len();
+        self.recipient_number = run.write_recipient(self.task, self.recipients_sent, output.out.bytes())?;
+        output.end_command(run, start);
+        self.recipients_sent += 1;
+        Ok(Step::Wait)
+    }
+
+    fn write_message<D: Dialect>(&mut self, run: &D, output: &mut Output<'_>) -> Step {
+        let Output { descriptor, .. } = *output;
+        let place = RenderContext { task: self.task, descriptor, recipient_number: self.recipient_number };
+        run.write_message(place, output.out);
+        run.command_written(b".", output.diagnostics);
+        // RFC 2033 §4.2: one reply for each recipient that was accepted. Postfix waits for one for each that was sent, and
+        // so forever if one was refused.
+        self.replies_due = if run.speaks_lmtp() { self.recipients_accepted } else { 1 };
+        self.is_delivered = true;
+        self.state = DialogueState::EndOfData;
+        Step::Message
+    }
+
+    /// Ends a transaction that failed.
+    fn reset<D: Dialect>(&mut self, run: &D, output: &mut Output<'_>) -> Step {
+        output.write_command(run, b"RSET");
+        self.wait_for(DialogueState::Reset)
+    }
+
+    fn finish_transaction<D: Dialect>(&mut self, run: &D, output: &mut Output<'_>) -> Step {
+        if run.keeps_connection() { Step::Idle } else { self.quit(run, output) }
+    }
+
+    fn wait_for(&mut self, state: DialogueState) -> Step {
+        self.state = state;
+        Step::Wait
+    }
+}

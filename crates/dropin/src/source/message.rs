@@ -1,0 +1,106 @@
+//! The message of a run: its text on the wire, rendered once.
+use crate::trace_header::TraceHeaderWriter;
+use mailrun_net::Outbox;
+use mailrun_smtp::data;
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A body up to this size is copied after its header; a longer one is written without a copy.
+const COPY_LIMIT: usize = 16 * 1024;
+
+/// The parts that all messages of a run share.
+#[derive(Debug)]
+pub(crate) struct Message {
+    trace_header: Option<TraceHeaderWriter>,
+    /// The body with the end of data.
+    body: Arc<[u8]>,
+}
+
+impl Message {
+    /// Creates the message with that body, which has its end of data. With a trace, `head` is an example of its headers.
+    ///
+    /// # Errors
+    /// If the message cannot be traced.
+    pub(crate) fn new(body: Vec<u8>, traced_head: Option<&[u8]>) -> Result<Self, String> {
+        let content = body.strip_suffix(data::END_OF_DATA).unwrap_or(&body);
+        let trace_header = traced_head.map(|head| TraceHeaderWriter::new(head, content)).transpose()?;
+        Ok(Self { trace_header, body: body.into() })
+    }
+
+    /// Writes the message. `began` is the time at which it was taken up.
+    pub(crate) fn render(&self, began: Option<Duration>, out: &mut Outbox, write_head: impl FnOnce(&mut Vec<u8>)) {
+        if let Some(trace_header) = &self.trace_header {
+            trace_header.write(began, out.bytes());
+        }
+        write_head(out.bytes());
+        if self.body.len() <= COPY_LIMIT {
+            out.bytes().extend_from_slice(&self.body);
+        } else {
+            out.append_shared(&self.body);
+        }
+    }
+}
+
+/// Encodes lines that end in LF: adds the CR, and doubles dots at the beginning of lines (RFC 5321 §4.5.2). `has_return`
+/// tells whether the text before a LF ends in the CR that belongs to it. Any other CR stays, as in the originals.
+pub(crate) fn encode(text: &[u8], has_return: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    let mut lines = Vec::with_capacity(text.len() + text.len() / 32);
+    for line in text.split_inclusive(|&byte| byte == b'\n') {
+        match line.strip_suffix(b"\n") {
+            Some(before) => {
+                lines.extend_from_slice(before);
+                lines.extend_from_slice(if has_return(before) { b"\n" } else { b"\r\n" });
+            }
+            None => lines.extend_from_slice(line),
+        }
+    }
+    let mut wire = Vec::with_capacity(lines.len());
+    data::stuff(&lines, &mut wire);
+    wire
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// The failed call, `open` or `read`, and its error.
+pub(crate) fn read_file(path: &str) -> Result<Vec<u8>, (&'static str, io::Error)> {
+    let mut file = File::open(path).map_err(|error| ("open", error))?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text).map_err(|error| ("read", error))?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn lines_get_their_ends_and_dots_at_their_beginning_are_doubled() {
+        let rows: [(&[u8], &[u8]); 7] = [
+            (b"", b""),
+            (b".", b".."),
+            (b"a\nb", b"a\r\nb"),
+            (b".\n..x\na.\n", b"..\r\n...x\r\na.\r\n"),
+            (b"\n\n.", b"\r\n\r\n.."),
+            (b"a\r.b", b"a\r.b"),
+            (b"a\r\n.b", b"a\r\r\n..b"),
+        ];
+        for (text, expected) in rows {
+            assert_eq!(encode(text, |_| false), expected, "{:?}", String::from_utf8_lossy(text));
+        }
+        assert_eq!(encode(b"a\r\n.b", |before| before.ends_with(b"\r")), b"a\r\n..b");
+    }
+
+    proptest! {
+        /// No text ends the data early, and a receiver that removes the dots gets the text with other line ends.
+        #[test]
+        fn any_text_comes_out_as_it_went_in(text in "[.a\n]{0,30}") {
+            let wire = encode(text.as_bytes(), |_| false);
+            prop_assert_eq!(memchr::memmem::find(&[b"\r\n", wire.as_slice()].concat(), b"\r\n.\r\n"), None);
+            prop_assert_eq!(data::unstuffed(&wire), text.replace('\n', "\r\n").into_bytes());
+        }
+    }
+}

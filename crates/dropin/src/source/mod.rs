@@ -1,0 +1,38 @@
+//! The engine of smtp-source and go-smtp-source. What they do differently is a [`Dialect`].
+//!
+//! ```text
+//! session ─ takes up messages, connects, and drives a connection: ReplyReader ─▶ Dialogue ─▶ PendingOutput
+//!                                                                                  │ Dialect: verdicts, commands, order
+//! ```
+pub(crate) mod connect;
+pub(crate) mod dialect;
+pub(crate) mod dialogue;
+pub(crate) mod message;
+mod pending_output;
+mod semaphore;
+mod session;
+mod session_group;
+pub(crate) mod shared_state;
+
+use crate::fatal_error::FatalError;
+use crate::own_options::OwnOptions;
+use dialect::Dialect;
+use std::rc::Rc;
+
+/// Descriptors used for other things than sessions.
+const RESERVED_DESCRIPTORS: u64 = 64;
+
+/// Runs that many sessions on one thread, and waits until all have finished or one has ended the run.
+pub(crate) fn run_sessions<D: Dialect>(run: &Rc<D>, sessions: u64, options: OwnOptions) -> Result<(), FatalError> {
+    mailrun_net::open_files::raise(sessions.saturating_add(RESERVED_DESCRIPTORS));
+    let run = Rc::clone(run);
+    let work = |_| async move {
+        run.shared().sessions.set_count(sessions);
+        for number in 1..=sessions {
+            mailrun_net::worker::spawn_local(session::run(Rc::clone(&run), number));
+        }
+        run.shared().sessions.wait().await
+    };
+    mailrun_net::worker::run_with(options.worker_options(), work)
+        .map_err(|error| FatalError(format!("event loop: {}", D::reason(&error))))?
+}
