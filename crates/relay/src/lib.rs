@@ -89,7 +89,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use worker::RelayWorker;
+use worker::{Agents, RelayWorker};
 use worker_calls::{RunningRelay, WorkerCalls};
 
 /// Interval at which a request to stop is checked.
@@ -305,7 +305,13 @@ struct WorkerService(Rc<RelayWorker>);
 
 impl WorkerService {
     fn start(relay: &RunningRelay) -> Self {
-        let worker = RelayWorker::start(Arc::clone(&relay.context));
+        let worker = RelayWorker::start(
+            Arc::clone(&relay.context),
+            Agents {
+                deliver: |worker, slot| mailrun_net::worker::spawn_local(delivery::run(worker, slot)),
+                send_dsn: dsn::generate::send,
+            },
+        );
         mailrun_net::worker::spawn_local(recovery::requeue(Rc::clone(&worker)));
         mailrun_net::worker::spawn_local(worker_calls::serve_calls(Rc::clone(&worker), relay.workers.register()));
         Self(worker)

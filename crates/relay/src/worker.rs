@@ -1,38 +1,44 @@
 //! A worker: carries out what its queue decides. It hands requests to delivery agents and DSNs, takes them back, and
 //! writes the queue's facts into the spool. Everything here runs on one thread.
 //!
+//! Work that a task holds goes back to the queue if the task panics. So a message does not stay in flight until a
+//! restart, and a connection does not count against the limits forever. A panic may come from anywhere, the queue
+//! itself included. So nothing is done while it unwinds: a task of its own gives the work back. At the end of a worker,
+//! tasks are dropped without a panic, and their messages stay in the spool.
+//!
 //! ```text
 //! smtpd ─ enqueue ─▶ queue ─ connections ─▶ delivery agents ─ results ─▶ queue ─ actions ─▶ spool: notes, DSNs, done
 //! ```
 use crate::config::Config;
 use crate::context::RelayContext;
-use crate::delivery;
 use crate::delivery::destinations::Destinations;
-use crate::delivery::handles::{
-    DeliveryGuard, DeliveryRequests, DeliveryResources, DeliverySink, NextMessage, SlotGuard,
-};
+use crate::delivery::handles::{DeliveryResources, DeliverySink};
 use crate::delivery::slots::{SlotWaiter, WaitingSlots, WakeReason};
 use crate::delivery_log::DeliveryLog;
-use crate::dsn::generate;
-use crate::dsn::requests::{DsnRequests, DsnTasks};
+use crate::dsn::requests::DsnTasks;
 use crate::log_target::LOG_TARGET;
 use crate::message::Message;
-use crate::message::envelope::{Fact, RecipientFate, encode_note};
+use crate::message::envelope::{DeliveryRefusal, Fact, RecipientFate, encode_note};
 use crate::message::fetch::{self, Fetched};
 use crate::message::received;
 use crate::message::recipients::RecipientGroup;
 use crate::qmgr::{
-    Actions, ConnectionAction, ConnectionSlot, DeliveryResult, DestinationId, DestinationOrigin, DisconnectReason,
-    DsnEvent, EntryProgress, MailQueue, MessageId, MessageKind, NewEntry, NextRequest, PendingDsn, RecipientNumbers,
+    Actions, ConnectionAction, ConnectionSlot, DeliveryRequest, DeliveryResult, DestinationId, DestinationOrigin,
+    DisconnectReason, DsnEvent, EntryProgress, MailQueue, MessageId, MessageKind, NewEntry, NextRequest, PendingDsn,
+    RecipientNumbers,
 };
 use crate::routing::{NextHop, SmtpTarget};
 use mailrun_net::{WorkerBuffers, clock};
-use mailrun_spool::{Id, Spool, Stored};
+use mailrun_spool::{Id, Stored};
 use std::cell::{Cell, RefCell};
+use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
+
+/// The reason that operators and senders see if a delivery panics.
+const DELIVERY_PANIC_TEXT: &str = "the delivery failed because of a bug in mailrun";
 
 /// A worker: the queue of one thread, and what its sessions and delivery agents share.
 pub(crate) struct RelayWorker {
@@ -40,11 +46,12 @@ pub(crate) struct RelayWorker {
     config: RefCell<Arc<Config>>,
     config_version: Cell<u64>,
     pub(crate) queue: RefCell<MailQueue<Message>>,
-    sink: DeliverySink,
-    resources: DeliveryResources,
+    pub(crate) sink: DeliverySink,
+    pub(crate) resources: DeliveryResources,
+    agents: Agents,
     waiting_slots: WaitingSlots,
     open_connections: Cell<u32>,
-    dsn_tasks: DsnTasks,
+    pub(crate) dsn_tasks: DsnTasks,
     /// More was due than could be done in one turn, and a task is doing the rest.
     is_behind: Cell<bool>,
     is_closing: Cell<bool>,
@@ -55,6 +62,14 @@ pub(crate) struct RelayWorker {
     seed_counter: Cell<u64>,
 }
 
+/// The tasks that a worker starts. They are functions because they use the worker in their turn.
+pub(crate) struct Agents {
+    /// Starts a task that delivers messages over a connection.
+    pub(crate) deliver: fn(Rc<RelayWorker>, SlotGuard),
+    /// Notifies a sender.
+    pub(crate) send_dsn: fn(&Rc<RelayWorker>, MessageId, DsnEvent, Option<Message>),
+}
+
 /// Tells whether more is due.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DueWork {
@@ -63,7 +78,7 @@ enum DueWork {
 }
 
 impl RelayWorker {
-    pub(crate) fn start(context: Arc<RelayContext>) -> Rc<Self> {
+    pub(crate) fn start(context: Arc<RelayContext>, agents: Agents) -> Rc<Self> {
         let config = context.config();
         let config_version = context.config_version();
         let origin = clock::wall().saturating_sub(clock::now());
@@ -89,6 +104,7 @@ impl RelayWorker {
             context,
             queue: RefCell::new(MailQueue::new(options)),
             resources,
+            agents,
             waiting_slots: WaitingSlots::default(),
             open_connections: Cell::new(0),
             dsn_tasks: DsnTasks::default(),
@@ -176,7 +192,7 @@ impl RelayWorker {
     fn spawn_delivery(self: &Rc<Self>, slot: ConnectionSlot) {
         self.open_connections.set(self.open_connections.get() + 1);
         let slot = SlotGuard::new(self, slot);
-        mailrun_net::worker::spawn_local(delivery::run(Rc::clone(self), slot));
+        (self.agents.deliver)(Rc::clone(self), slot);
     }
 
     /// Does all that is due by now.
@@ -227,7 +243,7 @@ impl RelayWorker {
         self.count_facts(&facts);
         self.store_note(Id(id.0), &facts);
         if let Some(event) = dsn {
-            generate::send(self, id, event, message);
+            (self.agents.send_dsn)(self, id, event, message);
         }
         if done {
             self.context.spool.done(Id(id.0));
@@ -236,7 +252,7 @@ impl RelayWorker {
 
     /// Notifies the sender of a message of a former run.
     pub(crate) fn send_dsn(self: &Rc<Self>, id: MessageId, event: DsnEvent) {
-        generate::send(self, id, event, None);
+        (self.agents.send_dsn)(self, id, event, None);
     }
 
     fn count_facts(&self, facts: &[Fact]) {
@@ -296,25 +312,15 @@ impl RelayWorker {
     pub(crate) fn open_connections(&self) -> u32 {
         self.open_connections.get()
     }
-}
 
-/// Tells who chose a next hop.
-fn origin(next_hop: &NextHop) -> DestinationOrigin {
-    match next_hop {
-        NextHop::Discard | NextHop::Maildir(_) => DestinationOrigin::Local,
-        NextHop::Smtp(smtp) if matches!(smtp.target, SmtpTarget::Domain { .. }) => DestinationOrigin::Domain,
-        NextHop::Lmtp(_) | NextHop::Smtp(_) => DestinationOrigin::Configured,
-    }
-}
-
-impl DeliveryRequests for RelayWorker {
-    fn next_message(
+    /// Returns the next message for a connection. Without one, the connection waits to be woken.
+    pub(crate) fn next_message(
         self: &Rc<Self>,
         slot: &mut ConnectionSlot,
         waiter: &mut SlotWaiter,
         waker: &Waker,
         now: Duration,
-    ) -> NextMessage<Self> {
+    ) -> NextMessage {
         waiter.cancel();
         let taken = self.queue.borrow_mut().take(slot, now);
         match taken {
@@ -327,11 +333,13 @@ impl DeliveryRequests for RelayWorker {
         }
     }
 
-    fn next_is_loaded(&self, destination: DestinationId) -> bool {
+    /// Reports whether the destination's next message is in memory.
+    pub(crate) fn next_is_loaded(&self, destination: DestinationId) -> bool {
         self.queue.borrow().next_is_loaded(destination)
     }
 
-    fn finish_delivery(self: &Rc<Self>, request: DeliveryGuard<Self>, result: DeliveryResult) {
+    /// Takes a message back, with the result of this try.
+    pub(crate) fn finish_delivery(self: &Rc<Self>, request: DeliveryGuard, result: DeliveryResult) {
         if DeliveryLog::is_enabled() {
             let name = self.destinations().borrow().name(request.destination);
             self.sink.log.record(name, &request, &result, self.unix_time(clock::now()));
@@ -348,11 +356,13 @@ impl DeliveryRequests for RelayWorker {
         self.drive();
     }
 
-    fn begin_quit(&self, slot: &mut ConnectionSlot) {
+    /// Marks a connection as one that takes no more messages, because it is about to send QUIT.
+    pub(crate) fn begin_quit(&self, slot: &mut ConnectionSlot) {
         self.queue.borrow_mut().begin_quit(slot);
     }
 
-    fn connection_closed(self: &Rc<Self>, slot: SlotGuard<Self>, reason: DisconnectReason) {
+    /// Takes a connection back.
+    pub(crate) fn connection_closed(self: &Rc<Self>, slot: SlotGuard, reason: DisconnectReason) {
         self.open_connections.set(self.open_connections.get() - 1);
         if let DisconnectReason::Unreachable(refusal) = &reason {
             self.sink.counters.unreachable.add(1);
@@ -365,78 +375,151 @@ impl DeliveryRequests for RelayWorker {
         self.drive();
     }
 
-    fn set_batch_size(&self, destination: DestinationId, messages: u32) {
+    /// Sets the number of messages that a destination's connections take at a time.
+    pub(crate) fn set_batch_size(&self, destination: DestinationId, messages: u32) {
         self.queue.borrow_mut().set_batch_size(destination, messages);
     }
 
-    fn is_closing(&self) -> bool {
+    /// Reports whether the relay is about to stop.
+    pub(crate) fn is_closing(&self) -> bool {
         self.is_closing.get()
     }
 
-    fn hostname(&self) -> Arc<str> {
+    pub(crate) fn hostname(&self) -> Arc<str> {
         self.config.borrow().hostname.as_str().into()
     }
 
-    fn next_seed(&self) -> u64 {
+    /// Returns another number each time, as a seed.
+    pub(crate) fn next_seed(&self) -> u64 {
         self.seed_counter.set(self.seed_counter.get() + 1);
         self.context.seed.wrapping_add(self.seed_counter.get())
     }
 
-    fn sink(&self) -> &DeliverySink {
-        &self.sink
-    }
-
-    fn resources(&self) -> &DeliveryResources {
-        &self.resources
-    }
-}
-
-impl DsnRequests for RelayWorker {
-    fn config(&self) -> Arc<Config> {
-        self.config()
-    }
-
-    fn unix_time(&self, now: Duration) -> Duration {
-        self.unix_time(now)
-    }
-
-    fn is_queued(&self, id: MessageId) -> bool {
+    /// Reports whether some recipient of the message is still in the queue.
+    pub(crate) fn is_queued(&self, id: MessageId) -> bool {
         !self.queue.borrow().show(id, clock::now()).is_empty()
     }
 
-    async fn fetch(&self, id: MessageId) -> Fetched {
-        self.fetch(id).await
-    }
-
-    fn enqueue(self: &Rc<Self>, stored: &Stored, message: &Message, groups: Vec<RecipientGroup>) {
-        self.enqueue(stored, message, groups);
-    }
-
-    fn dsn_stored(self: &Rc<Self>, pending: PendingDsn) {
+    /// Takes a message back whose sender has been notified.
+    pub(crate) fn dsn_stored(self: &Rc<Self>, pending: PendingDsn) {
         let actions = self.queue.borrow_mut().dsn_stored(pending);
         self.apply_actions(actions, None);
         self.drive();
     }
 
-    fn dsn_failed(self: &Rc<Self>, pending: PendingDsn, fates: &[(u16, RecipientFate)]) {
+    /// Takes a message back whose sender cannot be notified.
+    pub(crate) fn dsn_failed(self: &Rc<Self>, pending: PendingDsn, fates: &[(u16, RecipientFate)]) {
         let actions = self.queue.borrow_mut().dsn_failed(pending, fates);
         self.apply_actions(actions, None);
         self.drive();
     }
+}
 
-    fn spool(&self) -> &Spool {
-        &self.context.spool
+/// Tells who chose a next hop.
+fn origin(next_hop: &NextHop) -> DestinationOrigin {
+    match next_hop {
+        NextHop::Discard | NextHop::Maildir(_) => DestinationOrigin::Local,
+        NextHop::Smtp(smtp) if matches!(smtp.target, SmtpTarget::Domain { .. }) => DestinationOrigin::Domain,
+        NextHop::Lmtp(_) | NextHop::Smtp(_) => DestinationOrigin::Configured,
+    }
+}
+
+/// Does something in a task of its own, if this task is panicking.
+pub(crate) fn after_panic(worker: &Rc<RelayWorker>, work: impl FnOnce(&Rc<RelayWorker>) + 'static) {
+    if std::thread::panicking() {
+        let worker = Rc::clone(worker);
+        mailrun_net::worker::spawn_local(async move { work(&worker) });
+    }
+}
+
+/// Work given to a delivery agent that asks for it.
+pub(crate) enum NextMessage {
+    Deliver(DeliveryGuard),
+    /// Nothing now: it is woken when there is something.
+    Wait,
+    /// Others have waited for a connection.
+    Quit,
+}
+
+/// A request in a task's hands.
+pub(crate) struct DeliveryGuard {
+    worker: Rc<RelayWorker>,
+    request: Option<DeliveryRequest<Message>>,
+}
+
+impl DeliveryGuard {
+    pub(crate) fn new(worker: &Rc<RelayWorker>, request: DeliveryRequest<Message>) -> Self {
+        Self { worker: Rc::clone(worker), request: Some(request) }
     }
 
-    fn sink(&self) -> &DeliverySink {
-        &self.sink
+    /// Gives it back because its delivery panicked.
+    pub(crate) fn panicked(self) {
+        tracing::error!(target: LOG_TARGET, id = %self.id, "{DELIVERY_PANIC_TEXT}: the message goes back to the queue");
+        let worker = Rc::clone(&self.worker);
+        let result = DeliveryResult::Panicked(DeliveryRefusal::new(0, None, DELIVERY_PANIC_TEXT, ""));
+        worker.finish_delivery(self, result);
     }
 
-    fn resources(&self) -> &DeliveryResources {
-        &self.resources
+    /// Hands it on: its new owner gives it back.
+    pub(crate) fn release(mut self) -> DeliveryRequest<Message> {
+        self.request.take().expect("it is released once, and by value")
+    }
+}
+
+impl Deref for DeliveryGuard {
+    type Target = DeliveryRequest<Message>;
+
+    fn deref(&self) -> &DeliveryRequest<Message> {
+        self.request.as_ref().expect("it is released once, and by value")
+    }
+}
+
+impl Drop for DeliveryGuard {
+    fn drop(&mut self) {
+        let Some(request) = self.request.take() else { return };
+        after_panic(&self.worker, move |worker| Self::new(worker, request).panicked());
+    }
+}
+
+/// A connection in its task's hands.
+pub(crate) struct SlotGuard {
+    worker: Rc<RelayWorker>,
+    slot: Option<ConnectionSlot>,
+}
+
+impl SlotGuard {
+    pub(crate) fn new(worker: &Rc<RelayWorker>, slot: ConnectionSlot) -> Self {
+        Self { worker: Rc::clone(worker), slot: Some(slot) }
     }
 
-    fn dsn_tasks(&self) -> &DsnTasks {
-        &self.dsn_tasks
+    /// Hands it on.
+    pub(crate) fn release(mut self) -> ConnectionSlot {
+        self.slot.take().expect("it is released once, and by value")
+    }
+}
+
+impl Deref for SlotGuard {
+    type Target = ConnectionSlot;
+
+    fn deref(&self) -> &ConnectionSlot {
+        self.slot.as_ref().expect("it is released once, and by value")
+    }
+}
+
+impl DerefMut for SlotGuard {
+    fn deref_mut(&mut self) -> &mut ConnectionSlot {
+        self.slot.as_mut().expect("it is released once, and by value")
+    }
+}
+
+impl Drop for SlotGuard {
+    fn drop(&mut self) {
+        let Some(slot) = self.slot.take() else { return };
+        after_panic(&self.worker, move |worker| {
+            // The next hop is left alone for a while, so that its behaviour does not make one task after the other
+            // panic.
+            let reason = DisconnectReason::Unreachable(DeliveryRefusal::new(0, None, DELIVERY_PANIC_TEXT, ""));
+            worker.connection_closed(Self::new(worker, slot), reason);
+        });
     }
 }

@@ -3,7 +3,6 @@
 //! It asks for the next message when the session is free, and once a message is on its way: the next one's MAIL, RCPT
 //! and DATA then travel with it (RFC 2920 §3.1), one write and one read a message.
 use crate::config::RefusedGreeting;
-use crate::delivery::handles::{DeliveryGuard, DeliveryRequests, NextMessage, SlotGuard};
 use crate::delivery::parameters::{mail_parameters, recipient_parameters};
 use crate::delivery::pipeline::{PipelinedMessage, SendProgress};
 use crate::delivery::required_extensions::{self, DeliveryForm};
@@ -13,6 +12,7 @@ use crate::delivery_log::DeliveryLog;
 use crate::message::Message;
 use crate::message::envelope::DeliveryRefusal;
 use crate::qmgr::{DeliveryRequest, DeliveryResult, DestinationId, DisconnectReason, RecipientStatus};
+use crate::worker::{DeliveryGuard, NextMessage, RelayWorker, SlotGuard};
 use mailrun_net::{
     ClientSecurity, ClientSession, Endpoint, Handshake, MessageSource, NextAction, Outbox, SessionEnd, Socket, Timer,
     clock,
@@ -76,8 +76,8 @@ enum NextTransaction {
 }
 
 /// A message that a thread converts for the server.
-struct Conversion<R: DeliveryRequests> {
-    request: DeliveryGuard<R>,
+struct Conversion {
+    request: DeliveryGuard,
     /// `None` if it panicked.
     form: Pin<Box<dyn Future<Output = Option<FormResult>>>>,
 }
@@ -85,14 +85,14 @@ struct Conversion<R: DeliveryRequests> {
 type FormResult = Result<DeliveryForm, DeliveryRefusal>;
 
 /// A connection to a server of the next hop, with the messages under way on it.
-pub(crate) struct SmtpDelivery<R: DeliveryRequests> {
-    requests: Rc<R>,
-    slot: Option<SlotGuard<R>>,
+pub(crate) struct SmtpDelivery {
+    worker: Rc<RelayWorker>,
+    slot: Option<SlotGuard>,
     waiter: SlotWaiter,
     /// The next message, if it is not ready yet.
-    conversion: Option<Conversion<R>>,
+    conversion: Option<Conversion>,
     /// Oldest first.
-    in_flight: VecDeque<PipelinedMessage<R>>,
+    in_flight: VecDeque<PipelinedMessage>,
     /// Number of messages at the front of `in_flight` that are answered, but whose results are not certain yet. The next
     /// replies belong to the message behind them.
     answered: usize,
@@ -118,11 +118,11 @@ pub(crate) struct SmtpDelivery<R: DeliveryRequests> {
     spare_envelopes: Vec<Arc<Envelope>>,
 }
 
-impl<R: DeliveryRequests> SmtpDelivery<R> {
-    pub(crate) fn new(requests: &Rc<R>, slot: SlotGuard<R>, host: Arc<str>) -> Self {
+impl SmtpDelivery {
+    pub(crate) fn new(worker: &Rc<RelayWorker>, slot: SlotGuard, host: Arc<str>) -> Self {
         Self {
-            hostname: requests.hostname(),
-            requests: Rc::clone(requests),
+            hostname: worker.hostname(),
+            worker: Rc::clone(worker),
             slot: Some(slot),
             waiter: SlotWaiter::default(),
             conversion: None,
@@ -143,8 +143,8 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
         }
     }
 
-    pub(crate) fn requests(&self) -> &Rc<R> {
-        &self.requests
+    pub(crate) fn worker(&self) -> &Rc<RelayWorker> {
+        &self.worker
     }
 
     /// The destination whose messages it delivers.
@@ -183,10 +183,10 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
             Some(Err(error)) => return self.unreachable(&reason(&error)),
             None => return self.unreachable("no connection in time"),
         };
-        self.requests.sink().counters.connections.add(1);
+        self.worker.sink.counters.connections.add(1);
         let nonce = options.credentials.is_some().then(mailrun_net::nonce);
         let client = Client::with_options(Arc::clone(&self.hostname), Arc::new(options), nonce, clock::now());
-        let buffers = self.requests.resources().buffers.clone();
+        let buffers = self.worker.resources.buffers.clone();
         let session =
             ClientSession::new(socket, client, self, &mut timer, REPLY_TIMEOUT, buffers).with_security(security);
         let ended = Box::pin(session.run()).await;
@@ -208,12 +208,12 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
         if self.in_flight.len() > 1 || (is_violated && !self.in_flight.is_empty()) {
             let destination = self.destination();
             let until = if is_violated { Duration::MAX } else { clock::now() + STREAM_RETRY_DELAY };
-            self.requests.resources().destinations.borrow_mut().disable_streaming(destination, until);
-            self.requests.set_batch_size(destination, 1);
+            self.worker.resources.destinations.borrow_mut().disable_streaming(destination, until);
+            self.worker.set_batch_size(destination, 1);
         }
         let is_dismissed = self.closing_reply.as_ref().is_some_and(|refusal| refusal.code == 421);
         if let Some(Conversion { request, .. }) = self.conversion.take() {
-            self.requests.finish_delivery(request, DeliveryResult::Unsent);
+            self.worker.finish_delivery(request, DeliveryResult::Unsent);
         }
         // One by one: the rest goes back by itself if this panics.
         while let Some(mut pipelined) = self.in_flight.pop_front() {
@@ -222,9 +222,9 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
             self.answered = self.answered.saturating_sub(1);
             let fault = if is_over { pipelined.session_fault() } else { None };
             let result = fault.unwrap_or_else(|| {
-                pipelined.unfinished_result(is_dismissed && !is_over, is_ambiguous, &self.requests.sink().counters)
+                pipelined.unfinished_result(is_dismissed && !is_over, is_ambiguous, &self.worker.sink.counters)
             });
-            self.requests.finish_delivery(pipelined.request, result);
+            self.worker.finish_delivery(pipelined.request, result);
         }
         if self.is_reached {
             return ConnectionResult::Finished;
@@ -258,7 +258,7 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
     }
 
     fn is_refused_for_good(&self, refusal: &DeliveryRefusal) -> bool {
-        let greeting_5xx = self.requests.resources().greeting_5xx;
+        let greeting_5xx = self.worker.resources.greeting_5xx;
         self.is_greeting_refused && refusal.is_permanent() && greeting_5xx == RefusedGreeting::Fail
     }
 
@@ -270,7 +270,7 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
     fn begin_quit(&mut self) -> Poll<NextAction> {
         self.waiter.cancel();
         let slot = self.slot.as_mut().expect("the connection is open");
-        self.requests.begin_quit(slot);
+        self.worker.begin_quit(slot);
         Poll::Ready(NextAction::Quit)
     }
 
@@ -280,12 +280,12 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
         let slot = self.slot.take().expect("it is given back once");
         let closing = match left {
             ConnectionResult::Refused(refusal) | ConnectionResult::Loop(refusal) => {
-                return fail_all(&self.requests, slot, &refusal);
+                return fail_all(&self.worker, slot, &refusal);
             }
             ConnectionResult::Unreachable(refusal) => DisconnectReason::Unreachable(refusal),
             ConnectionResult::Finished | ConnectionResult::WithoutTls => DisconnectReason::Finished,
         };
-        self.requests.connection_closed(slot, closing);
+        self.worker.connection_closed(slot, closing);
     }
 
     /// The next message, rendered for the peer's extensions. One that cannot be sent there fails at once.
@@ -305,7 +305,7 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
                 },
                 None => {
                     let slot = self.slot.as_mut().expect("the connection is open");
-                    let request = match self.requests.next_message(slot, &mut self.waiter, cx.waker(), now) {
+                    let request = match self.worker.next_message(slot, &mut self.waiter, cx.waker(), now) {
                         NextMessage::Deliver(request) => request,
                         NextMessage::Wait => return NextTransaction::Wait,
                         NextMessage::Quit => return NextTransaction::Quit,
@@ -328,16 +328,16 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
                     return NextTransaction::Transaction(envelope);
                 }
                 Err(refusal) => {
-                    self.requests.sink().counters.failed.add(request.recipients.len() as u64);
-                    self.requests.finish_delivery(request, DeliveryResult::All(RecipientStatus::Failed(refusal)));
+                    self.worker.sink.counters.failed.add(request.recipients.len() as u64);
+                    self.worker.finish_delivery(request, DeliveryResult::All(RecipientStatus::Failed(refusal)));
                 }
             }
         }
     }
 
     /// Lets a thread convert a message, because a worker that converts a long one delays all its sessions.
-    fn convert(&self, request: DeliveryGuard<R>, extensions: &Extensions) -> Conversion<R> {
-        let pool = self.requests.resources().converter_pool.clone();
+    fn convert(&self, request: DeliveryGuard, extensions: &Extensions) -> Conversion {
+        let pool = self.worker.resources.converter_pool.clone();
         let message = request.message.clone();
         let recipients: Vec<u16> = request.recipients.iter().collect();
         let (extensions, hostname) = (extensions.clone(), Arc::clone(&self.hostname));
@@ -346,7 +346,7 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
     }
 }
 
-impl<R: DeliveryRequests> SmtpDelivery<R> {
+impl SmtpDelivery {
     /// The envelope of the transaction in which the message follows in that form.
     fn prepare_transaction(
         &mut self,
@@ -401,7 +401,7 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
         if self.may_batch {
             // Set each time: another connection of the destination may have measured something else.
             let destination = self.destination();
-            self.requests.set_batch_size(destination, if is_quick { MAX_BATCH } else { 1 });
+            self.worker.set_batch_size(destination, if is_quick { MAX_BATCH } else { 1 });
         }
     }
 
@@ -410,21 +410,21 @@ impl<R: DeliveryRequests> SmtpDelivery<R> {
         let Some(mut pipelined) = self.in_flight.pop_front() else { return };
         self.answered -= 1;
         if let Some(reply) = pipelined.accept_reply.take() {
-            self.requests.sink().log.keep_reply(reply);
+            self.worker.sink.log.keep_reply(reply);
         }
         let statuses = pipelined.recipient_statuses();
         let is_taken = || {
             statuses.iter().any(|status| matches!(status, RecipientStatus::Delivered | RecipientStatus::Confirmed(_)))
         };
         if !Arc::ptr_eq(&pipelined.message().body, &pipelined.request.message.body) && is_taken() {
-            self.requests.sink().counters.converted.add(1);
+            self.worker.sink.counters.converted.add(1);
         }
-        let result = combine_statuses(&self.requests.sink().counters, statuses);
-        self.requests.finish_delivery(pipelined.request, result);
+        let result = combine_statuses(&self.worker.sink.counters, statuses);
+        self.worker.finish_delivery(pipelined.request, result);
     }
 
     /// The message that the next replies belong to.
-    fn current(&mut self) -> Option<&mut PipelinedMessage<R>> {
+    fn current(&mut self) -> Option<&mut PipelinedMessage> {
         self.in_flight.get_mut(self.answered)
     }
 
@@ -462,20 +462,20 @@ fn is_accepted(to: Verb, reply: &ReceivedReply<'_>) -> bool {
     }
 }
 
-impl<R: DeliveryRequests> MessageSource for SmtpDelivery<R> {
+impl MessageSource for SmtpDelivery {
     fn tls_established(&mut self, _handshake: &Handshake) {
         self.is_over_tls = true;
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<NextAction> {
         self.is_reached = true;
-        self.must_quit |= self.waiter.must_close() || self.requests.is_closing();
+        self.must_quit |= self.waiter.must_close() || self.worker.is_closing();
         if self.must_quit {
             return self.begin_quit();
         }
         let destination = self.destination();
         self.may_batch = client.bursts();
-        if early && ((self.may_batch && !self.is_fast) || !self.requests.next_is_loaded(destination)) {
+        if early && ((self.may_batch && !self.is_fast) || !self.worker.next_is_loaded(destination)) {
             return Poll::Ready(NextAction::Nothing);
         }
         if self.in_flight.is_empty() {

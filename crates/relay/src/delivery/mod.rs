@@ -3,7 +3,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `handles` | what an agent has of its worker: requests, and a sink for counters and log |
+//! | `handles` | what agents share: a sink for counters and log, and resources |
 //! | `smtp` | delivers by SMTP: finds the domain's servers, and tries one after the other |
 //! | `lmtp` | delivers by LMTP |
 //! | `client` | a connection that both keep from message to message |
@@ -36,7 +36,7 @@ pub(crate) mod smtp;
 use crate::message::Message;
 use crate::qmgr::{DeliveryRequest, DeliveryResult, DisconnectReason};
 use crate::routing::NextHop;
-use handles::{DeliveryRequests, NextMessage, SlotGuard};
+use crate::worker::{NextMessage, RelayWorker, SlotGuard};
 use mailrun_net::{Timer, clock};
 use mailrun_party::planned_panic::planned_panic;
 use slots::{IDLE_TIMEOUT, SlotWaiter};
@@ -45,27 +45,27 @@ use std::rc::Rc;
 use std::task::Poll;
 
 /// Delivers the messages of a destination over one connection, until the queue has none for it.
-pub(crate) async fn run<R: DeliveryRequests>(requests: Rc<R>, slot: SlotGuard<R>) {
-    let next_hop = requests.resources().destinations.borrow().next_hop(slot.destination);
+pub(crate) async fn run(worker: Rc<RelayWorker>, slot: SlotGuard) {
+    let next_hop = worker.resources.destinations.borrow().next_hop(slot.destination);
     match next_hop {
         NextHop::Discard => {
-            deliver_locally(&requests, slot, async |request| discard::discard(requests.sink(), request)).await
+            deliver_locally(&worker, slot, async |request| discard::discard(&worker.sink, request)).await
         }
         NextHop::Maildir(root) => {
-            deliver_locally(&requests, slot, async |request| {
-                mailbox::deliver(requests.resources(), requests.sink(), &root, request).await
+            deliver_locally(&worker, slot, async |request| {
+                mailbox::deliver(&worker.resources, &worker.sink, &root, request).await
             })
             .await
         }
-        NextHop::Lmtp(lmtp) => lmtp::deliver(&requests, slot, &lmtp).await,
-        NextHop::Smtp(smtp) => smtp::deliver(&requests, slot, &smtp).await,
+        NextHop::Lmtp(lmtp) => lmtp::deliver(&worker, slot, &lmtp).await,
+        NextHop::Smtp(smtp) => smtp::deliver(&worker, slot, &smtp).await,
     }
 }
 
 /// Delivers on this host, one message after the other, until there is none.
-async fn deliver_locally<R: DeliveryRequests>(
-    requests: &Rc<R>,
-    mut slot: SlotGuard<R>,
+async fn deliver_locally(
+    worker: &Rc<RelayWorker>,
+    mut slot: SlotGuard,
     deliver: impl AsyncFn(&DeliveryRequest<Message>) -> DeliveryResult,
 ) {
     let mut waiter = SlotWaiter::default();
@@ -74,10 +74,10 @@ async fn deliver_locally<R: DeliveryRequests>(
         let mut until = None;
         let request = poll_fn(|cx| {
             let now = clock::now();
-            if waiter.must_close() || requests.is_closing() {
+            if waiter.must_close() || worker.is_closing() {
                 return Poll::Ready(None);
             }
-            match requests.next_message(&mut slot, &mut waiter, cx.waker(), now) {
+            match worker.next_message(&mut slot, &mut waiter, cx.waker(), now) {
                 NextMessage::Deliver(request) => Poll::Ready(Some(request)),
                 NextMessage::Quit => Poll::Ready(None),
                 NextMessage::Wait => idle.poll_due(Some(*until.get_or_insert(now + IDLE_TIMEOUT)), now).map(|()| None),
@@ -86,8 +86,8 @@ async fn deliver_locally<R: DeliveryRequests>(
         let Some(request) = request.await else { break };
         planned_panic("local delivery");
         let result = deliver(&request).await;
-        requests.finish_delivery(request, result);
+        worker.finish_delivery(request, result);
     }
     waiter.cancel();
-    requests.connection_closed(slot, DisconnectReason::Finished);
+    worker.connection_closed(slot, DisconnectReason::Finished);
 }

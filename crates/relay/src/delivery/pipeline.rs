@@ -1,18 +1,18 @@
 //! A message under way on a connection, and the replies to it so far.
 use crate::counters::RelayCounters;
-use crate::delivery::handles::{DeliveryGuard, DeliveryRequests};
 use crate::delivery::required_extensions::{self, DeliveryForm};
 use crate::delivery::result::{accepted_status, combine_statuses};
 use crate::message::Message;
 use crate::message::envelope::{Confirmation, DeliveryRefusal};
 use crate::qmgr::{DeliveryResult, RecipientStatus};
+use crate::worker::DeliveryGuard;
 use mailrun_smtp::Extensions;
 use mailrun_smtp::client::Verb;
 use mailrun_smtp::reply::is_session_fault;
 
 /// A message under way.
-pub(crate) struct PipelinedMessage<R: DeliveryRequests> {
-    pub(crate) request: DeliveryGuard<R>,
+pub(crate) struct PipelinedMessage {
+    pub(crate) request: DeliveryGuard,
     /// Message that is sent in place of the original, if that cannot be sent as it is.
     pub(crate) converted: Option<Message>,
     /// Recipients, by their numbers, that are not sent to the server.
@@ -38,9 +38,9 @@ pub(crate) enum SendProgress {
     Sent,
 }
 
-impl<R: DeliveryRequests> PipelinedMessage<R> {
+impl PipelinedMessage {
     /// Begins with a request, in the form that the server may have.
-    pub(crate) fn new(request: DeliveryGuard<R>, form: DeliveryForm, extensions: &Extensions) -> Self {
+    pub(crate) fn new(request: DeliveryGuard, form: DeliveryForm, extensions: &Extensions) -> Self {
         let DeliveryForm { converted, left_out } = form;
         let refused = vec![None; request.recipients.len() - left_out.len()];
         Self {

@@ -1,9 +1,9 @@
 //! Results of deliveries: from the replies for each recipient to the one result of a request.
 use crate::counters::RelayCounters;
-use crate::delivery::handles::{DeliveryRequests, NextMessage, SlotGuard};
 use crate::delivery::slots::SlotWaiter;
 use crate::message::envelope::{Confirmation, DeliveryRefusal, EnvelopeRecipient};
 use crate::qmgr::{DeliveryResult, DisconnectReason, RecipientStatus};
+use crate::worker::{NextMessage, RelayWorker, SlotGuard};
 use mailrun_net::clock;
 use mailrun_smtp::dsn::Notify;
 use std::rc::Rc;
@@ -39,14 +39,14 @@ fn is_session_fault(status: &RecipientStatus) -> bool {
 }
 
 /// Fails the messages at hand, and gives the connection back.
-pub(crate) fn fail_all<R: DeliveryRequests>(requests: &Rc<R>, mut slot: SlotGuard<R>, refusal: &DeliveryRefusal) {
+pub(crate) fn fail_all(worker: &Rc<RelayWorker>, mut slot: SlotGuard, refusal: &DeliveryRefusal) {
     let mut waiter = SlotWaiter::default();
     while let NextMessage::Deliver(request) =
-        requests.next_message(&mut slot, &mut waiter, std::task::Waker::noop(), clock::now())
+        worker.next_message(&mut slot, &mut waiter, std::task::Waker::noop(), clock::now())
     {
-        requests.sink().counters.failed.add(request.recipients.len() as u64);
-        requests.finish_delivery(request, DeliveryResult::All(RecipientStatus::Failed(refusal.clone())));
+        worker.sink.counters.failed.add(request.recipients.len() as u64);
+        worker.finish_delivery(request, DeliveryResult::All(RecipientStatus::Failed(refusal.clone())));
     }
     waiter.cancel();
-    requests.connection_closed(slot, DisconnectReason::Finished);
+    worker.connection_closed(slot, DisconnectReason::Finished);
 }

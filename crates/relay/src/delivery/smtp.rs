@@ -1,11 +1,11 @@
 //! Delivery by SMTP: finds the servers of the next hop, and tries one after the other. Postfix: smtp(8).
 use crate::delivery::client::{ConnectionResult, MAX_BATCH, QUIT_TIMEOUT, SmtpDelivery};
-use crate::delivery::handles::{DeliveryRequests, SlotGuard};
 use crate::delivery::resolver::{MailServer, Unroutable};
 use crate::delivery::result::fail_all;
 use crate::message::envelope::DeliveryRefusal;
 use crate::qmgr::DisconnectReason;
 use crate::routing::{Smtp, SmtpTarget};
+use crate::worker::{RelayWorker, SlotGuard};
 use mailrun_net::{Endpoint, Timer, clock};
 use mailrun_smtp::client::{self, BurstSize, Chunking, PipelineMode, StartTls};
 use mailrun_smtp::reply::EnhancedStatusCode;
@@ -19,10 +19,10 @@ const FIRST_LOOKUP_TIMEOUT: Duration = Duration::from_secs(6);
 const FIRST_TRIAL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Delivers to the first server of the next hop that takes mail.
-pub(crate) async fn deliver<R: DeliveryRequests>(requests: &Rc<R>, slot: SlotGuard<R>, smtp: &Smtp) {
+pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, smtp: &Smtp) {
     let begun = clock::now();
     let is_first = slot.is_first_trial();
-    let lookup = requests.resources().resolver.resolve(&smtp.target, requests.next_seed());
+    let lookup = worker.resources.resolver.resolve(&smtp.target, worker.next_seed());
     let found = if is_first {
         let found = Timer::default().timeout_at(begun + FIRST_LOOKUP_TIMEOUT, Box::pin(lookup)).await;
         let why = || format!("no answer within {} s", FIRST_LOOKUP_TIMEOUT.as_secs());
@@ -32,9 +32,9 @@ pub(crate) async fn deliver<R: DeliveryRequests>(requests: &Rc<R>, slot: SlotGua
     };
     let servers = match found {
         Ok(servers) => servers,
-        Err(why) => return handle_unroutable(requests, slot, &why),
+        Err(why) => return handle_unroutable(worker, slot, &why),
     };
-    let mut delivery = SmtpDelivery::new(requests, slot, "".into());
+    let mut delivery = SmtpDelivery::new(worker, slot, "".into());
     let mut result = None;
     for server in &servers {
         match try_server(&mut delivery, smtp, server).await {
@@ -61,23 +61,19 @@ pub(crate) async fn deliver<R: DeliveryRequests>(requests: &Rc<R>, slot: SlotGua
 
 /// Handles that no server can be found. A permanent error fails the messages at hand; after a transient one the next
 /// hop is left alone for a while.
-fn handle_unroutable<R: DeliveryRequests>(requests: &Rc<R>, slot: SlotGuard<R>, why: &Unroutable) {
+fn handle_unroutable(worker: &Rc<RelayWorker>, slot: SlotGuard, why: &Unroutable) {
     let (code, enhanced) = why.codes();
     let refusal = DeliveryRefusal::new(code, EnhancedStatusCode::parse(enhanced.as_bytes()), &why.to_string(), "");
     if why.is_transient() {
-        return requests.connection_closed(slot, DisconnectReason::Unreachable(refusal));
+        return worker.connection_closed(slot, DisconnectReason::Unreachable(refusal));
     }
-    fail_all(requests, slot, &refusal);
+    fail_all(worker, slot, &refusal);
 }
 
-async fn try_server<R: DeliveryRequests>(
-    delivery: &mut SmtpDelivery<R>,
-    smtp: &Smtp,
-    server: &MailServer,
-) -> ConnectionResult {
+async fn try_server(delivery: &mut SmtpDelivery, smtp: &Smtp, server: &MailServer) -> ConnectionResult {
     delivery.set_host(&server.name);
     let destination = delivery.destination();
-    let resources = delivery.requests().resources();
+    let resources = &delivery.worker().resources;
     let destinations = &resources.destinations;
     let security = destinations.borrow_mut().security(destination, &server.name, &resources.ca_files);
     let security = match security {
@@ -92,7 +88,7 @@ async fn try_server<R: DeliveryRequests>(
         chunking: Chunking::IfOffered,
         burst: BurstSize::of(MAX_BATCH),
         quit_timeout: Some(QUIT_TIMEOUT),
-        refuses_own_name: delivery.requests().resources().has_own_name,
+        refuses_own_name: delivery.worker().resources.has_own_name,
         ..Default::default()
     };
     let endpoint = Endpoint::Tcp(server.address);

@@ -4,7 +4,6 @@ use crate::config::{Config, DsnTarget, LoggedIn};
 use crate::delivery::maildir;
 use crate::dsn::facts::{DsnAction, DsnFacts, DsnRecipient};
 use crate::dsn::report::{Dsn, compose};
-use crate::dsn::requests::{DsnGuard, DsnRequests, DsnTask};
 use crate::log_target::LOG_TARGET;
 use crate::message::Message;
 use crate::message::envelope::{
@@ -15,6 +14,7 @@ use crate::message::recipients::RecipientGroup;
 use crate::message::store::store_from_reserve;
 use crate::qmgr::{DsnEvent, MessageId};
 use crate::routing::{Access, ResolvedRoute};
+use crate::worker::{RelayWorker, after_panic};
 use jiff::Timestamp;
 use mailrun_net::clock;
 use mailrun_party::planned_panic::planned_panic;
@@ -23,6 +23,7 @@ use mailrun_smtp::command::BodyType;
 use mailrun_smtp::dsn::Notify;
 use mailrun_smtp::reply::EnhancedStatusCode;
 use mailrun_spool::Id;
+use std::ops::Deref;
 use std::path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,31 +38,31 @@ const MAILDIR_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 const DSN_PANIC_TEXT: &str = "writing its notification failed because of a bug in mailrun";
 
 /// Notifies the sender, in a task of its own. If many DSNs are due, the message is read again when its turn comes.
-pub(crate) fn send<R: DsnRequests>(requests: &Rc<R>, id: MessageId, event: DsnEvent, message: Option<Message>) {
-    let Some(event) = requests.dsn_tasks().admit(id, event) else { return };
-    let requests = Rc::clone(requests);
-    let task = DsnTask::new(&requests, |requests, id, event| send(requests, id, event, None));
+pub(crate) fn send(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, message: Option<Message>) {
+    let Some(event) = worker.dsn_tasks.admit(id, event) else { return };
+    let worker = Rc::clone(worker);
+    let task = DsnTask::new(&worker);
     mailrun_net::worker::spawn_local(async move {
-        generate(&requests, id, event, message).await;
-        while let Some((id, event)) = requests.dsn_tasks().next() {
-            generate(&requests, id, event, None).await;
+        generate(&worker, id, event, message).await;
+        while let Some((id, event)) = worker.dsn_tasks.next() {
+            generate(&worker, id, event, None).await;
         }
         drop(task);
     });
 }
 
 /// Generates a DSN, stores it in the spool, then releases the original.
-async fn generate<R: DsnRequests>(requests: &Rc<R>, id: MessageId, event: DsnEvent, message: Option<Message>) {
-    let event = DsnGuard::new(requests, id, event, |requests, id, event| give_up(requests, id, event, DSN_PANIC_TEXT));
+async fn generate(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, message: Option<Message>) {
+    let event = DsnGuard::new(worker, id, event);
     planned_panic("notice");
     let is_late = matches!(*event, DsnEvent::Delayed { .. });
-    if is_late && !requests.is_queued(id) {
+    if is_late && !worker.is_queued(id) {
         // The message was delivered while this waited for its turn.
         return;
     }
     let fetched = match message {
         Some(message) => Fetched::Whole(message),
-        None => requests.fetch(id).await,
+        None => worker.fetch(id).await,
     };
     let message = match fetched {
         Fetched::Whole(message) => message,
@@ -69,16 +70,16 @@ async fn generate<R: DsnRequests>(requests: &Rc<R>, id: MessageId, event: DsnEve
             tracing::error!(target: LOG_TARGET, %id, %error, "a message cannot be read from the spool; its sender is notified without it");
             message
         }
-        Fetched::Unreadable(error) => return give_up(requests, id, event.release(), &error),
+        Fetched::Unreadable(error) => return give_up(worker, id, event.release(), &error),
     };
-    send_all(requests, id, &event, &message).await;
+    send_all(worker, id, &event, &message).await;
     if let DsnEvent::Settled { pending, .. } = event.release() {
-        requests.dsn_stored(pending);
+        worker.dsn_stored(pending);
     }
 }
 
 /// Gives the message back: no DSN can be sent, for that reason.
-fn give_up<R: DsnRequests>(requests: &Rc<R>, id: MessageId, event: DsnEvent, error: &str) {
+fn give_up(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, error: &str) {
     let DsnEvent::Settled { pending, fates } = event else {
         return tracing::error!(target: LOG_TARGET, %id, %error, "the sender cannot be notified that the message is delayed");
     };
@@ -90,7 +91,65 @@ fn give_up<R: DsnRequests>(requests: &Rc<R>, id: MessageId, event: DsnEvent, err
     } else {
         tracing::error!(target: LOG_TARGET, %id, %error, "the sender cannot be notified that the message was delivered");
     }
-    requests.dsn_failed(pending, &fates);
+    worker.dsn_failed(pending, &fates);
+}
+
+/// One of the tasks that write DSNs, counted while this lives.
+struct DsnTask {
+    worker: Rc<RelayWorker>,
+}
+
+impl DsnTask {
+    fn new(worker: &Rc<RelayWorker>) -> Self {
+        worker.dsn_tasks.begin();
+        Self { worker: Rc::clone(worker) }
+    }
+}
+
+impl Drop for DsnTask {
+    fn drop(&mut self) {
+        self.worker.dsn_tasks.end();
+        // However one DSN ended its task, the others that wait have their turn.
+        after_panic(&self.worker, move |worker| {
+            if let Some((id, event)) = worker.dsn_tasks.next() {
+                send(worker, id, event, None);
+            }
+        });
+    }
+}
+
+/// A DSN whose message stays in the spool until the DSN is stored. If its task panics, the message goes back.
+struct DsnGuard {
+    worker: Rc<RelayWorker>,
+    id: MessageId,
+    event: Option<DsnEvent>,
+}
+
+impl DsnGuard {
+    fn new(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent) -> Self {
+        Self { worker: Rc::clone(worker), id, event: Some(event) }
+    }
+
+    /// Hands it on.
+    fn release(mut self) -> DsnEvent {
+        self.event.take().expect("it is released once, and by value")
+    }
+}
+
+impl Deref for DsnGuard {
+    type Target = DsnEvent;
+
+    fn deref(&self) -> &DsnEvent {
+        self.event.as_ref().expect("it is released once, and by value")
+    }
+}
+
+impl Drop for DsnGuard {
+    fn drop(&mut self) {
+        let Some(event) = self.event.take() else { return };
+        let id = self.id;
+        after_panic(&self.worker, move |worker| give_up(worker, id, event, DSN_PANIC_TEXT));
+    }
 }
 
 /// In place of a client's name in the envelope of a DSN to the postmaster: it causes no further DSN, however
@@ -120,13 +179,13 @@ struct OriginalMessage<'a> {
 }
 
 /// Sends the DSNs to the addressees that the configuration names.
-async fn send_all<R: DsnRequests>(requests: &Rc<R>, id: MessageId, event: &DsnEvent, message: &Message) {
-    let config = requests.config();
+async fn send_all(worker: &Rc<RelayWorker>, id: MessageId, event: &DsnEvent, message: &Message) {
+    let config = worker.config();
     let originals = message.envelope.recipients.iter().map(original_recipient).collect();
-    let now = timestamp(requests.unix_time(clock::now()));
+    let now = timestamp(worker.unix_time(clock::now()));
     let original = OriginalMessage { config: &config, id, message, originals, now };
     for (recipients, addressee) in original.groups(event) {
-        original.send(requests, &recipients, addressee).await;
+        original.send(worker, &recipients, addressee).await;
     }
 }
 
@@ -182,18 +241,18 @@ impl<'a> OriginalMessage<'a> {
         recipient(&self.message.envelope, &self.originals, number, action, refusal, self.now)
     }
 
-    async fn send<R: DsnRequests>(&self, requests: &Rc<R>, recipients: &[DsnRecipient<'_>], addressee: Addressee<'_>) {
+    async fn send(&self, worker: &Rc<RelayWorker>, recipients: &[DsnRecipient<'_>], addressee: Addressee<'_>) {
         let Some(dsn_message) = self.build(recipients, addressee) else { return };
         if let Addressee::Other(DsnTarget::Maildir(root)) = addressee {
-            return self.store_in_maildir(requests, root, dsn_message).await;
+            return self.store_in_maildir(worker, root, dsn_message).await;
         }
-        match route_dsn(&**requests, self.config, dsn_message, addressee) {
-            Some((message, groups)) => store(requests, self.id, message, groups).await,
+        match route_dsn(worker, self.config, dsn_message, addressee) {
+            Some((message, groups)) => store(worker, self.id, message, groups).await,
             None => {
                 tracing::warn!(target: LOG_TARGET, id = %Id(self.id.0), "its sender cannot be notified: no route to the address");
                 let other = self.config.dsn.double_bounces.as_ref().filter(|_| addressee == Addressee::Sender);
                 if let Some(other) = other {
-                    Box::pin(self.send(requests, recipients, Addressee::Other(other))).await;
+                    Box::pin(self.send(worker, recipients, Addressee::Other(other))).await;
                 }
             }
         }
@@ -227,10 +286,10 @@ impl<'a> OriginalMessage<'a> {
     }
 
     /// Puts a DSN into a Maildir; until it is there, the original is not done.
-    async fn store_in_maildir<R: DsnRequests>(&self, requests: &Rc<R>, root: &Arc<path::Path>, dsn_message: Dsn) {
+    async fn store_in_maildir(&self, worker: &Rc<RelayWorker>, root: &Arc<path::Path>, dsn_message: Dsn) {
         let dsn_message = Arc::new(dsn_message);
         loop {
-            let names = Arc::clone(&requests.resources().maildir_names);
+            let names = Arc::clone(&worker.resources.maildir_names);
             let root = Arc::clone(root);
             let dsn_message = Arc::clone(&dsn_message);
             let deliver = move || {
@@ -241,8 +300,8 @@ impl<'a> OriginalMessage<'a> {
                 };
                 maildir::deliver(&root, &names, clock::wall(), &message).map(|_| ())
             };
-            match requests.resources().maildir_pool.run(deliver).await {
-                Some(Ok(())) => return requests.sink().counters.notices.add(1),
+            match worker.resources.maildir_pool.run(deliver).await {
+                Some(Ok(())) => return worker.sink.counters.notices.add(1),
                 Some(Err(failure)) => {
                     tracing::error!(target: LOG_TARGET, id = %Id(self.id.0), %failure, "a notification cannot be stored in the Maildir; \
                                                                     it is retried");
@@ -258,12 +317,12 @@ impl<'a> OriginalMessage<'a> {
 }
 
 /// Stores a DSN; until it is stored, the original is not done.
-async fn store<R: DsnRequests>(requests: &Rc<R>, id: MessageId, message: Message, groups: Vec<RecipientGroup>) {
+async fn store(worker: &Rc<RelayWorker>, id: MessageId, message: Message, groups: Vec<RecipientGroup>) {
     let Ok(new_message) = message.to_spool() else { return };
-    match store_from_reserve(requests.spool(), new_message).await {
+    match store_from_reserve(&worker.context.spool, new_message).await {
         Ok(stored) => {
-            requests.sink().counters.notices.add(1);
-            requests.enqueue(&stored, &message, groups);
+            worker.sink.counters.notices.add(1);
+            worker.enqueue(&stored, &message, groups);
         }
         Err(error) => {
             tracing::error!(target: LOG_TARGET, id = %Id(id.0), %error, "a notification could not be stored");
@@ -318,8 +377,8 @@ fn original_recipient(recipient: &EnvelopeRecipient) -> Option<Vec<u8>> {
 }
 
 /// The DSN as mail of our own: its envelope, and its recipients' next hops.
-fn route_dsn<R: DsnRequests>(
-    requests: &R,
+fn route_dsn(
+    worker: &RelayWorker,
     config: &Config,
     dsn_message: Dsn,
     addressee: Addressee<'_>,
@@ -345,7 +404,7 @@ fn route_dsn<R: DsnRequests>(
         body: if dsn_message.smtp_utf8 { BodyType::EightBitMime } else { BodyType::SevenBit },
         ..MessageEnvelope::local(b"", recipients)
     };
-    let received = requests.unix_time(clock::now());
+    let received = worker.unix_time(clock::now());
     Some((Message { envelope: Arc::new(envelope), body: dsn_message.message.into(), received }, groups))
 }
 
