@@ -285,6 +285,7 @@ impl Round<'_> {
                 seed: options.seed,
                 ..Workload::default()
             },
+            party_options: Vec::new(),
             source_options: words.map(str::to_owned).to_vec(),
             sink_options: vec![format!("--fault={SLOW_SINK}")],
             syscall_counting: SyscallCounting::Off,
