@@ -27,6 +27,7 @@ damage      300  a large spool with damage in random places
 statistics  300  a thousand simulated comparisons (MAILRUN_COMPARISONS) for each promise of mailrun compare
 crash       300  50 kills of the relay under load (MAILRUN_CRASH_KILLS)
 audit       600  20 rounds of each fault of `mailrun audit mailrun`, 5 of `mailrun audit postfix`
+recipes    1200  servers by their recipes, each in a Debian of its own: audits
 browser     600  report.html in Chromium
 dashboard   300  the dashboard in tmux
 packages   1200  archives, Debian packages and the image, installed and run where they will be
@@ -73,6 +74,11 @@ statistics() {
 }
 crash() { ignored crash; }
 audit() { ignored audit; }
+recipes() {
+    scripts/install-test-peers.sh exim
+    packaging/tests/debian-root.sh exim
+    ignored recipes
+}
 browser() { scripts/install-test-peers.sh browser && scripts/test-browser.sh target/pages; }
 dashboard() { scripts/install-test-peers.sh dashboard && scripts/test-dashboard.sh; }
 packages() { PACKAGE_PROFILE=${PACKAGE_PROFILE:-release} make --no-print-directory test-packages; }

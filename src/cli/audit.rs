@@ -14,21 +14,25 @@ use std::time::Duration;
 /// Audits whether a server keeps the mail that it answered 250, when it is killed or stopped
 ///
 /// Starts the server by its recipe in a directory of its own, sends mail through it to a sink for two seconds, and makes a
-/// fault at a random moment: kill is SIGKILL to all of its processes, in one round of four also while it starts again; stop is
-/// SIGTERM. Then starts the server again, waits until its queue is empty, and accounts for every message that was answered
+/// fault at a random moment. Then starts the server again, waits until its queue is empty, and accounts for every message that was answered
 /// 250. Each round has a new directory; that of a round in which mail is missing is kept.
 ///
 /// The verdict is PASS only if nothing that was answered 250 is missing. Duplicates are counted and allowed, unless a
-/// --threshold limits them: a server that was killed cannot know what it had delivered. A killed server leaves what it
-/// wrote in the memory of the kernel: kill does not show whether it syncs.
+/// --threshold limits them: a server that was killed cannot know what it had delivered.
+///
+/// Faults: kill is SIGKILL to all processes, in one round of four also while the server starts again. It does not show
+/// whether the server syncs, because what it wrote is in the memory of the kernel. stop is SIGTERM. The others put the mail
+/// on a file system of mailrun's own, as root with /dev/fuse: power-cut kills all processes, and takes any part of what was
+/// not synced (a sync of a file keeps the names of files too, as with ext4); with disk-full there is no room for half a
+/// second; read-error is kill, and a read fails while the server starts again.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct AuditArgs {
     /// Recipe of the server: a name (mailrun recipe list), or FILE.toml.
     #[arg(value_name = "RECIPE", value_parser = recipe)]
     recipe: Recipe,
-    /// Faults, separated by commas: kill, stop.
-    #[arg(long, value_name = "FAULT,FAULT", value_delimiter = ',', default_value = "kill,stop")]
+    /// Faults, separated by commas: kill, stop, power-cut, disk-full, read-error.
+    #[arg(long, value_name = "FAULT,FAULT", value_delimiter = ',', default_value = "kill,stop,power-cut")]
     inject: Vec<AuditFault>,
     /// Rounds of each fault.
     #[arg(long, value_name = "N", default_value = "5", value_parser = values::rounds)]
@@ -57,6 +61,7 @@ const EXAMPLES: &str = "\
 Examples:
   mailrun audit mailrun                        mailrun's own relay
   mailrun audit mailrun:memory --inject kill   finds what it loses
+  mailrun audit mailrun:write --inject power-cut
   mailrun audit postfix --rounds 20            as root
   mailrun audit my.toml --threshold 'duplicates <= 1%'
 

@@ -44,11 +44,14 @@ Keys of a recipe (NAME.toml):
   root, other_users, own_session    true: must be root; its processes run as other
                  users; it begins a session, setsid(2)
   variants       values of {variant}, chosen by NAME:VARIANT; the first is the default
+  debian         name of a root that packaging/tests/debian-root.sh makes; a copy of it
+                 is {dir}/root
   programs, install, version, log, title
                  programs that must be there; how to get them; a command that prints
                  the version; its log file; a description
 
-Placeholders: {dir} state directory, {listen} address to take mail at, {to} next hop
+Placeholders: {dir} state directory, {state} directory in it for the mail, which
+mailrun audit may put on a disk that loses power, {listen} address to take mail at, {to} next hop
 (also {listen_host}, {listen_port}, {to_host}, {to_port}), {mailrun} this program.
 
 Examples:

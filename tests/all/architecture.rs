@@ -3,7 +3,7 @@ use crate::source_text::{Source, root, sources, use_tree};
 use std::fs;
 
 /// Each crate and the crates that it stands on, which are below it: docs/architecture.md has the same lines.
-const CRATES: [(&str, &[&str]); 21] = [
+const CRATES: [(&str, &[&str]); 22] = [
     (
         "mailrun",
         &[
@@ -11,7 +11,7 @@ const CRATES: [(&str, &[&str]); 21] = [
             "smtp", "capacity", "locust",
         ],
     ),
-    ("bench", &["compare", "party", "workload", "report", "journey", "capacity"]),
+    ("bench", &["compare", "party", "workload", "report", "journey", "capacity", "forgetful"]),
     ("dropin", &["mades", "party", "workload", "net", "journey", "smtp"]),
     ("load", &["party", "workload", "report", "net", "journey", "smtp", "trust", "mime", "locust"]),
     ("relay", &["party", "report", "net", "journey", "spool", "smtp", "trust", "mime"]),
@@ -31,6 +31,7 @@ const CRATES: [(&str, &[&str]); 21] = [
     ("mime", &[]),
     ("capacity", &[]),
     ("locust", &[]),
+    ("forgetful", &[]),
 ];
 
 /// The crates of the workspace that a manifest has under `[dependencies]`, in the order of [`CRATES`].

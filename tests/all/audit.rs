@@ -44,7 +44,7 @@ impl Audited {
 
 #[test]
 fn our_relay_keeps_what_it_answered_250() {
-    let audited = Audited::of("mailrun", &["--rounds", "1"]);
+    let audited = Audited::of("mailrun", &["--rounds", "1", "--inject", "kill,stop"]);
     audited.expect_kept_word(&["kill", "stop"], 1);
     let report = fs::read_to_string(audited.place.path().join("out/report.md")).unwrap();
     assert!(report.contains("## Audit") && report.contains("| kill "), "{report}");
@@ -70,6 +70,35 @@ fn a_server_that_answers_before_it_writes_is_found_out_with_the_exact_count() {
     assert!(audited.place.path().join("out/round-1-kill/relay.spool").exists(), "what it kept can be looked at");
     let allowed = Audited::of("mailrun:memory", &["--rounds", "1", "--inject", "kill", "--threshold", "lost <= 90%"]);
     assert_eq!(allowed.outcome(), (Some(0), Some(Outcome::Pass)), "{:?}", allowed.ended);
+}
+
+/// Whether the file system that forgets can be mounted here; if not, says so.
+fn has_disk() -> bool {
+    let obstacle = mailrun_forgetful::obstacle();
+    obstacle.iter().for_each(|reason| skip("power cuts", reason));
+    obstacle.is_none()
+}
+
+#[test]
+fn a_server_that_does_not_sync_is_found_out_by_power_cuts_alone() {
+    if !has_disk() {
+        return;
+    }
+    Audited::of("mailrun:write", &["--rounds", "1", "--inject", "kill"]).expect_kept_word(&["kill"], 1);
+    // A cut may by chance leave everything that was written, as one in six does.
+    let audited = Audited::of("mailrun:write", &["--rounds", "4", "--inject", "power-cut"]);
+    assert_eq!(audited.outcome(), (Some(1), Some(Outcome::Fail)), "{:?}", audited.ended);
+    assert!(audited.audit().faults[0].lost > 0, "{:?}", audited.audit());
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.contains(audited.place.path().to_str().unwrap()), "nothing is left mounted");
+}
+
+#[test]
+fn our_relay_keeps_its_word_on_a_disk_that_fails() {
+    if has_disk() {
+        let audited = Audited::of("mailrun", &["--rounds", "1", "--inject", "power-cut,disk-full,read-error"]);
+        audited.expect_kept_word(&["power-cut", "disk-full", "read-error"], 1);
+    }
 }
 
 #[test]
@@ -116,7 +145,7 @@ fn ctrl_c_ends_an_audit_and_nothing_of_it_runs_on() {
 fn what_is_no_audit_is_refused_in_one_line() {
     for (words, said) in [
         (&["mailrum"][..], "unknown recipe \"mailrum\"; did you mean \"mailrun\"?"),
-        (&["mailrun", "--inject", "fire"], "\"fire\" is not one of kill, stop"),
+        (&["mailrun", "--inject", "fire"], "\"fire\" is not one of kill, stop, power-cut, disk-full, read-error"),
         (&["nowhere.toml"], "cannot read nowhere.toml"),
     ] {
         let ended = mailrun(&[&["audit"], words].concat());
@@ -128,9 +157,31 @@ fn what_is_no_audit_is_refused_in_one_line() {
 #[ignore = "slow: make test-slow PART=audit"]
 fn our_relay_keeps_its_word_for_twenty_rounds_of_each_fault() {
     let seed = std::env::var("MAILRUN_SEED").unwrap_or_else(|_| std::process::id().to_string());
-    let audited = Audited::of("mailrun", &["--rounds", "20", "--seed", &seed]);
+    let faults = if has_disk() { "kill,stop,power-cut,disk-full,read-error" } else { "kill,stop" };
+    let audited = Audited::of("mailrun", &["--rounds", "20", "--seed", &seed, "--inject", faults]);
     eprintln!("audit of mailrun, seed {seed}: {}", audited.record.verdict.why);
-    audited.expect_kept_word(&["kill", "stop"], 20);
+    audited.expect_kept_word(&faults.split(',').collect::<Vec<_>>(), 20);
+}
+
+/// Audits a server in a Debian of its own.
+fn audit_in_debian(recipe: &str, rounds: u64) {
+    let roots = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/target/roots")).into_iter().flatten().flatten();
+    let mut names = roots.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    if !is_root() || !names.any(|name| name.starts_with(&format!("{recipe}-"))) {
+        skip(recipe, &format!("packaging/tests/debian-root.sh {recipe} has made no Debian with it"));
+        return;
+    }
+    let seed = std::env::var("MAILRUN_SEED").unwrap_or_else(|_| std::process::id().to_string());
+    let words = ["--rounds", &rounds.to_string(), "--seed", &seed, "--inject", "kill,stop"];
+    let audited = Audited::of(recipe, &words);
+    eprintln!("audit of {recipe}, seed {seed}: {}", audited.record.verdict.why);
+    audited.expect_kept_word(&["kill", "stop"], rounds);
+}
+
+#[test]
+#[ignore = "slow: make test-slow PART=recipes"]
+fn exim_keeps_its_word() {
+    audit_in_debian("exim", 3);
 }
 
 #[test]
@@ -141,7 +192,7 @@ fn postfix_keeps_its_word() {
         return;
     }
     let seed = std::env::var("MAILRUN_SEED").unwrap_or_else(|_| std::process::id().to_string());
-    let audited = Audited::of("postfix", &["--rounds", "5", "--seed", &seed]);
+    let audited = Audited::of("postfix", &["--rounds", "5", "--seed", &seed, "--inject", "kill,stop"]);
     eprintln!("audit of postfix, seed {seed}: {}", audited.record.verdict.why);
     audited.expect_kept_word(&["kill", "stop"], 5);
 }

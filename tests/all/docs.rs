@@ -272,6 +272,7 @@ const STATUS: &[(&str, i32)] = &[
         3,
     ),
     ("mailrun mades --messages 1000 --message-timeout 3s", 1),
+    ("mailrun audit mailrun:memory --rounds 1 --inject kill", 1),
     (
         "mailrun bench 127.0.0.1:2526 --sink http://127.0.0.1:8025 --rate 200 --duration 3s --threshold 'accepted.p99 < 1us'",
         1,

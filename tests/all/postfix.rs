@@ -5,7 +5,7 @@ use mailrun_bench::recipe::{Places, Recipe};
 use std::fs::{self, Permissions};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// Where its mail goes.
@@ -43,7 +43,8 @@ in_flow_delay = 0
 /// the listener.
 pub(crate) fn base_configuration(directory: &str) -> [String; 2] {
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let places = Places { directory: directory.into(), listen: nowhere, to: nowhere, mailrun: PathBuf::new() };
+    let places =
+        Places { state: directory.into(), ..Places::in_directory(directory.into(), nowhere, nowhere, Path::new("")) };
     let files = Recipe::load("postfix").unwrap().files(&places);
     let text = |name: &str| files.iter().find(|(path, ..)| path.ends_with(name)).unwrap().1.as_str();
     let [main, master] = ["main.cf", "master.cf"].map(text);

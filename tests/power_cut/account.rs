@@ -1,5 +1,5 @@
 //! The account of all lives: what was done to the relay, and what became of the mail.
-use crate::mount::Fault;
+use mailrun_forgetful::Fault;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::AddAssign;

@@ -1,8 +1,8 @@
 //! One bit of what is at rest flips: the relay begins, says what is damaged, and delivers all but what the bit was in.
 use crate::load::{self, Answers};
-use crate::mount::Disk;
 use crate::next_hop::StubNextHop;
 use crate::relay::{Home, LIMIT};
+use mailrun_forgetful::Disk;
 use rand::RngExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -17,7 +17,7 @@ const LIVES: usize = 4;
 /// Flips a bit somewhere in a segment that is neither empty nor all zeros there; gives its name and the offset.
 fn flip(disk: &Disk) -> (String, u64) {
     disk.with_files(|files, chance| {
-        let spool = files.look_up(crate::file_system::ROOT, "spool").unwrap().inode;
+        let spool = files.look_up(mailrun_forgetful::ROOT, "spool").unwrap().inode;
         let segments = files.list(spool).unwrap().into_iter().filter(|(name, _)| name.starts_with("segment-"));
         let segments: Vec<_> = segments.filter(|(_, of)| of.bytes > 0).collect();
         loop {

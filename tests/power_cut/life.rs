@@ -6,9 +6,9 @@
 //! delivered shortly before the end of a relay, or after the last moment at which all was synced.
 use crate::account::Account;
 use crate::load::{self, Answers};
-use crate::mount::{Disk, Fault, Plan};
 use crate::next_hop::{Delivery, StubNextHop, Unit};
 use crate::relay::{Beginning, Home, LIMIT, Relay, Remainder};
+use mailrun_forgetful::{Disk, Fault, Plan};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};

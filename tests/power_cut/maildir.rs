@@ -1,11 +1,11 @@
 //! Delivery into Maildirs on the disk that forgets: what a relay has delivered is there after a power cut, also where a
 //! directory that it made could not be synced.
-use crate::file_system::{FileSystem, ROOT};
 use crate::load::{self, Answers};
 use crate::message;
-use crate::mount::{Disk, Fault, Plan};
 use crate::next_hop::Unit;
 use crate::relay::Home;
+use mailrun_forgetful::{Disk, Fault, Plan};
+use mailrun_forgetful::{FileSystem, ROOT};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::net::SocketAddr;

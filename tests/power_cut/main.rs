@@ -1,16 +1,14 @@
-//! The relay on a file system that forgets: its power is cut, its disk fails, and nothing that was answered 250 is lost.
+//! The relay on a file system that forgets: its power is cut, its disk fails, and nothing that was answered 250 is lost. The
+//! file system is the crate `forgetful`.
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `file_system` | files as processes see them and as the media has them, and what a cut leaves |
-//! | `mount` | serves them over FUSE, cuts the power, makes operations fail |
 //! | `relay` | the relay as a process |
 //! | `load`, `next_hop`, `message` | who sends to it, whom it delivers to, and what |
 //! | `life` | one spool through many relays, and what must hold of it |
 //! | `damage` | a bit that flips at rest |
 //! | `maildir` | delivery into Maildirs |
 //! | `account` | what was done, and what became of the mail |
-//! | `properties` | the file system's own promises |
 //!
 //! `make test` cuts the power 20 times, `make test-slow PART=power-cut` 300 times or as often as `MAILRUN_CUTS` says. Each
 //! run takes a new seed and prints it; `MAILRUN_CUT_SEED` brings the same choices back, though not the same interleaving
@@ -20,14 +18,11 @@
 
 mod account;
 mod damage;
-mod file_system;
 mod life;
 mod load;
 mod maildir;
 mod message;
-mod mount;
 mod next_hop;
-mod properties;
 mod relay;
 #[path = "../all/skipped.rs"]
 mod skipped;
@@ -47,7 +42,7 @@ const LIVES: usize = 2;
 
 /// Whether files can be served here; if not, says so.
 fn is_possible() -> bool {
-    match mount::obstacle() {
+    match mailrun_forgetful::obstacle() {
         Some(why) => {
             skipped::skip("power cuts", &why);
             false

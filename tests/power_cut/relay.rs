@@ -1,6 +1,6 @@
 //! The relay as a process with its spool on the disk that forgets.
-use crate::mount::{Disk, Plan};
 use crate::next_hop::{Unit, name};
+use mailrun_forgetful::{Disk, Plan};
 use serde_json::Value;
 use std::cell::Cell;
 use std::fs::{self, File};

@@ -371,7 +371,9 @@ impl PartyProcess {
 
     /// Kills it and all that is its own.
     pub(super) fn kill(&mut self) -> Result<()> {
-        self.ended = Some(self.reap().context("cannot wait for a party")?);
+        if self.ended.is_none() {
+            self.ended = Some(self.reap().context("cannot wait for a party")?);
+        }
         Ok(())
     }
 

@@ -897,7 +897,7 @@ mod tests {
             ("messages = 100\n", "", "the key \"messages\" is missing"),
             ("rounds = 2", "rounds = 1001", "my.toml:3:10: \"1001\" is too large; at most 1000"),
             ("[\"mailrun\"]", "[]", "my.toml:2:11: the list must have at least one value"),
-            ("[\"mailrun\"]", "[\"exim\"]", "my.toml:2:12: exim is not one of mailrun"),
+            ("[\"mailrun\"]", "[\"sendmail\"]", "my.toml:2:12: sendmail is not one of mailrun"),
             ("[\"mailrun\"]", "[\"a {to},b\"]", "must not contain a comma"),
             ("parties = [\"mailrun\"]\n", "", "the key \"parties\" is missing"),
             ("throughput", "speed", "my.toml:1:11: \"speed\" is not one of throughput, latency, backlog"),

@@ -195,6 +195,11 @@ impl Supervisor {
         self.party(Role::Relay).kill()
     }
 
+    /// Reports whether the relay has ended.
+    pub(super) fn relay_has_ended(&mut self) -> Result<bool> {
+        Ok(self.party(Role::Relay).poll()?.is_some())
+    }
+
     /// Fails if the relay has ended.
     pub(super) fn ensure_relay_alive(&mut self) -> Result<()> {
         self.check_party(Role::Relay)?;

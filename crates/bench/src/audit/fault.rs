@@ -10,16 +10,30 @@ pub enum AuditFault {
     Kill,
     /// SIGTERM.
     Stop,
+    /// The power of the disk with the mail is cut: what was not synced may be gone, and all processes are.
+    PowerCut,
+    /// The disk with the mail is full for half a second.
+    DiskFull,
+    /// SIGKILL, and a read fails once while the server starts again.
+    ReadError,
 }
 
 impl AuditFault {
-    const ALL: [Self; 2] = [Self::Kill, Self::Stop];
+    const ALL: [Self; 5] = [Self::Kill, Self::Stop, Self::PowerCut, Self::DiskFull, Self::ReadError];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Kill => "kill",
             Self::Stop => "stop",
+            Self::PowerCut => "power-cut",
+            Self::DiskFull => "disk-full",
+            Self::ReadError => "read-error",
         }
+    }
+
+    /// Whether the mail is on the disk that forgets.
+    pub(super) fn needs_disk(self) -> bool {
+        matches!(self, Self::PowerCut | Self::DiskFull | Self::ReadError)
     }
 
     /// The event of the record.
@@ -27,6 +41,9 @@ impl AuditFault {
         match self {
             Self::Kill => "the server is killed",
             Self::Stop => "the server is stopped",
+            Self::PowerCut => "the power is cut",
+            Self::DiskFull => "the disk is full",
+            Self::ReadError => "the server is killed, and a read will fail",
         }
     }
 }
@@ -54,6 +71,11 @@ impl Moments {
         from + to.saturating_sub(from).mul_f64(self.0.unit())
     }
 
+    /// A number from 1 up to that.
+    pub(super) fn number(&mut self, most: u64) -> u64 {
+        1 + self.0.below(most)
+    }
+
     /// True once in so many times.
     pub(super) fn once_in(&mut self, times: u64) -> bool {
         self.0.below(times) == 0
@@ -69,6 +91,9 @@ mod tests {
         for fault in AuditFault::ALL {
             assert_eq!(fault.name().parse(), Ok(fault));
         }
-        assert_eq!("fire".parse::<AuditFault>(), Err("\"fire\" is not one of kill, stop".to_owned()));
+        assert_eq!(
+            "fire".parse::<AuditFault>(),
+            Err("\"fire\" is not one of kill, stop, power-cut, disk-full, read-error".to_owned())
+        );
     }
 }

@@ -12,7 +12,7 @@ mod summary;
 use crate::BenchOutcome;
 use crate::directory::RunDirectory;
 use crate::engine;
-use crate::recipe::{Places, Recipe};
+use crate::recipe::Recipe;
 use anyhow::{Result, ensure};
 pub use fault::AuditFault;
 use mailrun_journey::threshold::Threshold;
@@ -20,7 +20,6 @@ use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
 use mailrun_party::live::LiveMode;
 use round::{Round, RoundResult};
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -54,6 +53,10 @@ pub struct AuditOptions {
 pub fn run(options: &AuditOptions) -> Result<BenchOutcome> {
     let program = engine::own_program()?;
     options.recipe.check_host(&program)?;
+    let (faults, left_out) = possible_faults(options);
+    left_out.iter().for_each(|line| mailrun_party::tell!("{line}"));
+    ensure!(!faults.is_empty(), "no fault is left to audit {} with", options.recipe);
+    let options = &AuditOptions { faults, ..options.clone() };
     let started_at = jiff::Timestamp::now();
     let name = format!("audit-{}", options.recipe);
     let mut directory = RunDirectory::create(options.out.as_deref(), &name, started_at)?;
@@ -61,16 +64,23 @@ pub fn run(options: &AuditOptions) -> Result<BenchOutcome> {
     let rounds = run_rounds(options, &program, &directory, &interrupt).inspect_err(|_| directory.discard())?;
     ensure!(!rounds.is_empty(), Interrupted::BEFORE_LOAD);
     let is_interrupted = interrupt.requested() != StopRequest::Nothing;
-    let version = options.recipe.version(&nowhere(&directory, &program)).unwrap_or_default();
-    let record = summary::record(options, version, started_at, directory.path(), rounds, is_interrupted);
+    let record = summary::record(options, started_at, directory.path(), rounds, is_interrupted);
     let unwritten = directory.save(&record).err();
     Ok(BenchOutcome { unwritten, ..BenchOutcome::of_merge(record, directory.path().to_owned()) })
 }
 
-/// Places for a command that is not about a server that runs.
-fn nowhere(directory: &RunDirectory, mailrun: &Path) -> Places {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    Places { directory: directory.path().to_owned(), listen: address, to: address, mailrun: mailrun.to_owned() }
+/// The faults that can be made here, and lines about the others.
+fn possible_faults(options: &AuditOptions) -> (Vec<AuditFault>, Vec<String>) {
+    let (possible, others): (Vec<_>, Vec<_>) =
+        options.faults.iter().copied().partition(|fault: &AuditFault| !fault.needs_disk());
+    let reason = match options.recipe.uses_state() {
+        _ if others.is_empty() => None,
+        false => Some("the recipe keeps no mail in {state}".to_owned()),
+        true => mailrun_forgetful::obstacle(),
+    };
+    let Some(reason) = reason else { return (options.faults.clone(), Vec::new()) };
+    let line = |fault: &AuditFault| format!("mailrun: {} is left out: {reason}", fault.name());
+    (possible, others.iter().map(line).collect())
 }
 
 fn run_rounds(

@@ -6,16 +6,19 @@ use crate::gather::{self, BenchFault, SinkResults};
 use crate::parties::{PartyCommand, PartyProcess};
 use crate::placement::Placement;
 use crate::plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
-use crate::recipe::{Places, ServerCommand, next_hop};
+use crate::recipe::{Places, ServerCommand, leftovers, next_hop};
 use crate::relays::{self, Contestant, ListenerOptions, RelayLaunch};
 use crate::supervisor::Supervisor;
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
+use mailrun_forgetful::{Disk, Fault, Plan};
 use mailrun_journey::account::{RelayInputs, ServerQueue};
 use mailrun_journey::ledger::Ledger;
 use mailrun_journey::record::{Arrival, AuditLoss, LedgerRow, Record, Role, Workload};
 use mailrun_party::interrupt::StopRequest;
 use mailrun_party::outputs;
 use mailrun_report::numbers::{count, seconds};
+use rustix::io::Errno;
+use std::fs;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -26,6 +29,12 @@ const LOAD: Duration = Duration::from_secs(2);
 const SESSIONS: u32 = 20;
 /// The next hop takes its time, so that there is mail in the server whenever the fault comes.
 const SLOW_SINK: &str = "data: delay 50ms..350ms";
+/// Room of the disk that forgets.
+const DISK_BYTES: u64 = 1 << 30;
+/// Time for which the disk is full.
+const FULL: Duration = Duration::from_millis(500);
+/// Latest read of a start that fails.
+const MAX_READ: u64 = 20;
 /// Longest time between a fault and the next start.
 const MAX_PAUSE: Duration = Duration::from_millis(100);
 /// One kill in so many is followed by another during the start.
@@ -49,6 +58,8 @@ pub(super) struct Round<'a> {
 pub(super) struct RoundResult {
     pub(super) fault: AuditFault,
     pub(super) end: RoundEnd,
+    /// The server's words about its version.
+    pub(super) version: Option<String>,
     /// Events of the round.
     pub(super) events: Vec<BenchFault>,
 }
@@ -128,19 +139,25 @@ impl Round<'_> {
     pub(super) fn run(&self) -> Result<RoundResult> {
         let run = outputs::new_run_id()?;
         let bench = self.bench();
+        let spool = self.directory.spool();
+        let disk = self.fault.needs_disk().then(|| self.mount(&spool)).transpose()?;
+        // After the disk, so that it ends before the disk does.
         let mut supervisor = Supervisor::new(&bench)?;
         let sink = supervisor.start_sink(PartyCommand::sink(self.program, &bench, run, self.directory))?;
-        let places = Places {
-            directory: self.directory.spool(),
-            listen: relays::free_port()?,
-            to: next_hop(&sink)?,
-            mailrun: self.program.to_owned(),
-        };
+        let places = Places::in_directory(spool, relays::free_port()?, next_hop(&sink)?, self.program);
         let server = self.options.recipe.prepare(&places)?;
+        // What is prepared has long been there.
+        if let Some(disk) = &disk {
+            disk.with_files(|files, _| {
+                files.sync_all();
+                files.keep_journal();
+            });
+        }
         let began = Instant::now();
         let started = supervisor.start_relay(self.launch(&server, &places, 1));
         let target = started.map_err(|error| self.options.recipe.start_error(&error, &places.directory))?;
         let start = began.elapsed();
+        let version = self.options.recipe.version(&places);
         let mut moments = Moments::new(self.options.seed, self.fault, self.number);
         let planned = moments.within(LOAD / 20, LOAD);
         let mut disturbance = Disturbance::default();
@@ -152,13 +169,14 @@ impl Round<'_> {
             }
             disturbance.at = Some(elapsed);
             events.push(BenchFault::begins(self.fault.event()));
-            let outcome = self.disturb(supervisor, &server, &places, start, &mut moments, &mut disturbance);
+            let outcome =
+                self.disturb(supervisor, disk.as_ref(), (&server, &places, start), &mut moments, &mut disturbance);
             events.push(BenchFault::ends("the server is back"));
             outcome
         });
         if let Some(reason) = disturbance.never_back {
             events.truncate(1);
-            return Ok(RoundResult { fault: self.fault, end: RoundEnd::NeverBack(reason), events });
+            return Ok(RoundResult { fault: self.fault, end: RoundEnd::NeverBack(reason), version, events });
         }
         if let Some(complaint) = followed? {
             return Err(complaint);
@@ -189,28 +207,41 @@ impl Round<'_> {
         let losses = missing.into_iter().map(loss).collect();
         let back = disturbance.back.unwrap_or_default();
         let account = RoundAccount { source: source.record, sink: sink.record, back, losses };
-        Ok(RoundResult { fault: self.fault, end: RoundEnd::Account(Box::new(account)), events })
+        Ok(RoundResult { fault: self.fault, end: RoundEnd::Account(Box::new(account)), version, events })
     }
 
     /// Makes the fault, and brings the server back.
     fn disturb(
         &self,
         supervisor: &mut Supervisor,
-        server: &ServerCommand,
-        places: &Places,
-        start: Duration,
+        disk: Option<&Disk>,
+        (server, places, start): (&ServerCommand, &Places, Duration),
         moments: &mut Moments,
         disturbance: &mut Disturbance,
     ) -> Result<()> {
         let began = Instant::now();
-        match self.fault {
-            AuditFault::Kill => supervisor.kill_relay()?,
-            AuditFault::Stop => drop(supervisor.stop_relay(PartyProcess::terminate)?),
-        }
+        self.begin(supervisor, disk, places)?;
         sleep(moments.within(Duration::ZERO, MAX_PAUSE));
-        if self.fault == AuditFault::Kill && moments.once_in(START_KILLS) {
+        let is_abrupt = matches!(self.fault, AuditFault::Kill | AuditFault::PowerCut);
+        if is_abrupt && moments.once_in(START_KILLS) {
             supervisor.spawn_relay(self.launch(server, places, 2).command)?;
             sleep(moments.within(Duration::ZERO, start));
+            self.begin(supervisor, disk, places)?;
+        }
+        if self.fault == AuditFault::DiskFull && !supervisor.relay_has_ended()? {
+            disturbance.back = Some(began.elapsed());
+            return Ok(());
+        }
+        if let (AuditFault::ReadError, Some(disk)) = (self.fault, disk) {
+            let read = moments.number(MAX_READ);
+            disk.plan(Plan { cut_at: None, fault: Some((Fault::Read(Errno::IO), read)) });
+            // A server may refuse to start when it cannot read its mail.
+            let started = supervisor.start_relay(self.launch(server, places, 2));
+            disk.plan(Plan::default());
+            if started.is_ok() {
+                disturbance.back = Some(began.elapsed());
+                return Ok(());
+            }
             supervisor.kill_relay()?;
         }
         if let Err(error) = supervisor.start_relay(self.launch(server, places, 3)) {
@@ -219,6 +250,36 @@ impl Round<'_> {
             return Err(error);
         }
         disturbance.back = Some(began.elapsed());
+        Ok(())
+    }
+
+    /// Mounts the disk that forgets where the server keeps its mail.
+    fn mount(&self, spool: &Path) -> Result<Disk> {
+        let state = spool.join("state");
+        let mounted = fs::create_dir_all(&state)
+            .and_then(|()| Disk::mount_at(&state, DISK_BYTES, self.options.seed.wrapping_add(self.number)));
+        mounted.with_context(|| format!("cannot mount a file system on {}", state.display()))
+    }
+
+    /// Begins the fault.
+    fn begin(&self, supervisor: &mut Supervisor, disk: Option<&Disk>, places: &Places) -> Result<()> {
+        match (self.fault, disk) {
+            (AuditFault::Stop, _) => drop(supervisor.stop_relay(PartyProcess::terminate)?),
+            (AuditFault::PowerCut, Some(disk)) => {
+                disk.cut_now();
+                // Killed before their operations are answered: nobody may hear of the end of the power.
+                leftovers::send_kill(&places.directory);
+                disk.release();
+                supervisor.kill_relay()?;
+                disk.restore_power();
+            }
+            (AuditFault::DiskFull, Some(disk)) => {
+                disk.with_files(|files, _| files.set_capacity(0));
+                sleep(FULL);
+                disk.with_files(|files, _| files.set_capacity(DISK_BYTES));
+            }
+            _ => supervisor.kill_relay()?,
+        }
         Ok(())
     }
 

@@ -20,12 +20,12 @@ use std::path::Path;
 /// Folds all rounds into a record.
 pub(super) fn record(
     options: &AuditOptions,
-    version: String,
     started_at: Timestamp,
     directory: &Path,
     rounds: Vec<RoundResult>,
     is_interrupted: bool,
 ) -> Record {
+    let version = rounds.iter().find_map(|round| round.version.clone()).unwrap_or_default();
     let mut audit = Audit { version, seed: options.seed, ..Audit::default() };
     let (mut sources, mut sinks) = (RecordUnion::default(), RecordUnion::default());
     let mut faults: Vec<BenchFault> = Vec::new();

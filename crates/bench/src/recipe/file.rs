@@ -12,8 +12,11 @@ use std::time::Duration;
 use toml::Spanned;
 
 /// Recipes that are part of the program, as they are in `crates/bench/recipes`.
-const BUILT_IN: &[(&str, &str)] =
-    &[("mailrun", include_str!("../../recipes/mailrun.toml")), ("postfix", include_str!("../../recipes/postfix.toml"))];
+const BUILT_IN: &[(&str, &str)] = &[
+    ("exim", include_str!("../../recipes/exim.toml")),
+    ("mailrun", include_str!("../../recipes/mailrun.toml")),
+    ("postfix", include_str!("../../recipes/postfix.toml")),
+];
 
 /// Placeholders of which a recipe must use one: that of the address to listen on, and that of the next hop.
 const LISTEN: [&str; 2] = ["{listen}", "{listen_port}"];
@@ -48,6 +51,8 @@ pub(super) struct RecipeKeys {
     /// Programs that must be there besides the first words of the commands.
     #[serde(default = "nowhere")]
     pub(super) programs: Spanned<Vec<String>>,
+    /// Name of a Debian root with the server, which `packaging/tests/debian-root.sh` makes; a copy of it is `{dir}/root`.
+    pub(super) debian: Option<Spanned<String>>,
     /// How to install the server.
     pub(super) install: Option<String>,
     /// Only root can start the server.
@@ -226,6 +231,12 @@ impl Recipe {
         self.keys.queue.is_some()
     }
 
+    /// Whether it keeps its mail in `{state}`, on which the power can be cut.
+    pub(crate) fn uses_state(&self) -> bool {
+        let words = self.keys.command.get_ref().iter().chain(self.keys.environment.values());
+        words.chain(self.keys.files.iter().map(|file| &file.text)).any(|text| text.contains("{state}"))
+    }
+
     pub(crate) fn has_own_session(&self) -> bool {
         self.keys.own_session
     }
@@ -290,7 +301,10 @@ mod tests {
             ("mailrun:never", "recipe mailrun:1:1: \"never\" is not one of the variants sync, write, memory"),
             ("postfix:x", "recipe postfix:1:1: there is no \"x\": the recipe has no variants"),
             ("postfx", "unknown recipe \"postfx\"; did you mean \"postfix\"?"),
-            ("fnord", "unknown recipe \"fnord\"; built in are mailrun, postfix; the name of a file ends in .toml"),
+            (
+                "fnord",
+                "unknown recipe \"fnord\"; built in are exim, mailrun, postfix; the name of a file ends in .toml",
+            ),
             ("/nowhere/x.toml", "cannot read /nowhere/x.toml"),
         ] {
             assert_eq!(Recipe::load(word).unwrap_err().to_string(), said);

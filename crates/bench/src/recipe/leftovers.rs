@@ -1,5 +1,7 @@
 //! Processes of recipes: a token in their environment tells which mailrun started them, so that what a mailrun left that
 //! was killed is found by the next one.
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
 use std::fs;
@@ -38,12 +40,31 @@ pub(crate) fn processes_in(directory: &Path) -> Vec<RecipeProcess> {
     all().into_iter().filter(|process| process.token == token).collect()
 }
 
+/// Sends SIGKILL to the processes of the server in that directory, without waiting for their end.
+pub(crate) fn send_kill(directory: &Path) {
+    for pid in processes_in(directory).iter().filter_map(|process| Pid::from_raw(process.pid as i32)) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+/// Unmounts the file systems whose mailrun is gone; gives a line about each.
+fn unmount_dead() -> Vec<String> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let fields = mounts.lines().filter_map(|line| line.split_once(' '));
+    let ours = fields.filter(|(source, _)| *source == mailrun_forgetful::FILE_SYSTEM);
+    let path = |rest: &str| PathBuf::from(rest.split(' ').next().unwrap_or_default().replace("\\040", " "));
+    let is_dead = |path: &PathBuf| rustix::fs::statfs(path).is_err_and(|error| error == Errno::NOTCONN);
+    let dead = ours.map(|(_, rest)| path(rest)).filter(is_dead);
+    let unmounted = dead.filter(|path| unmount(path, UnmountFlags::DETACH).is_ok());
+    unmounted.map(|path| format!("mailrun: unmounted {}, which an earlier mailrun had left", path.display())).collect()
+}
+
 /// Kills the processes of the server in that directory, until there are none: one may have just started another.
 pub(crate) fn kill_in(directory: &Path) {
     kill_all(|| processes_in(directory));
 }
 
-/// Kills processes whose mailrun is gone; gives a line about each server.
+/// Kills processes and unmounts file systems whose mailrun is gone; gives a line about each.
 pub(crate) fn remove() -> Vec<String> {
     let orphans = || all().into_iter().filter(|process| !owner_lives(&process.token)).collect::<Vec<_>>();
     let mut found = orphans();
@@ -59,7 +80,7 @@ pub(crate) fn remove() -> Vec<String> {
             processes.iter().map(|process| process.pid.to_string()).collect::<Vec<_>>().join(", ")
         )
     };
-    servers.map(line).collect()
+    servers.map(line).chain(unmount_dead()).collect()
 }
 
 fn kill_all(processes: impl Fn() -> Vec<RecipeProcess>) {

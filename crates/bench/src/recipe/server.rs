@@ -21,6 +21,8 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Places {
     /// The state directory.
     pub directory: PathBuf,
+    /// Directory in it for the mail, which may be a file system of its own.
+    pub state: PathBuf,
     /// Address that the server is to listen on.
     pub listen: SocketAddr,
     /// Address that the server is to send mail to.
@@ -37,6 +39,13 @@ pub(crate) struct ServerCommand {
     pub(crate) environment: Vec<(OsString, OsString)>,
 }
 
+impl Places {
+    /// Places of a server in that directory.
+    pub fn in_directory(directory: PathBuf, listen: SocketAddr, to: SocketAddr, mailrun: &Path) -> Self {
+        Self { state: directory.join("state"), directory, listen, to, mailrun: mailrun.to_owned() }
+    }
+}
+
 impl Recipe {
     /// Checks that the server can run here, before anything is started.
     ///
@@ -50,8 +59,24 @@ impl Recipe {
         for program in programs.get_ref() {
             self.program(program, "programs", programs.span().start)?;
         }
+        self.debian_tar()?;
         let first = self.keys.command.get_ref()[0].replace("{mailrun}", &mailrun.to_string_lossy());
         self.program(&first, "command", self.keys.command.span().start).map(drop)
+    }
+
+    /// The tar file of the Debian root that the server needs.
+    fn debian_tar(&self) -> Result<Option<PathBuf>> {
+        let Some(debian) = &self.keys.debian else { return Ok(None) };
+        let begin = format!("{}-", debian.get_ref());
+        let is_it = |path: &PathBuf| {
+            path.extension().is_some_and(|extension| extension == "tar")
+                && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&begin))
+        };
+        let roots = debian_roots().into_iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten();
+        let found = roots.map(|entry| entry.path()).find(is_it);
+        let install = self.keys.install.as_deref().unwrap_or_default();
+        let words = || format!("there is no target/roots/{begin}*.tar; to make it: {install}");
+        found.map(Some).ok_or_else(|| self.error("debian", debian.span().start, &words()))
     }
 
     fn program(&self, name: &str, key: &str, offset: usize) -> Result<PathBuf> {
@@ -74,7 +99,10 @@ impl Recipe {
         fs::create_dir_all(directory).with_context(cannot)?;
         let other_users = &self.keys.other_users;
         let mode = if *other_users.get_ref() { 0o755 } else { 0o700 };
-        fs::set_permissions(directory, Permissions::from_mode(mode)).with_context(cannot)?;
+        fs::create_dir_all(&places.state).with_context(cannot)?;
+        for place in [directory, &places.state] {
+            fs::set_permissions(place, Permissions::from_mode(mode)).with_context(cannot)?;
+        }
         let closed = directory.ancestors().find(|place| *other_users.get_ref() && !is_traversable(place));
         if let Some(closed) = closed {
             let words = format!(
@@ -83,6 +111,12 @@ impl Recipe {
                 closed.display()
             );
             return Err(self.error("other_users", other_users.span().start, &words));
+        }
+        if let Some(tar) = self.debian_tar()? {
+            let root = directory.join("root");
+            fs::create_dir_all(&root).with_context(cannot)?;
+            let words = ["tar", "-xf", &tar.to_string_lossy(), "-C", &root.to_string_lossy()].map(str::to_owned);
+            self.run(&words, places)?;
         }
         self.write_files(places).with_context(cannot)?;
         let prepare = &self.keys.prepare;
@@ -169,9 +203,10 @@ impl Recipe {
 
     /// Replaces the placeholders; other braces stay, since configurations have their own.
     fn fill(&self, text: &str, places: &Places) -> String {
-        let Places { directory, listen, to, mailrun } = places;
+        let Places { directory, state, listen, to, mailrun } = places;
         let values = [
             ("{dir}", directory.to_string_lossy().into_owned()),
+            ("{state}", state.to_string_lossy().into_owned()),
             ("{listen}", listen.to_string()),
             ("{listen_host}", listen.ip().to_string()),
             ("{listen_port}", listen.port().to_string()),
@@ -191,6 +226,13 @@ impl Recipe {
             None => self.server_error(&format!("{error:#}")),
         }
     }
+}
+
+/// Directories in which tests keep their Debian roots: of this directory, and of the one that this program was built in.
+fn debian_roots() -> Vec<PathBuf> {
+    let own = std::env::current_exe().ok();
+    let built = own.iter().filter_map(|own| own.parent()?.parent()).map(|target| target.join("roots"));
+    std::iter::once(PathBuf::from("target/roots")).chain(built).collect()
 }
 
 fn is_traversable(place: &Path) -> bool {

@@ -51,7 +51,7 @@ pub(crate) fn prepare(
         }
         Contestant::Recipe(recipe) => {
             let (to, listen) = (next_hop(sink)?, port::free()?);
-            let places = Places { directory: spool, listen, to, mailrun: program.to_owned() };
+            let places = Places::in_directory(spool, listen, to, program);
             launch_server(recipe, recipe.prepare(&places)?, &places, directory)
         }
         Contestant::Command(RelayCommand { words, .. }) => {

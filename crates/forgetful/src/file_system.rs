@@ -1,12 +1,12 @@
 //! A file system in memory that keeps what was synced apart from what was not, so that a power cut can take the rest.
 //!
-//! It knows nothing of FUSE, of time or of threads: `mount` serves it. Its model of persistence:
+//! It knows nothing of FUSE, of time or of threads: [`crate::Disk`] serves it. Its model of persistence:
 //!
 //! | what | durable after | before that, a cut leaves |
 //! |---|---|---|
 //! | data of a file | `fsync`, `fdatasync` of the file | each sector of 512 bytes as it was or as any write since made it, in no order; a sector that was all zeros may be torn within |
 //! | length of a file | the same | the old one or any since |
-//! | names: created, removed, renamed | `fsync` of the directory | none, all, the first few or any of the changes; a rename as a whole or not at all |
+//! | names: created, removed, renamed | `fsync` of the directory, or with a journal of anything | none, all, the first few or any of the changes; a rename as a whole or not at all |
 //!
 //! A sync that fails marks its pages clean, as Linux does: the next one reports success and writes nothing of them.
 use rand::rngs::StdRng;
@@ -15,28 +15,30 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of a file or directory; none is used twice, so that nothing that the kernel remembers is taken for another.
-pub(crate) type Inode = u64;
+pub type Inode = u64;
 
 /// The directory at the mount point.
-pub(crate) const ROOT: Inode = 1;
+pub const ROOT: Inode = 1;
 
 /// The unit in which media write: whole or not at all, where it held something before.
-pub(crate) const SECTOR: usize = 512;
+pub const SECTOR: usize = 512;
 
 /// The files, as processes see them and as the media has them.
 #[derive(Debug)]
-pub(crate) struct FileSystem {
+pub struct FileSystem {
     nodes: BTreeMap<Inode, Node>,
     next: Inode,
     /// Bytes that all files together may have.
     capacity: u64,
     /// Changes of directories since these were synced, oldest first.
     changes: Vec<NameChange>,
+    has_journal: bool,
 }
 
 #[derive(Debug)]
 struct Node {
     permissions: u16,
+    owner: Owner,
     /// Descriptors that refer to it.
     opened: u32,
     content: Content,
@@ -46,6 +48,37 @@ struct Node {
 enum Content {
     File(File),
     Directory(Directory),
+    /// A FIFO or a socket, whose contents are the kernel's.
+    Special(SpecialFile),
+}
+
+/// A file without contents of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpecialFile {
+    /// A named pipe.
+    Fifo,
+    /// A Unix-domain socket.
+    Socket,
+}
+
+/// Kind of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// With contents.
+    Regular,
+    /// With names.
+    Directory,
+    /// With neither.
+    Special(SpecialFile),
+}
+
+/// The user and the group of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// Number of the user.
+    pub user: u32,
+    /// Number of the group.
+    pub group: u32,
 }
 
 #[derive(Debug, Default)]
@@ -78,11 +111,17 @@ enum NameChange {
 
 /// Attributes of a file or directory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Attributes {
-    pub(crate) inode: Inode,
-    pub(crate) is_directory: bool,
-    pub(crate) bytes: u64,
-    pub(crate) permissions: u16,
+pub struct Attributes {
+    /// Its number.
+    pub inode: Inode,
+    /// Its kind.
+    pub kind: FileKind,
+    /// Its length; 0 for what has no contents.
+    pub bytes: u64,
+    /// The bits of chmod(2).
+    pub permissions: u16,
+    /// Its user and group.
+    pub owner: Owner,
 }
 
 /// How much of what was not synced a cut leaves.
@@ -185,11 +224,10 @@ impl File {
         let length = match (survival, self.lengths.last()) {
             (Survival::Nothing, _) | (_, None) => self.durable.len(),
             (Survival::Everything, Some(last)) => *last,
-            _ => *[self.durable.len()]
-                .iter()
-                .chain(&self.lengths)
-                .nth(chance.random_range(0..=self.lengths.len()))
-                .unwrap(),
+            _ => match chance.random_range(0..=self.lengths.len()).checked_sub(1) {
+                None => self.durable.len(),
+                Some(at) => self.lengths[at],
+            },
         };
         self.durable.resize(length, 0);
         for (number, versions) in std::mem::take(&mut self.versions) {
@@ -227,13 +265,24 @@ fn put_sector(bytes: &mut [u8], number: usize, sector: &Sector) {
 
 impl FileSystem {
     /// An empty one for so many bytes.
-    pub(crate) fn new(capacity: u64) -> Self {
-        let root = Node { permissions: 0o755, opened: 0, content: Content::Directory(Directory::default()) };
-        Self { nodes: BTreeMap::from([(ROOT, root)]), next: ROOT + 1, capacity, changes: Vec::new() }
+    pub fn new(capacity: u64) -> Self {
+        let root = Node {
+            permissions: 0o755,
+            owner: Owner::default(),
+            opened: 0,
+            content: Content::Directory(Directory::default()),
+        };
+        Self {
+            nodes: BTreeMap::from([(ROOT, root)]),
+            next: ROOT + 1,
+            capacity,
+            changes: Vec::new(),
+            has_journal: false,
+        }
     }
 
     /// Bytes of all files that have a name or are open, and the most there may be.
-    pub(crate) fn used_and_capacity(&self) -> (u64, u64) {
+    pub fn used_and_capacity(&self) -> (u64, u64) {
         (self.files().map(|(_, file)| file.seen.len() as u64).sum(), self.capacity)
     }
 
@@ -249,17 +298,17 @@ impl FileSystem {
     }
 
     /// Whether the media has a name for that file for certain.
-    pub(crate) fn is_durably_named(&self, inode: Inode) -> bool {
+    pub fn is_durably_named(&self, inode: Inode) -> bool {
         self.directories().any(|directory| directory.durable.values().any(|named| *named == inode))
     }
 
     /// Whether the media has that name for that file for certain.
-    pub(crate) fn is_durably_called(&self, inode: Inode, name: &str) -> bool {
+    pub fn is_durably_called(&self, inode: Inode, name: &str) -> bool {
         self.directories().any(|directory| directory.durable.get(name) == Some(&inode))
     }
 
     /// Whether a header is on the media: a segment that is being made has none yet.
-    pub(crate) fn has_durable_header(&self, inode: Inode) -> bool {
+    pub fn has_durable_header(&self, inode: Inode) -> bool {
         const HEADERS_BYTES: usize = 8192;
         self.files()
             .any(|(other, file)| other == inode && file.durable.iter().take(HEADERS_BYTES).any(|byte| *byte != 0))
@@ -268,12 +317,12 @@ impl FileSystem {
     fn directories(&self) -> impl Iterator<Item = &Directory> {
         self.nodes.values().filter_map(|node| match &node.content {
             Content::Directory(directory) => Some(directory),
-            Content::File(_) => None,
+            Content::File(_) | Content::Special(_) => None,
         })
     }
 
     /// Whether the media has all of every file that has a name there.
-    pub(crate) fn is_clean(&self) -> bool {
+    pub fn is_clean(&self) -> bool {
         self.files().all(|(inode, file)| file.is_clean() || !self.is_durably_named(inode))
     }
 
@@ -285,48 +334,59 @@ impl FileSystem {
         match &mut self.node(inode)?.content {
             Content::File(file) => Ok(file),
             Content::Directory(_) => Err(Errno::ISDIR),
+            Content::Special(_) => Err(Errno::INVAL),
         }
     }
 
     fn directory(&mut self, inode: Inode) -> Result<&mut Directory, Errno> {
         match &mut self.node(inode)?.content {
             Content::Directory(directory) => Ok(directory),
-            Content::File(_) => Err(Errno::NOTDIR),
+            Content::File(_) | Content::Special(_) => Err(Errno::NOTDIR),
         }
     }
 
-    pub(crate) fn attributes(&self, inode: Inode) -> Result<Attributes, Errno> {
+    /// Attributes of a file.
+    pub fn attributes(&self, inode: Inode) -> Result<Attributes, Errno> {
         let node = self.nodes.get(&inode).ok_or(Errno::NOENT)?;
-        let (is_directory, bytes) = match &node.content {
-            Content::File(file) => (false, file.seen.len() as u64),
-            Content::Directory(_) => (true, 0),
+        let (kind, bytes) = match &node.content {
+            Content::File(file) => (FileKind::Regular, file.seen.len() as u64),
+            Content::Directory(_) => (FileKind::Directory, 0),
+            Content::Special(special) => (FileKind::Special(*special), 0),
         };
-        Ok(Attributes { inode, is_directory, bytes, permissions: node.permissions })
+        Ok(Attributes { inode, kind, bytes, permissions: node.permissions, owner: node.owner })
     }
 
-    pub(crate) fn look_up(&mut self, directory: Inode, name: &str) -> Result<Attributes, Errno> {
+    /// Attributes of the file with that name.
+    pub fn look_up(&mut self, directory: Inode, name: &str) -> Result<Attributes, Errno> {
         let inode = *self.directory(directory)?.seen.get(name).ok_or(Errno::NOENT)?;
         self.attributes(inode)
     }
 
     /// The names in a directory, in order.
-    pub(crate) fn list(&mut self, directory: Inode) -> Result<Vec<(String, Attributes)>, Errno> {
+    pub fn list(&mut self, directory: Inode) -> Result<Vec<(String, Attributes)>, Errno> {
         let names = self.directory(directory)?.seen.clone();
         names.into_iter().map(|(name, inode)| Ok((name, self.attributes(inode)?))).collect()
     }
 
     /// Makes an empty file.
-    pub(crate) fn create(&mut self, directory: Inode, name: &str, permissions: u16) -> Result<Attributes, Errno> {
+    pub fn create(&mut self, directory: Inode, name: &str, permissions: u16) -> Result<Attributes, Errno> {
         self.add(directory, name, permissions, Content::File(File::default()))
     }
 
-    pub(crate) fn make_directory(
+    /// Makes an empty directory.
+    pub fn make_directory(&mut self, directory: Inode, name: &str, permissions: u16) -> Result<Attributes, Errno> {
+        self.add(directory, name, permissions, Content::Directory(Directory::default()))
+    }
+
+    /// Makes a FIFO or a socket.
+    pub fn make_special(
         &mut self,
         directory: Inode,
         name: &str,
         permissions: u16,
+        special: SpecialFile,
     ) -> Result<Attributes, Errno> {
-        self.add(directory, name, permissions, Content::Directory(Directory::default()))
+        self.add(directory, name, permissions, Content::Special(special))
     }
 
     fn add(&mut self, directory: Inode, name: &str, permissions: u16, content: Content) -> Result<Attributes, Errno> {
@@ -337,13 +397,13 @@ impl FileSystem {
         }
         names.insert(name.to_owned(), inode);
         self.next += 1;
-        self.nodes.insert(inode, Node { permissions, opened: 0, content });
+        self.nodes.insert(inode, Node { permissions, owner: Owner::default(), opened: 0, content });
         self.changes.push(NameChange::Add { directory, name: name.to_owned(), inode });
         self.attributes(inode)
     }
 
     /// Removes a name of a file, or an empty directory.
-    pub(crate) fn remove(&mut self, directory: Inode, name: &str) -> Result<(), Errno> {
+    pub fn remove(&mut self, directory: Inode, name: &str) -> Result<(), Errno> {
         let inode = self.look_up(directory, name)?.inode;
         if self.directory(inode).is_ok_and(|removed| !removed.seen.is_empty()) {
             return Err(Errno::NOTEMPTY);
@@ -354,7 +414,7 @@ impl FileSystem {
     }
 
     /// Gives a file or directory another name; what had that name before has none any more.
-    pub(crate) fn rename(&mut self, from: (Inode, &str), to: (Inode, &str)) -> Result<(), Errno> {
+    pub fn rename(&mut self, from: (Inode, &str), to: (Inode, &str)) -> Result<(), Errno> {
         let inode = self.look_up(from.0, from.1)?.inode;
         self.directory(to.0)?.seen.insert(to.1.to_owned(), inode);
         if from != to {
@@ -366,44 +426,58 @@ impl FileSystem {
     }
 
     /// Counts a descriptor.
-    pub(crate) fn open(&mut self, inode: Inode) -> Result<(), Errno> {
+    pub fn open(&mut self, inode: Inode) -> Result<(), Errno> {
         self.node(inode)?.opened += 1;
         Ok(())
     }
 
     /// Counts a descriptor less.
-    pub(crate) fn close(&mut self, inode: Inode) {
+    pub fn close(&mut self, inode: Inode) {
         if let Ok(node) = self.node(inode) {
             node.opened = node.opened.saturating_sub(1);
         }
     }
 
-    pub(crate) fn set_permissions(&mut self, inode: Inode, permissions: u16) -> Result<(), Errno> {
+    /// Changes the bits of chmod(2).
+    pub fn set_permissions(&mut self, inode: Inode, permissions: u16) -> Result<(), Errno> {
         self.node(inode)?.permissions = permissions;
         Ok(())
     }
 
-    pub(crate) fn read(&mut self, inode: Inode, at: u64, bytes: usize) -> Result<&[u8], Errno> {
+    /// Gives a file to a user and a group.
+    pub fn set_owner(&mut self, inode: Inode, owner: Owner) -> Result<(), Errno> {
+        self.node(inode)?.owner = owner;
+        Ok(())
+    }
+
+    /// Makes the disk larger or smaller; what is there stays.
+    pub fn set_capacity(&mut self, bytes: u64) {
+        self.capacity = bytes;
+    }
+
+    /// Reads bytes as processes see them; fewer at the end.
+    pub fn read(&mut self, inode: Inode, at: u64, bytes: usize) -> Result<&[u8], Errno> {
         let seen = &self.file(inode)?.seen;
         let from = seen.len().min(at as usize);
         Ok(&seen[from..seen.len().min(from + bytes)])
     }
 
-    pub(crate) fn write(&mut self, inode: Inode, at: u64, bytes: &[u8]) -> Result<(), Errno> {
+    /// Writes bytes, which no sync has made durable.
+    pub fn write(&mut self, inode: Inode, at: u64, bytes: &[u8]) -> Result<(), Errno> {
         self.check_room(inode, at + bytes.len() as u64)?;
         self.file(inode)?.write(bytes, at as usize);
         Ok(())
     }
 
     /// Makes a file so long: zeros at its end, or what was there cut off.
-    pub(crate) fn set_length(&mut self, inode: Inode, bytes: u64) -> Result<(), Errno> {
+    pub fn set_length(&mut self, inode: Inode, bytes: u64) -> Result<(), Errno> {
         self.check_room(inode, bytes)?;
         self.file(inode)?.resize(bytes as usize);
         Ok(())
     }
 
     /// Makes a file at least so long.
-    pub(crate) fn allocate(&mut self, inode: Inode, bytes: u64) -> Result<(), Errno> {
+    pub fn allocate(&mut self, inode: Inode, bytes: u64) -> Result<(), Errno> {
         let longest = self.attributes(inode)?.bytes.max(bytes);
         self.set_length(inode, longest)
     }
@@ -414,22 +488,42 @@ impl FileSystem {
         if grows_by > 0 && used + grows_by > capacity { Err(Errno::NOSPC) } else { Ok(()) }
     }
 
+    /// Keeps changes of names in a journal, as ext4 and XFS do: a sync of any file or directory makes all changes before it
+    /// durable, and a cut leaves the first of them. Servers rely on that; POSIX does not promise it.
+    pub fn keep_journal(&mut self) {
+        self.has_journal = true;
+    }
+
     /// Makes durable what has been written to a file, and its length.
-    pub(crate) fn sync(&mut self, inode: Inode) -> Result<(), Errno> {
+    pub fn sync(&mut self, inode: Inode) -> Result<(), Errno> {
         self.file(inode)?.sync();
+        if self.has_journal {
+            self.make_all_names_durable();
+        }
         Ok(())
     }
 
+    fn make_all_names_durable(&mut self) {
+        for change in std::mem::take(&mut self.changes) {
+            self.make_durable(change);
+        }
+        self.forget_unused();
+    }
+
     /// A sync that fails, of a file or a directory.
-    pub(crate) fn fail_sync(&mut self, inode: Inode, chance: &mut StdRng) {
+    pub fn fail_sync(&mut self, inode: Inode, chance: &mut StdRng) {
         if let Ok(file) = self.file(inode) {
             file.fail_sync(chance);
         }
     }
 
     /// Makes durable the names in a directory.
-    pub(crate) fn sync_directory(&mut self, inode: Inode) -> Result<(), Errno> {
+    pub fn sync_directory(&mut self, inode: Inode) -> Result<(), Errno> {
         self.directory(inode)?;
+        if self.has_journal {
+            self.make_all_names_durable();
+            return Ok(());
+        }
         for change in self.changes.extract_if(.., |change| change.concerns(inode)).collect::<Vec<_>>() {
             self.make_durable(change);
         }
@@ -477,10 +571,20 @@ impl FileSystem {
         self.nodes.retain(|inode, node| node.opened > 0 || used.contains(inode));
     }
 
+    /// Makes everything durable, as time does.
+    pub fn sync_all(&mut self) {
+        for node in self.nodes.values_mut() {
+            if let Content::File(file) = &mut node.content {
+                file.sync();
+            }
+        }
+        self.make_all_names_durable();
+    }
+
     /// The power is cut and comes back: of what was not synced, chance decides what is there.
-    pub(crate) fn cut(&mut self, chance: &mut StdRng) {
+    pub fn cut(&mut self, chance: &mut StdRng) {
         let changes = std::mem::take(&mut self.changes);
-        let survival = chance.random_range(0..4);
+        let survival = if self.has_journal { 2 } else { chance.random_range(0..4) };
         let first = chance.random_range(0..=changes.len());
         for (at, change) in changes.into_iter().enumerate() {
             let survives = match survival {
@@ -504,6 +608,7 @@ impl FileSystem {
     fn revive(&mut self, node: Node, old: &mut BTreeMap<Inode, Node>, chance: &mut StdRng) -> Node {
         let content = match node.content {
             Content::File(file) => Content::File(file.cut(chance)),
+            Content::Special(special) => Content::Special(special),
             Content::Directory(directory) => {
                 let mut names = BTreeMap::new();
                 for (name, inode) in directory.durable {
@@ -518,11 +623,11 @@ impl FileSystem {
                 Content::Directory(Directory { seen: names.clone(), durable: names })
             }
         };
-        Node { permissions: node.permissions, opened: 0, content }
+        Node { permissions: node.permissions, owner: node.owner, opened: 0, content }
     }
 
     /// Flips one bit of a file, for processes and on the media.
-    pub(crate) fn flip_bit(&mut self, inode: Inode, at: u64, chance: &mut StdRng) -> Result<(), Errno> {
+    pub fn flip_bit(&mut self, inode: Inode, at: u64, chance: &mut StdRng) -> Result<(), Errno> {
         let bit = 1 << (chance.next_u32() % 8);
         let file = self.file(inode)?;
         for bytes in [&mut file.seen, &mut file.durable] {

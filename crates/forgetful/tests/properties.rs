@@ -1,6 +1,8 @@
 //! What holds of the file system whatever is done to it: what was synced is there after a cut, and what was not is
 //! as it was or as somebody wrote it.
-use crate::file_system::{FileSystem, Inode, ROOT, SECTOR};
+#![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
+
+use mailrun_forgetful::{FileSystem, Inode, ROOT, SECTOR};
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -177,6 +179,23 @@ fn a_directory_comes_back_with_what_is_below_it_or_not_at_all() {
         assert!(files.look_up(found.inode, "a").is_ok());
         true
     }));
+}
+
+#[test]
+fn with_a_journal_a_sync_of_a_file_keeps_its_name_and_a_cut_leaves_the_first_changes() {
+    let left = |seed, is_synced| {
+        let mut files = FileSystem::new(1 << 20);
+        files.keep_journal();
+        let inode = files.create(ROOT, "a", 0o600).unwrap().inode;
+        files.create(ROOT, "b", 0o600).unwrap();
+        if is_synced {
+            files.sync(inode).unwrap();
+        }
+        files.cut(&mut chance(seed));
+        ["a", "b"].map(|name| files.look_up(ROOT, name).is_ok())
+    };
+    assert!((0..200).all(|seed| left(seed, true) == [true, true] && left(seed, false) != [false, true]));
+    assert!(depends_on_chance(|seed| left(seed, false)[0]));
 }
 
 #[test]

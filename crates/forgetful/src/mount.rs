@@ -1,10 +1,10 @@
-//! Serves the file system over FUSE from a thread of the test process, cuts its power and makes its operations fail.
+//! Serves the file system over FUSE from a thread of this process, cuts its power and makes its operations fail.
 //!
 //! A cut comes at an operation that was planned, or when it is asked for: from then on no operation does anything, and
 //! none is answered, as if the machine had stopped. The process that used the files is killed meanwhile; then
-//! [`Disk::restore_power`] drops what was not synced. The test process itself never touches the mount point, so that it
+//! [`Disk::restore_power`] drops what was not synced. This process itself never touches the mount point, so that it
 //! cannot wait for itself. Whatever happens, the file system is unmounted when the disk is dropped.
-use crate::file_system::{Attributes, FileSystem, Inode, ROOT};
+use crate::file_system::{Attributes, FileKind, FileSystem, Inode, Owner, ROOT, SpecialFile};
 use fuser::{
     AccessFlags, BackgroundSession, BsdFileFlags, Config, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
     Generation, INodeNo, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
@@ -23,16 +23,19 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
+/// Name of the file system in /proc/mounts.
+pub const FILE_SYSTEM: &str = "mailrun-power-cut";
+
 /// Nothing is remembered by the kernel: after a cut all of it would be wrong.
 const NO_CACHE: Duration = Duration::ZERO;
 
 /// The longest that an operation stays unanswered after a cut. The process is killed within milliseconds; this is for a
-/// test that has failed meanwhile.
+/// caller that has failed meanwhile.
 const UNANSWERED_LIMIT: Duration = Duration::from_secs(60);
 
 /// What goes wrong with an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// A write to a segment in use fails and writes nothing.
     Write(Errno),
     /// A write to a segment in use writes a part and says so, which is no failure.
@@ -71,18 +74,20 @@ impl fmt::Display for Fault {
 
 /// A fault that has come about.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Hit {
-    pub(crate) fault: Fault,
-    pub(crate) at: Instant,
+pub struct Hit {
+    /// The fault.
+    pub fault: Fault,
+    /// The time at which it came about.
+    pub at: Instant,
 }
 
 /// What is to happen while a process uses the disk.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Plan {
+pub struct Plan {
     /// The power is cut at that change or sync, counted from 1.
-    pub(crate) cut_at: Option<u64>,
+    pub cut_at: Option<u64>,
     /// And the operation at which that goes wrong, counted from 1 among those to which it can happen.
-    pub(crate) fault: Option<(Fault, u64)>,
+    pub fault: Option<(Fault, u64)>,
 }
 
 /// What an operation does, as far as plans care.
@@ -119,15 +124,33 @@ struct State {
 struct Shared(Arc<(Mutex<State>, Condvar)>);
 
 /// A file system that is mounted; unmounted when dropped.
-pub(crate) struct Disk {
+pub struct Disk {
     shared: Shared,
     session: Option<BackgroundSession>,
-    place: TempDir,
+    /// Where it is mounted.
+    path: PathBuf,
+    /// The directory, where it is our own.
+    _place: Option<TempDir>,
 }
 
 impl Disk {
-    /// Mounts an empty one with room for so many bytes. The seed chooses what cuts and failed syncs leave.
-    pub(crate) fn mount(capacity: u64, seed: u64) -> io::Result<Self> {
+    /// Mounts an empty one in a directory of its own, with room for so many bytes. The seed chooses what cuts and failed
+    /// syncs leave.
+    ///
+    /// # Errors
+    /// If it cannot be mounted.
+    pub fn mount(capacity: u64, seed: u64) -> io::Result<Self> {
+        let place = tempfile::tempdir()?;
+        let mut disk = Self::mount_at(place.path(), capacity, seed)?;
+        disk._place = Some(place);
+        Ok(disk)
+    }
+
+    /// The same on a directory that is there.
+    ///
+    /// # Errors
+    /// If it cannot be mounted.
+    pub fn mount_at(path: &Path, capacity: u64, seed: u64) -> io::Result<Self> {
         let state = State {
             files: FileSystem::new(capacity),
             chance: StdRng::seed_from_u64(seed),
@@ -141,20 +164,25 @@ impl Disk {
             clean_at: Instant::now(),
         };
         let shared = Shared(Arc::new((Mutex::new(state), Condvar::new())));
-        let place = tempfile::tempdir()?;
         let mut config = Config::default();
-        config.mount_options = vec![MountOption::FSName("mailrun-power-cut".to_owned()), MountOption::NoAtime];
-        let session = fuser::spawn_mount(Served(shared.clone()), place.path(), &config)?;
-        Ok(Self { shared, session: Some(session), place })
+        config.mount_options = vec![
+            MountOption::FSName(FILE_SYSTEM.to_owned()),
+            MountOption::NoAtime,
+            // The processes of a server are several users, each with the rights that the modes give.
+            MountOption::DefaultPermissions,
+        ];
+        config.acl = fuser::SessionACL::All;
+        let session = fuser::spawn_mount(Served(shared.clone()), path, &config)?;
+        Ok(Self { shared, session: Some(session), path: path.to_owned(), _place: None })
     }
 
     /// Where it is mounted. For other processes only.
-    pub(crate) fn path(&self) -> &Path {
-        self.place.path()
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Begins to count anew, with that to happen.
-    pub(crate) fn plan(&self, plan: Plan) {
+    pub fn plan(&self, plan: Plan) {
         let mut state = self.shared.lock();
         state.plan = plan;
         state.operations = 0;
@@ -165,31 +193,31 @@ impl Disk {
     }
 
     /// The planned fault, once it has come about.
-    pub(crate) fn hit(&self) -> Option<Hit> {
+    pub fn hit(&self) -> Option<Hit> {
         self.shared.lock().hit
     }
 
     /// Waits for the planned cut; whether it came within that time.
-    pub(crate) fn wait_for_cut(&self, time: Duration) -> bool {
+    pub fn wait_for_cut(&self, time: Duration) -> bool {
         let state = self.shared.lock();
         let waited = self.shared.0.1.wait_timeout_while(state, time, |state| !state.is_off);
         waited.unwrap_or_else(PoisonError::into_inner).0.is_off
     }
 
     /// Cuts the power now.
-    pub(crate) fn cut_now(&self) {
+    pub fn cut_now(&self) {
         self.shared.lock().is_off = true;
         self.shared.0.1.notify_all();
     }
 
     /// Answers what was left unanswered. Whoever asked has been killed and hears nothing of it, but cannot end before.
-    pub(crate) fn release(&self) {
+    pub fn release(&self) {
         self.shared.lock().is_released = true;
         self.shared.0.1.notify_all();
     }
 
     /// Drops what was not synced when the power was cut, and works again.
-    pub(crate) fn restore_power(&self) {
+    pub fn restore_power(&self) {
         let mut state = self.shared.lock();
         let State { files, chance, .. } = &mut *state;
         files.cut(chance);
@@ -200,12 +228,12 @@ impl Disk {
     }
 
     /// When every file was wholly durable for the last time.
-    pub(crate) fn clean_at(&self) -> Instant {
+    pub fn clean_at(&self) -> Instant {
         self.shared.lock().clean_at
     }
 
     /// Looks at the files, or changes them behind everybody's back.
-    pub(crate) fn with_files<T>(&self, look: impl FnOnce(&mut FileSystem, &mut StdRng) -> T) -> T {
+    pub fn with_files<T>(&self, look: impl FnOnce(&mut FileSystem, &mut StdRng) -> T) -> T {
         let State { files, chance, .. } = &mut *self.shared.lock();
         look(files, chance)
     }
@@ -216,8 +244,8 @@ impl Drop for Disk {
         self.cut_now();
         self.release();
         // At once, also under a process that hangs: it then gets an error instead of an answer.
-        if let Err(error) = rustix::mount::unmount(self.place.path(), UnmountFlags::DETACH) {
-            eprintln!("{}: {error}", self.place.path().display());
+        if let Err(error) = rustix::mount::unmount(&self.path, UnmountFlags::DETACH) {
+            eprintln!("cannot unmount {}: {error}", self.path.display());
         }
         let Some(session) = self.session.take() else { return };
         let limit = Instant::now() + Duration::from_secs(5);
@@ -350,8 +378,8 @@ fn attributes(of: Attributes) -> FileAttr {
         kind: kind(of),
         perm: of.permissions,
         nlink: 1,
-        uid: 0,
-        gid: 0,
+        uid: of.owner.user,
+        gid: of.owner.group,
         rdev: 0,
         blksize: 4096,
         flags: 0,
@@ -359,11 +387,22 @@ fn attributes(of: Attributes) -> FileAttr {
 }
 
 fn kind(of: Attributes) -> FileType {
-    if of.is_directory { FileType::Directory } else { FileType::RegularFile }
+    match of.kind {
+        FileKind::Directory => FileType::Directory,
+        FileKind::Regular => FileType::RegularFile,
+        FileKind::Special(SpecialFile::Fifo) => FileType::NamedPipe,
+        FileKind::Special(SpecialFile::Socket) => FileType::Socket,
+    }
 }
 
 fn permissions(mode: u32, umask: u32) -> u16 {
     (mode & !umask & 0o7777) as u16
+}
+
+/// Gives a new file to the user who made it.
+fn owned(files: &mut FileSystem, made: Attributes, request: &Request) -> Result<Attributes, Errno> {
+    files.set_owner(made.inode, Owner { user: request.uid(), group: request.gid() })?;
+    files.attributes(made.inode)
 }
 
 fn answer(reply: ReplyEmpty, result: Result<(), Errno>) {
@@ -401,8 +440,8 @@ impl Filesystem for Served {
         _: &Request,
         inode: INodeNo,
         mode: Option<u32>,
-        _: Option<u32>,
-        _: Option<u32>,
+        user: Option<u32>,
+        group: Option<u32>,
         size: Option<u64>,
         _: Option<TimeOrNow>,
         _: Option<TimeOrNow>,
@@ -419,6 +458,11 @@ impl Filesystem for Served {
                 return Err(errno);
             }
             mode.map_or(Ok(()), |mode| files.set_permissions(inode.0, permissions(mode, 0)))?;
+            if user.or(group).is_some() {
+                let old = files.attributes(inode.0)?.owner;
+                let owner = Owner { user: user.unwrap_or(old.user), group: group.unwrap_or(old.group) };
+                files.set_owner(inode.0, owner)?;
+            }
             size.map_or(Ok(()), |bytes| files.set_length(inode.0, bytes))?;
             files.attributes(inode.0)
         });
@@ -429,20 +473,60 @@ impl Filesystem for Served {
         reply.ok();
     }
 
-    fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         let made = self.0.change(Operation::Other, |files, _, _| {
-            files.make_directory(parent.0, text(name), permissions(mode, umask))
+            let made = files.make_directory(parent.0, text(name), permissions(mode, umask))?;
+            owned(files, made, request)
         });
         answer_entry(reply, made);
     }
 
-    fn create(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, _: i32, reply: ReplyCreate) {
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        _: u32,
+        reply: ReplyEntry,
+    ) {
+        let kind = rustix::fs::FileType::from_raw_mode(mode);
+        let made = self.0.change(Operation::Make, |files, fault, _| {
+            let (name, permissions) = (text(name), permissions(mode, umask));
+            let made = match (fault, kind) {
+                (Some(Fault::Making(errno)), _) => return Err(errno),
+                (_, rustix::fs::FileType::RegularFile) => files.create(parent.0, name, permissions)?,
+                (_, rustix::fs::FileType::Fifo) => {
+                    files.make_special(parent.0, name, permissions, SpecialFile::Fifo)?
+                }
+                (_, rustix::fs::FileType::Socket) => {
+                    files.make_special(parent.0, name, permissions, SpecialFile::Socket)?
+                }
+                _ => return Err(Errno::PERM),
+            };
+            owned(files, made, request)
+        });
+        answer_entry(reply, made);
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        _: i32,
+        reply: ReplyCreate,
+    ) {
         let made = self.0.change(Operation::Make, |files, fault, _| {
             if let Some(Fault::Making(errno)) = fault {
                 return Err(errno);
             }
             let made = files.create(parent.0, text(name), permissions(mode, umask))?;
-            files.open(made.inode).map(|()| made)
+            files.open(made.inode)?;
+            owned(files, made, request)
         });
         match made {
             Ok(made) => {
@@ -607,7 +691,7 @@ impl Filesystem for Served {
 }
 
 /// Why no file system can be mounted here, if so.
-pub(crate) fn obstacle() -> Option<String> {
+pub fn obstacle() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("mounting a file system needs root".to_owned());
     }
