@@ -63,7 +63,7 @@ Examples:
   mailrun audit mailrun:memory --inject kill   finds what it loses
   mailrun audit mailrun:write --inject power-cut
   mailrun audit postfix --rounds 20            as root
-  mailrun audit my.toml --threshold 'duplicates <= 1%'
+  mailrun audit postfix --threshold 'duplicates <= 1%'
 
 Exit status:
     0  PASS: nothing that was answered 250 is missing
