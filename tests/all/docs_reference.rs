@@ -166,7 +166,6 @@ fn every_option_exists() {
     assert!(OTHERS_OPTIONS.iter().all(|option| printed.contains(*option)), "listed, and on no page");
 }
 
-/// What the page on troubles quotes is what the program says.
 #[test]
 fn troubles_have_the_programs_words() {
     let page = page("docs/troubleshooting.md");

@@ -238,7 +238,6 @@ fn every_option_is_the_originals_octet_for_octet() {
     compare(&cases, &original, &ours);
 }
 
-/// The dialects differ in recipient numbers only.
 #[test]
 fn without_numbers_the_dialects_are_one() {
     let place = tempfile::tempdir().unwrap();
@@ -846,7 +845,6 @@ fn a_report_is_one_line_on_standard_error() {
     assert!(said[1].starts_with("smtp-source: 3 messages, 2 accepted, "), "{said:?}");
 }
 
-/// By its name as a word, and by a link: the same but for the name it calls itself by.
 #[test]
 fn it_is_called_by_word_or_by_link() {
     let place = tempfile::tempdir().unwrap();

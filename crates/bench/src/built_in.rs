@@ -5,11 +5,9 @@ use anyhow::{Result, bail};
 use mailrun_party::misspelling::is_misspelling;
 use std::path::Path;
 
-/// A scenario that is part of the program.
 #[derive(Clone, Copy, Debug)]
 pub struct BuiltInScenario {
     pub name: &'static str,
-    /// Its file.
     pub text: &'static str,
     /// Reports whether it only shows that mailrun itself reaches its targets.
     pub is_acceptance_test: bool,

@@ -29,7 +29,6 @@ pub enum Contestant {
     },
 }
 
-/// The command line of a relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayCommand {
     /// Word by word; `{listen}`, `{to}` and `{spool}` are filled in.

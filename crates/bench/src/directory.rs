@@ -41,7 +41,6 @@ impl PartyFiles {
     }
 }
 
-/// A directory for one run.
 #[derive(Debug)]
 pub(super) struct RunDirectory {
     path: PathBuf,
@@ -90,7 +89,6 @@ impl RunDirectory {
         unreachable!("numbers do not end")
     }
 
-    /// Path of the directory.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

@@ -30,10 +30,8 @@ use std::io::BufReader;
 use std::path::Path;
 use std::time::Duration;
 
-/// Files of a source.
 #[derive(Clone, Debug)]
 pub(super) struct PartyResults {
-    /// Its own record.
     pub(super) record: Record,
     /// Units accepted, or delivered; `None` where the file could not be written.
     pub(super) units: Option<Ledger>,
@@ -87,7 +85,6 @@ impl BenchRelayResults {
     }
 }
 
-/// The owner of the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SinkOwner {
     /// The bench's own: its rules came with the bench's command line.
@@ -105,12 +102,10 @@ pub(super) struct BenchFault {
 }
 
 impl BenchFault {
-    /// A fault that begins now.
     pub(super) fn begins(text: &'static str) -> Self {
         Self { at: outputs::record_time(), kind: EventKind::FaultOn, text }
     }
 
-    /// A fault that ends now.
     pub(super) fn ends(text: &'static str) -> Self {
         Self { at: outputs::record_time(), kind: EventKind::FaultOff, text }
     }
@@ -144,7 +139,6 @@ pub(super) struct RunResults {
     pub(super) quiet_timeout: Option<Duration>,
     /// Parties that ended without having been asked to.
     pub(super) deaths: Vec<(Role, Death)>,
-    /// Faults that the bench itself made.
     pub(super) faults: Vec<BenchFault>,
     /// Time at which the load began, on the monotonic clock.
     pub(super) load_started_at: Duration,

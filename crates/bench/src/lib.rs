@@ -62,7 +62,6 @@ use std::path::{Path, PathBuf};
 use supervisor::{Completeness, Supervisor};
 pub use toml_file::is_toml_file;
 
-/// Result of a bench.
 #[derive(Debug)]
 pub struct BenchOutcome {
     /// All that the run learned.

@@ -293,7 +293,6 @@ impl PartyProcess {
         Some(anyhow!("the {} ended and left processes behind: {}", self.name, left.join(", ")))
     }
 
-    /// Samples its usage.
     pub(super) fn sample(&mut self) -> ProcessUsage {
         self.sampled_at = Instant::now();
         let pid = self.child.id();
@@ -410,7 +409,6 @@ impl PartyProcess {
         party_load(self.name, &self.usage_by_second)
     }
 
-    /// Observations of it.
     pub(super) fn observation(&self) -> PartyObservation {
         PartyObservation {
             role: self.role,

@@ -14,11 +14,9 @@ const MIN_CORES: usize = 4;
 /// Processors of each party that the bench starts; `None` for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// Those of the source.
     pub source: Option<CpuList>,
     /// Those of the relay and all that it starts.
     pub relay: Option<CpuList>,
-    /// Those of the sink.
     pub sink: Option<CpuList>,
 }
 

@@ -20,7 +20,6 @@ const ANY_PORT: &str = "127.0.0.1:0";
 /// Option of a source whose messages have no trace.
 pub(super) const NO_TRACE: &str = "--no-trace";
 
-/// All options of a bench.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
     /// The user's name for the run.
@@ -43,13 +42,11 @@ pub struct BenchOptions {
     pub syscall_counting: SyscallCounting,
     /// Processors that the server under test runs on, where the bench starts it; `None` for all.
     pub server_cores: Option<u32>,
-    /// Processors of each party.
     pub placement: Placement,
     /// Certificate that the source trusts.
     pub trusted: TrustedCertificate,
     /// Extensions that the relay which the bench starts has to offer.
     pub listener: ListenerOptions,
-    /// Thresholds that the run must meet.
     pub thresholds: Vec<Threshold>,
     /// Says whether the source tries one connection before the load, where the server is not the bench's own.
     pub preflight: BenchPreflight,

@@ -24,7 +24,6 @@ pub(super) struct LatestProgress {
 }
 
 impl LatestProgress {
-    /// Makes it with no reports yet.
     pub(super) fn new(options: &BenchOptions) -> Self {
         let source = LiveProgress {
             goal_messages: options.workload.messages.unwrap_or_default(),
@@ -34,7 +33,6 @@ impl LatestProgress {
         Self { source, sink: None, source_reported_at: None, last_error: String::new(), rate: RateWindow::default() }
     }
 
-    /// Takes the source's progress.
     pub(super) fn update_source(&mut self, progress: LiveProgress) {
         self.source = progress;
         self.source_reported_at = Some(Instant::now());
@@ -43,7 +41,6 @@ impl LatestProgress {
         }
     }
 
-    /// Takes the sink's progress.
     pub(super) fn update_sink(&mut self, progress: LiveProgress) {
         if self.sink.is_none() {
             self.rate.clear();
@@ -52,7 +49,6 @@ impl LatestProgress {
         self.rate.add(progress.elapsed_s, progress.delivered);
     }
 
-    /// Takes the text of an error.
     pub(super) fn update_error(&mut self, text: String) {
         self.last_error = text;
     }

@@ -30,7 +30,6 @@ pub(super) struct RemoteRunStatus {
     pub(super) delivered: u64,
 }
 
-/// The sink at the far end.
 #[derive(Clone, Debug)]
 pub(super) struct RemoteSink {
     client: HttpClient,

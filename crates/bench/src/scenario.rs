@@ -33,7 +33,6 @@ pub struct ScenarioSetting<T> {
     pub value: T,
 }
 
-/// A kind of value.
 pub(crate) trait ScenarioValue: Sized {
     /// Reads it as people type it.
     fn read(text: &str) -> Result<Self, String>;
@@ -96,7 +95,6 @@ where
     }
 }
 
-/// Finds the value with that name.
 fn choose<T: Copy>(text: &str, names: &[(&str, T)]) -> Result<T, String> {
     match names.iter().find(|(name, _)| *name == text) {
         Some((_, value)) => Ok(*value),
@@ -112,22 +110,18 @@ pub fn messages(text: &str) -> Result<u64, String> {
     count_up_to(text, 100_000_000)
 }
 
-/// Rounds.
 pub fn rounds(text: &str) -> Result<u32, String> {
     small_count(text, 1_000)
 }
 
-/// Steps of a search.
 pub fn steps(text: &str) -> Result<u32, String> {
     small_count(text, 100)
 }
 
-/// Parallel sessions.
 pub fn sessions(text: &str) -> Result<u32, String> {
     small_count(text, 1_000_000)
 }
 
-/// Recipients of a message.
 pub fn recipient_count(text: &str) -> Result<u32, String> {
     count_up_to(text, MAX_RECIPIENTS).map(|number| number as u32)
 }
@@ -184,29 +178,22 @@ macro_rules! values {
 }
 
 values! {
-    /// Messages of a run.
     MessageCount(u64) = messages;
     /// Bytes of a message, header included.
     MessageBytes(u64) = message_size;
-    /// Bytes of the body of a message.
     BodyBytes(u64) = body_size;
     /// Bytes of a payload; zero is one too.
     PayloadBytes(u64) = bytes;
     /// Bytes of memory or disk.
     SpaceBytes(u64) = |text| positive(text, bytes);
-    /// Parallel sessions.
     SessionCount(u32) = sessions;
-    /// Recipients of a message.
     RecipientCount(u32) = recipient_count;
     /// Messages per connection; zero for no limit.
     ConnectionMessages(u64) = count;
-    /// Rounds.
     RoundCount(u32) = rounds;
-    /// Steps of a search.
     StepCount(u32) = steps;
     /// A time longer than zero.
     TimeLength(Duration) = |text| positive(text, duration);
-    /// Messages per second.
     OfferedPerSecond(f64) = |text| positive(text, rate);
     /// A share that is not zero.
     RateShare(f64) = |text| positive(text, probability);
@@ -230,7 +217,6 @@ macro_rules! named_values {
     };
 }
 
-/// Kind of a scenario's measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MeasureKind {
     /// Time to accept and to deliver a number of messages.
@@ -241,7 +227,6 @@ pub(crate) enum MeasureKind {
     Backlog,
     /// Memory and disk over many messages.
     Soak,
-    /// Costs of sources.
     Sources,
     /// Deliveries of sources.
     SourceCheck,
@@ -263,7 +248,6 @@ pub enum RoundOrder {
     Fixed,
 }
 
-/// A program that sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceTool {
     /// Postfix's: the one that the others are compared with.
@@ -275,7 +259,6 @@ pub enum SourceTool {
     MailrunBusyPoll,
 }
 
-/// A program that takes mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SinkTool {
     /// Postfix's.
@@ -284,7 +267,6 @@ pub enum SinkTool {
     Mailrun,
 }
 
-/// A program that measures MADES.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MadesTool {
     /// The program that ours is compared with.
@@ -327,7 +309,6 @@ impl MessageCost {
 /// Path that the messages of MADES take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompareMode {
-    /// The broker alone.
     Amqp,
     /// An ECP endpoint.
     Endpoint,
@@ -477,7 +458,6 @@ pub struct ThroughputScenario {
     pub workload: ThroughputWorkload,
 }
 
-/// The load of such a measurement.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the table [workload]")]
 pub struct ThroughputWorkload {
@@ -490,7 +470,6 @@ pub struct ThroughputWorkload {
     pub(crate) pipelining: Option<ScenarioSetting<Pipelining>>,
 }
 
-/// A measurement of a relay's latency.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LatencyScenario {
@@ -508,7 +487,6 @@ pub struct LatencyScenario {
     pub targets: LatencyTargets,
 }
 
-/// The load of such a measurement.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the table [workload]")]
 pub(crate) struct LatencyWorkload {
@@ -536,14 +514,12 @@ pub struct RateSearch {
     pub min_sent: Option<ScenarioSetting<RateShare>>,
 }
 
-/// Targets of a measurement of latency.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the table [targets]")]
 pub struct LatencyTargets {
     pub accept_p99: Option<ScenarioSetting<TimeLength>>,
 }
 
-/// A measurement of a relay's queue.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BacklogScenario {
@@ -556,7 +532,6 @@ pub struct BacklogScenario {
     pub targets: BacklogTargets,
 }
 
-/// The load of a backlog.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the table [workload]")]
 pub(crate) struct StoredWorkload {
@@ -577,7 +552,6 @@ pub struct BacklogTargets {
     pub ready_messages: Option<ScenarioSetting<MessageCount>>,
 }
 
-/// A long run.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SoakScenario {
@@ -592,7 +566,6 @@ pub struct SoakScenario {
     pub targets: SoakTargets,
 }
 
-/// The load of a long run.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the table [workload]")]
 pub(crate) struct SoakWorkload {
@@ -604,7 +577,6 @@ pub(crate) struct SoakWorkload {
     pub(crate) rate: Option<ScenarioSetting<OfferedPerSecond>>,
 }
 
-/// Targets of a long run.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the table [targets]")]
 pub struct SoakTargets {
@@ -633,7 +605,6 @@ pub struct SourcesScenario {
     pub matrix: SourcesMatrix,
 }
 
-/// The load of a source.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the table [workload]")]
 pub(crate) struct SourcesWorkload {
@@ -665,7 +636,6 @@ pub struct MadesScenario {
     pub(crate) matrix: MadesMatrix,
 }
 
-/// The messages of such a comparison.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the table [workload]")]
 pub struct MadesWorkload {
@@ -675,7 +645,6 @@ pub struct MadesWorkload {
     pub max_in_transit: Option<ScenarioSetting<SessionCount>>,
 }
 
-/// The rows of such a comparison.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the table [matrix]")]
 pub(crate) struct MadesMatrix {
@@ -711,7 +680,6 @@ pub(crate) struct ProfileWorkload {
     pub(crate) pipelining: Option<ScenarioSetting<Pipelining>>,
 }
 
-/// The rows of such a measurement.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the table [matrix]")]
 pub(crate) struct ProfileMatrix {
@@ -719,7 +687,6 @@ pub(crate) struct ProfileMatrix {
     pub(crate) body_sizes: Vec<ScenarioSetting<BodyBytes>>,
 }
 
-/// A measurement of large messages.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LargeMessageScenario {
@@ -735,7 +702,6 @@ pub struct LargeMessageScenario {
     pub(crate) matrix: LargeMessageMatrix,
 }
 
-/// The load of such a measurement.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the table [workload]")]
 pub(crate) struct LargeMessageWorkload {
@@ -753,7 +719,6 @@ pub(crate) struct LargeMessageMatrix {
     pub(crate) costs: Vec<ScenarioSetting<MessageCost>>,
 }
 
-/// A scenario's measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Measure {
     Throughput(ThroughputScenario),
@@ -767,7 +732,6 @@ pub enum Measure {
     LargeMessage(LargeMessageScenario),
 }
 
-/// A scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
     /// The line that says what is measured.

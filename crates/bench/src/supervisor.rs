@@ -244,7 +244,6 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Prints a line above the progress.
     pub(super) fn print_line(&mut self, line: &str) {
         self.display.print_line(line);
     }

@@ -22,7 +22,6 @@ fn is_close(left: f64, right: f64) -> bool {
 }
 
 proptest! {
-    /// Checks that B against A is the inverse of A against B.
     #[test]
     fn swapping_the_sides_inverts_all(pairs in prop::collection::vec((0.1..1e6_f64, 0.1..1e6_f64), 1..40)) {
         let forth = paired(&pairs, Gain::Higher);
@@ -63,7 +62,6 @@ proptest! {
         prop_assert!((0.0..=1.0).contains(&finding.adjusted_p));
     }
 
-    /// Checks that values without a ratio are refused by name.
     #[test]
     fn what_has_no_ratio_is_refused(bad in prop::sample::select(vec![0.0, -1.0, f64::NAN, f64::INFINITY]), place in 0..5_usize) {
         let mut pairs = vec![(1.0, 1.0); 5];

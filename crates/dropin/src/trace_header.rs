@@ -125,7 +125,6 @@ mod tests {
     }
 
     proptest! {
-        /// The trace header fits any message.
         #[test]
         fn any_message_fits_its_postmark(message in "[a.\r\n]{0,40}") {
             let mut stuffed = Vec::new();

@@ -23,7 +23,6 @@ const DRAIN_LIMIT_S: f64 = 5.0;
 pub(super) enum TrialSubject {
     /// The sink, which is what is measured.
     Sink,
-    /// A server.
     Server,
 }
 

@@ -8,7 +8,6 @@ use mailrun_capacity::TrialLoad;
 use mailrun_journey::record::{Arrival, Record};
 use mailrun_party::interrupt::Interrupted;
 
-/// The trials of a search.
 pub(super) struct MadesTrials<'a> {
     options: &'a MadesCapacityOptions,
 }

@@ -15,7 +15,6 @@ const MAX_WARM_UP_S: f64 = 2.0;
 /// The same, as a share of the trial.
 const WARM_UP_SHARE: f64 = 0.5;
 
-/// The trials of a search.
 pub(super) struct MailTrials<'a> {
     options: &'a CapacityOptions,
     program: PathBuf,

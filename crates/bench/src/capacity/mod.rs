@@ -59,7 +59,6 @@ pub struct SearchCourse {
     pub goals: Vec<LossGoal>,
     /// Length of each trial of the confirmation.
     pub confirm: Option<Duration>,
-    /// Arrivals of the messages in a trial.
     pub arrival: Arrival,
     /// Seed of the first trial, and of the order of the confirmation.
     pub seed: u64,
@@ -94,7 +93,6 @@ pub fn search_mades(options: &MadesCapacityOptions) -> Result<CapacityRun> {
     runner.and_then(CapacityRunner::run).inspect_err(|_| directory.discard())
 }
 
-/// Carries out trials.
 struct CapacityRunner<'a> {
     course: &'a SearchCourse,
     series: Box<dyn TrialSeries + 'a>,

@@ -5,7 +5,6 @@ use mailrun_capacity::SearchTrial;
 use mailrun_journey::record::{Arrival, Record};
 use std::path::Path;
 
-/// A trial to carry out.
 pub(super) struct TrialOrder<'a> {
     pub(super) trial: SearchTrial,
     pub(super) name: &'a str,

@@ -3,7 +3,6 @@ use anyhow::{Context, Result, ensure};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// A program that may be compared.
 pub(crate) trait ComparedProgram: Copy + PartialEq {
     /// Its name, in reports and in PATH.
     fn name(self) -> &'static str;

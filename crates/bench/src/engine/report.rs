@@ -109,7 +109,6 @@ pub(crate) fn rounds_text(rounds: u32, shown: ShownFigures) -> String {
     }
 }
 
-/// Parts of a comparison's report.
 pub(crate) struct ReportParts {
     pub(crate) title: String,
     pub(crate) tables: Vec<Table>,

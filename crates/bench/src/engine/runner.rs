@@ -16,7 +16,6 @@ const MAX_STDERR_BYTES: u64 = 64 << 20;
 pub(crate) trait Comparison {
     /// A row: who does it, and which work.
     type Case;
-    /// Figures of a run.
     type Measurement;
 
     /// Name of a case in progress and in reports.
@@ -48,7 +47,6 @@ pub(crate) struct RunPlan {
     pub(crate) live: LiveMode,
 }
 
-/// Result of a run.
 #[derive(Clone, Debug)]
 pub(crate) enum ComparedRun<M> {
     /// All of its work was done.
@@ -91,7 +89,6 @@ impl<M> ComparedRun<M> {
 #[derive(Clone, Debug)]
 pub(crate) struct CaseSeries<C, M> {
     pub(crate) case: C,
-    /// Name of the case.
     pub(crate) name: String,
     pub(crate) runs: Vec<ComparedRun<M>>,
 }

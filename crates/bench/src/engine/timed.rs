@@ -33,7 +33,6 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// Processor time in all.
     pub(crate) fn cpu_s(&self) -> f64 {
         self.user_s + self.sys_s
     }
@@ -140,7 +139,6 @@ impl TimedChild {
         self.stderr.metadata().map_or(0, |metadata| metadata.len())
     }
 
-    /// Time since it was started.
     pub(crate) fn age(&self) -> Duration {
         self.started_at.elapsed()
     }

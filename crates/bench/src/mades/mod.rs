@@ -42,14 +42,12 @@ const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit of the time in which a party writes its files and exits, once asked to.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Options of the bench.
 #[derive(Clone, Debug)]
 pub struct MadesBenchOptions {
     /// The user's name for the run.
     pub name: String,
     /// The run directory; `None` for a new one under `mailrun-results/`.
     pub out: Option<PathBuf>,
-    /// The endpoint.
     pub target: MadesTarget,
     /// Plan of the stand-in (TOML).
     pub plan: String,
@@ -63,7 +61,6 @@ pub struct MadesBenchOptions {
     pub workload: Workload,
     /// Likewise what only a record of MADES has.
     pub mades: Mades,
-    /// Thresholds that the run must meet.
     pub thresholds: Vec<Threshold>,
     /// Progress output while it runs.
     pub live: LiveMode,
@@ -73,7 +70,6 @@ pub struct MadesBenchOptions {
     pub command: Vec<String>,
 }
 
-/// The endpoint that the bench measures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MadesTarget {
     /// A stand-in that the bench starts.
@@ -87,7 +83,6 @@ pub enum MadesTarget {
     },
 }
 
-/// Result of the bench.
 #[derive(Debug)]
 pub struct MadesBenchOutcome {
     /// All that the run learned.

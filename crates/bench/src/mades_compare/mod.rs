@@ -52,7 +52,6 @@ impl std::fmt::Debug for CompareBroker {
     }
 }
 
-/// Options of the comparison.
 #[derive(Clone, Debug)]
 pub struct CompareOptions {
     pub mode: CompareMode,

@@ -1,7 +1,6 @@
 //! The queues of a comparison: their names, and the options that name them.
 use super::{CompareMode, CompareOptions};
 
-/// The names of the queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CompareQueues {
     pub(super) outbox: String,

@@ -7,7 +7,6 @@ use std::path::Path;
 /// Result of a run, by the contestant's own account.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ReportedResult {
-    /// Completed messages per second.
     pub(super) rate_per_s: f64,
     /// Fault of the run, if there is one.
     pub(super) fault: Option<String>,

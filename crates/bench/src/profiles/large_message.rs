@@ -22,7 +22,6 @@ use std::path::PathBuf;
 /// Name of the row without a further cost.
 const PLAIN: &str = "plain";
 
-/// Options of the scenario.
 #[derive(Clone, Debug)]
 pub struct LargeMessageOptions {
     pub scenario: ScenarioOptions,
@@ -189,7 +188,6 @@ impl Comparison for LargeMessageComparison<'_> {
     }
 }
 
-/// Messages of a run.
 fn messages(volume: u64, case: &LargeMessageCase) -> u64 {
     (volume / case.body_bytes).max(1)
 }

@@ -7,7 +7,6 @@ use mailrun_journey::threshold::Fate;
 use mailrun_journey::{Phase, Stage};
 use mailrun_report::numbers::count;
 
-/// Figures of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ProfileMeasurement {
     /// Messages that were accepted and count.

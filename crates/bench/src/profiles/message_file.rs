@@ -8,7 +8,6 @@ use std::path::Path;
 /// The header: as many fields as the Kotlin guide's messages have.
 const HEADER: &[u8] = b"From: <from@example.com>\r\nTo: <to@example.com>\r\nSubject: mailrun profile\r\n\r\n";
 
-/// Lines of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BodyLines {
     /// The first byte of each.
@@ -22,7 +21,6 @@ pub(super) struct BodyLines {
 impl BodyLines {
     /// The lines of the Kotlin guide's messages.
     pub(super) const GUIDE: Self = Self { first: b'a', bytes: 514, name: "guide" };
-    /// Lines of text.
     pub(super) const TEXT: Self = Self { first: b'a', bytes: 80, name: "text" };
     /// The same, each with a dot before it that has to be doubled.
     pub(super) const DOTTED: Self = Self { first: b'.', bytes: 80, name: "dotted" };

@@ -16,7 +16,6 @@ use mailrun_report::table::{Table, plain};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Options of the scenario.
 #[derive(Clone, Debug)]
 pub struct ProfileOptions {
     pub scenario: ScenarioOptions,

@@ -25,7 +25,6 @@ print(time.monotonic() - began)
 client.quit()
 "#;
 
-/// Limit of a run.
 const RUN_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Python, which has smtplib.
@@ -42,7 +41,6 @@ impl ComparedProgram for Python {
     }
 }
 
-/// A run of smtplib's.
 pub(super) struct SmtplibRun<'r> {
     pub(super) target: &'r BenchTarget,
     pub(super) recipient: &'r str,

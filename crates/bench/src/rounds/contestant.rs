@@ -39,11 +39,8 @@ pub(super) enum ContestantWork {
 /// Kind of contestants: only those of one kind have the same figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContestantKind {
-    /// Load generators.
     Source,
-    /// Servers.
     Server,
-    /// Scenarios.
     Scenario,
 }
 
@@ -64,7 +61,6 @@ pub(super) struct RunLoad<'a> {
 }
 
 impl LiveContestant {
-    /// The source of this program.
     pub fn own_source() -> Self {
         Self { name: "mailrun source".to_owned(), work: ContestantWork::OwnSource }
     }
@@ -100,7 +96,6 @@ impl LiveContestant {
         Ok(())
     }
 
-    /// Its kind.
     pub fn kind(&self) -> ContestantKind {
         match self.work {
             ContestantWork::Command(_) | ContestantWork::OwnSource => ContestantKind::Source,
@@ -123,7 +118,6 @@ impl LiveContestant {
         matches!(self.work, ContestantWork::OwnSource | ContestantWork::Server(_))
     }
 
-    /// The command of a run.
     pub(super) fn command(&self, load: &RunLoad<'_>) -> Result<Command> {
         match &self.work {
             ContestantWork::Command(words) => {

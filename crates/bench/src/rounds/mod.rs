@@ -43,7 +43,6 @@ const SCENARIO_LIMIT: Duration = Duration::from_secs(3_600);
 /// Rounds of a verdict on scenarios, whose runs take minutes.
 const SCENARIO_MIN_ROUNDS: usize = 6;
 
-/// Options of a live comparison.
 #[derive(Clone, Debug)]
 pub struct RoundsOptions {
     /// Two or more, of one kind.
@@ -95,7 +94,6 @@ pub fn compare_live(options: &RoundsOptions) -> Result<RoundComparison> {
 }
 
 impl RoundsOptions {
-    /// The kind of the contestants.
     pub fn kind(&self) -> ContestantKind {
         self.contestants.first().map_or(ContestantKind::Source, LiveContestant::kind)
     }
@@ -121,7 +119,6 @@ struct Standing {
     faults_in_a_row: usize,
 }
 
-/// The rounds.
 struct Rounds<'o> {
     options: &'o RoundsOptions,
     runs: &'o RoundRuns,
@@ -351,7 +348,6 @@ impl<'o> Rounds<'o> {
         }
     }
 
-    /// The comparison of the rounds so far.
     fn comparison(&self, interrupted: bool) -> RoundComparison {
         let mut contestants: Vec<RoundContestant> = Vec::new();
         let mut course = self.course.clone();

@@ -36,7 +36,6 @@ pub(super) struct RoundCase<'o> {
     pub(super) counts_bytes: bool,
 }
 
-/// Result of a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RoundRun {
     pub(super) elapsed_s: f64,
@@ -47,7 +46,6 @@ pub(super) struct RoundRun {
     pub(super) fault: Option<RunFault>,
 }
 
-/// A fault of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RunFault {
     pub(super) why: String,
@@ -61,7 +59,6 @@ impl RoundRun {
     }
 }
 
-/// The runs of a live comparison.
 pub(super) struct RoundRuns {
     /// The sink, where deliveries are seen.
     sink: Option<RefCell<RoundSink>>,
@@ -79,7 +76,6 @@ impl RoundRuns {
         Ok(Self { sink: sink.map(RefCell::new), to, directory, last: Cell::new(None) })
     }
 
-    /// Reports whether deliveries are seen.
     pub(super) fn has_sink(&self) -> bool {
         self.sink.is_some()
     }

@@ -35,7 +35,6 @@ pub enum RoundSinkPlace {
     Running(String),
 }
 
-/// Its counts so far.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct SinkStatus {
     messages: u64,

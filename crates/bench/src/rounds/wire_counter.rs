@@ -14,7 +14,6 @@ use std::time::Duration;
 
 /// A side that is silent for so long after the run is not waited for.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes of a read.
 const READ_BYTES: usize = 64 << 10;
 
 /// Bytes of all connections of a run.

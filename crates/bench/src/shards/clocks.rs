@@ -5,7 +5,6 @@ use mailrun_journey::reason::Reason;
 use mailrun_journey::record::Cause;
 use mailrun_report::printable::printable;
 
-/// The clock of a sink's host.
 pub(super) struct SinkHostClock {
     /// Address or directory of the sink.
     pub(super) sink: String,

@@ -27,7 +27,6 @@ use sinks::{AllArrivals, Sinks};
 use std::fs;
 use std::path::PathBuf;
 
-/// Options of a merge.
 #[derive(Clone, Debug)]
 pub struct MergeOptions {
     /// Directories that the parts wrote.

@@ -25,7 +25,6 @@ const MAX_NAMED: usize = 10;
 /// Names of a part's ledger: that of a bench, and that of a source.
 const LEDGER_FILES: [&str; 2] = ["source.ledger", "ledger"];
 
-/// All parts together.
 pub(super) struct Parts {
     /// Their records as that of one source.
     pub(super) source: Record,
@@ -49,7 +48,6 @@ struct ReadPart {
     units: Ledger,
 }
 
-/// The parts so far.
 struct PartsBuilder {
     union: RecordUnion,
     units: Ledger,

@@ -14,7 +14,6 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// All sinks of a run.
 pub(super) struct Sinks(Vec<SinkPlace>);
 
 /// Arrivals at all of them.
@@ -26,13 +25,10 @@ pub(super) struct AllArrivals {
 
 /// Place where a sink's results are.
 enum SinkPlace {
-    /// It is running.
     Running { sink: RemoteSink, address: String },
-    /// It has ended.
     Ended(PathBuf),
 }
 
-/// Results of one sink.
 struct SinkFiles {
     record: Option<Record>,
     units: Ledger,

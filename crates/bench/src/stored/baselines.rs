@@ -55,7 +55,6 @@ pub enum ExistingBaseline {
     Replace,
 }
 
-/// A directory of baselines.
 #[derive(Clone, Debug)]
 pub struct BaselineDirectory {
     path: PathBuf,
@@ -67,7 +66,6 @@ impl BaselineDirectory {
         Self { path: path.to_owned() }
     }
 
-    /// The directory of a baseline.
     pub fn path_of(&self, name: &BaselineName) -> PathBuf {
         self.path.join(&name.0)
     }

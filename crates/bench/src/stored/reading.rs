@@ -18,11 +18,9 @@ const MAX_NAMES: usize = 3;
 /// A run that was read, with its file.
 #[derive(Clone, Debug)]
 pub struct StoredRun {
-    /// The file of the record.
     pub file: PathBuf,
     /// Path that names the run, as it is shown.
     pub name: String,
-    /// The record.
     pub record: Record,
 }
 

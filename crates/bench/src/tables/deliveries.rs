@@ -18,7 +18,6 @@ const TEXT: [&str; 4] = ["La de da de da 1.", "La de da de da 2.", "La de da de 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Deliveries {
     pub(super) messages: u64,
-    /// Recipients of them all.
     pub(super) recipients: u64,
     /// Messages whose text is not what was sent.
     pub(super) changed: u64,

@@ -34,7 +34,6 @@ pub enum DeliveryCheck {
     EveryDelivery,
 }
 
-/// Options of the scenario.
 #[derive(Clone, Debug)]
 pub struct TableOptions {
     /// Messages of a run.

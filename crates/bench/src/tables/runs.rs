@@ -9,7 +9,6 @@ use crate::scenario::{SinkTool, SourceTool};
 use anyhow::Result;
 use std::process::Stdio;
 
-/// A comparison of sources.
 pub(super) struct TableComparison<'o> {
     pub(super) options: &'o TableOptions,
     pub(super) sources: InstalledPrograms<SourceTool>,

@@ -36,7 +36,6 @@ pub(crate) enum DumpMode {
     Dump,
 }
 
-/// Options of a sink.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SinkLaunch<'a> {
     pub(crate) receiver: SinkTool,
@@ -47,7 +46,6 @@ pub(crate) struct SinkLaunch<'a> {
     pub(crate) faults: &'a [String],
 }
 
-/// Counts that a sink reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReportedCounts {
     pub(crate) messages: u64,

@@ -172,7 +172,6 @@ mod tests {
     }
 
     proptest! {
-        /// After any inserts and removals it holds the same as a set.
         #[test]
         fn it_holds_what_a_set_holds(steps in proptest::collection::vec((0_u64..80, any::<bool>()), 1..400)) {
             let mut table = InFlightTable::new(16);

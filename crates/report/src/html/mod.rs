@@ -239,7 +239,6 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        /// No values of a record make a page that is not whole, or none.
         #[test]
         fn no_record_breaks_the_page(kind in 0_usize..7, seed in proptest::collection::vec(0_u8..24, 1..400)) {
             let kinds = [
