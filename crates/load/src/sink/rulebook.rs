@@ -9,9 +9,9 @@
 //! ```
 use super::rules::{Rule, RuleError};
 use mailrun_party::toml_file::{self, ConfigError};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
+use std::path::Path;
 use toml::Spanned;
 
 /// Size limit of a rules file.
@@ -26,24 +26,6 @@ pub struct Rulebook {
     pub seed: Option<u64>,
     /// Rules, in the order of the file.
     pub rules: Vec<Rule>,
-}
-
-/// Mistake in a file, and its place as `:LINE:COLUMN`, empty for the file as a whole.
-struct RulebookError {
-    position: String,
-    what: String,
-}
-
-impl RulebookError {
-    fn without_position(what: String) -> Self {
-        Self { position: String::new(), what }
-    }
-}
-
-impl From<ConfigError> for RulebookError {
-    fn from(ConfigError { line, column, message }: ConfigError) -> Self {
-        Self { position: format!(":{line}:{column}"), what: message }
-    }
 }
 
 /// The file as it is written.
@@ -70,37 +52,40 @@ impl Rulebook {
     /// # Errors
     /// Place and cause, in a line: `NAME:3:7: …`.
     pub fn read_file(name: &str, text: &str) -> Result<Self, String> {
-        Self::parse(text).map_err(|RulebookError { position: place, what }| format!("{name}{place}: {what}"))
-    }
-
-    fn parse(text: &str) -> Result<Self, RulebookError> {
         if text.len() > MAX_FILE_BYTES {
-            return Err(RulebookError::without_position(format!("rules may have at most {MAX_FILE_BYTES} bytes")));
+            return Err(format!("{name}: rules may have at most {MAX_FILE_BYTES} bytes"));
         }
-        let book = if text.trim_start().starts_with('{') { Self::read_json(text) } else { Self::read_toml(text) }?;
+        let book = if text.trim_start().starts_with('{') {
+            Self::read_json(name, text)?
+        } else {
+            Self::read_toml(text).map_err(|error| error.in_file(Path::new(name)))?
+        };
         if book.rules.len() > MAX_RULES {
-            return Err(RulebookError::without_position(format!(
-                "more than {MAX_RULES} rules; at most {MAX_RULES} are possible"
-            )));
+            return Err(format!("{name}: more than {MAX_RULES} rules; at most {MAX_RULES} are possible"));
         }
         Ok(book)
     }
 
-    fn read_toml(text: &str) -> Result<Self, RulebookError> {
+    fn read_toml(text: &str) -> Result<Self, ConfigError> {
         let written: RulebookFile<Spanned<String>> = toml_file::read(text)?;
         let rule = |typed: &Spanned<String>| {
-            Rule::parse(typed.as_ref())
-                .map_err(|mistake| ConfigError::at(text, rule_offset(text, typed.span(), &mistake), mistake.what))
+            Rule::parse(typed.as_ref()).map_err(|mistake| {
+                let offset = rule_offset(text, typed.span(), &mistake);
+                ConfigError::at(text, offset, mistake.what)
+            })
         };
         let rules = written.rules.iter().map(rule).collect::<Result<_, _>>()?;
         Ok(Self { seed: written.seed, rules })
     }
 
-    fn read_json(text: &str) -> Result<Self, RulebookError> {
-        let written: RulebookFile<String> = from_json(text)?;
+    fn read_json(name: &str, text: &str) -> Result<Self, String> {
+        let written: RulebookFile<String> = serde_json::from_str(text).map_err(|error| {
+            let message = error.to_string();
+            let what = message.split(" at line ").next().unwrap_or_default();
+            format!("{name}:{}:{}: {what}", error.line(), error.column())
+        })?;
         let rule = |(number, typed): (usize, &String)| {
-            Rule::parse(typed)
-                .map_err(|mistake| RulebookError::without_position(format!("rule {}, {mistake}", number + 1)))
+            Rule::parse(typed).map_err(|mistake| format!("{name}: rule {}, {mistake}", number + 1))
         };
         let rules = written.rules.iter().enumerate().map(rule).collect::<Result<_, _>>()?;
         Ok(Self { seed: written.seed, rules })
@@ -111,14 +96,6 @@ impl Rulebook {
         let rules = self.rules.iter().map(|rule| rule.text().to_owned()).collect();
         serde_json::to_value(RulebookFile { seed: self.seed, rules }).expect("numbers and texts are JSON")
     }
-}
-
-fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, RulebookError> {
-    serde_json::from_str(text).map_err(|error| {
-        let said = error.to_string();
-        let what = said.split(" at line ").next().unwrap_or_default();
-        RulebookError { position: format!(":{}:{}", error.line(), error.column()), what: what.to_owned() }
-    })
 }
 
 /// Place of a rule's mistake in the text that holds the rule: exact unless the string has escapes or several lines.
