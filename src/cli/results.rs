@@ -258,6 +258,12 @@ pub(super) fn text_for_stdout(record: &Record, length: ReportLength) -> String {
     reader.letters.encode(&mailrun_report::render(record, length, reader.width, reader.ink, None))
 }
 
+/// The distributions of a stored run, as the reader of standard output sees them.
+pub(super) fn histograms_for_stdout(record: &Record) -> String {
+    let reader = OutputFormat::of(&io::stdout(), Color::Auto);
+    reader.letters.encode(&mailrun_report::histograms(record, reader.width))
+}
+
 /// Columns of a report that goes to a file or a pipe.
 const PLAIN_WIDTH: usize = 100;
 

@@ -25,7 +25,7 @@ pub(super) struct StoredRunsArgs {
     /// Runs: a run directory, a run.json, or - for standard input.
     #[arg(value_name = "RUN", required_unless_present = "schema")]
     runs: Vec<PathBuf>,
-    /// html, md, text, short, json, csv, csv:TABLE, junit, prometheus, openmetrics, hlog, github, action-benchmark-bigger
+    /// html, md, text, short, hist, json, csv, csv:TABLE, junit, prometheus, openmetrics, hlog, github, action-benchmark-bigger
     /// or action-benchmark-smaller. Tables: series (default), stages, phases, errors, thresholds, ledger, slowest, missing,
     /// domains, usage, events.
     #[arg(short, long, value_name = "FORMAT", default_value = "text", value_parser = export_format)]
@@ -62,6 +62,7 @@ Examples:
   mailrun report mailrun-results/* --format csv:stages -o stages.csv
   mailrun report results/run.json --format junit -o mailrun.xml
   mailrun report results --format prometheus -o /var/lib/node_exporter/mailrun.prom
+  mailrun report results --format hist
   mailrun report results --share
   mailrun source 127.0.0.1:2525 --json - --report none | mailrun report - --share short";
 
@@ -151,8 +152,9 @@ fn write(path: &Path, text: &str) -> Result<()> {
 fn print(format: ExportFormat, records: &[Record], render: &impl Fn(&[Record]) -> String) -> Result<()> {
     let mut out = io::stdout().lock();
     match format {
-        ExportFormat::Text => write_all(&mut out, &on_terminal(records, ReportLength::Full)),
-        ExportFormat::Short => write_all(&mut out, &on_terminal(records, ReportLength::Short)),
+        ExportFormat::Text => write_all(&mut out, &reports_on_terminal(records, ReportLength::Full)),
+        ExportFormat::Short => write_all(&mut out, &reports_on_terminal(records, ReportLength::Short)),
+        ExportFormat::Hist => write_all(&mut out, &on_terminal(records, results::histograms_for_stdout)),
         ExportFormat::Github => {
             let annotations: String = records.iter().map(mailrun_report::exports::annotations).collect();
             write_all(&mut out, &annotations)?;
@@ -165,7 +167,10 @@ fn print(format: ExportFormat, records: &[Record], render: &impl Fn(&[Record]) -
     }
 }
 
-fn on_terminal(records: &[Record], length: ReportLength) -> String {
-    let texts: Vec<String> = records.iter().map(|record| results::text_for_stdout(record, length)).collect();
-    texts.join("\n")
+fn reports_on_terminal(records: &[Record], length: ReportLength) -> String {
+    on_terminal(records, |record| results::text_for_stdout(record, length))
+}
+
+fn on_terminal(records: &[Record], text: impl Fn(&Record) -> String) -> String {
+    records.iter().map(text).collect::<Vec<_>>().join("\n")
 }

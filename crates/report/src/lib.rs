@@ -4,6 +4,7 @@
 //! Record ─→ headline   outcome, counts, rate                   ┐
 //!        ├→ sections   stages, phases, seconds, ledger, hosts ┼→ terminal (--report full) | markdown (report.md)
 //!        ├→ short      the same in 23 lines                   ┴→ terminal (--report short)
+//!        ├→ histogram  latencies as bars                     ─→ report --format hist
 //!        ├→ html       the same with curves                   ─→ report.html
 //!        └→ exports    formats of other programs: CSV, JUnit, Prometheus, …
 //! ```
@@ -22,6 +23,7 @@ mod fates;
 mod figures;
 mod freshness;
 mod headline;
+mod histogram;
 mod html;
 mod mades;
 mod markdown;
@@ -57,6 +59,7 @@ pub mod sample_runs;
 
 pub use ending::outcome_word;
 pub use figures::{StageFigures, final_stage};
+pub use histogram::histograms;
 pub use html::{capacity_page, comparison_page, page};
 pub use markdown::markdown;
 #[cfg(test)]

@@ -23,7 +23,7 @@ pub use github::annotations;
 
 use crate::metrics_text::Exposition;
 use crate::text_style::TextStyle;
-use crate::{ReportLength, markdown, page, render};
+use crate::{ReportLength, histograms, markdown, page, render};
 use action_benchmark::Direction;
 use bounded::bounded;
 use mailrun_journey::record::Record;
@@ -40,6 +40,8 @@ pub enum ExportFormat {
     Text,
     /// The report that fits a terminal of 80×24.
     Short,
+    /// The distributions of latencies as bars.
+    Hist,
     /// The report as Markdown.
     Markdown,
     /// The run record.
@@ -68,11 +70,12 @@ pub enum ExportFormat {
 
 impl ExportFormat {
     /// Formats by name, in the order of the documentation.
-    pub const NAMED: [Self; 15] = [
+    pub const NAMED: [Self; 16] = [
         Self::Html,
         Self::Markdown,
         Self::Text,
         Self::Short,
+        Self::Hist,
         Self::Json,
         Self::Csv(CsvTable::Series),
         Self::Junit,
@@ -92,6 +95,7 @@ impl ExportFormat {
             Self::Html => "html",
             Self::Text => "text",
             Self::Short => "short",
+            Self::Hist => "hist",
             Self::Markdown => "md",
             Self::Json => "json",
             Self::Csv(_) => "csv",
@@ -119,7 +123,7 @@ impl ExportFormat {
     pub fn file_extension(self) -> &'static str {
         match self {
             Self::Html => "html",
-            Self::Text | Self::Short | Self::ShareShort => "txt",
+            Self::Text | Self::Short | Self::Hist | Self::ShareShort => "txt",
             Self::Markdown | Self::Github | Self::Share => "md",
             Self::Json => "json",
             Self::Csv(_) => "csv",
@@ -153,6 +157,7 @@ impl ExportFormat {
         match self {
             Self::Text => one_after_another(&|record| text(record, ReportLength::Full)),
             Self::Short => one_after_another(&|record| text(record, ReportLength::Short)),
+            Self::Hist => one_after_another(&|record| histograms(record, TEXT_WIDTH)),
             Self::Markdown => one_after_another(&markdown),
             Self::Html | Self::Json => String::new(),
             Self::Csv(table) => csv::csv(&bounded, table),
