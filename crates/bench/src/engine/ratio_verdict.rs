@@ -69,17 +69,17 @@ impl RatioVerdict {
         }
     }
 
-    /// The verdict in a sentence; none if there is nothing to compare.
-    pub(super) fn note(&self, name: &str) -> Option<String> {
+    /// The verdict in words; none if there is nothing to compare.
+    pub(super) fn note(&self) -> Option<String> {
         if self.findings.is_empty() {
             return None;
         }
         if self.rounds < MIN_ROUNDS {
             let rounds = counted(self.rounds as u64, "round");
-            return Some(format!("{name}: {rounds}, too few for a verdict, which takes {MIN_ROUNDS}."));
+            return Some(format!("{rounds}, too few for a verdict, which takes {MIN_ROUNDS}"));
         }
         let words: Vec<String> = self.findings.iter().map(|finding| self.words(finding)).collect();
-        Some(format!("{name}: {}.", words.join("; ")))
+        Some(words.join("; "))
     }
 
     fn words(&self, finding: &MetricFinding) -> String {
@@ -114,27 +114,27 @@ mod tests {
         let ours = series("ours", &[1.0, 1.1, 1.2, 1.3, 1.4, 1.5]);
         let theirs = series("theirs", &[2.0, 2.3, 2.1, 2.5, 2.6, 2.9]);
         let verdict = RatioVerdict::of(&ours, &theirs, &TIME);
-        assert_eq!(verdict.note("ours").as_deref(), Some("ours: × time better."));
+        assert_eq!(verdict.note().as_deref(), Some("× time better"));
         let back = RatioVerdict::of(&theirs, &ours, &TIME);
-        assert_eq!(back.note("theirs").as_deref(), Some("theirs: × time worse."));
+        assert_eq!(back.note().as_deref(), Some("× time worse"));
         assert!(verdict.cell(&TIME[0], &ours, &theirs).starts_with("0.52 (0.48–0.57"), "{:?}", verdict.findings);
         let few = series("ours", &[1.0, 1.1, 1.2, 1.3, 1.4]);
         let verdict = RatioVerdict::of(&few, &theirs, &TIME);
-        assert_eq!(verdict.note("ours").as_deref(), Some("ours: 5 rounds, too few for a verdict, which takes 6."));
+        assert_eq!(verdict.note().as_deref(), Some("5 rounds, too few for a verdict, which takes 6"));
         assert!(verdict.cell(&TIME[0], &few, &theirs).starts_with("0.52 (0.48–0.57"), "the ends of five");
     }
 
     #[test]
     fn nothing_to_compare_has_no_verdict() {
         let ours = series("ours", &[1.0]);
-        assert_eq!(RatioVerdict::of(&ours, &series("theirs", &[]), &TIME).note("ours"), None);
+        assert_eq!(RatioVerdict::of(&ours, &series("theirs", &[]), &TIME).note(), None);
     }
 
     #[test]
     fn rounds_that_say_both_are_undecided() {
         let ours = series("ours", &[1.0, 2.0, 1.0, 2.0, 1.0, 2.0]);
         let theirs = series("theirs", &[1.5; 6]);
-        let note = RatioVerdict::of(&ours, &theirs, &TIME).note("ours").unwrap();
-        assert!(note.starts_with("ours: × time undecided, about "), "{note}");
+        let note = RatioVerdict::of(&ours, &theirs, &TIME).note().unwrap();
+        assert!(note.starts_with("× time undecided, about "), "{note}");
     }
 }

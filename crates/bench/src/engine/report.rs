@@ -60,6 +60,9 @@ pub(crate) struct RatioPair<'s, C, M> {
     pub(crate) base: &'s CaseSeries<C, M>,
 }
 
+/// Rows of a verdict that are named.
+const MAX_NAMES: usize = 3;
+
 /// A table of ratios, and the notes that belong to it: a verdict for each row. `names` are the titles of the first cells.
 pub(crate) fn ratio_table<C, M>(
     names: &[&'static str],
@@ -68,13 +71,14 @@ pub(crate) fn ratio_table<C, M>(
 ) -> (Table, Vec<String>) {
     let names = names.iter().map(|name| (*name, Align::Left));
     let mut table = Table::new(names.chain(ratios.iter().map(|ratio| (ratio.title, Align::Right))));
-    let mut notes = Vec::new();
+    let mut verdicts = Vec::new();
     for RatioPair { cells: mut row, series, base } in pairs {
         let verdict = RatioVerdict::of(series, base, ratios);
         row.extend(ratios.iter().map(|ratio| verdict.cell(ratio, series, base)));
         table.row(row);
-        notes.extend(verdict.note(&series.name));
+        verdicts.extend(verdict.note().map(|note| (series.name.as_str(), note)));
     }
+    let mut notes = distinct_verdicts(&verdicts);
     if !table.is_empty() {
         notes.push(
             "Ratios compare the two runs of the same round: median (least–most), from 6 rounds on the estimate (its \
@@ -83,6 +87,30 @@ pub(crate) fn ratio_table<C, M>(
         );
     }
     (table, notes)
+}
+
+/// The verdicts of rows, each with the names of its rows; the same verdict of several rows is said once.
+fn distinct_verdicts(verdicts: &[(&str, String)]) -> Vec<String> {
+    let names_of = |verdict: &String| -> Vec<&str> {
+        let mut names: Vec<&str> =
+            verdicts.iter().filter(|(_, other)| other == verdict).map(|(name, _)| *name).collect();
+        names.dedup();
+        names
+    };
+    let mut notes = Vec::new();
+    for (place, (_, verdict)) in verdicts.iter().enumerate() {
+        if verdicts[..place].iter().any(|(_, other)| other == verdict) {
+            continue;
+        }
+        let names = names_of(verdict);
+        notes.push(match names.len() {
+            count if count > MAX_NAMES => {
+                format!("{} and {} more: {verdict}.", names[..MAX_NAMES].join(", "), count - MAX_NAMES)
+            }
+            _ => format!("{}: {verdict}.", names.join(", ")),
+        });
+    }
+    notes
 }
 
 /// Remarks on runs, each with the name of its run; the same remark with other figures is said once.
@@ -198,6 +226,16 @@ mod tests {
         assert!(row.contains("4.000  4.000 (2.000–9.000)"), "{}", report.text);
         assert!(report.text.contains("2.00 (0.90–4.00)"), "{}", report.text);
         assert!(report.text.contains("\ntool a: 3 rounds, too few for a verdict, which takes 6."), "{}", report.text);
+    }
+
+    #[test]
+    fn a_verdict_that_concerns_several_rows_is_said_once() {
+        let few = "3 rounds, too few for a verdict, which takes 6";
+        let rows: Vec<(&str, String)> = ["a", "b", "c", "d", "e"].map(|name| (name, few.to_owned())).to_vec();
+        assert_eq!(distinct_verdicts(&rows), [format!("a, b, c and 2 more: {few}.")]);
+        let rows = [("a", "better".to_owned()), ("b", few.to_owned()), ("c", "better".to_owned())];
+        assert_eq!(distinct_verdicts(&rows), ["a, c: better.".to_owned(), format!("b: {few}.")]);
+        assert!(distinct_verdicts(&[]).is_empty());
     }
 
     #[test]
