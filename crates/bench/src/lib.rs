@@ -149,7 +149,9 @@ fn run_parties(
     let of_relay = keeper.relay_directory(directory);
     let at_start = relays::used_bytes(&of_relay.spool());
     let processes = HostProcesses::start();
+    let watch = remote_sink.map(|sink| sink.watch(run, supervisor.events()));
     let complaint = supervisor.follow_source(PartyCommand::source(program, options, run, directory, &target))?;
+    drop(watch);
     let processes = processes.finish();
     let (source, complaint) = source_results(options, run, directory, started_at, &mut supervisor, complaint)?;
     let far_end = collect_deliveries(options, run, directory, remote_sink, &source, keeper, &mut supervisor)?;

@@ -1,8 +1,11 @@
 //! Progress of a run, from what its parties report: the bench's line while load is sent, and while it waits.
-use super::plan::BenchOptions;
+use super::plan::{BenchOptions, BenchTarget};
+use mailrun_journey::record::Workload;
+use mailrun_journey::threshold::Threshold;
 use mailrun_party::live::{LiveMode, LiveProgress};
-use mailrun_party::live_figures::{PartyLoad, RunSnapshot, load_figures};
+use mailrun_party::live_figures::{LiveValues, PartyLoad, RunSnapshot, load_figures};
 use mailrun_party::live_line::{LiveDisplay, LiveLine, NonTerminalOutput, RateWindow, waiting_text};
+use mailrun_report::load_in_short;
 use mailrun_report::numbers::count;
 use mailrun_report::printable::printable;
 use std::time::{Duration, Instant};
@@ -21,6 +24,9 @@ pub(super) struct LatestProgress {
     last_error: String,
     /// Rate of messages done, by the reporting party's own clock.
     rate: RateWindow,
+    /// The server and the load in a few words.
+    subject: String,
+    thresholds: Vec<Threshold>,
 }
 
 impl LatestProgress {
@@ -30,7 +36,21 @@ impl LatestProgress {
             goal_s: options.duration_limit_s().unwrap_or_default(),
             ..LiveProgress::default()
         };
-        Self { source, sink: None, source_reported_at: None, last_error: String::new(), rate: RateWindow::default() }
+        let workload = Workload { duration_limit_s: options.duration_limit_s(), ..options.workload.clone() };
+        let server = match &options.target {
+            BenchTarget::OwnSink => "its own sink".to_owned(),
+            BenchTarget::Relay(relay) => relay.to_string(),
+            BenchTarget::Server { address, .. } => address.clone(),
+        };
+        Self {
+            source,
+            sink: None,
+            source_reported_at: None,
+            last_error: String::new(),
+            rate: RateWindow::default(),
+            subject: format!("{server} · {}", load_in_short(&workload)),
+            thresholds: options.thresholds.clone(),
+        }
     }
 
     pub(super) fn update_source(&mut self, progress: LiveProgress) {
@@ -60,7 +80,15 @@ impl LatestProgress {
         let beyond_s = if silence_s > MAX_REPORT_INTERVAL_S { silence_s } else { 0.0 };
         let figures = load_figures(&self.source, self.sink.as_ref());
         let elapsed_s = figures.elapsed_s + beyond_s;
-        RunSnapshot { elapsed_s, parties, last_error: self.last_error.clone(), ..figures }
+        let values = LiveValues { source: &self.source, sink: self.sink.as_ref() };
+        RunSnapshot {
+            elapsed_s,
+            parties,
+            last_error: self.last_error.clone(),
+            subject: self.subject.clone(),
+            thresholds: values.states(&self.thresholds),
+            ..figures
+        }
     }
 
     /// Latest progress that the source reported.
@@ -139,6 +167,8 @@ impl ProgressDisplay {
 mod tests {
     use super::*;
     use crate::tests;
+    use mailrun_journey::threshold::RunProtocol;
+    use mailrun_party::live::LiveTimes;
 
     fn progress(elapsed_s: f64, messages: u64) -> LiveProgress {
         LiveProgress {
@@ -161,6 +191,20 @@ mod tests {
         let rest = "94,000 / 200,000 delivered · 54,000 msg/s · p50 1.42 ms · p99 3.10 ms · 2 errors";
         assert_eq!(text, format!("run 3 of 16: postfix · {rest}"));
         assert_eq!((view.delivered(), view.source().accepted), (94_000, 50_000));
+    }
+
+    #[test]
+    fn the_dashboard_names_server_load_and_thresholds() {
+        let threshold = Threshold::parse("accepted.p99 < 50ms", RunProtocol::Smtp).unwrap();
+        let target = BenchTarget::Server { address: "mx.example:25".to_owned(), sink: None };
+        let options = BenchOptions { target, thresholds: vec![threshold], ..tests::options() };
+        let mut view = LatestProgress::new(&options);
+        let state = |view: &LatestProgress| view.figures(Vec::new()).thresholds[0].passed;
+        assert!(view.figures(Vec::new()).subject.starts_with("mx.example:25 · "));
+        assert_eq!(state(&view), None, "nothing is known yet");
+        let run = LiveTimes { p99_ms: 80.0, max_ms: 90.0, ..LiveTimes::default() };
+        view.update_source(LiveProgress { run, ..progress(1.0, 50) });
+        assert_eq!(state(&view), Some(false));
     }
 
     #[test]

@@ -6,16 +6,20 @@ use super::gather::SinkResults;
 use super::supervisor::Supervisor;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use mailrun_journey::ledger::Ledger;
-use mailrun_journey::record::Record;
+use mailrun_journey::record::{Record, Role};
 use mailrun_journey::trace::RunId;
 use mailrun_party::clock_exchange::{self, ClockMeasurement};
 use mailrun_party::http_client::{HttpClient, StatusCode};
 use mailrun_party::interrupt::StopRequest;
+use mailrun_party::live::{LiveEvent, LiveProgress};
 use serde::Deserialize;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// Interval of the questions to the sink.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Interval of the questions while the load is sent.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause in arrivals after which nothing more is waited for. It is longer than the pauses of a relay that is
 /// working, and shorter than its first retry after a failure: a bench that runs into those says so.
 pub(super) const QUIET_TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,6 +32,12 @@ const MAX_RESPONSE_BYTES: usize = 128 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct RemoteRunStatus {
     pub(super) delivered: u64,
+}
+
+/// Reports of the sink at the far end, while this exists.
+#[derive(Debug)]
+pub(super) struct SinkWatch {
+    _stop: Sender<()>,
 }
 
 #[derive(Clone, Debug)]
@@ -68,6 +78,25 @@ impl RemoteSink {
     /// The same with another pause in arrivals after which nothing more is waited for, if there is one.
     pub(super) fn lost_after(self, pause: Option<Duration>) -> Self {
         Self { quiet_timeout: pause.unwrap_or(self.quiet_timeout), ..self }
+    }
+
+    /// Reports every second how much of the run has arrived, until the result is dropped.
+    pub(super) fn watch(&self, run: RunId, events: Sender<(Role, LiveEvent)>) -> SinkWatch {
+        let (stop, stopped) = channel::<()>();
+        let sink = self.clone();
+        let began = Instant::now();
+        std::thread::spawn(move || {
+            while stopped.recv_timeout(WATCH_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                // A sink that does not answer is reported when it is asked for the result.
+                let Ok(status) = sink.run_status(run) else { continue };
+                let elapsed_s = began.elapsed().as_secs_f64();
+                let progress = LiveProgress { elapsed_s, delivered: status.delivered, ..LiveProgress::default() };
+                if events.send((Role::Sink, LiveEvent::Progress(progress))).is_err() {
+                    break;
+                }
+            }
+        });
+        SinkWatch { _stop: stop }
     }
 
     /// Waits until all that was accepted has arrived or nothing new does, and fetches what is known of it.
@@ -206,6 +235,20 @@ mod tests {
         let results = sink.await_arrivals(RunId([7; 16]), &tests::ledger(100), &mut supervisor).expect("asked");
         assert_eq!(results.units.expect("fetched").count(), 100);
         assert!(began.elapsed() < QUIET_TIMEOUT);
+    }
+
+    #[test]
+    fn a_watched_sink_reports_its_deliveries_until_nobody_watches() {
+        let sink = RemoteSink::connect(&sink_with(100).to_string()).expect("it is there");
+        let (events, received) = channel();
+        let watch = sink.watch(RunId([7; 16]), events);
+        match received.recv_timeout(Duration::from_secs(30)).expect("a report") {
+            (Role::Sink, LiveEvent::Progress(progress)) => assert_eq!(progress.delivered, 100),
+            other => panic!("not the sink's progress: {other:?}"),
+        }
+        drop(watch);
+        let end = received.iter().count();
+        assert!(end < 30, "{end} reports after the end");
     }
 
     #[test]

@@ -163,6 +163,11 @@ impl Supervisor {
         })
     }
 
+    /// The place for reports of others than the parties.
+    pub(super) fn events(&self) -> Sender<(Role, LiveEvent)> {
+        self.events_tx.clone()
+    }
+
     /// Pause in arrivals after which no more are expected.
     pub(super) fn quiet_timeout(&self) -> Duration {
         self.quiet_timeout

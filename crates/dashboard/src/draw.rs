@@ -66,7 +66,7 @@ fn draw_panes(dashboard: &Dashboard, body: Rect, buffer: &mut Buffer) {
 
 fn draw_pane(dashboard: &Dashboard, pane: usize, area: Rect, buffer: &mut Buffer) {
     const TITLES: [&str; PANES] =
-        [" 1 Rate and queue ", " 2 Latency ", " 3 Messages and errors ", " 4 Processor and memory "];
+        [" 1 Rate and queue ", " 2 Latency and thresholds ", " 3 Messages and errors ", " 4 Processor and memory "];
     let palette = dashboard.palette;
     let block = Block::bordered().border_style(palette.style(Ink::Border)).title_style(palette.style(Ink::Title));
     let block = block.title(TITLES[pane]);
@@ -83,7 +83,9 @@ fn draw_pane(dashboard: &Dashboard, pane: usize, area: Rect, buffer: &mut Buffer
 
 fn draw_title(dashboard: &Dashboard, row: Rect, buffer: &mut Buffer) {
     let view = dashboard.view();
-    let title = format!(" mailrun · {}", printable(&view.now.title));
+    let parts = [&view.now.title, &view.now.subject].map(|part| printable(part));
+    let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).filter(|part| !part.is_empty()).collect();
+    let title = format!(" mailrun · {}", parts.join(" · "));
     let passed = format!("{} ", whole_seconds(view.now.elapsed_s));
     let notice = if dashboard.is_paused() { " PAUSED " } else { "" };
     let right = passed.chars().count() + notice.len() + 1;
@@ -115,7 +117,7 @@ fn draw_help(dashboard: &Dashboard, body: Rect, buffer: &mut Buffer) {
 #[cfg(test)]
 mod tests {
     use crate::palette::Palette;
-    use crate::snapshot::{MessageCounts, PartyLoad, RunSnapshot, StageTimes, TimesMs};
+    use crate::snapshot::{MessageCounts, PartyLoad, RunSnapshot, StageTimes, ThresholdState, TimesMs};
     use crate::state::{Dashboard, DashboardKey};
     use crate::{MIN_COLUMNS, MIN_ROWS, sample};
     use proptest::prelude::*;
@@ -152,7 +154,10 @@ mod tests {
             "40 s",
             &format!("{delivered} / 60,000 delivered · about "),
             "1 Rate and queue",
-            "2 Latency",
+            "2 Latency and thresholds",
+            "127.0.0.1:2525 · 1,000/s",
+            "✗ delivered.p99 < 50ms",
+            "✓ rejected < 10%",
             "3 Messages and errors",
             "4 Processor and memory",
             "p99.9",
@@ -226,12 +231,42 @@ mod tests {
         for now in sample::snapshots() {
             let counts = now.messages;
             assert_eq!(counts.created, counts.accepted + counts.rejected);
+            assert_eq!(counts.due, counts.created);
             assert_eq!(counts.outstanding(), now.queue);
             assert_eq!(now.errors, counts.rejected);
             for stage in &now.stages {
                 assert!(stage.now.max <= stage.run.max && stage.run.p50 <= stage.run.p999, "{stage:?}");
             }
         }
+    }
+
+    #[test]
+    fn messages_that_are_due_and_unsent_are_outstanding() {
+        let mut dashboard = sampled();
+        let messages = MessageCounts { due: 250, created: 100, accepted: 20, ..MessageCounts::default() };
+        dashboard.update(RunSnapshot { messages, ..sample::snapshots().pop().unwrap() });
+        let shown = text(&drawn(&dashboard, 80, 24));
+        let row = |name: &str, number: &str| format!("{name:<11}{number:>11}");
+        for (name, number) in [("due", "250"), ("unsent", "150"), ("outstanding", "230")] {
+            assert!(shown.contains(&row(name, number)), "{name} in\n{shown}");
+        }
+        let in_transit = MessageCounts { in_transit: Some(3), ..messages };
+        assert_eq!(in_transit.outstanding(), 153);
+    }
+
+    #[test]
+    fn missed_thresholds_come_first_and_the_others_are_counted() {
+        let mut dashboard = sampled();
+        let state = |number: u32| ThresholdState {
+            expression: format!("accepted.p99 < {number}ms"),
+            value: "12.0 ms".to_owned(),
+            passed: Some(number > 12),
+        };
+        let thresholds = [20, 30, 40, 10].map(state).to_vec();
+        dashboard.update(RunSnapshot { thresholds, ..sample::snapshots().pop().unwrap() });
+        let shown = text(&drawn(&dashboard, 80, 24));
+        assert!(shown.contains("✗ accepted.p99 < 10ms") && shown.contains("3 more"), "{shown}");
+        assert!(!shown.contains("< 20ms"), "{shown}");
     }
 
     #[test]
@@ -268,11 +303,16 @@ mod tests {
             for elapsed_s in [0.0, elapsed_s] {
                 dashboard.update(RunSnapshot {
                     title: text.clone(),
+                    subject: text.clone(),
+                    thresholds: vec![
+                        ThresholdState { expression: text.clone(), value: text.clone(), passed: None };
+                        keys.len()
+                    ],
                     wait: text.starts_with('a').then(|| text.clone()),
                     elapsed_s,
                     goal_messages,
                     goal_s: p50,
-                    messages: MessageCounts { created, sent: created, accepted, delivered: Some(accepted), ..MessageCounts::default() },
+                    messages: MessageCounts { due: created / 3, created, sent: created, accepted, delivered: Some(accepted), ..MessageCounts::default() },
                     queue: accepted,
                     stages: vec![stage("accepted"), stage(&text), stage("delivered")],
                     errors: created,

@@ -20,7 +20,7 @@ mod state;
 
 pub use draw::draw;
 pub use palette::Palette;
-pub use snapshot::{MessageCounts, PartyLoad, RunSnapshot, StageTimes, TimesMs};
+pub use snapshot::{MessageCounts, PartyLoad, RunSnapshot, StageTimes, ThresholdState, TimesMs};
 pub use state::{Dashboard, DashboardAction, DashboardKey};
 
 /// Columns that a terminal must have for all panes.

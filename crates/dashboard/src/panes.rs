@@ -135,6 +135,7 @@ pub(crate) fn draw_latencies(view: &DashboardView, palette: Palette, area: Rect,
             buffer.set_stringn(area.x + 1, y, name, room(area.x + 1), palette.style(Ink::Label));
         }
     }
+    draw_thresholds(view, palette, area, area.y + 2 + ROWS.len() as u16 * step, buffer);
     for (stage, index) in view.now.stages.iter().zip(0_u16..) {
         let x = area.x + 6 + index * COLUMN * 2;
         if x + 2 * COLUMN > area.right() {
@@ -156,6 +157,33 @@ pub(crate) fn draw_latencies(view: &DashboardView, palette: Palette, area: Rect,
     }
 }
 
+/// Draws the thresholds from row `y` on, those that are missed so far first.
+fn draw_thresholds(view: &DashboardView, palette: Palette, area: Rect, y: u16, buffer: &mut Buffer) {
+    let mut thresholds: Vec<_> = view.now.thresholds.iter().collect();
+    thresholds.sort_by_key(|threshold| threshold.passed != Some(false));
+    let room = usize::from(area.bottom().saturating_sub(y));
+    let shown = if thresholds.len() > room { room.saturating_sub(1) } else { thresholds.len() };
+    let width = usize::from(area.width).saturating_sub(2);
+    for (threshold, y) in thresholds.iter().take(shown).zip(y..) {
+        let (mark, ink) = match threshold.passed {
+            Some(true) => ("✓", Ink::Delivered),
+            Some(false) => ("✗", Ink::Error),
+            None => ("·", Ink::Label),
+        };
+        let value = if threshold.value.is_empty() { "–" } else { &threshold.value };
+        let value = printable(value);
+        let text = format!("{mark} {}", printable(&threshold.expression));
+        let left = width.saturating_sub(value.chars().count() + 1);
+        buffer.set_stringn(area.x + 1, y, text, left, palette.style(ink));
+        let value = format!("{value:>width$}", width = width - left);
+        buffer.set_stringn(area.x + 1 + left as u16, y, value, width - left, Style::new());
+    }
+    if shown < thresholds.len() && room > 0 {
+        let more = format!("{} more", thresholds.len() - shown);
+        buffer.set_stringn(area.x + 1, y + shown as u16, more, width, palette.style(Ink::Border));
+    }
+}
+
 fn times_text(stage: &StageTimes, figure: TimesFigure) -> String {
     let text = |times: &TimesMs| match figure(times) {
         value if value > 0.0 => latency(value),
@@ -168,14 +196,18 @@ fn times_text(stage: &StageTimes, figure: TimesFigure) -> String {
 pub(crate) fn draw_messages(view: &DashboardView, palette: Palette, area: Rect, buffer: &mut Buffer) {
     let messages = &view.now.messages;
     let delivered = messages.delivered.map_or_else(|| "–".to_owned(), count);
-    let rows = [
-        ("created", count(messages.created), Ink::Label),
-        ("accepted", count(messages.accepted), Ink::Accepted),
-        ("delivered", delivered, Ink::Delivered),
-        ("rejected", count(messages.rejected), if messages.rejected > 0 { Ink::Error } else { Ink::Label }),
-        ("failed", count(messages.failed), if messages.failed > 0 { Ink::Error } else { Ink::Label }),
-        ("outstanding", count(messages.outstanding()), Ink::Queue),
-    ];
+    let unsent = messages.unsent();
+    let mut rows = vec![("due", count(messages.all()), Ink::Label)];
+    rows.extend((unsent > 0).then(|| ("unsent", count(unsent), Ink::Error)));
+    rows.extend([("accepted", count(messages.accepted), Ink::Accepted), ("delivered", delivered, Ink::Delivered)]);
+    for (name, number) in [("rejected", messages.rejected), ("failed", messages.failed)] {
+        // The row of unsent messages takes the room of one that says nothing.
+        if number > 0 || unsent == 0 {
+            rows.push((name, count(number), if number > 0 { Ink::Error } else { Ink::Label }));
+        }
+    }
+    rows.push(("outstanding", count(messages.outstanding()), Ink::Queue));
+    let height = rows.len() as u16;
     let is_narrow = area.width < LEDGER_COLUMNS * 2;
     let width = if is_narrow { area.width } else { LEDGER_COLUMNS };
     for ((name, number, ink), y) in rows.into_iter().zip(area.y..area.bottom()) {
@@ -184,8 +216,8 @@ pub(crate) fn draw_messages(view: &DashboardView, palette: Palette, area: Rect, 
     }
     let errors = if is_narrow {
         Rect {
-            y: area.y + 6,
-            height: area.height.saturating_sub(6),
+            y: area.y + height,
+            height: area.height.saturating_sub(height),
             x: area.x + 1,
             width: area.width.saturating_sub(2),
         }

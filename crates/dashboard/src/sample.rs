@@ -1,6 +1,6 @@
 //! A run to draw in tests and pictures: a minute through a relay that greylists for four seconds. Every figure is
 //! computed from one table of rates, so that they agree with each other.
-use crate::snapshot::{MessageCounts, PartyLoad, RunSnapshot, StageTimes, TimesMs};
+use crate::snapshot::{MessageCounts, PartyLoad, RunSnapshot, StageTimes, ThresholdState, TimesMs};
 
 /// Interval of the snapshots, as a party reports.
 const INTERVAL_S: f64 = 0.25;
@@ -26,6 +26,7 @@ pub fn snapshots() -> Vec<RunSnapshot> {
         let accepted = offered - rejected;
         // The relay delivers at its own pace what it has stored.
         let delivered = (queue + accepted).min(180 + noise(number + 1) % 140);
+        messages.due += offered;
         messages.created += offered;
         messages.sent += offered;
         messages.accepted += accepted;
@@ -37,6 +38,7 @@ pub fn snapshots() -> Vec<RunSnapshot> {
             *run = whole_run(*run, stage.now, number);
             stage.run = *run;
         }
+        now.thresholds = thresholds(&now);
         shown.push(now);
     }
     shown
@@ -48,6 +50,8 @@ fn snapshot(number: u64, elapsed_s: f64, messages: MessageCounts, queue: u64) ->
     let errors = messages.rejected;
     RunSnapshot {
         title: "bench · through the relay".to_owned(),
+        subject: "127.0.0.1:2525 · 1,000/s · 60,000 messages".to_owned(),
+        thresholds: Vec::new(),
         wait: None,
         elapsed_s,
         goal_messages: GOAL_MESSAGES,
@@ -69,6 +73,20 @@ fn snapshot(number: u64, elapsed_s: f64, messages: MessageCounts, queue: u64) ->
             party("sink", 0.17 + jitter / 20.0, 11 << 20),
         ],
     }
+}
+
+fn thresholds(now: &RunSnapshot) -> Vec<ThresholdState> {
+    let p99 = now.stages[1].run.p99;
+    let rejected = now.messages.rejected as f64 * 100.0 / now.messages.created as f64;
+    let state = |expression: &str, value: String, passed| ThresholdState {
+        expression: expression.to_owned(),
+        value,
+        passed: Some(passed),
+    };
+    vec![
+        state("delivered.p99 < 50ms", format!("{p99:.1} ms"), p99 < 50.0),
+        state("rejected < 10%", format!("{rejected:.2} %"), rejected < 10.0),
+    ]
 }
 
 fn times(p50: f64) -> TimesMs {

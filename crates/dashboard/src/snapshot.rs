@@ -5,6 +5,10 @@
 pub struct RunSnapshot {
     /// Name of the command, and of the run within a series.
     pub title: String,
+    /// The server and the load in a few words.
+    pub subject: String,
+    /// Thresholds, each with its state so far.
+    pub thresholds: Vec<ThresholdState>,
     /// The thing that is waited for, if no more messages are sent.
     pub wait: Option<String>,
     /// Time since the load began.
@@ -27,9 +31,22 @@ pub struct RunSnapshot {
     pub parties: Vec<PartyLoad>,
 }
 
+/// A threshold while the run lasts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThresholdState {
+    /// The threshold as it was typed.
+    pub expression: String,
+    /// Its value so far; empty if that is unknown.
+    pub value: String,
+    /// Whether the value is within the limit; `None` if it is unknown.
+    pub passed: Option<bool>,
+}
+
 /// Messages by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageCounts {
+    /// Messages due so far: at open loop more than were created if the source could not send them.
+    pub due: u64,
     /// Messages created.
     pub created: u64,
     /// Messages handed over.
@@ -42,13 +59,26 @@ pub struct MessageCounts {
     pub rejected: u64,
     /// Messages whose session failed.
     pub failed: u64,
+    /// Messages under way, if whoever reports them counts them by itself.
+    pub in_transit: Option<u64>,
 }
 
 impl MessageCounts {
-    /// Messages of which nothing final is known yet.
+    /// Messages due so far, created ones included.
+    pub(crate) fn all(&self) -> u64 {
+        self.due.max(self.created)
+    }
+
+    /// Messages that are due and not created.
+    pub(crate) fn unsent(&self) -> u64 {
+        self.all() - self.created
+    }
+
+    /// Messages of which nothing final is known yet, those that are due and unsent included.
     pub fn outstanding(&self) -> u64 {
         let settled = self.delivered.unwrap_or(self.accepted) + self.rejected + self.failed;
-        self.created.saturating_sub(settled)
+        let created = self.in_transit.unwrap_or_else(|| self.created.saturating_sub(settled));
+        created + self.unsent()
     }
 
     /// Messages at the last stage that is seen.

@@ -71,6 +71,8 @@ pub enum LiveEvent {
 pub struct LiveProgress {
     /// Time since it began its work.
     pub elapsed_s: f64,
+    /// Messages due, at open loop; 0 at closed loop.
+    pub due: u64,
     /// Messages created.
     pub created: u64,
     /// Messages handed over.

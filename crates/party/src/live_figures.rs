@@ -2,7 +2,86 @@
 use crate::live::{LiveProgress, LiveTimes};
 use crate::usage_sampler::UsageSampler;
 use mailrun_dashboard::{MessageCounts, StageTimes, TimesMs};
-pub use mailrun_dashboard::{PartyLoad, RunSnapshot};
+pub use mailrun_dashboard::{PartyLoad, RunSnapshot, ThresholdState};
+use mailrun_journey::record::LatencyMs;
+use mailrun_journey::threshold::{Fate, MetricSource, MetricValues, Threshold, format_value};
+use mailrun_journey::{Latencies, Stage};
+
+/// What a run in progress reports, for its thresholds. A figure that is not reported is unknown.
+pub struct LiveValues<'a> {
+    /// The source's progress.
+    pub source: &'a LiveProgress,
+    /// The sink's, if there is one.
+    pub sink: Option<&'a LiveProgress>,
+}
+
+impl LiveValues<'_> {
+    /// The thresholds with their state so far.
+    pub fn states(&self, thresholds: &[Threshold]) -> Vec<ThresholdState> {
+        thresholds.iter().map(|threshold| threshold_state(threshold, self)).collect()
+    }
+}
+
+/// The state of a threshold so far.
+pub fn threshold_state(threshold: &Threshold, figures: &impl MetricValues) -> ThresholdState {
+    let is_decided = !threshold.needs_the_end();
+    let row = threshold.evaluate(figures);
+    ThresholdState {
+        expression: row.expression,
+        value: row.value.map_or_else(String::new, |value| format_value(value, &row.unit)),
+        passed: row.value.filter(|_| is_decided || row.passed).map(|_| row.passed),
+    }
+}
+
+impl MetricValues for LiveValues<'_> {
+    fn times(&self, _: MetricSource) -> Option<Latencies> {
+        None
+    }
+
+    fn summary(&self, of: MetricSource) -> Option<LatencyMs> {
+        let progress = match of {
+            MetricSource::Stage(Stage::Accepted) => self.source,
+            MetricSource::Stage(Stage::Delivered) => self.sink?,
+            MetricSource::Stage(_) | MetricSource::Phase(_) | MetricSource::Mades(_) => return None,
+        };
+        let LiveTimes { p50_ms: p50, p95_ms: p95, p99_ms: p99, p999_ms: p999, max_ms: max } = progress.run;
+        let unknown = f64::NAN;
+        (max > 0.0).then_some(LatencyMs { min: unknown, mean: unknown, p50, p90: unknown, p95, p99, p999, max })
+    }
+
+    fn count(&self, of: MetricSource) -> Option<u64> {
+        match of {
+            MetricSource::Stage(Stage::Created) => Some(self.source.created),
+            MetricSource::Stage(Stage::Sent) => Some(self.source.sent),
+            MetricSource::Stage(Stage::Accepted) => Some(self.source.accepted),
+            MetricSource::Stage(Stage::Delivered) => self.sink.map(|sink| sink.delivered),
+            MetricSource::Stage(_) | MetricSource::Phase(_) | MetricSource::Mades(_) => None,
+        }
+    }
+
+    fn rate_per_s(&self, of: MetricSource) -> Option<f64> {
+        let LiveProgress { elapsed_s, goal_s, .. } = *self.source;
+        let load_s = if goal_s > 0.0 { elapsed_s.min(goal_s) } else { elapsed_s };
+        let count = self.count(of)?;
+        (load_s > 0.0).then(|| count as f64 / load_s)
+    }
+
+    fn due(&self) -> Option<u64> {
+        Some(self.source.due.max(self.source.created))
+    }
+
+    fn created_units(&self) -> Option<u64> {
+        Some(self.source.created)
+    }
+
+    fn fate(&self, fate: Fate) -> Option<u64> {
+        match fate {
+            Fate::Rejected => Some(self.source.rejected),
+            Fate::Failed => Some(self.source.failed),
+            Fate::Lost | Fate::NotDelivered | Fate::Duplicates | Fate::Corrupt => None,
+        }
+    }
+}
 
 /// Figures of a load: the source's progress, and the sink's if there is one. Who calls adds title, parties and errors.
 pub fn load_figures(source: &LiveProgress, sink: Option<&LiveProgress>) -> RunSnapshot {
@@ -24,7 +103,11 @@ pub fn mades_figures(progress: &LiveProgress) -> RunSnapshot {
     RunSnapshot {
         queue: progress.open,
         stages: vec![stage("delivered", progress)],
-        messages: MessageCounts { delivered: Some(progress.delivered), ..counts(progress) },
+        messages: MessageCounts {
+            delivered: Some(progress.delivered),
+            in_transit: Some(progress.open),
+            ..counts(progress)
+        },
         ..load_figures(progress, None)
     }
 }
@@ -37,12 +120,14 @@ pub fn party_load(name: &str, usage: &UsageSampler) -> Option<PartyLoad> {
 
 fn counts(progress: &LiveProgress) -> MessageCounts {
     MessageCounts {
+        due: progress.due,
         created: progress.created,
         sent: progress.sent,
         accepted: progress.accepted,
         delivered: None,
         rejected: progress.rejected,
         failed: progress.failed,
+        in_transit: None,
     }
 }
 
@@ -60,6 +145,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn thresholds_have_a_state_while_the_run_lasts() {
+        let run = LiveTimes { p50_ms: 1.0, p95_ms: 8.0, p99_ms: 20.0, p999_ms: 40.0, max_ms: 60.0 };
+        let source = LiveProgress {
+            elapsed_s: 10.0,
+            created: 1_000,
+            accepted: 900,
+            rejected: 20,
+            run,
+            ..LiveProgress::default()
+        };
+        let values = LiveValues { source: &source, sink: None };
+        let rows = [
+            ("accepted.p99 < 50ms", "20 ms", Some(true)),
+            ("accepted.p95 < 5ms", "8 ms", Some(false)),
+            ("accepted.p90 < 50ms", "", None),
+            ("accepted.rate > 50/s", "90/s", Some(true)),
+            ("accepted.count >= 1000", "900", None),
+            ("rejected < 1%", "2 %", Some(false)),
+            ("delivered.p99 < 50ms", "", None),
+            ("lost <= 0", "", None),
+        ];
+        for (expression, value, passed) in rows {
+            let threshold = Threshold::parse(expression, mailrun_journey::threshold::RunProtocol::Smtp).unwrap();
+            let expected = ThresholdState { expression: expression.to_owned(), value: value.to_owned(), passed };
+            assert_eq!(values.states(&[threshold]), [expected]);
+        }
+    }
+
+    #[test]
     fn a_queue_is_what_was_accepted_and_is_not_delivered() {
         let source = LiveProgress { created: 12, accepted: 10, open: 2, p50_ms: 1.5, ..LiveProgress::default() };
         let sink = LiveProgress { delivered: 7, errors: 1, p50_ms: 9.0, ..LiveProgress::default() };
@@ -68,6 +182,8 @@ mod tests {
         let both = load_figures(&source, Some(&sink));
         assert_eq!((both.queue, both.messages.delivered, both.errors), (3, Some(7), 1));
         assert_eq!(both.stages.iter().map(|stage| stage.now.p50).collect::<Vec<_>>(), [1.5, 9.0]);
+        let refused = mades_figures(&LiveProgress { created: 12, rejected: 7, delivered: 5, open: 0, ..source });
+        assert_eq!((refused.messages.rejected, refused.messages.outstanding()), (7, 0));
         let mades = mades_figures(&LiveProgress { delivered: 4, ..source });
         assert_eq!((mades.queue, mades.messages.delivered, mades.stages[0].name.as_str()), (2, Some(4), "delivered"));
     }

@@ -65,7 +65,7 @@ pub use markdown::markdown;
 #[cfg(test)]
 pub(crate) use terminal::terminal;
 pub use text_style::TextStyle;
-pub use workload::quoted;
+pub use workload::{load_in_short, quoted};
 
 use mailrun_journey::record::Record;
 

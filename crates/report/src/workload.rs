@@ -58,6 +58,25 @@ pub(crate) fn search_facts(record: &Record, is_own_sink: bool) -> Vec<(&'static 
     ]
 }
 
+/// The load in a few words: `200/s · 4.00 s · 400 B · 100 sessions`.
+pub fn load_in_short(workload: &Workload) -> String {
+    let whole = |rate: f64| if rate.fract() == 0.0 { count(rate as u64) } else { figure(rate) };
+    let pace = match (workload.stages.as_slice(), workload.rate_per_s) {
+        ([], Some(rate)) => Some(format!("{}/s", whole(rate))),
+        ([], None) if workload.arrival == Arrival::Closed => Some("closed loop".to_owned()),
+        ([], None) => None,
+        (stages, _) => Some(counted(stages.len() as u64, "stage")),
+    };
+    let messages = workload.messages.map(|number| counted(number, "message"));
+    let length = workload.duration_limit_s.map(seconds);
+    let parts = pace.into_iter().chain(messages).chain(length);
+    let sessions = match workload.protocol.as_str() {
+        "mades" => format!("{} in transit at most", count(u64::from(workload.sessions))),
+        _ => counted(u64::from(workload.sessions), "session"),
+    };
+    parts.chain([octets(workload.message_bytes), sessions]).collect::<Vec<_>>().join(" · ")
+}
+
 fn machine(record: &Record) -> String {
     let host = &record.host;
     let machine = [
@@ -219,6 +238,22 @@ mod tests {
         assert_eq!(target(&workload), "127.0.0.1:40001, SMTP, no TLS");
         let timed = Workload { messages: None, duration_limit_s: Some(10.0), ..workload };
         assert_eq!(load(&timed), "messages of 400 B to 1 recipient each, for 10.00 s");
+    }
+
+    #[test]
+    fn a_load_in_short_has_its_pace_first() {
+        let closed = sample::held().workload;
+        assert_eq!(load_in_short(&closed), "closed loop · 200,000 messages · 400 B · 100 sessions");
+        let open = Workload {
+            arrival: Arrival::Constant,
+            rate_per_s: Some(200.0),
+            messages: None,
+            duration_limit_s: Some(4.0),
+            ..closed
+        };
+        assert_eq!(load_in_short(&open), "200/s · 4.00 s · 400 B · 100 sessions");
+        let mades = Workload { protocol: "mades".to_owned(), sessions: 1_000, rate_per_s: Some(2.5), ..open };
+        assert_eq!(load_in_short(&mades), "2.500/s · 4.00 s · 400 B · 1,000 in transit at most");
     }
 
     fn varied(expression: &str, mean: f64) -> Option<Varied> {

@@ -25,10 +25,11 @@ use mailrun_party::host;
 use mailrun_party::host_processes::HostProcesses;
 use mailrun_party::host_sampler::{self, HostSampler};
 use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
-use mailrun_party::live::{LiveEvent, LiveMode, LiveProgress};
-use mailrun_party::live_figures::{RunSnapshot, mades_figures};
+use mailrun_party::live::{LiveEvent, LiveMode, LiveProgress, LiveTimes};
+use mailrun_party::live_figures::{LiveValues, RunSnapshot, mades_figures};
 use mailrun_party::live_line::{LiveLine, RateWindow};
 use mailrun_party::process_usage;
+use mailrun_report::load_in_short;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -81,6 +82,15 @@ pub enum MadesTarget {
         /// Options of its brokers and queues, word by word.
         options: Vec<String>,
     },
+}
+
+impl std::fmt::Display for MadesTarget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::StandIn => "stand-in",
+            Self::Running { url, .. } => url,
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -259,6 +269,9 @@ struct MadesBenchSupervisor {
     death: Option<Death>,
     /// The record that the bench could not write to its file.
     unwritten: Option<Record>,
+    /// The endpoint and the load in a few words.
+    subject: String,
+    thresholds: Vec<Threshold>,
 }
 
 /// The bench of MADES, at its end.
@@ -286,6 +299,8 @@ impl MadesBenchSupervisor {
             last_error: String::new(),
             death: None,
             unwritten: None,
+            subject: format!("{} · {}", options.target, load_in_short(&options.workload)),
+            thresholds: options.thresholds.clone(),
         })
     }
 
@@ -354,9 +369,13 @@ impl MadesBenchSupervisor {
         let endpoint = self.endpoint.as_ref();
         let progress = &self.progress;
         let last_error = &self.last_error;
+        // Its times are those of the arrival.
+        let untimed = LiveProgress { run: LiveTimes::default(), ..*progress };
         self.display.update(|| RunSnapshot {
             parties: std::iter::once(mades).chain(endpoint).filter_map(PartyProcess::load).collect(),
             last_error: last_error.clone(),
+            subject: self.subject.clone(),
+            thresholds: LiveValues { source: &untimed, sink: Some(progress) }.states(&self.thresholds),
             ..mades_figures(progress)
         });
     }

@@ -11,10 +11,12 @@ use mailrun_net::clock;
 use mailrun_party::host_sampler::HostSampler;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::live::{LiveEvent, LiveProgress, LiveTimes};
-use mailrun_party::live_figures::{RunSnapshot, load_figures, party_load};
+use mailrun_party::live_figures::{RunSnapshot, load_figures, party_load, threshold_state};
 use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
 use mailrun_party::outputs::{FinishedRun, IntervalRecorder, ProgressOutput};
 use mailrun_party::usage_sampler::UsageSampler;
+use mailrun_report::load_in_short;
+use mailrun_workload::pacing::ArrivalSchedule;
 use mailrun_workload::run_events::RunCourse;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
@@ -48,6 +50,9 @@ pub(super) struct SourceCollector {
     first_due: Option<Duration>,
     stalls: StallDetector,
     next_tick: Duration,
+    /// The schedules of all workers, and the messages of them that have become due.
+    schedules: Vec<ArrivalSchedule>,
+    due_so_far: u64,
     drain_deadline: Option<Duration>,
     end: LoadEnd,
     /// The threshold that ended the run.
@@ -91,6 +96,8 @@ impl SourceCollector {
             drain_deadline: None,
             end: LoadEnd { ending: Ending::Complete, stopped_at: None, is_abandoned: false },
             missed_threshold: None,
+            schedules: setting.options.schedules(now),
+            due_so_far: 0,
         })
     }
 
@@ -208,6 +215,18 @@ impl SourceCollector {
         Some(if is_behind { until(end)? } else { created })
     }
 
+    /// Counts the messages that have become due, of those that are to be sent.
+    fn count_due(&mut self, now: Duration) {
+        let until = self.end.stopped_at.into_iter().chain(self.context.plan.until()).fold(now, Duration::min);
+        let most = self.context.options.messages.unwrap_or(u64::MAX);
+        for schedule in &mut self.schedules {
+            while schedule.due() < until && self.due_so_far < most {
+                schedule.advance();
+                self.due_so_far += 1;
+            }
+        }
+    }
+
     /// Work that is due four times per second.
     fn tick(&mut self) {
         let now = clock::now();
@@ -227,11 +246,16 @@ impl SourceCollector {
             failed: total.failed,
         });
         self.interval_recorder.log(now, &self.recent);
+        self.count_due(now);
         let progress = self.progress(now);
         let usage = &self.usage_sampler;
+        let context = &self.context;
+        let figures = SourceFigures { tally: &self.total, now };
         let name = &self.context.options.name;
         self.progress_output.figures(|| RunSnapshot {
             title: if name == "source" { name.clone() } else { format!("source · {name}") },
+            subject: format!("{} · {}", context.options.to, load_in_short(&context.options.workload(&context.summary))),
+            thresholds: context.options.thresholds.iter().map(|one| threshold_state(one, &figures)).collect(),
             parties: party_load("source", usage).into_iter().collect(),
             ..load_figures(&progress, None)
         });
@@ -243,6 +267,7 @@ impl SourceCollector {
     fn progress(&self, now: Duration) -> LiveProgress {
         LiveProgress {
             elapsed_s: now.saturating_sub(self.began).as_secs_f64(),
+            due: self.due_so_far,
             created: self.total.created,
             sent: self.total.sent,
             accepted: self.total.accepted,

@@ -399,6 +399,15 @@ impl SourceOptions {
         pacing::ArrivalSchedule::new(self.arrival, offer, began, position, workers * part.count() as usize, self.seed)
     }
 
+    /// The schedules of all workers of a load that began then; none at closed loop and if others control the load.
+    fn schedules(&self, began: Duration) -> Vec<pacing::ArrivalSchedule> {
+        let offer = self.offered_rate.as_ref().filter(|_| self.control.is_none());
+        let schedule = |offer: &OfferedRate| {
+            (0..self.workers).map(|number| self.schedule(offer.clone(), began, number, self.workers)).collect()
+        };
+        offer.map(schedule).unwrap_or_default()
+    }
+
     /// Messages that are due in that time after the load began, of those that are to be sent; `None` at closed loop and if
     /// others control the load. Without an end, all are due.
     fn due_within(&self, end: Option<Duration>) -> Option<u64> {

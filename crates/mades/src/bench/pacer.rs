@@ -19,6 +19,9 @@ pub(super) struct LoadPacer {
     stopped_at: Option<Duration>,
     schedule: Option<LoadSchedule>,
     created: u64,
+    /// The same schedule, which does not wait for the sender, and the messages of it that have become due.
+    watched: Option<LoadSchedule>,
+    due: u64,
 }
 
 /// The times of an open loop.
@@ -78,6 +81,8 @@ impl LoadPacer {
             messages: options.messages.unwrap_or(u64::MAX),
             deadline: options.limit().map(|limit| now + limit),
             stopped_at: None,
+            watched: LoadSchedule::new(options, now, market.clone()),
+            due: 0,
             schedule: LoadSchedule::new(options, now, market),
             created: 0,
         }
@@ -124,6 +129,18 @@ impl LoadPacer {
     /// Time at which the creation of messages was stopped, if it was.
     pub(super) fn stopped_at(&self) -> Option<Duration> {
         self.stopped_at
+    }
+
+    /// Messages that have become due, at closed loop those that were created.
+    pub(super) fn due(&mut self, now: Duration) -> u64 {
+        let until = self.deadline.into_iter().chain(self.stopped_at).fold(now, Duration::min);
+        if let Some(schedule) = &mut self.watched {
+            while self.due < self.messages && schedule.due() < until {
+                schedule.advance();
+                self.due += 1;
+            }
+        }
+        self.due.max(self.created)
     }
 
     /// Messages that were due at open loop and not created: until the end of the load, or until it was stopped on purpose. The

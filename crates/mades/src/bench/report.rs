@@ -122,7 +122,7 @@ fn thresholds(record: &Record, run_state: &MadesRunState, missed: Option<&Thresh
     evaluated.map(at_its_end).chain(shapes.zip(rows).flat_map(of_shape)).collect()
 }
 
-fn workload(run_state: &MadesRunState) -> Workload {
+pub(super) fn workload(run_state: &MadesRunState) -> Workload {
     let options = &run_state.options;
     let is_tls = options.outbox.url.is_tls() || options.inbox.url.is_tls();
     Workload {

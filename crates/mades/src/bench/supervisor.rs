@@ -3,17 +3,18 @@ use super::figures::MadesLiveFigures;
 use super::observer::RunView;
 use super::pacer::PacerAction;
 use super::run_state::MadesRunState;
-use super::stages::MessageStage;
+use super::stages::{MadesFate, MessageStage};
 use mailrun_journey::Latencies;
 use mailrun_journey::record::{Ending, Record, StallRow, ThresholdRow};
 use mailrun_journey::stalls::{StallDetector, Tick};
 use mailrun_net::clock;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::live::{LiveEvent, LiveProgress, LiveTimes};
-use mailrun_party::live_figures::{RunSnapshot, mades_figures, party_load};
+use mailrun_party::live_figures::{RunSnapshot, mades_figures, party_load, threshold_state};
 use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
 use mailrun_party::outputs::{IntervalRecorder, ProgressOutput};
 use mailrun_party::usage_sampler::UsageSampler;
+use mailrun_report::load_in_short;
 use std::time::Duration;
 
 /// Interval at which overdue messages are looked for.
@@ -151,6 +152,7 @@ impl RunSupervisor {
         self.interval_recorder.log(now, &self.recent);
         let progress = LiveProgress {
             elapsed_s: now.saturating_sub(run_state.began).as_secs_f64(),
+            due: run_state.pacer.borrow_mut().due(now),
             created: tracker.created(),
             sent,
             accepted: settled,
@@ -165,8 +167,8 @@ impl RunSupervisor {
             goal_s: run_state.options.limit().unwrap_or_default().as_secs_f64(),
             open: tracker.in_transit() as u64,
             waits_s: 0.0,
-            rejected: 0,
-            failed: 0,
+            rejected: tracker.ended(MadesFate::Rejected),
+            failed: tracker.ended_without_delivery() - tracker.ended(MadesFate::Rejected),
             now: LiveTimes::of(&self.recent),
             run: LiveTimes::of(tracker.waterfall.latency(tracker.mode().arrival())),
         };
@@ -174,8 +176,16 @@ impl RunSupervisor {
         drop(tracker);
         let progress = LiveProgress { waits_s: self.remaining_wait(run_state, now).as_secs_f64(), ..progress };
         let usage = &self.usage_sampler;
+        let tracker = run_state.tracker.borrow();
+        let figures = MadesLiveFigures { tracker: &tracker, now };
         self.progress_output.figures(|| RunSnapshot {
             title: "mades".to_owned(),
+            subject: format!(
+                "{} · {}",
+                run_state.options.outbox.url,
+                load_in_short(&super::report::workload(run_state))
+            ),
+            thresholds: run_state.options.thresholds.iter().map(|one| threshold_state(one, &figures)).collect(),
             parties: party_load("mades", usage).into_iter().collect(),
             ..mades_figures(&progress)
         });

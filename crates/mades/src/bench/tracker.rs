@@ -61,6 +61,8 @@ pub(super) struct MessageTracker {
     redelivered: u64,
     /// Messages that were given up before the broker confirmed them.
     unanswered: u64,
+    /// Messages that are no longer waited for, by fate.
+    ended: [u64; MadesFate::COUNT],
     /// Time of the endpoint's last answer to any message or of the last reconnection, and the number of messages given up since.
     last_answer: Option<Duration>,
     given_up_since_answer: u64,
@@ -101,6 +103,7 @@ impl MessageTracker {
             corrupt: 0,
             redelivered: 0,
             unanswered: 0,
+            ended: [0; MadesFate::COUNT],
             last_answer: None,
             given_up_since_answer: 0,
             highest_arrived: None,
@@ -123,6 +126,16 @@ impl MessageTracker {
     /// Messages created.
     pub(super) fn created(&self) -> u64 {
         self.next_sequence
+    }
+
+    /// Messages that are no longer waited for, by the fate that they had then.
+    pub(super) fn ended(&self, fate: MadesFate) -> u64 {
+        self.ended[fate as usize]
+    }
+
+    /// Messages that are no longer waited for and had not been delivered.
+    pub(super) fn ended_without_delivery(&self) -> u64 {
+        self.ended.iter().sum::<u64>() - self.ended(MadesFate::Delivered)
     }
 
     /// Messages under way.
@@ -440,6 +453,8 @@ impl MessageTracker {
         self.integrate_load(now);
         self.settle(sequence);
         let Some(entry) = self.in_flight.remove(sequence) else { return };
+        let fate = stages::fate(self.path.mode, self.history.flags(sequence), WaitState::Ended);
+        self.ended[fate as usize] += 1;
         add_arrived(&mut self.slowest, self.path.mode, &entry);
         if let Some(index) = &mut self.by_peer_id {
             index.remove(&entry.peer_id);
@@ -593,6 +608,7 @@ mod tests {
         assert_eq!(tracker.in_transit(), 1, "its transfer is not settled yet");
         tracker.settled(sequence, ms(3));
         assert_eq!((tracker.in_transit(), tracker.final_ledger().ledger.rejected), (0, Some(1)));
+        assert_eq!((tracker.ended(MadesFate::Rejected), tracker.ended_without_delivery()), (1, 1));
         let row = &tracker.troubles.rows()[0];
         assert_eq!((row.kind.as_str(), row.code.as_str(), row.count), ("error reply", "ECP-1", 1));
         assert_eq!(tracker.final_ledger().missing, [0; 9], "nothing was to be expected any more");
