@@ -18,7 +18,7 @@ release     900  the release profile compiles
 doc         300  the API documentation builds, and its links lead somewhere
 crates      900  each crate is packed as for crates.io, and built from its package
 book        900  the documentation as a book
-docs        900  the command lines and blocks of code of the documentation run as they are printed
+docs        900  the command lines and blocks of code of the documentation run as they are printed, and those of other tools are answered
 brokers     900  MADES on ActiveMQ Artemis and RabbitMQ, which are killed too, and other AMQP clients
 exim        900  what is concluded about a private Exim, by its own queue and log
 locust      900  workers under real Locust masters of three versions
@@ -50,7 +50,7 @@ book() {
     scripts/install-mdbook.sh || { echo "mdbook: it cannot be installed, so no book is made" >>$skipped; return 0; }
     make --no-print-directory book
 }
-docs() { ignored docs; }
+docs() { ignored docs && scripts/command-lines.sh; }
 brokers() {
     scripts/install-test-peers.sh rabbitmq
     scripts/install-test-peers.sh amqp

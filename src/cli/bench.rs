@@ -1,6 +1,7 @@
 //! `mailrun bench`: what was typed, to what it means.
 use super::Strictness;
 use super::after_dashes;
+use super::busy_poll::ThreadArgs;
 use super::connection::ConnectionArgs;
 use super::cpus::PlacementArgs;
 use super::relays::{self, BenchRelayArgs};
@@ -9,7 +10,7 @@ use super::scenarios::{self, ScenarioCommand};
 use super::server::ServerArg;
 use super::shard::{self, ShardArgs};
 use super::sink::SinkFaultArgs;
-use super::source::LoadArgs;
+use super::source::{LoadArgs, load_options};
 use super::values;
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
@@ -20,6 +21,7 @@ use mailrun_journey::record::Workload;
 use mailrun_load::source::{self, AllowedTargets, OfferedRate};
 use mailrun_party::live::LiveMode;
 use mailrun_party::misspelling::is_misspelling;
+use mailrun_party::party_options::TypedOptions;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -40,6 +42,8 @@ use std::time::Duration;
           mut_args(after_dashes::hide),
           override_usage = "mailrun bench [OPTIONS] [SERVER] [-- OPTIONS OF THE SOURCE]\n       mailrun bench <SCENARIO> [OPTIONS]\n       mailrun bench <FILE.toml> [OPTIONS]")]
 pub(super) struct BenchArgs {
+    #[command(flatten)]
+    typed: TypedOptions,
     #[command(subcommand)]
     scenario: Option<ScenarioCommand>,
     /// List the built-in scenarios.
@@ -71,7 +75,7 @@ pub(super) struct BenchArgs {
     #[command(flatten)]
     approach: ConnectionArgs,
     #[command(flatten)]
-    faults: SinkFaultArgs,
+    _faults: SinkFaultArgs,
     #[command(flatten)]
     report: ReportArgs,
     /// Run directory, instead of a new one in mailrun-results.
@@ -160,12 +164,13 @@ impl BenchArgs {
         server: Option<ServerArg>,
         sink: Option<String>,
         relay: BenchRelayArgs,
-        load: LoadArgs,
+        (load, typed): (LoadArgs, TypedOptions),
         approach: ConnectionArgs,
         (label, out): (String, Option<PathBuf>),
         allow_public: bool,
     ) -> Self {
         Self {
+            typed,
             scenario: None,
             list: false,
             all: false,
@@ -177,7 +182,7 @@ impl BenchArgs {
             shard: ShardArgs::default(),
             placement: PlacementArgs::default(),
             approach,
-            faults: SinkFaultArgs::default(),
+            _faults: SinkFaultArgs::default(),
             report: ReportArgs::default(),
             out,
             label,
@@ -218,8 +223,8 @@ impl BenchArgs {
     /// Refuses options that have no effect with this server, or with none.
     fn check(&self) -> Result<()> {
         let has_own_sink = self.server.is_none() || self.relay.has_own_sink();
-        if let Some(fault) = self.faults.arguments().first().filter(|_| !has_own_sink) {
-            bail!("{fault} applies to the bench's own sink; give it to the sink that you start");
+        if let Some(fault) = self.typed.of::<SinkFaultArgs>().first().filter(|_| !has_own_sink) {
+            bail!("--{fault} applies to the bench's own sink; give it to the sink that you start");
         }
         let has_own_relay = self.server.is_none() && self.relay.named_contestant() != Some(Contestant::None);
         self.placement.check(has_own_sink, has_own_relay)?;
@@ -285,26 +290,23 @@ impl BenchArgs {
         let target = self.target(&approach)?;
         // Behind a relay the sink is not who the source speaks to.
         let is_direct = target == BenchTarget::OwnSink;
-        let mut sink_options = self.faults.arguments();
-        sink_options.extend(is_direct.then(|| approach.sink_arguments()).into_iter().flatten());
+        let sink_options = self.typed.of::<SinkFaultArgs>();
+        let sink_options = if is_direct { sink_options.and(approach.sink_options()) } else { sink_options };
         let has_own_relay = matches!(target, BenchTarget::Relay(Contestant::Mailrun(_)));
-        let mut source_options = self.load.arguments();
-        source_options.extend(approach.arguments());
-        source_options.extend(self.shard.arguments());
+        let source_options = load_options(&self.typed).and(self.typed.of::<ShardArgs>()).and(approach.of_url());
         let address = self.server.as_ref().map_or("", ServerArg::address);
-        let part = self.shard.part(self.load.whole(&approach, address))?;
-        source_options.extend(self.allow_public.then(|| "--allow-public".to_owned()));
+        let part = self.shard.part(self.load.whole(&self.typed, &approach, address))?;
         Ok(BenchOptions {
             name: self.label,
             out: self.out,
             run: self.run_id.or_else(|| part.as_ref().map(shard::run_id)),
             workload,
-            source_options,
-            party_options: self.load.session.party_options(),
+            source_options: source_options.flag("allow-public", self.allow_public),
+            party_options: self.typed.of::<ThreadArgs>(),
             sink_options,
             syscall_counting: SyscallCounting::Off,
             server_cores: None,
-            placement: self.placement.placement(&target, self.load.session.workers()),
+            placement: self.placement.placement(&target, self.load.session.threads.workers),
             target,
             trusted: match approach.needs_trust() {
                 true if is_direct => TrustedCertificate::OwnSink,

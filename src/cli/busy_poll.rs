@@ -1,6 +1,17 @@
 //! `--busy-poll`: an option of every command that serves sessions.
+use super::values;
 use clap::Args;
 use mailrun_net::BusyPoll;
+
+/// The threads of a source or sink: what a bench tells each of its parties.
+#[derive(Args, Clone, Copy, Debug)]
+pub(super) struct ThreadArgs {
+    /// Worker threads [default: half of the processors].
+    #[arg(long, value_name = "N", value_parser = values::workers)]
+    pub(super) workers: Option<usize>,
+    #[command(flatten)]
+    pub(super) busy_poll: BusyPollArg,
+}
 
 /// Busy polling of the workers.
 #[derive(Args, Clone, Copy, Debug)]
@@ -14,10 +25,5 @@ pub(super) struct BusyPollArg {
 impl BusyPollArg {
     pub(super) fn value(self) -> BusyPoll {
         self.busy_poll.unwrap_or_default()
-    }
-
-    /// The option for another command, if it was given.
-    pub(super) fn word(self) -> Option<String> {
-        self.busy_poll.map(|mode| format!("--busy-poll={mode}"))
     }
 }

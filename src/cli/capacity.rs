@@ -15,6 +15,7 @@ use mailrun_bench::relays::Contestant;
 use mailrun_bench::{BenchOptions, BenchTarget};
 use mailrun_journey::threshold::LossGoal;
 use mailrun_party::interrupt::INTERRUPTED_STATUS;
+use mailrun_party::party_options::TypedOptions;
 use mailrun_party::server_cores;
 use mailrun_report::core_capacity::{CoreCapacity, core_capacity_text};
 use std::process::ExitCode;
@@ -36,6 +37,8 @@ const LOST_AFTER: Duration = Duration::from_secs(60);
           mut_args(after_dashes::hide_for_capacity),
           override_usage = "mailrun capacity [OPTIONS] [SERVER] [-- OPTIONS OF THE SOURCE]\n       mailrun capacity mades [OPTIONS]")]
 pub(super) struct CapacityArgs {
+    #[command(flatten)]
+    typed: TypedOptions,
     #[command(subcommand)]
     other: Option<CapacitySubject>,
     /// Server to measure, as for mailrun bench.
@@ -172,7 +175,7 @@ impl CapacityArgs {
             self.server,
             self.sink,
             relay,
-            self.load.without_arrival(),
+            (self.load.without_arrival(), self.typed),
             self.approach,
             (self.output.label, self.output.out),
             self.allow_public,

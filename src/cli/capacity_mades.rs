@@ -5,12 +5,13 @@ use super::mades_bench::{StandInArgs, stand_in_plan};
 use super::mades_effects as effects;
 use super::mades_endpoint::{EndpointFaultArgs, NetworkArgs};
 use super::mades_queues::QueueNameArgs;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use mailrun_bench::capacity::{MadesCapacityOptions, SearchCourse, default_mades_goal, search_mades};
 use mailrun_bench::mades::{MadesBenchOptions, MadesTarget};
 use mailrun_journey::threshold::{LossGoal, RunProtocol, Threshold};
 use mailrun_mades::bench::MadesMode;
+use mailrun_party::party_options::{PartyOptions, TypedOptions};
 use std::process::ExitCode;
 
 /// Finds the highest rate that a MADES endpoint takes and still meets its goals
@@ -22,6 +23,8 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct CapacityMadesArgs {
+    #[command(flatten)]
+    typed: TypedOptions,
     /// endpoint (ECP), toolbox (EDX), amqp (the broker only) or tracing
     #[arg(long, value_enum, value_name = "MODE", default_value = "endpoint")]
     mode: MadesMode,
@@ -92,15 +95,14 @@ impl CapacityMadesArgs {
             command: command.clone(),
         };
         let plan = stand_in_plan(&self.stand_in, &self.way, &self.faults, self.mode, &self.load)?;
-        let mut bench_options = vec![format!("--mode={}", self.mode.name())];
-        bench_options.extend(self.waiting.arguments());
-        bench_options.extend(self.load.trial_arguments());
+        let bench_options = self.typed.of::<TimeoutArgs>().and(self.typed.of::<MadesLoadArgs>());
+        let bench_options = bench_options.with("mode", self.mode.name());
         let bench = MadesBenchOptions {
             target: self.target()?,
             plan: toml::to_string(&plan).context("a plan is always TOML")?,
             // What the stand-in was told to lose is lost all the same.
             faults: Vec::new(),
-            endpoint_options: Vec::new(),
+            endpoint_options: PartyOptions::default(),
             bench_options,
             workload: self.load.workload()?,
             mades: self.load.mades_record(self.mode, self.waiting.message_timeout()),
@@ -118,10 +120,12 @@ impl CapacityMadesArgs {
         if !self.brokers.is_named() {
             return Ok(MadesTarget::StandIn);
         }
-        let mut options = self.brokers.arguments()?;
-        let named = self.queues.given().into_iter().filter_map(|(option, name)| Some(format!("{option}={}", name?)));
-        options.extend(named);
-        Ok(MadesTarget::Running { url: self.brokers.outbox_url().to_owned(), options })
+        let url = self.brokers.outbox_url().to_owned();
+        let options = self.typed.of::<BrokerArgs>().and(self.typed.of::<QueueNameArgs>()).with("broker", &url);
+        if options.words().iter().any(|word| without_login(word) != *word) {
+            bail!("a URL with a password would be in the records of all trials: use --password-file");
+        }
+        Ok(MadesTarget::Running { url, options })
     }
 
     /// Refuses what would have no effect.

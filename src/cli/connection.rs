@@ -6,6 +6,7 @@ use clap::Args;
 use mailrun_bench::relays::{ListenerOptions, OwnCertificate, RelayLogin};
 use mailrun_load::source::{AddressRange, BodyParameter, ProxyVersion, TransportOptions};
 use mailrun_net::SessionResumption;
+use mailrun_party::party_options::{PartyOptions, value_name};
 use mailrun_party::password_file;
 use mailrun_party::tls_mode::TlsMode;
 use mailrun_party::users::PASSWORD_VARIABLE;
@@ -168,33 +169,9 @@ impl ConnectionArgs {
         options.into_iter().find(|(is_set, _)| *is_set).map(|(_, option)| option)
     }
 
-    /// The options as a source's command line.
-    pub(super) fn arguments(&self) -> Vec<String> {
-        let mut words = vec![format!("--tls={}", self.tls_mode().name())];
-        let path = |path: &PathBuf| path.to_string_lossy().into_owned();
-        let valued = [
-            ("--cacert", self.cacert.as_ref().map(path)),
-            ("--tls-name", self.tls_name.clone()),
-            ("--tls-cert", self.tls_cert.as_ref().map(path)),
-            ("--tls-key", self.tls_key.as_ref().map(path)),
-            ("--user", self.user.clone()),
-            ("--password-file", self.password_file.as_ref().map(path)),
-            ("--auth-mechanism", self.auth_mechanism.map(|mechanism| mechanism.name().to_owned())),
-            ("--write-size", self.write_size.map(|bytes| bytes.to_string())),
-            ("--bind", self.bind.map(|bind| bind.to_string())),
-            ("--proxy-protocol", self.proxy_protocol.map(|version| format!("{version:?}").to_lowercase())),
-        ];
-        words.extend(self.xclient.iter().map(|(name, value)| format!("--xclient={}={value}", name.name())));
-        words.extend(valued.into_iter().filter_map(|(option, value)| Some(format!("{option}={}", value?))));
-        let flags = [
-            (self.insecure, "--insecure"),
-            (self.no_tls_resumption, "--no-tls-resumption"),
-            (self.lmtp, "--lmtp"),
-            (self.chunking, "--chunking"),
-            (self.binarymime, "--binarymime"),
-        ];
-        words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()));
-        words
+    /// What the server's URL adds, for a source that is given an address.
+    pub(super) fn of_url(&self) -> PartyOptions {
+        PartyOptions::default().with("tls", value_name(self.tls_mode())).flag("lmtp", self.lmtp)
     }
 
     /// The properties that messages are declared to have.
@@ -241,18 +218,15 @@ impl ConnectionArgs {
         })
     }
 
-    /// Arguments of the sink at the other end that match this approach.
-    pub(super) fn sink_arguments(&self) -> Vec<String> {
-        let mut words = vec![format!("--tls={}", self.tls_mode().name())];
-        let flags = [
-            (self.no_tls_resumption, "--no-tls-resumption"),
-            (self.lmtp, "--lmtp"),
-            (self.user.is_some(), "--auth-any"),
-            (self.proxy_protocol.is_some(), "--proxy-protocol"),
-            (!self.xclient.is_empty(), "--xclient"),
-        ];
-        words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()));
-        words
+    /// Options of the sink at the other end that match this approach.
+    pub(super) fn sink_options(&self) -> PartyOptions {
+        PartyOptions::default()
+            .with("tls", value_name(self.tls_mode()))
+            .flag("no-tls-resumption", self.no_tls_resumption)
+            .flag("lmtp", self.lmtp)
+            .flag("auth-any", self.user.is_some())
+            .flag("proxy-protocol", self.proxy_protocol.is_some())
+            .flag("xclient", !self.xclient.is_empty())
     }
 
     fn introduction(&self) -> Result<Option<XclientRequest>> {

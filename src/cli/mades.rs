@@ -452,21 +452,6 @@ impl TimeoutArgs {
     pub(super) fn of_endpoint(&self) -> [(&'static str, bool); 2] {
         [("--purge", self.purge), ("--no-preflight", self.no_preflight)]
     }
-
-    /// The same options as a command line.
-    pub(super) fn arguments(&self) -> Vec<String> {
-        let times = [
-            ("message-timeout", self.message_timeout),
-            ("linger-time", self.linger_time),
-            ("reconnect-timeout", self.reconnect_timeout),
-        ];
-        let mut words: Vec<String> =
-            times.map(|(name, time)| format!("--{name}={}us", time.as_micros())).into_iter().collect();
-        words.extend(self.purge.then(|| "--purge".to_owned()));
-        words.extend(self.no_preflight.then(|| "--no-preflight".to_owned()));
-        words.extend(self.allow_public.then(|| "--allow-public".to_owned()));
-        words
-    }
 }
 
 impl MadesLoadArgs {
@@ -497,13 +482,6 @@ impl MadesLoadArgs {
     /// Arrival of the messages in trials, whose rate is not known yet.
     pub(super) fn arrival_of_trials(&self) -> Arrival {
         self.arrival.unwrap_or(Arrival::Constant)
-    }
-
-    /// The options as those of each trial, without what differs from one to the next.
-    pub(super) fn trial_arguments(&self) -> Vec<String> {
-        let mut words = self.arguments();
-        words.retain(|word| !["--arrival=", "--seed="].iter().any(|option| word.starts_with(option)));
-        words
     }
 
     /// Reports whether the run is asked for something that an invalid or inconclusive one does not give.
@@ -659,40 +637,6 @@ impl MadesLoadArgs {
         }
     }
 
-    /// The same options as a command line.
-    pub(super) fn arguments(&self) -> Vec<String> {
-        let mut words = Vec::new();
-        let mut push = |option: &str, value: String| words.push(format!("--{option}={value}"));
-        let mut given = |option: &str, value: Option<String>| value.into_iter().for_each(|value| push(option, value));
-        given("messages", self.messages.map(|number| number.to_string()));
-        given("duration", self.duration.map(|length| format!("{}us", length.as_micros())));
-        given("max-in-transit", self.max_in_transit.map(|most| most.to_string()));
-        given("max-unsettled", self.max_unsettled.map(|most| most.to_string()));
-        given("rate", self.rate.map(|rate| rate.to_string()));
-        self.stages.iter().for_each(|stage| given("stage", Some(stage.expression())));
-        self.shapes.iter().for_each(|shape| given("shape", Some(shape.to_string())));
-        given("accelerate", self.accelerate.map(|times| times.to_string()));
-        given("time-zone", self.time_zone.as_ref().and_then(TimeZone::iana_name).map(str::to_owned));
-        self.thresholds.iter().for_each(|threshold| given("threshold", Some(threshold.expression().to_owned())));
-        self.abort_on.iter().for_each(|threshold| given("abort-on", Some(threshold.expression().to_owned())));
-        given("payload-size", self.payload_size.as_ref().map(|sizes| sizes.expression().to_owned()));
-        given("arrival", self.arrival.map(values::name));
-        given("payload", Some(self.payload.clone()).filter(|_| self.shapes.is_empty()));
-        for (option, value) in [
-            ("receiver", self.receiver.clone()),
-            ("message-type", self.message_type.clone()),
-            ("durable", self.durable.to_string()),
-            ("credit", self.credit.to_string()),
-            ("seed", self.seed.to_string()),
-        ] {
-            push(option, value);
-        }
-        words.extend(self.acknowledge.then(|| "--acknowledge".to_owned()));
-        words.extend(self.await_acknowledgements.then(|| "--await-acknowledgements".to_owned()));
-        words.extend(self.acknowledge_type.iter().map(|kind| format!("--acknowledge-type={kind}")));
-        words
-    }
-
     fn sizes(&self) -> Distribution {
         let usual = || values::payload_sizes(DEFAULT_PAYLOAD_SIZE).expect("the usual size is a size");
         self.payload_size.clone().unwrap_or_else(usual)
@@ -790,35 +734,6 @@ impl BrokerArgs {
             ("--tls-name", self.tls_name.is_some()),
             ("--insecure", self.insecure),
         ]
-    }
-
-    /// The same options as a command line.
-    ///
-    /// # Errors
-    /// If a URL has a password: every user of the host sees command lines.
-    pub(super) fn arguments(&self) -> Result<Vec<String>> {
-        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.to_string_lossy().into_owned());
-        let mechanism = self.auth_mechanism.as_ref().map(ToString::to_string);
-        let given = [
-            ("broker", Some(self.outbox_url().to_owned())),
-            ("inbox-broker", self.inbox_broker.clone()),
-            ("user", self.user.clone()),
-            ("password-file", path(&self.password_file)),
-            ("inbox-user", self.inbox_user.clone()),
-            ("inbox-password-file", path(&self.inbox_password_file)),
-            ("auth-mechanism", mechanism),
-            ("cacert", path(&self.cacert)),
-            ("tls-cert", path(&self.tls_cert)),
-            ("tls-key", path(&self.tls_key)),
-            ("tls-name", self.tls_name.clone()),
-            ("connect-timeout", Some(format!("{}us", self.connect_timeout.as_micros()))),
-        ];
-        let words: Vec<String> =
-            given.into_iter().filter_map(|(name, value)| Some(format!("--{name}={}", value?))).collect();
-        if words.iter().any(|word| without_login(word) != *word) {
-            bail!("a URL with a password is seen by all users of this host: use --password-file");
-        }
-        Ok(words.into_iter().chain(self.insecure.then(|| "--insecure".to_owned())).collect())
     }
 
     /// Refuses what would have no effect.
@@ -994,19 +909,6 @@ mod tests {
         assert_eq!(options.payload, PayloadKind::Xml);
         assert!(!options.is_durable);
         assert_eq!(payload("a.xml"), PayloadKind::File("a.xml".into()));
-    }
-
-    #[test]
-    fn a_load_is_handed_on_word_by_word() {
-        let line = "--messages 5 --duration 3s --rate 7.5 --arrival poisson --payload-size 10..20 --payload a=b.xml --receiver r \
-                    --message-type t --durable=false --max-in-transit 9 --max-unsettled 4 --credit 3 --seed 8 \
-                    --threshold=lost<=0 --abort-on=sent.p99<5s --acknowledge --acknowledge-type k";
-        let load = parse(line).load;
-        let staged = parse("--stage 2s:10/s..20/s --await-acknowledgements").load;
-        for load in [load, staged] {
-            let again = parse(&load.arguments().join(" ")).load;
-            assert_eq!(format!("{again:?}"), format!("{load:?}"));
-        }
     }
 
     #[test]

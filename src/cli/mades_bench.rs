@@ -10,6 +10,7 @@ use mailrun_bench::mades::{self, MadesBenchOptions, MadesTarget};
 use mailrun_mades::bench::MadesMode;
 use mailrun_mades::simulator::{EndpointMode, PRESETS, SimulatorPlan};
 use mailrun_party::live::LiveMode;
+use mailrun_party::party_options::{PartyOptions, TypedOptions};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -39,6 +40,8 @@ const DEFAULT_DURATION: Duration = Duration::from_secs(8);
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct MadesBenchArgs {
+    #[command(flatten)]
+    typed: TypedOptions,
     /// endpoint (ECP), toolbox (EDX), amqp (the broker only) or tracing
     #[arg(long, value_enum, value_name = "MODE", default_value = "endpoint")]
     mode: MadesMode,
@@ -104,18 +107,21 @@ impl MadesBenchArgs {
         self.load.check_thresholds(self.mode)?;
         self.check_effects()?;
         let plan = self.plan()?;
-        let word = |option: &str, value: String| [format!("--{option}"), value];
-        let mut bench_options = word("mode", self.mode.name().to_owned()).to_vec();
-        bench_options.extend(word("message-timeout", format!("{}us", self.message_timeout.as_micros())));
-        bench_options.extend(self.load.arguments());
-        let log = self.log_messages.as_ref().map(|path| word("log-messages", path.to_string_lossy().into_owned()));
+        let microseconds = |time: Duration| format!("{}us", time.as_micros());
+        let bench_options = self.typed.of::<MadesLoadArgs>();
+        let bench_options = bench_options
+            .with("mode", self.mode.name())
+            .with("message-timeout", microseconds(self.message_timeout))
+            .with_some("rate", self.load.rate)
+            .with_some("duration", self.load.duration.map(microseconds));
+        let log = self.log_messages.as_ref().map(|path| path.display());
         let outcome = mades::run(&MadesBenchOptions {
             name: self.label,
             out: self.out,
             target: MadesTarget::StandIn,
             plan: toml::to_string(&plan).context("a plan is always TOML")?,
             faults: faults(&plan),
-            endpoint_options: log.into_iter().flatten().collect(),
+            endpoint_options: PartyOptions::default().with_some("log-messages", log),
             bench_options,
             workload: self.load.workload()?,
             mades: self.load.mades_record(self.mode, self.message_timeout),

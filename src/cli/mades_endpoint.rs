@@ -407,7 +407,7 @@ impl MadesEndpointArgs {
             EndpointMode::Toolbox => &["--outbox", "--outbox-reply", "--inbox"],
             EndpointMode::Tracing => &["--outbox", "--outbox-reply", "--send-event"],
         };
-        self.queues.check_effects(&values::name(plan.mode), queues)?;
+        self.queues.check_effects(&values::value_name(plan.mode), queues)?;
         let is_tracing = plan.mode == EndpointMode::Tracing;
         let compat = self.behaviour.go_mades_bench_compat && !is_tracing;
         effects::refuse_without_effect(&[("--go-mades-bench-compat", compat)], "without --mode tracing")?;
@@ -662,7 +662,7 @@ impl NetworkArgs {
         effects::refuse_without_effect(&[("--accept-work", work)], "without --accept-workers N")?;
         let documents = [("--document-delay", self.document_delay.is_some() && !plan.acknowledgement_documents)];
         effects::refuse_without_effect(&documents, WITHOUT_DOCUMENTS)?;
-        let mode = &values::name(plan.mode);
+        let mode = &values::value_name(plan.mode);
         let is_endpoint = plan.mode == EndpointMode::Endpoint;
         let idle = [
             ("--receive-delay", self.receive_delay.is_some() && !is_endpoint),

@@ -23,7 +23,6 @@ mod completions;
 mod connection;
 mod cpus;
 mod disk;
-mod dsn;
 #[cfg(test)]
 mod examples;
 mod exports;
@@ -76,6 +75,7 @@ use mailrun_load::source::OfferedRate;
 use mailrun_party::interrupt::{INTERRUPTED_STATUS, Interrupted};
 use mailrun_party::live::LiveMode;
 use mailrun_party::outputs::{FinishedRun, Outputs, cannot_write};
+use mailrun_party::party_options::{OPTIONS_FROM_STDIN, PartyOptions};
 use mailrun_report::printable::printable;
 use results::ReportArgs;
 use std::ffi::OsString;
@@ -213,6 +213,13 @@ fn arrival_with(typed: Option<Arrival>, offer: Option<&OfferedRate>) -> Arrival 
 /// Reads the command line and runs the command.
 pub(crate) fn main() -> ExitCode {
     let words: Vec<OsString> = as_locust_worker(std::env::args_os()).collect();
+    let words = match with_options(words) {
+        Ok(words) => words,
+        Err(error) => {
+            mailrun_party::tell!("mailrun: --options: {error}");
+            return ExitCode::from(2);
+        }
+    };
     let typed = match Cli::parse_words(&words) {
         Ok(typed) => typed,
         Err(error) => return report_misuse(&error, &words),
@@ -259,6 +266,16 @@ fn as_locust_worker(words: impl Iterator<Item = OsString>) -> impl Iterator<Item
         true => vec!["locust".into(), "worker".into()],
         false => vec![word],
     })
+}
+
+/// The words of a bench's child, which reads its options from standard input.
+fn with_options(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
+    let (command, options) = words.split_at(words.len().min(2));
+    if options != OPTIONS_FROM_STDIN {
+        return Ok(words);
+    }
+    let options = PartyOptions::read(io::stdin().lock())?;
+    Ok(command.iter().cloned().chain(options.words().into_iter().map(OsString::from)).collect())
 }
 
 /// The same words, with `--reuse 5` as `--reuse=5`, since anything else after --reuse is not a value, and `--share short`

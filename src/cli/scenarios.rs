@@ -17,6 +17,7 @@ use mailrun_bench::scenario::{
 };
 use mailrun_bench::tables::{self, DeliveryCheck, TableOptions};
 use mailrun_bench::{BUILT_IN, BuiltInScenario, Conclusion, TextReport, is_toml_file, load_scenario};
+use mailrun_party::party_options::{PartyOptions, TypedOptions};
 use mailrun_report::table::{Align, Table};
 use std::ffi::OsString;
 use std::path::Path;
@@ -246,6 +247,8 @@ pub(super) struct TableArgs {
 #[derive(Debug, Args)]
 #[command(after_help = CHECK_EXAMPLES)]
 pub(super) struct CheckArgs {
+    #[command(flatten)]
+    typed: TypedOptions,
     /// Messages per run.
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::scenario_messages)]
     messages: u64,
@@ -255,7 +258,7 @@ pub(super) struct CheckArgs {
     #[command(flatten)]
     runs: TableRunArgs,
     #[command(flatten)]
-    faults: SinkFaultArgs,
+    _faults: SinkFaultArgs,
 }
 
 const TABLE_EXAMPLES: &str = "\
@@ -306,10 +309,16 @@ impl ChosenScenario {
             MeasureArgs::Soak(scenario, typed) => typed.run(name, &scenario.targets),
             MeasureArgs::Sources(scenario, typed) => {
                 let recipients = scenario.matrix.recipients.iter().map(|number| number.value.0).collect();
-                typed.runs.run_table(&scenario, typed.messages, recipients, DeliveryCheck::None, Vec::new())
+                typed.runs.run_table(
+                    &scenario,
+                    typed.messages,
+                    recipients,
+                    DeliveryCheck::None,
+                    PartyOptions::default(),
+                )
             }
             MeasureArgs::SourceCheck(scenario, typed) => {
-                let faults = typed.faults.arguments();
+                let faults = typed.typed.of::<SinkFaultArgs>();
                 let check = DeliveryCheck::EveryDelivery;
                 typed.runs.run_table(&scenario, typed.messages, typed.recipients, check, faults)
             }
@@ -347,7 +356,7 @@ impl TableRunArgs {
         messages: u64,
         recipients: Vec<u32>,
         check: DeliveryCheck,
-        sink_options: Vec<String>,
+        sink_options: PartyOptions,
     ) -> Result<TextReport> {
         // All parties inherit it. Each would raise its own limit, and some only as they go along.
         let most = self.sessions.iter().copied().max().unwrap_or_default();

@@ -66,13 +66,6 @@ impl ShardArgs {
         Ok(Some(SourceShard::new(part, start_at, plan)))
     }
 
-    /// The same words for a source that a bench starts.
-    pub(super) fn arguments(&self) -> Vec<String> {
-        let shard = self.shard.map(|shard| format!("--shard={shard}"));
-        let start_at = self.start_at.map(|start_at| format!("--start-at={start_at}"));
-        shard.into_iter().chain(start_at).collect()
-    }
-
     /// Tells the user of the wait, where it is long enough to be noticed.
     pub(super) fn announce(&self) {
         let Some(start_at) = self.start_at else { return };

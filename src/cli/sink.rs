@@ -1,5 +1,5 @@
 //! `mailrun sink`: what was typed, to what it means.
-use super::busy_poll::BusyPollArg;
+use super::busy_poll::ThreadArgs;
 use super::capabilities::CapabilityArgs;
 use super::cpus::CpusArg;
 use super::{OutputArgs, Strictness, exit_with_parent, finish, values};
@@ -34,11 +34,8 @@ pub(super) struct SinkArgs {
     /// Host name in the greeting.
     #[arg(long, value_name = "NAME", default_value = "mailrun.example.com", value_parser = values::host_name)]
     hostname: String,
-    /// Worker threads [default: half of the processors].
-    #[arg(long, value_name = "N", value_parser = values::workers)]
-    workers: Option<usize>,
     #[command(flatten)]
-    busy_poll: BusyPollArg,
+    threads: ThreadArgs,
     #[command(flatten)]
     cpus: CpusArg,
     /// Name of the sink in reports.
@@ -131,13 +128,6 @@ impl SinkFaultArgs {
         let file = self.rules.as_deref().map(read_rules).transpose()?.unwrap_or_default();
         Ok(Rulebook { seed: file.seed, rules: file.rules.into_iter().chain(self.fault.iter().cloned()).collect() })
     }
-
-    /// The options as a command line, for a sink that the bench starts.
-    pub(super) fn arguments(&self) -> Vec<String> {
-        let rules = self.rules.iter().flat_map(|path| ["--rules".to_owned(), path.to_string_lossy().into_owned()]);
-        let faults = self.fault.iter().flat_map(|rule| ["--fault".to_owned(), rule.text().to_owned()]);
-        rules.chain(faults).collect()
-    }
 }
 
 /// The longest rules file that is looked at.
@@ -222,8 +212,8 @@ impl SinkArgs {
             listen: self.listen,
             http: self.http,
             messages: self.max_messages,
-            workers: self.workers.or(self.cpus.workers()).unwrap_or_else(mailrun_net::worker::default_count),
-            busy_poll: self.busy_poll.value(),
+            workers: self.threads.workers.or(self.cpus.workers()).unwrap_or_else(mailrun_net::worker::default_count),
+            busy_poll: self.threads.busy_poll.value(),
             sessions: self.bounds.max_sessions as usize,
             limits: Limits {
                 text_line_bytes: usize::try_from(self.bounds.max_line_length).unwrap_or(usize::MAX),

@@ -1,8 +1,7 @@
 //! `mailrun source`: what was typed, to what it means.
-use super::busy_poll::BusyPollArg;
+use super::busy_poll::ThreadArgs;
 use super::connection::ConnectionArgs;
 use super::cpus::CpusArg;
-use super::dsn::DsnArgs;
 use super::server::ServerArg;
 use super::shard::{self, ShardArgs, WholeLoad};
 use super::{OutputArgs, Strictness, arrival_with, exit_with_parent, finish, values};
@@ -12,11 +11,12 @@ use mailrun_journey::Stage;
 use mailrun_journey::record::{Arrival, Pipelining};
 use mailrun_journey::threshold::{MetricSource, RunProtocol, Threshold};
 use mailrun_load::source::{
-    self, AddressPattern, AllowedTargets, CorpusOptions, DialogueOutput, Distribution, InvalidMessagePolicy,
-    OfferedRate, Preflight, RateStage, RecipientTags, SourceOptions, TraceHeaders,
+    self, AddressPattern, AllowedTargets, CorpusOptions, DialogueOutput, Distribution, DsnParameters,
+    InvalidMessagePolicy, OfferedRate, Preflight, RateStage, RecipientTags, SourceOptions, TraceHeaders,
 };
 use mailrun_party::live::LiveMode;
 use mailrun_party::outputs::Outputs;
+use mailrun_party::party_options::{PartyOptions, TypedOptions};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,6 +35,8 @@ const DEFAULT_MESSAGES: u64 = 10_000;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct SourceArgs {
+    #[command(flatten)]
+    typed: TypedOptions,
     /// Server to send to: HOST, HOST:PORT, smtp://HOST, smtps://HOST (TLS before the greeting), lmtp://HOST or unix:PATH.
     /// The default port is 25.
     #[arg(value_name = "SERVER", value_parser = ServerArg::parse)]
@@ -114,11 +116,8 @@ pub(super) struct SessionArgs {
     /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value = "1", value_parser = values::seed)]
     pub(super) seed: u64,
-    /// Worker threads of the source [default: half of the processors].
-    #[arg(long, value_name = "N", value_parser = values::workers)]
-    workers: Option<usize>,
     #[command(flatten)]
-    pub(super) busy_poll: BusyPollArg,
+    pub(super) threads: ThreadArgs,
     /// Time limit for connecting.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::some_duration)]
     connect_timeout: Duration,
@@ -128,17 +127,6 @@ pub(super) struct SessionArgs {
 }
 
 impl SessionArgs {
-    /// Threads that were typed.
-    pub(super) fn workers(&self) -> Option<usize> {
-        self.workers
-    }
-
-    /// The options that a bench gives to each of its parties.
-    pub(super) fn party_options(&self) -> Vec<String> {
-        let workers = self.workers.map(|workers| format!("--workers={workers}"));
-        workers.into_iter().chain(self.busy_poll.word()).collect()
-    }
-
     /// Messages a connection carries; `None` for as many as there are.
     pub(super) fn reuse(&self) -> Option<Distribution> {
         self.reuse.as_ref().map_or_else(|| Some(Distribution::constant(1)), |reuse| reuse.0.clone())
@@ -153,7 +141,7 @@ pub(super) struct MessageArgs {
     #[command(flatten)]
     content: ContentArgs,
     #[command(flatten)]
-    notices: DsnArgs,
+    notices: DsnParameters,
 }
 
 /// Sender, recipients and EHLO name.
@@ -328,81 +316,20 @@ impl LoadArgs {
         }
     }
 
-    /// The load that may be divided.
-    pub(super) fn whole(&self, approach: &ConnectionArgs, server: &str) -> WholeLoad {
+    /// The load that may be divided, as it was typed.
+    pub(super) fn whole(&self, typed: &TypedOptions, approach: &ConnectionArgs, server: &str) -> WholeLoad {
         WholeLoad {
-            words: self.plan(approach, server),
+            words: load_options(typed).and(approach.of_url()).without(&HOST_OPTIONS).argument(server).words(),
             messages: self.messages,
             sessions: self.sessions,
             has_trace: self.has_trace(),
         }
     }
+}
 
-    /// Everything that decides which messages are sent when, and to whom, in words.
-    fn plan(&self, approach: &ConnectionArgs, server: &str) -> Vec<String> {
-        let is_of_plan = |word: &String| !HOST_OPTIONS.iter().any(|option| word.starts_with(option));
-        let words = self.arguments().into_iter().chain(approach.arguments());
-        let mut words: Vec<String> = words.filter(is_of_plan).collect();
-        words.push(server.to_owned());
-        words.push(format!("--messages={:?}", self.messages));
-        words.push(format!("--duration={:?}", self.duration));
-        words.push(format!("--sessions={}", self.sessions));
-        words.push(format!("--rate={:?}", self.rate));
-        words.push(format!("--arrival={:?}", self.arrival));
-        words.push(format!("--pipelining={:?}", self.session.pipelining));
-        words.push(format!("--seed={}", self.session.seed));
-        words
-    }
-
-    /// The load as options of a source, without those that a bench writes itself: number, duration, sessions, rate.
-    pub(super) fn arguments(&self) -> Vec<String> {
-        let mut words = Vec::new();
-        let mut push = |option: &str, value: &str| words.push(format!("{option}={value}"));
-        let content = &self.message.content;
-        let envelope = &self.message.envelope;
-        let session = &self.session;
-        if let Some(sizes) = &content.message_size {
-            push("--message-size", sizes.expression());
-        }
-        if let Some(corpus) = &content.corpus {
-            push("--corpus", &corpus.to_string_lossy());
-        }
-        if let Some(bytes) = content.max_corpus_size {
-            push("--max-corpus-size", &bytes.to_string());
-        }
-        if let Some(file) = &content.file {
-            push("--file", &file.to_string_lossy());
-        }
-        if let Some(subject) = &content.subject {
-            push("--subject", subject);
-        }
-        push("--from", envelope.from.expression());
-        envelope.to.iter().for_each(|pattern| push("--to", pattern.expression()));
-        push("--recipients", envelope.recipients.expression());
-        push("--ehlo", &envelope.ehlo);
-        match session.reuse() {
-            None => words.push("--reuse".to_owned()),
-            Some(reuse) => words.push(format!("--reuse={}", reuse.expression())),
-        }
-        words.extend(self.http.map(|address| format!("--http={address}")));
-        words.push(format!("--connect-timeout={}us", session.connect_timeout.as_micros()));
-        words.push(format!("--timeout={}us", session.timeout.as_micros()));
-        words.extend(session.think_time.iter().map(|think| format!("--think-time={}", think.expression())));
-        words.extend(self.stages.iter().map(|stage| format!("--stage={}", stage.expression())));
-        words.extend(self.warm_up.map(|length| format!("--warm-up={}us", length.as_micros())));
-        let flags = [
-            (content.mime, "--mime"),
-            (content.corpus_skip_bad, "--corpus-skip-bad"),
-            (content.no_trace, "--no-trace"),
-            (envelope.tag_recipients, "--tag-recipients"),
-        ];
-        words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()));
-        words.extend(self.message.notices.arguments());
-        // What the source can see, and can end for, it judges itself; the rest is for who sees both ends.
-        words.extend(self.asked.abort_on.iter().map(|threshold| format!("--abort-on={}", threshold.expression())));
-        words.push(format!("--give-up={}us", self.asked.give_up.as_micros()));
-        words
-    }
+/// What was typed of a load and the way to the server, but for what a bench does itself: verdict and first connection.
+pub(super) fn load_options(typed: &TypedOptions) -> PartyOptions {
+    typed.of::<LoadArgs>().and(typed.of::<ConnectionArgs>()).without(&["threshold", "strict", "no-preflight"])
 }
 
 /// Requirements on a run: options that source and bench share.
@@ -482,7 +409,7 @@ impl SourceArgs {
         let reach = if self.allow_public { AllowedTargets::Public } else { AllowedTargets::Local };
         let base = source_options(&self.server, &self.load.session, &self.load.message, &self.approach, reach)?;
         let approach = self.approach.for_server(&self.server)?;
-        let part = self.shard.part(self.load.whole(&approach, self.server.address()))?;
+        let part = self.shard.part(self.load.whole(&self.typed, &approach, self.server.address()))?;
         let is_staged = matches!(offer, Some(OfferedRate::Stages(_)));
         let strictness = Strictness::of(self.load.is_strict());
         let is_limited = self.load.messages.is_some() || self.load.duration.is_some() || is_staged;
@@ -494,7 +421,7 @@ impl SourceArgs {
             messages: self.load.messages.or((!is_limited).then_some(DEFAULT_MESSAGES)),
             duration: self.load.duration,
             sessions: self.load.sessions,
-            workers: self.load.session.workers.or(self.cpus.workers()).unwrap_or(base.workers),
+            workers: self.load.session.threads.workers.or(self.cpus.workers()).unwrap_or(base.workers),
             warm_up: self.load.warm_up,
             arrival,
             offered_rate: offer,
@@ -531,8 +458,8 @@ pub(super) fn source_options(
         messages: None,
         duration: None,
         sessions: 1,
-        workers: session.workers.unwrap_or_else(mailrun_net::worker::default_count),
-        busy_poll: session.busy_poll.value(),
+        workers: session.threads.workers.unwrap_or_else(mailrun_net::worker::default_count),
+        busy_poll: session.threads.busy_poll.value(),
         sizes: content.message_size.clone(),
         corpus: content.corpus(),
         mime: content.mime,
@@ -545,7 +472,7 @@ pub(super) fn source_options(
         recipient_patterns: envelope.to.clone(),
         recipient_tags: envelope.recipient_tags(),
         body_parameter: approach.declaration(),
-        dsn_parameters: notices.notices(),
+        dsn_parameters: notices.clone(),
         subject: content.subject.clone(),
         file: content.file.clone(),
         arrival: Arrival::Closed,

@@ -1,5 +1,4 @@
 //! Values as people type them: `10s`, `64k`, `10k`, `1%`, `2s..3s`.
-use clap::ValueEnum;
 pub(super) use mailrun_bench::scenario::{
     body_size, closed_loop_threshold, message_cost, message_size, messages as scenario_messages, recipient_count,
     rounds, sessions, steps, window,
@@ -8,14 +7,10 @@ use mailrun_journey::quantities::{self, MAX_COUNT, count_up_to, positive};
 pub(super) use mailrun_journey::quantities::{bytes, count, duration, probability};
 use mailrun_load::source::{AddressPattern, Distribution, RateStage};
 use mailrun_net::Endpoint;
+pub(super) use mailrun_party::party_options::value_name;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
-
-/// The name of an option's value.
-pub(super) fn name(value: impl ValueEnum) -> String {
-    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-}
 
 /// Parses a time longer than zero.
 pub(super) fn some_duration(text: &str) -> Result<Duration, String> {

@@ -22,6 +22,7 @@ use mailrun_party::interrupt::{Interrupt, Interrupted};
 use mailrun_party::live::LiveEvent;
 use mailrun_party::live_figures::{PartyLoad, party_load};
 use mailrun_party::outputs;
+use mailrun_party::party_options::{OPTIONS_FROM_STDIN, PartyOptions};
 use mailrun_party::process_usage::{self, ProcessUsage};
 use mailrun_party::server_cores;
 use mailrun_party::usage_sampler::UsageSampler;
@@ -77,6 +78,8 @@ pub(super) struct PartyCommand {
     pub(super) name: &'static str,
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
+    /// Options that it reads from its standard input, if it is one of our own.
+    pub(super) options: Option<PartyOptions>,
     pub(super) environment: Vec<(OsString, OsString)>,
     /// State directory of a server that is run by a recipe, by which all of its processes are known.
     pub(super) recipe_directory: Option<PathBuf>,
@@ -104,9 +107,9 @@ impl PartyCommand {
         directory: &RunDirectory,
         listen: &str,
     ) -> Self {
-        let words = options.sink_arguments(run, &directory.party_files(Role::Sink), listen);
+        let told = options.sink_arguments(run, &directory.party_files(Role::Sink), listen);
         let cores = options.server_cores.filter(|_| options.target == BenchTarget::OwnSink);
-        Self { cores, ..Self::new(program, directory, Role::Sink, words) }
+        Self { cores, options: Some(told), ..Self::new(program, directory, Role::Sink, vec!["sink".to_owned()]) }
     }
 
     /// The source, with `target` to send to.
@@ -117,22 +120,23 @@ impl PartyCommand {
         directory: &RunDirectory,
         target: &str,
     ) -> Self {
-        let words = options.source_arguments(run, &directory.party_files(Role::Source), target);
-        Self::new(program, directory, Role::Source, words)
+        let told = options.source_arguments(run, &directory.party_files(Role::Source), target);
+        Self { options: Some(told), ..Self::new(program, directory, Role::Source, vec!["source".to_owned()]) }
     }
 
     /// A party of another name, whose output goes to files of that name.
     pub(super) fn named(
         name: &'static str,
+        command: &str,
+        options: PartyOptions,
         program: &Path,
-        arguments: Vec<String>,
         directory: &RunDirectory,
         role: Role,
     ) -> Self {
         let file = |kind: &str| directory.path().join(format!("{name}.{kind}"));
-        let stdout = file("stdout");
-        let stderr = file("stderr");
-        Self { name, stdout, stderr, ..Self::new(program, directory, role, arguments) }
+        let [stdout, stderr] = ["stdout", "stderr"].map(file);
+        let party = Self::new(program, directory, role, vec![command.to_owned()]);
+        Self { name, stdout, stderr, options: Some(options), ..party }
     }
 
     /// A relay: whatever it starts is its own.
@@ -146,6 +150,7 @@ impl PartyCommand {
             name: directory::name(role),
             program: program.to_owned(),
             arguments,
+            options: None,
             environment: Vec::new(),
             recipe_directory: None,
             scope: ProcessScope::Process,
@@ -216,18 +221,25 @@ impl PartyProcess {
         let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
         let transcript = create(&party.stdout)?;
         let mut command = Command::new(&party.program);
-        command.args(&party.arguments).envs(party.environment.iter().map(|(name, value)| (name, value)));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(create(&party.stderr)?);
+        command.args(&party.arguments).args(party.options.as_ref().map(|_| OPTIONS_FROM_STDIN).into_iter().flatten());
+        command.envs(party.environment.iter().map(|(name, value)| (name, value)));
+        command.stdin(if party.options.is_some() { Stdio::piped() } else { Stdio::null() });
+        command.stdout(Stdio::piped()).stderr(create(&party.stderr)?);
         if party.group_leader == GroupLeader::Bench {
             command.process_group(0);
         }
         let program = party.program.to_string_lossy().into_owned();
+        let told = party.options.as_ref().map(PartyOptions::words).unwrap_or_default();
         let spawned = match (&party.cpus, party.cores) {
             (Some(cpus), _) => server_cores::spawn_within(&mut command, cpus),
             (None, Some(count)) => server_cores::spawn_on(&mut command, count),
             (None, None) => command.spawn(),
         };
         let mut child = spawned.with_context(|| format!("cannot start the {name} ({program})"))?;
+        if let Some((mut stdin, options)) = child.stdin.take().zip(party.options.as_ref()) {
+            // Whether it has read them is seen by what it does.
+            let _ = stdin.write_all(options.to_json().as_bytes());
+        }
         let stdout = child.stdout.take().expect("it was piped");
         let role = party.role;
         let listener = std::thread::Builder::new()
@@ -237,7 +249,7 @@ impl PartyProcess {
         Ok(Self {
             role,
             name,
-            command: std::iter::once(program).chain(party.arguments).collect(),
+            command: std::iter::once(program).chain(party.arguments).chain(told).collect(),
             child,
             stdout_reader: Some(listener),
             stderr: party.stderr,
@@ -510,6 +522,7 @@ mod tests {
             name: "sink",
             program: "/bin/sh".into(),
             arguments: vec!["-c".to_owned(), script.to_owned()],
+            options: None,
             environment: Vec::new(),
             recipe_directory: None,
             scope: ProcessScope::Process,

@@ -2,12 +2,13 @@
 use super::directory::PartyFiles;
 use super::placement::Placement;
 use super::relays::{CERTIFICATE_FILE, Contestant, ListenerOptions};
-use mailrun_journey::record::{Arrival, Pipelining, Workload};
+use mailrun_journey::record::{Arrival, Workload};
 use mailrun_journey::threshold::Threshold;
 use mailrun_journey::trace::RunId;
 use mailrun_party::cpus::CpuList;
 use mailrun_party::live::LiveMode;
-use std::path::{Path, PathBuf};
+use mailrun_party::party_options::{PartyOptions, value_name};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Duration of a bench that was given neither a number of messages nor a time.
@@ -18,7 +19,7 @@ const RELAYED_DURATION_S: f64 = 8.0;
 const ANY_PORT: &str = "127.0.0.1:0";
 
 /// Option of a source whose messages have no trace.
-pub(super) const NO_TRACE: &str = "--no-trace";
+pub(super) const NO_TRACE: &str = "no-trace";
 
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
@@ -32,12 +33,12 @@ pub struct BenchOptions {
     pub target: BenchTarget,
     /// The load, as far as the bench has to know it; the source's own account of it goes into the record.
     pub workload: Workload,
-    /// More options for the source, word by word: what is sent, to whom, in stages or not.
-    pub source_options: Vec<String>,
-    /// More options for the sink, its faults among them, word by word.
-    pub sink_options: Vec<String>,
-    /// Options for each of mailrun's own parties, word by word: `--workers` and `--busy-poll`.
-    pub party_options: Vec<String>,
+    /// More options for the source: what is sent, to whom, in stages or not. The workload's replace those of the same names.
+    pub source_options: PartyOptions,
+    /// More options for the sink, its faults among them.
+    pub sink_options: PartyOptions,
+    /// Options for each of mailrun's own parties: `--workers` and `--busy-poll`.
+    pub party_options: PartyOptions,
     /// The relay runs under strace, which counts its system calls and slows it.
     pub syscall_counting: SyscallCounting,
     /// Processors that the server under test runs on, where the bench starts it; `None` for all.
@@ -134,7 +135,7 @@ impl BenchOptions {
 
     /// Reports whether the messages have a trace, by which the sink knows them.
     pub(super) fn has_trace(&self) -> bool {
-        !self.source_options.iter().any(|word| word == NO_TRACE)
+        !self.source_options.has(NO_TRACE)
     }
 
     /// The relay between source and sink.
@@ -153,93 +154,62 @@ impl BenchOptions {
         }
     }
 
-    /// `mailrun sink …`
-    pub(super) fn sink_arguments(&self, run: RunId, files: &PartyFiles, listen: &str) -> Vec<String> {
-        let mut words = vec!["sink".to_owned()];
-        push(&mut words, "--listen", listen);
-        push(&mut words, "--seed", self.workload.seed);
-        push_party(&mut words, run, files);
-        if self.trusted == TrustedCertificate::OwnSink {
-            push(&mut words, "--tls-write-cert", files.certificate());
-        }
-        words.extend(self.placement.sink.iter().map(cpus_option));
-        words.extend(self.party_options.iter().cloned());
-        words.extend(self.sink_options.iter().cloned());
-        words
+    /// Options of `mailrun sink`.
+    pub(super) fn sink_arguments(&self, run: RunId, files: &PartyFiles, listen: &str) -> PartyOptions {
+        let own_certificate = (self.trusted == TrustedCertificate::OwnSink).then(|| files.certificate());
+        of_party(run, files)
+            .and(self.party_options.clone())
+            .and(self.sink_options.clone())
+            .with("listen", listen)
+            .with("seed", self.workload.seed)
+            .with_some("tls-write-cert", own_certificate)
+            .with_some("cpus", self.placement.sink.as_ref())
     }
 
-    /// `mailrun source …`
-    pub(super) fn source_arguments(&self, run: RunId, files: &PartyFiles, target: &str) -> Vec<String> {
+    /// Options of `mailrun source`.
+    pub(super) fn source_arguments(&self, run: RunId, files: &PartyFiles, target: &str) -> PartyOptions {
         let workload = &self.workload;
-        let mut words = vec!["source".to_owned()];
-        words.push(target.to_owned());
-        if let Some(messages) = workload.messages {
-            push(&mut words, "--messages", messages);
-        }
-        if let Some(limit_s) = self.duration_limit_s().filter(|_| workload.stages.is_empty()) {
-            push(&mut words, "--duration", format!("{}ms", (limit_s * 1e3).round() as u64));
-        }
-        push(&mut words, "--sessions", workload.sessions);
-        push(&mut words, "--pipelining", pipelining(workload.pipelining));
-        push(&mut words, "--seed", workload.seed);
-        push_pace(&mut words, workload);
-        push_party(&mut words, run, files);
-        match self.trusted {
-            TrustedCertificate::Configured => {}
-            TrustedCertificate::OwnSink => push(&mut words, "--cacert", files.certificate()),
-            TrustedCertificate::OwnRelay => {
-                push(&mut words, "--cacert", files.record.with_file_name(CERTIFICATE_FILE).to_string_lossy());
-            }
-        }
+        let limit_s = self.duration_limit_s().filter(|_| workload.stages.is_empty());
+        let arrival = Some(workload.arrival).filter(|arrival| !matches!(arrival, Arrival::Closed | Arrival::Market));
         // A server that the bench has just started is there, and its rules are for the load.
         let is_own =
             !matches!(self.target, BenchTarget::Server { .. } | BenchTarget::Relay(Contestant::Running { .. }));
-        if is_own || self.preflight == BenchPreflight::Off {
-            words.push("--no-preflight".to_owned());
+        let options = of_party(run, files)
+            .and(self.party_options.clone())
+            .and(self.source_options.clone())
+            .argument(target)
+            .with_some("messages", workload.messages)
+            .with_some("duration", limit_s.map(|limit_s| format!("{}ms", (limit_s * 1e3).round() as u64)))
+            .with("sessions", workload.sessions)
+            .with("pipelining", value_name(workload.pipelining))
+            .with("seed", workload.seed)
+            .with_some("rate", workload.rate_per_s.filter(|_| arrival.is_some()))
+            .with_some("arrival", arrival.map(value_name))
+            .with_some("cpus", self.placement.source.as_ref())
+            .flag("no-preflight", is_own || self.preflight == BenchPreflight::Off);
+        match self.trusted {
+            TrustedCertificate::Configured => options,
+            TrustedCertificate::OwnSink => options.with("cacert", files.certificate()),
+            TrustedCertificate::OwnRelay => {
+                options.with("cacert", files.record.with_file_name(CERTIFICATE_FILE).display())
+            }
         }
-        words.extend(self.placement.source.iter().map(cpus_option));
-        words.extend(self.party_options.iter().cloned());
-        words.extend(self.source_options.iter().cloned());
-        words
     }
+}
+
+/// Options of every party: its run, its files, and events for the bench.
+fn of_party(run: RunId, files: &PartyFiles) -> PartyOptions {
+    PartyOptions::default()
+        .with("run-id", run)
+        .with("json", files.record.display())
+        .with("ledger", files.ledger.display())
+        .with("hlog", files.intervals.display())
+        .with("live", "json")
 }
 
 /// The placement of one of our own programs, which takes as many workers.
 pub(super) fn cpus_option(cpus: &CpuList) -> String {
     format!("--cpus={cpus}")
-}
-
-fn push(words: &mut Vec<String>, option: &str, value: impl ToString) {
-    words.extend([option.to_owned(), value.to_string()]);
-}
-
-fn push_party(words: &mut Vec<String>, run: RunId, files: &PartyFiles) {
-    let path = |path: &Path| path.to_string_lossy().into_owned();
-    push(words, "--run-id", run);
-    push(words, "--json", path(&files.record));
-    push(words, "--ledger", path(&files.ledger));
-    push(words, "--hlog", path(&files.intervals));
-    push(words, "--live", "json");
-}
-
-fn push_pace(words: &mut Vec<String>, workload: &Workload) {
-    let arrival = match workload.arrival {
-        Arrival::Closed | Arrival::Market => return,
-        Arrival::Constant => "constant",
-        Arrival::Poisson => "poisson",
-    };
-    if let Some(rate) = workload.rate_per_s {
-        push(words, "--rate", rate);
-    }
-    push(words, "--arrival", arrival);
-}
-
-fn pipelining(pipelining: Pipelining) -> &'static str {
-    match pipelining {
-        Pipelining::Off => "off",
-        Pipelining::Group => "group",
-        Pipelining::Stream => "stream",
-    }
 }
 
 #[cfg(test)]
@@ -254,9 +224,9 @@ mod tests {
             run: None,
             target: BenchTarget::OwnSink,
             workload,
-            source_options: vec!["--reuse".to_owned()],
-            party_options: vec!["--workers=2".to_owned()],
-            sink_options: vec!["--fault".to_owned(), "drop".to_owned()],
+            source_options: PartyOptions::default().flag("reuse", true),
+            party_options: PartyOptions::default().with("workers", 2),
+            sink_options: PartyOptions::default().with("fault", "drop"),
             syscall_counting: SyscallCounting::Off,
             server_cores: None,
             placement: Placement::default(),
@@ -277,21 +247,21 @@ mod tests {
     }
 
     fn source_line(workload: Workload) -> String {
-        options(workload).source_arguments(RunId([1; 16]), &files(), "127.0.0.1:25").join(" ")
+        options(workload).source_arguments(RunId([1; 16]), &files(), "127.0.0.1:25").words().join(" ")
     }
 
     #[test]
     fn a_bench_without_an_end_takes_ten_seconds() {
-        assert!(source_line(Workload::default()).contains("--duration 10000ms"));
+        assert!(source_line(Workload::default()).contains("--duration=10000ms"));
         let counted = source_line(Workload { messages: Some(5), ..Workload::default() });
-        assert!(counted.contains("--messages 5") && !counted.contains("--duration"), "{counted}");
+        assert!(counted.contains("--messages=5") && !counted.contains("--duration"), "{counted}");
     }
 
     #[test]
     fn messages_have_a_trace_unless_the_source_is_told_otherwise() {
         let mut options = options(Workload::default());
         assert!(options.has_trace());
-        options.source_options.push(NO_TRACE.to_owned());
+        options.source_options = options.source_options.flag(NO_TRACE, true);
         assert!(!options.has_trace());
     }
 
@@ -310,22 +280,20 @@ mod tests {
         let staged = Workload { duration_limit_s: Some(30.0), stages: vec![stage], arrival, ..Workload::default() };
         let words = source_line(staged);
         assert!(!words.contains("--duration") && !words.contains("--rate"), "{words}");
-        assert!(words.contains("--arrival poisson") && words.ends_with("--workers=2 --reuse"), "{words}");
+        assert!(words.contains("--arrival=poisson") && words.ends_with("--workers=2"), "{words}");
     }
 
     #[test]
     fn open_loop_is_handed_on_and_closed_loop_is_silent() {
         let open = Workload { arrival: Arrival::Poisson, rate_per_s: Some(1_000.0), ..Workload::default() };
-        assert!(source_line(open).contains("--rate 1000 --arrival poisson"));
+        assert!(source_line(open).contains("--rate=1000"));
         assert!(!source_line(Workload::default()).contains("--rate"));
     }
 
     #[test]
     fn a_sink_is_told_its_faults() {
-        let words = options(Workload::default()).sink_arguments(RunId([1; 16]), &files(), ANY_PORT).join(" ");
-        assert!(words.starts_with("sink --listen 127.0.0.1:0 "), "{words}");
-        assert!(
-            words.ends_with("--json d/p.json --ledger d/p.ledger --hlog d/p.hlog --live json --workers=2 --fault drop")
-        );
+        let words = options(Workload::default()).sink_arguments(RunId([1; 16]), &files(), ANY_PORT).words().join(" ");
+        let own = "--fault=drop --hlog=d/p.hlog --json=d/p.json --ledger=d/p.ledger --listen=127.0.0.1:0 --live=json";
+        assert!(words.starts_with(own) && words.ends_with("--workers=2"), "{words}");
     }
 }

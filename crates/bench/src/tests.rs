@@ -8,6 +8,7 @@ use anyhow::Result;
 use mailrun_journey::ledger::Ledger;
 use mailrun_journey::record::{Cause, Death, Ending, EventKind, LedgerRow, Outcome, Record, Role, StageRow, Workload};
 use mailrun_party::live::LiveMode;
+use mailrun_party::party_options::PartyOptions;
 use mailrun_report::sample;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -56,9 +57,9 @@ pub(super) fn options() -> BenchOptions {
         out: None,
         target: BenchTarget::OwnSink,
         workload: Workload { messages: Some(UNITS), ..Workload::default() },
-        source_options: Vec::new(),
-        sink_options: Vec::new(),
-        party_options: Vec::new(),
+        source_options: PartyOptions::default(),
+        sink_options: PartyOptions::default(),
+        party_options: PartyOptions::default(),
         run: None,
         syscall_counting: SyscallCounting::Off,
         server_cores: None,

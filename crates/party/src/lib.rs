@@ -31,6 +31,7 @@ pub mod local_address;
 pub mod log_writer;
 pub mod misspelling;
 pub mod outputs;
+pub mod party_options;
 pub mod password_file;
 pub mod planned_panic;
 pub mod process_usage;

@@ -16,6 +16,7 @@ use mailrun_journey::ledger::Ledger;
 use mailrun_journey::record::{Arrival, AuditLoss, LedgerRow, Record, Role, Workload};
 use mailrun_party::interrupt::StopRequest;
 use mailrun_party::outputs;
+use mailrun_party::party_options::PartyOptions;
 use mailrun_report::numbers::{count, seconds};
 use rustix::io::Errno;
 use std::fs;
@@ -332,7 +333,6 @@ impl Round<'_> {
 
     fn bench(&self) -> BenchOptions {
         let options = self.options;
-        let words = ["--message-size=400..20k", "--reuse", "--timeout=10s", "--to=to{0..9}@example.com"];
         BenchOptions {
             name: "audit".to_owned(),
             out: None,
@@ -346,9 +346,13 @@ impl Round<'_> {
                 seed: options.seed,
                 ..Workload::default()
             },
-            party_options: Vec::new(),
-            source_options: words.map(str::to_owned).to_vec(),
-            sink_options: vec![format!("--fault={SLOW_SINK}")],
+            party_options: PartyOptions::default(),
+            source_options: PartyOptions::default()
+                .with("message-size", "400..20k")
+                .flag("reuse", true)
+                .with("timeout", "10s")
+                .with("to", "to{0..9}@example.com"),
+            sink_options: PartyOptions::default().with("fault", SLOW_SINK),
             syscall_counting: SyscallCounting::Off,
             server_cores: None,
             placement: Placement::default(),

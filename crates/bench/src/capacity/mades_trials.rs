@@ -7,6 +7,7 @@ use anyhow::Result;
 use mailrun_capacity::TrialLoad;
 use mailrun_journey::record::{Arrival, Record};
 use mailrun_party::interrupt::Interrupted;
+use mailrun_party::party_options::value_name;
 
 pub(super) struct MadesTrials<'a> {
     options: &'a MadesCapacityOptions,
@@ -21,13 +22,18 @@ impl<'a> MadesTrials<'a> {
 impl TrialSeries for MadesTrials<'_> {
     fn run(&mut self, order: TrialOrder<'_>) -> Result<Option<Record>> {
         let mut options = self.options.bench.clone();
-        options.bench_options.extend(words(&order));
-        let no_preflight = "--no-preflight".to_owned();
-        let is_repeated = !order.is_first && options.target != MadesTarget::StandIn;
-        if is_repeated && !options.bench_options.contains(&no_preflight) {
+        let rate = match order.trial.load {
+            TrialLoad::RatePerS(rate) => Some(rate),
+            TrialLoad::FlatOut => None,
+        };
+        options.bench_options = options
+            .bench_options
+            .with("duration", format!("{:.0}us", order.trial.duration_s * 1e6))
+            .with("seed", order.seed)
+            .with_some("rate", rate)
+            .with_some("arrival", rate.map(|_| value_name(order.arrival)))
             // The first has shown that an endpoint answers; under load its answers come late.
-            options.bench_options.push(no_preflight);
-        }
+            .flag("no-preflight", !order.is_first && options.target != MadesTarget::StandIn);
         options.out = Some(order.directory.to_owned());
         options.name = order.name.to_owned();
         options.title = Some(order.title);
@@ -51,14 +57,4 @@ impl TrialSeries for MadesTrials<'_> {
     fn finish(&mut self) -> Result<Vec<String>> {
         Ok(Vec::new())
     }
-}
-
-/// The load of a trial as options of `mailrun mades`.
-fn words(order: &TrialOrder<'_>) -> Vec<String> {
-    let mut words = vec![format!("--duration={:.0}us", order.trial.duration_s * 1e6), format!("--seed={}", order.seed)];
-    if let TrialLoad::RatePerS(rate) = order.trial.load {
-        let arrival = if order.arrival == Arrival::Poisson { "poisson" } else { "constant" };
-        words.extend([format!("--rate={rate}"), format!("--arrival={arrival}")]);
-    }
-    words
 }

@@ -36,7 +36,7 @@ impl TrialSeries for MailTrials<'_> {
         options.title = Some(order.title);
         // A server begins to start processes and to open connections when the load comes: that is no backlog of the load.
         let warm_up_s = (order.trial.duration_s * WARM_UP_SHARE).min(MAX_WARM_UP_S);
-        options.source_options.push(format!("--warm-up={:.0}us", warm_up_s * 1e6));
+        options.source_options = options.source_options.with("warm-up", format!("{:.0}us", warm_up_s * 1e6));
         options.workload.duration_limit_s = Some(warm_up_s + order.trial.duration_s);
         options.workload.seed = order.seed;
         (options.workload.arrival, options.workload.rate_per_s) = match order.trial.load {

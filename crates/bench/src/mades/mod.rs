@@ -28,6 +28,7 @@ use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
 use mailrun_party::live::{LiveEvent, LiveMode, LiveProgress, LiveTimes};
 use mailrun_party::live_figures::{LiveValues, RunSnapshot, mades_figures};
 use mailrun_party::live_line::{LiveLine, RateWindow};
+use mailrun_party::party_options::PartyOptions;
 use mailrun_party::process_usage;
 use mailrun_report::load_in_short;
 use std::fs;
@@ -55,9 +56,9 @@ pub struct MadesBenchOptions {
     /// Faults that the plan injects, for the report.
     pub faults: Vec<String>,
     /// Further options for the endpoint, word by word.
-    pub endpoint_options: Vec<String>,
-    /// Options for `mailrun mades`, word by word: all but where it goes and where it writes.
-    pub bench_options: Vec<String>,
+    pub endpoint_options: PartyOptions,
+    /// Options for `mailrun mades`: all but where it goes and where it writes.
+    pub bench_options: PartyOptions,
     /// The same load as a record has it, for a bench that leaves none.
     pub workload: Workload,
     /// Likewise what only a record of MADES has.
@@ -79,8 +80,8 @@ pub enum MadesTarget {
     Running {
         /// URL of its broker, without a password.
         url: String,
-        /// Options of its brokers and queues, word by word.
-        options: Vec<String>,
+        /// Options of its brokers and queues.
+        options: PartyOptions,
     },
 }
 
@@ -127,15 +128,12 @@ fn run_parties(
     let totals = directory.path().join("endpoint.json");
     let mut supervisor = MadesBenchSupervisor::new(options)?;
     let (url, target_options) = start_target(program, options, directory, &totals, &mut supervisor)?;
-    let mut words = ["mades", "--live", "json"].map(str::to_owned).to_vec();
-    words.extend(target_options);
-    words.extend(["--out".to_owned(), path(directory.path())]);
-    words.extend(["--label".to_owned(), options.name.clone()]);
-    words.extend(options.bench_options.iter().cloned());
+    let told = target_options.and(options.bench_options.clone());
+    let told = told.with("live", "json").with("out", directory.path().display()).with("label", &options.name);
     let started_at = jiff::Timestamp::now();
     let processes = HostProcesses::start();
     let FinishedBench { mades, exit_error: complaint, death } =
-        supervisor.run_bench(PartyCommand::named("mades", program, words, directory, Role::Source))?;
+        supervisor.run_bench(PartyCommand::named("mades", "mades", told, program, directory, Role::Source))?;
     let processes = processes.finish();
     supervisor.stop_endpoint()?;
     let surroundings = sampler.finish();
@@ -173,7 +171,7 @@ fn start_target(
     directory: &RunDirectory,
     totals: &Path,
     supervisor: &mut MadesBenchSupervisor,
-) -> Result<(String, Vec<String>)> {
+) -> Result<(String, PartyOptions)> {
     if let MadesTarget::Running { url, options } = &options.target {
         return Ok((url.clone(), options.clone()));
     }
@@ -181,13 +179,12 @@ fn start_target(
     directory.write("plan.toml", &options.plan)?;
     // An older run's must not be taken for this one's.
     let _ = fs::remove_file(totals);
-    let mut words =
-        ["mades-endpoint", "--embedded", "--listen", "127.0.0.1:0", "--live", "json"].map(str::to_owned).to_vec();
-    words.extend(["--plan".to_owned(), path(&plan), "--summary".to_owned(), path(totals)]);
-    words.extend(options.endpoint_options.iter().cloned());
-    let url = supervisor.start_endpoint(PartyCommand::named("endpoint", program, words, directory, Role::Relay))?;
+    let told = options.endpoint_options.clone().flag("embedded", true).with("listen", "127.0.0.1:0");
+    let told = told.with("live", "json").with("plan", plan.display()).with("summary", totals.display());
+    let endpoint = PartyCommand::named("endpoint", "mades-endpoint", told, program, directory, Role::Relay);
+    let url = supervisor.start_endpoint(endpoint)?;
     // It is known to read its outbox, and its faults are ordered.
-    Ok((url.clone(), vec!["--no-preflight".to_owned(), "--broker".to_owned(), url]))
+    Ok((url.clone(), PartyOptions::default().flag("no-preflight", true).with("broker", url)))
 }
 
 /// Holds the record against what the stand-in says it did, if it came to its end.
@@ -222,10 +219,6 @@ fn record_death(record: &mut Record, death: &Death, asked: StopRequest) {
     if asked == StopRequest::Nothing {
         record.ending = Some(Ending::ServerEnded);
     }
-}
-
-fn path(path: &Path) -> String {
-    path.to_string_lossy().into_owned()
 }
 
 /// Result that the endpoint writes at its end.

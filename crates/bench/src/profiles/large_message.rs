@@ -14,6 +14,7 @@ use anyhow::Result;
 use mailrun_compare::Gain;
 use mailrun_journey::record::{Pipelining, Workload};
 use mailrun_party::live::LiveMode;
+use mailrun_party::party_options::PartyOptions;
 use mailrun_report::numbers::{count, figure, megabytes, memory, octets};
 use mailrun_report::table::{Table, plain};
 use std::collections::BTreeSet;
@@ -80,12 +81,13 @@ fn lines(cost: Option<MessageCost>) -> BodyLines {
 }
 
 /// Option of the source that makes a row's cost.
-fn source_option(cost: Option<MessageCost>) -> Option<&'static str> {
+fn source_option(cost: Option<MessageCost>) -> PartyOptions {
+    let none = PartyOptions::default();
     match cost {
-        None | Some(MessageCost::Dots | MessageCost::ShortLines | MessageCost::Smtplib) => None,
-        Some(MessageCost::Chunking) => Some("--chunking"),
-        Some(MessageCost::SmallWrites) => Some("--write-size=4k"),
-        Some(MessageCost::NoTrace) => Some(NO_TRACE),
+        None | Some(MessageCost::Dots | MessageCost::ShortLines | MessageCost::Smtplib) => none,
+        Some(MessageCost::Chunking) => none.flag("chunking", true),
+        Some(MessageCost::SmallWrites) => none.with("write-size", "4k"),
+        Some(MessageCost::NoTrace) => none.flag(NO_TRACE, true),
     }
 }
 
@@ -174,7 +176,7 @@ impl Comparison for LargeMessageComparison<'_> {
             file: &case.file,
             shape: LoadShape { sessions: 1, message_bytes: case.body_bytes, reuse: None, pipelining: Pipelining::Off },
             workload: Workload { messages: Some(messages(self.options.volume, case)), ..Workload::default() },
-            source_options: source_option(case.cost).map(str::to_owned).into_iter().collect(),
+            source_options: source_option(case.cost),
         };
         self.runs.measure(load, turn)
     }
@@ -328,8 +330,8 @@ mod tests {
     fn a_cost_is_in_the_body_or_in_an_option_of_the_source() {
         assert!(COSTS.into_iter().filter(|cost| *cost != MessageCost::Smtplib).all(|cost| {
             let has_own_lines = lines(Some(cost)) != lines(None);
-            has_own_lines != source_option(Some(cost)).is_some()
+            has_own_lines != source_option(Some(cost)).first().is_some()
         }));
-        assert_eq!(source_option(None), None);
+        assert_eq!(source_option(None).first(), None);
     }
 }

@@ -11,6 +11,7 @@ use crate::scenario::RoundOrder;
 use anyhow::Result;
 use mailrun_journey::record::{Pipelining, Workload};
 use mailrun_party::live::LiveMode;
+use mailrun_party::party_options::PartyOptions;
 use mailrun_report::numbers::{count, counted, latency, megabytes, octets, rate, seconds};
 use mailrun_report::table::{Table, plain};
 use std::path::PathBuf;
@@ -96,10 +97,8 @@ impl Comparison for ProfileComparison<'_> {
                 duration_limit_s: options.duration.map(|duration| duration.as_secs_f64()),
                 ..Workload::default()
             },
-            source_options: is_warmed_up
-                .then(|| format!("--warm-up={}us", options.warm_up.as_micros()))
-                .into_iter()
-                .collect(),
+            source_options: PartyOptions::default()
+                .with_some("warm-up", is_warmed_up.then(|| format!("{}us", options.warm_up.as_micros()))),
         };
         self.runs.measure(load, turn)
     }

@@ -7,6 +7,7 @@ use crate::plan::{BenchOptions, BenchTarget};
 use crate::relays::{Contestant, LoadShape, ScenarioOptions, ScenarioRun, check_relay};
 use anyhow::Result;
 use mailrun_journey::record::Workload;
+use mailrun_party::party_options::PartyOptions;
 use mailrun_report::numbers::{latency, megabytes, rate};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,7 +40,7 @@ pub(super) struct ProfileLoad<'l> {
     pub(super) shape: LoadShape,
     pub(super) workload: Workload,
     /// More options for the source.
-    pub(super) source_options: Vec<String>,
+    pub(super) source_options: PartyOptions,
 }
 
 /// A profile on its way.
@@ -100,14 +101,9 @@ impl ProfileRuns {
     }
 
     fn bench(&self, load: ProfileLoad<'_>) -> BenchOptions {
-        let reuse = load.shape.reuse.map_or_else(|| "--reuse".to_owned(), |messages| format!("--reuse={messages}"));
-        let words = [format!("--file={}", load.file.display()), format!("--to={}", self.server.recipient), reuse];
+        let told = load.shape.reuse_option().with("file", load.file.display()).with("to", &self.server.recipient);
         let bench = self.scenario.bench(&load.place, &Contestant::None, &load.shape, load.workload);
-        BenchOptions {
-            target: self.server.target.clone(),
-            source_options: words.into_iter().chain(load.source_options).collect(),
-            ..bench
-        }
+        BenchOptions { target: self.server.target.clone(), source_options: told.and(load.source_options), ..bench }
     }
 }
 

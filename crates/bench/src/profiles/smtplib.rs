@@ -5,6 +5,7 @@ use crate::plan::BenchTarget;
 use crate::scenario::SinkTool;
 use crate::tables::{DumpMode, SinkLaunch, TableSink};
 use anyhow::{Context, Result, bail};
+use mailrun_party::party_options::PartyOptions;
 use mailrun_report::numbers::count;
 use std::fs::{self, File};
 use std::io::{Read, Seek};
@@ -117,7 +118,7 @@ fn start_sink() -> Result<TableSink> {
         program: &program,
         sessions: 1,
         dump_mode: DumpMode::Nothing,
-        faults: &[],
+        faults: &PartyOptions::default(),
     })
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn prepare(
                 }
             };
             words.extend(options.placement.relay.iter().map(cpus_option));
-            words.extend(options.party_options.iter().cloned());
+            words.extend(options.party_options.words());
             words.extend(["--durability", durability, "--json", &record, "--live", "json"].map(str::to_owned));
             let command = PartyCommand::relay(program, words, directory);
             RelayLaunch { command, ready_signal: ReadySignal::Reported, ready_within: READY_TIMEOUT }

@@ -12,6 +12,7 @@ use mailrun_journey::record::{Pipelining, Workload};
 use mailrun_journey::threshold::Threshold;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::live::LiveMode;
+use mailrun_party::party_options::PartyOptions;
 use mailrun_report::numbers::{counted, octets};
 use std::path::{Path, PathBuf};
 
@@ -45,6 +46,11 @@ pub struct LoadShape {
 }
 
 impl LoadShape {
+    /// The reuse of connections as an option of the source: 0 is without limit.
+    pub(crate) fn reuse_option(&self) -> PartyOptions {
+        PartyOptions::default().with("reuse", self.reuse.unwrap_or(0))
+    }
+
     /// `messages of 400 B over 100 sessions, connections reused`
     pub(super) fn description(&self) -> String {
         let reuse = match self.reuse {
@@ -154,16 +160,14 @@ impl ScenarioOptions {
         shape: &LoadShape,
         load: Workload,
     ) -> BenchOptions {
-        let reuse = shape.reuse.map_or_else(|| "--reuse".to_owned(), |messages| format!("--reuse={messages}"));
-        let size = format!("--message-size={}", shape.message_bytes);
         BenchOptions {
             name: self.name.clone(),
             out: Some(out),
             target: BenchTarget::of(contestant.clone()),
             workload: Workload { sessions: shape.sessions, pipelining: shape.pipelining, seed: 1, ..load },
-            source_options: vec![size, "--recipients=1".to_owned(), reuse, format!("--to={RECIPIENTS}")],
-            sink_options: Vec::new(),
-            party_options: Vec::new(),
+            source_options: shape.reuse_option().with("message-size", shape.message_bytes).with("to", RECIPIENTS),
+            sink_options: PartyOptions::default(),
+            party_options: PartyOptions::default(),
             run: None,
             syscall_counting: SyscallCounting::Off,
             server_cores: None,
@@ -206,9 +210,9 @@ mod tests {
         );
         let options = sample_options("relay-64k");
         let bench = options.bench("d".into(), &"postfix".parse().unwrap(), &shape, Workload::default());
-        let words = bench.source_options.join(" ");
+        let words = bench.source_options.words().join(" ");
         assert!(
-            words.contains("--message-size=65536") && words.contains("--reuse=1 ") && words.contains("five.example")
+            words.contains("--message-size=65536") && words.contains("--reuse=1") && words.contains("five.example")
         );
         assert_eq!((bench.workload.sessions, bench.workload.pipelining), (250, Pipelining::Off));
         assert_eq!(RECIPIENTS.matches(".example").count(), 5);
@@ -219,6 +223,6 @@ mod tests {
             shape.description()
         );
         let bench = options.bench("d".into(), &"postfix".parse().unwrap(), &shape, Workload::default());
-        assert!(bench.source_options.contains(&"--reuse".to_owned()));
+        assert!(bench.source_options.words().contains(&"--reuse=0".to_owned()));
     }
 }

@@ -21,6 +21,7 @@ use anyhow::Result;
 use cases::cases;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::live::LiveMode;
+use mailrun_party::party_options::PartyOptions;
 use runs::TableComparison;
 pub(super) use sinks::{DumpMode, SinkLaunch, TableSink};
 use std::time::Duration;
@@ -51,8 +52,8 @@ pub struct TableOptions {
     pub check: DeliveryCheck,
     /// The longest that a run may take.
     pub limit: Duration,
-    /// More options for mailrun's sink, word by word.
-    pub sink_options: Vec<String>,
+    /// More options for mailrun's sink.
+    pub sink_options: PartyOptions,
     /// Progress output while it runs.
     pub live: LiveMode,
 }

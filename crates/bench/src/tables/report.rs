@@ -149,6 +149,7 @@ mod tests {
     use crate::engine::Costs;
     use crate::scenario::{RoundOrder, SinkTool};
     use mailrun_party::live::LiveMode;
+    use mailrun_party::party_options::PartyOptions;
     use std::time::Duration;
 
     fn case(tool: SourceTool) -> TableCase {
@@ -185,7 +186,7 @@ mod tests {
             recipients: vec![1],
             check: DeliveryCheck::None,
             limit: Duration::from_secs(1),
-            sink_options: Vec::new(),
+            sink_options: PartyOptions::default(),
             live: LiveMode::Off,
         }
     }

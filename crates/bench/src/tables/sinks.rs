@@ -4,6 +4,7 @@ use crate::engine::{Costs, TimedChild};
 use crate::scenario::SinkTool;
 use anyhow::{Context, Result};
 use mailrun_party::live::{LiveEvent, LiveProgress};
+use mailrun_party::party_options::PartyOptions;
 use std::fs::{self, File};
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -42,8 +43,8 @@ pub(crate) struct SinkLaunch<'a> {
     pub(crate) program: &'a Path,
     pub(crate) sessions: u32,
     pub(crate) dump_mode: DumpMode,
-    /// Fault options of mailrun's sink, word by word.
-    pub(crate) faults: &'a [String],
+    /// Fault options of mailrun's sink.
+    pub(crate) faults: &'a PartyOptions,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +87,7 @@ impl TableSink {
     fn start_own(launch: SinkLaunch<'_>) -> Result<Self> {
         let directory = directory()?;
         let mut command = Command::new(launch.program);
-        command.args(["sink", "--listen", "127.0.0.1:0", "--live", "json"]).args(launch.faults);
+        command.args(["sink", "--listen", "127.0.0.1:0", "--live", "json"]).args(launch.faults.words());
         command.current_dir(directory.path()).stdout(File::create(stdout_file(&directory))?);
         if launch.dump_mode == DumpMode::Dump {
             command.arg("--dump-file").arg(dump_file(&directory));

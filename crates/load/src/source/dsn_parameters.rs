@@ -1,28 +1,51 @@
 //! Notifications that the sender of generated mail asks for: the parameters of DSN (RFC 3461) on MAIL and RCPT.
 use super::addresses::AddressPattern;
 use super::random::{RandomStream, SeededRng};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use mailrun_smtp::client::Notifications;
 use mailrun_smtp::dsn::{self, Notify, Return};
 use mailrun_smtp::xtext;
 
+/// Set on each option, because the heading of a struct would also apply to the options that follow it.
+const HEADING: &str = "Notifications (RFC 3461), requested only if the server offers DSN";
+
 /// The requested notifications; none by default. A server that does not offer DSN receives no such parameters.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct DsnParameters {
-    /// NOTIFY, for every recipient.
+    /// When the server should send a notification: never, or some of success,failure,delay.
+    #[arg(long = "dsn-notify", value_name = "WHEN", value_parser = parse_notify, help_heading = HEADING)]
     pub notify: Option<Notify>,
-    /// RET.
+    /// How much of the message a notification should return.
+    #[arg(long = "dsn-ret", value_name = "PART", value_parser = parts(), help_heading = HEADING)]
     pub returns: Option<Return>,
-    /// ENVID; each message's own by the pattern.
+    /// Identifier of the message in notifications: a text, or a pattern in which an n in braces is replaced by the
+    /// number of the message.
+    // clap would make a line break of `{n}`.
+    #[arg(long = "dsn-envid", value_name = "TEXT", value_parser = parse_envelope_id, help_heading = HEADING)]
     pub envelope_id: Option<AddressPattern>,
-    /// ORCPT: every recipient unchanged.
+    /// Send ORCPT with each recipient.
+    #[arg(long = "dsn-orcpt", help_heading = HEADING)]
     pub original_recipient: bool,
+}
+
+fn parse_notify(text: &str) -> Result<Notify, String> {
+    let wrong = || format!("{text:?} must be never, or a list of success,failure,delay");
+    Notify::parse(text.as_bytes()).ok_or_else(wrong)
+}
+
+/// The values of RET.
+fn parts() -> impl TypedValueParser<Value = Return> {
+    let full = PossibleValue::new("full").help("The whole message");
+    let header = PossibleValue::new("hdrs").help("The header only");
+    PossibleValuesParser::new([full, header]).map(|name| if name == "full" { Return::Full } else { Return::Header })
 }
 
 /// Parses a pattern of ENVID: texts of at most a hundred octets as xtext; in it `{n}` is the message's number.
 ///
 /// # Errors
 /// If it is malformed: the mistake.
-pub fn parse_envelope_id(typed: &str) -> Result<AddressPattern, String> {
+pub(super) fn parse_envelope_id(typed: &str) -> Result<AddressPattern, String> {
     AddressPattern::text(typed, |text| {
         // RFC 3461 §4.4: it decodes to printable ASCII.
         let is_printable = text.iter().all(|octet| (b' '..=b'~').contains(octet));

@@ -37,7 +37,7 @@ pub use addresses::AddressPattern;
 pub(crate) use control::NUMBERS_LOG2;
 pub use control::{LoadControl, LoadCounts};
 pub use corpus::{CorpusOptions, InvalidMessagePolicy};
-pub use dsn_parameters::{DsnParameters, parse_envelope_id};
+pub use dsn_parameters::DsnParameters;
 pub use envelopes::BodyParameter;
 pub use mailrun_workload::distribution::Distribution;
 pub use mailrun_workload::offered_rate::{OfferedRate, RateStage};

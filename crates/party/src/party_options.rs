@@ -1,0 +1,207 @@
+//! Options of one of mailrun's commands as a document: how a bench tells its children what it was told itself.
+//!
+//! ```json
+//! {"arguments": ["127.0.0.1:25"], "options": {"messages": ["200"], "mime": [], "to": ["a@b.example", "c@d.example"]}}
+//! ```
+//! A child reads it from its standard input (`mailrun source --options -`) and parses it as if the words had been typed, so
+//! that an option is defined by its clap argument alone.
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::Read;
+
+/// The longest document that is read.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// The words behind a command by which it is told to read its options from standard input.
+pub const OPTIONS_FROM_STDIN: [&str; 2] = ["--options", "-"];
+
+/// Options by their long names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartyOptions {
+    /// Words without an option, such as the server.
+    arguments: Vec<String>,
+    /// The values of each option; none for a flag.
+    options: BTreeMap<String, Vec<String>>,
+}
+
+impl PartyOptions {
+    /// Adds a word without an option.
+    pub fn argument(mut self, value: impl ToString) -> Self {
+        self.arguments.push(value.to_string());
+        self
+    }
+
+    /// Sets an option to one value.
+    pub fn with(mut self, name: &str, value: impl ToString) -> Self {
+        self.options.insert(name.to_owned(), vec![value.to_string()]);
+        self
+    }
+
+    /// Sets an option to one value, or unsets it.
+    pub fn with_some(mut self, name: &str, value: Option<impl ToString>) -> Self {
+        self.options.remove(name);
+        match value {
+            Some(value) => self.with(name, value),
+            None => self,
+        }
+    }
+
+    /// Sets a flag.
+    pub fn flag(mut self, name: &str, is_set: bool) -> Self {
+        if is_set {
+            self.options.insert(name.to_owned(), Vec::new());
+        }
+        self
+    }
+
+    /// Adds other options, which replace those of the same names.
+    pub fn and(mut self, more: Self) -> Self {
+        self.arguments.extend(more.arguments);
+        self.options.extend(more.options);
+        self
+    }
+
+    /// Removes options.
+    pub fn without(mut self, names: &[&str]) -> Self {
+        self.options.retain(|name, _| !names.contains(&name.as_str()));
+        self
+    }
+
+    /// Reports whether an option is set.
+    pub fn has(&self, name: &str) -> bool {
+        self.options.contains_key(name)
+    }
+
+    /// The name of the first option, if there is one.
+    pub fn first(&self) -> Option<&str> {
+        self.options.keys().next().map(String::as_str)
+    }
+
+    /// The words to type.
+    pub fn words(&self) -> Vec<String> {
+        let option = |(name, values): (&String, &Vec<String>)| match values.as_slice() {
+            [] => vec![format!("--{name}")],
+            values => values.iter().map(|value| format!("--{name}={value}")).collect(),
+        };
+        self.arguments.iter().cloned().chain(self.options.iter().flat_map(option)).collect()
+    }
+
+    /// The document.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Reads a document.
+    ///
+    /// # Errors
+    /// If it is too long or not one.
+    pub fn read(source: impl Read) -> Result<Self, String> {
+        serde_json::from_reader(source.take(MAX_BYTES)).map_err(|error| error.to_string())
+    }
+}
+
+/// The name of an option's value.
+pub fn value_name(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// The options that were typed, by the names of their arguments: a field of a command, before all others.
+#[derive(Clone, Debug, Default)]
+pub struct TypedOptions(BTreeMap<String, Vec<String>>);
+
+impl TypedOptions {
+    /// Those of them that `A` defines.
+    pub fn of<A: Args>(&self) -> PartyOptions {
+        let command = A::augment_args(Command::new("options"));
+        let typed = command.get_arguments().filter_map(|argument| {
+            let values = self.0.get(argument.get_id().as_str())?;
+            let is_flag = !argument.get_action().takes_values();
+            Some((argument.get_long()?.to_owned(), if is_flag { Vec::new() } else { values.clone() }))
+        });
+        PartyOptions { arguments: Vec::new(), options: typed.collect() }
+    }
+}
+
+impl FromArgMatches for TypedOptions {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let is_typed = |id: &&str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        let values = |id: &str| -> Vec<String> {
+            let raw = matches.try_get_raw(id).ok().flatten().into_iter().flatten();
+            raw.map(|value| value.to_string_lossy().into_owned()).collect()
+        };
+        let ids = matches.ids().map(clap::Id::as_str).filter(is_typed);
+        Ok(Self(ids.map(|id| (id.to_owned(), values(id))).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for TypedOptions {
+    fn augment_args(command: Command) -> Command {
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Args, Debug)]
+    struct Load {
+        #[arg(long = "stage")]
+        stages: Vec<String>,
+        #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "0")]
+        reuse: Option<u32>,
+        #[arg(long, default_value = "100")]
+        sessions: u32,
+        #[arg(long)]
+        mime: bool,
+    }
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        typed: TypedOptions,
+        server: Option<String>,
+        #[arg(long)]
+        out: Option<String>,
+        #[command(flatten)]
+        load: Load,
+    }
+
+    #[test]
+    fn a_child_is_told_what_was_typed_and_nothing_else() {
+        let line = Line::parse_from(["x", "a:1", "--stage", "1s:5", "--stage=2s:6", "--reuse", "--mime", "--out", "d"]);
+        let options = line.typed.of::<Load>().argument("b:2").with("sessions", 7);
+        let json = options.to_json();
+        assert_eq!(
+            json,
+            r#"{"arguments":["b:2"],"options":{"mime":[],"reuse":["0"],"sessions":["7"],"stage":["1s:5","2s:6"]}}"#
+        );
+        let read = PartyOptions::read(json.as_bytes()).unwrap();
+        assert_eq!(read, options);
+        let again = Line::parse_from(std::iter::once("x".to_owned()).chain(read.words()));
+        assert_eq!((again.server.as_deref(), again.out), (Some("b:2"), None));
+        let Load { stages, reuse, sessions, mime } = again.load;
+        assert_eq!((stages.len(), reuse, sessions, mime), (2, Some(0), 7, true));
+    }
+
+    #[test]
+    fn options_are_replaced_and_removed_by_name() {
+        let options = PartyOptions::default().with("rate", 5).flag("mime", true).flag("lmtp", false);
+        let options = options.and(PartyOptions::default().with("rate", 6)).with_some("seed", None::<u64>);
+        assert_eq!(options.words(), ["--mime", "--rate=6"]);
+        assert!(options.has("mime") && options.first() == Some("mime"));
+        assert_eq!(options.without(&["mime", "rate"]), PartyOptions::default());
+    }
+}
