@@ -12,6 +12,7 @@ use crate::progress::{draw_progress, whole_seconds};
 use crate::state::{Dashboard, PANES};
 use crate::{MIN_COLUMNS, MIN_ROWS, compact, panes};
 use mailrun_report::printable::printable;
+use mailrun_report::wrap::display_width;
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -83,13 +84,18 @@ fn draw_pane(dashboard: &Dashboard, pane: usize, area: Rect, buffer: &mut Buffer
 
 fn draw_title(dashboard: &Dashboard, row: Rect, buffer: &mut Buffer) {
     let view = dashboard.view();
-    let parts = [&view.now.title, &view.now.subject].map(|part| printable(part));
-    let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).filter(|part| !part.is_empty()).collect();
-    let title = format!(" mailrun · {}", parts.join(" · "));
+    let mut title = format!(" mailrun · {}", printable(&view.now.title));
     let passed = format!("{} ", whole_seconds(view.now.elapsed_s));
     let notice = if dashboard.is_paused() { " PAUSED " } else { "" };
     let right = passed.chars().count() + notice.len() + 1;
     let room = usize::from(row.width).saturating_sub(right);
+    // As much of server and load as has room.
+    for part in printable(&view.now.subject).split(" · ").filter(|part| !part.is_empty()) {
+        if display_width(&title) + display_width(part) + 3 > room {
+            break;
+        }
+        title += &format!(" · {part}");
+    }
     buffer.set_stringn(row.x, row.y, title, room, dashboard.palette.style(Ink::Title));
     let at = row.right().saturating_sub(u16::try_from(right).unwrap_or(u16::MAX)).max(row.x);
     let (at, _) = buffer.set_stringn(at, row.y, notice, usize::from(row.width), dashboard.palette.style(Ink::Notice));

@@ -74,7 +74,8 @@ pub fn load_in_short(workload: &Workload) -> String {
         "mades" => format!("{} in transit at most", count(u64::from(workload.sessions))),
         _ => counted(u64::from(workload.sessions), "session"),
     };
-    parts.chain([octets(workload.message_bytes), sessions]).collect::<Vec<_>>().join(" · ")
+    let size = (workload.message_bytes > 0).then(|| octets(workload.message_bytes));
+    parts.chain(size).chain([sessions]).collect::<Vec<_>>().join(" · ")
 }
 
 fn machine(record: &Record) -> String {

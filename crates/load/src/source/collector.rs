@@ -215,8 +215,10 @@ impl SourceCollector {
         Some(if is_behind { until(end)? } else { created })
     }
 
-    /// Counts the messages that have become due, of those that are to be sent.
+    /// Counts the messages that have become due, of those that are to be sent. The last moments are left out, because the
+    /// workers' counts of them are still to come.
     fn count_due(&mut self, now: Duration) {
+        let now = now.saturating_sub(2 * TALLY_INTERVAL);
         let until = self.end.stopped_at.into_iter().chain(self.context.plan.until()).fold(now, Duration::min);
         let most = self.context.options.messages.unwrap_or(u64::MAX);
         for schedule in &mut self.schedules {

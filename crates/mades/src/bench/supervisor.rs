@@ -152,7 +152,7 @@ impl RunSupervisor {
         self.interval_recorder.log(now, &self.recent);
         let progress = LiveProgress {
             elapsed_s: now.saturating_sub(run_state.began).as_secs_f64(),
-            due: run_state.pacer.borrow_mut().due(now),
+            due: run_state.pacer.borrow_mut().due(now.saturating_sub(PROGRESS_INTERVAL)),
             created: tracker.created(),
             sent,
             accepted: settled,
