@@ -63,7 +63,8 @@ Examples:
   mailrun audit mailrun:memory --inject kill   finds what it loses
   mailrun audit mailrun:write --inject power-cut
   mailrun audit postfix --rounds 20            as root
-  mailrun audit postfix --threshold 'duplicates <= 1%'
+  mailrun audit mailrun --threshold 'duplicates <= 10%'
+  mailrun recipe show postfix > my.toml    then: mailrun audit my.toml
 
 Exit status:
     0  PASS: nothing that was answered 250 is missing

@@ -123,7 +123,7 @@ Examples:
   mailrun queue list --spool DIR              shows the queue of a relay
   mailrun spool check DIR                     checks the spool of a stopped relay
   mailrun capacity SERVER                     the highest rate that meets a goal
-  mailrun audit postfix                       does a server keep what it answered 250?
+  mailrun audit mailrun                       does a server keep what it answered 250?
   mailrun disk DIR                            what a disk can do for a relay
   mailrun locust worker SERVER                sends mail for a Locust master
   mailrun health URL                          whether a relay or sink works

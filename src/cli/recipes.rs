@@ -50,8 +50,8 @@ Keys of a recipe (NAME.toml):
                  programs that must be there; how to get them; a command that prints
                  the version; its log file; a description
 
-Placeholders: {dir} state directory, {state} directory in it for the mail, which
-mailrun audit may put on a disk that loses power, {listen} address to take mail at, {to} next hop
+Placeholders: {dir} state directory, {state} directory in it for the mail (an audit
+may put it on a disk that loses power), {listen} address to take mail at, {to} next hop
 (also {listen_host}, {listen_port}, {to_host}, {to_port}), {mailrun} this program.
 
 Examples:

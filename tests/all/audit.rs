@@ -54,7 +54,8 @@ fn our_relay_keeps_what_it_answered_250() {
 
 #[test]
 fn a_server_that_answers_before_it_writes_is_found_out_with_the_exact_count() {
-    let audited = Audited::of("mailrun:memory", &["--rounds", "1", "--inject", "kill", "--report", "full"]);
+    let audited =
+        Audited::of("mailrun:memory", &["--rounds", "1", "--inject", "kill", "--seed", "7", "--report", "full"]);
     assert_eq!(audited.outcome(), (Some(1), Some(Outcome::Fail)), "{:?}", audited.ended);
     let (row, ledger) = (&audited.audit().faults[0], &audited.record.ledger);
     assert!(row.lost > 0 && ledger.lost == Some(row.lost), "{row:?}");
@@ -68,7 +69,10 @@ fn a_server_that_answers_before_it_writes_is_found_out_with_the_exact_count() {
     let out = &audited.ended.out;
     assert!(out.contains("MISSING MAIL") && out.contains("are lost:"), "{out}");
     assert!(audited.place.path().join("out/round-1-kill/relay.spool").exists(), "what it kept can be looked at");
-    let allowed = Audited::of("mailrun:memory", &["--rounds", "1", "--inject", "kill", "--threshold", "lost <= 90%"]);
+    let allowed = Audited::of(
+        "mailrun:memory",
+        &["--rounds", "1", "--inject", "kill", "--seed", "7", "--threshold", "lost <= 90%"],
+    );
     assert_eq!(allowed.outcome(), (Some(0), Some(Outcome::Pass)), "{:?}", allowed.ended);
 }
 
@@ -123,7 +127,7 @@ fn a_queue_that_nobody_can_ask_proves_no_loss() {
     let command = "\"{mailrun}\", \"relay\", \"--listen\", \"{listen}\", \"--to\", \"{to}\", \"--spool\", \
                    \"{dir}/spool\", \"--durability\", \"memory\"";
     fs::write(&file, format!("durability = \"memory\"\ncommand = [{command}]\n")).unwrap();
-    let words = ["--rounds", "1", "--inject", "kill", "--lost-after", "1s"];
+    let words = ["--rounds", "1", "--inject", "kill", "--seed", "7", "--lost-after", "1s"];
     let audited = Audited::of(file.to_str().unwrap(), &words);
     assert_eq!(audited.outcome(), (Some(3), Some(Outcome::Inconclusive)), "{:?}", audited.ended);
     assert!(audited.audit().faults[0].not_delivered > 0, "{:?}", audited.audit());
