@@ -22,9 +22,12 @@ const UNITS: u64 = 1_000;
 const SCRIPT: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 role=$1
-to=$2
+options=
+[ "$2" = --options ] && read -r options
+value() { echo "$options" | sed -n "s/.*\"$1\":\[\"\([^\"]*\)\".*/\1/p"; }
+json=$(value json) ledger=$(value ledger) to=$(value arguments)
 while [ $# -gt 1 ]; do
-  case $1 in --json) json=$2 ;; --ledger) ledger=$2 ;; --to) to=$2 ;; esac
+  case $1 in --to) to=$2 ;; esac
   shift
 done
 finish() { cp "$here/$role.json" "$json"; cp "$here/$role.ledger" "$ledger"; echo '{"event":"done"}'; exit 0; }
