@@ -84,7 +84,11 @@ pub(super) fn matches(commands: Command, words: &[OsString]) -> Result<ArgMatche
     let before = commands.clone().try_get_matches_from(&words[..end])?;
     let Some(typed) = before.subcommand_matches(name) else { return Ok(before) };
     if typed.subcommand_name().is_some() {
-        return commands.try_get_matches_from(words);
+        return if end == words.len() {
+            Ok(before)
+        } else {
+            Err(error(format!("{} takes nothing after --", first_words(words))))
+        };
     }
     let command = commands.find_subcommand(name).expect("it was found before");
     let misplaced: Vec<&Arg> = command.get_arguments().filter(|one| is_moved(one) && count(typed, one) > 0).collect();
@@ -99,6 +103,11 @@ pub(super) fn matches(commands: Command, words: &[OsString]) -> Result<ArgMatche
         Some(one) => Err(error(format!("write {} before --", option(one)))),
         None => Ok(all),
     }
+}
+
+/// `bench relay-400`
+fn first_words(words: &[OsString]) -> String {
+    words.iter().skip(1).take(2).map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
 /// How often an argument was typed.
@@ -186,6 +195,7 @@ mod tests {
             ("bench a:1 -- --rate 5", "write --rate before --. See --help."),
             ("bench a:1 --to b@c -- --to b@d", "write --to before --. See --help."),
             ("bench -- a:1", "write SERVER before --. See --help."),
+            ("bench relay-400 -- --workers 2", "bench relay-400 takes nothing after --. See --help."),
             ("bench a:1 -- --frobnicate", "unknown option \"--frobnicate\". See --help."),
             ("bench a:1 -- --binarymime", "--chunking is required. See --help."),
         ] {

@@ -55,7 +55,7 @@ pub struct MadesBenchOptions {
     pub plan: String,
     /// Faults that the plan injects, for the report.
     pub faults: Vec<String>,
-    /// Further options for the endpoint, word by word.
+    /// Further options for the endpoint.
     pub endpoint_options: PartyOptions,
     /// Options for `mailrun mades`: all but where it goes and where it writes.
     pub bench_options: PartyOptions,
