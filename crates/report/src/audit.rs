@@ -2,7 +2,7 @@
 use super::numbers::{count, seconds};
 use super::section::{Section, SectionBody};
 use super::table::{Align, Table, plain, right};
-use mailrun_journey::record::{Audit, Record};
+use mailrun_journey::record::{Audit, AuditLoss, Record};
 
 /// A row for each kind of fault.
 pub(crate) fn faults(record: &Record) -> Option<Section> {
@@ -33,15 +33,19 @@ fn table(audit: &Audit) -> Table {
 
 /// The messages that were answered 250 and did not arrive.
 pub(crate) fn losses(record: &Record) -> Option<Section> {
-    let audit = record.audit.as_ref()?;
+    losses_in(&record.audit.as_ref()?.losses)
+}
+
+/// The same of some of them.
+pub(crate) fn losses_in(losses: &[AuditLoss]) -> Option<Section> {
     let columns = [right("round"), ("fault", Align::Left), right("message"), right("due at"), right("fault at")];
     let mut table = Table::new(columns.into_iter().chain([("reply", Align::Left)]));
-    for loss in &audit.losses {
+    for loss in losses {
         let times = [loss.due_s, loss.fault_s].map(seconds);
         let place = [count(loss.round), plain(&loss.fault), count(loss.message)];
         let reply = loss.reply.as_deref().map_or_else(|| "–".to_owned(), plain);
         table.row(place.into_iter().chain(times).chain([reply]).collect());
     }
     Some(Section { title: "Missing mail", note: None, body: SectionBody::Figures(table) })
-        .filter(|_| !audit.losses.is_empty())
+        .filter(|_| !losses.is_empty())
 }

@@ -1,5 +1,6 @@
 //! Parties, workload and host; thresholds and stages: the parts that are the same tables as in the other reports.
 use super::runs::{PagePart, PageRuns};
+use super::slowest::SHOWN_MESSAGES;
 use super::tables;
 use crate::numbers::counted;
 use crate::section::Section;
@@ -42,9 +43,15 @@ pub(super) fn audit_faults(runs: PageRuns<'_>) -> Option<PagePart> {
     part(runs, "audit", "Audit", audit::faults)
 }
 
-/// An audit: the messages that are missing.
+/// An audit: the messages that are missing, the first ten unfolded.
 pub(super) fn audit_losses(runs: PageRuns<'_>) -> Option<PagePart> {
-    part(runs, "audit-missing", "Missing mail", audit::losses)
+    let losses = &runs.record.audit.as_ref()?.losses;
+    let (shown, others) = losses.split_at(losses.len().min(SHOWN_MESSAGES));
+    let table = |section: Section| tables::section(&section, None, None);
+    let more = audit::losses_in(others)
+        .map_or_else(String::new, |section| tables::folded(&format!("{} more", others.len()), &table(section)));
+    let body = table(audit::losses_in(shown)?) + &more;
+    Some(PagePart { id: "audit-missing", title: "Missing mail", body })
 }
 
 /// The relay between source and sink.

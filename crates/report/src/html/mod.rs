@@ -89,6 +89,7 @@ fn details(runs: PageRuns<'_>) -> Vec<PagePart> {
 mod tests {
     use super::*;
     use crate::{sample, sample_runs};
+    use mailrun_journey::record::{Audit, AuditLoss};
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
@@ -175,6 +176,21 @@ mod tests {
             .map(|words| text.find(words).unwrap_or_else(|| panic!("{words}")));
         assert!(missed < fold && fold < passed);
         assert!(page(&sample_runs::passed(), None).contains("2 of 2 thresholds passed"));
+    }
+
+    #[test]
+    fn ten_messages_that_a_server_lost_are_shown_and_the_others_folded() {
+        let lost = |count: u64| {
+            let losses = (0..count).map(|message| AuditLoss { message: 500 + message, ..AuditLoss::default() });
+            let audit = Audit { losses: losses.collect(), ..Audit::default() };
+            let record = Record { audit: Some(audit), ..sample_runs::failed() };
+            environment::audit_losses(PageRuns { record: &record, baseline: None }).map(|part| part.body)
+        };
+        let body = lost(12).unwrap();
+        let (shown, folded) = body.split_once("<details>").unwrap();
+        assert!(shown.contains(">509<") && !shown.contains(">510<"), "{shown}");
+        assert!(folded.contains("2 more") && folded.contains(">511<"), "{folded}");
+        assert!(!lost(10).unwrap().contains("<details>") && lost(0).is_none());
     }
 
     #[test]

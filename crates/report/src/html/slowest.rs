@@ -10,7 +10,7 @@ use mailrun_journey::record::{Record, SlowMessage};
 use mailrun_journey::stage::Phase;
 
 /// Messages that are shown unfolded.
-const SHOWN_MESSAGES: usize = 10;
+pub(super) const SHOWN_MESSAGES: usize = 10;
 /// Largest number of messages on the page.
 const MAX_MESSAGES: usize = 50;
 /// Largest number of a message's recipients on the page.
