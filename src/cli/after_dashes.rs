@@ -105,7 +105,7 @@ pub(super) fn matches(commands: Command, words: &[OsString]) -> Result<ArgMatche
     }
 }
 
-/// `bench relay-400`
+/// Command and scenario, like `bench relay-400`.
 fn first_words(words: &[OsString]) -> String {
     words.iter().skip(1).take(2).map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }

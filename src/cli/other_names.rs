@@ -176,7 +176,7 @@ fn placed(path: &str, ours: &str) -> String {
     if is_late && after_dashes::COMMANDS.contains(&path) { format!("-- {ours}") } else { ours.to_owned() }
 }
 
-/// Our command that does what one of another tool does, or one that stood alone before.
+/// Our command for one of another tool, or for one that is now part of `mailrun locust`.
 pub(super) fn our_command(typed: &str) -> Option<&'static str> {
     match typed {
         "worker" => Some("mailrun locust worker"),

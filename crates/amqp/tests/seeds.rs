@@ -1,9 +1,7 @@
 //! The seeds of the fuzz targets: good conversations, each heard to its end.
 #![allow(clippy::unwrap_used, reason = "a test may")]
-use mailrun_amqp::{
-    ClientLogin, ConnectionEvent, EndError, FuzzClient, FuzzConnection, FuzzOutcome, ListenerAuth, Password, ScramHash,
-    Violation,
-};
+use mailrun_amqp::checks::amqp_client::login;
+use mailrun_amqp::{ConnectionEvent, EndError, FuzzClient, FuzzConnection, FuzzOutcome, ListenerAuth, Violation};
 use std::path::Path;
 
 /// The seeds of a fuzz target; the last byte of each is the target's own.
@@ -44,19 +42,7 @@ fn a_servers_conversation_is_heard_to_its_end() {
 fn a_clients_conversation_is_heard_to_its_end() {
     let mut found = Vec::new();
     for (name, octets) in seeds("amqp_client") {
-        let password = || Password::new("pencil");
-        let login = match octets[octets.len() - 1] & 3 {
-            0 => ClientLogin::Anonymous,
-            1 => ClientLogin::Plain { user: "user".to_owned(), password: password() },
-            2 => ClientLogin::External,
-            _ => ClientLogin::Scram {
-                hash: ScramHash::Sha256,
-                user: "user".to_owned(),
-                password: password(),
-                nonce: "rOprNGfwEbeRWgbNEkqO".to_owned(),
-            },
-        };
-        let mut client = FuzzClient::new(login, 1000);
+        let mut client = FuzzClient::new(login(octets[octets.len() - 1]), 1000);
         client.feed(&octets[..octets.len() - 1]);
         let outcome = client.finish();
         assert_closed(&name, &outcome);

@@ -1,4 +1,5 @@
-//! Any octets of a server to a client of AMQP, whole and cut: it hears and says the same, bounded by what it was told, and no message that it has sent is lost. The last octet of the input chooses the login and the cut.
+//! What a server may send to a client of AMQP: whole or cut, the client takes the same and answers the same; it answers no more
+//! than is in proportion, and loses no message that it has sent. The last octet of the input chooses the login and the cut.
 use crate::{ClientLogin, FuzzClient, FuzzOutcome, Password, ScramHash};
 
 /// Octets said before anything is heard, and for each octet that is heard. The dearest is a flow of 20 octets, which is
@@ -8,7 +9,8 @@ const SAID_FOR_EACH: usize = 64;
 /// The largest message.
 const MOST_BYTES: u64 = 1000;
 
-fn login(choice: u8) -> ClientLogin {
+/// The login that the last octet of an input chooses.
+pub fn login(choice: u8) -> ClientLogin {
     let password = || Password::new("pencil");
     match choice & 3 {
         0 => ClientLogin::Anonymous,

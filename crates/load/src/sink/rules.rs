@@ -340,36 +340,38 @@ fn parse_action(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
     Err(words.error(format!("{word:?} is not an action; use {}", known.join(", "))))
 }
 
+/// The only command that the action is possible on; `directed` is also possible on `.`.
+fn own_command(action: &RuleAction) -> Option<RuleCommand> {
+    match action {
+        RuleAction::Greylist { .. } | RuleAction::DomainCap { .. } | RuleAction::Directed => {
+            Some(RuleCommand::Recipient)
+        }
+        RuleAction::Abort { .. } | RuleAction::Read { .. } | RuleAction::ResetAt { .. } => Some(RuleCommand::Data),
+        RuleAction::LoseReply | RuleAction::Drop | RuleAction::Duplicate | RuleAction::Corrupt => {
+            Some(RuleCommand::Dot)
+        }
+        _ => None,
+    }
+}
+
 /// The command of a rule that names none, like `drop 1%`.
 fn usual_command(action: &RuleAction) -> CommandSet {
     let mut commands = CommandSet::default();
-    commands.add(match action {
-        RuleAction::Greylist { .. } | RuleAction::DomainCap { .. } | RuleAction::Directed => RuleCommand::Recipient,
-        RuleAction::Abort { .. } | RuleAction::Read { .. } | RuleAction::ResetAt { .. } => RuleCommand::Data,
-        _ => RuleCommand::Dot,
-    });
+    commands.add(own_command(action).unwrap_or(RuleCommand::Dot));
     commands
 }
 
 /// Checks whether the action is possible on those commands.
 fn check_commands(action: &RuleAction, commands: CommandSet) -> Result<(), &'static str> {
-    let (command, what) = match action {
-        RuleAction::Directed if commands.is_only(RuleCommand::Dot) => return Ok(()),
-        RuleAction::Directed if !commands.is_only(RuleCommand::Recipient) => return Err("this is only for rcpt or ."),
-        RuleAction::Greylist { .. } | RuleAction::DomainCap { .. } | RuleAction::Directed => {
-            (RuleCommand::Recipient, "rcpt")
-        }
-        RuleAction::Abort { .. } | RuleAction::Read { .. } | RuleAction::ResetAt { .. } => (RuleCommand::Data, "data"),
-        RuleAction::LoseReply | RuleAction::Drop | RuleAction::Duplicate | RuleAction::Corrupt => {
-            (RuleCommand::Dot, ".")
-        }
-        _ => return Ok(()),
-    };
-    match what {
-        _ if commands.is_only(command) => Ok(()),
-        "rcpt" => Err("this is only for rcpt"),
-        "data" => Err("this is only for data"),
-        _ => Err("this is only for . (the end of the message)"),
+    let is_directed = *action == RuleAction::Directed;
+    match own_command(action) {
+        None => Ok(()),
+        Some(own) if commands.is_only(own) => Ok(()),
+        Some(_) if is_directed && commands.is_only(RuleCommand::Dot) => Ok(()),
+        Some(_) if is_directed => Err("this is only for rcpt or ."),
+        Some(RuleCommand::Recipient) => Err("this is only for rcpt"),
+        Some(RuleCommand::Data) => Err("this is only for data"),
+        Some(_) => Err("this is only for . (the end of the message)"),
     }
 }
 

@@ -164,10 +164,7 @@ pub(super) fn curve(
         }
         last = Some(here);
     }
-    if path.is_empty() {
-        return path;
-    }
-    format!("<path {} d=\"{path}\"/>", style.attributes())
+    path_element(&path, style)
 }
 
 /// The value of each time until the next one; the line is interrupted where a value is no number.
@@ -193,10 +190,11 @@ pub(super) fn steps(
         }
         last = is_known.then_some(here);
     }
-    if path.is_empty() {
-        return path;
-    }
-    format!("<path {} d=\"{path}\"/>", style.attributes())
+    path_element(&path, style)
+}
+
+fn path_element(path: &str, style: CurveStyle) -> String {
+    if path.is_empty() { String::new() } else { format!("<path {} d=\"{path}\"/>", style.attributes()) }
 }
 
 /// Points, each place once; places that cannot be told apart are one.
