@@ -3,8 +3,8 @@ use crate::sample;
 use mailrun_journey::account::{AccountInputs, Arrivals, RelayInputs, ServerQueue, Topology, fates_sum, reconcile};
 use mailrun_journey::judge::{VerdictInputs, judge, outcome};
 use mailrun_journey::record::{
-    Arrival, Cause, Ending, ExhaustedRow, LatencyMs, LedgerRow, Ordered, Outcome, PauseRow, Record, Resource, Role,
-    ServerRow, StallRow, Surroundings, ThresholdRow, Verdict,
+    Arrival, Cause, Ending, ErrorRow, ExhaustedRow, LatencyMs, LedgerRow, MadesShape, MadesShapeStage, Ordered,
+    Outcome, PauseRow, Record, Resource, Role, ServerRow, StallRow, Surroundings, ThresholdRow, Verdict,
 };
 use mailrun_journey::threshold::{RunProtocol, Threshold, unseen_reason};
 use mailrun_journey::{Latencies, LatencyKind, Ledger, Phase, SourceTally, Stage};
@@ -347,6 +347,32 @@ fn a_metric_has_the_value_of_its_row() {
 }
 
 #[test]
+fn a_shape_of_a_market_is_judged_by_its_own_rate() {
+    let created = MadesShapeStage { name: "created".to_owned(), offered_rate_per_s: Some(20.0), ..Default::default() };
+    let shape = MadesShape { stages: vec![created], ..MadesShape::default() };
+    let row = Threshold::parse("created.rate > 19/s", RunProtocol::Mades).unwrap().evaluate(&shape);
+    assert_eq!((row.value, row.passed), (Some(20.0), true));
+}
+
+#[test]
+fn the_most_frequent_answer_is_quoted() {
+    let answer = |code, text: &str, count| ErrorRow {
+        phase: Phase::Reply,
+        code,
+        text: text.to_owned(),
+        count,
+        ..ErrorRow::default()
+    };
+    let change = |record: &mut Record| {
+        record.ledger.rejected = Some(3);
+        record.ledger.failed = Some(2);
+        record.errors = vec![answer(451, "rare", 1), answer(452, "full", 2), answer(0, "connection closed", 2)];
+    };
+    let reasons = changed(change, Topology::Server).0.verdict.reasons.join(" ");
+    assert!(reasons.contains("(at reply: 452 full)") && reasons.contains("(at reply: connection closed)"), "{reasons}");
+}
+
+#[test]
 fn a_threshold_without_a_value_has_a_reason() {
     let mut record = sample::run();
     record.ledger.not_delivered = Some(0);
@@ -509,7 +535,9 @@ fn a_source_that_falls_behind_its_schedule_is_named_and_makes_a_missed_rate_its_
     assert!(record.verdict.valid && failed(&record), "the source was in time: it is the server's doing");
     assert_eq!(record.verdict.causes[0], Cause::RateMissed);
     assert!(reason.contains("The server took 9/s of the 10/s asked for"), "{reason}");
-    assert!(open_loop(Arrival::Poisson, 1.0, 9.4).0.verdict.valid, "100 Poisson arrivals scatter by a tenth");
+    let poisson = |rate_per_s| open_loop(Arrival::Poisson, 1.0, rate_per_s).0.verdict.causes;
+    assert!(poisson(7.6).is_empty(), "100 Poisson arrivals scatter by a tenth");
+    assert_eq!(poisson(7.3), [Cause::RateMissed]);
     assert!(open_loop(Arrival::Closed, 99.0, 1.0).0.verdict.valid, "a closed loop has no schedule");
 }
 
