@@ -50,7 +50,7 @@ mkdir -p "$here/results/relay.spool"
 i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done
 (i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done)
 echo '{"event":"listening","smtp":["127.0.0.1:40002"],"http":null}'
-while :; do sleep 0.05; done
+while :; do sleep 0.2; done
 "#;
 
 /// Options for a run without output.
@@ -343,7 +343,7 @@ fn a_relay_that_knows_no_better_end_than_the_signals_has_stopped() {
 const SERIES_RELAY: &str = r#"trap 'exit 0' TERM
 echo $$ >> "$here/pids"
 echo '{"event":"listening","smtp":["127.0.0.1:40002"],"http":null}'
-while [ ! -e "$here/die" ]; do sleep 0.02; done
+while [ ! -e "$here/die" ]; do sleep 0.2; done
 rm "$here/die"
 exit 3
 "#;
