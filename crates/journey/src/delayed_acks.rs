@@ -2,7 +2,8 @@
 //!
 //! A host holds an ACK back for 40 ms (Linux: TCP_DELACK_MIN) in the hope of sending it with data. A peer that writes a
 //! reply or a message in small pieces without TCP_NODELAY waits for that ACK before it sends the next piece (Nagle, RFC
-//! 896), and so both wait for each other. Nothing else makes a narrow cluster at exactly that time.
+//! 896), and so both wait for each other. A single pause of the whole server puts a reply of each session into such a cluster:
+//! times that overlap count as one.
 use crate::latencies::Latencies;
 use crate::record::PauseRow;
 use crate::stage::Phase;
@@ -18,10 +19,35 @@ const BEFORE_MS: Range<u64> = 31..38;
 const AFTER_MS: Range<u64> = 45..52;
 /// Share of all times that must be in the cluster.
 const MIN_SHARE: f64 = 0.01;
-/// Smallest number of times; fewer are chance.
+/// Smallest number of times that do not overlap; fewer are chance, or a few pauses of the whole server.
 const MIN_COUNT: u64 = 10;
 /// Factor by which times in the cluster must outnumber those before it.
 const MIN_RATIO: u64 = 3;
+
+/// Times in the cluster that do not overlap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TimesApart {
+    count: u64,
+    until: Duration,
+}
+
+impl TimesApart {
+    /// Counts a time from `began` to `ended` if it is in the cluster and began after the last one that was counted.
+    pub fn record(&mut self, began: Duration, ended: Duration) {
+        if WITHIN_MS.contains(&whole_ms(ended.saturating_sub(began))) && began >= self.until {
+            *self = Self { count: self.count + 1, until: ended };
+        }
+    }
+
+    /// Adds the count of another worker.
+    pub fn merge(&mut self, other: &Self) {
+        *self = Self { count: self.count + other.count, until: self.until.max(other.until) };
+    }
+}
+
+fn whole_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
 
 /// Times of one kind, sorted into the ranges of the rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,12 +57,14 @@ pub struct DelayedAcks {
     before: u64,
     within: u64,
     after: u64,
+    apart: TimesApart,
 }
 
 impl DelayedAcks {
-    /// Counts one time.
-    pub fn record(&mut self, time: Duration) {
-        let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    /// Counts the time from `began` to `ended`.
+    pub fn record(&mut self, began: Duration, ended: Duration) {
+        self.apart.record(began, ended);
+        let ms = whole_ms(ended.saturating_sub(began));
         self.all += 1;
         self.short += u64::from(ms < SHORT_MS);
         self.before += u64::from(BEFORE_MS.contains(&ms));
@@ -44,8 +72,8 @@ impl DelayedAcks {
         self.after += u64::from(AFTER_MS.contains(&ms));
     }
 
-    /// Sorts the times of a distribution.
-    pub fn from_latencies(times: &Latencies) -> Self {
+    /// Sorts the times of a distribution, of which those in `apart` do not overlap.
+    pub fn from_latencies(times: &Latencies, apart: TimesApart) -> Self {
         let between = |range: Range<u64>| {
             times.count_between(Duration::from_millis(range.start), Duration::from_millis(range.end))
         };
@@ -55,6 +83,7 @@ impl DelayedAcks {
             before: between(BEFORE_MS),
             within: between(WITHIN_MS),
             after: between(AFTER_MS),
+            apart,
         }
     }
 
@@ -65,6 +94,7 @@ impl DelayedAcks {
         self.before += other.before;
         self.within += other.within;
         self.after += other.after;
+        self.apart.merge(&other.apart);
     }
 
     /// Makes the row of a record, if the times have the signature.
@@ -76,8 +106,8 @@ impl DelayedAcks {
     /// Reports whether more than 1 % of the times are in a cluster of their own, while most of the times are short or
     /// in the cluster.
     fn is_delayed_ack(&self) -> bool {
-        let Self { all, short, before, within, after } = *self;
-        let is_frequent = within >= MIN_COUNT && within as f64 > all as f64 * MIN_SHARE;
+        let Self { all, short, before, within, after, apart } = *self;
+        let is_frequent = apart.count >= MIN_COUNT && within as f64 > all as f64 * MIN_SHARE;
         let is_distinct = within >= before * MIN_RATIO && within >= after;
         let stands_out = short * 2 > all || within * 2 > all;
         is_frequent && is_distinct && stands_out
@@ -88,11 +118,19 @@ impl DelayedAcks {
 mod tests {
     use super::*;
 
+    /// One time after the other, each with its beginning and its end.
+    fn in_turn(times: &[(u64, u64)]) -> impl Iterator<Item = [Duration; 2]> {
+        let mut now = Duration::ZERO;
+        times.iter().flat_map(|(ms, count)| vec![*ms; *count as usize]).map(move |ms| {
+            let began = now;
+            now += Duration::from_millis(ms);
+            [began, now]
+        })
+    }
+
     fn of(times: &[(u64, u64)]) -> DelayedAcks {
         let mut pauses = DelayedAcks::default();
-        for (ms, count) in times {
-            (0..*count).for_each(|_| pauses.record(Duration::from_millis(*ms)));
-        }
+        in_turn(times).for_each(|[began, ended]| pauses.record(began, ended));
         pauses
     }
 
@@ -135,12 +173,14 @@ mod tests {
     fn a_distribution_gives_the_same_as_its_times() {
         for (times, expected) in TABLE {
             let mut latencies = Latencies::coarse();
-            for (ms, count) in *times {
+            let mut apart = TimesApart::default();
+            for [began, ended] in in_turn(times) {
                 // In the middle of its millisecond: the histogram has two digits.
-                (0..*count).for_each(|_| latencies.record(Duration::from_micros(ms * 1000 + 500)));
+                latencies.record(ended - began + Duration::from_micros(500));
+                apart.record(began, ended);
             }
             assert_eq!(
-                DelayedAcks::from_latencies(&latencies).row("source", Phase::Reply).is_some(),
+                DelayedAcks::from_latencies(&latencies, apart).row("source", Phase::Reply).is_some(),
                 *expected,
                 "{times:?}"
             );
@@ -148,10 +188,27 @@ mod tests {
     }
 
     #[test]
+    fn pauses_of_the_whole_server_are_no_delayed_acks() {
+        for (pauses, expected) in [(1, false), (9, false), (10, true)] {
+            let mut times = of(&[(1, 2000)]);
+            for at in 0..pauses {
+                let began = Duration::from_millis(at * 100);
+                // The replies of a hundred sessions.
+                (0..100).for_each(|n| {
+                    times.record(began + Duration::from_micros(n * 5), began + Duration::from_millis(41))
+                });
+            }
+            assert_eq!(times.row("source", Phase::Data).is_some(), expected, "{pauses} pauses");
+        }
+    }
+
+    #[test]
     fn merging_is_counting_both() {
         let mut merged = of(&[(1, 600), (33, 2), (41, 20), (48, 3)]);
         merged.merge(&of(&[(2, 300), (41, 5)]));
-        assert_eq!(merged, of(&[(1, 600), (2, 300), (33, 2), (41, 25), (48, 3)]));
+        let expected = of(&[(1, 600), (2, 300), (33, 2), (41, 25), (48, 3)]);
+        let apart = TimesApart { count: expected.apart.count, ..merged.apart };
+        assert_eq!(merged, DelayedAcks { apart, ..expected });
         let row = merged.row("sink", Phase::Body).unwrap();
         assert_eq!((row.count, row.of, row.party.as_str()), (25, 930, "sink"));
     }

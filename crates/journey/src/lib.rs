@@ -94,7 +94,7 @@ pub mod union;
 pub mod validity;
 pub mod words;
 
-pub use delayed_acks::DelayedAcks;
+pub use delayed_acks::{DelayedAcks, TimesApart};
 pub use errors::Errors;
 pub use handshakes::Handshakes;
 pub use latencies::{IntervalLog, Latencies};

@@ -51,7 +51,10 @@ impl SourceTally {
         // A connection is established without a segment that could be held back, and the message is sent when the
         // kernel has it.
         let is_of_the_server = |phase: &Phase| !matches!(phase, Phase::Connect | Phase::Body);
-        let row = |phase: Phase| DelayedAcks::from_latencies(&self.phases.0[phase as usize]).row(party, phase);
+        let row = |phase: Phase| {
+            let place = phase as usize;
+            DelayedAcks::from_latencies(&self.phases.0[place], self.pauses[place]).row(party, phase)
+        };
         Phase::ALL.into_iter().filter(is_of_the_server).filter_map(row).collect()
     }
 }

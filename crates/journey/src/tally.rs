@@ -2,7 +2,7 @@
 //!
 //! Every number is a sum, so merging is adding: no lock and no channel is needed per message. Only two things are more
 //! than sums: ledgers (a unit that two workers saw is a duplicate) and first and last times.
-use crate::delayed_acks::DelayedAcks;
+use crate::delayed_acks::{DelayedAcks, TimesApart};
 use crate::domains::{DomainArrivals, DomainTally, DomainUnit};
 use crate::errors::{ErrorEvent, Errors};
 use crate::handshakes::Handshakes;
@@ -177,6 +177,8 @@ pub struct SourceTally {
     pub ended_latency: Latencies,
     /// [`LatencyKind::Phase`].
     pub phases: PhaseTimes,
+    /// For each phase what tells delayed ACKs from pauses of the whole server.
+    pub pauses: [TimesApart; Phase::ALL.len()],
     /// [`LatencyKind::Slip`].
     pub slip: Latencies,
     /// [`LatencyKind::Lag`].
@@ -228,6 +230,12 @@ impl SourceTally {
     /// Counts a time. It is in its histogram after [`SourceTally::flush_times`] at the latest.
     pub fn time(&mut self, what: LatencyKind, took: Duration) {
         self.push_time(PendingTime { what, second: u32::MAX, took });
+    }
+
+    /// Counts the time of a phase that ended with a reply.
+    pub fn reply_time(&mut self, phase: Phase, began: Duration, ended: Duration) {
+        self.pauses[phase as usize].record(began, ended);
+        self.time(LatencyKind::Phase(phase), ended.saturating_sub(began));
     }
 
     /// Counts the acceptance of a message at `at`, with its time, in all and in the second; `zero` is the begin of any
@@ -306,6 +314,9 @@ impl SourceTally {
         self.missing.merge(&other.missing);
         self.domains.merge(&other.domains);
         for (ours, theirs) in self.phases.0.iter_mut().zip(&other.phases.0) {
+            ours.merge(theirs);
+        }
+        for (ours, theirs) in self.pauses.iter_mut().zip(&other.pauses) {
             ours.merge(theirs);
         }
         self.slip.merge(&other.slip);

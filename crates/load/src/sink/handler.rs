@@ -185,7 +185,7 @@ impl Handler for SinkHandler {
         planned_panic("sink");
         let found = self.reader.finish();
         if let Some(began) = self.began.take() {
-            self.worker.time_body(&found, now.saturating_sub(began));
+            self.worker.time_body(&found, began, now);
         }
         if self.only_counts() {
             self.worker.count_arrival(&found, &self.recipients, bytes, now, 1);

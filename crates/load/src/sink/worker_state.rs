@@ -321,13 +321,13 @@ impl SinkWorkerState {
     }
 
     /// Times the sender's transfer of a message: this shows whether ACKs delayed it.
-    pub(super) fn time_body(&self, found: &TraceResult, took: Duration) {
+    pub(super) fn time_body(&self, found: &TraceResult, began: Duration, ended: Duration) {
         let tally = &mut **self.tally.borrow_mut();
         match found {
             TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) => {
-                tally.runs.open(trace.run).bodies.record(took);
+                tally.runs.open(trace.run).bodies.record(began, ended);
             }
-            TraceResult::Absent | TraceResult::Corrupt(None) => tally.bodies.record(took),
+            TraceResult::Absent | TraceResult::Corrupt(None) => tally.bodies.record(began, ended),
         }
     }
 

@@ -465,7 +465,7 @@ impl LoadSession {
         }
         self.worker.update_tally(|tally| {
             if is_whole && now >= self.context.warm_up_until {
-                tally.time(LatencyKind::Phase(phase), now.saturating_sub(since));
+                tally.reply_time(phase, since, now);
             }
             if !event.reply.is_positive() {
                 let text = event.reply.text();
