@@ -1,5 +1,5 @@
 # What this project can do for a developer. CI runs `make test` (.ci/run), and `make test-slow` every night.
-.PHONY: test test-slow test-repeat test-packages package package-targets check-tag release-draft bench-packages gallery book bench bench-cost bench-locust fmt
+.PHONY: test test-slow test-repeat test-packages package package-targets check-tag release-draft bench-packages gallery book bench bench-cost bench-locust results fmt
 
 # Everything a commit must pass: format, clippy, dependencies, and the tests, with real peers, which it installs where it
 # can. At most 15 minutes on two cores.
@@ -72,6 +72,14 @@ bench-cost:
 	@scripts/install-test-peers.sh cost
 	cargo build --release
 	scripts/bench-cost.py
+
+# docs/results.md: mailrun beside the programs that it supersedes. About an hour; goes on where it was stopped. The machine
+# should be idle. `scripts/results.py --help` makes single tables. go-smtp-source and go-mades-bench are used if they are on
+# the PATH, and Debian roots of other mail servers if `make test-slow PART=recipes` has made them.
+results:
+	@scripts/install-test-peers.sh
+	cargo build --release
+	scripts/results.py
 
 # A worker under Locust beside the same load run alone, in pairs; it reaches 0.97 of it. Some six minutes.
 bench-locust:

@@ -31,6 +31,7 @@ recipes    1200  servers by their recipes, each in a Debian of its own: audits
 browser     600  report.html in Chromium
 dashboard   300  the dashboard in tmux
 packages   1200  archives, Debian packages and the image, installed and run where they will be
+results    1200  each table of docs/results.md, made small
 bench-cost  900  instructions, allocations, system calls and segments of a message, against benches/cost.json
 fuzz       1800  every fuzz target, for FUZZ_SECONDS each
 "
@@ -82,6 +83,9 @@ recipes() {
 browser() { scripts/install-test-peers.sh browser && scripts/test-browser.sh target/pages; }
 dashboard() { scripts/install-test-peers.sh dashboard && scripts/test-dashboard.sh; }
 packages() { PACKAGE_PROFILE=${PACKAGE_PROFILE:-release} make --no-print-directory test-packages; }
+results() {
+    cargo build --release --quiet && scripts/results.py --small --page target/results-small.md --out target/results-small
+}
 bench-cost() { make --no-print-directory bench-cost; }
 fuzz() { FUZZ_OPTIONS=-seed=$((MAILRUN_SEED + 1)) scripts/fuzz.sh "${FUZZ_SECONDS:-5}" ${FUZZ_TARGETS:-}; }
 

@@ -1,0 +1,457 @@
+#!/usr/bin/env python3
+"""Makes docs/results.md: mailrun beside the programs that it supersedes, each table by the command printed above it.
+
+    scripts/results.py [--small] [--only NAME,…] [--again NAME,…] [--page FILE] [--out DIRECTORY]
+
+Takes about an hour on two cores. A table that was made on this commit is not made again, so that a run that was stopped goes
+on where it was. DIRECTORY (target/results) gets of each table what the command printed, and of the scenarios with runs of
+their own the records, which `mailrun report` opens. A program that is missing is a gap in its table, which names it.
+--small is a look at everything in few minutes, and no measurement. The machine should be idle.
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import typing
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PROGRAM = ROOT / "target/release/mailrun"
+# The servers of the comparison of relays: our relay, and every recipe.
+RELAYS = ["mailrun", "postfix", "exim", "opensmtpd", "chasquid", "haraka"]
+
+
+class Table(typing.NamedTuple):
+    """A table: its command, the options of a measurement and of the small run, and what must be known to read it."""
+
+    name: str
+    title: str
+    command: str
+    full: str
+    small: str
+    note: str
+    limit_s: int = 1200
+    # Runs of their own, which --out takes.
+    has_records: bool = False
+    # A server that the command needs: starts with {directory} and {port} in it, and is stopped by the second line.
+    server: str = ""
+    stop: str = ""
+    # Seconds that it may take to listen.
+    starts_in_s: int = 60
+
+
+def audit(relay):
+    return Table(
+        f"audit-{relay}",
+        f"Audit of {relay}",
+        f"mailrun audit {relay} --seed 7",
+        "--rounds 5",
+        "--rounds 1 --messages 100",
+        "",
+        has_records=True,
+    )
+
+
+TABLES = [
+    Table(
+        "sources",
+        "Load sources",
+        "mailrun bench smtp-source-table",
+        "--rounds 5",
+        "--messages 200 --sessions 1,20 --rounds 1",
+        "The table of go-smtp-source's README. `-d` sends many messages over a connection; without it each has a connection of "
+        "its own.",
+        3000,
+    ),
+    Table(
+        "relay-400",
+        "Relays: 400 bytes",
+        "mailrun bench relay-400 --compare {relays},none",
+        "--messages 5000 --rounds 6",
+        "--messages 200 --rounds 1",
+        "The shape of Mailismus' benchmark. Each server has the settings of its recipe (`mailrun recipe show postfix`), which are "
+        "those that its documentation advises for relaying, not tuned by its authors. `none` is the limit of source and sink.",
+        3000,
+        True,
+    ),
+    Table(
+        "relay-64k",
+        "Relays: 64 KiB",
+        "mailrun bench relay-64k --compare {relays},none",
+        "--messages 1000 --rounds 6",
+        "--messages 100 --rounds 1",
+        "As above.",
+        3000,
+        True,
+    ),
+    Table(
+        "published-400",
+        "The published number of messages: 400 bytes",
+        "mailrun bench relay-400 --rounds 1",
+        "--full",
+        "--messages 2000",
+        "Published for 500,000 messages on hardware of 2012: Mailismus 4 min 44 s (1,761/s, without a sync), Postfix 2.9.6 14 min "
+        "53 s (560/s). Only the shape is the same.",
+        has_records=True,
+    ),
+    Table(
+        "published-64k",
+        "The published number of messages: 64 KiB",
+        "mailrun bench relay-64k --rounds 1",
+        "--full",
+        "--messages 500",
+        "Published: Mailismus 11 min 58 s (696/s), Postfix 3 h 9 min (44/s).",
+        has_records=True,
+    ),
+    Table(
+        "kotlin-profile",
+        "Kotlin SMTP's profile",
+        "mailrun bench kotlin-profile",
+        "--rounds 5",
+        "--rounds 1",
+        "Published for Kotlin SMTP: 195 emails/s; avg 32.85 ms, p50 10.91 ms, p95 87.50 ms, max 1,904 ms, on another machine and "
+        "with a client that writes in small pieces. Here the server is mailrun's sink, which stores nothing.",
+        has_records=True,
+    ),
+    Table(
+        "sizes",
+        "By message size",
+        "mailrun bench sizes",
+        "--rounds 3",
+        "--rounds 1 --duration 2s",
+        "Published for 256 B, 4 KiB and 64 KiB: 118, 169 and 59 per second; p50 13.3, 12.1 and 43.1 ms.",
+        has_records=True,
+    ),
+    Table(
+        "large-message",
+        "Large messages: mailrun's sink",
+        "mailrun bench large-message --costs smtplib,chunking,dots",
+        "--rounds 3",
+        "--rounds 1 --volume 20M --body-sizes 1M,10M",
+        "`smtplib` is Python's client with the same sink. The sink checks and drops the bodies.",
+        has_records=True,
+    ),
+    Table(
+        "aiosmtpd",
+        "Large messages: aiosmtpd",
+        "mailrun bench large-message 127.0.0.1:{port} --body-sizes 1M,10M --costs smtplib",
+        "--rounds 3",
+        "--rounds 1 --volume 20M",
+        "aiosmtpd keeps a message in memory and drops it. smtpd left Python with 3.12; its author claimed 220 MB/s in 2009.",
+        has_records=True,
+        server="/usr/bin/python3 -m aiosmtpd -n -s 0 -l 127.0.0.1:{port} -c aiosmtpd.handlers.Sink",
+    ),
+    Table(
+        "mades",
+        "MADES: the embedded endpoint",
+        "mailrun bench mades-compare",
+        "--rounds 5",
+        "--rounds 1 --messages 500",
+        "Both programs with the same durable messages of 3,000 bytes.",
+    ),
+    Table(
+        "mades-artemis",
+        "MADES: ActiveMQ Artemis",
+        "mailrun bench mades-compare --broker amqp://127.0.0.1:{port}",
+        "--rounds 5",
+        "--rounds 1 --messages 500",
+        "",
+        server="scripts/start-artemis.sh {directory} {port}",
+        stop="scripts/start-artemis.sh --stop {directory}",
+    ),
+    Table(
+        "mades-rabbitmq",
+        "MADES: RabbitMQ",
+        "mailrun bench mades-compare --broker amqp://127.0.0.1:{port}",
+        "--rounds 5",
+        "--rounds 1 --messages 500",
+        "",
+        server="scripts/start-rabbitmq.sh {directory} {port}",
+        stop="scripts/start-rabbitmq.sh --stop {directory}",
+    ),
+    *map(audit, RELAYS),
+    Table(
+        "tls",
+        "TLS",
+        "cargo bench --bench tls --",
+        "--rounds 5",
+        "--rounds 1",
+        "mailrun's handshakes and bulk beside OpenSSL's programs, with the same certificate and cipher.",
+    ),
+]
+
+
+def output_of(command):
+    """What a command prints on its first line; None if it isn't there or fails."""
+    try:
+        done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    return lines[0] if lines else None
+
+
+def free_port():
+    """A port below the range from which the kernel chooses."""
+    for port in range(21025, 21900, 10):
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    sys.exit("no port between 21025 and 21900 is free")
+
+
+def wait_for_port(port, limit_s, server):
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end and (server is None or server.poll() is None):
+        with socket.socket() as client:
+            client.settimeout(1)
+            if client.connect_ex(("127.0.0.1", port)) == 0:
+                return True
+        time.sleep(0.1)
+    return False
+
+
+class Maker:
+    """Makes the tables that are missing."""
+
+    def __init__(self, options, commit):
+        self.options = options
+        self.commit = commit
+        self.relays = self.recipes()
+        self.missing = {}
+
+    def recipes(self):
+        listed = subprocess.run([PROGRAM, "recipe", "list"], text=True, capture_output=True, check=True)
+        known = {line.split()[0] for line in listed.stdout.splitlines() if line.strip()}
+        return [relay for relay in RELAYS if relay in known]
+
+    def asked(self, table):
+        """The command without a port."""
+        command = table.command.replace("{relays}", ",".join(self.relays))
+        return f"{command} {table.small if self.options.small else table.full}"
+
+    def directory(self, table):
+        return self.options.out / table.name
+
+    def stored(self, table):
+        """What is known of a table that was made on this commit."""
+        try:
+            stored = json.loads((self.directory(table) / "made.json").read_text())
+        except (OSError, ValueError):
+            return None
+        is_same = (stored.get("commit"), stored.get("asked")) == (self.commit, self.asked(table))
+        return stored if is_same and not stored.get("gap") else None
+
+    def make(self, table):
+        directory = self.directory(table)
+        subprocess.run(["rm", "-rf", directory], check=True)
+        directory.mkdir(parents=True)
+        port = free_port()
+        command = self.asked(table).format(port=port)
+        made = {"command": command, "asked": self.asked(table), "commit": self.commit}
+        begun = time.monotonic()
+        made["date"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+        server, gap = self.start_server(table, directory, port)
+        try:
+            text, status, failure = ("", None, gap) if gap else self.run(table, command, directory)
+        finally:
+            self.stop_server(table, directory, server)
+        missing = re.match(r"recipe ([a-z]+)[:\d]* (?:\w+: )?(.*)", failure or "")
+        if missing and "{relays}" in table.command and missing[1] in self.relays[1:]:
+            self.relays.remove(missing[1])
+            self.missing[missing[1]] = missing[2]
+            return self.make(table)
+        made.update(status=status, seconds=round(time.monotonic() - begun), gap=failure)
+        if "{relays}" in table.command:
+            made["missing"] = self.missing
+        if table.server:
+            made["server"] = table.server.format(port=port, directory="DIRECTORY")
+        (directory / "report.txt").write_text(text)
+        (directory / "made.json").write_text(json.dumps(made, indent=1) + "\n")
+        return made
+
+    def start_server(self, table, directory, port):
+        """The process of a server in the foreground, and what keeps it from running."""
+        if not table.server:
+            return None, None
+        words = shlex.split(table.server.format(port=port, directory=directory / "server"))
+        log = (directory / "server.txt").open("w")
+        try:
+            process = subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+        except OSError as error:
+            return None, f"{words[0]}: {error.strerror}"
+        if table.stop:
+            try:
+                status = process.wait(table.starts_in_s * 5)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                status = 1
+            process = None
+            is_there = status == 0
+        else:
+            is_there = wait_for_port(port, table.starts_in_s, process)
+        last = (directory / "server.txt").read_text().strip().splitlines()[-1:]
+        return process, None if is_there else f"{table.server.split()[0]} does not run here: {' '.join(last)}"
+
+    def stop_server(self, table, directory, server):
+        if server and server.poll() is None:
+            os.killpg(server.pid, signal.SIGTERM)
+            try:
+                server.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(server.pid, signal.SIGKILL)
+        if table.stop:
+            subprocess.run(shlex.split(table.stop.format(directory=directory / "server")), cwd=ROOT, timeout=60, check=False)
+
+    def run(self, table, command, directory):
+        """What the command prints, its exit status, and why there is no table."""
+        words = shlex.split(command)
+        if words[0] == "mailrun":
+            words[0] = str(PROGRAM)
+            words += ["--color", "never", "--report", "full", "--progress", "line"]
+            if table.has_records:
+                words += ["--out", str(directory / "records")]
+        with (directory / "progress.txt").open("w") as progress:
+            process = subprocess.Popen(
+                words, cwd=ROOT, stdout=subprocess.PIPE, stderr=progress, text=True, start_new_session=True
+            )
+            try:
+                text, _ = process.communicate(timeout=table.limit_s)
+            except (subprocess.TimeoutExpired, KeyboardInterrupt) as ended:
+                # As Ctrl-C: it ends what it started, and prints the table so far.
+                os.killpg(process.pid, signal.SIGINT)
+                process.communicate(timeout=60)
+                if isinstance(ended, KeyboardInterrupt):
+                    raise
+                return "", None, f"it was ended after {table.limit_s} s"
+        if process.returncode == 2 or not text.strip():
+            last = (directory / "progress.txt").read_text().strip().splitlines()[-1:]
+            said = " ".join(last).removeprefix("mailrun: ").rstrip(".")
+            return text, process.returncode, said or f"exit status {process.returncode}"
+        return text, process.returncode, None
+
+
+def excerpt(text):
+    """The title, tables, gaps and verdict of a report; its notes stay in report.txt."""
+    kept = []
+    blocks = re.split(r"\n\s*\n", text.strip("\n"))
+    for number, block in enumerate(blocks):
+        lines = block.splitlines()
+        is_table = any("───" in line for line in lines)
+        # Of an audit the table of its faults alone.
+        if number == 0 or is_table and ("AUDIT" not in text or lines[0].startswith("AUDIT")):
+            kept.append(block)
+            continue
+        said = [line for line in lines if re.search(r"not installed|Results may be|^(PASS|FAIL|INVALID|INCONCLUSIVE)\b", line)]
+        kept += ["\n".join(said)] if said else []
+    return "\n\n".join(kept)
+
+
+def host():
+    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
+    memory = next(int(line.split()[1]) for line in open("/proc/meminfo") if line.startswith("MemTotal")) >> 20
+    return f"{model}, {os.cpu_count()} processors, {memory} GiB, Linux {platform.release()}"
+
+
+def go_version(program):
+    """Prints the module's version of a Go program, or the commit that it was built from."""
+    choose = """$2 ~ /^vcs.revision=/ {sub(/.*=/, "", $2); commit = substr($2, 1, 7)} $1 == "mod" {version = $3}
+        END {print version == "(devel)" ? commit : version}"""
+    return ["sh", "-c", f"go version -m \"$(command -v {program})\" | awk '{choose}'"]
+
+
+def versions():
+    """Versions of the programs that are here. A server in a Debian root says its own in its audit."""
+    asked = {
+        "mailrun": [PROGRAM, "--version"],
+        "Postfix": ["/usr/sbin/postconf", "-d", "-h", "mail_version"],
+        "aiosmtpd": ["/usr/bin/python3", "-c", "import aiosmtpd; print(aiosmtpd.__version__)"],
+        "Python": ["/usr/bin/python3", "--version"],
+        "OpenSSL": ["openssl", "version"],
+        "go-smtp-source": go_version("go-smtp-source"),
+        "go-mades-bench": go_version("go-mades-bench"),
+    }
+    found = {name: output_of(command) for name, command in asked.items()}
+    return ", ".join(f"{name} {version.removeprefix(name).strip()}" for name, version in found.items() if version)
+
+
+def page(maker, made):
+    commit = maker.commit
+    small = " **This is the small run, which shows that each command works, and measures nothing.**" if maker.options.small else ""
+    parts = [
+        "# Results",
+        "Made by `make results`: each table by the command above it, on one machine and one commit, so that you can repeat it on "
+        f"yours. Rates of different machines cannot be compared; ratios of one run can.{small}",
+        f"- Host: {host()}\n- Commit: {commit}\n- Versions: {versions()}",
+        "Notes to the columns, and the records of the runs (`mailrun report target/results/relay-400/records/round-1-1-mailrun`), "
+        "are in `target/results`. Ratios have their interval or range in brackets.",
+    ]
+    for table, facts in made:
+        parts.append(f"## {table.title}")
+        if table.note:
+            parts.append(table.note)
+        lines = [facts["server"] + " &"] if facts.get("server") and not table.stop else [facts["server"]] if table.stop else []
+        parts.append("```sh\n" + "\n".join([*lines, facts["command"]]) + "\n```")
+        if facts["gap"]:
+            parts.append(f"No table: {facts['gap']}.")
+            continue
+        parts += [f"Without {name}: {why}." for name, why in facts.get("missing", {}).items()]
+        text = (maker.directory(table) / "report.txt").read_text()
+        parts.append(f"```text\n{excerpt(text)}\n```")
+        parts.append(f"{facts['date']}, {facts['seconds']} s.")
+    wrapped = [part if part.startswith(("```", "#", "-")) else textwrap.fill(part, 140, break_on_hyphens=False) for part in parts]
+    return "\n\n".join(wrapped) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="a look at everything in few minutes")
+    parser.add_argument("--only", default="", help="names of tables, separated by commas: " + ",".join(t.name for t in TABLES))
+    parser.add_argument("--again", default="", help="names of tables that are made again")
+    parser.add_argument("--page", type=pathlib.Path, default=ROOT / "docs/results.md")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "target/results")
+    options = parser.parse_args()
+    options.out = options.out.resolve()
+    only, again = ([name for name in text.split(",") if name] for text in (options.only, options.again))
+    unknown = set(only + again) - {table.name for table in TABLES}
+    if unknown:
+        sys.exit(f"no table is called {', '.join(sorted(unknown))}. Tables: {', '.join(table.name for table in TABLES)}")
+    if not PROGRAM.exists():
+        sys.exit(f"{PROGRAM} is missing: cargo build --release")
+    commit = output_of(["git", "rev-parse", "--short", "HEAD"])
+    maker = Maker(options, commit)
+    wanted = [table for table in TABLES if not only or table.name in only]
+    made, failed = [], []
+    for table in wanted:
+        if table.name.startswith("audit-") and table.name.removeprefix("audit-") not in maker.relays:
+            continue
+        facts = None if table.name in again else maker.stored(table)
+        if facts is None:
+            print(f"{table.name}: {table.title}", flush=True)
+            facts = maker.make(table)
+            outcome = facts["gap"] or f"exit status {facts['status']}"
+            print(f"{table.name}: {outcome}, {facts['seconds']} s", flush=True)
+        if facts["gap"]:
+            failed.append(table.name)
+        made.append((table, facts))
+        options.page.write_text(page(maker, made))
+    print(f"written to {options.page}" + (f"; without a table: {', '.join(failed)}" if failed else ""))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("stopped; the next run goes on here")
