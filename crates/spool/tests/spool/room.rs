@@ -199,6 +199,27 @@ fn one_message_that_waits_holds_up_no_segment_and_keeps_its_notes() {
     assert_eq!(found.notes, tries);
 }
 
+/// The scan for messages to move ends at the damage; those behind it are found by the index.
+#[test]
+fn damage_before_a_message_that_waits_holds_up_no_segment() {
+    let disk = FaultyDisk::new();
+    let (spool, _) = open(&disk, small()).unwrap();
+    spool.done(store(&spool, 1, 10_000).unwrap());
+    let waits = store(&spool, 2, 12_345).unwrap();
+    let name = disk.names().into_iter().find(|name| disk.octets(name).unwrap().len() > 20_000).unwrap();
+    disk.fail_reads(&name, 0..10_000);
+    let mut others = VecDeque::new();
+    for number in 3..200 {
+        others.push_back(store(&spool, number, 10_000).unwrap());
+        if others.len() > 3 {
+            spool.done(others.pop_front().unwrap());
+        }
+    }
+    let usage = spool.stats();
+    assert!(usage.moved > 0 && usage.segments < 8, "{usage:?}");
+    assert_eq!(spool.read(waits).unwrap().len(), 12_345);
+}
+
 #[test]
 fn a_large_message_has_a_segment_of_its_own_or_is_refused() {
     let disk = FaultyDisk::new();
