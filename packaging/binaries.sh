@@ -8,13 +8,7 @@
 cd "$(dirname "$0")/.."
 # shellcheck source=packaging/common.sh
 . packaging/common.sh
-GLIBC=2.28
 libraries=$(rustc --print sysroot)/lib/rustlib
-# Without it, a program that is linked statically opens /dev/random, which an empty root has not.
-flags='--cfg getrandom_backend="linux_getrandom"'
-# Messages of panics name files of crates, and not of the machine that built it.
-flags="$flags --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}/registry/src=crates --remap-path-prefix=$PWD=mailrun"
-profile=(--profile "$PROFILE" --config "profile.$PROFILE.strip='symbols'" --config "profile.$PROFILE.debug=false")
 
 # Keeps the binary of a build under the name of its package.
 keep() {
@@ -25,12 +19,8 @@ keep() {
 
 with_zig() {
   local target=$1 suffix=$2
-  RUSTFLAGS=$flags "$CARGO" zigbuild "${profile[@]}" --target "$target$suffix" --target-dir target/zig
+  RUSTFLAGS=$RUST_FLAGS "$CARGO" zigbuild "${BUILD[@]}" --target "$target$suffix" --target-dir target/zig
   keep "$target" "target/zig/$target/$PROFILE/mailrun"
-}
-
-has_zig() {
-  command -v cargo-zigbuild >/dev/null && python3 -c 'import ziglang' 2>/dev/null
 }
 
 for target in x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu x86_64-unknown-linux-musl aarch64-unknown-linux-musl; do
@@ -41,7 +31,7 @@ for target in x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu x86_64-unknown-
     with_zig "$target" "$suffix"
   elif [ "$target" = "$(rustc -vV | sed -n 's/^host: //p')" ]; then
     say_missing "$target for glibc $GLIBC: no zig; built for this machine's glibc instead"
-    RUSTFLAGS=$flags "$CARGO" build "${profile[@]}" --target "$target" --target-dir target/native
+    RUSTFLAGS=$RUST_FLAGS "$CARGO" build "${BUILD[@]}" --target "$target" --target-dir target/native
     keep "$target" "target/native/$target/$PROFILE/mailrun"
   else
     say_missing "$target: no zig (scripts/install-package-tools.sh)"
@@ -54,7 +44,7 @@ if [ "$(rustc -vV | sed -n 's/^host: //p')" != "$target" ]; then
 elif ! cc -O2 -c packaging/static/name_service.c -o "$WORK/name_service.o"; then
   say_missing "$target-static: no C compiler with glibc's headers"
 else
-  RUSTFLAGS="$flags -C target-feature=+crt-static -C link-arg=$PWD/$WORK/name_service.o" \
-    "$CARGO" build "${profile[@]}" --target "$target" --target-dir target/static
+  RUSTFLAGS="$RUST_FLAGS -C target-feature=+crt-static -C link-arg=$PWD/$WORK/name_service.o" \
+    "$CARGO" build "${BUILD[@]}" --target "$target" --target-dir target/static
   keep "$target-static" "target/static/$target/$PROFILE/mailrun"
 fi

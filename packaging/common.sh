@@ -17,7 +17,20 @@ export SOURCE_DATE_EPOCH
 CARGO=${CARGO:-cargo}
 # What is published is built by `dist`; tests of the packages may use `release`, which is built in a third of the time.
 PROFILE=${PACKAGE_PROFILE:-dist}
-export PROFILE VERSION OUT WORK DATA CARGO
+# The oldest glibc on which the dynamic program runs.
+GLIBC=2.28
+# shellcheck disable=SC2089 # cargo takes the quotes apart
+# Without it, a program that is linked statically opens /dev/random, which an empty root has not.
+RUST_FLAGS='--cfg getrandom_backend="linux_getrandom"'
+# Messages of panics name files of crates, and not of the machine that built it.
+RUST_FLAGS="$RUST_FLAGS --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}/registry/src=crates --remap-path-prefix=$PWD=mailrun"
+export PROFILE VERSION OUT WORK DATA CARGO GLIBC
+# shellcheck disable=SC2034 # the scripts that build use it
+BUILD=(--profile "$PROFILE" --config "profile.$PROFILE.strip='symbols'" --config "profile.$PROFILE.debug=false")
+
+has_zig() {
+  command -v cargo-zigbuild >/dev/null && python3 -c 'import ziglang' 2>/dev/null
+}
 
 # What cannot be built here, in one line.
 say_missing() {

@@ -12,5 +12,6 @@ packaging/data.sh
 packaging/archives.sh
 packaging/debian.sh
 packaging/image.sh
+packaging/wheel.sh
 (cd "$OUT" && sha256sum -- * >SHA256SUMS)
 ls -l "$OUT"

@@ -20,6 +20,16 @@ for archive in "$OUT"/*.tar.gz; do
 done
 ok "the archives have licences, manual pages and completions"
 
+# What cargo-binstall fetches is one of them. Prints that key of Cargo.toml for this machine.
+binstall() {
+  sed -n "s/^$1 = \"\(.*\)\"/\1/p" Cargo.toml |
+    sed "s/{ name }/mailrun/; s/{ bin }/mailrun/; s/{ version }/$VERSION/g; s/{ target }/x86_64-unknown-linux-gnu/"
+}
+archive=$OUT/$(basename "$(binstall pkg-url)")
+[ -e "$archive" ] || fail "cargo-binstall would ask for $archive"
+tar -tzf "$archive" "$(binstall bin-dir)" >/dev/null || fail "cargo-binstall would ask for $(binstall bin-dir) in $archive"
+ok "cargo-binstall finds the archive"
+
 dynamic=$(binary_of x86_64-unknown-linux-gnu)
 [ "$("$dynamic" --version)" = "mailrun $VERSION" ] || fail "it is not version $VERSION"
 size=$(stat -c %s "$dynamic")
