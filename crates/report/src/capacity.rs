@@ -3,7 +3,7 @@ use crate::TextStyle;
 use crate::ending::outcome_word;
 use crate::numbers::{counted, latency, memory, rate, seconds};
 use crate::table::{Align, Cell, Table, plain, right};
-use crate::workload;
+pub use crate::workload::search_facts;
 use mailrun_capacity::{
     CapacityPlan, GoalFinding, PlanningInputs, SearchEnding, SearchResult, SearchTrial, TrialFigures, TrialLoad,
     TrialOutcome,
@@ -249,11 +249,6 @@ fn rate_of(trial: &CapacityTrial) -> Option<f64> {
 fn middle_of(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
-}
-
-/// Server, load and host of a search, from the record of a trial.
-pub fn search_facts(record: &Record, is_own_sink: bool) -> Vec<(&'static str, String)> {
-    workload::search_facts(record, is_own_sink)
 }
 
 /// The report as text.

@@ -40,8 +40,8 @@ pub(crate) fn surroundings(record: &Record) -> Option<Section> {
     Some(Section { title: "Host", note: None, body: SectionBody::Facts(facts) })
 }
 
-/// Subject of a search whose trials are runs: server, load and host, without what differs from trial to trial.
-pub(crate) fn search_facts(record: &Record, is_own_sink: bool) -> Vec<(&'static str, String)> {
+/// Subject of a search, from the record of a trial: server, load and host, without what differs from trial to trial.
+pub fn search_facts(record: &Record, is_own_sink: bool) -> Vec<(&'static str, String)> {
     let workload = &record.workload;
     let started = record.parties.iter().find(|party| party.role == Role::Relay && party.name != workload.target);
     let server = match started {
