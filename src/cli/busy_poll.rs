@@ -17,7 +17,7 @@ pub(super) struct ThreadArgs {
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct BusyPollArg {
     /// Look for events for TIME before a worker sleeps, 50us or 1ms: replies come sooner with few sessions, and a processor is
-    /// busy. With auto, up to 100us if it finds events and the CPU is otherwise idle [default: off].
+    /// busy [default: off].
     #[arg(long, value_name = "TIME", hide_short_help = true)]
     busy_poll: Option<BusyPoll>,
 }

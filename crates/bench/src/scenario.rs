@@ -255,7 +255,7 @@ pub enum SourceTool {
     GoSmtpSource,
     /// This program, called `mailrun smtp-source`.
     Mailrun,
-    /// The same with `--busy-poll auto`.
+    /// The same with `--busy-poll 50us`.
     MailrunBusyPoll,
 }
 

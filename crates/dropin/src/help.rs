@@ -35,8 +35,7 @@ Our options, before all others:
   --dialect VERSION  numbers of recipients: 3.9 at the end of the local part
                      [default], 3.8 before the address, as Postfix 3.8 does
   --timeout SECONDS  time limit for a reply [default: 300]
-  --busy-poll TIME   look for replies for TIME before sleeping, such as 50us;
-                     auto: where that helps, and nobody waits for the processor
+  --busy-poll TIME   look for replies for TIME before sleeping, such as 50us
   --help             print this help
 
 Options of the original:
@@ -82,8 +81,7 @@ Our options, before all others:
                 source in each message, and report duplicates and corruption
   --report      print number and rate of the messages at the end
   --busy-poll TIME
-                look for commands for TIME before sleeping, such as 50us;
-                auto: where that helps, and nobody waits for the processor
+                look for commands for TIME before sleeping, such as 50us
   --help        print this help
 
 Options of the original (COMMANDS: a comma-separated list such as rcpt,data,.):
@@ -142,8 +140,7 @@ Our options, before all others:
                  smtp-sink --trace recognise it
   --report       print number, rate and latency of the messages at the end
   --busy-poll TIME
-                 look for replies for TIME before sleeping, such as 50us;
-                 auto: where that helps, and nobody waits for the processor
+                 look for replies for TIME before sleeping, such as 50us
   --help         print this help
 
 Flags of the original (-h lists them in its own words):

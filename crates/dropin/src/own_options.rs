@@ -59,6 +59,7 @@ impl OwnOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn they_come_first() {
@@ -74,11 +75,11 @@ mod tests {
 
     #[test]
     fn busy_polling_has_a_value() {
-        for words in [&["--busy-poll", "auto", "-d"][..], &["--busy-poll=auto", "-d"]] {
+        for words in [&["--busy-poll", "50us", "-d"][..], &["--busy-poll=50us", "-d"]] {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
             let mut extras = OwnOptions::default();
             assert_eq!(extras.parse_front(&words).map(<[String]>::len), Ok(1));
-            assert_eq!(extras.worker_options().busy_poll, BusyPoll::Auto);
+            assert_eq!(extras.worker_options().busy_poll, BusyPoll::For(Duration::from_micros(50)));
         }
         for words in [&["--busy-poll"][..], &["--busy-poll=soon"], &["--busy-poll", "-d"]] {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();

@@ -9,7 +9,7 @@
 //! tokio is not used here (`docs/decisions/0004-an-event-loop-of-our-own.md`). A task is an ordinary future and may
 //! await anything that wakes it.
 use crate::batch::{BATCH_EVENTS, MAX_READ_AHEAD, ReadAhead, WriteBatch};
-use crate::busy_poll::{BusyPoll, BusyPolling};
+use crate::busy_poll::{self, BusyPoll};
 use crate::clock;
 use crate::timers::Timers;
 use crate::wake_queue::WakeQueue;
@@ -65,7 +65,7 @@ thread_local! {
 /// An event loop.
 pub(crate) struct Reactor {
     epoll: OwnedFd,
-    busy_polling: BusyPolling,
+    busy_poll: BusyPoll,
     wake_queue: Arc<WakeQueue>,
     pub(crate) timers: Timers,
     sources: RefCell<Slab<IoSource>>,
@@ -286,7 +286,7 @@ impl Reactor {
         epoll::add(&epoll, timers.descriptor(), EventData::new_u64(TIMER_TOKEN), edge)?;
         Ok(Self {
             epoll,
-            busy_polling: BusyPolling::new(options.busy_poll),
+            busy_poll: options.busy_poll,
             wake_queue,
             timers,
             sources: RefCell::default(),
@@ -370,7 +370,7 @@ impl Reactor {
         if is_busy {
             return self.take_events(events, Some(&AT_ONCE));
         }
-        match self.busy_polling.limit(self.sources.borrow().len()) {
+        match self.busy_poll.limit() {
             Some(limit) if self.look_for_events(events, limit)? => Ok(()),
             _ => self.take_events(events, None),
         }
@@ -388,7 +388,7 @@ impl Reactor {
             let now = clock::now();
             let has_found = !events.is_empty() || self.wake_queue.has_woken();
             if has_found || now - began >= limit {
-                self.busy_polling.note(began, now, limit, has_found);
+                busy_poll::add_look(now - began, limit);
                 return Ok(has_found);
             }
         }

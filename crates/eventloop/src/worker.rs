@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn busy_polling_changes_nothing_but_the_sleep() {
-        for busy_poll in [BusyPoll::Off, BusyPoll::Auto, BusyPoll::For(Duration::from_millis(1))] {
+        for busy_poll in [BusyPoll::Off, BusyPoll::For(Duration::from_millis(1))] {
             let options = WorkerOptions { busy_poll, ..WorkerOptions::default() };
             assert_eq!(run_with(options, exchange(200)).expect("a loop"), 200, "{busy_poll:?}");
         }

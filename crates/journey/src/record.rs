@@ -658,7 +658,7 @@ impl Party {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BusyPollRow {
-    /// auto, or the time for which a worker looks before it sleeps, such as 50us.
+    /// Time for which a worker looks before it sleeps, such as 50us; auto in older records.
     pub mode: String,
     /// Time that its workers spent in looking for events. It is part of `user_s` and `sys_s`, and left out of the processor
     /// time of a message and of the test whether the source or the sink was the limit.

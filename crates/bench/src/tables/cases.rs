@@ -30,7 +30,7 @@ impl TableCase {
         };
         let source = match self.tool {
             SourceTool::Mailrun => "mailrun smtp-source",
-            SourceTool::MailrunBusyPoll => "mailrun smtp-source --busy-poll auto",
+            SourceTool::MailrunBusyPoll => "mailrun smtp-source --busy-poll 50us",
             tool => tool.name(),
         };
         let plural = |number: u32, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });

@@ -60,7 +60,7 @@ pub(super) fn command(
         (SourceTool::GoSmtpSource, MessageMarking::Unique) => &["-resolve-once", "-S", "message %d"],
         // Without -M it asks for the machine's name, which it may reject.
         (SourceTool::SmtpSource | SourceTool::Mailrun, _) => &["-M", "smtp.example.com"],
-        (SourceTool::MailrunBusyPoll, _) => &["--busy-poll", "auto", "-M", "smtp.example.com"],
+        (SourceTool::MailrunBusyPoll, _) => &["--busy-poll", "50us", "-M", "smtp.example.com"],
     };
     command.args(own);
     command.args(["-s", &case.sessions.to_string(), "-m", &messages.to_string()]);
@@ -100,6 +100,6 @@ mod tests {
         assert_eq!(theirs, format!("-M smtp.example.com {load}"));
         assert_eq!(words(SourceTool::Mailrun, MessageMarking::AsPublished), format!("smtp-source {theirs}"));
         let polling = words(SourceTool::MailrunBusyPoll, MessageMarking::AsPublished);
-        assert_eq!(polling, format!("smtp-source --busy-poll auto {theirs}"));
+        assert_eq!(polling, format!("smtp-source --busy-poll 50us {theirs}"));
     }
 }

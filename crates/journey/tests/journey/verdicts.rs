@@ -295,7 +295,7 @@ fn time_spent_looking_for_events_is_not_the_limit_of_a_source() {
         record.parties = vec![sample::party(Role::Source, "source")];
         record.parties[0].user_s = Some(0.95 * record.duration_s * f64::from(record.parties[0].workers.unwrap()));
         record.parties[0].sys_s = Some(0.0);
-        record.parties[0].busy_poll = Some(BusyPollRow { mode: "auto".to_owned(), looked_s });
+        record.parties[0].busy_poll = Some(BusyPollRow { mode: "50us".to_owned(), looked_s });
         let verdict = judge(&record, &VerdictInputs { topology: Topology::Server, ordered: None, quiet_timeout: None });
         verdict.reasons.iter().any(|reason| reason.contains("may have been the limit"))
     };
