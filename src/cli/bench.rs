@@ -4,6 +4,7 @@ use super::after_dashes;
 use super::busy_poll::ThreadArgs;
 use super::connection::ConnectionArgs;
 use super::cpus::PlacementArgs;
+use super::keep_awake::KeepAwakeArg;
 use super::relays::{self, BenchRelayArgs};
 use super::results::ReportArgs;
 use super::scenarios::{self, ScenarioCommand};
@@ -70,6 +71,8 @@ pub(super) struct BenchArgs {
     load: LoadArgs,
     #[command(flatten)]
     shard: ShardArgs,
+    #[command(flatten)]
+    keep_awake: KeepAwakeArg,
     #[command(flatten)]
     placement: PlacementArgs,
     #[command(flatten)]
@@ -180,6 +183,7 @@ impl BenchArgs {
             relay,
             load,
             shard: ShardArgs::default(),
+            keep_awake: KeepAwakeArg::default(),
             placement: PlacementArgs::default(),
             approach,
             _faults: SinkFaultArgs::default(),
@@ -212,8 +216,10 @@ impl BenchArgs {
         let report = self.report.clone();
         let strictness = Strictness::of(self.load.is_strict());
         let announced = self.shard.clone();
+        let keep_awake = self.keep_awake;
         let options = self.options()?;
         report.open(LiveMode::Line)?;
+        let _awake = keep_awake.begin(!options.target.has_server_here())?;
         announced.announce();
         let outcome = mailrun_bench::run(options)?;
         report.finish(&outcome.record, Some(&outcome.directory))?;

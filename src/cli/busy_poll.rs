@@ -17,7 +17,7 @@ pub(super) struct ThreadArgs {
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct BusyPollArg {
     /// Look for events for TIME before a worker sleeps, 50us or 1ms: replies come sooner with few sessions, and a processor is
-    /// busy [default: off].
+    /// busy. For hosts without --keep-awake [default: off].
     #[arg(long, value_name = "TIME", hide_short_help = true)]
     busy_poll: Option<BusyPoll>,
 }

@@ -4,6 +4,7 @@ use super::bench::BenchArgs;
 use super::capacity_arguments::{CapacityOutputArgs, PlanningArgs, SearchArgs, exit_status, loss_goal};
 use super::capacity_mades::CapacityMadesArgs;
 use super::connection::ConnectionArgs;
+use super::keep_awake::KeepAwakeArg;
 use super::relays::BenchRelayArgs;
 use super::server::ServerArg;
 use super::source::{LoadArgs, threshold};
@@ -68,6 +69,8 @@ pub(super) struct CapacityArgs {
     #[command(flatten)]
     load: LoadArgs,
     #[command(flatten)]
+    keep_awake: KeepAwakeArg,
+    #[command(flatten)]
     approach: ConnectionArgs,
     #[command(flatten)]
     output: CapacityOutputArgs,
@@ -121,7 +124,9 @@ impl CapacityArgs {
         }
         let output = self.output.clone();
         let counts = self.core_counts()?;
+        let keep_awake = self.keep_awake;
         let options = self.options()?;
+        let _awake = keep_awake.begin(!options.bench.target.has_server_here())?;
         let mut by_cores = Vec::new();
         let mut status = 0;
         let mut value = String::new();

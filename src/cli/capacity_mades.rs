@@ -1,5 +1,6 @@
 //! `mailrun capacity mades`: what was typed, to the search for the highest rate that a MADES endpoint takes.
 use super::capacity_arguments::{CapacityOutputArgs, PlanningArgs, SearchArgs, exit_status, loss_goal};
+use super::keep_awake::KeepAwakeArg;
 use super::mades::{BrokerArgs, MadesLoadArgs, TimeoutArgs, check_stages, queues, without_login};
 use super::mades_bench::{StandInArgs, stand_in_plan};
 use super::mades_effects as effects;
@@ -51,6 +52,8 @@ pub(super) struct CapacityMadesArgs {
     #[command(flatten)]
     faults: EndpointFaultArgs,
     #[command(flatten)]
+    keep_awake: KeepAwakeArg,
+    #[command(flatten)]
     output: CapacityOutputArgs,
 }
 
@@ -73,6 +76,8 @@ impl CapacityMadesArgs {
     /// If an option has no effect here, a trial could not run, or a file cannot be written.
     pub(super) fn run(self) -> Result<ExitCode> {
         let output = self.output.clone();
+        let has_endpoint_here = self.brokers.is_named() && self.brokers.are_here();
+        let _awake = self.keep_awake.begin(!has_endpoint_here)?;
         let run = search_mades(&self.options()?)?;
         let value = output.report(&run, &[])?;
         output.write_json(&value)?;

@@ -1,5 +1,6 @@
 //! `mailrun compare --contestant`: what was typed, to the rounds of a live comparison.
 use super::compare_output::CompareOutputArgs;
+use super::keep_awake::KeepAwakeArg;
 use super::values;
 use anyhow::{Result, bail, ensure};
 use clap::Args;
@@ -75,6 +76,8 @@ pub(super) struct CompareLiveArgs {
     /// calls and syncs a message, under strace.
     #[arg(long, hide_short_help = true)]
     counts: bool,
+    #[command(flatten)]
+    keep_awake: KeepAwakeArg,
     /// Print no progress.
     #[arg(short, long)]
     quiet: bool,
@@ -133,6 +136,7 @@ impl CompareLiveArgs {
             is_self: self.is_self,
             live: if self.quiet || output.is_json_out() { LiveMode::Off } else { LiveMode::Line },
         };
+        let _awake = self.keep_awake.begin(true)?;
         let comparison = compare_live(&options)?;
         let status = output.finish(comparison.page(output.fail_on_regression), &comparison)?;
         Ok(if comparison.course.interrupted { ExitCode::from(INTERRUPTED_STATUS) } else { status })

@@ -1,4 +1,5 @@
 //! `mailrun mades`: what was typed, to what it means.
+use super::keep_awake::KeepAwakeArg;
 use super::mades_effects as effects;
 use super::mades_ladder::{self, PayloadLadder};
 use super::mades_queues::{QueueNameArgs, QueueNaming};
@@ -17,7 +18,7 @@ use mailrun_mades::bench::{
 };
 use mailrun_mades::{Broker, BrokerSecurity, BrokerUrl, Password, SaslMechanism, TlsSetup, Verification};
 use mailrun_party::live::LiveMode;
-use mailrun_party::local_address::is_local_address;
+use mailrun_party::local_address::{is_local_address, is_on_this_host};
 use mailrun_party::outputs::FinishedRun;
 use mailrun_party::reason::reason;
 use mailrun_party::users::PASSWORD_VARIABLE;
@@ -73,6 +74,8 @@ pub(super) struct MadesArgs {
     /// With --acknowledge and --inbox-broker: outbox of the receiving endpoint [default: the name of --outbox].
     #[arg(long, value_name = "QUEUE", requires = "acknowledge", help_heading = "Queue names", hide_short_help = true)]
     acknowledge_outbox: Option<String>,
+    #[command(flatten)]
+    keep_awake: KeepAwakeArg,
     #[command(flatten)]
     report: ReportArgs,
     /// Write run.json, report.md, report.html and latency.hlog into DIR
@@ -333,6 +336,8 @@ impl MadesArgs {
         let directory = self.out.clone();
         self.check_effects()?;
         let ladder = self.payload_ladder.clone();
+        let is_alone = live != LiveMode::Json && !self.brokers.are_here();
+        let _awake = self.keep_awake.begin(is_alone)?;
         let options = self.options()?;
         if let Some(ladder) = ladder {
             return mades_ladder::climb(&ladder, &options);
@@ -718,6 +723,13 @@ impl BrokerArgs {
     /// Reports whether a broker was named.
     pub(super) fn is_named(&self) -> bool {
         self.broker.is_some()
+    }
+
+    /// Reports whether one of them is on this host.
+    pub(super) fn are_here(&self) -> bool {
+        let typed = [self.outbox_url()].into_iter().chain(self.inbox_broker.as_deref());
+        let mut urls = typed.map(|text| url("--broker", text, None, None));
+        urls.any(|url| url.is_ok_and(|url| is_on_this_host(&url.address())))
     }
 
     /// Options that were typed and have no effect without a broker.

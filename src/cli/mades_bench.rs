@@ -1,4 +1,5 @@
 //! `mailrun bench mades`: what was typed, to what it means.
+use super::keep_awake::KeepAwakeArg;
 use super::mades::MadesLoadArgs;
 use super::mades_effects as effects;
 use super::mades_endpoint::{EndpointFaultArgs, NetworkArgs, read_plan, resolve_files};
@@ -61,6 +62,8 @@ pub(super) struct MadesBenchArgs {
     #[command(flatten)]
     faults: EndpointFaultArgs,
     #[command(flatten)]
+    keep_awake: KeepAwakeArg,
+    #[command(flatten)]
     report: ReportArgs,
     /// Run directory [default: a new one]
     ///
@@ -115,6 +118,7 @@ impl MadesBenchArgs {
             .with_some("rate", self.load.rate)
             .with_some("duration", self.load.duration.map(microseconds));
         let log = self.log_messages.as_ref().map(|path| path.display());
+        let _awake = self.keep_awake.begin(true)?;
         let outcome = mades::run(&MadesBenchOptions {
             name: self.label,
             out: self.out,

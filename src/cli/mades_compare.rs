@@ -139,6 +139,7 @@ impl MadesCompareArgs {
         }
         self.check_effects()?;
         let live = self.tables.live();
+        let _awake = self.tables.keep_awake.begin(true)?;
         let broker = self.broker()?;
         let in_transit = scenario.workload.max_in_transit.as_ref().map(|number| number.value.0);
         let Self { mode, messages, payload_size, rounds, windows, max_in_transit, max_time, drop, prefix, .. } = self;

@@ -27,6 +27,7 @@ mod disk;
 mod examples;
 mod exports;
 mod health;
+mod keep_awake;
 mod links;
 mod locust;
 mod mades;

@@ -171,9 +171,11 @@ impl ProfileArgs {
     pub(super) fn run(self, name: &str, rounds_order: Option<&ScenarioSetting<RoundOrder>>) -> Result<TextReport> {
         // All parties inherit it: a relay has two connections a message, or a process.
         mailrun_net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
+        let server = self.server.server()?;
+        let _awake = self.tables.keep_awake.begin(!server.target.has_server_here())?;
         profiles::run_profile(&ProfileOptions {
             scenario: self.rounds.scenario(name, &self.tables),
-            server: self.server.server()?,
+            server,
             body_sizes: self.body_sizes,
             messages: self.messages,
             duration: self.duration,
@@ -189,9 +191,11 @@ impl ProfileArgs {
 
 impl LargeMessageArgs {
     pub(super) fn run(self, name: &str, rounds_order: Option<&ScenarioSetting<RoundOrder>>) -> Result<TextReport> {
+        let server = self.server.server()?;
+        let _awake = self.tables.keep_awake.begin(!server.target.has_server_here())?;
         profiles::run_large_message(&LargeMessageOptions {
             scenario: self.rounds.scenario(name, &self.tables),
-            server: self.server.server()?,
+            server,
             body_sizes: self.body_sizes,
             costs: self.costs,
             volume: self.volume,

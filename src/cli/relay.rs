@@ -1,6 +1,7 @@
 //! `mailrun relay`: what was typed, to what it means.
 use super::busy_poll::BusyPollArg;
 use super::cpus::CpusArg;
+use super::keep_awake::KeepAwakeArg;
 use super::values;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
@@ -87,6 +88,8 @@ pub(super) struct RelayArgs {
     busy_poll: BusyPollArg,
     #[command(flatten)]
     cpus: CpusArg,
+    #[command(flatten)]
+    keep_awake: KeepAwakeArg,
     /// Allow delivery to public addresses; also by the environment variable MAILRUN_ALLOW_PUBLIC=1.
     #[arg(
         long,
@@ -189,6 +192,7 @@ pub(super) fn run(typed: &RelayArgs) -> Result<ExitCode> {
     }
     typed.cpus.place()?;
     let config = typed.config()?;
+    let _awake = typed.keep_awake.begin(false)?;
     let (level, changes) = tracing_subscriber::reload::Layer::new(level_filter(config.log));
     let log = LogWriter::to_stderr().context("cannot start the log")?;
     log.report_panics();

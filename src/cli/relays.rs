@@ -6,7 +6,6 @@ use super::source::threshold;
 use super::values;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use mailrun_bench::TextReport;
 use mailrun_bench::relays::{
     self, BacklogOptions, Contestant, ContestantDurability, LatencyOptions, MemoryGrowth, MemoryTarget, ReadyTarget,
     RelayComparisonOptions, ScenarioOptions, SoakOptions, SustainedLimits,
@@ -14,6 +13,7 @@ use mailrun_bench::relays::{
 use mailrun_bench::scenario::{
     BacklogTargets, LatencyScenario, MessageCount, RateSearch, ScenarioSetting, SoakTargets, ThroughputScenario,
 };
+use mailrun_bench::{BenchTarget, TextReport};
 use mailrun_journey::record::{Arrival, Pipelining};
 use mailrun_journey::threshold::Threshold;
 use std::path::PathBuf;
@@ -161,6 +161,8 @@ impl RelayComparisonArgs {
     pub(super) fn run(self, name: &str, scenario: &ThroughputScenario) -> Result<TextReport> {
         let contestants = self.contestants()?;
         let messages = self.messages(scenario)?;
+        let is_alone = contestants.iter().all(|one| !BenchTarget::of(one.clone()).has_server_here());
+        let _awake = self.tables.keep_awake.begin(contestants.len() > 1 || is_alone)?;
         // All parties inherit it: a relay has two connections a message, or a process.
         mailrun_net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
         relays::run(&RelayComparisonOptions {
@@ -281,8 +283,10 @@ Examples:
 
 impl LatencyArgs {
     pub(super) fn run(self, name: &str, scenario: &LatencyScenario) -> Result<TextReport> {
+        let contestant = self.relay.contestant()?;
+        let _awake = self.tables.keep_awake.begin(!BenchTarget::of(contestant.clone()).has_server_here())?;
         relays::run_latency(&LatencyOptions {
-            contestant: self.relay.contestant()?,
+            contestant,
             shape: self.shape.shape(),
             step: self.step,
             steps: self.steps,
@@ -358,6 +362,7 @@ Examples:
 
 impl BacklogArgs {
     pub(super) fn run(self, name: &str, targets: &BacklogTargets) -> Result<TextReport> {
+        let _awake = self.tables.keep_awake.begin(false)?;
         relays::run_backlog(&BacklogOptions {
             durability: match self.durability {
                 BacklogDurabilityArg::Sync => ContestantDurability::Sync,
@@ -416,8 +421,10 @@ Examples:
 
 impl SoakArgs {
     pub(super) fn run(self, name: &str, targets: &SoakTargets) -> Result<TextReport> {
+        let contestant = self.relay.contestant()?;
+        let _awake = self.tables.keep_awake.begin(!BenchTarget::of(contestant.clone()).has_server_here())?;
         relays::run_soak(&SoakOptions {
-            contestant: self.relay.contestant()?,
+            contestant,
             shape: self.shape.shape(),
             messages: self.messages,
             rate_per_s: self.rate,

@@ -1,5 +1,6 @@
 //! `--report`, `--json`, `--quiet` and `--color`: what was typed, and where a report goes at the end of a run.
 use super::exports::{self, AnnotationOutput, ExportTarget, export_target};
+use super::keep_awake::KeepAwakeArg;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use mailrun_bench::TextReport;
@@ -223,6 +224,8 @@ impl ReportArgs {
 pub(super) struct TableReportArgs {
     #[command(flatten)]
     display: DisplayArgs,
+    #[command(flatten)]
+    pub(super) keep_awake: KeepAwakeArg,
     #[arg(long = "json", value_name = "FILE", hide = true, value_parser = refused_json)]
     _json: Option<String>,
 }

@@ -361,6 +361,7 @@ impl TableRunArgs {
         // All parties inherit it. Each would raise its own limit, and some only as they go along.
         let most = self.sessions.iter().copied().max().unwrap_or_default();
         mailrun_net::open_files::raise(u64::from(most) + SPARE_FILES);
+        let _awake = self.tables.keep_awake.begin(true)?;
         tables::run(&TableOptions {
             messages,
             tools: scenario.parties.iter().map(|party| party.value).collect(),

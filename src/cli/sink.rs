@@ -2,6 +2,7 @@
 use super::busy_poll::ThreadArgs;
 use super::capabilities::CapabilityArgs;
 use super::cpus::CpusArg;
+use super::keep_awake::KeepAwakeArg;
 use super::{OutputArgs, Strictness, exit_with_parent, finish, values};
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
@@ -38,6 +39,8 @@ pub(super) struct SinkArgs {
     threads: ThreadArgs,
     #[command(flatten)]
     cpus: CpusArg,
+    #[command(flatten)]
+    keep_awake: KeepAwakeArg,
     /// Name of the sink in reports.
     #[arg(long, value_name = "NAME", default_value = "sink")]
     label: String,
@@ -207,6 +210,7 @@ impl SinkArgs {
             "a sink has no dashboard: use --progress line; its figures are at --http ADDRESS"
         );
         exit_with_parent(live);
+        let _awake = self.keep_awake.begin(false)?;
         let finished = sink::run(SinkOptions {
             name: self.label,
             listen: self.listen,

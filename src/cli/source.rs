@@ -2,6 +2,7 @@
 use super::busy_poll::ThreadArgs;
 use super::connection::ConnectionArgs;
 use super::cpus::CpusArg;
+use super::keep_awake::KeepAwakeArg;
 use super::server::ServerArg;
 use super::shard::{self, ShardArgs, WholeLoad};
 use super::{OutputArgs, Strictness, arrival_with, exit_with_parent, finish, values};
@@ -15,6 +16,7 @@ use mailrun_load::source::{
     InvalidMessagePolicy, OfferedRate, Preflight, RateStage, RecipientTags, SourceOptions, TraceHeaders,
 };
 use mailrun_party::live::LiveMode;
+use mailrun_party::local_address::is_on_this_host;
 use mailrun_party::outputs::Outputs;
 use mailrun_party::party_options::{PartyOptions, TypedOptions};
 use std::net::SocketAddr;
@@ -45,6 +47,8 @@ pub(super) struct SourceArgs {
     load: LoadArgs,
     #[command(flatten)]
     cpus: CpusArg,
+    #[command(flatten)]
+    keep_awake: KeepAwakeArg,
     #[command(flatten)]
     shard: ShardArgs,
     /// Allow public addresses. Use it only with a server of your own.
@@ -416,6 +420,8 @@ impl SourceArgs {
         if live != LiveMode::Json {
             self.shard.announce();
         }
+        let is_own_run = live != LiveMode::Json;
+        let _awake = self.keep_awake.begin(is_own_run && !is_on_this_host(self.server.address()))?;
         let finished = source::run(SourceOptions {
             name: self.label,
             messages: self.load.messages.or((!is_limited).then_some(DEFAULT_MESSAGES)),

@@ -1,6 +1,6 @@
 //! `mailrun compare` of stored runs, and `mailrun baseline`: records that were written here, read by the program.
 use crate::party::{Ended, MAILRUN, mailrun, run};
-use mailrun_journey::record::Record;
+use mailrun_journey::record::{KeepAwake, Record};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -189,6 +189,7 @@ fn each_bad_run_is_a_line_and_the_others_are_compared() {
         (change("protocol", mades), "the protocol of "),
         (change("host", |record| record.host.cores = 99), "the number of cores of "),
         (change("processor", |record| record.host.cpu_model = "Z80".to_owned()), "the processor of "),
+        (change("awake", |record| record.host.keep_awake = Some(KeepAwake::On)), "the --keep-awake of "),
         (change("sessions", |record| record.workload.sessions = 7), "the number of sessions of "),
         (change("size", |record| record.workload.message_bytes = 7), "the message size of "),
         (good[3].clone(), "is the same run as "),

@@ -1,7 +1,7 @@
 //! The parts of a record that explain a run: by second, by domain, by message, against what was ordered.
 use crate::party::mailrun;
 use crate::secured::Files;
-use mailrun_journey::record::{EventKind, Record, Role, SlowMessage};
+use mailrun_journey::record::{EventKind, KeepAwake, Record, Role, SlowMessage};
 use mailrun_journey::{Latencies, Phase, Stage};
 use std::fs;
 
@@ -227,6 +227,22 @@ fn busy_polling_and_its_cost_are_in_the_record_of_both_ends() {
     }
     let record = bench(&["--relay", "none", "--sessions", "1", "--messages", "20"]);
     assert!(record.parties.iter().all(|party| party.busy_poll.is_none()), "{:?}", record.parties);
+}
+
+#[test]
+fn the_record_and_the_report_say_whether_the_processors_were_kept_awake() {
+    let run = crate::party::bench(&["--keep-awake", "auto", "--sessions", "1", "--messages", "20"]);
+    let state = run.record_of(0).host.keep_awake.expect("bench decides it");
+    // Nobody but root may write the device, and a container has none.
+    assert_ne!(state, KeepAwake::Off, "the bench's own source and sink are no server under test");
+    assert!(run.file("report.md").contains(state.words()), "{}", run.file("report.md"));
+    if state == KeepAwake::On {
+        let source: Record = serde_json::from_str(&run.file("source.json")).unwrap();
+        assert_eq!(source.host.keep_awake, Some(state), "what the bench holds is seen by its parties");
+    } else {
+        let refused = mailrun(&["bench", "--keep-awake", "on", "--messages", "20"]);
+        assert_eq!((refused.code, refused.err.lines().count()), (Some(2), 1), "{refused:?}");
+    }
 }
 
 #[test]

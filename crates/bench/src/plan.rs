@@ -7,6 +7,7 @@ use mailrun_journey::threshold::Threshold;
 use mailrun_journey::trace::RunId;
 use mailrun_party::cpus::CpuList;
 use mailrun_party::live::LiveMode;
+use mailrun_party::local_address::is_on_this_host;
 use mailrun_party::party_options::{PartyOptions, value_name};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -104,6 +105,15 @@ impl BenchTarget {
         match contestant {
             Contestant::None => Self::OwnSink,
             relay => Self::Relay(relay),
+        }
+    }
+
+    /// Reports whether a server under test runs on this host, beside the load generator.
+    pub fn has_server_here(&self) -> bool {
+        match self {
+            Self::OwnSink => false,
+            Self::Server { address, .. } | Self::Relay(Contestant::Running { address, .. }) => is_on_this_host(address),
+            Self::Relay(_) => true,
         }
     }
 
@@ -215,6 +225,7 @@ pub(super) fn cpus_option(cpus: &CpuList) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::relays::ContestantDurability;
     use mailrun_journey::record::OfferedStage;
 
     fn options(workload: Workload) -> BenchOptions {
@@ -263,6 +274,18 @@ mod tests {
         assert!(options.has_trace());
         options.source_options = options.source_options.flag(NO_TRACE, true);
         assert!(!options.has_trace());
+    }
+
+    #[test]
+    fn a_server_is_here_unless_it_is_elsewhere() {
+        let running = |address: &str| Contestant::Running { address: address.to_owned(), sink: ANY_PORT.to_owned() };
+        let server = |address: &str| BenchTarget::Server { address: address.to_owned(), sink: None };
+        assert!(!BenchTarget::OwnSink.has_server_here());
+        assert!(BenchTarget::Relay(Contestant::Mailrun(ContestantDurability::Sync)).has_server_here());
+        for (address, is_here) in [("127.0.0.1:25", true), ("192.0.2.1:25", false)] {
+            assert_eq!(server(address).has_server_here(), is_here);
+            assert_eq!(BenchTarget::Relay(running(address)).has_server_here(), is_here);
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::run_figures::RunFigure;
 use crate::settings::CompareSettings;
 use crate::signed_rank;
 use crate::stored_runs::ComparisonOutcome;
+use mailrun_journey::record::KeepAwake;
 use mailrun_report::printable::printable;
 use mailrun_report::table::plain;
 use serde::Serialize;
@@ -83,6 +84,8 @@ pub struct RoundCourse {
     pub interrupted: bool,
     /// The same contestant was run twice: `--self`.
     pub is_self: bool,
+    /// Whether the processors were kept from sleeping; `null` if it is unknown.
+    pub keep_awake: Option<KeepAwake>,
     /// Remarks that a reader must know.
     pub notes: Vec<String>,
 }

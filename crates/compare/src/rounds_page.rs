@@ -52,11 +52,12 @@ impl RoundComparison {
             counted(load.sessions.into(), "session")
         );
         plain(&format!(
-            "{names}: {}{}, in {}",
+            "{names}: {}{}, in {}{}",
             counted(self.course.rounds as u64, "round"),
             // A scenario has its own load.
             if load.messages > 0 { &sent } else { "" },
             seconds(self.course.elapsed_s),
+            self.course.keep_awake.map(|state| format!(", {}", state.words())).unwrap_or_default(),
         ))
     }
 
@@ -216,7 +217,7 @@ impl RoundComparison {
 mod tests {
     use crate::round_comparison::RoundContestant;
     use crate::round_comparison::tests::{compare, contestant};
-    use mailrun_journey::record::Outcome;
+    use mailrun_journey::record::{KeepAwake, Outcome};
 
     #[test]
     fn a_stranger_reads_who_is_faster() {
@@ -260,7 +261,10 @@ mod tests {
         comparison.course.interrupted = true;
         comparison.course.invalid_rounds = 2;
         comparison.course.invalid = vec!["a: it ended with exit status: 1".to_owned()];
-        let remarks = comparison.page(None).remarks;
+        comparison.course.keep_awake = Some(KeepAwake::On);
+        let page = comparison.page(None);
+        assert!(page.title.ends_with(", in 97.00 s, processors kept awake"), "{}", page.title);
+        let remarks = page.remarks;
         let has = |line: &str| remarks.iter().any(|remark| remark == line);
         assert!(has("2 rounds did not count and were repeated: a: it ended with exit status: 1"), "{remarks:?}");
         assert!(has("Interrupted after 40 of 40 rounds."), "{remarks:?}");

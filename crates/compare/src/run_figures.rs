@@ -1,7 +1,7 @@
 //! Runs of a comparison: whether their loads and hosts are the same, which of them count, and their figures.
 use crate::metric::{ComparedMetric, Gain};
 use mailrun_journey::judge;
-use mailrun_journey::record::{Ending, Outcome, Record};
+use mailrun_journey::record::{Ending, KeepAwake, Outcome, Record};
 use mailrun_journey::stage::Stage;
 use mailrun_journey::words::grouped;
 use mailrun_report::final_stage;
@@ -45,6 +45,8 @@ pub(super) fn traits(record: &Record) -> Vec<RunTrait> {
         ("rate", number(load.rate_per_s)),
         ("processor", host.cpu_model.clone()),
         ("number of cores", host.cores.to_string()),
+        // Mailrun could not do it when older records were written.
+        ("--keep-awake", if host.keep_awake == Some(KeepAwake::On) { "on" } else { "off" }.to_owned()),
     ]
 }
 
@@ -61,15 +63,17 @@ pub fn side_facts(records: &[&Record]) -> Vec<(&'static str, String)> {
         _ => times.concat(),
     };
     let host = &first.host;
+    let facts = format!("{}, {} cores, {}, {}", host.cpu_model, host.cores, host.os, host.kernel);
+    let awake = host.keep_awake.map(KeepAwake::words);
     let load: Vec<String> = traits(first)
         .into_iter()
-        .filter(|(name, value)| !["processor", "number of cores"].contains(name) && value != "none")
+        .filter(|(name, value)| !["processor", "number of cores", "--keep-awake"].contains(name) && value != "none")
         .map(|(name, value)| format!("{name} {value}"))
         .collect();
     vec![
         ("measured", measured),
         ("mailrun", versions.join(", ")),
-        ("host", format!("{}, {} cores, {}, {}", host.cpu_model, host.cores, host.os, host.kernel)),
+        ("host", [facts.as_str()].into_iter().chain(awake).collect::<Vec<_>>().join(", ")),
         ("load", load.join(", ")),
     ]
 }

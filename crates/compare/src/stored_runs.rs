@@ -350,7 +350,7 @@ impl StoredComparison {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mailrun_journey::record::Ending;
+    use mailrun_journey::record::{Ending, KeepAwake};
     use mailrun_journey::stage::Stage;
 
     /// Runs of the sample's load whose rates are those, as a host would scatter them.
@@ -399,20 +399,23 @@ mod tests {
     #[test]
     fn a_run_of_another_load_protocol_or_host_is_refused_and_the_others_count() {
         let against = side("a", &[1000.0; 6]);
-        let mut runs = side("b", &[1001.0; 8]);
+        let mut runs = side("b", &[1001.0; 9]);
         runs.runs[0].1.workload.sessions = 7;
         runs.runs[3].1 = mailrun_report::sample::mades();
         runs.runs[3].1.run_id = "another".to_owned();
         runs.runs[5].1.host.cores = 99;
+        runs.runs[6].1.host.keep_awake = Some(KeepAwake::On);
+        runs.runs[7].1.host.keep_awake = Some(KeepAwake::Unavailable);
         runs.unreadable.push("b/9 is damaged".to_owned());
         let comparison = compare_stored(&runs, &against, 0.02).unwrap();
         assert_eq!((comparison.runs, comparison.against), (5, 6));
-        assert_eq!(comparison.refused.len(), 4, "{:?}", comparison.refused);
+        assert_eq!(comparison.refused.len(), 5, "{:?}", comparison.refused);
         assert_eq!(comparison.refused[0], "b/9 is damaged");
         for (line, words) in comparison.refused[1..].iter().zip([
             "number of sessions of b/0 is 7, that",
             "protocol of b/3",
             "number of cores of b/5",
+            "--keep-awake of b/6 is on, that of a/0 is off",
         ]) {
             assert!(line.starts_with(&format!("the {words}")) && line.lines().count() == 1, "{line}");
         }

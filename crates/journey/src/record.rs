@@ -301,6 +301,33 @@ pub struct Host {
     /// The disk under the run directory; of a relay that under its spool. `null` without a directory, and in older records.
     #[serde(default)]
     pub disk: Option<HostDisk>,
+    /// Whether the processors were kept from sleeping during the run (`--keep-awake`); `null` is unknown, as in older records.
+    #[serde(default)]
+    pub keep_awake: Option<KeepAwake>,
+}
+
+/// Whether the processors of a host were kept from sleeping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum KeepAwake {
+    /// `/dev/cpu_dma_latency` was held at 0, by mailrun or by another program.
+    On,
+    /// They slept when they were idle.
+    Off,
+    /// The same, because mailrun may not write that file, or the file is not there.
+    Unavailable,
+}
+
+impl KeepAwake {
+    /// What reports say.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::On => "processors kept awake",
+            Self::Off => "processors may sleep",
+            Self::Unavailable => "processors may sleep (--keep-awake unavailable)",
+        }
+    }
 }
 
 /// The disk under a directory.

@@ -1,5 +1,6 @@
 //! The host of a run, for its record: two figures can be compared only if the place of each measurement is known.
 use crate::cpus;
+use crate::keep_awake;
 use mailrun_journey::record::{Host, HostDisk};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ pub fn facts(directory: Option<&Path>) -> Host {
         cores: u32::try_from(cpus::host_cores()).unwrap_or(u32::MAX),
         memory_bytes: memory_bytes(&text("/proc/meminfo")),
         disk: directory.and_then(disk_under),
+        keep_awake: keep_awake::state(),
     }
 }
 

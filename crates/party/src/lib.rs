@@ -23,6 +23,7 @@ pub mod http_client;
 pub mod http_server;
 pub mod interrupt;
 mod journal;
+pub mod keep_awake;
 pub mod live;
 pub mod live_figures;
 pub mod live_line;

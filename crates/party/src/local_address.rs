@@ -1,5 +1,7 @@
-//! Addresses that load may go to without explicit permission: those of this host or of a private network.
-use std::net::IpAddr;
+//! Addresses that load may go to without explicit permission, those of this host or of a private network; and servers on this
+//! host.
+use mailrun_net::Endpoint;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 /// Reports whether it is a loopback, private, link-local, shared (RFC 6598), documentation or benchmarking address.
 pub fn is_local_address(address: IpAddr) -> bool {
@@ -27,6 +29,27 @@ pub fn is_local_address(address: IpAddr) -> bool {
     }
 }
 
+/// Reports whether an interface of this host has that address. The kernel sends from the same address to those that are
+/// its own. (To bind to the address would prove nothing if `ip_nonlocal_bind` is set.)
+pub fn is_of_this_host(ip: IpAddr) -> bool {
+    let from = |any: IpAddr| {
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect((ip, 9))?;
+        socket.local_addr()
+    };
+    let any = if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    ip.is_loopback() || from(any).is_ok_and(|local| local.ip() == ip)
+}
+
+/// Reports whether a server, HOST:PORT or unix:PATH, is on this host. So is one whose name cannot be looked up, since nothing
+/// is known of it. A container with an address of its own counts as another host.
+pub fn is_on_this_host(server: &str) -> bool {
+    match Endpoint::resolve(server) {
+        Ok(Endpoint::Tcp(address)) => address.ip().is_unspecified() || is_of_this_host(address.ip().to_canonical()),
+        Ok(Endpoint::Unix(_)) | Err(_) => true,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,6 +63,20 @@ mod tests {
         }
         for public in ["8.8.8.8", "172.32.0.1", "2600::1", "::ffff:8.8.8.8", "100.128.0.1", "198.20.0.1"] {
             assert!(!is_local_address(public.parse().unwrap()), "{public}");
+        }
+    }
+
+    #[test]
+    fn a_server_is_on_this_host_unless_its_address_is_another_hosts() {
+        for here in ["127.0.0.1:25", "127.8.9.1:25", "[::1]:25", "[::ffff:127.0.0.1]:25", "0.0.0.0:25", "localhost:25"]
+        {
+            assert!(is_on_this_host(here), "{here}");
+        }
+        for here in ["unix:/run/lmtp", "nowhere.invalid:25"] {
+            assert!(is_on_this_host(here), "{here}");
+        }
+        for elsewhere in ["192.0.2.1:25", "198.51.100.7:25", "[2001:db8::1]:25"] {
+            assert!(!is_on_this_host(elsewhere), "{elsewhere}");
         }
     }
 }

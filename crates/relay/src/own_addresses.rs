@@ -1,6 +1,7 @@
 //! The addresses on which this relay listens: mail that is sent there would come back.
 use mailrun_net::Endpoint;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use mailrun_party::local_address::is_of_this_host;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::OnceLock;
 
 /// Those addresses.
@@ -59,18 +60,6 @@ fn is_same_host(listener: SocketAddr, to: SocketAddr) -> bool {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => to.is_ipv4() && is_of_this_host(to),
         ip => ip == to,
     }
-}
-
-/// Reports whether an interface of this host has that address. The kernel sends from the same address to those that are
-/// its own. (To bind to the address would prove nothing if `ip_nonlocal_bind` is set.)
-fn is_of_this_host(ip: IpAddr) -> bool {
-    let from = |any: IpAddr| {
-        let socket = UdpSocket::bind((any, 0))?;
-        socket.connect((ip, 9))?;
-        socket.local_addr()
-    };
-    let any = if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    ip.is_loopback() || from(any).is_ok_and(|local| local.ip() == ip)
 }
 
 #[cfg(test)]

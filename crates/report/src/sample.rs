@@ -172,6 +172,7 @@ fn host() -> Host {
         cores: 2,
         memory_bytes: 25_769_803_776,
         disk: None,
+        keep_awake: None,
     }
 }
 

@@ -87,7 +87,8 @@ fn machine(record: &Record) -> String {
         counted(u64::from(host.cores), "core"),
         memory(host.memory_bytes),
     ];
-    plain(&machine.join(" · "))
+    let awake = host.keep_awake.map(|state| state.words().to_owned());
+    plain(&machine.into_iter().chain(awake).collect::<Vec<_>>().join(" · "))
 }
 
 fn load(workload: &Workload) -> String {
@@ -229,7 +230,16 @@ pub fn quoted(command: &[String]) -> String {
 mod tests {
     use super::super::sample;
     use super::*;
-    use mailrun_journey::record::{CorpusRow, WarmUp};
+    use mailrun_journey::record::{CorpusRow, KeepAwake, WarmUp};
+
+    #[test]
+    fn the_machine_is_named_with_the_sleep_of_its_processors() {
+        let mut record = sample::held();
+        let without = "Debian GNU/Linux 12 (bookworm) · Linux 6.18.44 · AMD EPYC · 2 cores · 24.0 GiB";
+        assert_eq!(machine(&record), without);
+        record.host.keep_awake = Some(KeepAwake::On);
+        assert_eq!(machine(&record), format!("{without} · processors kept awake"));
+    }
 
     #[test]
     fn the_load_is_said_in_words() {

@@ -49,9 +49,10 @@ impl TextReport {
     }
 }
 
-/// Host of the measurement, for a report's title: `AMD EPYC, 2 cores, Linux 6.18.44`.
+/// Host of the measurement, for a report's title: `AMD EPYC, 2 cores, Linux 6.18.44, processors kept awake`.
 fn host_description() -> String {
     let host = host::facts(None);
     let cores = counted(u64::from(host.cores), "core");
-    plain(&format!("{}, {cores}, Linux {}", host.cpu_model, host.kernel))
+    let awake = host.keep_awake.map(|state| format!(", {}", state.words())).unwrap_or_default();
+    plain(&format!("{}, {cores}, Linux {}{awake}", host.cpu_model, host.kernel))
 }

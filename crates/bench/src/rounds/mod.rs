@@ -21,6 +21,7 @@ use mailrun_compare::{
 };
 use mailrun_party::host_sampler::HostSampler;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
+use mailrun_party::keep_awake;
 use mailrun_party::live::LiveMode;
 use mailrun_party::live_line::LiveLine;
 use mailrun_report::numbers::counted;
@@ -157,6 +158,7 @@ impl<'o> Rounds<'o> {
                 planned_rounds: options.rounds,
                 is_self: options.is_self,
                 notes: options.notes(runs.has_sink()),
+                keep_awake: keep_awake::state(),
                 ..RoundCourse::default()
             },
         }

@@ -164,7 +164,8 @@ fn commit(record: &Record) -> String {
 
 fn processor(host: &Host) -> String {
     let cores = if host.cores == 1 { "1 core".to_owned() } else { format!("{} cores", host.cores) };
-    format!("{}, {cores}", known(&host.cpu_model))
+    let awake = host.keep_awake.map(|state| format!(", {}", state.words())).unwrap_or_default();
+    format!("{}, {cores}{awake}", known(&host.cpu_model))
 }
 
 fn ram(host: &Host) -> String {
