@@ -141,6 +141,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("man mailrun", INSTALLS),
     ("sudoedit /etc/mailrun/relay.toml", INSTALLS),
     ("sudo systemctl enable --now mailrun-relay", INSTALLS),
+    ("sudo usermod --append --groups mailrun-awake \"$USER\"    # then log in again", INSTALLS),
     ("sudo apt-get install ./mailrun-drop-in_0.1.0-1_amd64.deb", INSTALLS),
     ("tar -xzf mailrun-0.1.0-x86_64-unknown-linux-gnu-static.tar.gz", INSTALLS),
     ("sudo install mailrun-0.1.0-x86_64-unknown-linux-gnu-static/mailrun /usr/local/bin/", INSTALLS),
