@@ -1,6 +1,6 @@
 //! Side by side: mailrun's source and sink against a raw epoll pair, and against smtp-source and go-smtp-source with smtp-sink.
 //!
-//! `cargo bench --bench side_by_side -- [--quick] [--rounds N] [--only c,r,p,s,64k,10m,c1,r1,s1,c8,r8,s8] [--halves]`
+//! `cargo bench --bench side_by_side -- [--quick] [--rounds N] [--only c,r,p,s,64k,10m,c1,r1,s1,c8,r8,s8] [--halves] [--keep-awake on]`
 //!
 //! The rules: every contestant sends messages of exactly the same octets (a scale counts them first), the same number
 //! of them, over the same number of sessions, on loopback; contestants take turns (A B C A B C …), each with a fresh
@@ -16,6 +16,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Parser;
+use mailrun_party::keep_awake::{self, KeepAwakeMode, keep_awake};
 
 use ruler::contestants::{
     Contestant, GO_PAIR, HALVES, LIMIT, LIMIT_SPINNING, Load, MAILRUN_PAIR, MAILRUN_SPINNING, POSTFIX_PAIR, Program,
@@ -44,6 +45,9 @@ struct Options {
     /// Leave mailrun out: what the raw pair and smtp-source do here.
     #[arg(long)]
     without_mailrun: bool,
+    /// Keep the processors of this host from sleeping, as mailrun bench does.
+    #[arg(long, value_enum, default_value = "auto")]
+    keep_awake: KeepAwakeMode,
     /// Cargo says this to every bench.
     #[arg(long, hide = true)]
     bench: bool,
@@ -111,7 +115,8 @@ fn compare(options: &Options) -> anyhow::Result<ExitCode> {
         println!("side_by_side: a debug build measures nothing; run `cargo bench --bench side_by_side`");
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{}", place());
+    let _awake = keep_awake(options.keep_awake, true)?;
+    println!("{}{}", place(), keep_awake::state().map(|state| format!(", {}", state.words())).unwrap_or_default());
     if !postfix_is_there() {
         println!("SKIPPED: smtp-source → smtp-sink: not in PATH nor in /usr/sbin (Debian: apt-get install postfix)");
     }
