@@ -15,7 +15,7 @@ use super::source::{LoadArgs, load_options};
 use super::values;
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
-use mailrun_bench::relays::{Contestant, ListenerOptions};
+use mailrun_bench::contestant::{Contestant, ListenerOptions};
 use mailrun_bench::{BenchOptions, BenchTarget, SyscallCounting, TrustedCertificate, is_toml_file};
 use mailrun_journey::RunId;
 use mailrun_journey::record::Workload;

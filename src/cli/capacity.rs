@@ -12,7 +12,7 @@ use super::values;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use mailrun_bench::capacity::{CapacityOptions, SearchCourse, check_goals, default_goal, search};
-use mailrun_bench::relays::Contestant;
+use mailrun_bench::contestant::Contestant;
 use mailrun_bench::{BenchOptions, BenchTarget};
 use mailrun_journey::threshold::LossGoal;
 use mailrun_party::interrupt::INTERRUPTED_STATUS;

@@ -2,8 +2,8 @@
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use mailrun_bench::BenchTarget;
+use mailrun_bench::contestant::Contestant;
 use mailrun_bench::placement::{Placement, RelayPresence};
-use mailrun_bench::relays::Contestant;
 use mailrun_party::cpus::CpuList;
 
 /// Processors of this process.

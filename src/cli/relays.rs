@@ -6,9 +6,10 @@ use super::source::threshold;
 use super::values;
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use mailrun_bench::contestant::{Contestant, ContestantDurability, name_apart};
 use mailrun_bench::relays::{
-    self, BacklogOptions, Contestant, ContestantDurability, LatencyOptions, MemoryGrowth, MemoryTarget, ReadyTarget,
-    RelayComparisonOptions, ScenarioOptions, SoakOptions, SustainedLimits,
+    self, BacklogOptions, LatencyOptions, MemoryGrowth, MemoryTarget, ReadyTarget, RelayComparisonOptions,
+    ScenarioOptions, SoakOptions, SustainedLimits,
 };
 use mailrun_bench::scenario::{
     BacklogTargets, LatencyScenario, MessageCount, RateSearch, ScenarioSetting, SoakTargets, ThroughputScenario,
@@ -196,7 +197,7 @@ impl RelayComparisonArgs {
             return Ok(vec![self.relay.contestant()?]);
         }
         let mut contestants = self.compare.clone();
-        relays::name_apart(&mut contestants);
+        name_apart(&mut contestants);
         Ok(contestants)
     }
 }

@@ -109,26 +109,40 @@ impl CrateFiles {
     /// The imports that are part of a circle: the other file leads back.
     fn circular_imports(&self) -> Vec<Import> {
         let imports = self.imports();
-        let reaches = |from: &ModulePath, to: &ModulePath| {
-            let mut seen = BTreeSet::new();
-            let mut open = vec![from];
-            while let Some(module) = open.pop() {
-                if seen.insert(module) {
-                    open.extend(imports.get(module).into_iter().flat_map(BTreeMap::keys));
-                }
-            }
-            seen.contains(to)
+        let edges = imports.iter().flat_map(|(from, targets)| targets.keys().map(|to| ((*from).clone(), to.clone())));
+        let import = |(from, to): (ModulePath, ModulePath)| {
+            let names = imports[&from][&to].clone();
+            Import { from: self.0[&from].file.clone(), to: self.0[&to].file.clone(), names }
         };
-        let mut found = Vec::new();
-        for (module, targets) in &imports {
-            for (target, names) in targets.iter().filter(|(target, _)| reaches(target, module)) {
-                let from = self.0[*module].file.clone();
-                let to = self.0[target].file.clone();
-                found.push(Import { from, to, names: names.clone() });
+        circular_edges(edges).into_iter().map(import).collect()
+    }
+
+    /// The imports between modules of the crate's root, each with all that is below it, that are part of a circle.
+    fn circular_root_modules(&self) -> Vec<(String, String)> {
+        let imports = self.imports();
+        let edges = imports.iter().flat_map(|(from, targets)| {
+            targets.keys().filter_map(|to| Some((from.first()?.clone(), to.first()?.clone())))
+        });
+        circular_edges(edges.filter(|(from, to)| from != to))
+    }
+}
+
+/// The edges whose ends are in a circle.
+fn circular_edges<N: Ord + Clone>(edges: impl Iterator<Item = (N, N)>) -> Vec<(N, N)> {
+    let mut targets: BTreeMap<N, BTreeSet<N>> = BTreeMap::new();
+    edges.for_each(|(from, to)| _ = targets.entry(from).or_default().insert(to));
+    let leads = |from: &N, to: &N| {
+        let mut seen = BTreeSet::new();
+        let mut open = vec![from];
+        while let Some(node) = open.pop() {
+            if seen.insert(node) {
+                open.extend(targets.get(node).into_iter().flatten());
             }
         }
-        found
-    }
+        seen.contains(to)
+    };
+    let edges = targets.iter().flat_map(|(from, targets)| targets.iter().map(move |to| (from, to)));
+    edges.filter(|(from, to)| leads(to, from)).map(|(from, to)| (from.clone(), to.clone())).collect()
 }
 
 /// All imports of the project that are part of a circle.
@@ -150,6 +164,12 @@ fn no_files_import_from_each_other_in_a_circle() {
         })
         .collect();
     assert!(found.is_empty(), "a circle: move what both need to the lower file, or to one of its own: {found:#?}");
+}
+
+#[test]
+fn no_modules_of_the_bench_import_from_each_other_in_a_circle() {
+    let bench = CrateFiles::new(&sources(&["crates/bench/src"]));
+    assert_eq!(bench.circular_root_modules(), [], "starting a server must not need a scenario");
 }
 
 /// The imports in a circle of a crate with these files, as `from to`.

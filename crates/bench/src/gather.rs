@@ -1,10 +1,11 @@
 //! Merges the parties' files into the run's record: closes the account, fills in costs, and decides the verdict.
+use super::contestant::Contestant;
 use super::directory::{RunDirectory, name};
 use super::parties::PartyObservation;
 use super::plan::BenchOptions;
-use super::relays::{self, DiskUsage};
 use super::supervisor::Completeness;
-use anyhow::{Context, Result};
+use super::usage::DiskUsage;
+use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use mailrun_journey::account::{self, AccountInputs, Arrivals, RelayInputs, ServerQueue, Topology};
 use mailrun_journey::judge::{self, VerdictInputs, judge};
@@ -19,6 +20,7 @@ use mailrun_journey::record::{
 use mailrun_journey::stage::Stage;
 use mailrun_journey::threshold::Threshold;
 use mailrun_journey::trace::RunId;
+use mailrun_party::cpus::CpuList;
 use mailrun_party::host;
 use mailrun_party::host_sampler;
 use mailrun_party::live::LiveProgress;
@@ -28,7 +30,11 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::BufReader;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
+
+/// File systems without permanent storage: tmpfs, ramfs (statfs(2)).
+const MEMORY_FILESYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
 #[derive(Clone, Debug)]
 pub(super) struct PartyResults {
@@ -211,13 +217,13 @@ pub(super) fn relay(
     let contestant = options.relay()?;
     let own: Option<Record> =
         fs::read(directory.party_files(Role::Relay).record).ok().and_then(|json| Record::from_json(&json).ok());
-    let party = relays::party(contestant, options.placement.relay.as_ref(), own.as_ref())?;
+    let party = relay_party(contestant, options.placement.relay.as_ref(), own.as_ref())?;
     let mut remarks = Vec::new();
     if arrived == Completeness::NotAll && !contestant.is_own() {
         let kept = if directory.spool().exists() { ", and its directory is kept (relay.spool)" } else { "" };
         remarks.push(format!("The bench stopped waiting for the relay{kept}."));
     }
-    if ["sync", "write"].contains(&party.durability.as_str()) && relays::is_in_memory(&directory.spool()) {
+    if ["sync", "write"].contains(&party.durability.as_str()) && is_in_memory(&directory.spool()) {
         remarks.push(
             "The relay's directory is on a file system in memory: what it syncs is on no disk, so its rate is too high. Use \
              --out with a directory on a disk."
@@ -234,6 +240,42 @@ pub(super) fn relay(
     });
     let queued = contestant.is_own().then(Ledger::default);
     Some(BenchRelayResults { party, queued, given_up, notes: remarks })
+}
+
+/// The relay as a party of the run.
+fn relay_party(contestant: &Contestant, cpus: Option<&CpuList>, own: Option<&Record>) -> Option<Party> {
+    contestant.role()?;
+    // Its own figures: our own relay writes a record.
+    let known = own.and_then(|record| record.parties.iter().find(|party| party.role == Role::Relay));
+    Some(Party {
+        durability: contestant.durability(),
+        workers: known.and_then(|party| party.workers),
+        failed_sessions: known.and_then(|party| party.failed_sessions),
+        busy_poll: known.and_then(|party| party.busy_poll.clone()),
+        cpus: cpus.map(ToString::to_string),
+        ..Party::new(Role::Relay, &contestant.to_string())
+    })
+}
+
+/// Units of a run in the queue of our own relay, which has stopped.
+///
+/// # Errors
+/// If the queue cannot be read.
+pub(super) fn relay_queue(program: &Path, directory: &RunDirectory, run: RunId) -> Result<Ledger> {
+    let path = directory.file(Role::Relay, "ledger");
+    let mut command = Command::new(program);
+    command.args(["queue", "units", "--run-id", &run.to_string(), "--ledger"]).arg(&path);
+    command.arg("--spool").arg(directory.spool()).stdin(Stdio::null()).stdout(Stdio::null());
+    let ended = command.output().context("cannot start mailrun queue")?;
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    ensure!(ended.status.success(), "{}", stderr.trim().trim_start_matches("mailrun: "));
+    let file = File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ledger::read_from(BufReader::new(file)).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Reports whether the files below that directory are in memory, so that a sync proves nothing.
+fn is_in_memory(directory: &Path) -> bool {
+    rustix::fs::statfs(directory).is_ok_and(|filesystem| MEMORY_FILESYSTEMS.contains(&(filesystem.f_type as u64)))
 }
 
 /// Messages that were answered 250, those of the warm-up included.

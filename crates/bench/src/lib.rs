@@ -12,16 +12,18 @@
 pub mod audit;
 mod built_in;
 pub mod capacity;
-mod contestant;
+pub mod contestant;
 mod directory;
 mod engine;
 mod gather;
+mod launch;
 pub mod mades;
 pub mod mades_compare;
 mod parties;
 pub mod placement;
 mod plan;
 pub mod profiles;
+mod programs;
 mod progress;
 pub mod recipe;
 mod relay_keeper;
@@ -37,9 +39,11 @@ pub mod tables;
 #[cfg(test)]
 mod tests;
 mod toml_file;
+mod usage;
 
 use anyhow::Result;
 pub use built_in::{BUILT_IN, BuiltInScenario, load_scenario};
+use contestant::Contestant;
 pub use directory::RESULTS_DIRECTORY;
 use directory::RunDirectory;
 pub use engine::{Conclusion, TextReport};
@@ -54,13 +58,13 @@ use mailrun_party::outputs;
 use parties::{PartyCommand, PartyProcess};
 pub use plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
 use relay_keeper::RelayKeeper;
-use relays::{Contestant, DiskCounter, DiskUsage, MemoryCurve};
 use remote_sink::RemoteSink;
 pub use shards::{MergeOptions, merge};
 use sink_clocks::SinkClocks;
 use std::path::{Path, PathBuf};
 use supervisor::{Completeness, Supervisor};
 pub use toml_file::is_toml_file;
+use usage::{DiskCounter, DiskUsage, MemoryCurve};
 
 #[derive(Debug)]
 pub struct BenchOutcome {
@@ -98,7 +102,7 @@ impl BenchOutcome {
 ///
 /// If it could not run: a party did not start, nothing listens, the directory cannot be made; or the user wants no report.
 pub fn run(options: BenchOptions) -> Result<BenchOutcome> {
-    let program = engine::own_program()?;
+    let program = programs::own_program()?;
     run_with(&program, &options)
 }
 
@@ -147,7 +151,7 @@ fn run_parties(
         BenchTarget::Relay(_) => keeper.start(program, options, run, directory, &mut supervisor)?,
     };
     let of_relay = keeper.relay_directory(directory);
-    let at_start = relays::used_bytes(&of_relay.spool());
+    let at_start = usage::used_bytes(&of_relay.spool());
     let processes = HostProcesses::start();
     let watch = remote_sink.map(|sink| sink.watch(run, supervisor.events()));
     let complaint = supervisor.follow_source(PartyCommand::source(program, options, run, directory, &target))?;
@@ -166,10 +170,10 @@ fn run_parties(
     let mut relay = gather::relay(options, of_relay, far_end.completeness);
     let may_have_mail = far_end.completeness == Completeness::NotAll || is_dead(Role::Relay);
     if may_have_mail && options.relay().is_some_and(Contestant::is_own) {
-        relay.iter_mut().for_each(|relay| relay.record_queue(relays::queued(program, of_relay, run)));
+        relay.iter_mut().for_each(|relay| relay.record_queue(gather::relay_queue(program, of_relay, run)));
     }
     let disk_bytes = disk.and_then(|disk| disk.written_since());
-    let disk_usage = DiskUsage { at_start, at_end: relays::used_bytes(&of_relay.spool()) };
+    let disk_usage = DiskUsage { at_start, at_end: usage::used_bytes(&of_relay.spool()) };
     let load_started_at = supervisor.load_started_at();
     let observations = keeper.finish_run(supervisor);
     let surroundings = Surroundings { processes, ..sampler.finish() };

@@ -12,7 +12,7 @@
 use super::directory::{self, RunDirectory};
 use super::plan::{BenchOptions, BenchTarget};
 use super::recipe::leftovers;
-use super::relays::{MemoryCurve, tree};
+use super::usage::{MemoryCurve, tree};
 use anyhow::{Context, Result, anyhow, bail};
 use mailrun_journey::record::{Death, Role};
 use mailrun_journey::trace::RunId;

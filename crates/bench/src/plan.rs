@@ -1,7 +1,7 @@
 //! Options of a bench, and the command lines that follow from them.
+use super::contestant::{CERTIFICATE_FILE, Contestant, ListenerOptions};
 use super::directory::PartyFiles;
 use super::placement::Placement;
-use super::relays::{CERTIFICATE_FILE, Contestant, ListenerOptions};
 use mailrun_journey::record::{Arrival, Workload};
 use mailrun_journey::threshold::Threshold;
 use mailrun_journey::trace::RunId;

@@ -6,10 +6,11 @@
 //!      ↑                                                                            the relay stops, its queue is read ─┘
 //!      └────────────────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
+use super::contestant::{CERTIFICATE_FILE, Contestant};
 use super::directory::RunDirectory;
+use super::launch;
 use super::parties::{PartyCommand, PartyObservation, PartyProcess};
 use super::plan::{BenchOptions, SyscallCounting};
-use super::relays::{self, CERTIFICATE_FILE, Contestant};
 use super::supervisor::{Completeness, StandingRelay, Supervisor};
 use anyhow::{Context, Result};
 use mailrun_journey::record::{Cause, Record};
@@ -197,7 +198,7 @@ impl RelaySeries {
         self.starts += 1;
         let place = self.place.join(format!("relay-{}", self.starts));
         let own = RunDirectory::create(Some(&place), &options.name, jiff::Timestamp::now())?;
-        let sink = start_sink(supervisor, &relays::free_port()?.to_string())?;
+        let sink = start_sink(supervisor, &launch::free_port()?.to_string())?;
         let started = start_relay(program, options, &own, &sink, supervisor);
         let address = started.inspect_err(|_| own.discard())?;
         self.kept = Some(Box::new(KeptRelay { directory: own, sink, address: address.clone(), process: None }));
@@ -234,7 +235,7 @@ fn start_relay(
     if let Contestant::Running { address, .. } = relay {
         return Ok(address.clone());
     }
-    let launch = relays::prepare(relay, options, program, directory, sink)?;
+    let launch = launch::prepare(relay, options, program, directory, sink)?;
     let started = supervisor.start_relay(launch.context("no relay can be started")?);
     options.listener.remove_secrets(directory);
     started.map_err(|error| match relay {

@@ -9,10 +9,10 @@
 //! SIGTERM ends the source, then the others, and the run is reported; with a second nothing is waited for any more, and
 //! what is known is reported; a third ends it all. A party that ends by itself ends the source too, and is reported.
 use super::directory::name;
+use super::launch::{ReadySignal, RelayLaunch};
 use super::parties::{self, PartyCommand, PartyObservation, PartyProcess};
 use super::plan::BenchOptions;
 use super::progress::{LatestProgress, ProgressDisplay, wait_line};
-use super::relays::{ReadySignal, RelayLaunch};
 use anyhow::{Context, Result, bail, ensure};
 use mailrun_journey::judge;
 use mailrun_journey::record::{Death, Record, Role};

@@ -1,8 +1,8 @@
 //! Runs of the bench with a shell script for a source, a relay and a sink: what the bench itself does, without any mail.
+use super::contestant::{Contestant, ContestantDurability, ListenerOptions};
 use super::placement::Placement;
 use super::plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
 use super::relay_keeper::RelayKeeper;
-use super::relays::{Contestant, ContestantDurability, ListenerOptions};
 use super::{BenchOutcome, run_in_series, run_with};
 use anyhow::Result;
 use mailrun_journey::ledger::Ledger;

@@ -11,7 +11,7 @@ mod summary;
 
 use crate::BenchOutcome;
 use crate::directory::RunDirectory;
-use crate::engine;
+use crate::programs::own_program;
 use crate::recipe::Recipe;
 use anyhow::{Result, ensure};
 pub use fault::AuditFault;
@@ -51,7 +51,7 @@ pub struct AuditOptions {
 /// # Errors
 /// If it could not run at all: the server did not start.
 pub fn run(options: &AuditOptions) -> Result<BenchOutcome> {
-    let program = engine::own_program()?;
+    let program = own_program()?;
     options.recipe.check_host(&program)?;
     let (faults, left_out) = possible_faults(options);
     left_out.iter().for_each(|line| mailrun_party::tell!("{line}"));

@@ -1,13 +1,14 @@
 //! A round: load, a fault at a random moment, the server back, its queue empty, the account.
 use super::AuditOptions;
 use super::fault::{AuditFault, Moments};
+use crate::contestant::{Contestant, ListenerOptions};
 use crate::directory::RunDirectory;
 use crate::gather::{self, BenchFault, SinkResults};
+use crate::launch::{self, RelayLaunch};
 use crate::parties::{PartyCommand, PartyProcess};
 use crate::placement::Placement;
 use crate::plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
 use crate::recipe::{Places, ServerCommand, leftovers, next_hop};
-use crate::relays::{self, Contestant, ListenerOptions, RelayLaunch};
 use crate::supervisor::Supervisor;
 use anyhow::{Context, Result, anyhow};
 use mailrun_forgetful::{Disk, Fault, Plan};
@@ -145,7 +146,7 @@ impl Round<'_> {
         // After the disk, so that it ends before the disk does.
         let mut supervisor = Supervisor::new(&bench)?;
         let sink = supervisor.start_sink(PartyCommand::sink(self.program, &bench, run, self.directory))?;
-        let places = Places::in_directory(spool, relays::free_port()?, next_hop(&sink)?, self.program);
+        let places = Places::in_directory(spool, launch::free_port()?, next_hop(&sink)?, self.program);
         let server = self.options.recipe.prepare(&places)?;
         // What is prepared has long been there.
         if let Some(disk) = &disk {
@@ -320,7 +321,7 @@ impl Round<'_> {
     }
 
     fn launch(&self, server: &ServerCommand, places: &Places, start: u32) -> RelayLaunch {
-        let mut launch = relays::launch_server(&self.options.recipe, server.clone(), places, self.directory);
+        let mut launch = launch::launch_server(&self.options.recipe, server.clone(), places, self.directory);
         let file = |kind: &str| self.directory.path().join(format!("server-{start}.{kind}"));
         (launch.command.stdout, launch.command.stderr) = (file("stdout"), file("stderr"));
         launch

@@ -2,8 +2,9 @@
 use super::CapacityOptions;
 use super::judgement::TrialSubject;
 use super::trial_series::{TrialOrder, TrialSeries};
+use crate::programs::own_program;
 use crate::relay_keeper::RelayKeeper;
-use crate::{BenchPreflight, BenchTarget, engine, run_in_series};
+use crate::{BenchPreflight, BenchTarget, run_in_series};
 use anyhow::Result;
 use mailrun_capacity::TrialLoad;
 use mailrun_journey::record::{Arrival, Record};
@@ -24,7 +25,7 @@ pub(super) struct MailTrials<'a> {
 impl<'a> MailTrials<'a> {
     /// Trials whose relays have their files in `directory`.
     pub(super) fn new(options: &'a CapacityOptions, directory: &Path) -> Result<Self> {
-        Ok(Self { options, program: engine::own_program()?, keeper: RelayKeeper::in_directory(directory) })
+        Ok(Self { options, program: own_program()?, keeper: RelayKeeper::in_directory(directory) })
     }
 }
 

@@ -8,7 +8,6 @@
 //! A scenario says in a `Comparison` how one run of one case is made and measured; a contestant is a `TimedChild`, or a bench of
 //! its own.
 mod conclusion;
-mod programs;
 mod ratio_verdict;
 mod report;
 mod run_flaws;
@@ -20,7 +19,6 @@ mod timed;
 
 pub use conclusion::Conclusion;
 pub(super) use conclusion::Defects;
-pub(super) use programs::{ComparedProgram, InstalledPrograms, find_program, missing_note, own_program};
 pub(super) use ratio_verdict::{RatioColumn, two_places};
 pub(super) use report::{
     RatioPair, ReportParts, ShownFigures, TableColumn, distinct_remarks, ratio_table, rounds_text, table,

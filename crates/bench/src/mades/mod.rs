@@ -12,9 +12,9 @@ mod truth;
 mod unrecorded;
 
 use super::directory::RunDirectory;
-use super::engine;
 use super::gather::fill_costs;
 use super::parties::{PartyCommand, PartyProcess};
+use super::programs::own_program;
 use super::progress::ProgressDisplay;
 use anyhow::{Context, Result, ensure};
 use mailrun_journey::judge;
@@ -110,7 +110,7 @@ pub struct MadesBenchOutcome {
 ///
 /// If it could not run: a party did not start, the directory cannot be made; or the user wants no report.
 pub fn run(options: &MadesBenchOptions) -> Result<MadesBenchOutcome> {
-    let program = engine::own_program()?;
+    let program = own_program()?;
     let mut directory = RunDirectory::create(options.out.as_deref(), &options.name, jiff::Timestamp::now())?;
     let conducted = run_parties(&program, options, &directory);
     let (record, complaint) = conducted.inspect_err(|_| directory.discard())?;

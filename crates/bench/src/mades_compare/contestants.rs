@@ -2,7 +2,7 @@
 use super::environment::BrokerAddress;
 use super::queues::CompareQueues;
 use super::{CompareOptions, SendWindow};
-use crate::engine::ComparedProgram;
+use crate::programs::ComparedProgram;
 use crate::scenario::MadesTool;
 use mailrun_party::users::PASSWORD_VARIABLE;
 use std::path::Path;

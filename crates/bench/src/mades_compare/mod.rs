@@ -14,7 +14,8 @@ mod report;
 mod reported;
 mod runs;
 
-use super::engine::{InstalledPrograms, RunPlan, TextReport, own_program, run_all};
+use super::engine::{RunPlan, TextReport, run_all};
+use super::programs::{InstalledPrograms, own_program};
 pub use super::scenario::{CompareMode, SendWindow};
 use super::scenario::{MadesTool, RoundOrder};
 use anyhow::Result;

@@ -3,9 +3,10 @@ use super::contestants::CompareCase;
 use super::runs::CompareMeasurement;
 use super::{CompareMode, CompareOptions, SendWindow};
 use crate::engine::{
-    self, ComparedProgram, ComparisonResults, Defects, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn,
-    TextReport, missing_note, ratio_table, rounds_text,
+    self, ComparisonResults, Defects, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, TextReport,
+    ratio_table, rounds_text,
 };
+use crate::programs::{ComparedProgram, missing_note};
 use crate::scenario::MadesTool;
 use mailrun_compare::Gain;
 use mailrun_report::numbers::{count, counted, figure, memory, octets, rate};

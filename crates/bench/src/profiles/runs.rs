@@ -2,9 +2,11 @@
 use super::measurement::ProfileMeasurement;
 use super::message_file::BodyLines;
 use super::smtplib::SmtplibRun;
+use crate::contestant::Contestant;
 use crate::engine::{RunTurn, TextReport};
+use crate::launch;
 use crate::plan::{BenchOptions, BenchTarget};
-use crate::relays::{Contestant, LoadShape, ScenarioOptions, ScenarioRun, check_relay};
+use crate::relays::{LoadShape, ScenarioOptions, ScenarioRun};
 use anyhow::Result;
 use mailrun_journey::record::Workload;
 use mailrun_party::party_options::PartyOptions;
@@ -53,7 +55,7 @@ impl ProfileRuns {
     /// Makes the directory of all files.
     pub(super) fn prepare(options: &ScenarioOptions, server: &ProfiledServer) -> Result<Self> {
         if let BenchTarget::Relay(relay) = &server.target {
-            check_relay(relay)?;
+            launch::check(relay)?;
         }
         Ok(Self { scenario: ScenarioRun::prepare(options)?, server: server.clone() })
     }

@@ -1,7 +1,8 @@
 //! Python's smtplib as the client of large messages, in place of mailrun's source: the one whose speed is published.
 use super::measurement::ProfileMeasurement;
-use crate::engine::{ComparedProgram, InstalledPrograms, RunTurn, TimedChild, own_program};
+use crate::engine::{RunTurn, TimedChild};
 use crate::plan::BenchTarget;
+use crate::programs::{ComparedProgram, InstalledPrograms, own_program};
 use crate::scenario::SinkTool;
 use crate::tables::{DumpMode, SinkLaunch, TableSink};
 use anyhow::{Context, Result, bail};

@@ -1,7 +1,7 @@
 //! A server by its recipe: what has to be there, its files, and the commands that are run for it.
 use super::file::{QueueKeys, Recipe};
 use super::leftovers;
-use crate::engine::find_program;
+use crate::programs::find_program;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};

@@ -6,20 +6,18 @@
 //! relay ── source: all accepted ── SIGTERM ── relay again ── ready, all queued ── queue retry all ── all delivered
 //!          memory, disk             how long        how long                          how long, each once?
 //! ```
-use super::contestant::{Contestant, ContestantDurability};
-use super::disk_usage::{self, DiskUsage};
 use super::goals::{self, Goal, GoalResult};
-use super::memory::MemoryCurve;
 use super::operation::{self, RelayStatusClient};
-use super::port;
-use super::ready_signal::{ReadySignal, RelayLaunch};
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
+use crate::contestant::{Contestant, ContestantDurability};
 use crate::directory::RunDirectory;
 use crate::engine::{Defects, TextReport};
 use crate::gather::{self, BenchFault};
+use crate::launch::{ReadySignal, RelayLaunch, free_port};
 use crate::parties::{PartyCommand, PartyProcess};
 use crate::plan::BenchOptions;
 use crate::supervisor::{Completeness, Supervisor};
+use crate::usage::{self, DiskUsage, MemoryCurve};
 use anyhow::{Context, Result, ensure};
 use mailrun_journey::account::Topology;
 use mailrun_journey::record::{Ending, Record, Role, Workload};
@@ -105,12 +103,12 @@ struct DrainPhase {
 pub fn run(options: &BacklogOptions) -> Result<TextReport> {
     let scenario = ScenarioRun::prepare(&options.scenario)?;
     let needed_bytes = needed_bytes(options.messages, &options.shape);
-    disk_usage::ensure_free(scenario.directory().path(), needed_bytes)?;
+    usage::ensure_free(scenario.directory().path(), needed_bytes)?;
     scenario.print_line(&format!(
         "mailrun: the relay's spool needs up to {} of disk in {} ({} free), and is removed at the end",
         memory(needed_bytes),
         scenario.directory().path().display(),
-        memory(disk_usage::free(scenario.directory().path())?)
+        memory(usage::free_bytes(scenario.directory().path())?)
     ));
     let load = Workload { messages: Some(options.messages), ..Workload::default() };
     let bench = scenario.bench("", &Contestant::Mailrun(options.durability), &options.shape, load);
@@ -160,7 +158,7 @@ impl<'g> BacklogRun<'g> {
     fn prepare(scenario: &'g ScenarioRun, bench: &'g BenchOptions, options: &BacklogOptions) -> Result<Self> {
         let directory = scenario.directory();
         // This port has no listener until the sink starts.
-        let sink = port::free()?;
+        let sink = free_port()?;
         directory.write("relay.toml", &config(sink, bench, needed_bytes(options.messages, &options.shape)))?;
         let supervisor = Supervisor::new(bench)?;
         let ready_timeout = ready_timeout(options.ready_target);
@@ -280,7 +278,7 @@ impl<'g> BacklogRun<'g> {
             took_s: stage.map_or(0.0, |row| row.duration_s),
             peak_bytes: usage.max_rss_bytes.unwrap_or_default(),
             rss_bytes: usage.rss_bytes.unwrap_or_default(),
-            disk_bytes: disk_usage::used_bytes(&self.directory.spool()),
+            disk_bytes: usage::used_bytes(&self.directory.spool()),
         };
         self.results.fill = Some(accepted);
         self.supervisor.print_line(&format!(
@@ -348,7 +346,7 @@ impl<'g> BacklogRun<'g> {
             took_s,
             peak_bytes: usage.max_rss_bytes.unwrap_or_default(),
             rss_bytes: usage.rss_bytes.unwrap_or_default(),
-            disk_bytes: disk_usage::used_bytes(&self.directory.spool()),
+            disk_bytes: usage::used_bytes(&self.directory.spool()),
             completeness: arrived,
         };
         self.results.drain = Some(drained);

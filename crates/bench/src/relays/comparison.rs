@@ -1,10 +1,10 @@
 //! The published comparison: a number of messages over 250 sessions to 5 domains, a new connection each; how long until
 //! all are accepted, and until all are delivered. Several relays take turns, so that a slow minute affects all.
-use super::contestant::Contestant;
 use super::measure::RelayMeasurement;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
-use super::strace::{self, SyscallCounts};
+use crate::contestant::Contestant;
 use crate::engine::{self, CaseSeries, Comparison, ComparisonResults, RunPlan, RunTurn};
+use crate::launch::strace::{self, SyscallCounts};
 use crate::plan::{BenchOptions, SyscallCounting};
 use crate::scenario::RoundOrder;
 use anyhow::{Context, Result};

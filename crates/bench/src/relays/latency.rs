@@ -6,13 +6,13 @@
 //!
 //! A rate is sustained if all that was due in a step was accepted and delivered as soon as the step was over: then
 //! accepting keeps up, and the queue does not grow. Latency counts from when a message was due.
-use super::contestant::Contestant;
 use super::goals::{self, Goal, GoalResult};
-use super::launch;
 use super::measure::RelayMeasurement;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use super::search::Search;
+use crate::contestant::Contestant;
 use crate::engine::{MedianRange, TextReport, named_defects};
+use crate::launch;
 use crate::plan::BenchOptions;
 use anyhow::{Context, Result};
 use mailrun_journey::Stage;

@@ -1,8 +1,8 @@
 //! The tables of a comparison of relays: figures with their spread, ratios to one of the contestants, and all that must be
 //! known besides.
 use super::comparison::{RelayCase, RelayComparisonOptions, RelayResults, RelaySeries, SyscallsPerMessage};
-use super::contestant::Contestant;
 use super::measure::RelayMeasurement;
+use crate::contestant::Contestant;
 use crate::engine::{
     self, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, TextReport, ratio_table, rounds_text,
 };
@@ -163,9 +163,9 @@ fn remarks(series: &RelaySeries) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::contestant::ContestantDurability;
     use super::super::scenario::{LoadShape, sample_options};
     use super::*;
+    use crate::contestant::ContestantDurability;
     use crate::engine::ComparedRun;
     use crate::scenario::RoundOrder;
     use mailrun_journey::record::Pipelining;

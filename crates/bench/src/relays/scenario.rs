@@ -1,11 +1,11 @@
 //! Common parts of all scenarios of relays: a directory, the shape of the load, runs one after the other until Ctrl-C.
-use super::contestant::Contestant;
-use super::listener::ListenerOptions;
 use crate::BenchOutcome;
+use crate::contestant::{Contestant, ListenerOptions};
 use crate::directory::{self, RunDirectory};
-use crate::engine::{self, TextReport};
+use crate::engine::TextReport;
 use crate::placement::Placement;
 use crate::plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
+use crate::programs::own_program;
 use anyhow::{Result, bail};
 use mailrun_journey::judge;
 use mailrun_journey::record::{Pipelining, Workload};
@@ -80,7 +80,7 @@ pub(crate) struct ScenarioRun {
 impl ScenarioRun {
     /// Makes the directory, and hears Ctrl-C from now on.
     pub(crate) fn prepare(options: &ScenarioOptions) -> Result<Self> {
-        let program = engine::own_program()?;
+        let program = own_program()?;
         let directory = RunDirectory::create(options.out.as_deref(), &options.name, jiff::Timestamp::now())?;
         Ok(Self { program, options: options.clone(), directory, interrupt: Interrupt::watch()? })
     }

@@ -1,14 +1,13 @@
 //! A long run: whether a relay's memory stays as it was after the first tenth, whether its disk is given back at the end,
 //! and whether the account of a million messages closes.
-use super::contestant::Contestant;
-use super::disk_usage::DiskUsage;
 use super::goals::{self, Goal, GoalResult};
-use super::launch;
 use super::measure::RelayMeasurement;
-use super::memory::MemoryCurve;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use crate::BenchOutcome;
+use crate::contestant::Contestant;
 use crate::engine::{Defects, RunFlaws, TextReport};
+use crate::launch;
+use crate::usage::{DiskUsage, MemoryCurve};
 use anyhow::{Context, Result};
 use mailrun_journey::record::{Arrival, Record, SeriesRow, Workload};
 use mailrun_report::numbers::{count, counted, figure, memory, rate};
@@ -159,10 +158,10 @@ fn disk_goal(disk_usage: DiskUsage, limit_bytes: u64) -> Goal {
 
 #[cfg(test)]
 mod tests {
-    use super::super::contestant::ContestantDurability;
-    use super::super::memory::curve;
     use super::super::scenario::sample_options;
     use super::*;
+    use crate::contestant::ContestantDurability;
+    use crate::usage::curve;
 
     const MAX_IDLE_SPOOL_BYTES: u64 = 321 << 20;
     use mailrun_report::sample;

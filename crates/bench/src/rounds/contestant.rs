@@ -1,6 +1,6 @@
 //! The contestants of a live comparison, in the words of `--contestant`.
 use crate::built_in::{BUILT_IN, load_scenario};
-use crate::engine::own_program;
+use crate::programs::own_program;
 use crate::scenario::Measure;
 use crate::toml_file::is_toml_file;
 use anyhow::{Context, Result, bail};

@@ -5,7 +5,7 @@ use super::contestant::ContestantKind;
 use super::round_run::{RoundCase, RoundRun};
 use super::wire_counter::WireBytes;
 use crate::engine::RunWords;
-use crate::relays::strace;
+use crate::launch::strace;
 use mailrun_compare::{ExactRow, RoundComparison, RoundLoad};
 use mailrun_party::live_line::LiveLine;
 use std::path::Path;

@@ -3,7 +3,7 @@ use super::contestant::{ContestantKind, LiveContestant, RunLoad};
 use super::round_sink::RoundSink;
 use super::wire_counter::{WireBytes, WireCounter};
 use crate::engine::{Comparison, Costs, RunTurn, TimedChild};
-use crate::relays::strace::{self, SyscallCounts};
+use crate::launch::strace::{self, SyscallCounts};
 use anyhow::{Context, Result, ensure};
 use mailrun_compare::{ComparedMetric, Gain, RoundLoad, RunFigure, defect};
 use mailrun_journey::record::Record;

@@ -1,5 +1,6 @@
 //! The sink of a live comparison: one process that takes the mail of all contestants, and is asked for its count.
-use crate::engine::{TimedChild, own_program};
+use crate::engine::TimedChild;
+use crate::programs::own_program;
 use anyhow::{Context, Result, anyhow};
 use mailrun_journey::record::Record;
 use mailrun_party::http_client::{HttpClient, StatusCode};

@@ -1,5 +1,5 @@
 //! The rows of a table: sources, sinks and loads, those that are compared next to each other.
-use crate::engine::ComparedProgram;
+use crate::programs::ComparedProgram;
 use crate::scenario::{SinkTool, SourceTool};
 
 /// Number of messages per connection.

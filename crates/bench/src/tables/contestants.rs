@@ -1,6 +1,6 @@
 //! The sources and sinks of the published tables: their names and their command lines.
 use super::cases::{ConnectionReuse, TableCase};
-use crate::engine::ComparedProgram;
+use crate::programs::ComparedProgram;
 use crate::scenario::{SinkTool, SourceTool};
 use std::net::SocketAddr;
 use std::path::Path;

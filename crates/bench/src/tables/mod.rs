@@ -15,7 +15,8 @@ mod report;
 mod runs;
 mod sinks;
 
-use super::engine::{InstalledPrograms, RunPlan, TextReport, run_all};
+use super::engine::{RunPlan, TextReport, run_all};
+use super::programs::InstalledPrograms;
 use super::scenario::{RoundOrder, SinkTool, SourceTool};
 use anyhow::Result;
 use cases::cases;

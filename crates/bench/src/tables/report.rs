@@ -3,9 +3,10 @@ use super::TableOptions;
 use super::cases::{ConnectionReuse, TableCase};
 use super::measurement::TableMeasurement;
 use crate::engine::{
-    self, CaseSeries, ComparedProgram, ComparedRun, ComparisonResults, Defects, MISSING, RatioColumn, ReportParts,
-    ShownFigures, TableColumn, TextReport, missing_note, rounds_text, two_places,
+    self, CaseSeries, ComparedRun, ComparisonResults, Defects, MISSING, RatioColumn, ReportParts, ShownFigures,
+    TableColumn, TextReport, rounds_text, two_places,
 };
+use crate::programs::{ComparedProgram, missing_note};
 use crate::scenario::SourceTool;
 use mailrun_compare::Gain;
 use mailrun_report::numbers::{count, counted, figure, memory};

@@ -1,6 +1,10 @@
-//! The party between source and sink, in the words of `--relay` and `--compare`.
+//! The party between source and sink, in the words of `--relay` and `--compare`, and what the load needs of its listener.
+mod listener;
+
 use super::recipe::{self, Recipe};
 use super::toml_file::is_toml_file;
+pub(super) use listener::CERTIFICATE_FILE;
+pub use listener::{ListenerOptions, OwnCertificate, RelayLogin};
 use mailrun_journey::record::Role;
 use std::collections::BTreeSet;
 use std::fmt;

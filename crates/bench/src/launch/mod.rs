@@ -1,14 +1,18 @@
-//! The start of each relay: its command line and the directory of its mail.
+//! The start of each relay: its command line, the directory of its mail, and the sign that it is ready.
+mod port;
+mod ready_signal;
+pub(super) mod strace;
+
 use super::contestant::{Contestant, RelayCommand};
-use super::port;
-use super::ready_signal::{ReadySignal, RelayLaunch};
-use crate::directory::RunDirectory;
-use crate::engine::own_program;
-use crate::parties::{GroupLeader, PartyCommand};
-use crate::plan::{BenchOptions, SyscallCounting, cpus_option};
-use crate::recipe::{Places, Recipe, ServerCommand, next_hop};
+use super::directory::RunDirectory;
+use super::parties::{GroupLeader, PartyCommand};
+use super::plan::{BenchOptions, SyscallCounting, cpus_option};
+use super::programs::own_program;
+use super::recipe::{Places, Recipe, ServerCommand, next_hop};
 use anyhow::{Context, Result};
 use mailrun_journey::record::Role;
+pub(super) use port::free as free_port;
+pub(super) use ready_signal::{ReadySignal, RelayLaunch};
 use std::fs::DirBuilder;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
@@ -50,7 +54,7 @@ pub(crate) fn prepare(
             RelayLaunch { command, ready_signal: ReadySignal::Reported, ready_within: READY_TIMEOUT }
         }
         Contestant::Recipe(recipe) => {
-            let (to, listen) = (next_hop(sink)?, port::free()?);
+            let (to, listen) = (next_hop(sink)?, free_port()?);
             let places = Places::in_directory(spool, listen, to, program);
             launch_server(recipe, recipe.prepare(&places)?, &places, directory)
         }
@@ -58,7 +62,7 @@ pub(crate) fn prepare(
             // It will hold mail.
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&spool);
             made.with_context(|| format!("cannot create {}", spool.display()))?;
-            let listen = port::free()?;
+            let listen = free_port()?;
             let words = fill_placeholders(words, &listen, sink, &spool);
             let command = PartyCommand::relay(Path::new(&words[0]), words[1..].to_vec(), directory);
             RelayLaunch { command, ready_signal: ReadySignal::Greeting(listen), ready_within: READY_TIMEOUT }
@@ -70,7 +74,7 @@ pub(crate) fn prepare(
     Ok(Some(match &options.syscall_counting {
         SyscallCounting::Off => launch,
         SyscallCounting::Strace(strace) => {
-            RelayLaunch { command: super::strace::wrap_command(launch.command, strace, directory), ..launch }
+            RelayLaunch { command: strace::wrap_command(launch.command, strace, directory), ..launch }
         }
     }))
 }

@@ -35,7 +35,7 @@ pub(crate) fn used_bytes(directory: &Path) -> u64 {
 }
 
 /// Bytes that the user may still write below a directory.
-pub(super) fn free(directory: &Path) -> Result<u64> {
+pub(crate) fn free_bytes(directory: &Path) -> Result<u64> {
     let room = rustix::fs::statvfs(directory);
     let room = room.with_context(|| format!("cannot find the free space of {}", directory.display()))?;
     Ok(room.f_bavail * room.f_frsize)
@@ -45,8 +45,8 @@ pub(super) fn free(directory: &Path) -> Result<u64> {
 ///
 /// # Errors
 /// If not, with what to do.
-pub(super) fn ensure_free(directory: &Path, needed_bytes: u64) -> Result<()> {
-    let free_bytes = free(directory)?;
+pub(crate) fn ensure_free(directory: &Path, needed_bytes: u64) -> Result<()> {
+    let free_bytes = free_bytes(directory)?;
     ensure!(
         needed_bytes <= free_bytes,
         "it needs up to {} of disk in {}, but {} are free: use fewer --messages, a smaller --message-size, or another \

@@ -61,12 +61,12 @@ const CONFIGURATION_FILE: &str = "relay.toml";
 
 impl ListenerOptions {
     /// Reports whether a plain SMTP listener is enough.
-    pub(super) fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         *self == Self::default()
     }
 
     /// Writes relay.toml and the files that it names into the run directory; the name of relay.toml.
-    pub(super) fn write(&self, directory: &RunDirectory, sink: &str) -> Result<String> {
+    pub(crate) fn write(&self, directory: &RunDirectory, sink: &str) -> Result<String> {
         let secret = |name: &str, text: &str| {
             let path = directory.path().join(name);
             let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);

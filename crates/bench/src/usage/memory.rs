@@ -24,7 +24,7 @@ struct MemorySample {
 }
 
 /// Now, by the same clock.
-pub(super) fn now_ns() -> u64 {
+fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     u64::try_from(now.tv_sec).unwrap_or_default() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or_default()
 }
@@ -50,19 +50,19 @@ impl MemoryCurve {
     }
 
     /// The highest sample in that time, its ends included; `None` if there is no sample.
-    pub(super) fn peak(&self, from_ns: u64, to_ns: u64) -> Option<u64> {
+    pub(crate) fn peak(&self, from_ns: u64, to_ns: u64) -> Option<u64> {
         let within = self.samples.iter().filter(|sample| (from_ns..=to_ns).contains(&sample.at_ns));
         within.map(|sample| sample.bytes).max()
     }
 
     /// Bars: a peak is never drowned.
-    pub(super) fn bars(&self) -> String {
+    pub(crate) fn bars(&self) -> String {
         let values: Vec<f64> = self.samples.iter().map(|sample| sample.bytes as f64).collect();
         sparkline(&values, BARS, Fold::Peak)
     }
 
     /// A line per sample: seconds since the first, a tab, bytes.
-    pub(super) fn lines(&self) -> String {
+    pub(crate) fn lines(&self) -> String {
         let began_ns = self.samples.first().map_or(0, |sample| sample.at_ns);
         let mut text = "seconds\trss_bytes\n".to_owned();
         for MemorySample { at_ns, bytes } in &self.samples {
@@ -73,7 +73,7 @@ impl MemoryCurve {
 }
 
 #[cfg(test)]
-pub(super) fn curve(samples: &[(u64, u64)]) -> MemoryCurve {
+pub(crate) fn curve(samples: &[(u64, u64)]) -> MemoryCurve {
     MemoryCurve {
         samples: samples.iter().map(|(at_ns, bytes)| MemorySample { at_ns: *at_ns, bytes: *bytes }).collect(),
     }

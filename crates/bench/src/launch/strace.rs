@@ -42,7 +42,7 @@ fn counts_file(directory: &RunDirectory) -> PathBuf {
 ///
 /// # Errors
 /// If there is nothing to be read.
-pub(super) fn read(run: &Path) -> Result<SyscallCounts> {
+pub(crate) fn read(run: &Path) -> Result<SyscallCounts> {
     let path = run.join("relay.strace");
     let text = fs::read_to_string(&path).with_context(|| format!("strace wrote no {}", path.display()))?;
     let calls = parse(&text);
