@@ -112,6 +112,26 @@ impl CapacitySearch {
         }
     }
 
+    /// Carries out the trials that the search wants, until its end; a search that has ended may go on after a confirmation.
+    ///
+    /// # Errors
+    ///
+    /// If a trial could not be carried out.
+    pub fn run<E>(
+        &mut self,
+        mut carry_out: impl FnMut(SearchTrial) -> Result<TrialOutcome, E>,
+    ) -> Result<SearchResult, E> {
+        loop {
+            match self.clone().next_step() {
+                SearchStep::Finished(result) => return Ok(result),
+                SearchStep::Measure(pending) => {
+                    let outcome = carry_out(pending.trial())?;
+                    *self = pending.report(outcome);
+                }
+            }
+        }
+    }
+
     /// Takes a trial of the confirmation, which weighs more than all trials of the search: a goal that it misses has its
     /// capacity below that load, and the search goes on there. True if it meets every goal.
     pub fn take_confirmation(&mut self, trial: SearchTrial, figures: &TrialFigures) -> bool {

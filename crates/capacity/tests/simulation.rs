@@ -1,8 +1,9 @@
 //! The search against simulated servers, whose capacity is known: it reads what they can, whatever else they do.
 use mailrun_capacity::{
-    BacklogSample, CapacityGoal, CapacitySearch, GoalFinding, SearchEnding, SearchResult, SearchSettings, SearchStep,
-    SearchTrial, TrialFigures, TrialLoad, TrialOutcome, VoidCause, backlog_growth,
+    BacklogSample, CapacityGoal, CapacitySearch, GoalFinding, SearchEnding, SearchResult, SearchSettings, SearchTrial,
+    TrialFigures, TrialLoad, TrialOutcome, VoidCause, backlog_growth,
 };
+use std::convert::Infallible;
 
 /// Searches of each server.
 const SEEDS: u64 = 100;
@@ -33,15 +34,7 @@ fn search(
 ) -> SearchResult {
     let goals = loss_ratios.iter().map(|ratio| CapacityGoal::new(*ratio).expect("a ratio")).collect();
     let mut search = CapacitySearch::new(settings.clone(), goals).expect("settings");
-    loop {
-        match search.next_step() {
-            SearchStep::Finished(result) => return result,
-            SearchStep::Measure(pending) => {
-                let outcome = serve(pending.trial());
-                search = pending.report(outcome);
-            }
-        }
-    }
+    search.run(|trial| Ok::<_, Infallible>(serve(trial))).expect("it cannot fail")
 }
 
 /// Rate of a trial; flat out a server takes a little less than it can.
@@ -177,21 +170,14 @@ fn a_confirmation_that_does_not_hold_sends_the_search_below() {
     let mut search = CapacitySearch::new(settings, vec![CapacityGoal::new(0.01).unwrap()]).unwrap();
     let mut found = Vec::new();
     while found.len() < 3 {
-        match search.clone().next_step() {
-            SearchStep::Measure(pending) => {
-                let outcome = limited(pending.trial(), 1_000.0, 0.0, &mut dice);
-                search = pending.report(outcome);
-            }
-            SearchStep::Finished(result) => {
-                let capacity = result.capacity_per_s().unwrap();
-                found.push(capacity);
-                for share in [0.8, 1.0] {
-                    let trial = SearchTrial { load: TrialLoad::RatePerS(capacity * share), duration_s: 60.0 };
-                    let loss = (1.0 - 940.0 / (capacity * share)).max(0.0);
-                    let met = search.take_confirmation(trial, &TrialFigures::new(vec![loss], 940.0));
-                    assert_eq!(met, loss <= 0.01, "{capacity} {share}");
-                }
-            }
+        let result = search.run(|trial| Ok::<_, Infallible>(limited(trial, 1_000.0, 0.0, &mut dice))).unwrap();
+        let capacity = result.capacity_per_s().unwrap();
+        found.push(capacity);
+        for share in [0.8, 1.0] {
+            let trial = SearchTrial { load: TrialLoad::RatePerS(capacity * share), duration_s: 60.0 };
+            let loss = (1.0 - 940.0 / (capacity * share)).max(0.0);
+            let met = search.take_confirmation(trial, &TrialFigures::new(vec![loss], 940.0));
+            assert_eq!(met, loss <= 0.01, "{capacity} {share}");
         }
     }
     assert!((960.0..=1_040.0).contains(&found[0]), "{found:?}");

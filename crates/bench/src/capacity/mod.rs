@@ -16,8 +16,8 @@ use judgement::{TrialSubject, judge_trial};
 use mades_trials::MadesTrials;
 use mail_trials::MailTrials;
 use mailrun_capacity::{
-    CapacityGoal, CapacitySearch, PlanningInputs, SearchEnding, SearchResult, SearchSettings, SearchStep, SearchTrial,
-    TrialLoad, TrialOutcome, confirmation_trials,
+    CapacityGoal, CapacitySearch, PlanningInputs, SearchEnding, SearchResult, SearchSettings, SearchTrial, TrialLoad,
+    TrialOutcome, confirmation_trials,
 };
 use mailrun_journey::record::{Arrival, Outcome, Record};
 use mailrun_journey::threshold::{LossGoal, RunProtocol, Threshold};
@@ -126,7 +126,7 @@ impl<'a> CapacityRunner<'a> {
         let mut search = CapacitySearch::new(self.course.settings.clone(), goals?)?;
         let mut round = 1;
         let (result, confirmation) = loop {
-            let result = self.search(&mut search)?;
+            let result = search.run(|trial| self.search_trial(trial))?;
             let confirmation = self.confirm(&result, round)?;
             let has_held = take_confirmation(&mut search, &confirmation);
             if has_held || round == MAX_CONFIRMATIONS || self.is_stopped() || self.lost.is_some() {
@@ -152,19 +152,6 @@ impl<'a> CapacityRunner<'a> {
             lost: self.lost,
             directory: self.directory.to_owned(),
         })
-    }
-
-    /// Carries out all trials that the search wants.
-    fn search(&mut self, search: &mut CapacitySearch) -> Result<SearchResult> {
-        loop {
-            match search.clone().next_step() {
-                SearchStep::Finished(result) => return Ok(result),
-                SearchStep::Measure(pending) => {
-                    let outcome = self.search_trial(pending.trial())?;
-                    *search = pending.report(outcome);
-                }
-            }
-        }
     }
 
     fn is_stopped(&self) -> bool {

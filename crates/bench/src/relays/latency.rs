@@ -9,17 +9,22 @@
 use super::goals::{self, Goal, GoalResult};
 use super::measure::RelayMeasurement;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
-use super::search::Search;
 use crate::contestant::Contestant;
 use crate::engine::{MedianRange, TextReport, named_defects};
 use crate::launch;
 use crate::plan::BenchOptions;
 use anyhow::{Context, Result};
+use mailrun_capacity::{
+    CapacityGoal, CapacitySearch, SearchEnding, SearchResult, SearchSettings, TrialFigures, TrialLoad, TrialOutcome,
+};
 use mailrun_journey::Stage;
 use mailrun_journey::record::{Arrival, LatencyMs, Record, Workload};
 use mailrun_report::numbers::{count, figure, latency, rate, seconds};
 use mailrun_report::table::{Align, Table};
 use std::time::Duration;
+
+/// Precision of the search, as a share of the rate: steps of a few seconds allow no better.
+const PRECISION: f64 = 0.05;
 
 /// Limits within which a rate counts as sustained.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -130,8 +135,8 @@ impl LatencyRun<'_> {
         let rate_per_s = match self.options.rate_per_s {
             Some(rate_per_s) => rate_per_s,
             None => {
-                let Some(()) = self.search(results)? else { return Ok(()) };
-                let Some(sustained) = results.sustained_per_s else { return Ok(()) };
+                let may_go_on = self.search(results)?;
+                let Some(sustained) = results.sustained_per_s.filter(|_| may_go_on) else { return Ok(()) };
                 sustained * self.options.share
             }
         };
@@ -144,25 +149,29 @@ impl LatencyRun<'_> {
         Ok(())
     }
 
-    /// Searches for the rate; `None` if the user wants no more runs.
-    fn search(&self, results: &mut LatencyResults) -> Result<Option<()>> {
-        let closed = Workload { duration_limit_s: Some(self.options.step.as_secs_f64()), ..Workload::default() };
-        let Some(row) = self.measure("closed-loop", closed, |_, _| "estimate")? else { return Ok(None) };
-        let mut search = Search::new(row.measurement.figures.delivered_per_s.max(1.0), self.options.steps);
-        results.rows.push(row);
-        while let Some(rate_per_s) = search.next().map(f64::round) {
-            let load = open(rate_per_s, Arrival::Constant, self.options.step);
-            let name = format!("step-{}", results.rows.len());
-            let Some(row) =
-                self.measure(&name, load, |measure, record| self.options.sustained.judge(measure, record))?
-            else {
-                return Ok(None);
+    /// Searches for the rate; false if the user wants no more runs.
+    fn search(&self, results: &mut LatencyResults) -> Result<bool> {
+        let result = search(self.options.step, self.options.steps, |load| {
+            let row = match load {
+                TrialLoad::FlatOut => {
+                    let step_s = self.options.step.as_secs_f64();
+                    let closed = Workload { duration_limit_s: Some(step_s), ..Workload::default() };
+                    self.measure("closed-loop", closed, |_, _| "estimate")?
+                }
+                TrialLoad::RatePerS(rate_per_s) => {
+                    let load = open(rate_per_s, Arrival::Constant, self.options.step);
+                    let name = format!("step-{}", results.rows.len());
+                    self.measure(&name, load, |measure, record| self.options.sustained.judge(measure, record))?
+                }
             };
-            search.record(rate_per_s, row.verdict == SUSTAINED);
-            results.rows.push(row);
-            results.sustained_per_s = search.found();
-        }
-        Ok(Some(()))
+            Ok(row.map(|row| {
+                let figures = (row.measurement.figures.delivered_per_s, row.verdict == SUSTAINED);
+                results.rows.push(row);
+                figures
+            }))
+        })?;
+        results.sustained_per_s = result.capacity_per_s();
+        Ok(result.ending != SearchEnding::Stopped)
     }
 
     /// Measures one run; `None` if the user wants no more runs.
@@ -206,6 +215,33 @@ fn open(rate_per_s: f64, arrival: Arrival, length: Duration) -> Workload {
         arrival,
         ..Workload::default()
     }
+}
+
+/// Searches for the highest rate that is sustained, each rate by one step; `measure` makes one run and says how much was
+/// delivered, and whether the rate was sustained.
+fn search(
+    step: Duration,
+    steps: u32,
+    mut measure: impl FnMut(TrialLoad) -> Result<Option<(f64, bool)>>,
+) -> Result<SearchResult> {
+    let step_s = step.as_secs_f64();
+    let settings = SearchSettings {
+        trial_s: step_s,
+        sum_s: step_s,
+        exceed_ratio: 0.0,
+        width: PRECISION,
+        min_messages: 0.0,
+        // The closed loop and all steps; half a step is for the rounding of sums.
+        time_limit_s: step_s * (f64::from(steps) + 0.5),
+        coarse_levels: 0,
+        ..SearchSettings::default()
+    };
+    CapacitySearch::new(settings, vec![CapacityGoal::new(0.0)?])?.run(|trial| {
+        Ok(measure(trial.load)?.map_or(TrialOutcome::Stopped, |(delivered_per_s, is_sustained)| {
+            let loss_ratio = if is_sustained { 0.0 } else { 1.0 };
+            TrialOutcome::Measured(TrialFigures::new(vec![loss_ratio], delivered_per_s))
+        }))
+    })
 }
 
 const SUSTAINED: &str = "sustained";
@@ -359,6 +395,44 @@ mod tests {
     use super::super::scenario::sample_options;
     use super::*;
     use mailrun_report::sample;
+    use proptest::prelude::*;
+
+    /// The highest rate found by a relay that sustains `limit` and delivers `estimate` in the closed loop, and the number of steps.
+    fn found(limit: f64, estimate: f64, steps: u32) -> (Option<f64>, usize) {
+        let result = search(Duration::from_secs(4), steps, |load| {
+            Ok(Some(match load {
+                TrialLoad::FlatOut => (estimate, false),
+                TrialLoad::RatePerS(rate) => (rate.min(limit), rate <= limit),
+            }))
+        });
+        let result = result.unwrap();
+        (result.capacity_per_s(), result.trials.len() - 1)
+    }
+
+    #[test]
+    fn a_good_estimate_needs_few_steps() {
+        let (rate, steps) = found(10_000.0, 10_000.0, 20);
+        assert!(rate.is_some_and(|rate| (9_500.0..=10_000.0).contains(&rate)) && steps <= 6, "{rate:?} {steps}");
+        assert_eq!(found(1.5, 1_000_000.0, 2), (None, 2), "it gives up");
+    }
+
+    #[test]
+    fn what_was_sustained_before_the_user_stopped_it_is_kept() {
+        let mut rates = vec![Some((1_000.0, false)), Some((1_000.0, true)), None].into_iter();
+        let result = search(Duration::from_secs(4), 9, |_| Ok(rates.next().unwrap())).unwrap();
+        assert_eq!((result.capacity_per_s(), result.ending), (Some(1_000.0), SearchEnding::Stopped));
+    }
+
+    proptest! {
+        /// Wherever the limit is, the rate that is found held, and is as near as was promised if there were steps enough.
+        #[test]
+        fn a_rate_that_is_found_held_and_is_near(limit in 10.0..100_000.0_f64, off in 0.2..4.0_f64) {
+            let (rate, steps) = found(limit, limit * off, 40);
+            let rate = rate.expect("forty steps are enough");
+            prop_assert!(rate <= limit && rate >= limit * (1.0 - PRECISION) * 0.9999, "{rate} of {limit} in {steps} steps");
+            prop_assert!(steps <= 16);
+        }
+    }
 
     fn row(rate_per_s: f64, deliver_s: f64, p99: f64) -> LatencyRow {
         let mut record = sample::relayed();

@@ -17,7 +17,6 @@ mod measure;
 mod operation;
 mod report;
 mod scenario;
-mod search;
 mod soak;
 
 pub use backlog::{BacklogOptions, MemoryTarget, ReadyTarget, run as run_backlog};
