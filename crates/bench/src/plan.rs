@@ -225,7 +225,7 @@ pub(super) fn cpus_option(cpus: &CpuList) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::relays::ContestantDurability;
+    use crate::contestant::ContestantDurability;
     use mailrun_journey::record::OfferedStage;
 
     fn options(workload: Workload) -> BenchOptions {
