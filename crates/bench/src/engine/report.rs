@@ -114,7 +114,7 @@ fn distinct_verdicts(verdicts: &[(&str, String)]) -> Vec<String> {
 }
 
 /// Remarks on runs, each with the name of its run; the same remark with other figures is said once.
-pub(crate) fn distinct_remarks<'r>(remarks: impl Iterator<Item = (&'r str, &'r str)>) -> Vec<String> {
+pub(super) fn distinct_remarks<'r>(remarks: impl Iterator<Item = (&'r str, &'r str)>) -> Vec<String> {
     let without_figures = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
     let mut known: BTreeSet<String> = BTreeSet::new();
     let new = remarks.filter(|(_, remark)| known.insert(without_figures(remark)));

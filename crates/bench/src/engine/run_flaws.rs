@@ -1,5 +1,8 @@
-//! Flaws of one run: limits of source, sink or host, and thresholds that were missed or whose figures nobody observed.
+//! Flaws of one run of the bench: its account, limits of source, sink or host, and thresholds that were missed or whose figures
+//! nobody observed.
 use super::Defects;
+use super::report::distinct_remarks;
+use super::runner::{CaseSeries, ComparedRun, ComparisonResults};
 use mailrun_journey::judge;
 use mailrun_journey::reason::Reason;
 use mailrun_journey::record::{Cause, Outcome, Record};
@@ -7,6 +10,8 @@ use mailrun_journey::record::{Cause, Outcome, Record};
 /// Flaws of a run, as its record has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RunFlaws {
+    /// Reason why its figures do not count: mail is missing, or was changed.
+    pub(crate) fault: Option<String>,
     /// Reason why its figures are not valid: the source, the sink or the host was the limit.
     pub(crate) invalid: Option<String>,
     /// Thresholds that were missed.
@@ -15,11 +20,13 @@ pub(crate) struct RunFlaws {
     pub(crate) undelivered: Option<String>,
     /// Thresholds on figures that were not observed.
     pub(crate) unobserved: Vec<String>,
+    /// Remarks that a reader must know: why its figures say something else than they seem to, and what disturbed it.
+    pub(crate) notes: Vec<String>,
 }
 
 impl RunFlaws {
-    /// Takes the flaws from a run's record.
-    pub(crate) fn of(record: &Record) -> Self {
+    /// Takes the flaws from a run's record; `fault` is what the account of its mail lacks.
+    pub(crate) fn of(record: &Record, fault: Option<String>) -> Self {
         let is_unseen = |reason: &Reason| reason.cause.outcome() == Some(Outcome::Inconclusive);
         let (unseen, missed): (Vec<Reason>, Vec<Reason>) =
             judge::threshold_reasons(record).into_iter().partition(is_unseen);
@@ -28,6 +35,7 @@ impl RunFlaws {
         let is_open = matches!(verdict.outcome, Some(Outcome::Invalid | Outcome::Inconclusive));
         let undelivered = verdict.causes.iter().position(|cause| is_open && *cause == Cause::NotDelivered);
         Self {
+            fault,
             invalid: match verdict.outcome {
                 Some(Outcome::Invalid) => Some(verdict.why.clone()),
                 _ => judge::behind_schedule(record),
@@ -35,8 +43,48 @@ impl RunFlaws {
             missed: texts(missed),
             undelivered: undelivered.and_then(|at| verdict.reasons.get(at).cloned()),
             unobserved: texts(unseen),
+            notes: verdict.reasons.clone(),
         }
     }
+}
+
+/// Figures of a run of the bench.
+pub(crate) trait BenchFigures {
+    fn flaws(&self) -> &RunFlaws;
+}
+
+impl<M: BenchFigures> ComparedRun<M> {
+    /// A run of the bench that came to its end. If its only fault is mail that may still be in a queue that cannot be read, it
+    /// has not failed.
+    pub(crate) fn of_bench(measured: M) -> Self {
+        let RunFlaws { fault, undelivered, .. } = measured.flaws();
+        match (fault.clone(), undelivered) {
+            (Some(fault), Some(_)) => Self::Undecided(measured, fault),
+            (fault, _) => Self::of(measured, fault),
+        }
+    }
+}
+
+impl<C, M: BenchFigures> CaseSeries<C, M> {
+    /// Flaws of the runs that came to their end, with the name of the case.
+    fn flaws(&self) -> impl Iterator<Item = (&String, &RunFlaws)> {
+        self.measurements().map(|measured| (&self.name, measured.flaws()))
+    }
+}
+
+impl<C, M: BenchFigures> ComparisonResults<C, M> {
+    /// The flaws of all runs.
+    pub(crate) fn defects(&self) -> Defects {
+        named_defects(self.series.iter().flat_map(CaseSeries::flaws))
+    }
+}
+
+/// Remarks on the runs of these cases; the same with other figures is said once.
+pub(crate) fn run_remarks<'s, C: 's, M: BenchFigures + 's>(
+    series: impl Iterator<Item = &'s CaseSeries<C, M>>,
+) -> Vec<String> {
+    let notes = series.flat_map(CaseSeries::flaws);
+    distinct_remarks(notes.flat_map(|(name, flaws)| flaws.notes.iter().map(move |note| (name.as_str(), note.as_str()))))
 }
 
 /// The flaws of several runs, each with the name of its run.
@@ -60,14 +108,15 @@ mod tests {
     #[test]
     fn each_flaw_has_the_name_of_its_run() {
         let mut record = sample::held();
-        assert_eq!(RunFlaws::of(&record), RunFlaws::default());
+        let notes = record.verdict.reasons.clone();
+        assert_eq!(RunFlaws::of(&record, None), RunFlaws { notes, ..RunFlaws::default() });
         record.verdict.outcome = Some(Outcome::Invalid);
         record.verdict.why = "The sink was the limit.".to_owned();
         record.verdict.causes = vec![Cause::Busy, Cause::NotDelivered];
         record.verdict.reasons = vec!["The sink was the limit.".to_owned(), "24 were not delivered.".to_owned()];
-        assert_eq!(RunFlaws::of(&record).undelivered.as_deref(), Some("24 were not delivered."));
+        assert_eq!(RunFlaws::of(&record, None).undelivered.as_deref(), Some("24 were not delivered."));
         let names = ["one".to_owned(), "other".to_owned()];
-        let flaws = [RunFlaws::of(&record), RunFlaws { missed: vec!["late".to_owned()], ..RunFlaws::default() }];
+        let flaws = [RunFlaws::of(&record, None), RunFlaws { missed: vec!["late".to_owned()], ..RunFlaws::default() }];
         let defects = named_defects(names.iter().zip(&flaws));
         assert_eq!(defects.invalid, ["one: The sink was the limit."]);
         assert_eq!((defects.missed, defects.unobserved), (vec!["other: late".to_owned()], Vec::new()));

@@ -25,15 +25,7 @@ pub(crate) trait Comparison {
     ///
     /// # Errors
     /// If the contestant could not start, failed or hung.
-    fn measure(&self, case: &Self::Case, turn: &mut RunTurn<'_>) -> Result<Option<Self::Measurement>>;
-
-    /// Fault of a run that came to its end, for which its figures do not count; `None` if all of its work was done.
-    fn fault(&self, case: &Self::Case, measurement: &Self::Measurement) -> Option<String>;
-
-    /// Reports whether the fault is only mail that may still be in a queue that cannot be read: such a run has not failed.
-    fn may_be_queued(&self, _measurement: &Self::Measurement) -> bool {
-        false
-    }
+    fn run(&self, case: &Self::Case, turn: &mut RunTurn<'_>) -> Result<Option<ComparedRun<Self::Measurement>>>;
 }
 
 /// Rounds, and their order.
@@ -60,6 +52,14 @@ pub(crate) enum ComparedRun<M> {
 }
 
 impl<M> ComparedRun<M> {
+    /// A run that came to its end, with its fault if its work was not all done.
+    pub(crate) fn of(measured: M, fault: Option<String>) -> Self {
+        match fault {
+            None => Self::Sound(measured),
+            Some(fault) => Self::Faulty(measured, fault),
+        }
+    }
+
     /// Figures of a run that came to its end.
     pub(crate) fn measurement(&self) -> Option<&M> {
         match self {
@@ -93,6 +93,13 @@ pub(crate) struct CaseSeries<C, M> {
     pub(crate) runs: Vec<ComparedRun<M>>,
 }
 
+impl<C, M> CaseSeries<C, M> {
+    /// Figures of the runs that came to their end.
+    pub(crate) fn measurements(&self) -> impl Iterator<Item = &M> {
+        self.runs.iter().filter_map(ComparedRun::measurement)
+    }
+}
+
 /// All that was run.
 #[derive(Clone, Debug)]
 pub(crate) struct ComparisonResults<C, M> {
@@ -103,7 +110,7 @@ pub(crate) struct ComparisonResults<C, M> {
 
 /// A run that is on its way.
 pub(crate) struct RunTurn<'a> {
-    /// Numbers of its case and its round, from zero.
+    /// Numbers of its case and its round in a comparison, from zero.
     pub(crate) case: usize,
     pub(crate) round: usize,
     /// Its name among all runs: `run 3 of 16: postfix`.
@@ -170,36 +177,21 @@ impl RunTurn<'_> {
 }
 
 /// Makes runs one at a time, with their progress on the terminal.
-pub(crate) struct SingleRuns<'a> {
+pub(crate) struct RunTurns<'a> {
     display: LiveDisplay,
     is_stopped: &'a dyn Fn() -> bool,
 }
 
-/// Words and numbers of a run: those of its [`RunTurn`].
-pub(crate) struct RunWords {
-    pub(crate) case: usize,
-    pub(crate) round: usize,
-    pub(crate) title: String,
-    pub(crate) line: LiveLine,
-}
-
-impl<'a> SingleRuns<'a> {
+impl<'a> RunTurns<'a> {
     /// Prepares the display; `is_stopped` says whether the user wants no more runs.
     pub(crate) fn new(live: LiveMode, is_stopped: &'a dyn Fn() -> bool) -> Self {
         Self { display: LiveDisplay::on_stderr(live, NonTerminalOutput::Lines), is_stopped }
     }
 
-    /// Makes one run; `None` if the user ended it.
-    pub(crate) fn run<C: Comparison>(
-        &mut self,
-        comparison: &C,
-        case: &C::Case,
-        words: RunWords,
-    ) -> Option<ComparedRun<C::Measurement>> {
-        let RunWords { case: number, round, title, line } = words;
+    /// The next run, with its line of progress.
+    pub(crate) fn next(&mut self, line: LiveLine) -> RunTurn<'_> {
         let display = &mut self.display;
-        let mut turn = RunTurn { case: number, round, title, line, display, is_stopped: self.is_stopped };
-        run_once(comparison, case, &mut turn)
+        RunTurn { case: 0, round: 0, title: String::new(), line, display, is_stopped: self.is_stopped }
     }
 
     /// Clears the display.
@@ -219,7 +211,7 @@ pub(crate) fn run_all<C: Comparison>(
     let planned = order.len();
     let named = |case| CaseSeries { name: comparison.name(&case), case, runs: Vec::new() };
     let mut series: Vec<CaseSeries<_, _>> = cases.into_iter().map(named).collect();
-    let mut single_runs = SingleRuns::new(plan.live, is_stopped);
+    let mut turns = RunTurns::new(plan.live, is_stopped);
     let began = Instant::now();
     let mut done = 0;
     for number in order {
@@ -227,35 +219,20 @@ pub(crate) fn run_all<C: Comparison>(
             break;
         }
         let CaseSeries { case, name, runs } = &mut series[number];
-        let words = RunWords {
+        let mut turn = RunTurn {
             case: number,
             round: runs.len(),
             title: format!("run {} of {planned}: {name}", done + 1),
-            line: LiveLine::of_runs(done, planned, name, began),
+            ..turns.next(LiveLine::of_runs(done, planned, name, began))
         };
-        let Some(run) = single_runs.run(comparison, case, words) else { break };
-        runs.push(run);
+        match comparison.run(case, &mut turn).transpose() {
+            None => break,
+            Some(run) => runs.push(run.unwrap_or_else(|error| ComparedRun::Failed(format!("{error:#}")))),
+        }
         done += 1;
     }
-    single_runs.finish();
+    turns.finish();
     ComparisonResults { series, done, planned }
-}
-
-/// Makes one run; `None` if the user ended it.
-fn run_once<C: Comparison>(
-    comparison: &C,
-    case: &C::Case,
-    turn: &mut RunTurn<'_>,
-) -> Option<ComparedRun<C::Measurement>> {
-    let measured = match comparison.measure(case, turn) {
-        Ok(measured) => measured?,
-        Err(error) => return Some(ComparedRun::Failed(format!("{error:#}"))),
-    };
-    Some(match comparison.fault(case, &measured) {
-        None => ComparedRun::Sound(measured),
-        Some(why) if comparison.may_be_queued(&measured) => ComparedRun::Undecided(measured, why),
-        Some(why) => ComparedRun::Faulty(measured, why),
-    })
 }
 
 /// The order of the runs, as numbers of cases: each round runs all. Alternating, in every other round those that are
@@ -301,18 +278,14 @@ mod tests {
             format!("contestant {case}")
         }
 
-        fn measure(&self, case: &char, turn: &mut RunTurn<'_>) -> Result<Option<usize>> {
+        fn run(&self, case: &char, turn: &mut RunTurn<'_>) -> Result<Option<ComparedRun<usize>>> {
             let mut runs = self.runs.borrow_mut();
             runs.push(format!("{case}{}", turn.round));
             match case {
                 _ if self.stopped_in == Some(runs.len()) => Ok(None),
                 'x' => bail!("out of luck"),
-                _ => Ok(Some(runs.len())),
+                _ => Ok(Some(ComparedRun::of(runs.len(), (*case == 'l').then(|| "lost 1".to_owned())))),
             }
-        }
-
-        fn fault(&self, case: &char, _: &usize) -> Option<String> {
-            (*case == 'l').then(|| "lost 1".to_owned())
         }
     }
 
@@ -370,16 +343,12 @@ mod tests {
             (*script).to_owned()
         }
 
-        fn measure(&self, script: &&'static str, turn: &mut RunTurn<'_>) -> Result<Option<Self::Measurement>> {
+        fn run(&self, script: &&'static str, turn: &mut RunTurn<'_>) -> Result<Option<ComparedRun<Self::Measurement>>> {
             let mut command = Command::new("/bin/sh");
             command.args(["-c", script]).stdout(Stdio::null());
             let mut child = TimedChild::start(command)?;
             let ended = turn.await_exit(&mut child, self.0, || Some("at message 7".to_owned()))?;
-            Ok(ended.map(|(status, costs)| (status.code(), costs)))
-        }
-
-        fn fault(&self, _: &&'static str, _: &Self::Measurement) -> Option<String> {
-            None
+            Ok(ended.map(|(status, costs)| ComparedRun::Sound((status.code(), costs))))
         }
     }
 

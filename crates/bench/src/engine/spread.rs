@@ -1,5 +1,6 @@
 //! Figures of several runs: the median and both ends, and ratios of two runs of the same round.
 use super::runner::CaseSeries;
+use mailrun_compare::middle;
 
 /// Text in place of a missing figure.
 pub(crate) const MISSING: &str = "–";
@@ -10,13 +11,9 @@ pub(crate) struct MedianRange(Option<[f64; 3]>);
 
 impl MedianRange {
     pub(crate) fn of(values: impl Iterator<Item = f64>) -> Self {
-        let mut sorted: Vec<f64> = values.filter(|value| value.is_finite()).collect();
-        sorted.sort_by(f64::total_cmp);
-        let ends = sorted.first().copied().zip(sorted.last().copied());
-        Self(ends.map(|(least, most)| {
-            let median = f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
-            [least, median, most]
-        }))
+        let values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
+        let ends = values.iter().copied().reduce(f64::min).zip(values.iter().copied().reduce(f64::max));
+        Self(ends.map(|(least, most)| [least, middle(&values), most]))
     }
 
     pub(crate) fn median(self, show: fn(f64) -> String) -> String {

@@ -5,13 +5,15 @@
 //! process, so it never reports less than this process itself holds. Below that floor the peak is the last value in
 //! `/proc/PID/status`, which is read at each wait.
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use mailrun_party::live::LiveEvent;
 use mailrun_party::process_usage;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use wait4::Wait4;
@@ -90,6 +92,28 @@ impl TimedChild {
             Ok(_) => Ok(true),
             Err(error) => Err(error).context("cannot wait for a process"),
         }
+    }
+
+    /// Starts one of our own programs, which writes its events into the file `output`, and waits until `look` finds the event that
+    /// says it is ready.
+    ///
+    /// # Errors
+    /// If it cannot be started, ends before, or is not ready within `limit`.
+    pub(crate) fn start_reporting<T>(
+        mut command: Command,
+        output: &Path,
+        name: &str,
+        limit: Duration,
+        look: impl Fn(LiveEvent) -> Option<T>,
+    ) -> Result<(Self, T)> {
+        let file = File::create(output).with_context(|| format!("cannot write {}", output.display()))?;
+        command.args(["--live", "json"]).stdout(file);
+        let mut process = Self::start(command)?;
+        let found = process.await_ready(name, limit, || {
+            let text = fs::read_to_string(output).unwrap_or_default();
+            text.lines().filter_map(LiveEvent::from_line).find_map(&look)
+        })?;
+        Ok((process, found))
     }
 
     /// Waits until `look` finds the sign that it is ready.

@@ -5,7 +5,6 @@ use crate::engine::TimedChild;
 use anyhow::{Context, Result};
 use mailrun_party::live::LiveEvent;
 use mailrun_party::users::PASSWORD_VARIABLE;
-use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -91,7 +90,7 @@ fn start_stand_in(
     tell: impl FnOnce(&mut Command),
 ) -> Result<(TimedChild, Option<String>)> {
     let mut command = Command::new(own);
-    command.args(["mades-endpoint", "--live", "json"]);
+    command.arg("mades-endpoint");
     tell(&mut command);
     command.args(CompareQueues::of(options).arguments(options.mode));
     match options.mode {
@@ -104,14 +103,10 @@ fn start_stand_in(
         command.args(["--drop", &options.drop.to_string()]);
     }
     let output = directory.join("stand-in.out");
-    command.stdout(File::create(&output).with_context(|| format!("cannot write {}", output.display()))?);
-    let mut process = TimedChild::start(command)?;
-    let amqp = process.await_ready("the stand-in", STAND_IN_TIMEOUT, || {
-        let text = fs::read_to_string(&output).unwrap_or_default();
-        text.lines().find_map(|line| match LiveEvent::from_line(line) {
-            Some(LiveEvent::Ready { amqp }) => Some(amqp),
+    let (process, amqp) =
+        TimedChild::start_reporting(command, &output, "the stand-in", STAND_IN_TIMEOUT, |event| match event {
+            LiveEvent::Ready { amqp } => Some(amqp),
             _ => None,
-        })
-    })?;
+        })?;
     Ok((process, amqp.first().map(|address| format!("amqp://{address}"))))
 }

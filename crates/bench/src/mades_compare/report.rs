@@ -115,10 +115,7 @@ mod tests {
         let costs = Costs { user_s: cpu_s, max_rss_bytes: Some(8 << 20), ..Costs::default() };
         let reported = ReportedResult { rate_per_s, fault: fault.map(str::to_owned) };
         let measured = CompareMeasurement { reported, costs, stand_in_cpu_s: None };
-        match fault {
-            None => ComparedRun::Sound(measured),
-            Some(why) => ComparedRun::Faulty(measured, why.to_owned()),
-        }
+        ComparedRun::of(measured, fault.map(str::to_owned))
     }
 
     fn series(tool: MadesTool, runs: Vec<Run>) -> CaseSeries<CompareCase, CompareMeasurement> {

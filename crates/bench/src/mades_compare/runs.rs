@@ -3,7 +3,7 @@ use super::CompareOptions;
 use super::contestants::{CompareCase, command};
 use super::environment::CompareEnvironment;
 use super::reported::{self, ReportedResult};
-use crate::engine::{Comparison, Costs, RunTurn, TimedChild};
+use crate::engine::{ComparedRun, Comparison, Costs, RunTurn, TimedChild};
 use crate::programs::InstalledPrograms;
 use crate::scenario::MadesTool;
 use anyhow::{Context, Result};
@@ -35,7 +35,7 @@ impl Comparison for MadesComparison<'_> {
         case.description()
     }
 
-    fn measure(&self, case: &CompareCase, turn: &mut RunTurn<'_>) -> Result<Option<CompareMeasurement>> {
+    fn run(&self, case: &CompareCase, turn: &mut RunTurn<'_>) -> Result<Option<ComparedRun<CompareMeasurement>>> {
         let directory = tempfile::Builder::new().prefix("mailrun-compare-").tempdir();
         let directory = directory.context("cannot create a temporary directory")?;
         let environment = CompareEnvironment::prepare(&self.own, self.options, directory.path())?;
@@ -56,10 +56,7 @@ impl Comparison for MadesComparison<'_> {
             MadesTool::GoMadesBench => reported::of_original(&fs::read_to_string(&output)?)?,
             MadesTool::Mailrun => reported::of_own(directory.path())?,
         };
-        Ok(Some(CompareMeasurement { reported, costs, stand_in_cpu_s: environment.stop()? }))
-    }
-
-    fn fault(&self, _: &CompareCase, measured: &CompareMeasurement) -> Option<String> {
-        measured.reported.fault.clone()
+        let fault = reported.fault.clone();
+        Ok(Some(ComparedRun::of(CompareMeasurement { reported, costs, stand_in_cpu_s: environment.stop()? }, fault)))
     }
 }

@@ -4,8 +4,8 @@ use super::message_file::BodyLines;
 use super::runs::{ProfileLoad, ProfileRuns, ProfiledServer};
 use super::smtplib;
 use crate::engine::{
-    self, CaseSeries, Comparison, ComparisonResults, RatioColumn, RatioPair, ReportParts, RunFlaws, RunPlan, RunTurn,
-    ShownFigures, TableColumn, TextReport, ratio_table, rounds_text,
+    self, CaseSeries, ComparedRun, Comparison, ComparisonResults, RatioColumn, RatioPair, ReportParts, RunPlan,
+    RunTurn, ShownFigures, TableColumn, TextReport, ratio_table, rounds_text, run_remarks,
 };
 use crate::plan::NO_TRACE;
 use crate::relays::{LoadShape, ScenarioOptions};
@@ -167,9 +167,9 @@ impl Comparison for LargeMessageComparison<'_> {
         format!("{}, {}", octets(case.body_bytes), case.cost_name())
     }
 
-    fn measure(&self, case: &LargeMessageCase, turn: &mut RunTurn<'_>) -> Result<Option<ProfileMeasurement>> {
+    fn run(&self, case: &LargeMessageCase, turn: &mut RunTurn<'_>) -> Result<Option<ComparedRun<ProfileMeasurement>>> {
         if case.cost == Some(MessageCost::Smtplib) {
-            return self.runs.measure_smtplib(&case.file, messages(self.options.volume, case), turn);
+            return self.runs.run_smtplib(&case.file, messages(self.options.volume, case), turn);
         }
         let load = ProfileLoad {
             place: format!("round-{}-{}-{}", turn.round + 1, case.body_bytes, case.cost_name()),
@@ -178,15 +178,7 @@ impl Comparison for LargeMessageComparison<'_> {
             workload: Workload { messages: Some(messages(self.options.volume, case)), ..Workload::default() },
             source_options: source_option(case.cost),
         };
-        self.runs.measure(load, turn)
-    }
-
-    fn fault(&self, _: &LargeMessageCase, measured: &ProfileMeasurement) -> Option<String> {
-        measured.fault.clone()
-    }
-
-    fn may_be_queued(&self, measured: &ProfileMeasurement) -> bool {
-        measured.flaws.undelivered.is_some()
+        self.runs.run(load, turn)
     }
 }
 
@@ -203,7 +195,9 @@ fn report(results: &LargeMessageResults, options: &LargeMessageOptions, missing:
             .to_owned(),
     );
     notes.extend(ratio_notes);
-    notes.extend(remarks(results));
+    // Of a run without a trace the verdict says what it lacks, as the remark on its cost does.
+    let traced = results.series.iter().filter(|series| series.case.cost != Some(MessageCost::NoTrace));
+    notes.extend(run_remarks(traced));
     let rounds = rounds_text(options.rounds, ShownFigures::Spreads);
     let server = options.server.description();
     let name = &options.scenario.name;
@@ -213,7 +207,7 @@ fn report(results: &LargeMessageResults, options: &LargeMessageOptions, missing:
         tables: vec![figures(results), ratios],
         notes,
         pass: "every message accepted",
-        wrong: engine::named_defects(results.series.iter().flat_map(flaws)),
+        wrong: results.defects(),
         is_strict: !options.scenario.thresholds.is_empty(),
     })
 }
@@ -244,27 +238,9 @@ fn ratios(results: &LargeMessageResults) -> (Table, Vec<String>) {
     ratio_table(&["body", "against plain"], pairs.collect(), &RATIOS)
 }
 
-fn measurements(series: &LargeMessageSeries) -> impl Iterator<Item = (&String, &ProfileMeasurement)> {
-    series.runs.iter().filter_map(|run| Some((&series.name, run.measurement()?)))
-}
-
-fn flaws(series: &LargeMessageSeries) -> impl Iterator<Item = (&String, &RunFlaws)> {
-    measurements(series).map(|(name, measured)| (name, &measured.flaws))
-}
-
-/// Remarks on the runs; the same with other figures is said once.
-fn remarks(results: &LargeMessageResults) -> Vec<String> {
-    // Of a run without a trace the verdict says what it lacks, as the remark on its cost does.
-    let traced = results.series.iter().filter(|series| series.case.cost != Some(MessageCost::NoTrace));
-    engine::distinct_remarks(traced.flat_map(|series| {
-        measurements(series).flat_map(|(name, run)| run.notes.iter().map(move |note| (name.as_str(), note.as_str())))
-    }))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::ComparedRun;
     use crate::plan::BenchTarget;
     use mailrun_report::sample;
 

@@ -1,5 +1,5 @@
 //! Figures of one run of a profile, from the record of its bench: rate, latency until 250, costs, and what went wrong.
-use crate::engine::RunFlaws;
+use crate::engine::{BenchFigures, RunFlaws};
 use anyhow::{Result, bail};
 use mailrun_journey::judge::has_threshold;
 use mailrun_journey::record::{LatencyMs, Record, Role};
@@ -22,12 +22,14 @@ pub(super) struct ProfileMeasurement {
     pub(super) source_cpu_ms: Option<f64>,
     /// The same of the sink, where the bench started it.
     pub(super) sink_cpu_ms: Option<f64>,
-    /// Reason why not every message was accepted, or arrived as it was sent.
-    pub(super) fault: Option<String>,
     /// Limits of source, sink or host, and thresholds.
     pub(super) flaws: RunFlaws,
-    /// Remarks of the run's verdict.
-    pub(super) notes: Vec<String>,
+}
+
+impl BenchFigures for ProfileMeasurement {
+    fn flaws(&self) -> &RunFlaws {
+        &self.flaws
+    }
 }
 
 impl ProfileMeasurement {
@@ -49,9 +51,7 @@ impl ProfileMeasurement {
             quit_ms: quit.map(|quit| quit.latency_ms.mean),
             source_cpu_ms: cpu_ms_per_megabyte(record, Role::Source, row.bytes),
             sink_cpu_ms: cpu_ms_per_megabyte(record, Role::Sink, row.bytes),
-            fault: fault(record, messages),
-            flaws: RunFlaws::of(record),
-            notes: record.verdict.reasons.clone(),
+            flaws: RunFlaws::of(record, fault(record, messages)),
         })
     }
 
@@ -72,9 +72,7 @@ impl ProfileMeasurement {
             quit_ms: None,
             source_cpu_ms: Some(per_megabyte(client_cpu_s)),
             sink_cpu_ms: sink_cpu_s.map(per_megabyte),
-            fault: None,
             flaws: RunFlaws::default(),
-            notes: Vec::new(),
         }
     }
 }
@@ -125,21 +123,21 @@ mod tests {
         let accepted = record.stages.iter().find(|row| row.name == Stage::Accepted).unwrap();
         assert_eq!((measured.messages, measured.rate_per_s), (accepted.count, accepted.rate_per_s));
         assert_eq!(measured.accept, accepted.latency_ms);
-        assert_eq!((measured.fault, measured.flaws.invalid), (None, None));
+        assert_eq!((measured.flaws.fault, measured.flaws.invalid), (None, None));
         assert!(measured.source_cpu_ms.is_some_and(|ms| ms > 0.0) && measured.sink_cpu_ms.is_some());
     }
 
     #[test]
     fn what_is_missing_is_said_and_what_a_threshold_allows_is_not() {
         let short = ProfileMeasurement::of(&sample::held(), Some(200_001)).unwrap();
-        assert_eq!(short.fault.as_deref(), Some("of 200,001 messages 200,000 were accepted"));
-        assert_eq!(ProfileMeasurement::of(&sample::held(), None).unwrap().fault, None, "a time was its end");
+        assert_eq!(short.flaws.fault.as_deref(), Some("of 200,001 messages 200,000 were accepted"));
+        assert_eq!(ProfileMeasurement::of(&sample::held(), None).unwrap().flaws.fault, None, "a time was its end");
         let lossy = ProfileMeasurement::of(&sample::lossy(), Some(200_000)).unwrap();
-        assert!(lossy.fault.is_some_and(|fault| fault.contains("lost 200")));
+        assert!(lossy.flaws.fault.is_some_and(|fault| fault.contains("lost 200")));
         let mut refused = sample::held();
         refused.ledger.accepted = Some(199_000);
         refused.ledger.rejected = Some(1_000);
-        let fault = ProfileMeasurement::of(&refused, Some(200_000)).unwrap().fault.unwrap();
+        let fault = ProfileMeasurement::of(&refused, Some(200_000)).unwrap().flaws.fault.unwrap();
         assert!(fault.contains("199,000 were accepted, rejected 1,000"), "{fault}");
     }
 

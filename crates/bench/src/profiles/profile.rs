@@ -3,8 +3,8 @@ use super::measurement::ProfileMeasurement;
 use super::message_file::BodyLines;
 use super::runs::{ProfileLoad, ProfileRuns, ProfiledServer};
 use crate::engine::{
-    self, CaseSeries, Comparison, ComparisonResults, ReportParts, RunPlan, RunTurn, ShownFigures, TableColumn,
-    TextReport, rounds_text,
+    self, ComparedRun, Comparison, ComparisonResults, ReportParts, RunPlan, RunTurn, ShownFigures, TableColumn,
+    TextReport, rounds_text, run_remarks,
 };
 use crate::relays::{LoadShape, ScenarioOptions};
 use crate::scenario::RoundOrder;
@@ -43,7 +43,6 @@ struct ProfileCase {
     file: PathBuf,
 }
 
-type ProfileSeries = CaseSeries<ProfileCase, ProfileMeasurement>;
 type ProfileResults = ComparisonResults<ProfileCase, ProfileMeasurement>;
 type Column<'a> = TableColumn<'a, ProfileCase, ProfileMeasurement>;
 
@@ -80,7 +79,7 @@ impl Comparison for ProfileComparison<'_> {
         octets(case.body_bytes)
     }
 
-    fn measure(&self, case: &ProfileCase, turn: &mut RunTurn<'_>) -> Result<Option<ProfileMeasurement>> {
+    fn run(&self, case: &ProfileCase, turn: &mut RunTurn<'_>) -> Result<Option<ComparedRun<ProfileMeasurement>>> {
         let options = self.options;
         let is_warmed_up = !options.warm_up.is_zero();
         let load = ProfileLoad {
@@ -100,26 +99,17 @@ impl Comparison for ProfileComparison<'_> {
             source_options: PartyOptions::default()
                 .with_some("warm-up", is_warmed_up.then(|| format!("{}us", options.warm_up.as_micros()))),
         };
-        self.runs.measure(load, turn)
-    }
-
-    fn fault(&self, _: &ProfileCase, measured: &ProfileMeasurement) -> Option<String> {
-        measured.fault.clone()
-    }
-
-    fn may_be_queued(&self, measured: &ProfileMeasurement) -> bool {
-        measured.flaws.undelivered.is_some()
+        self.runs.run(load, turn)
     }
 }
 
 fn report(results: &ProfileResults, options: &ProfileOptions) -> TextReport {
-    let measured = results.series.iter().flat_map(measurements).map(|(name, measured)| (name, &measured.flaws));
     results.report(ReportParts {
         title: title(options),
         tables: vec![figures(results), times(results)],
         notes: notes(results, options),
         pass: "every message accepted",
-        wrong: engine::named_defects(measured),
+        wrong: results.defects(),
         is_strict: !options.scenario.thresholds.is_empty(),
     })
 }
@@ -172,10 +162,6 @@ fn times(results: &ProfileResults) -> Table {
     engine::table(&results.series, &columns, &[])
 }
 
-fn measurements(series: &ProfileSeries) -> impl Iterator<Item = (&String, &ProfileMeasurement)> {
-    series.runs.iter().filter_map(|run| Some((&series.name, run.measurement()?)))
-}
-
 /// Notes that a reader must know besides.
 fn notes(results: &ProfileResults, options: &ProfileOptions) -> Vec<String> {
     let mut notes = Vec::new();
@@ -195,29 +181,22 @@ fn notes(results: &ProfileResults, options: &ProfileOptions) -> Vec<String> {
         .iter()
         .filter(|_| options.reuse == Some(1))
         .filter_map(|series| {
-            let spread = engine::MedianRange::of(measurements(series).filter_map(|(_, run)| run.quit_ms));
-            Some(spread).filter(|_| measurements(series).any(|(_, run)| run.quit_ms.is_some()))
+            let spread = engine::MedianRange::of(series.measurements().filter_map(|run| run.quit_ms));
+            Some(spread).filter(|_| series.measurements().any(|run| run.quit_ms.is_some()))
         })
         .map(|spread| spread.median(latency))
         .collect();
     if !quits.is_empty() {
         notes.push(format!("QUIT and its reply are not in them: {} on average.", quits.join(", ")));
     }
-    notes.extend(remarks(results));
+    notes.extend(run_remarks(results.series.iter()));
     notes
-}
-
-/// Remarks on the runs; the same with other figures is said once.
-fn remarks(results: &ProfileResults) -> Vec<String> {
-    engine::distinct_remarks(results.series.iter().flat_map(|series| {
-        measurements(series).flat_map(|(name, run)| run.notes.iter().map(move |note| (name.as_str(), note.as_str())))
-    }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::ComparedRun;
+    use crate::engine::CaseSeries;
     use crate::plan::BenchTarget;
     use mailrun_journey::record::{LatencyMs, Outcome};
     use mailrun_report::sample;
@@ -287,8 +266,9 @@ mod tests {
 
     #[test]
     fn a_run_that_failed_is_named_and_in_no_figure() {
-        let lost = ProfileMeasurement { fault: Some("lost 1".to_owned()), ..run(9_999.0, 1.0) };
-        let runs = vec![ComparedRun::Faulty(lost, "lost 1".to_owned()), ComparedRun::Sound(run(100.0, 1.0))];
+        let mut lost = run(9_999.0, 1.0);
+        lost.flaws.fault = Some("lost 1".to_owned());
+        let runs = vec![ComparedRun::of_bench(lost), ComparedRun::Sound(run(100.0, 1.0))];
         let report = report(&results(runs), &options());
         assert!(report.text.contains("NOT OK: 4 KiB: lost 1") && !report.text.contains("9,999"), "{}", report.text);
         assert!(report.text.contains("Stopped after 2 of 3 runs.") && report.conclusion.is_interrupted);

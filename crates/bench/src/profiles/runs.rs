@@ -2,8 +2,9 @@
 use super::measurement::ProfileMeasurement;
 use super::message_file::BodyLines;
 use super::smtplib::SmtplibRun;
+use crate::BenchOutcome;
 use crate::contestant::Contestant;
-use crate::engine::{RunTurn, TextReport};
+use crate::engine::{ComparedRun, RunTurn, TextReport};
 use crate::launch;
 use crate::plan::{BenchOptions, BenchTarget};
 use crate::relays::{LoadShape, ScenarioOptions, ScenarioRun};
@@ -78,28 +79,28 @@ impl ProfileRuns {
     }
 
     /// Makes one run of smtplib's; `None` if the user ended it.
-    pub(super) fn measure_smtplib(
+    pub(super) fn run_smtplib(
         &self,
         file: &Path,
         messages: u64,
         turn: &mut RunTurn<'_>,
-    ) -> Result<Option<ProfileMeasurement>> {
+    ) -> Result<Option<ComparedRun<ProfileMeasurement>>> {
         let ProfiledServer { target, recipient } = &self.server;
         let measured = SmtplibRun { target, recipient, file, messages }.measure(turn).transpose();
-        let Some(measured) = measured.filter(|_| !self.is_stopped()) else { return Ok(None) };
-        self.scenario.print_line(&format!("mailrun: {}: {}", turn.title, description(&measured)));
-        measured.map(Some)
+        let measured = measured.filter(|_| !self.is_stopped());
+        measured.map(|measured| self.scenario.compared(turn, measured, description)).transpose()
     }
 
     /// Makes one run; `None` if the user ended it.
-    pub(super) fn measure(&self, load: ProfileLoad<'_>, turn: &RunTurn<'_>) -> Result<Option<ProfileMeasurement>> {
+    pub(super) fn run(
+        &self,
+        load: ProfileLoad<'_>,
+        turn: &RunTurn<'_>,
+    ) -> Result<Option<ComparedRun<ProfileMeasurement>>> {
         // A run that a time ends sends as many as it can.
         let expected = load.workload.messages.filter(|_| load.workload.duration_limit_s.is_none());
-        let bench = BenchOptions { title: Some(turn.title.clone()), ..self.bench(load) };
-        let Some(outcome) = self.scenario.run_complete(&bench) else { return Ok(None) };
-        let measured = outcome.and_then(|outcome| ProfileMeasurement::of(&outcome.record, expected));
-        self.scenario.print_line(&format!("mailrun: {}: {}", turn.title, description(&measured)));
-        measured.map(Some)
+        let measure = |outcome: BenchOutcome| ProfileMeasurement::of(&outcome.record, expected);
+        self.scenario.run_compared(self.bench(load), turn, measure, description)
     }
 
     fn bench(&self, load: ProfileLoad<'_>) -> BenchOptions {
@@ -109,16 +110,9 @@ impl ProfileRuns {
     }
 }
 
-/// A run in a line.
-fn description(measured: &Result<ProfileMeasurement>) -> String {
-    match measured {
-        Ok(measured) => {
-            let line = format!("{} msg/s, {} MB/s", rate(measured.rate_per_s), megabytes(measured.bytes_per_s));
-            let accept = measured.accept.iter();
-            let line = accept
-                .fold(line, |line, accept| format!("{line}, p50 {}, p95 {}", latency(accept.p50), latency(accept.p95)));
-            measured.fault.iter().fold(line, |line, fault| format!("{line}; NOT OK: {fault}"))
-        }
-        Err(error) => format!("could not run: {error:#}"),
-    }
+/// The figures of a run in a line.
+fn description(measured: &ProfileMeasurement) -> String {
+    let line = format!("{} msg/s, {} MB/s", rate(measured.rate_per_s), megabytes(measured.bytes_per_s));
+    let accept = measured.accept.iter();
+    accept.fold(line, |line, accept| format!("{line}, p50 {}, p95 {}", latency(accept.p50), latency(accept.p95)))
 }

@@ -96,7 +96,7 @@ impl SmtplibRun<'_> {
         };
         let bytes = self.messages * fs::metadata(self.file)?.len();
         let mut measured = ProfileMeasurement::of_client(self.messages, bytes, elapsed_s, costs.cpu_s(), sink_cpu_s);
-        measured.fault = arrived
+        measured.flaws.fault = arrived
             .filter(|arrived| *arrived != self.messages)
             .map(|arrived| format!("the sink has {} of {} messages", count(arrived), count(self.messages)));
         Ok(Some(measured))

@@ -2,8 +2,9 @@
 //! all are accepted, and until all are delivered. Several relays take turns, so that a slow minute affects all.
 use super::measure::RelayMeasurement;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
+use crate::BenchOutcome;
 use crate::contestant::Contestant;
-use crate::engine::{self, CaseSeries, Comparison, ComparisonResults, RunPlan, RunTurn};
+use crate::engine::{self, CaseSeries, ComparedRun, Comparison, ComparisonResults, RunPlan, RunTurn};
 use crate::launch::strace::{self, SyscallCounts};
 use crate::plan::{BenchOptions, SyscallCounting};
 use crate::scenario::RoundOrder;
@@ -89,24 +90,13 @@ impl Comparison for RelayComparison<'_> {
         case.contestant.to_string()
     }
 
-    fn measure(&self, case: &RelayCase, turn: &mut RunTurn<'_>) -> Result<Option<RelayMeasurement>> {
+    fn run(&self, case: &RelayCase, turn: &mut RunTurn<'_>) -> Result<Option<ComparedRun<RelayMeasurement>>> {
         let contestant = &case.contestant;
         let place = format!("round-{}-{}-{}", turn.round + 1, turn.case + 1, contestant.file_name());
         let bench = self.bench(&place, contestant, self.options.messages);
-        let bench = BenchOptions { title: Some(turn.title.clone()), ..bench };
-        let Some(outcome) = self.scenario.run_complete(&bench) else { return Ok(None) };
-        let measured = outcome
-            .and_then(|outcome| RelayMeasurement::of(&outcome.record, outcome.disk_bytes, self.options.messages));
-        self.scenario.print_line(&format!("mailrun: {}: {}", turn.title, description(&measured)));
-        measured.map(Some)
-    }
-
-    fn fault(&self, _: &RelayCase, measured: &RelayMeasurement) -> Option<String> {
-        measured.fault.clone()
-    }
-
-    fn may_be_queued(&self, measured: &RelayMeasurement) -> bool {
-        measured.flaws.undelivered.is_some()
+        let measure =
+            |outcome: BenchOutcome| RelayMeasurement::of(&outcome.record, outcome.disk_bytes, self.options.messages);
+        self.scenario.run_compared(bench, turn, measure, description)
     }
 }
 
@@ -152,19 +142,13 @@ impl RelayComparison<'_> {
     }
 }
 
-/// A run in a line.
-fn description(measured: &Result<RelayMeasurement>) -> String {
-    match measured {
-        Ok(measured) => {
-            let figures = &measured.figures;
-            let line = format!(
-                "accepted in {}, delivered in {}, {} msg/s",
-                seconds(figures.accept_s),
-                seconds(figures.deliver_s),
-                rate(figures.delivered_per_s)
-            );
-            measured.fault.iter().fold(line, |line, fault| format!("{line}; NOT OK: {fault}"))
-        }
-        Err(error) => format!("could not run: {error:#}"),
-    }
+/// The figures of a run in a line.
+fn description(measured: &RelayMeasurement) -> String {
+    let figures = &measured.figures;
+    format!(
+        "accepted in {}, delivered in {}, {} msg/s",
+        seconds(figures.accept_s),
+        seconds(figures.deliver_s),
+        rate(figures.delivered_per_s)
+    )
 }

@@ -59,7 +59,7 @@ impl SustainedLimits {
         let latest_s = length_s + self.delay_s(length_s);
         let created = record.ledger.created.unwrap_or_default() as f64;
         match &measure.figures {
-            _ if measure.fault.is_some() => "not all were accepted",
+            _ if measure.flaws.fault.is_some() => "not all were accepted",
             _ if created < rate_per_s * length_s * self.min_sent => "not all was sent",
             figures if figures.accept_s > latest_s => "accepting fell behind",
             figures if figures.deliver_s > latest_s => "the queue grew",
@@ -289,9 +289,10 @@ fn report(results: &LatencyResults, options: &LatencyOptions) -> TextReport {
     let faults = results
         .rows
         .iter()
-        .filter_map(|row| Some(format!("NOT OK: {}: {}", row.name, row.measurement.fault.as_ref()?)));
+        .filter_map(|row| Some(format!("NOT OK: {}: {}", row.name, row.measurement.flaws.fault.as_ref()?)));
     remarks.extend(faults);
-    let notes = rounds.iter().flat_map(|row| row.measurement.notes.iter().map(|note| format!("{}: {note}", row.name)));
+    let notes =
+        rounds.iter().flat_map(|row| row.measurement.flaws.notes.iter().map(|note| format!("{}: {note}", row.name)));
     remarks.extend(notes);
     let tables = vec![throughput(&results.rows), latencies(rounds, options)];
     // Steps of the search may miss any threshold.
@@ -355,7 +356,7 @@ fn latencies(rounds: &[LatencyRow], options: &LatencyOptions) -> Table {
 }
 
 fn goals(results: &LatencyResults, rounds: &[LatencyRow], options: &LatencyOptions) -> Vec<Goal> {
-    let is_open = |row: &LatencyRow| row.measurement.fault.is_some();
+    let is_open = |row: &LatencyRow| row.measurement.flaws.fault.is_some();
     let is_faulty = |row: &LatencyRow| is_open(row) && row.measurement.flaws.undelivered.is_none();
     let offered = rounds.first().and_then(|row| row.offered_per_s).map(figure).unwrap_or_default();
     let what = match options.rate_per_s {
@@ -458,7 +459,7 @@ mod tests {
         assert_eq!(row(50_000.0, 4.4, 1.0).verdict, "the queue grew");
         assert_eq!(row(60_000.0, 4.0, 1.0).verdict, "not all was sent");
         let mut lossy = row(50_000.0, 4.0, 1.0);
-        lossy.measurement.fault = Some("lost 1".to_owned());
+        lossy.measurement.flaws.fault = Some("lost 1".to_owned());
         let limits = SustainedLimits::default();
         assert_eq!(limits.judge(&lossy.measurement, &sample::relayed()), "not all were accepted");
     }

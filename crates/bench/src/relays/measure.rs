@@ -1,5 +1,5 @@
 //! Figures of one run through a relay: times, rates, costs and faults.
-use crate::engine::RunFlaws;
+use crate::engine::{BenchFigures, RunFlaws};
 use anyhow::{Context, Result};
 use mailrun_journey::judge::has_threshold;
 use mailrun_journey::record::{Cause, Record};
@@ -18,12 +18,14 @@ pub(super) struct RelayMeasurement {
     /// Bytes that the disk wrote per message, including writes of others on the host.
     pub(super) disk_per_message: Option<f64>,
     pub(super) max_rss_bytes: Option<u64>,
-    /// Reason why the account does not close, or why not all messages that were sent were accepted.
-    pub(super) fault: Option<String>,
     /// Limits of source, sink or host, thresholds, and the rate that was asked for.
     pub(super) flaws: RunFlaws,
-    /// Remarks that a reader must know: why its figures say something else than they seem to, and what disturbed it.
-    pub(super) notes: Vec<String>,
+}
+
+impl BenchFigures for RelayMeasurement {
+    fn flaws(&self) -> &RunFlaws {
+        &self.flaws
+    }
 }
 
 impl RelayMeasurement {
@@ -38,17 +40,16 @@ impl RelayMeasurement {
         let each = |bytes: u64| bytes as f64 / figures.accepted as f64;
         let is_rate = |(_, cause): &(&String, &Cause)| **cause == Cause::RateMissed;
         let rate = record.verdict.reasons.iter().zip(&record.verdict.causes).find(is_rate);
-        let mut flaws = RunFlaws::of(record);
+        let mut flaws = RunFlaws::of(record, fault(record, messages));
         flaws.missed.extend(rate.map(|(text, _)| text.clone()));
+        // Bytes written have a column of their own.
+        flaws.notes.retain(|note| !note.starts_with("The disk "));
         Ok(Self {
             cpu_ms_per_1000: relay.and_then(|party| relay::cpu_ms_per_1000(party, figures.accepted)),
             written_per_message: written.map(each),
             disk_per_message: disk_bytes.filter(|_| figures.accepted > 0).map(each),
             max_rss_bytes: relay.and_then(|party| party.max_rss_bytes),
-            fault: fault(record, messages),
             flaws,
-            // Bytes written have a column of their own.
-            notes: record.verdict.reasons.iter().filter(|reason| !reason.starts_with("The disk ")).cloned().collect(),
             figures,
         })
     }
@@ -100,15 +101,15 @@ mod tests {
         let measure = RelayMeasurement::of(&sample::relayed(), Some(200_000 * 512), 200_000).unwrap();
         assert_eq!((measure.cpu_ms_per_1000, measure.written_per_message), (Some(25.0), Some(1024.0)));
         assert_eq!(measure.disk_per_message, Some(512.0));
-        assert_eq!((measure.fault, measure.figures.drain_s()), (None, 1.5));
+        assert_eq!((measure.flaws.fault, measure.figures.drain_s()), (None, 1.5));
     }
 
     #[test]
     fn what_is_missing_is_said() {
-        let fault = RelayMeasurement::of(&sample::lossy(), None, 200_000).unwrap().fault.unwrap();
+        let fault = RelayMeasurement::of(&sample::lossy(), None, 200_000).unwrap().flaws.fault.unwrap();
         assert_eq!(fault, "of 200,000 messages 200,000 were accepted and 199,800 delivered, lost 200");
         // All that was accepted came, but not all was accepted.
-        let fault = RelayMeasurement::of(&sample::held(), None, 200_001).unwrap().fault.unwrap();
+        let fault = RelayMeasurement::of(&sample::held(), None, 200_001).unwrap().flaws.fault.unwrap();
         assert!(fault.starts_with("of 200,001 messages 200,000 were accepted"), "{fault}");
     }
 
@@ -119,7 +120,7 @@ mod tests {
         record.verdict.outcome = Some(mailrun_journey::record::Outcome::Inconclusive);
         (record.verdict.causes, record.verdict.reasons) = (vec![Cause::NotDelivered], vec!["200 were not.".to_owned()]);
         let measured = RelayMeasurement::of(&record, None, 200_000).unwrap();
-        assert!(measured.fault.unwrap().ends_with("not delivered 200"));
+        assert!(measured.flaws.fault.unwrap().ends_with("not delivered 200"));
         assert_eq!(measured.flaws.undelivered.as_deref(), Some("200 were not."));
     }
 
@@ -133,6 +134,6 @@ mod tests {
         let mut record = sample::held();
         record.verdict.valid = false;
         record.verdict.reasons = vec!["The sink was the limit.".to_owned()];
-        assert_eq!(RelayMeasurement::of(&record, None, 200_000).unwrap().notes, ["The sink was the limit."]);
+        assert_eq!(RelayMeasurement::of(&record, None, 200_000).unwrap().flaws.notes, ["The sink was the limit."]);
     }
 }

@@ -5,6 +5,7 @@ use super::measure::RelayMeasurement;
 use crate::contestant::Contestant;
 use crate::engine::{
     self, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, TextReport, ratio_table, rounds_text,
+    run_remarks,
 };
 use mailrun_compare::Gain;
 use mailrun_report::numbers::{count, figure, megabytes, memory, rate};
@@ -41,14 +42,13 @@ pub(super) fn of(results: &RelayResults, options: &RelayComparisonOptions) -> Te
     let mut notes = notes(results, options);
     notes.extend(ratio_notes);
     let rounds = rounds_text(options.rounds, ShownFigures::Spreads);
-    let measured = results.series.iter().flat_map(measurements).map(|(name, measured)| (name, &measured.flaws));
     let messages = count(options.messages);
     results.report(ReportParts {
         title: format!("{}: {messages} {}; {rounds}", options.scenario.name, options.shape.description()),
         tables: vec![figures(results), costs(results), ratios],
         notes,
         pass: "no mail lost",
-        wrong: engine::named_defects(measured),
+        wrong: results.defects(),
         is_strict: !options.scenario.thresholds.is_empty(),
     })
 }
@@ -126,14 +126,9 @@ fn ratios(results: &RelayResults) -> (Table, Vec<String>) {
     ratio_table(&["relay", "against"], pairs.collect(), &RATIOS)
 }
 
-/// Figures of the runs that came to their end, with the relay's name.
-fn measurements(series: &RelaySeries) -> impl Iterator<Item = (&String, &RelayMeasurement)> {
-    series.runs.iter().filter_map(|run| Some((&series.name, run.measurement()?)))
-}
-
 /// Notes that a reader must know besides.
 fn notes(results: &RelayResults, options: &RelayComparisonOptions) -> Vec<String> {
-    let mut notes: Vec<String> = results.series.iter().flat_map(remarks).collect();
+    let mut notes: Vec<String> = results.series.iter().flat_map(|series| run_remarks([series].into_iter())).collect();
     for series in results.series.iter().filter(|_| options.counts_syscalls) {
         if let SyscallsPerMessage::NotMeasured(why) = &series.case.syscalls {
             notes.push(plain(&format!("calls of {}: not measured: {why}.", series.name)));
@@ -152,13 +147,6 @@ fn notes(results: &RelayResults, options: &RelayComparisonOptions) -> Vec<String
             .to_owned(),
     );
     notes
-}
-
-/// Remarks on the verdicts of its runs. The same remark with other figures, in another round, is shown once.
-fn remarks(series: &RelaySeries) -> Vec<String> {
-    let named = measurements(series)
-        .flat_map(|(name, measured)| measured.notes.iter().map(move |remark| (name.as_str(), remark.as_str())));
-    engine::distinct_remarks(named)
 }
 
 #[cfg(test)]
@@ -238,7 +226,7 @@ mod tests {
     #[test]
     fn a_run_that_does_not_close_is_marked_and_in_no_figure() {
         let mut lossy = measure(1.0, 1.0);
-        lossy.fault = Some("lost 5".to_owned());
+        lossy.flaws.fault = Some("lost 5".to_owned());
         let ours = vec![ComparedRun::Faulty(lossy, "lost 5".to_owned()), done(4.0, 10.0)];
         let report = of(&results(ours, vec![done(8.0, 100.0), done(8.0, 100.0)]), &options());
         assert!(!report.is_good() && report.text.contains("NOT OK: mailrun: lost 5"), "{}", report.text);
@@ -251,7 +239,8 @@ mod tests {
     #[test]
     fn mail_that_may_be_in_a_queue_leaves_the_comparison_open() {
         let mut open = measure(1.0, 1.0);
-        (open.fault, open.flaws.undelivered) = (Some("not delivered 5".to_owned()), Some("5 were not".to_owned()));
+        (open.flaws.fault, open.flaws.undelivered) =
+            (Some("not delivered 5".to_owned()), Some("5 were not".to_owned()));
         let theirs = vec![ComparedRun::Undecided(open, "not delivered 5".to_owned()), done(8.0, 100.0)];
         let conclusion = of(&results(vec![done(4.0, 10.0), done(4.0, 10.0)], theirs), &options()).conclusion;
         assert_eq!((conclusion.line().as_str(), conclusion.is_strict), ("INCONCLUSIVE postfix: 5 were not", true));
@@ -275,7 +264,7 @@ mod tests {
     fn what_disturbed_several_rounds_is_said_once() {
         let disturbed = |percent: u32| {
             let mut measure = measure(4.0, 10.0);
-            measure.notes = vec![format!("Other processes used {percent} % of it.")];
+            measure.flaws.notes = vec![format!("Other processes used {percent} % of it.")];
             ComparedRun::Sound(measure)
         };
         let report =

@@ -2,7 +2,7 @@
 use crate::BenchOutcome;
 use crate::contestant::{Contestant, ListenerOptions};
 use crate::directory::{self, RunDirectory};
-use crate::engine::TextReport;
+use crate::engine::{BenchFigures, ComparedRun, RunTurn, TextReport};
 use crate::placement::Placement;
 use crate::plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
 use crate::programs::own_program;
@@ -122,6 +122,37 @@ impl ScenarioRun {
     /// The same; `None` also if it was stopped in its middle: figures of half a run are none.
     pub(crate) fn run_complete(&self, bench: &BenchOptions) -> Option<Result<BenchOutcome>> {
         self.run(bench).filter(|_| !self.is_stopped())
+    }
+
+    /// Makes a run of a comparison and says in a line how it went; `None` if the user ended it.
+    pub(crate) fn run_compared<M: BenchFigures>(
+        &self,
+        bench: BenchOptions,
+        turn: &RunTurn<'_>,
+        measure: impl FnOnce(BenchOutcome) -> Result<M>,
+        figures: impl FnOnce(&M) -> String,
+    ) -> Result<Option<ComparedRun<M>>> {
+        let bench = BenchOptions { title: Some(turn.title.clone()), ..bench };
+        let Some(outcome) = self.run_complete(&bench) else { return Ok(None) };
+        self.compared(turn, outcome.and_then(measure), figures).map(Some)
+    }
+
+    /// Says in a line how a run of a comparison went.
+    pub(crate) fn compared<M: BenchFigures>(
+        &self,
+        turn: &RunTurn<'_>,
+        measured: Result<M>,
+        figures: impl FnOnce(&M) -> String,
+    ) -> Result<ComparedRun<M>> {
+        let line = match &measured {
+            Ok(measured) => {
+                let fault = measured.flaws().fault.iter();
+                fault.fold(figures(measured), |line, fault| format!("{line}; NOT OK: {fault}"))
+            }
+            Err(error) => format!("could not run: {error:#}"),
+        };
+        self.print_line(&format!("mailrun: {}: {line}", turn.title));
+        measured.map(ComparedRun::of_bench)
     }
 
     /// Keeps the table beside the runs.

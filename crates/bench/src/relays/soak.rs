@@ -86,9 +86,9 @@ fn report(outcome: &BenchOutcome, options: &SoakOptions) -> Result<TextReport> {
         goals.extend(options.max_idle_spool_bytes.map(|limit| disk_goal(outcome.disk_usage, limit)));
     }
     let mut remarks = vec![format!("RSS over time: {}  (all samples: memory.tsv)", outcome.relay_memory.bars())];
-    remarks.extend(measure.fault.iter().map(|fault| format!("NOT OK: {fault}")));
-    remarks.extend(measure.notes.iter().cloned());
-    let RunFlaws { invalid, missed, undelivered, unobserved } = measure.flaws.clone();
+    remarks.extend(measure.flaws.fault.iter().map(|fault| format!("NOT OK: {fault}")));
+    remarks.extend(measure.flaws.notes.iter().cloned());
+    let RunFlaws { invalid, missed, undelivered, unobserved, .. } = measure.flaws.clone();
     let [invalid, undelivered] = [invalid, undelivered].map(|text| text.into_iter().collect());
     let wrong = Defects { invalid, missed, undelivered, unobserved, ..Defects::default() };
     Ok(goals::report(&title, vec![figures(&measure), memory_and_disk(tenths, outcome)], &goals, wrong, remarks))
@@ -122,7 +122,7 @@ fn memory_and_disk(tenths: Option<[u64; 2]>, outcome: &BenchOutcome) -> Table {
 
 fn account_goal(record: &Record, measure: &RelayMeasurement, messages: u64) -> Goal {
     let accepted = record.ledger.accepted.unwrap_or_default();
-    let found = match &measure.fault {
+    let found = match &measure.flaws.fault {
         None => GoalResult::Pass(format!("{} delivered, each once", counted(messages, "message"))),
         Some(_) if record.verdict.closed && accepted < messages => {
             GoalResult::Unknown(format!("stopped after {}, all delivered", counted(accepted, "message")))

@@ -4,7 +4,6 @@ use super::Rounds;
 use super::contestant::ContestantKind;
 use super::round_run::{RoundCase, RoundRun};
 use super::wire_counter::WireBytes;
-use crate::engine::RunWords;
 use crate::launch::strace;
 use mailrun_compare::{ExactRow, RoundComparison, RoundLoad};
 use mailrun_party::live_line::LiveLine;
@@ -119,10 +118,8 @@ impl Rounds<'_> {
             CountingWay::Bytes => (None, true),
         };
         let case = RoundCase { contestant, load, limit: LIMIT, is_thorough: false, strace, counts_bytes };
-        let title = format!("counting {}: {}", way.noun(), contestant.name);
-        let line = LiveLine::sentence(None, title.clone());
-        let runs = self.runs;
-        let run = self.single_runs.run(&runs, &case, RunWords { case: place, round: 0, title, line })?;
-        run.sound().cloned()
+        let line = LiveLine::sentence(None, format!("counting {}: {}", way.noun(), contestant.name));
+        let run = self.runs.measure(&case, &mut self.turns.next(line)).ok()??;
+        run.fault.is_none().then_some(run)
     }
 }

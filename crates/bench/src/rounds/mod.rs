@@ -11,7 +11,7 @@ mod round_run;
 mod round_sink;
 mod wire_counter;
 
-use super::engine::{ComparedRun, RunWords, SingleRuns};
+use super::engine::RunTurns;
 use anyhow::Result;
 use calibration::{Calibration, first_messages, next_step, time_limit};
 pub use contestant::{ContestantKind, LiveContestant};
@@ -90,7 +90,7 @@ pub fn compare_live(options: &RoundsOptions) -> Result<RoundComparison> {
     if options.counts && !is_stopped() {
         rounds.add_counts(&mut comparison);
     }
-    rounds.single_runs.finish();
+    rounds.turns.finish();
     Ok(comparison)
 }
 
@@ -123,7 +123,7 @@ struct Standing {
 struct Rounds<'o> {
     options: &'o RoundsOptions,
     runs: &'o RoundRuns,
-    single_runs: SingleRuns<'o>,
+    turns: RunTurns<'o>,
     is_stopped: &'o dyn Fn() -> bool,
     began: Instant,
     standings: Vec<Standing>,
@@ -146,7 +146,7 @@ impl<'o> Rounds<'o> {
         Self {
             options,
             runs,
-            single_runs: SingleRuns::new(options.live, is_stopped),
+            turns: RunTurns::new(options.live, is_stopped),
             is_stopped,
             began: Instant::now(),
             standings: options.contestants.iter().map(standing).collect(),
@@ -179,8 +179,8 @@ impl<'o> Rounds<'o> {
 
     /// Finds the number of messages of a round, by runs that do not count.
     fn calibrate(&mut self) {
-        for step in 0..MAX_CALIBRATION_STEPS {
-            let fastest = self.warm_up_round(step);
+        for _ in 0..MAX_CALIBRATION_STEPS {
+            let fastest = self.warm_up_round();
             let Some(fastest_s) = fastest.filter(|_| !(self.is_stopped)()) else { return };
             match next_step(self.options.messages, self.options.sessions, self.messages, fastest_s) {
                 Calibration::Done => return,
@@ -190,7 +190,7 @@ impl<'o> Rounds<'o> {
     }
 
     /// A run of each contestant; the time of the fastest.
-    fn warm_up_round(&mut self, step: usize) -> Option<f64> {
+    fn warm_up_round(&mut self) -> Option<f64> {
         let mut fastest: Option<f64> = None;
         for place in 0..self.standings.len() {
             let mut fault = None;
@@ -199,9 +199,9 @@ impl<'o> Rounds<'o> {
                 if !self.is_alive(place) || (self.is_stopped)() {
                     break;
                 }
-                let title = format!("warm-up: {}", self.options.contestants[place].name);
-                let line = LiveLine::sentence(Some(0.0), format!("{title}, {}", counted(self.messages, "message")));
-                let run = self.run_once(place, RunWords { case: place, round: step, title, line }, true)?;
+                let name = &self.options.contestants[place].name;
+                let text = format!("warm-up: {name}, {}", counted(self.messages, "message"));
+                let run = self.run_once(place, LiveLine::sentence(Some(0.0), text), true)?;
                 fault = run.fault.clone();
                 match &fault {
                     Some(fault) if fault.is_final => self.give_up(place, fault.why.clone()),
@@ -221,7 +221,7 @@ impl<'o> Rounds<'o> {
     }
 
     /// Makes one run; `None` if the user ended it.
-    fn run_once(&mut self, place: usize, words: RunWords, is_thorough: bool) -> Option<RoundRun> {
+    fn run_once(&mut self, place: usize, line: LiveLine, is_thorough: bool) -> Option<RoundRun> {
         let took = self.standings[place].took;
         let limit = match self.options.kind() {
             ContestantKind::Scenario if took.is_none() => SCENARIO_LIMIT,
@@ -235,14 +235,8 @@ impl<'o> Rounds<'o> {
             strace: None,
             counts_bytes: false,
         };
-        let runs = self.runs;
-        let run = match self.single_runs.run(&runs, &case, words)? {
-            ComparedRun::Sound(run) | ComparedRun::Faulty(run, _) | ComparedRun::Undecided(run, _) => run,
-            ComparedRun::Failed(why) => {
-                let is_final = false;
-                RoundRun { fault: Some(RunFault { why, is_final }), ..RoundRun::default() }
-            }
-        };
+        let run = self.runs.measure(&case, &mut self.turns.next(line)).transpose()?;
+        let run = run.unwrap_or_else(|error| RoundRun::failed(format!("{error:#}"), false));
         let standing = &mut self.standings[place];
         if run.fault.is_none() {
             standing.took = Some((self.messages, Duration::from_secs_f64(run.elapsed_s)));
@@ -298,8 +292,7 @@ impl<'o> Rounds<'o> {
             }
             let name = self.options.contestants[place].name.clone();
             let line = self.line(plan, order, &name);
-            let words = RunWords { case: place, round: order.counted(), title: name.clone(), line };
-            let run = self.run_once(place, words, false)?;
+            let run = self.run_once(place, line, false)?;
             let standing = &mut self.standings[place];
             let Some(RunFault { why, is_final }) = run.fault.clone() else {
                 standing.faults_in_a_row = 0;

@@ -2,7 +2,7 @@
 use super::contestant::{ContestantKind, LiveContestant, RunLoad};
 use super::round_sink::RoundSink;
 use super::wire_counter::{WireBytes, WireCounter};
-use crate::engine::{Comparison, Costs, RunTurn, TimedChild};
+use crate::engine::{Costs, RunTurn, TimedChild};
 use crate::launch::strace::{self, SyscallCounts};
 use anyhow::{Context, Result, ensure};
 use mailrun_compare::{ComparedMetric, Gain, RoundLoad, RunFigure, defect};
@@ -54,7 +54,7 @@ pub(super) struct RunFault {
 }
 
 impl RoundRun {
-    fn failed(why: String, is_final: bool) -> Self {
+    pub(super) fn failed(why: String, is_final: bool) -> Self {
         Self { fault: Some(RunFault { why, is_final }), ..Self::default() }
     }
 }
@@ -175,17 +175,9 @@ impl RoundRuns {
             ContestantKind::Scenario => scenario_figures(record),
         }
     }
-}
 
-impl<'o> Comparison for &'o RoundRuns {
-    type Case = RoundCase<'o>;
-    type Measurement = RoundRun;
-
-    fn name(&self, case: &RoundCase<'o>) -> String {
-        case.contestant.name.clone()
-    }
-
-    fn measure(&self, case: &RoundCase<'o>, turn: &mut RunTurn<'_>) -> Result<Option<RoundRun>> {
+    /// Makes one run and judges it; `None` if the user ended it.
+    pub(super) fn measure(&self, case: &RoundCase<'_>, turn: &mut RunTurn<'_>) -> Result<Option<RoundRun>> {
         let before = self.count_before()?;
         let place = tempfile::tempdir_in(self.directory.path()).context("cannot create a temporary directory")?;
         let record = place.path().join("record");
@@ -226,10 +218,6 @@ impl<'o> Comparison for &'o RoundRuns {
                 RoundRun { elapsed_s: costs.elapsed_s, figures, max_rss_bytes, calls, wire, fault: None }
             }
         }))
-    }
-
-    fn fault(&self, _: &RoundCase<'o>, run: &RoundRun) -> Option<String> {
-        run.fault.as_ref().map(|fault| fault.why.clone())
     }
 }
 

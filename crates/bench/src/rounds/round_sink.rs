@@ -6,7 +6,6 @@ use mailrun_journey::record::Record;
 use mailrun_party::http_client::{HttpClient, StatusCode};
 use mailrun_party::live::LiveEvent;
 use serde::Deserialize;
-use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -68,18 +67,15 @@ impl RoundSink {
         let directory = directory.context("cannot create a temporary directory")?;
         let output = directory.path().join("sink.stdout");
         let mut command = Command::new(own_program()?);
-        command.args(["sink", "--listen", listen, "--http", "127.0.0.1:0", "--live", "json"]);
-        command.current_dir(directory.path()).stdout(File::create(&output)?);
-        let mut process = TimedChild::start(command)?;
-        let listening = process.await_ready("the sink", READY_TIMEOUT, || {
-            let output = fs::read_to_string(&output).unwrap_or_default();
-            output.lines().find_map(|line| match LiveEvent::from_line(line) {
-                Some(LiveEvent::Listening { smtp, http }) => Some((smtp.first()?.parse().ok()?, http?)),
-                _ => None,
-            })
-        })?;
-        let client = HttpClient::new(&listening.1, RESPONSE_TIMEOUT, MAX_RESPONSE_BYTES)?;
-        let address = Some(listening.0);
+        command.args(["sink", "--listen", listen, "--http", "127.0.0.1:0"]).current_dir(directory.path());
+        let listening = |event| match event {
+            LiveEvent::Listening { smtp, http } => Some((smtp.first()?.parse().ok()?, http?)),
+            _ => None,
+        };
+        let (process, (address, http)) =
+            TimedChild::start_reporting(command, &output, "the sink", READY_TIMEOUT, listening)?;
+        let client = HttpClient::new(&http, RESPONSE_TIMEOUT, MAX_RESPONSE_BYTES)?;
+        let address = Some(address);
         Ok(Self { process: Some(process), client, address, quiet_timeout, _directory: Some(directory) })
     }
 

@@ -166,10 +166,8 @@ mod tests {
             counts: Some(ReportedCounts { messages: arrived, recipients: arrived }),
             deliveries: None,
         };
-        match measured.shortfall(1000) {
-            None => ComparedRun::Sound(measured),
-            Some(why) => ComparedRun::Faulty(measured, why),
-        }
+        let fault = measured.shortfall(1000);
+        ComparedRun::of(measured, fault)
     }
 
     fn series(tool: SourceTool, runs: Vec<ComparedRun<TableMeasurement>>) -> TableSeries {

@@ -4,7 +4,7 @@ use super::contestants::{MessageMarking, command};
 use super::measurement::TableMeasurement;
 use super::sinks::{DumpMode, SinkLaunch, TableSink};
 use super::{DeliveryCheck, TableOptions};
-use crate::engine::{Comparison, RunTurn, TimedChild};
+use crate::engine::{ComparedRun, Comparison, RunTurn, TimedChild};
 use crate::programs::InstalledPrograms;
 use crate::scenario::{SinkTool, SourceTool};
 use anyhow::Result;
@@ -24,7 +24,7 @@ impl Comparison for TableComparison<'_> {
         case.description()
     }
 
-    fn measure(&self, case: &TableCase, turn: &mut RunTurn<'_>) -> Result<Option<TableMeasurement>> {
+    fn run(&self, case: &TableCase, turn: &mut RunTurn<'_>) -> Result<Option<ComparedRun<TableMeasurement>>> {
         let TableOptions { messages, limit, .. } = *self.options;
         let (dump_mode, marking) = match self.options.check {
             DeliveryCheck::None => (DumpMode::Nothing, MessageMarking::AsPublished),
@@ -46,13 +46,11 @@ impl Comparison for TableComparison<'_> {
         }
         let deliveries = (dump_mode == DumpMode::Dump).then(|| sink.deliveries(messages)).transpose()?;
         let (sink, counts) = sink.stop()?;
-        Ok(Some(TableMeasurement { source: costs, sink, counts, deliveries }))
-    }
-
-    fn fault(&self, case: &TableCase, run: &TableMeasurement) -> Option<String> {
-        match self.options.check {
-            DeliveryCheck::None => run.shortfall(self.options.messages),
-            DeliveryCheck::EveryDelivery => run.delivery_fault(self.options.messages, case.recipients),
-        }
+        let measured = TableMeasurement { source: costs, sink, counts, deliveries };
+        let fault = match self.options.check {
+            DeliveryCheck::None => measured.shortfall(messages),
+            DeliveryCheck::EveryDelivery => measured.delivery_fault(messages, case.recipients),
+        };
+        Ok(Some(ComparedRun::of(measured, fault)))
     }
 }

@@ -87,19 +87,17 @@ impl TableSink {
     fn start_own(launch: SinkLaunch<'_>) -> Result<Self> {
         let directory = directory()?;
         let mut command = Command::new(launch.program);
-        command.args(["sink", "--listen", "127.0.0.1:0", "--live", "json"]).args(launch.faults.words());
-        command.current_dir(directory.path()).stdout(File::create(stdout_file(&directory))?);
+        command.args(["sink", "--listen", "127.0.0.1:0"]).args(launch.faults.words()).current_dir(directory.path());
         if launch.dump_mode == DumpMode::Dump {
             command.arg("--dump-file").arg(dump_file(&directory));
         }
-        let mut process = TimedChild::start(command)?;
-        let address = process.await_ready("mailrun sink", SINK_TIMEOUT, || {
-            let output = fs::read_to_string(stdout_file(&directory)).unwrap_or_default();
-            output.lines().find_map(|line| match LiveEvent::from_line(line) {
-                Some(LiveEvent::Listening { smtp, .. }) => smtp.first()?.parse().ok(),
-                _ => None,
-            })
-        })?;
+        let listening = |event| match event {
+            LiveEvent::Listening { smtp, .. } => smtp.first()?.parse().ok(),
+            _ => None,
+        };
+        let output = stdout_file(&directory);
+        let (process, address) =
+            TimedChild::start_reporting(command, &output, "mailrun sink", SINK_TIMEOUT, listening)?;
         Ok(Self { receiver: launch.receiver, process, address, directory })
     }
 
