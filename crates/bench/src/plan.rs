@@ -22,7 +22,7 @@ const ANY_PORT: &str = "127.0.0.1:0";
 /// Option of a source whose messages have no trace.
 pub(super) const NO_TRACE: &str = "no-trace";
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct BenchOptions {
     /// The user's name for the run.
     pub name: String,
@@ -65,9 +65,10 @@ pub struct BenchOptions {
 }
 
 /// Certificate that the source trusts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TrustedCertificate {
     /// Those that the options of the source name.
+    #[default]
     Configured,
     /// That of the bench's own sink alone, which the sink writes into the run directory.
     OwnSink,
@@ -76,16 +77,18 @@ pub enum TrustedCertificate {
 }
 
 /// Says whether one connection is tried before the load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BenchPreflight {
     On,
+    #[default]
     Off,
 }
 
 /// Target of the load, and the observer of the far end.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum BenchTarget {
     /// A sink that the bench starts for itself.
+    #[default]
     OwnSink,
     /// A relay that forwards to a sink, both of them the bench's own; never `Contestant::None`.
     Relay(Contestant),
@@ -231,25 +234,13 @@ mod tests {
     fn options(workload: Workload) -> BenchOptions {
         BenchOptions {
             name: "quick".to_owned(),
-            out: None,
-            run: None,
-            target: BenchTarget::OwnSink,
             workload,
             source_options: PartyOptions::default().flag("reuse", true),
             party_options: PartyOptions::default().with("workers", 2),
             sink_options: PartyOptions::default().with("fault", "drop"),
-            syscall_counting: SyscallCounting::Off,
-            server_cores: None,
-            placement: Placement::default(),
-            trusted: TrustedCertificate::Configured,
-            listener: ListenerOptions::default(),
-            thresholds: Vec::new(),
             preflight: BenchPreflight::On,
-            clock_sinks: Vec::new(),
-            lost_after: None,
             live: LiveMode::Off,
-            title: None,
-            command: Vec::new(),
+            ..BenchOptions::default()
         }
     }
 

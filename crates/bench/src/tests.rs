@@ -1,14 +1,12 @@
 //! Runs of the bench with a shell script for a source, a relay and a sink: what the bench itself does, without any mail.
-use super::contestant::{Contestant, ContestantDurability, ListenerOptions};
-use super::placement::Placement;
-use super::plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
+use super::contestant::{Contestant, ContestantDurability};
+use super::plan::{BenchOptions, BenchPreflight, BenchTarget};
 use super::relay_keeper::RelayKeeper;
 use super::{BenchOutcome, run_in_series, run_with};
 use anyhow::Result;
 use mailrun_journey::ledger::Ledger;
 use mailrun_journey::record::{Cause, Death, Ending, EventKind, LedgerRow, Outcome, Record, Role, StageRow, Workload};
 use mailrun_party::live::LiveMode;
-use mailrun_party::party_options::PartyOptions;
 use mailrun_report::sample;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -57,25 +55,11 @@ while :; do sleep 0.2; done
 pub(super) fn options() -> BenchOptions {
     BenchOptions {
         name: "rehearsal".to_owned(),
-        out: None,
-        target: BenchTarget::OwnSink,
         workload: Workload { messages: Some(UNITS), ..Workload::default() },
-        source_options: PartyOptions::default(),
-        sink_options: PartyOptions::default(),
-        party_options: PartyOptions::default(),
-        run: None,
-        syscall_counting: SyscallCounting::Off,
-        server_cores: None,
-        placement: Placement::default(),
-        trusted: TrustedCertificate::Configured,
-        listener: ListenerOptions::default(),
-        thresholds: Vec::new(),
         preflight: BenchPreflight::On,
-        clock_sinks: Vec::new(),
-        lost_after: None,
         live: LiveMode::Off,
-        title: None,
         command: vec!["mailrun".to_owned(), "bench".to_owned()],
+        ..BenchOptions::default()
     }
 }
 

@@ -1,13 +1,12 @@
 //! A round: load, a fault at a random moment, the server back, its queue empty, the account.
 use super::AuditOptions;
 use super::fault::{AuditFault, Moments};
-use crate::contestant::{Contestant, ListenerOptions};
+use crate::contestant::Contestant;
 use crate::directory::RunDirectory;
 use crate::gather::{self, BenchFault, SinkResults};
 use crate::launch::{self, RelayLaunch};
 use crate::parties::{PartyCommand, PartyProcess};
-use crate::placement::Placement;
-use crate::plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
+use crate::plan::{BenchOptions, BenchTarget};
 use crate::recipe::{Places, ServerCommand, leftovers, next_hop};
 use crate::supervisor::Supervisor;
 use anyhow::{Context, Result, anyhow};
@@ -336,8 +335,6 @@ impl Round<'_> {
         let options = self.options;
         BenchOptions {
             name: "audit".to_owned(),
-            out: None,
-            run: None,
             target: BenchTarget::Relay(Contestant::Recipe(Box::new(options.recipe.clone()))),
             workload: Workload {
                 messages: Some(options.messages),
@@ -347,25 +344,16 @@ impl Round<'_> {
                 seed: options.seed,
                 ..Workload::default()
             },
-            party_options: PartyOptions::default(),
             source_options: PartyOptions::default()
                 .with("message-size", "400..20k")
                 .flag("reuse", true)
                 .with("timeout", "10s")
                 .with("to", "to{0..9}@example.com"),
             sink_options: PartyOptions::default().with("fault", SLOW_SINK),
-            syscall_counting: SyscallCounting::Off,
-            server_cores: None,
-            placement: Placement::default(),
-            trusted: TrustedCertificate::Configured,
-            listener: ListenerOptions::default(),
-            thresholds: Vec::new(),
-            preflight: BenchPreflight::Off,
-            clock_sinks: Vec::new(),
             lost_after: Some(options.lost_after),
             live: options.live,
             title: Some(format!("round {} of {}, {}", self.number, options.rounds, self.fault.name())),
-            command: Vec::new(),
+            ..BenchOptions::default()
         }
     }
 }

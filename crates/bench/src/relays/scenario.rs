@@ -1,10 +1,9 @@
 //! Common parts of all scenarios of relays: a directory, the shape of the load, runs one after the other until Ctrl-C.
 use crate::BenchOutcome;
-use crate::contestant::{Contestant, ListenerOptions};
+use crate::contestant::Contestant;
 use crate::directory::{self, RunDirectory};
 use crate::engine::{BenchFigures, ComparedRun, RunTurn, TextReport};
-use crate::placement::Placement;
-use crate::plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
+use crate::plan::{BenchOptions, BenchTarget};
 use crate::programs::own_program;
 use anyhow::{Result, bail};
 use mailrun_journey::judge;
@@ -197,21 +196,10 @@ impl ScenarioOptions {
             target: BenchTarget::of(contestant.clone()),
             workload: Workload { sessions: shape.sessions, pipelining: shape.pipelining, seed: 1, ..load },
             source_options: shape.reuse_option().with("message-size", shape.message_bytes).with("to", RECIPIENTS),
-            sink_options: PartyOptions::default(),
-            party_options: PartyOptions::default(),
-            run: None,
-            syscall_counting: SyscallCounting::Off,
-            server_cores: None,
-            placement: Placement::default(),
-            trusted: TrustedCertificate::Configured,
-            listener: ListenerOptions::default(),
             thresholds: self.thresholds.clone(),
-            preflight: BenchPreflight::Off,
-            clock_sinks: Vec::new(),
-            lost_after: None,
             live: self.live,
-            title: None,
             command: self.command.clone(),
+            ..BenchOptions::default()
         }
     }
 }
