@@ -1,9 +1,25 @@
 //! Figures of several runs: the median and both ends, and ratios of two runs of the same round.
 use super::runner::CaseSeries;
 use mailrun_compare::middle;
+use mailrun_report::numbers::{count, memory};
 
 /// Text in place of a missing figure.
 pub(crate) const MISSING: &str = "–";
+
+/// A figure that may be missing.
+pub(crate) fn shown<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| MISSING.to_owned(), show)
+}
+
+/// A number without fractions.
+pub(crate) fn whole(value: f64) -> String {
+    count(value.round() as u64)
+}
+
+/// A number of bytes in their unit.
+pub(crate) fn bytes(value: f64) -> String {
+    memory(value.round() as u64)
+}
 
 /// The median and both ends of what the rounds gave.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -17,7 +33,7 @@ impl MedianRange {
     }
 
     pub(crate) fn median(self, show: fn(f64) -> String) -> String {
-        self.0.map_or_else(|| MISSING.to_owned(), |[_, median, _]| show(median))
+        shown(self.0, |[_, median, _]| show(median))
     }
 
     pub(crate) fn is_median_below(self, limit: f64) -> bool {

@@ -4,12 +4,12 @@ use super::runs::CompareMeasurement;
 use super::{CompareMode, CompareOptions, SendWindow};
 use crate::engine::{
     self, ComparisonResults, Defects, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, TextReport,
-    ratio_table, rounds_text,
+    bytes, ratio_table, rounds_text,
 };
 use crate::programs::{ComparedProgram, missing_note};
 use crate::scenario::MadesTool;
 use mailrun_compare::Gain;
-use mailrun_report::numbers::{count, counted, figure, memory, octets, rate};
+use mailrun_report::numbers::{count, counted, figure, octets, rate};
 use mailrun_report::table::Table;
 
 /// All that was run.
@@ -82,11 +82,7 @@ fn figures(results: &CompareResults, options: &CompareOptions) -> Table {
         Column::figure("window", |series| window(series.case.window)),
         Column::spread("msg/s", |run| Some(run.reported.rate_per_s), rate),
         Column::spread("CPU µs/msg", |run| Some(micros_per_message(run.costs.cpu_s())), figure),
-        Column::median(
-            "max RSS",
-            |run| run.costs.max_rss_bytes.map(|bytes| bytes as f64),
-            |bytes| memory(bytes as u64),
-        ),
+        Column::median("max RSS", |run| run.costs.max_rss_bytes.map(|bytes| bytes as f64), bytes),
         Column::median("stand-in CPU µs/msg", |run| run.stand_in_cpu_s.map(micros_per_message), figure),
     ];
     engine::table(&results.series, &columns, &["stand-in CPU µs/msg", "max RSS"])

@@ -5,7 +5,7 @@ use super::runs::{ProfileLoad, ProfileRuns, ProfiledServer};
 use super::smtplib;
 use crate::engine::{
     self, CaseSeries, ComparedRun, Comparison, ComparisonResults, RatioColumn, RatioPair, ReportParts, RunPlan,
-    RunTurn, ShownFigures, TableColumn, TextReport, ratio_table, rounds_text, run_remarks,
+    RunTurn, ShownFigures, TableColumn, TextReport, ratio_table, rounds_text, run_remarks, whole,
 };
 use crate::plan::NO_TRACE;
 use crate::relays::{LoadShape, ScenarioOptions};
@@ -15,7 +15,7 @@ use mailrun_compare::Gain;
 use mailrun_journey::record::{Pipelining, Workload};
 use mailrun_party::live::LiveMode;
 use mailrun_party::party_options::PartyOptions;
-use mailrun_report::numbers::{count, figure, megabytes, memory, octets};
+use mailrun_report::numbers::{figure, megabytes, memory, octets};
 use mailrun_report::table::{Table, plain};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -216,7 +216,7 @@ fn figures(results: &LargeMessageResults) -> Table {
     let columns = [
         Column::figure("body", |series| octets(series.case.body_bytes)),
         Column::words("cost", |series| series.case.cost_name().to_owned()),
-        Column::median("messages", |run| Some(run.messages as f64), |messages| count(messages.round() as u64)),
+        Column::median("messages", |run| Some(run.messages as f64), whole),
         Column::spread("MB/s", |run| Some(run.bytes_per_s), megabytes),
         Column::median("source CPU ms/MB", |run| run.source_cpu_ms, figure),
         Column::median("sink CPU ms/MB", |run| run.sink_cpu_ms, figure),

@@ -4,7 +4,7 @@ use super::message_file::BodyLines;
 use super::runs::{ProfileLoad, ProfileRuns, ProfiledServer};
 use crate::engine::{
     self, ComparedRun, Comparison, ComparisonResults, ReportParts, RunPlan, RunTurn, ShownFigures, TableColumn,
-    TextReport, rounds_text, run_remarks,
+    TextReport, rounds_text, run_remarks, whole,
 };
 use crate::relays::{LoadShape, ScenarioOptions};
 use crate::scenario::RoundOrder;
@@ -12,7 +12,7 @@ use anyhow::Result;
 use mailrun_journey::record::{Pipelining, Workload};
 use mailrun_party::live::LiveMode;
 use mailrun_party::party_options::PartyOptions;
-use mailrun_report::numbers::{count, counted, latency, megabytes, octets, rate, seconds};
+use mailrun_report::numbers::{counted, latency, megabytes, octets, rate, seconds};
 use mailrun_report::table::{Table, plain};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -137,7 +137,7 @@ fn title(options: &ProfileOptions) -> String {
 fn figures(results: &ProfileResults) -> Table {
     let columns = [
         Column::figure("body", |series| octets(series.case.body_bytes)),
-        Column::median("messages", |run| Some(run.messages as f64), |messages| count(messages.round() as u64)),
+        Column::median("messages", |run| Some(run.messages as f64), whole),
         Column::spread("msg/s", |run| Some(run.rate_per_s), rate),
         Column::median("MB/s", |run| Some(run.bytes_per_s), megabytes),
         Column::median("avg", |run| Some(run.accept?.mean), latency),

@@ -11,7 +11,7 @@ use super::operation::{self, RelayStatusClient};
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use crate::contestant::{Contestant, ContestantDurability};
 use crate::directory::RunDirectory;
-use crate::engine::{Defects, TextReport};
+use crate::engine::{Defects, TextReport, shown};
 use crate::gather::{self, BenchFault};
 use crate::launch::{ReadySignal, RelayLaunch, free_port};
 use crate::parties::{PartyCommand, PartyProcess};
@@ -400,7 +400,7 @@ fn phases(results: &BacklogResults) -> Table {
     let mut table =
         Table::new([phase, messages, took, per_s, right("RSS then"), right("RSS peak"), right("disk then")]);
     let mut row = |phase: &str, messages: u64, took_s: f64, places: [Option<u64>; 3]| {
-        let places = places.map(|bytes| bytes.map_or_else(|| "–".to_owned(), memory));
+        let places = places.map(|bytes| shown(bytes, memory));
         let cells = [phase.to_owned(), count(messages), seconds(took_s), rate(messages as f64 / took_s)];
         table.row(cells.into_iter().chain(places).collect());
     };

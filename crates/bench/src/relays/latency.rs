@@ -10,7 +10,7 @@ use super::goals::{self, Goal, GoalResult};
 use super::measure::RelayMeasurement;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use crate::contestant::Contestant;
-use crate::engine::{MedianRange, TextReport, named_defects};
+use crate::engine::{MedianRange, TextReport, named_defects, shown};
 use crate::launch;
 use crate::plan::BenchOptions;
 use anyhow::{Context, Result};
@@ -318,11 +318,11 @@ fn throughput(rows: &[LatencyRow]) -> Table {
         let late = row.offered_per_s.map(|offered| figures.deliver_s - figures.accepted as f64 / offered);
         table.row(vec![
             row.name.clone(),
-            row.offered_per_s.map_or_else(|| "–".to_owned(), rate),
+            shown(row.offered_per_s, rate),
             rate(figures.accepted_per_s),
             rate(figures.delivered_per_s),
-            late.map_or_else(|| "–".to_owned(), |late| seconds(late.max(0.0))),
-            figures.deepest.map_or_else(|| "–".to_owned(), |(most, _)| count(most)),
+            shown(late, |late| seconds(late.max(0.0))),
+            shown(figures.deepest, |(most, _)| count(most)),
             latency(row.accept.p99),
             row.verdict.to_owned(),
         ]);

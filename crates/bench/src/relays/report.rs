@@ -4,11 +4,11 @@ use super::comparison::{RelayCase, RelayComparisonOptions, RelayResults, RelaySe
 use super::measure::RelayMeasurement;
 use crate::contestant::Contestant;
 use crate::engine::{
-    self, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, TextReport, ratio_table, rounds_text,
-    run_remarks,
+    self, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, TextReport, bytes, ratio_table, rounds_text,
+    run_remarks, whole,
 };
 use mailrun_compare::Gain;
-use mailrun_report::numbers::{count, figure, megabytes, memory, rate};
+use mailrun_report::numbers::{count, figure, megabytes, rate};
 use mailrun_report::table::{Table, plain};
 
 type Column<'a> = TableColumn<'a, RelayCase, RelayMeasurement>;
@@ -90,14 +90,6 @@ fn syscalls(series: &RelaySeries, choose: fn(f64, f64) -> f64) -> String {
         SyscallsPerMessage::Counted { all, syncs } => figure(choose(all, syncs)),
         SyscallsPerMessage::NotMeasured(_) => "not measured".to_owned(),
     }
-}
-
-fn whole(value: f64) -> String {
-    count(value.round() as u64)
-}
-
-fn bytes(value: f64) -> String {
-    memory(value.round() as u64)
 }
 
 fn ledger(series: &RelaySeries) -> String {

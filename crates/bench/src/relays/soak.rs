@@ -5,7 +5,7 @@ use super::measure::RelayMeasurement;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use crate::BenchOutcome;
 use crate::contestant::Contestant;
-use crate::engine::{Defects, RunFlaws, TextReport};
+use crate::engine::{Defects, RunFlaws, TextReport, bytes, shown};
 use crate::launch;
 use crate::usage::{DiskUsage, MemoryCurve};
 use anyhow::{Context, Result};
@@ -98,16 +98,15 @@ fn figures(measure: &RelayMeasurement) -> Table {
     let titles = ["accept s", "accepted/s", "deliver s", "delivered/s", "drain s", "queue", "CPU ms/1,000", "disk/msg"];
     let mut table = Table::new(titles.map(|title| (title, Align::Right)));
     let figures = &measure.figures;
-    let known = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());
     table.row(vec![
         figure(figures.accept_s),
         rate(figures.accepted_per_s),
         figure(figures.deliver_s),
         rate(figures.delivered_per_s),
         figure(figures.drain_s()),
-        known(figures.deepest.map(|(most, _)| count(most))),
-        known(measure.cpu_ms_per_1000.map(figure)),
-        known(measure.disk_per_message.map(|bytes| memory(bytes.round() as u64))),
+        shown(figures.deepest, |(most, _)| count(most)),
+        shown(measure.cpu_ms_per_1000, figure),
+        shown(measure.disk_per_message, bytes),
     ]);
     table
 }
@@ -115,7 +114,7 @@ fn figures(measure: &RelayMeasurement) -> Table {
 fn memory_and_disk(tenths: Option<[u64; 2]>, outcome: &BenchOutcome) -> Table {
     let titles = ["RSS, first tenth", "RSS, the rest", "disk at the start", "disk at the end"];
     let mut table = Table::new(titles.map(|title| (title, Align::Right)));
-    let rss = |at: usize| tenths.map_or_else(|| "–".to_owned(), |tenths| memory(tenths[at]));
+    let rss = |at: usize| shown(tenths, |tenths| memory(tenths[at]));
     table.row(vec![rss(0), rss(1), memory(outcome.disk_usage.at_start), memory(outcome.disk_usage.at_end)]);
     table
 }

@@ -4,12 +4,12 @@ use super::cases::{ConnectionReuse, TableCase};
 use super::measurement::TableMeasurement;
 use crate::engine::{
     self, CaseSeries, ComparedRun, ComparisonResults, Defects, MISSING, RatioColumn, ReportParts, ShownFigures,
-    TableColumn, TextReport, rounds_text, two_places,
+    TableColumn, TextReport, bytes, rounds_text, two_places, whole,
 };
 use crate::programs::{ComparedProgram, missing_note};
 use crate::scenario::SourceTool;
 use mailrun_compare::Gain;
-use mailrun_report::numbers::{count, counted, figure, memory};
+use mailrun_report::numbers::{count, counted, figure};
 use mailrun_report::table::Table;
 
 /// A case and its runs.
@@ -47,12 +47,8 @@ pub(super) fn figures(results: &TableResults, missing: &[&str], options: &TableO
             |run| Some(100.0 * run.source.cpu_s() / run.source.elapsed_s),
             |value| format!("{value:.0}"),
         ),
-        Column::median(
-            "max RSS",
-            |run| run.source.max_rss_bytes.map(|bytes| bytes as f64),
-            |bytes| memory(bytes as u64),
-        ),
-        Column::median("msg/s", |run| Some(messages / run.source.elapsed_s), |rate| count(rate.round() as u64)),
+        Column::median("max RSS", |run| run.source.max_rss_bytes.map(|bytes| bytes as f64), bytes),
+        Column::median("msg/s", |run| Some(messages / run.source.elapsed_s), whole),
     ]);
     columns.extend(RATIOS.iter().map(|ratio| {
         Column::figure(ratio.title, |series| {
