@@ -28,6 +28,12 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of the largest answer, twice a full ledger.
 const MAX_RESPONSE_BYTES: usize = 128 << 20;
 
+/// Messages of all runs that a sink has taken.
+#[derive(Clone, Copy, Debug, Deserialize)]
+struct SinkStatus {
+    messages: u64,
+}
+
 /// Share of a run that has arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct RemoteRunStatus {
@@ -133,6 +139,13 @@ impl RemoteSink {
             supervisor.process_events();
         }
         supervisor.show_wait(arrived, accepted, left);
+    }
+
+    /// Messages that it has taken, as of a quarter of a second ago.
+    pub(super) fn messages(&self) -> Result<u64> {
+        let read = |body: &[u8]| serde_json::from_slice(body).context("the sink's status cannot be read");
+        let status: Option<SinkStatus> = self.get("/status", read)?;
+        Ok(status.context("the sink has no /status")?.messages)
     }
 
     /// Share of the run that has arrived; none of a run that the sink has never seen.

@@ -1,11 +1,10 @@
 //! The sink of a live comparison: one process that takes the mail of all contestants, and is asked for its count.
 use crate::engine::TimedChild;
 use crate::programs::own_program;
-use anyhow::{Context, Result, anyhow};
+use crate::remote_sink::RemoteSink;
+use anyhow::{Context, Result};
 use mailrun_journey::record::Record;
-use mailrun_party::http_client::{HttpClient, StatusCode};
 use mailrun_party::live::LiveEvent;
-use serde::Deserialize;
 use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -13,10 +12,6 @@ use tempfile::TempDir;
 
 /// Limit of the time in which it begins to listen.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// An answer takes no longer.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of the largest answer.
-const MAX_RESPONSE_BYTES: usize = 16 << 20;
 /// Interval of the questions for its count.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Pause in arrivals after which no more are expected from a load generator; the sink counts every quarter of a second.
@@ -35,17 +30,12 @@ pub enum RoundSinkPlace {
     Running(String),
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
-struct SinkStatus {
-    messages: u64,
-}
-
 /// A sink that runs for the whole comparison.
 #[derive(Debug)]
 pub(super) struct RoundSink {
     /// The process; a sink that was running already has none.
     process: Option<TimedChild>,
-    client: HttpClient,
+    client: RemoteSink,
     address: Option<SocketAddr>,
     quiet_timeout: Duration,
     _directory: Option<TempDir>,
@@ -74,19 +64,15 @@ impl RoundSink {
         };
         let (process, (address, http)) =
             TimedChild::start_reporting(command, &output, "the sink", READY_TIMEOUT, listening)?;
-        let client = HttpClient::new(&http, RESPONSE_TIMEOUT, MAX_RESPONSE_BYTES)?;
+        let client = RemoteSink::connect(&http)?;
         let address = Some(address);
         Ok(Self { process: Some(process), client, address, quiet_timeout, _directory: Some(directory) })
     }
 
     /// Finds one that is running.
     fn connect(url: &str) -> Result<Self> {
-        let client = HttpClient::new(url, RESPONSE_TIMEOUT, MAX_RESPONSE_BYTES)
-            .map_err(|_| anyhow!("--sink {url} is not the HTTP address of a mailrun sink; use http://HOST:PORT"))?;
-        let quiet_timeout = SERVER_QUIET_TIMEOUT;
-        let sink = Self { process: None, client, address: None, quiet_timeout, _directory: None };
-        sink.messages().with_context(|| format!("no mailrun sink answers at {url}"))?;
-        Ok(sink)
+        let client = RemoteSink::connect(url)?;
+        Ok(Self { process: None, client, address: None, quiet_timeout: SERVER_QUIET_TIMEOUT, _directory: None })
     }
 
     /// Address at which the bench's own takes mail.
@@ -96,15 +82,12 @@ impl RoundSink {
 
     /// Its record of a run; `None` if it has seen nothing of it.
     pub(super) fn record(&self, run: &str) -> Option<Record> {
-        let answer = self.client.get(&format!("/record/{run}")).ok()?;
-        Record::from_json(&answer.body).ok().filter(|_| answer.status == StatusCode::OK)
+        self.client.record(run.parse().ok()?).ok()?
     }
 
     /// Messages that it has taken, as of a quarter of a second ago.
     pub(super) fn messages(&self) -> Result<u64> {
-        let answer = self.client.get("/status").context("the sink does not answer")?;
-        let status: SinkStatus = serde_json::from_slice(&answer.body).context("the sink's status cannot be read")?;
-        Ok(status.messages)
+        self.client.messages()
     }
 
     /// Fails if it has ended.
