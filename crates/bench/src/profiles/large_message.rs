@@ -242,6 +242,7 @@ fn ratios(results: &LargeMessageResults) -> (Table, Vec<String>) {
 mod tests {
     use super::*;
     use crate::plan::BenchTarget;
+    use crate::relays::sample_options;
     use mailrun_report::sample;
 
     const COSTS: [MessageCost; 6] = [
@@ -255,13 +256,7 @@ mod tests {
 
     fn options() -> LargeMessageOptions {
         LargeMessageOptions {
-            scenario: ScenarioOptions {
-                name: "large-message".to_owned(),
-                out: None,
-                command: Vec::new(),
-                thresholds: Vec::new(),
-                live: LiveMode::Off,
-            },
+            scenario: sample_options("large-message"),
             server: ProfiledServer { target: BenchTarget::OwnSink, recipient: "to@example.com".to_owned() },
             body_sizes: vec![1 << 20],
             costs: COSTS.into(),

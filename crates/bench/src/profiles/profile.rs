@@ -6,7 +6,7 @@ use crate::engine::{
     self, ComparedRun, Comparison, ComparisonResults, ReportParts, RunPlan, RunTurn, ShownFigures, TableColumn,
     TextReport, rounds_text, run_remarks, whole,
 };
-use crate::relays::{LoadShape, ScenarioOptions};
+use crate::relays::{LoadShape, ScenarioOptions, reuse_text};
 use crate::scenario::RoundOrder;
 use anyhow::Result;
 use mailrun_journey::record::{Pipelining, Workload};
@@ -119,11 +119,7 @@ fn title(options: &ProfileOptions) -> String {
     let messages = options.messages.map(|messages| counted(messages, "message"));
     let duration = options.duration.map(|duration| seconds(duration.as_secs_f64()));
     let ends: Vec<String> = messages.into_iter().chain(duration).collect();
-    let reuse = match options.reuse {
-        None => "connections reused".to_owned(),
-        Some(1) => "a new connection per message".to_owned(),
-        Some(messages) => format!("{} per connection", counted(messages, "message")),
-    };
+    let reuse = reuse_text(options.reuse);
     plain(&format!(
         "{}: {} per run over {} to {}, {reuse}; {}",
         options.scenario.name,
@@ -198,18 +194,13 @@ mod tests {
     use super::*;
     use crate::engine::CaseSeries;
     use crate::plan::BenchTarget;
+    use crate::relays::sample_options;
     use mailrun_journey::record::{LatencyMs, Outcome};
     use mailrun_report::sample;
 
     fn options() -> ProfileOptions {
         ProfileOptions {
-            scenario: ScenarioOptions {
-                name: "kotlin-profile".to_owned(),
-                out: None,
-                command: Vec::new(),
-                thresholds: Vec::new(),
-                live: LiveMode::Off,
-            },
+            scenario: sample_options("kotlin-profile"),
             server: ProfiledServer { target: BenchTarget::OwnSink, recipient: "to@example.com".to_owned() },
             body_sizes: vec![4_096],
             messages: Some(1_600),

@@ -4,7 +4,7 @@
 //! comparison ─→ (engine::run_all) ─→ measure ─→ report     relay-400, relay-64k, relay-100k: time to accept, time to deliver
 //!   strace: system calls a message, in short runs of their own
 //!
-//! scenario ─→ latency (search)                             relay-latency: accept p99 at half the highest sustainable rate
+//! scenario ─→ latency (capacity search)                    relay-latency: accept p99 at half the highest sustainable rate
 //!         ├─→ backlog (operation, usage)                   relay-backlog: a queue without a next hop, and a restart on it
 //!         └─→ soak (usage)                                 relay-soak: memory and disk over a million messages
 //!             each with its goals: PASS or FAIL
@@ -22,8 +22,10 @@ mod soak;
 pub use backlog::{BacklogOptions, MemoryTarget, ReadyTarget, run as run_backlog};
 pub use comparison::RelayComparisonOptions;
 pub use latency::{LatencyOptions, SustainedLimits, run as run_latency};
-pub(super) use scenario::ScenarioRun;
+#[cfg(test)]
+pub(super) use scenario::sample_options;
 pub use scenario::{LoadShape, ScenarioOptions};
+pub(super) use scenario::{ScenarioRun, reuse_text};
 pub use soak::{MemoryGrowth, SoakOptions, run as run_soak};
 
 use crate::engine::TextReport;

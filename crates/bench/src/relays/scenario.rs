@@ -52,18 +52,23 @@ impl LoadShape {
 
     /// `messages of 400 B over 100 sessions, connections reused`
     pub(super) fn description(&self) -> String {
-        let reuse = match self.reuse {
-            None => "connections reused".to_owned(),
-            Some(1) => "a new connection per message".to_owned(),
-            Some(many) => format!("{many} messages per connection"),
-        };
         let pipelining = match self.pipelining {
             Pipelining::Off => "",
             Pipelining::Group => ", commands in groups",
             Pipelining::Stream => ", one round trip per message",
         };
         let sessions = counted(u64::from(self.sessions), "session");
+        let reuse = reuse_text(self.reuse);
         format!("messages of {} over {sessions} to 5 domains, {reuse}{pipelining}", octets(self.message_bytes))
+    }
+}
+
+/// The reuse of connections, for the title of a report.
+pub(crate) fn reuse_text(reuse: Option<u64>) -> String {
+    match reuse {
+        None => "connections reused".to_owned(),
+        Some(1) => "a new connection per message".to_owned(),
+        Some(messages) => format!("{} per connection", counted(messages, "message")),
     }
 }
 
@@ -206,7 +211,7 @@ impl ScenarioOptions {
 
 /// Options of a scenario of that name, for tests.
 #[cfg(test)]
-pub(super) fn sample_options(name: &str) -> ScenarioOptions {
+pub(crate) fn sample_options(name: &str) -> ScenarioOptions {
     ScenarioOptions {
         name: name.to_owned(),
         out: None,
