@@ -1,8 +1,10 @@
 //! The result of a search: bounds and throughput of each goal, and all trials.
 use crate::trial::{SearchTrial, TrialOutcome};
+use serde::Serialize;
 
 /// Finding for a goal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum GoalFinding {
     /// Both bounds, as near to each other as asked for.
     Found,
@@ -39,7 +41,8 @@ pub struct GoalOutcome {
 }
 
 /// Reason why a search ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SearchEnding {
     /// Every goal has its finding.
     Complete,

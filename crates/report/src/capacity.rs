@@ -425,7 +425,7 @@ pub fn capacity_json(run: &CapacityRun) -> Value {
         json!({
             "expression": goal.expression(),
             "loss_ratio": goal.loss_ratio(),
-            "finding": snake(&format!("{:?}", found.finding)),
+            "finding": found.finding,
             "lower_per_s": found.lower_per_s,
             "upper_per_s": found.upper_per_s,
             "throughput_per_s": found.throughput_per_s,
@@ -453,7 +453,7 @@ pub fn capacity_json(run: &CapacityRun) -> Value {
         "capacity": {
             "rate_per_s": run.capacity_per_s(),
             "confirmed": run.is_confirmed(),
-            "ending": snake(&format!("{:?}", result.ending)),
+            "ending": result.ending,
             "verdict": capacity_verdict(run).trim_end(),
         },
         "facts": run.facts.iter().map(|(name, value)| (*name, value.as_str())).collect::<BTreeMap<_, _>>(),
@@ -487,18 +487,6 @@ fn trial_json(run: &CapacityRun, trial: &CapacityTrial) -> Value {
         "why": judged.why,
         "directory": name,
     })
-}
-
-/// `HighestRateHeld` → `highest_rate_held`
-fn snake(name: &str) -> String {
-    let mut words = String::new();
-    for letter in name.chars() {
-        if letter.is_uppercase() && !words.is_empty() {
-            words.push('_');
-        }
-        words.extend(letter.to_lowercase());
-    }
-    words
 }
 
 /// Resources that a run used, in a sentence: whose processor time, and whether the host had any left. Busy polling is no use
