@@ -9,6 +9,7 @@ use crate::selection::{self, ComparableRuns, RunSide};
 use crate::settings::CompareSettings;
 use crate::unpaired::compare_runs;
 use anyhow::{Result, bail};
+use mailrun_journey::judge;
 use mailrun_journey::record::{Outcome, Record};
 use mailrun_report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, FigureVerdict, RunCurves, percent};
 use mailrun_report::printable::printable;
@@ -71,6 +72,9 @@ pub struct StoredComparison {
     pub unsound_runs: usize,
     /// Runs of the side that is judged that failed in a way in which no run did that they are compared with.
     pub failed_runs: Vec<String>,
+    /// For each side with runs that did not pass a sentence with their number.
+    #[serde(skip)]
+    pub fails: Vec<String>,
     /// Figures that some of the runs do not have, or that are 0.
     pub not_compared: Vec<String>,
     /// Those of them that all runs have that are compared with, and the runs do not.
@@ -160,6 +164,7 @@ pub fn compare_stored(judged: &RunSide, reference: &RunSide, margin: f64) -> Res
         left_out,
         unsound_runs,
         failed_runs,
+        fails: [fails("runs", &chosen.runs), fails("runs that they are compared with", &chosen.reference)].concat(),
         not_compared,
         missing,
         metrics,
@@ -177,6 +182,16 @@ fn failed_runs(chosen: &ComparableRuns<'_>) -> Vec<String> {
         (!texts.is_empty()).then(|| printable(&format!("{}: {}", run.0, texts.join(", "))).into_owned())
     };
     chosen.runs.iter().filter_map(line).collect()
+}
+
+/// How many runs of a side ended with FAIL, and why the first did.
+fn fails(side: &str, runs: &[&NamedRun]) -> Vec<String> {
+    let failed: Vec<_> = runs.iter().filter(|run| judge::outcome(&run.1) == Some(Outcome::Fail)).collect();
+    let line = |first: &&&NamedRun| {
+        let why = &first.1.verdict.why;
+        printable(&format!("{} of {} {side} FAILED; {}: {why}", failed.len(), runs.len(), first.0)).into_owned()
+    };
+    failed.first().map(line).into_iter().collect()
 }
 
 /// A side with its facts and curves.
@@ -297,7 +312,7 @@ impl StoredComparison {
             sides: self.sides.clone(),
             figures: self.metrics.iter().map(MetricRow::shown).collect(),
             refused: self.refused.clone(),
-            remarks: left_out.chain(missing).collect(),
+            remarks: self.fails.iter().cloned().chain(left_out).chain(missing).collect(),
             method: METHOD.map(str::to_owned).to_vec(),
         }
     }
@@ -498,6 +513,8 @@ mod tests {
         missed.runs[1].1.verdict.outcome = Some(Outcome::Fail);
         missed.runs[1].1.verdict.why = "Threshold missed".to_owned();
         assert!(outcome(&missed, &against).1.starts_with("b/1: FAIL Threshold missed;"));
+        let remarks = compare_stored(&against, &missed, 0.02).unwrap().page(None).remarks;
+        assert_eq!(remarks[0], "1 of 6 runs that they are compared with FAILED; b/1: Threshold missed");
     }
 
     #[test]

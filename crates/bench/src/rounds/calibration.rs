@@ -1,9 +1,14 @@
-//! Choice of the number of messages in a round: the fastest contestant then takes 0.25 to 0.5 s.
+//! Choice of the number of messages in a round: the fastest contestant then takes 0.25 to 0.5 s, or less if a slow one would
+//! leave no time for enough rounds.
 use std::time::Duration;
 
 /// Length that is aimed at, and the limits within which it is right.
 const GOAL_S: f64 = 0.36;
 const RIGHT_S: std::ops::RangeInclusive<f64> = 0.25..=0.5;
+/// Rounds that half of the time must suffice for: those of a verdict, and the first block.
+const ROUNDS: f64 = 24.0;
+/// The number is right if this factor would make it fit the time exactly.
+const FITS: std::ops::RangeInclusive<f64> = 0.7..=1.5;
 /// A step multiplies the number by no more: what a start costs hides the rest of it.
 const MAX_FACTOR: f64 = 20.0;
 /// The most messages of a round.
@@ -21,21 +26,31 @@ pub(super) enum Calibration {
     Done,
 }
 
+/// Times of the contestants in a round, and of the whole comparison.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RoundTimes {
+    pub(super) fastest_s: f64,
+    pub(super) together_s: f64,
+    pub(super) budget_s: f64,
+}
+
 /// Messages of the first runs.
 pub(super) fn first_messages(asked: Option<u64>, sessions: u32) -> u64 {
     let few = FIRST_MESSAGES.max(sessions.into());
     asked.map_or(few, |asked| asked.min(few))
 }
 
-/// The step after runs of `messages` messages, of which the fastest took `fastest_s`; `asked` is the number that the user
-/// wants.
-pub(super) fn next_step(asked: Option<u64>, sessions: u32, messages: u64, fastest_s: f64) -> Calibration {
+/// The step after runs of `messages` messages that took those times; `asked` is the number that the user wants.
+pub(super) fn next_step(asked: Option<u64>, sessions: u32, messages: u64, took: RoundTimes) -> Calibration {
     let least = u64::from(sessions).max(1);
+    let fitting = took.budget_s / 2.0 / (ROUNDS * took.together_s.max(1e-3));
+    let is_right = (RIGHT_S.contains(&took.fastest_s) && fitting >= *FITS.start())
+        || (took.fastest_s < *RIGHT_S.start() && FITS.contains(&fitting));
     let next = match asked {
         Some(asked) => asked,
-        None if RIGHT_S.contains(&fastest_s) => messages,
+        None if is_right => messages,
         None => {
-            let factor = (GOAL_S / fastest_s.max(1e-3)).min(MAX_FACTOR);
+            let factor = (GOAL_S / took.fastest_s.max(1e-3)).min(fitting).min(MAX_FACTOR);
             ((messages as f64 * factor).round() as u64).clamp(least.min(MAX_MESSAGES), MAX_MESSAGES)
         }
     };
@@ -53,16 +68,32 @@ pub(super) fn time_limit(took: Option<(u64, Duration)>, messages: u64) -> Durati
 mod tests {
     use super::*;
 
-    /// The number of messages for a generator that starts in `start_s` and sends `rate` a second.
-    fn calibrated(start_s: f64, rate: f64) -> (u64, usize) {
+    /// The number of messages for a generator that starts in `start_s` and sends `rate` a second, beside one that takes
+    /// `times` as long.
+    fn calibrated_beside(times: f64, start_s: f64, rate: f64) -> (u64, usize) {
         let mut messages = first_messages(None, 10);
         for steps in 1..20 {
-            match next_step(None, 10, messages, start_s + messages as f64 / rate) {
+            let fastest_s = start_s + messages as f64 / rate;
+            let took = RoundTimes { fastest_s, together_s: fastest_s * (1.0 + times), budget_s: 120.0 };
+            match next_step(None, 10, messages, took) {
                 Calibration::Try(next) => messages = next,
                 Calibration::Done => return (messages, steps),
             }
         }
         panic!("no end at {messages}");
+    }
+
+    fn calibrated(start_s: f64, rate: f64) -> (u64, usize) {
+        calibrated_beside(1.0, start_s, rate)
+    }
+
+    #[test]
+    fn a_slow_contestant_leaves_time_for_a_verdict() {
+        for (start_s, rate) in [(0.002, 10_000.0), (0.05, 500.0), (0.2, 2_000.0)] {
+            let (messages, steps) = calibrated_beside(20.0, start_s, rate);
+            let together_s = 21.0 * (start_s + messages as f64 / rate);
+            assert!(together_s * 20.0 < 120.0 && steps <= 8, "{start_s} {rate}: {messages} take {together_s} s");
+        }
     }
 
     #[test]
@@ -80,8 +111,9 @@ mod tests {
     #[test]
     fn the_number_that_was_asked_for_is_tried_after_a_few() {
         assert_eq!([first_messages(Some(5), 10), first_messages(Some(900), 10)], [5, 20]);
-        assert_eq!(next_step(Some(900), 10, 20, 0.01), Calibration::Try(900));
-        assert_eq!(next_step(Some(900), 10, 900, 30.0), Calibration::Done);
+        let took = |fastest_s| RoundTimes { fastest_s, together_s: 2.0 * fastest_s, budget_s: 60.0 };
+        assert_eq!(next_step(Some(900), 10, 20, took(0.01)), Calibration::Try(900));
+        assert_eq!(next_step(Some(900), 10, 900, took(30.0)), Calibration::Done);
     }
 
     #[test]
