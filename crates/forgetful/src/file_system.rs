@@ -1,6 +1,6 @@
 //! A file system in memory that keeps what was synced apart from what was not, so that a power cut can take the rest.
 //!
-//! It knows nothing of FUSE, of time or of threads: [`crate::Disk`] serves it. Its model of persistence:
+//! It knows nothing of FUSE, of clocks or of threads: [`crate::Disk`] serves it. Its model of persistence:
 //!
 //! | what | durable after | before that, a cut leaves |
 //! |---|---|---|
@@ -13,6 +13,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Number of a file or directory; none is used twice, so that nothing that the kernel remembers is taken for another.
 pub type Inode = u64;
@@ -33,12 +34,15 @@ pub struct FileSystem {
     /// Changes of directories since these were synced, oldest first.
     changes: Vec<NameChange>,
     has_journal: bool,
+    /// Time of the changes that come.
+    now: SystemTime,
 }
 
 #[derive(Debug)]
 struct Node {
     permissions: u16,
     owner: Owner,
+    times: Times,
     /// Descriptors that refer to it.
     opened: u32,
     content: Content,
@@ -79,6 +83,15 @@ pub struct Owner {
     pub user: u32,
     /// Number of the group.
     pub group: u32,
+}
+
+/// When a file was changed. Servers go by that: OpenSMTPD reads at its start what is older than the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// When its contents were changed, or what utimes(2) says.
+    pub modified: SystemTime,
+    /// When anything of it was changed.
+    pub changed: SystemTime,
 }
 
 #[derive(Debug, Default)]
@@ -122,6 +135,8 @@ pub struct Attributes {
     pub permissions: u16,
     /// Its user and group.
     pub owner: Owner,
+    /// When it was changed.
+    pub times: Times,
 }
 
 /// How much of what was not synced a cut leaves.
@@ -269,6 +284,7 @@ impl FileSystem {
         let root = Node {
             permissions: 0o755,
             owner: Owner::default(),
+            times: Times { modified: UNIX_EPOCH, changed: UNIX_EPOCH },
             opened: 0,
             content: Content::Directory(Directory::default()),
         };
@@ -278,7 +294,27 @@ impl FileSystem {
             capacity,
             changes: Vec::new(),
             has_journal: false,
+            now: UNIX_EPOCH,
         }
+    }
+
+    /// Says what time it is.
+    pub fn set_time(&mut self, now: SystemTime) {
+        self.now = now;
+    }
+
+    fn mark_modified(&mut self, inode: Inode) {
+        let now = self.now;
+        if let Ok(node) = self.node(inode) {
+            node.times = Times { modified: now, changed: now };
+        }
+    }
+
+    fn mark_changed(&mut self, inode: Inode) -> Result<&mut Node, Errno> {
+        let now = self.now;
+        let node = self.node(inode)?;
+        node.times.changed = now;
+        Ok(node)
     }
 
     /// Bytes of all files that have a name or are open, and the most there may be.
@@ -353,7 +389,7 @@ impl FileSystem {
             Content::Directory(_) => (FileKind::Directory, 0),
             Content::Special(special) => (FileKind::Special(*special), 0),
         };
-        Ok(Attributes { inode, kind, bytes, permissions: node.permissions, owner: node.owner })
+        Ok(Attributes { inode, kind, bytes, permissions: node.permissions, owner: node.owner, times: node.times })
     }
 
     /// Attributes of the file with that name.
@@ -397,7 +433,9 @@ impl FileSystem {
         }
         names.insert(name.to_owned(), inode);
         self.next += 1;
-        self.nodes.insert(inode, Node { permissions, owner: Owner::default(), opened: 0, content });
+        let times = Times { modified: self.now, changed: self.now };
+        self.nodes.insert(inode, Node { permissions, owner: Owner::default(), times, opened: 0, content });
+        self.mark_modified(directory);
         self.changes.push(NameChange::Add { directory, name: name.to_owned(), inode });
         self.attributes(inode)
     }
@@ -409,6 +447,7 @@ impl FileSystem {
             return Err(Errno::NOTEMPTY);
         }
         self.directory(directory)?.seen.remove(name);
+        self.mark_modified(directory);
         self.changes.push(NameChange::Remove { directory, name: name.to_owned(), inode });
         Ok(())
     }
@@ -420,6 +459,9 @@ impl FileSystem {
         if from != to {
             self.directory(from.0)?.seen.remove(from.1);
         }
+        self.mark_modified(from.0);
+        self.mark_modified(to.0);
+        self.mark_changed(inode)?;
         let owned = |place: (Inode, &str)| (place.0, place.1.to_owned());
         self.changes.push(NameChange::Rename { from: owned(from), to: owned(to), inode });
         Ok(())
@@ -440,13 +482,19 @@ impl FileSystem {
 
     /// Changes the bits of chmod(2).
     pub fn set_permissions(&mut self, inode: Inode, permissions: u16) -> Result<(), Errno> {
-        self.node(inode)?.permissions = permissions;
+        self.mark_changed(inode)?.permissions = permissions;
         Ok(())
     }
 
     /// Gives a file to a user and a group.
     pub fn set_owner(&mut self, inode: Inode, owner: Owner) -> Result<(), Errno> {
-        self.node(inode)?.owner = owner;
+        self.mark_changed(inode)?.owner = owner;
+        Ok(())
+    }
+
+    /// Says when the contents were changed, as utimes(2) does.
+    pub fn set_modified(&mut self, inode: Inode, modified: SystemTime) -> Result<(), Errno> {
+        self.mark_changed(inode)?.times.modified = modified;
         Ok(())
     }
 
@@ -466,6 +514,7 @@ impl FileSystem {
     pub fn write(&mut self, inode: Inode, at: u64, bytes: &[u8]) -> Result<(), Errno> {
         self.check_room(inode, at + bytes.len() as u64)?;
         self.file(inode)?.write(bytes, at as usize);
+        self.mark_modified(inode);
         Ok(())
     }
 
@@ -473,6 +522,7 @@ impl FileSystem {
     pub fn set_length(&mut self, inode: Inode, bytes: u64) -> Result<(), Errno> {
         self.check_room(inode, bytes)?;
         self.file(inode)?.resize(bytes as usize);
+        self.mark_modified(inode);
         Ok(())
     }
 
@@ -623,7 +673,7 @@ impl FileSystem {
                 Content::Directory(Directory { seen: names.clone(), durable: names })
             }
         };
-        Node { permissions: node.permissions, owner: node.owner, opened: 0, content }
+        Node { opened: 0, content, ..node }
     }
 
     /// Flips one bit of a file, for processes and on the media.

@@ -3,5 +3,5 @@
 mod file_system;
 mod mount;
 
-pub use file_system::{Attributes, FileKind, FileSystem, Inode, Owner, ROOT, SECTOR, SpecialFile};
+pub use file_system::{Attributes, FileKind, FileSystem, Inode, Owner, ROOT, SECTOR, SpecialFile, Times};
 pub use mount::{Disk, FILE_SYSTEM, Fault, Hit, Plan, obstacle};

@@ -14,6 +14,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
@@ -118,6 +119,8 @@ struct State {
     is_released: bool,
     /// When every file was wholly durable for the last time.
     clean_at: Instant,
+    /// Operations that were asked for and do not exist here.
+    unsupported: BTreeSet<&'static str>,
 }
 
 #[derive(Clone)]
@@ -162,6 +165,7 @@ impl Disk {
             is_off: false,
             is_released: false,
             clean_at: Instant::now(),
+            unsupported: BTreeSet::new(),
         };
         let shared = Shared(Arc::new((Mutex::new(state), Condvar::new())));
         let mut config = Config::default();
@@ -232,6 +236,12 @@ impl Disk {
         self.shared.lock().clean_at
     }
 
+    /// Operations that were asked for and do not exist here, for example `link`. A shared mapping of a file (mmap(2)) is
+    /// refused by the kernel and not among them.
+    pub fn unsupported(&self) -> Vec<&'static str> {
+        self.shared.lock().unsupported.iter().copied().collect()
+    }
+
     /// Looks at the files, or changes them behind everybody's back.
     pub fn with_files<T>(&self, look: impl FnOnce(&mut FileSystem, &mut StdRng) -> T) -> T {
         let State { files, chance, .. } = &mut *self.shared.lock();
@@ -297,6 +307,7 @@ impl Shared {
             return Err(self.stop(state));
         }
         state.operations += 1;
+        state.files.set_time(SystemTime::now());
         let fault = state.fault_of(operation);
         let is_cut = state.plan.cut_at == Some(state.operations);
         // The media may have done it, and had no time to say so.
@@ -312,6 +323,14 @@ impl Shared {
             state.clean_at = Instant::now();
         }
         changed
+    }
+}
+
+impl Shared {
+    /// Refuses an operation that does not exist here, as Linux's file systems without it do.
+    fn refuse(&self, operation: &'static str, error: Errno) -> fuser::Errno {
+        self.lock().unsupported.insert(operation);
+        errno(error)
     }
 }
 
@@ -371,9 +390,9 @@ fn attributes(of: Attributes) -> FileAttr {
         ino: INodeNo(of.inode),
         size: of.bytes,
         blocks: of.bytes.div_ceil(512),
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
+        atime: of.times.modified,
+        mtime: of.times.modified,
+        ctime: of.times.changed,
         crtime: UNIX_EPOCH,
         kind: kind(of),
         perm: of.permissions,
@@ -444,7 +463,7 @@ impl Filesystem for Served {
         group: Option<u32>,
         size: Option<u64>,
         _: Option<TimeOrNow>,
-        _: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
         _: Option<SystemTime>,
         _: Option<FileHandle>,
         _: Option<SystemTime>,
@@ -464,6 +483,11 @@ impl Filesystem for Served {
                 files.set_owner(inode.0, owner)?;
             }
             size.map_or(Ok(()), |bytes| files.set_length(inode.0, bytes))?;
+            let modified = modified.map(|time| match time {
+                TimeOrNow::SpecificTime(time) => time,
+                TimeOrNow::Now => SystemTime::now(),
+            });
+            modified.map_or(Ok(()), |time| files.set_modified(inode.0, time))?;
             files.attributes(inode.0)
         });
         answer_attributes(reply, changed);
@@ -491,19 +515,18 @@ impl Filesystem for Served {
         _: u32,
         reply: ReplyEntry,
     ) {
-        let kind = rustix::fs::FileType::from_raw_mode(mode);
+        let kind = match rustix::fs::FileType::from_raw_mode(mode) {
+            rustix::fs::FileType::Fifo => Some(SpecialFile::Fifo),
+            rustix::fs::FileType::Socket => Some(SpecialFile::Socket),
+            rustix::fs::FileType::RegularFile => None,
+            _ => return reply.error(self.0.refuse("mknod of a device", Errno::PERM)),
+        };
         let made = self.0.change(Operation::Make, |files, fault, _| {
             let (name, permissions) = (text(name), permissions(mode, umask));
             let made = match (fault, kind) {
                 (Some(Fault::Making(errno)), _) => return Err(errno),
-                (_, rustix::fs::FileType::RegularFile) => files.create(parent.0, name, permissions)?,
-                (_, rustix::fs::FileType::Fifo) => {
-                    files.make_special(parent.0, name, permissions, SpecialFile::Fifo)?
-                }
-                (_, rustix::fs::FileType::Socket) => {
-                    files.make_special(parent.0, name, permissions, SpecialFile::Socket)?
-                }
-                _ => return Err(Errno::PERM),
+                (_, None) => files.create(parent.0, name, permissions)?,
+                (_, Some(special)) => files.make_special(parent.0, name, permissions, special)?,
             };
             owned(files, made, request)
         });
@@ -607,7 +630,7 @@ impl Filesystem for Served {
 
     fn fallocate(&self, _: &Request, inode: INodeNo, _: FileHandle, at: u64, bytes: u64, mode: i32, reply: ReplyEmpty) {
         if mode != 0 {
-            return reply.error(fuser::Errno::EOPNOTSUPP);
+            return reply.error(self.0.refuse("fallocate with flags", Errno::OPNOTSUPP));
         }
         let allocated = self.0.change(Operation::Allocate(inode.0), |files, fault, _| match fault {
             Some(Fault::Making(errno)) => Err(errno),
@@ -654,7 +677,7 @@ impl Filesystem for Served {
         reply: ReplyEmpty,
     ) {
         if !(flags - RenameFlags::RENAME_NOREPLACE).is_empty() {
-            return reply.error(fuser::Errno::EINVAL);
+            return reply.error(self.0.refuse("rename with flags", Errno::INVAL));
         }
         let from = (parent.0, text(name));
         let to = (new_parent.0, text(new_name));
@@ -681,6 +704,18 @@ impl Filesystem for Served {
             }
             Err(error) => reply.error(errno(error)),
         }
+    }
+
+    fn link(&self, _: &Request, _: INodeNo, _: INodeNo, _: &OsStr, reply: ReplyEntry) {
+        reply.error(self.0.refuse("link", Errno::PERM));
+    }
+
+    fn symlink(&self, _: &Request, _: INodeNo, _: &OsStr, _: &Path, reply: ReplyEntry) {
+        reply.error(self.0.refuse("symlink", Errno::PERM));
+    }
+
+    fn setxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _: &[u8], _: i32, _: u32, reply: ReplyEmpty) {
+        reply.error(self.0.refuse("setxattr", Errno::OPNOTSUPP));
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
