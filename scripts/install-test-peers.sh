@@ -12,6 +12,7 @@
 #   scripts/install-test-peers.sh cost        valgrind and strace
 #   scripts/install-test-peers.sh dashboard   tmux
 #   scripts/install-test-peers.sh exim        debootstrap, which makes a Debian for Exim
+#   scripts/install-test-peers.sh haraka      Haraka from npm, into target/peers
 #   scripts/install-test-peers.sh packages    debootstrap, crun, bubblewrap, QEMU's user mode
 #   scripts/install-test-peers.sh rabbitmq    RabbitMQ alone; no RabbitMQ is started by that, now or with the host
 set -eu
@@ -42,6 +43,13 @@ build_go_amqp_client() {
     why=$(cd tests/peers/go-amqp && timeout 300 go build -o "$peers/go-amqp-client" . 2>&1) && echo "installed: go-amqp-client" ||
         echo "could not build go-amqp-client: $(echo "$why" | tail -1). The test that needs it is skipped."
 }
+install_haraka() {
+    if [ -x target/peers/haraka ] || ! command -v npm >/dev/null 2>&1; then return 0; fi
+    mkdir -p target/peers
+    timeout 300 npm install --silent --prefix target/peers/npm Haraka@3.3.4 >/dev/null 2>&1 &&
+        ln -s npm/node_modules/Haraka/bin/haraka target/peers/haraka && echo "installed: haraka" ||
+        echo "could not install Haraka from npm. The test that needs it is skipped."
+}
 case "${1:-}" in
 "")
     pairs="postfix:postfix smtp-source:postfix smtp-sink:postfix swaks:swaks perl-net-ssleay:libnet-ssleay-perl curl:curl msmtp:msmtp python3:python3
@@ -56,11 +64,15 @@ amqp)
 browser) pairs="chromium:chromium node:nodejs npm:npm" ;;
 dashboard) pairs="tmux:tmux" ;;
 exim) pairs="debootstrap:debootstrap" ;;
+haraka)
+    pairs=""
+    install_haraka
+    ;;
 packages) pairs="debootstrap:debootstrap crun:crun bwrap:bubblewrap qemu-aarch64-static:qemu-user-static objdump:binutils shellcheck:shellcheck" ;;
 cost) pairs="valgrind:valgrind strace:strace ip:iproute2 unshare:util-linux" ;;
 rabbitmq) pairs="rabbitmq-server:rabbitmq-server" ;;
 *)
-    echo "usage: $0 [amqp|browser|cost|dashboard|exim|packages|rabbitmq]" >&2
+    echo "usage: $0 [amqp|browser|cost|dashboard|exim|haraka|packages|rabbitmq]" >&2
     exit 2
     ;;
 esac

@@ -77,7 +77,8 @@ crash() { ignored crash; }
 audit() { ignored audit; }
 recipes() {
     scripts/install-test-peers.sh exim
-    packaging/tests/debian-root.sh exim
+    scripts/install-test-peers.sh haraka
+    for server in exim opensmtpd chasquid; do packaging/tests/debian-root.sh $server; done
     ignored recipes
 }
 browser() { scripts/install-test-peers.sh browser && scripts/test-browser.sh target/pages; }

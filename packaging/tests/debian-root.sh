@@ -4,7 +4,8 @@
 #
 #   packaging/tests/debian-root.sh base      the packages that every Debian has
 #   packaging/tests/debian-root.sh shells    and man, bash-completion, zsh, fish
-#   packaging/tests/debian-root.sh exim      and Exim, which cannot be installed beside Postfix
+#   packaging/tests/debian-root.sh SERVER    and a mail server, which cannot be installed beside Postfix: exim, opensmtpd,
+#                                            chasquid
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 PATH=$PATH:/usr/sbin:/sbin
@@ -36,6 +37,9 @@ if [ ! -s "$tar" ]; then
       case $kind in
       shells) packages="man-db bash-completion zsh fish" ;;
       exim) packages=exim4-daemon-light ;;
+      opensmtpd) packages=opensmtpd ;;
+      # chasquid wants a certificate; msmtp hands its mail on.
+      chasquid) packages="chasquid msmtp ssl-cert" ;;
       esac
       chroot "$root" env DEBIAN_FRONTEND=noninteractive sh -c "
         apt-get update && apt-get install -y --no-install-recommends $packages"

@@ -13,8 +13,11 @@ use toml::Spanned;
 
 /// Recipes that are part of the program, as they are in `crates/bench/recipes`.
 const BUILT_IN: &[(&str, &str)] = &[
+    ("chasquid", include_str!("../../recipes/chasquid.toml")),
     ("exim", include_str!("../../recipes/exim.toml")),
+    ("haraka", include_str!("../../recipes/haraka.toml")),
     ("mailrun", include_str!("../../recipes/mailrun.toml")),
+    ("opensmtpd", include_str!("../../recipes/opensmtpd.toml")),
     ("postfix", include_str!("../../recipes/postfix.toml")),
 ];
 
@@ -303,7 +306,8 @@ mod tests {
             ("postfx", "unknown recipe \"postfx\"; did you mean \"postfix\"?"),
             (
                 "fnord",
-                "unknown recipe \"fnord\"; built in are exim, mailrun, postfix; the name of a file ends in .toml",
+                "unknown recipe \"fnord\"; built in are chasquid, exim, haraka, mailrun, opensmtpd, postfix; the name of a \
+                 file ends in .toml",
             ),
             ("/nowhere/x.toml", "cannot read /nowhere/x.toml"),
         ] {

@@ -1,5 +1,6 @@
 //! Processes of recipes: a token in their environment tells which mailrun started them, so that what a mailrun left that
-//! was killed is found by the next one.
+//! was killed is found by the next one. A server may overwrite its environment by the titles that it shows in ps(1), as
+//! OpenSMTPD does. In a root of its own, it is known by a file with the token beside that root.
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,6 +14,9 @@ use std::time::{Duration, Instant};
 /// the process, and the server's state directory.
 pub(crate) const VARIABLE: &str = "MAILRUN_RECIPE";
 
+/// Name of the file with the token in the state directory.
+const FILE: &str = ".recipe";
+
 /// Limit of the time in which processes end that were killed.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -23,6 +27,11 @@ pub(crate) fn token(directory: &Path) -> OsString {
     let mut token = OsString::from(format!("{pid}:{start}:"));
     token.push(directory);
     token
+}
+
+/// Writes the token to the state directory.
+pub(crate) fn mark(directory: &Path) -> std::io::Result<()> {
+    fs::write(directory.join(FILE), token(directory).as_encoded_bytes())
 }
 
 /// A process of a recipe.
@@ -112,10 +121,17 @@ fn process(pid: u32) -> Option<RecipeProcess> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let token = environment
         .split(|byte| *byte == 0)
-        .find_map(|line| String::from_utf8_lossy(line).strip_prefix(VARIABLE)?.strip_prefix('=').map(str::to_owned))?;
+        .find_map(|line| String::from_utf8_lossy(line).strip_prefix(VARIABLE)?.strip_prefix('=').map(str::to_owned))
+        .or_else(|| token_of_root(&fs::read_link(format!("/proc/{pid}/root")).ok()?))?;
     started(pid)?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim().to_owned();
     Some(RecipeProcess { pid, name, token })
+}
+
+/// The token of the server whose root that is, or contains it.
+fn token_of_root(root: &Path) -> Option<String> {
+    let mut above = root.ancestors().filter(|place| place.parent().is_some());
+    above.find_map(|place| fs::read_to_string(place.parent()?.join(FILE)).ok())
 }
 
 fn namespace(process: &str) -> Option<PathBuf> {
@@ -159,6 +175,18 @@ mod tests {
         assert!(processes_in(place.path()).iter().any(|process| process.pid == shell.id()));
         kill_in(place.path());
         assert!(!shell.wait().unwrap().success() && processes_in(place.path()).is_empty());
+    }
+
+    #[test]
+    fn a_process_without_its_environment_is_known_by_its_root() {
+        let place = tempfile::tempdir().unwrap();
+        let empty = place.path().join("root/var/empty");
+        fs::create_dir_all(&empty).unwrap();
+        assert_eq!(token_of_root(&empty), None);
+        mark(place.path()).unwrap();
+        let token = Some(token(place.path()).to_string_lossy().into_owned());
+        assert_eq!([token_of_root(&empty), token_of_root(&place.path().join("root"))], [token.clone(), token]);
+        assert_eq!(token_of_root(Path::new("/")), None);
     }
 
     #[test]

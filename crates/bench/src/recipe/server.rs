@@ -100,6 +100,7 @@ impl Recipe {
         let other_users = &self.keys.other_users;
         let mode = if *other_users.get_ref() { 0o755 } else { 0o700 };
         fs::create_dir_all(&places.state).with_context(cannot)?;
+        leftovers::mark(directory).with_context(cannot)?;
         for place in [directory, &places.state] {
             fs::set_permissions(place, Permissions::from_mode(mode)).with_context(cannot)?;
         }
