@@ -11,7 +11,7 @@ use mailrun_journey::account::{self, AccountInputs, Arrivals, RelayInputs, Serve
 use mailrun_journey::judge::{self, VerdictInputs, judge};
 use mailrun_journey::ledger::Ledger;
 use mailrun_journey::merge::{join_events, merge_records};
-use mailrun_journey::missing::{self, MAX_MISSING};
+use mailrun_journey::missing::{self, KnownReply, MAX_MISSING};
 use mailrun_journey::reason::Reason;
 use mailrun_journey::record::{
     Cause, Death, Ending, EventKind, EventRow, FORMAT, LedgerRow, MissingMessage, Ordered, Party, Record, Role,
@@ -304,7 +304,7 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
         mut surroundings,
     } = results;
     let ledger = close_account(&source, arrivals.as_ref(), queue_between(between, relay.as_ref()));
-    let not_seen = not_seen(directory, source.units.as_ref(), arrivals.as_ref());
+    let not_seen = not_seen(directory, &source, arrivals.as_ref());
     let events = bench_events(&deaths, &faults, load_started_at, source.record.origin_ns);
     let folded = merge_records(source.record, arrivals.and_then(|sink| sink.record), ledger);
     let mut record = Record {
@@ -351,19 +351,22 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
 }
 
 /// The accepted messages that the sink has not seen, with the replies that the source left in the directory.
-pub(super) fn not_seen(directory: &Path, accepted: Option<&Ledger>, sink: Option<&SinkResults>) -> Vec<MissingMessage> {
+pub(super) fn not_seen(directory: &Path, source: &PartyResults, sink: Option<&SinkResults>) -> Vec<MissingMessage> {
     let path = directory.join(format!("{}.replies", name(Role::Source)));
     let text = fs::read(&path).unwrap_or_default();
     let _ = fs::remove_file(path);
-    let (Some(accepted), Some(arrived)) = (accepted, sink.and_then(arrivals)) else { return Vec::new() };
+    let (Some(accepted), Some(arrived)) = (&source.units, sink.and_then(arrivals)) else { return Vec::new() };
     let text = String::from_utf8_lossy(&text);
     let line = |line: &'_ str| {
-        let (sequence, rest) = line.split_once('\t')?;
-        let (recipients, reply) = rest.split_once('\t')?;
-        Some((sequence.parse().ok()?, (recipients.split(' ').map(str::to_owned).collect(), reply.to_owned())))
+        let mut fields = line.splitn(4, '\t');
+        let mut number = || fields.next()?.parse().ok();
+        let (sequence, at) = (number()?, Duration::from_nanos(number()?));
+        let recipients = fields.next()?.split(' ').map(str::to_owned).collect();
+        Some((sequence, KnownReply { at, recipients, text: fields.next()?.to_owned() }))
     };
-    let mut known: HashMap<u64, (Vec<String>, String)> = text.lines().filter_map(line).collect();
-    missing::not_seen(accepted, arrived.units, |sequence| known.remove(&sequence))
+    let mut known: HashMap<u64, KnownReply> = text.lines().filter_map(line).collect();
+    let origin = Duration::from_nanos(source.record.origin_ns);
+    missing::not_seen(accepted, arrived.units, origin, |sequence| known.remove(&sequence))
 }
 
 /// Evaluates thresholds; those of a part of a load are kept for the whole.

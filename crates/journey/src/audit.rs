@@ -52,8 +52,8 @@ pub struct AuditLoss {
     pub fault: String,
     /// Number of the message in the round.
     pub message: u64,
-    /// Time at which it was due, in seconds since the load of the round began.
-    pub due_s: f64,
+    /// Time at which it was answered 250, in seconds since the load of the round began; `null` if unknown.
+    pub answered_s: Option<f64>,
     /// Time of the fault, likewise.
     pub fault_s: f64,
     /// The server's reply to it, by which its log has it.

@@ -60,22 +60,35 @@ impl MissingTransactions {
     }
 }
 
-/// Lists the messages of which some units are in `accepted` and not in `arrived`, the first ones. `known` gives the
-/// recipients and the server's reply of a sequence number.
+/// The server's reply to a message that it took.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownReply {
+    /// Time at which it came.
+    pub at: Duration,
+    /// Recipients of the message.
+    pub recipients: Vec<String>,
+    /// Its text.
+    pub text: String,
+}
+
+/// Lists the messages of which some units are in `accepted` and not in `arrived`, the first ones. `known` gives the reply
+/// to a sequence number, and `origin` is the time from which the record counts.
 pub fn not_seen(
     accepted: &Ledger,
     arrived: &Ledger,
-    mut known: impl FnMut(u64) -> Option<(Vec<String>, String)>,
+    origin: Duration,
+    mut known: impl FnMut(u64) -> Option<KnownReply>,
 ) -> Vec<MissingMessage> {
     let units = accepted.messages_without(arrived, MAX_MISSING);
     let row = |(sequence, recipient_count): (u64, u32)| {
-        let (recipients, reply) = known(sequence).unzip();
+        let known = known(sequence);
         MissingMessage {
             message: sequence % WARM_UP_SEQUENCE,
             created_s: None,
             fate: MissingFate::NotSeen,
-            reply,
-            recipients: recipients.unwrap_or_default(),
+            answered_s: known.as_ref().map(|known| known.at.saturating_sub(origin).as_secs_f64()),
+            reply: known.as_ref().map(|known| known.text.clone()),
+            recipients: known.map(|known| known.recipients).unwrap_or_default(),
             recipient_count,
         }
     };
@@ -116,12 +129,19 @@ mod tests {
         [(3, 0), (3, 900), (5, 900)]
             .into_iter()
             .for_each(|(sequence, recipient)| _ = arrived.mark(sequence, recipient));
-        let known = |sequence| (sequence == 5).then(|| (vec!["a@b".to_owned()], "250 queued as 7".to_owned()));
-        let missing = not_seen(&accepted, &arrived, known);
+        let reply = KnownReply {
+            at: Duration::from_millis(3500),
+            recipients: vec!["a@b".to_owned()],
+            text: "250 queued as 7".to_owned(),
+        };
+        let known = |sequence| (sequence == 5).then(|| reply.clone());
+        let origin = Duration::from_secs(2);
+        let missing = not_seen(&accepted, &arrived, origin, known);
         let numbers: Vec<_> = missing.iter().map(|row| (row.message, row.recipient_count)).collect();
         assert_eq!(numbers, [(5, 1), (40_000, 2), (1, 2)]);
         assert_eq!((missing[0].reply.as_deref(), missing[0].recipients.len()), (Some("250 queued as 7"), 1));
+        assert_eq!((missing[0].answered_s, missing[1].answered_s), (Some(1.5), None));
         (100_000..150_000).for_each(|sequence| _ = accepted.mark(sequence, 0));
-        assert_eq!(not_seen(&accepted, &arrived, known).len(), MAX_MISSING);
+        assert_eq!(not_seen(&accepted, &arrived, origin, known).len(), MAX_MISSING);
     }
 }

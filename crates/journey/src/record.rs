@@ -988,6 +988,10 @@ pub struct MissingMessage {
     pub created_s: Option<f64>,
     /// What became of it.
     pub fate: MissingFate,
+    /// Time at which the server accepted it, in seconds since `origin_ns`; `null` if it did not, if that is unknown, and in
+    /// older records.
+    #[serde(default)]
+    pub answered_s: Option<f64>,
     /// The server's last reply to it, with its queue id if it was accepted; `null` if there was none, or if it is not among
     /// the last 8192 of a thread.
     pub reply: Option<String>,

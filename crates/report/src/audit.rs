@@ -38,12 +38,13 @@ pub(crate) fn losses(record: &Record) -> Option<Section> {
 
 /// The same of some of them.
 pub(crate) fn losses_in(losses: &[AuditLoss]) -> Option<Section> {
-    let columns = [right("round"), ("fault", Align::Left), right("message"), right("due at"), right("fault at")];
+    let columns = [right("round"), ("fault", Align::Left), right("message"), right("answered at"), right("fault at")];
     let mut table = Table::new(columns.into_iter().chain([("reply", Align::Left)]));
     for loss in losses {
-        let times = [loss.due_s, loss.fault_s].map(seconds);
+        let dash = || "–".to_owned();
+        let times = [loss.answered_s.map_or_else(dash, seconds), seconds(loss.fault_s)];
         let place = [count(loss.round), plain(&loss.fault), count(loss.message)];
-        let reply = loss.reply.as_deref().map_or_else(|| "–".to_owned(), plain);
+        let reply = loss.reply.as_deref().map_or_else(dash, plain);
         table.row(place.into_iter().chain(times).chain([reply]).collect());
     }
     Some(Section { title: "Missing mail", note: None, body: SectionBody::Figures(table) })

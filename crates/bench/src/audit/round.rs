@@ -196,12 +196,12 @@ impl Round<'_> {
         };
         source.record.ledger = gather::close_account(&source, Some(&sink), queue);
         let fault_s = events.first().map_or(0.0, |fault: &BenchFault| fault.event(source.record.origin_ns).at_s);
-        let missing = gather::not_seen(self.directory.path(), source.units.as_ref(), Some(&sink));
+        let missing = gather::not_seen(self.directory.path(), &source, Some(&sink));
         let loss = |message: mailrun_journey::record::MissingMessage| AuditLoss {
             round: self.number,
             fault: self.fault.name().to_owned(),
             message: message.message,
-            due_s: message.message as f64 / self.rate(),
+            answered_s: message.answered_s,
             fault_s,
             reply: message.reply,
         };

@@ -621,7 +621,7 @@ impl MessageSource for LoadSession {
             job.answered |= !matches!(event.to, Verb::Greeting | Verb::Hello | Verb::Reset | Verb::Quit);
             let is_last = matches!(event.to, Verb::Message | Verb::Delivery(_));
             if is_last || job.answered && !event.reply.is_positive() {
-                self.worker.record_reply(job.sequence(), &event.reply);
+                self.worker.record_reply(job.sequence(), now, &event.reply);
             }
             match event.to {
                 Verb::Recipient(place) if event.reply.is_positive() => job.accept_recipient(place as usize),

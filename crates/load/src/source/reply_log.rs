@@ -7,6 +7,7 @@ use mailrun_smtp::ReceivedReply;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
+use std::time::Duration;
 
 /// Replies that a worker keeps: 1 MB.
 const MAX_REPLIES: usize = 8192;
@@ -19,13 +20,20 @@ pub(super) struct ReplyLog {
     next: usize,
 }
 
-/// The number of a message in its trace, and a reply to it.
-type LoggedReply = (u64, ReplyText);
+/// A reply to a message.
+#[derive(Clone, Copy, Debug)]
+struct LoggedReply {
+    /// Number of the message in its trace.
+    sequence: u64,
+    /// Time at which the reply came.
+    at: Duration,
+    text: ReplyText,
+}
 
 impl ReplyLog {
     /// Keeps a reply to the message with that number.
-    pub(super) fn record(&mut self, sequence: u64, reply: &ReceivedReply<'_>) {
-        let entry = (sequence, ReplyText::new(reply.wire()));
+    pub(super) fn record(&mut self, sequence: u64, at: Duration, reply: &ReceivedReply<'_>) {
+        let entry = LoggedReply { sequence, at, text: ReplyText::new(reply.wire()) };
         if self.entries.len() < MAX_REPLIES {
             self.entries.push(entry);
         } else {
@@ -38,18 +46,18 @@ impl ReplyLog {
     pub(super) fn find(&self, sequence: u64) -> Option<ReplyText> {
         let (newer, older) = self.entries.split_at(self.next);
         let mut newest_first = newer.iter().rev().chain(older.iter().rev());
-        newest_first.find(|(logged, _)| *logged == sequence).map(|(_, reply)| *reply)
+        newest_first.find(|logged| logged.sequence == sequence).map(|logged| logged.text)
     }
 }
 
-/// Writes the replies of all workers, a line for each: number, recipients, reply. The bench looks up in them what did
+/// Writes the replies of all workers, a line for each: number, time, recipients, reply. The bench looks up in them what did
 /// not arrive.
 pub(super) fn write(context: &SourceContext, logs: &[ReplyLog], path: &Path) -> io::Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
-    for (sequence, reply) in logs.iter().flat_map(|log| &log.entries) {
+    for LoggedReply { sequence, at, text } in logs.iter().flat_map(|log| &log.entries) {
         let number = sequence % WARM_UP_SEQUENCE;
         let recipients = context.named_recipients(number, context.options.recipients(number));
-        writeln!(file, "{sequence}\t{}\t{}", recipients.join(" "), reply.text())?;
+        writeln!(file, "{sequence}\t{}\t{}\t{}", at.as_nanos(), recipients.join(" "), text.text())?;
     }
     file.flush()
 }
@@ -64,7 +72,7 @@ mod tests {
         let mut reader = ReplyReader::default();
         let mut input = wire.as_bytes();
         let reply = reader.next(&mut input).expect("well-formed").expect("complete");
-        log.record(sequence, &reply);
+        log.record(sequence, Duration::ZERO, &reply);
     }
 
     fn text(log: &ReplyLog, sequence: u64) -> Option<String> {

@@ -118,6 +118,7 @@ fn missing(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Ve
         message: one.message,
         created_s: Some(one.since.saturating_sub(origin).as_secs_f64()),
         fate: one.fate,
+        answered_s: None,
         reply: one.reply.clone(),
         recipients: context.named_recipients(one.message, one.recipients),
         recipient_count: one.recipients,

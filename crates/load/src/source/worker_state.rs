@@ -146,8 +146,8 @@ impl SourceWorkerState {
     }
 
     /// Keeps a reply to a message.
-    pub(super) fn record_reply(&self, sequence: u64, reply: &ReceivedReply<'_>) {
-        self.replies.borrow_mut().record(sequence, reply);
+    pub(super) fn record_reply(&self, sequence: u64, now: Duration, reply: &ReceivedReply<'_>) {
+        self.replies.borrow_mut().record(sequence, now, reply);
     }
 
     /// The last reply to a message, if it is still known.
