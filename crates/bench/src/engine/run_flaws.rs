@@ -105,6 +105,23 @@ mod tests {
     use super::*;
     use mailrun_report::sample;
 
+    impl BenchFigures for RunFlaws {
+        fn flaws(&self) -> &RunFlaws {
+            self
+        }
+    }
+
+    #[test]
+    fn a_run_whose_only_fault_is_mail_in_a_queue_has_not_failed() {
+        let text = |text: &str| Some(text.to_owned());
+        let run = |fault, undelivered| ComparedRun::of_bench(RunFlaws { fault, undelivered, ..RunFlaws::default() });
+        assert!(matches!(run(None, None), ComparedRun::Sound(_)));
+        assert!(matches!(run(None, text("1 was not delivered")), ComparedRun::Sound(_)));
+        assert!(matches!(run(text("lost 1"), None), ComparedRun::Faulty(_, why) if why == "lost 1"));
+        let queued = run(text("not delivered 1"), text("1 was not delivered"));
+        assert!(matches!(queued, ComparedRun::Undecided(_, why) if why == "not delivered 1"));
+    }
+
     #[test]
     fn each_flaw_has_the_name_of_its_run() {
         let mut record = sample::held();
