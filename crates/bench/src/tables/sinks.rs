@@ -1,13 +1,14 @@
 //! The sinks of a table: a new one for each run on a free loopback port, with room for every session.
 use super::deliveries::{self, Deliveries};
 use crate::engine::{Costs, TimedChild};
+use crate::launch::free_port;
 use crate::scenario::SinkTool;
 use anyhow::{Context, Result};
 use mailrun_party::live::{LiveEvent, LiveProgress};
 use mailrun_party::party_options::PartyOptions;
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -24,9 +25,6 @@ const MIN_SESSIONS: u32 = 2000;
 const BACKLOG: &str = "4096";
 /// User that smtp-sink switches to where it is started as root: it insists on switching.
 const NOBODY: &str = "nobody";
-/// Attempts at a free port. smtp-sink cannot report its port, so it is given one that was free a moment ago, and
-/// another if that is taken meanwhile.
-const MAX_PORT_ATTEMPTS: usize = 3;
 /// Separator in smtp-sink's dump. Every separator could occur in a message; this one is unlikely to.
 const SEPARATOR: &str = "== mailrun bench: the next message ==";
 
@@ -67,15 +65,7 @@ impl TableSink {
     pub(crate) fn start(launch: SinkLaunch<'_>) -> Result<Self> {
         match launch.receiver {
             SinkTool::Mailrun => Self::start_own(launch),
-            SinkTool::SmtpSink => {
-                let mut outcome = Self::start_smtp_sink(launch);
-                for _ in 1..MAX_PORT_ATTEMPTS {
-                    if outcome.is_err() {
-                        outcome = Self::start_smtp_sink(launch);
-                    }
-                }
-                outcome
-            }
+            SinkTool::SmtpSink => Self::start_smtp_sink(launch),
         }
     }
 
@@ -116,7 +106,7 @@ impl TableSink {
             // Its names are templates of strftime(3), and relative to a directory they have no sign of those.
             command.args(["-S", &format!("{SEPARATOR}\\n"), "-D", "dump"]);
         }
-        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+        let address = free_port()?;
         command.args(["-m", &launch.sessions.saturating_mul(2).max(MIN_SESSIONS).to_string()]);
         command.args([&address.to_string(), BACKLOG]);
         command.current_dir(directory.path()).stdout(Stdio::null());
