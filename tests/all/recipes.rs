@@ -61,7 +61,8 @@ fn each_fault_of_a_recipe_is_one_line_with_its_file_and_key() {
     let rows = [
         ("early", "", "3:11: command: ", "the relay ended before it listened: cannot find my own teeth"),
         ("silent", "ready_within = \"500ms\"", ": command: ", "did not listen within"),
-        ("silent", "ready_within = \"500ms\"", ": command: ", "its last output: at your service"),
+        // Time for a busy machine to start Python.
+        ("silent", "ready_within = \"4s\"", ": command: ", "its last output: at your service"),
         ("daemon", "", ": command: ", "the relay ended and left processes behind: python3 ("),
         ("", "prepare = [[\"sh\", \"-c\", \"echo no flour >&2; exit 3\"]]", ": prepare: ", "exit status 3: no flour"),
         ("", "prepare = [[\"fnord\"]]", ": prepare: ", "there is no program \"fnord\""),
