@@ -32,6 +32,7 @@ browser     600  report.html in Chromium
 dashboard   300  the dashboard in tmux
 packages   1200  archives, Debian packages and the image, installed and run where they will be
 results    1200  each table of docs/results.md, made small
+delay       900  a sink that delays replies by 100 us is measured to do so within 20, on processors that are kept awake
 bench-cost  900  instructions, allocations, system calls and segments of a message, against benches/cost.json
 fuzz       1800  every fuzz target, for FUZZ_SECONDS each
 "
@@ -86,6 +87,12 @@ dashboard() { scripts/install-test-peers.sh dashboard && scripts/test-dashboard.
 packages() { PACKAGE_PROFILE=${PACKAGE_PROFILE:-release} make --no-print-directory test-packages; }
 results() {
     cargo build --release --quiet && scripts/results.py --small --page target/results-small.md --out target/results-small
+delay() {
+    cargo build --release --quiet || return
+    [ -w /dev/cpu_dma_latency ] || { echo "delay: /dev/cpu_dma_latency cannot be written" >>$skipped; return 0; }
+    rm -rf target/delay
+    target/release/mailrun bench --relay none --sessions 1 --reuse --duration 3s --keep-awake on --out target/delay \
+        --fault 'rcpt: delay 100us' --threshold 'rcpt.min >= 100us' --threshold 'rcpt.p50 < 120us'
 }
 bench-cost() { make --no-print-directory bench-cost; }
 fuzz() { FUZZ_OPTIONS=-seed=$((MAILRUN_SEED + 1)) scripts/fuzz.sh "${FUZZ_SECONDS:-5}" ${FUZZ_TARGETS:-}; }
@@ -106,6 +113,7 @@ changed_parts() {
     has '^crates/dashboard/|^tests/dashboard/' && echo dashboard
     has '^packaging/|^Cargo.lock$' && echo packages
     has '^crates/(relay|load|smtp)/' && echo bench-cost
+    has '^crates/(eventloop|load)/' && echo delay
     has '^crates/(journey|load)/' && echo exim
     has '^crates/locust/' && echo locust
     has '^(docs/|README.md)' && printf '%s\n' docs book
