@@ -71,8 +71,6 @@ pub(crate) struct Target {
 pub(crate) enum Measure {
     /// As a share of the raw pair's rate.
     OfLimit,
-    /// With busy polling, as a share of the rate of the raw pair that never sleeps.
-    OfSpinningLimit,
     /// As a multiple of smtp-source → smtp-sink's rate.
     OfSmtpSource,
     GigabytesPerSecond,
@@ -130,9 +128,9 @@ pub(crate) const SHAPES: [Shape; 12] = [
         message_octets: 10 * 1024 * 1024,
         targets: &[Target { measure: Measure::GigabytesPerSecond, least: 2.0, goal: Some(3.0) }],
     },
-    few("c1", "a connection each", Dialogue::ConnectionEach, 1, &[]),
-    few("r1", "reuse, lock step", Dialogue::Reuse, 1, &[of_spinning_limit(0.90)]),
-    few("s1", "stream, one write", Dialogue::Stream, 1, &[of_spinning_limit(0.90)]),
+    few("c1", "a connection each", Dialogue::ConnectionEach, 1, &[of_limit(0.90, 0.95)]),
+    few("r1", "reuse, lock step", Dialogue::Reuse, 1, &[of_limit(0.90, 0.95)]),
+    few("s1", "stream, one write", Dialogue::Stream, 1, &[of_limit(0.90, 0.95)]),
     few("c8", "a connection each", Dialogue::ConnectionEach, 8, &[]),
     few("r8", "reuse, lock step", Dialogue::Reuse, 8, &[]),
     few("s8", "stream, one write", Dialogue::Stream, 8, &[]),
@@ -147,10 +145,6 @@ const fn few(
     targets: &'static [Target],
 ) -> Shape {
     Shape { name, title, dialogue, sessions, message_octets: DEFAULT_OCTETS, targets }
-}
-
-const fn of_spinning_limit(least: f64) -> Target {
-    Target { measure: Measure::OfSpinningLimit, least, goal: None }
 }
 
 const fn of_limit(least: f64, goal: f64) -> Target {

@@ -2,7 +2,7 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::contestants::{Contestant, LIMIT, LIMIT_SPINNING, MAILRUN_PAIR, MAILRUN_SPINNING, POSTFIX_PAIR, Run};
+use super::contestants::{Contestant, LIMIT, MAILRUN_PAIR, POSTFIX_PAIR, Run};
 use super::shapes::{Measure, Shape, Target};
 use super::spread::Spread;
 
@@ -42,10 +42,9 @@ impl Standing<'_> {
     }
 
     fn measured(&self, target: &Target) -> Option<Spread> {
-        let lane = self.lane(target.measure.contestant())?;
+        let lane = self.lane(MAILRUN_PAIR)?;
         match target.measure {
             Measure::OfLimit => self.ratio(lane, LIMIT),
-            Measure::OfSpinningLimit => self.ratio(lane, LIMIT_SPINNING),
             Measure::OfSmtpSource => self.ratio(lane, POSTFIX_PAIR),
             Measure::GigabytesPerSecond => {
                 let octets = self.shape.message_octets as f64;
@@ -56,16 +55,6 @@ impl Standing<'_> {
 
     pub(crate) fn outcomes(&self) -> impl Iterator<Item = Outcome> {
         self.shape.targets.iter().map(|target| outcome(target, self.measured(target)))
-    }
-}
-
-impl Measure {
-    /// The contestant that is judged by it.
-    fn contestant(self) -> Contestant {
-        match self {
-            Self::OfLimit | Self::OfSmtpSource | Self::GigabytesPerSecond => MAILRUN_PAIR,
-            Self::OfSpinningLimit => MAILRUN_SPINNING,
-        }
     }
 }
 
@@ -134,11 +123,10 @@ fn row(standing: &Standing<'_>, lane: &Lane) -> Vec<String> {
 fn judged(standing: &Standing<'_>, contestant: Contestant) -> (String, String) {
     let mut targets = Vec::new();
     let mut verdicts = Vec::new();
-    for target in standing.shape.targets.iter().filter(|target| target.measure.contestant() == contestant) {
+    for target in standing.shape.targets.iter().filter(|_| contestant == MAILRUN_PAIR) {
         let least = target.least;
         targets.push(match target.measure {
             Measure::OfLimit => format!("≥ {least:.2} of limit"),
-            Measure::OfSpinningLimit => format!("≥ {least:.2} of the limit that spins"),
             Measure::OfSmtpSource => format!("≥ {least:.1} × smtp-source"),
             Measure::GigabytesPerSecond => format!("≥ {least:.1} GB/s"),
         });
