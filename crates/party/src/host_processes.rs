@@ -45,8 +45,14 @@ impl HostProcesses {
     fn used_until(&self, later: &Self, own: u32) -> Vec<HostProcess> {
         let parents: BTreeMap<u32, u32> = later.seen.iter().map(|((pid, _), stat)| (*pid, stat.parent)).collect();
         let mut ended: BTreeMap<u32, u64> = BTreeMap::new();
-        for (_, stat) in self.seen.iter().filter(|(key, _)| !later.seen.contains_key(key)) {
-            *ended.entry(stat.parent).or_default() += stat.ticks;
+        let gone = |key: &&(u32, u64)| !later.seen.contains_key(*key);
+        let gone_parents: BTreeMap<u32, u32> =
+            self.seen.iter().filter(|(key, _)| gone(key)).map(|((pid, _), stat)| (*pid, stat.parent)).collect();
+        for (_, stat) in self.seen.iter().filter(|(key, _)| gone(key)) {
+            // Its parent may have ended as well, and then the figures of both are in the grandparent's.
+            let line = std::iter::successors(Some(stat.parent), |pid| gone_parents.get(pid).copied());
+            let heir = line.take(gone_parents.len() + 1).last().unwrap_or(stat.parent);
+            *ended.entry(heir).or_default() += stat.ticks;
         }
         let mut by_name: BTreeMap<&str, HostProcess> = BTreeMap::new();
         for (key @ (pid, _), stat) in &later.seen {
@@ -136,6 +142,15 @@ mod tests {
         let told: Vec<_> =
             used.iter().map(|row| (row.name.as_str(), row.processes, row.processor_s * ticks_per_s)).collect();
         assert_eq!(told, [("master", 1, 100.0), ("smtpd", 2, 50.0)], "40 of master's were smtpd's before");
+    }
+
+    #[test]
+    fn time_before_the_run_is_not_told_when_a_whole_family_has_ended() {
+        let before = look(&[(5, "bash", 1, 10), (6, "cargo", 5, 100), (7, "rustc", 6, 7_900)]);
+        let later = look(&[(5, "bash", 1, 8_210)]);
+        let used = before.used_until(&later, 20);
+        let ticks_per_s = rustix::param::clock_ticks_per_second() as f64;
+        assert_eq!(used.iter().map(|row| row.processor_s * ticks_per_s).collect::<Vec<_>>(), [200.0]);
     }
 
     #[test]
