@@ -345,7 +345,8 @@ pub(crate) fn outages(mades: &Mades) -> Option<Section> {
     let mut table =
         Table::new([("connection", Align::Left), right("lost after"), right("for"), ("reason", Align::Wrapped)]);
     for row in &mades.outages {
-        table.row(vec![plain(&row.side), seconds(row.began_s), seconds(row.lasted_s), plain(&row.why)]);
+        let lasted = if row.to_the_end { "to the end".to_owned() } else { seconds(row.lasted_s) };
+        table.row(vec![plain(&row.side), seconds(row.began_s), lasted, plain(&row.why)]);
     }
     let note = Some("for: from the loss until all links were up again".to_owned());
     Section::figures("Outages", note, table)

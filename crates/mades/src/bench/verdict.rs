@@ -9,7 +9,8 @@ use mailrun_journey::judge::{
 };
 use mailrun_journey::reason::Reason;
 use mailrun_journey::record::{
-    AcknowledgementSender, Arrival, Cause, Ending, LedgerRow, Mades, MadesStage, MadesTrouble, Record, Verdict,
+    AcknowledgementSender, Arrival, Cause, Ending, LedgerRow, Mades, MadesOutage, MadesStage, MadesTrouble, Record,
+    Verdict,
 };
 use mailrun_journey::threshold::Fate;
 use mailrun_journey::validity::{limits, warnings};
@@ -157,6 +158,23 @@ fn missing_text(mades: &Mades, row: &MadesStage) -> String {
     }
 }
 
+/// Time of the run in which a connection was lost; two at a time count once.
+fn without_connection_s(record: &Record, mades: &Mades) -> f64 {
+    let end_s = record.duration_s.max(record.offered_s.unwrap_or_default());
+    let span = |outage: &MadesOutage| {
+        let until_s = outage.began_s + outage.lasted_s;
+        (outage.began_s, if outage.to_the_end { until_s.min(end_s) } else { until_s })
+    };
+    let mut spans: Vec<(f64, f64)> = mades.outages.iter().map(span).collect();
+    spans.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let mut seen_until = 0.0_f64;
+    spans.iter().fold(0.0, |sum, (from, until)| {
+        let new = (until - from.max(seen_until)).max(0.0);
+        seen_until = seen_until.max(*until);
+        sum + new
+    })
+}
+
 /// A connection that was lost and not established again.
 fn lost_connection(record: &Record, mades: &Mades) -> Option<Reason> {
     let outages = mades.outages.iter().filter(|outage| outage.to_the_end);
@@ -279,7 +297,7 @@ fn notes(record: &Record, mades: &Mades) -> Vec<String> {
             "Sent again by the broker after a lost connection, as it must: {count}. They do not count as duplicates."
         )
     });
-    let lasted: f64 = mades.outages.iter().map(|outage| outage.lasted_s).sum();
+    let lasted = without_connection_s(record, mades);
     add(mades.outages.len() as u64, &|| {
         let times = counted(mades.outages.len() as u64, "time");
         format!("The connection was lost {times}, for {lasted:.1} s in all: the figures include that.")
@@ -383,9 +401,7 @@ fn window_note(record: &Record, mades: &Mades) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mailrun_journey::record::{
-        MadesAcknowledgements, MadesMarket, MadesOutage, MadesWindow, Outcome, ThresholdRow,
-    };
+    use mailrun_journey::record::{MadesAcknowledgements, MadesMarket, MadesWindow, Outcome, ThresholdRow};
     use mailrun_report::sample;
 
     /// The verdict of the complete sample after `change`.
@@ -602,7 +618,16 @@ mod tests {
         assert!(!busy.valid && busy.reasons[0].contains("its thread's time"), "{busy:?}");
         let outage = MadesOutage { lasted_s: 0.7, ..MadesOutage::default() };
         let lost = verdict(|_, mades| mades.outages = vec![outage.clone(), outage.clone()]);
-        assert!(lost.closed && lost.reasons[0].contains("2 times, for 1.4 s"), "{lost:?}");
+        assert!(lost.closed && lost.reasons[0].contains("2 times, for 0.7 s"), "both at a time: {lost:?}");
+        let outage = |began_s, lasted_s, to_the_end| MadesOutage { began_s, lasted_s, to_the_end, ..outage.clone() };
+        let spent = |outages: Vec<MadesOutage>| {
+            let record = Record { duration_s: 2.9, offered_s: Some(3.0), ..sample::mades() };
+            without_connection_s(&record, &Mades { outages, ..Mades::default() })
+        };
+        let both = spent(vec![outage(2.9, 3.0, true), outage(2.8, 3.1, true)]);
+        assert!((both - 0.2).abs() < 1e-9, "no longer than the run: {both}");
+        let apart = spent(vec![outage(1.0, 0.5, false), outage(0.2, 0.3, false), outage(1.2, 0.4, false)]);
+        assert!((apart - 0.9).abs() < 1e-9, "{apart}");
     }
 
     #[test]
