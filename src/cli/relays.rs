@@ -210,7 +210,7 @@ struct LoadShapeArgs {
     #[arg(short, long, visible_short_alias = 'c', value_name = "N", default_value = "100", value_parser = values::sessions)]
     sessions: u32,
     /// Size of a message in bytes, header included: 400, 64k.
-    #[arg(short = 'l', long, value_name = "BYTES", value_parser = values::message_size)]
+    #[arg(short = 'l', long, value_name = "BYTES", default_value = "400", value_parser = values::message_size)]
     message_size: u64,
     /// Messages per connection; without N, or with 0, no limit.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_value = "0",

@@ -464,6 +464,7 @@ pub struct ThroughputWorkload {
     pub(crate) messages: ScenarioSetting<MessageCount>,
     /// Messages with `--full`.
     pub published_messages: Option<ScenarioSetting<MessageCount>>,
+    #[serde(default = "usual_size")]
     pub message_size: ScenarioSetting<MessageBytes>,
     pub(crate) sessions: Option<ScenarioSetting<SessionCount>>,
     pub(crate) reuse: Option<ScenarioSetting<ConnectionMessages>>,
@@ -490,6 +491,7 @@ pub struct LatencyScenario {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the table [workload]")]
 pub(crate) struct LatencyWorkload {
+    #[serde(default = "usual_size")]
     pub(crate) message_size: ScenarioSetting<MessageBytes>,
     pub(crate) sessions: Option<ScenarioSetting<SessionCount>>,
     pub(crate) reuse: Option<ScenarioSetting<ConnectionMessages>>,
@@ -536,6 +538,7 @@ pub struct BacklogScenario {
 #[serde(deny_unknown_fields, expecting = "the table [workload]")]
 pub(crate) struct StoredWorkload {
     pub(crate) messages: ScenarioSetting<MessageCount>,
+    #[serde(default = "usual_size")]
     pub(crate) message_size: ScenarioSetting<MessageBytes>,
     pub(crate) sessions: Option<ScenarioSetting<SessionCount>>,
     pub(crate) reuse: Option<ScenarioSetting<ConnectionMessages>>,
@@ -570,6 +573,7 @@ pub struct SoakScenario {
 #[serde(deny_unknown_fields, expecting = "the table [workload]")]
 pub(crate) struct SoakWorkload {
     pub(crate) messages: ScenarioSetting<MessageCount>,
+    #[serde(default = "usual_size")]
     pub(crate) message_size: ScenarioSetting<MessageBytes>,
     pub(crate) sessions: Option<ScenarioSetting<SessionCount>>,
     pub(crate) reuse: Option<ScenarioSetting<ConnectionMessages>>,
@@ -741,6 +745,11 @@ pub struct Scenario {
     pub values: BTreeMap<String, Vec<String>>,
 }
 
+/// The size of messages that bench has, too.
+fn usual_size() -> ScenarioSetting<MessageBytes> {
+    ScenarioSetting { value: MessageBytes(400) }
+}
+
 /// The keys that say how to read the others.
 #[derive(Deserialize)]
 struct ScenarioHead {
@@ -756,6 +765,13 @@ impl Scenario {
     pub fn read(text: &str, file: &Path) -> Result<Self, String> {
         if text.len() > MAX_BYTES {
             return Err(error_at(text, file, 0, &format!("a scenario has at most {MAX_BYTES} bytes")));
+        }
+        let has_key = |key: &str| text.parse::<toml::Table>().is_ok_and(|keys| keys.contains_key(key));
+        if has_key("command") && !has_key("measure") {
+            let name = file.display();
+            return Err(format!(
+                "{name} is a recipe: name it in the parties of a scenario, or use mailrun bench --relay {name}"
+            ));
         }
         let head: ScenarioHead = parse(text, file)?;
         let measure = match head.measure.value {
@@ -838,6 +854,23 @@ mod tests {
         assert_eq!(scenario.rounds.map(|rounds| rounds.value), Some(RoundCount(2)));
         let expected = [("message_size", "1k"), ("messages", "100"), ("rounds", "2"), ("thresholds", "rejected < 1%")];
         assert!(expected.iter().all(|(key, text)| values[*key] == [*text]), "{values:?}");
+    }
+
+    #[test]
+    fn messages_have_the_size_of_those_of_bench_unless_it_is_written() {
+        let Ok(Scenario { measure: Measure::Throughput(usual), .. }) =
+            read(&SMALL.replace("message_size = \"1k\"\n", ""))
+        else {
+            panic!()
+        };
+        assert_eq!(usual.workload.message_size.value, MessageBytes(400));
+    }
+
+    #[test]
+    fn a_recipe_is_no_scenario() {
+        let why = read("durability = \"sync\"\ncommand = [\"mta\", \"{listen}\", \"{to}\"]\n").unwrap_err();
+        let said = "my.toml is a recipe: name it in the parties of a scenario, or use mailrun bench --relay my.toml";
+        assert_eq!(why, said);
     }
 
     #[test]

@@ -180,7 +180,11 @@ impl RoundComparison {
         let reference = &self.reference;
         let name = &one.contestant;
         let sure = row.interval.map_or_else(String::new, |(lower, upper)| format!(" ({lower:.3} to {upper:.3})"));
-        let what = row.name.split(',').next().unwrap_or(&row.name);
+        let what = match row.name.split_once(", ") {
+            Some((stage, "msg/s")) if stage != "rate" => format!("{stage} rate"),
+            Some((figure, _)) => figure.to_owned(),
+            None => row.name.clone(),
+        };
         match row.finding.verdict {
             MetricVerdict::Better => {
                 format!("{name} is faster than {reference}: {:.3} times its {what}{sure}.", row.ratio)

@@ -101,12 +101,9 @@ impl RoundsOptions {
 
     /// Notes on what is compared.
     fn notes(&self, has_sink: bool) -> Vec<String> {
-        let note = match self.kind() {
-            ContestantKind::Server if !has_sink => "Accepted only: nobody saw deliveries (--sink, --sink-listen).",
-            ContestantKind::Scenario => "Runs of minutes: a verdict takes 6 rounds.",
-            _ => return Vec::new(),
-        };
-        vec![note.to_owned()]
+        let is_unseen = self.kind() == ContestantKind::Server && !has_sink;
+        let note = is_unseen.then(|| "Accepted only: nobody saw deliveries (--sink, --sink-listen).".to_owned());
+        note.into_iter().collect()
     }
 }
 
