@@ -87,6 +87,7 @@ dashboard() { scripts/install-test-peers.sh dashboard && scripts/test-dashboard.
 packages() { PACKAGE_PROFILE=${PACKAGE_PROFILE:-release} make --no-print-directory test-packages; }
 results() {
     cargo build --release --quiet && scripts/results.py --small --page target/results-small.md --out target/results-small
+}
 delay() {
     cargo build --release --quiet || return
     [ -w /dev/cpu_dma_latency ] || { echo "delay: /dev/cpu_dma_latency cannot be written" >>$skipped; return 0; }
