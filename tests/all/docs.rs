@@ -59,6 +59,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("mailrun bench smtp-source-table", "takes minutes; tables.rs runs it with small numbers"),
     ("mailrun bench relay-400", RELAYS),
     ("mailrun bench relay-100k --compare mailrun,postfix --messages 1000 --rounds 6", RELAYS),
+    ("sudo mailrun bench limits.toml --sessions 20 --rounds 6", RELAYS),
     ("mailrun capacity --relay postfix --quick --reuse --sessions 20 --goal 'delivered.p99 < 1s'", RELAYS),
     ("mailrun capacity mades --quick --goal 'delivered.p99 < 2s'", SEARCHES),
     (
