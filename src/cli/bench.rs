@@ -16,6 +16,7 @@ use super::values;
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use mailrun_bench::contestant::{Contestant, ListenerOptions};
+use mailrun_bench::recipe;
 use mailrun_bench::{BenchOptions, BenchTarget, SyscallCounting, TrustedCertificate, is_toml_file};
 use mailrun_journey::RunId;
 use mailrun_journey::record::Workload;
@@ -154,7 +155,9 @@ fn scenario_names() -> Vec<String> {
 fn check_server(server: &ServerArg, reach: AllowedTargets) -> Result<()> {
     source::look_up(server.address(), reach).map(drop).map_err(|error| {
         let host = server.address().rsplit_once(':').map_or("", |(host, _)| host);
+        let is_recipe = host == "mailrun" || recipe::names().any(|name| name == host);
         match scenario_names().iter().find(|name| is_misspelling(host, name)) {
+            _ if is_recipe => anyhow!("{error:#}; a server that mailrun starts is --relay {host}"),
             Some(name) => anyhow!("{error:#}; did you mean the scenario {name:?}?"),
             None => error,
         }

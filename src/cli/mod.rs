@@ -113,6 +113,7 @@ const EXAMPLES: &str = "\
 Examples:
   mailrun bench                               demonstration: source, relay and sink on this host
   mailrun bench mx.example                    your server, port 25
+  sudo mailrun bench --relay postfix          a private Postfix on this host
   mailrun sink --listen 127.0.0.1:2525        accepts mail and counts it
   mailrun source 127.0.0.1:2525               sends mail and measures latency
   mailrun relay --to HOST --spool DIR         stores and forwards mail

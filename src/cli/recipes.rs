@@ -10,10 +10,10 @@ const LIST_WIDTH: usize = 160;
 
 /// Lists the recipes by which mailrun runs servers, or prints one
 #[derive(Debug, Args)]
-#[command(after_help = KEYS_AND_EXAMPLES, arg_required_else_help = true)]
+#[command(after_help = KEYS_AND_EXAMPLES)]
 pub(super) struct RecipeArgs {
     #[command(subcommand)]
-    command: RecipeCommand,
+    command: Option<RecipeCommand>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -64,8 +64,8 @@ Exit status: 0 done; 2 no such recipe.";
 impl RecipeArgs {
     pub(super) fn run(&self) -> Result<ExitCode> {
         match &self.command {
-            RecipeCommand::List => super::say(&list_text()?),
-            RecipeCommand::Show { name } => super::say(Recipe::built_in_text(name)?),
+            None | Some(RecipeCommand::List) => super::say(&list_text()?),
+            Some(RecipeCommand::Show { name }) => super::say(Recipe::built_in_text(name)?),
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -104,7 +104,7 @@ Usage: mailrun bench [OPTIONS] [SERVER]   HOST[:25], smtp://, smtps://, lmtp://
       --to, --from ADDRESS  recipient and sender [to@example.com]
       --sink URL            mailrun sink that the server delivers to
       --sink-listen ADDR    the same, started by this bench
-      --relay WHICH         without a server: mailrun, postfix, none, a command
+      --relay WHICH         without a server: mailrun, postfix, FILE.toml, none
       --tls WHEN            none, starttls, implicit; --cacert FILE, --insecure
       --user NAME           login; --password-file FILE or MAILRUN_PASSWORD
       --threshold EXPR      'accepted.p99 < 50ms', 'rejected <= 0.1%', ...

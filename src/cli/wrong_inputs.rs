@@ -64,6 +64,7 @@ const SERVERS: &[Row] = &[
     ("source 127.0.0.1:1", "cannot reach 127.0.0.1:1: Connection refused. Check that a server listens there."),
     ("source 127.0.0.1:1 127.0.0.1:2", "unexpected argument \"127.0.0.1:2\""),
     ("bench 127.0.0.1:1 127.0.0.1:2", "unexpected argument \"127.0.0.1:2\""),
+    ("bench postfix", "unknown host \"postfix\"; a server that mailrun starts is --relay postfix"),
     ("bench relay-4000", "unknown host \"relay-4000\"; did you mean the scenario \"relay-400\"?"),
     ("bench mine.toml", "mailrun: cannot read mine.toml: No such file or directory"),
     ("bench --messages 5 relay-400", "options of relay-400 must follow it: write mailrun bench relay-400 first"),
