@@ -496,6 +496,11 @@ impl Supervisor {
         &self.deaths
     }
 
+    /// The death of a party, if it ended without having been asked to.
+    pub(super) fn death_of(&self, role: Role) -> Option<&Death> {
+        self.deaths.iter().find_map(|(whose, death)| (*whose == role).then_some(death))
+    }
+
     /// Fails if a party has died, for callers that cannot use half a run.
     ///
     /// # Errors

@@ -26,8 +26,15 @@ pub struct AuditRow {
     pub fault: String,
     /// Rounds that came to their end.
     pub rounds: u64,
-    /// Rounds after whose fault the server did not take mail again.
+    /// Rounds after whose fault the server did not take mail again, or ended by itself.
     pub never_back: u64,
+    /// Rounds that went wrong after the server had asked for operations that the file system of the fault does not have.
+    /// They say nothing of the server.
+    #[serde(default)]
+    pub not_supported: u64,
+    /// Those operations, for example `link`.
+    #[serde(default)]
+    pub unsupported: Vec<String>,
     /// Messages that were answered 250.
     pub answered: u64,
     /// Messages of them that are neither at the sink nor in the server's queue, which is empty.

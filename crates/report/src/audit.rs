@@ -18,17 +18,26 @@ pub(crate) fn in_short(record: &Record, width: usize) -> Vec<String> {
 }
 
 fn table(audit: &Audit) -> Table {
-    let figures =
-        ["rounds", "answered 250", "lost", "not delivered", "duplicates", "corrupt", "never back", "back within"];
+    let figures = [
+        "rounds",
+        "answered 250",
+        "lost",
+        "not delivered",
+        "duplicates",
+        "corrupt",
+        "never back",
+        "not supported",
+        "back within",
+    ];
     let mut table = Table::new([("fault", Align::Left)].into_iter().chain(figures.map(right)));
     for row in &audit.faults {
         let counts =
-            [row.answered, row.lost, row.not_delivered, row.duplicates, row.corrupt, row.never_back].map(count);
+            [row.answered, row.lost, row.not_delivered, row.duplicates, row.corrupt, row.never_back, row.not_supported];
         let back = row.back_s.map_or_else(|| "–".to_owned(), seconds);
-        let cells = [plain(&row.fault), count(row.rounds)].into_iter().chain(counts).chain([back]);
+        let cells = [plain(&row.fault), count(row.rounds)].into_iter().chain(counts.map(count)).chain([back]);
         table.row(cells.collect());
     }
-    table.hide_zero(&["not delivered", "corrupt", "never back"])
+    table.hide_zero(&["not delivered", "corrupt", "never back", "not supported"])
 }
 
 /// The messages that were answered 250 and did not arrive.

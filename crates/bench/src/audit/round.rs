@@ -12,6 +12,7 @@ use crate::supervisor::Supervisor;
 use anyhow::{Context, Result, anyhow};
 use mailrun_forgetful::{Disk, Fault, Plan};
 use mailrun_journey::account::{RelayInputs, ServerQueue};
+use mailrun_journey::judge;
 use mailrun_journey::ledger::Ledger;
 use mailrun_journey::record::{Arrival, AuditLoss, LedgerRow, Record, Role, Workload};
 use mailrun_party::interrupt::StopRequest;
@@ -59,8 +60,6 @@ pub(super) struct Round<'a> {
 pub(super) struct RoundResult {
     pub(super) fault: AuditFault,
     pub(super) end: RoundEnd,
-    /// The server's words about its version.
-    pub(super) version: Option<String>,
     /// Events of the round.
     pub(super) events: Vec<BenchFault>,
 }
@@ -69,8 +68,10 @@ pub(super) struct RoundResult {
 pub(super) enum RoundEnd {
     /// With an account.
     Account(Box<RoundAccount>),
-    /// The server did not take mail again, for that reason.
+    /// The server did not take mail again, or ended by itself after it did, for that reason.
     NeverBack(String),
+    /// It went wrong, and these operations of the server do not exist on the disk that forgets.
+    NotSupported(Vec<&'static str>),
 }
 
 /// The account of a round.
@@ -103,7 +104,7 @@ impl RoundResult {
     fn ledger(&self) -> Option<&LedgerRow> {
         match &self.end {
             RoundEnd::Account(account) => Some(&account.source.ledger),
-            RoundEnd::NeverBack(_) => None,
+            RoundEnd::NeverBack(_) | RoundEnd::NotSupported(_) => None,
         }
     }
 
@@ -117,6 +118,9 @@ impl RoundResult {
     pub(super) fn line(&self) -> String {
         let (account, row) = match &self.end {
             RoundEnd::NeverBack(reason) => return format!("the server never came back: {reason}"),
+            RoundEnd::NotSupported(operations) => {
+                return format!("not supported by {}: {}", self.fault.name(), operations.join(", "));
+            }
             RoundEnd::Account(account) => (account, &account.source.ledger),
         };
         let missing = match row.lost {
@@ -138,17 +142,26 @@ impl Round<'_> {
     /// # Errors
     /// If the server does not even start, or source or sink cannot run.
     pub(super) fn run(&self) -> Result<RoundResult> {
+        let disk = self.fault.needs_disk().then(|| self.mount()).transpose()?;
+        let result = self.run_on(disk.as_ref());
+        let unsupported = disk.map(|disk| disk.unsupported()).unwrap_or_default();
+        if unsupported.is_empty() || result.as_ref().is_ok_and(RoundResult::is_good) {
+            return result;
+        }
+        let events = result.map(|result| result.events).unwrap_or_default();
+        Ok(RoundResult { fault: self.fault, end: RoundEnd::NotSupported(unsupported), events })
+    }
+
+    /// Runs it, with the mail on that disk. All processes have ended afterwards.
+    fn run_on(&self, disk: Option<&Disk>) -> Result<RoundResult> {
         let run = outputs::new_run_id()?;
         let bench = self.bench();
-        let spool = self.directory.spool();
-        let disk = self.fault.needs_disk().then(|| self.mount(&spool)).transpose()?;
-        // After the disk, so that it ends before the disk does.
         let mut supervisor = Supervisor::new(&bench)?;
         let sink = supervisor.start_sink(PartyCommand::sink(self.program, &bench, run, self.directory))?;
-        let places = Places::in_directory(spool, launch::free_port()?, next_hop(&sink)?, self.program);
+        let places = Places::in_directory(self.directory.spool(), launch::free_port()?, next_hop(&sink)?, self.program);
         let server = self.options.recipe.prepare(&places)?;
         // What is prepared has long been there.
-        if let Some(disk) = &disk {
+        if let Some(disk) = disk {
             disk.with_files(|files, _| {
                 files.sync_all();
                 files.keep_journal();
@@ -158,7 +171,6 @@ impl Round<'_> {
         let started = supervisor.start_relay(self.launch(&server, &places, 1));
         let target = started.map_err(|error| self.options.recipe.start_error(&error, &places.directory))?;
         let start = began.elapsed();
-        let version = self.options.recipe.version(&places);
         let mut moments = Moments::new(self.options.seed, self.fault, self.number);
         let planned = moments.within(LOAD / 20, LOAD);
         let mut disturbance = Disturbance::default();
@@ -170,21 +182,24 @@ impl Round<'_> {
             }
             disturbance.at = Some(elapsed);
             events.push(BenchFault::begins(self.fault.event()));
-            let outcome =
-                self.disturb(supervisor, disk.as_ref(), (&server, &places, start), &mut moments, &mut disturbance);
+            let outcome = self.disturb(supervisor, disk, (&server, &places, start), &mut moments, &mut disturbance);
             events.push(BenchFault::ends("the server is back"));
             outcome
         });
         if let Some(reason) = disturbance.never_back {
             events.truncate(1);
-            return Ok(RoundResult { fault: self.fault, end: RoundEnd::NeverBack(reason), version, events });
+            return Ok(RoundResult { fault: self.fault, end: RoundEnd::NeverBack(reason), events });
         }
         if let Some(complaint) = followed? {
             return Err(complaint);
         }
-        supervisor.ensure_all_alive()?;
         let mut source = gather::read_party(self.directory, Role::Source)?;
-        let queue = self.drain(&mut supervisor, &places, gather::accepted_messages(&source.record))?;
+        let drained = self.drain(&mut supervisor, &places, gather::accepted_messages(&source.record));
+        if let (Some(death), true) = (supervisor.death_of(Role::Relay), disturbance.back.is_some()) {
+            let reason = format!("it came back. {}", judge::death_text("server", death));
+            return Ok(RoundResult { fault: self.fault, end: RoundEnd::NeverBack(reason), events });
+        }
+        let queue = drained?;
         // What the server complains of at its end concerns no message: all of them were accounted for.
         supervisor.stop_relay(PartyProcess::terminate)?;
         supervisor.stop_sink()?.map_or(Ok(()), Err)?;
@@ -208,7 +223,7 @@ impl Round<'_> {
         let losses = missing.into_iter().map(loss).collect();
         let back = disturbance.back.unwrap_or_default();
         let account = RoundAccount { source: source.record, sink: sink.record, back, losses };
-        Ok(RoundResult { fault: self.fault, end: RoundEnd::Account(Box::new(account)), version, events })
+        Ok(RoundResult { fault: self.fault, end: RoundEnd::Account(Box::new(account)), events })
     }
 
     /// Makes the fault, and brings the server back.
@@ -255,8 +270,8 @@ impl Round<'_> {
     }
 
     /// Mounts the disk that forgets where the server keeps its mail.
-    fn mount(&self, spool: &Path) -> Result<Disk> {
-        let state = spool.join("state");
+    fn mount(&self) -> Result<Disk> {
+        let state = self.directory.spool().join("state");
         let mounted = fs::create_dir_all(&state)
             .and_then(|()| Disk::mount_at(&state, DISK_BYTES, self.options.seed.wrapping_add(self.number)));
         mounted.with_context(|| format!("cannot mount a file system on {}", state.display()))
@@ -267,9 +282,11 @@ impl Round<'_> {
         match (self.fault, disk) {
             (AuditFault::Stop, _) => drop(supervisor.stop_relay(PartyProcess::terminate)?),
             (AuditFault::PowerCut, Some(disk)) => {
+                // Listed before: a look at the entry in /proc of a process that waits for the disk may wait, too.
+                let processes = leftovers::processes_in(&places.directory);
                 disk.cut_now();
                 // Killed before their operations are answered: nobody may hear of the end of the power.
-                leftovers::send_kill(&places.directory);
+                leftovers::send_kill(&processes);
                 disk.release();
                 supervisor.kill_relay()?;
                 disk.restore_power();

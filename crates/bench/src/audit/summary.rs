@@ -25,7 +25,7 @@ pub(super) fn record(
     rounds: Vec<RoundResult>,
     is_interrupted: bool,
 ) -> Record {
-    let version = rounds.iter().find_map(|round| round.version.clone()).unwrap_or_default();
+    let version = options.recipe.version().to_owned();
     let mut audit = Audit { version, seed: options.seed, ..Audit::default() };
     let (mut sources, mut sinks) = (RecordUnion::default(), RecordUnion::default());
     let mut faults: Vec<BenchFault> = Vec::new();
@@ -37,6 +37,12 @@ pub(super) fn record(
             RoundEnd::NeverBack(reason) => {
                 row.never_back += 1;
                 never_back.get_or_insert(reason);
+            }
+            RoundEnd::NotSupported(operations) => {
+                row.not_supported += 1;
+                row.unsupported.extend(operations.into_iter().map(str::to_owned));
+                row.unsupported.sort();
+                row.unsupported.dedup();
             }
             RoundEnd::Account(account) => {
                 add_account(row, &account.source.ledger, account.back.as_secs_f64());
@@ -141,7 +147,18 @@ fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
     find(Cause::Remark, Some(Fate::Duplicates), |row| row.duplicates, &|sum, by| {
         format!("{}: {by}.", counted(sum, "duplicate"))
     });
-    if ledger.accepted.unwrap_or_default() == 0 && rows.iter().all(|row| row.never_back == 0) {
+    let is_unsupported = rows.iter().any(|row| row.not_supported > 0);
+    for row in rows.iter().filter(|row| row.not_supported > 0) {
+        let cause = if rows.iter().all(|row| row.rounds == 0) { Cause::Unfinished } else { Cause::Remark };
+        let text = format!(
+            "not supported by {}: {} ({}).",
+            row.fault,
+            listed(&row.unsupported),
+            counted(row.not_supported, "round")
+        );
+        reasons.push(Reason::new(cause, text));
+    }
+    if ledger.accepted.unwrap_or_default() == 0 && !is_unsupported && rows.iter().all(|row| row.never_back == 0) {
         reasons.push(Reason::new(Cause::NothingAccepted, "No message was answered 250."));
     }
     if ledger.created.is_some() && !fates_sum(ledger) {
@@ -210,6 +227,12 @@ mod tests {
                 "duplicates <= 0.1%",
             ),
             (
+                kill(AuditRow { not_supported: 2, unsupported: vec!["link".to_owned()], ..row("") }),
+                None,
+                Outcome::Pass,
+                "1,000 messages answered 250 in 4 rounds, none lost",
+            ),
+            (
                 kill(AuditRow { never_back: 1, ..row("") }),
                 None,
                 Outcome::Fail,
@@ -222,6 +245,14 @@ mod tests {
             assert_eq!(verdict.outcome, Some(outcome), "{row_of_kill:?} {verdict:?}");
             assert!(verdict.why.contains(said), "{row_of_kill:?}: {}", verdict.why);
         }
+        let unsupported = ["link", "symlink"].map(str::to_owned).to_vec();
+        let row_of_cut =
+            AuditRow { fault: "power-cut".to_owned(), not_supported: 2, unsupported, ..AuditRow::default() };
+        let unaudited = verdict(&audited(vec![row_of_cut], None), None);
+        assert_eq!(
+            (unaudited.outcome, unaudited.why.as_str()),
+            (Some(Outcome::Inconclusive), "not supported by power-cut: link and symlink (2 rounds).")
+        );
         let nothing = audited(vec![AuditRow { answered: 0, ..row("kill") }], None);
         assert_eq!(verdict(&nothing, None).why, "No message was answered 250.");
         let cut = Record { ending: Some(Ending::Interrupted), ..audited(vec![row("kill")], None) };

@@ -1,13 +1,16 @@
 //! The party between source and sink, in the words of `--relay` and `--compare`, and what the load needs of its listener.
 mod listener;
 
+use super::directory::RESULTS_DIRECTORY;
 use super::recipe::{self, Recipe};
+use super::stored::last_audit;
 use super::toml_file::is_toml_file;
 pub(super) use listener::CERTIFICATE_FILE;
 pub use listener::{ListenerOptions, OwnCertificate, RelayLogin};
-use mailrun_journey::record::Role;
+use mailrun_journey::record::{Record, Role};
 use std::collections::BTreeSet;
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 /// Placeholder that a command must have: the address to forward mail to.
@@ -89,6 +92,16 @@ impl Contestant {
         }
     }
 
+    /// The last audit of that version of it.
+    pub(super) fn last_audit(&self) -> Option<Record> {
+        let version = match self {
+            Self::Mailrun(_) => concat!("mailrun ", env!("CARGO_PKG_VERSION")),
+            Self::Recipe(recipe) => recipe.version(),
+            Self::None | Self::Command(_) | Self::Running { .. } => return None,
+        };
+        last_audit(Path::new(RESULTS_DIRECTORY), &self.to_string(), version)
+    }
+
     /// A part of a path that distinguishes it from the others.
     pub(super) fn file_name(&self) -> String {
         let letter = |c: char| if c.is_ascii_alphanumeric() || "-.".contains(c) { c } else { '-' };
@@ -101,40 +114,42 @@ impl Contestant {
     }
 }
 
-/// Names programs of one file name apart: by the part of their paths in which they differ, and those of one path by their
-/// numbers.
+/// Names programs and recipes of one file name apart: by the part of their paths in which they differ, and those of one
+/// path by their numbers.
 pub fn name_apart(contestants: &mut [Contestant]) {
     let names: Vec<String> = contestants.iter().map(Contestant::to_string).collect();
     let is_shared = |name: &String| names.iter().filter(|other| *other == name).count() > 1;
     let shared: BTreeSet<&String> = names.iter().filter(|name| is_shared(name)).collect();
     for name in shared {
-        let alike = contestants.iter_mut().filter_map(|contestant| match contestant {
-            Contestant::Command(command) if command.name == *name => Some(command),
+        let files = contestants.iter_mut().filter_map(|contestant| match contestant {
+            Contestant::Command(command) => Some((&mut command.name, command.words[0].clone())),
+            Contestant::Recipe(recipe) => recipe.name_of_file(),
             _ => None,
         });
-        let mut alike: Vec<&mut RelayCommand> = alike.collect();
-        let mut paths: Vec<String> = alike.iter().map(|command| command.words[0].clone()).collect();
+        let mut alike: Vec<(&mut String, String)> = files.filter(|(own, _)| *own == name).collect();
+        let mut paths: Vec<String> = alike.iter().map(|(_, path)| path.clone()).collect();
         let has_built_in = names.iter().filter(|other| *other == name).count() > paths.len();
         paths.extend(has_built_in.then(|| name.clone()));
-        for (command, part) in alike.iter_mut().zip(differing_parts(&paths)) {
-            command.name = match part.as_str() {
+        for ((own, path), part) in alike.iter_mut().zip(differing_parts(&paths)) {
+            **own = match part.as_str() {
+                "" if has_built_in && is_toml_file(path) => format!("{name} (file)"),
                 "" if has_built_in => format!("{name} (command)"),
                 "" => name.clone(),
                 part => format!("{name} ({part})"),
             };
         }
-        number_equal_names(&mut alike);
+        number_equal_names(alike.into_iter().map(|(own, _)| own).collect());
     }
 }
 
 /// Numbers those that still have one name: one program with other options.
-fn number_equal_names(commands: &mut [&mut RelayCommand]) {
-    let names: Vec<String> = commands.iter().map(|command| command.name.clone()).collect();
-    for (at, command) in commands.iter_mut().enumerate() {
+fn number_equal_names(alike: Vec<&mut String>) {
+    let names: Vec<String> = alike.iter().map(|name| (*name).clone()).collect();
+    for (at, own) in alike.into_iter().enumerate() {
         let before = names[..at].iter().filter(|name| *name == &names[at]).count();
         let all = names.iter().filter(|name| *name == &names[at]).count();
         if all > 1 {
-            command.name = format!("{} #{}", names[at], before + 1);
+            *own = format!("{} #{}", names[at], before + 1);
         }
     }
 }
@@ -249,6 +264,29 @@ mod tests {
         assert_eq!(named(&["mailrun", "./mailrun {to}", "/x/mta {to}"]), ["mailrun", "mailrun (.)", "mta"]);
         assert_eq!(named(&["mailrun", "mailrun {to}"]), ["mailrun", "mailrun (command)"]);
         assert_eq!(named(&[]), [""; 0]);
+    }
+
+    #[test]
+    fn recipes_of_one_file_name_are_named_apart() {
+        let place = tempfile::tempdir().unwrap();
+        let [first, second] = ["a/postfix.toml", "b/postfix.toml"].map(|path| place.path().join(path));
+        for path in [&first, &second] {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, Recipe::built_in_text("postfix").unwrap()).unwrap();
+        }
+        let [first, second] = [first, second].map(|path| path.to_str().unwrap().to_owned());
+        let named = |typed: &[&str]| {
+            let mut contestants: Vec<Contestant> = typed.iter().map(|typed| typed.parse().unwrap()).collect();
+            name_apart(&mut contestants);
+            contestants.iter().map(Contestant::to_string).collect::<Vec<String>>()
+        };
+        assert_eq!(named(&[&first, &second]), ["postfix (a)", "postfix (b)"]);
+        assert_eq!(named(&[&first, &first]), ["postfix #1", "postfix #2"]);
+        let beside = named(&["postfix", &first]);
+        assert!(
+            beside[0] == "postfix" && beside[1].starts_with("postfix (") && beside[1].ends_with("/a)"),
+            "{beside:?}"
+        );
     }
 
     #[test]

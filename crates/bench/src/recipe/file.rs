@@ -8,6 +8,7 @@ use serde::de::{self, Deserializer};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Component, Path};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use toml::Spanned;
 
@@ -39,6 +40,8 @@ pub struct Recipe {
     /// Word behind the colon of the name, or the first of the variants.
     pub(super) variant: String,
     pub(super) keys: RecipeKeys,
+    /// The server's own words about its version, once it was prepared; of all clones.
+    pub(super) version: Arc<OnceLock<String>>,
 }
 
 /// The keys of a recipe.
@@ -175,7 +178,8 @@ impl Recipe {
                 return Err(at(0, &format!("{word:?} is not one of the variants {}", keys.variants.join(", "))));
             }
         };
-        let recipe = Self { name, file: file.to_owned(), text: text.to_owned(), variant, keys };
+        let (file, text) = (file.to_owned(), text.to_owned());
+        let recipe = Self { name, file, text, variant, keys, version: Arc::default() };
         recipe.check().map_err(|(offset, words)| at(offset, &words))?;
         Ok(recipe)
     }
@@ -222,6 +226,17 @@ impl Recipe {
     /// Point at which the server answers 250, by its documentation.
     pub fn durability(&self) -> String {
         self.keys.durability.get_ref().replace("{variant}", &self.variant)
+    }
+
+    /// Its name and its path, if it is a file.
+    pub(crate) fn name_of_file(&mut self) -> Option<(&mut String, String)> {
+        is_toml_file(&self.file).then(|| (&mut self.name, self.file.clone()))
+    }
+
+    /// First line of the server's own words about its version, once it was prepared; empty if the recipe does not say how to
+    /// ask.
+    pub(crate) fn version(&self) -> &str {
+        self.version.get().map_or("", String::as_str)
     }
 
     /// What it runs, in a few words.

@@ -49,9 +49,9 @@ pub(crate) fn processes_in(directory: &Path) -> Vec<RecipeProcess> {
     all().into_iter().filter(|process| process.token == token).collect()
 }
 
-/// Sends SIGKILL to the processes of the server in that directory, without waiting for their end.
-pub(crate) fn send_kill(directory: &Path) {
-    for pid in processes_in(directory).iter().filter_map(|process| Pid::from_raw(process.pid as i32)) {
+/// Sends SIGKILL to those processes, without waiting for their end.
+pub(crate) fn send_kill(processes: &[RecipeProcess]) {
+    for pid in processes.iter().filter_map(|process| Pid::from_raw(process.pid as i32)) {
         let _ = kill_process(pid, Signal::KILL);
     }
 }
@@ -99,9 +99,7 @@ fn kill_all(processes: impl Fn() -> Vec<RecipeProcess>) {
         if found.is_empty() || Instant::now() > limit {
             return;
         }
-        for pid in found.iter().filter_map(|process| Pid::from_raw(process.pid as i32)) {
-            let _ = kill_process(pid, Signal::KILL);
-        }
+        send_kill(&found);
         thread::sleep(Duration::from_millis(2));
     }
 }

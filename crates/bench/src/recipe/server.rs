@@ -125,6 +125,7 @@ impl Recipe {
             self.run(words, places)
                 .map_err(|error| self.error("prepare", prepare.span().start, &format!("{error:#}")))?;
         }
+        self.version.get_or_init(|| self.ask_version(places).unwrap_or_default());
         let words = self.fill_all(self.keys.command.get_ref(), places);
         let program = self.program(&words[0], "command", self.keys.command.span().start)?;
         Ok(ServerCommand { program, arguments: words[1..].to_vec(), environment: self.environment(places) })
@@ -154,8 +155,7 @@ impl Recipe {
         Some(self.run(command.get_ref(), places).ok()?.trim() == empty.trim())
     }
 
-    /// First line of what the server says of its version.
-    pub fn version(&self, places: &Places) -> Option<String> {
+    fn ask_version(&self, places: &Places) -> Option<String> {
         let words = Some(self.keys.version.get_ref()).filter(|words| !words.is_empty())?;
         self.run(words, places).ok()?.lines().next().map(str::to_owned)
     }

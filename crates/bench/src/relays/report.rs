@@ -7,6 +7,7 @@ use crate::engine::{
     self, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, TextReport, bytes, ratio_table, rounds_text,
     run_remarks, whole,
 };
+use crate::stored::{audit_description, audit_outcome};
 use mailrun_compare::Gain;
 use mailrun_report::numbers::{count, figure, megabytes, rate};
 use mailrun_report::table::{Table, plain};
@@ -54,7 +55,7 @@ pub(super) fn of(results: &RelayResults, options: &RelayComparisonOptions) -> Te
 }
 
 fn figures(results: &RelayResults) -> Table {
-    let columns = [
+    let mut columns = vec![
         Column::words("relay", |series| series.name.clone()),
         Column::words("durability", |series| series.case.contestant.durability()),
         Column::median("accept s", |run| Some(run.figures.accept_s), figure),
@@ -66,7 +67,12 @@ fn figures(results: &RelayResults) -> Table {
         Column::spread("queue", |run| run.figures.deepest.map(|(most, _)| most as f64), whole),
         Column::words("ledger", ledger),
     ];
-    let leave_out = ["queue", "drain s", "MB/s", "durability", "accept s", "deliver s"];
+    let audited = |series: &RelaySeries| Some(audit_outcome(&series.case.contestant.last_audit()?.audit?));
+    if results.series.iter().any(|series| audited(series).is_some()) {
+        let outcome = move |series: &RelaySeries| audited(series).unwrap_or_else(|| "–".to_owned());
+        columns.insert(2, Column::words("as audited", outcome));
+    }
+    let leave_out = ["queue", "drain s", "MB/s", "as audited", "durability", "accept s", "deliver s"];
     engine::table(&results.series, &columns, &leave_out)
 }
 
@@ -125,6 +131,11 @@ fn notes(results: &RelayResults, options: &RelayComparisonOptions) -> Vec<String
         if let SyscallsPerMessage::NotMeasured(why) = &series.case.syscalls {
             notes.push(plain(&format!("calls of {}: not measured: {why}.", series.name)));
         }
+    }
+    for series in &results.series {
+        let record = series.case.contestant.last_audit();
+        let audit = record.as_ref().and_then(|record| Some((record, record.audit.as_ref()?)));
+        notes.extend(audit.map(|(record, audit)| format!("{}: {}.", series.name, audit_description(record, audit))));
     }
     if !options.counts_syscalls {
         notes.push(

@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! RUN/run.json, or a run.json ─┐
-//! DIR/*/run.json               ┴→ read ─→ Record, or what is wrong with it in a line
+//! DIR/*/run.json               ┴→ read ─→ Record, or what is wrong with it in a line; audits: the last one of a server
 //! mailrun-baselines/NAME/*/run.json ←→ baselines
 //! ```
+mod audits;
 mod baselines;
 mod reading;
 
+pub(crate) use audits::{description as audit_description, last_audit, outcome as audit_outcome};
 pub use baselines::{BaselineDirectory, BaselineName, ExistingBaseline};
 pub use reading::{StoredRun, newest_run, read_run, read_runs, run_file_stem};
