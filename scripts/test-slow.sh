@@ -26,8 +26,8 @@ power-cut   600  300 power cuts (MAILRUN_CUTS) on a file system that forgets wha
 damage      300  a large spool with damage in random places
 statistics  300  a thousand simulated comparisons (MAILRUN_COMPARISONS) for each promise of mailrun compare
 crash       300  50 kills of the relay under load (MAILRUN_CRASH_KILLS)
-audit       600  20 rounds of each fault of `mailrun audit mailrun`, 5 of `mailrun audit postfix`
-recipes    1200  servers by their recipes, each in a Debian of its own: audits
+audit       600  20 rounds of each fault for our relay, 5 for Postfix
+recipes    1200  Exim, OpenSMTPD, chasquid and Haraka by their recipes, apart from this host: audits
 browser     600  report.html in Chromium
 dashboard   300  the dashboard in tmux
 packages   1200  archives, Debian packages and the image, installed and run where they will be

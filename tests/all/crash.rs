@@ -9,6 +9,7 @@ use crate::party::{Process, Sink, low_port, wait_until};
 use crate::relay::{Den, MAILRUN, QUICK};
 use crate::secured::Files;
 use mailrun_journey::Ledger;
+use mailrun_journey::seeded::SeededRng;
 use std::fs::File;
 use std::thread::sleep;
 use std::time::Duration;
@@ -32,19 +33,6 @@ struct Account {
     duplicates: u64,
 }
 
-/// Xorshift: moments that nobody chose, and that a seed brings back.
-struct Moments(u64);
-
-impl Moments {
-    /// Milliseconds in that range.
-    fn within(&mut self, from: u64, to: u64) -> Duration {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        Duration::from_millis(from + self.0 % (to - from))
-    }
-}
-
 fn read(path: &str) -> Ledger {
     Ledger::read_from(File::open(path).unwrap()).unwrap()
 }
@@ -58,7 +46,7 @@ fn crash(kills: u64, seed: u64) -> Account {
     let text =
         format!("listen = [\"127.0.0.1:{port}\"]\nworkers = {WORKERS}\ndelivery.per_destination = {COURIERS}\n{QUICK}");
     let den = Den::to(&sink.address(), &text);
-    let mut moments = Moments(seed.max(1));
+    let mut chance = SeededRng::new(seed, 0_u64, 0);
     let mut relay = den.open();
     let words = ["source", &relay.address(), "--ledger", &sent, "--rate", RATE, "--duration", "1h"];
     let more = ["--sessions", "20", "--reuse", "--recipients", "2", "--message-size", "400..20k", "--timeout", "10s"];
@@ -66,9 +54,9 @@ fn crash(kills: u64, seed: u64) -> Account {
     crate::relay::await_recipients(&sink, 1);
     for _ in 0..kills {
         // No wait for anything: the moment of the kill is what is varied.
-        sleep(moments.within(10, 700));
+        sleep(Duration::from_millis(10 + chance.below(690)));
         relay.kill();
-        sleep(moments.within(0, 100));
+        sleep(Duration::from_millis(chance.below(100)));
         relay = den.open();
     }
     crate::relay::await_recipients(&sink, sink.ask("/status")["recipients"].as_u64().unwrap() + 10);
