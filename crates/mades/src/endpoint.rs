@@ -114,7 +114,8 @@ async fn run_until(
     }
     endpoint.finish()?;
     watch(&endpoint.snapshot());
-    Ok(endpoint.simulator.totals().clone())
+    let waiting = endpoint.queues.waiting();
+    Ok(SimulationTotals { waiting, ..endpoint.simulator.totals().clone() })
 }
 
 /// A message on its way.

@@ -6,6 +6,7 @@ use mailrun_journey::record::{
     AcknowledgementSender, LatencyMs, Mades, MadesCount, MadesStage, MadesTimes, MadesTruth, Record,
 };
 use mailrun_journey::threshold::Fate;
+use mailrun_report::numbers::counted;
 use serde::Deserialize;
 
 /// Causes of failure that a stand-in with faults brings about.
@@ -23,6 +24,9 @@ const FAULT_CAUSES: [Cause; 7] = [
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct StandInTotals {
+    /// In its outbox, and on their way, when it ended.
+    waiting: u64,
+    unfinished: u64,
     consumed: u64,
     refused: u64,
     lost: u64,
@@ -67,9 +71,15 @@ pub(super) fn compare(record: &mut Record, totals: &StandInTotals, faults: &[Str
         return;
     }
     let truth = MadesTruth { counts: counts(record, mades, totals), times: times(mades, totals) };
-    // What was on its way at the end one of them has seen and the other has not.
-    let is_whole = record.ledger.in_flight == Some(0);
     let pass = judge::pass_text(record);
+    let back = totals.acknowledgements.as_ref().map_or(0, |back| back.unfinished);
+    let left = totals.waiting + totals.unfinished + back;
+    // What was on its way at the end one of them has seen and the other has not. The bench may also have given up waiting.
+    let is_whole = record.ledger.in_flight == Some(0) && left == 0;
+    if left > 0 && record.ledger.in_flight == Some(0) {
+        let text = format!("The stand-in still had {} when the run ended: counts differ.", counted(left, "message"));
+        judge::add_reason(&mut record.verdict, Reason::new(Cause::Remark, text), &pass);
+    }
     let is_true = truth.counts.iter().all(|row| row.done == row.seen);
     for row in truth.counts.iter().filter(|row| is_whole && row.done != row.seen) {
         let text = format!(
@@ -242,6 +252,16 @@ mod tests {
             record.ledger.in_flight = Some(3);
             compare(&mut record, &totals, &[]);
             assert!(record.verdict.closed, "{name}: what is on its way is counted by one of them");
+            let left: [TotalsEdit; 2] = [|totals| totals.waiting = 88, |totals| totals.unfinished = 88];
+            for leave in left {
+                let (mut record, mut totals) = run();
+                change(&mut totals);
+                leave(&mut totals);
+                compare(&mut record, &totals, &[]);
+                assert!(record.verdict.closed, "{name}: the bench gave up on messages that the stand-in had not done");
+                let remark = "The stand-in still had 88 messages when the run ended: counts differ.";
+                assert!(record.verdict.reasons.iter().any(|reason| reason == remark), "{:?}", record.verdict);
+            }
         }
     }
 

@@ -90,6 +90,14 @@ impl EndpointQueues {
         }
     }
 
+    /// Messages in the outbox, if the broker is our own.
+    pub(super) fn waiting(&self) -> u64 {
+        match self {
+            Self::Embedded(local) => local.queues.counts(local.outbox).waiting as u64,
+            Self::Broker(_) => 0,
+        }
+    }
+
     pub(super) fn reconnects(&self) -> u64 {
         match self {
             Self::Embedded(_) => 0,

@@ -157,6 +157,8 @@ fn as_text<S: Serializer>(faults: &InjectedFaults, serializer: S) -> Result<S::O
 /// Counts of the whole run. `consumed` is the sum of the six fates and of what is unfinished.
 #[derive(Clone, Debug, Default)]
 pub struct SimulationTotals {
+    /// Messages that were still in the outbox at the end, if its broker is our own.
+    pub waiting: u64,
     /// Messages taken out of the outbox.
     pub consumed: u64,
     /// Bytes of their payloads.
@@ -216,6 +218,7 @@ pub struct SimulationTotals {
 /// The totals, as the last line of the record has them.
 #[derive(Serialize)]
 struct TotalsLine {
+    waiting: u64,
     consumed: u64,
     bytes: u64,
     delivered: u64,
@@ -293,6 +296,7 @@ impl SimulationTotals {
 
     fn line(&self) -> TotalsLine {
         TotalsLine {
+            waiting: self.waiting,
             consumed: self.consumed,
             bytes: self.bytes,
             delivered: self.delivered,
