@@ -29,8 +29,8 @@ pub(super) struct CapacityMadesArgs {
     /// endpoint (ECP), toolbox (EDX), amqp (the broker only) or tracing
     #[arg(long, value_enum, value_name = "MODE", default_value = "endpoint")]
     mode: MadesMode,
-    /// Goal, repeatable: 'delivered.p99 < 2s', 'received-event.within(60s) >= 95%', 'rejected <= 0.1%'
-    /// [default: delivered.within(60s) >= 100%].
+    /// Goal, repeatable: 'delivered.p99 < 2s', 'RECEIVED.within(60s) >= 95%', 'rejected <= 0.1%'. delivered = in the inbox;
+    /// RECEIVED = end to end [default: delivered.within(60s) >= 100%].
     #[arg(long = "goal", value_name = "EXPRESSION", value_parser = goal, help_heading = "Search")]
     goals: Vec<Threshold>,
     #[command(flatten)]

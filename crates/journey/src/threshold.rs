@@ -125,6 +125,17 @@ pub enum MetricSource {
     Mades(&'static str),
 }
 
+impl MetricSource {
+    /// Its name in a report.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stage(stage) => stage.name(),
+            Self::Phase(phase) => phase.name(),
+            Self::Mades(name) => name,
+        }
+    }
+}
+
 /// A figure of a place.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Metric {
@@ -390,6 +401,14 @@ impl LossGoal {
     pub fn limit(&self) -> Option<Duration> {
         match self.subject {
             LossSubject::Late(_, limit) => Some(limit),
+            LossSubject::Fate(_) => None,
+        }
+    }
+
+    /// The stage that the goal's time ends at; `None` if the goal is not about time.
+    pub fn stage(&self) -> Option<MetricSource> {
+        match self.subject {
+            LossSubject::Late(stage, _) => Some(stage),
             LossSubject::Fate(_) => None,
         }
     }
@@ -723,7 +742,11 @@ fn parse_source(name: &str, protocol: RunProtocol) -> Result<MetricSource, Strin
         return Err(format!("{name:?} is k6's way; name the stage or phase: accepted.p95 < 500ms"));
     }
     let names = known.iter().map(|(name, _)| *name).chain(Fate::ALL.map(Fate::name));
-    Err(unknown("stage, phase or fate", name, &names.collect::<Vec<_>>()))
+    let why = unknown("stage, phase or fate", name, &names.collect::<Vec<_>>());
+    Err(match protocol {
+        RunProtocol::Smtp => why,
+        RunProtocol::Mades => format!("{why} (delivered = in the inbox; RECEIVED = end to end)"),
+    })
 }
 
 fn sources(protocol: RunProtocol) -> Vec<(&'static str, MetricSource)> {

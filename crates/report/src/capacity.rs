@@ -9,7 +9,7 @@ use mailrun_capacity::{
     TrialOutcome,
 };
 use mailrun_journey::record::{LatencyMs, Outcome, Record};
-use mailrun_journey::threshold::{LossGoal, format_value};
+use mailrun_journey::threshold::{LossGoal, MetricSource, format_value};
 use mailrun_journey::words::listed;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ const MIN_NAMED: f64 = 0.05;
 pub struct JudgedTrial {
     /// The outcome, as the search takes it.
     pub outcome: TrialOutcome,
-    /// Latency to the last stage that was seen.
+    /// Latency to the stage of the first goal that has one, or else to the last stage that was seen.
     pub latency_ms: Option<LatencyMs>,
     /// Messages per second that reached it, over the time in which load was offered.
     pub delivered_per_s: f64,
@@ -149,6 +149,11 @@ impl CapacityRun {
         table
     }
 
+    /// The stage that the times of the tables end at: that of the first goal which has one.
+    pub(crate) fn timed_stage(&self) -> Option<&'static str> {
+        self.goals.iter().find_map(LossGoal::stage).map(MetricSource::name)
+    }
+
     /// The loads of the search, the lowest first.
     pub(crate) fn knee_table(&self) -> Table {
         let titles = ["offered", "delivered", "p50 ms", "p99 ms", "good", "bad", "void"];
@@ -226,11 +231,11 @@ impl CapacityRun {
         Some(are_met && !figures.is_backlogged(rate_per_s))
     }
 
-    /// Reports whether 80 and 100 % held; `None` if they were not tried. A void trial confirms nothing.
+    /// Reports whether 80 and 100 % held; `None` if they were not both tried. A void trial confirms nothing.
     fn is_confirmed(&self) -> Option<bool> {
-        let mut counting = self.confirmation.iter().filter(|load| load.share < 1.1).peekable();
-        counting.peek()?;
-        Some(counting.all(|load| self.is_good(&load.trial) == Some(true)))
+        let mut counting = self.confirmation.iter().filter(|load| load.share < 1.1);
+        let has_held = counting.clone().all(|load| self.is_good(&load.trial) == Some(true));
+        (!has_held || counting.nth(1).is_some()).then_some(has_held)
     }
 
     /// Reports whether more than the capacity held too.
@@ -302,6 +307,7 @@ fn push_compliance(text: &mut String, run: &CapacityRun) {
     if run.confirmation.is_empty() {
         return;
     }
+    push_stage(text, run, 48);
     text.push_str("load    offered  delivered        p50        p99  in time  complies\n");
     for load in &run.confirmation {
         let judged = &load.trial.judged;
@@ -353,6 +359,7 @@ fn push_knee(text: &mut String, run: &CapacityRun) {
     if rows.is_empty() {
         return;
     }
+    push_stage(text, run, 42);
     text.push_str("  offered  delivered        p50        p99  good  bad  void\n");
     for row in rows {
         let time = |ms: Option<f64>| ms.map_or_else(|| "–".to_owned(), latency);
@@ -371,6 +378,13 @@ fn push_knee(text: &mut String, run: &CapacityRun) {
     text.push('\n');
 }
 
+/// Names the stage that the times end at, above their columns, the last of which ends at `width`.
+fn push_stage(text: &mut String, run: &CapacityRun, width: usize) {
+    if let Some(stage) = run.timed_stage() {
+        let _ = writeln!(text, "{:>width$}", format!("to {stage}"));
+    }
+}
+
 fn push_plan(text: &mut String, run: &CapacityRun) {
     if let Some(line) = run.plan_line() {
         let _ = writeln!(text, "{line}");
@@ -386,7 +400,10 @@ pub fn capacity_verdict(run: &CapacityRun) -> String {
     let capacity = run.capacity_per_s().map(|per_s| format_value(per_s, "/s"));
     let void = || run.trials.iter().rev().find(|trial| matches!(trial.judged.outcome, TrialOutcome::Void { .. }));
     match (capacity, result.ending) {
-        (Some(capacity), _) if run.interrupted && result.ending == SearchEnding::Stopped => {
+        (Some(capacity), SearchEnding::Stopped) if result.has_capacity() => {
+            format!("Interrupted: {capacity} held in short trials{}\n", confirmed(run))
+        }
+        (Some(capacity), SearchEnding::Stopped) => {
             format!("Interrupted: at least {capacity}, as far as it was searched.\n")
         }
         (None, SearchEnding::Stopped) => "Interrupted before a rate was found.\n".to_owned(),
@@ -399,14 +416,13 @@ pub fn capacity_verdict(run: &CapacityRun) -> String {
                 result.capacity_per_s().map_or_else(|| "The rate".to_owned(), |per_s| format_value(per_s, "/s"));
             format!("INCONCLUSIVE  {refuted} held in short trials, and longer ones did not confirm it: see the table\n")
         }
-        (Some(capacity), SearchEnding::TimeLimit) => format!("CAPACITY  at least {capacity}; the time was over\n"),
+        (Some(capacity), SearchEnding::TimeLimit) => {
+            format!("CAPACITY  at least {capacity}, not confirmed; the time was over\n")
+        }
         (Some(capacity), _) => {
             let is_limit = result.goals.iter().any(|goal| goal.finding == GoalFinding::GeneratorLimit);
             let least = if is_limit || run.is_exceeded() { "at least " } else { "" };
-            let held = run.confirmation.iter().filter(|load| run.is_good(&load.trial) == Some(true));
-            let held: Vec<String> = held.map(|load| format!("{:.0}", load.share * 100.0)).collect();
-            let confirmed = if held.is_empty() { String::new() } else { format!(", confirmed at {} %", listed(&held)) };
-            format!("CAPACITY  {least}{capacity}{confirmed}\n")
+            format!("CAPACITY  {least}{capacity}{}\n", confirmed(run))
         }
         (None, SearchEnding::TimeLimit) => "INVALID  The time was over before a rate was found.\n".to_owned(),
         (None, _) => {
@@ -416,6 +432,13 @@ pub fn capacity_verdict(run: &CapacityRun) -> String {
             format!("FAIL  Missed at {least}: {}\n", missed.collect::<Vec<_>>().join(", "))
         }
     }
+}
+
+/// The shares of the capacity that longer trials confirmed: `, confirmed at 80 and 100 %`.
+fn confirmed(run: &CapacityRun) -> String {
+    let held = run.confirmation.iter().filter(|load| run.is_good(&load.trial) == Some(true));
+    let held: Vec<String> = held.map(|load| format!("{:.0}", load.share * 100.0)).collect();
+    if held.is_empty() { ", not confirmed".to_owned() } else { format!(", confirmed at {} %", listed(&held)) }
 }
 
 /// The report as JSON, of the form mailrun-capacity/1.
@@ -553,7 +576,35 @@ mod tests {
             TrialOutcome::Void { cause: mailrun_capacity::VoidCause::Generator, delivered_per_s: 1.0, spent_s: 2.0 };
         assert_eq!(capacity_verdict(&run), said, "a void trial confirms nothing");
         run.confirmation.clear();
-        assert_eq!(capacity_verdict(&run), "CAPACITY  1,000/s\n", "the user wanted no confirmation");
+        assert_eq!(capacity_verdict(&run), "CAPACITY  1,000/s, not confirmed\n", "the user wanted no confirmation");
+    }
+
+    #[test]
+    fn an_interrupted_confirmation_is_none() {
+        let mut run = crate::sample_capacity::search("slow");
+        (run.interrupted, run.result.ending) = (true, SearchEnding::Stopped);
+        let whole = std::mem::take(&mut run.confirmation);
+        for (done, said, is_confirmed) in
+            [(0, "not confirmed", None), (1, "confirmed at 80 %", None), (2, "confirmed at 80 and 100 %", Some(true))]
+        {
+            run.confirmation = whole[..done].to_vec();
+            let line = format!("Interrupted: 1,000/s held in short trials, {said}\n");
+            assert_eq!((capacity_verdict(&run), run.is_confirmed()), (line, is_confirmed));
+        }
+        run.confirmation[0].trial.judged.outcome = TrialOutcome::Measured(TrialFigures::new(vec![0.3], 700.0));
+        assert_eq!(capacity_verdict(&run), "Interrupted before a rate was found.\n", "80 % did not hold");
+        run.confirmation.clear();
+        run.result.goals[0].finding = GoalFinding::Unfinished;
+        assert_eq!(capacity_verdict(&run), "Interrupted: at least 1,000/s, as far as it was searched.\n");
+    }
+
+    #[test]
+    fn the_times_have_the_stage_of_the_goal_above_them() {
+        let text = capacity_text(&crate::sample_capacity::search("slow"));
+        let lines: Vec<&str> = text.lines().collect();
+        for titles in lines.iter().enumerate().filter(|(_, line)| line.contains("p50        p99")) {
+            assert_eq!(lines[titles.0 - 1].trim(), "to delivered", "{text}");
+        }
     }
 
     /// A run of 10 s on two processors, of which its source and its sink used as much each.

@@ -4,7 +4,7 @@ use mailrun_capacity::{BacklogSample, SearchTrial, TrialFigures, TrialLoad, Tria
 use mailrun_journey::Stage;
 use mailrun_journey::judge;
 use mailrun_journey::record::{Arrival, Cause, Outcome, Record, Role, StageRow};
-use mailrun_journey::threshold::LossGoal;
+use mailrun_journey::threshold::{LossGoal, MetricValues as _};
 use mailrun_report::capacity::JudgedTrial;
 use mailrun_workload::offered_rate::OfferedRate;
 use mailrun_workload::pacing::ArrivalSchedule;
@@ -47,7 +47,8 @@ pub(super) fn judge_trial(
             None => TrialOutcome::Measured(figures(record, goals, trial, delivered_per_s, spent_s)?),
         },
     };
-    let latency_ms = last.and_then(|row| row.latency_ms);
+    let stage = goals.iter().find_map(LossGoal::stage);
+    let latency_ms = stage.map_or_else(|| last.and_then(|row| row.latency_ms), |stage| record.summary(stage));
     Ok(JudgedTrial { outcome, latency_ms, delivered_per_s, why: record.verdict.why.clone() })
 }
 

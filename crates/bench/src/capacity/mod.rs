@@ -16,15 +16,15 @@ use judgement::{TrialSubject, judge_trial};
 use mades_trials::MadesTrials;
 use mail_trials::MailTrials;
 use mailrun_capacity::{
-    CapacityGoal, CapacitySearch, PlanningInputs, SearchEnding, SearchResult, SearchSettings, SearchTrial, TrialLoad,
-    TrialOutcome, confirmation_trials,
+    CONFIRMATION_SHARES, CapacityGoal, CapacitySearch, PlanningInputs, SearchEnding, SearchResult, SearchSettings,
+    SearchTrial, TrialLoad, TrialOutcome, confirmation_trials,
 };
 use mailrun_journey::record::{Arrival, Outcome, Record};
 use mailrun_journey::threshold::{LossGoal, RunProtocol, Threshold};
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::outputs::cannot_write;
 use mailrun_report::capacity::{CapacityRun, CapacityTrial, ConfirmedLoad, resources_used, search_facts};
-use mailrun_report::numbers::{rate, seconds};
+use mailrun_report::numbers::{latency, rate, seconds};
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -125,7 +125,7 @@ impl<'a> CapacityRunner<'a> {
             self.course.goals.iter().map(|goal| CapacityGoal::new(goal.loss_ratio())).collect();
         let mut search = CapacitySearch::new(self.course.settings.clone(), goals?)?;
         let mut round = 1;
-        let (result, confirmation) = loop {
+        let (mut result, confirmation) = loop {
             let result = search.run(|trial| self.search_trial(trial))?;
             let confirmation = self.confirm(&result, round)?;
             let has_held = take_confirmation(&mut search, &confirmation);
@@ -136,7 +136,13 @@ impl<'a> CapacityRunner<'a> {
             self.trials.extend(confirmation.into_iter().map(|load| load.trial));
             round += 1;
         };
-        let mut remarks = limit_remarks(&self.course.goals, &self.course.settings);
+        if self.is_stopped() && result.has_capacity() && confirmation.len() < CONFIRMATION_SHARES.len() {
+            result.ending = SearchEnding::Stopped;
+        }
+        let mut remarks = match result.ending {
+            SearchEnding::Stopped => Vec::new(),
+            _ => limit_remarks(&self.course.goals, &self.course.settings, &self.trials),
+        };
         remarks.extend(self.series.finish()?);
         Ok(CapacityRun {
             command: self.course.command.clone(),
@@ -242,10 +248,20 @@ fn take_confirmation(search: &mut CapacitySearch, confirmation: &[ConfirmedLoad]
     has_held
 }
 
-/// Remarks on goals whose limit is long for a trial.
-fn limit_remarks(goals: &[LossGoal], settings: &SearchSettings) -> Vec<String> {
+/// Remarks on goals whose limit is long for a trial, or that half of the messages miss at the lowest rate.
+fn limit_remarks(goals: &[LossGoal], settings: &SearchSettings, trials: &[CapacityTrial]) -> Vec<String> {
+    let timed = goals.iter().find_map(LossGoal::stage);
+    let with_rate = trials.iter().filter_map(|trial| match trial.trial.load {
+        TrialLoad::FlatOut => None,
+        TrialLoad::RatePerS(per_s) => Some((per_s, trial.judged.latency_ms?.p50)),
+    });
+    let slowest = with_rate.min_by(|one, other| one.0.total_cmp(&other.0));
     let remark = |goal: &LossGoal| {
         let limit_s = goal.limit()?.as_secs_f64();
+        let missed = slowest.filter(|(_, p50_ms)| goal.stage() == timed && *p50_ms > limit_s * 1e3);
+        if let Some((per_s, p50_ms)) = missed {
+            return Some(format!("{}: even at {}/s half take {}", goal.expression(), rate(per_s), latency(p50_ms)));
+        }
         // A deadline is no goal of latency: in no trial of this search is it reached.
         let is_long = !settings.holds_limit(limit_s) && limit_s < settings.trial_s;
         is_long.then(|| {
@@ -315,4 +331,34 @@ fn within_a_minute(stage: &str, protocol: RunProtocol) -> Result<LossGoal> {
     let threshold =
         Threshold::parse(&expression, protocol).map_err(|error| anyhow::anyhow!("{expression}: {error}"))?;
     threshold.loss_goal().context("a goal")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mailrun_capacity::TrialFigures;
+    use mailrun_journey::record::LatencyMs;
+    use mailrun_report::capacity::JudgedTrial;
+
+    #[test]
+    fn a_goal_that_half_miss_at_the_lowest_rate_needs_no_longer_trials() {
+        let goal = |text: &str| Threshold::parse(text, RunProtocol::Mades).unwrap().loss_goal().unwrap();
+        let goals = [goal("RECEIVED.p99 < 1s")];
+        let trial = |rate: f64, p50: f64| CapacityTrial {
+            trial: SearchTrial { load: TrialLoad::RatePerS(rate), duration_s: 5.0 },
+            judged: JudgedTrial {
+                outcome: TrialOutcome::Measured(TrialFigures::new(vec![1.0], rate)),
+                latency_ms: Some(LatencyMs { p50, ..LatencyMs::default() }),
+                delivered_per_s: rate,
+                why: String::new(),
+            },
+            directory: "trial-001".into(),
+        };
+        let remarks = |trials: &[CapacityTrial]| limit_remarks(&goals, &SearchSettings::default(), trials);
+        let too_slow = ["RECEIVED.p99 < 1s: even at 10.00/s half take 1.60 s"];
+        assert_eq!(remarks(&[trial(20.0, 2_000.0), trial(10.0, 1_600.0)]), too_slow);
+        let too_short = ["RECEIVED.p99 < 1s: trials are too short for a goal of 1.00 s; use --trial 20s"];
+        assert_eq!(remarks(&[trial(20.0, 2_000.0), trial(10.0, 600.0)]), too_short);
+        assert_eq!(remarks(&[]), too_short);
+    }
 }

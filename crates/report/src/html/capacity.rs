@@ -91,10 +91,11 @@ fn knee(run: &CapacityRun) -> Option<PagePart> {
     let kinds = KINDS.map(|(_, name, colour)| (name, CurveStyle::new(colour, &[])));
     let legend = plot::legend(kinds.into_iter().chain([("limit of a goal", LIMIT), ("delivered = offered", OFFERED)]));
     let marked = run.capacity_per_s().map_or("", |_| "; the upright line is the capacity");
+    let stage = run.timed_stage().map_or_else(String::new, |stage| format!("Times are those to {stage}. "));
     let body = format!(
         "{legend}<figure class=\"panel\"><figcaption>p99 <span>against messages offered per second</span></figcaption>{}</figure>\
          <figure class=\"panel\"><figcaption>delivered per second <span>against messages offered per second</span></figcaption>\
-         {}</figure>{}<p class=\"note\">A point is a trial{marked}.</p>",
+         {}</figure>{}<p class=\"note\">{stage}A point is a trial{marked}.</p>",
         times(run, &points, &x),
         delivered(run, &points, &x),
         tables::table("Trials by offered rate", &run.knee_table(), None, None),
