@@ -94,7 +94,7 @@ fn parts(record: &Record, width: usize, ink: TextStyle) -> Vec<ReportPart<Sectio
             line(costs_in_short(record).map(|costs| format!("CPU, memory: {costs}")), "  "),
         ),
         part(errors, true, errors_part(record, width)),
-        part(errors, false, line(missing(record), "  ")),
+        part(errors, false, line(not_seen(record), "  ")),
         part(SectionPriority::Thresholds, true, thresholds(record, width)),
     ]
     .into_iter()
@@ -257,11 +257,21 @@ fn slowest(record: &Record) -> Option<String> {
 }
 
 /// A message that did not arrive, as the server's log has it.
-fn missing(record: &Record) -> Option<String> {
+pub(crate) fn not_seen(record: &Record) -> Option<String> {
     let first =
         record.missing.iter().find(|message| message.fate == MissingFate::NotSeen && message.reply.is_some())?;
     let reply = plain(first.reply.as_deref().unwrap_or_default());
-    Some(format!("not seen by the sink: message {}, {reply}; others in run.json (missing)", first.message))
+    let kept = kept(record).map_or_else(String::new, |kept| format!("; {kept}"));
+    Some(format!("not seen by the sink: message {}, {reply}; others in run.json (missing){kept}", first.message))
+}
+
+/// The number of messages in the list of those that did not arrive, if it does not have all: `14 of 38 are kept`.
+pub(crate) fn kept(record: &Record) -> Option<String> {
+    let kept: u64 = record.missing.iter().map(|message| u64::from(message.recipient_count.max(1))).sum();
+    let ledger = &record.ledger;
+    let fates = [ledger.lost, ledger.not_delivered, ledger.rejected, ledger.failed];
+    let all = fates.into_iter().flatten().fold(0, u64::saturating_add);
+    (0 < kept && kept < all).then(|| format!("{} of {} are kept", count(kept), count(all)))
 }
 
 fn errors_part(record: &Record, width: usize) -> Vec<String> {

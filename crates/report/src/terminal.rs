@@ -4,6 +4,7 @@
 use super::ending;
 use super::section::{Section, SectionBody};
 use super::sections::sections;
+use super::short;
 use super::table::plain;
 use super::text_style::{TextStyle, bold, styled};
 use super::wrap::{display_width, wrapped};
@@ -32,6 +33,9 @@ pub(crate) fn full(record: &Record, width: usize, ink: TextStyle, details: Optio
         push_section(&mut text, &section, width, ink);
     }
     text.push('\n');
+    for line in short::not_seen(record).iter().flat_map(|line| wrapped(line, "", "  ", width.min(MAX_SENTENCE_WIDTH))) {
+        text.push_str(&format!("{line}\n"));
+    }
     for line in ending::all(record, width.min(MAX_SENTENCE_WIDTH), ink, details) {
         text.push_str(&format!("{line}\n"));
     }
@@ -110,6 +114,14 @@ mod tests {
         assert!(at("PROCESSES") < at("! Lost: 200 of 200,000 messages"));
         assert!(at("! Lost: 200") < at("details: d/report.md") && at("details:") < at("FAIL 199,800 of 200,000"));
         assert!(text.lines().last().is_some_and(|line| line.starts_with("FAIL ")), "{text}");
+    }
+
+    #[test]
+    fn a_message_to_look_for_in_the_servers_log_is_named_in_both_reports() {
+        let record = crate::sample_runs::failed();
+        let line = short::not_seen(&record).unwrap();
+        assert!(line.starts_with("not seen by the sink: message 22113, 250 2.0.0 Ok: queued as 4jZXTq1Xyz"), "{line}");
+        assert!(terminal(&record, 300).contains("not seen by the sink: message 22113"));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::plot;
 use super::runs::{PagePart, PageRuns};
 use super::tables::{self, BarColumn};
 use crate::numbers::{self, fixed, latency, octets};
+use crate::short::kept;
 use crate::table::{Align, Cell, Table, right};
 use mailrun_journey::record::{Record, SlowMessage};
 use mailrun_journey::stage::Phase;
@@ -116,6 +117,7 @@ pub(super) fn missing(runs: PageRuns<'_>) -> Option<PagePart> {
         0 => String::new(),
         more => format!("{more} more in run.json."),
     };
+    let note = kept(runs.record).map_or_else(|| note.clone(), |kept| format!("{note} {kept}.").trim_start().to_owned());
     let no_bars = vec![String::new(); messages.len().min(MAX_MESSAGES)];
     let body = worst("Messages that did not arrive", table, no_bars, &note);
     Some(PagePart { id: "missing", title: "Messages that did not arrive", body })
@@ -231,6 +233,7 @@ fn legend(messages: &[&SlowMessage], record: &Record) -> String {
 mod tests {
     use super::*;
     use crate::sample_runs;
+    use mailrun_journey::record::MissingMessage;
 
     fn page_part(record: &Record, part: fn(PageRuns<'_>) -> Option<PagePart>) -> String {
         part(PageRuns { record, baseline: None }).expect("the record has such messages").body
@@ -248,6 +251,18 @@ mod tests {
         let (shown, folded) = body.split_once("<details>").expect("four are folded");
         assert!(shown.find(">113<") < shown.find(">112<") && shown.contains(">104<"), "{shown}");
         assert!(!shown.contains(">103<") && folded.contains("4 more") && folded.contains(">103<"), "{folded}");
+    }
+
+    #[test]
+    fn a_list_of_missing_messages_that_was_cut_says_so() {
+        let mut record = sample_runs::failed();
+        let one = record.missing[0].clone();
+        record.ledger.rejected = Some(38);
+        (record.ledger.lost, record.ledger.not_delivered, record.ledger.failed) = (Some(0), Some(0), Some(0));
+        record.missing = vec![MissingMessage { recipient_count: 1, ..one.clone() }; 14];
+        assert!(page_part(&record, missing).contains("<p class=\"note\">14 of 38 are kept."));
+        record.missing = vec![MissingMessage { recipient_count: 1, ..one }; 38];
+        assert!(!page_part(&record, missing).contains("are kept"));
     }
 
     #[test]
