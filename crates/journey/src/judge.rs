@@ -419,18 +419,19 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
     let amount = grouped(count);
     let of_created = of_created(record);
     let were = if count == 1 { "was" } else { "were" };
+    let told = if bounds.has_any() { String::new() } else { faults_behind(record, fate) };
     let text = match fate {
-        Fate::Lost => format!("Lost: {amount}{of_created} {noun} {were} accepted and never arrived."),
-        Fate::NotDelivered => not_delivered_text(record, count, bounds.quiet_timeout),
-        Fate::Duplicates => format!("Duplicates: {amount}{of_created} {noun} arrived more than once."),
-        Fate::Corrupt => format!("Corrupt: {} arrived with a changed body.", counted(count, "message")),
+        Fate::Lost => format!("Lost: {amount}{of_created} {noun} {were} accepted and never arrived{told}."),
+        Fate::NotDelivered => not_delivered_text(record, count, bounds.quiet_timeout, &told),
+        Fate::Duplicates => format!("Duplicates: {amount}{of_created} {noun} arrived more than once{told}."),
+        Fate::Corrupt => format!("Corrupt: {} arrived with a changed body{told}.", counted(count, "message")),
         Fate::Rejected => {
             let said = first_said(record, |row| row.code > 0);
-            format!("The server rejected {amount}{of_created} {noun}{said}.")
+            format!("The server rejected {amount}{of_created} {noun}{said}{told}.")
         }
         Fate::Failed => {
             let said = first_said(record, |row| row.code == 0);
-            format!("{amount}{of_created} {noun} failed{said}.")
+            format!("{amount}{of_created} {noun} failed{said}{told}.")
         }
     };
     let least = bounds.min(fate);
@@ -442,14 +443,34 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
     }
 }
 
+/// The faults of a sink, if some of them led to that fate: ` (the sink was told to: drop 0.02)`.
+fn faults_behind(record: &Record, fate: Fate) -> String {
+    let number = |done: &Ordered| match fate {
+        Fate::Lost | Fate::NotDelivered => done.lost,
+        Fate::Duplicates => done.duplicates.saturating_add(done.unanswered),
+        Fate::Corrupt => done.corrupt,
+        Fate::Rejected => done.replies,
+        Fate::Failed => done.cuts,
+    };
+    let sinks = record.parties.iter().filter(|party| party.role == Role::Sink);
+    let at_work = sinks.filter(|party| party.ordered.as_ref().is_some_and(|done| number(done) > 0));
+    // `'.: drop 0.02' (15 times)`: the quotes, the place that is every place, and the count are left out.
+    let rule = |text: &String| {
+        let rule = text.rsplit_once("' (").map_or(text.as_str(), |(rule, _)| rule).trim_matches('\'');
+        rule.strip_prefix(".: ").unwrap_or(rule).to_owned()
+    };
+    let rules: Vec<String> = at_work.flat_map(|party| &party.faults).map(rule).collect();
+    if rules.is_empty() { String::new() } else { format!(" (the sink was told to: {})", rules.join(", ")) }
+}
+
 /// Tells of mail that a server whose queue is unknown has accepted: it may be delivered later.
-fn not_delivered_text(record: &Record, count: u64, quiet_timeout: Option<Duration>) -> String {
+fn not_delivered_text(record: &Record, count: u64, quiet_timeout: Option<Duration>, told: &str) -> String {
     let within = quiet_timeout.map(|time| format!(" within {} s", time.as_secs_f64()));
     let were = if count == 1 { "was" } else { "were" };
     let nothing_came = if record.ledger.delivered == Some(0) { NOTHING_CAME } else { "" };
     let look = queue_command(record).map_or_else(String::new, |command| format!(" {command} shows the queue."));
     format!(
-        "{}{} {} {were} not delivered{}: lost or still in the server's queue.{look}{nothing_came}",
+        "{}{} {} {were} not delivered{}: lost or still in the server's queue{told}.{look}{nothing_came}",
         grouped(count),
         of_created(record),
         unit_noun(record),
@@ -494,8 +515,13 @@ fn server_gone_text(record: &Record, stall: &StallRow) -> String {
     let noun = unit_noun(record);
     let when = format!("at {:.1} s of {:.1} s", stall.from_s, stall.to_s);
     let ended = if record.ending == Some(Ending::GaveUp) { "; the run was given up (--give-up)" } else { "" };
+    let overflows = record.surroundings.as_ref().and_then(|around| around.listen_overflows).unwrap_or_default();
+    let full = match overflows {
+        0 => String::new(),
+        times => format!("; listen queues of this host were full {}", counted(times, "time")),
+    };
     format!(
-        "The server stopped answering {when}: {}{} {noun} failed{said}{ended}.",
+        "The server stopped answering {when}: {}{} {noun} failed{said}{full}{ended}.",
         grouped(failed),
         of_created(record)
     )
@@ -641,10 +667,14 @@ fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option
     if is_our_fault {
         return Some(Reason::new(Cause::RateNotOffered, format!("{missed}. Use more --sessions or a lower --rate.")));
     }
-    let text = format!(
-        "{missed}: all {} were waiting for it. Try more --sessions.",
-        counted(u64::from(record.workload.sessions), "session")
-    );
+    let waited = stage(record, Stage::Created).and_then(|row| row.latency_ms);
+    let text = match waited.is_none_or(|waited| waited.p99 > LAG_LIMIT_MS) {
+        true => format!(
+            "{missed}: all {} were waiting for it. If it can take more at a time, try more --sessions.",
+            counted(u64::from(record.workload.sessions), "session")
+        ),
+        false => format!("{missed}, although sessions were free."),
+    };
     Some(Reason::new(Cause::RateMissed, text))
 }
 
@@ -653,8 +683,11 @@ fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option
 pub fn threshold_reasons(record: &Record) -> Vec<Reason> {
     let open = record.thresholds.iter().filter(|row| !row.passed);
     let reason = |row: &ThresholdRow| match (row.value, threshold::fate_of(&row.expression)) {
-        (Some(_), Some(Fate::NotDelivered)) => Reason::new(Cause::Missing, missed_text(row)),
-        (Some(_), Some(fate)) => Reason::new(fate.cause(), missed_text(row)),
+        (Some(_), Some(fate)) => {
+            let cause = if fate == Fate::NotDelivered { Cause::Missing } else { fate.cause() };
+            let text = missed_text(row);
+            Reason::new(cause, format!("{}{}.", text.trim_end_matches('.'), faults_behind(record, fate)))
+        }
         (Some(_), None) => Reason::new(Cause::ThresholdMissed, missed_text(row)),
         (None, _) if row.is_infinite => Reason::new(Cause::ThresholdMissed, missed_text(row)),
         (None, _) => {

@@ -448,6 +448,28 @@ fn what_was_ordered_passes_and_no_more() {
 }
 
 #[test]
+fn a_verdict_on_ordered_faults_names_the_order() {
+    for (rule, expected) in [
+        (
+            "'.: corrupt 0.02' (16 times)",
+            "Corrupt: 16 messages arrived with a changed body (the sink was told to: corrupt 0.02).",
+        ),
+        ("rcpt: drop 1%", "Corrupt: 16 messages arrived with a changed body (the sink was told to: rcpt: drop 1%)."),
+    ] {
+        let change = |record: &mut Record| {
+            record.ledger.corrupt = Some(16);
+            let mut sink = record.parties[0].clone();
+            sink.role = Role::Sink;
+            sink.faults = vec![rule.to_owned()];
+            sink.ordered = Some(Ordered { corrupt: 16, ..Ordered::default() });
+            record.parties.push(sink);
+        };
+        let (record, reason) = changed(change, Topology::Server);
+        assert!(failed(&record) && reason == expected, "{reason}");
+    }
+}
+
+#[test]
 fn a_server_that_went_away_is_named_with_the_second() {
     let stall = StallRow { from_s: 1.49, to_s: 4.0, to_the_end: true, failed: 9, ..StallRow::default() };
     let gone = |stall: StallRow| {
@@ -460,6 +482,15 @@ fn a_server_that_went_away_is_named_with_the_second() {
     let (record, reason) = changed(gone(stall), Topology::Server);
     assert!(failed(&record) && record.verdict.causes[0] == Cause::ServerGone);
     assert_eq!(reason, "The server stopped answering at 1.5 s of 4.0 s: 9 of 100 messages failed.");
+    let (_, reason) = changed(
+        move |record: &mut Record| {
+            gone(stall)(record);
+            record.surroundings = Some(Surroundings { listen_overflows: Some(86), ..Surroundings::default() });
+        },
+        Topology::Server,
+    );
+    let said = "9 of 100 messages failed; listen queues of this host were full 86 times.";
+    assert!(reason.ends_with(said), "{reason}");
     let stalled = record.verdict.reasons.iter().find(|reason| reason.starts_with("Nothing was accepted"));
     assert_eq!(stalled.unwrap(), "Nothing was accepted from 0.1 s to 1.2 s.");
     let (record, reason) = changed(gone(StallRow { to_the_end: false, ..stall }), Topology::Server);
@@ -535,6 +566,17 @@ fn a_source_that_falls_behind_its_schedule_is_named_and_makes_a_missed_rate_its_
     assert!(record.verdict.valid && failed(&record), "the source was in time: it is the server's doing");
     assert_eq!(record.verdict.causes[0], Cause::RateMissed);
     assert!(reason.contains("The server took 9/s of the 10/s asked for"), "{reason}");
+    let waited = |p99: f64| {
+        let change = move |record: &mut Record| {
+            record.workload.arrival = Arrival::Constant;
+            record.workload.rate_per_s = Some(10.0);
+            let created = record.stages.iter_mut().find(|row| row.name == Stage::Created).unwrap();
+            (created.rate_per_s, created.latency_ms) = (9.4, Some(LatencyMs { p99, ..LatencyMs::default() }));
+        };
+        changed(change, Topology::Server).1
+    };
+    assert_eq!(waited(3.0), "The server took 9/s of the 10/s asked for, although sessions were free.");
+    assert!(waited(50.0).ends_with("try more --sessions."), "{}", waited(50.0));
     let poisson = |rate_per_s| open_loop(Arrival::Poisson, 1.0, rate_per_s).0.verdict.causes;
     assert!(poisson(7.6).is_empty(), "100 Poisson arrivals scatter by a tenth");
     assert_eq!(poisson(7.3), [Cause::RateMissed]);
