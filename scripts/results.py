@@ -32,6 +32,10 @@ RELAYS = ["mailrun", "postfix", "exim", "opensmtpd", "chasquid", "haraka"]
 FEW_SESSIONS = {"exim", "opensmtpd"}
 
 
+# Seconds that a server may take to start.
+START_LIMIT_S = 300
+
+
 class Table(typing.NamedTuple):
     """A table: its command, the options of a measurement and of the small run, and what must be known to read it."""
 
@@ -47,8 +51,6 @@ class Table(typing.NamedTuple):
     # A server that the command needs: starts with {directory} and {port} in it, and is stopped by the second line.
     server: str = ""
     stop: str = ""
-    # Seconds that it may take to listen.
-    starts_in_s: int = 60
 
 
 def audit(relay):
@@ -226,9 +228,9 @@ def free_port():
     sys.exit("no port between 21025 and 21900 is free")
 
 
-def wait_for_port(port, limit_s, server):
-    end = time.monotonic() + limit_s
-    while time.monotonic() < end and (server is None or server.poll() is None):
+def wait_for_port(port, server):
+    end = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < end and server.poll() is None:
         with socket.socket() as client:
             client.settimeout(1)
             if client.connect_ex(("127.0.0.1", port)) == 0:
@@ -252,29 +254,31 @@ class Maker:
         return [relay for relay in RELAYS if relay in known]
 
     def asked(self, table):
-        """The command without a port."""
-        command = table.command.replace("{relays}", ",".join(self.relays))
-        command = command.replace("{busy}", ",".join(relay for relay in self.relays if relay not in FEW_SESSIONS))
-        return f"{command} {table.small if self.options.small else table.full}"
+        """The command without port and servers, which tells whether a stored table is the same."""
+        return f"{table.command} {table.small if self.options.small else table.full}"
+
+    def command(self, table, port):
+        busy = [relay for relay in self.relays if relay not in FEW_SESSIONS]
+        return self.asked(table).format(port=port, relays=",".join(self.relays), busy=",".join(busy))
 
     def directory(self, table):
         return self.options.out / table.name
 
-    def stored(self, table):
-        """What is known of a table that was made on this commit."""
+    def stored(self, table, with_gaps=False):
+        """What is known of a table that was made on this commit; of one that could not be made only `with_gaps`."""
         try:
             stored = json.loads((self.directory(table) / "made.json").read_text())
         except (OSError, ValueError):
             return None
         is_same = (stored.get("commit"), stored.get("asked")) == (self.commit, self.asked(table))
-        return stored if is_same and not stored.get("gap") else None
+        return stored if is_same and (with_gaps or not stored["gap"]) else None
 
     def make(self, table):
         directory = self.directory(table)
         subprocess.run(["rm", "-rf", directory], check=True)
         directory.mkdir(parents=True)
         port = free_port()
-        command = self.asked(table).format(port=port)
+        command = self.command(table, port)
         made = {"command": command, "asked": self.asked(table), "commit": self.commit}
         begun = time.monotonic()
         made["date"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ")
@@ -309,14 +313,14 @@ class Maker:
             return None, f"{words[0]}: {error.strerror}"
         if table.stop:
             try:
-                status = process.wait(table.starts_in_s * 5)
+                status = process.wait(START_LIMIT_S)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 status = 1
             process = None
             is_there = status == 0
         else:
-            is_there = wait_for_port(port, table.starts_in_s, process)
+            is_there = wait_for_port(port, process)
         last = (directory / "server.txt").read_text().strip().splitlines()[-1:]
         return process, None if is_there else f"{table.server.split()[0]} does not run here: {' '.join(last)}"
 
@@ -345,7 +349,7 @@ class Maker:
             try:
                 text, _ = process.communicate(timeout=table.limit_s)
             except (subprocess.TimeoutExpired, KeyboardInterrupt) as ended:
-                # As Ctrl-C: it ends what it started, and prints the table so far.
+                # As Ctrl-C: it ends what it started.
                 os.killpg(process.pid, signal.SIGINT)
                 process.communicate(timeout=60)
                 if isinstance(ended, KeyboardInterrupt):
@@ -408,19 +412,22 @@ def versions():
     return ", ".join(f"{name} {version.removeprefix(name).strip()}" for name, version in found.items() if version)
 
 
-def page(maker, tables):
-    commit = maker.commit
+def page(maker):
+    """The page of all tables that were made on this commit, by this run or before."""
+    stored = [(table, maker.stored(table, with_gaps=True)) for table in TABLES]
     small = " **This is the small run, which shows that each command works, and measures nothing.**" if maker.options.small else ""
     parts = [
         "# Results",
         "Made by `make results`: each table by the command above it, on one machine and one commit. Rates of different "
         f"machines cannot be compared; ratios of one run can.{small}",
-        f"- Host: {host()}\n- Commit: {commit}\n- Versions: {versions()}",
+        f"- Host: {host()}\n- Commit: {maker.commit}\n- Versions: {versions()}",
         "Costs, notes to the columns, and the records of the runs (`mailrun report "
         "target/results/relay-400/records/round-1-1-mailrun`) are in `target/results`. Ratios have their interval or range in "
         "brackets.",
     ]
-    for table, facts in tables:
+    for table, facts in stored:
+        if facts is None:
+            continue
         parts.append(f"## {table.title}")
         if table.note:
             parts.append(table.note)
@@ -432,7 +439,7 @@ def page(maker, tables):
         if facts["gap"]:
             continue
         parts.append(facts["date"])
-    absent = [table.title for table in TABLES if table.name not in {made.name for made, _ in tables}]
+    absent = [table.title for table, facts in stored if facts is None]
     parts += [f"Not made: {', '.join(absent)}."] if absent else []
     wrapped = [part if part.startswith(("```", "#", "-")) else textwrap.fill(part, 140, break_on_hyphens=False) for part in parts]
     return "\n\n".join(wrapped) + "\n"
@@ -455,19 +462,17 @@ def main():
         sys.exit(f"{PROGRAM} is missing: cargo build --release")
     commit = output_of(["git", "rev-parse", "--short", "HEAD"])
     maker = Maker(options, commit)
-    wanted = [table for table in TABLES if not only or table.name in only]
-    made, failed = [], []
-    for table in wanted:
-        facts = None if table.name in again else maker.stored(table)
-        if facts is None:
-            print(f"{table.name}: {table.title}", flush=True)
-            facts = maker.make(table)
-            outcome = facts["gap"] or f"exit status {facts['status']}"
-            print(f"{table.name}: {outcome}, {facts['seconds']} s", flush=True)
-        if facts["gap"]:
-            failed.append(table.name)
-        made.append((table, facts))
-        options.page.write_text(page(maker, made))
+    failed = []
+    for table in TABLES:
+        is_wanted = not only or table.name in only
+        if not is_wanted or (table.name not in again and maker.stored(table)):
+            continue
+        print(f"{table.name}: {table.title}", flush=True)
+        facts = maker.make(table)
+        print(f"{table.name}: {facts['gap'] or 'exit status ' + str(facts['status'])}, {facts['seconds']} s", flush=True)
+        failed += [table.name] if facts["gap"] else []
+        options.page.write_text(page(maker))
+    options.page.write_text(page(maker))
     print(f"written to {options.page}" + (f"; without a table: {', '.join(failed)}" if failed else ""))
 
 

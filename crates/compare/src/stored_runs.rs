@@ -72,9 +72,9 @@ pub struct StoredComparison {
     pub unsound_runs: usize,
     /// Runs of the side that is judged that failed in a way in which no run did that they are compared with.
     pub failed_runs: Vec<String>,
-    /// For each side with runs that did not pass a sentence with their number.
+    /// For each side with runs that ended with FAIL a remark with their number.
     #[serde(skip)]
-    pub fails: Vec<String>,
+    pub fail_remarks: Vec<String>,
     /// Figures that some of the runs do not have, or that are 0.
     pub not_compared: Vec<String>,
     /// Those of them that all runs have that are compared with, and the runs do not.
@@ -164,7 +164,10 @@ pub fn compare_stored(judged: &RunSide, reference: &RunSide, margin: f64) -> Res
         left_out,
         unsound_runs,
         failed_runs,
-        fails: [fails("runs", &chosen.runs), fails("runs that they are compared with", &chosen.reference)].concat(),
+        fail_remarks: [("runs", &chosen.runs), ("runs that they are compared with", &chosen.reference)]
+            .into_iter()
+            .filter_map(|(side, runs)| fail_remark(side, runs))
+            .collect(),
         not_compared,
         missing,
         metrics,
@@ -185,13 +188,11 @@ fn failed_runs(chosen: &ComparableRuns<'_>) -> Vec<String> {
 }
 
 /// How many runs of a side ended with FAIL, and why the first did.
-fn fails(side: &str, runs: &[&NamedRun]) -> Vec<String> {
+fn fail_remark(side: &str, runs: &[&NamedRun]) -> Option<String> {
     let failed: Vec<_> = runs.iter().filter(|run| judge::outcome(&run.1) == Some(Outcome::Fail)).collect();
-    let line = |first: &&&NamedRun| {
-        let why = &first.1.verdict.why;
-        printable(&format!("{} of {} {side} FAILED; {}: {why}", failed.len(), runs.len(), first.0)).into_owned()
-    };
-    failed.first().map(line).into_iter().collect()
+    let (name, record) = failed.first()?;
+    let text = format!("{} of {} {side} FAILED; {name}: {}", failed.len(), runs.len(), record.verdict.why);
+    Some(printable(&text).into_owned())
 }
 
 /// A side with its facts and curves.
@@ -312,7 +313,7 @@ impl StoredComparison {
             sides: self.sides.clone(),
             figures: self.metrics.iter().map(MetricRow::shown).collect(),
             refused: self.refused.clone(),
-            remarks: self.fails.iter().cloned().chain(left_out).chain(missing).collect(),
+            remarks: self.fail_remarks.iter().cloned().chain(left_out).chain(missing).collect(),
             method: METHOD.map(str::to_owned).to_vec(),
         }
     }

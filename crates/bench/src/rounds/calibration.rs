@@ -5,9 +5,9 @@ use std::time::Duration;
 /// Length that is aimed at, and the limits within which it is right.
 const GOAL_S: f64 = 0.36;
 const RIGHT_S: std::ops::RangeInclusive<f64> = 0.25..=0.5;
-/// Rounds that half of the time must suffice for: those of a verdict, and the first block.
+/// Half of the comparison's time must suffice for so many rounds: those of a verdict, and the first block.
 const ROUNDS: f64 = 24.0;
-/// The number is right if this factor would make it fit the time exactly.
+/// How far that time may be from filled: the number of messages that would fill it, divided by the number tried.
 const FITS: std::ops::RangeInclusive<f64> = 0.7..=1.5;
 /// A step multiplies the number by no more: what a start costs hides the rest of it.
 const MAX_FACTOR: f64 = 20.0;

@@ -188,7 +188,7 @@ impl<'o> Rounds<'o> {
 
     /// A run of each contestant, and its times.
     fn warm_up_round(&mut self) -> Option<RoundTimes> {
-        // A server that puts mail off has its own time for that, and our source sends no more than it should.
+        // Other programs may send more than they should; our source, which servers are measured with, does not.
         let is_thorough = self.options.kind() == ContestantKind::Source;
         let mut times = Vec::new();
         for place in 0..self.standings.len() {
