@@ -1,5 +1,6 @@
 //! `mailrun bench` without a server, in every mode of connection: source, our own relay and sink, each message once.
 use crate::party::{Ended, mailrun};
+use crate::rows::each;
 use crate::secured::{Files, PASSWORD, USER};
 use mailrun_journey::record::{Outcome, Record, Role};
 use std::fs;
@@ -33,8 +34,8 @@ fn goes_through_the_relay(words: &[&str]) -> Files {
 
 #[test]
 fn every_mode_goes_through_the_relay() {
-    for words in [
-        &[][..],
+    const MODES: [&[&str]; 16] = [
+        &[],
         &["--tls", "starttls"],
         &["--tls", "implicit"],
         &["--tls", "starttls", "--tls-name", "mx.example"],
@@ -50,12 +51,13 @@ fn every_mode_goes_through_the_relay() {
         &["--chunking"],
         &["--relay", "mailrun:write", "--tls", "starttls"],
         &["--reuse", "--pipelining", "stream", "--tls", "implicit", "--user", USER],
-    ] {
+    ];
+    each(&MODES, |words| {
         let files = goes_through_the_relay(words);
         for secret in ["out/relay-users", "out/relay-key.pem"] {
             assert!(!fs::exists(files.path(secret)).unwrap(), "{words:?}: {secret} is left");
         }
-    }
+    });
 }
 
 #[test]

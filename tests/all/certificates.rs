@@ -137,13 +137,13 @@ fn under_load_nobody_notices_that_a_certificate_is_renewed() {
         let tls = ["--tls", "starttls", "--insecure", &to];
         let base = [&["source"], tls.as_slice()].concat();
         // One session that lasts, and one after the other.
-        let lasting = ["--sessions", "1", "--reuse", "--messages", "60", "--think-time", "100ms", "--json", &record];
+        let lasting = ["--sessions", "1", "--reuse", "--messages", "40", "--think-time", "100ms", "--json", &record];
         let lasting = Process::start(MAILRUN, &[&base, lasting.as_slice()].concat());
         let brief_record = files.path("brief.json");
-        let brief = ["--rate", "50", "--duration", "6s", "--sessions", "8", "--json", &brief_record];
+        let brief = ["--rate", "50", "--duration", "4s", "--sessions", "8", "--json", &brief_record];
         let brief = Process::start(MAILRUN, &[&base, brief.as_slice()].concat());
         let mut shown = copy_of_live(&files);
-        for number in 2..5 {
+        for number in 2..4 {
             let renewed = rotate(&files, number);
             host.await_shown(&renewed, &shown);
             shown = renewed;

@@ -6,6 +6,7 @@
 //! purpose has tests of its own below, each named in `docs/drop-in.md`.
 use crate::party::{Ended, Sink, mailrun, peer, run};
 use crate::recorder::{Deaf, Heard, Listen, Recorder, Script};
+use crate::rows::all_hold_by;
 use std::collections::HashSet;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -193,23 +194,11 @@ fn every_option_is_the_originals_octet_for_octet() {
     let ours = ours(place.path());
     let cases = [plain(), subjects(), sessions(), offers(), refusals(), broken_connections(), misuse()].concat();
     assert!(cases.len() > 300, "{}", cases.len());
-    let next = AtomicUsize::new(0);
-    let failed = Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        for _ in 0..TOGETHER {
-            scope.spawn(|| {
-                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let theirs = case.play(&original);
-                    let own = case.play(&ours);
-                    if theirs != own {
-                        failed.lock().unwrap().push(format!("{case:?}\n  original {theirs:?}\n  ours     {own:?}"));
-                    }
-                }
-            });
-        }
+    all_hold_by(TOGETHER, &cases, |case| {
+        let theirs = case.play(&original);
+        let own = case.play(&ours);
+        (theirs != own).then(|| format!("{case:?}\n  original {theirs:?}\n  ours     {own:?}"))
     });
-    let failed = failed.into_inner().unwrap();
-    assert!(failed.is_empty(), "{} of {} differ:\n{}", failed.len(), cases.len(), failed.join("\n"));
     // To the terminal itself: what a test prints is shown only when it fails.
     let _ = writeln!(io::stderr(), "go-smtp-source conformance: {} cases identical with {original}", cases.len());
 }

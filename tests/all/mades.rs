@@ -697,7 +697,7 @@ fn a_message_larger_than_is_taken_ends_the_run_in_time_and_its_queue_is_named() 
     let told = "ecp.endpoint.outbox.reply contains a message larger than 67108864 bytes";
     let place = tempfile::tempdir().unwrap();
     // Those 64 MB take a debug build a while.
-    let words = "--no-preflight --messages 1 --message-timeout 15s --linger-time 100ms --out";
+    let words = "--no-preflight --messages 1 --message-timeout 6s --linger-time 100ms --out";
     let words: Vec<&str> = ["mades", "--broker", &url].into_iter().chain(words.split_whitespace()).collect();
     let ended = mailrun(&[words, vec![place.path().to_str().unwrap()]].concat());
     if ended.code == Some(2) {

@@ -7,6 +7,7 @@ use crate::relay::{
     Den, MAILRUN, QUICK, Relay, all_to, await_kept, await_recipients, closes, expect, introduced, kept,
 };
 use crate::relay::{mailbox, metric, submit};
+use crate::rows::each;
 use crate::secured::{Files, PASSWORD, USER};
 use crate::stand_in::{Act, At, Moment, StandIn};
 use serde_json::Value;
@@ -573,13 +574,14 @@ fn mailboxes_aliases_and_routes_share_the_mail_out() {
 
 #[test]
 fn what_is_put_off_comes_again() {
-    for rule in ["rcpt: greylist 500ms", "mail: soft reject 30%", ".: soft reject 30%", "rcpt: soft reject 30%"] {
+    let rules = ["rcpt: greylist 500ms", "mail: soft reject 30%", ".: soft reject 30%", "rcpt: soft reject 30%"];
+    each(&rules, |rule| {
         let sink = Sink::start(&["--fault", rule]);
         let relay = Den::to(&sink.address(), QUICK);
         let relay = relay.open();
         closes(&relay, &sink, &["--messages", "60", "--sessions", "6", "--recipients", "2"], 120);
         relay.stop();
-    }
+    });
 }
 
 #[test]

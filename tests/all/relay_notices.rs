@@ -299,7 +299,7 @@ fn a_message_whose_envelope_cannot_be_read_either_is_held_beyond_its_time() {
 fn a_delay_is_told_once_and_only_to_who_wants_to_know() {
     let home = Home::open();
     let busy = Sink::start(&["--fault", "rcpt: soft reject \"450 4.2.2 The box is full\""]);
-    let text = format!("{QUICK}retry.expiry = \"12s\"\nretry.delay_notice = \"1s\"\n");
+    let text = format!("{QUICK}retry.expiry = \"6s\"\nretry.delay_notice = \"1s\"\n");
     let den = home.relay(&busy.address(), &text);
     let relay = den.open();
     send(&relay, "", " NOTIFY=NEVER");

@@ -6,8 +6,21 @@ use std::thread;
 /// Rows at a time.
 const THREADS: usize = 4;
 
+/// Runs a test on each row.
+pub(crate) fn each<T: Sync>(rows: &[T], test: impl Fn(&T) + Sync) {
+    all_hold(rows, |row| {
+        test(row);
+        None
+    });
+}
+
 /// Checks that no row fails; `check` returns the fault of a row.
 pub(crate) fn all_hold<T: Sync>(rows: &[T], check: impl Fn(&T) -> Option<String> + Sync) {
+    all_hold_by(THREADS, rows, check);
+}
+
+/// The same, with so many rows at a time.
+pub(crate) fn all_hold_by<T: Sync>(threads: usize, rows: &[T], check: impl Fn(&T) -> Option<String> + Sync) {
     let next = AtomicUsize::new(0);
     let work = || {
         let mut wrong = Vec::new();
@@ -17,7 +30,7 @@ pub(crate) fn all_hold<T: Sync>(rows: &[T], check: impl Fn(&T) -> Option<String>
         wrong
     };
     let wrong: Vec<String> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     assert!(wrong.is_empty(), "{} of {} rows:\n{}", wrong.len(), rows.len(), wrong.join("\n"));

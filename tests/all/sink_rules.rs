@@ -1,6 +1,7 @@
 //! What a sink is told to do wrong, it does, exactly and as often as it says; what it keeps, it keeps byte for byte.
 use crate::party::{Sink, accepted, bench, errors, fates, mailrun, source, took, wait_until};
 use crate::postfix::{Deliver, Postfix};
+use crate::rows::each;
 use crate::wire::Wire;
 use mailrun_journey::trace::{RecipientNumbering, ZeroPhase, checksum};
 use mailrun_journey::{ClockId, Phase, RunId, Trace};
@@ -346,8 +347,7 @@ fn the_same_seed_does_the_same_to_the_same_sessions() {
 
 #[test]
 fn our_source_ends_with_the_right_counts_whatever_the_sink_does() {
-    // Rule; whether the source may take it for accepted though nothing arrived, or the other way round.
-    for rule in [
+    const RULES: [&str; 19] = [
         "connect: hang up 0.2",
         "ehlo: soft reject 0.2",
         "mail: soft reject 0.2",
@@ -367,7 +367,8 @@ fn our_source_ends_with_the_right_counts_whatever_the_sink_does() {
         "mail: limit 30/s burst 1",
         "rcpt: domain cap 2",
         "*: tarpit 1ms",
-    ] {
+    ];
+    each(&RULES, |&rule| {
         let sink = Sink::start(&["--fault", rule]);
         let words = ["--messages", "100", "--sessions", "5", "--reuse=10", "--pipelining", "group"];
         let record = source(&sink.address(), &words).record;
@@ -384,7 +385,7 @@ fn our_source_ends_with_the_right_counts_whatever_the_sink_does() {
         };
         assert_eq!(took, expected, "{rule}: {acted} times; {status}");
         assert!(acted > 0, "{rule}");
-    }
+    });
 }
 
 #[test]

@@ -5,11 +5,10 @@
 //! library are passed over. What differs on purpose has tests of its own below, each named in `docs/drop-in.md`.
 use crate::party::{Ended, Process, mailrun, peer, run, wait_until};
 use crate::recorder::{Deaf, Heard, Listen, Recorder, Script};
+use crate::rows::all_hold_by;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -193,23 +192,11 @@ fn ours(place: &Path, own: &[&'static str]) -> Program {
 
 /// Plays every case with both, and counts those that are the same.
 fn compare(cases: &[Case], original: &Program, ours: &Program) {
-    let next = AtomicUsize::new(0);
-    let failed = Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        for _ in 0..TOGETHER {
-            scope.spawn(|| {
-                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let theirs = case.play(original);
-                    let own = case.play(ours);
-                    if theirs != own {
-                        failed.lock().unwrap().push(format!("{case:?}\n  original {theirs:?}\n  ours     {own:?}"));
-                    }
-                }
-            });
-        }
+    all_hold_by(TOGETHER, cases, |case| {
+        let theirs = case.play(original);
+        let own = case.play(ours);
+        (theirs != own).then(|| format!("{case:?}\n  original {theirs:?}\n  ours     {own:?}"))
     });
-    let failed = failed.into_inner().unwrap();
-    assert!(failed.is_empty(), "{} of {} differ:\n{}", failed.len(), cases.len(), failed.join("\n"));
     // To the terminal itself: what a test prints is shown only when it fails.
     let text = format!("smtp-source conformance: {} cases identical with {}", cases.len(), original.path);
     let _ = writeln!(io::stderr(), "{text}");
