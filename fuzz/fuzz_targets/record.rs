@@ -1,17 +1,2 @@
-//! Any bytes as a run record: no record, or one that every format has a text for; its JSON is a record again.
 #![no_main]
-use libfuzzer_sys::fuzz_target;
-use mailrun_journey::record::Record;
-use mailrun_report::exports::{CsvTable, ExportFormat, annotations};
-
-fuzz_target!(|data: &[u8]| {
-    let Ok(record) = Record::from_json(data) else { return };
-    let runs = [record];
-    for format in ExportFormat::NAMED.into_iter().chain(CsvTable::ALL.map(ExportFormat::Csv)) {
-        let text = format.render(&runs);
-        if format == ExportFormat::Json {
-            assert!(Record::from_json(text.as_bytes()).is_ok());
-        }
-    }
-    assert!(annotations(&runs[0]).lines().all(|line| line.starts_with("::")));
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_report::checks::record::check(data));

@@ -1,27 +1,2 @@
-//! Any text as a rule and as a rules file: a mistake that lies within it, or rules that are read again as the same.
 #![no_main]
-#[path = "../../crates/load/src/sink/rulebook.rs"]
-#[allow(dead_code)] // a part of it is the sink's
-mod rulebook;
-#[path = "../../crates/load/src/sink/rules.rs"]
-#[allow(dead_code)] // likewise
-mod rules;
-
-use libfuzzer_sys::fuzz_target;
-use rulebook::Rulebook;
-use rules::Rule;
-
-fuzz_target!(|data: &[u8]| {
-    let Ok(text) = std::str::from_utf8(data) else { return };
-    match Rule::parse(text) {
-        Ok(rule) => {
-            assert!((0.0..=1.0).contains(&rule.chance));
-            assert_eq!(Rule::parse(rule.text()), Ok(rule));
-        }
-        Err(mistake) => assert!(mistake.offset <= text.len() && !mistake.to_string().contains('\n')),
-    }
-    match Rulebook::read(text) {
-        Ok(book) => assert_eq!(Rulebook::read(&book.to_json().to_string()), Ok(book)),
-        Err(why) => assert!(!why.is_empty()),
-    }
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_load::sink::checks::rules::check(data));

@@ -134,7 +134,6 @@ fn read_port(port: &str) -> Result<u16, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn read(text: &str) -> Result<(String, Scheme), String> {
         ServerArg::parse(text).map(|server| (server.address().to_owned(), server.scheme()))
@@ -183,15 +182,6 @@ mod tests {
         ] {
             let why = read(text).expect_err(text);
             assert!(why.contains(cause), "{text}: {why}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_read_is_read_again_as_the_same(text in "\\PC{0,40}") {
-            if let Ok(server) = ServerArg::parse(&text) && server.scheme() == Scheme::Smtp {
-                prop_assert_eq!(ServerArg::parse(server.address()), Ok(server));
-            }
         }
     }
 }

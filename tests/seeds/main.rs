@@ -6,7 +6,6 @@
 //! Words on the command line choose targets by parts of their names.
 #![allow(dead_code, unreachable_pub, unused_attributes, unused_imports)] // a target is a program of its own elsewhere
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // as in tests
-#![allow(clippy::duplicate_mod, clippy::module_inception)] // several targets include the same file, or one of their name
 
 // The name under which targets find the macro.
 extern crate self as libfuzzer_sys;
@@ -22,10 +21,6 @@ macro_rules! fuzz_target {
 pub(crate) use fuzz_target;
 
 mod targets;
-
-// Where files of the program that targets include look for others.
-use targets::config::{own_addresses, qmgr, routing};
-use targets::go_reply::reply_reader;
 
 use mailrun_journey::seeded::SeededRng;
 use std::fs;

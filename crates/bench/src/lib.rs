@@ -12,6 +12,8 @@
 pub mod audit;
 mod built_in;
 pub mod capacity;
+#[doc(hidden)]
+pub mod checks;
 pub mod contestant;
 mod directory;
 mod engine;

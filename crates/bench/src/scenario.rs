@@ -918,15 +918,7 @@ mod tests {
             let from = from.min(text.len());
             text.splice(from..(from + length).min(text.len()), put.chars());
             let text: String = text.into_iter().collect();
-            match read(&text) {
-                Ok(scenario) => prop_assert_eq!(read(&text), Ok(scenario)),
-                Err(why) => {
-                    let mut place = why.strip_prefix("my.toml:").unwrap_or_default().splitn(3, ':');
-                    let line: usize = place.next().unwrap_or_default().parse().unwrap();
-                    prop_assert!((1..=text.lines().count() + 1).contains(&line), "{}", why);
-                    prop_assert!(!why.contains('\n'), "{}", why);
-                }
-            }
+            crate::checks::scenario::check(text.as_bytes());
         }
     }
 }

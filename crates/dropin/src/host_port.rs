@@ -272,6 +272,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_address_is_split_or_refused(typed in "[a-z0-9:.\\[\\]%é -]{0,40}") {
+            crate::checks::host_port::check(typed.as_bytes());
             for optional in [OptionalPart::Host, OptionalPart::Port] {
                 if let Ok((host, service)) = split(&typed, optional) {
                     prop_assert!(!service.is_empty() && host.is_none_or(|host| !host.is_empty() && typed.contains(host)));

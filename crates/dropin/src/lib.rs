@@ -2,6 +2,8 @@
 //!
 //! Selected by the first argument (`mailrun smtp-source …`) or by the name that the program was called by, so that a
 //! symbolic link provides the old command (`mailrun install-links DIR`).
+#[doc(hidden)]
+pub mod checks;
 mod date;
 mod fatal_error;
 mod getopt;

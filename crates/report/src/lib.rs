@@ -13,6 +13,8 @@
 //! party's own (a sink's or a source's), and then has fewer sections.
 mod audit;
 pub mod capacity;
+#[doc(hidden)]
+pub mod checks;
 pub mod comparison;
 pub mod core_capacity;
 mod disturbances;

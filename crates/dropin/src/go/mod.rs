@@ -1,6 +1,6 @@
 //! Common parts of programs written in Go: command lines, numbers, durations, lines of a log.
-pub(super) mod duration;
-pub(super) mod flags;
-pub(super) mod numbers;
-pub(super) mod output;
-pub(super) mod reason;
+pub(crate) mod duration;
+pub(crate) mod flags;
+pub(crate) mod numbers;
+pub(crate) mod output;
+pub(crate) mod reason;

@@ -9,9 +9,9 @@ mod dialect;
 mod message;
 mod options;
 mod rate_limiter;
-mod reply;
+pub(crate) mod reply;
 mod run_state;
-mod subject;
+pub(crate) mod subject;
 mod target;
 
 use super::Invocation;

@@ -19,7 +19,7 @@ mod rng;
 mod session;
 mod sink;
 mod syslog;
-mod template;
+pub(crate) mod template;
 mod traced;
 
 use super::Invocation;

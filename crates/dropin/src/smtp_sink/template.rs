@@ -8,7 +8,7 @@ const DIRECTIVES: &str = "aAbBcCdDeFgGhHIjklmMnpPrRsStTuUVwWxXyYzZ%";
 const FLAGS: &str = "_-0^#";
 
 /// Expands a template. A sequence that is no directive of strftime's stays as it is, as in glibc.
-pub(super) fn expand(template: &str, time: &Zoned) -> String {
+pub(crate) fn expand(template: &str, time: &Zoned) -> String {
     let config = Config::new().custom(PosixCustom::new()).lenient(true);
     let time = BrokenDownTime::from(time);
     let mut result = String::new();
@@ -71,8 +71,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_template_expands(template in "[%a-zA-Z0-9_./é-]{0,12}") {
-            let expanded = expand(&template, &time());
-            prop_assert!(template.contains('%') || expanded == template);
+            crate::checks::dump_name::check(template.as_bytes());
         }
     }
 }

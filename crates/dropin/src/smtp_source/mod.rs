@@ -10,7 +10,7 @@ mod errors;
 mod message;
 mod options;
 mod recipient;
-mod reply;
+pub(crate) mod reply;
 mod run_state;
 
 use super::Invocation;

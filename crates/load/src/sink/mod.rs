@@ -11,6 +11,8 @@
 mod active_rules;
 mod capabilities;
 mod certificates;
+#[doc(hidden)]
+pub mod checks;
 mod collector;
 mod dump;
 mod handler;

@@ -3,5 +3,6 @@
 pub mod mades_letter;
 pub mod mades_listener;
 pub mod mades_message;
+pub mod mades_plan;
 pub mod mades_status;
 pub mod mades_url;

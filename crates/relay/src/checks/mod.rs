@@ -2,5 +2,6 @@
 //! a promise is broken.
 pub mod aliases;
 pub mod bounce;
+pub mod config;
 pub mod envelope;
 pub mod hops;

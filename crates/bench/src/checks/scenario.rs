@@ -1,0 +1,17 @@
+//! Any text as a scenario file: a mistake with a place within it, or a scenario that is read again as the same.
+use crate::scenario::Scenario;
+use std::path::Path;
+
+pub fn check(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    match Scenario::read(text, Path::new("s")) {
+        Ok(read) => assert_eq!(Scenario::read(text, Path::new("s")), Ok(read)),
+        Err(why) => {
+            let mut parts = why.splitn(4, ':').skip(1);
+            let line: usize = parts.next().and_then(|line| line.parse().ok()).expect("it has a line");
+            let column: usize = parts.next().and_then(|column| column.parse().ok()).expect("it has a column");
+            assert!((1..=text.split('\n').count()).contains(&line) && column > 0, "{why}");
+            assert!(!why.contains('\n'), "{why}");
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Any format and number as go-smtp-source's subject: no more than the widths it names, and the text as it stands where
+//! there is no percent sign. The first eight octets are the number.
+use crate::go_smtp_source::subject::subject;
+
+pub fn check(data: &[u8]) {
+    let Some((number, format)) = data.split_first_chunk() else { return };
+    // Each verb may be ten million wide, for Go looks at the size before it adds a digit: a long format is a lot of
+    // blanks, and nothing new.
+    let Ok(format) = std::str::from_utf8(&format[..format.len().min(60)]) else { return };
+    let number = i64::from_le_bytes(*number);
+    let text = subject(format, number);
+    let verbs = format.matches('%').count();
+    assert!(text.len() <= format.len() * 4 + verbs * 10_000_100, "{} octets of {format}", text.len());
+    if verbs == 0 {
+        assert_eq!(text, format.split("%!(EXTRA").next().unwrap_or_default().as_bytes());
+    }
+    assert_eq!(subject("%d", number), number.to_string().as_bytes());
+}

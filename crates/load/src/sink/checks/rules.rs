@@ -1,0 +1,18 @@
+//! Any text as a rule and as a rules file: a mistake that lies within it, or rules that are read again as the same.
+use super::super::rulebook::Rulebook;
+use super::super::rules::Rule;
+
+pub fn check(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    match Rule::parse(text) {
+        Ok(rule) => {
+            assert!((0.0..=1.0).contains(&rule.chance));
+            assert_eq!(Rule::parse(rule.text()), Ok(rule));
+        }
+        Err(mistake) => assert!(mistake.offset <= text.len() && !mistake.to_string().contains('\n')),
+    }
+    match Rulebook::read(text) {
+        Ok(book) => assert_eq!(Rulebook::read(&book.to_json().to_string()), Ok(book)),
+        Err(why) => assert!(!why.is_empty()),
+    }
+}

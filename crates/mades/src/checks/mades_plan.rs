@@ -1,0 +1,25 @@
+//! Any text as a plan of the stand-in: complaints that lie within it, or a plan that can be followed and is read again as the
+//! same.
+use crate::simulator::{SimulatorPlan, plan_file};
+use std::path::Path;
+
+pub fn check(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let preset = SimulatorPlan::preset("ecp-2022").expect("it is one");
+    match plan_file::read(text, Path::new("p"), &preset) {
+        Ok(read) => {
+            assert_eq!(read.check(), Ok(()));
+            let written = toml::to_string(&read).expect("a plan is always TOML");
+            assert_eq!(plan_file::read(&written, Path::new("p"), &SimulatorPlan::default()), Ok(read));
+        }
+        Err(why) => {
+            let lines = text.split('\n').count();
+            for complaint in why.lines() {
+                let mut parts = complaint.splitn(4, ':').skip(1);
+                let line: usize = parts.next().and_then(|line| line.parse().ok()).expect("it has a line");
+                let column: usize = parts.next().and_then(|column| column.parse().ok()).expect("it has a column");
+                assert!((1..=lines).contains(&line) && column > 0, "{complaint}");
+            }
+        }
+    }
+}

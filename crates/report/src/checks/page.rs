@@ -1,0 +1,14 @@
+//! Any JSON as a run record: if it is one, its page is drawn, and no text of it becomes markup.
+use mailrun_journey::record::Record;
+
+/// Start tags that a page has only if a text of the record became one.
+const FOREIGN: [&str; 4] = ["<img", "<iframe", "<form", "<object"];
+
+pub fn check(data: &[u8]) {
+    let Ok(record) = serde_json::from_slice::<Record>(data) else { return };
+    let page = crate::page(&record, Some(&record));
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+    assert_eq!(page.matches("<section ").count(), page.matches("</section>").count());
+    assert_eq!(page.matches("<table>").count(), page.matches("</table>").count());
+    assert!(!FOREIGN.iter().any(|tag| page.contains(tag)));
+}

@@ -1,0 +1,15 @@
+//! Any bytes as a run record: no record, or one that every format has a text for; its JSON is a record again.
+use crate::exports::{CsvTable, ExportFormat, annotations};
+use mailrun_journey::record::Record;
+
+pub fn check(data: &[u8]) {
+    let Ok(record) = Record::from_json(data) else { return };
+    let runs = [record];
+    for format in ExportFormat::NAMED.into_iter().chain(CsvTable::ALL.map(ExportFormat::Csv)) {
+        let text = format.render(&runs);
+        if format == ExportFormat::Json {
+            assert!(Record::from_json(text.as_bytes()).is_ok());
+        }
+    }
+    assert!(annotations(&runs[0]).lines().all(|line| line.starts_with("::")));
+}
