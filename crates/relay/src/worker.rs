@@ -23,11 +23,10 @@ use crate::message::fetch::{self, Fetched};
 use crate::message::received;
 use crate::message::recipients::RecipientGroup;
 use crate::qmgr::{
-    Actions, ConnectionAction, ConnectionSlot, DeliveryRequest, DeliveryResult, DestinationId, DestinationOrigin,
-    DisconnectReason, DsnEvent, EntryProgress, MailQueue, MessageId, MessageKind, NewEntry, NextRequest, PendingDsn,
-    RecipientNumbers,
+    Actions, ConnectionAction, ConnectionSlot, DeliveryRequest, DeliveryResult, DestinationId, DisconnectReason,
+    DsnEvent, EntryProgress, MailQueue, MessageId, MessageKind, NewEntry, NextRequest, PendingDsn, RecipientNumbers,
 };
-use crate::routing::{NextHop, SmtpTarget};
+use crate::routing::NextHop;
 use mailrun_net::{WorkerBuffers, clock};
 use mailrun_spool::{Id, Stored};
 use std::cell::{Cell, RefCell};
@@ -125,7 +124,7 @@ impl RelayWorker {
     pub(crate) fn destination_id(&self, next_hop: &NextHop) -> DestinationId {
         let (id, is_new) = self.destinations().borrow_mut().id(next_hop);
         if is_new {
-            self.queue.borrow_mut().set_origin(id, origin(next_hop));
+            self.queue.borrow_mut().set_origin(id, next_hop.origin());
         }
         if let Some(limit) = next_hop.connections().filter(|_| is_new) {
             self.queue.borrow_mut().set_concurrency_limit(id, self.config.borrow().worker_share(limit));
@@ -412,15 +411,6 @@ impl RelayWorker {
         let actions = self.queue.borrow_mut().dsn_failed(pending, fates);
         self.apply_actions(actions, None);
         self.drive();
-    }
-}
-
-/// Tells who chose a next hop.
-fn origin(next_hop: &NextHop) -> DestinationOrigin {
-    match next_hop {
-        NextHop::Discard | NextHop::Maildir(_) => DestinationOrigin::Local,
-        NextHop::Smtp(smtp) if matches!(smtp.target, SmtpTarget::Domain { .. }) => DestinationOrigin::Domain,
-        NextHop::Lmtp(_) | NextHop::Smtp(_) => DestinationOrigin::Configured,
     }
 }
 

@@ -4,9 +4,7 @@ use super::dump::{DumpEnvelope, MessageDump, MessageWriter};
 use super::lmtp_replies::{LmtpReplies, RecipientDecision, combine};
 use super::rules::RuleCommand;
 use super::session_rules::{CommandContext, DomainSlots, ReadStep, RuleDecision, RuleEffect, SessionRules};
-use super::worker_state::{
-    SinkContext, SinkMessage, SinkRecipient, SinkWorkerState, TallyTransfer, answer_to, sequence,
-};
+use super::worker_state::{SinkContext, SinkMessage, SinkRecipient, SinkWorkerState, TallyTransfer, sequence};
 use mailrun_journey::errors::ErrorEvent;
 use mailrun_journey::record::Resource;
 use mailrun_journey::trace::RecipientId;
@@ -242,7 +240,7 @@ impl Handler for SinkHandler {
             ReadStep::Stop(effect, by) => {
                 by.count_action();
                 self.worker.count_effect(RuleCommand::Data, &effect, &by, None);
-                ReadLimit::Close(answer_to(effect))
+                ReadLimit::Close(effect.into_answer())
             }
         }
     }
@@ -344,7 +342,7 @@ impl SinkHandler {
             self.worker.count_effect(command, &effect, &by, recipient.as_ref());
         }
         let is_granted = effect == RuleEffect::Accept;
-        let answer = delay_answer(delay, answer_to(effect));
+        let answer = delay_answer(delay, effect.into_answer());
         if is_granted { Ok(answer) } else { Err(answer) }
     }
 
@@ -441,12 +439,9 @@ impl SinkHandler {
                     Some(Rc::new(LmtpReplies::new(found, bytes, recipients, fates, draft, domain_slots)));
                 return delay_answer(delay, Answer::Yes);
             }
-            let count = |effect: &RuleEffect| fates.iter().filter(|fate| fate.effect == *effect).count() as u64;
-            let lost = count(&RuleEffect::Drop);
-            let duplicates = count(&RuleEffect::Duplicate);
-            let joined = combine(fates, &mut recipients);
-            if matches!(joined.effect, RuleEffect::Accept | RuleEffect::LoseReply | RuleEffect::Drop) {
-                self.worker.count_ordered(&found, lost, duplicates);
+            let joined = combine(&fates, &mut recipients);
+            if joined.effect.copies().is_some() {
+                self.worker.count_ordered(&found, fates.iter().map(|fate| &fate.effect));
             }
             delay += joined.delay;
             effect = joined.effect;

@@ -6,7 +6,7 @@
 //! message, and delays add up; dropping or counting twice applies to each recipient alone there too.
 use super::dump::MessageWriter;
 use super::session_rules::{DomainSlots, RuleEffect, SERVICE_CLOSING};
-use super::worker_state::{SinkRecipient, SinkWorkerState, answer_to};
+use super::worker_state::{SinkRecipient, SinkWorkerState};
 use mailrun_journey::TraceResult;
 use mailrun_net::Answer;
 use mailrun_smtp::server::Protocol;
@@ -28,25 +28,18 @@ impl RecipientDecision {
 
     /// Reports whether no rules are evaluated for later recipients.
     pub(super) fn ends_evaluation(&self, protocol: Protocol) -> bool {
-        match &self.effect {
-            RuleEffect::HangUp(_) | RuleEffect::Reset | RuleEffect::LoseReply => true,
-            RuleEffect::Reject(reply) => protocol == Protocol::Smtp || reply.code() == SERVICE_CLOSING,
-            RuleEffect::Accept | RuleEffect::Drop | RuleEffect::Duplicate => false,
-        }
+        let is_refused = |code| protocol == Protocol::Smtp || code == SERVICE_CLOSING;
+        self.effect.cuts_connection() || self.effect.error_code().is_some_and(is_refused)
     }
 
     /// Number of times that the recipient counts.
     fn unit_count(&self) -> usize {
-        match self.effect {
-            RuleEffect::Reject(_) | RuleEffect::HangUp(_) | RuleEffect::Reset | RuleEffect::Drop => 0,
-            RuleEffect::Accept | RuleEffect::LoseReply => 1,
-            RuleEffect::Duplicate => 2,
-        }
+        self.effect.copies().unwrap_or(0).into()
     }
 }
 
 /// Combines the fates of a message's recipients into one, and lists the recipients of the recipients that count.
-pub(super) fn combine(decisions: Vec<RecipientDecision>, recipients: &mut Vec<SinkRecipient>) -> RecipientDecision {
+pub(super) fn combine(decisions: &[RecipientDecision], recipients: &mut Vec<SinkRecipient>) -> RecipientDecision {
     let delay = decisions.iter().map(|decision| decision.delay).sum();
     if let Some(last) = decisions
         .last()
@@ -125,18 +118,14 @@ impl LmtpReplies {
         let Some((decision, number)) = self.decisions.get(place).zip(self.recipients.get(place)) else {
             return Answer::Yes;
         };
-        let recipients = &[*number; 2][..decision.unit_count()];
-        worker.count_ordered(
-            &self.found,
-            u64::from(decision.effect == RuleEffect::Drop),
-            u64::from(decision.effect == RuleEffect::Duplicate),
-        );
+        let recipients = &vec![*number; decision.unit_count()];
+        worker.count_ordered(&self.found, std::iter::once(&decision.effect));
         if !recipients.is_empty()
             && let Err(refusal) = self.count(recipients, worker, now)
         {
             return refusal;
         }
-        answer_to(decision.effect.clone())
+        decision.effect.clone().into_answer()
     }
 
     fn count(&self, recipients: &[SinkRecipient], worker: &SinkWorkerState, now: Duration) -> Result<(), Answer> {
@@ -165,8 +154,9 @@ mod tests {
     fn joined(effects: &[RuleEffect]) -> (Duration, RuleEffect, Vec<u16>) {
         let recipient = |domain| SinkRecipient { id: RecipientId::new(b"a@b"), domain };
         let mut recipients = [7, 8, 9].map(recipient).to_vec();
-        let decisions = effects.iter().map(|effect| RecipientDecision { delay: MS, effect: effect.clone() }).collect();
-        let RecipientDecision { delay, effect } = combine(decisions, &mut recipients);
+        let decide = |effect: &RuleEffect| RecipientDecision { delay: MS, effect: effect.clone() };
+        let decisions: Vec<_> = effects.iter().map(decide).collect();
+        let RecipientDecision { delay, effect } = combine(&decisions, &mut recipients);
         (delay, effect, recipients.iter().map(|recipient| recipient.domain).collect())
     }
 

@@ -8,6 +8,7 @@ use super::active_rules::{PolicyState, RuleState, Ruleset, lock};
 use super::policies::{DomainKey, ReadThrottle, Triplet, tarpit};
 use super::rules::{RuleAction, RuleCommand, directed_reply};
 use mailrun_journey::seeded::splitmix64;
+use mailrun_net::Answer;
 use mailrun_smtp::{Path, Reply};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -71,6 +72,42 @@ pub(super) enum RuleEffect {
     Drop,
     /// The message counts twice.
     Duplicate,
+}
+
+impl RuleEffect {
+    /// How often a message counts; `None` if it is not accepted.
+    pub(super) fn copies(&self) -> Option<u8> {
+        match self {
+            Self::Reject(_) | Self::HangUp(_) | Self::Reset => None,
+            Self::Drop => Some(0),
+            Self::Accept | Self::LoseReply => Some(1),
+            Self::Duplicate => Some(2),
+        }
+    }
+
+    /// The answer on the wire.
+    pub(super) fn into_answer(self) -> Answer {
+        match self {
+            Self::Accept | Self::Drop | Self::Duplicate => Answer::Yes,
+            Self::Reject(reply) => Answer::Reply(reply),
+            Self::HangUp(last_word) => Answer::HangUp(last_word),
+            Self::LoseReply => Answer::HangUp(None),
+            Self::Reset => Answer::Reset,
+        }
+    }
+
+    /// The code of the error that the client sees, 0 without a reply; `None` if it sees none.
+    pub(super) fn error_code(&self) -> Option<u16> {
+        match self {
+            Self::Reject(reply) | Self::HangUp(Some(reply)) => Some(reply.code()),
+            _ => self.cuts_connection().then_some(0),
+        }
+    }
+
+    /// Reports whether the sink cuts the connection.
+    pub(super) fn cuts_connection(&self) -> bool {
+        matches!(self, Self::HangUp(_) | Self::Reset | Self::LoseReply)
+    }
 }
 
 /// The rules for reading the next message.

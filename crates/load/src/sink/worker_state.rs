@@ -222,26 +222,23 @@ impl SinkWorkerState {
         by: &RuleState,
         recipient: Option<&Path<'_>>,
     ) {
-        let code = match effect {
-            RuleEffect::Accept | RuleEffect::Drop | RuleEffect::Duplicate => return,
-            RuleEffect::Reject(reply) | RuleEffect::HangUp(Some(reply)) => reply.code(),
-            RuleEffect::HangUp(None) | RuleEffect::LoseReply | RuleEffect::Reset => 0,
-        };
+        let Some(code) = effect.error_code() else { return };
         let text = format!("on purpose: {}", by.rule.text());
         let tally = &mut **self.tally.borrow_mut();
         let error = ErrorEvent { phase: phase(command), code, text: &text, at: clock::now() };
         tally.count_error(error, || recipient.map(|path| String::from_utf8_lossy(path.as_bytes()).into_owned()));
-        let is_cut = !matches!(effect, RuleEffect::Reject(_));
-        tally.ordered.cuts += u64::from(is_cut || code == SERVICE_CLOSING);
+        tally.ordered.cuts += u64::from(effect.cuts_connection() || code == SERVICE_CLOSING);
         tally.ordered.replies += u64::from(code > 0);
     }
 
-    /// Counts the recipients of a message that rules dropped, and those that rules counted twice.
-    pub(super) fn count_ordered(&self, found: &TraceResult, lost: u64, duplicates: u64) {
+    /// Counts the recipients of a message that rules dropped, and those that they counted more than once.
+    pub(super) fn count_ordered<'a>(&self, found: &TraceResult, effects: impl Iterator<Item = &'a RuleEffect>) {
         if sequence(found).is_some() {
             let ordered = &mut self.tally.borrow_mut().ordered;
-            ordered.lost += lost;
-            ordered.duplicates += duplicates;
+            for copies in effects.filter_map(RuleEffect::copies) {
+                ordered.lost += u64::from(copies == 0);
+                ordered.duplicates += u64::from(copies.saturating_sub(1));
+            }
         }
     }
 
@@ -249,23 +246,18 @@ impl SinkWorkerState {
     pub(super) fn accept_message(&self, arrival: SinkMessage, now: Duration) -> Answer {
         let SinkMessage { found, recipients, bytes, effect, message_writer: draft, is_changed, _domain_slots: _seats } =
             arrival;
-        let times = match effect {
-            RuleEffect::Reject(_) | RuleEffect::HangUp(_) | RuleEffect::Reset => return answer_to(effect),
-            RuleEffect::Drop => 0,
-            RuleEffect::Accept | RuleEffect::LoseReply => 1,
-            RuleEffect::Duplicate => 2,
-        };
+        let Some(times) = effect.copies() else { return effect.into_answer() };
         if let Err(refusal) = self.store(draft.filter(|_| times > 0)) {
             return refusal;
         }
-        self.count_arrival(&found, &recipients, bytes, now, times);
+        self.count_arrival(&found, &recipients, bytes, now, times.into());
         let all = recipients.len() as u64;
-        self.count_ordered(&found, if times == 0 { all } else { 0 }, if times == 2 { all } else { 0 });
+        self.count_ordered(&found, std::iter::repeat_n(&effect, recipients.len()));
         self.count_corrupted(&found, if is_changed { u64::from(times) } else { 0 });
         if effect == RuleEffect::LoseReply {
             self.tally.borrow_mut().ordered.unanswered += all;
         }
-        answer_to(effect)
+        effect.into_answer()
     }
 
     /// Counts a message that a rule has changed, as many times as the message itself counts.
@@ -418,17 +410,6 @@ enum CreationTime {
     InFuture,
     /// On another host's monotonic clock, or before this host was started.
     Unknown,
-}
-
-/// The answer on the wire.
-pub(super) fn answer_to(effect: RuleEffect) -> Answer {
-    match effect {
-        RuleEffect::Accept | RuleEffect::Drop | RuleEffect::Duplicate => Answer::Yes,
-        RuleEffect::Reject(reply) => Answer::Reply(reply),
-        RuleEffect::HangUp(last_word) => Answer::HangUp(last_word),
-        RuleEffect::LoseReply => Answer::HangUp(None),
-        RuleEffect::Reset => Answer::Reset,
-    }
 }
 
 pub(super) fn sequence(found: &TraceResult) -> Option<u64> {

@@ -125,15 +125,15 @@ impl RecipientList {
 }
 
 fn recipient_bytes(address: &[u8], next_hop: &NextHop) -> usize {
-    let path = if let NextHop::Maildir(path) = next_hop { path.as_os_str().len() } else { 0 };
+    let path = next_hop.mailbox().map_or(0, |path| path.as_os_str().len());
     RECIPIENT_BYTES + ADDRESS_COPIES * address.len() + path
 }
 
-/// The mailbox that an address names at its next hop. A Maildir is one mailbox, whatever addresses lead to it.
+/// The mailbox that an address names at its next hop.
 fn mailbox_key(router: &Router, address: &[u8], next_hop: &NextHop) -> Box<str> {
-    match next_hop {
-        NextHop::Maildir(_) => "".into(),
-        _ => router.compared(&mailrun_smtp::Path::checked_before(address)).into(),
+    match next_hop.mailbox() {
+        Some(_) => "".into(),
+        None => router.compared(&mailrun_smtp::Path::checked_before(address)).into(),
     }
 }
 
@@ -197,7 +197,7 @@ mod tests {
                 NextHop::Smtp(smtp) => {
                     arc(Arc::as_ptr(smtp).cast(), size_of::<Smtp>(), allocation(smtp.target.to_string().len()))
                 }
-                NextHop::Lmtp(_) | NextHop::Discard => 0,
+                _ => 0,
             };
         }
         sum += table(&list.group_numbers) + table(&list.numbers);

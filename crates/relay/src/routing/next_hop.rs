@@ -1,4 +1,5 @@
 //! The next hop of a message, and how to speak with it. Equal next hops share connections.
+use crate::qmgr::DestinationOrigin;
 use mailrun_net::{ClientSecurity, ClientTls, Endpoint, SessionResumption, TlsSetupError, Trust};
 use mailrun_smtp::client::StartTls;
 use mailrun_smtp::sasl::Credentials;
@@ -164,6 +165,23 @@ impl NextHop {
     pub(crate) fn unroutable() -> Self {
         let to = SmtpTarget::Domain { name: "invalid".into(), port: 25 };
         Self::Smtp(Arc::new(Smtp { target: to, security: NextHopTls::default(), credentials: None, connections: None }))
+    }
+
+    /// Who chose it.
+    pub(crate) fn origin(&self) -> DestinationOrigin {
+        match self {
+            Self::Discard | Self::Maildir(_) => DestinationOrigin::Local,
+            Self::Smtp(smtp) if matches!(smtp.target, SmtpTarget::Domain { .. }) => DestinationOrigin::Domain,
+            Self::Lmtp(_) | Self::Smtp(_) => DestinationOrigin::Configured,
+        }
+    }
+
+    /// The mailbox, if it is only one: whatever addresses lead to it, a message arrives there once.
+    pub(crate) fn mailbox(&self) -> Option<&Path> {
+        match self {
+            Self::Maildir(path) => Some(path),
+            _ => None,
+        }
     }
 
     /// Limit of connections to it; `None` for the limit of all next hops.
