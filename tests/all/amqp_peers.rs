@@ -1,5 +1,6 @@
-//! Clients of AMQP 1.0 that others wrote, at the listener of the stand-in: Qpid Proton's for Python, and Azure's for Go. They
-//! compare what comes back with what they sent, settle it in each way, and log in; `tests/peers` has them.
+//! Independent AMQP 1.0 clients (Qpid Proton for Python, Azure's for Go) against the stand-in's listener. They compare
+//! the messages that come back with those they sent, settle them in each way, and log in. The clients are in
+//! `tests/peers`.
 //!
 //! `make test-slow PART=brokers` installs and runs them.
 use crate::party::{Ended, peer, run, skip};
@@ -15,7 +16,7 @@ fn all_came_back(ended: &Ended) {
 #[test]
 #[ignore = "slow: make test-slow PART=brokers"]
 fn qpid_proton_gets_back_what_it_sent() {
-    // Debian's module belongs to Debian's Python.
+    // Debian packages the module for the system's Python only.
     let python = "/usr/bin/python3";
     if std::process::Command::new(python).args(["-c", "import proton"]).status().is_ok_and(|status| status.success()) {
         let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers/proton_client.py");

@@ -2,7 +2,7 @@
 use crate::source_text::{Source, root, sources, use_tree};
 use std::fs;
 
-/// Each crate and the crates that it stands on, which are below it: docs/architecture.md has the same lines.
+/// Each crate with the crates that it may depend on, which come after it. docs/architecture.md has the same lines.
 const CRATES: [(&str, &[&str]); 22] = [
     (
         "mailrun",
@@ -34,7 +34,7 @@ const CRATES: [(&str, &[&str]); 22] = [
     ("forgetful", &[]),
 ];
 
-/// The crates of the workspace that a manifest has under `[dependencies]`, in the order of [`CRATES`].
+/// Workspace crates under `[dependencies]` of a crate's manifest, in the order of [`CRATES`].
 fn dependencies(name: &str) -> Vec<&'static str> {
     let path = if name == "mailrun" { "Cargo.toml".to_owned() } else { format!("crates/{name}/Cargo.toml") };
     let manifest: toml::Table = fs::read_to_string(root().join(&path)).unwrap().parse().unwrap();
@@ -67,7 +67,6 @@ fn the_drawing_of_crates_is_the_table() {
     assert!(missing.is_empty(), "not in docs/architecture.md: {missing:#?}");
 }
 
-/// Checks that the files named in the glossary exist.
 #[test]
 fn words_of_the_code_lead_to_files() {
     let page = fs::read_to_string(root().join("docs/glossary.md")).unwrap();
@@ -84,26 +83,25 @@ fn words_of_the_code_lead_to_files() {
     assert!(missing.is_empty(), "no such file: {missing:?}");
 }
 
-/// Tells that a line uses that path: as a whole name, and not as a part of another path or name.
+/// Reports whether a line contains the path as a whole, and not as part of a longer path or name.
 fn uses(line: &str, path: &str) -> bool {
     line.match_indices(path).any(|(at, _)| {
         let before = line[..at].chars().next_back();
         let after = line[at + path.len()..].chars().next();
         let is_name = |c: char| c.is_alphanumeric() || c == '_';
-        // A type may have its path before it; a crate or a module that is meant from the root may not.
+        // A type may be preceded by its module's path. A crate or a module must not be.
         let is_type = path.starts_with(|c: char| c.is_uppercase());
         let begins = !before.is_some_and(|c| is_name(c) || (c == ':' && !is_type));
         begins && (path.ends_with(":") || !after.is_some_and(is_name))
     })
 }
 
-/// Tells that an import is that path or something below it, or names that type.
+/// Reports whether an import names the path, something below it, or the type.
 fn imports(import: &str, path: &str) -> bool {
     let below = import.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
     below || (path.starts_with(|c: char| c.is_uppercase()) && import.ends_with(&format!("::{path}")))
 }
 
-/// Every line of a file that imports or uses one of the paths.
 fn trespasses(source: &Source, forbidden: &[&str]) -> Vec<String> {
     let imported = source.imports().into_iter();
     let imported = imported.filter(|(_, import)| forbidden.iter().any(|path| imports(import, path)));
@@ -117,7 +115,7 @@ fn trespasses(source: &Source, forbidden: &[&str]) -> Vec<String> {
     imported.chain(used).map(|(number, what)| format!("{}:{number}: {what}", source.path)).collect()
 }
 
-/// A clock, a socket, a file, the environment, a thread, a runtime.
+/// Sans-IO code must not use any of these: clocks, sockets, files, the environment, threads, a runtime.
 const CORE: &[&str] = &[
     "tokio",
     "mailrun_net",
@@ -140,23 +138,22 @@ const CORE: &[&str] = &[
 #[test]
 fn imports_run_downward_only() {
     let rules: [(&[&str], Vec<&str>); 11] = [
-        // A report reads records and nothing else.
+        // A report is made of records alone.
         (&["crates/report/src"], CORE.to_vec()),
         (&["crates/workload/src"], CORE.to_vec()),
-        // Source and sink know nothing of each other.
+        // Source and sink must not depend on each other.
         (&["crates/load/src/source"], vec!["crate::sink"]),
         (&["crates/load/src/sink"], vec!["crate::source"]),
-        // What the API says, and what the simulator does, is decided by what is given.
+        // The API and the simulator get time and bytes from their callers.
         (&["crates/mades/src/api", "crates/mades/src/simulator"], [CORE, &["crate::bench"]].concat()),
         (
             &["crates/mades/src/embedded", "crates/mades/src/endpoint"],
             vec!["crate::bench", "mailrun_net", "mailrun_party"],
         ),
-        // Who may be delivered now is decided by what is given: no clock, no socket, no file.
+        // The queue manager is sans-IO: it gets the time from its caller and returns actions.
         (&["crates/relay/src/qmgr"], [CORE, &["mailrun_smtp", "mailrun_spool"]].concat()),
-        // The spool has a disk, and knows nothing of what it keeps.
+        // The spool writes to the disk and must not depend on what uses it.
         (&["crates/spool/src"], vec!["tokio", "mailrun_net", "std::net"]),
-        // The cores have no runtime, no sockets, no clock.
         (&["crates/smtp/src"], CORE.to_vec()),
         (&["crates/amqp/src"], CORE.to_vec()),
         (&["crates/journey/src"], CORE.to_vec()),

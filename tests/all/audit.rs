@@ -7,7 +7,6 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// An audit that has ended.
 struct Audited {
     ended: Ended,
     record: Record,
@@ -76,7 +75,7 @@ fn a_server_that_answers_before_it_writes_is_found_out_with_the_exact_count() {
     assert_eq!(allowed.outcome(), (Some(0), Some(Outcome::Pass)), "{:?}", allowed.ended);
 }
 
-/// Whether the file system that forgets can be mounted here; if not, says so.
+/// Reports whether the file system that simulates power cuts can be mounted here. Notes the skipped test if not.
 fn has_disk() -> bool {
     let obstacle = mailrun_forgetful::obstacle();
     obstacle.iter().for_each(|reason| skip("power cuts", reason));
@@ -89,7 +88,7 @@ fn a_server_that_does_not_sync_is_found_out_by_power_cuts_alone() {
         return;
     }
     Audited::of("mailrun:write", &["--rounds", "1", "--inject", "kill"]).expect_kept_word(&["kill"], 1);
-    // A cut may by chance leave everything that was written, as one in six does.
+    // A power cut may happen to keep everything that was written; about one in six does.
     let audited = Audited::of("mailrun:write", &["--rounds", "4", "--inject", "power-cut"]);
     assert_eq!(audited.outcome(), (Some(1), Some(Outcome::Fail)), "{:?}", audited.ended);
     assert!(audited.audit().faults[0].lost > 0, "{:?}", audited.audit());
@@ -205,7 +204,7 @@ fn our_relay_keeps_its_word_for_twenty_rounds_of_each_fault() {
     audited.expect_kept_word(&faults.split(',').collect::<Vec<_>>(), 20);
 }
 
-/// Audits a server in a Debian of its own, or says that there is none.
+/// Audits a server in its own Debian root, or notes that there is none.
 fn audit_in_debian(recipe: &str, faults: &[&str]) {
     let roots = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/target/roots")).into_iter().flatten().flatten();
     let mut names = roots.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -231,7 +230,7 @@ fn exim_keeps_its_word() {
     audit_in_debian("exim", &["kill", "stop", "power-cut"]);
 }
 
-// These two do not sync, so that a power cut takes mail from them.
+// These two servers do not sync, so a power cut would lose mail.
 #[test]
 #[ignore = "slow: make test-slow PART=recipes"]
 fn opensmtpd_keeps_its_word_without_power_cuts() {
@@ -244,7 +243,7 @@ fn chasquid_keeps_its_word_without_power_cuts() {
     audit_in_debian("chasquid", &["kill", "stop"]);
 }
 
-// Haraka does not sync the name of a message's file.
+// Haraka does not sync the directory entry of a message's file, so a power cut would lose mail.
 #[test]
 #[ignore = "slow: make test-slow PART=recipes"]
 fn haraka_keeps_its_word_without_power_cuts() {

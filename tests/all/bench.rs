@@ -1,4 +1,5 @@
-//! `mailrun bench` as a user runs it: the account closes, the files are there, and what cannot run says so in a line.
+//! `mailrun bench` as a user runs it: its ledger balances, its files exist, and a run that cannot start says why in one
+//! line.
 use crate::party::{Bench, Sink, accepted, bench, errors, fates, mailrun, may_be_believed, source, stage, wait_until};
 use crate::rows::is_refusal;
 use mailrun_journey::record::{Arrival, LedgerRow, MissingFate, Pipelining, Role};
@@ -201,7 +202,7 @@ fn a_sink_at_the_far_end_closes_the_ledger() {
 #[test]
 fn the_seconds_of_a_sink_have_every_message_as_soon_as_its_counts_have_it() {
     let sink = Sink::start(&[]);
-    // Its other runs have seconds of their own.
+    // Its other runs differ in their seconds.
     for all in [20, 40, 60, 80] {
         let run = source(&sink.address(), &["--messages", "20", "--sessions", "2"]).record.run_id;
         wait_until("all counted", || (sink.ask("/status")["messages"] == all).then_some(()));
@@ -269,7 +270,7 @@ fn an_address_that_is_taken_is_one_line() {
     }
 }
 
-/// An option's own words, and its own heading: what clap makes of `{n}`, and of a heading that nobody ends, is not them.
+/// The help shows an option's text as written and under the right heading, although clap replaces `{n}` in texts.
 #[test]
 fn help_says_what_was_written() {
     let source = mailrun(&["source", "--help"]).out;

@@ -5,7 +5,6 @@ use crate::secured::{Files, PASSWORD, USER};
 use mailrun_journey::record::{Outcome, Record, Role};
 use std::fs;
 
-/// The words of a short bench that writes there.
 fn bench(out: &str, words: &[&str]) -> Ended {
     mailrun(&[&["bench", "--messages", "40", "--sessions", "4", "--out", out], words].concat())
 }
@@ -14,7 +13,6 @@ fn record(out: &str) -> Record {
     serde_json::from_str(&fs::read_to_string(format!("{out}/run.json")).unwrap()).unwrap()
 }
 
-/// The relay stands between, and every message arrives once.
 fn goes_through_the_relay(words: &[&str]) -> Files {
     let files = Files::new();
     let password = files.keep("password", PASSWORD);

@@ -1,4 +1,4 @@
-//! The book: it has every page, its links and anchors lead somewhere, and each block of code on a page is held by a test.
+//! The book has every page, its links and anchors resolve, and each block of code on a page is checked by a test.
 use crate::manual::{Page, all_help, pages, root};
 use crate::party::{MAILRUN, mailrun, peer, run};
 use crate::skipped::skip;
@@ -8,17 +8,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Pages whose blocks of Rust are compiled, as tests of the documentation of a crate.
+/// Pages whose Rust blocks are compiled as doctests of a crate.
 const COMPILED: &[(&str, &str)] = &[("docs/embedding.md", "crates/net/src/lib.rs")];
 
-/// Makes JSON of YAML: Python's reader is in Debian's python3-yaml.
+/// Converts YAML to JSON. Python's YAML reader is in Debian's python3-yaml.
 const TO_JSON: &str = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))";
 
 fn is_page(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "md")
 }
 
-/// The pages in a directory and below it.
 fn pages_below(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -30,7 +29,7 @@ fn pages_below(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The sources of the book, as `make book` lays them out; `None` where there is no Python.
+/// The sources of the book as `make book` lays them out, or `None` without Python.
 fn laid_out() -> Option<TempDir> {
     let python = peer("python3")?;
     let place = tempfile::tempdir().unwrap();
@@ -40,7 +39,6 @@ fn laid_out() -> Option<TempDir> {
     Some(place)
 }
 
-/// The text outside of blocks of code.
 fn prose(text: &str) -> Vec<&str> {
     let mut is_code = false;
     let mut lines = Vec::new();
@@ -72,7 +70,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     all
 }
 
-/// Links of a page that lead to no file, or to no heading of one.
+/// Links of a page whose file or heading does not exist.
 fn dead_links(page: &Path) -> Vec<String> {
     let text = fs::read_to_string(page).unwrap();
     let home = page.parent().unwrap();
@@ -160,13 +158,13 @@ fn the_reference_of_the_book_is_that_of_the_program() {
     }
 }
 
-/// Checks a block of TOML by the command that reads such a file. Returns what is wrong.
+/// Checks a block of TOML with the command that reads such files. Returns the error.
 fn fault_of_toml(page: &Page, text: &str) -> Option<String> {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("file.toml");
     fs::write(&file, text).unwrap();
     let file = file.to_str().unwrap();
-    // The other file of the relay's page names files that are not there: relay_control.rs compares it with the one that
+    // The other file on the relay's page names files that do not exist. relay_control.rs compares it with the file that
     // the relay's own tests read.
     if text.contains("relay.example.com") {
         return text.parse::<toml::Table>().err().map(|error| error.to_string());
@@ -186,7 +184,7 @@ fn fault_of_toml(page: &Page, text: &str) -> Option<String> {
     (!is_right).then(|| format!("{}: {ended:?}", page.name))
 }
 
-/// Tells what is wrong with a block of YAML; nothing where Python cannot read it.
+/// Returns what is wrong with a block of YAML, or `None` if Python cannot read YAML here.
 fn fault_of_yaml(python: &str, text: &str) -> Option<String> {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("file.yaml");
@@ -207,7 +205,7 @@ fn every_block_of_code_is_read_by_what_it_is_for() {
     for page in pages() {
         for (line, mark, text) in page.marked_blocks() {
             let fault = match mark.as_str() {
-                // Command lines are run by docs.rs; other unmarked blocks are drawings, and output.
+                // docs.rs runs command lines. Other blocks without a language are drawings and output.
                 "sh" | "" | "text" => None,
                 "toml" => fault_of_toml(&page, &text),
                 "json" => serde_json::from_str::<Value>(&text).err().map(|error| error.to_string()),
@@ -226,7 +224,7 @@ fn every_block_of_code_is_read_by_what_it_is_for() {
     }
 }
 
-/// Versions that scripts choose, by the name that the table has for the program.
+/// Program versions that the scripts install, by the name of the program in the table.
 fn chosen_versions() -> Vec<(&'static str, String)> {
     let read = |name: &str| fs::read_to_string(root().join(name)).unwrap();
     let after = |text: &str, start: &str| {
@@ -262,7 +260,6 @@ fn the_table_of_versions_is_that_of_the_scripts() {
     versions.split(' ').for_each(|version| assert!(row[1].contains(version), "Locust {version} has no row"));
 }
 
-/// Rust files below a directory.
 fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -274,7 +271,7 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// A crate's package has what it includes: `make test-slow PART=crates` builds it from there.
+/// A published crate contains only files from its own directory. `make test-slow PART=crates` builds each package.
 #[test]
 fn crates_include_no_file_from_outside_their_directory() {
     let crates = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
@@ -291,7 +288,7 @@ fn crates_include_no_file_from_outside_their_directory() {
             for (place, _) in text.match_indices("include_") {
                 let included = text[place..].split('"').nth(1).unwrap_or_default();
                 let depth = file.parent().unwrap().strip_prefix(&home).unwrap().components().count();
-                // Pages that are compiled as tests are compiled in the repository alone.
+                // Pages compiled as doctests are outside the crate, so they are compiled only in the repository.
                 let is_page_test = included.ends_with(".md") && text[..place].ends_with("#[cfg(doctest)]\n#[doc = ");
                 if included.matches("../").count() > depth && !is_page_test {
                     outside.push(format!("{}: {included}", file.display()));

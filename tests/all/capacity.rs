@@ -1,12 +1,12 @@
-//! `mailrun capacity`: trials of the bench find what a limited server takes, and lost mail, overload and Ctrl-C have their
-//! own endings.
+//! `mailrun capacity`: a search finds the rate that a limited server can take. Lost mail, overload and Ctrl-C end it in
+//! their own ways.
 use crate::party::{Ended, MAILRUN, Process, Sink, mailrun, skip, wait_until};
 use crate::stand_in_endpoint::Endpoint;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// A search that takes seconds: trials of 200 ms, five for each load.
+/// A search that takes seconds, with five trials of 200 ms per load.
 const SHORT: [&str; 6] = ["--quick", "--trial", "200ms", "--confirm", "200ms", "--reuse"];
 
 fn capacity(words: &[&str], out: &Path) -> (Ended, Value) {
@@ -32,8 +32,8 @@ fn a_server_with_a_limit_reads_that_limit() {
     }
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let rate = result["capacity"]["rate_per_s"].as_f64().unwrap();
-    // A trial of 0.8 s may have 320 messages and the burst of 40. A machine that stands still now and then makes bursts too, of which
-    // some are refused.
+    // A trial of 0.8 s can take 320 messages and the burst of 40. A machine that stalls sends bursts, some of which are
+    // refused.
     assert!((200.0..=600.0).contains(&rate), "{rate}: {result}");
     let plan = &result["plan"];
     assert!((plan["stable_per_s"].as_f64().unwrap() - rate * 0.6).abs() < 0.01, "{plan}");
@@ -68,7 +68,7 @@ fn a_server_has_as_many_cores_as_each_search_gives_it() {
         assert_eq!(row["per_core_per_s"].as_f64(), per_core, "{result}");
         assert!(Path::new(row["directory"].as_str().unwrap()).join("capacity.json").is_file(), "{result}");
     }
-    // The relay of the first trial had one processor.
+    // The relay was limited to one processor in the first trial.
     let lists = fs::read_to_string(place.path().join("cpus")).unwrap();
     let first = lists.lines().next().unwrap().trim_start_matches("Cpus_allowed_list:").trim();
     assert!(first.parse::<u32>().is_ok(), "{lists}");
@@ -87,13 +87,13 @@ fn all_trials_have_one_relay() {
     let words = ["--relay", &relay, "--min-rate", "20/s", "--max-rate", "40/s"];
     let (ended, result) = capacity(&[&words, &SHORT[..]].concat(), &place.path().join("out"));
     assert!(result["trials"].as_array().unwrap().len() > 1, "{ended:?}");
-    // On a busy machine a trial may leave mail in the queue, and then the relay is another.
+    // On a busy machine a trial may leave mail in the queue. The bench then restarts the relay.
     let restarts = result["remarks"].as_array().unwrap().iter().filter_map(Value::as_str).find_map(|remark| {
         let times = remark.strip_prefix("The relay was started anew ")?.split(' ').next()?;
         Some(times.parse().unwrap_or(1))
     });
     let pids = fs::read_to_string(place.path().join("pids")).unwrap();
-    // The relay of the last trial may have been stopped for what it left.
+    // The relay may also have been stopped after the last trial because of mail left in its queue.
     let most = 1 + restarts.unwrap_or(0);
     assert!((1..=most).contains(&pids.lines().count()), "{pids} {result}");
     assert!(!place.path().join("out/relay-1/relay.spool").exists(), "{ended:?}");
@@ -124,7 +124,6 @@ fn a_goal_that_is_missed_at_the_lowest_rate_fails() {
     let words = [&[server.as_str(), "--min-rate", "500/s", "--max-rate", "800/s"], &SHORT[..]].concat();
     let (ended, result) = capacity(&words, place.path());
     if ended.code == Some(3) {
-        // A machine that is busy with other tests cannot always offer the rate.
         return skip("mailrun capacity", &format!("{}", result["capacity"]["verdict"]));
     }
     assert_eq!(ended.code, Some(1), "{ended:?}");
@@ -175,7 +174,6 @@ fn ctrl_c_prints_what_is_known() {
     assert_eq!(result["capacity"]["ending"], "stopped", "{result}");
 }
 
-/// A search on a MADES endpoint that takes seconds.
 const MADES: [&str; 7] = ["mades", "--quick", "--trial", "300ms", "--confirm", "300ms", "--payload-size=100"];
 
 #[test]

@@ -1,16 +1,15 @@
-//! Certificates that change while a server runs: renewed ones are shown to new sessions, broken ones change nothing, and
-//! sessions under way go on.
+//! Certificates that change while a server runs. New sessions get a renewed certificate, a broken one is ignored, and
+//! running sessions go on.
 use crate::party::{Process, Sink, SourceRun, accepted, ended_so, source, wait_until};
 use crate::relay::{Den, MAILRUN, QUICK, Relay, await_recipients, metric};
 use crate::secured::{Files, handshakes_in_all};
 use mailrun_journey::record::Record;
 use std::fs;
 
-/// A server with a certificate in files.
 enum Host {
     Relay {
         relay: Relay,
-        /// Its files, for as long as it runs.
+        /// Removes the server's files when it is dropped.
         _den: Den,
     },
     Sink(Sink),
@@ -38,7 +37,7 @@ impl Host {
         }
     }
 
-    /// Whether a client that trusts that certificate alone gets through.
+    /// Reports whether a client that trusts only this CA can deliver.
     fn is_trusted_by(&self, ca: &str) -> bool {
         let ours = self.hears(&["--cacert", ca, "--tls-name", "localhost", "--messages", "1"]);
         accepted(&ours.record) == 1
@@ -48,14 +47,13 @@ impl Host {
         source(&self.address(), &[&["--tls", "starttls"], words].concat())
     }
 
-    /// Waits until it shows that certificate, and no other.
+    /// Waits until the server presents the new certificate and no longer the old one.
     fn await_shown(&self, ca: &str, old: &str) {
         wait_until("the renewed certificate", || self.is_trusted_by(ca).then_some(()));
         assert!(!self.is_trusted_by(old));
     }
 }
 
-/// Both servers, each with the files of a certificate `live` of its own.
 fn hosts() -> Vec<(Host, Files)> {
     let files = Files::new();
     let [certificate, key] = files.certificate("live", &["localhost"]);
@@ -68,7 +66,7 @@ fn hosts() -> Vec<(Host, Files)> {
     vec![(relay, files), (sink, sink_files)]
 }
 
-/// Puts a new certificate in place of the live one, as certbot does: by renaming. Gives a copy for those who trust it.
+/// Replaces the live certificate by renaming, as certbot does. Returns a copy for clients that trust it.
 fn rotate(files: &Files, number: usize) -> String {
     let name = format!("renewed-{number}");
     let [certificate, key] = files.certificate(&name, &["localhost"]);
@@ -82,7 +80,7 @@ fn copy_of_live(files: &Files) -> String {
     files.keep("first.ca", &fs::read_to_string(files.path("live.pem")).unwrap())
 }
 
-/// How often it has said that.
+/// How often the server has written this text.
 fn said(host: &Host, what: &str) -> usize {
     host.process().complained().matches(what).count()
 }
@@ -94,7 +92,7 @@ fn a_renewed_certificate_is_shown_without_a_signal_and_a_broken_one_changes_noth
         assert!(host.is_trusted_by(&first));
         let second = rotate(&files, 2);
         host.await_shown(&second, &first);
-        // The key of another pair, and then garbage: each is said once.
+        // First a key that does not match, then garbage. Each must be reported once.
         let key = fs::read(files.path("live.key")).unwrap();
         let [_, other] = files.certificate("other", &["localhost"]);
         fs::rename(other, files.path("live.key")).unwrap();
@@ -136,7 +134,7 @@ fn under_load_nobody_notices_that_a_certificate_is_renewed() {
         let to = host.address();
         let tls = ["--tls", "starttls", "--insecure", &to];
         let base = [&["source"], tls.as_slice()].concat();
-        // One session that lasts, and one after the other.
+        // One long session, and one session per message.
         let lasting = ["--sessions", "1", "--reuse", "--messages", "40", "--think-time", "100ms", "--json", &record];
         let lasting = Process::start(MAILRUN, &[&base, lasting.as_slice()].concat());
         let brief_record = files.path("brief.json");
@@ -173,16 +171,16 @@ fn whom_a_relay_trusts_is_read_again_when_it_changes() {
     let submit = || assert_eq!(accepted(&source(&relay.address(), &["--messages", "1"]).record), 1);
     submit();
     await_recipients(&sink, 1);
-    // The next hop shows a certificate that the relay does not trust yet: mail waits, and goes when it does.
+    // The relay does not trust the next hop's new certificate yet, so mail waits until it does.
     let renewed = rotate(&files, 2);
     wait_until("the renewed certificate", || {
         let words = ["--tls", "starttls", "--cacert", &renewed, "--tls-name", "localhost", "--messages", "1"];
         (accepted(&source(&sink.address(), &words).record) == 1).then_some(())
     });
-    // An open connection would be used again.
+    // An open connection would be reused without a new handshake.
     wait_until("no connection", || (metric(&relay, "couriers") == 0).then_some(()));
     submit();
-    // One was sent to the next hop itself.
+    // One message was sent to the next hop directly.
     let sent = 3;
     wait_until("a refusal to trust it", || (metric(&relay, "unreachable_total") > 0).then_some(()));
     assert!(sink.ask("/status")["recipients"].as_u64().unwrap() < sent);

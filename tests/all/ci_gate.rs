@@ -1,13 +1,13 @@
-//! A CI's gate as a CI types it: a shell script under `sh -eu` that runs a bench and releases only what passes. Which run
-//! passes is tested in `verdict`, `thresholds`, `endings` and `mades`, and with records alone in the crates `journey` and
-//! `mades`.
+//! A CI gate as users write it: a script under `sh -eu` that runs a bench and releases only if the bench passes.
+//! `verdict`, `thresholds`, `endings` and `mades` test which runs pass; the crates `journey` and `mades` test it on
+//! records alone.
 use crate::party::{Ended, MAILRUN, Process, Sink, low_port, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
 use tempfile::TempDir;
 
-/// What a CI runs: the first word is mailrun, the others are its command line.
+/// The script of a CI job. Its first argument is mailrun, and the others are mailrun's arguments.
 const SCRIPT: &str = "#!/bin/sh
 mailrun=$1
 shift
@@ -16,7 +16,7 @@ echo the build is released
 ";
 const RELEASED: &str = "the build is released";
 
-/// Thresholds that a server in good health meets on any machine.
+/// Thresholds that a healthy server meets on any machine.
 const EASY: [&str; 8] = [
     "--threshold",
     "accepted.p99 < 30s",
@@ -28,14 +28,13 @@ const EASY: [&str; 8] = [
     "delivered.within(60s) >= 100%",
 ];
 
-/// A job on its way.
 struct Job {
     process: Process,
     place: TempDir,
 }
 
 impl Job {
-    /// `mailrun bench --out DIR WORDS…` within the script.
+    /// Starts `mailrun bench --out DIR WORDS…` within the script.
     fn start(words: &[&str]) -> Self {
         let place = tempfile::tempdir().unwrap();
         let script = place.path().join("gate.sh");
@@ -45,7 +44,7 @@ impl Job {
         Self { process: Process::start("sh", &[&own, words].concat()), place }
     }
 
-    /// Sends SIGTERM to mailrun alone, as `docker stop` or a CI's cancel does.
+    /// Sends SIGTERM to mailrun alone, as `docker stop` or a cancelled CI job does.
     fn terminate_child(&self) {
         wait_until("the load to begin", || {
             let said = fs::read_to_string(self.place.path().join("out/source.stdout")).unwrap_or_default();
@@ -68,7 +67,7 @@ fn assert_open(ended: &Ended) {
     assert!(ended.code == Some(0) && ended.out.contains("PASS ") && ended.out.contains(RELEASED), "{ended:?}");
 }
 
-/// The gate is shut, with the status of the bench and its reason.
+/// The script must not release, and must end with the bench's status and reason.
 fn assert_shut(ended: &Ended, code: i32, reason: &str) {
     let said = [ended.out.as_str(), &ended.err].concat().split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(ended.code, Some(code), "{reason}: {said}");

@@ -1,8 +1,7 @@
-//! No circle between the files of a crate: each can be read after the files that it imports from, and changed without
-//! those that it does not.
+//! Files of a crate must not import each other in circles, so that each can be read after the files that it imports.
 //!
-//! An import is a path in production code, in a `use` or in place; a name that a file re-exports counts for the file
-//! that has it. A file's imports of its own ancestors (`mod.rs`, `lib.rs`) are left aside.
+//! An import is a path in production code, in a `use` or inline. A re-exported name counts as an import of the file
+//! that defines it. Imports of a file's ancestors (`mod.rs`, `lib.rs`) do not count.
 use crate::source_text::{Source, expand, root, sources, use_tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,14 +9,10 @@ use std::fs;
 /// Names from the crate's root to a module, or to an item in it.
 type ModulePath = Vec<String>;
 
-/// A file as its imports see it.
 #[derive(Debug, Default)]
 struct ModuleFile {
-    /// Path of the file from the project's root.
     file: String,
-    /// Paths of the items that it uses.
     uses: Vec<ModulePath>,
-    /// Paths of the items that it re-exports, by name.
     re_exports: BTreeMap<String, ModulePath>,
 }
 
@@ -46,18 +41,16 @@ impl ModuleFile {
     }
 }
 
-/// Paths that stand in a line of code.
 fn paths_in(line: &str) -> impl Iterator<Item = ModulePath> {
     let words = line.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
     words.filter(|word| word.contains("::")).map(names)
 }
 
-/// The names of a path, without the `*` of an import of everything.
+/// Names of a path, without the `*` of a glob import.
 fn names(path: &str) -> ModulePath {
     path.split(':').map(str::trim).filter(|name| !name.is_empty() && *name != "*").map(str::to_owned).collect()
 }
 
-/// An import of a file from another file of its crate.
 #[derive(Debug, PartialEq, Eq)]
 struct Import {
     from: String,
@@ -65,7 +58,6 @@ struct Import {
     names: BTreeSet<String>,
 }
 
-/// The files of a crate, by their modules.
 #[derive(Debug)]
 struct CrateFiles(BTreeMap<ModulePath, ModuleFile>);
 
@@ -75,7 +67,7 @@ impl CrateFiles {
         Self(sources.iter().map(|source| (module(source), ModuleFile::parse(source))).collect())
     }
 
-    /// The module and the name that a path in the module `from` leads to; `None` if that is not in this crate.
+    /// Module and name that `path` resolves to from the module `from`, or `None` outside this crate.
     fn resolve(&self, from: &[String], path: &[String]) -> Option<(ModulePath, String)> {
         let ups = path.iter().take_while(|name| *name == "super").count();
         let full = match path.first()?.as_str() {
@@ -93,7 +85,7 @@ impl CrateFiles {
         Some(behind.unwrap_or_else(|| (module, name.clone())))
     }
 
-    /// Names that each module imports, by the module that has them.
+    /// Names that each module imports, by the module that defines them.
     fn imports(&self) -> BTreeMap<&ModulePath, BTreeMap<ModulePath, BTreeSet<String>>> {
         let mut imports: BTreeMap<_, BTreeMap<ModulePath, BTreeSet<String>>> = BTreeMap::new();
         for (module, file) in &self.0 {
@@ -106,7 +98,6 @@ impl CrateFiles {
         imports
     }
 
-    /// The imports that are part of a circle: the other file leads back.
     fn circular_imports(&self) -> Vec<Import> {
         let imports = self.imports();
         let edges = imports.iter().flat_map(|(from, targets)| targets.keys().map(|to| ((*from).clone(), to.clone())));
@@ -117,7 +108,7 @@ impl CrateFiles {
         circular_edges(edges).into_iter().map(import).collect()
     }
 
-    /// The imports between modules of the crate's root, each with all that is below it, that are part of a circle.
+    /// Circles between the top-level modules of the crate, each with all its submodules.
     fn circular_root_modules(&self) -> Vec<(String, String)> {
         let imports = self.imports();
         let edges = imports.iter().flat_map(|(from, targets)| {
@@ -127,7 +118,6 @@ impl CrateFiles {
     }
 }
 
-/// The edges whose ends are in a circle.
 fn circular_edges<N: Ord + Clone>(edges: impl Iterator<Item = (N, N)>) -> Vec<(N, N)> {
     let mut targets: BTreeMap<N, BTreeSet<N>> = BTreeMap::new();
     edges.for_each(|(from, to)| _ = targets.entry(from).or_default().insert(to));
@@ -145,7 +135,6 @@ fn circular_edges<N: Ord + Clone>(edges: impl Iterator<Item = (N, N)>) -> Vec<(N
     edges.filter(|(from, to)| leads(to, from)).map(|(from, to)| (from.clone(), to.clone())).collect()
 }
 
-/// All imports of the project that are part of a circle.
 fn circular_imports() -> Vec<Import> {
     let members = fs::read_dir(root().join("crates")).unwrap();
     let mut directories: Vec<String> =
@@ -172,7 +161,7 @@ fn no_modules_of_the_bench_import_from_each_other_in_a_circle() {
     assert_eq!(bench.circular_root_modules(), [], "starting a server must not need a scenario");
 }
 
-/// The imports in a circle of a crate with these files, as `from to`.
+/// Circular imports of a crate with these files, as `from to`.
 fn circular(files: &[(&str, &str)]) -> Vec<String> {
     let source = |(path, text): &(&str, &str)| Source { path: format!("src/{path}"), text: (*text).to_owned() };
     let found = CrateFiles::new(&files.iter().map(source).collect::<Vec<_>>());

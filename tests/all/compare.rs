@@ -1,4 +1,4 @@
-//! `mailrun compare` of stored runs, and `mailrun baseline`: records that were written here, read by the program.
+//! `mailrun compare` of stored runs, and `mailrun baseline`, on records that the tests write.
 use crate::party::{Ended, MAILRUN, mailrun, run};
 use mailrun_journey::record::{KeepAwake, Record};
 use serde_json::Value;
@@ -6,10 +6,9 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Six rates of one program on a host that scatters them by half a percent.
+/// Six rates of one program on a host with half a percent of noise.
 const EQUAL: [f64; 6] = [1000.0, 1004.0, 997.0, 1002.0, 999.0, 1005.0];
 
-/// A directory with runs.
 struct Place(TempDir);
 
 impl Place {
@@ -21,7 +20,7 @@ impl Place {
         self.0.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// Writes runs `SIDE/0` … with these rates, after a change of each.
+    /// Writes runs `SIDE/0`, `SIDE/1` and so on with these rates. `change` edits each record.
     fn side(&self, side: &str, rates: &[f64], change: impl Fn(usize, &mut Record)) -> Vec<String> {
         let run = |(number, per_s): (usize, &f64)| {
             let mut record = mailrun_report::sample::held();
@@ -39,7 +38,7 @@ impl Place {
         rates.iter().enumerate().map(run).collect()
     }
 
-    /// Runs `mailrun compare B --against A` with more words.
+    /// Runs `mailrun compare B --against A` with more arguments.
     fn compare(&self, words: &[&str]) -> Ended {
         mailrun(&[&["compare", &self.path("b"), "--against", &self.path("a")], words].concat())
     }
@@ -51,12 +50,10 @@ fn slower(by: f64) -> [f64; 6] {
     EQUAL.map(|per_s| per_s * by)
 }
 
-/// Checks that it ended with a status and without a complaint.
 fn ended(ended: &Ended, code: i32) {
     assert_eq!((ended.code, ended.err.as_str()), (Some(code), ""), "{ended:?}");
 }
 
-/// The verdict on the rate in the JSON.
 fn json(ended: &Ended) -> Value {
     serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {ended:?}"))
 }
@@ -71,7 +68,7 @@ fn equal_runs_are_the_same_and_pass() {
     assert!(all.out.starts_with("stored runs: 6, against 6\n"), "{}", all.out);
     assert!(all.out.lines().any(|line| line.contains("delivered, msg/s") && line.ends_with("same, within 2 %")));
     assert!(all.out.ends_with("PASS no figure is worse by 5 % or more\n"), "{}", all.out);
-    // Half a percent of scatter is more than a margin of a tenth of a percent.
+    // A margin of 0.1 % is narrower than the noise of half a percent.
     let narrow = place.compare(&["--margin", "0.1%"]);
     ended(&narrow, 0);
     assert!(narrow.out.contains("undecided: about "), "{}", narrow.out);
@@ -165,7 +162,7 @@ fn the_fields_of_the_json_are_those_of_the_manual() {
     assert!(shown.out.contains("stored runs"), "the text is printed as well");
 }
 
-/// A bad run beside good ones is one line; the others are compared, and the status is 2.
+/// Each unreadable run is reported in one line. The others are compared, and the status is 2.
 #[test]
 fn each_bad_run_is_a_line_and_the_others_are_compared() {
     let place = Place::new();
@@ -196,7 +193,7 @@ fn each_bad_run_is_a_line_and_the_others_are_compared() {
     ];
     for (path, words) in &bad {
         let all = place.compare(&["--fail-on-regression", "5%", path]);
-        // The same as a run of the other side.
+        // The same with the bad run on the judged side.
         let judged = mailrun(&["compare", &place.path("b"), path, "--against", &place.path("a")]);
         for all in [all, judged] {
             assert_eq!(all.code, Some(2), "{path}: {all:?}");
@@ -209,7 +206,7 @@ fn each_bad_run_is_a_line_and_the_others_are_compared() {
             );
         }
     }
-    // The last is a good run, named twice.
+    // The last path is a valid run that was named twice.
     let bad = &bad[..bad.len() - 1];
     let paths: Vec<&str> = bad.iter().map(|(path, _)| path.as_str()).collect();
     let every = place.compare(&[&paths[..], &["--json", "-"]].concat());
@@ -327,7 +324,6 @@ fn a_baseline_has_no_runs_that_failed_and_no_name_that_leads_elsewhere() {
     assert!(again.code == Some(2) && again.err.contains("--replace puts the new one in its place"), "{again:?}");
     ended(&mailrun(&["baseline", "save", "main", &format!("{a}/0"), "--replace", "--dir", &dir]), 0);
     assert_eq!(fs::read_dir(Path::new(&dir).join("main")).unwrap().count(), 1);
-    // Where there are no results, there is no newest run.
     let newest = mailrun(&["baseline", "save", "other", "--dir", &dir]);
     assert!(newest.code == Some(2) && newest.err.contains("mailrun-results has no run"), "{newest:?}");
 }

@@ -1,5 +1,6 @@
-//! `mailrun compare --contestant`: rounds of real contestants. Their order and their counts are right, and whoever hangs,
-//! dies, floods or is missing has one line, ends with its process group, and leaves the others their results.
+//! `mailrun compare --contestant`: rounds of real contestants, in the right order and number. A contestant that hangs,
+//! crashes, floods its output or is missing gets one line, and its process group is killed. The others keep their
+//! results.
 use crate::party::{Ended, MAILRUN, Process, Sink, low_port, mailrun, peer, wait_until};
 use serde_json::Value;
 use std::fs;
@@ -7,10 +8,10 @@ use std::net::TcpStream;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Messages that take no time, so that a test does not either: as many as the calibration begins with, so that it ends there.
+/// The number of messages with which calibration begins, so that calibration ends at once.
 const SHORT: [&str; 4] = ["--messages", "20", "--sessions", "2"];
 
-/// A contestant that runs a shell command before it sends what it should.
+/// A contestant that runs a shell command before it sends.
 fn contestant(name: &str, before: &str) -> String {
     format!(
         "{name}=sh -c '{before} exec {MAILRUN} source {{host}}:{{port}} --messages {{messages}} --sessions {{sessions}} \
@@ -42,7 +43,7 @@ fn rounds_run_in_blocks_and_few_have_no_verdict() {
     let rows = result["comparisons"][0]["metrics"].as_array().unwrap();
     assert!(rows.len() == 2 && rows.iter().all(|row| row["verdict"] == "too few rounds"), "{result}");
     assert!(ended.out.contains("\nb against a: 4 rounds, too few for a verdict, which takes 20.\n"), "{ended:?}");
-    // A host whose hypervisor took a quarter of a round has that round once more.
+    // If the hypervisor took a quarter of a round's time, that round is repeated.
     if result["invalid_rounds"] == 0 {
         assert!(lines(&order).concat().ends_with("abbabaababba"), "{:?}", lines(&order));
     }
@@ -52,7 +53,7 @@ fn rounds_run_in_blocks_and_few_have_no_verdict() {
 fn one_that_is_slower_is_found_at_the_first_look() {
     let place = tempfile::tempdir().unwrap();
     let quick = contestant("quick", "");
-    // Work and waiting: every metric is another.
+    // The slow contestant both computes and sleeps, so every metric must differ.
     let slow = contestant("slow", "i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done; sleep 0.1;");
     let words = ["--contestant", &quick, "--contestant", &slow, "--rounds", "40", "--until-decided"];
     let (ended, result) = compare(&[&words[..], &["--budget", "1h", "--fail-on-regression", "5%"]].concat(), &place);
@@ -100,7 +101,7 @@ fn whoever_cannot_be_measured_has_one_line_and_the_others_their_results() {
     assert!(left.is_empty() && lines(&pids).len() == 2, "{left:?}");
 }
 
-/// A process that was killed and that nobody has waited for yet does not run.
+/// Reports whether a process runs. A killed process that nobody has waited for does not count.
 fn is_running(pid: &str) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.lines().any(|line| line.starts_with("State:") && !line.contains('Z'))
@@ -127,7 +128,7 @@ fn the_last_one_left_keeps_its_warm_up() {
 fn an_invalid_round_is_repeated_and_counted() {
     let place = tempfile::tempdir().unwrap();
     let runs = place.path().join("runs");
-    // The fifth run fails: it is one of the rounds.
+    // The fifth run fails, which is one of the counted rounds.
     let fifth = format!("echo x >> {0}; if [ $(wc -l < {0}) = 5 ]; then exit 1; fi;", runs.display());
     let words = ["--contestant", &contestant("a", ""), "--contestant", &contestant("b", &fifth), "--rounds", "4"];
     let (ended, result) = compare(&words, &place);
@@ -158,7 +159,7 @@ fn ctrl_c_prints_what_is_known() {
     let good = contestant("a", "");
     let words = [&["compare"], &SHORT[..], &["--contestant", &good, "--contestant", &noted]].concat();
     let running = Process::start(MAILRUN, &words);
-    // One of the calibration, two of the first block, and some that count.
+    // One calibration run and two of the first block come before the counted runs.
     wait_until("some rounds", || (lines(&runs).len() > 7).then_some(()));
     running.interrupt_group();
     let ended = running.finish();
@@ -252,7 +253,7 @@ fn system_calls_are_counted_exactly() {
     assert!(rows[0]["values"].as_array().unwrap().len() == 2 && rows[0]["values"][0].as_f64() > Some(1.0), "{result}");
     assert_eq!((&rows[1]["change"], &rows[1]["values"][0]), (&"none".into(), &0.0.into()), "{result}");
     assert!(ended.out.contains("\nsyncs a message: b 0, as a.\n"), "{ended:?}");
-    // Commands, 400 bytes of message and the header with the trace.
+    // The commands, 400 bytes of message, and the header field with the trace.
     assert!(rows[2]["values"][0].as_f64() > Some(400.0) && rows[2]["change"] == "none", "{result}");
     assert!(rows[3]["values"][0].as_f64() > Some(4.0), "{result}");
 }

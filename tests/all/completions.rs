@@ -1,9 +1,8 @@
-//! Completion scripts and manual pages in the programs that read them: shells, and man.
+//! Completion scripts and manual pages, read by real shells and by man.
 use crate::party::{Ended, mailrun, peer, run};
 use std::fs;
 use tempfile::TempDir;
 
-/// The script for a shell, in a file.
 fn script(shell: &str) -> (TempDir, String) {
     let ended = mailrun(&["completions", shell]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -57,7 +56,7 @@ fn man_shows_every_page_without_a_warning() {
     let pages: Vec<_> = fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(pages.len() > 40, "{}", pages.len());
     for page in pages {
-        // A locale that every glibc has: man complains of others.
+        // Every glibc has this locale. man warns about locales that are not installed.
         let shown = run("env", &["LC_ALL=C.UTF-8", &man, "--warnings", "-l", page.to_str().unwrap()]);
         assert!(shown.code == Some(0) && shown.err.is_empty(), "{}: {}", page.display(), shown.err);
         assert!(shown.out.contains("EXIT STATUS"), "{}: {}", page.display(), shown.out);

@@ -1,10 +1,11 @@
-//! The relay is killed with SIGKILL while a source sends through it, again and again: whatever was answered 250 arrives.
+//! The relay is killed with SIGKILL again and again while a source sends through it. Every message that got a 250 must
+//! arrive.
 //!
-//! The kernel lives on, and with it the page cache: what the relay had written is there, synced or not. So this proves
-//! what a relay does after its death, not that it syncs. Power cuts are in `tests/power_cut`.
+//! The kernel keeps its page cache, so everything that the relay had written survives even without a sync. These tests
+//! therefore check recovery, not syncing; `tests/power_cut` simulates power cuts.
 //!
-//! `make test-slow PART=crash` kills it 50 times; `make test` three times. The seed of the moments is printed;
-//! `MAILRUN_CRASH_SEED` brings them back, and `MAILRUN_CRASH_KILLS` says how many.
+//! `make test-slow PART=crash` kills the relay 50 times, `make test` three times. The seed of the moments is printed;
+//! `MAILRUN_CRASH_SEED` repeats them, and `MAILRUN_CRASH_KILLS` sets their number.
 use crate::party::{Process, Sink, low_port, wait_until};
 use crate::relay::{Den, MAILRUN, QUICK};
 use crate::secured::Files;
@@ -14,17 +15,16 @@ use std::fs::File;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Messages a second; each has two recipients.
+/// Messages per second; each has two recipients.
 const RATE: &str = "1000";
 const RECIPIENTS: u64 = 2;
 const WORKERS: u64 = 2;
-/// Connections to the next hop, of all workers. Each carries a message whose reply is awaited and the next one.
+/// Connections from all workers to the next hop. Each carries one message whose reply is awaited, and the next one.
 const COURIERS: u64 = 20;
-/// What is done is told to the spool lazily, with the next batch. A kill forgets what had not been written: under load
-/// no batch is a tenth of a second in coming.
+/// Limit of deliveries that a kill may forget. The spool learns of deliveries with its next batch, which under load
+/// takes less than 0.1 s.
 const UNTOLD: u64 = 100;
 
-/// What a run of it found.
 struct Account {
     kills: u64,
     answered: u64,
@@ -53,7 +53,7 @@ fn crash(kills: u64, seed: u64) -> Account {
     let source = Process::start(MAILRUN, &[&words[..], &more].concat());
     crate::relay::await_recipients(&sink, 1);
     for _ in 0..kills {
-        // No wait for anything: the moment of the kill is what is varied.
+        // Do not wait for an event: the moment of the kill must vary.
         sleep(Duration::from_millis(10 + chance.below(690)));
         relay.kill();
         sleep(Duration::from_millis(chance.below(100)));
@@ -62,7 +62,7 @@ fn crash(kills: u64, seed: u64) -> Account {
     crate::relay::await_recipients(&sink, sink.ask("/status")["recipients"].as_u64().unwrap() + 10);
     source.terminate();
     let ended = source.finish();
-    // Interrupted, as it was meant to be.
+    // The source is interrupted on purpose.
     assert_eq!(ended.code, Some(130), "{ended:?}");
     let sent = read(&sent);
     wait_until("all that was answered 250", || {
@@ -81,7 +81,7 @@ fn crash(kills: u64, seed: u64) -> Account {
     }
 }
 
-/// Nothing that was answered is lost, and what comes twice was in flight when the relay was killed.
+/// Every message that got a 250 arrives. Only messages that were in flight at a kill may arrive twice.
 fn hold(account: &Account, seed: u64) {
     let Account { kills, answered, delivered, lost, duplicates } = *account;
     eprintln!(
@@ -98,7 +98,7 @@ fn said(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
-/// The seed of the environment, or a new one. It is printed before the run, which may fail.
+/// The seed from the environment, or a new one. It is printed before the run because the run may fail.
 fn chosen_seed() -> u64 {
     let seed = said("MAILRUN_CRASH_SEED").unwrap_or_else(|| u64::from(std::process::id()) * 7919 + 1);
     eprintln!("crash: seed {seed}");

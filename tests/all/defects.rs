@@ -1,13 +1,11 @@
-//! Defects of the program's own: a task that panics loses nothing that it had in hand, and a run that it was part of says
-//! so. Only builds with debug assertions can be asked for a panic.
+//! Defects of the program itself: a task that panics loses no message, and the run reports the panic. Only builds with
+//! debug assertions can be asked for a panic.
 use crate::party::{Process, Sink, bench_within, mailrun, skip, wait_until};
 use crate::relay::{Den, MAILRUN, QUICK, Relay, all_to, await_kept, await_recipients, http, introduced, kept, submit};
 use crate::secured::Files;
 
-/// What follows the end of a task that panics.
 const SAID: &str = "a test asked for this panic";
 
-/// Whether this build panics when it is asked to.
 fn can_panic() -> bool {
     if !cfg!(debug_assertions) {
         skip("planned panics", "a release build has none");
@@ -15,7 +13,7 @@ fn can_panic() -> bool {
     cfg!(debug_assertions)
 }
 
-/// A relay that panics once at that place.
+/// A relay that panics once at `place`.
 fn open(den: &Den, place: &str) -> Relay {
     let asked = format!("MAILRUN_PLANNED_PANIC={place}");
     let config = den.path("relay.toml");
@@ -42,7 +40,7 @@ fn a_delivery_that_panics_gives_its_message_back_and_it_is_delivered_then() {
     send(&relay, "<one@far.example>");
     await_panic(&relay);
     await_recipients(&sink, 1);
-    // Others were not in its way.
+    // The panic does not disturb other messages.
     send(&relay, "<two@far.example>");
     await_recipients(&sink, 2);
     let (_, metrics) = http(&relay, "/metrics");
@@ -86,7 +84,7 @@ fn a_notice_whose_task_panics_holds_its_message_and_the_next_is_written() {
     });
     send(&relay, "<two@far.example>");
     await_kept(&dump, 1);
-    // Let go, it is tried again, and then its sender is told.
+    // A released message is tried again and bounces.
     assert_eq!(queue(&["release", "all"]).out, "1 message released\n");
     let all = await_kept(&dump, 2);
     assert!(all.iter().all(|notice| notice.recipients == ["sender@b.example"]));

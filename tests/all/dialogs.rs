@@ -1,4 +1,4 @@
-//! The dialog files over TCP: against our server, our sink, and a real Postfix.
+//! The dialog files over TCP, played against our server, our sink, and a real Postfix.
 use crate::dialog::{Dialog, Step, Whose, late_refusal, password, refusal};
 use crate::party::Sink;
 use crate::postfix::{Deliver, Postfix};
@@ -13,8 +13,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// All that go over TCP as they stand: without TLS, and without nonces, which are never the same here. The others are
-/// played in memory, in crates/smtp/tests.
+/// Dialogs that can be played over TCP: those without TLS and without nonces, which change every time.
+/// crates/smtp/tests plays the others in memory.
 fn all_dialogs() -> Vec<Dialog> {
     let mut dialogs = Dialog::all(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dialogs"));
     let has_nonces = |dialog: &Dialog| dialog.name.contains("cram");
@@ -23,14 +23,14 @@ fn all_dialogs() -> Vec<Dialog> {
     dialogs
 }
 
-/// Those that a server plays without being told to offer more.
+/// Dialogs that a server plays with its default extensions.
 pub(crate) fn dialogs() -> Vec<Dialog> {
     let mut dialogs = all_dialogs();
     dialogs.retain(|dialog| dialog.offers.is_empty());
     dialogs
 }
 
-/// Plays a dialog; what is sent goes out in pieces of so many bytes.
+/// Plays a dialog, and writes what it sends in pieces of so many bytes.
 pub(crate) fn play(dialog: &Dialog, address: SocketAddr, whose: Whose, piece_bytes: usize) {
     let name = &dialog.name;
     let mut wire = Wire::connect(address);
@@ -41,7 +41,8 @@ pub(crate) fn play(dialog: &Dialog, address: SocketAddr, whose: Whose, piece_byt
                 let reply = wire.reply().unwrap_or_else(|| panic!("{name} step {at}: closed, not {expected:?}"));
                 let outcome = match whose {
                     Whose::Ours => expected.check(reply.as_bytes(), whose),
-                    // What kind of answer it is matters; which code of that kind is each server's own.
+                    // A foreign server must reply with the same class of code (2xx, 4xx, 5xx). The exact code is its
+                    // own choice.
                     Whose::Foreign if reply[..1] == expected.last_line[..1] => Ok(()),
                     Whose::Foreign => Err(format!("wanted {}, got {reply}", expected.last_line)),
                 };
@@ -53,11 +54,10 @@ pub(crate) fn play(dialog: &Dialog, address: SocketAddr, whose: Whose, piece_byt
     }
 }
 
-/// Refuses by name, and keeps what it takes.
+/// A handler that refuses recipients by name, and keeps the messages that it accepts.
 struct Inbox {
     refused_greeting: Option<(u16, &'static str)>,
     message: Vec<u8>,
-    /// Recipients of the transaction.
     recipients: Vec<Vec<u8>>,
     taken: Arc<Mutex<Vec<Vec<u8>>>>,
 }
@@ -164,7 +164,8 @@ fn our_server_plays_every_dialog() {
     }
 }
 
-/// The sink's options for a dialog's limits; `None` if it has none for them, or refuses nobody by name.
+/// The sink's options for a dialog's limits, or `None` if the sink has no such option or the dialog refuses recipients
+/// by name.
 fn sink_options(dialog: &Dialog) -> Option<Vec<String>> {
     let option = |(name, number): &(String, u64)| match name.as_str() {
         "recipients" => Some(["--max-recipients".to_owned(), number.to_string()]),
@@ -199,7 +200,6 @@ fn our_sink_plays_them_and_counts_their_messages() {
     assert_eq!(shared.took().messages, messages, "every message these dialogs have taken is in their files");
 }
 
-/// The limits of a dialog in Postfix's words.
 fn postfix_options(dialog: &Dialog) -> Vec<String> {
     let option = |(name, number): &(String, u64)| match name.as_str() {
         "recipients" => Some(format!("smtpd_recipient_limit={number}")),

@@ -1,4 +1,5 @@
-//! `mailrun disk`: the spool's own writes are measured, the required rate decides, and nothing is left in the directory.
+//! `mailrun disk` measures the spool's own writes, compares them with the required rate, and leaves nothing in the
+//! directory.
 use crate::party::{Ended, MAILRUN, Process, mailrun, wait_until};
 use crate::relay::Mount;
 use serde_json::Value;
@@ -40,7 +41,7 @@ fn each_size_is_measured_in_each_group_and_nothing_is_left() {
 fn the_required_rate_decides() {
     let place = tempfile::tempdir().unwrap();
     let text = disk(place.path(), &["-d", "100ms", "--rate", "1/s"]);
-    // The directory for temporary files may be in memory.
+    // The directory for temporary files may be in memory, where a sync proves nothing.
     let is_durable = !text.out.contains("proves nothing");
     let verdict = text.out.lines().last().unwrap();
     assert_eq!(text.code, Some(if is_durable { 0 } else { 3 }), "{text:?}");
@@ -95,7 +96,7 @@ fn ctrl_c_prints_what_was_measured_and_leaves_nothing() {
         let found = fs::read_dir(place.path()).unwrap().flatten().next()?;
         (found.metadata().ok()?.len() == 32 << 20).then_some(())
     });
-    // A progress line every five seconds: then there is a figure.
+    // A progress line with a figure is printed every five seconds.
     wait_until("progress", || running.complained().contains("syncs/s").then_some(()));
     running.interrupt_group();
     let ended = running.finish();

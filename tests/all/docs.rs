@@ -1,8 +1,9 @@
-//! Every command line of README.md and of the pages in `docs` is run as it is printed, and has the exit status that the
-//! page says. What cannot be run here is listed in [`NOT_RUN`] with its reason; mailrun's own of these are parsed at least.
+//! Runs every command line of README.md and of the pages in `docs` as printed, and checks the exit status that the page
+//! states. [`NOT_RUN`] lists the lines that cannot be run here, with the reason; mailrun's own commands among them are
+//! at least parsed.
 //!
-//! What is done to a line before it is run is all in this file: words that stand for something else ([`WORDS`]), lines that
-//! need an environment of their own ([`INSTEAD`]), and loads that are cut short ([`shortened`]).
+//! This file has all changes that are made to a line before it runs: replaced words ([`WORDS`]), lines that need their
+//! own environment ([`INSTEAD`]), and shortened loads ([`shortened`]).
 use crate::docs_script::{Done, Step, namespaces, run_steps};
 use crate::manual::{Command, Place, Section, page, pages};
 use crate::party::{peer, skip};
@@ -11,7 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::thread;
 
-/// Lines that are not run, with the reason. `make` is not among them: its targets are looked up.
+/// Lines that are not run, with the reason. `make` needs no entry, because its targets are looked up in the Makefile.
 const NOT_RUN: &[(&str, &str)] = &[
     ("cargo run --release -- bench     # a demonstration on this host: source → relay → sink, 8 seconds", BUILDS),
     ("cargo install --locked --git https://github.com/mailrun/mailrun mailrun", BUILDS),
@@ -178,7 +179,7 @@ const RELAYS: &str = "takes minutes, or gigabytes; relay_bench.rs runs it with s
 const CONTESTS: &str = "takes minutes; mades_compare.rs runs it with small numbers";
 const BROKERS: &str = "needs ActiveMQ Artemis; mades_brokers.rs runs against one where there is one";
 
-/// Lines in place of which another is run, because they are a part of one, or need something that the page has not started.
+/// Replacements for lines that are only part of a command, or that need something the page has not started.
 const INSTEAD: &[(&str, &str)] = &[
     ("mailrun COMMAND -h", "mailrun bench -h"),
     ("mailrun install-links DIR", "mailrun install-links links"),
@@ -222,7 +223,7 @@ const INSTEAD: &[(&str, &str)] = &[
     ("mailrun queue remove …", "mailrun queue remove all --spool standing-spool"),
 ];
 
-/// Lines that run before another: what the page says in words, or has in another section.
+/// Lines to run before another line, because the page states them in words or in another section.
 const BEFORE: &[(&str, &[&str])] = &[
     (
         "mailrun mades --broker amqps://endpoint@broker.example:5672 --password-file pw --cacert ecp-ca.pem \\\n    \
@@ -266,9 +267,9 @@ const BEFORE: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Lines that end with another status than 0, as the page says.
+/// Lines whose exit status is not 0 according to the page.
 const STATUS: &[(&str, i32)] = &[
-    // Cut short, the run is shorter than the window.
+    // The shortened run is shorter than the window.
     (
         "mailrun mades --rate 5 --duration 1h --threshold 'received.within(2min) >= 99.9%' --threshold 'fresh(30s) per 15min >= 98%'",
         3,
@@ -281,10 +282,10 @@ const STATUS: &[(&str, i32)] = &[
     ),
 ];
 
-/// What stands for something else, and what is put into its place.
+/// Placeholders and their replacements.
 const WORDS: &[(&str, &str)] = &[("/var/lib/mailrun", "var-lib-mailrun"), ("/root/", "root-")];
 
-/// Files that pages name without making them.
+/// Files that pages use without creating them.
 const FILES: &[(&str, &str)] = &[
     ("mail.mbox", "From a@a.example Sun Nov 22 10:00:00 2026\nSubject: one\n\nHello.\n"),
     ("users", "ann:secret\n"),
@@ -294,7 +295,7 @@ const FILES: &[(&str, &str)] = &[
     ("relay.toml", "spool.directory = \"spool\"\n"),
 ];
 
-/// The server at port 25 that pages speak of as the reader's own: a relay that hands on to the sink at port 2525.
+/// The reader's own server at port 25: a relay that passes mail on to the sink at port 2525.
 const STANDING: &str = r#"
 listen = ["127.0.0.1:25"]
 spool = { directory = "standing-spool" }
@@ -309,7 +310,7 @@ const STANDING_CERTIFICATE: &str = "openssl req -x509 -newkey ec -pkeyopt ec_par
 const STANDING_RELAY: &str = "mailrun relay --config standing.toml";
 const STANDING_SINK: &str = "mailrun sink --listen 127.0.0.1:2525 --http 127.0.0.1:8025";
 
-/// The relay of the page on relays, with the certificate that the page makes.
+/// The relay of the page about relays, with the certificate that the page creates.
 const SECURED: &str = r#"
 listen = ["127.0.0.1:2525"]
 spool = { directory = "secured-spool" }
@@ -319,32 +320,31 @@ to = "*"
 discard = true
 "#;
 
-/// The page that changes a Postfix: it gets one of its own, of which `conf` is /etc/postfix. It is one section.
+/// The page that changes a Postfix gets a private Postfix, whose `conf` stands for /etc/postfix. The page runs as one
+/// section.
 const POSTFIX_PAGE: &str = "docs/bench-your-postfix.md";
 const START_POSTFIX: &str = "mkdir -p home/queue && chmod 755 home && cp -rn /etc/postfix/* conf/ && sed -i \"s,DIR,$HOME/home,\" conf/main.cf && \
     sed -i '1i 127.0.0.1:25 inet n - n - - smtpd' conf/master.cf && mount --bind conf /etc/postfix && postfix start";
 
-/// Loads are no longer than that, in seconds.
+/// Longer loads are cut to so many seconds.
 const MAX_SECONDS: u64 = 1;
-/// Loads of more messages than `MAX_MESSAGES` have `FEW_MESSAGES`.
+/// Loads of more than `MAX_MESSAGES` messages send `FEW_MESSAGES` instead.
 const MAX_MESSAGES: u64 = 2000;
 const FEW_MESSAGES: &str = "500";
 
 const MAKEFILE: &str = include_str!("../../Makefile");
 
-/// Sections that run at a time.
 const THREADS: usize = 4;
 
-/// What is done with a command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Treatment {
-    /// It is run; it ends with that status.
+    /// Run the line, and expect this status.
     Run(String, i32),
-    /// It is a name: the command exists.
+    /// The line is only the name of a command, which must exist.
     Name(String),
-    /// It is listed, or only parsed: its first part is, where that can be done.
+    /// The line is listed as not run. Its first command is parsed if possible.
     Listed(Option<String>),
-    /// It has a part left out, and no rule.
+    /// The line has a part left out, and no rule says what to do with it.
     Unknown,
 }
 
@@ -352,7 +352,7 @@ fn find<T: Copy>(table: &[(&str, T)], text: &str) -> Option<T> {
     table.iter().find(|(typed, _)| *typed == text).map(|(_, value)| *value)
 }
 
-/// The line up to a pipe, a redirection, a comment or another command; those between quotes are words of this one.
+/// The line up to a pipe, redirection, comment or next command. Quoted text is kept whole.
 fn first_command(text: &str) -> &str {
     let mut is_quoted = false;
     let end = text.find(|c: char| {
@@ -385,13 +385,12 @@ fn treatment(command: &Command) -> Treatment {
     Treatment::Run(prepared(text), status)
 }
 
-/// The line as it is run.
 fn prepared(text: &str) -> String {
     let replaced = WORDS.iter().fold(text.to_owned(), |text, (word, value)| text.replace(word, value));
     shortened(&with_spool(&replaced))
 }
 
-/// Whether that is the name of a command: `mailrun bench mades`, `mailrun smtp-sink …`.
+/// Reports whether the line is only the name of a command, such as `mailrun bench mades` or `mailrun smtp-sink …`.
 fn is_name(text: &str) -> bool {
     let mut words = text.trim_end_matches(" …").split(' ');
     let is_plain = |word: &str| word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
@@ -404,7 +403,7 @@ fn last_word(text: &str) -> &str {
     text.rsplit(' ').next().unwrap_or(text)
 }
 
-/// A command of the queue needs to be told which relay's.
+/// Adds `--spool` to queue commands.
 fn with_spool(text: &str) -> String {
     let says_which = ["--spool", "--config", "--control", "--help"].iter().any(|option| text.contains(option));
     match text.starts_with("mailrun queue ") && !says_which {
@@ -413,8 +412,7 @@ fn with_spool(text: &str) -> String {
     }
 }
 
-/// The line with a load that is as short as a test's: `--duration 60s` is one second, and so is each `--stage`; more
-/// messages than 2,000 are 500.
+/// Shortens a load. `--duration 60s` and each `--stage` become one second, and more than 2,000 messages become 500.
 fn shortened(text: &str) -> String {
     let is_load = ["mailrun bench", "mailrun source", "mailrun mades "].iter().any(|start| text.contains(start));
     let is_original = ["smtp-source ", "go-mades-bench "].iter().any(|start| text.contains(start));
@@ -455,7 +453,7 @@ fn staged(word: &str) -> String {
     }
 }
 
-/// The ports of a server that is started in the foreground, or at the end of a line with `&`.
+/// Ports of a server that is started in the foreground, or in the background with `&`.
 fn ports(text: &str) -> Vec<u16> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let is_server = ["sink", "relay", "mades-endpoint", "smtp-sink"];
@@ -479,7 +477,7 @@ fn ports(text: &str) -> Vec<u16> {
     ports
 }
 
-/// What a section finds when it begins: the reader's server at port 25 and its sink, if it speaks of them.
+/// The servers that a section expects: the reader's server at port 25 and its sink, if the section mentions them.
 fn standing(section: &Section) -> Vec<Step> {
     let is_of = |what: &[&str]| {
         let has = |command: &Command| what.iter().any(|what| command.text.contains(what));
@@ -503,7 +501,7 @@ fn standing(section: &Section) -> Vec<Step> {
     steps
 }
 
-/// The steps of a section, each with the command that it is of and the status that it must have.
+/// The steps of a section, each with its command and the expected status.
 fn steps(section: &Section) -> Vec<(Option<&Command>, Step, i32)> {
     let mut steps: Vec<_> = standing(section).into_iter().map(|step| (None, step, 0)).collect();
     for command in &section.commands {
@@ -513,12 +511,12 @@ fn steps(section: &Section) -> Vec<(Option<&Command>, Step, i32)> {
         }
         let (text, status) = match treatment(command) {
             Treatment::Run(text, status) => (text, status),
-            // The drop-ins' help is the original's.
+            // The drop-ins print the original's help.
             Treatment::Name(text) => (
                 format!("({text} --help || true) 2>&1 | grep -i -e 'usage: {text}' -e 'usage.*{}'", last_word(&text)),
                 0,
             ),
-            // What follows ` -- ` is for another program.
+            // Words after ` -- ` are for another program.
             Treatment::Listed(Some(text)) => (format!("{} --help", text.split(" -- ").next().unwrap_or_default()), 0),
             Treatment::Listed(None) | Treatment::Unknown => continue,
         };
@@ -527,7 +525,6 @@ fn steps(section: &Section) -> Vec<(Option<&Command>, Step, i32)> {
     steps
 }
 
-/// What is wrong with a section.
 fn faults(flags: &[&str], section: &Section) -> Vec<String> {
     let steps = steps(section);
     let run: Vec<Step> = steps.iter().map(|(_, step, _)| step.clone()).collect();
@@ -547,7 +544,7 @@ fn faults(flags: &[&str], section: &Section) -> Vec<String> {
     told.collect()
 }
 
-/// Whether it ended as the page says; on a machine that was the limit itself, it says so.
+/// Reports whether a command ended as the page says, or reported that the machine was the bottleneck.
 fn is_right(status: i32, done: &Done) -> bool {
     done.code == Some(status) || (status < 2 && done.code == Some(3) && done.said.contains("INVALID"))
 }
@@ -563,7 +560,6 @@ fn sections() -> Vec<Section> {
     sections
 }
 
-/// Whether a section can be run here.
 fn can_run(section: &Section, flags: &[&str]) -> bool {
     if section.page != POSTFIX_PAGE {
         return true;
@@ -582,7 +578,7 @@ fn every_command_line_runs() {
     let only = std::env::var("MAILRUN_DOCS_PAGE").unwrap_or_default();
     let mut waiting: Vec<Section> =
         sections().into_iter().filter(|section| section.page.contains(&only) && can_run(section, &flags)).collect();
-    // The longest first, so that none is left alone at the end.
+    // Start the longest sections first, so that none runs alone at the end.
     waiting.sort_by_key(|section| section.commands.len());
     let waiting = Mutex::new(waiting);
     let faults = Mutex::new(Vec::new());
@@ -630,7 +626,7 @@ fn loads_are_cut_short() {
     }
 }
 
-/// The report in README is one that the program prints: each of its lines begins as a line of a run's.
+/// Each line of the sample report in README begins like a line of a real run.
 #[test]
 #[ignore = "slow: make test-slow PART=docs"]
 fn the_sample_looks_like_a_run() {
@@ -643,7 +639,7 @@ fn the_sample_looks_like_a_run() {
     assert_eq!(sample.lines().next(), ended.out.lines().next(), "the first line has no figures");
     let missing: Vec<&str> =
         sample.lines().filter(|line| !line.starts_with("  ") && !printed.contains(&first(line))).collect();
-    // A busy machine may be the limit itself, or have more to say than fits beside the rest.
+    // A busy machine may be the bottleneck itself, or cause more remarks than fit.
     assert!(
         missing.iter().all(|line| ["PASS", "CPU,", "slowest"].contains(&first(line).as_str())),
         "{missing:?}: {ended:?}"

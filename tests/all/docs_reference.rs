@@ -1,5 +1,5 @@
-//! The reference pages of the manual name all that there is, and nothing else: fields of `run.json` and of HTTP, metrics,
-//! environment variables, options, and the program's own words.
+//! The reference pages name everything that exists and nothing else: fields of `run.json` and of the HTTP API, metrics,
+//! environment variables, options, and terms.
 use crate::docs_script::{Step, namespaces, run_steps};
 use crate::manual::{Page, all_help, page, pages, root};
 use crate::party::{Sink, bench_as_typed, mailrun, undisturbed};
@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Options of other programs, which pages name beside ours.
+/// Options of other programs that pages mention beside ours.
 const OTHERS_OPTIONS: &[&str] = &[
-    "--profile",        // of cargo, and of Locust with our locustfile:
-    "--no-healthcheck", // of Docker
+    "--profile",        // Options of cargo, and of Locust with our locustfile
+    "--no-healthcheck", // Options of Docker
     "--enable-rebalancing",
     "--reset-stats",
-    "--worker", // taken in place of the command
+    "--worker", // Options accepted in place of the command
     "--mailrun-drain",
     "--mailrun-report",
     "--mailrun-run-id",
@@ -23,7 +23,7 @@ const OTHERS_OPTIONS: &[&str] = &[
     "--mailrun-thresholds",
 ];
 
-/// The names in the first cells of the rows below a heading; a cell may have several.
+/// Names in the first cells of the rows below a heading. A cell may have several.
 fn names(page: &Page, heading: &str) -> BTreeSet<String> {
     let rows = page.rows(heading);
     assert!(rows.len() > 1, "{}: no table below {heading}", page.name);
@@ -31,12 +31,11 @@ fn names(page: &Page, heading: &str) -> BTreeSet<String> {
     cells.map(|cell| cell.split('{').next().unwrap().to_owned()).collect()
 }
 
-/// The members of an object.
 fn keys(object: &Value) -> BTreeSet<String> {
     object.as_object().unwrap_or_else(|| panic!("no object: {object}")).keys().cloned().collect()
 }
 
-/// The example is a part of a record: a run of today has each of its fields, with a value of the same kind.
+/// The example record must have only fields of a real run, with values of the same type.
 #[test]
 fn the_example_of_the_record_is_one() {
     let example: Value = serde_json::from_str(&page("docs/run-json.md").blocks("json")[0]).unwrap();
@@ -54,7 +53,7 @@ fn is_part(path: &str, example: &Value, record: &Value) {
             }
         }
         (Value::Array(example), Value::Array(record)) => {
-            // A row of the example is one of a run, by its name.
+            // Rows are matched by name.
             for row in example.iter().filter(|row| row.is_object()) {
                 let twin = record.iter().find(|other| other["name"] == row["name"]);
                 is_part(&format!("{path}[]"), row, twin.unwrap_or_else(|| panic!("no {path} like {row}")));
@@ -95,7 +94,6 @@ fn every_metric_is_described() {
     assert_eq!(described, served);
 }
 
-/// Rust files below a directory.
 fn sources(directory: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -107,7 +105,7 @@ fn sources(directory: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The text of all sources up to their tests, by path.
+/// Source text by path, without unit tests.
 fn product() -> Vec<(PathBuf, String)> {
     let mut files = Vec::new();
     ["src", "crates"].iter().for_each(|name| sources(&root().join(name), &mut files));
@@ -118,7 +116,7 @@ fn product() -> Vec<(PathBuf, String)> {
     files.into_iter().map(|path| (path.clone(), code(&path))).collect()
 }
 
-/// Names of environment variables that a file reads: literals in calls, and those of its own names that look like one.
+/// Environment variables that a file reads: literals in calls, and constants that look like such a name.
 fn variables(path: &Path, code: &str) -> BTreeSet<String> {
     let is_name = |word: &&str| {
         let is_own = word.starts_with("MAILRUN_");
@@ -135,14 +133,14 @@ fn variables(path: &Path, code: &str) -> BTreeSet<String> {
 fn every_environment_variable_is_described() {
     let mut read = BTreeSet::new();
     for (path, code) in product() {
-        // Comments have quotes of their own.
+        // Drop comments, because they contain quotes.
         let code: String =
             code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
         read.extend(variables(&path, &code));
     }
     let page = page("docs/environment.md");
     let described = names(&page, "Environment variables");
-    // Those of the build, and of builds for tests.
+    // Variables of the build and of test builds are not documented.
     read.retain(|name| !["MAILRUN_COMMIT", "MAILRUN_PLANNED_PANIC"].contains(&name.as_str()));
     assert_eq!(described, read);
 }
@@ -178,7 +176,7 @@ fn troubles_have_the_programs_words() {
         .lines()
         .filter(|line| line.starts_with("| `") && !line.starts_with("| `4") && !line.starts_with("| `5"));
     let rows = invalid.flat_map(|line| line.split(" | ").next().unwrap().split('`').skip(1).step_by(2));
-    // The operating system and rustls say these.
+    // Words of the operating system and of rustls.
     let others = ["Connection refused", "UnknownIssuer"];
     let unknown: Vec<&str> = quoted.iter().copied().chain(rows).filter(|words| !words.starts_with("--")).collect();
     assert!(unknown.len() > 15, "{unknown:?}");
@@ -187,7 +185,7 @@ fn troubles_have_the_programs_words() {
     assert!(unknown.is_empty(), "{unknown:?}");
 }
 
-/// The lines of a job that its shell runs, without those that install mailrun or use git.
+/// Lines of a CI job that its shell runs, except those that install mailrun or use git.
 fn script(yaml: &str) -> String {
     let mut script = Vec::new();
     let mut block = None;
@@ -212,7 +210,7 @@ fn script(yaml: &str) -> String {
     script.join("\n")
 }
 
-/// The script that the page gives for a trial: mailrun's relay is the server.
+/// The page's script for a trial, with mailrun's relay as the server.
 const SERVER: &str = "exec mailrun relay --listen \"127.0.0.1:$1\" --to \"127.0.0.1:$2\" --spool \"$(mktemp -d)\"\n";
 
 #[test]
@@ -230,7 +228,7 @@ fn the_jobs_run_as_they_are_printed() {
         let (servers, gate) = script.split_at(script.find("timeout").unwrap());
         let step = |text: &str| Step { text: text.to_owned(), ports: Vec::new() };
         let steps = [step("export GITHUB_STEP_SUMMARY=summary"), step(servers), step(&format!("(set -e\n{gate}\n)"))];
-        // A busy machine may be the limit itself, or miss the threshold.
+        // A busy machine may be the bottleneck or miss the threshold.
         undisturbed(
             || run_steps(&flags, &files, &steps),
             |done| {

@@ -1,19 +1,19 @@
-//! The command lines of a section of the manual, run in order by one shell, in a directory and a network of its own.
+//! Runs the command lines of a section of the manual in one shell, in their own directory and network namespace.
 //!
-//! The network is a namespace in which only loopback is up: ports such as 25 are free, names such as `mx.example` are this
-//! host, and nothing leaves it. The processes are in a namespace too, so they end with the shell. A server that is
-//! started in the foreground ("in another terminal") is put into the background, and the next line runs when it listens;
-//! one that has its ports is ended first.
+//! Only loopback is up in the namespace. Ports such as 25 are free, names such as `mx.example` resolve to this host,
+//! and nothing leaves the host. The processes have a PID namespace too, so they end with the shell. A server that a
+//! page starts in the foreground ("in another terminal") runs in the background, and the next line runs once it
+//! listens. An earlier server on the same ports is stopped first.
 use crate::party::{MAILRUN, Process, is_root, peer, run, skip};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Names that are this host, with those of the pages.
+/// The pages' host names resolve to this host.
 const HOSTS: &str = "127.0.0.1 localhost mx.example broker.example smarthost.example\n::1 localhost\n";
 
-/// A section ends after that, finished or not.
+/// A section is killed after this time.
 const SECTION_SECONDS: u32 = 300;
 
 const PRELUDE: &str = r#"set -o pipefail
@@ -57,16 +57,14 @@ serve_step() {
 }
 "#;
 
-/// A line of the script.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
-    /// As the shell gets it.
+    /// The command as the shell gets it.
     pub(crate) text: String,
-    /// A server's ports; empty for what ends by itself.
+    /// A server's ports. Empty for a command that ends by itself.
     pub(crate) ports: Vec<u16>,
 }
 
-/// What became of a step.
 #[derive(Clone, Debug)]
 pub(crate) struct Done {
     /// `None` if it did not end in time.
@@ -74,10 +72,10 @@ pub(crate) struct Done {
     pub(crate) said: String,
 }
 
-/// Runs the steps; each runs whatever became of those before it.
+/// Runs all steps, even if an earlier one fails.
 pub(crate) fn run_steps(flags: &[&str], files: &[(&str, &str)], steps: &[Step]) -> Vec<Done> {
     let place = tempfile::tempdir().unwrap();
-    // Postfix's daemons are other users.
+    // Postfix's daemons run as other users and need access to this directory.
     fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
     let script = write(&place, files, steps);
     let bin = Path::new(MAILRUN).parent().unwrap().display();
@@ -101,7 +99,6 @@ pub(crate) fn run_steps(flags: &[&str], files: &[(&str, &str)], steps: &[Step]) 
     (0..steps.len()).map(|number| Done { code: code(number), said: said(number) }).collect()
 }
 
-/// Writes the files, and the script that runs the steps.
 fn write(place: &TempDir, files: &[(&str, &str)], steps: &[Step]) -> PathBuf {
     let at = |name: &str| place.path().join(name);
     fs::create_dir_all(at("harness/steps")).unwrap();
@@ -124,7 +121,7 @@ fn write(place: &TempDir, files: &[(&str, &str)], steps: &[Step]) -> PathBuf {
     at("harness/script")
 }
 
-/// The options of unshare(1) that make such a place; `None`, with a note, where this machine allows none.
+/// Options of unshare(1) for these namespaces, or `None`, with a note, if this machine forbids them.
 pub(crate) fn namespaces() -> Option<Vec<&'static str>> {
     let unshare = peer("unshare")?;
     let _ = peer("bash")?;

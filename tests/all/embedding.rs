@@ -1,4 +1,4 @@
-//! The crates in somebody else's program: a server with a handler of its own, a client, in one process.
+//! The crates as another program embeds them: a server with its own handler and a client, in one process.
 use crate::party::{Sink, wait_until};
 use crate::stand_in::{Act, At, StandIn};
 use crate::wire::Wire;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Tells everything it hears.
+/// A handler that reports every call.
 struct Diary {
     peer: Peer,
     message: Vec<u8>,
@@ -21,7 +21,7 @@ struct Diary {
 
 impl Diary {
     fn write(&self, line: String) {
-        // The test may have heard enough.
+        // The test may have stopped listening.
         let _ = self.lines.send(line);
     }
 }
@@ -136,7 +136,7 @@ fn a_handler_hears_what_a_client_says() {
 
 #[test]
 fn a_client_whose_messages_fail_may_say_rset_after_each() {
-    // DATA for nobody counts as an error, and it comes with each of them in one piece.
+    // DATA without recipients counts as an error. The replies of each transaction arrive in one piece.
     let (server, _diary) = start(Limits { errors: 1000, ..Limits::default() });
     let mut client = Client::connect(server.address(), "client.example", PATIENCE).unwrap();
     let nobody = envelope("me@example.com", &["nobody@example.com"]);
@@ -188,7 +188,7 @@ fn a_client_learns_why_it_cannot_go_on() {
     let address = silent.local_addr().unwrap();
     let error = Client::connect(address, "client.example", Duration::from_millis(500));
     assert!(matches!(error, Err(mailrun_net::Error::Timeout(_))), "{error:?}");
-    // Long enough that a busy machine's client has said EHLO before.
+    // Long enough for a client on a busy machine to send EHLO first.
     let (server, diary) = start(Limits { idle_timeout: Duration::from_secs(3), ..Limits::default() });
     let address = server.address();
     let error = {
@@ -200,7 +200,7 @@ fn a_client_learns_why_it_cannot_go_on() {
     assert!(matches!(error, Err(mailrun_net::Error::Closed(_) | mailrun_net::Error::Network(_))), "{error:?}");
 }
 
-/// Has a bug that one message brings out.
+/// A handler that panics on one message.
 struct Faulty;
 
 impl Handler for Faulty {
@@ -221,7 +221,7 @@ fn a_handler_that_panics_ends_its_session_and_no_other() {
     assert!(bystander.send(&to, b"\r\nfine\r\n").unwrap().accepted);
 }
 
-/// A service whose clients all have limits, this host's too.
+/// A handler whose limits apply to all clients, including this host.
 struct Limited;
 
 impl Service for Limited {
@@ -244,7 +244,7 @@ impl Handler for Faceless {
     }
 }
 
-/// The first reply to a client that says that before all else.
+/// The first reply to a client that sends `before` first.
 fn first_reply(address: SocketAddr, before: &str) -> (Wire, String) {
     let mut wire = Wire::connect(address);
     wire.send(before);
@@ -263,7 +263,7 @@ fn each_client_address_has_limits_unless_the_program_says_otherwise() {
     held.pop();
     wait_until("a place", || first_reply(server.address(), "").1.starts_with("220").then_some(()));
     server.stop();
-    // Nothing said: fifty for others, and none for this host's own.
+    // By default, other hosts may open 50 connections, and this host has no limit.
     let [strict, own] = [
         Server::new(|| Limited).start(([127, 0, 0, 1], 0).into()).unwrap(),
         Server::new(|| |_peer| Faceless).start(([127, 0, 0, 1], 0).into()).unwrap(),

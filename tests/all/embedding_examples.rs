@@ -38,7 +38,6 @@ fn anywhere() -> SocketAddr {
     ([127, 0, 0, 1], 0).into()
 }
 
-/// Sends a message to one recipient.
 fn deliver(server: SocketAddr, recipient: &str) -> SendOutcome {
     let mut client = Client::connect(server, "client.example", PATIENCE).unwrap();
     let envelope = Arc::new(Envelope::new("a@example.com", "", [recipient]).unwrap());
@@ -90,7 +89,7 @@ fn it_stores_a_message_before_it_says_250_and_says_451_if_it_cannot() {
     let server = store::serve(anywhere(), Arc::new(disk.clone())).unwrap();
     assert!(!deliver(server.address(), "you@example.org").accepted, "another domain");
     assert!(deliver(server.address(), "you@example.com").accepted);
-    // What is lost with the power is what was not synced.
+    // A power loss discards everything that was not synced.
     let again = Arc::new(disk.after_power_loss(1));
     let (kept, backlog) = mailrun_spool::Spool::open(again, mailrun_spool::Options::default()).unwrap();
     assert_eq!(backlog.len(), 1);
@@ -101,7 +100,7 @@ fn it_stores_a_message_before_it_says_250_and_says_451_if_it_cannot() {
     server.stop();
 }
 
-/// Takes one recipient, and gives messages to the test.
+/// A server that accepts one recipient and hands messages to the test.
 #[derive(Clone)]
 struct NextServer(Sender<ReceivedMessage>);
 
@@ -114,7 +113,7 @@ impl MessageHandler for NextServer {
     }
 
     fn handle_message(&mut self, message: ReceivedMessage) -> Answer {
-        // The test may have heard enough.
+        // The test may have stopped listening.
         let _ = self.0.send(message);
         Answer::reply(250, "2.0.0 Kept there")
     }

@@ -1,4 +1,5 @@
-//! Handlers of whole messages in somebody else's program: what they get, what they never get, and how much memory that takes.
+//! Handlers of whole messages in another program: which messages they get, which they never get, and how much memory
+//! that takes.
 use crate::party::wait_until;
 use crate::wire::Wire;
 use mailrun_net::{
@@ -19,13 +20,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The smallest size limit of these tests.
 const MESSAGE_BYTES: u64 = 10_000;
 
-/// Keeps every message, and knows one user; some recipients are refused, some take time.
+/// Keeps every message, and knows one user. It refuses some recipients and delays others.
 #[derive(Clone)]
 struct KeepingHandler(Sender<ReceivedMessage>);
 
 impl MessageHandler for KeepingHandler {
     fn handle_message(&mut self, message: ReceivedMessage) -> Answer {
-        // The test may have heard enough.
+        // The test may have stopped listening.
         let _ = self.0.send(message);
         Answer::Yes
     }
@@ -58,7 +59,7 @@ fn limits() -> Limits {
     Limits { idle_commands: u32::MAX, ..limits }
 }
 
-/// A server that keeps messages, with so much memory for them.
+/// A server whose handler keeps messages, within a memory budget.
 fn start(budget: &BufferBudget) -> (RunningServer, Receiver<ReceivedMessage>) {
     let (give, kept) = channel();
     let budget = budget.clone();
@@ -72,14 +73,13 @@ fn greeted(address: SocketAddr) -> Wire {
     wire
 }
 
-/// Something that a client does with a message.
 #[derive(Clone, Debug)]
 enum Attempt {
-    /// It comes through, by DATA or by BDAT.
+    /// The message is accepted, by DATA or by BDAT.
     Sent { recipients: Vec<&'static str>, length: usize, is_chunked: bool },
-    /// It has a bare line feed, or is too large, and is refused.
+    /// The message has a bare line feed or is too large, so it is refused.
     Broken { length: usize },
-    /// RSET in the middle of its chunks, or EHLO before the message.
+    /// The client sends RSET between chunks, or EHLO before the message.
     Abandoned { length: usize, end: &'static str },
     /// No recipient was accepted.
     Unwanted,
@@ -97,13 +97,13 @@ fn attempts() -> impl Strategy<Value = Attempt> {
     ]
 }
 
-/// Content of that length at least, whose bytes are this attempt's own.
+/// Content of at least `length` bytes that names its attempt.
 fn content(number: usize, length: usize) -> String {
     let line = format!("attempt {number}\r\n");
     line.repeat(length.div_ceil(line.len()).max(1))
 }
 
-/// Makes an attempt, and returns the recipients and the content that must come through.
+/// Makes an attempt. Returns the recipients and the content that the handler must get.
 fn attempt(wire: &mut Wire, number: usize, attempt: &Attempt) -> Option<(Vec<String>, String)> {
     let mail = wire.say(&format!("MAIL FROM:<sender-{number}@example.com>"));
     assert!(mail.starts_with("250"), "{mail}");
@@ -166,8 +166,8 @@ fn send_content(wire: &mut Wire, text: &str, is_chunked: bool) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Checks that a handler gets exactly the messages that were answered 250, each with its own sender, recipients and
-    /// bytes, whatever was begun and not finished between them; and that no memory is left in use.
+    /// A handler must get exactly the messages that got a 250, each with its own sender, recipients and bytes, whatever
+    /// was abandoned in between. No memory may stay in use.
     #[test]
     fn what_is_refused_or_abandoned_is_never_part_of_another_message(
         list in prop::collection::vec(attempts(), 1..12)
@@ -212,7 +212,7 @@ fn a_message_that_is_too_large_is_refused_and_takes_no_more_than_the_limit() {
     for line in ["MAIL FROM:<a@example.com>", "RCPT TO:<ann@example.com>", "DATA"] {
         endless.say(line);
     }
-    // The server closes at a few times its limit.
+    // The server closes the connection after a few times its limit.
     while endless.try_send("0123456789\r\n".repeat(1000)).is_ok() {}
     server.stop();
     assert!(kept.recv().is_err() && budget.used() == 0);
@@ -268,7 +268,7 @@ fn messages_that_find_no_memory_are_asked_for_again_later() {
     assert_eq!(budget.used(), 0);
 }
 
-/// Implements nothing of AUTH and XCLIENT.
+/// A handler without AUTH and XCLIENT.
 #[derive(Clone)]
 struct OpenHandler;
 
@@ -319,11 +319,11 @@ fn xclient_that_is_offered_and_not_implemented_is_refused() {
     server.stop();
 }
 
-/// A server that knows one user and requires nothing, over TLS.
+/// A TLS server that knows one user and does not require authentication.
 fn start_with_users(security: ServerSecurity) -> (RunningServer, Receiver<ReceivedMessage>) {
     let (give, kept) = channel();
     let server = Server::for_messages(KeepingHandler(give)).security(security).auth(Mechanisms::PASSWORD);
-    // A digest has no password to check.
+    // CRAM-MD5 sends no password that could be checked.
     let server =
         server.offer(|offer| offer.extensions.auth = Mechanisms::NONE.with(Mechanism::Plain).with(Mechanism::Login));
     (server.start(([127, 0, 0, 1], 0).into()).unwrap(), kept)

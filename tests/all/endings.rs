@@ -1,4 +1,4 @@
-//! Runs that end otherwise than they were to: interrupted twice, a party killed, files that cannot be written.
+//! Runs that end early: interrupted twice, with a party killed, or with files that cannot be written.
 use crate::party::{Bench, BenchRun, Ended, MAILRUN, Process, Sink, mailrun, peer, run, skip, undisturbed, wait_until};
 use crate::stand_in_endpoint::Endpoint;
 use mailrun_journey::record::{Cause, Death, Ending, Outcome, Record, Role};
@@ -6,7 +6,6 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// Waits until the source of a bench has messages accepted.
 fn await_load(bench: &Bench) {
     wait_until("messages to be accepted", || {
         let said = bench.file("source.stdout");
@@ -16,7 +15,7 @@ fn await_load(bench: &Bench) {
     });
 }
 
-/// A bench one of whose processes is killed with SIGKILL in the middle of the load.
+/// A bench, one of whose processes is killed with SIGKILL during the load.
 fn bench_without(victim: &str, words: &[&str]) -> BenchRun {
     let bench = Bench::start(&[&["--duration", "60s", "--sessions", "4"], words].concat());
     await_load(&bench);
@@ -28,7 +27,7 @@ fn death(record: &Record, role: Role) -> Death {
     record.parties.iter().find(|party| party.role == role).and_then(|party| party.died.clone()).expect("it died")
 }
 
-/// FAIL, and the first sentence says which process died, when and how.
+/// The verdict is FAIL, and its first sentence says which process died, when and how.
 fn assert_died(run: &BenchRun, role: Role, name: &str) -> Record {
     let record = run.record_of(1);
     let verdict = &record.verdict;
@@ -64,7 +63,6 @@ fn a_source_that_is_killed_fails_the_run() {
     assert!(record.ledger.accepted > Some(0) && record.ledger.delivered > Some(0), "{:?}", record.ledger);
 }
 
-/// A bench of MADES that has delivered messages.
 fn bench_of_mades_at_work(out: &Path) -> Process {
     let words = ["bench", "mades", "--duration", "60s", "--rate", "50", "--out", out.to_str().unwrap()];
     let bench = Process::start(MAILRUN, &words);
@@ -126,7 +124,7 @@ fn a_broker_that_is_killed_fails_the_run() {
     assert!(report.contains("was lost at ") && report.contains("did not come back"), "{report}");
 }
 
-/// Signals it twice, once it is busy; it still reports, and ends with 130.
+/// Interrupts the run twice under load. It must still report, and end with 130.
 fn interrupt_twice(process: Process) -> Ended {
     process.terminate();
     wait_until("the signal to be heard", || (process.pending_signals() == 0).then_some(()));
@@ -195,7 +193,7 @@ fn a_third_signal_ends_it_at_once() {
 
 #[test]
 fn a_signal_before_the_load_is_130_with_a_line() {
-    // It accepts connections and greets nobody.
+    // A server that accepts connections but never greets.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let to = silent.local_addr().unwrap().to_string();
     let source = Process::start(MAILRUN, &["source", &to, "--messages", "5"]);
@@ -237,7 +235,7 @@ fn a_run_directory_that_is_removed_is_told_after_the_report() {
     assert_eq!(ended.err.lines().last(), Some(named.as_str()), "{ended:?}");
 }
 
-/// Runs a bench with a file system of its own under `--out`, which fills up in the middle of the run.
+/// Runs a bench whose `--out` is on a small file system that fills up during the run.
 fn bench_on_a_full_disk(words: &str) -> Option<Ended> {
     let unshare = peer("unshare")?;
     let place = tempfile::tempdir().unwrap();
@@ -260,7 +258,7 @@ fn bench_on_a_full_disk(words: &str) -> Option<Ended> {
 
 #[test]
 fn a_disk_that_fills_up_is_named_and_the_report_is_printed() {
-    // A busy host may fill it too late.
+    // On a busy host the disk may fill up too late.
     let bench = |words: &str| {
         let is_full = |ended: &Option<Ended>| ended.as_ref().is_none_or(|ended| ended.code == Some(2));
         undisturbed(|| bench_on_a_full_disk(words), is_full)

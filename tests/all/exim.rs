@@ -1,7 +1,8 @@
-//! A private Exim in a Debian of its own, because Debian installs one mail server at a time: what mailrun concludes about
-//! mail that Exim puts off, that is lost behind it, and that it had accepted when it was killed.
+//! A private Exim in its own Debian root, because Debian installs only one mail server at a time. The tests check
+//! mailrun's conclusions about mail that Exim defers, mail that is lost behind Exim, and mail that Exim had accepted
+//! when it was killed.
 //!
-//! `make test-slow PART=exim` makes that Debian and runs this file.
+//! `make test-slow PART=exim` makes that root and runs this file.
 use crate::party::{Bench, Process, Sink, bench_as_typed, is_root, low_port, peer, run, skip, wait_until};
 use mailrun_journey::record::{LedgerRow, Outcome, Record};
 use std::fs;
@@ -9,7 +10,7 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use tempfile::TempDir;
 
-/// Takes all mail, and passes all of it on to a port of this host.
+/// Accepts all mail and passes it on to a port of this host.
 const CONFIGURATION: &str = "
 primary_hostname = exim.test
 daemon_smtp_ports = LISTEN
@@ -40,14 +41,14 @@ begin retry
 ";
 
 struct Exim {
-    /// The first to be dropped: everything that runs in `root` ends with it.
+    /// Must be dropped first: it ends everything that runs in `root`.
     daemon: Option<Process>,
     root: TempDir,
     port: u16,
 }
 
 impl Exim {
-    /// `None`, with a note, where that is impossible.
+    /// `None`, with a note, if Exim cannot run here.
     fn start(next: u16) -> Option<Self> {
         peer("unshare")?;
         let roots = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/target/roots")).into_iter().flatten().flatten();
@@ -67,17 +68,17 @@ impl Exim {
         Some(exim)
     }
 
-    /// Without a queue runner: what has been put off waits for `flush`.
+    /// Starts Exim without a queue runner, so deferred mail waits for `flush`.
     fn start_daemon(&mut self) {
         let root = self.root.path().to_str().unwrap();
-        // The shell stays: the signal of `--kill-child` does not reach a program that is set-user-ID.
+        // Keep the shell running: the signal of `--kill-child` does not reach a set-user-ID program.
         let script = format!("chroot {root} /usr/sbin/exim4 -bdf; exit $?");
         let words = ["--pid", "--fork", "--kill-child", "sh", "-c", &script];
         self.daemon = Some(Process::start("unshare", &words));
         wait_until("Exim to listen", || TcpStream::connect(self.address()).ok());
     }
 
-    /// Kills it and whatever was delivering for it.
+    /// Kills the daemon and its delivery processes.
     fn kill(&mut self) {
         self.daemon = None;
         wait_until("Exim to be gone", || TcpStream::connect(self.address()).is_err().then_some(()));
@@ -101,7 +102,8 @@ impl Exim {
         self.root.path().join(name)
     }
 
-    /// Whether its log has a line about that message with that sign: "<=" for accepted, "=>" delivered, "==" put off.
+    /// Reports whether the log has a line about the message with this flag: `<=` accepted, `=>` delivered, `==`
+    /// deferred.
     fn has_logged(&self, id: &str, sign: &str) -> bool {
         self.log().contains(&format!(" {id} {sign} "))
     }
@@ -114,7 +116,7 @@ impl Exim {
     }
 }
 
-/// The ids in Exim's replies ("250 OK id=1xWZwm-000007-2E") to the messages that were accepted and did not arrive.
+/// Exim's ids ("250 OK id=1xWZwm-000007-2E") of accepted messages that did not arrive.
 fn undelivered(record: &Record) -> Vec<&str> {
     let replies = record.missing.iter().filter_map(|message| message.reply.as_ref());
     replies.filter_map(|reply| reply.split("id=").nth(1)?.split_whitespace().next()).collect()
@@ -134,7 +136,7 @@ fn mail_that_exim_puts_off_is_not_delivered_and_its_ids_are_named() {
     assert_eq!(record.verdict.outcome, Some(Outcome::Inconclusive));
     let why = &record.verdict.why;
     assert!(why.ends_with("lost or still in the server's queue. `exim -bp` shows the queue."), "{why}");
-    // Exim has exactly these in its queue, and its log says that they were put off.
+    // Exactly these messages are in Exim's queue, and its log says that they were deferred.
     let ids = undelivered(&record);
     assert_eq!(ids.len() as u64, missing, "{:?}", record.missing);
     let queue = exim.command("-bp");
@@ -157,7 +159,7 @@ fn mail_that_is_lost_behind_exim_is_in_its_log_as_delivered() {
     assert_eq!((accepted, lost), (Some(200), None), "Exim may still have it in its queue");
     let missing = not_delivered.unwrap();
     assert!(missing > 0 && delivered.unwrap() + missing == 200 && duplicates > Some(0), "{:?}", record.ledger);
-    // With these two, one knows that the sink lost them.
+    // An empty queue and "delivered" in the log prove that the messages were lost behind Exim.
     assert_eq!(exim.command("-bpc").trim(), "0");
     let ids = undelivered(&record);
     assert_eq!(ids.len() as u64, missing, "{:?}", record.missing);

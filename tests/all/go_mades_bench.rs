@@ -1,8 +1,8 @@
-//! The go-mades-bench personality against its original: the same command lines, the same endpoint pair
-//! (`mailrun mades-endpoint --embedded`), and what both print, return and put on their messages compared.
+//! The go-mades-bench personality against its original. Both run the same command lines at the same endpoint pair
+//! (`mailrun mades-endpoint --embedded`); the tests compare their output, exit status and messages.
 //!
-//! The original is a `go-mades-bench` on PATH. Numbers and times are masked; the shape of each line is not. What differs on
-//! purpose has tests of its own below, each named in `docs/drop-in.md`.
+//! The original is a `go-mades-bench` on PATH. Numbers and times are masked, but the format of each line is compared.
+//! Intended differences have their own tests below, and `docs/drop-in.md` names each.
 use crate::mades::at_the_broker;
 use crate::party::{Ended, Process, mailrun, peer, run, wait_until};
 use crate::stand_in_endpoint::Endpoint;
@@ -12,7 +12,7 @@ use mailrun_mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, Sende
 use std::path::Path;
 use std::thread;
 
-/// Ours, as a link makes it.
+/// Our program, called by a link of the original's name.
 fn ours(place: &Path) -> String {
     let linked = mailrun(&["install-links", place.to_str().unwrap()]);
     assert_eq!(linked.code, Some(0), "{linked:?}");
@@ -30,12 +30,12 @@ fn bench(program: &str, url: &str, words: &str) -> Ended {
     run(program, &line(words, url))
 }
 
-/// What can be compared of what a run has printed: its final report, or all of it, with numbers and times masked.
+/// The comparable text of a run, with numbers and times masked.
 fn shape(text: &str) -> Vec<String> {
     text.lines().map(|line| line.split_whitespace().map(mask).collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// A word with each number as 9; a length of time as `T`.
+/// Replaces each number by 9, and a duration by `T`.
 fn mask(word: &str) -> String {
     let is_length = word.ends_with('s') && word.starts_with(|c: char| c.is_ascii_digit());
     if is_length && word.trim_end_matches('s').trim_end_matches(['m', 'µ', 'n']).ends_with(|c: char| c.is_ascii_digit())
@@ -64,7 +64,7 @@ fn masks_hide_numbers_and_nothing_else() {
     assert_eq!(mask("2022-11-22T11:16:58Z"), "9-9-9T9:9:9Z");
 }
 
-/// The last report, from its first rule on.
+/// The last report, from its first horizontal rule on.
 fn final_report(out: &str) -> &str {
     let rules: Vec<usize> = out.match_indices(RULE).map(|(at, _)| at).collect();
     assert!(
@@ -76,7 +76,7 @@ fn final_report(out: &str) -> &str {
 
 const RULE: &str = "==============================================================================\n";
 
-/// Of each line of the table: name, messages, and messages that there should be.
+/// Per row of the table: name, messages, and expected messages.
 fn counts(out: &str) -> Vec<(String, u64, u64)> {
     let lines =
         final_report(out).lines().filter_map(|line| line.split_once(": ").filter(|(_, rest)| rest.contains("mb/s")));
@@ -88,7 +88,7 @@ fn counts(out: &str) -> Vec<(String, u64, u64)> {
     lines.map(count).collect()
 }
 
-/// The command lines that both must do the same with, and the endpoint that they meet.
+/// Command lines on which both programs must agree, with the endpoint for each.
 const MODES: [(&str, &[&str], &str); 4] = [
     ("endpoint", &["--mode", "endpoint"], "-n 200 -size 3000 -max-in-transit 20 -goroutines 8"),
     (
@@ -116,7 +116,7 @@ fn every_mode_reports_as_the_original_does() {
                 let own = bench(ours, &endpoint.url, &words);
                 assert_eq!((theirs.code, own.code), (Some(0), Some(0)), "{mode}: {theirs:?}\n{own:?}");
                 assert_eq!(counts(&own.out), counts(&theirs.out), "{mode}");
-                // The original says 1 byte in mode tracing, whatever it sends (reference §1.7).
+                // In mode tracing, the original says 1 byte whatever it sends (reference §1.7).
                 assert_eq!(shape(final_report(&own.out)), shape(final_report(&theirs.out)), "{mode}");
                 assert_eq!(listings(&own.out), listings(&theirs.out).map(|line| without_passwords(&line)), "{mode}");
                 let last = [" ", " Ran with flags: ", " Final Report"];
@@ -131,7 +131,7 @@ fn every_mode_reports_as_the_original_does() {
     });
 }
 
-/// The flags as they are listed first and last.
+/// The first and the last list of flags in the help.
 fn listings(out: &str) -> [String; 2] {
     let lines: Vec<&str> = out.lines().filter(|line| line.starts_with("-durable=")).collect();
     let [first, last] = lines.as_slice() else { panic!("two listings: {out}") };
@@ -157,7 +157,7 @@ fn how_it_is_used_is_told_in_the_originals_words() {
         assert_eq!(own.err.replace(&ours, "go-mades-bench"), theirs_said, "{line}");
         assert_eq!((own.code, own.out), (theirs.code, theirs.out), "{line}");
     }
-    // A panic of the original's has the same status, and other words.
+    // A Go panic has the same status but another text.
     for (line, code) in [
         ("-mode foo", 2),
         ("-inbox-addr amqp://127.0.0.1:1 -outbox-addr amqp://127.0.0.1:1", 1),
@@ -179,7 +179,7 @@ async fn connect(url: &str) -> Connection {
     Connection::open(&Broker::new(url, "test")).await.unwrap()
 }
 
-/// The next message of a queue, taken out of it.
+/// Removes and returns the next message of a queue.
 fn take(url: &str, queue: &str) -> DecodedMessage {
     at_the_broker(async {
         let mut connection = connect(url).await;
@@ -191,7 +191,7 @@ fn take(url: &str, queue: &str) -> DecodedMessage {
     })
 }
 
-/// Puts a message of somebody else's into a queue.
+/// Puts a foreign message into a queue.
 fn put(url: &str, queue: &str) {
     at_the_broker(async {
         let mut connection = connect(url).await;
@@ -205,7 +205,8 @@ fn put(url: &str, queue: &str) {
     });
 }
 
-/// Every section of a message, with id and time masked. Null fields at the end of a list say nothing.
+/// Every section of a message, with id and time masked. Trailing null fields of a list are ignored, because they carry
+/// no information.
 fn sections(message: &DecodedMessage) -> String {
     let application = message.application_properties().unwrap();
     let id = application.iter().find(|(name, _)| *name == "baMessageID").unwrap().1;
@@ -230,7 +231,6 @@ fn sections(message: &DecodedMessage) -> String {
     lines.join("\n").replace(id, "ID").replace(&time, "TIME")
 }
 
-/// The fields of a message's properties.
 fn properties(mut fields: Elements<'_>) -> String {
     let mut properties = Vec::new();
     while let Ok(Some(field)) = fields.element() {
@@ -255,7 +255,7 @@ fn messages_have_the_originals_sections() {
             let programs = &programs;
             scope.spawn(move || {
                 let seen = programs.each_ref().map(|program| {
-                    // Nobody attends to this outbox but the test.
+                    // No endpoint serves this outbox, so the test can read it.
                     let endpoint = Endpoint::embedded(&["--prefix", "unattended"]);
                     let running = Process::start(program, &line(words, &endpoint.url));
                     let begun = |err: &str| err.contains("Intermediate Report #1\n");
@@ -270,7 +270,7 @@ fn messages_have_the_originals_sections() {
     });
 }
 
-/// Ours alone: what is in the table of `docs/drop-in.md`.
+/// Runs our program alone, for the differences in the table of `docs/drop-in.md`.
 fn ours_against(plan: &[&str], words: &str) -> Ended {
     let place = tempfile::tempdir().unwrap();
     let endpoint = Endpoint::embedded(plan);
@@ -289,7 +289,7 @@ fn a_lost_message_does_not_hang_it() {
     assert!(last == "Received event" && *received > 0 && received < limit, "{counts:?}");
     let told = format!(" Received event: {} of 400 msgs missing\n", limit - received);
     assert!(ended.err.contains(&told), "{told}{}", ended.err);
-    // Ten were lost: there was room for no more.
+    // Ten messages were lost because the queue was full.
     assert_eq!(counts[0].1 - received, 10, "{counts:?}");
 }
 
@@ -324,7 +324,7 @@ fn messages_of_others_stay_where_they_are() {
     }
     let ended = bench(&ours(place.path()), &endpoint.url, "-n 100 -size 100");
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    // A slow run gets them more than once, since the broker sends again what was given back.
+    // A slow run may count a message more than once, because the broker redelivers released messages.
     let line = ended.err.lines().find(|line| line.contains("msgs not from this run: received ")).unwrap_or_default();
     let times = line.split("received ").nth(1).map(|rest| crate::party::numbers(rest)[0]);
     assert!(times >= Some(3) && line.ends_with(" times and left in their queues"), "{}", ended.err);

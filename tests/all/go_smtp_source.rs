@@ -1,9 +1,9 @@
-//! The go-smtp-source personality against its original: the same command lines, the same scripted server, and every
-//! octet on the wire, on stdout and stderr and the exit status compared.
+//! The go-smtp-source personality against its original. Both run the same command lines against the same scripted
+//! server; the tests compare every byte on the wire, stdout, stderr and the exit status.
 //!
-//! The original is a `go-smtp-source` on PATH. Masked are Message-Ids, dates, the client's port and the program's own
-//! path; lines of stderr are compared without their order, for the original's goroutines write them. What differs on
-//! purpose has tests of its own below, each named in `docs/drop-in.md`.
+//! The original is a `go-smtp-source` on PATH. Message-Ids, dates, the client's port and the program's path are masked.
+//! Lines of stderr are compared in any order, because the original writes them from several goroutines. Intended
+//! differences have their own tests below, and `docs/drop-in.md` names each.
 use crate::party::{Ended, Sink, mailrun, peer, run};
 use crate::recorder::{Deaf, Heard, Listen, Recorder, Script};
 use crate::rows::all_hold_by;
@@ -17,25 +17,24 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// Runs at a time.
+/// Number of runs at the same time.
 const TOGETHER: usize = 4;
 
-/// What is compared where several sessions share the messages out as it happens.
+/// How sessions are compared when several share the messages in an order that varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// Every connection carries the same; which came first is chance.
+    /// All connections carry the same. Their order may vary.
     Connections,
-    /// The same, but for how the connections ended: the recorder may learn that from its own write.
+    /// As `Connections`, but ignores how they ended: the recorder may learn that from its own write.
     Octets,
-    /// The lines of all connections together: which carried what is chance.
+    /// Compares the lines of all connections together, because it varies which connection carries which.
     Lines,
 }
 
-/// One command line and the server it meets.
 #[derive(Clone, Debug)]
 struct Case {
     words: Vec<String>,
-    /// `{port}` is the server's.
+    /// Target of the program. `{port}` is replaced by the server's port.
     to: Option<String>,
     listen: Option<Listen>,
     script: Script,
@@ -43,7 +42,7 @@ struct Case {
     zone: &'static str,
 }
 
-/// What an honest server offers here.
+/// Extensions that the honest server offers.
 const OFFERS: &str = "250-peer.example\r\n250-SIZE 1000\r\n250-8BITMIME\r\n250 HELP";
 
 fn case_of(words: &[&str]) -> Case {
@@ -66,7 +65,7 @@ impl Case {
         Self { to: to.map(str::to_owned), ..self }
     }
 
-    /// Nobody listens where it goes.
+    /// Nobody listens at the target.
     fn nobody(self, to: Option<&str>) -> Self {
         Self { listen: None, ..self.to(to) }
     }
@@ -75,14 +74,14 @@ impl Case {
         Self { script, ..self }
     }
 
-    /// Runs one of the two programs: what it leaves behind, and what the server heard.
+    /// Runs one of the two programs. Returns its output and what the server heard.
     fn run(&self, program: &str) -> (Ended, Vec<Heard>) {
         let place = tempfile::tempdir().unwrap();
         let recorder = self.listen.map(|listen| Recorder::start(listen, self.script.clone(), place.path()));
         let deaf = Deaf::bind();
         let port = recorder.as_ref().map_or(deaf.port, |peer| peer.port).to_string();
         let to = self.to.as_ref().map(|to| to.replace("{port}", &port));
-        // The original's gops agent writes a file of its own.
+        // The original's gops agent writes its own file.
         let agent = format!("GOPS_CONFIG_DIR={}", place.path().display());
         let own = [self.zone, &agent, program];
         let words = own.into_iter().chain(self.words.iter().map(String::as_str)).chain(to.as_deref());
@@ -96,7 +95,6 @@ impl Case {
     }
 }
 
-/// What a run left behind, masked.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     wire: Vec<String>,
@@ -121,7 +119,7 @@ impl Seen {
     }
 }
 
-/// What was heard, octet by octet, with what differs from run to run masked, and how it ended.
+/// Every byte that the server heard and how the connection ended, with everything that differs between runs masked.
 fn transcript(heard: &Heard) -> String {
     let text: String = heard.octets.iter().map(|byte| char::from(*byte)).collect();
     let lines = text.split_inclusive('\n').map(|line| {
@@ -137,7 +135,7 @@ fn transcript(heard: &Heard) -> String {
     lines.collect::<String>() + "<" + heard.end + ">\n"
 }
 
-/// Digits and names of days and months; the shape and the zone stay.
+/// Masks digits and the names of days and months. The format and the zone stay.
 fn mask_date(date: &str) -> String {
     let zone = date.rfind(' ').unwrap_or(0);
     let masked = date[..zone].chars().map(|c| match c {
@@ -148,7 +146,7 @@ fn mask_date(date: &str) -> String {
     masked.collect::<String>() + &date[zone..]
 }
 
-/// Date and time of a line, and ports that are chance.
+/// Masks the date and time of a log line, and ports.
 fn mask_log(line: &str) -> String {
     let is_time = |c: char| c.is_ascii_digit() || matches!(c, '/' | ':' | ' ');
     let line = match line.split_at_checked("2026/01/02 03:04:05 ".len()) {
@@ -180,7 +178,7 @@ fn masks_hide_what_changes_and_nothing_else() {
     assert_eq!(transcript(&Heard { octets, end: "reset" }), expected);
 }
 
-/// Ours, as a link makes it.
+/// Our program, called by a link of the original's name.
 fn ours(place: &Path) -> String {
     let linked = mailrun(&["install-links", place.to_str().unwrap()]);
     assert_eq!(linked.code, Some(0), "{linked:?}");
@@ -199,7 +197,7 @@ fn every_option_is_the_originals_octet_for_octet() {
         let own = case.play(&ours);
         (theirs != own).then(|| format!("{case:?}\n  original {theirs:?}\n  ours     {own:?}"))
     });
-    // To the terminal itself: what a test prints is shown only when it fails.
+    // Write to the terminal directly: the test harness shows the output of a test only if it fails.
     let _ = writeln!(io::stderr(), "go-smtp-source conformance: {} cases identical with {original}", cases.len());
 }
 
@@ -223,7 +221,7 @@ fn plain() -> Vec<Case> {
     cases
 }
 
-/// Go's printf with one number.
+/// Formats of Go's printf with one number.
 const FORMATS: &str = "x|%d|a %d b|%5d!|%-5d!|%05d!|%-05d!|%+d|% d|%.4d|%8.4d!|%08.4d!|%-8.4d!|%x|%X|%#x|%#X|%o|%#o|%O|%#O|\
     %b|%#b|%c|%5c!|%05c!|%q|%+q|%#q|%U|%#U|%8U!|%.6U|%v|%+v|%#v|%5v!|%T|%.2T|%5T!|%05T!|%s|%5s|%05s|%p|%w|%t|%e|%g|%|%5|%!|\
     %d%d|%[1]d|%[1]d%[1]x|%[2]d|%[1]|%[|%[]d|%[1]5d|%[1].3d|%[x]d|%*d|%*[1]d!|%[1]*[1]d!|%.*[1]d|%.*d|%9999999d|\
@@ -310,7 +308,7 @@ fn refusals() -> Vec<Case> {
             cases.push(case("").heard(script.clone().say(verb, 0, reply)));
             cases.push(case("-d -r 2 -m 3").heard(script.clone().say(verb, if verb == "QUIT" { 1 } else { 2 }, reply)));
         }
-        // Where TLS is to begin the recorder cannot go on.
+        // After 220, TLS begins, which the recorder does not speak.
         if !reply.starts_with("220") {
             let script = Script::default().say("EHLO", 0, OFFERS).say("STARTTLS", 0, reply);
             cases.push(case("-tls").heard(script.clone()));
@@ -353,7 +351,7 @@ fn misuse() -> Vec<Case> {
     cases
 }
 
-/// Ours alone: what is in the table of `docs/drop-in.md`.
+/// Runs our program alone, for the differences in the table of `docs/drop-in.md`.
 fn own(case: &Case) -> (Ended, Vec<Heard>) {
     let place = tempfile::tempdir().unwrap();
     case.run(&ours(place.path()))
@@ -466,7 +464,7 @@ fn a_server_that_reads_slowly_gets_it_all() {
     }
 }
 
-/// A server that counts the connections it has at a time, and lets nobody begin before so many have come.
+/// A server that counts its concurrent connections. No session begins until a given number of clients are connected.
 struct Counter {
     port: u16,
     most: Arc<AtomicUsize>,
@@ -494,7 +492,7 @@ impl Counter {
     }
 }
 
-/// `state`: connections there are, and connections that have come.
+/// `state` holds the number of open connections and of all connections so far.
 fn serve(stream: &TcpStream, together: usize, most: &AtomicUsize, state: &(Mutex<(usize, usize)>, Condvar)) {
     let mut counts = state.0.lock().unwrap();
     counts.0 += 1;
@@ -510,7 +508,7 @@ fn serve(stream: &TcpStream, together: usize, most: &AtomicUsize, state: &(Mutex
             "EHLO" | "MAIL" | "RCPT" | "." => say("250 x\r\n"),
             "DATA" => say("354 x\r\n"),
             "QUIT" => {
-                // Before the client is told: it may not connect again while this one counts.
+                // Count down before the reply: after it, the client may connect again at once.
                 state.0.lock().unwrap().0 -= 1;
                 return say("221 x\r\n");
             }
@@ -533,7 +531,7 @@ fn sessions_are_as_many_as_were_asked_for() {
 #[test]
 fn no_connection_waits_for_its_turn() {
     let counter = Counter::start(1);
-    // A message of two recipients each half second.
+    // One message with two recipients every half second.
     let ended = mailrun(&["go-smtp-source", "-s", "3", "-m", "3", "-r", "2", "-q", "4", &counter.address()]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(counter.most.load(Ordering::Relaxed), 1);

@@ -1,4 +1,4 @@
-//! A run that something limited or spoiled says so, and what to change: descriptors, ports, listen queues, delayed ACKs.
+//! A run that the host limited says so, and says what to change: descriptors, ports, listen queues, delayed ACKs.
 use crate::party::{
     Ended, Process, Sink, is_root, low_port, may_be_believed, peer, run, skip, source, stage, wait_until,
 };
@@ -16,20 +16,18 @@ use std::time::{Duration, Instant};
 
 const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
 
-/// What a delayed ACK costs, with a little room for a loaded machine.
+/// Cost of a delayed ACK (40 ms), with a little tolerance for a loaded machine.
 const ACK_DELAY: Duration = Duration::from_millis(39);
 
-/// The reason that says that.
 fn reason<'a>(record: &'a Record, words: &str) -> &'a str {
     let found = record.verdict.reasons.iter().find(|reason| reason.contains(words));
     found.unwrap_or_else(|| panic!("{words:?} is in none of {:?}", record.verdict))
 }
 
-/// How often it is looked whether 40 ms are named: a machine under load stretches them beyond what can be told for sure.
+/// Number of attempts to get a report of 40 ms. Under load, delays stretch too far to be told for sure.
 const LOOKS: usize = 12;
 
-/// What a test ends with that has looked `LOOKS` times in vain: that is a fault, unless each time the processors had
-/// more to do than this.
+/// Fails after `LOOKS` attempts in vain, unless the processors were overloaded in each of them.
 fn nobody_named_it(records: &[Record]) {
     let is_crowded = |record: &Record| {
         let around = record.surroundings.as_ref();
@@ -81,13 +79,13 @@ fn replies_that_wait_for_something_else_are_not() {
     assert!(!says(&record, "TCP_NODELAY"), "{:?}", record.verdict);
 }
 
-/// A server that has not heard of TCP_NODELAY, and writes each reply in two pieces.
+/// A server without TCP_NODELAY that writes each reply in two pieces.
 fn halting_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            // A client that goes away ends its thread.
+            // The thread ends when its client disconnects.
             thread::spawn(move || serve_haltingly(&stream));
         }
     });
@@ -133,7 +131,7 @@ fn a_server_that_really_waits_for_acks_is_named() {
     nobody_named_it(&records);
 }
 
-/// Sends messages in two pieces each, without TCP_NODELAY; gives the longest that one took.
+/// Sends each message in two pieces without TCP_NODELAY. Returns the longest time that one took.
 fn send_haltingly(to: SocketAddr, messages: u64) -> Duration {
     let mut stream = TcpStream::connect(to).unwrap();
     let mut replies = BufReader::new(stream.try_clone().unwrap()).lines();
@@ -177,7 +175,8 @@ fn a_sender_that_waits_for_acks_is_named_by_the_sink() {
     nobody_named_it(&records);
 }
 
-/// Words that run a command with so few descriptors that it cannot raise: root may, unless that is taken from it.
+/// The command line that runs `command` with a descriptor limit. It drops the capability with which root could raise
+/// the limit.
 fn with_descriptors(number: u32, command: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     if is_root() {
@@ -225,8 +224,8 @@ fn a_source_without_descriptors_says_how_many_it_needs() {
 fn a_source_that_never_gets_a_descriptor_ends_and_says_why() {
     let sink = Sink::start(&[]);
     let command = format!("source {} --messages 50 --sessions 50 --workers 1", sink.address());
-    // With fewer there is no event loop, with more there is a connection: just between it is. A file that is open for a
-    // moment when the source begins can hide the number: it is looked for again.
+    // With fewer descriptors the event loop cannot start, and with more a connection opens. The fault happens just
+    // between. A file that is briefly open at the start can hide that number, so the search is repeated.
     let mut seen = Vec::new();
     for number in (6..40).chain(6..40).chain(6..40) {
         let Some(words) = with_descriptors(number, &command) else { return };
@@ -240,7 +239,7 @@ fn a_source_that_never_gets_a_descriptor_ends_and_says_why() {
     panic!("no number of descriptors at which nothing can be reached: {seen:#?}");
 }
 
-/// Whether it says in one line, and nothing else, that there are too few descriptors and what to do.
+/// Reports whether the only line says that there are too few descriptors and what to do.
 fn is_told(ended: &Ended) -> bool {
     let is_named = ended.err.contains("open files") && ended.err.contains("aise `ulimit -n`");
     ended.code == Some(2) && ended.out.is_empty() && ended.err.lines().count() == 1 && is_named
@@ -275,13 +274,13 @@ fn a_worker_without_an_event_loop_ends_the_source_at_once() {
     let mut refused = 0;
     for number in 10..60 {
         let sink = Sink::start(&[]);
-        // Were the other workers to go on, it would not end while somebody waits.
+        // If the other workers went on, the source would not end while a session waits.
         let command = format!("source {} --workers 3 --sessions 3 --rate 1 --duration 1h", sink.address());
         let Some(words) = with_descriptors(number, &command) else { return };
         let source = start(&words);
         let has_workers = || source.threads().iter().filter(|name| name.starts_with("load-")).count() == 3;
         let stands = wait_until("the source to begin or to end", || match source.complained().is_empty() {
-            // The first worker may have connected before the last is there.
+            // The first worker may connect before the last has started.
             true => (sink_has_sessions(&sink) && has_workers()).then_some(true),
             false => Some(false),
         });
@@ -297,7 +296,6 @@ fn a_worker_without_an_event_loop_ends_the_source_at_once() {
     panic!("it never began");
 }
 
-/// Whether somebody has connected.
 fn sink_has_sessions(sink: &Sink) -> bool {
     sink.ask("/status")["connections"].as_u64() > Some(0)
 }
@@ -314,7 +312,7 @@ fn a_sink_without_descriptors_is_the_limit() {
     wait_until("the sink to listen", || TcpStream::connect(&address).ok());
     let record = source(&address, &["--messages", "300", "--sessions", "60", "--duration", "4s"]).record;
     assert!(stage(&record, Stage::Accepted).count > 0, "those that were accepted went on: {:?}", record.errors);
-    // Connections that nobody sends over hold what descriptors there are.
+    // Idle connections use up the available descriptors.
     let _held: Vec<_> = (0..60).map(|_| TcpStream::connect(&address).unwrap()).collect();
     wait_until("the sink to have none left", || (sink.descriptors() >= 40).then_some(()));
     sink.terminate();
@@ -325,7 +323,7 @@ fn a_sink_without_descriptors_is_the_limit() {
     assert!(reason(&record, "EMFILE").contains("The sink ran out of file descriptors"));
 }
 
-/// The host's counter of full listen queues.
+/// The host's counter of listen queue overflows.
 fn listen_overflows() -> Option<u64> {
     let text = fs::read_to_string("/proc/net/netstat").ok()?;
     let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
@@ -341,18 +339,18 @@ fn a_full_listen_queue_is_named() {
         return skip("ListenOverflows", "this kernel does not count them");
     }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // Again, with room for two clients at most.
+    // Listen again, with a backlog of at most two clients.
     rustix::net::listen(&listener, 1).unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
-        // What other tests' listeners lose before the source is there is not in its record.
+        // Wait for the source: overflows of other tests' listeners before its start are not in its record.
         rustix::event::poll(&mut [PollFd::new(&listener, PollFlags::IN)], None).unwrap();
         let before = listen_overflows();
         wait_until("the queue to overflow", || (listen_overflows() != before).then_some(()));
         let serve = |stream: TcpStream| thread::spawn(move || serve_whole(&stream));
         listener.incoming().map_while(Result::ok).for_each(|stream| drop(serve(stream)));
     });
-    // With SYN cookies a client may believe that it is connected, and hear nothing: it has to give up.
+    // With SYN cookies, a client may believe that it is connected but hear nothing. It then has to time out.
     let run = source(&address.to_string(), &["--messages", "12", "--sessions", "12", "--timeout", "2s"]);
     let around = run.record.surroundings.as_ref().unwrap();
     assert!(around.listen_overflows.is_some_and(|count| count > 0), "{around:?}");
@@ -380,7 +378,7 @@ fn serve_whole(mut stream: &TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Runs a bench in a network of its own, with so few ports.
+/// Runs a bench in its own network namespace with a limited range of ports.
 fn bench_with_ports(ports: &str, out: &Path, words: &str) -> Option<Ended> {
     let unshare = peer("unshare")?;
     let script = format!(
@@ -414,7 +412,7 @@ fn ports_that_run_out_are_named() {
 
 #[test]
 fn a_bench_tells_what_the_host_did_meanwhile() {
-    // On an idle host there would be nothing to tell.
+    // Keep the host busy, so that other processes have a share to report.
     let _other = Process::start("nice", &["-n", "19", "sh", "-c", "while :; do :; done"]);
     let run = crate::party::bench(&["--duration", "2s", "--sessions", "4", "--reuse"]);
     let around = run.record_of(0).surroundings.unwrap();
@@ -428,7 +426,7 @@ fn a_bench_tells_what_the_host_did_meanwhile() {
 #[test]
 fn what_others_on_the_host_use_is_named() {
     let cores = thread::available_parallelism().unwrap().get();
-    // A third of the processors, of what nobody else wants of them. They are killed when they are dropped.
+    // These processes take a third of the processors' idle time. They are killed when dropped.
     let busy = || Process::start("nice", &["-n", "19", "sh", "-c", "while :; do :; done"]);
     let _others: Vec<_> = (0..cores.div_ceil(3)).map(|_| busy()).collect();
     let words = ["--duration", "2s", "--rate", "50", "--sessions", "2", "--reuse"];

@@ -1,4 +1,5 @@
-//! Bad input to our sink over TCP: it answers or closes, goes on, and counts exactly what it said 250 to.
+//! Malformed input to our sink over TCP. It answers or closes, serves other clients, and counts exactly the messages
+//! that got a 250.
 use crate::party::{LIMIT, Sink, accepted, errors, source, took, wait_until};
 use crate::secured::Secured;
 use crate::wire::Wire;
@@ -11,10 +12,10 @@ const HELLO: &str = "EHLO client.example\r\n";
 const ENVELOPE: &str = "MAIL FROM:<a@example.com>\r\nRCPT TO:<b@example.com>\r\nDATA\r\n";
 const MESSAGE: &str = "Subject: x\r\n\r\nHello.\r\n..\r\n.\r\n";
 
-/// Well more than the program needs, well less than an endless peer sends.
+/// More than the program needs, and less than an endless client sends.
 const MEMORY_BYTES: u64 = 48 << 20;
 
-/// Sends a message on a connection of its own; the sink is well.
+/// Sends a message on a new connection, to check that the sink still works.
 fn deliver(sink: &Sink) {
     let mut wire = Wire::greeted(sink.smtp);
     wire.send([HELLO, ENVELOPE, MESSAGE, "QUIT\r\n"].concat());
@@ -42,7 +43,7 @@ fn a_client_may_be_cut_off_at_every_byte() {
         wire.half_close();
         let replies = wire.replies();
         assert!(replies[0].starts_with("220"), "cut at {end}");
-        // After the greeting: EHLO, MAIL, RCPT, DATA, message, MAIL, RCPT, DATA, message, QUIT.
+        // Replies after the greeting: EHLO, MAIL, RCPT, DATA, message, MAIL, RCPT, DATA, message, QUIT.
         answered += [5, 9].iter().filter(|place| replies.get(**place).is_some_and(|it| it.starts_with("250"))).count();
     }
     let first = [HELLO, ENVELOPE, MESSAGE].concat().len();
@@ -98,7 +99,7 @@ fn an_endless_line_costs_no_memory() {
         let mut wire = Wire::greeted(sink.smtp);
         wire.send(start);
         let block = vec![b'x'; 1 << 20];
-        // It may be cut off; what is sent after that is refused by the kernel.
+        // The sink may close the connection, after which the kernel refuses further writes.
         let _ = (0..64).try_for_each(|_| wire.try_send(&block));
     }
     assert!(sink.process.peak_bytes() < MEMORY_BYTES, "{}", sink.process.peak_bytes());
@@ -134,7 +135,7 @@ fn a_message_that_is_too_long_is_answered_at_its_end_and_one_that_does_not_end_i
     assert!(wire.reply().unwrap().starts_with("552 5.3.4"), "twice the limit");
     wire.send([ENVELOPE, &block.repeat(3), ".\r\n"].concat());
     assert_eq!((0..4).map(|_| wire.reply().unwrap()[..3].to_owned()).collect::<Vec<_>>(), ["250", "250", "354", "552"]);
-    // The reply is read though the rest was on its way: the connection is not reset under it.
+    // The client can still read the reply, because the sink does not reset a connection with unread input.
     let mut wire = begin(&sink);
     wire.send(block.repeat(32));
     assert_eq!(wire.replies(), ["421 4.3.4 Message far too big\r\n"]);
@@ -145,7 +146,7 @@ fn a_message_that_is_too_long_is_answered_at_its_end_and_one_that_does_not_end_i
     assert_eq!((counts, took(&record).messages), ([2, 1], 1));
 }
 
-/// What a browser sends, and what else comes to the wrong port; each with a transaction behind it.
+/// HTTP and other protocols that reach the wrong port, each followed by a mail transaction.
 pub(crate) fn other_protocols() -> Vec<Vec<u8>> {
     let mail = [HELLO, ENVELOPE, MESSAGE, "QUIT\r\n"].concat();
     let fields = format!("Host: 127.0.0.1:25\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n", mail.len());
@@ -157,14 +158,14 @@ pub(crate) fn other_protocols() -> Vec<Vec<u8>> {
     all.push(format!("{fields}{mail}").into_bytes());
     all.push(format!("SSH-2.0-OpenSSH_9.9\r\n{mail}").into_bytes());
     all.push(format!("OPTIONS sip:nm SIP/2.0\r\n{mail}").into_bytes());
-    // A ClientHello whose session id was chosen by somebody else.
+    // A ClientHello whose session id contains SMTP commands.
     all.push([b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n", mail.as_bytes()].concat());
     all.push(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec());
     all.push(format!("A\r\nB\r\nC\r\nD\r\n{mail}").into_bytes());
     all
 }
 
-/// Says it, in one piece and after the greeting; the answer to none of it is a 250, and the last is 421.
+/// Sends `said` in one piece after the greeting. No reply may be 250, and the last must be 421.
 pub(crate) fn is_hung_up_on(address: SocketAddr, said: &[u8]) {
     let mut wire = Wire::greeted(address);
     wire.send(said);
@@ -180,7 +181,7 @@ fn other_protocols_are_hung_up_on() {
     let sink = Sink::start(&[]);
     let all = other_protocols();
     all.iter().for_each(|said| is_hung_up_on(sink.smtp, said));
-    // Where TLS is offered, too: it has to be asked for.
+    // STARTTLS is offered, but TLS must not begin without it.
     let secured = Secured::start("starttls", &[]);
     all.iter().for_each(|said| is_hung_up_on(secured.sink.smtp, said));
     deliver(&sink);
@@ -204,7 +205,7 @@ fn garbage_is_refused_or_closed_on() {
     ];
     for bytes in garbage {
         let mut wire = Wire::greeted(sink.smtp);
-        // The sink may have had enough of it before its end.
+        // The sink may close the connection earlier.
         let _ = wire.try_send(bytes).and_then(|()| wire.try_send("\r\nQUIT\r\n"));
         wire.half_close();
         for reply in wire.replies() {
@@ -251,7 +252,7 @@ fn a_client_that_reads_nothing_is_left() {
     let sink = Sink::start(&["--idle-timeout", "3s"]);
     let mut wire = Wire::greeted(sink.smtp);
     wire.send(HELLO);
-    // Replies pile up until nothing more fits; then the sink stops reading, and in the end it closes.
+    // The client reads no replies. They pile up until the sink stops reading and finally closes.
     let group = [ENVELOPE, MESSAGE].concat().repeat(1000);
     wait_until("the connection to be closed on", || wire.try_send(&group).err());
     assert!(sink.process.peak_bytes() < MEMORY_BYTES, "{}", sink.process.peak_bytes());

@@ -1,4 +1,4 @@
-//! Servers that misbehave, against our source: it counts what happened by phase and code, and the run goes on.
+//! Our source against servers that misbehave. It counts the errors by phase and code, and the run goes on.
 use crate::party::{SourceRun, accepted, errors, source};
 use crate::stand_in::{Act, At, Delivery, StandIn};
 use mailrun_journey::{Phase, Stage};
@@ -22,7 +22,6 @@ fn send(server: &StandIn, words: &[&str]) -> SourceRun {
     source(&server.address(), &[&["--sessions", "1"], words].concat())
 }
 
-/// How many messages were accepted and how many were not.
 fn outcome(run: &SourceRun) -> (u64, u64) {
     let ledger = &run.record.ledger;
     let not_accepted = ledger.rejected.unwrap() + ledger.failed.unwrap();
@@ -32,9 +31,9 @@ fn outcome(run: &SourceRun) -> (u64, u64) {
     (accepted(&run.record), not_accepted)
 }
 
-/// The second connection goes wrong at some point; all other messages arrive.
+/// The second connection fails at some point. All other messages arrive.
 fn one_connection_fails(act: Act, words: &[&str]) {
-    // Side by side, for one that falls silent takes its time.
+    // In parallel, because the cases of silent servers take their time.
     thread::scope(|scope| POINTS.iter().for_each(|at| drop(scope.spawn(|| one_connection_fails_at(at, act, words)))));
 }
 
@@ -45,7 +44,7 @@ fn one_connection_fails_at(&(point, phase): &(At, Phase), act: Act, words: &[&st
     assert_eq!(outcome(&run), (5 - lost, lost), "{act:?} at {point:?}: {:?}", run.record.errors);
     assert_eq!(run.record.ledger.failed, Some(lost), "the server said no to nothing: {act:?} at {point:?}");
     assert_eq!(server.taken(), 5 - lost, "{act:?} at {point:?}");
-    // A connection that is reset at once may be so before it is seen to stand.
+    // A connection that is reset at once may fail before it counts as connected.
     let early = if point == At::Greeting { errors(&run.record, Phase::Connect, 0) } else { 0 };
     assert_eq!(errors(&run.record, phase, 0) + early, lost, "{act:?} at {point:?}: {:?}", run.record.errors);
 }
@@ -62,14 +61,14 @@ fn a_server_that_resets_costs_a_message() {
 
 #[test]
 fn a_server_that_falls_silent_is_given_up() {
-    // Long enough that no server is given up that a busy machine only keeps from answering.
+    // Long enough that a busy machine does not cause further time-outs.
     one_connection_fails(Act::Silence, &["--timeout", "5s"]);
 }
 
 #[test]
 fn a_server_that_closes_in_mid_session_costs_no_more_than_what_was_under_way() {
     for mode in MODES {
-        // A message of which the peer has heard nothing but MAIL goes to the next connection.
+        // If the server has seen only MAIL, the message goes to the next connection.
         for (point, lost) in [(At::Mail, 0), (At::Data, 1), (At::Message, 1)] {
             let server = StandIn::start(move |now| {
                 (now.connection == 0 && now.at == point && now.before == 3).then_some(Act::Close)
@@ -109,7 +108,7 @@ fn a_server_that_refuses_everything_makes_the_run_fail() {
             let run = send(&server, &["--messages", "4"]);
             assert_eq!((run.ended.code, outcome(&run)), (Some(1), (0, 4)), "{reply} to {point:?}");
             let counted = errors(&run.record, phase, code);
-            // A refused EHLO is tried again as HELO, which is refused as well.
+            // The source tries HELO after a refused EHLO, and HELO is refused as well.
             assert!(counted == 4 || (point == At::Hello && counted == 8), "{reply} to {point:?}: {counted}");
         }
     }
@@ -136,7 +135,7 @@ fn a_server_that_goes_ahead_with_a_mail_it_refused_takes_nothing() {
     for mode in ["group", "stream"] {
         let server = StandIn::start(|now| match now.at {
             At::Mail => Some(Act::Say("550 5.7.1 Not from you")),
-            // RCPT and DATA have no place there, and it goes along with both. After the dot it closes.
+            // RCPT and DATA are out of place here, but the server accepts both. It closes after the final dot.
             At::Other => Some(Act::Say(["250 2.1.5 Ok", "354 Go on"][now.before as usize % 2])),
             _ => None,
         });

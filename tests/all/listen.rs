@@ -1,9 +1,8 @@
-//! `--listen :PORT` is every address of this host; each wrong address has a cause of its own.
+//! `--listen :PORT` listens on every address of this host. Each kind of wrong address has its own error.
 use crate::party::{MAILRUN, Process, Sink, mailrun, wait_until};
 use serde_json::Value;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 
-/// Asserts that a server at `[::]` takes connections at both loopback addresses.
 fn is_everywhere(address: &str) {
     let address: SocketAddr = address.parse().unwrap();
     assert!(address.ip().is_unspecified() && address.port() > 0, "{address}");

@@ -1,19 +1,18 @@
-//! The line that says how far a run is, as it stands on a terminal of 80 columns, and elsewhere.
+//! The progress line of a run, on a terminal of 80 columns and elsewhere.
 use crate::party::{Bench, Process, Sink, mailrun, numbers, wait_until};
 use crate::terminal::{OnTerminal, Screen, Seen};
 
-/// Whether a line begins with a bar and has words behind it.
 fn has_bar(line: &str) -> bool {
     let rest = line.trim_start_matches(['━', '─']);
     rest.starts_with(' ') && (8..=24).contains(&(line.chars().count() - rest.chars().count()))
 }
 
-/// Drawings of the line: they have a bar.
+/// Frames that draw the progress line; all of them have a bar.
 fn drawings(screen: &Screen) -> Vec<&String> {
     screen.frames.iter().filter(|frame| has_bar(frame)).collect()
 }
 
-/// A run to its end on 80 columns, none of whose lines is wider while it runs; what was drawn, and what is left.
+/// Runs a command on 80 columns and checks that no line is wider. Returns what was drawn.
 fn drawn(words: &[&str]) -> (Seen, Vec<String>) {
     let seen = OnTerminal::start(80, &[], words).finish();
     let frames: Vec<String> = drawings(&seen.screen).into_iter().cloned().collect();

@@ -1,11 +1,11 @@
-//! `mailrun locust worker` under masters that Locust has not made: hostile ones, silent ones, and one that goes away.
+//! `mailrun locust worker` with masters that are not Locust's: hostile ones, silent ones, and one that disappears.
 use crate::party::{MAILRUN, Process, Sink, mailrun, wait_until};
 use rmpv::Value;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-/// A ROUTER with one peer, as much of it as a worker can see.
+/// A ROUTER socket with one peer, as far as a worker can tell.
 struct Router {
     stream: TcpStream,
     read: Vec<u8>,
@@ -27,7 +27,6 @@ impl Router {
         Self { stream, read: Vec::new() }
     }
 
-    /// Waits for the name under which the worker has connected.
     fn await_identity(&mut self) -> String {
         let property = b"\x08Identity\0\0\0";
         wait_until("an identity", || {
@@ -45,7 +44,6 @@ impl Router {
         }
     }
 
-    /// Sends a frame.
     fn frame(&mut self, body: &[u8]) {
         let mut bytes = vec![2];
         bytes.extend_from_slice(&(body.len() as u64).to_be_bytes());
@@ -63,7 +61,7 @@ impl Router {
         self.spawn_with(timestamp, users.into(), host, Vec::new());
     }
 
-    /// A spawn of our locustfile.
+    /// Sends a spawn message of our locustfile.
     fn spawn_of(&mut self, run: &str, timestamp: f64, users: u64) {
         self.spawn_with(timestamp, users.into(), Value::Nil, vec![("mailrun_run_id".into(), run.into())]);
     }
@@ -79,7 +77,6 @@ impl Router {
         self.send("spawn", Value::Map(data));
     }
 
-    /// Waits until the worker has sent a message of that kind.
     fn await_message(&mut self, kind: &str) {
         let mut name = vec![0x93, 0xa0 + kind.len() as u8];
         name.extend_from_slice(kind.as_bytes());
@@ -108,7 +105,7 @@ fn a_hostile_master_never_ends_a_worker() {
     let sink = Sink::start(&[]);
     let (listener, port) = listener();
     let worker = worker(&sink, &port, &["--max-sessions", "3", "--reuse", "--think-time", "1ms"]);
-    // One that is no master, and one that breaks the protocol after its greeting: the worker comes again.
+    // First a peer that is no master, then one that breaks the protocol after its greeting. The worker reconnects.
     let (mut stranger, _) = listener.accept().unwrap();
     stranger.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
     let mut breaker = Router::accept(&listener);
@@ -125,7 +122,7 @@ fn a_hostile_master_never_ends_a_worker() {
     for users in [Value::from(-5), Value::from(f64::NAN), Value::from("many"), Value::Nil] {
         master.spawn(1.0, users, Value::Nil);
     }
-    // Another server is refused, and a huge number of users is cut.
+    // A host other than the configured one is refused, and a huge number of users is capped.
     master.spawn(2.0, 5, "192.0.2.7:25".into());
     master.await_message("exception");
     master.await_message("spawning_complete");
@@ -154,7 +151,7 @@ fn a_silent_master_is_left_and_tried_again() {
     silent.await_message("client_ready");
     silent.send("ack", Value::Map(vec![("index".into(), 0.into())]));
     silent.await_message("heartbeat");
-    // One that answers heartbeats, and then no more.
+    // This master answers one heartbeat and then falls silent.
     silent.send("heartbeat", Value::Nil);
     let mut master = Router::accept(&listener);
     assert_ne!(master.await_identity(), old);
@@ -184,7 +181,7 @@ fn a_worker_drains_and_says_so_when_it_is_terminated() {
 fn a_master_that_comes_back_meets_a_fresh_identity_and_its_test_is_another() {
     let sink = Sink::start(&[]);
     let (listener, port) = listener();
-    // As the image of an operator of Locust is started.
+    // As a Kubernetes operator for Locust starts its image.
     let words = ["--worker", "--master-host", "127.0.0.1", "--master-port", &port, &sink.address(), "--reuse"];
     let worker = Process::start(MAILRUN, &[&words[..], &["--rate", "200", "--sessions", "2"]].concat());
     let mut first = Router::accept(&listener);
@@ -210,7 +207,7 @@ fn a_master_that_comes_back_meets_a_fresh_identity_and_its_test_is_another() {
     });
     second.send("quit", Value::Nil);
     second.await_message("stats");
-    // An older identity may be missing there, and would be counted against the others at a quit.
+    // The master may miss an older identity, and would count it against the others when they quit.
     second.await_message("client_stopped");
     assert_eq!(worker.finish().code, Some(0));
 }

@@ -1,6 +1,6 @@
-//! `mailrun locust worker` under real Locust masters of three versions, which scripts/install-locust.sh puts below target: ramps,
-//! workers that come, leave, hang and are killed, a master that is started again, their web pages. Locust's totals, the merged
-//! histogram and the sink's ledger must agree.
+//! `mailrun locust worker` with real Locust masters of three versions, which scripts/install-locust.sh installs below
+//! target. The tests cover ramps, workers that join, leave, hang or are killed, a restarted master, and the web page.
+//! Locust's totals, the merged histogram and the sink's ledger must agree.
 use crate::party::{Ended, LIMIT, MAILRUN, Process, Sink, mailrun, wait_until};
 use crate::skipped::skip;
 use rustix::process::{Pid, Signal, kill_process};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Appended to the locustfile: Locust's own totals in a form that all versions can write.
+/// Appended to the locustfile: prints Locust's totals in a form that all versions support.
 const TOTALS: &str = r#"
 def totals(**_):
     stats = STATE["environment"].runner.stats
@@ -22,14 +22,13 @@ def totals(**_):
 
 events.quit._handlers.insert(0, totals)
 "#;
-/// Pause of each session after a message: on a busy machine the masters need processor time too.
+/// Pause of each session after a message, because on a busy machine the masters need processor time too.
 const THINK: &str = "5ms";
-/// The most that a user sends in a second, by that pause.
+/// Maximum messages per user and second with that pause.
 const MOST_PER_USER: u64 = 200;
-/// Time in which the others have the users of a worker that is gone.
+/// Time until the other workers have the users of a worker that is gone.
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(6);
 
-/// A cluster: a master, its workers, and the sink that they load.
 struct Cluster {
     program: PathBuf,
     place: TempDir,
@@ -38,7 +37,7 @@ struct Cluster {
     workers: Vec<Process>,
 }
 
-/// The program `locust` of a version; `None` where it is not installed, which is said.
+/// The `locust` program of a version. Returns `None`, with a note, if it is not installed.
 fn locust(version: &str) -> Option<PathBuf> {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("target/locust-{version}/bin/locust"));
     if !program.exists() {
@@ -53,20 +52,20 @@ fn signal(process: &Process, signal: Signal) {
 }
 
 impl Cluster {
-    /// A cluster whose master is of that version; `None` where it is not installed.
+    /// A cluster with a master of this version, or `None` if that is not installed.
     fn new(version: &str, workers: usize) -> Option<Self> {
         let program = locust(version)?;
         let place = tempfile::tempdir().unwrap();
         let locustfile = mailrun(&["locust", "file"]).out + TOTALS;
         fs::write(place.path().join("locustfile.py"), locustfile).unwrap();
-        // The master binds it a moment later.
+        // The master binds this port a moment later.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut cluster = Self { program, place, port, sink: Sink::start(&[]), workers: Vec::new() };
         (0..workers).for_each(|_| cluster.join(&["--think-time", THINK]));
         Some(cluster)
     }
 
-    /// Starts one more worker, as the image of an operator is started.
+    /// Starts one more worker with these arguments.
     fn join(&mut self, words: &[&str]) {
         let port = self.port.to_string();
         let address = self.sink.address();
@@ -87,7 +86,7 @@ impl Cluster {
         Process::start(self.program.to_str().unwrap(), &[&own, results.as_slice(), words].concat())
     }
 
-    /// A master that waits for all workers, and runs these stages.
+    /// A master that waits for all workers, and then runs these stages.
     fn headless(&self, stages: &str, words: &[&str]) -> Process {
         let workers = self.workers.len().to_string();
         let own = ["--headless", "--expect-workers", &workers, "--mailrun-stages", stages, "--mailrun-drain", "2s"];
@@ -107,7 +106,7 @@ impl Cluster {
         serde_json::from_str(&fs::read_to_string(self.path(name)).unwrap()).unwrap()
     }
 
-    /// Messages by Locust's table, by the sum of its times, by the merged histogram, and by the sink's ledger of the run.
+    /// Message counts from Locust's table, the number of its times, the merged histogram, and the sink's ledger.
     fn totals(&self, ended: &Ended) -> ([u64; 4], Value) {
         let said = || format!("{}{}", ended.out, ended.err);
         assert!(Path::new(&self.path("report.json")).exists(), "{}", said());
@@ -122,7 +121,7 @@ impl Cluster {
         )
     }
 
-    /// Checks that a test has passed and that all totals are one number, which is returned.
+    /// Checks that a test passed and that all totals agree. Returns the total.
     fn agreed(&self, ended: &Ended) -> (u64, Value) {
         assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
         let (totals, report) = self.totals(ended);
@@ -132,7 +131,7 @@ impl Cluster {
     }
 }
 
-/// Waits until the master has said so, after what it said before.
+/// Waits until the master prints `word` after position `from`.
 fn await_word(master: &Process, from: usize, word: &str) -> usize {
     wait_until(word, || {
         master.complained().get(from..).and_then(|told| told.find(word)).map(|at| from + at + word.len())
@@ -146,7 +145,7 @@ fn ramp_and_drain(version: &str, workers: usize) {
     let (messages, report) = cluster.agreed(&ended);
     assert!(messages > 100, "{messages}");
     assert_eq!(report["workers"].as_u64(), Some(workers as u64));
-    // Each worker has asked for the master's clock, which is this host's.
+    // Each worker asked for the master's clock, which is this host's clock.
     let clocks = report["clocks"].as_object().unwrap();
     assert_eq!(clocks.len(), workers, "{report}");
     for clock in clocks.values() {
@@ -154,7 +153,7 @@ fn ramp_and_drain(version: &str, workers: usize) {
     }
 }
 
-/// Kills a worker under load; returns the time until the other had all users.
+/// Kills a worker under load. Returns the time until the other worker had all users.
 fn kill_one(version: &str) -> Option<Duration> {
     let mut cluster = Cluster::new(version, 2)?;
     let master = cluster.headless("16s:6", &[]);
@@ -169,7 +168,7 @@ fn kill_one(version: &str) -> Option<Duration> {
     assert_eq!(ended.code, Some(3), "{}{}", ended.out, ended.err);
     assert!(ended.out.contains("worker lost") && ended.out.contains("its last report came"), "{}", ended.out);
     let ([requests, times, merged, delivered], report) = cluster.totals(&ended);
-    // Of the killed worker's three users at most the mail of one interval, of 3 s, is missing.
+    // At most the mail of the killed worker's three users in one interval of 3 s is missing.
     let most = 3 * MOST_PER_USER * 4;
     assert!(requests == times && times == merged, "{requests} {times} {merged}");
     assert!(merged <= delivered && delivered - merged <= most, "{merged} {delivered}");
@@ -179,7 +178,7 @@ fn kill_one(version: &str) -> Option<Duration> {
 
 fn killed(version: &str) {
     let mut took = Vec::new();
-    // A machine that stands still for seconds may spoil one.
+    // A machine that stalls for seconds may spoil one attempt.
     while took.last().is_none_or(|took| *took > TAKEOVER_LIMIT) {
         assert!(took.len() < 4, "{took:?}");
         match kill_one(version) {
@@ -210,7 +209,7 @@ fn joined(version: &str) {
     assert_eq!(report["workers"].as_u64(), Some(2), "{report}");
 }
 
-/// A worker that hangs is missed; once it goes on and leaves, the test of the others goes on, and nothing is lost.
+/// The master misses a hung worker. When it resumes and leaves, the test of the others goes on, and no count is lost.
 fn hung(version: &str) {
     let Some(mut cluster) = Cluster::new(version, 2) else { return };
     let master = cluster.headless("16s:6", &[]);
@@ -237,18 +236,18 @@ fn restarted(version: &str) {
     assert!(messages > 50, "{messages}");
     let names: Vec<&String> = report["clocks"].as_object().unwrap().keys().collect();
     assert_eq!((report["workers"].as_u64(), names.len()), (Some(2), 2), "{report}");
-    // Its name on this connection is not that of the one before.
+    // The worker has a new identity on this connection.
     let is_fresh =
         |name: &&String| ended.err.contains(&format!("{name}-")) && !ended.err.contains(&format!("{name}-1 "));
     assert!(names.iter().all(is_fresh), "{}", ended.err);
 }
 
-/// Open loop: the rate follows the users, and what is offered is counted.
+/// In an open loop, the rate follows the number of users, and the offered load is counted.
 fn open_loop(version: &str) {
     let Some(mut cluster) = Cluster::new(version, 0) else { return };
     (0..2).for_each(|_| cluster.join(&["--rate", "20", "--sessions", "4", "--arrival", "poisson"]));
     let (messages, _) = cluster.agreed(&cluster.headless("3s:2,3s:10", &[]).finish());
-    // 3 s of 40/s and 3 s of 200/s, and the steps of a master are a second long.
+    // 3 s at 40/s and 3 s at 200/s; a master changes the users in steps of one second.
     assert!((300..1_200).contains(&messages), "{messages}");
 }
 
@@ -276,7 +275,7 @@ fn from_a_file(version: &str) {
     assert_eq!(merged, Some(cluster.messages()));
 }
 
-/// The web page: our rows are there, and a changed user count is taken.
+/// The web page shows our rows, and accepts a changed number of users.
 fn web_page(version: &str) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser/locust.mjs");
     let modules = script.with_file_name("node_modules");
@@ -310,7 +309,6 @@ fn chromium() -> Option<String> {
     found.map(|path| path.to_string_lossy().into_owned())
 }
 
-/// The tests under a version of Locust.
 macro_rules! under {
     ($module:ident, $version:literal, $($test:ident: $scenario:ident($($argument:expr),*);)*) => {
         mod $module {
@@ -325,7 +323,6 @@ macro_rules! under {
     };
 }
 
-/// All tests under a version of Locust.
 macro_rules! all_under {
     ($module:ident, $version:literal) => {
         under! { $module, $version,

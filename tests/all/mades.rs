@@ -1,5 +1,5 @@
-//! `mailrun mades`, `mailrun mades-endpoint` and `mailrun bench mades` as a user runs them: what the stand-in for the
-//! endpoints does, the bench sees, that and nothing else; and what goes wrong around it is told and harms nobody.
+//! `mailrun mades`, `mailrun mades-endpoint` and `mailrun bench mades` as a user runs them. The bench must see exactly
+//! what the stand-in for the endpoints did, and it must report faults of its surroundings.
 use crate::party::{Ended, LIMIT, MAILRUN, Process, ended_so, mailrun, undisturbed, wait_until};
 use crate::stand_in_endpoint::Endpoint;
 use mailrun_journey::account::fates_sum;
@@ -17,16 +17,14 @@ use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How far a median may be from the truth on a machine that does other things too.
+/// Allowed difference of a median from the truth on a busy machine.
 const TOLERANCE_MS: f64 = 30.0;
 const SECRET: &str = "geheim-4711";
 
-/// A run to its end.
 struct Run {
     ended: Ended,
     record: Record,
     report: String,
-    /// Where it wrote.
     _place: TempDir,
 }
 
@@ -61,7 +59,7 @@ impl Run {
         self.mades().troubles.iter().filter(|row| row.kind == kind).map(|row| row.count).sum()
     }
 
-    /// All counts of the stand-in are the bench's; what it did of this.
+    /// Asserts that the bench saw all counts of the stand-in. Returns the count of this name.
     fn agreed(&self, name: &str) -> u64 {
         let counts = &self.mades().truth.as_ref().unwrap().counts;
         for row in counts {
@@ -83,7 +81,7 @@ fn bench(url: &str, words: &str) -> Run {
     Run::of(&words)
 }
 
-/// Tests all of these at the same time, because each of them mostly waits.
+/// Tests all cases at the same time, because each mostly waits.
 fn at_once<T: Sync>(cases: &[T], test: impl Fn(&T) + Sync) {
     let test = &test;
     thread::scope(|scope| cases.iter().for_each(|case| drop(scope.spawn(move || test(case)))));
@@ -94,7 +92,7 @@ fn every_mode_closes_its_account_at_a_closed_loop() {
     for (mode, last, stages) in
         [("endpoint", "RECEIVED", 7), ("toolbox", "replied", 5), ("amqp", "inbox", 4), ("tracing", "TRACING", 5)]
     {
-        // The broker alone has no endpoint that a preset would be of.
+        // Mode amqp has no endpoint to which a preset could apply.
         let preset = if mode == "amqp" { "" } else { "--preset ideal" };
         let load = "--messages 150 --max-in-transit 20 --max-unsettled 8 --payload-size 10..2k --payload xml";
         let run = rehearse(&format!("--mode {mode} {preset} {load}"));
@@ -104,7 +102,7 @@ fn every_mode_closes_its_account_at_a_closed_loop() {
         assert_eq!(run.mades().stages.last().unwrap().name, last);
         assert!(run.mades().in_transit_mean <= 20.0);
         assert!(run.report.contains("## Stages") && run.report.contains("## Waterfall"), "{}", run.report);
-        // The broker alone has nobody to tell the truth.
+        // Mode amqp has no stand-in that records the truth.
         assert_eq!(run.report.contains("## Truth"), mode != "amqp");
         let parties: Vec<&str> = run.record.parties.iter().map(|party| party.name.as_str()).collect();
         assert_eq!(parties, ["mades", "mades-endpoint"]);
@@ -140,7 +138,7 @@ fn acknowledgements_come_back_to_the_senders_inbox_and_are_a_stage_of_their_own(
         let times = run.mades().truth.as_ref().unwrap().times.last().unwrap().clone();
         let done_ms = times.done_ms.unwrap();
         let seen_ms = times.seen_ms.unwrap();
-        // No earlier than the stand-in put it there, which is no earlier than its network takes.
+        // Nothing can be seen before the stand-in sent it, and that takes at least the delay of its network.
         assert!(done_ms.min >= 40.0 && seen_ms.min >= 40.0 && seen_ms.p50 >= done_ms.p50, "{mode}: {times:?}");
     }
 }
@@ -203,7 +201,7 @@ fn documents_of_the_receiver_are_known_by_the_mrid_that_they_acknowledge() {
             let last = run.mades().stages.last().unwrap();
             assert_eq!((last.name.as_str(), last.count, last.missing), ("acknowledged", 60, 0), "{mode} {payload}");
             assert_eq!(run.agreed("acknowledgements put into the inbox"), 60);
-            // The acknowledgement of the message before the load is nobody's.
+            // The acknowledgement of the preflight message does not count as foreign.
             assert_eq!(run.record.ledger.foreign, Some(0), "{:?}", run.mades().acknowledgements);
             assert!(run.mades().acknowledgements.as_ref().unwrap().way_back_ms.is_some());
             assert!(run.report.contains("by a document of ecp-endpoint"), "{}", run.report);
@@ -265,7 +263,8 @@ fn a_document_for_no_message_and_one_that_cannot_be_read_have_their_names() {
         )
     };
     let run_id = "0123456789abcdef0123456789abcdef";
-    // They are there before the run: for its message 100, which is not sent, for somebody's message, and a broken one.
+    // Documents that were in the inbox before the run: for its message 100, which is not sent, for a foreign message,
+    // and a broken one.
     let texts =
         [document("0123456789ab8def8000000000000064"), document("DOC-1"), document("DOC-2").replace("mRID", "id")];
     at_the_broker(async {
@@ -287,7 +286,7 @@ fn a_document_for_no_message_and_one_that_cannot_be_read_have_their_names() {
     let codes: Vec<_> =
         run.mades().troubles.iter().map(|row| (row.kind.as_str(), row.code.as_str(), row.count)).collect();
     assert_eq!(codes, [("acknowledgement", "unknown document", 2), ("acknowledgement", "unreadable", 1)]);
-    // Those of others went back into the queue.
+    // Foreign documents went back into the queue.
     assert_eq!(left_in(&endpoint.url, "ecp.endpoint.inbox"), 2);
 }
 
@@ -297,10 +296,10 @@ fn what_the_stand_in_does_wrong_the_bench_sees_exactly() {
         "--drop 5% --reject 5% --fail 5% --no-reply 5% --reject-code E77 --message-timeout 3s --rate 150 --duration 2s";
     at_once(&["endpoint", "toolbox", "tracing"], |mode| {
         let mode = *mode;
-        // A connectivity test ends before an inbox.
+        // In mode tracing, messages never reach an inbox.
         let of_an_inbox = if mode == "tracing" { "" } else { "--duplicate 5% --corrupt 5% --reorder 10%" };
         let run = rehearse(&format!("--mode {mode} --seed 5 {faults} {of_an_inbox}"));
-        // All of it was ordered, and each count is what the stand-in says it did.
+        // All faults were ordered, and each count equals the stand-in's.
         assert!(ended_so(run.ended.code, 0, &run.record), "{mode}: {:?}", run.ended);
         assert!(run.record.verdict.reasons.iter().any(|reason| reason.starts_with("As ordered (")), "{mode}");
         assert!(!run.record.verdict.closed && fates_sum(&run.record.ledger), "{mode}: {:?}", run.record.ledger);
@@ -346,7 +345,7 @@ fn each_step_takes_as_long_as_the_stand_in_was_told() {
         for row in &run.mades().truth.as_ref().unwrap().times {
             let done = row.done_ms.unwrap();
             let seen = row.seen_ms.unwrap();
-            // Nothing is seen before it is done, but for the width of a histogram's class.
+            // Nothing is seen before it is done, except within the width of a histogram's class.
             for (done, seen) in [(done.p50, seen.p50), (done.min, seen.min)] {
                 assert!(seen >= done * 0.998, "{}: {seen} of {done}", row.stage);
                 times.push((row.stage.clone(), seen, done));
@@ -354,7 +353,7 @@ fn each_step_takes_as_long_as_the_stand_in_was_told() {
         }
         (hops, times)
     };
-    // A busy machine is later than it was told.
+    // A busy machine adds delay.
     undisturbed(look, |(hops, times)| {
         let in_time = hops.iter().all(|(_, p50, told_ms)| (p50 - told_ms).abs() <= TOLERANCE_MS);
         in_time && times.iter().all(|(_, seen, done)| *seen <= done + 2.0 * TOLERANCE_MS)
@@ -466,7 +465,7 @@ fn the_first_message_is_in_no_figure_and_leaves_nothing_behind() {
         assert_eq!((run.ended.code, ledger.created), (Some(0), Some(20)), "{mode}: {:?}", run.ended);
         assert_eq!((ledger.delivered, ledger.foreign), (Some(20), Some(0)), "{mode}: {ledger:?}");
     }
-    // A message that the endpoint rejects was answered.
+    // A message that the endpoint rejects counts as answered.
     let rejecting = Endpoint::embedded(&["--reject", "100%"]);
     let run = bench(&rejecting.url, "--messages 10");
     assert_eq!((run.ended.code, run.record.ledger.rejected), (Some(1), Some(10)), "{:?}", run.ended);
@@ -493,7 +492,6 @@ fn passwords_are_written_nowhere() {
     assert!(!ended.out.contains(SECRET) && !ended.err.contains(SECRET), "{ended:?}");
 }
 
-/// Does something at a broker.
 pub(crate) fn at_the_broker<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let tasks = tokio::task::LocalSet::new();
@@ -504,7 +502,7 @@ async fn connect(url: &str) -> Connection {
     Connection::open(&Broker::new(url.parse().unwrap(), "somebody")).await.unwrap()
 }
 
-/// Puts messages of somebody else's into a queue.
+/// Puts foreign messages into a queue.
 pub(crate) fn put(url: &str, queue: &str, count: u64) {
     at_the_broker(async {
         let mut connection = connect(url).await;
@@ -519,7 +517,7 @@ pub(crate) fn put(url: &str, queue: &str, count: u64) {
     });
 }
 
-/// How many messages are in a queue. They are taken.
+/// Number of messages in a queue. The function removes them.
 pub(crate) fn left_in(url: &str, queue: &str) -> u64 {
     at_the_broker(async {
         let mut connection = connect(url).await;
@@ -573,7 +571,7 @@ fn a_queue_that_is_full_of_somebody_elses_is_named_and_left_alone() {
         bench(&endpoint.url, "--no-preflight --mode amqp --credit 10 --rate 20 --duration 20s --message-timeout 2s");
     assert_eq!(run.ended.code, Some(1), "{:?}", run.ended);
     assert_eq!(run.trouble("queue in use"), 1, "{:?}", run.mades().troubles);
-    // It stopped long before its twenty seconds were over, and did not spin meanwhile.
+    // The run stopped long before its twenty seconds were over, and did not spin meanwhile.
     assert!(run.record.ledger.created.unwrap() < 300, "{:?}", run.record.ledger);
     assert!(run.mades().released < 5 * 10 * 30, "{} given back", run.mades().released);
     let lost = run.record.ledger.lost.unwrap();
@@ -593,7 +591,7 @@ fn give_up_reason(run: &Run) -> &str {
 
 #[test]
 fn a_run_without_credit_is_given_up() {
-    // Its queue has room for five messages, and nobody takes one out.
+    // The queue has room for five messages, and nobody removes any.
     let endpoint = Endpoint::embedded(&["--outage", "A.down 0s..10m", "--max-queue-messages", "5"]);
     let run = bench(&endpoint.url, &format!("{IN_VAIN} --reconnect-timeout 1s"));
     let reason = give_up_reason(&run);
@@ -639,7 +637,7 @@ fn a_broker_that_restarts_is_an_outage_with_its_length() {
     let process = Process::start(MAILRUN, &[words.as_slice(), &["--live", "json", "--out", &out]].concat());
     wait_until("messages", || process.said().contains("\"created\":2").then_some(()));
     endpoint.stop();
-    thread::sleep(Duration::from_millis(300)); // the outage that is measured
+    thread::sleep(Duration::from_millis(300)); // The outage that is measured
     let again = Endpoint::start(&["--embedded", "--listen", &url["amqp://".len()..]]);
     let run = Run::left(process.finish(), place);
     let sides: Vec<&str> = run.mades().outages.iter().map(|outage| outage.side.as_str()).collect();
@@ -650,7 +648,7 @@ fn a_broker_that_restarts_is_an_outage_with_its_length() {
         run.mades().outages
     );
     assert!(fates_sum(&run.record.ledger) && run.record.ledger.in_flight == Some(0), "{:?}", run.record.ledger);
-    // Whatever its memory held is gone with it: no more than was under way then.
+    // The broker kept messages in memory, so those that were in flight at its end are lost.
     let created = run.record.ledger.created.unwrap();
     let delivered = run.record.ledger.delivered.unwrap();
     assert!(created > 150 && delivered + 60 > created, "{:?}", run.record.ledger);
@@ -673,7 +671,7 @@ fn the_stand_in_writes_down_the_truth() {
     assert!(lost > 0 && lines[..60].iter().all(|line| line["consumed"].as_u64().is_some()));
 }
 
-/// A broker in this process with a message of so many octets in that queue: its URL.
+/// Starts a broker in this process whose queue has a message of so many bytes. Returns its URL.
 fn broker_with(queue: &'static str, length: usize) -> String {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
@@ -696,12 +694,12 @@ fn a_message_larger_than_is_taken_ends_the_run_in_time_and_its_queue_is_named() 
     let url = broker_with("ecp.endpoint.outbox.reply", (64 << 20) + 1);
     let told = "ecp.endpoint.outbox.reply contains a message larger than 67108864 bytes";
     let place = tempfile::tempdir().unwrap();
-    // Those 64 MB take a debug build a while.
+    // A debug build takes a while for 64 MB.
     let words = "--no-preflight --messages 1 --message-timeout 6s --linger-time 100ms --out";
     let words: Vec<&str> = ["mades", "--broker", &url].into_iter().chain(words.split_whitespace()).collect();
     let ended = mailrun(&[words, vec![place.path().to_str().unwrap()]].concat());
     if ended.code == Some(2) {
-        // It came before the bench had attached to its other queues.
+        // The message arrived before the bench had attached to its other queues.
         assert!(ended.err.contains(told), "{ended:?}");
         return;
     }
@@ -710,7 +708,7 @@ fn a_message_larger_than_is_taken_ends_the_run_in_time_and_its_queue_is_named() 
     assert!(fates_sum(&run.record.ledger) && run.record.ledger.in_flight == Some(0), "{:?}", run.record.ledger);
     let troubles: Vec<&str> = run.mades().troubles.iter().map(|row| row.text.as_str()).collect();
     assert!(troubles.iter().any(|text| text.contains(told)), "{troubles:?}");
-    // A screen has the beginning of it.
+    // The terminal report shows the beginning of the text.
     assert!(run.ended.out.contains("outbox: ecp.endpoint.outbox.reply contains a"), "{:?}", run.ended);
     assert!(!run.ended.out.contains("cores"), "the one message took no time: {:?}", run.ended);
 }
@@ -718,7 +716,8 @@ fn a_message_larger_than_is_taken_ends_the_run_in_time_and_its_queue_is_named() 
 #[test]
 fn a_market_has_its_documents_at_their_times() {
     const HEARTBEAT: &str = "heartbeat 12m,7m30s,3m before quarter";
-    // A quarter-hour of nine messages takes three seconds. The run begins anywhere in it, and has all of two.
+    // A quarter-hour has nine messages and takes three seconds. The run begins somewhere within one, and covers two in
+    // full.
     let beats = format!("{HEARTBEAT}; type HEARTBEAT; received.within(60s) >= 99%");
     let run = Run::of(
         &[
@@ -764,7 +763,7 @@ fn a_market_has_its_documents_at_their_times() {
     assert!(run.report.contains("## Shapes") && run.report.contains("## Windows"), "{}", run.report);
 }
 
-/// Each shape, and a number of messages that it has in some seconds at that acceleration.
+/// Each shape, and the number of messages that it has in a few seconds at that acceleration.
 const SHAPES: [(&str, u64); 4] = [
     ("quarter-hour:3x40", 10),
     ("heartbeat 12m,7m30s,3m before quarter", 10),
@@ -773,8 +772,8 @@ const SHAPES: [(&str, u64); 4] = [
 ];
 const ACCELERATED: &str = "--accelerate 900";
 
-/// A run of a shape against a stand-in that loses messages and sends acknowledgement documents, and what that wrote down. The
-/// stand-in stands still for a while if asked to.
+/// Runs a shape against a stand-in that loses messages and sends acknowledgement documents. Returns the run and the
+/// stand-in's log. The stand-in can pause meanwhile.
 fn run_of_shape(shape: &str, load: &str, pause: Option<Duration>) -> (Run, Vec<serde_json::Value>) {
     let place = tempfile::tempdir().unwrap();
     let truth = place.path().join("truth.jsonl");
@@ -804,7 +803,7 @@ fn run_of_shape(shape: &str, load: &str, pause: Option<Duration>) -> (Run, Vec<s
     (Run::left(ended, kept), lines(&truth))
 }
 
-/// The run of a shape, each of its windows and each of its thresholds have what the stand-in did, message by message and
+/// Asserts that the run, each of its windows and each threshold agree with the stand-in's log, message by message and
 /// acknowledgement by acknowledgement.
 fn agrees_with(run: &Run, shape: &str, truth: &[serde_json::Value]) {
     let of_kind = |is_document: bool| {
@@ -828,7 +827,8 @@ fn agrees_with(run: &Run, shape: &str, truth: &[serde_json::Value]) {
     let back = run.mades().acknowledgements.as_ref().unwrap();
     let stage = run.stage("acknowledged");
     assert_eq!((stage.count, back.rejecting), (accepting.len() as u64, rejecting), "{shape}: {documents:?}");
-    // What the broker did not settle in time and what did not arrive has failed, and owes nothing.
+    // A message that the broker did not settle in time and that did not arrive has failed. No acknowledgement is
+    // expected for it.
     let failed = run.record.ledger.failed.unwrap();
     assert_eq!(stage.missing + failed, created - stage.count - rejecting, "{shape}");
     assert_eq!((back.unknown, back.unreadable), (0, 0), "{shape}");
@@ -863,7 +863,7 @@ fn agrees_with(run: &Run, shape: &str, truth: &[serde_json::Value]) {
     assert_eq!(rows.len(), 6, "{rows:?}");
     for ((count, name), row) in counts.into_iter().zip(names).zip(rows) {
         assert_eq!(run.stage(name).count, count, "{shape}: {name}");
-        // What came after its time-out has no latency.
+        // A stage that was reached after the time-out has no latency.
         let share = 100.0 * (count - run.stage(name).late) as f64 / created as f64;
         assert!((row.value.unwrap() - share).abs() < 1e-9, "{shape}: {row:?}, not {share}");
     }
@@ -883,7 +883,7 @@ fn each_shape_is_what_the_endpoint_did() {
 #[test]
 fn each_shape_is_what_the_endpoint_did_also_when_that_stands_still() {
     at_once(&SHAPES, |(shape, messages)| {
-        // The answers to the messages of that time come within the time limit, or after it.
+        // The answers to the messages sent during the pause may arrive after their time limit.
         let load = format!("{ACCELERATED} --messages {messages} --message-timeout 700ms --linger-time 3s");
         let (run, truth) = run_of_shape(shape, &load, Some(Duration::from_millis(1_500)));
         assert_eq!(run.record.ledger.created, Some(*messages), "{shape}: {:?}", run.ended);
@@ -899,7 +899,7 @@ fn each_shape_ends_with_its_duration() {
         assert_eq!(run.record.ending, Some(Ending::Complete), "{shape}: {:?}", run.ended);
         let market = run.mades().market.as_ref().unwrap();
         let due: u64 = market.windows.iter().map(|window| window.due).sum();
-        // Three quarter-hours' worth, of which the first and the last are cut.
+        // Three quarter-hours, of which the first and the last are partial.
         let expected = if *shape == "every 10s" { 269..=271 } else { 8..=10 };
         assert_eq!((market.missed, run.record.ledger.created), (0, Some(due)), "{shape}");
         assert!(expected.contains(&due), "{shape}: {due}");
@@ -912,7 +912,7 @@ fn a_ladder_of_sizes_ends_where_the_time_limit_is_crossed() {
     let endpoint = Endpoint::embedded(&["--preset", "ideal", "--network-bytes", "1M"]);
     let place = tempfile::tempdir().unwrap();
     let out = place.path().to_str().unwrap();
-    // A size of so many megabytes takes that many seconds.
+    // A message of so many megabytes takes that many seconds.
     let words = "--payload-ladder 500k..10M --messages 1 --message-timeout 4s";
     let words: Vec<&str> =
         ["mades", "--broker", &endpoint.url, "--out", out].into_iter().chain(words.split_whitespace()).collect();
@@ -951,7 +951,7 @@ fn a_ladder_ends_at_a_size_that_is_refused() {
 #[test]
 fn each_shape_has_its_message_type() {
     let endpoint = Endpoint::embedded(&[]);
-    // Nobody reads that outbox, so the messages are still there after the run.
+    // Nobody reads this outbox, so the messages are still there after the run.
     Run::of(
         &[
             &["mades", "--broker", &endpoint.url, "--prefix", "idle", "--no-preflight", "--message-timeout", "1s"][..],

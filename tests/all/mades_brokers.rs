@@ -1,5 +1,5 @@
-//! MADES on real brokers: ActiveMQ Artemis, which an ECP endpoint has inside, and RabbitMQ. The endpoint pair and the bench
-//! are two clients of it, as an endpoint and a Business Application are.
+//! MADES on real brokers: ActiveMQ Artemis, which an ECP endpoint has inside, and RabbitMQ. The endpoint pair and the
+//! bench are two clients of it, as an endpoint and a Business Application are.
 //!
 //! `make test-slow PART=brokers` runs this file.
 use crate::mades::{QUEUES, left_in, put};
@@ -13,11 +13,11 @@ use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
-/// A broker of the test's own; ended with it.
+/// A broker started by the test. It ends when dropped.
 struct Node {
     script: &'static str,
     place: TempDir,
-    /// The first is where it speaks AMQP 1.0.
+    /// The first port speaks AMQP 1.0.
     ports: Vec<u16>,
 }
 
@@ -50,7 +50,7 @@ impl Node {
         self.place.path().join("broker").to_str().unwrap().to_owned()
     }
 
-    /// Starts it, or starts it again.
+    /// Starts or restarts the broker.
     fn run(&self) {
         let directory = self.directory();
         let ports: Vec<String> = self.ports.iter().map(u16::to_string).collect();
@@ -59,7 +59,7 @@ impl Node {
         assert!(started.status.success(), "{started:?}");
     }
 
-    /// Ends it as a failing host would.
+    /// Kills the broker, as a failing host would.
     fn kill(&self) {
         assert!(run(self.script, &["--kill", &self.directory()]).status.success());
     }
@@ -71,7 +71,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // What the test says matters more than what this does.
+        // Ignore a failure here, because the test's own error matters more.
         let _ = run(self.script, &["--kill", &self.directory()]);
     }
 }
@@ -90,14 +90,14 @@ struct Bench {
 impl Bench {
     fn start(url: &str, words: &str) -> Self {
         let place = tempfile::tempdir().unwrap();
-        // The endpoint pair counts a first message too.
+        // The endpoint pair counts the preflight message too.
         let fixed =
             ["mades", "--no-preflight", "--broker", url, "--live", "json", "--out", place.path().to_str().unwrap()];
         let words: Vec<&str> = fixed.into_iter().chain(words.split_whitespace()).collect();
         Self { process: Process::start(MAILRUN, &words), place }
     }
 
-    /// Its record, when it is through, and its exit status: every message has a fate.
+    /// Waits for the end. Returns the record, in which every message has a fate, and the exit status.
     fn finish(self) -> (Record, Option<i32>) {
         let ended = self.process.finish();
         let text = fs::read_to_string(self.place.path().join("run.json")).unwrap_or_else(|_| panic!("{ended:?}"));
@@ -112,7 +112,7 @@ fn counts(record: &Record) -> Vec<u64> {
     record.mades.as_ref().unwrap().stages.iter().map(|row| row.count).collect()
 }
 
-/// A run, and what the endpoint pair that was on the same broker says it did.
+/// A run, and the counts of the endpoint pair on the same broker.
 struct Journey {
     record: Record,
     code: Option<i32>,
@@ -128,7 +128,7 @@ impl Journey {
         let endpoint =
             Endpoint::start(&fixed.into_iter().chain(edx).chain(faults.split_whitespace()).collect::<Vec<_>>());
         let (record, code) = Bench::start(url, &format!("--mode {mode} {words}")).finish();
-        // The broker may give a message out before it tells the sender that it has it.
+        // The broker may deliver a message before it confirms it to the sender.
         wait_until("the endpoint pair to have done with each message", || {
             let stories = fs::read(&truth).unwrap().iter().filter(|octet| **octet == b'\n').count() as u64;
             (Some(stories) >= record.ledger.created).then_some(())
@@ -143,13 +143,12 @@ impl Journey {
         self.record.mades.as_ref().unwrap()
     }
 
-    /// How often the endpoint pair did that.
     fn did(&self, name: &str) -> u64 {
         let done = name.split('.').fold(&self.truth, |value, name| &value[name]);
         done.as_u64().unwrap_or_else(|| panic!("{name} in {}", self.truth))
     }
 
-    /// What the bench saw of each stage is what the endpoint pair did.
+    /// Asserts that the bench's count of each stage equals the endpoint pair's.
     fn agrees(&self) {
         for row in &self.mades().stages {
             let done = self.did(match row.name.as_str() {
@@ -166,7 +165,6 @@ impl Journey {
     }
 }
 
-/// A run with an endpoint pair on the same broker.
 fn through(url: &str, mode: &str, words: &str, messages: u64, stages: usize) {
     let journey = Journey::go(url, mode, &format!("--messages {messages} {words}"), "");
     let record = &journey.record;
@@ -181,7 +179,7 @@ fn through(url: &str, mode: &str, words: &str, messages: u64, stages: usize) {
     journey.agrees();
 }
 
-/// A first message before the load is answered, and is in no count of the run.
+/// The preflight message is answered, and is in no count of the run.
 fn answer_a_first_message(url: &str) {
     let endpoint = Endpoint::start(&["--broker", url]);
     let ended = mailrun(&["mades", "--broker", url, "--messages", "20", "--live", "off"]);
@@ -279,7 +277,7 @@ fn rabbitmq_is_killed_and_comes_back_and_nothing_is_lost_untold() {
     survive_a_kill(&rabbit);
 }
 
-/// A broker that is killed in mid-run and comes back loses nothing that it took, and the gap is told.
+/// A broker that is killed during the run and restarted loses no accepted message, and the outage is reported.
 fn survive_a_kill(node: &Node) {
     const MESSAGES: u64 = 3000;
     const UNDER_WAY: u64 = 50;
@@ -294,15 +292,15 @@ fn survive_a_kill(node: &Node) {
     let mades = record.mades.as_ref().unwrap();
     assert!(mades.outages.iter().any(|outage| outage.lasted_s > 0.0), "{:?}", mades.outages);
     assert!(mades.stages.iter().all(|row| row.missing == 0), "{:?}", mades.stages);
-    // What the endpoint pair had sent and not heard of is sent again: it may be there twice, and never not at all.
+    // The endpoint pair sends unconfirmed messages again. They may arrive twice, but must arrive.
     let twice = mades.redelivered + mades.stages.iter().map(|row| row.duplicates).sum::<u64>();
     let told = record.verdict.reasons.iter().any(|reason| reason.to_lowercase().contains("duplicates"));
     assert_eq!(told, twice > 0, "{twice} came twice: {:?}", record.verdict.reasons);
     assert_eq!(endpoint.stop().code, Some(0));
 }
 
-/// The bench sends nothing twice. What it had sent and the broker had not settled when it was killed is either in the
-/// broker's journal, and arrives; or it never was, and has failed. Nothing that the broker took is missing.
+/// The bench sends nothing twice. A message that was not settled when the broker was killed is either in the broker's
+/// journal and arrives, or has failed. No accepted message is missing.
 fn assert_fates_of_the_killed(record: &Record, messages: u64, under_way: u64) {
     let ledger = &record.ledger;
     let troubles = &record.mades.as_ref().unwrap().troubles;
@@ -311,7 +309,7 @@ fn assert_fates_of_the_killed(record: &Record, messages: u64, under_way: u64) {
     let without_a_settlement = of(ledger.failed) + of(ledger.rejected);
     assert_eq!((ledger.created, of(ledger.delivered) + without_a_settlement), (Some(messages), messages), "{said}");
     assert_eq!((of(ledger.lost), of(ledger.expired), of(ledger.corrupt)), (0, 0, 0), "{said}");
-    // Each whose settlement never came is told of; they are no more than were under way.
+    // Each message without a settlement is reported. There are no more than were in flight.
     let is_of_these =
         |kind: &str, code: &str| (kind, code) == ("time-out", "settled") || kind == "returned by the broker";
     let told: u64 = troubles.iter().filter(|row| is_of_these(&row.kind, &row.code)).map(|row| row.count).sum();
@@ -319,7 +317,6 @@ fn assert_fates_of_the_killed(record: &Record, messages: u64, under_way: u64) {
     assert!(without_a_settlement <= told && told <= under_way, "{said}");
 }
 
-/// Messages that a run says have arrived.
 fn delivered(said: &str) -> Option<u64> {
     let last = said.lines().rfind(|line| line.contains("\"delivered\"") && line.ends_with('}'))?;
     let event: serde_json::Value = serde_json::from_str(last).ok()?;

@@ -1,4 +1,5 @@
-//! `mailrun bench mades-compare` as a user runs it: both are there, what is lost is found, what hangs is named.
+//! `mailrun bench mades-compare` as a user runs it. Both tools are in the table, losses are detected, and a hanging
+//! tool is named.
 use crate::party::{mailrun, peer};
 use std::thread;
 
@@ -8,13 +9,12 @@ fn compare(words: &str) -> (Option<i32>, String) {
     (ended.code, ended.out)
 }
 
-/// The cells of a tool's first row.
 fn row<'t>(text: &'t str, tool: &str) -> Vec<&'t str> {
     let line = text.lines().find(|line| line.trim_start().starts_with(tool));
     line.unwrap_or_else(|| panic!("no row of {tool}: {text}")).split_whitespace().collect()
 }
 
-/// Whether the original took part: it does where it is installed, in PATH or in target/peers.
+/// Reports whether the original took part. It does if it is installed in PATH or in target/peers.
 fn is_compared(text: &str) -> bool {
     let is_missing = text.contains("not installed: go-mades-bench.");
     assert!(!(is_missing && peer("go-mades-bench").is_some()), "it is installed: {text}");

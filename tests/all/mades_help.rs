@@ -1,22 +1,20 @@
-//! The help of the MADES commands as it is read: `-h` on one screen, `--help` with everything, and a plan in it that can be
-//! copied.
+//! The help of the MADES commands: `-h` fits on one screen, `--help` has everything, and its plan can be copied.
 use crate::party::{MAILRUN, run};
 use crate::stand_in_endpoint::Endpoint;
 use std::fs;
 use std::process::Command;
 
 const COMMANDS: [&[&str]; 4] = [&["mades"], &["mades-endpoint"], &["bench", "mades"], &["bench", "mades-compare"]];
-/// Lines of a screen.
 const LINES: usize = 40;
 
-/// What a command prints for that option on a terminal of so many columns.
+/// Output of a command with this option on a terminal of so many columns.
 fn help(command: &[&str], option: &str, columns: usize) -> String {
     let ended = Command::new(MAILRUN).args(command).arg(option).env("COLUMNS", columns.to_string()).output().unwrap();
     assert!(ended.status.success(), "{ended:?}");
     String::from_utf8(ended.stdout).unwrap()
 }
 
-/// The long options that a text names at the beginnings of its lines.
+/// The long options at the beginnings of lines.
 fn options(help: &str) -> Vec<&str> {
     let named = |line: &'_ str| line.trim_start().starts_with('-');
     let words = help.lines().filter(|line| named(line)).flat_map(str::split_whitespace);

@@ -12,7 +12,7 @@
 //!
 //! Nothing sleeps to be in time: `party::wait_until` looks until it is so, or fails. Every test has its own ports and
 //! directories, so that they run beside each other.
-#![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
+#![allow(clippy::unwrap_used)] // The lint exempts `#[test]` functions but not the functions that they call
 
 mod amqp_peers;
 mod architecture;

@@ -1,7 +1,7 @@
-//! The pages of the manual with their sections and command lines, and the help of every command.
+//! The manual's pages with their sections and command lines, and the help of every command.
 //!
-//! A command line stands in a block of code or in a span of code. A block is a script if it is marked `sh`, or if it is
-//! not marked and its first word is a program; other blocks are output, configuration and the like.
+//! A command line is in a block or a span of code. A block is a script if it is marked `sh`, or if it has no mark and
+//! its first word is a program. Other blocks are output, configuration and the like.
 use crate::party::mailrun;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,24 +9,20 @@ use std::path::{Path, PathBuf};
 /// Programs that a line of a block may begin with.
 const PROGRAMS: &str = "mailrun smtp-source smtp-sink go-smtp-source go-mades-bench cargo make sudo curl openssl jq swaks \
     echo printf postconf postfix postqueue kill rm du cd git docker scripts/start-artemis.sh scripts/start-rabbitmq.sh";
-/// Programs that a span of code may begin with to be a command line.
+/// Programs that a span of code may begin with to count as a command line.
 const SPAN_PROGRAMS: &str = "mailrun curl openssl jq swaks postconf cargo make sudo";
 
-/// Where a command line stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A line of a block.
     Block,
-    /// A span of code below "type" in a table.
+    /// A span of code in a table, below the heading "type".
     Row,
     /// A span of code elsewhere.
     Sentence,
 }
 
-/// A command line as it is printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Command {
-    /// Line of the page.
     pub(crate) line: usize,
     pub(crate) text: String,
     pub(crate) place: Place,
@@ -50,7 +46,7 @@ pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// README.md and every page of `docs`. The decisions are for developers.
+/// README.md and every page of `docs`, without the decisions, which are for developers.
 pub(crate) fn pages() -> Vec<Page> {
     let entries = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let mut paths: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|is| is == "md")).collect();
@@ -60,7 +56,6 @@ pub(crate) fn pages() -> Vec<Page> {
     paths.iter().map(|path| Page { name: name(path), text: fs::read_to_string(path).unwrap() }).collect()
 }
 
-/// The page of that name.
 pub(crate) fn page(name: &str) -> Page {
     pages().into_iter().find(|page| page.name == name).unwrap_or_else(|| panic!("no page {name}"))
 }
@@ -70,7 +65,6 @@ pub(crate) fn schema() -> serde_json::Value {
     serde_json::from_str(&mailrun(&["report", "--schema"]).out).unwrap()
 }
 
-/// Names of the commands that a help text lists.
 fn commands(help: &str) -> Vec<String> {
     let lines = help
         .lines()
@@ -81,7 +75,6 @@ fn commands(help: &str) -> Vec<String> {
     names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
-/// The help of a command and of all below it.
 fn help_of(path: &[String], all: &mut Vec<(String, String)>) {
     let words: Vec<&str> = path.iter().map(String::as_str).chain(["--help"]).collect();
     let help = mailrun(&words).out;
@@ -92,26 +85,23 @@ fn help_of(path: &[String], all: &mut Vec<(String, String)>) {
     all.push((path.join(" "), help));
 }
 
-/// Name and help of every command.
 pub(crate) fn all_help() -> Vec<(String, String)> {
     let mut all = Vec::new();
     help_of(&[], &mut all);
     all
 }
 
-/// A piece of a page.
 #[derive(Debug)]
 enum Piece {
     Heading(String),
-    /// A block: its mark, and its lines.
     Block(String, Vec<String>),
-    /// A row, and the first row of its table.
+    /// A row, and the header of its table.
     Row(String, String),
     Paragraph(String),
 }
 
 impl Page {
-    /// Its sections; what stands before the first heading of the second level is the first of them.
+    /// The page's sections. The first has everything before the first heading of the second level.
     pub(crate) fn sections(&self) -> Vec<Section> {
         let section = |heading: String| Section { page: self.name.clone(), heading, commands: Vec::new() };
         let mut sections = vec![section(String::new())];
@@ -132,7 +122,6 @@ impl Page {
         sections
     }
 
-    /// Its blocks with that mark.
     pub(crate) fn blocks(&self, mark: &str) -> Vec<String> {
         let blocks = pieces(&self.text).into_iter().filter_map(|(_, piece)| match piece {
             Piece::Block(marked, lines) if marked == mark => Some(lines.join("\n") + "\n"),
@@ -141,7 +130,7 @@ impl Page {
         blocks.collect()
     }
 
-    /// All its blocks: the first line of each, its mark and its text.
+    /// All blocks: number of the first line, mark and text.
     pub(crate) fn marked_blocks(&self) -> Vec<(usize, String, String)> {
         let blocks = pieces(&self.text).into_iter().filter_map(|(line, piece)| match piece {
             Piece::Block(mark, lines) => Some((line, mark, lines.join("\n") + "\n")),
@@ -150,8 +139,7 @@ impl Page {
         blocks.collect()
     }
 
-    /// The rows of its tables below that heading, of whatever level: cells without the marks of code. The rows of headings
-    /// are among them.
+    /// The rows of the tables below a heading of any level, including header rows. Code marks are removed.
     pub(crate) fn rows(&self, heading: &str) -> Vec<Vec<String>> {
         let mut rows = Vec::new();
         let mut is_code = false;
@@ -168,7 +156,6 @@ impl Page {
         rows
     }
 
-    /// Its spans of code.
     pub(crate) fn spans(&self) -> Vec<String> {
         let texts = pieces(&self.text).into_iter().filter_map(|(_, piece)| match piece {
             Piece::Row(text, _) | Piece::Paragraph(text) => Some(text),
@@ -178,7 +165,7 @@ impl Page {
     }
 }
 
-/// A page in pieces, each with the line that it begins in.
+/// The pieces of a page, each with the number of its first line.
 fn pieces(text: &str) -> Vec<(usize, Piece)> {
     let mut pieces = Vec::new();
     let mut lines = text.lines().enumerate().map(|(at, line)| (at + 1, line)).peekable();
@@ -218,7 +205,7 @@ fn pieces(text: &str) -> Vec<(usize, Piece)> {
     pieces
 }
 
-/// Lines without the blanks that all of them begin with.
+/// Removes the indentation that all lines share.
 fn dedented<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let lines: Vec<&str> = lines.into_iter().collect();
     let blanks = lines.iter().filter(|line| !line.trim().is_empty()).map(|line| line.len() - line.trim_start().len());
@@ -226,7 +213,7 @@ fn dedented<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     lines.iter().map(|line| line.get(blanks..).unwrap_or_default().to_owned()).collect()
 }
 
-/// The command lines of a block; none where it is no script.
+/// The command lines of a block, or none if it is no script.
 fn of_block(first: usize, mark: &str, lines: &[String]) -> Vec<Command> {
     let begins_with_program =
         lines.iter().find(|line| !is_comment(line)).is_some_and(|line| is_command(line, PROGRAMS));
@@ -257,7 +244,7 @@ fn is_comment(line: &str) -> bool {
     line.trim().is_empty() || line.trim_start().starts_with('#')
 }
 
-/// Whether the shell would run it now, and not wait for another line.
+/// Reports whether the shell would run the text now instead of waiting for another line.
 fn is_complete(text: &str) -> bool {
     if let Some((_, after)) = text.split_once("<<") {
         let word = after.split_whitespace().next().unwrap_or_default().trim_matches(['\'', '"', '-']);
@@ -279,12 +266,12 @@ fn is_complete(text: &str) -> bool {
     quote.is_none() && !["\\", "|", "&&"].iter().any(|end| text.trim_end().ends_with(end))
 }
 
-/// Whether that begins with one of those programs, after variables that are set for it.
+/// Reports whether a text begins with one of these programs, after any variable assignments.
 fn is_command(text: &str, programs: &str) -> bool {
     let is_variable = |word: &str| word.split_once('=').is_some_and(|(name, _)| is_variable_name(name));
     let mut words = text.split_whitespace().skip_while(|word| is_variable(word));
     let Some(first) = words.next() else { return false };
-    // The program's own output begins with its name, too: "mailrun: …", "mailrun bench: …".
+    // Output also begins with the program's name: "mailrun: …", "mailrun bench: …".
     let is_output = first == "mailrun" && words.next().is_none_or(|word| word.ends_with(':'));
     programs.split_whitespace().any(|program| program == first) && !is_output
 }
@@ -293,7 +280,6 @@ fn is_variable_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')
 }
 
-/// The command lines in a row of a table.
 fn of_row(line: usize, row: &str, first: &str) -> Vec<Command> {
     let cells = |row: &str| row.trim_matches('|').split(" | ").map(str::trim).map(str::to_owned).collect::<Vec<_>>();
     let headings = cells(first);
@@ -304,13 +290,12 @@ fn of_row(line: usize, row: &str, first: &str) -> Vec<Command> {
     cells(row).iter().enumerate().flat_map(|(at, cell)| of_text(line, cell, place(at))).collect()
 }
 
-/// The command lines in the spans of code of a text.
 fn of_text(line: usize, text: &str, place: Place) -> Vec<Command> {
     let commands = spans(text).into_iter().filter(|span| span.contains(' ') && is_command(span, SPAN_PROGRAMS));
     commands.map(|text| Command { line, text, place }).collect()
 }
 
-/// The spans of code of a text. A bar in a cell of a table is written `\|`.
+/// The spans of code of a text. In a table cell, a bar is written `\|`.
 fn spans(text: &str) -> Vec<String> {
     let parts: Vec<&str> = text.split('`').collect();
     parts.iter().skip(1).step_by(2).map(|span| span.replace("\\|", "|").trim().to_owned()).collect()

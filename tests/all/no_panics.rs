@@ -1,10 +1,10 @@
-//! Every command with outputs that take nothing, readers that go away and words that are not UTF-8: each ends with a
-//! status of its own, and never by a panic (101).
+//! Every command with outputs that cannot be written, readers that go away, and arguments that are not UTF-8. Each must
+//! end with a status of its own, and never with a panic (101).
 use crate::party::{MAILRUN, Sink, mailrun, run};
 use crate::rows::each;
 use std::path::Path;
 
-/// How the shell runs the command, which stands in its arguments.
+/// Shell commands that run "$@" in different ways.
 const WAYS: [&str; 9] = [
     "\"$@\" > /dev/full",
     "\"$@\" 2> /dev/full",
@@ -17,10 +17,11 @@ const WAYS: [&str; 9] = [
     "\"$@\" <&-",
 ];
 
-/// The ways of most commands: nothing can be written, a reader goes away, there is nothing to write to.
+/// Ways for most commands: a full disk, a reader that goes away, closed output.
 const FEW_WAYS: [&str; 3] = ["\"$@\" > /dev/full 2>&1", "\"$@\" 2>&1 | head -n 1", "\"$@\" >&- 2>&-"];
 
-/// Commands that end at once, the first eight of them in all ways. `{sink}` is a sink that listens, `{}` a directory of the run's own.
+/// Commands that end at once; the first eight run in all ways. `{sink}` is the address of a sink, and `{}` a directory of
+/// the run.
 const COMMANDS: [&str; 25] = [
     "",
     "--help",
@@ -63,7 +64,7 @@ const RUNS: [&str; 10] = [
     "bench large-message --body-sizes 1k --volume 1k --rounds 1 --out {}/out",
 ];
 
-/// Commands that serve until they are told to end.
+/// Servers, which run until they are stopped.
 const SERVERS: [&str; 5] = [
     "sink --listen 127.0.0.1:0 --http 127.0.0.1:0",
     "relay --listen 127.0.0.1:0 --to 127.0.0.1:1 --spool {}/spool --log debug",
@@ -72,7 +73,7 @@ const SERVERS: [&str; 5] = [
     "smtp-sink -c 127.0.0.1:0 10",
 ];
 
-/// Runs a command in that way, for a second at most where it is a server; gives its exit status.
+/// Runs a command in this way, and stops a server after a second. Returns the exit status.
 fn status(way: &str, command: &str, sink: &str, directory: &Path) -> i32 {
     let file = directory.join("status");
     let script = way.replacen("\"$@\"", &format!("{{ \"$@\"; echo $? > {}; }}", file.display()), 1);
@@ -87,7 +88,7 @@ fn status(way: &str, command: &str, sink: &str, directory: &Path) -> i32 {
     text.trim().parse().unwrap_or_else(|_| panic!("{command} {way}: no status: {ended:?}"))
 }
 
-/// Nothing below that directory tells of a panic, the standard errors of processes that were started among it.
+/// Asserts that no file below this directory mentions a panic, including the standard error of child processes.
 fn assert_no_panic_in(directory: &Path, what: &str) {
     for entry in std::fs::read_dir(directory).unwrap().flatten() {
         let path = entry.path();
@@ -100,7 +101,7 @@ fn assert_no_panic_in(directory: &Path, what: &str) {
     }
 }
 
-/// Runs each of those commands in each of these ways.
+/// Runs each command in each way, several commands at a time.
 fn go_through(commands: &[&str], ways: &[&str]) {
     let sink = Sink::start(&[]);
     let address = sink.address();

@@ -1,5 +1,5 @@
-//! A certificate as `openssl req -x509` makes it, marked as an authority's: a client that is given it accepts it as the
-//! server's own, for its name and in its time.
+//! A certificate made by `openssl req -x509`, which is marked as a CA. A client that is given it accepts it as the
+//! server's own, if its name and dates match.
 use crate::party::{Ended, Sink, mailrun, peer, run, wait_until};
 use crate::relay::{Den, QUICK, await_recipients};
 use crate::secured::Files;
@@ -7,10 +7,9 @@ use crate::stand_in_endpoint::Endpoint;
 use std::fs;
 use std::path::Path;
 
-/// The options of `openssl req` for a key without a password, for localhost.
+/// Options of `openssl req` for a key without a password, for localhost.
 const REQUEST: &str = "-newkey rsa:2048 -nodes -subj /CN=localhost -addext subjectAltName=DNS:localhost";
 
-/// A certificate of openssl's and its key.
 struct Pair {
     certificate: String,
     key: String,
@@ -25,12 +24,12 @@ impl Pair {
         Self { certificate, key }
     }
 
-    /// Without a word about what the certificate is for.
+    /// A certificate without key usage extensions.
     fn plain(files: &Files, name: &str) -> Self {
         Self::of(files, name, &format!("openssl req -x509 -days 30 {REQUEST} -keyout KEY -out CERTIFICATE"))
     }
 
-    /// The same, and its time is over. (`openssl req` takes dates from version 3.4 on only.)
+    /// An expired certificate. (`openssl req` sets dates only from version 3.4 on.)
     fn expired(files: &Files) -> Self {
         files.keep("index.txt", "");
         files.keep(
@@ -45,12 +44,10 @@ impl Pair {
         Self::of(files, "expired", &format!("{request}\n{sign}"))
     }
 
-    /// A sink that shows it.
     fn sink(&self) -> Sink {
         Sink::start(&["--tls", "starttls", "--tls-cert", &self.certificate, "--tls-key", &self.key])
     }
 
-    /// A stand-in for the endpoint that shows it, and its URL under the name of localhost.
     fn endpoint(&self) -> (Endpoint, String) {
         let endpoint = Endpoint::embedded(&["--tls-cert", &self.certificate, "--tls-key", &self.key]);
         let url = endpoint.url.replace("amqp://127.0.0.1", "amqps://localhost");
@@ -66,13 +63,12 @@ fn went_well(ended: &Ended) {
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
-/// Nothing was sent, and one line says why not.
+/// Asserts that nothing was sent and that one line says why.
 fn refused(ended: &Ended, why: &str) {
     assert_eq!((ended.code, ended.err.lines().count(), ended.out.as_str()), (Some(2), 1, ""), "{why}: {ended:?}");
     assert!(ended.err.trim_end().ends_with(why), "{why}: {ended:?}");
 }
 
-/// Runs source and bench against that server under TLS.
 fn loads(to: &str, words: &[&str], check: impl Fn(&Ended)) {
     for command in ["source", "bench"] {
         check(&mailrun(&[&[command, to, "--messages", "10"], words].concat()));
@@ -83,12 +79,12 @@ fn mades(url: &str, words: &[&str]) -> Ended {
     mailrun(&[&["mades", "--broker", url, "--messages", "5"], words].concat())
 }
 
-/// A relay whose only route leads there under TLS that is verified.
+/// A relay whose only route leads to this server, with verified TLS.
 fn relay_to(server: &str, security: &str) -> Den {
     Den::new(&format!("{QUICK}[[route]]\nto = \"*\"\nsmtp = \"{server}\"\n{security}"))
 }
 
-/// The relay says why it cannot deliver, and nothing is delivered.
+/// Asserts that the relay says why it cannot deliver, and that nothing is delivered.
 fn relay_refuses(sink: &Sink, server: &str, security: &str, why: &str) {
     let den = relay_to(server, security);
     let relay = den.open();
@@ -199,7 +195,7 @@ fn a_port_that_does_not_speak_tls_is_named() {
     relay_refuses(&sink, &to, "tls = \"implicit\"\n", why);
 }
 
-/// The command of that page that makes a certificate, as it stands there.
+/// The page's command that creates a certificate.
 fn command_of(page: &str) -> String {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page)).unwrap();
     let mut command = String::new();

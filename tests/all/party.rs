@@ -1,4 +1,5 @@
-//! The program's own processes, started on ports that the kernel chooses, ended with the test at the latest.
+//! The program's own processes. They listen on ports chosen by the kernel, and are killed at the latest when the test
+//! ends.
 pub(crate) use crate::skipped::skip;
 use mailrun_journey::record::{LedgerRow, Outcome, Record, StageRow};
 use mailrun_journey::{Phase, Stage};
@@ -16,15 +17,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Nothing that a test waits for takes longer, on however slow a machine.
+/// Limit of every wait, even on a slow machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(180);
 
-/// How often a machine may be disturbed in a row.
+/// How often in a row a busy machine may spoil a measurement.
 const LOOKS: u32 = 12;
 
 pub(crate) const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
 
-/// Looks until there is something to see.
+/// Calls `look` until it returns a value.
 pub(crate) fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let limit = Instant::now() + LIMIT;
     loop {
@@ -36,7 +37,7 @@ pub(crate) fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
     }
 }
 
-/// What a machine that is busy, or stands still for a while, may spoil: looked at again, until it is right for once.
+/// Repeats a measurement that a busy or stalled machine can spoil, until it is right once.
 pub(crate) fn undisturbed<T: Debug>(mut look: impl FnMut() -> T, is_right: impl Fn(&T) -> bool) -> T {
     let mut seen = look();
     for _ in 1..LOOKS {
@@ -49,14 +50,13 @@ pub(crate) fn undisturbed<T: Debug>(mut look: impl FnMut() -> T, is_right: impl 
     seen
 }
 
-/// A child with its output in files of its own; killed when dropped.
+/// A child process whose output goes to files. It is killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
     place: TempDir,
 }
 
-/// What is left of a process.
 #[derive(Debug)]
 pub(crate) struct Ended {
     /// `None` after a signal.
@@ -70,7 +70,7 @@ impl Process {
         Self::start_in(tempfile::tempdir().unwrap(), program, words)
     }
 
-    /// Its standard error goes there.
+    /// Starts a program with its standard error redirected to `stderr`.
     pub(crate) fn start_saying(program: &str, words: &[&str], stderr: Stdio) -> Self {
         Self::spawn(tempfile::tempdir().unwrap(), program, words, stderr)
     }
@@ -95,12 +95,10 @@ impl Process {
         Self { child, place }
     }
 
-    /// What it has written to its standard output so far.
     pub(crate) fn said(&self) -> String {
         self.file("stdout")
     }
 
-    /// What it has written to its standard error so far.
     pub(crate) fn complained(&self) -> String {
         self.file("stderr")
     }
@@ -109,20 +107,19 @@ impl Process {
         String::from_utf8_lossy(&fs::read(self.place.path().join(name)).unwrap_or_default()).into_owned()
     }
 
-    /// The names of its threads.
     pub(crate) fn threads(&self) -> Vec<String> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
         tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok()).collect()
     }
 
-    /// How many descriptors it has open, in the fullest of its threads' tables.
+    /// Number of open descriptors, in the fullest of its threads' tables.
     pub(crate) fn descriptors(&self) -> usize {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
         let open = |task: fs::DirEntry| fs::read_dir(task.path().join("fd")).map_or(0, Iterator::count);
         tasks.map(open).max().unwrap_or_default()
     }
 
-    /// Lets it have no descriptors beyond so many from now on; what is open stays so. Gives the limit that held before.
+    /// Limits the number of descriptors from now on; those that are open stay open. Returns the former limit.
     pub(crate) fn limit_descriptors(&self, most: u64) -> u64 {
         let limits = fs::read_to_string(format!("/proc/{}/limits", self.child.id())).unwrap();
         let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
@@ -134,7 +131,7 @@ impl Process {
         kill_process(self.pid(), Signal::TERM).unwrap();
     }
 
-    /// Lets it stand still until `resume`.
+    /// Stops the process until `resume`.
     pub(crate) fn suspend(&self) {
         kill_process(self.pid(), Signal::STOP).unwrap();
     }
@@ -143,12 +140,12 @@ impl Process {
         kill_process(self.pid(), Signal::CONT).unwrap();
     }
 
-    /// Asks a daemon to read its configuration again.
+    /// Sends SIGHUP, so that the relay reloads its configuration.
     pub(crate) fn hang_up(&self) {
         kill_process(self.pid(), Signal::HUP).unwrap();
     }
 
-    /// Ctrl-C on a terminal: the whole process group hears it.
+    /// Sends SIGINT to the process group, as Ctrl-C on a terminal does.
     pub(crate) fn interrupt_group(&self) {
         kill_process_group(self.pid(), Signal::INT).unwrap();
     }
@@ -157,7 +154,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Kills with SIGKILL the process that it has started with that word as its first.
+    /// Kills with SIGKILL the child whose first argument is `word`.
     pub(crate) fn kill_child(&self, word: &str) {
         self.signal_child(word, Signal::KILL);
     }
@@ -174,7 +171,7 @@ impl Process {
         kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 
-    /// Signals that were sent to it and that it has not taken.
+    /// Signals that were sent to the process and not yet handled.
     pub(crate) fn pending_signals(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
@@ -185,14 +182,13 @@ impl Process {
         Pid::from_child(&self.child)
     }
 
-    /// The most memory it has held, in bytes.
+    /// Peak memory in bytes.
     pub(crate) fn peak_bytes(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
         numbers(line)[0] << 10
     }
 
-    /// Waits for its end.
     pub(crate) fn finish(mut self) -> Ended {
         let limit = Instant::now() + LIMIT;
         let status = wait_until("a process to end", || {
@@ -207,13 +203,12 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Runs a program to its end.
 pub(crate) fn run(program: &str, words: &[&str]) -> Ended {
     Process::start(program, words).finish()
 }
@@ -222,7 +217,6 @@ pub(crate) fn mailrun(words: &[&str]) -> Ended {
     run(MAILRUN, words)
 }
 
-/// Our sink.
 #[derive(Debug)]
 pub(crate) struct Sink {
     pub(crate) process: Process,
@@ -231,7 +225,7 @@ pub(crate) struct Sink {
     json: PathBuf,
 }
 
-/// What a sink says it took in all, whosever mail it was.
+/// Counts of all mail that a sink took, including mail of other runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Took {
     pub(crate) messages: u64,
@@ -265,28 +259,27 @@ impl Sink {
         self.smtp.to_string()
     }
 
-    /// Where its status is.
+    /// URL of the HTTP status.
     pub(crate) fn url(&self) -> &str {
         &self.http
     }
 
-    /// What it answers over HTTP.
     pub(crate) fn ask(&self, path: &str) -> Value {
         let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).build().into();
         let text = agent.get(format!("{}{path}", self.http)).call().unwrap().body_mut().read_to_string().unwrap();
         serde_json::from_str(&text).unwrap()
     }
 
-    /// Ends it as a user would; gives its record.
+    /// Interrupts the sink, and returns its record.
     pub(crate) fn stop(self) -> Record {
         self.process.terminate();
         self.end()
     }
 
-    /// Waits for it to end by itself; gives its record.
+    /// Waits until the sink ends by itself, and returns its record.
     pub(crate) fn end(self) -> Record {
         let Self { process, json, .. } = self;
-        // The directory goes with the process: the record is read first.
+        // Read the record first: its directory is deleted with the process.
         wait_until("the sink to say that it is done", || process.said().contains("\"done\"").then_some(()));
         let record = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
         let ended = process.finish();
@@ -294,48 +287,42 @@ impl Sink {
         record
     }
 
-    /// Ends it; gives its counts.
     pub(crate) fn took(self) -> Took {
         took(&self.stop())
     }
 }
 
-/// The counts of all mail, from the sentence that every sink's record has.
+/// Counts of all mail, parsed from a sentence in every sink's record.
 pub(crate) fn took(record: &Record) -> Took {
     let sentence = record.verdict.reasons.iter().find(|reason| reason.starts_with("In all ")).unwrap();
     let numbers = numbers(&sentence.replace(',', ""));
     Took { messages: numbers[0], recipients: numbers[1], bytes: numbers[2], connections: numbers[3] }
 }
 
-/// Every number in a text.
 pub(crate) fn numbers(text: &str) -> Vec<u64> {
     text.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
 }
 
-/// A source's run to its end.
 pub(crate) struct SourceRun {
     pub(crate) ended: Ended,
     pub(crate) record: Record,
 }
 
-/// Runs our source against a server.
 pub(crate) fn source(to: &str, words: &[&str]) -> SourceRun {
     let place = tempfile::tempdir().unwrap();
     let json = place.path().join("source.json");
-    // Servers of the tests count their connections: the first is that of a message.
+    // The test servers count connections, so the source must not open one for a preflight.
     let own = ["source", "--no-preflight", to, "--json", json.to_str().unwrap()];
     let ended = mailrun(&[&own, words].concat());
     let text = fs::read_to_string(json).unwrap_or_else(|_| panic!("no record: {ended:?}"));
     SourceRun { ended, record: serde_json::from_str(&text).unwrap() }
 }
 
-/// A bench with its run directory.
 pub(crate) struct Bench {
     pub(crate) process: Process,
     out: TempDir,
 }
 
-/// A bench's run to its end.
 #[derive(Debug)]
 pub(crate) struct BenchRun {
     pub(crate) ended: Ended,
@@ -343,7 +330,7 @@ pub(crate) struct BenchRun {
 }
 
 impl Bench {
-    /// From source to sink, unless `words` say what else takes part.
+    /// Runs from source to sink, unless `words` add a server.
     pub(crate) fn start(words: &[&str]) -> Self {
         let has_server = words.first().is_some_and(|word| !word.starts_with('-'));
         let more: &[&str] = match has_server {
@@ -354,15 +341,15 @@ impl Bench {
         Self::start_as_typed(&[more, words].concat())
     }
 
-    /// With nothing added to what was typed.
+    /// Adds no arguments.
     pub(crate) fn start_as_typed(words: &[&str]) -> Self {
         Self::start_within("", words)
     }
 
-    /// With a variable of the environment, `NAME=value`.
+    /// Sets an environment variable, given as `NAME=value`.
     fn start_within(variable: &str, words: &[&str]) -> Self {
         let out = tempfile::tempdir().unwrap();
-        // A relay may be another user.
+        // The relay may run as another user and needs access to this directory.
         fs::set_permissions(out.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let variable = Some(variable).filter(|variable| !variable.is_empty());
         let own = [MAILRUN, "bench", "--out", out.path().to_str().unwrap()];
@@ -370,12 +357,11 @@ impl Bench {
         Self { process: Process::start("env", &words), out }
     }
 
-    /// A file of its run directory as it is now.
+    /// Current content of a file in the run directory.
     pub(crate) fn file(&self, name: &str) -> String {
         fs::read_to_string(self.out.path().join(name)).unwrap_or_default()
     }
 
-    /// Waits until the server has accepted a message.
     pub(crate) fn await_accepted(&self) {
         wait_until("messages to be accepted", || {
             let said = self.file("source.stdout");
@@ -389,23 +375,20 @@ impl Bench {
     }
 }
 
-/// Runs a bench to its end.
 pub(crate) fn bench(words: &[&str]) -> BenchRun {
     Bench::start(words).finish()
 }
 
-/// Runs a bench from source to sink with a variable of the environment, `NAME=value`.
+/// Runs a bench from source to sink with an environment variable, given as `NAME=value`.
 pub(crate) fn bench_within(variable: &str, words: &[&str]) -> BenchRun {
     Bench::start_within(variable, &[&["--relay", "none"], words].concat()).finish()
 }
 
-/// Runs a bench with nothing added to what was typed.
 pub(crate) fn bench_as_typed(words: &[&str]) -> BenchRun {
     Bench::start_as_typed(words).finish()
 }
 
 impl BenchRun {
-    /// Where its files are.
     pub(crate) fn path(&self) -> &Path {
         self.out.path()
     }
@@ -423,7 +406,7 @@ impl BenchRun {
         serde_json::from_str(&self.file("run.json")).unwrap()
     }
 
-    /// The record of a run that must have ended with that status.
+    /// Asserts the exit status, and returns the record.
     pub(crate) fn record_of(&self, code: i32) -> Record {
         let record = self.record();
         assert!(ended_so(self.ended.code, code, &record), "{:?} {}{}", self.ended.code, self.ended.out, self.ended.err);
@@ -431,18 +414,19 @@ impl BenchRun {
     }
 }
 
-/// A ledger without its unknowns: created, delivered, lost, duplicates, corrupt.
+/// The known fates of a ledger: created, delivered, lost, duplicates, corrupt.
 pub(crate) fn fates(ledger: &LedgerRow) -> [u64; 5] {
     [ledger.created, ledger.delivered, ledger.lost, ledger.duplicates, ledger.corrupt].map(Option::unwrap)
 }
 
-/// Whether a run ended with that status, or would have on another machine: on this one the generator may be the limit.
+/// Reports whether a run ended with `expected`, or with INVALID because the generator was the bottleneck on this
+/// machine.
 pub(crate) fn ended_so(code: Option<i32>, expected: i32, record: &Record) -> bool {
     let is_invalid = record.verdict.outcome == Some(Outcome::Invalid);
     code == Some(expected) || (expected == 0 && code == Some(3) && is_invalid)
 }
 
-/// Valid, or invalid for no other reason than that the hypervisor had the processors meanwhile.
+/// Reports whether a run is valid, or invalid only because the hypervisor took processor time.
 pub(crate) fn may_be_believed(record: &Record) -> bool {
     record.verdict.valid || record.verdict.reasons.iter().any(|reason| reason.contains("(steal)"))
 }
@@ -455,13 +439,13 @@ pub(crate) fn accepted(record: &Record) -> u64 {
     stage(record, Stage::Accepted).count
 }
 
-/// How often that went wrong.
 pub(crate) fn errors(record: &Record, phase: Phase, code: u16) -> u64 {
     record.errors.iter().filter(|row| (row.phase, row.code) == (phase, code)).map(|row| row.count).sum()
 }
 
-/// A port below the kernel's own range (32768 and up), where no outgoing connection can take it, and below the range from
-/// which `bench` takes ports for its relays. A locked file keeps it for this test's process, also while nothing listens there.
+/// A port below the kernel's ephemeral range (32768 and up), so that no outgoing connection takes it, and below the
+/// range from which `bench` takes its relays' ports. A locked file reserves it for this test's process, even while
+/// nothing listens there.
 pub(crate) fn low_port() -> u16 {
     static HELD: Mutex<Vec<File>> = Mutex::new(Vec::new());
     let directory = std::env::temp_dir().join("mailrun-test-ports");
@@ -477,7 +461,8 @@ pub(crate) fn low_port() -> u16 {
     panic!("no port from 10000 to 19999 is free");
 }
 
-/// The path of a program. If this machine lacks it, notes that for the last lines of `make test` and gives `None`.
+/// The path of a program. If it is not installed, returns `None` and adds it to the skipped programs that `make test`
+/// lists.
 pub(crate) fn peer(program: &str) -> Option<String> {
     let path = std::env::var("PATH").unwrap_or_default();
     let found = path.split(':').chain(["/usr/sbin", "/sbin"]).map(|directory| Path::new(directory).join(program));
@@ -488,7 +473,6 @@ pub(crate) fn peer(program: &str) -> Option<String> {
     found.map(|path| path.to_str().unwrap().to_owned())
 }
 
-/// Whether the user may do what only root may.
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

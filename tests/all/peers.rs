@@ -1,4 +1,4 @@
-//! Software that others wrote, against ours, with the counts compared at both ends.
+//! Independent programs against ours. The counts must agree at both ends.
 use crate::party::{
     Process, Sink, Took, accepted, bench, bench_as_typed, fates, is_root, low_port, numbers, peer, run, source,
     wait_until,
@@ -78,7 +78,7 @@ fn curl_sends_to_our_sink() {
     assert_eq!((took.messages, took.recipients, took.bytes), (1, 2, message.len() as u64));
 }
 
-/// Says how many octets it sent, as the receiver counts them.
+/// A Python client that prints how many bytes it sent, counted as the receiver does.
 const SMTPLIB: &str = r#"
 import smtplib, sys
 host, port = sys.argv[1:]
@@ -122,7 +122,7 @@ fn our_source_sends_to_smtp_sink() {
             let ours = source(&address, &[&words, reuse.as_slice()].concat());
             assert_eq!((ours.ended.code, accepted(&ours.record)), (Some(0), 200), "{mode} {reuse:?}");
             assert_eq!(ours.record.ledger.accepted, Some(400));
-            // "sess=6 quit=5 mesg=200\r", again and again.
+            // smtp-sink rewrites its status line "sess=6 quit=5 mesg=200\r" in place.
             wait_until("smtp-sink to have counted them", || {
                 let last = sink.said().trim_end_matches('\r').rsplit('\r').next().map(numbers)?;
                 (last.get(1..)? == [if reuse.is_some() { 5 } else { 200 }, 200]).then_some(())
@@ -192,7 +192,7 @@ fn mail_that_postfix_puts_off_is_not_delivered_and_its_queue_ids_are_named() {
     let why = &record.verdict.why;
     assert!(why.ends_with("lost or still in the server's queue. `postqueue -p` shows the queue."), "{why}");
     assert_eq!(record.verdict.outcome, Some(Outcome::Inconclusive));
-    // Each is found in Postfix's log, which says that it was put off.
+    // Postfix's log has each of these messages as deferred.
     let ids = record.missing.iter().filter_map(|message| message.reply.as_ref()?.split("queued as ").nth(1));
     let ids: Vec<&str> = ids.map(|id| id.trim_end_matches(|end: char| !end.is_ascii_alphanumeric())).collect();
     assert_eq!(ids.len() as u64, missing, "{:?}", record.missing);
@@ -200,7 +200,7 @@ fn mail_that_postfix_puts_off_is_not_delivered_and_its_queue_ids_are_named() {
         let deferred = format!("{id}: to=<");
         assert!(postfix.lines(&deferred).iter().any(|line| line.contains("status=deferred")), "{id}");
     }
-    // It was not lost: Postfix delivers it later.
+    // The messages were not lost: Postfix delivers them later.
     wait_until("Postfix to deliver what it has put off", || {
         postfix.flush();
         thread::sleep(Duration::from_millis(500));

@@ -1,5 +1,5 @@
-//! A private Postfix: its own configuration, queue and log in a directory of the test's, on ports of the test's.
-//! `/etc/postfix` is neither read nor written.
+//! A private Postfix with its own configuration, queue and log in a directory of the test, on its own ports. It neither
+//! reads nor writes `/etc/postfix`.
 use crate::party::{Ended, is_root, low_port, peer, run, skip, wait_until};
 use mailrun_bench::recipe::{Places, Recipe};
 use std::fs::{self, Permissions};
@@ -8,24 +8,23 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Where its mail goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deliver {
-    /// Nowhere, logged as sent.
+    /// Discards mail and logs it as sent.
     Discard,
-    /// To a server on that port.
+    /// Delivers to a server on this port.
     To(u16),
 }
 
-/// A Postfix that runs; stopped when dropped.
+/// A running Postfix. It is stopped when dropped.
 pub(crate) struct Postfix {
     place: TempDir,
     program: String,
-    /// One for each list of options it was started with.
+    /// One address for each list of options.
     pub(crate) listening: Vec<SocketAddr>,
 }
 
-/// The rest of main.cf: refusals by name, no delays, and room for hostile clients.
+/// The rest of main.cf: refusals by name, no delays, and limits high enough for hostile clients.
 const MAIN: &str = "
 smtpd_recipient_restrictions = check_recipient_access regexp:DIR/conf/refuse
 smtpd_helo_required = yes
@@ -39,8 +38,8 @@ initial_destination_concurrency = 20
 in_flow_delay = 0
 ";
 
-/// What every private Postfix has: of the recipe's main.cf what is before the settings for speed, and its master.cf without
-/// the listener.
+/// What all private Postfixes share: the recipe's main.cf up to the settings for speed, and its master.cf without the
+/// listener.
 pub(crate) fn base_configuration(directory: &str) -> [String; 2] {
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let places =
@@ -53,7 +52,8 @@ pub(crate) fn base_configuration(directory: &str) -> [String; 2] {
 }
 
 impl Postfix {
-    /// Starts one with a port for each list of `smtpd` options; `None`, with a note, where that is impossible.
+    /// Starts a Postfix with one port for each list of `smtpd` options. Returns `None`, with a note, where Postfix
+    /// cannot run.
     pub(crate) fn start(deliver: Deliver, services: &[Vec<String>]) -> Option<Self> {
         let program = peer("postfix")?;
         if !is_root() {
@@ -61,9 +61,9 @@ impl Postfix {
             return None;
         }
         let place = tempfile::tempdir().unwrap();
-        // Its daemons are other users.
+        // Postfix's daemons run as other users and need access to this directory.
         fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
-        // The rest of the tree it makes itself, with the owners it wants.
+        // Postfix creates the other directories itself, with the owners that it requires.
         fs::create_dir(place.path().join("queue")).unwrap();
         let ports: Vec<u16> = services.iter().map(|_| low_port()).collect();
         let mut postfix = Self { place, program, listening: Vec::new() };
@@ -109,33 +109,32 @@ impl Postfix {
         fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
-    /// HOST:PORT of its first port.
+    /// HOST:PORT of the first port.
     pub(crate) fn address(&self) -> String {
         self.listening[0].to_string()
     }
 
-    /// How often its log says that.
+    /// Number of log lines that contain `text`.
     pub(crate) fn logged(&self, text: &str) -> u64 {
         self.log().matches(text).count() as u64
     }
 
-    /// The lines of its log that have that.
     pub(crate) fn lines(&self, text: &str) -> Vec<String> {
         self.log().lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
     }
 
-    /// Has it try at once what it has put off.
+    /// Retries deferred mail at once.
     pub(crate) fn flush(&self) {
         self.command("flush");
     }
 
-    /// Recipients it has delivered to.
+    /// Number of recipients delivered to.
     pub(crate) fn sent(&self) -> u64 {
         self.log().matches("status=sent").count() as u64
     }
 }
 
-/// The options of a port that insists on TLS: by STARTTLS, or (`wrapper`) before the greeting.
+/// The options of a port that requires TLS, by STARTTLS or (`wrapper`) before the greeting.
 pub(crate) fn tls_options(wrapper: bool, certificate: &str, key: &str) -> Vec<String> {
     let begin = if wrapper { "smtpd_tls_wrappermode=yes" } else { "smtpd_tls_wrappermode=no" };
     let files = [format!("smtpd_tls_cert_file={certificate}"), format!("smtpd_tls_key_file={key}")];

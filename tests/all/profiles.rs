@@ -1,23 +1,23 @@
-//! `mailrun bench kotlin-profile`, `sizes` and `large-message` as a user runs them: each row is there with figures that agree, what is
-//! refused is no PASS, and a mistyped word is one line.
+//! `mailrun bench kotlin-profile`, `sizes` and `large-message` as a user runs them. All rows exist and their figures
+//! agree, refused mail is no PASS, and a mistyped word is reported in one line.
 use crate::party::{Ended, Sink, mailrun, peer};
 use mailrun_journey::Record;
 use std::fs;
 use std::path::Path;
 
-/// Bench of a scenario with small numbers, with its files in that directory.
+/// Runs a scenario with small numbers.
 fn profile(words: &[&str], out: &Path) -> Ended {
     mailrun(&[&["bench"], words, &["--rounds", "1", "--report", "full", "--out", out.to_str().unwrap()]].concat())
 }
 
-/// It ran to its end: PASS, or INVALID where this machine was the limit.
+/// The run must be a PASS, or INVALID if this machine was the bottleneck.
 fn expect_measured(ended: &Ended) {
     let last = ended.out.lines().last().unwrap_or_default();
     let is_good = last.starts_with("PASS ") || last.starts_with("INVALID ");
     assert!(is_good && ended.code == Some(0), "{ended:?}");
 }
 
-/// The rows of the table of that number, cell by cell.
+/// The rows of the `table`th table, cell by cell.
 fn rows(ended: &Ended, table: usize) -> Vec<Vec<String>> {
     let is_rule = |line: &&str| line.contains('─');
     let after = ended.out.lines().enumerate().filter(|(_, line)| is_rule(line)).nth(table).expect("a table").0 + 1;

@@ -1,4 +1,4 @@
-//! Connections that a proxy passes on: the PROXY header and XCLIENT, honest and not.
+//! Connections through a proxy: the PROXY header and XCLIENT, honest and forged.
 use crate::party::{Sink, run, wait_until};
 use crate::wire::Wire;
 use mailrun_net::{Answer, Handler, Proxied, RunningServer, Server};
@@ -9,7 +9,6 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the server learned of a connection before its first command.
 #[derive(Debug, PartialEq, Eq)]
 enum Learned {
     Header(ProxyHeader),
@@ -77,7 +76,7 @@ fn what_is_no_header_is_not_answered() {
     for lie in lies {
         let (server, learned) = server();
         let mut wire = Wire::connect(server.address());
-        // The server may close while this is on its way.
+        // The server may close the connection meanwhile.
         let _ = wire.try_send(lie);
         assert_eq!(wire.replies(), Vec::<String>::new(), "{lie:?}");
         assert!(matches!(learned.recv_timeout(PATIENCE), Ok(Learned::Nothing(_))), "{lie:?}");
@@ -131,7 +130,7 @@ fn a_unix_domain_socket_carries_mail_and_is_gone_afterwards() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("sink");
     let name = format!("unix:{}", path.display());
-    // A socket that a server which was killed left behind is no hindrance.
+    // A killed server may leave its socket file behind; a new server must still be able to listen there.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let record = place.path().join("sink.json").display().to_string();
     let words = ["sink", "--listen", &name, "--max-messages", "50", "--live", "off", "--json", &record];

@@ -1,11 +1,11 @@
-//! Recipes that are false, each in its own way: one clear line, and nothing runs on.
+//! Faulty recipes: each is reported in one clear line, and no process is left behind.
 use crate::docs_script::namespaces;
 use crate::party::{Ended, mailrun, peer, run};
 use crate::relay::MAILRUN;
 use std::fs;
 use std::path::Path;
 
-/// A server that accepts mail and forgets it, in Python. With `daemon` it leaves a process behind when it stops.
+/// A Python server that accepts mail and discards it. With `daemon`, it leaves a process behind when it stops.
 const FORGETFUL: &str = r#"import os, signal, socket, sys, threading
 host, port = sys.argv[1].split(":"); fault = sys.argv[3] if len(sys.argv) > 3 else ""
 if fault == "early": sys.exit("cannot find my own teeth")
@@ -28,7 +28,6 @@ else: signal.pause()
 while True: threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
 "#;
 
-/// A recipe of that server, with more keys.
 fn recipe(place: &Path, fault: &str, keys: &str) -> String {
     let path = place.join("false.toml");
     let text = format!(
@@ -39,7 +38,6 @@ fn recipe(place: &Path, fault: &str, keys: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Runs a bench through that recipe.
 fn bench(place: &Path, recipe: &str) -> Ended {
     let out = place.join("out");
     let out = out.to_str().unwrap();
@@ -47,7 +45,6 @@ fn bench(place: &Path, recipe: &str) -> Ended {
     mailrun(&[&words[..], &["--quiet", "--out", out]].concat())
 }
 
-/// Number of processes that have that path in their command line.
 pub(crate) fn processes_of(place: &Path) -> usize {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let lines = all.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
@@ -61,7 +58,7 @@ fn each_fault_of_a_recipe_is_one_line_with_its_file_and_key() {
     let rows = [
         ("early", "", "3:11: command: ", "the relay ended before it listened: cannot find my own teeth"),
         ("silent", "ready_within = \"500ms\"", ": command: ", "did not listen within"),
-        // Time for a busy machine to start Python.
+        // Enough time for a busy machine to start Python.
         ("silent", "ready_within = \"4s\"", ": command: ", "its last output: at your service"),
         ("daemon", "", ": command: ", "the relay ended and left processes behind: python3 ("),
         ("", "prepare = [[\"sh\", \"-c\", \"echo no flour >&2; exit 3\"]]", ": prepare: ", "exit status 3: no flour"),
@@ -90,13 +87,13 @@ fn mail_that_a_server_took_and_never_handed_on_is_not_delivered() {
     let Some(_) = peer("python3") else { return };
     let place = tempfile::tempdir().unwrap();
     let ended = bench(place.path(), &recipe(place.path(), "", ""));
-    // Its queue is unknown, so nothing is proven lost.
+    // This server's queue is unknown, so no message is proven lost.
     assert_eq!(ended.code, Some(3), "{ended:?}");
     assert!(ended.out.contains("INCONCLUSIVE") && ended.out.contains("not delivered"), "{ended:?}");
     assert_eq!(processes_of(place.path()), 0);
 }
 
-/// The second mailrun counts what runs before and after it.
+/// The second mailrun counts the processes before and after the first one runs.
 const KILLED: &str = r#"ip link set lo up
 "$1" bench --relay "$2" --duration 1h --rate 1 --quiet --out "$3/killed" & first=$!
 count() { grep -l MAILRUN_RECIPE= /proc/[0-9]*/environ | wc -l; }

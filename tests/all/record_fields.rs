@@ -1,11 +1,11 @@
-//! The parts of a record that explain a run: by second, by domain, by message, against what was ordered.
+//! The parts of a record that explain a run: seconds, domains, single messages, and ordered faults.
 use crate::party::mailrun;
 use crate::secured::Files;
 use mailrun_journey::record::{EventKind, KeepAwake, Record, Role, SlowMessage};
 use mailrun_journey::{Latencies, Phase, Stage};
 use std::fs;
 
-/// Runs a bench that writes its record, whatever its verdict.
+/// Runs a bench and returns its record, whatever the verdict.
 fn bench(words: &[&str]) -> Record {
     let files = Files::new();
     let out = files.path("out");
@@ -14,7 +14,7 @@ fn bench(words: &[&str]) -> Record {
     serde_json::from_str(&fs::read_to_string(format!("{out}/run.json")).unwrap()).unwrap()
 }
 
-/// Two domains, an open loop, a warm-up, stages of the rate and a sink that rejects, repeats and stalls.
+/// A run with two domains, an open loop, a warm-up, stages of the rate, and a sink that rejects, repeats and stalls.
 fn faulted() -> Record {
     bench(&[
         "--relay",
@@ -151,7 +151,7 @@ fn all_times_of_a_run_with_a_warm_up_have_one_zero() {
     assert_eq!(warm_up_ended, 1.0, "second 0 is the begin of the load");
     assert!(record.zero_at[..19] >= record.started_at[..19] && record.zero_at.ends_with('Z'), "{}", record.zero_at);
     let stall = record.stalls.iter().find(|stall| stall.to_s - stall.from_s > 1.2).expect("a stall");
-    // Both come from the source: the same times.
+    // Both rows come from the source, so their times agree.
     assert!(
         record
             .events
@@ -162,7 +162,7 @@ fn all_times_of_a_run_with_a_warm_up_have_one_zero() {
     assert!(
         record.events.iter().filter(|event| event.kind == EventKind::ServerBack).any(|event| event.at_s == stall.to_s)
     );
-    // The sink's times count from its first connection, after the begin of the run.
+    // The sink counts from its first connection, which comes after the start of the run.
     let fault_off = at(EventKind::FaultOff);
     assert!(fault_off >= warm_up_ended + 2.2 - 0.001, "{:?}", record.events);
     assert!(stall.to_s >= fault_off - 0.001, "accepted again while the sink stalls: {stall:?}, {fault_off}");
@@ -233,7 +233,7 @@ fn busy_polling_and_its_cost_are_in_the_record_of_both_ends() {
 fn the_record_and_the_report_say_whether_the_processors_were_kept_awake() {
     let run = crate::party::bench(&["--keep-awake", "auto", "--sessions", "1", "--messages", "20"]);
     let state = run.record_of(0).host.keep_awake.expect("bench decides it");
-    // Nobody but root may write the device, and a container has none.
+    // Only root may write to the device, and containers have none.
     assert_ne!(state, KeepAwake::Off, "the bench's own source and sink are no server under test");
     assert!(run.file("report.md").contains(state.words()), "{}", run.file("report.md"));
     if state == KeepAwake::On {

@@ -1,4 +1,4 @@
-//! A server that records every octet it hears and answers by a script: what two clients are told apart by.
+//! A server that records every byte it hears and answers by a script. Two clients are compared by these recordings.
 use crate::party::wait_until;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 use std::collections::HashMap;
@@ -12,24 +12,23 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// What the server does in place of its honest answer.
 #[derive(Clone, Debug)]
 enum Act {
     Say(Vec<u8>),
     Close,
     /// Closes with RST.
     Reset,
-    /// Says nothing, and goes on reading.
+    /// Stops replying, but goes on reading.
     Silent,
-    /// Says this again and again, until nobody listens.
+    /// Repeats this reply until the client is gone.
     Repeat(Vec<u8>),
-    /// Answers honestly, then reads nothing for so long.
+    /// Replies as usual, then stops reading for this time.
     Stall(Duration),
-    /// Answers honestly, then reads nothing until it is told to go on.
+    /// Replies as usual, then stops reading until `go_on`.
     Hold,
 }
 
-/// Deviations from honesty: at the `nth` time in the run (0: every time) that the verb is heard.
+/// Scripted replies. Each applies to the `nth` time in the run that a verb is heard, or to every time if `nth` is 0.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Script {
     rules: Vec<(&'static str, usize, Act)>,
@@ -41,7 +40,7 @@ impl Script {
         self
     }
 
-    /// `verb` is `banner`, `.` or a command's first word; the line end is added.
+    /// `verb` is `banner`, `.` or the first word of a command. The line end is added.
     pub(crate) fn say(self, verb: &'static str, nth: usize, reply: &str) -> Self {
         self.say_raw(verb, nth, format!("{reply}\r\n").as_bytes())
     }
@@ -80,19 +79,18 @@ impl Script {
     }
 }
 
-/// Where it listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Listen {
     V4,
     V6,
     Unix,
-    /// With a queue for one or two that have not been accepted.
+    /// With a listen backlog of one or two connections.
     ShortUnix,
 }
 
-/// A server that runs until it is asked what it heard.
+/// A server that runs until `finish`.
 pub(crate) struct Recorder {
-    /// 0 at a unix-domain socket.
+    /// 0 for a Unix-domain socket.
     pub(crate) port: u16,
     pub(crate) path: PathBuf,
     shared: Arc<Shared>,
@@ -107,7 +105,6 @@ struct Shared {
     is_over: AtomicBool,
 }
 
-/// One connection: all that came, and how it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Heard {
     pub(crate) octets: Vec<u8>,
@@ -164,18 +161,17 @@ impl Recorder {
         Self { port, path, shared, accepting }
     }
 
-    /// How often it has heard that verb so far.
     pub(crate) fn times(&self, verb: &str) -> usize {
         self.shared.times.lock().unwrap().get(verb).copied().unwrap_or_default()
     }
 
-    /// Reads on where it holds.
+    /// Resumes reading after `Act::Hold`.
     pub(crate) fn go_on(&self) {
         self.shared.is_held.store(false, Ordering::Release);
     }
 
-    /// Waits until its connections have ended, all of which the client must have closed; what was heard on each, in
-    /// the order of their beginnings.
+    /// Waits until the client has closed all connections. Returns what was heard on each, in the order in which they
+    /// began.
     pub(crate) fn finish(self) -> Vec<Heard> {
         self.shared.is_over.store(true, Ordering::Release);
         self.accepting.join().unwrap();
@@ -186,7 +182,7 @@ impl Recorder {
 }
 
 fn listen_at(path: &Path, backlog: i32) -> UnixListener {
-    // The path of an earlier one may be left.
+    // An earlier server may have left its socket file behind.
     let _ = std::fs::remove_file(path);
     let descriptor = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     rustix::net::bind(&descriptor, &SocketAddrUnix::new(path).unwrap()).unwrap();
@@ -199,7 +195,7 @@ fn listen_at(path: &Path, backlog: i32) -> UnixListener {
 fn accept_all(door: &Door, shared: &Arc<Shared>) {
     let mut serving = Vec::new();
     loop {
-        // Asked before the last look: whoever connected before the end is heard.
+        // Read this flag before the last look, so that a client that connected before the end is still heard.
         let is_over = shared.is_over.load(Ordering::Acquire);
         match door.accept() {
             Ok(wire) => {
@@ -222,7 +218,6 @@ struct Serving<'s> {
     wire: Box<dyn Wire>,
     shared: &'s Shared,
     octets: Vec<u8>,
-    /// Recipients of this transaction.
     accepted: usize,
     in_message: bool,
 }
@@ -257,7 +252,7 @@ impl Serving<'_> {
         }
     }
 
-    /// Reads once; how it ended, if it did.
+    /// Reads once. Returns how the connection ended, if it did.
     fn hear(&mut self) -> Option<&'static str> {
         let mut room = vec![0; 256 * 1024];
         match self.wire.read(&mut room) {
@@ -316,7 +311,7 @@ impl Serving<'_> {
         reply.into_bytes()
     }
 
-    /// Says it, and keeps count of what it means.
+    /// Sends a reply, and updates the transaction accordingly.
     fn say(&mut self, verb: &str, reply: &[u8]) {
         match verb {
             "MAIL" => self.accepted = 0,
@@ -324,12 +319,12 @@ impl Serving<'_> {
             "DATA" => self.in_message = reply.starts_with(b"354"),
             _ => {}
         }
-        // Whoever has gone hears nothing; the next read tells.
+        // If the client is gone, the next read notices.
         let _ = self.wire.write_all(reply);
     }
 }
 
-/// A port that nobody listens on and nobody else can take while this is held: bound, and no more.
+/// A port that is bound but does not listen, so connections to it are refused and nobody else can take it.
 pub(crate) struct Deaf {
     pub(crate) port: u16,
     _held: [OwnedFd; 2],

@@ -1,5 +1,4 @@
-//! `mailrun relay` as users have it: a place of its own with relay.toml and spool, started, stopped, killed and started
-//! again; and how it starts, and does not.
+//! `mailrun relay` with its own configuration and spool: started, stopped, killed and restarted, and refusing to start.
 use crate::party::{Ended, Process, Sink, bench, fates, is_root, mailrun, skip, undisturbed, wait_until};
 use crate::secured::Files;
 use crate::wire::Wire;
@@ -12,18 +11,17 @@ use std::process::Command;
 
 pub(crate) const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
 
-/// What is put off comes back soon.
+/// Short retry times, so that deferred mail is tried again soon.
 pub(crate) const QUICK: &str = "retry.first = \"200ms\"\nretry.longest = \"500ms\"\n";
 
-/// Where a relay lives: its configuration and its spool outlast its processes.
+/// Directory of a relay. Its configuration and spool outlast the relay's processes.
 #[derive(Debug)]
 pub(crate) struct Den {
     pub(crate) files: Files,
 }
 
 impl Den {
-    /// With that configuration besides its name, its spool and where it listens. Sections are to be said with dots:
-    /// `retry.first = "1s"`.
+    /// `text` is added to the name, spool and address. It must write keys of sections with dots: `retry.first = "1s"`.
     pub(crate) fn new(text: &str) -> Self {
         Self::with(Files::new(), text)
     }
@@ -35,7 +33,7 @@ impl Den {
         Self { files }
     }
 
-    /// All mail goes to that server.
+    /// Sends all mail to this server.
     pub(crate) fn to(server: &str, text: &str) -> Self {
         Self::new(&format!("{text}{}", all_to(server)))
     }
@@ -53,19 +51,18 @@ impl Den {
         Relay::listening(Process::start(MAILRUN, &[&["relay", "--config", &config, "--live", "json"], words].concat()))
     }
 
-    /// Runs it where it is not to begin.
+    /// Runs a relay that must not start.
     pub(crate) fn fails(&self, words: &[&str]) -> Ended {
         mailrun(&[&["relay", "--config", &self.path("relay.toml"), "--live", "json"], words].concat())
     }
 
-    /// Octets that the spool takes on disk.
+    /// Size of the spool's files in bytes.
     pub(crate) fn spool_bytes(&self) -> u64 {
         let files = fs::read_dir(self.path("spool")).unwrap().flatten();
         files.filter_map(|file| file.metadata().ok()).map(|data| data.len()).sum()
     }
 }
 
-/// A route for everything.
 pub(crate) fn all_to(server: &str) -> String {
     match server.strip_prefix("lmtp:") {
         Some(server) => format!("[[route]]\nto = \"*\"\nlmtp = \"{server}\"\n"),
@@ -73,10 +70,10 @@ pub(crate) fn all_to(server: &str) -> String {
     }
 }
 
-/// A relay that runs; killed when dropped.
+/// A running relay. It is killed when dropped.
 pub(crate) struct Relay {
     pub(crate) process: Process,
-    /// Where it takes mail, in the order of the configuration.
+    /// The addresses for mail, in the order of the configuration.
     pub(crate) smtp: Vec<SocketAddr>,
 }
 
@@ -91,7 +88,7 @@ impl Relay {
         Self { smtp: smtp.collect(), process }
     }
 
-    /// HOST:PORT of its first address.
+    /// HOST:PORT of the first address.
     pub(crate) fn address(&self) -> String {
         self.smtp[0].to_string()
     }
@@ -100,7 +97,7 @@ impl Relay {
         Wire::greeted(self.smtp[0])
     }
 
-    /// Asks it to stop, which it does at once and in order.
+    /// Stops the relay in order.
     pub(crate) fn stop(self) -> Ended {
         self.process.terminate();
         let ended = self.process.finish();
@@ -108,27 +105,25 @@ impl Relay {
         ended
     }
 
-    /// Kills it with SIGKILL. What it had written stays in the page cache.
+    /// Kills the relay with SIGKILL. Everything that it wrote stays in the page cache.
     pub(crate) fn kill(self) {
         drop(self);
     }
 }
 
-/// A client that has said EHLO.
 pub(crate) fn introduced(relay: &Relay) -> Wire {
     let mut wire = relay.greeted();
     assert!(wire.say("EHLO client.example").starts_with("250"));
     wire
 }
 
-/// Says that, and expects a code.
 pub(crate) fn expect(wire: &mut Wire, line: &str, code: &str) -> String {
     let reply = wire.say(line);
     assert!(reply.starts_with(code), "{line}: {reply}");
     reply
 }
 
-/// Hands a message over; the answer to it.
+/// Sends a message. Returns the last reply.
 pub(crate) fn submit(wire: &mut Wire, from: &str, to: &[&str], message: impl AsRef<[u8]>) -> String {
     expect(wire, &format!("MAIL FROM:{from}"), "250");
     for to in to {
@@ -140,14 +135,13 @@ pub(crate) fn submit(wire: &mut Wire, from: &str, to: &[&str], message: impl AsR
     wire.reply().expect("an answer to the message")
 }
 
-/// Waits until the sink has counted so many recipients.
 pub(crate) fn await_recipients(sink: &Sink, count: u64) {
     wait_until(&format!("{count} recipients at the sink"), || {
         (sink.ask("/status")["recipients"].as_u64().unwrap() >= count).then_some(())
     });
 }
 
-/// A message as a sink has kept it.
+/// A message as written by the sink.
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) sender: String,
@@ -160,7 +154,7 @@ impl Kept {
         String::from_utf8_lossy(&self.octets).into_owned()
     }
 
-    /// What stands behind the relay's own `Received:`.
+    /// The message without the relay's own `Received:` field.
     pub(crate) fn as_sent(&self) -> &[u8] {
         assert!(self.octets.starts_with(b"Received: from "), "{}", self.text());
         let lines = self.octets.split_inclusive(|byte| *byte == b'\n');
@@ -169,7 +163,7 @@ impl Kept {
     }
 }
 
-/// What a sink has written to its `--dump-file`.
+/// Messages in a sink's `--dump-file`.
 pub(crate) fn kept(path: &str) -> Vec<Kept> {
     let bytes = fs::read(path).unwrap_or_default();
     let mut rest = &bytes[..];
@@ -189,18 +183,15 @@ pub(crate) fn kept(path: &str) -> Vec<Kept> {
     all
 }
 
-/// Waits for so many messages there.
 pub(crate) fn await_kept(path: &str, count: usize) -> Vec<Kept> {
     wait_until(&format!("{count} messages in {path}"), || Some(kept(path)).filter(|kept| kept.len() >= count))
 }
 
-/// All files of a Maildir's `new`.
 pub(crate) fn mailbox(path: &str) -> Vec<String> {
     let files = fs::read_dir(Path::new(path).join("new")).into_iter().flatten().flatten();
     files.map(|file| String::from_utf8_lossy(&fs::read(file.path()).unwrap()).into_owned()).collect()
 }
 
-/// What a relay answers over HTTP.
 pub(crate) fn http(relay: &Relay, path: &str) -> (u16, String) {
     let listening: Value = serde_json::from_str(relay.process.said().lines().next().unwrap()).unwrap();
     let address = listening["http"].as_str().expect("the event names it").to_owned();
@@ -209,14 +200,14 @@ pub(crate) fn http(relay: &Relay, path: &str) -> (u16, String) {
     (response.status().as_u16(), response.body_mut().read_to_string().unwrap())
 }
 
-/// A whole number that a relay's metrics have without labels. A worker without a processor for long is asked again.
+/// A metric without labels. Asks again if a worker did not answer because it got no processor time.
 pub(crate) fn metric(relay: &Relay, name: &str) -> u64 {
     let (_, text) = undisturbed(|| http(relay, "/metrics"), |(status, _)| *status == 200);
     let value = |line: &str| line.strip_prefix(&format!("mailrun_relay_{name} ")).map(str::to_owned);
     text.lines().find_map(value).unwrap_or_else(|| panic!("{name}: {text}")).parse().unwrap()
 }
 
-/// Runs a bench through a relay to a sink: every unit arrives, once.
+/// Runs a bench through a relay to a sink. Every recipient must get the message exactly once.
 pub(crate) fn closes(relay: &Relay, sink: &Sink, words: &[&str], units: u64) {
     let record = bench(&[&[&relay.address(), "--sink", sink.url()], words].concat()).record_of(0);
     assert_eq!(fates(&record.ledger), [units, units, 0, 0, 0], "{words:?}");
@@ -275,7 +266,7 @@ fn a_second_relay_on_a_spool_is_turned_away_in_a_line() {
 #[test]
 fn a_spool_that_cannot_be_written_is_said_in_a_line() {
     let den = Den::new("[[route]]\nto = \"*\"\ndiscard = true\n");
-    // A file where the directory should be is in everybody's way, root's too.
+    // A file in place of the directory stops even root.
     fs::write(den.path("spool"), "no directory").unwrap();
     let ended = den.fails(&[]);
     assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{ended:?}");
@@ -284,7 +275,7 @@ fn a_spool_that_cannot_be_written_is_said_in_a_line() {
     fs::create_dir(den.path("spool")).unwrap();
     fs::set_permissions(den.path("spool"), fs::Permissions::from_mode(0o500)).unwrap();
     if is_root() {
-        // Root writes everywhere but where nobody can.
+        // Root can write everywhere except on a read-only file system.
         let Some(_mount) = Mount::new(&den.path("spool"), "ro") else { return };
         let ended = den.fails(&[]);
         assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{ended:?}");
@@ -336,11 +327,11 @@ fn mistakes_of_a_file_are_told_with_their_places() {
     assert_eq!(checked.code, Some(0), "{checked:?}");
 }
 
-/// A file system of its own, unmounted when dropped.
+/// A mounted file system. It is unmounted when dropped.
 pub(crate) struct Mount(PathBuf);
 
 impl Mount {
-    /// A tmpfs; `None`, with a note, where that is impossible.
+    /// Mounts a tmpfs. Returns `None`, with a note, where that is not allowed.
     pub(crate) fn new(at: &str, options: &str) -> Option<Self> {
         if !is_root() {
             skip("tmpfs", "only root may mount one");
@@ -359,7 +350,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Lazily: a relay that a failing test has left may still have files there.
+        // Unmount lazily: after a failed test, a relay may still have files open there.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }

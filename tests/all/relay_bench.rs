@@ -1,5 +1,6 @@
-//! `mailrun bench` with a relay between source and sink: ours, a private Postfix, a command of the user's, one that was
-//! running already; the published contest of several; and the scenarios that hold one against its targets.
+//! `mailrun bench` with a relay between source and sink: ours, a private Postfix, a user's command, or one that was
+//! already running. Also the published contest of several relays, and the scenarios that compare a relay with its
+//! targets.
 use crate::party::{
     Bench, BenchRun, Ended, Process, Sink, bench_as_typed, fates, is_root, low_port, mailrun, peer, skip, stage,
     wait_until,
@@ -12,9 +13,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// A relay that is none: it passes on what it hears, byte for byte, and the sink answers through it. What it is told
-/// stands in its arguments; the last may be for how many seconds it holds replies back, or `hoard` for one that keeps
-/// memory whatever it does.
+/// A fake relay that copies bytes to the sink and back. Its last argument may be the number of seconds for which it
+/// holds back replies, or `hoard` to use ever more memory.
 const PIPE: &str = r#"import socket, sys, threading, time
 host, port = sys.argv[1].split(":"); to = sys.argv[2].split(":")
 open(sys.argv[3] + "/was-here", "w").close()
@@ -41,7 +41,7 @@ fn relay(record: &Record) -> &Party {
     record.parties.iter().find(|party| party.role == Role::Relay).expect("a relay took part")
 }
 
-/// All went through the relay, each message once, and it is told with what it cost.
+/// All messages went through the relay once, and the report shows the relay with its cost.
 fn expect_relayed(run: &BenchRun, name: &str, durability: &str, messages: u64) -> Record {
     let record = run.record_of(0);
     assert_eq!(fates(&record.ledger), [messages, messages, 0, 0, 0]);
@@ -71,7 +71,7 @@ fn without_arguments_mail_goes_through_our_relay() {
     let record = expect_relayed(&run, "mailrun", "sync", 500);
     let party = relay(&record);
     expect_costs(party);
-    // Every message was on disk before it was answered.
+    // Every message was written to disk before its 250.
     assert!(party.write_bytes.is_some_and(|bytes| bytes >= 500 * 400), "{party:?}");
     let delivered = stage(&record, Stage::Delivered).latency_ms.unwrap();
     assert!(delivered.min > 0.0 && run.ended.out.contains("\n delivered "), "{delivered:?}");
@@ -99,7 +99,6 @@ fn what_is_lost_behind_the_relay_is_found_out() {
     assert!(said && !run.path().join("relay.spool").exists(), "{:?}", record.verdict);
 }
 
-/// Whether a private Postfix can be had.
 fn postfix_is_there() -> bool {
     let is_there = peer("postfix").is_some();
     if is_there && !is_root() {
@@ -108,7 +107,6 @@ fn postfix_is_there() -> bool {
     is_there && is_root()
 }
 
-/// The processes that have that path in their command line.
 fn processes_with(path: &Path) -> usize {
     let path = path.to_str().unwrap();
     let all = fs::read_dir("/proc").unwrap().flatten();
@@ -125,7 +123,7 @@ fn a_private_postfix_is_set_up_measured_and_removed() {
     let record = expect_relayed(&run, "postfix", "sync", 200);
     let party = relay(&record);
     expect_costs(party);
-    // Its work is done by dozens of processes: what the master alone uses is a hundredth of that.
+    // Postfix works in dozens of processes. Its master alone uses a hundredth of this time.
     assert!(party.user_s.unwrap() + party.sys_s.unwrap() > 0.05, "{party:?}");
     assert!(party.command.last().unwrap().starts_with("exec "), "as in its recipe: {:?}", party.command);
     assert_eq!(processes_with(run.path()), 0, "nothing of it runs on");
@@ -204,9 +202,8 @@ fn a_relay_that_is_running_hands_on_to_our_sink() {
     drop(process);
 }
 
-/// The lines of a contest's table that begin with that name.
 fn rows<'t>(ended: &'t Ended, name: &str) -> Vec<&'t str> {
-    // A remark begins at the edge.
+    // Remarks begin in the first column; table rows are indented.
     let of_table = ended.out.lines().filter(|line| line.starts_with(' '));
     of_table.filter(|line| line.split_whitespace().next() == Some(name)).collect()
 }
@@ -265,7 +262,7 @@ fn system_calls_are_counted_where_strace_is() {
     let number = |cell: &str| cell.replace(',', "").parse::<f64>().unwrap_or_else(|_| panic!("{costs}"));
     let cells: Vec<f64> = costs.split_whitespace().skip(1).take(3).map(number).collect();
     let [_, calls, syncs] = cells[..] else { panic!("{costs}") };
-    // A message is at least read and written, in and out; a sync is shared by those that wait for it.
+    // Each message is read and written at least once on both sides. Several messages share one sync.
     assert!((4.0..1000.0).contains(&calls) && syncs > 0.0 && syncs < 4.0, "{}", ended.out);
 }
 
@@ -297,7 +294,7 @@ fn a_contestant_that_fails_is_named_and_the_others_run() {
 
 #[test]
 fn a_sink_of_ones_own_is_no_relay() {
-    // To take mail is not to hand it on: nothing arrives at the bench's sink, and it is said so.
+    // This server accepts mail but does not pass it on, so nothing arrives at the bench's sink.
     let sink = Sink::start(&[]);
     let listen = format!("127.0.0.1:{}", low_port());
     let words = [&sink.address(), "--sink-listen", &listen, "--messages", "20", "--sessions", "2"];
@@ -312,14 +309,14 @@ fn a_sink_of_ones_own_is_no_relay() {
     assert_eq!(sink.took().messages, 20);
 }
 
-/// The exit status, or the one that it would have been on another machine: on this one the source may be the limit.
+/// The exit status, or the expected one if only the source's limits on this machine prevented it.
 fn status(ended: &Ended, expected: i32) -> i32 {
     let last = ended.out.lines().last().unwrap_or_default();
     let is_invalid = ended.code == Some(3) && last.starts_with("INVALID ");
     if is_invalid { expected } else { ended.code.unwrap_or(-1) }
 }
 
-/// The verdicts of a scenario's targets, in their order.
+/// The verdicts on a scenario's targets, in order.
 fn verdicts(ended: &Ended) -> Vec<&str> {
     let verdict = |line: &'_ str| ["PASS", "INCONCLUSIVE", "FAIL"].into_iter().find(|word| line.ends_with(word));
     ended.out.lines().filter_map(verdict).collect()
@@ -329,7 +326,7 @@ fn record_in(out: &Path, place: &str) -> Record {
     serde_json::from_str(&fs::read_to_string(out.join(place).join("run.json")).unwrap()).unwrap()
 }
 
-/// A relay of the user's that is none, with a fault.
+/// A command that starts the fake relay with a fault.
 fn faulty_pipe(place: &Path, fault: &str) -> Option<String> {
     let python = peer("python3")?;
     Some(format!("{python} {} {{listen}} {{to}} {{spool}} {fault}", script(place, "pipe.py", PIPE)))
@@ -348,7 +345,7 @@ fn latency_is_measured_at_half_of_what_is_sustained() {
         .map(|step| record_in(out.path(), &format!("step-{step}")).workload.rate_per_s.unwrap())
         .collect();
     let Some(highest) = held.into_iter().reduce(f64::max) else {
-        // A busy host sustains nothing; then nothing is claimed.
+        // A busy host may sustain no rate. The scenario must then claim none.
         assert!(ended.out.contains("no rate was sustained") && ended.code == Some(3), "{ended:?}");
         return;
     };
@@ -368,7 +365,7 @@ fn a_relay_that_keeps_its_senders_waiting_misses_the_target() {
     let words = ["--relay", &command, "--rate", "50", "--duration", "1s", "--rounds", "1", "--sessions", "20"];
     let (ended, out) = contest("relay-latency", &words);
     assert_eq!((status(&ended, 1), verdicts(&ended)), (1, vec!["FAIL", "PASS"]), "{ended:?}");
-    // MAIL, RCPT, DATA and the message wait for a reply each.
+    // MAIL, RCPT, DATA and the message each wait for a reply.
     let accepted = stage(&record_in(out.path(), "round-1"), Stage::Accepted).latency_ms.unwrap();
     assert!(accepted.p50 >= 120.0, "{accepted:?}");
 }
@@ -384,7 +381,7 @@ fn a_backlog_is_kept_over_a_restart_and_delivered_once() {
     let record = record_in(out.path(), "");
     assert_eq!(fates(&record.ledger), [1500, 1500, 0, 0, 0]);
     expect_costs(relay(&record));
-    // The restart lies between: no message can have come before it.
+    // The relay restarts in between, so no message can be delivered earlier.
     let delivered = stage(&record, Stage::Delivered);
     assert!(delivered.duration_s > stage(&record, Stage::Accepted).duration_s, "{:?}", record.stages);
     let curve = fs::read_to_string(out.path().join("memory.tsv")).unwrap();
@@ -458,7 +455,7 @@ fn a_relay_that_hoards_memory_is_found_out() {
     let Some(command) = faulty_pipe(place.path(), "hoard") else { return };
     let words = ["--relay", &command, "--messages", "1000", "--rate", "500", "--sessions", "4"];
     let (ended, _out) = contest("relay-soak", &words);
-    // Of a stranger's disk nothing is promised.
+    // A foreign relay promises nothing about its disk.
     assert_eq!((status(&ended, 1), verdicts(&ended)), (1, vec!["PASS", "FAIL"]), "{ended:?}");
 }
 

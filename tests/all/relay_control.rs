@@ -1,5 +1,5 @@
-//! A relay while it runs: the queue's commands over the control socket, metrics and health over HTTP, a configuration
-//! that is read again, the log of deliveries, and the record of its run.
+//! A running relay: queue commands over the control socket, metrics and health over HTTP, reloads, the delivery log,
+//! and the record of its run.
 use crate::party::{Ended, Process, Sink, mailrun, wait_until};
 use crate::relay::{Den, MAILRUN, Relay, await_recipients, http, introduced, metric, submit};
 use mailrun_journey::Stage;
@@ -13,20 +13,20 @@ use std::time::Instant;
 
 const REFUSED: &str = "rcpt to @busy.example: soft reject \"450 4.2.0 Come again\"";
 
-/// A relay and a sink that puts off all mail to busy.example.
+/// A relay, and a sink that defers all mail to busy.example.
 fn busy() -> (Den, Sink) {
     let sink = Sink::start(&["--fault", REFUSED]);
     let den = Den::to(&sink.address(), "log = \"info\"\n");
     (den, sink)
 }
 
-/// From now on the sink takes everything.
+/// Makes the sink accept everything.
 fn relent(sink: &Sink) {
     let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).build().into();
     agent.put(format!("{}/rules", sink.url())).send("{\"rules\": []}").unwrap();
 }
 
-/// Hands messages over; their queue ids.
+/// Submits messages. Returns their queue ids.
 fn send(relay: &Relay, to: &str, count: usize) -> Vec<String> {
     let mut wire = introduced(relay);
     let one = |_| {
@@ -40,7 +40,7 @@ fn queue(den: &Den, words: &[&str]) -> Ended {
     mailrun(&[&["queue", "--spool", &den.path("spool")], words].concat())
 }
 
-/// What a command says in JSON: its lines but the last, which must be the end.
+/// A command's lines of JSON. Checks and removes the last, which marks the end.
 fn asked(den: &Den, words: &[&str]) -> Vec<Value> {
     let ended = queue(den, &[&["--json"], words].concat());
     assert_eq!(ended.code, Some(0), "{words:?}: {}", ended.err);
@@ -51,7 +51,6 @@ fn changed(den: &Den, words: &[&str]) -> u64 {
     asked(den, words).iter().map(|reply| reply["messages"].as_u64().unwrap()).sum()
 }
 
-/// How many entries are in that state.
 fn count(den: &Den, state: &str) -> usize {
     asked(den, &["list", "--state", state]).len()
 }
@@ -96,7 +95,7 @@ fn what_waits_is_listed_and_shown_with_its_reason() {
 #[test]
 fn what_waits_for_a_hop_that_is_down_says_why_and_how_long() {
     let address = format!("127.0.0.1:{}", crate::party::low_port());
-    // A hop is left alone for a sixtieth of the first wait of messages: 30 s, a quarter more or less.
+    // A hop's backoff is 1/60 of the messages' first wait: 30 s, plus or minus a quarter.
     let den = Den::to(&address, "retry.first = \"30m\"\n");
     let relay = den.open();
     let ids = send(&relay, "<bob@down.example>", 2);
@@ -108,7 +107,7 @@ fn what_waits_for_a_hop_that_is_down_says_why_and_how_long() {
         assert!(text.contains("refused") && entry["attempts"] == 0, "{entry}");
         let now = entry["received_unix_s"].as_u64().unwrap() + entry["age_s"].as_u64().unwrap();
         let wait = entry["next_unix_s"].as_u64().unwrap().saturating_sub(now);
-        // What has passed of it already is this machine's doing.
+        // Part of the wait has already passed, depending on the machine.
         assert!((5..=38).contains(&wait), "{wait} s");
     }
     let table = queue(&den, &["list"]).out;
@@ -117,7 +116,7 @@ fn what_waits_for_a_hop_that_is_down_says_why_and_how_long() {
     let shown = queue(&den, &["show", &ids[0]]).out;
     assert!(shown.contains("no connection attempt for") && shown.contains("refused"), "{shown}");
     let sink = Sink::start_at(&address, &[]);
-    // The first message to be tried opens the hop for the other.
+    // The first retried message opens the hop for the other one.
     assert!(changed(&den, &["retry", "all"]) >= 1);
     await_recipients(&sink, 2);
     relay.stop();
@@ -183,7 +182,7 @@ fn what_an_operator_was_told_is_changed_stays_so_when_the_relay_is_killed_at_onc
     assert_eq!(changed(&den, &["remove", &ids[1], &ids[2]]), 2);
     relay.kill();
     let relay = den.open();
-    // What was released is tried at once, and what was put off when it is time, or now.
+    // Released messages are tried at once. Deferred ones are tried when they are due, or now.
     changed(&den, &["retry", "all"]);
     await_recipients(&sink, 2);
     wait_until("an empty queue", || asked(&den, &["list"]).is_empty().then_some(()));
@@ -276,13 +275,13 @@ fn nonsense_on_the_socket_is_answered_and_does_no_harm() {
     let long = "x".repeat(100_000);
     for line in ["hello", "{}", "{\"ask\":\"dance\"}", "[[[[[[[[", "\u{0}\u{7f}", &long] {
         let mut stream = UnixStream::connect(den.path("spool/control.sock")).unwrap();
-        // It need not hear all of it.
+        // The server may close before it has read everything.
         let _ = stream.write_all(format!("{line}\n").as_bytes());
         let mut answer = String::new();
         let _ = BufReader::new(&mut stream).read_line(&mut answer);
         assert!(answer.starts_with("{\"is\":\"error\""), "{answer}");
     }
-    // Whoever says nothing and goes, and whoever stays and says nothing, keeps nobody from asking.
+    // Clients that disconnect without a request, or stay silent, must not block others.
     let _silent: Vec<_> = (0..8).map(|_| UnixStream::connect(den.path("spool/control.sock")).unwrap()).collect();
     assert!(asked(&den, &["list"]).is_empty());
     relay.stop();
@@ -319,7 +318,6 @@ fn metrics_are_what_prometheus_reads() {
     relay.stop();
 }
 
-/// The only hop that metrics name.
 fn den_hop(metrics: &str) -> String {
     let line = metrics.lines().find(|line| line.starts_with("mailrun_relay_hop_couriers{")).unwrap();
     line.split('"').nth(1).unwrap().to_owned()
@@ -395,7 +393,7 @@ fn the_record_says_what_was_accepted_and_delivered() {
     let relay = Relay::listening(Process::start(MAILRUN, &[&words[..], &more].concat()));
     send(&relay, "<eve@free.example>", 5);
     await_recipients(&sink, 5);
-    // The sink has taken them before the relay knows it.
+    // The sink has accepted the messages before the relay knows.
     let list = ["queue", "list", "--json", "--spool", &path("spool")];
     wait_until("an empty queue", || mailrun(&list).out.is_empty().then_some(()));
     let ended = relay.stop();

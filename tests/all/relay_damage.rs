@@ -1,5 +1,5 @@
-//! A relay whose spool is damaged while it is not looked at: it starts with what is sound, says what is not, and refuses
-//! to start where it was told so.
+//! Damage to the spool while the relay is down. The relay recovers the intact messages and reports the damaged ones;
+//! with `--refuse-damage`, it does not start.
 use crate::party::{Sink, wait_until};
 use crate::relay::{Den, Relay, all_to, introduced, kept, metric, submit};
 use crate::secured::Files;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 const WAITING: &str = "http = \"127.0.0.1:0\"\nretry.first = \"1h\"\n";
 
-/// A relay's spool with five messages that could not be delivered, and the segment that they are in.
+/// A spool with five undelivered messages, and the segment that holds them.
 fn with_waiting_mail(next_hop: &str) -> (Den, PathBuf) {
     let den = Den::new(&format!("{WAITING}{}", all_to(next_hop)));
     let relay = den.open();
@@ -44,7 +44,6 @@ fn delivered(dump: &str) -> Vec<String> {
     all
 }
 
-/// Everything that is in the spool's directory.
 fn contents(den: &Den) -> Vec<(PathBuf, Vec<u8>)> {
     let entries = fs::read_dir(den.path("spool")).unwrap().map(|entry| entry.unwrap().path());
     let mut all: Vec<_> =
@@ -61,7 +60,7 @@ fn said(relay: &Relay) -> String {
 fn a_relay_starts_with_what_is_sound_and_names_what_is_not() {
     let next_hop = format!("127.0.0.1:{}", crate::party::low_port());
     let (den, segment) = with_waiting_mail(&next_hop);
-    // In the envelope of the fourth message, which stands before its content.
+    // Damage the envelope of the fourth message, which is stored before its content.
     flip(&segment, |octets| {
         let before = &octets[..found(octets, b"Subject: number 3").unwrap()];
         before.windows(11).rposition(|window| window == b"a@b.example").unwrap()
@@ -91,7 +90,7 @@ fn a_relay_starts_with_what_is_sound_and_names_what_is_not() {
     assert_eq!(delivered(&dump), ["number 0", "number 1", "number 2", "number 4"]);
     relay.stop();
     assert_eq!(fs::read_dir(den.path("spool/quarantine")).unwrap().count(), 1);
-    // What was told, and kept, is no reason any more.
+    // Damage that was already reported and set aside does not prevent a start.
     den.open_with(&["--refuse-damage"]).stop();
 }
 

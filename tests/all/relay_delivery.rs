@@ -1,5 +1,5 @@
-//! Through the relay to the next hop: every unit once, every octet as it was, whatever the way and whatever happens on
-//! it.
+//! Through the relay to the next hop: each recipient gets the message once and byte for byte, over every route and in
+//! spite of faults.
 use crate::party::{Process, Sink, low_port, mailrun, numbers, peer, run, source, undisturbed, wait_until};
 use crate::postfix::{Deliver, Postfix};
 use crate::recorder::{Listen, Recorder, Script};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Segments of 64 MB: one in use, one that is prepared, and what belongs to neither.
+/// Two segments of 64 MB (one in use, one prepared), and other files.
 const FLOOR_BYTES: u64 = (128 << 20) + (1 << 20);
 
 #[test]
@@ -81,7 +81,7 @@ fn each_recipient_of_lmtp_has_its_own_fate() {
     let mut wire = introduced(&relay);
     let to = ["<good@c.example>", "<late@c.example>", "<never@c.example>"];
     assert!(submit(&mut wire, "<sender@b.example>", &to, "Subject: x\r\n\r\nx\r\n").starts_with("250 2.0.0"));
-    // The good one, and a bounce for the one that will never be.
+    // The good message, and a bounce for the one that cannot be delivered.
     let first = await_kept(&dump, 2);
     assert!(first.iter().any(|one| one.recipients == ["good@c.example"]), "{first:?}");
     let bounce = first.iter().find(|one| one.recipients == ["sender@b.example"]).unwrap();
@@ -140,7 +140,7 @@ fn tls_and_auth_are_spoken_both_ways() {
 
 #[test]
 fn tls_is_used_where_it_is_offered_and_done_without_where_it_fails() {
-    // Nobody vouches for the sink's own certificate: opportunistic TLS does not ask.
+    // The sink's certificate is self-signed. Opportunistic TLS does not verify it.
     let sink = Sink::start(&["--tls", "starttls"]);
     let den = Den::to(&sink.address(), "");
     let relay = den.open();
@@ -148,7 +148,7 @@ fn tls_is_used_where_it_is_offered_and_done_without_where_it_fails() {
     relay.stop();
     let theirs = sink.stop();
     assert!(crate::secured::handshakes_in_all(&theirs) >= 1);
-    // Offered, and not to be had.
+    // The server offers STARTTLS, but the handshake fails.
     let broken = StandIn::start(|moment| match moment.at {
         At::Hello => Some(Act::Say("250-stand-in\r\n250-STARTTLS\r\n250 8BITMIME")),
         At::Other if moment.connection == 0 => Some(Act::Say("220 Go on\r\nthis is no handshake")),
@@ -171,7 +171,7 @@ fn insecure_needs_tls_verifies_nothing_and_is_warned_of() {
     assert!(relay.process.complained().contains(&warning), "{}", relay.process.complained());
     relay.stop();
     assert!(crate::secured::handshakes_in_all(&sink.stop()) >= 1);
-    // Without TLS nothing is sent.
+    // Without TLS, nothing may be sent.
     let plain = Sink::start(&[]);
     let den = Den::new(&format!("{QUICK}[[route]]\nto = \"*\"\nsmtp = \"{}\"\ninsecure = true\n", plain.address()));
     let relay = den.open();
@@ -182,7 +182,7 @@ fn insecure_needs_tls_verifies_nothing_and_is_warned_of() {
     assert_eq!(crate::party::took(&plain.stop()).recipients, 0);
 }
 
-/// Messages as they may come, each without its final dot.
+/// Messages with unusual lines, each without its final dot.
 const MESSAGES: [&[u8]; 8] = [
     b"Subject: dots\r\n\r\n.\r\n..\r\n...\r\n.a\r\n..a\r\n \r\n.\r\n",
     b".Header: begins with a dot\r\n\r\nx\r\n",
@@ -212,7 +212,7 @@ fn every_octet_is_as_it_was() {
         let reply = submit(&mut wire, "<a@b.example> BODY=8BITMIME", &["<data@d.example>"], stuffed(message));
         assert!(reply.starts_with("250 2.0.0"), "{reply}");
         expected.push(message.to_vec());
-        // In one chunk, in chunks of a few octets, and with an empty last one.
+        // In one chunk, and in chunks of three bytes, each followed by an empty last chunk.
         for size in [message.len().max(1), 3] {
             expect(&mut wire, "MAIL FROM:<a@b.example> BODY=8BITMIME", "250");
             expect(&mut wire, "RCPT TO:<bdat@d.example>", "250");
@@ -225,7 +225,7 @@ fn every_octet_is_as_it_was() {
             expected.push(message.to_vec());
         }
     }
-    // In chunks a line without an end stays one.
+    // BDAT keeps a last line that has no line end.
     expect(&mut wire, "MAIL FROM:<a@b.example>", "250");
     expect(&mut wire, "RCPT TO:<bdat@d.example>", "250");
     wire.send("BDAT 5 LAST\r\n\r\n.ab");
@@ -312,7 +312,7 @@ fn a_conversion_of_a_long_message_delays_no_other_client() {
         }
         (longest, began.elapsed())
     };
-    // A worker that converts answers nobody for most of that time.
+    // Conversion would block a worker's replies for most of the total time if it ran on that worker.
     undisturbed(|| took(&relay), |(longest, whole)| *longest * 4 < *whole);
     relay.stop();
 }
@@ -331,16 +331,17 @@ fn eight_bits_go_where_they_are_understood_and_back_where_not() {
         let reply = submit(&mut wire, from, to, message);
         assert!(reply.starts_with("250 2.0.0"), "{from} {to:?}: {reply}");
     };
-    // What bears a signature is not converted.
+    // Signed messages are not converted.
     let plain = "Subject: x\r\n\r\nx\r\n";
     let accents = "DKIM-Signature: v=1\r\nSubject: x\r\n\r\ncaf\u{e9}\r\n";
-    // Declared, and none there; there, and not declared; and what asks for SMTPUTF8 without need: all of it may go.
+    // These three can go to the old server: 8BITMIME declared for an ASCII message, 8-bit text without the declaration,
+    // and SMTPUTF8 that is not needed.
     send("<one@b.example> BODY=8BITMIME", &["<x@old.example>"], plain);
     send("<two@b.example>", &["<x@old.example>"], accents);
     send("<three@b.example> SMTPUTF8 BODY=8BITMIME", &["<x@old.example>"], plain);
     wait_until("what may go there", || (old.taken() == 3).then_some(()));
     assert!(kept(&dump).is_empty(), "nobody is told");
-    // Declared, and there.
+    // 8BITMIME declared, with 8-bit text: this one must bounce.
     send("<four@b.example> BODY=8BITMIME", &["<x@old.example>", "<y@new.example>"], accents);
     let both = await_kept(&dump, 2);
     let there = both.iter().find(|one| one.recipients == ["y@new.example"]).unwrap();
@@ -352,7 +353,7 @@ fn eight_bits_go_where_they_are_understood_and_back_where_not() {
         assert!(bounce.contains(words), "{words}: {bounce}");
     }
     assert!(!bounce.contains("y@new.example"), "{bounce}");
-    // A notice of ours is no different, and nobody is told of it.
+    // The same with a null sender: nobody gets a notice.
     send("<> BODY=8BITMIME", &["<x@old.example>"], accents);
     send("<last@b.example>", &["<z@new.example>"], plain);
     assert_eq!(await_kept(&dump, 3)[2].recipients, ["z@new.example"]);
@@ -360,7 +361,7 @@ fn eight_bits_go_where_they_are_understood_and_back_where_not() {
     assert_eq!((old.taken(), kept(&dump).len()), (3, 3));
 }
 
-/// What a server without 8BITMIME and SMTPUTF8 has been told: commands and messages.
+/// Commands and messages that a server without 8BITMIME and SMTPUTF8 has got.
 fn heard(server: Recorder) -> String {
     String::from_utf8(server.finish().into_iter().flat_map(|heard| heard.octets).collect()).expect("it is ASCII")
 }
@@ -377,7 +378,6 @@ fn eight_bits_are_encoded_for_a_server_that_does_not_take_them() {
         let mut wire = introduced(&relay);
         let text = "Subject: x\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n\r\n\
             viele sch\u{f6}ne Gr\u{fc}\u{df}e\r\n";
-        // Declared or not.
         for from in ["<a@b.example> BODY=8BITMIME", "<a@b.example>"] {
             assert!(submit(&mut wire, from, &["<c@d.example>"], text).starts_with("250 2.0.0"));
         }
@@ -437,7 +437,7 @@ fn a_recipient_that_needs_smtputf8_does_not_keep_the_message_from_the_others() {
     let home = Sink::start(&["--dump-file", &dump]);
     for (lmtp, hello) in [("", "EHLO"), ("lmtp:", "LHLO")] {
         let script = Script::default().say(hello, 0, "250-old\r\n250-8BITMIME\r\n250-DSN\r\n250 PIPELINING");
-        // The second of those who are sent is put off, and the message taken for the others.
+        // The second recipient is deferred; the message is accepted for the others.
         let script = script.say("RCPT", 2, "450 4.2.2 The box is full");
         let place = tempfile::tempdir().unwrap();
         let old = Recorder::start(Listen::V4, script, place.path());
@@ -618,8 +618,8 @@ fn a_next_hop_that_takes_its_leave_amid_several_messages_has_each_once() {
     assert_eq!((record.ledger.delivered, record.ledger.duplicates), (Some(300), Some(0)));
 }
 
-/// The first connection refuses the first recipient, and has then lost track of the session: it answers 503 to some or
-/// all of what follows. The messages behind it, and the bounce, have to go over another connection.
+/// The first connection refuses the first recipient and then answers 503 to some or all later commands. The messages
+/// behind it and the bounce must go over another connection.
 #[test]
 fn a_next_hop_that_has_lost_track_of_the_session_loses_nothing() {
     for lost in [&[At::Reset, At::Mail][..], &[At::Reset], &[At::Mail], &[At::Recipient], &[At::Data], &[At::Message]] {
@@ -644,8 +644,8 @@ fn a_next_hop_that_has_lost_track_of_the_session_loses_nothing() {
     }
 }
 
-/// A refusal that is about the session, to any command: one more try on a new connection comes before the retry
-/// schedule, and nothing is rejected.
+/// A reply that concerns the session is followed by one try on a new connection, before the retry schedule applies. No
+/// message may bounce.
 #[test]
 fn a_reply_about_the_session_is_followed_by_a_try_in_another() {
     let closing = "421 4.3.2 Closing";
@@ -663,8 +663,8 @@ fn a_reply_about_the_session_is_followed_by_a_try_in_another() {
     }
 }
 
-/// While the next message's commands come with a message, the hop takes every second one for nothing: it drops the
-/// message and its reply. The reply to the next MAIL must not be taken for the missing one, with codes or without.
+/// Of the messages behind which the next message's commands are pipelined, the hop drops every second one together with
+/// its reply. The reply to the next MAIL must not be taken for the missing one, whether or not replies have enhanced codes.
 #[test]
 fn a_next_hop_that_leaves_out_replies_loses_nothing() {
     for has_codes in [true, false] {
@@ -730,7 +730,7 @@ fn a_second_host_takes_what_the_first_does_not() {
 
 #[test]
 fn a_slow_next_hop_delays_no_other() {
-    // More than a test waits for anything: were another hop to wait for it, the account would never close.
+    // The delay exceeds every time limit of a test, so the test would fail if another hop waited for this one.
     let slow = Sink::start(&["--fault", ".: delay 10m"]);
     let dead = format!("127.0.0.1:{}", low_port());
     let quick = Sink::start(&[]);
@@ -762,16 +762,16 @@ fn a_next_hop_that_does_not_answer_quit_keeps_nothing_waiting() {
         wait_until("it to be taken", || (hop.taken() == number).then_some(()));
     };
     send(1);
-    // Kept for five seconds for what may come, then it says QUIT.
+    // The connection stays open for five seconds in case of more mail. Then the relay sends QUIT.
     wait_until("the connection to be given up", || (hop.quits() == 1).then_some(()));
     send(2);
-    // A courier waits ten seconds for the reply to QUIT: the first one still does.
+    // A courier waits ten seconds for the reply to QUIT, and the first one is still waiting.
     assert_eq!(metric(&relay, "couriers"), 2);
     assert_eq!(metric(&relay, "unreachable_total"), 0);
     relay.kill(); // A stop would wait for both replies.
 }
 
-/// The source's run, while the next hop is refusing, and what a relay started anew delivers of it.
+/// Ends a relay during a run whose next hop refuses half the mail. A restarted relay must deliver the rest.
 fn restarted(end: fn(Relay)) {
     let ended = || {
         let sink = Sink::start(&["--fault", "mail: soft reject 50%"]);
@@ -784,17 +784,17 @@ fn restarted(end: fn(Relay)) {
         let delivered = sink.ask("/ledger")[0]["delivered"].as_u64().unwrap_or(0);
         (den, sink, delivered)
     };
-    // Something must be left to do, which a machine that stands still just before the end may have done.
+    // Some messages must be left at the end. On a stalled machine, all may have been delivered before.
     let (den, sink, _) = undisturbed(ended, |(.., delivered)| *delivered < 2000);
     let relay = den.open_with(&["--http", "127.0.0.1:0"]);
-    // What a killed relay had delivered and not yet noted comes twice, and perhaps last.
+    // A killed relay may deliver again what it had delivered but not recorded.
     let run = wait_until("all of it", || {
         let run = sink.ask("/ledger")[0].clone();
         (run["delivered"] == 2000 && metric(&relay, "spool_messages") == 0).then_some(run)
     });
     assert_eq!((&run["corrupt"], &run["foreign"]), (&Value::from(0), &Value::from(0)));
     relay.stop();
-    // Nothing is left, and nothing comes again.
+    // Nothing is left, and nothing is delivered again.
     let relay = den.open_with(&["--http", "127.0.0.1:0"]);
     expect(&mut relay.greeted(), "NOOP", "250");
     assert_eq!((metric(&relay, "spool_messages"), metric(&relay, "delivered_total")), (0, 0));
@@ -906,7 +906,7 @@ fn the_id_in_received_is_the_queue_id() {
     }
 }
 
-/// A relay of home.example whose mailboxes are on an LMTP server that is down, and mail for bob that waits for it.
+/// A relay of home.example whose LMTP server is down, with mail for bob waiting.
 struct Waiting {
     den: Den,
     mailboxes: String,
@@ -929,7 +929,7 @@ impl Waiting {
         Self { den: Den::with(files, &text), mailboxes, dump, party, party_dump }
     }
 
-    /// Takes mail for an address, which then waits.
+    /// Accepts mail for an address. The mail then waits.
     fn submit(&self, to: &str) -> Relay {
         let relay = self.den.open();
         let reply = submit(&mut introduced(&relay), "<a@b.example>", &[to], "Subject: x\r\n\r\nfor one\r\n");
@@ -938,13 +938,13 @@ impl Waiting {
         relay
     }
 
-    /// Opens the mailboxes; what came there, and what came to the other party.
+    /// Starts the LMTP server. Returns what its mailboxes and the other party got.
     fn delivered(&self, relay: Relay, mailboxes: u64, party: u64) -> [Vec<String>; 2] {
         let sink = Sink::start_at(&self.mailboxes, &["--lmtp", "--dump-file", &self.dump]);
         await_recipients(&sink, mailboxes);
         await_recipients(&self.party, party);
         relay.stop();
-        // Nothing is left: another start delivers nothing more.
+        // A further start delivers nothing more.
         let relay = self.den.open();
         let listed = mailrun(&["queue", "--spool", &self.den.path("spool"), "--json", "list"]);
         assert_eq!((listed.code, listed.out.as_str()), (Some(0), ""), "{listed:?}");
@@ -961,7 +961,7 @@ const NEW_ALIAS: &str = "bob: third@party.example, ann\npostmaster: ann\n";
 
 #[test]
 fn a_new_alias_leaves_mail_that_waits_for_the_mailbox_to_the_mailbox() {
-    // Read again at a restart, or while the mail waits.
+    // The aliases are read again at a restart and at a reload.
     for how in ["restart", "reload"] {
         let waiting = Waiting::new("postmaster: ann\n");
         let mut relay = waiting.submit("<bob@home.example>");
@@ -971,7 +971,7 @@ fn a_new_alias_leaves_mail_that_waits_for_the_mailbox_to_the_mailbox() {
             relay = waiting.den.open();
         } else {
             relay.process.hang_up();
-            // What comes from now on goes by the alias.
+            // From now on, the new alias applies.
             wait_until("the new alias", || {
                 let to = ["<bob@home.example>"];
                 assert!(submit(&mut introduced(&relay), "<a@b.example>", &to, "x\r\n").starts_with("250"));

@@ -1,5 +1,5 @@
-//! A relay in need: too little memory for what comes in, a disk that fails while it runs. What was answered 250 is there
-//! afterwards, and what cannot be kept is refused for now.
+//! A relay with too little memory for incoming mail, or with a disk that fails. Every message that got a 250 survives,
+//! and messages that cannot be stored are refused for now.
 use crate::party::{Ended, Process, Sink, peer, run, skip, source, wait_until};
 use crate::relay::{Den, MAILRUN, QUICK, Relay, all_to, await_kept, await_recipients, expect, http, introduced, kept};
 use crate::relay::{metric, submit};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const DISCARD: &str = "[[route]]\nto = \"*\"\ndiscard = true\n";
 
-/// A session that has said all up to DATA.
+/// A session ready for DATA or BDAT.
 fn beginning(relay: &Relay, parameters: &str) -> Wire {
     let mut wire = introduced(relay);
     expect(&mut wire, &format!("MAIL FROM:<a@b.example>{parameters}"), "250");
@@ -21,7 +21,7 @@ fn beginning(relay: &Relay, parameters: &str) -> Wire {
     wire
 }
 
-/// So many octets of lines.
+/// Lines of `bytes` bytes in all.
 fn lines(bytes: usize) -> Vec<u8> {
     b"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcd\r\n".repeat(bytes / 64)
 }
@@ -36,7 +36,7 @@ fn sessions_that_send_at_once_share_the_memory_and_somebody_comes_to_the_end() {
         expect(wire, "DATA", "354");
         wire.send("Subject: long\r\n\r\n");
     }
-    // Half of each first: more than ten times what may be held.
+    // First half of each message: more than ten times the memory limit.
     let half = lines(1 << 20);
     let quarter = lines(512 << 10);
     for piece in [&quarter, &quarter, &half] {
@@ -52,7 +52,7 @@ fn sessions_that_send_at_once_share_the_memory_and_somebody_comes_to_the_end() {
     let put_off = replies.iter().filter(|reply| reply.starts_with("452 4.3.1")).count();
     assert!(taken > 0 && put_off > SESSIONS / 2 && taken + put_off == SESSIONS, "{replies:?}");
     assert_eq!(metric(&relay, "crowded_total"), put_off as u64);
-    // Who was put off is as welcome as before.
+    // A client that got 452 can send other mail at once.
     for wire in &mut wires {
         assert!(submit(wire, "<a@b.example>", &["<c@d.example>"], "x\r\n").starts_with("250 2.0.0"));
     }
@@ -62,12 +62,12 @@ fn sessions_that_send_at_once_share_the_memory_and_somebody_comes_to_the_end() {
     relay.stop();
 }
 
-/// As little memory for mail that comes in as there may be.
+/// The smallest memory limit for incoming mail.
 const NARROW: &str = "limits.max_message_size = \"256k\"\nlimits.max_incoming_size = \"1M\"\n";
-/// What a message takes of it before its first byte: 16 KiB, and the envelope.
+/// Memory that a message needs before its first byte: 16 KiB, and the envelope.
 const BEGINNING_BYTES: u64 = 20 << 10;
 
-/// Messages that have begun, as many as there is room for.
+/// Begins as many messages as fit into memory.
 fn crowd(relay: &Relay) -> Vec<Wire> {
     let count = metric(relay, "incoming_limit_bytes") / BEGINNING_BYTES;
     assert!((50..200).contains(&count), "{count}");
@@ -91,10 +91,10 @@ fn a_message_waits_for_room_before_it_begins_and_not_for_ever() {
     assert!(by_data.reply().unwrap().starts_with("354"), "the first in line is let in");
     let mut late = beginning(&relay, " SIZE=200000");
     late.send("DATA\r\n");
-    // After waiting 20 seconds for memory, both clients are told to come again.
+    // After waiting 20 seconds for memory, both clients get 452 and have to retry.
     assert!(by_bdat.reply().unwrap().starts_with("452 4.3.1"));
     assert!(late.reply().unwrap().starts_with("452 4.3.1"));
-    // A transaction that was refused before its first octet goes on as it was, or begins anew.
+    // A transaction that was refused before its first byte can go on, or begin again.
     inside.clear();
     expect(&mut late, "DATA", "354");
     late.send("Subject: x\r\n\r\nx\r\n.\r\n");
@@ -113,7 +113,7 @@ fn what_waited_for_room_is_delivered_as_it_came() {
     let mut inside = crowd(&relay);
     let message = b"Subject: waited\r\n\r\nfor room\r\n";
     let mut late = beginning(&relay, " SIZE=200000");
-    // The whole message, and the next, lie in the socket while it waits.
+    // The whole message and the next command are in the socket while the session waits.
     late.send([format!("BDAT {} LAST\r\n", message.len()).as_bytes(), message, b"NOOP\r\n"].concat());
     assert!(!late.hears_within(Duration::from_millis(300)));
     inside.clear();
@@ -122,7 +122,7 @@ fn what_waited_for_room_is_delivered_as_it_came() {
     relay.stop();
 }
 
-/// A relay whose next hop is away and whose spool is filled to the brim; with how many messages.
+/// A relay with a full spool and an absent next hop, and the number of its messages.
 fn brimful(den: &Den) -> (Relay, u64) {
     let relay = den.open_with(&["--http", "127.0.0.1:0"]);
     let taken = fill(&relay);
@@ -130,7 +130,7 @@ fn brimful(den: &Den) -> (Relay, u64) {
     (relay, taken)
 }
 
-/// Sends until there is no room any more; how many messages were taken.
+/// Sends until the spool is full. Returns the number of accepted messages.
 fn fill(relay: &Relay) -> u64 {
     let mut wire = introduced(relay);
     let mut send = || submit(&mut wire, "<a@b.example>", &["<c@d.example>"], lines(16 << 10));
@@ -152,7 +152,7 @@ fn one_message_that_is_held_does_not_keep_a_full_spool_full() {
     let (relay, taken) = brimful(&den);
     let held = run(MAILRUN, &["queue", "hold", "0000000000000001", "--config", &den.path("relay.toml")]);
     assert_eq!(held.code, Some(0), "{held:?}");
-    // What an operator does is written down too, and must not open to mail what is kept back.
+    // An operator's command is written to the spool too. It must not free the reserved space for mail.
     wait_until("the note to be written", || (metric(&relay, "spool_commits_total") > taken).then_some(()));
     let taken = taken + (0..5).map(|_| fill(&relay)).sum::<u64>();
     let sink = Sink::start_at(&next_hop, &[]);
@@ -181,7 +181,7 @@ fn a_full_spool_whose_mail_nobody_takes_tells_all_senders_and_has_room_again() {
     relay.stop();
 }
 
-/// Every fault of the sink's list but those by which it says 250 and does something else: `drop`, `corrupt`.
+/// Every fault of the sink except `drop` and `corrupt`, which answer 250 and then lose or change the message.
 const FAULTS: [&str; 22] = [
     "connect: hang up 20%",
     "connect: soft reject 20%",
@@ -239,8 +239,8 @@ fn a_message_without_end_costs_no_memory() {
     expect(&mut wire, "DATA", "354");
     wire.send("Subject: endless\r\n\r\n");
     let block = lines(4 << 20);
-    // A gigabyte, and no word of its size: what is beyond the limit is not kept, and whoever goes on to three times as much
-    // is cut off.
+    // A gigabyte without a declared size. The relay discards what exceeds the limit, and closes the connection after
+    // three times the limit.
     let taken = (0..256).take_while(|_| wire.try_send(&block).is_ok()).count();
     assert!((16..64).contains(&taken), "{taken} blocks of 4 MB");
     drop(wire);
@@ -251,16 +251,16 @@ fn a_message_without_end_costs_no_memory() {
     wire.send(".\r\n");
     assert!(wire.reply().unwrap().starts_with("552 5.3.4"));
     assert!(submit(&mut wire, "<a@b.example>", &["<c@d.example>"], "x\r\n").starts_with("250 2.0.0"));
-    // The limit of one message is 64 MB, and it may be copied once.
+    // A message may have 64 MB, and one copy of it is allowed.
     let peak = relay.process.peak_bytes();
     assert!(peak < 160 << 20, "{} MB", peak >> 20);
     relay.stop();
 }
 
-/// Segments of a few megabytes, so that preparing them takes a sync or two and no more: the eighth is a batch's.
+/// Small segments, so that preparing them takes one or two syncs. The eighth sync or write then belongs to a batch.
 const SMALL: &str = "spool.max_size = \"16M\"\n";
 
-/// The relay of a den under strace(1), which has a system call fail; `None`, with a note, where nothing can be traced.
+/// A relay under strace(1), which makes a system call fail. Returns `None`, with a note, if processes cannot be traced.
 fn failing(den: &Den, inject: &str, words: &[&str]) -> Option<Relay> {
     let strace = peer("strace")?;
     let call = inject.split(':').next().unwrap();
@@ -278,14 +278,14 @@ fn failing(den: &Den, inject: &str, words: &[&str]) -> Option<Relay> {
     Some(Relay::listening(Process::start(&strace, &[&own[..], &relay, words].concat())))
 }
 
-/// What clients were told of the messages that they handed over, by number.
+/// Which numbered messages were accepted and refused.
 struct Told {
     kept: HashSet<usize>,
     refused: HashSet<usize>,
 }
 
-/// Hands messages over on several sessions in turn until one is refused, and goes on for as many: nothing is taken from
-/// then on.
+/// Sends messages on several sessions in turn until one is refused, and then as many again. After the first refusal,
+/// all must be refused.
 fn until_it_fails(wires: &mut [Wire], to: &str) -> Told {
     let mut told = Told { kept: HashSet::new(), refused: HashSet::new() };
     for number in 0..200 {
@@ -308,20 +308,21 @@ fn until_it_fails(wires: &mut [Wire], to: &str) -> Told {
     panic!("nothing has failed: {}", told.kept.len());
 }
 
-/// What a sink has of the numbered messages.
+/// Numbers of the messages that a sink got.
 fn numbered(dump: &str) -> HashSet<usize> {
     let number = |text: String| text.split("Subject: number ").nth(1)?.split("\r\n").next()?.parse().ok();
     kept(dump).iter().filter_map(|one| number(one.text())).collect()
 }
 
-/// A call of the disk's fails once, in the midst of work, and works again ever after, as it does with real disks
-/// (fsyncgate): the relay trusts it no more.
+/// A system call of the disk fails once during work and succeeds afterwards, as real disks do (fsyncgate). The relay
+/// must not trust the disk again.
 fn fails_for_good(call: &str, errno: &str, words: &str) {
     let inject = &format!("{call}:error={errno}:when=8");
     let files = Files::new();
     let dump = files.path("dump");
     let sink = Sink::start(&["--dump-file", &dump]);
-    // It says nothing to the first who comes: a courier waits for it while the relay ends, which so takes its time.
+    // The stand-in never greets its first client, so one delivery is still waiting when the relay shuts down. This
+    // delays the shutdown.
     let slow = StandIn::start(|moment| (moment.at == At::Greeting && moment.connection == 0).then_some(Act::Silence));
     let text = format!(
         "http = \"127.0.0.1:0\"\n{SMALL}{QUICK}[[route]]\nto = \"slow.example\"\nsmtp = \"{}\"\n{}",
@@ -349,7 +350,7 @@ fn fails_for_good(call: &str, errno: &str, words: &str) {
     let relay = den.open();
     wait_until("the slow one to have its own", || (slow.taken() == 1).then_some(()));
     wait_until("all that was answered 250", || told.kept.is_subset(&numbered(&dump)).then_some(()));
-    // What was refused may be on the disk all the same, and comes: once too often is better than never.
+    // A refused message may be on the disk all the same and be delivered: a duplicate is better than a loss.
     assert!(numbered(&dump).iter().all(|number| told.kept.contains(number) || told.refused.contains(number)));
     assert!(submit(&mut introduced(&relay), "<a@b.example>", &["<c@d.example>"], "x\r\n").starts_with("250 2.0.0"));
     let arrived = numbered(&dump).len() as u64;
@@ -357,13 +358,13 @@ fn fails_for_good(call: &str, errno: &str, words: &str) {
     relay.stop();
 }
 
-// The spool's own tests have each operation fail with each error.
+// The spool's own tests cover every operation with every error.
 #[test]
 fn a_sync_that_fails_is_the_last_thing_that_the_relay_trusts() {
     fails_for_good("fdatasync", "EIO", "Input/output error");
 }
 
-/// ENOSPC in the middle of a segment is no want of room, whatever its name says: segments are allocated whole.
+/// ENOSPC in the middle of a segment is a disk failure and not a full spool, because segments are allocated whole.
 #[test]
 fn a_write_that_fails_is_the_last_thing_that_the_relay_trusts() {
     fails_for_good("pwritev", "ENOSPC", "No space left on device");
@@ -373,9 +374,10 @@ fn a_write_that_fails_is_the_last_thing_that_the_relay_trusts() {
 fn a_disk_that_fails_while_no_mail_comes_is_noticed_all_the_same() {
     let address = format!("127.0.0.1:{}", crate::party::low_port());
     let den = Den::to(&address, &format!("{SMALL}{QUICK}"));
-    // What is written of tries that failed is nobody's answer.
+    // The failing write records a delivery attempt, so no client waits for its reply.
     let Some(relay) = failing(&den, "pwritev:error=EIO:when=3+", &[]) else { return };
-    // strace counts for each thread: the first segment is made by another one than writes the log, if it had begun.
+    // strace counts calls per thread. Wait for the first segment, which is created by another thread than the one that
+    // writes the log.
     wait_until("a segment", || (den.spool_bytes() > 0).then_some(()));
     let mut wire = introduced(&relay);
     assert!(
@@ -409,15 +411,15 @@ fn servers_that_never_greet_leave_connections_to_those_that_do() {
     };
     send("127.0.0.1");
     await_recipients(&sink, 1);
-    // An open connection would be used again.
+    // An open connection would be reused.
     wait_until("no connection", || (metric(&relay, "couriers") == 0).then_some(()));
-    // The kernel accepts for them, and nobody says a word.
+    // The kernel accepts these connections, but nobody sends a greeting.
     let silent: Vec<_> =
         (1..=80).map(|host| TcpListener::bind((Ipv4Addr::new(127, 0, 3, host), port)).unwrap()).collect();
     (1..=80).for_each(|host| send(&format!("127.0.3.{host}")));
     wait_until("as many attempts as there may be", || (metric(&relay, "couriers") == 30).then_some(()));
     send("127.0.0.1");
-    // None of them would be given up for five minutes otherwise.
+    // Otherwise the relay would wait five minutes for each silent server.
     await_recipients(&sink, 2);
     drop(silent);
     relay.stop();

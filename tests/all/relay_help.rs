@@ -1,11 +1,10 @@
-//! The help of the relay: the configuration files that it shows can be copied as they stand, and work.
+//! The configuration files in the relay's help work when copied as they stand.
 use crate::party::{Ended, MAILRUN, Process, Sink, mailrun, wait_until};
 use crate::relay::{Relay, await_recipients};
 use crate::secured::Files;
 use std::fs;
 use std::process::Command;
 
-/// The help on a terminal of that width.
 fn help(columns: &str) -> String {
     let shown = Command::new(MAILRUN).args(["relay", "--help"]).env("COLUMNS", columns).output().unwrap();
     String::from_utf8(shown.stdout).unwrap()
@@ -18,7 +17,7 @@ fn cut(help: &str, first: &str, last: &str) -> String {
     from[..=end].iter().flat_map(|line| [line, "\n"]).collect()
 }
 
-/// `relay --check` of that text, with the files that the manual's example names beside it.
+/// Runs `relay --check` on a text, with the files that the manual's example names.
 fn checked(text: &str) -> Ended {
     let files = Files::new();
     let [certificate, key] = files.certificate("it", &["localhost"]);
@@ -45,7 +44,6 @@ fn the_file_with_every_key_is_accepted_as_it_is_copied() {
     }
 }
 
-/// The configuration that the relay's help shows on a terminal of that width.
 fn example_shown(columns: &str) -> String {
     let help = help(columns);
     let (_, from_example) = help.split_once("All keys:\n").unwrap();
@@ -72,7 +70,7 @@ fn the_small_file_works_as_it_is() {
         let small = cut(&help(columns), "[spool]", "smtp = ");
         assert!(manual.contains(&small), "docs/relay.md has it too:\n{small}");
         assert_eq!(checked(&small).code, Some(0), "{small}");
-        // It listens where it is told, since others may listen at its own address.
+        // Use another address, because other processes may listen on the example's address.
         let next_hop = small.replace("127.0.0.1:2526", &sink.address());
         assert_ne!(next_hop, small);
         let files = Files::new();

@@ -1,4 +1,4 @@
-//! A relay and its host: descriptors that run out, a log that nobody reads, directories that others can change.
+//! A relay and its host: too few descriptors, a log that nobody reads, directories that others can change.
 use crate::party::{LIMIT, Process, Sink, is_root, peer, run, skip, source, wait_until};
 use crate::relay::{Den, MAILRUN, QUICK, Relay, await_recipients, http, introduced, metric, submit};
 use crate::wire::Wire;
@@ -13,13 +13,11 @@ use std::sync::{Arc, Mutex};
 const DISCARD: &str = "[[route]]\nto = \"*\"\ndiscard = true\n";
 const HTTP: &str = "http = \"127.0.0.1:0\"\n";
 
-/// Where a relay serves its metrics.
 fn http_address(relay: &Relay) -> SocketAddr {
     let listening: Value = serde_json::from_str(relay.process.said().lines().next().unwrap()).unwrap();
     listening["http"].as_str().unwrap().parse().unwrap()
 }
 
-/// The status line of an answer to a request for that host.
 fn status_for(address: SocketAddr, path: &str, host: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -88,7 +86,6 @@ fn a_page_whose_name_leads_here_learns_nothing() {
     sink.stop();
 }
 
-/// A relay whose standard error is a pipe.
 fn piped(den: &Den, words: &[&str]) -> (Relay, std::io::PipeReader) {
     let (reader, pipe) = std::io::pipe().unwrap();
     let config = den.path("relay.toml");
@@ -134,7 +131,7 @@ fn a_log_that_is_read_again_says_what_it_has_left_out() {
             BufReader::new(reader).lines().for_each(|line| lines.lock().unwrap().push(line.unwrap()));
         })
     };
-    // Entries wait up to 100 ms in their worker, and only then find out whether there is room for them.
+    // Log entries wait up to 100 ms in their worker, which only then learns whether there is room.
     let logged = || lines.lock().unwrap().iter().filter(|line| line.contains("status=delivered")).count() as u64;
     wait_until("each delivery to be logged or counted", || {
         let unlogged = metric(&relay, "unlogged_total");
@@ -160,7 +157,7 @@ fn the_last_line_of_a_relay_that_cannot_run_reaches_its_reader() {
     assert!(text.starts_with("mailrun: ") && text.ends_with('\n') && text.lines().count() == 1, "{text:?}");
 }
 
-/// A relay whose hard limit of descriptors is so low, and which may not raise it; `None`, with a note, where that cannot
+/// A relay with a low hard limit of descriptors that it may not raise. Returns `None`, with a note, where that cannot
 /// be arranged.
 fn confined(den: &Den, descriptors: u32) -> Option<Relay> {
     let setpriv = peer("setpriv")?;
@@ -175,7 +172,7 @@ fn confined(den: &Den, descriptors: u32) -> Option<Relay> {
 #[test]
 fn a_relay_with_few_descriptors_refuses_sessions_and_loses_no_spool() {
     mailrun_net::open_files::raise(2_000);
-    // Segments are small: new ones are opened all the time.
+    // Small segments, so that new ones are opened all the time.
     let next_hop = format!("127.0.0.1:{}", crate::party::low_port());
     let text = format!("{HTTP}workers = 1\nspool.max_size = \"16M\"\nlimits.max_message_size = \"1M\"\n{QUICK}");
     let den = Den::to(&next_hop, &text);
@@ -208,7 +205,7 @@ fn a_relay_with_few_descriptors_refuses_sessions_and_loses_no_spool() {
 #[test]
 fn a_spool_that_can_open_no_segment_refuses_for_a_while_and_has_not_failed() {
     let next_hop = format!("127.0.0.1:{}", crate::party::low_port());
-    // Segments of 8 MiB, of which many are needed.
+    // Segments of 8 MiB, so that many are needed.
     let text = format!("{HTTP}spool.max_size = \"64M\"\nlimits.max_message_size = \"1M\"\n{QUICK}");
     let den = Den::to(&next_hop, &text);
     let relay = den.open();
@@ -253,7 +250,7 @@ fn a_relay_with_too_few_descriptors_does_not_begin_and_says_what_to_do() {
     assert!(last.contains("limit of open files (ulimit -n) is 100") && last.contains("LimitNOFILE="), "{last}");
 }
 
-/// What it says where it does not begin.
+/// The error of a relay that does not start.
 fn refusal(den: &Den) -> String {
     let ended = den.fails(&[]);
     assert_eq!(ended.code, Some(2), "{}", ended.err);
@@ -286,7 +283,7 @@ fn a_spool_that_others_can_change_is_refused_and_one_that_they_can_read_is_close
     chmod(&spool, 0o755);
     den.open().stop();
     assert_eq!(mode_of(&spool), 0o700);
-    // What is no spool is left as it is.
+    // A directory that is no spool is left unchanged.
     fs::remove_dir_all(&spool).unwrap();
     fs::create_dir(&spool).unwrap();
     den.files.keep("spool/something", "of somebody's");
@@ -313,7 +310,7 @@ fn a_spool_behind_a_link_or_where_everybody_can_rename_it_is_refused() {
     assert!(said.contains("any user can replace it"), "{said}");
     chmod(&place, 0o1777);
     den.open().stop();
-    // A link in place of a file of the spool leads nowhere.
+    // A symbolic link in place of a spool file must not be followed.
     let lock = format!("{spool}/lock");
     fs::remove_file(&lock).unwrap();
     let victim = den.files.keep("victim", "untouched");

@@ -1,5 +1,5 @@
-//! Bad input to the relay from both sides: nothing is smuggled in or out, nothing is relayed for strangers, limits hold,
-//! and what was answered 250 is neither lost nor changed.
+//! Malformed input to the relay from both sides. Nothing may be smuggled in or out, strangers cannot relay, limits
+//! hold, and every message that got a 250 arrives unchanged.
 use crate::dialog::{Dialog, Whose};
 use crate::dialogs::{dialogs, play};
 use crate::hostile_clients::{is_hung_up_on, other_protocols};
@@ -14,7 +14,7 @@ use crate::wire::Wire;
 use mailrun_journey::Phase;
 use std::fmt::Write as _;
 
-/// What some server or other has taken for the end of a message, and is none.
+/// Sequences that some servers take for the end of a message although they are not.
 const ENDINGS: [&[u8]; 16] = [
     b"\n.\n",
     b"\r.\r",
@@ -37,7 +37,7 @@ const ENDINGS: [&[u8]; 16] = [
 const SMUGGLED: &[u8] =
     b"MAIL FROM:<evil@b.example>\r\nRCPT TO:<smuggled@d.example>\r\nDATA\r\nSubject: smuggled\r\n\r\nx";
 
-/// A next hop that records, and the relay before it.
+/// A recording next hop, and a relay that delivers to it.
 fn recorded(script: Script) -> (Recorder, Den, tempfile::TempDir) {
     let place = tempfile::tempdir().unwrap();
     let recorder = Recorder::start(Listen::V4, script, place.path());
@@ -45,7 +45,7 @@ fn recorded(script: Script) -> (Recorder, Den, tempfile::TempDir) {
     (recorder, den, place)
 }
 
-/// The messages that a next hop heard by the strict rule, and every command that came between them.
+/// Messages as a strict server would split them, and the commands between them.
 fn strictly(heard: &[Heard]) -> (Vec<Vec<u8>>, Vec<String>) {
     let mut messages = Vec::new();
     let mut commands = Vec::new();
@@ -70,7 +70,7 @@ fn strictly(heard: &[Heard]) -> (Vec<Vec<u8>>, Vec<String>) {
     (messages, commands)
 }
 
-/// What is on the wire holds no line end but CRLF, and no NUL.
+/// Asserts that every line end is CRLF and that there is no NUL.
 fn is_clean(octets: &[u8]) {
     for (at, byte) in octets.iter().enumerate() {
         match byte {
@@ -82,7 +82,7 @@ fn is_clean(octets: &[u8]) {
     }
 }
 
-/// Sends a message by BDAT with lines that would end it in DATA: on the way out they must be stuffed.
+/// Sends by BDAT a message with lines that would end it in DATA. The relay must dot-stuff them on the way out.
 fn send_dots_by_bdat(wire: &mut Wire) {
     let inner = b"Subject: carrier\r\n\r\nfirst\r\n.\r\nMAIL FROM:<evil@b.example>\r\n.\r\n..\r\n";
     expect(wire, "MAIL FROM:<a@b.example>", "250");
@@ -101,12 +101,11 @@ fn nothing_is_smuggled_in_or_out() {
         let relay = den.open();
         let mut wire = introduced(&relay);
         let mut taken = 0;
-        // Declared where the next hop does not take it, it would come back.
+        // With 8BITMIME declared, a next hop without it would make the message bounce.
         let body = if offer.contains("8BITMIME") { " BODY=8BITMIME" } else { "" };
         let mail = format!("MAIL FROM:<a@b.example>{body}");
         for ending in ENDINGS {
             let lead = b"Subject: carrier\r\n\r\nfirst".as_slice();
-            // By DATA.
             expect(&mut wire, &mail, "250");
             expect(&mut wire, "RCPT TO:<carrier@d.example>", "250");
             expect(&mut wire, "DATA", "354");
@@ -149,11 +148,11 @@ fn nothing_is_smuggled_in_or_out() {
     }
 }
 
-/// Dialogs that a relay cannot hold as they stand, and why.
+/// Dialogs that do not apply to a relay, with the reason.
 const NOT_OF_A_RELAY: [(&str, &str); 1] =
     [("binarymime", "it is not offered, see relay_delivery::binary_messages_are_neither_asked_for_nor_taken")];
 
-/// A dialog's limits in the words of a configuration; `None` where a relay's may not be so small, or cannot be set.
+/// A dialog's limits as configuration, or `None` if the relay does not allow them.
 fn limits_of(dialog: &Dialog) -> Option<String> {
     let limit = |(name, number): &(String, u64)| match (name.as_str(), number) {
         ("recipients", 100..) => Some(format!("limits.max_recipients = {number}\n")),
@@ -165,8 +164,8 @@ fn limits_of(dialog: &Dialog) -> Option<String> {
     dialog.limits.iter().map(limit).collect::<Option<String>>().filter(|_| !refuses && !is_left_out)
 }
 
-/// Orders of commands, limits, syntax, dots, chunks, endings: what holds for every server of ours holds for the relay,
-/// and each message that a dialog has taken arrives as it was meant.
+/// The dialogs of commands, limits, syntax, dots, chunks and line endings apply to the relay as well. Each message that
+/// a dialog gets accepted arrives unchanged.
 #[test]
 fn dialogs_hold_and_their_messages_arrive() {
     let mut played = 0;
@@ -223,7 +222,7 @@ fn a_client_that_is_silent_or_drips_is_left() {
     expect(&mut in_message, "DATA", "354");
     in_message.send("Subject: x\r\n");
     let drip = std::thread::spawn(move || {
-        // A byte now and then is no command.
+        // Single bytes now and then are no command, so the session times out.
         while dripping.try_send("N").is_ok() && !dripping.hears_within(std::time::Duration::from_millis(100)) {}
         dripping.replies()
     });
@@ -244,7 +243,7 @@ fn who_talks_before_the_greeting_is_answered_in_order_and_once() {
     let den = Den::to(&sink.address(), "");
     let relay = den.open();
     let mut wire = Wire::connect(relay.smtp[0]);
-    // All of it, and a second transaction behind the first one's message.
+    // The whole dialog at once, with a second transaction behind the first message.
     let transaction = "MAIL FROM:<a@b.example>\r\nRCPT TO:<c@d.example>\r\nDATA\r\nSubject: early\r\n\r\nx\r\n.\r\n";
     wire.send(["EHLO client.example\r\n", transaction, transaction, "QUIT\r\n"].concat());
     let replies = wire.replies();
@@ -340,7 +339,7 @@ fn nothing_is_relayed_for_strangers() {
         }
         expect(&mut wire, "DATA", "5");
         expect(&mut wire, "RSET", "250");
-        // Both are at home.
+        // Both recipients are local.
         let reply = submit(&mut wire, sender, &["<Ann@home.example>", "<Postmaster>"], "x\r\n");
         assert!(reply.starts_with("250 2.0.0"), "{reply}");
     }
@@ -352,7 +351,6 @@ fn nothing_is_relayed_for_strangers() {
     assert_eq!(sink.took().messages, 0);
 }
 
-/// Parameters that MAIL does not take.
 const MALFORMED_AT_MAIL: [&str; 12] = [
     " RET=BOTH",
     " RET",
@@ -368,7 +366,6 @@ const MALFORMED_AT_MAIL: [&str; 12] = [
     " FOO=BAR",
 ];
 
-/// Parameters that RCPT does not take.
 const MALFORMED_AT_RCPT: [&str; 9] = [
     " NOTIFY=",
     " NOTIFY",
@@ -391,7 +388,7 @@ fn malformed_parameters_are_refused_by_name() {
         assert!(reply.starts_with('5'), "{parameters}: {reply}");
         expect(&mut wire, "RSET", "250");
     }
-    // Another session: one that says so many wrong things is ended.
+    // A new session, because one with so many errors is closed.
     let mut wire = introduced(&relay);
     expect(&mut wire, "MAIL FROM:<a@b.example> RET=HDRS ENVID=a+2Bb", "250");
     for parameters in MALFORMED_AT_RCPT {
@@ -426,7 +423,7 @@ fn commands_without_mail_have_a_limit() {
     }
     let reply = submit(&mut wire, "<a@b.example>", &["<c@d.example>"], "\r\nx\r\n");
     assert!(reply.starts_with("250 2.0.0"), "{reply}");
-    // A message begins the count anew.
+    // The count starts again after each message.
     for command in ["NOOP", "RSET", "VRFY a", "HELP", "EHLO client.example"].repeat(2) {
         expect(&mut wire, command, "2");
     }
@@ -471,7 +468,7 @@ fn mail_that_would_come_back_at_once_is_bounced() {
     }
     relay.stop();
     assert_eq!((twin.took().messages, kept(&dump).len()), (0, 2));
-    // Where the route says it, the relay does not start.
+    // A relay does not start with a route to itself.
     for to in [format!("localhost:{port}"), format!("[::ffff:127.0.0.1]:{port}"), format!("lmtp:127.0.0.1:{port}")] {
         let den = Den::new(&format!("{listen}{}", all_to(&to)));
         for words in [&["--check"][..], &[]] {
@@ -518,7 +515,7 @@ fn bombs_meet_limits() {
     );
     let relay = den.open();
     let mut wire = introduced(&relay);
-    // A header without end: of many lines, and of one that is folded.
+    // An endless header: of many fields, and of one that is folded.
     for line in ["X-Field: a value that is long enough to count\r\n", " folded and folded and folded again\r\n"] {
         let header = format!("Subject: x\r\n{}", line.repeat((2 << 20) / line.len()));
         let reply = submit(&mut wire, "<a@b.example>", &["<c@d.example>"], header);
@@ -590,7 +587,7 @@ fn a_client_may_be_cut_off_at_every_byte() {
     await_recipients(&sink, answered);
     relay.stop();
     let took = sink.took();
-    // Those that were reset may have brought whole messages, and never half a one.
+    // Clients that were reset may have sent whole messages, but half a message must not count.
     assert!(took.messages >= answered && took.messages <= 2 * answered + 2, "{took:?} {answered}");
 }
 
@@ -627,7 +624,7 @@ fn a_next_hop_may_cut_at_every_stage() {
     relay.stop();
 }
 
-/// A next hop's reply that takes nothing, whatever it sounds like, the first time that it is said.
+/// Replies of the next hop that do not accept the message, each sent once.
 #[test]
 fn only_a_yes_to_the_message_is_a_delivery() {
     let rows = [
@@ -709,8 +706,8 @@ fn a_next_hop_that_floods_costs_no_memory() {
     relay.stop();
 }
 
-/// Fills a spool to the brim while the next hop is away, and lets it come: all that was answered 250 arrives, and there
-/// is room again.
+/// Fills the spool while the next hop is away, then starts the next hop. Everything that got a 250 arrives, and the
+/// spool has room again.
 fn fills(den: &Den, next_hop: &str) {
     let relay = den.open();
     let words = ["--messages", "1200", "--sessions", "5", "--reuse", "--message-size", "64k"];

@@ -1,5 +1,5 @@
-//! Clients that would keep others out: of the relay's memory, its sessions, its users' passwords. Strangers here are
-//! loopback addresses that `networks` does not name.
+//! Clients that would use up the relay's memory or sessions, or guess passwords. Strangers are loopback addresses that
+//! `networks` does not list.
 use crate::party::wait_until;
 use crate::relay::{Den, Relay, expect, introduced, metric};
 use crate::secured::{Files, PASSWORD, USER};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const TRUSTED: [u8; 4] = [127, 0, 0, 1];
 
-/// A relay for which only 127.0.0.1 is trusted; strangers may send to one mailbox.
+/// A relay that trusts only 127.0.0.1. Strangers may send to one mailbox.
 fn guarded(text: &str) -> Den {
     guarded_with(Files::new(), text)
 }
@@ -29,7 +29,7 @@ fn open(den: &Den) -> Relay {
     den.open_with(&["--http", "127.0.0.1:0"])
 }
 
-/// A session from that address; `Err` with what it was told in place of a greeting.
+/// A session from this address, or the reply that came in place of a greeting.
 fn greeted(relay: &Relay, from: [u8; 4]) -> Result<Wire, String> {
     let mut wire = Wire::connect_from(from, relay.smtp[0]);
     let greeting = wire.reply().expect("a greeting");
@@ -46,7 +46,7 @@ fn begin(wire: &mut Wire, parameters: &str) {
     expect(wire, "DATA", "354");
 }
 
-/// Hands a message of that length over; the answer to it.
+/// Sends a message of this size. Returns the last reply.
 fn bring(wire: &mut Wire, bytes: usize) -> String {
     begin(wire, &format!(" SIZE={bytes}"));
     wire.send("Subject: long\r\n\r\n");
@@ -74,7 +74,6 @@ fn who_announces_much_and_sends_nothing_keeps_nobody_out() {
     relay.stop();
 }
 
-/// What has come is held as long as its sender likes: that of one address leaves room for others.
 #[test]
 fn a_mailbox_gets_one_copy_however_often_and_by_whatever_alias_it_is_named() {
     let files = Files::new();
@@ -93,7 +92,7 @@ fn a_mailbox_gets_one_copy_however_often_and_by_whatever_alias_it_is_named() {
     expect(&mut wire, "RCPT TO:<list@home.example>", "452 4.5.3");
     expect(&mut wire, "DATA", "354");
     expect(&mut wire, ".", "250");
-    // A transaction with one recipient takes an alias of any length.
+    // A transaction with a single recipient accepts an alias of any length.
     expect(&mut wire, "MAIL FROM:<a@b.example>", "250");
     (0..70).for_each(|_| drop(expect(&mut wire, &format!("RCPT TO:<list@home.example>{original}"), "250")));
     expect(&mut wire, "RCPT TO:<postmaster@home.example>", "452 4.5.3");
@@ -146,7 +145,7 @@ fn each_strangers_address_has_so_many_connections_and_trusted_ones_as_many_as_th
     held.extend((0..3).map(|_| greeted(&relay, [127, 0, 0, 3]).unwrap()));
     assert_eq!(metric(&relay, "limited_connections"), 6);
     assert_eq!(metric(&relay, "client_refused_total{limit=\"connections\"}"), 5);
-    // One after the other there may be 20 a minute.
+    // One after another, 20 connections per minute are allowed.
     drop(held);
     wait_until("them to be gone", || (metric(&relay, "limited_connections") == 0).then_some(()));
     let refusal = (0..40).find_map(|_| {
@@ -219,7 +218,7 @@ fn a_session_that_brings_no_message_does_not_last() {
         if !reply.starts_with("250") {
             return Some(reply);
         }
-        // Not so many that they are too many by themselves.
+        // Wait in between, because too many NOOPs would end the session by themselves.
         wire.hears_within(Duration::from_millis(100)).then(|| wire.reply().unwrap())
     });
     assert!(last.starts_with("421 4.7.0 Too long without a message"), "{last}");
@@ -229,7 +228,7 @@ fn a_session_that_brings_no_message_does_not_last() {
 #[test]
 fn a_message_that_comes_octet_by_octet_does_not_keep_its_session() {
     let relay = open(&guarded("limits.idle_timeout = \"4s\"\n"));
-    // It brings twice the minimum, and begins first, so that it lasts longer than the others.
+    // This client sends twice the minimum rate. It begins first, so that it outlasts the others.
     let mut steady = greeted(&relay, TRUSTED).unwrap();
     begin(&mut steady, "");
     let starts = ["DATA\r\n", "BDAT 100000\r\n"];
@@ -262,7 +261,7 @@ fn a_message_that_comes_octet_by_octet_does_not_keep_its_session() {
     relay.stop();
 }
 
-/// Logs in; the last reply.
+/// Logs in. Returns the last reply.
 fn log_in(wire: &mut Wire, mechanism: Mechanism, user: &str, password: &str) -> String {
     let credentials = Credentials::new(user, password);
     let mut client = ClientExchange::new(mechanism, &credentials, Some(&[7; 18])).unwrap();
@@ -285,14 +284,13 @@ fn log_in(wire: &mut Wire, mechanism: Mechanism, user: &str, password: &str) -> 
     }
 }
 
-/// The mechanisms that take a password.
 const MECHANISMS: [Mechanism; 4] = [Mechanism::Plain, Mechanism::Login, Mechanism::CramMd5, Mechanism::ScramSha256];
 
 #[test]
 fn guesses_of_passwords_are_counted_and_locked_out_by_every_mechanism_together() {
     let files = Files::new();
     let users = files.users();
-    // The waits are tried in `login_limits`: here they are to cost no time.
+    // `login_limits` tests the waits. Here they must take no time.
     let relay = open(&guarded_with(files, &format!("auth.users = \"{users}\"\nauth.delay = \"1ms\"\n")));
     let guesses = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -302,7 +300,7 @@ fn guesses_of_passwords_are_counted_and_locked_out_by_every_mechanism_together()
             scope.spawn(move || {
                 for round in 0..100 {
                     let mut wire = greeted(relay, TRUSTED).unwrap();
-                    // Real and not, and each many times in a session.
+                    // Existing and unknown users, each several times in a session.
                     let user = if round % 2 == 0 { USER } else { "nobody" };
                     while let reply = log_in(&mut wire, MECHANISMS[number % 4], user, &format!("guess {round}"))
                         && reply.starts_with("535")
@@ -319,11 +317,11 @@ fn guesses_of_passwords_are_counted_and_locked_out_by_every_mechanism_together()
     for mechanism in MECHANISMS {
         let reply = log_in(&mut greeted(&relay, TRUSTED).unwrap(), mechanism, USER, PASSWORD);
         assert!(reply.starts_with("421 4.7.0 Too many failed logins, try again later"), "{mechanism:?}: {reply}");
-        // Another address is not to blame.
+        // Another address is not affected.
         let reply = log_in(&mut greeted(&relay, [127, 0, 0, 2]).unwrap(), mechanism, USER, PASSWORD);
         assert!(reply.starts_with("235"), "{mechanism:?}: {reply}");
     }
-    // Mail goes on: it is only logins that are refused.
+    // Mail is still accepted: only logins are refused.
     assert!(bring(&mut greeted(&relay, TRUSTED).unwrap(), 1000).starts_with("250 2.0.0"));
     let ended = relay.stop();
     let lines: Vec<&str> = ended.err.lines().filter(|line| line.contains("authentication ")).collect();
@@ -339,7 +337,7 @@ fn a_session_has_so_many_failed_logins() {
     let users = files.users();
     let text = format!("auth.users = \"{users}\"\nauth.delay = \"1ms\"\nauth.failures = 100\n");
     let relay = open(&guarded_with(files, &text));
-    // Others each time: with each failure the next login waits for twice as long.
+    // Use other addresses each time, because every failure doubles the wait of the next login.
     for (number, mechanism) in MECHANISMS.into_iter().enumerate() {
         let mut wire = greeted(&relay, [127, 0, 0, 10 + number as u8]).unwrap();
         for _ in 0..5 {
@@ -380,7 +378,7 @@ fn a_client_that_leaves_before_its_proof_has_come_has_not_failed() {
     assert!(!relay.stop().err.contains("authentication "));
 }
 
-/// The salt and the number of iterations that SCRAM-SHA-256 names for a user, and the reply to a wrong proof.
+/// The salt and iteration count that SCRAM-SHA-256 sends for a user, and the reply to a wrong proof.
 fn scram(relay: &Relay, user: &str) -> (String, String) {
     let mut wire = greeted(relay, TRUSTED).unwrap();
     let first = STANDARD.encode(format!("n,,n={user},r=client"));
@@ -425,7 +423,7 @@ fn nobody_acts_as_somebody_else() {
     relay.stop();
 }
 
-/// What RCPT to a stranger's domain is answered: 250 to those who may relay.
+/// Sends RCPT for a foreign domain. Clients that may relay get 250.
 fn relays(wire: &mut Wire, code: &str) {
     expect(wire, "MAIL FROM:<a@b.example>", "250");
     expect(wire, "RCPT TO:<x@elsewhere.example>", code);
@@ -446,7 +444,7 @@ fn only_a_named_client_may_speak_for_others_with_xclient() {
         expect(&mut gateway, "EHLO client.example", "250");
         relays(&mut gateway, code);
     }
-    // Without LOGIN the next client is nobody.
+    // Without LOGIN, the next client is not authenticated.
     expect(&mut gateway, "XCLIENT ADDR=127.0.0.5 LOGIN=[UNAVAILABLE]", "220");
     expect(&mut gateway, "EHLO client.example", "250");
     relays(&mut gateway, "554 5.7.1");

@@ -1,4 +1,4 @@
-//! What senders are told of their mail: bounces, delays, successes (RFC 3464, RFC 3461), and when they are told nothing.
+//! Notices to senders: bounces, delays and successes (RFC 3464, RFC 3461), and cases without a notice.
 use crate::party::{Sink, low_port, mailrun, peer, run, wait_until};
 use crate::recorder::{Listen, Recorder, Script};
 use crate::relay::{Den, Kept, QUICK, Relay, all_to, await_kept, expect, introduced, kept, submit};
@@ -6,7 +6,7 @@ use crate::secured::Files;
 use mail_parser::{MessageParser, MimeHeaders};
 use std::os::unix::fs::FileExt;
 
-/// A sink that keeps the mail of the senders.
+/// A sink that keeps the senders' mail.
 struct Home {
     sink: Sink,
     dump: String,
@@ -20,7 +20,7 @@ impl Home {
         Self { sink: Sink::start(&["--dump-file", &dump]), dump, _files: files }
     }
 
-    /// A relay that sends `far.example` there and everything else home.
+    /// A relay that sends `far.example` to `far` and everything else home.
     fn relay(&self, far: &str, text: &str) -> Den {
         let route = format!("[[route]]\nto = \"far.example\"\nsmtp = \"{far}\"\n");
         Den::new(&format!("{text}{route}{}", all_to(&self.sink.address())))
@@ -33,7 +33,7 @@ impl Home {
 
 const MESSAGE: &str = "From: me <a@b.example>\r\nSubject: the original\r\n\r\nits text\r\n";
 
-/// Submits a message for `far.example`, with those parameters.
+/// Submits a message for `far.example` with these parameters.
 fn send(relay: &Relay, mail: &str, rcpt: &str) {
     let from = format!("<sender@b.example>{mail}");
     let to = format!("<to@far.example>{rcpt}");
@@ -41,7 +41,7 @@ fn send(relay: &Relay, mail: &str, rcpt: &str) {
     assert!(reply.starts_with("250 2.0.0"), "{reply}");
 }
 
-/// Everything that notices have in common, as another's parser sees it; the fields of the report.
+/// Checks what all notices have in common with an independent parser. Returns the fields of the report.
 fn report(notice: &Kept, returned: &str) -> String {
     assert!(notice.sender.is_empty() && notice.recipients == ["sender@b.example"], "{notice:?}");
     assert!(notice.octets.iter().all(|byte| *byte != 0), "no NUL");
@@ -123,7 +123,7 @@ fn nobody_is_told_where_nobody_wants_to_hear() {
         ("<sender@b.example>", "<to@far.example> NOTIFY=NEVER"),
         ("<sender@b.example>", "<to@far.example> NOTIFY=SUCCESS"),
         ("<sender@b.example>", "<to@far.example> NOTIFY=SUCCESS,DELAY"),
-        // The sender is far itself: its bounce is refused, and that is the end of it.
+        // The sender is in far.example as well, so its bounce is refused too. That is the end of it.
         ("<sender@far.example>", "<to@far.example>"),
     ] {
         assert!(submit(&mut wire, from, &[to], MESSAGE).starts_with("250 2.0.0"));
@@ -132,7 +132,7 @@ fn nobody_is_told_where_nobody_wants_to_hear() {
     let notices = home.mail(1);
     says(&report(&notices[0], "message/rfc822"), &["Action: failed"]);
     relay.stop();
-    // All of it has come to an end: a relay started anew has nothing to do.
+    // No message is left, so a restarted relay has nothing to do.
     let relay = den.open();
     expect(&mut relay.greeted(), "NOOP", "250");
     relay.stop();
@@ -143,7 +143,7 @@ fn nobody_is_told_where_nobody_wants_to_hear() {
 fn a_success_is_told_by_whoever_is_the_last_to_know_how() {
     let home = Home::open();
     let place = tempfile::tempdir().unwrap();
-    // The next hop knows DSN: it is told what the sender wants, and the relay says nothing.
+    // The next hop supports DSN: the relay passes the request on and sends no notice.
     let script = Script::default().say("EHLO", 0, "250-peer.example\r\n250-PIPELINING\r\n250 DSN");
     let knows = Recorder::start(Listen::V4, script, place.path());
     let den = home.relay(&format!("127.0.0.1:{}", knows.port), "");
@@ -156,7 +156,7 @@ fn a_success_is_told_by_whoever_is_the_last_to_know_how() {
     assert!(text.contains(" RET=HDRS") && text.contains(" ENVID=an+20id"), "{text}");
     assert!(text.contains("NOTIFY=SUCCESS,FAILURE ORCPT=rfc822;first+2Bone@c.example\r\n"), "{text}");
     assert_eq!(kept(&home.dump).len(), 0, "the next hop tells");
-    // It does not: the relay says that it has relayed.
+    // The next hop does not support DSN: the relay reports that it relayed the message.
     let script = Script::default().say("EHLO", 0, "250-peer.example\r\n250 PIPELINING");
     let simple = Recorder::start(Listen::V4, script, place.path());
     let den = home.relay(&format!("127.0.0.1:{}", simple.port), "");
@@ -174,8 +174,7 @@ fn a_success_is_told_by_whoever_is_the_last_to_know_how() {
 fn an_original_recipient_in_utf8_is_passed_on_in_the_form_that_the_next_hop_reads() {
     let home = Home::open();
     let place = tempfile::tempdir().unwrap();
-    // RFC 6533 §3: as it came where SMTPUTF8 is offered, in ASCII where it is not.
-    // Postfix 3.7 sends the last one.
+    // RFC 6533 §3: unchanged if the next hop offers SMTPUTF8, otherwise in ASCII. Postfix 3.7 sends the last form.
     let smtp_utf8 = "250-SMTPUTF8\r\n250-8BITMIME\r\n";
     for (offer, original, passed) in [
         (smtp_utf8, "utf-8;böb@b.example", "utf-8;böb@b.example"),
@@ -192,7 +191,7 @@ fn an_original_recipient_in_utf8_is_passed_on_in_the_form_that_the_next_hop_read
         let heard = String::from_utf8(hop.finish()[0].octets.clone()).unwrap();
         assert!(heard.contains(&format!("RCPT TO:<to@far.example> ORCPT={passed}\r\n")), "{heard}");
     }
-    // A notice has it in ASCII.
+    // The notice shows the address in ASCII.
     let far = Sink::start(&["--fault", "rcpt: hard reject"]);
     let den = home.relay(&far.address(), "");
     let relay = den.open();
@@ -236,7 +235,7 @@ fn what_cannot_be_delivered_in_time_comes_back() {
     }
 }
 
-/// Flips a bit of the first octet of `mark`, where that stands in the spool; nothing if it stands nowhere.
+/// Flips a bit in the first byte of `mark` wherever the spool contains it.
 fn damage(den: &Den, mark: &[u8]) {
     let files = std::fs::read_dir(den.path("spool")).unwrap().flatten().map(|file| file.path());
     for path in files.filter(|path| path.to_string_lossy().contains("segment-")) {
@@ -247,7 +246,7 @@ fn damage(den: &Den, mark: &[u8]) {
     }
 }
 
-/// A message that is put off until it expires, damaged in the spool meanwhile at that mark.
+/// A message that is deferred until it expires, and damaged in the spool at `mark`.
 fn spoiled(home: &Home, mark: &[u8]) -> (Den, Relay, Sink) {
     let busy = Sink::start(&["--fault", "rcpt: soft reject \"450 4.2.2 The box is full\""]);
     let text = format!("{QUICK}retry.expiry = \"5s\"\nretry.delay_notice = \"never\"\n");
@@ -255,7 +254,8 @@ fn spoiled(home: &Home, mark: &[u8]) -> (Den, Relay, Sink) {
     let relay = den.open();
     send(&relay, "", "");
     wait_until("the first try", || (busy.ask("/status")["rules"][0]["acted"].as_u64() > Some(0)).then_some(()));
-    // The note of the first try may be written after it, and the end of the message with it, as it was.
+    // Repeat the damage: the relay may still be writing the message's state after its first try, which would restore
+    // those bytes.
     wait_until("a read that fails", || {
         damage(&den, mark);
         relay.process.complained().contains("cannot be read from the spool").then_some(())
@@ -283,7 +283,7 @@ fn a_message_that_cannot_be_read_is_told_of_from_its_envelope_when_it_expires() 
 #[test]
 fn a_message_whose_envelope_cannot_be_read_either_is_held_beyond_its_time() {
     let home = Home::open();
-    // The envelope has the sender; the message does not.
+    // The envelope still has the sender; the message is damaged.
     let (den, relay, _busy) = spoiled(&home, b"sender@b.example");
     wait_until("the end of its time", || relay.process.complained().contains("cannot be notified").then_some(()));
     let queue = |words: &[&str]| mailrun(&[&["queue", "--spool", &den.path("spool")], words].concat());
@@ -329,12 +329,13 @@ fn a_bounce_survives_a_restart() {
     let sink = Sink::start_at(&home, &["--dump-file", &dump]);
     says(&report(&await_kept(&dump, 1)[0], "message/rfc822"), &["Action: failed", "Status: 5.7.7"]);
     relay.stop();
-    // It was killed between the bounce and the note of it, perhaps: then it is told again, as all is that was in flight.
+    // The relay may have been killed after it sent the bounce but before it recorded that. In that case it sends the
+    // bounce again after the restart.
     let bounces = sink.took().messages;
     assert!((1..=2).contains(&bounces), "{bounces} bounces");
 }
 
-/// A server that takes no 8-bit bytes, and keeps what it is told.
+/// A recording server without 8BITMIME.
 fn seven_bit_server(place: &std::path::Path) -> Recorder {
     Recorder::start(Listen::V4, Script::default().say("EHLO", 0, "250-old.example\r\n250 PIPELINING"), place)
 }
@@ -366,7 +367,7 @@ fn a_bounce_of_eight_bits_comes_back_over_seven() {
     assert_eq!(heard.matches("Content-Type: text/rfc822-headers").count(), 1, "what is signed stays as it is: {heard}");
 }
 
-/// A relay whose mail for `far.example` is refused, and for which that is said in `[dsn]`.
+/// A relay whose mail for `far.example` is refused, with these lines of `[dsn]`.
 fn refusing(dsn: &str, files: Files, home: &Home) -> (Den, Sink) {
     let far = Sink::start(&["--fault", "rcpt: hard reject \"554 5.7.7 Not here\""]);
     let route = format!("[[route]]\nto = \"far.example\"\nsmtp = \"{}\"\n", far.address());
@@ -392,7 +393,7 @@ fn failures_go_where_they_are_wanted() {
     let local = "local.domains = [\"own.example\"]\nlocal.users = \"boxes\"\nlocal.maildir = \"mail/{user}\"\n";
     let (den, _far) = refusing(&format!("dsn.failures = \"maildir:failures\"\n{local}"), files, &home);
     let relay = den.open();
-    // Of who got it the sender is told all the same.
+    // The sender still gets the notice of success for the other recipient.
     let to = ["<to@far.example>", "<ann@own.example> NOTIFY=SUCCESS"];
     let mut wire = introduced(&relay);
     assert!(submit(&mut wire, "<sender@b.example>", &to, MESSAGE).starts_with("250 2.0.0"));
@@ -417,7 +418,7 @@ fn a_notice_that_cannot_be_delivered_is_not_forgotten_in_silence() {
         let relay = den.open();
         let before = kept(&home.dump).len();
         let mut wire = introduced(&relay);
-        // The sender is far itself: its bounce is refused there.
+        // The sender is in far.example as well, so its bounce is refused.
         assert!(submit(&mut wire, "<gone@far.example>", &["<to@far.example>"], MESSAGE).starts_with("250 2.0.0"));
         wait_until("both refusals", || (far.ask("/status")["rules"][0]["acted"] == 2).then_some(()));
         let log = wait_until("the warning", || {
@@ -440,7 +441,7 @@ fn a_notice_that_cannot_be_delivered_is_not_forgotten_in_silence() {
         relay.stop();
         assert_eq!(kept(&home.dump).len(), before + usize::from(told));
     }
-    // The postmaster is far too, or an alias leads from it to there: that is where it ends.
+    // The postmaster is in far.example too, directly or by an alias. No further notice is sent.
     let local = "local.domains = [\"own.example\"]\nlocal.aliases = \"aliases\"\nlocal.users = \
                  \"none\"\nlocal.maildir = \"m/{user}\"\n";
     for postmaster in ["dsn.postmaster = \"pm@far.example\"\n", local] {
@@ -487,7 +488,7 @@ fn successes_are_told_to_who_may_hear_of_them() {
             assert!(home.mail(before + 1).pop().unwrap().text().contains("Action: delivered"));
         }
         relay.stop();
-        // What was to be told is told by a relay started anew, if not before.
+        // A restarted relay sends the notices that are still due.
         let relay = den.open();
         expect(&mut relay.greeted(), "NOOP", "250");
         relay.stop();

@@ -1,12 +1,10 @@
-//! The report as a person sees it at the end of a run: on a terminal of 80×24, on others, and where a program reads it.
+//! The report at the end of a run: on a terminal of 80×24, on other terminals, and in a pipe.
 use crate::party::{Ended, Sink, mailrun};
 use crate::terminal::OnTerminal;
 use serde_json::Value;
 
-/// A run before a terminal, at its end.
 struct Shown {
     code: Option<i32>,
-    /// The report, line by line.
     report: Vec<String>,
 }
 
@@ -24,7 +22,8 @@ impl Shown {
         self.report.join("\n")
     }
 
-    /// It fits a terminal of 80×24 with a prompt under it, and says what counts: verdict last, rate, p50 and p99, why.
+    /// The report fits a terminal of 80×24 with a prompt below, and shows the rate, p50 and p99, the reason, and the
+    /// verdict last.
     fn expect(&self, code: i32, verdict: &str, why: &str) {
         let text = self.text();
         assert_eq!(self.code, Some(code), "{text}");
@@ -54,7 +53,7 @@ fn a_run_that_passes_is_on_one_screen() {
         shown.expect(0, "PASS ", "400 delivered, none lost");
         assert!(shown.text().contains("CPU, memory: source "), "{}", shown.text());
     } else {
-        // This machine was the limit itself.
+        // This machine was the bottleneck.
         shown.expect(0, "INVALID ", "");
     }
 }
@@ -244,7 +243,7 @@ fn scenarios_refuse_a_record_that_they_do_not_have() {
     }
 }
 
-/// What a line is, without its figures: its first word where it has a title, `# PASS` where it is a verdict.
+/// Lines of a report without figures: the first word of a titled line, `# PASS` for a verdict.
 fn labels(report: &str) -> Vec<String> {
     let starts = ["mailrun bench:", "accepted/s", " in ms", " accepted", " delivered", "slowest phase:", "created"];
     let ends = ["CPU, memory:", "details:", "PASS", "INVALID", "FAIL"];

@@ -1,9 +1,8 @@
-//! Tables of inputs and expected answers: runs the rows, several at a time.
+//! Runs tables of inputs and expected results, several rows at a time.
 use crate::party::Ended;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Rows at a time.
 const THREADS: usize = 4;
 
 /// Runs a test on each row.
@@ -14,12 +13,12 @@ pub(crate) fn each<T: Sync>(rows: &[T], test: impl Fn(&T) + Sync) {
     });
 }
 
-/// Checks that no row fails; `check` returns the fault of a row.
+/// Checks all rows. `check` returns what is wrong with a row.
 pub(crate) fn all_hold<T: Sync>(rows: &[T], check: impl Fn(&T) -> Option<String> + Sync) {
     all_hold_by(THREADS, rows, check);
 }
 
-/// The same, with so many rows at a time.
+/// The same, with that number of rows at a time.
 pub(crate) fn all_hold_by<T: Sync>(threads: usize, rows: &[T], check: impl Fn(&T) -> Option<String> + Sync) {
     let next = AtomicUsize::new(0);
     let work = || {
@@ -36,7 +35,7 @@ pub(crate) fn all_hold_by<T: Sync>(threads: usize, rows: &[T], check: impl Fn(&T
     assert!(wrong.is_empty(), "{} of {} rows:\n{}", wrong.len(), rows.len(), wrong.join("\n"));
 }
 
-/// Reports whether a command ended before it began, with one line on standard error that has all these words.
+/// Reports whether a command ended before its run, with one line on standard error that contains all these words.
 pub(crate) fn is_refusal<'a>(ended: &Ended, words: impl IntoIterator<Item = &'a str>) -> bool {
     let is_line = ended.err.starts_with("mailrun: ") && ended.err.lines().count() == 1;
     let is_plain = ["os error", "mailrun: :", "secret@"].iter().all(|odd| !ended.err.contains(odd));

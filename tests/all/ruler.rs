@@ -1,9 +1,9 @@
-//! The ruler itself is measured: what a sink is told to do wrong is what the report shows, that and nothing else.
+//! Measures the measurement itself: the report must show exactly the faults that a sink was told to produce.
 use crate::party::{BenchRun, bench, fates, stage, took, undisturbed};
 use mailrun_journey::record::{LatencyMs, Outcome, Record};
 use mailrun_journey::{Phase, Stage};
 
-/// How much later than told a loaded machine may be.
+/// Delay that a busy machine may add.
 const ALLOWANCE_MS: f64 = 200.0;
 
 fn latency(record: &Record, name: Stage) -> LatencyMs {
@@ -14,7 +14,8 @@ fn phase(record: &Record, name: Phase) -> LatencyMs {
     record.phases.iter().find(|row| row.name == name).unwrap().latency_ms
 }
 
-/// The record of a run whose ledger does not close, after comparing it with the sink's own. What was ordered is no failure.
+/// The record of a run whose ledger does not close, after a check against the sink's own. Ordered faults do not fail a
+/// run.
 fn found_out(run: &BenchRun) -> Record {
     let record = run.record_of(0);
     let own: Record = serde_json::from_str(&run.file("sink.json")).unwrap();
@@ -43,8 +44,8 @@ fn a_known_delay_reads_as_that_delay() {
     };
     undisturbed(look, |(p50, reply, elsewhere)| {
         let reads_so = p50.iter().all(|p50| (20.0..20.0 + ALLOWANCE_MS).contains(p50));
-        // The delay is before the answer to the dot and nowhere else; from when the source knows that it has handed the
-        // message over, which may be a little after the sink has it.
+        // Only the reply to the dot is delayed. Its time counts from when the source knows that the message is sent,
+        // possibly a little after the sink has it.
         reads_so && *reply >= 15.0 && elsewhere.iter().all(|min| *min < 20.0)
     });
 }
@@ -62,13 +63,13 @@ fn a_longer_delay_reads_longer() {
 #[test]
 fn a_stall_shows_at_open_loop() {
     let words = ["--rate", "200", "--duration", "4s", "--sessions", "30", "--reuse", "--fault", "stall 1s..2500ms"];
-    // What the source itself is late with is then this machine's doing.
+    // If the source itself was late, this machine was too busy.
     let record = undisturbed(|| bench(&words).record_of(0), |record| record.lag_ms.unwrap().max < 1000.0);
     let ms = latency(&record, Stage::Accepted);
-    // Messages due within the first half second of the stall, an eighth of all, wait a second and more.
+    // Messages due in the first half second of the stall (an eighth of all) wait at least one second.
     assert!(ms.p90 >= 900.0 && ms.p99 >= 1200.0 && ms.max >= 1400.0, "{ms:?}");
     assert!((stage(&record, Stage::Created).latency_ms.unwrap().max) >= 1000.0, "the slip is reported");
-    // The sessions were busy, which is the sink's doing: it is said, and the source's own lag has none of it.
+    // The sessions were busy because of the sink. The report says so, and the source's own lag does not include it.
     let is_said = record.verdict.reasons.iter().any(|reason| reason.contains("for a free session"));
     assert!(is_said, "{:?}", record.verdict);
 }
@@ -76,7 +77,7 @@ fn a_stall_shows_at_open_loop() {
 #[test]
 fn a_stall_hides_at_closed_loop_but_for_the_largest() {
     let words = ["--messages", "3000", "--sessions", "2", "--reuse", "--fault", "stall 200ms..1700ms"];
-    // The load waits for the server: of a hundred messages the slowest but one know nothing of it.
+    // The closed loop waits for the server, so fewer than one message in a hundred notices the stall.
     let ms = undisturbed(|| latency(&bench(&words).record_of(0), Stage::Accepted), |ms| ms.p99 < 700.0);
     assert!(ms.max >= 1400.0, "a message a session sees it: {ms:?}");
 }
@@ -136,7 +137,7 @@ fn faults_add_up() {
 fn open_loop_offers_the_rate_that_was_asked_for() {
     for (arrival, spread) in [("constant", 20), ("poisson", 100)] {
         let words = ["--rate", "200", "--duration", "2s", "--sessions", "50", "--reuse", "--", "--arrival", arrival];
-        // What is due while the machine stands still at the end is not offered any more.
+        // If the machine stalls at the end, messages that fall due are not sent.
         let created = undisturbed(
             || stage(&bench(&words).record_of(0), Stage::Created).clone(),
             |created| (400 - spread..=400 + spread).contains(&created.count),
@@ -147,7 +148,7 @@ fn open_loop_offers_the_rate_that_was_asked_for() {
 
 #[test]
 fn an_open_loop_beyond_the_servers_pace_says_so() {
-    // Two sessions at 100 ms a message carry 20 a second of the 100/s asked for.
+    // Two sessions at 100 ms per message reach 20/s of the requested 100/s.
     let words = ["--rate", "100", "--duration", "2s", "--sessions", "2", "--reuse", "--fault", "delay 100ms"];
     let record = bench(&words).record_of(3);
     assert!(!record.verdict.valid, "{:?}", record.verdict);

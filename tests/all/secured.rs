@@ -1,5 +1,5 @@
-//! Source and sink as processes over TLS, AUTH and LMTP: the records of both agree, what is refused is counted and
-//! named, and no password is written anywhere.
+//! Source and sink as processes over TLS, AUTH and LMTP. Both records agree, refusals are counted by reason, and no
+//! password is written anywhere.
 use crate::party::{Sink, SourceRun, accepted, errors, run, skip, source, took};
 use mailrun_journey::Phase;
 use mailrun_journey::record::Record;
@@ -8,14 +8,12 @@ use std::fs;
 use std::net::TcpListener;
 use tempfile::TempDir;
 
-/// When TLS begins.
 pub(crate) const MODES: [&str; 2] = ["starttls", "implicit"];
 
-/// Who may log in.
 pub(crate) const USER: &str = "ann";
 pub(crate) const PASSWORD: &str = "s3cr3t-h0rse";
 const WRONG: &str = "wr0ng-battery";
-/// Either of them, also as it goes over the wire: in base64, alone, behind `\0ann\0`, and in XOAUTH2's words.
+/// The passwords, and their forms on the wire: in base64, alone, behind `\0ann\0`, and in XOAUTH2.
 const SECRETS: [&str; 8] = [
     PASSWORD,
     "czNjcjN0LWgwcnNl",
@@ -27,7 +25,6 @@ const SECRETS: [&str; 8] = [
     "dXNlcj1hbm4BYXV0aD1CZWFyZXIgd3IwbmctYmF0dGVyeQEB",
 ];
 
-/// Files that options name.
 #[derive(Debug)]
 pub(crate) struct Files(TempDir);
 
@@ -45,19 +42,18 @@ impl Files {
         self.path(name)
     }
 
-    /// A certificate for those names, and its key.
     pub(crate) fn certificate(&self, name: &str, names: &[&str]) -> [String; 2] {
         let made = Certificate::self_signed(names).unwrap();
         [self.keep(&format!("{name}.pem"), &made.to_pem()), self.keep(&format!("{name}.key"), &made.key_to_pem())]
     }
 
-    /// The sink's users: one.
+    /// The sink's file of users, with one user.
     pub(crate) fn users(&self) -> String {
         self.keep("users", &format!("# who may\n{USER}:{PASSWORD}\n"))
     }
 }
 
-/// A sink under TLS, and the certificate that it shows.
+/// A sink with TLS, and its certificate.
 pub(crate) struct Secured {
     pub(crate) sink: Sink,
     pub(crate) ca: String,
@@ -75,40 +71,36 @@ impl Secured {
         Self { sink, ca, files }
     }
 
-    /// Runs our source against it.
     fn hears(&self, words: &[&str]) -> SourceRun {
         source(&self.sink.address(), words)
     }
 }
 
-/// Handshakes as a record has them: version, cipher suite, how many, how many resumed.
+/// Handshakes in a record: version, cipher suite, total, resumed.
 fn handshakes(record: &Record) -> Vec<(&str, &str, u64, u64)> {
     record.tls.iter().map(|row| (&*row.version, &*row.cipher, row.handshakes, row.resumed)).collect()
 }
 
-/// All handshakes of a record.
 pub(crate) fn handshakes_in_all(record: &Record) -> u64 {
     record.tls.iter().map(|row| row.handshakes).sum()
 }
 
-/// How often a phase was timed.
 fn timed(record: &Record, phase: Phase) -> u64 {
     record.phases.iter().find(|row| row.name == phase).map_or(0, |row| row.count)
 }
 
-/// The words of the first error of that phase.
+/// The text of the first error in this phase.
 fn said(record: &Record, phase: Phase) -> &str {
     record.errors.iter().find(|row| row.phase == phase).map_or("", |row| &row.text)
 }
 
-/// All of it went through.
 fn went_through(ours: &SourceRun, messages: u64) {
     let code = ours.ended.code;
     assert_eq!((code, accepted(&ours.record)), (Some(0), messages), "{:?} {:?}", ours.ended.err, ours.record.errors);
     assert!(ours.record.errors.is_empty(), "{:?}", ours.record.errors);
 }
 
-/// Nothing of it did: each message was rejected by a reply, or failed without one, once, for that reason and for no other.
+/// No message was accepted. Each was rejected by a reply or failed without one, once, and all for the same reason.
 fn failed(ours: &SourceRun, messages: u64, phase: Phase, code: u16) {
     let record = &ours.record;
     let fate = if code > 0 { record.ledger.rejected } else { record.ledger.failed };
@@ -236,7 +228,8 @@ fn a_client_shows_its_certificate_where_it_must() {
         went_through(&host.hears(&[load.as_slice(), &["--tls-cert", &chain, "--tls-key", &key]].concat()), 5);
         for words in [["--tls-cert", &other_chain, "--tls-key", &other_key].as_slice(), &[]] {
             let ours = host.hears(&[&load, words].concat());
-            // In TLS 1.3 a client is done before the server has seen its certificate: what is refused is what it says next.
+            // In TLS 1.3, the client finishes before the server checks its certificate. The refusal therefore comes
+            // with the next read.
             failed(&ours, 5, Phase::Tls, 0);
             let said = said(&ours.record, Phase::Tls);
             assert!(said.contains("rejects the certificate of this side"), "{words:?}: {said}");
@@ -276,7 +269,7 @@ fn parties_that_do_not_agree_on_tls_say_so_and_do_not_hang() {
     assert!(said(&ours.record, Phase::Tls).contains("does not speak TLS on this port"), "{:?}", ours.record.errors);
     assert_eq!(offered.sink.took().messages, 0);
 
-    // Each waits for the other to begin.
+    // Neither side begins: the server waits for a ClientHello, and the client for a greeting.
     let implicit = Secured::start("implicit", &[]);
     let ours = implicit.hears(&[load.as_slice(), &["--tls", "starttls", "--timeout", "300ms"]].concat());
     failed(&ours, 3, Phase::Banner, 0);
@@ -296,7 +289,7 @@ fn parties_that_do_not_agree_on_tls_say_so_and_do_not_hang() {
     assert_eq!(refuses.sink.took().messages, 0);
 }
 
-/// How many messages fared so: accepted, failed; and that both parties know which.
+/// Numbers of accepted and failed messages, on which both records must agree.
 fn shares(ours: &SourceRun, theirs: &Record, phase: Phase, code: u16) -> [u64; 2] {
     let failed = errors(theirs, phase, code);
     let lost: u64 = ours.record.errors.iter().map(|row| row.count).sum();
@@ -332,7 +325,7 @@ fn a_sink_breaks_handshakes_and_logins_as_often_as_it_is_told() {
 
 const MECHANISMS: [&str; 5] = ["plain", "login", "cram-md5", "scram-sha-256", "xoauth2"];
 
-/// No secret stands in what a party has said, nor in its record.
+/// Asserts that neither output nor record contains a secret.
 fn keeps_secrets(texts: &[&str], record: &Record) {
     let record = serde_json::to_string(record).unwrap();
     for text in texts.iter().chain([&record.as_str()]) {
@@ -420,7 +413,7 @@ fn anybody_may_come_in_and_what_is_not_offered_is_said() {
     assert_eq!((anybody.took().messages, closed.took().messages), (12, 0));
 }
 
-/// Runs an LMTP source against an LMTP sink: the records, and whether the ledgers are the same to the last bit.
+/// Runs an LMTP source against an LMTP sink. Returns their records, and whether their ledgers are identical.
 fn lmtp(server: &[&str], client: &[&str]) -> (SourceRun, Record, bool) {
     let files = Files::new();
     let sent = files.path("sent");
@@ -494,7 +487,6 @@ fn messages_that_are_said_to_be_binary_arrive_unchanged() {
     }
 }
 
-/// The recipients that the sink counted.
 fn sum_of_recipients(record: &Record) -> u64 {
     crate::party::took(record).recipients
 }

@@ -1,5 +1,5 @@
-//! Bad input around TLS and AUTH: what is injected is dropped, what is garbage ends one session, what is too long is
-//! refused; the other end goes on serving, in bounded memory, and its counts are right.
+//! Malformed input around TLS and AUTH. Injected commands are dropped, garbage ends one session, and overlong input is
+//! refused. The other side goes on serving in bounded memory, and its counts are right.
 use crate::party::{Process, Sink, accepted, errors, peer, run, source, took, wait_until};
 use crate::secured::{Files, MODES, PASSWORD, Secured, USER, handshakes_in_all};
 use crate::wire::Wire;
@@ -9,10 +9,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
 use std::thread;
 
-/// Well more than the program needs, well less than an endless peer sends.
+/// More than the program needs, and less than an endless client sends.
 const MEMORY_BYTES: u64 = 64 << 20;
 
-/// A real client's first octets: what our source sends to a server that only listens.
+/// A real ClientHello, taken from our source.
 fn client_hello() -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = listener.local_addr().unwrap().to_string();
@@ -28,7 +28,7 @@ fn client_hello() -> Vec<u8> {
     hello
 }
 
-/// A client for which TLS is about to begin.
+/// A client just before its TLS handshake.
 fn before_tls(mode: &str, address: SocketAddr) -> Wire {
     if mode == "implicit" {
         return Wire::connect(address);
@@ -39,7 +39,7 @@ fn before_tls(mode: &str, address: SocketAddr) -> Wire {
     wire
 }
 
-/// It still takes mail from who behaves, over TLS and with a certificate.
+/// Checks that the sink still accepts mail over TLS.
 fn deliver(host: &Secured, mode: &str, messages: u64) {
     let number = messages.to_string();
     let words = ["--tls", mode, "--cacert", &host.ca, "--messages", &number, "--sessions", "2"];
@@ -47,14 +47,13 @@ fn deliver(host: &Secured, mode: &str, messages: u64) {
     assert_eq!((ours.ended.code, accepted(&ours.record)), (Some(0), messages), "{:?}", ours.record.errors);
 }
 
-/// Waits until it has counted that many errors in all.
 fn has_counted(sink: &Sink, errors: u64) {
     wait_until("the sink to have counted what went wrong", || {
         (sink.ask("/status")["errors"].as_u64().unwrap() >= errors).then_some(())
     });
 }
 
-/// Ends it: only these handshakes failed, and only these messages came.
+/// Ends the sink. Only these handshakes may have failed, and only these messages may have arrived.
 fn counts(host: Secured, failed: u64, messages: u64) {
     has_counted(&host.sink, failed);
     let peak = host.sink.process.peak_bytes();
@@ -83,7 +82,7 @@ fn sockets_that_vanish_in_the_handshake_are_counted_and_harm_nobody() {
                 _ => {}
             }
         };
-        // One after the other, and many at once.
+        // First one after another, then many at once.
         (0..240).for_each(vanish);
         thread::scope(|scope| {
             for _ in 0..4 {
@@ -128,12 +127,12 @@ fn garbage_in_place_of_a_handshake_ends_that_session_only() {
         vec![0; 70_000],
         vec![0xff; 200_000],
         vec![22; 5_000],
-        // A record of the greatest length, and one beyond; an alert; application data before there are keys.
+        // A record of the maximum length, and one byte more; an alert; application data before there are keys.
         [&[22, 3, 1, 0x40, 0][..], &[1; 0x4000]].concat(),
         [&[22, 3, 1, 0xff, 0xff][..], &[1; 0xffff]].concat(),
         vec![21, 3, 1, 0, 2, 2, 40],
         vec![23, 3, 3, 0, 4, 1, 2, 3, 4],
-        // A handshake message of 16 MB, in pieces; a hello that is not whole inside; one of another kind.
+        // A handshake message of 16 MB in pieces; a truncated ClientHello; a message of another type.
         [&[22, 3, 1, 0, 4, 1, 0xff, 0xff, 0xff][..], &[22, 3, 1, 0, 1, 0].repeat(3000)].concat(),
         changed(6, 1),
         changed(5, 2),
@@ -144,11 +143,11 @@ fn garbage_in_place_of_a_handshake_ends_that_session_only() {
         let host = Secured::start(mode, &[]);
         for octets in &garbage {
             let mut wire = before_tls(mode, host.sink.smtp);
-            // It may close while they are on their way.
+            // The server may close the connection meanwhile.
             let _ = wire.try_send(octets);
             wire.half_close();
             let rest = wire.replies();
-            // Records are no lines, and one may well begin with the digit 2.
+            // TLS records are not lines, and one may begin with the digit 2.
             assert!(rest.iter().all(|reply| !is_positive(reply)), "{rest:?}");
         }
         deliver(&host, mode, 5);
@@ -156,7 +155,8 @@ fn garbage_in_place_of_a_handshake_ends_that_session_only() {
     }
 }
 
-/// Says STARTTLS with a transaction behind it in the same segment, and goes on under TLS as if nothing were.
+/// Sends STARTTLS with a transaction behind it in the same segment, then continues under TLS as if nothing had
+/// happened.
 const INJECTOR: &str = r#"
 import socket, ssl, sys
 port, ca = int(sys.argv[1]), sys.argv[2]
@@ -189,13 +189,13 @@ fn what_is_injected_behind_starttls_is_dropped_and_the_session_begins_anew() {
     let Some(program) = peer("python3") else { return };
     let host = Secured::start("starttls", &[]);
     let ended = run(&program, &["-c", INJECTOR, &host.sink.smtp.port().to_string(), &host.ca]);
-    // Nothing has been said under TLS before: no EHLO, no MAIL; and no reply to what was injected is among them.
+    // Under TLS, there was no EHLO and no MAIL before, and no reply may belong to the injected commands.
     assert_eq!((ended.code, ended.out.trim()), (Some(0), "503 250 503 250 250 354 250 503 221"), "{}", ended.err);
     let theirs = host.sink.stop();
     assert_eq!((took(&theirs).messages, took(&theirs).recipients, handshakes_in_all(&theirs)), (1, 1, 1));
 }
 
-/// A server, once, that says more than 220 to STARTTLS in the same segment.
+/// A server for one connection that sends more than the 220 to STARTTLS in the same segment.
 fn injecting_server() -> (SocketAddr, thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -226,7 +226,7 @@ fn a_server_that_injects_behind_its_220_gets_no_mail_and_no_password() {
     server.join().unwrap();
 }
 
-/// A server, once, that breaks TLS in the midst of a message and closes with most of it unread.
+/// A server for one connection that breaks TLS within a message, and closes with most of it unread.
 const BREAKER: &str = r#"
 import socket, ssl, sys, time
 listener = socket.create_server(("127.0.0.1", 0))
@@ -263,7 +263,7 @@ fn what_breaks_tls_while_a_message_is_written_is_told_and_not_the_broken_connect
     assert!(errors.len() == 1 && errors[0].text.contains("TLS"), "{errors:?}");
 }
 
-/// A sink with one user, who has to log in.
+/// A sink that requires its only user to log in.
 fn sink_with_users(files: &Files) -> Sink {
     Sink::start(&["--auth-users", &files.users(), "--auth-required"])
 }
@@ -274,7 +274,7 @@ fn begin(sink: &Sink) -> Wire {
     wire
 }
 
-/// The right one is let in, and its mail taken.
+/// Checks that the right password still works.
 fn log_in(sink: &Sink, files: &Files) {
     let password = files.keep("password", PASSWORD);
     let words = ["--messages", "1", "--user", USER, "--password-file", &password];
@@ -303,7 +303,7 @@ fn a_response_of_200_kb_is_refused_and_an_endless_one_costs_no_memory() {
         let mut endless = begin(&sink);
         assert!(endless.say(&format!("AUTH {mechanism}")).starts_with("334 "));
         let block = vec![b'A'; 1 << 20];
-        // It may be cut off.
+        // The sink may close the connection.
         let _ = (0..32).try_for_each(|_| endless.try_send(&block));
     }
     log_in(&sink, &files);
@@ -316,7 +316,7 @@ fn a_response_of_200_kb_is_refused_and_an_endless_one_costs_no_memory() {
 fn responses_that_are_none_are_refused() {
     let files = Files::new();
     let sink = sink_with_users(&files);
-    // Not base64; not of the mechanism; no name; a name that is not UTF-8; given up.
+    // Not base64; not of this mechanism; no name; a name that is not UTF-8; cancelled.
     let rows = [
         ("AUTH PLAIN", "!!!!"),
         ("AUTH PLAIN", "QUFB"),
@@ -358,11 +358,11 @@ fn a_flood_of_logins_is_cut_off_and_counted() {
     let sink = sink_with_users(&files);
     let flood = |()| {
         let mut wire = begin(&sink);
-        // `ann` and a wrong password, a thousand times, with nothing waited for.
+        // `ann` and a wrong password, a thousand times, without waiting for replies.
         let _ = wire.try_send("AUTH PLAIN AGFubgB3cm9uZw==\r\n".repeat(1000));
         let replies = wire.replies();
         let refused = replies.iter().filter(|reply| reply.starts_with("535 ")).count();
-        // Twenty errors are borne; what is still on its way when the session ends may take the last replies with it.
+        // A session may have twenty errors. Commands still in transit when it ends may cost the last replies.
         assert!((1..=21).contains(&refused), "{refused}: {:?}", replies.last());
         assert!(replies.len() <= refused + 1, "after the last there is no more than a farewell: {:?}", replies.last());
         refused as u64

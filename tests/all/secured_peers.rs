@@ -1,4 +1,4 @@
-//! Clients and servers that others wrote, over TLS, AUTH and LMTP, with the counts compared at both ends.
+//! Independent clients and servers over TLS, AUTH and LMTP. The counts must agree at both ends.
 use crate::party::{
     Ended, Process, Sink, SourceRun, accepted, errors, low_port, numbers, peer, run, source, took, wait_until,
 };
@@ -10,14 +10,14 @@ use std::net::TcpStream;
 
 const MESSAGE: &str = "Subject: over TLS\r\n\r\n.dots\r\n..\r\nlast\r\n";
 
-/// A sink under TLS with one user, who has to log in.
+/// A sink with TLS that requires its only user to log in.
 fn with_users(mode: &str) -> Secured {
     let files = Files::new();
     let users = files.users();
     Secured::start_with(files, mode, &["--auth-users", &users, "--auth-required"])
 }
 
-/// Ends it: so many messages, as many refused logins, each on a connection of its own, and a handshake for each.
+/// Ends the sink, and expects so many messages and refused logins, each on its own connection with its own handshake.
 fn has_heard(host: Secured, messages: u64, refused: u64) {
     let theirs = host.sink.stop();
     let counts = [took(&theirs).messages, errors(&theirs, Phase::Auth, 535), handshakes_in_all(&theirs)];
@@ -43,7 +43,7 @@ fn swaks_logs_in_over_tls() {
             let says =
                 |password| run(&program, &[place.as_slice(), &["--auth", mechanism], &envelope, &[password]].concat());
             ends_with(0, &says(PASSWORD));
-            // swaks' own status for a login that was refused.
+            // swaks' status for a refused login.
             ends_with(28, &says("wrong"));
         }
         has_heard(host, 3, 3);
@@ -144,7 +144,7 @@ fn smtplib_logs_in_over_tls() {
     }
 }
 
-/// TLS 1.2, and the second and third time the session of the first.
+/// TLS 1.2. The second and third connection resume the session of the first.
 const OLD_TLS: &str = r#"
 import socket, ssl, sys
 context = ssl.create_default_context(cafile=sys.argv[2])
@@ -178,7 +178,7 @@ fn tls_1_2_is_spoken_too_and_counted_apart() {
     }
 }
 
-/// smtplib reads one reply behind the dot: the others are read by hand.
+/// smtplib reads one reply after the dot; the script reads the others itself.
 const LMTPLIB: &str = r#"
 import smtplib, sys
 with smtplib.LMTP("localhost", int(sys.argv[1]), timeout=50) as lmtp:
@@ -225,7 +225,7 @@ fn lmtp_clients_hear_an_answer_for_each_recipient() {
     assert_eq!([took.messages, took.recipients, took.connections], [messages, recipients, connections]);
 }
 
-/// All of it went through, with that many handshakes.
+/// Asserts that all messages were accepted, with this number of handshakes.
 fn went_through(ours: &SourceRun, messages: u64, handshakes: u64) {
     let record = &ours.record;
     let counts = (ours.ended.code, accepted(record), handshakes_in_all(record));
@@ -285,7 +285,7 @@ fn postfix_takes_our_mail_over_tls() {
     assert_eq!((postfix.sent(), postfix.logged("TLS connection established")), (units, handshakes));
 }
 
-/// Says what it has had so far, a line a message.
+/// A server that prints its counts, one line per message.
 const AIOSMTPD: &str = r#"
 import ssl, sys, threading
 from aiosmtpd.controller import Controller
@@ -323,7 +323,7 @@ print("listening", flush=True)
 threading.Event().wait()
 "#;
 
-/// The interpreter that has aiosmtpd: the one that its own program names.
+/// The Python interpreter in the first line of the aiosmtpd program.
 fn interpreter() -> Option<Vec<String>> {
     let program = fs::read_to_string(peer("aiosmtpd")?).unwrap();
     let words = program.lines().next().unwrap().trim_start_matches("#!").split_whitespace();
@@ -342,7 +342,7 @@ fn aiosmtpd(interpreter: &[String], mode: &str, certificate: &[String; 2]) -> (P
     (server, address)
 }
 
-/// Messages, recipients and octets that it says it has had.
+/// Messages, recipients and bytes that the server reports.
 fn had(server: &Process) -> Vec<u64> {
     server.said().lines().last().map(numbers).unwrap_or_default()
 }
@@ -370,7 +370,7 @@ fn aiosmtpd_takes_our_mail_over_tls_and_auth_and_lmtp() {
     }
     let (server, address) = aiosmtpd(&interpreter, "lmtp", &certificate);
     let ours = source(&address, &["--lmtp", "--messages", "20", "--sessions", "2", "--recipients", "3", "--reuse"]);
-    // One of three is refused behind the dot, and only that one.
+    // One of three recipients is refused after the dot, and only that one.
     let ledger = &ours.record.ledger;
     assert_eq!(
         (ours.ended.code, accepted(&ours.record), ledger.accepted, ledger.rejected),

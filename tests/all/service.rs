@@ -1,5 +1,5 @@
-//! The relay as a service of systemd: what it tells the manager, sockets that the manager opens, the journal, and the unit
-//! files. systemd is not process 1 where tests run: the manager is played.
+//! The relay as a systemd service: notifications, socket activation, the journal, and the unit files. systemd is not
+//! process 1 where tests run, so the tests play the manager.
 use crate::party::{Process, Sink, is_root, low_port, peer, run, skip, wait_until};
 use crate::relay::{Den, MAILRUN, Relay, await_recipients, introduced, submit};
 use std::fs;
@@ -23,7 +23,7 @@ impl Manager {
         Self { socket, path, heard: Vec::new() }
     }
 
-    /// Waits for a message with that line after those that were heard before.
+    /// Waits for a message with this line after the messages heard so far.
     fn await_line(&mut self, line: &str) {
         wait_until(&format!("the relay to say {line}"), || {
             let mut bytes = [0; 4096];
@@ -36,7 +36,6 @@ impl Manager {
     }
 }
 
-/// Starts the relay with more in its environment.
 fn start_with(den: &Den, environment: &[String]) -> Relay {
     let config = den.path("relay.toml");
     let mut words: Vec<&str> = environment.iter().map(String::as_str).collect();
@@ -67,7 +66,8 @@ fn the_manager_hears_that_it_is_ready_reloads_lives_and_stops() {
     assert_eq!(relay.process.finish().code, Some(0));
 }
 
-/// Opens a listening socket at an address, HOST:PORT or a path, and becomes a program that has it as descriptor 3.
+/// Opens a listening socket at an address (HOST:PORT or a path) and executes a program that inherits it as descriptor
+/// 3.
 const ACTIVATOR: &str = "
 import os, socket, sys
 where, program = sys.argv[1], sys.argv[2:]
@@ -99,7 +99,7 @@ fn a_socket_that_the_manager_has_opened_is_served() {
     let den = Den::new(&route);
     let relay = Relay::listening(activated(&den, &address));
     assert_eq!(relay.address(), address);
-    // It could not have opened the address itself: the manager's socket has it.
+    // The relay could not have opened this address itself, because the manager's socket uses it.
     submit(&mut introduced(&relay), "<ann@a.example>", &["<bob@b.example>"], "Subject: x\r\n\r\nx\r\n");
     await_recipients(&sink, 1);
     relay.stop();
@@ -162,7 +162,7 @@ fn the_unit_files_hold() {
     let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/systemd");
     for name in ["mailrun-relay.service", "mailrun-relay.socket"] {
         let text = fs::read_to_string(units.join(name)).unwrap();
-        // The program and its pages are not installed here.
+        // The program and its man pages are not installed here.
         let here = text.replace("/usr/bin/mailrun", MAILRUN).replace("Documentation=man:mailrun-relay(1)\n", "");
         files.keep(name, &here);
     }

@@ -1,5 +1,5 @@
-//! Parts of a load from several processes, and `mailrun merge`: one account, exact sums, and whatever is wrong is named. The recipes
-//! are run as their schedulers would run them.
+//! A load split over several processes, and `mailrun merge`: one ledger, exact sums, and every inconsistency is
+//! reported. The recipes run as their schedulers would run them.
 use crate::party::{MAILRUN, Process, Sink, fates, mailrun, run, stage};
 use mailrun_journey::record::{Cause, ClockRow, Outcome, Record, SinkClockRow};
 use mailrun_journey::{Latencies, Ledger, Phase, Stage};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 /// Messages of all parts.
 const MESSAGES: u64 = 901;
 
-/// Time at which the parts of a test begin.
+/// A common start time for the parts of a test.
 fn soon() -> String {
     (jiff::Timestamp::now() + Duration::from_secs(2)).to_string()
 }
@@ -20,7 +20,7 @@ fn word(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Parts of one load to a sink, sent at the same time, below a directory.
+/// Parts of one load to a sink, sent at the same time, with their files in one directory.
 struct Parts {
     place: TempDir,
     sink: Sink,
@@ -33,7 +33,7 @@ impl Parts {
         parts
     }
 
-    /// Sends parts of three, and waits for their ends.
+    /// Sends these parts of three, and waits until they end.
     fn send_more(&self, indices: &[u32], words: &[&str]) {
         let start = soon();
         let to = self.sink.address();
@@ -102,7 +102,7 @@ fn three_parts_are_one_run_with_the_sums_of_all_and_the_ledger_of_the_sink() {
     assert_eq!(counts, [(301, 3), (300, 2), (300, 2)]);
     assert!(own.iter().all(|part| part.run_id == whole.run_id && part.thresholds.is_empty()));
     assert!(own.iter().all(|part| part.verdict.outcome.is_none()));
-    // Percentiles are those of all times together, and the seconds have all messages.
+    // Percentiles cover the times of all parts together, and the seconds add up to all messages.
     for name in [Stage::Sent, Stage::Accepted] {
         let mut sum = Latencies::default();
         own.iter().for_each(|part| sum.merge(&times(part, name)));
@@ -112,7 +112,7 @@ fn three_parts_are_one_run_with_the_sums_of_all_and_the_ledger_of_the_sink() {
     let seconds = |count: fn(&mailrun_journey::record::SeriesRow) -> u64| whole.series.iter().map(count).sum::<u64>();
     assert_eq!((seconds(|row| row.accepted), seconds(|row| row.delivered)), (MESSAGES, MESSAGES));
     assert!(whole.phases.iter().any(|row| row.name == Phase::Connect && row.count == MESSAGES));
-    // The union of the parts' ledgers is what the sink has, unit by unit.
+    // The union of the parts' ledgers equals the sink's ledger, recipient by recipient.
     let mut sent = Ledger::default();
     for index in 0..3 {
         let units = ledger(&parts.directory(index).join("source.ledger"));
@@ -131,7 +131,7 @@ fn a_missing_part_a_repeated_one_and_files_that_are_none_are_named() {
     assert_eq!((code, whole.verdict.outcome), (Some(3), Some(Outcome::Invalid)), "{:?}", whole.verdict);
     let says = |words: &str, whole: &Record| whole.verdict.reasons.iter().any(|reason| reason.contains(words));
     assert!(says("Part 1/3 is missing", &whole) && says("Part 0/3 was named twice", &whole), "{:?}", whole.verdict);
-    // A file that was cut, one that is none, and a ledger of another part.
+    // A truncated record, a missing one, and a ledger of another part.
     let cut = parts.directory(1).join("run.json");
     let text = fs::read(&cut).unwrap();
     fs::write(&cut, &text[..text.len() / 2]).unwrap();
@@ -176,7 +176,7 @@ fn sinks_that_have_ended_are_joined() {
     let id = "0123456789abcdef0123456789abcdef";
     let outs = ["sink-a", "sink-b"].map(|name| place.path().join(name));
     let sinks = outs.each_ref().map(|out| Sink::start(&["--run-id", id, "--out", word(out)]));
-    // All mail goes to one of them; the other has ended without any.
+    // All mail goes to one sink; the other ends without any.
     let start = soon();
     let source = |index: usize| {
         let out = place.path().join(format!("part-{index}"));
@@ -199,12 +199,11 @@ fn sinks_that_have_ended_are_joined() {
     assert!(ended.code == Some(2) && ended.err.contains("run.json"), "{ended:?}");
 }
 
-/// Changes the clock of a record, as if its host were another.
+/// Changes the clock of a record, as if it came from another host.
 fn change_clock(directory: &Path, change: impl Fn(&mut ClockRow)) {
     change_record(directory, |record| change(record.clock.as_mut().unwrap()));
 }
 
-/// Changes a record.
 fn change_record(directory: &Path, change: impl Fn(&mut Record)) {
     let mut changed = record(directory);
     change(&mut changed);
@@ -233,7 +232,7 @@ fn every_sink_that_mail_arrived_at_needs_a_clock_that_was_compared() {
         process.terminate();
         assert_eq!(process.finish().code, Some(0));
     }
-    // Each part has sent to a server of its own, in place of one server that delivers to both sinks.
+    // Each part sent to its own server, instead of one server that delivers to both sinks.
     let plan = record(&part_0).shard.unwrap().plan;
     change_record(&part_1, |part| part.shard.as_mut().unwrap().plan.clone_from(&plan));
     let merged = || {
@@ -256,7 +255,7 @@ fn every_sink_that_mail_arrived_at_needs_a_clock_that_was_compared() {
     assert!(is_invalid, "{said}");
     let unnamed = said.split("Not every part has compared its clock with that of ").nth(1).unwrap_or_default();
     assert!(unnamed.contains("sink-b.") && !unnamed.contains("sink-a"), "{said}");
-    // The larger error counts, here chrony's of the second sink, and is said to be chrony's.
+    // The larger error counts. Here it is chrony's, from the second sink, and the report names chrony.
     let by_chrony = SinkClockRow { chrony_bound_ns: Some(90), ..known("bbbbbbbb") };
     for part in [&part_0, &part_1] {
         change_clock(part, |clock| clock.sinks = vec![known("aaaaaaaa"), by_chrony.clone()]);
@@ -265,7 +264,7 @@ fn every_sink_that_mail_arrived_at_needs_a_clock_that_was_compared() {
     assert!(!is_invalid && said.contains("by chrony's estimates"), "{said}");
 }
 
-/// The shell's words of a container, and the environment of the manifest.
+/// The shell command of a container, and the manifest's environment.
 fn container_script(manifest: &str, job: &str) -> String {
     let program = "import sys, yaml, json
 for document in yaml.safe_load_all(open(sys.argv[1])):
@@ -279,7 +278,7 @@ for document in yaml.safe_load_all(open(sys.argv[1])):
     ended.out
 }
 
-/// Runs a script of a recipe with the environment that its scheduler sets; the load is cut short.
+/// Runs a recipe's script with the environment that its scheduler sets, and with a short load.
 fn run_recipe(script: &str, place: &Path, environment: &[(&str, &str)]) {
     let short = script.replace("--duration 60s", "--duration 1s").replace("--rate 800/s", "--rate 80/s");
     let file = place.join("script");
@@ -346,11 +345,12 @@ fn the_recipe_for_slurm_runs_with_the_environment_of_an_array() {
     assert_eq!((shard.index, shard.count, part.workload.rate_per_s), (7, 8, Some(10.0)));
 }
 
-/// Three hosts and a fourth with the sink, as network namespaces that end with the shell. chrony is one of the test's own, which
-/// the third host does not have.
+/// Three hosts with parts and a fourth with the sink, as network namespaces that end with the shell. chrony is faked,
+/// and the third host has none.
 ///
-/// A clock that differs, and a network that delays, is a sink's answer that is changed on its way: faketime changes what libc says, and mailrun reads the
-/// kernel's clock without it; a time namespace has no Unix time of its own.
+/// A differing clock and a slow network are simulated by changing the sink's HTTP answer in transit. faketime would not
+/// work, because it replaces libc's calls and mailrun asks the kernel directly; a time namespace does not shift Unix
+/// time.
 const HOSTS: &str = r#"set -e
 mkdir with-chrony
 printf '#!/bin/sh\necho A29FC87B,10.9.0.1,3,1606314371.1,-0.000000400,0,0,0,0,0,0.000000600,0.000000300,64.5,Normal\n' > with-chrony/chronyc
@@ -436,7 +436,7 @@ fn three_hosts_with_networks_of_their_own_are_one_run() {
     let whole = record(&place.path().join("whole"));
     assert_eq!(fates(&whole.ledger), [300, 300, 0, 0, 0], "{:?}", whole.verdict);
     assert_eq!((whole.ledger.duplicates, whole.parties.len()), (Some(0), 4));
-    // Each part has compared its clock with that of the sink's host, which is the same one here.
+    // Each part compared its clock with the clock of the sink's host, which is the same host here.
     let reasons = |record: &Record| record.verdict.reasons.join(" ");
     for host in 0..3 {
         let part = record(&place.path().join(format!("part-{host}")));
@@ -444,19 +444,20 @@ fn three_hosts_with_networks_of_their_own_are_one_run() {
         let [sink] = &clock.sinks[..] else { panic!("{clock:?}") };
         assert!(sink.exchanges == 32 && sink.error_ns > 0 && sink.boot != clock.boot, "{clock:?}");
         assert!(sink.difference_ns.unsigned_abs() <= sink.error_ns, "{clock:?}");
-        // Each clock is wrong by a microsecond at most, says chrony.
+        // According to chrony, each clock is off by at most a microsecond.
         assert_eq!(sink.chrony_bound_ns, (host < 2).then_some(2000), "{clock:?}");
     }
     let said = reasons(&whole);
     assert!(said.contains("Delivered times are wrong by up to ") && said.contains("(by an exchange"), "{said}");
-    // A sink's clock that is five seconds ahead, whatever chrony says: no threshold on delivered times can be judged, and one on accepted times can.
+    // The sink's clock is five seconds ahead, whatever chrony says. Thresholds on delivered times cannot be judged, but
+    // those on accepted times can.
     let [delivered, accepted, slow] = ["whole-ahead-delivered", "whole-ahead-accepted", "whole-slow-delivered"]
         .map(|name| record(&place.path().join(name)));
     assert_eq!(delivered.verdict.outcome, Some(Outcome::Invalid), "{:?}", delivered.verdict);
     assert!(reasons(&delivered).contains("the clocks of the hosts differ by 5.0 s"), "{:?}", delivered.verdict);
     assert_eq!(accepted.verdict.outcome, Some(Outcome::Pass), "{:?}", accepted.verdict);
     assert!(reasons(&accepted).contains("too much to rely on them"), "{:?}", accepted.verdict);
-    // Without chrony an exchange that takes 20 ms leaves an error of 10 ms, far above a tenth of the times.
+    // Without chrony, an exchange that takes 20 ms leaves an error of 10 ms, far above a tenth of the times.
     assert_eq!(slow.verdict.outcome, Some(Outcome::Invalid), "{:?}", slow.verdict);
     assert!(reasons(&slow).contains("(by an exchange of messages): too much"), "{:?}", slow.verdict);
     let clock = record(&place.path().join("slow-delivered")).clock.unwrap();

@@ -1,4 +1,5 @@
-//! What a sink is told to do wrong, it does, exactly and as often as it says; what it keeps, it keeps byte for byte.
+//! A sink commits exactly the faults that its rules order, as often as it reports. What it keeps, it keeps byte for
+//! byte.
 use crate::party::{Sink, accepted, bench, errors, fates, mailrun, source, took, wait_until};
 use crate::postfix::{Deliver, Postfix};
 use crate::rows::each;
@@ -14,7 +15,7 @@ const HELLO: &str = "EHLO client.example\r\n";
 const ENVELOPE: &str = "MAIL FROM:<a@example.com>\r\nRCPT TO:<b@example.com>\r\nDATA\r\n";
 const MESSAGE: &str = "Subject: x\r\n\r\nHello.\r\n.\r\n";
 
-/// Every command: its name in a rule, what goes before it, it, and the usual reply.
+/// Per command: its name in a rule, the commands before it, the command itself, and the usual reply.
 const COMMANDS: [(&str, &[&str], &str, &str); 10] = [
     ("helo", &[], "HELO a", "250 "),
     ("ehlo", &[], "EHLO a", "250-"),
@@ -28,7 +29,7 @@ const COMMANDS: [(&str, &[&str], &str, &str); 10] = [
     ("quit", &[], "QUIT", "221 "),
 ];
 
-/// Puts rules in force over HTTP; the status and what was said.
+/// Replaces the rules over HTTP. Returns the status and the body.
 fn put(sink: &Sink, text: &str) -> (u16, Value) {
     let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).http_status_as_error(false).build().into();
     let mut response = agent.put(format!("{}/rules", sink.url())).send(text).unwrap();
@@ -41,7 +42,6 @@ fn put_rules(sink: &Sink, rules: &[&str]) {
     assert_eq!((status, &said["rules"]), (200, &serde_json::json!(rules)));
 }
 
-/// How often a rule has acted, as the status says.
 fn acted(sink: &Sink, rule: &str) -> u64 {
     let status = sink.ask("/status");
     let rows = status["rules"].as_array().unwrap();
@@ -49,14 +49,14 @@ fn acted(sink: &Sink, rule: &str) -> u64 {
     row["acted"].as_u64().unwrap()
 }
 
-/// A session that has come as far as those lines.
+/// A session that has sent these lines.
 fn after(sink: &Sink, lines: &[&str]) -> Wire {
     let mut wire = Wire::greeted(sink.smtp);
     lines.iter().for_each(|line| assert!(wire.say(line).starts_with(['2', '3']), "{line}"));
     wire
 }
 
-/// Hands over a message; the reply to its end, `None` for a closed connection.
+/// Sends a message. Returns the reply to its end, or `None` if the connection was closed.
 fn deliver(wire: &mut Wire, message: &str) -> Option<String> {
     for line in ["MAIL FROM:<a@example.com>", "RCPT TO:<b@example.com>", "DATA"] {
         assert!(wire.say(line).starts_with(['2', '3']), "{line}");
@@ -135,7 +135,7 @@ fn a_connection_is_closed_or_cut_at_every_command() {
     assert_eq!(sink.took().messages, 0);
 }
 
-/// The one test of the times themselves, alone on the machine; the others are in the crate `load`, on a virtual clock.
+/// The only test of real delays; it runs alone on the machine. The crate `load` tests the others with a virtual clock.
 #[test]
 fn delays_are_held_and_add_up() {
     let sink = Sink::start(&["--fault", "*: delay 60ms", "--fault", "rcpt: tarpit 20ms", "--fault", "delay 90ms"]);
@@ -148,7 +148,7 @@ fn delays_are_held_and_add_up() {
         expected += more;
         assert!(begun.elapsed() >= Duration::from_millis(expected), "{line}: {:?}", begun.elapsed());
     }
-    // Commands that came in one segment wait for each other.
+    // Pipelined commands are delayed one after another.
     wire.send("NOOP\r\nNOOP\r\nQUIT\r\n");
     assert_eq!(wire.replies().len(), 3);
     assert!(begun.elapsed() >= Duration::from_millis(expected + 180));
@@ -174,7 +174,7 @@ fn a_connection_is_cut_at_the_octet_of_the_message_that_was_asked_for() {
     assert!(wire.is_cut());
     let mut wire = after(&sink, &["EHLO a"]);
     assert!(deliver(&mut wire, MESSAGE).unwrap().starts_with("250"), "a shorter message is whole");
-    // The whole of it in one segment, with commands behind it.
+    // The whole message in one segment, followed by commands.
     let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>", "RCPT TO:<c@d>", "DATA"]);
     wire.send(["0123456789abc\r\n".repeat(200).as_str(), ".\r\nNOOP\r\n"].concat());
     assert!(wire.is_cut());
@@ -316,7 +316,7 @@ fn what_is_wrong_with_rules_is_said_with_its_place() {
     }
 }
 
-/// What each of twenty sessions met, one after the other.
+/// The replies in each of twenty successive sessions.
 fn met(words: &[&str]) -> (Vec<String>, u64) {
     let rule = "rcpt: soft reject 0.3";
     let sink = Sink::start(&[&["--fault", rule, "--fault", "noop: hang up 0.1"], words].concat());
@@ -400,7 +400,7 @@ fn a_lost_reply_reads_delivered_and_not_accepted() {
     assert!((20..120).contains(&unheard), "{unheard}");
     let remark = format!("{unheard} messages arrived although the source got no 250 for them");
     assert!(record.verdict.reasons.iter().any(|reason| reason.starts_with(&remark)), "{:?}", record.verdict);
-    // The source's rows and the sink's: what it heard nothing of, and what was done on purpose.
+    // The source counts what it never heard; the sink counts what it did on purpose.
     assert_eq!(lost_replies, 2 * unheard, "{:?}", record.errors);
     assert!(record.errors.iter().any(|row| row.text == "on purpose: .: lose reply 0.2" && row.count == unheard));
     let told = format!("'.: lose reply 0.2' ({unheard} times)");
@@ -408,7 +408,6 @@ fn a_lost_reply_reads_delivered_and_not_accepted() {
     assert!(run.file("report.md").contains(&told), "{}", run.file("report.md"));
 }
 
-/// A message with a trace, as a source of that run would send it.
 fn traced(run: RunId, sequence: u64) -> String {
     let body = "Hello.\r\n";
     let trace = Trace {
@@ -431,7 +430,7 @@ fn a_sender_that_tries_again_after_a_lost_reply_makes_a_duplicate() {
     let run = RunId([7; 16]);
     let mut lost = 0;
     for sequence in 0..40 {
-        // As a relay must (RFC 5321 §4.5.4.1): no reply, no delivery, once more.
+        // As a relay must do (RFC 5321 §4.5.4.1): if no reply came, it sends the message again.
         while deliver(&mut after(&sink, &["EHLO a"]), &traced(run, sequence)).is_none() {
             lost += 1;
         }
@@ -464,7 +463,7 @@ fn lost_replies_behind_a_real_relay_read_duplicates() {
     assert_eq!((&ledger["delivered"], &ledger["duplicates"]), (&60.into(), &lost.into()), "one for each lost reply");
 }
 
-/// Messages as they should be kept, and as they go over the wire.
+/// Messages as they must be kept, and in their form on the wire.
 fn corpus() -> Vec<(Vec<u8>, Vec<u8>)> {
     let long = "0123456789 größe\r\n".repeat(20_000);
     let texts = ["Subject: x\r\n\r\nHello.\r\n", ".\r\n..\r\n.x\r\n\r\n", "", "From me\r\n\r\n>From you\r\n", &long];
@@ -477,12 +476,12 @@ fn corpus() -> Vec<(Vec<u8>, Vec<u8>)> {
     texts.iter().map(|text| (text.as_bytes().to_vec(), stuffed(text))).collect()
 }
 
-/// Sends the corpus, with half a message and a refused one among it.
+/// Sends the corpus, together with half a message and a refused one.
 fn send_corpus(sink: &Sink) {
     for (_, wire_form) in corpus() {
         let lines = ["EHLO client.example", "MAIL FROM:<a@b> BODY=8BITMIME", "RCPT TO:<c@d>", "RCPT TO:<e@d>", "DATA"];
         let mut wire = after(sink, &lines);
-        // In pieces, so that lines and dots are cut.
+        // In pieces, so that lines and dots are split.
         wire_form.chunks(1400).for_each(|piece| wire.send(piece));
         assert!(wire.reply().unwrap().starts_with("250"));
         let mut half = after(sink, &lines);
@@ -493,7 +492,7 @@ fn send_corpus(sink: &Sink) {
     }
 }
 
-/// The files of a directory, in the order of their names.
+/// The files of a directory, sorted by name.
 fn files(directory: &Path) -> Vec<Vec<u8>> {
     let mut paths: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
@@ -511,7 +510,8 @@ fn messages_are_kept_byte_for_byte_in_files_of_their_own() {
         assert_eq!(sink.took().messages, expected.len() as u64);
         let directory = if option == "--dump-dir" { root.clone() } else { root.join("new") };
         let mut kept = files(&directory);
-        // Names are given when the first octets go to the disk, which for a short message is its end.
+        // Files are named when their first bytes are written, which for a short message is at its end. Their order may
+        // therefore vary.
         let sort = |files: &mut Vec<Vec<u8>>| files.sort_by_key(Vec::len);
         sort(&mut kept);
         let mut expected = expected.clone();
@@ -648,7 +648,7 @@ fn a_refused_ehlo_or_rset_leaves_the_transaction_as_it_is() {
     assert_eq!((took.messages, took.recipients), (1, 2));
 }
 
-/// Hands over a message for those recipients; what is said until `replies` have come or the connection is closed.
+/// Sends a message for these recipients. Returns the output after `replies` replies or when the connection closes.
 fn deliver_to(wire: &mut Wire, recipients: &[&str], replies: usize) -> Vec<String> {
     let recipients = recipients.iter().map(|recipient| format!("RCPT TO:<{recipient}@example.com>"));
     for line in ["MAIL FROM:<a@example.com>".to_owned()].into_iter().chain(recipients).chain(["DATA".to_owned()]) {
@@ -658,7 +658,6 @@ fn deliver_to(wire: &mut Wire, recipients: &[&str], replies: usize) -> Vec<Strin
     (0..replies).map_while(|_| wire.reply()).map(|reply| reply[..3].to_owned()).collect()
 }
 
-/// Waits until the sink has counted so many messages and recipients.
 fn counts(sink: &Sink, expected: (u64, u64)) {
     let expected = [expected.0, expected.1].map(Value::from);
     wait_until("the counts", || {
@@ -717,7 +716,7 @@ fn an_lmtp_session_that_ends_at_a_recipient_has_answered_those_before_it() {
         let mut wire = Wire::greeted(sink.smtp);
         assert!(wire.say("LHLO a").starts_with("250"));
         let heard = deliver_to(&mut wire, &["b", "cut", "c"], 3);
-        // RST takes with it what has not been read.
+        // RST discards bytes that were not yet read.
         assert!(heard == replies || rule.ends_with("reset"), "{rule}: {heard:?}");
         let took = sink.took();
         assert_eq!((took.messages, took.recipients), (1, counted), "{rule}");

@@ -1,9 +1,8 @@
-//! Notes of what could not be tested here. `make test` prints them at its end.
+//! Notes of tests that could not run here. `make test` prints them at the end.
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 
-/// Notes that a peer could not play.
 pub(crate) fn skip(program: &str, why: &str) {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("target");
     fs::create_dir_all(&target).unwrap();

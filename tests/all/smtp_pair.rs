@@ -1,4 +1,5 @@
-//! Postfix's smtp-sink and its personality side by side: the same words, the same client, and all that can be seen.
+//! Postfix's smtp-sink beside our personality: the same arguments and the same client, and everything visible is
+//! compared.
 use crate::party::{LIMIT, is_root, low_port, numbers, peer, wait_until};
 use crate::rows::all_hold_by;
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,17 +14,16 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 use tempfile::TempDir;
 
-/// What stands for the port in a case's words.
+/// Placeholder for the port in a case's arguments.
 pub(crate) const PORT: &str = "PORT";
 
-/// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     Original,
     Ours,
 }
 
-/// A sink that runs, called `smtp-sink` whoever it is, in a directory of its own that anybody may write to.
+/// A running sink, called `smtp-sink` in both cases, in its own world-writable directory.
 pub(crate) struct Running {
     child: Child,
     pub(crate) place: TempDir,
@@ -61,34 +61,34 @@ impl Running {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Waits for its end; `None` after a signal.
+    /// Waits for its exit status; `None` after a signal.
     pub(crate) fn code(&mut self) -> Option<i32> {
         wait_until("a sink to end", || self.child.try_wait().unwrap()).code()
     }
 
-    /// Waits until it waits: what a connection left to be done after its end is done.
+    /// Waits until the sink sleeps, so that it has finished its work after a connection.
     fn rest(&mut self) {
         let stat = format!("/proc/{}/stat", self.id());
         wait_until("a sink to rest", || {
-            // No file is a sink that has ended, and been waited for.
+            // A missing file means that the sink has ended and been waited for.
             let text = fs::read_to_string(&stat).unwrap_or_else(|_| ") S".to_owned());
             let is_idle = text.rsplit_once(") ")?.1.starts_with('S');
             (is_idle || self.has_ended()).then_some(())
         });
     }
 
-    /// What it has written to `out` or `err`.
+    /// The content of its standard output (`out`) or standard error (`err`).
     pub(crate) fn said(&self, stream: &str) -> String {
         String::from_utf8_lossy(&fs::read(self.streams.path().join(stream)).unwrap()).into_owned()
     }
 
-    /// The most memory it has held, in bytes.
+    /// Peak memory in bytes.
     pub(crate) fn peak_bytes(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         numbers(status.lines().find(|line| line.starts_with("VmHWM:")).unwrap())[0] << 10
     }
 
-    /// A client of it, once it listens; `None` if it has ended.
+    /// Connects once the sink listens. Returns `None` if the sink has ended.
     pub(crate) fn client(&mut self, address: &str) -> Option<Client> {
         wait_until("a sink to listen", || match Client::connect(address, self.place.path()) {
             Ok(client) => Some(Some(client)),
@@ -99,13 +99,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The sink may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Both ends of a connection of either kind.
+/// A TCP or Unix-domain connection.
 trait Stream: Read + Write {
     fn end_writing(&self) -> io::Result<()>;
 }
@@ -122,10 +122,10 @@ impl Stream for UnixStream {
     }
 }
 
-/// How it looks where a peer has reset.
+/// Errors that mean that the peer has reset the connection.
 const CLOSED: [ErrorKind; 2] = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
 
-/// A client that keeps every octet it hears.
+/// A client that keeps every byte it hears.
 pub(crate) struct Client {
     stream: Box<dyn Stream>,
     pub(crate) heard: Vec<u8>,
@@ -133,7 +133,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// `unix:path`, below `place` where it is relative, or host:port.
+    /// `address` is `unix:path`, relative to `place`, or HOST:PORT.
     pub(crate) fn connect(address: &str, place: &Path) -> io::Result<Self> {
         let stream: Box<dyn Stream> = match address.strip_prefix("unix:") {
             Some(path) => {
@@ -156,7 +156,7 @@ impl Client {
         self.stream.write_all(octets.as_ref()).is_ok()
     }
 
-    /// Waits for the end of a reply; false where the peer has closed.
+    /// Waits for the end of a reply. Returns false if the peer has closed.
     pub(crate) fn reply(&mut self) -> bool {
         loop {
             let unread = &self.heard[self.counted..];
@@ -176,15 +176,15 @@ impl Client {
         self.send([line, "\r\n"].concat()) && self.reply()
     }
 
-    /// Everything until the peer closes.
+    /// Reads until the peer closes.
     pub(crate) fn finish(mut self) -> String {
-        // A peer that has closed first has nothing left to be told.
+        // The peer may have closed already.
         let _ = self.stream.end_writing();
         while self.read() {}
         self.heard.escape_ascii().to_string()
     }
 
-    /// False at the end. A peer that resets has closed as well.
+    /// Returns false at the end of the connection, including a reset.
     fn read(&mut self) -> bool {
         let mut block = [0; 16 * 1024];
         match self.stream.read(&mut block) {
@@ -202,22 +202,19 @@ fn memchr(octets: &[u8]) -> Option<usize> {
     octets.iter().position(|octet| *octet == b'\n')
 }
 
-/// A connection of the client's.
 #[derive(Clone, Debug)]
 pub(crate) enum Talk {
-    /// All of it after the greeting, then the end.
+    /// Sends everything after the greeting, then ends its output.
     AtOnce(Vec<u8>),
-    /// Piece by piece, each after a reply to the one before.
+    /// Sends piece by piece, each after the reply to the previous piece.
     InTurn(Vec<Vec<u8>>),
 }
 
 impl Talk {
-    /// Lines in turn.
     pub(crate) fn lines(lines: &[&str]) -> Self {
         Self::InTurn(lines.iter().map(|line| format!("{line}\r\n").into_bytes()).collect())
     }
 
-    /// The same at once.
     pub(crate) fn pipelined(lines: &[&str]) -> Self {
         Self::AtOnce(lines.iter().map(|line| format!("{line}\r\n")).collect::<String>().into_bytes())
     }
@@ -236,19 +233,19 @@ impl Talk {
     }
 }
 
-/// A command line and what clients do.
+/// A command line, and the clients' behaviour.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) words: Vec<String>,
-    /// Where clients connect to.
+    /// Address to which clients connect.
     pub(crate) at: String,
     pub(crate) talks: Vec<Talk>,
-    /// It is to end by itself.
+    /// The sink must end by itself.
     pub(crate) ends: bool,
 }
 
 impl Case {
-    /// On 127.0.0.1, as the user that it may be.
+    /// Listens on 127.0.0.1, as a user that it may become.
     pub(crate) fn new(options: &[&str], talks: &[Talk]) -> Self {
         Self::at(options, "127.0.0.1:PORT", "127.0.0.1:PORT", talks)
     }
@@ -271,12 +268,12 @@ impl Case {
     }
 }
 
-/// What a sink must be told if root starts it.
+/// Arguments that the sink needs if root starts it.
 pub(crate) fn user() -> &'static [&'static str] {
     if is_root() { &["-u", "nobody"] } else { &[] }
 }
 
-/// All that can be seen of a sink from outside.
+/// Everything that is visible of a sink from outside.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) heard: Vec<String>,
@@ -286,7 +283,6 @@ pub(crate) struct Seen {
     pub(crate) files: Vec<(String, String)>,
 }
 
-/// Runs a case with one of the two.
 fn observe(who: Who, case: &Case, port: u16) -> Seen {
     let fill = |word: &String| word.replace(PORT, &port.to_string());
     let words: Vec<String> = case.words.iter().map(fill).collect();
@@ -295,7 +291,7 @@ fn observe(who: Who, case: &Case, port: u16) -> Seen {
     let heard = case.talks.iter().map_while(|talk| Some(talk.hold(running.client(&at)?))).collect();
     if !case.ends {
         running.rest();
-        // It may have ended, though it should not.
+        // The sink may have ended although it should not have.
         let _ = kill_process(Pid::from_child(&running.child), Signal::TERM);
     }
     let code = running.code();
@@ -310,14 +306,14 @@ fn observe_both(case: &Case) -> (Seen, Seen) {
     (observe(Who::Original, case, port), observe(Who::Ours, case, port))
 }
 
-/// With -v, Postfix's libraries speak of their own buffers and descriptors too.
+/// Removes lines in which Postfix's libraries, with -v, report their own buffers and descriptors.
 fn without_library_talk(err: &str) -> String {
     const LIBRARY: [&str; 4] = ["name_mask: ", "vstream_tweak_tcp: ", "fd=", "smtp_stream_setup: "];
     let is_ours = |line: &&str| !LIBRARY.iter().any(|talk| line.starts_with(&format!("smtp-sink: {talk}")));
     err.split_inclusive('\n').filter(is_ours).collect()
 }
 
-/// Every file below a directory: its name and content, numbers that are never the same twice masked.
+/// Name and content of every file below a directory, with changing numbers masked.
 fn gather(directory: &Path, name: &str, files: &mut Vec<(String, String)>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -334,7 +330,7 @@ fn gather(directory: &Path, name: &str, files: &mut Vec<(String, String)>) {
     }
 }
 
-/// The id of a Received field, and the digits of the date below it.
+/// Masks the id of a Received field, and the digits of the date after it.
 fn masked(content: &[u8]) -> String {
     let mut result = String::new();
     let mut is_date = false;
@@ -354,11 +350,11 @@ fn masked(content: &[u8]) -> String {
     result
 }
 
-/// How many at a time: most of a case is waiting.
+/// Number of cases at the same time; a case mostly waits.
 const AT_A_TIME: usize = 8;
 
-/// Runs all cases with both, and fails with every difference there is; says how many were compared. False where there
-/// is no original to compare with.
+/// Runs all cases with both programs, and fails with all differences. Prints how many cases were compared. Returns
+/// false if the original is not installed.
 pub(crate) fn compare(group: &str, cases: Vec<Case>) -> bool {
     if peer("smtp-sink").is_none() {
         return false;
@@ -366,7 +362,7 @@ pub(crate) fn compare(group: &str, cases: Vec<Case>) -> bool {
     all_hold_by(AT_A_TIME, &cases, |case| {
         let (mut theirs, mut ours) = observe_both(case);
         if theirs != ours {
-            // Whoever else tests on this machine may have had the port: a difference shows twice.
+            // Another process on this machine may have taken the port, so a difference must show twice.
             (theirs, ours) = observe_both(case);
         }
         (theirs != ours).then(|| format!("{:?}\noriginal {theirs:#?}\nours {ours:#?}", case.words))
@@ -375,12 +371,12 @@ pub(crate) fn compare(group: &str, cases: Vec<Case>) -> bool {
     true
 }
 
-/// To the terminal itself: what a test prints is shown only when it fails.
+/// Writes to the terminal directly: the test harness shows the output of a test only if it fails.
 pub(crate) fn tell_compared(group: &str, count: usize) {
     let _ = writeln!(io::stderr(), "smtp-sink conformance, {group}: {count} cases identical");
 }
 
-/// How long after the one before each reply to these pieces came.
+/// Time between successive replies to these pieces.
 pub(crate) fn reply_times(who: Who, options: &[&str], pieces: &[&str]) -> (Vec<f64>, String) {
     let address = format!("127.0.0.1:{}", low_port());
     let words: Vec<String> = [user(), options, &[&address, "10"]].concat().into_iter().map(str::to_owned).collect();

@@ -1,5 +1,5 @@
-//! smtp-sink's personality against smtp-sink itself, octet for octet; where it differs on purpose (docs/drop-in.md), it
-//! is tested against what the manual promises.
+//! smtp-sink's personality against smtp-sink itself, byte for byte. Where it differs on purpose (docs/drop-in.md), the
+//! tests follow the manual.
 use crate::party::{is_root, low_port, peer, undisturbed};
 use crate::smtp_pair::{Case, Running, Talk, Who, compare, reply_times, tell_compared, user};
 
@@ -8,10 +8,10 @@ const COMMANDS: [&str; 15] = [
     "vrfy", "quit",
 ];
 
-/// A message with everything that a message may be mistaken in, and its end.
+/// A message with every irregularity in dots and line ends, and its end.
 const BODY: &str = "Subject: x\r\n\r\n..dots\r\nbare\nlf \r cr\r\n\n.\n.\r\n\r\n.";
 
-/// Every command once, and most mistakes.
+/// Every command once, and the usual mistakes.
 const SCRIPT: [&str; 22] = [
     "EHLO cl.example",
     "HELO cl.example",
@@ -37,7 +37,7 @@ const SCRIPT: [&str; 22] = [
     "QUIT",
 ];
 
-/// The script and one message of two recipients: in turn, then at once.
+/// The script and one message with two recipients: first command by command, then at once.
 fn talks() -> Vec<Talk> {
     vec![Talk::lines(&SCRIPT), Talk::pipelined(&SCRIPT)]
 }
@@ -117,7 +117,7 @@ fn announcements() {
     compare("announcements", cases);
 }
 
-/// Input that is no ordinary client's.
+/// Input that no ordinary client sends.
 fn odd_input() -> Vec<Vec<u8>> {
     let line = |length: usize| [b"NOOP ".as_slice(), &vec![b'x'; length - 7], b"\r\n"].concat();
     let data = b"MAIL FROM:<a>\r\nRCPT TO:<b>\r\nDATA\r\n".as_slice();
@@ -326,7 +326,7 @@ fn wrong_addresses() {
     compare("wrong addresses", cases);
 }
 
-/// Options that are wrong before an address and a backlog that are right.
+/// Wrong options, each followed by a valid address and backlog.
 const WRONG_OPTIONS: [&[&str]; 38] = [
     &["-Z"],
     &["--hel"],
@@ -368,7 +368,7 @@ const WRONG_OPTIONS: [&[&str]; 38] = [
     &["x"],
 ];
 
-/// Words that lack an address, a backlog or an argument, or have too many.
+/// Arguments with a missing address, backlog or value, or with too many.
 const WRONG_WORDS: [&[&str]; 9] = [
     &[],
     &["127.0.0.1:1"],
@@ -395,7 +395,7 @@ fn wrong_command_lines() {
     compare("wrong command lines", cases);
 }
 
-/// Where the pieces of a dialogue must wait: the seconds before each reply.
+/// Delays that a dialogue must show: the seconds before each reply.
 struct Delayed {
     options: &'static [&'static str],
     pieces: &'static [&'static str],
@@ -416,7 +416,7 @@ const DELAYED: [Delayed; 9] = [
         seconds: &[1., 2., 0.],
     },
     Delayed { options: &["-W", ".:1", "-W", "quit:1"], pieces: &[".\r\n", "QUIT\r\n"], seconds: &[0., 1., 1.] },
-    // An unseeded rand(): 84, 39 78, 79, 91, 19 33 76, 27 55.
+    // glibc's unseeded rand() yields 84, 39 78, 79, 91, 19 33 76, 27 55.
     Delayed {
         options: &["-W", "noop:1:50"],
         pieces: &["NOOP\r\n", "NOOP\r\n", "NOOP\r\n", "NOOP\r\n", "NOOP\r\n", "NOOP\r\n"],
@@ -445,11 +445,11 @@ const DELAYED: [Delayed; 9] = [
 fn delays() {
     let has_original = peer("smtp-sink").is_some();
     let held = |who, delayed: &Delayed| {
-        // The original's clock has whole seconds: it may come up to one too early.
+        // The original's clock has a resolution of one second, so it may reply up to a second early.
         let early = if who == Who::Original { 1.05 } else { 0.05 };
         let is_right = |(time, wanted): (&f64, &f64)| (wanted - early..wanted + 1.0).contains(time);
         let look = || reply_times(who, delayed.options, delayed.pieces);
-        // A client that is late makes more of one wait, and less of the next.
+        // A late client prolongs one wait and shortens the next.
         let (_, heard) = undisturbed(look, |(times, _)| {
             assert_eq!(times.len(), delayed.seconds.len());
             times.iter().zip(delayed.seconds).all(is_right)

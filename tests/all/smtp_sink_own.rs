@@ -1,5 +1,5 @@
-//! smtp-sink's personality where it differs from the original on purpose (docs/drop-in.md), where both must do what
-//! octets do not show, and against hostile clients.
+//! smtp-sink's personality where it differs from the original on purpose (docs/drop-in.md), where byte comparison shows
+//! nothing, and against hostile clients.
 use crate::party::{LIMIT, is_root, low_port, mailrun, peer, run, skip, wait_until};
 use crate::smtp_pair::{Client, Running, Talk, Who, user};
 use rustix::net::sockopt::set_socket_linger;
@@ -16,7 +16,7 @@ const MESSAGE: &str = "MAIL FROM:<a>\r\nRCPT TO:<b>\r\nDATA\r\nx\r\n.\r\n";
 /// The program itself takes 20 MB of it.
 const MEMORY_BYTES: u64 = 60 << 20;
 
-/// A sink, and where it is.
+/// Starts a sink. Returns its address too.
 fn start(who: Who, options: &[&str]) -> (Running, String) {
     let address = format!("127.0.0.1:{}", low_port());
     let words = [user(), options, &[&address, "100"]].concat().into_iter().map(str::to_owned).collect::<Vec<_>>();
@@ -31,7 +31,7 @@ fn ours(options: &[&str]) -> (Running, String) {
     start(Who::Ours, options)
 }
 
-/// What a client hears that says all of it at once.
+/// Replies to a client that sends everything at once.
 fn hear(address: &str, octets: impl AsRef<[u8]>) -> String {
     let mut client = wait_until("a sink to listen", || Client::connect(address, "".as_ref()).ok());
     client.reply();
@@ -43,7 +43,7 @@ fn both() -> Vec<Who> {
     if peer("smtp-sink").is_some() { vec![Who::Original, Who::Ours] } else { vec![Who::Ours] }
 }
 
-/// AUTH: the original announces it and answers 250, which no client takes for a login.
+/// AUTH: the original announces it but answers 250, which clients do not accept as a login.
 #[test]
 fn clients_can_log_in() {
     let (_sink, address) = ours(&[]);
@@ -72,7 +72,7 @@ fn clients_can_log_in() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
-/// The beginning of a command: the original keeps the replies to those before it until the rest has come.
+/// Part of a command: the original withholds earlier replies until the rest has come.
 #[test]
 fn replies_do_not_wait_for_the_rest_of_a_command() {
     let (_sink, address) = ours(&[]);
@@ -118,7 +118,7 @@ fn sessions_are_counted_without_being_shown() {
     assert_eq!((sink.code(), sink.said("out").as_str()), (Some(0), ""));
 }
 
-/// -w, -W, -H, -A: the original goes on with what it has already read while it waits.
+/// -w, -W, -H, -A: during a delay, the original goes on with input that it has already read.
 #[test]
 fn nothing_is_taken_during_a_delay() {
     let ok = "250 2.1.0 Ok|250 2.1.5 Ok|354 End data with <CR><LF>.<CR><LF>|";
@@ -137,7 +137,7 @@ fn nothing_is_taken_during_a_delay() {
         scope.spawn(|| at_least(&["-w", "1", "-H", "1"], &all, &taken, 2));
         scope.spawn(|| at_least(&["-A", "1"], &all, &aborted, 1));
         scope.spawn(|| at_least(&["-w", "1", "-A", "1"], &all, &aborted, 2));
-        // A delay is no idleness.
+        // A delay does not count towards the idle timeout.
         scope.spawn(|| {
             at_least(&["-t", "1", "-W", "noop:2"], "NOOP\r\nNOOP\r\n", "250 2.0.0 Ok|250 2.0.0 Ok|", 4);
         });
@@ -149,7 +149,7 @@ fn nothing_is_taken_during_a_delay() {
     });
 }
 
-/// The original takes 99999 for 34463, never comes back from an empty template, and answers 250 though the disk is full.
+/// The original reads 99999 as 34463, loops forever on an empty template, and answers 250 although the disk is full.
 #[test]
 fn what_cannot_be_done_is_said() {
     let ended = mailrun(&[&["smtp-sink"], user(), &["127.0.0.1:99999", "10"]].concat());
@@ -211,7 +211,7 @@ fn privileges_are_left_behind() {
     fs::set_permissions(root.path(), Permissions::from_mode(0o755)).unwrap();
     for who in both() {
         let (sink, address) = start(who, &["-R", root.path().to_str().unwrap()]);
-        // It listens before it leaves them behind, and speaks after.
+        // The sink listens before it drops its privileges, and replies afterwards.
         hear(&address, "QUIT\r\n");
         let status = fs::read_to_string(format!("/proc/{}/status", sink.id())).unwrap();
         let ids = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
@@ -262,7 +262,7 @@ fn endless_input_costs_no_memory() {
     for start in ["", "NOOP ", "MAIL FROM:<", "AUTH LOGIN\r\n", ENVELOPE] {
         let mut client = Client::connect(&address, "".as_ref()).unwrap();
         client.send(start);
-        // It may be cut off; what is sent after that is refused by the kernel.
+        // The sink may close the connection, after which the kernel refuses further writes.
         let block = vec![b'x'; 1 << 20];
         let _ = (0..64).all(|_| client.send(&block));
         client.finish();
@@ -315,7 +315,7 @@ fn idle_slow_and_vanishing_clients_are_counted_right() {
     let sessions =
         |text: String| text.rsplit("sess=").next().and_then(|rest| crate::party::numbers(rest).first().copied());
     wait_until("those that left to be counted", || (sessions(sink.said("out")) == Some(8)).then_some(()));
-    // The last of the vanished may have been read before it was gone, or not.
+    // The last client may or may not have been read before it disconnected.
     let with_last = crate::party::numbers(sink.said("out").rsplit("mesg=").next().unwrap())[0];
     assert!((1..=2).contains(&with_last), "{with_last}");
     assert!(sink.peak_bytes() < MEMORY_BYTES, "{}", sink.peak_bytes());
@@ -327,7 +327,7 @@ fn idle_slow_and_vanishing_clients_are_counted_right() {
 
 #[test]
 fn talks_are_held_to_their_end() {
-    // What the comparisons stand on: a client that hears less than it should is noticed.
+    // Check the comparison itself: it must notice a client that hears too little.
     let (_sink, address) = ours(&["-q", "noop"]);
     let mut client = Client::connect(&address, "".as_ref()).unwrap();
     assert!(client.reply() && client.say("RSET") && !client.say("NOOP"));

@@ -1,8 +1,8 @@
-//! The smtp-source personality against its original: the same command lines, the same scripted server, and every octet
-//! on the wire, on stdout and stderr and the exit status compared.
+//! The smtp-source personality against its original. Both run the same command lines against the same scripted server;
+//! the tests compare every byte on the wire, stdout, stderr and the exit status.
 //!
-//! Masked are the process id, descriptor and date of the headers, and the program's own path. Debug lines of Postfix's
-//! library are passed over. What differs on purpose has tests of its own below, each named in `docs/drop-in.md`.
+//! The process id, descriptor and date in headers and the program's path are masked. Debug lines of Postfix's library
+//! are ignored. Intended differences have their own tests below, and `docs/drop-in.md` names each.
 use crate::party::{Ended, Process, mailrun, peer, run, wait_until};
 use crate::recorder::{Deaf, Heard, Listen, Recorder, Script};
 use crate::rows::all_hold_by;
@@ -13,29 +13,28 @@ use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Runs at a time: most of them wait for the original's second of sleep after a fatal error.
+/// Number of runs at the same time. Most of them wait while the original sleeps for a second after a fatal error.
 const TOGETHER: usize = 12;
 
-/// Lines that the original's library says of itself with `-v`.
+/// Lines that the original's library prints with `-v`.
 const LIBRARY: [&str; 6] =
     ["name_mask: ", "smtp_stream_setup: ", "vstream_tweak_tcp: ", "fd=", "smtp_get: ", "smtp_flush: "];
 
-/// What is compared where several sessions share the messages out as it happens.
+/// How sessions are compared when several share the messages in an order that varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// One session: everything, in its order.
+    /// A single session: everything, in order.
     Exact,
-    /// Every connection carries the same, but for the number of messages left in its Message-Id.
+    /// All connections carry the same, except for the number of remaining messages in the Message-Id.
     Connections,
-    /// The lines of all connections together: which carried what is chance.
+    /// Compares the lines of all connections together, because it varies which connection carries which.
     Lines,
 }
 
-/// One command line and the server it meets.
 #[derive(Clone, Debug)]
 struct Case {
     words: Vec<String>,
-    /// `{port}` and `{path}` are the server's.
+    /// Target of the program. `{port}` and `{path}` are replaced by the server's.
     to: String,
     listen: Option<Listen>,
     script: Script,
@@ -67,7 +66,7 @@ impl Case {
         Self { listen: Some(listen), ..self.to(to) }
     }
 
-    /// Nobody listens where it goes.
+    /// Nobody listens at the target.
     fn nobody(self, to: &str) -> Self {
         Self { listen: None, ..self.to(to) }
     }
@@ -80,7 +79,6 @@ impl Case {
         Self { order, ..self }
     }
 
-    /// Runs one of the two programs.
     fn play(&self, program: &Program) -> Seen {
         let place = tempfile::tempdir().unwrap();
         let recorder = self.listen.map(|listen| Recorder::start(listen, self.script.clone(), place.path()));
@@ -99,13 +97,12 @@ impl Case {
     }
 }
 
-/// One of the two, and what comes before the original's words.
+/// One of the two programs, and the options that precede the original's.
 struct Program {
     path: String,
     own: Vec<&'static str>,
 }
 
-/// What a run left behind, masked.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     wire: Vec<String>,
@@ -132,7 +129,7 @@ impl Seen {
     }
 }
 
-/// What was heard, octet by octet, with what differs from run to run masked, and how it ended.
+/// Every byte that the server heard and how the connection ended, with everything that differs between runs masked.
 fn transcript(heard: &Heard, order: Order) -> String {
     let text: String = heard.octets.iter().map(|byte| char::from(*byte)).collect();
     let lines = text.split_inclusive('\n').map(|line| {
@@ -156,7 +153,7 @@ fn is_hex(text: &str) -> bool {
     text.len() >= 4 && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
-/// Digits and names of days and months; the shape and the zone stay.
+/// Masks digits and the names of days and months. The format and the zone stay.
 fn mask_date(date: &str) -> String {
     let zone = date.find(['+', '-']).unwrap_or(date.len());
     let masked = date[..zone].chars().map(|c| match c {
@@ -177,27 +174,26 @@ fn masks_hide_what_changes_and_nothing_else() {
     assert_eq!(transcript(&heard, Order::Lines), expected.replace("00ff", "LEFT"));
 }
 
-/// Both programs: `None` where the original is not installed.
+/// Both programs, or `None` if the original is not installed.
 fn both(place: &Path) -> Option<(Program, Program)> {
     let original = Program { path: peer("smtp-source")?, own: Vec::new() };
     Some((original, ours(place, &["--dialect", "3.8"])))
 }
 
-/// Ours, as a link makes it.
+/// Our program, called by a link of the original's name.
 fn ours(place: &Path, own: &[&'static str]) -> Program {
     let linked = mailrun(&["install-links", place.to_str().unwrap()]);
     assert_eq!(linked.code, Some(0), "{linked:?}");
     Program { path: place.join("smtp-source").to_str().unwrap().to_owned(), own: own.to_vec() }
 }
 
-/// Plays every case with both, and counts those that are the same.
 fn compare(cases: &[Case], original: &Program, ours: &Program) {
     all_hold_by(TOGETHER, cases, |case| {
         let theirs = case.play(original);
         let own = case.play(ours);
         (theirs != own).then(|| format!("{case:?}\n  original {theirs:?}\n  ours     {own:?}"))
     });
-    // To the terminal itself: what a test prints is shown only when it fails.
+    // Write to the terminal directly: the test harness shows the output of a test only if it fails.
     let text = format!("smtp-source conformance: {} cases identical with {}", cases.len(), original.path);
     let _ = writeln!(io::stderr(), "{text}");
 }
@@ -381,7 +377,7 @@ impl Files {
 
 const STAGES: [&str; 6] = ["banner", "HELO", "MAIL", "RCPT", "DATA", "."];
 
-/// Without `-A` any reply that should not be ends the program.
+/// Without `-A`, any unexpected reply ends the program.
 fn refusals() -> Vec<Case> {
     let mut cases = Vec::new();
     for stage in STAGES {
@@ -401,7 +397,7 @@ fn refusals() -> Vec<Case> {
     cases
 }
 
-/// With `-A` they are warnings.
+/// With `-A`, unexpected replies are only warnings.
 fn tolerated_refusals() -> Vec<Case> {
     let mut cases = Vec::new();
     for stage in STAGES {
@@ -611,7 +607,7 @@ fn misuse() -> Vec<Case> {
     cases
 }
 
-/// A case that only ours plays, in the newest dialect unless its words say otherwise.
+/// Runs a case with our program alone, in the newest dialect unless its arguments say otherwise.
 fn own(place: &Path, case: &Case) -> (Seen, Vec<Heard>) {
     let program = ours(place, &[]);
     let recorder = Recorder::start(case.listen.unwrap(), case.script.clone(), place);
@@ -622,14 +618,14 @@ fn own(place: &Path, case: &Case) -> (Seen, Vec<Heard>) {
     (Seen::of(ended, &heard, &program.path, case.order), heard)
 }
 
-/// Status and standard error of ours.
+/// Status and standard error of our program.
 fn told(line: &str, script: Script) -> (Option<i32>, Vec<String>) {
     let place = tempfile::tempdir().unwrap();
     let (seen, _) = own(place.path(), &case(line).heard(script));
     (seen.code, seen.err)
 }
 
-/// The original still runs after a while in which it had nothing to wait for.
+/// Asserts that the original still runs although it has nothing to wait for.
 fn original_hangs(line: &str, script: Script) {
     let Some(path) = peer("smtp-source") else { return };
     let place = tempfile::tempdir().unwrap();
@@ -654,7 +650,7 @@ fn fatal(text: &str) -> (Option<i32>, Vec<String>) {
 
 const DONE: (Option<i32>, Vec<String>) = (Some(0), Vec::new());
 
-/// Reference §1.4, on the wire; the rest of the table is in `recipient.rs`.
+/// Reference §1.4 on the wire; `recipient.rs` tests the rest of the table.
 #[test]
 fn the_default_dialect_is_that_of_postfix_3_9() {
     let place = tempfile::tempdir().unwrap();
@@ -732,7 +728,7 @@ fn differs_where_two_replies_come_at_once() {
     let script = Script::default().say_raw("banner", 1, b"220 a\r\n250 b\r\n").silent("HELO", 1);
     original_hangs("", script.clone());
     assert_eq!(told("", script), DONE);
-    // The second reply comes before the session pauses, and counts for the command after the pause.
+    // The second reply comes before the session pauses, and is taken for the reply to the command after the pause.
     let early = Script::default().say_raw(".", 1, b"250 a\r\n250 b\r\n").silent("MAIL", 2);
     assert_eq!(told("--timeout 5 -d -w 1 -m 2", early), DONE);
 }
@@ -748,8 +744,8 @@ fn differs_where_a_reply_never_ends() {
     }
 }
 
-/// docs/drop-in.md: "a message longer than the buffer to a server that reads slowly": while one session's server reads
-/// nothing, the other's message is sent, which `-c` tells.
+/// docs/drop-in.md: "a message longer than the buffer to a server that reads slowly". While one server reads nothing,
+/// the other session still sends its message, which `-c` shows.
 #[test]
 fn differs_where_one_server_reads_slowly() {
     let place = tempfile::tempdir().unwrap();
@@ -846,7 +842,7 @@ fn it_is_called_by_word_or_by_link() {
     assert_eq!(ours(place.path(), &[]).path, program.path, "links are renewed");
 }
 
-/// What is compared is what a server that is ours takes as well.
+/// Our own sink accepts the compared traffic as well.
 #[test]
 fn it_sends_to_our_sink() {
     let place = tempfile::tempdir().unwrap();

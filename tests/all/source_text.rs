@@ -1,8 +1,7 @@
-//! Source files as text, for the tests that hold the tree to its own rules: files, code without comments, imports.
+//! Source files as text, for tests of the project's structure: files, code without comments, imports.
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A source file: its path from the root, and its text.
 pub(crate) struct Source {
     pub(crate) path: String,
     pub(crate) text: String,
@@ -12,7 +11,7 @@ pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every `.rs` file below those directories, in order.
+/// Every `.rs` file below these directories, sorted.
 pub(crate) fn sources(directories: &[&str]) -> Vec<Source> {
     let mut paths = Vec::new();
     directories.iter().for_each(|directory| collect(&root().join(directory), &mut paths));
@@ -38,7 +37,7 @@ fn read(path: &Path) -> Source {
 }
 
 impl Source {
-    /// Lines that are code, with their numbers: whole-line comments left out.
+    /// Lines of code with their numbers, without lines that are only a comment.
     pub(crate) fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         let lines = self.text.lines().enumerate().map(|(number, line)| (number + 1, line));
         lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
@@ -53,7 +52,7 @@ impl Source {
         &self.text[..end]
     }
 
-    /// Every path that a `use` brings in, written out: groups taken apart, `self` and `super` resolved to `crate`.
+    /// Every imported path in full: groups are expanded, and `self` and `super` are resolved to `crate`.
     pub(crate) fn imports(&self) -> Vec<(usize, String)> {
         let code: String = self.code().map(|(number, line)| format!("{number}\t{line}\n")).collect();
         let mut found = Vec::new();
@@ -74,12 +73,12 @@ impl Source {
         found
     }
 
-    /// A path with `self::` and `super::` replaced by the module's own, as if written from `crate`.
+    /// Resolves `self::` and `super::`, so that the path begins with `crate`.
     fn absolute(&self, path: &str, depth: usize) -> String {
         let path = path.strip_prefix("::").unwrap_or(path);
         let mut rest = path;
         let mut module = self.module();
-        // Names of inner modules do not matter here: only how many of them `super` leaves again.
+        // The names of inner modules do not matter, only the number of them that `super` leaves.
         module.extend(std::iter::repeat_n("inner", depth));
         while let Some(below) = rest.strip_prefix("super::") {
             module.pop();
@@ -92,7 +91,7 @@ impl Source {
         }
     }
 
-    /// Modules that lead to this file from the root of its crate.
+    /// Names of the modules from the crate's root to this file.
     pub(crate) fn module(&self) -> Vec<&str> {
         let inner = self.path.split_once("src/").map_or("", |(_, inner)| inner);
         let inner = inner.strip_suffix(".rs").unwrap_or(inner);
@@ -101,7 +100,7 @@ impl Source {
     }
 }
 
-/// The tree of a `use` that begins in that line, and the blanks before it.
+/// The tree of a `use` that begins on this line, and its indentation.
 pub(crate) fn use_tree(line: &str) -> Option<(&str, &str)> {
     let rest = line.trim_start();
     let indent = &line[..line.len() - rest.len()];
@@ -111,7 +110,7 @@ pub(crate) fn use_tree(line: &str) -> Option<(&str, &str)> {
     visible.unwrap_or(rest).strip_prefix("use ").map(|tree| (indent, tree))
 }
 
-/// The paths of a tree: `a::{b, c::{d, self}}` is `a::b`, `a::c::d` and `a::c`.
+/// Expands a tree: `a::{b, c::{d, self}}` is `a::b`, `a::c::d` and `a::c`.
 pub(crate) fn expand(tree: &str) -> Vec<String> {
     let tree = tree.trim();
     let Some((head, rest)) = tree.split_once('{') else {
@@ -123,7 +122,7 @@ pub(crate) fn expand(tree: &str) -> Vec<String> {
     branches.flat_map(|branch| expand(&format!("{head}{}", branch.trim()))).collect()
 }
 
-/// The parts of a group that stand between commas of its own.
+/// Splits a group at its own commas, not at those of inner groups.
 fn branches(body: &str) -> Vec<&str> {
     let mut depth = 0;
     let is_own_comma = |c: char| {

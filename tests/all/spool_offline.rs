@@ -1,4 +1,5 @@
-//! `mailrun spool`: a spool that no relay has open is checked, salvaged and exported, sound or damaged, and never changed.
+//! `mailrun spool` checks, salvages and exports a spool that no relay has open, intact or damaged, and never changes
+//! it.
 use crate::party::{Ended, MAILRUN, Sink, low_port, mailrun, peer, run, skip, wait_until};
 use crate::relay::{Den, QUICK, Relay, await_recipients, expect, introduced, kept, mailbox, submit};
 use crate::secured::Files;
@@ -8,19 +9,17 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// The relay's spool, stopped with mail in it.
 struct Stopped {
     den: Den,
-    /// Where mail went.
     next_hop: String,
-    /// Files of the spool by name, to see that nothing changes.
+    /// The spool's files by name, to check that they never change.
     before: BTreeMap<String, Vec<u8>>,
 }
 
 const BUSY: &str = "rcpt to @busy.example: soft reject \"450 4.2.0 Come again\"";
 
 impl Stopped {
-    /// Three messages, numbered in their subjects. The first has been delivered to one of its two recipients.
+    /// Three messages, numbered in their subjects. The first was delivered to one of its two recipients.
     fn new() -> Self {
         let next_hop = format!("127.0.0.1:{}", low_port());
         let sink = Sink::start_at(&next_hop, &["--fault", BUSY]);
@@ -47,7 +46,7 @@ impl Stopped {
         mailrun(&[&["spool", words[0], &directory], &words[1..]].concat())
     }
 
-    /// What it says in JSON, with that exit status.
+    /// The JSON of a command that must end with this status.
     fn asked(&self, words: &[&str], code: i32) -> Value {
         let ended = self.spool(&[words, &["--json"]].concat());
         assert_eq!(ended.code, Some(code), "{words:?}: {ended:?}");
@@ -55,7 +54,7 @@ impl Stopped {
         serde_json::from_str(&ended.out).unwrap()
     }
 
-    /// The segment that has those octets, and where.
+    /// The segment that contains these bytes, and their offset.
     fn place_of(&self, mark: &str) -> (PathBuf, u64) {
         let found = self.before.iter().find_map(|(name, octets)| {
             let at = octets.windows(mark.len()).position(|window| window == mark.as_bytes())?;
@@ -64,7 +63,6 @@ impl Stopped {
         found.unwrap_or_else(|| panic!("{mark} stands nowhere"))
     }
 
-    /// Flips a bit.
     fn flip(&mut self, (path, at): &(PathBuf, u64)) {
         let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
         let mut octet = [0];
@@ -136,7 +134,7 @@ fn a_damaged_message_is_named_and_the_others_are_salvaged() {
 fn what_stands_behind_a_damaged_header_is_found() {
     let mut stopped = Stopped::new();
     let (segment, _) = stopped.place_of("the text of number 1");
-    // Its header stands in one of two places, in turn.
+    // The header is written to two places in turn.
     for at in [0, 4096] {
         stopped.flip(&(segment.clone(), at + 20));
     }
@@ -210,7 +208,7 @@ fn a_relay_delivers_a_salvaged_spool_to_whoever_does_not_have_it_yet() {
     let checked = mailrun(&["spool", "check", &out, "--json"]);
     let report: Value = serde_json::from_str(&checked.out).unwrap();
     assert_eq!(report["recipients"], serde_json::json!({"to_deliver": 3, "to_tell": 0, "done": 1}), "{report}");
-    // Received when it was received, and put off until when it was put off.
+    // The exported message keeps its time of arrival and the time until which it was deferred.
     let [before, after] = [stopped.den.path("before"), stopped.den.path("after")];
     stopped.asked(&["export", "--out", &before], 0);
     assert_eq!(mailrun(&["spool", "export", &out, "--out", &after]).code, Some(0));
@@ -351,7 +349,7 @@ fn a_newest_segment_that_was_deleted_is_missed() {
     assert_eq!(damage["segment"], segment.file_name().unwrap().to_str().unwrap(), "{report}");
     assert_eq!(damage["what"], "this segment, the newest, is missing", "{report}");
     assert_eq!(damage["messages"].as_array().unwrap().len(), 3, "{report}");
-    // The relay reports it once, and takes mail as before.
+    // The relay reports the damage once, and accepts mail as before.
     for is_first in [true, false] {
         let relay = stopped.den.open();
         send(&relay, "<a@b.example>", &["<four@busy.example>"], 4);

@@ -1,4 +1,4 @@
-//! A server that stands in for a real one: honest, but for the faults that a test gives it.
+//! A server that behaves honestly except for the faults that a test orders.
 use rustix::net::sockopt::set_socket_linger;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// A point of the dialogue at which the server answers.
+/// Point of the dialogue at which the server acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum At {
     Greeting,
@@ -21,45 +21,43 @@ pub(crate) enum At {
     Message,
     Reset,
     Quit,
-    /// What has no place there.
+    /// A command that is out of place.
     Other,
 }
 
-/// What it does there in place of the usual.
+/// What the server does instead of its usual reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
-    /// Says this, and goes on. In the middle of a message it is the answer to the message.
+    /// Sends this reply and goes on. In the middle of a message, it is the reply to the message.
     Say(&'static str),
-    /// Closes the connection.
     Close,
-    /// Closes it with RST.
+    /// Closes the connection with RST.
     Reset,
-    /// Says nothing any more, and reads on.
+    /// Stops replying, but goes on reading.
     Silence,
-    /// Says this again and again until nobody listens.
+    /// Repeats this until the client is gone.
     Flood(&'static [u8]),
 }
 
-/// Where the dialogue is, for a fault to choose.
+/// State of the dialogue, by which a test chooses a fault.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     pub(crate) at: At,
-    /// Connections before this one.
+    /// Number of earlier connections.
     pub(crate) connection: u64,
     /// How often this connection was at this point before.
     pub(crate) before: u64,
-    /// The client has sent more already, without waiting for this reply.
+    /// The client has already sent more, without waiting for this reply.
     pub(crate) is_ahead: bool,
 }
 
-/// How replies are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     Whole,
     ByteByByte,
 }
 
-/// The server. Its threads end with the connections, and the last with the test.
+/// Each thread ends with its connection, and the last one with the test.
 pub(crate) struct StandIn {
     pub(crate) address: SocketAddr,
     counts: Arc<Counts>,
@@ -89,7 +87,7 @@ impl StandIn {
                 let fault = Arc::clone(&fault);
                 let counts = Arc::clone(&shared);
                 let choose = move |at, before, is_ahead| fault(Moment { at, connection, before, is_ahead });
-                // A client that goes away early is the test's own doing.
+                // A client that disconnects early is part of the test.
                 thread::spawn(move || Talk::new(stream, delivery, choose).and_then(|talk| talk.serve(&counts)));
             }
         });
@@ -101,23 +99,22 @@ impl StandIn {
         self.address.to_string()
     }
 
-    /// Messages it has said its usual 250 to.
+    /// Number of messages that got the usual 250.
     pub(crate) fn taken(&self) -> u64 {
         self.counts.taken.load(Ordering::SeqCst)
     }
 
-    /// How often it was told QUIT.
+    /// Number of QUITs.
     pub(crate) fn quits(&self) -> u64 {
         self.counts.quits.load(Ordering::SeqCst)
     }
 
-    /// Lines it was sent that had no place where they came.
+    /// Number of lines that were out of place.
     pub(crate) fn strays(&self) -> u64 {
         self.counts.strays.load(Ordering::SeqCst)
     }
 }
 
-/// One connection, and the transaction on it.
 struct Talk<F> {
     stream: TcpStream,
     reader: BufReader<TcpStream>,
@@ -129,7 +126,7 @@ struct Talk<F> {
     recipients: u32,
 }
 
-/// The class of reply where none was given.
+/// Reply class when no reply was given.
 const NOTHING: u8 = b' ';
 
 impl<F: Fn(At, u64, bool) -> Option<Act>> Talk<F> {
@@ -162,7 +159,7 @@ impl<F: Fn(At, u64, bool) -> Option<Act>> Talk<F> {
         Ok(())
     }
 
-    /// The point that a line leads to, and an honest server's reply; `None` at the end.
+    /// The point that a line leads to and an honest server's reply, or `None` at the end.
     fn usual(&self, line: &str) -> Option<(At, &'static str)> {
         Some(match (line.get(..4)?, self.has_sender, self.recipients > 0) {
             ("EHLO", ..) => (At::Hello, "250-stand-in\r\n250-PIPELINING\r\n250 8BITMIME"),
@@ -177,7 +174,6 @@ impl<F: Fn(At, u64, bool) -> Option<Act>> Talk<F> {
         })
     }
 
-    /// Reads a message and answers it.
     fn message(&mut self) -> io::Result<Option<u8>> {
         let mut class = Some(NOTHING);
         for number in 0.. {
@@ -196,14 +192,14 @@ impl<F: Fn(At, u64, bool) -> Option<Act>> Talk<F> {
         if class == Some(NOTHING) { self.answer(At::Message, usual) } else { Ok(class) }
     }
 
-    /// The next line; empty at the end.
+    /// The next line, empty at the end.
     fn line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
         self.reader.read_until(b'\n', &mut line)?;
         Ok(String::from_utf8_lossy(&line).into_owned())
     }
 
-    /// Does what the test wants here, or says the usual. Gives the first digit of what was said; `None` when the
+    /// Acts as the test orders, or sends the usual reply. Returns the first digit of the reply, or `None` when the
     /// connection is over.
     fn answer(&mut self, at: At, usual: &'static str) -> io::Result<Option<u8>> {
         let before = self.reached.iter().filter(|reached| **reached == at).count() as u64;

@@ -1,31 +1,29 @@
-//! `mailrun mades-endpoint` as tests start it: the endpoint pair with queues of its own, or on somebody's broker.
+//! `mailrun mades-endpoint` as tests start it: an endpoint pair with its own queues, or on a given broker.
 use crate::party::{Ended, MAILRUN, Process, wait_until};
 use serde_json::Value;
 use std::thread;
 use std::time::Duration;
 
-/// The endpoint pair at work.
 pub(crate) struct Endpoint {
     process: Process,
-    /// Where its own listener is; empty where it is on a broker.
+    /// URL of its own listener, empty if it is on a broker.
     pub(crate) url: String,
 }
 
 impl Endpoint {
-    /// With queues of its own, on a port that the kernel chooses.
+    /// With its own queues, on a port chosen by the kernel.
     pub(crate) fn embedded(words: &[&str]) -> Self {
         Self::start(&[&["--embedded", "--listen", "127.0.0.1:0"], words].concat())
     }
 
-    /// The same, open to one user alone.
+    /// As `embedded`, but only this user may log in.
     pub(crate) fn guarded(user: &str, password: &str) -> Self {
-        // It is read before the endpoint is ready.
+        // The endpoint reads the file before it is ready, so the file may be deleted then.
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), password).unwrap();
         Self::embedded(&["--user", user, "--password-file", file.path().to_str().unwrap()])
     }
 
-    /// On a broker.
     pub(crate) fn start(words: &[&str]) -> Self {
         let process = Process::start(MAILRUN, &[&["mades-endpoint", "--live", "json"], words].concat());
         let ready: Value = wait_until("the endpoint to be ready", || {
@@ -39,21 +37,20 @@ impl Endpoint {
         Self { process, url: format!("amqp://{address}") }
     }
 
-    /// Lets it stand still for that time.
+    /// Stops the process for this time.
     pub(crate) fn pause(&self, time: Duration) {
         self.process.suspend();
         thread::sleep(time);
         self.process.resume();
     }
 
-    /// Ends it; what it said.
     pub(crate) fn stop(self) -> Ended {
         self.process.terminate();
         self.process.finish()
     }
 }
 
-/// The value of that name, wherever it is.
+/// The first value with this key, at any depth.
 fn find<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     let fields = value.as_object()?;
     fields.get(name).or_else(|| fields.values().find_map(|inner| find(inner, name)))

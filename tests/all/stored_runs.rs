@@ -1,4 +1,4 @@
-//! `mailrun report` and `--export`: stored runs in the formats of other programs, read by these programs themselves.
+//! `mailrun report` and `--export`: stored runs in the formats of other programs, which must be able to read them.
 use crate::manual::page;
 use crate::party::{BenchRun, MAILRUN, Process, Sink, bench, low_port, mailrun, peer, run, stage, wait_until};
 use crate::rows::is_refusal;
@@ -11,21 +11,20 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Python's modules and promtool, as scripts/install-test-peers.sh puts them.
+/// Python's modules and promtool, where scripts/install-test-peers.sh puts them.
 const PYTHON_MODULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers/python");
 
 fn small_run() -> BenchRun {
     bench(&["--messages", "300", "--sessions", "5", "--label", "small", "--threshold", "accepted.p99 < 60s"])
 }
 
-/// The run in a format, from `mailrun report`.
 fn rendered(run: &BenchRun, format: &str) -> String {
     let ended = mailrun(&["report", run.path().to_str().unwrap(), "--format", format]);
     assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{format}");
     ended.out
 }
 
-/// The words of Python about a file; `None` if it lacks the module.
+/// The output of a Python program about a file, or `None` if the module is not installed.
 fn python(module: &str, program: &str, file: &Path) -> Option<String> {
     let python = peer("python3")?;
     let path = format!("PYTHONPATH={PYTHON_MODULES}");
@@ -38,7 +37,7 @@ fn python(module: &str, program: &str, file: &Path) -> Option<String> {
     Some(ended.out)
 }
 
-/// Reports whether two texts differ in nothing but the last digits of numbers, which reading JSON may change.
+/// Reports whether two texts differ only in the last digits of numbers, which a JSON round trip may change.
 fn is_alike(one: &str, other: &str) -> bool {
     let words = |text: &str| -> Vec<String> {
         let is_end = |letter: char| letter.is_whitespace() || ",:|".contains(letter);
@@ -60,7 +59,7 @@ fn a_run_writes_the_formats_that_mailrun_report_renders() {
     let formats =
         ["junit", "csv", "csv:stages", "prometheus", "openmetrics", "hlog", "github", "json", "share", "html"];
     let names: Vec<String> = formats.iter().map(|format| format.replace(':', "-")).collect();
-    // In a directory that is not there yet.
+    // The directory does not exist yet.
     let targets: Vec<String> =
         formats.iter().zip(&names).map(|(format, name)| format!("{format}={}", file(name).display())).collect();
     let mut words = vec!["--messages", "200", "--sessions", "5"];
@@ -88,7 +87,7 @@ fn every_format_and_column_is_described() {
     for (row, table) in rows.iter().skip(1).zip(CsvTable::ALL) {
         let (own, _) = row[2].split_once(", then").unwrap_or((&row[2], ""));
         let mut columns = table.columns().split_off(2);
-        // A column for each phase is described in words.
+        // The manual describes the columns of the phases in words.
         let phases = if table == CsvTable::Slowest { Phase::ALL.len() } else { 0 };
         columns.truncate(columns.len() - phases);
         assert_eq!((row[0].as_str(), own), (table.name(), columns.join(", ").as_str()));
@@ -187,7 +186,7 @@ fn in_actions_a_run_writes_the_summary_and_annotates_failures() {
     let outside = bench("GITHUB_ACTIONS=");
     assert!(!summary.exists() && !outside.out.contains("::error"), "{outside:?}");
     let inside = bench("GITHUB_ACTIONS=true");
-    // A busy machine may be the limit itself.
+    // A busy machine may be the bottleneck itself.
     let is_failure = inside.code == Some(1);
     let level = if is_failure { "error" } else { "warning" };
     let word = if is_failure { "FAIL" } else { "INVALID" };
@@ -197,7 +196,7 @@ fn in_actions_a_run_writes_the_summary_and_annotates_failures() {
     let text = fs::read_to_string(&summary).unwrap();
     let heading = format!("## mailrun bench: {word}");
     assert_eq!(text.matches(&heading).count(), 1, "once, and not by each process: {text}");
-    // Asked for, outside of Actions.
+    // Requested explicitly, outside of GitHub Actions.
     let asked = run("env", &[&variable, MAILRUN, "report", out.to_str().unwrap(), "--format", "github"]);
     assert_eq!(asked.out.lines().filter(|line| !line.starts_with("::")).count(), 0, "{asked:?}");
     assert_eq!(fs::read_to_string(&summary).unwrap().matches(&heading).count(), 2);
@@ -260,7 +259,7 @@ fn a_source_and_a_sink_have_live_metrics() {
         assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{}", ended.out);
     }
     let ended = source.finish();
-    // A busy machine may be the limit itself.
+    // A busy machine may be the bottleneck itself.
     assert!([Some(0), Some(3)].contains(&ended.code), "{ended:?}");
     let text = ask(sink.url()).unwrap();
     assert!(number(&text, "mailrun_sink_messages_total ").is_some_and(|messages| messages > 0.0), "{text}");
@@ -329,7 +328,7 @@ for name in sorted(os.listdir(sys.argv[1])):
 print('read')
 ";
 
-/// Writes the files of a record whose texts try to be markup, commands of a terminal and megabytes long.
+/// Writes the files of a record whose texts are megabytes long and contain markup and terminal escapes.
 fn hostile_files(place: &Path) {
     let stored = place.join("run.json");
     fs::write(&stored, mailrun_report::sample_runs::hostile().to_json().unwrap()).unwrap();
@@ -345,7 +344,7 @@ fn hostile_files(place: &Path) {
         if format == "json" {
             continue;
         }
-        // The longest table has 50 messages of 10 recipients; a reply has 10 MB.
+        // The longest table has 50 messages with 10 recipients each, and one reply is 10 MB long.
         assert!(text.len() < 1_000_000, "{format}: {} bytes", text.len());
         let hidden =
             text.chars().find(|letter| !"\r\n".contains(*letter) && mailrun_report::printable::is_hidden(*letter));

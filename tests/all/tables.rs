@@ -1,10 +1,11 @@
-//! The published tables as a user runs them: every row that can be run is there, what is lost is found, what hangs is named.
+//! The published tables as a user runs them. Every row that can be run exists, losses are detected, and a hanging
+//! program is named.
 use crate::party::{Ended, Process, mailrun, peer, wait_until};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
-/// The rows of a table: what its lines hold, cell by cell.
+/// The rows of a table, cell by cell.
 fn rows(ended: &Ended) -> Vec<Vec<String>> {
     let lines = ended.out.lines().skip_while(|line| !line.contains('─')).skip(1);
     let cells =
@@ -12,15 +13,15 @@ fn rows(ended: &Ended) -> Vec<Vec<String>> {
     lines.take_while(|line| !line.is_empty()).map(cells).collect()
 }
 
-/// Sources and sinks that this machine has.
+/// Sources and sinks that are installed.
 fn present() -> (Vec<&'static str>, Vec<&'static str>) {
     let is_there = |name: &&str| name.starts_with("mailrun") || peer(name).is_some();
     let there = |names: [&'static str; 2]| names.into_iter().filter(is_there);
-    // go-smtp-source may be where only the scenario looks: its rows are told by themselves.
+    // Only the scenario may find go-smtp-source. Its rows identify themselves.
     (there(["smtp-source", "mailrun"]).collect(), there(["smtp-sink", "mailrun"]).collect())
 }
 
-/// Of each pair that is there, the rows that it should have.
+/// Expects `each` rows for every installed pair.
 fn expect_rows(rows: &[Vec<String>], more: &[&'static str], each: usize) {
     let (mut tools, sinks) = present();
     tools.extend(more);
@@ -88,11 +89,11 @@ fn what_a_sink_loses_doubles_or_changes_is_not_ok() {
 fn a_peer_that_hangs_or_fails_is_named_and_the_run_goes_on() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("smtp-source");
-    // It hangs in its first run and fails in the others.
+    // The program hangs in its first run and fails in the others.
     let script = "#!/bin/sh\nmkdir \"$0.hung\" && while :; do sleep 0.05; done\necho 'fatal: no' >&2; exit 3\n";
     fs::write(&path, script).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    // Long enough for whoever does not hang, on a busy machine too.
+    // Long enough for programs that do not hang, even on a busy machine.
     let words = ["--messages", "20", "--sessions", "1", "--rounds", "1", "--max-time", "6s"];
     let ended = with_path(place.path(), &words);
     assert_eq!(ended.code, Some(1), "{ended:?}");
@@ -114,7 +115,7 @@ fn our_own_links_are_no_peers() {
     assert_eq!(ended.out.contains("not installed: smtp-source"), !is_there, "{}", ended.out);
 }
 
-/// The table, with a directory before all others.
+/// Runs the table with `first` at the front of PATH.
 fn with_path(first: &std::path::Path, words: &[&str]) -> Ended {
     let path = std::env::join_paths(
         std::iter::once(first.to_owned()).chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),

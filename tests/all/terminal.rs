@@ -1,4 +1,4 @@
-//! A pseudo-terminal and what a person sees on it: a program's drawings, frame by frame.
+//! A pseudo-terminal that records, frame by frame, what a program draws.
 use crate::party::{MAILRUN, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use tempfile::TempDir;
 
-/// A program with a terminal before it. It is killed when dropped.
+/// A program on a terminal. It is killed when dropped.
 pub(crate) struct OnTerminal {
     child: Child,
     said: Arc<Mutex<Vec<u8>>>,
@@ -20,7 +20,6 @@ pub(crate) struct OnTerminal {
     _place: TempDir,
 }
 
-/// A run before a terminal, at its end.
 pub(crate) struct Seen {
     /// `None` after a signal.
     pub(crate) code: Option<i32>,
@@ -28,7 +27,7 @@ pub(crate) struct Seen {
 }
 
 impl OnTerminal {
-    /// mailrun before a terminal of so many columns, with more variables of the environment.
+    /// Starts mailrun on a terminal of so many columns, with these environment variables.
     pub(crate) fn start(columns: u16, variables: &[(&str, &str)], words: &[&str]) -> Self {
         let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&controller).unwrap();
@@ -42,7 +41,8 @@ impl OnTerminal {
         command.env("TERM", "xterm").env("LC_ALL", "C.UTF-8").envs(variables.iter().copied());
         command.stdout(user.try_clone().unwrap()).stderr(user);
         let child = command.spawn().unwrap();
-        // The command holds the terminal's other end: the reader hears its end when the program has ended.
+        // The command keeps the terminal's other end open. Without it, the reader sees the end of input when the
+        // program ends.
         drop(command);
         let said = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&said);
@@ -50,12 +50,11 @@ impl OnTerminal {
         Self { child, said, reader: Some(reader), columns: columns.into(), _place: place }
     }
 
-    /// What stands on its screen now, and stood there before.
+    /// The current screen with its history.
     pub(crate) fn screen(&self) -> Screen {
         Screen::of(&self.said.lock().unwrap(), self.columns)
     }
 
-    /// Waits until a frame is drawn that is looked for.
     pub(crate) fn wait_for(&self, what: &str, is_it: impl Fn(&str) -> bool) -> String {
         wait_until(what, || self.screen().frames.into_iter().find(|frame| is_it(frame)))
     }
@@ -64,7 +63,6 @@ impl OnTerminal {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
     }
 
-    /// Waits for its end.
     pub(crate) fn finish(mut self) -> Seen {
         let status = wait_until("a program to end", || self.child.try_wait().unwrap());
         self.reader.take().unwrap().join().unwrap();
@@ -74,7 +72,7 @@ impl OnTerminal {
 
 impl Drop for OnTerminal {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The program may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -82,24 +80,24 @@ impl Drop for OnTerminal {
 
 fn read(mut controller: File, heard: &Mutex<Vec<u8>>) {
     let mut block = [0; 4096];
-    // EIO says that nobody has the other end open any more.
+    // EIO means that the other end is closed.
     while let Ok(length @ 1..) = controller.read(&mut block) {
         heard.lock().unwrap().extend_from_slice(&block[..length]);
     }
 }
 
-/// A screen as a terminal makes it of what is written to it, with a history that has no end.
+/// A screen after terminal output, with unlimited history.
 #[derive(Debug, Default)]
 pub(crate) struct Screen {
     pub(crate) lines: Vec<String>,
-    /// Every state of a line from which the cursor went away.
+    /// Every state in which the cursor left a line.
     pub(crate) frames: Vec<String>,
     /// Frames that did not fit on a line.
     pub(crate) wrapped: Vec<String>,
 }
 
 impl Screen {
-    /// Understands what mailrun writes: CR, LF, colours, erasing to the end of line and screen, and moving up.
+    /// Interprets what mailrun writes: CR, LF, colours, erasing to the end of line or screen, and moving up.
     pub(crate) fn of(bytes: &[u8], columns: usize) -> Self {
         let text = String::from_utf8_lossy(bytes);
         let mut screen = Self { lines: vec![String::new()], ..Self::default() };
@@ -151,7 +149,7 @@ impl Screen {
     }
 }
 
-/// The end of a control sequence, and its first number.
+/// The final letter of a control sequence, and its first number.
 fn sequence(letters: &mut std::str::Chars<'_>) -> (char, usize) {
     let mut digits = String::new();
     for letter in letters.skip(1) {

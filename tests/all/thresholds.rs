@@ -1,4 +1,5 @@
-//! Thresholds as they are typed: every stage and phase of SMTP and MADES, in scenarios, and those that end a run early.
+//! Thresholds on the command line: every stage and phase of SMTP and MADES, in scenarios, and those that end a run
+//! early.
 use crate::party::{BenchRun, Ended, MAILRUN, Process, bench, mailrun, wait_until};
 use crate::secured::Files;
 use mailrun_journey::Stage;
@@ -7,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// What is typed for each of these figures of a name that has times.
+/// The suffixes that name a figure of a stage or phase.
 const FIGURES: [&str; 7] =
     ["p50 < 10m", "p99.99 < 10m", "min < 10m", "mean < 10m", "max < 10m", "count >= 1", "within(10m) >= 1%"];
 
@@ -15,7 +16,7 @@ fn options(thresholds: &[String]) -> Vec<&str> {
     thresholds.iter().flat_map(|threshold| ["--threshold", threshold.as_str()]).collect()
 }
 
-/// Each name with each figure, and with a rate where it is a stage.
+/// A threshold for each name and figure, and for the rate of each stage.
 fn all_of(stages: &[&str], phases: &[&str]) -> Vec<String> {
     let names = stages.iter().chain(phases);
     let mut all: Vec<String> =
@@ -27,7 +28,6 @@ fn all_of(stages: &[&str], phases: &[&str]) -> Vec<String> {
     all
 }
 
-/// Each threshold was seen and met.
 fn all_met(record: &Record, count: usize) {
     assert_eq!(record.thresholds.len(), count);
     for row in &record.thresholds {
@@ -35,11 +35,11 @@ fn all_met(record: &Record, count: usize) {
     }
 }
 
-/// `mailrun bench mades WORDS` with its record, where there is one.
+/// Runs `mailrun bench mades WORDS`. Returns its record if it wrote one.
 fn rehearse(words: &[&str]) -> (Ended, Option<Record>, TempDir) {
     let out = tempfile::tempdir().unwrap();
     let own = ["bench", "mades", "--out", out.path().to_str().unwrap()];
-    // The broker alone has no endpoint that a preset would be of.
+    // Mode amqp has no endpoint to which a preset could apply.
     let preset: &[&str] = if words.contains(&"amqp") { &[] } else { &["--preset", "ideal"] };
     let ended = mailrun(&[&own, preset, words].concat());
     let record = record_in(out.path());
@@ -105,7 +105,7 @@ fn a_threshold_may_end_a_run_over_mades() {
         let fault: &[&str] = if threshold.starts_with("rejected") { &["--reject", "0.5"] } else { &[] };
         let (ended, record, _out) = rehearse(&[&words, fault, &["--abort-on", threshold]].concat());
         let record = record.unwrap_or_else(|| panic!("{ended:?}"));
-        // On a busy machine the bench itself may be late: that is weightier than a time that is too long.
+        // On a busy machine the bench itself may be late, which takes precedence over a missed threshold.
         let is_late = record.verdict.outcome == Some(Outcome::Invalid) && threshold.starts_with("delivered");
         let code = if is_late { 3 } else { 1 };
         assert_eq!((ended.code, record.ending), (Some(code), Some(Ending::Aborted)), "{ended:?}");
@@ -165,7 +165,7 @@ fn scenarios_with_runs_of_their_own_take_thresholds() {
     expect_end(&ended, 1, "FAIL Threshold missed: delivered.p99 < 1us; it was ");
 }
 
-/// The scenario ended with that status and line; or it was INVALID, where this machine was the limit.
+/// The scenario must end with this status and line, or be INVALID because this machine was the bottleneck.
 fn expect_end(ended: &Ended, code: i32, line: &str) {
     let last = ended.out.lines().last().unwrap_or_default();
     let is_invalid = last.starts_with("INVALID ") && ended.code == Some(3);
@@ -194,8 +194,8 @@ fn a_threshold_counts_whatever_was_ordered_of_the_benchs_own_endpoint() {
     assert_eq!((ended.code, record.unwrap().verdict.outcome), (Some(1), Some(Outcome::Fail)), "{ended:?}");
 }
 
-/// Seconds in which the newest message that the stand-in had delivered was older, and the share of its messages that were
-/// received within that time, by its own record.
+/// From the stand-in's own record: seconds in which the newest delivered message was older than the limit, and the
+/// share of messages that were received within the limit.
 fn truth_of(log: &Path, limit_s: f64) -> (f64, f64) {
     let text = fs::read_to_string(log).unwrap();
     let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -205,7 +205,7 @@ fn truth_of(log: &Path, limit_s: f64) -> (f64, f64) {
         messages.iter().filter_map(|line| Some((second(line, "inboxed")?, second(line, "consumed")?))).collect();
     arrivals.sort_by(|one, other| one.0.total_cmp(&other.0));
     let last_due = messages.iter().filter_map(|line| second(line, "consumed")).fold(0.0, f64::max);
-    // Until the first arrival the age counts from the beginning.
+    // Before the first arrival, the age counts from the start.
     let mut newest = messages.iter().filter_map(|line| second(line, "consumed")).fold(f64::INFINITY, f64::min);
     let mut checked_s = newest;
     let mut stale_s = 0.0;
@@ -231,13 +231,13 @@ fn deadlines_over_mades_are_what_the_stand_in_wrote_down() {
     words.extend(options(&thresholds));
     let (ended, record, out) = rehearse(&words);
     let record = record.unwrap_or_else(|| panic!("{ended:?}"));
-    // On a busy host the bench falls behind its schedule, and says so: 3.
+    // On a busy host the bench falls behind its schedule and reports that with status 3.
     assert!(matches!(ended.code, Some(1 | 3)), "{ended:?}");
     let (stale_s, within) = truth_of(&log, 1.0);
     assert!(stale_s > 2.0, "the outage is in the log: {stale_s}");
     let [received, fresh, windows, never] = &record.thresholds[..] else { panic!("{:?}", record.thresholds) };
     assert!(!received.passed && (received.value.unwrap() - within).abs() < 15.0, "{within} {received:?}");
-    // A tick of 0.25 s at the beginning, a second at the end; and a busy host.
+    // Tolerance: a tick of 0.25 s at the beginning, a second at the end, and a busy host.
     let seen_s: f64 = fresh.windows.iter().map(|window| window.stale_s).sum();
     assert!(!fresh.passed && (stale_s - 1.5..stale_s + 4.0).contains(&seen_s), "{stale_s} {fresh:?}");
     let of_windows: f64 = windows.windows.iter().map(|window| window.stale_s).sum();
@@ -259,6 +259,6 @@ fn freshness_over_smtp_is_seen_by_the_sink() {
     let [hour, short] = &record.thresholds[..] else { panic!("{:?}", record.thresholds) };
     assert!(hour.passed && hour.value == Some(100.0) && hour.windows.len() >= 3, "{hour:?}");
     assert_eq!(hour.windows.iter().map(|window| window.created).sum::<u64>(), 40);
-    // A message in 100 ms is rarely younger than 10 ms when it is looked at.
+    // With one message every 100 ms, the newest is rarely younger than 10 ms.
     assert!(!short.passed && short.value.is_some_and(|value| value < 99.9), "{short:?}");
 }

@@ -1,5 +1,5 @@
-//! TLS in the crates: our server and our client with each other, with clients that others wrote, and with those who
-//! misbehave in or around the handshake.
+//! TLS in the crates: our server and client with each other, with independent clients, and with peers that misbehave
+//! before or during the handshake.
 use crate::party::{peer, run};
 use crate::wire::Wire;
 use mailrun_net::{
@@ -19,7 +19,6 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a server heard.
 #[derive(Debug, PartialEq, Eq)]
 enum Heard {
     Handshake { version: String, resumed: bool },
@@ -34,7 +33,7 @@ struct Ear {
 
 impl Ear {
     fn tell(&self, heard: Heard) {
-        // The test may have heard enough.
+        // The test may have stopped listening.
         let _ = self.tell.send(heard);
     }
 }
@@ -61,7 +60,7 @@ impl Handler for Ear {
     }
 }
 
-/// A server, the certificate that it shows (PEM), and what it hears.
+/// A server, its certificate (PEM), and the channel of what it hears.
 struct Host {
     server: RunningServer,
     certificate: String,
@@ -81,7 +80,7 @@ fn host(secure: impl FnOnce(ServerTls) -> ServerSecurity, resumption: SessionRes
     Host { server, certificate: pem, heard }
 }
 
-/// Sends messages one after the other, each `body`.
+/// Sends messages with this body one after another.
 struct Courier {
     body: Arc<[u8]>,
     left: u32,
@@ -131,7 +130,7 @@ async fn converse(
     (courier, ended)
 }
 
-/// One connection after the other, on one worker.
+/// Opens connections one after another on one worker.
 fn deliver(address: SocketAddr, security: &ClientSecurity, body: &[u8], connections: u32) -> Vec<(Courier, String)> {
     let security = security.clone();
     let body = Arc::<[u8]>::from(body);
@@ -232,7 +231,7 @@ fn what_comes_in_the_clear_behind_starttls_is_dropped() {
     assert!(wire.say("EHLO client.example").contains("STARTTLS"));
     wire.send("STARTTLS\r\nMAIL FROM:<evil@example.com>\r\nRCPT TO:<b@example.com>\r\n");
     assert!(wire.reply().unwrap().starts_with("220 "));
-    // No reply to what was injected: the next octets are those of a handshake, or of an alert.
+    // The injected commands must get no reply: the next bytes belong to a handshake or an alert.
     wire.send([0x16, 3, 1, 0, 5, 1, 0, 0, 1, 0]);
     let rest = wire.replies();
     assert!(rest.iter().all(|reply| !reply.starts_with('2')), "{rest:?}");
@@ -244,7 +243,7 @@ fn garbage_in_a_handshake_ends_the_session_and_nothing_else() {
     for garbage in [b"EHLO client.example\r\n".to_vec(), vec![0; 70_000], vec![0x16; 300], vec![0xff; 100_000]] {
         let host = host(ServerSecurity::Implicit, SessionResumption::On);
         let mut wire = Wire::connect(host.server.address());
-        // The server may close while this is on its way.
+        // The server may close the connection meanwhile.
         let _ = wire.try_send(&garbage);
         wire.replies();
         assert!(matches!(host.heard.recv_timeout(PATIENCE), Ok(Heard::NoHandshake(_))));
@@ -261,7 +260,7 @@ fn a_client_that_is_cut_off_in_the_handshake_is_noticed() {
     assert!(matches!(&heard, Heard::NoHandshake(why) if why.contains("closed during")), "{heard:?}");
 }
 
-/// Where a certificate is kept for programs that read it from a file.
+/// Writes the certificate to a file, for programs that read it from there.
 fn file_of(host: &Host, place: &tempfile::TempDir) -> PathBuf {
     let path = place.path().join("ca.pem");
     std::fs::write(&path, &host.certificate).unwrap();

@@ -1,5 +1,5 @@
-//! `--trace` and `--report` of the personalities: what they send is recognised by our sink and by smtp-sink's
-//! personality, message by message and recipient by recipient, and what was changed or doubled on the way is told.
+//! `--trace` and `--report` of the personalities. Our sink and smtp-sink's personality recognise each message and
+//! recipient, and report changes and duplicates.
 use crate::party::{Sink, low_port, mailrun, numbers, wait_until};
 use crate::relay::Den;
 use crate::smtp_pair::{Client, Running, Who, user};
@@ -9,7 +9,7 @@ use mailrun_journey::{ClockId, RunId, Trace};
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What our sink's ledger says of a run of a source.
+/// The ledger of our sink for a run of a source.
 fn ledger_of(words: &[&str]) -> LedgerRow {
     let sink = Sink::start(&[]);
     let ended = mailrun(&[words, &[&sink.address()]].concat());
@@ -26,7 +26,7 @@ fn assert_recognised(words: &[&str], units: u64) {
     assert_eq!(seen, [Some(units), Some(0), Some(0), Some(0), Some(0), Some(0)], "{words:?}");
 }
 
-/// Messages whose lines begin with dots, with a header block and without, and one without an end to its last line.
+/// Messages whose lines begin with dots, with and without a header, and one whose last line has no end.
 fn files() -> (tempfile::TempDir, Vec<String>) {
     let place = tempfile::tempdir().unwrap();
     let texts = ["Subject: x\n.a: b\n\n.\n..dots\n\nlast", "\nall of it is body\n.\n", "no empty line\n"];
@@ -45,7 +45,7 @@ fn every_message_of_smtp_source_is_recognised() {
         ("", 1),
         ("-m 200 -s 10", 200),
         ("-m 200 -s 10 -d -N -l 5000", 200),
-        // More numbers than a trace tells apart: they begin again.
+        // More messages than a trace can number, so the numbers wrap around.
         ("-m 700 -s 5 -d -r 3", 2100),
         ("-m 3 -r 1000 -d", 3000),
         ("-m 20 -d -l 100000 -S hello", 20),
@@ -97,7 +97,7 @@ fn each_run_has_its_own_trace() {
     for source in ["smtp-source", "go-smtp-source", "smtp-source"] {
         assert_eq!(mailrun(&[source, "--trace", "-m", "5", &sink.address()]).code, Some(0));
     }
-    // Figures come a moment after the mail.
+    // The counts lag slightly behind the mail.
     let runs = wait_until("three runs of five messages", || {
         let counts = sink.ask("/ledger");
         let runs: Vec<[u64; 2]> = counts
@@ -134,7 +134,7 @@ fn what_a_trace_cannot_tell_apart_is_refused() {
     }
 }
 
-/// A sink of ours that ends after so many messages, and where it is.
+/// Starts our smtp-sink, which ends after so many messages. Returns its address too.
 fn smtp_sink(own: &[&str], options: &[&str]) -> (Running, String) {
     let address = format!("127.0.0.1:{}", low_port());
     let words = [own, user(), options, &[&address, "100"]].concat();
@@ -150,12 +150,12 @@ fn smtp_sink_recognises_what_the_sources_send() {
         &["smtp-source", "--trace", "-m", "100", "-s", "5", "-d", "-r", "3"][..],
         &["go-smtp-source", "--trace", "-m", "100", "-s", "5", "-r", "2"],
         &["smtp-source", "-m", "20"],
-        // It says no HELO, and has no header.
+        // This client sends no HELO and no header.
         &["smtp-source", "--trace", "-m", "30", "-o", "-d"],
         &["source", "--messages", "100", "--sessions", "3", "--message-size", "4000"],
     ] {
         let ended = mailrun(&[words, &[&address]].concat());
-        // `mailrun source` finds no ledger to compare its own with, and that is no fault of it.
+        // `mailrun source` finds no ledger for comparison, which is not an error.
         assert_eq!(ended.code, Some(0), "{words:?}: {ended:?}");
     }
     assert_eq!(sink.code(), Some(0));
@@ -190,12 +190,12 @@ fn smtp_sink_recognises_what_a_relay_converted_for_it() {
     relay.stop();
 }
 
-/// A message with a trace, as a client says it, its end included.
+/// A message with a trace in its form on the wire, with the final dot.
 fn message(sequence: u64, body: &str) -> String {
     message_of(sequence, body, ClockId::monotonic("elsewhere"), Duration::from_secs(1))
 }
 
-/// The same, created at that time of that clock.
+/// As `message`, but created at this time of this clock.
 fn message_of(sequence: u64, body: &str, clock: ClockId, created: Duration) -> String {
     let checksum = mailrun_journey::trace::checksum(b".body\r\n");
     let (zero, numbering) = (ZeroPhase::default(), RecipientNumbering::TAG);
@@ -205,7 +205,7 @@ fn message_of(sequence: u64, body: &str, clock: ClockId, created: Duration) -> S
     format!("Received: by a relay\r\n{}Subject: x\r\n\r\n{body}\r\n.\r\n", std::str::from_utf8(&header).unwrap())
 }
 
-/// A delivered time that would be negative is a number of its own, and not among those that have no time at all.
+/// Negative delivered times are counted separately, and not among those without a time.
 #[test]
 fn negative_times_between_hosts_are_counted() {
     let sink = Sink::start(&[]);
@@ -226,7 +226,7 @@ fn negative_times_between_hosts_are_counted() {
     assert_eq!([ledger.delivered, ledger.negative, ledger.untimed], [Some(3), Some(1), Some(1)]);
 }
 
-/// Ends a sink by a signal; what it says.
+/// Ends a sink by a signal. Returns its output.
 fn end(sink: &mut Running) -> String {
     let id = rustix::process::Pid::from_raw(sink.id() as i32).unwrap();
     rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
@@ -246,7 +246,7 @@ fn smtp_sink_tells_duplicates_and_damage() {
     };
     say(&["a0@b", "a1@b"], &message(0, "..body"));
     say(&["a0@b"], &message(1, "..body"));
-    // One recipient of the first message a second time, and another for the first time.
+    // The first message again: one recipient for the second time, and one for the first time.
     say(&["a1@b", "a2@b"], &message(0, "..body"));
     say(&["a0@b"], &message(2, "damaged"));
     say(&["a0@b"], "Subject: not ours\r\n\r\nx\r\n.\r\n");
@@ -255,7 +255,7 @@ fn smtp_sink_tells_duplicates_and_damage() {
     assert_eq!(end(&mut sink), expected);
 }
 
-/// Who is told that a message was not taken sends it again: that is no duplicate.
+/// A client that got a refusal sends the message again. That is no duplicate.
 #[test]
 fn smtp_sink_does_not_count_what_it_rejects() {
     let (mut sink, address) = smtp_sink(&["--trace"], &["-r", "."]);

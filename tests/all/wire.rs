@@ -1,4 +1,4 @@
-//! A client that sends any bytes at all, and reads replies.
+//! A client that can send any bytes, and reads replies.
 use crate::dialog::take_reply;
 use crate::party::LIMIT;
 use rustix::net::sockopt::set_socket_linger;
@@ -7,7 +7,6 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// A connection.
 pub(crate) struct Wire {
     stream: TcpStream,
     unread: Vec<u8>,
@@ -23,7 +22,7 @@ impl Wire {
         Self { stream, unread: Vec::new(), was_reset: false }
     }
 
-    /// Connects from that address of this host.
+    /// Connects from this local address.
     pub(crate) fn connect_from(from: [u8; 4], address: SocketAddr) -> Self {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
@@ -36,7 +35,6 @@ impl Wire {
         Self { stream, unread: Vec::new(), was_reset: false }
     }
 
-    /// Connects and reads the greeting.
     pub(crate) fn greeted(address: SocketAddr) -> Self {
         let mut wire = Self::connect(address);
         let greeting = wire.reply().expect("a greeting");
@@ -44,7 +42,7 @@ impl Wire {
         wire
     }
 
-    /// Sends; the peer is there and takes it.
+    /// Sends to a peer that must accept it.
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.try_send(bytes).unwrap();
     }
@@ -54,13 +52,12 @@ impl Wire {
         self.stream.write_all(bytes.as_ref())
     }
 
-    /// Sends a line and reads the reply.
     pub(crate) fn say(&mut self, line: &str) -> String {
         self.send([line, "\r\n"].concat());
         self.reply().unwrap_or_else(|| panic!("{line}: the connection was closed"))
     }
 
-    /// The next reply, all its lines; `None` once the peer has closed.
+    /// The next reply with all its lines, or `None` if the peer has closed.
     pub(crate) fn reply(&mut self) -> Option<String> {
         loop {
             if let Some(reply) = take_reply(&mut self.unread) {
@@ -72,12 +69,12 @@ impl Wire {
         }
     }
 
-    /// Every reply until the peer closes.
+    /// All replies until the peer closes.
     pub(crate) fn replies(&mut self) -> Vec<String> {
         std::iter::from_fn(|| self.reply()).collect()
     }
 
-    /// False at the end. A peer that resets has closed as well.
+    /// Returns false at the end of the connection, including a reset.
     fn read(&mut self) -> bool {
         let mut block = [0; 16 * 1024];
         match self.stream.read(&mut block) {
@@ -93,12 +90,12 @@ impl Wire {
         }
     }
 
-    /// Whether the end that was read was a RST.
+    /// Reports whether the connection ended with RST.
     pub(crate) fn was_reset(&self) -> bool {
         self.was_reset
     }
 
-    /// Whether the peer says something, or closes, within that time.
+    /// Reports whether the peer sends something or closes within this time.
     pub(crate) fn hears_within(&mut self, time: Duration) -> bool {
         self.stream.set_read_timeout(Some(time)).unwrap();
         let heard = self.stream.peek(&mut [0]).is_ok();
@@ -106,7 +103,7 @@ impl Wire {
         heard
     }
 
-    /// Whether the peer takes all of it within that time.
+    /// Reports whether the peer accepts all of it within this time.
     pub(crate) fn takes_within(&mut self, bytes: impl AsRef<[u8]>, time: Duration) -> bool {
         self.stream.set_write_timeout(Some(time)).unwrap();
         let taken = self.stream.write_all(bytes.as_ref()).is_ok();
@@ -114,7 +111,7 @@ impl Wire {
         taken
     }
 
-    /// Waits for the end of the connection: whether it was cut with RST. Nothing may come before it.
+    /// Waits for the end of the connection, before which nothing may come. Returns whether it ended with RST.
     pub(crate) fn is_cut(&mut self) -> bool {
         match self.stream.read(&mut [0; 1024]) {
             Ok(0) => false,
@@ -123,13 +120,12 @@ impl Wire {
         }
     }
 
-    /// Says no more, and goes on listening.
+    /// Ends the output, and goes on reading.
     pub(crate) fn half_close(&self) {
-        // A peer that has closed first has nothing left to be told.
+        // The peer may have closed already.
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// Cuts the connection with RST.
     pub(crate) fn reset(self) {
         set_socket_linger(&self.stream, Some(Duration::ZERO)).unwrap();
     }

@@ -1,10 +1,10 @@
-//! The workflow files of GitHub: they are YAML, and call targets of the Makefile that exist and nothing else of ours; and
-//! the tag of a release, which must be the version.
+//! The GitHub workflow files are valid YAML and call only existing targets of the Makefile. The tag of a release must
+//! be the version.
 use crate::party::{Ended, peer, run};
 use std::fs;
 use std::path::Path;
 
-/// Makes JSON of a YAML file: Python's reader is in Debian's python3-yaml.
+/// Converts YAML to JSON. Python's YAML reader is in Debian's python3-yaml.
 const TO_JSON: &str = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))";
 
 #[test]
@@ -42,7 +42,7 @@ fn workflows_are_yaml() {
     }
 }
 
-/// What the script says of a tag, in a project of that version and with that changelog.
+/// Output of the script that checks a tag, in a project with this version and changelog.
 fn check_tag(tag: &str, version: &str, changelog: &str) -> Ended {
     let project = tempfile::tempdir().unwrap();
     let manifest =

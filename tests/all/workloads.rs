@@ -1,5 +1,5 @@
-//! Workloads as users ask for them: sizes, corpora, MIME, addresses, recipients, connections, pauses, stages, warm-up;
-//! in each the ledger closes, and a server that writes everything down has seen what was drawn.
+//! Workloads as users order them: sizes, corpora, MIME, addresses, recipients, connections, pauses, stages, warm-up. In
+//! each, the ledger closes, and a recording server saw the drawn values.
 use crate::party::{bench, fates, mailrun, source, stage, undisturbed};
 use crate::stand_in::StandIn;
 use mailrun_journey::record::{Arrival, Record, SeriesRow, StageRow};
@@ -23,14 +23,14 @@ struct Seen {
     sender: String,
     declared: Option<u64>,
     recipients: Vec<String>,
-    /// What MAIL, and then each RCPT, said that the sender wants to be told.
+    /// The notifications that MAIL and each RCPT asked for.
     asked: Vec<String>,
     text: Vec<u8>,
     number: u64,
 }
 
 impl Seen {
-    /// All that does not depend on when and on which connection it came.
+    /// The drawn values, without times and connections.
     fn drawn(&self) -> (u64, u64, String, Vec<String>) {
         (self.number, self.text.len() as u64, self.sender.clone(), self.recipients.clone())
     }
@@ -41,7 +41,6 @@ impl Seen {
     }
 }
 
-/// A session that writes everything down.
 struct Clerk {
     current: Seen,
     trace: TraceReader,
@@ -91,7 +90,6 @@ impl Handler for Clerk {
     fn disconnect(&mut self, _parting: CloseReason) {}
 }
 
-/// A server that writes everything down.
 struct Office {
     server: RunningServer,
     book: Arc<Mutex<Vec<Seen>>>,
@@ -116,7 +114,7 @@ impl Office {
         Self { server, book }
     }
 
-    /// What it saw, in the order of the messages' numbers.
+    /// What the server saw, sorted by message number.
     fn close(self) -> Vec<Seen> {
         self.server.stop();
         let mut seen = self.book.lock().unwrap().clone();
@@ -136,7 +134,7 @@ fn seen(words: &[&str]) -> Vec<Seen> {
     seen
 }
 
-/// A run with a sink that must have closed: everything created was delivered, and every octet sent has come.
+/// A run with a sink. Its ledger must close: everything created was delivered, and every byte arrived.
 fn closed(words: &[&str]) -> Record {
     let run = bench(words);
     let record = run.record_of(0);
@@ -277,7 +275,6 @@ const MBOX: &str = "From a@b Sat Nov 21 09:30:00 2026\nSubject: one\n\nfirst\n.\
     From c@d Sat Nov 21 09:31:00 2026\nSubject: zwei\n\n>From dort grüßt man\n\n\
     From e@f Sat Nov 21 09:32:00 2026\nSubject: three\n\nthird\n";
 
-/// The bodies of the above.
 const BODIES: [&str; 3] = ["first\r\n.\r\n..dots\r\n", "From dort grüßt man\r\n", "third\r\n"];
 
 #[test]
@@ -366,10 +363,10 @@ fn connections_carry_as_many_messages_as_drawn() {
 #[test]
 fn sessions_rest_between_messages_and_not_beyond_the_end() {
     let record = closed(&["--messages", "12", "--sessions", "2", "--reuse", "--think-time", "100ms"]);
-    // Each sends six: five pauses.
+    // Each session sends six messages, with five pauses.
     assert!(record.duration_s >= 0.5, "{}", record.duration_s);
     assert_eq!(record.workload.think_ms.as_ref().map(|think| think.mean), Some(100.0));
-    // The end does not wait for who rests: an hour is more than a test waits for any process.
+    // The end of a run does not wait for pausing sessions: an hour exceeds every time limit of a test.
     for reuse in ["--reuse", "--reuse=1"] {
         let record = closed(&["--messages", "3", "--sessions", "3", reuse, "--think-time", "1h"]);
         assert_eq!(record.ledger.delivered, Some(3));
@@ -434,7 +431,7 @@ fn who_asks_for_notifications_sends_nothing_to_a_server_without() {
 fn the_warm_up_is_in_the_ledger_and_in_no_figure() {
     let words = ["--rate", "200", "--duration", "1500ms", "--warm-up", "500ms", "--sessions", "10", "--reuse"];
     let stages = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered];
-    // A machine that stands still meanwhile offers less, and takes longer.
+    // If the machine stalls, the source sends less and takes longer.
     let (run, record) = undisturbed(
         || {
             let run = bench(&words);

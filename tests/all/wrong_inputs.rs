@@ -1,11 +1,11 @@
-//! Wrong inputs as a user types them: each command ends before any load, with its exit status and one line on standard
-//! error. All other wrong inputs are in `src/cli/wrong_inputs.rs`, which starts no process. Those of the drop-ins are here,
-//! because each of them has the statuses of its original.
+//! Wrong command lines: each command ends before any load, with its exit status and one line on standard error.
+//! `src/cli/wrong_inputs.rs` has all others, which need no process. The drop-ins are here because each has the statuses
+//! of its original.
 use crate::party::{Ended, mailrun};
 use crate::rows::{all_hold, is_refusal};
 use crate::secured::Files;
 
-/// Mistakes that the parser finds, and those that only a process finds that serves or that a bench has started.
+/// Mistakes that the parser finds, and those that only a serving process or a started bench finds.
 const REFUSALS: [(&str, &str); 19] = [
     ("bnech", "unknown command \"bnech\"; did you mean \"bench\"?"),
     ("bench --messages 0", "--messages: \"0\": must be more than zero"),
@@ -40,7 +40,7 @@ fn a_wrong_input_ends_with_2_and_one_line() {
     });
 }
 
-/// Wrong inputs of the drop-ins: what is typed, the status, and what is said, in the words of the originals.
+/// Wrong command lines of the drop-ins: arguments, status, and the original's message.
 const DROP_INS: &[(&str, i32, &str)] = &[
     ("smtp-source", 1, "smtp-source: fatal: usage: smtp-source"),
     ("smtp-source -x", 1, "smtp-source: invalid option -- 'x'"),

@@ -25,7 +25,6 @@ use mailrun_smtp::server::{Offer, Protocol};
 use mailrun_smtp::xclient::Attributes;
 use std::path::Path;
 
-/// One file.
 #[derive(Clone, Debug)]
 pub(crate) struct Dialog {
     pub(crate) name: String,
@@ -33,11 +32,10 @@ pub(crate) struct Dialog {
     pub(crate) limits: Vec<(String, u64)>,
     pub(crate) offers: Vec<String>,
     pub(crate) steps: Vec<Step>,
-    /// Contents of the messages that are to be taken, in order.
+    /// Contents of the messages that must be accepted, in order.
     pub(crate) messages: Vec<Vec<u8>>,
 }
 
-/// What happens next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Send(Vec<u8>),
@@ -46,18 +44,16 @@ pub(crate) enum Step {
     Closed,
 }
 
-/// A reply that must come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Expected {
-    /// Three digits, and how the last line goes on.
+    /// The code, and the beginning of the last line's text.
     pub(crate) last_line: String,
-    /// How other lines must begin, code left out.
+    /// Beginnings of the other lines, without the code.
     pub(crate) lines: Vec<String>,
 }
 
 impl Expected {
-    /// Whether a reply, all its lines as they came, is the one that must come. Enhanced codes and texts are
-    /// compared only for servers of our own.
+    /// Checks a reply with all its lines. Enhanced codes and texts are compared only for our own servers.
     pub(crate) fn check(&self, reply: &[u8], whose: Whose) -> Result<(), String> {
         let text = String::from_utf8_lossy(reply);
         let wanted = match whose {
@@ -75,7 +71,6 @@ impl Expected {
     }
 }
 
-/// Whose server answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
     Ours,
@@ -83,7 +78,7 @@ pub(crate) enum Whose {
 }
 
 impl Dialog {
-    /// Every `.dialog` file of a directory, by name.
+    /// Every `.dialog` file of a directory, sorted by name.
     pub(crate) fn all(directory: &Path) -> Vec<Self> {
         let entries = std::fs::read_dir(directory).expect("the directory of dialogs is there");
         let mut paths: Vec<_> = entries.map(|entry| entry.expect("it can be listed").path()).collect();
@@ -98,7 +93,6 @@ impl Dialog {
         Self::parse(&name, &text).unwrap_or_else(|what| panic!("{name}.dialog: {what}"))
     }
 
-    /// Reads a file's text.
     pub(crate) fn parse(name: &str, text: &str) -> Result<Self, String> {
         let ours_only = false;
         let limits = Vec::new();
@@ -143,7 +137,7 @@ impl Dialog {
         Ok(())
     }
 
-    /// What the server is to offer and to want besides.
+    /// Adds the extensions and requirements of this dialog.
     pub(crate) fn change(&self, offer: &mut Offer) {
         for word in &self.offers {
             match word.as_str() {
@@ -154,19 +148,19 @@ impl Dialog {
                 "needs-tls" => offer.requires.tls = true,
                 "needs-auth" => offer.requires.auth = true,
                 "auth-needs-tls" => offer.requires.tls_for_auth = true,
-                // How the application behind the server greets.
+                // This one concerns the greeting of the application.
                 "turned-away" => {}
                 word => panic!("{}: nothing is called {word}", self.name),
             }
         }
     }
 
-    /// Code and text of the greeting, where it is a refusal.
+    /// Code and text of a greeting that refuses the client.
     pub(crate) fn refused_greeting(&self) -> Option<(u16, &'static str)> {
         self.offers.iter().any(|word| word == "turned-away").then_some((554, "5.3.2 No service"))
     }
 
-    /// Everything the client says, in one piece.
+    /// Everything that the client sends, in one piece.
     pub(crate) fn said(&self) -> Vec<u8> {
         let sent = |step: &Step| if let Step::Send(bytes) = step { bytes.clone() } else { Vec::new() };
         self.steps.iter().flat_map(sent).collect()
@@ -178,7 +172,7 @@ fn limit(text: &str) -> Option<(String, u64)> {
     Some((name.to_owned(), number.parse().ok()?))
 }
 
-/// Escapes and repetitions; repetitions do not nest.
+/// Resolves escapes and repetitions. Repetitions do not nest.
 fn unescaped(text: &str) -> Result<Vec<u8>, String> {
     let mut out = Vec::new();
     let mut rest = text;
@@ -202,7 +196,7 @@ fn unescaped(text: &str) -> Result<Vec<u8>, String> {
     Ok(out)
 }
 
-/// What follows a backslash; gives what follows the escape.
+/// Resolves one escape after its backslash. Returns the rest of the text.
 fn escape<'a>(text: &'a str, out: &mut Vec<u8>) -> Result<&'a str, String> {
     let octet = match text.bytes().next() {
         Some(b'r') => b'\r',
@@ -221,7 +215,7 @@ fn escape<'a>(text: &'a str, out: &mut Vec<u8>) -> Result<&'a str, String> {
     Ok(&text[1..])
 }
 
-/// Takes a whole reply, all its lines, off the front of what a server said.
+/// Takes a whole reply, with all its lines, from the front of `said`.
 pub(crate) fn take_reply(said: &mut Vec<u8>) -> Option<Vec<u8>> {
     let mut end = 0;
     loop {
@@ -234,7 +228,6 @@ pub(crate) fn take_reply(said: &mut Vec<u8>) -> Option<Vec<u8>> {
     }
 }
 
-/// The password of a user.
 pub(crate) fn password(name: &str) -> Option<&'static str> {
     match name {
         "tim" => Some("tanstaaftanstaaf"),
@@ -243,12 +236,12 @@ pub(crate) fn password(name: &str) -> Option<&'static str> {
     }
 }
 
-/// The code with which the application behind a server refuses an address: `refuse-550@anywhere`.
+/// The code with which the application refuses an address: `refuse-550@anywhere`.
 pub(crate) fn refusal(address: &[u8]) -> Option<u16> {
     code_after(b"refuse-", address)
 }
 
-/// The code with which it refuses the message for an address that it took: `deliver-550@anywhere`.
+/// The code with which the application refuses the message for an address that it accepted: `deliver-550@anywhere`.
 pub(crate) fn late_refusal(address: &[u8]) -> Option<u16> {
     code_after(b"deliver-", address)
 }

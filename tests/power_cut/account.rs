@@ -1,24 +1,23 @@
-//! The account of all lives: what was done to the relay, and what became of the mail.
+//! Totals of all lives: the faults, and the fates of the mail.
 use mailrun_forgetful::Fault;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::AddAssign;
 
-/// Counts of one life or of many.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Account {
-    /// Power cuts, those after a fault too.
+    /// Power cuts, including those after a fault.
     pub(crate) cuts: u64,
-    /// Those of them that came before the relay listened.
+    /// Power cuts before the relay listened.
     pub(crate) cuts_at_start: u64,
     pub(crate) kills: u64,
     pub(crate) stops: u64,
     faults: BTreeMap<String, u64>,
-    /// Messages that were answered 250.
+    /// Messages that got a 250.
     pub(crate) messages: u64,
-    /// Messages that were answered otherwise.
+    /// Messages that got another reply.
     pub(crate) refused: u64,
-    /// Recipients of messages that were answered 250; what follows counts the same.
+    /// Recipients of messages that got a 250. The fields below count recipients as well.
     pub(crate) answered: u64,
     pub(crate) delivered: u64,
     pub(crate) lost: u64,

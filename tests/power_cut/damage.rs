@@ -1,4 +1,5 @@
-//! One bit of what is at rest flips: the relay begins, says what is damaged, and delivers all but what the bit was in.
+//! One bit of a stored spool flips. The relay starts, reports the damage, and delivers everything that the bit did not
+//! belong to.
 use crate::load::{self, Answers};
 use crate::next_hop::StubNextHop;
 use crate::relay::{Home, LIMIT};
@@ -8,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// A batch has no more messages than there are clients that wait for it.
+/// A batch contains at most one message per waiting client.
 const CLIENTS: usize = 2;
 
-/// Lives at a time. They wait most of the time.
+/// Lives at the same time; they mostly wait.
 const LIVES: usize = 4;
 
-/// Flips a bit somewhere in a segment that is neither empty nor all zeros there; gives its name and the offset.
+/// Flips a bit in a segment, at an offset that is not all zeros. Returns the segment's name and the offset.
 fn flip(disk: &Disk) -> (String, u64) {
     disk.with_files(|files, chance| {
         let spool = files.look_up(mailrun_forgetful::ROOT, "spool").unwrap().inode;
@@ -32,7 +33,7 @@ fn flip(disk: &Disk) -> (String, u64) {
     })
 }
 
-/// Fills a spool, damages it, delivers it. An error tells what was broken.
+/// Fills a spool, damages it, and delivers it. An error describes the broken promise.
 fn live(seed: u64) -> Result<(), String> {
     let disk = Disk::mount(256 << 20, seed).map_err(|error| error.to_string())?;
     let next_hop = StubNextHop::start();

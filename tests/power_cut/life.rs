@@ -1,9 +1,9 @@
-//! The life of a spool: relays that begin on it, take and deliver mail, and come to their ends one after the other, until
-//! a last one delivers all that is left.
+//! The life of a spool: relays start on it one after another, accept and deliver mail, and end. A last relay delivers
+//! the rest.
 //!
-//! What must hold of it: every message that was answered 250 arrives, as it was sent; after a failed write or sync
-//! nothing is answered 250 any more, `/health` says so and the relay ends; and a message comes twice only if it was
-//! delivered shortly before the end of a relay, or after the last moment at which all was synced.
+//! These promises must hold. Every message that got a 250 arrives as it was sent. After a failed write or sync, no
+//! message gets a 250 any more, `/health` reports it, and the relay ends. A message arrives twice only if it was
+//! delivered shortly before a relay ended, or after the last moment at which everything was synced.
 use crate::account::Account;
 use crate::load::{self, Answers};
 use crate::next_hop::{Delivery, StubNextHop, Unit};
@@ -18,29 +18,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Clients that send at a time.
+/// Clients that send at the same time.
 const CLIENTS: usize = 3;
 
-/// What is done is told to the spool after about a second at the latest; on a slow machine that takes longer.
+/// The spool learns of deliveries after about a second, or later on a slow machine.
 const NOTES_LIMIT: Duration = Duration::from_secs(3);
 
-/// The highest number of the operation at which the power is cut: half a second's worth.
+/// Largest number of the operation at which the power is cut, reached in about half a second.
 const LAST_OPERATION: f64 = 600.0;
 
-/// How a relay comes to its end.
 #[derive(Clone, Copy, Debug)]
 enum Ending {
-    /// The power is cut at that operation, or at the latest after that time.
+    /// The power is cut at this operation, or at the latest after this time.
     Cut { at: u64, after: Duration },
-    /// It is killed; what it had written stays in the page cache.
+    /// The relay is killed. Everything that it wrote stays in the page cache.
     Kill { after: Duration },
-    /// It is asked to stop.
+    /// The relay is asked to stop.
     Stop { after: Duration },
-    /// The disk fails at that operation; afterwards the power is cut too, or not.
+    /// The disk fails at this operation. Afterwards the power may be cut too.
     Fault { fault: Fault, turn: u64, is_cut: bool },
 }
 
-/// Every fault, weighted by how often it is chosen.
+/// Every fault, repeated according to its weight.
 const FAULTS: [Fault; 16] = [
     Fault::Write(Errno::IO),
     Fault::Write(Errno::NOSPC),
@@ -71,10 +70,10 @@ impl Ending {
                 let is_cut = chance.random();
                 Self::Fault { fault, turn: turn(fault, chance), is_cut }
             }
-            // Long enough for notes of what was done to be written and synced.
+            // Long enough for deliveries to be recorded and synced.
             30..32 => Self::Cut { at: u64::MAX, after: NOTES_LIMIT + Duration::from_secs(1) },
             _ => {
-                // As many early ones, while the relay begins, as late ones.
+                // On a logarithmic scale, so that as many cuts hit the start of the relay as its work.
                 let at = LAST_OPERATION.powf(chance.random()) as u64;
                 Self::Cut { at, after: Duration::from_secs(1) }
             }
@@ -90,7 +89,7 @@ impl Ending {
     }
 }
 
-/// Which of the operations that a fault can happen to it happens to.
+/// The number of the operation that fails, counted among those that this fault can hit.
 fn turn(fault: Fault, chance: &mut StdRng) -> u64 {
     match fault {
         Fault::Write(_) | Fault::ShortWrite | Fault::Sync(_) | Fault::Read(_) => chance.random_range(1..40),
@@ -99,38 +98,36 @@ fn turn(fault: Fault, chance: &mut StdRng) -> u64 {
     }
 }
 
-/// Whether nothing may be promised after it.
+/// Reports whether the relay must stop promising anything after this fault.
 fn is_final(fault: Fault) -> bool {
     matches!(fault, Fault::Write(_) | Fault::Sync(_))
 }
 
-/// A life as it goes on.
 struct Life {
     disk: Disk,
     home: Home,
     next_hop: StubNextHop,
     answers: Answers,
-    /// For each relay, by its number, until when what was told to the spool is known after its end.
+    /// For each relay, by number: the time before which all deliveries are known to be recorded after its end.
     known_until: Vec<Instant>,
     account: Account,
     lost: Vec<Unit>,
-    /// What has happened, for whoever has to find out why.
+    /// A log of events, to explain a broken promise.
     story: Vec<String>,
 }
 
-/// Options of a life.
 #[derive(Clone, Debug)]
 pub(crate) struct Course {
     pub(crate) seed: u64,
     /// Relays that end before the last one.
     pub(crate) relays: u64,
-    /// Lines of configuration that matter to the outcome.
+    /// Lines of configuration that affect the outcome.
     pub(crate) durability: &'static str,
-    /// Whether anything but power cuts happens.
+    /// Only power cuts, no other faults.
     pub(crate) has_only_cuts: bool,
 }
 
-/// Lives it. An error tells what was broken, and what had happened before.
+/// Lives one life. An error describes the broken promise and the events before it.
 pub(crate) fn live(course: &Course) -> Result<Account, String> {
     let mut chance = StdRng::seed_from_u64(course.seed);
     let mut life = Life::new(course, &mut chance);
@@ -156,14 +153,14 @@ pub(crate) fn live_with_one_failed_read(seed: u64) -> Result<Account, String> {
     live_through(seed, &[Ending::Stop { after: Duration::from_millis(500) }], read)
 }
 
-/// Nothing is lost by a power cut after a former relay could not sync a directory: at that turn, counted from 1.
+/// A power cut loses nothing after an earlier relay failed to sync a directory, at its `turn`th sync (from 1).
 pub(crate) fn live_after_a_failed_directory_sync(seed: u64, turn: u64) -> Result<Account, String> {
     let failed = Ending::Fault { fault: Fault::DirectorySync(Errno::IO), turn, is_cut: false };
     let cut = Ending::Cut { at: u64::MAX, after: Duration::from_millis(300) };
     live_through(seed, &[failed, cut], Plan::default())
 }
 
-/// Relays that come to these ends while the next hop takes nothing, and a last one with that to happen.
+/// Runs relays that end in these ways while the next hop accepts nothing, then a last relay with this plan.
 fn live_through(seed: u64, endings: &[Ending], last: Plan) -> Result<Account, String> {
     let course = Course { seed, relays: endings.len() as u64, durability: "sync", has_only_cuts: false };
     let mut life = Life::new(&course, &mut StdRng::seed_from_u64(seed));
@@ -209,7 +206,6 @@ impl Life {
         }
     }
 
-    /// One relay from its beginning to its end.
     fn one_relay(&mut self, ending: Ending) -> Result<(), String> {
         self.disk.plan(ending.plan());
         let began = Instant::now();
@@ -229,7 +225,7 @@ impl Life {
         self.end(&mut relay, ending)
     }
 
-    /// Sends through it until its end is due.
+    /// Sends mail until the relay's end is due.
     fn at_work(&mut self, relay: &mut Relay, smtp: SocketAddr, ending: Ending) -> Result<(), String> {
         let is_over = AtomicBool::new(false);
         let disk = &self.disk;
@@ -251,7 +247,7 @@ impl Life {
                 Ending::Fault { fault, .. } => await_fault(disk, relay, answers, fault),
             };
             is_over.store(true, Ordering::Relaxed);
-            // Clients end with it.
+            // The clients end with the relay.
             match ending {
                 Ending::Stop { .. } => worked.and(stop(relay)),
                 _ => worked.and(relay.kill(disk)),
@@ -259,7 +255,7 @@ impl Life {
         })
     }
 
-    /// What is left to do after its end.
+    /// Completes a relay's end.
     fn end(&mut self, relay: &mut Relay, ending: Ending) -> Result<(), String> {
         let at = Instant::now();
         let hit = self.disk.hit();
@@ -284,7 +280,7 @@ impl Life {
         Ok(())
     }
 
-    /// A last relay delivers all that was answered 250, with that to happen once it listens.
+    /// A last relay delivers everything that got a 250, under this plan once it listens.
     fn drain(&mut self, plan: Plan) -> Result<(), String> {
         self.story.push("the last one".to_owned());
         let (mut relay, _) = self.home.start_listening(&self.disk)?;
@@ -309,7 +305,7 @@ impl Life {
         }
     }
 
-    /// Counts what came more than once; each must have a reason.
+    /// Counts duplicates. Each must have a reason.
     fn check_duplicates(&mut self) -> Result<(), String> {
         for (unit, mut deliveries) in self.next_hop.came() {
             self.account.duplicates += deliveries.len() as u64 - 1;
@@ -329,7 +325,7 @@ impl Life {
         ends.iter().any(|known_until| first.at + NOTES_LIMIT > *known_until)
     }
 
-    /// All that is known of a life that broke a promise.
+    /// Describes a life that broke a promise.
     fn tell(&self, course: &Course, why: &str) -> String {
         let story = self.story.join("\n  ");
         let logs = self.home.logs();
@@ -364,13 +360,13 @@ fn stop(relay: &mut Relay) -> Result<(), String> {
     }
 }
 
-/// Waits for the fault, and holds the relay to what it then must do.
+/// Waits for the fault, and checks the relay's reaction.
 fn await_fault(disk: &Disk, relay: &mut Relay, answers: &Answers, fault: Fault) -> Result<(), String> {
     let limit = Instant::now() + Duration::from_secs(1);
     let hit = loop {
         match disk.hit() {
             Some(hit) => break hit,
-            // It may need more than there was to do.
+            // There may not be enough operations to reach the fault.
             None if Instant::now() > limit => return Ok(()),
             None => thread::sleep(Duration::from_millis(1)),
         }

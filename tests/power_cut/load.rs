@@ -1,4 +1,4 @@
-//! Clients that hand messages over as fast as they are answered, and note each 250.
+//! Clients that send messages as fast as the replies allow, and record each 250.
 use crate::message;
 use crate::next_hop::Unit;
 use std::collections::HashMap;
@@ -9,16 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A message that was answered 250.
+/// A message that got a 250.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
-    /// When its sender began to send it.
+    /// Time at which its sender began.
     began: Instant,
-    /// The relay's own name of it.
+    /// The relay's queue id.
     id: String,
 }
 
-/// All that clients were told.
 #[derive(Default)]
 pub(crate) struct Answers {
     next: AtomicU64,
@@ -27,37 +26,34 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// How many messages were answered 250.
     pub(crate) fn messages(&self) -> u64 {
         self.kept.lock().unwrap().len() as u64
     }
 
-    /// How many were answered otherwise.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Every message for each of its recipients.
     pub(crate) fn units(&self) -> Vec<Unit> {
         let kept = self.kept.lock().unwrap();
         kept.keys().flat_map(|number| (0..message::recipients(*number)).map(|one| (*number, one))).collect()
     }
 
-    /// The relay's own name of a message.
+    /// The relay's queue id of a message.
     pub(crate) fn id(&self, number: u64) -> Option<String> {
         self.kept.lock().unwrap().get(&number).map(|answer| answer.id.clone())
     }
 
-    /// A message that was begun later than that and answered 250.
+    /// A message that was begun after this time and got a 250.
     pub(crate) fn begun_after(&self, time: Instant) -> Option<u64> {
         self.kept.lock().unwrap().iter().find(|(_, answer)| answer.began > time).map(|(number, _)| *number)
     }
 }
 
-/// The pause of a client between messages, so that a spool is not filled to its brim at once.
+/// Pause between messages of a client, so that the spool does not fill up at once.
 const PAUSE: Duration = Duration::from_millis(3);
 
-/// Sends until it is to stop or the connection ends, which a relay that is killed brings about.
+/// Sends until it must stop, or until the connection ends because the relay was killed.
 pub(crate) fn send(relay: SocketAddr, answers: &Answers, is_over: &AtomicBool) {
     let Ok(stream) = TcpStream::connect(relay) else { return };
     _ = converse(&stream, answers, is_over);
@@ -83,7 +79,7 @@ fn converse(stream: &TcpStream, answers: &Answers, is_over: &AtomicBool) -> std:
     Ok(())
 }
 
-/// Hands a message over; the relay's name of it, if it was answered 250.
+/// Sends a message. Returns the queue id if it got a 250.
 fn transact(reader: &mut impl BufRead, writer: &mut impl Write, number: u64) -> std::io::Result<Option<String>> {
     let recipients = message::recipients(number);
     let mut envelope = "MAIL FROM:<s@a.example>\r\n".to_owned();
@@ -107,7 +103,6 @@ fn transact(reader: &mut impl BufRead, writer: &mut impl Write, number: u64) -> 
     Ok(answer.starts_with("250").then(|| answer.split_whitespace().next_back().unwrap_or_default().to_owned()))
 }
 
-/// The last line of the next reply.
 fn reply(reader: &mut impl BufRead) -> std::io::Result<String> {
     loop {
         let mut line = String::new();

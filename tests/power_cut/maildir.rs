@@ -1,5 +1,5 @@
-//! Delivery into Maildirs on the disk that forgets: what a relay has delivered is there after a power cut, also where a
-//! directory that it made could not be synced.
+//! Delivery into Maildirs on the disk that simulates power cuts. Delivered mail survives a cut, even if a new directory
+//! could not be synced.
 use crate::load::{self, Answers};
 use crate::message;
 use crate::next_hop::Unit;
@@ -13,11 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// What has been delivered is noted in the spool after about a second. It is synced, and so not delivered again after a
-/// cut, with the next message.
+/// The spool records deliveries after about a second, and syncs the record with the next message. After that, a cut
+/// causes no second delivery.
 const NOTES_LIMIT: Duration = Duration::from_secs(3);
 
-/// Sends for a while.
 fn send(smtp: SocketAddr, answers: &Answers) {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -45,13 +44,12 @@ fn delivered(files: &mut FileSystem) -> HashSet<Unit> {
     units
 }
 
-/// Those of the messages that are in no Maildir.
 fn missing(disk: &Disk, units: &[Unit]) -> Vec<Unit> {
     let delivered = disk.with_files(|files, _| delivered(files));
     units.iter().filter(|unit| !delivered.contains(unit)).copied().collect()
 }
 
-/// Delivers into Maildirs while that sync of a directory fails, cuts the power, and counts.
+/// Delivers into Maildirs while the `turn`th sync of a directory fails, cuts the power, and counts.
 fn live(seed: u64, turn: u64) -> Result<(), String> {
     let disk = Disk::mount(256 << 20, seed).map_err(|error| error.to_string())?;
     let answers = Answers::default();
@@ -75,7 +73,7 @@ fn live(seed: u64, turn: u64) -> Result<(), String> {
     disk.cut_now();
     relay.kill(&disk)?;
     disk.restore_power();
-    // What it knows to be undelivered it delivers now.
+    // The relay delivers now whatever it knows to be undelivered.
     let (mut relay, _) = home.start_listening(&disk)?;
     let rest = relay.await_delivery(|| missing(&disk, &units))?;
     relay.kill(&disk)?;

@@ -1,5 +1,5 @@
-//! The relay on a file system that forgets: its power is cut, its disk fails, and nothing that was answered 250 is lost. The
-//! file system is the crate `forgetful`.
+//! The relay on a file system that simulates power cuts. The power is cut and the disk fails, and no message that got a
+//! 250 may be lost. The file system is the crate `forgetful`.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -8,12 +8,12 @@
 //! | `life` | one spool through many relays, and what must hold of it |
 //! | `damage` | a bit that flips at rest |
 //! | `maildir` | delivery into Maildirs |
-//! | `account` | what was done, and what became of the mail |
+//! | `account` | the faults, and the fates of the mail |
 //!
-//! `make test` cuts the power 20 times, `make test-slow PART=power-cut` 300 times or as often as `MAILRUN_CUTS` says. Each
-//! run takes a new seed and prints it; `MAILRUN_CUT_SEED` brings the same choices back, though not the same interleaving
-//! of threads. `MAILRUN_CUT_LIFE` is the seed of one life that broke a promise, to be lived again. These tests need root
-//! and /dev/fuse; elsewhere they are skipped, and say so.
+//! `make test` cuts the power 20 times, `make test-slow PART=power-cut` 300 times or as often as `MAILRUN_CUTS` says.
+//! Each run takes a new seed and prints it. `MAILRUN_CUT_SEED` repeats its choices, though not its interleaving of
+//! threads. `MAILRUN_CUT_LIFE` repeats one life by its seed. These tests need root and /dev/fuse; elsewhere they are
+//! skipped, with a note.
 #![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
 
 mod account;
@@ -37,10 +37,10 @@ use std::time::Instant;
 /// Relays that end on one spool.
 const RELAYS: u64 = 25;
 
-/// Lives at a time: while one waits for its relay to begin, the other works.
+/// Lives at the same time: while one waits for its relay to start, the other works.
 const LIVES: usize = 2;
 
-/// Whether files can be served here; if not, says so.
+/// Reports whether FUSE file systems can be mounted here, and notes the skipped test if not.
 fn is_possible() -> bool {
     match mailrun_forgetful::obstacle() {
         Some(why) => {
@@ -51,7 +51,7 @@ fn is_possible() -> bool {
     }
 }
 
-/// Lives until the power has been cut so often.
+/// Runs lives until the power has been cut this often.
 fn cut(cuts: u64, seed: u64) -> Result<Account, String> {
     let total = Mutex::new(Account::default());
     let failed = Mutex::new(None);
@@ -73,12 +73,12 @@ fn cut(cuts: u64, seed: u64) -> Result<Account, String> {
     }
 }
 
-/// The number that an environment variable has.
+/// The number in an environment variable.
 fn said(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
-/// Nothing is lost, and something was at stake.
+/// Nothing is lost, and the cuts hit mail in progress.
 fn hold(cuts: u64) {
     let seed = said("MAILRUN_CUT_SEED").unwrap_or_else(rand::random);
     eprintln!("power-cut: seed {seed}");
@@ -129,7 +129,7 @@ fn a_directory_that_could_not_be_synced_is_synced_by_the_next_relay() {
     }
 }
 
-/// A relay that promises less must be found out, or the proof of the other would be none.
+/// A relay that does not sync must fail this test, or the test would prove nothing about one that does.
 #[test]
 fn a_relay_that_does_not_sync_is_found_out() {
     if is_possible() {

@@ -1,12 +1,12 @@
-//! Messages that say who they are: made from a number, and known again by it to the last byte.
+//! Messages made from a number, which are recognised by it and checked to the last byte.
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::fmt::Write;
 
-/// The field by which a message is known again.
+/// The field that holds the number.
 const FIELD: &str = "X-Number: ";
 
-/// Most messages are small; some fill several blocks, a few a segment of their own.
+/// Number of lines. Most messages are small; some fill several blocks, a few a segment of their own.
 fn lines(chance: &mut StdRng) -> usize {
     match chance.random_range(0..200) {
         0 => chance.random_range(4_000..12_000),
@@ -15,7 +15,6 @@ fn lines(chance: &mut StdRng) -> usize {
     }
 }
 
-/// The text of that message, header and body.
 pub(crate) fn text(number: u64) -> String {
     let mut chance = StdRng::seed_from_u64(number);
     let mut text = format!("{FIELD}{number}\r\n\r\n");
@@ -27,12 +26,11 @@ pub(crate) fn text(number: u64) -> String {
     text
 }
 
-/// How many recipients that message has.
 pub(crate) fn recipients(number: u64) -> u8 {
     1 + u8::from(number.is_multiple_of(5)) + u8::from(number.is_multiple_of(10))
 }
 
-/// The number of a message that has come through a relay; an error, if it is not as it was sent.
+/// The number of a message that came through a relay, or an error if the message was changed.
 pub(crate) fn recognise(received: &[u8]) -> Result<u64, String> {
     let received = String::from_utf8_lossy(received);
     let at = received.find(FIELD).ok_or("a message without a number")?;

@@ -1,4 +1,4 @@
-//! The relay's next hop: takes messages and notes when each came for whom, or turns everybody away for a while.
+//! The relay's next hop. It accepts messages and records each arrival, or refuses all mail for a while.
 use crate::message;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -8,18 +8,17 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A message for a recipient: the message's number, and the recipient's.
+/// The number of a message, and the number of one of its recipients.
 pub(crate) type Unit = (u64, u8);
 
-/// A message's arrival for one recipient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Delivery {
-    /// The relay that brought it. What a relay had sent may be read when that relay is no more.
+    /// The relay that delivered the message. It may have ended before the next hop reads the message.
     pub(crate) relay: usize,
     pub(crate) at: Instant,
 }
 
-/// The name of a relay, by which the next hop tells one from the other.
+/// The name by which the next hop tells relays apart.
 pub(crate) fn name(relay: usize) -> String {
     format!("r{relay}.example")
 }
@@ -37,13 +36,12 @@ struct Shared {
     wrong: Mutex<Vec<String>>,
 }
 
-/// A server that takes mail on a thread for each connection.
 pub(crate) struct StubNextHop {
     pub(crate) address: SocketAddr,
     shared: Arc<Shared>,
 }
 
-/// One recipient in so many is put off the first time.
+/// One recipient in so many is deferred the first time.
 const PUT_OFF_ONE_IN: u64 = 12;
 
 impl StubNextHop {
@@ -58,30 +56,27 @@ impl StubNextHop {
                     break;
                 }
                 let served = Arc::clone(&served);
-                // A relay that is killed hangs up in the midst of things.
+                // A killed relay disconnects in the middle of a transaction.
                 thread::spawn(move || _ = serve(&stream, &served));
             }
         });
         Self { address, shared }
     }
 
-    /// Turns everybody away, or takes mail again.
     pub(crate) fn hold(&self, is_held: bool) {
         self.shared.is_held.store(is_held, Ordering::Relaxed);
     }
 
-    /// When each message came for whom, and from which relay.
     pub(crate) fn came(&self) -> HashMap<Unit, Vec<Delivery>> {
         self.shared.came.lock().unwrap().clone()
     }
 
-    /// Those of them that have not come.
     pub(crate) fn missing<'a>(&self, units: impl Iterator<Item = &'a Unit>) -> Vec<Unit> {
         let came = self.shared.came.lock().unwrap();
         units.filter(|unit| !came.contains_key(unit)).copied().collect()
     }
 
-    /// Everything that came and was not as it was sent.
+    /// Messages that arrived changed.
     pub(crate) fn wrong(&self) -> Vec<String> {
         self.shared.wrong.lock().unwrap().clone()
     }
@@ -90,7 +85,7 @@ impl StubNextHop {
 impl Drop for StubNextHop {
     fn drop(&mut self) {
         self.shared.is_closed.store(true, Ordering::Relaxed);
-        // Wakes the thread that accepts.
+        // Wakes the accepting thread.
         _ = TcpStream::connect(self.address);
     }
 }
@@ -135,7 +130,7 @@ fn serve(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
     }
 }
 
-/// The reply to RCPT; a recipient is `<rN@d.example>`.
+/// The reply to RCPT for a recipient `<rN@d.example>`.
 fn recipient(line: &str, recipients: &mut Vec<u8>, shared: &Shared) -> &'static str {
     if shared.asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(PUT_OFF_ONE_IN) {
         return "450 4.2.1 later\r\n";

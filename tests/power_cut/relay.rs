@@ -1,4 +1,4 @@
-//! The relay as a process with its spool on the disk that forgets.
+//! The relay as a process, with its spool on the disk that simulates power cuts.
 use crate::next_hop::{Unit, name};
 use mailrun_forgetful::{Disk, Plan};
 use serde_json::Value;
@@ -12,44 +12,40 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The longest that anything takes, on however slow a machine.
+/// Limit of every wait, even on a slow machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
-/// How a relay's beginning ended.
+/// How the start of a relay ended.
 pub(crate) enum Beginning {
-    /// It takes mail at this address.
     Listening(SocketAddr),
-    /// The power was cut before.
     Cut,
-    /// It ended by itself, with that exit status.
+    /// The relay ended by itself with this exit status.
     Ended(Option<i32>),
 }
 
-/// Where relays keep what is no mail: configuration, control socket, log.
+/// Directory for everything but mail: configuration, control socket, log.
 pub(crate) struct Home {
     place: TempDir,
     configuration: String,
     started: usize,
 }
 
-/// A relay that runs; killed when dropped.
+/// A running relay. It is killed when dropped.
 pub(crate) struct Relay {
     child: Child,
     home: PathBuf,
-    /// Its address for HTTP, known once it listens.
+    /// Address of the HTTP server, known once the relay listens.
     http: Option<SocketAddr>,
 }
 
-/// What a relay leaves when its queue has nothing more to deliver.
+/// What is left when the queue has nothing more to deliver.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Remainder {
-    /// Mail that has not arrived.
     pub(crate) missing: Vec<Unit>,
-    /// Entries of the queue that stay there because the relay cannot read their messages.
+    /// Queue entries that the relay holds because it cannot read their messages.
     pub(crate) held: u64,
 }
 
-/// Entries of a relay's queue.
 #[derive(Debug, PartialEq)]
 struct Queue {
     /// Entries that the relay still works on.
@@ -58,7 +54,7 @@ struct Queue {
 }
 
 impl Home {
-    /// With that configuration besides the places and addresses that every relay here has.
+    /// `text` is added to the paths and addresses that every relay here has.
     pub(crate) fn new(disk: &Disk, text: &str) -> Self {
         let place = tempfile::tempdir().unwrap();
         let own = format!(
@@ -70,7 +66,7 @@ impl Home {
         Self { place, configuration: own + text, started: 0 }
     }
 
-    /// Starts a relay; the first is number 0.
+    /// Starts a relay. The first is number 0.
     pub(crate) fn start(&mut self) -> Relay {
         let home = self.place.path().to_owned();
         let named = format!("hostname = {:?}\n{}", name(self.started), self.configuration);
@@ -90,7 +86,7 @@ impl Home {
         Relay { child, home, http: None }
     }
 
-    /// Starts one that must listen, while nothing is planned for the disk; gives its address for mail.
+    /// Starts a relay that must listen, with no fault planned for the disk. Returns its address for mail.
     pub(crate) fn start_listening(&mut self, disk: &Disk) -> Result<(Relay, SocketAddr), String> {
         disk.plan(Plan::default());
         let mut relay = self.start();
@@ -107,7 +103,6 @@ impl Home {
         format!("log-{relay}")
     }
 
-    /// What each relay wrote to its log, in their order.
     pub(crate) fn logs(&self) -> Vec<String> {
         let read = |relay| fs::read(self.place.path().join(self.log_of(relay))).unwrap_or_default();
         (0..self.started).map(|relay| String::from_utf8_lossy(&read(relay)).into_owned()).collect()
@@ -115,7 +110,7 @@ impl Home {
 }
 
 impl Relay {
-    /// Waits until it listens, the power is cut or it has ended.
+    /// Waits until the relay listens, the power is cut, or the relay has ended.
     pub(crate) fn begin(&mut self, disk: &Disk) -> Result<Beginning, String> {
         let limit = Instant::now() + LIMIT;
         while Instant::now() < limit {
@@ -145,7 +140,7 @@ impl Relay {
         await_delivery(missing, || self.queue(), LIMIT)
     }
 
-    /// Gives the entries of its queue; `None` if it does not answer in time or has not read its spool yet.
+    /// The entries of the queue, or `None` if the relay does not answer in time or has not read its spool yet.
     fn queue(&mut self) -> Result<Option<Queue>, String> {
         if let Some(code) = self.wait(Duration::ZERO) {
             return Err(format!("it ended with {code:?} before it had delivered its mail"));
@@ -158,7 +153,7 @@ impl Relay {
         Ok(self.get("/metrics").and_then(|(_, text)| Queue::parse(&text)))
     }
 
-    /// The status that it gives for a path over HTTP; `None`, if it does not answer.
+    /// The status of a path over HTTP, or `None` without an answer.
     pub(crate) fn status(&self, path: &str) -> Option<u16> {
         self.get(path).map(|(status, _)| status)
     }
@@ -173,14 +168,13 @@ impl Relay {
         Some((answer.split(' ').nth(1)?.parse().ok()?, answer))
     }
 
-    /// Asks it to stop.
     pub(crate) fn terminate(&self) {
         let id = rustix::process::Pid::from_child(&self.child);
-        // It may have ended by itself.
+        // The relay may have ended by itself.
         _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
     }
 
-    /// Waits for its end, and gives its exit status; `None` inside after a signal.
+    /// Waits for its exit status; the inner `None` means that a signal ended it.
     pub(crate) fn wait(&mut self, time: Duration) -> Option<Option<i32>> {
         let limit = Instant::now() + time;
         loop {
@@ -192,10 +186,10 @@ impl Relay {
         }
     }
 
-    /// Kills it, as a power cut does too, and waits until nothing of it is left. What it had asked of a disk that is off
-    /// is answered meanwhile: a process does not end before.
+    /// Kills the relay, as a power cut does, and waits until it is gone. Meanwhile the disk, which is off, must answer
+    /// its pending requests: a process cannot end before.
     pub(crate) fn kill(&mut self, disk: &Disk) -> Result<(), String> {
-        // It may have ended by itself.
+        // The relay may have ended by itself.
         _ = self.child.kill();
         disk.release();
         self.wait(LIMIT).map(|_| ()).ok_or_else(|| "a relay that was killed does not end".to_owned())
@@ -205,13 +199,13 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         _ = self.child.kill();
-        // Not for ever: a test that has failed leaves it to the disk, which is about to be unmounted.
+        // Do not wait forever: after a failed test, the disk is about to be unmounted.
         self.wait(Duration::from_secs(1));
     }
 }
 
 impl Queue {
-    /// Gives `None` if the metrics are not there, or were cut off because the relay has ended.
+    /// Returns `None` if the metrics are missing, or truncated because the relay ended.
     fn parse(metrics: &str) -> Option<Self> {
         let (_, rest) = metrics.split_once("# TYPE mailrun_relay_queue_entries gauge")?;
         let (samples, _next_family) = rest.split_once("\n# ")?;

@@ -1,16 +1,15 @@
-//! Every seed of every fuzz target, and some changes of each, as a plain test: what fuzzing has found once stays found, on any
-//! compiler.
+//! Runs every seed of every fuzz target, and variations of each, as a plain test. A fault that fuzzing once found stays
+//! found, with any compiler.
 //!
-//! The targets are included as they are. They know libFuzzer by one macro, which here makes a function of a target's
-//! body. There is no harness: the files that targets include have tests of their own, which are not to be run again.
-//! Words on the command line choose targets by parts of their names.
+//! The targets are included as they are. Their only link to libFuzzer is one macro, which is defined here to make a
+//! function of a target's body. There is no test harness, because the files that targets include have tests of their
+//! own, which must not run again. Words on the command line select targets by parts of their names.
 #![allow(dead_code, unreachable_pub, unused_attributes, unused_imports)] // a target is a program of its own elsewhere
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // as in tests
 
 // The name under which targets find the macro.
 extern crate self as libfuzzer_sys;
 
-/// A target's body as a function.
 macro_rules! fuzz_target {
     (|$data:ident: &[u8]| $body:expr) => {
         pub(crate) fn run($data: &[u8]) {
@@ -28,10 +27,10 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Changed seeds for each seed.
+/// Variations per seed.
 const CHANGES: u64 = 40;
 
-/// Changes a seed as a fuzzer does: it flips bits, leaves out and repeats pieces, and takes pieces of another seed.
+/// Changes a seed as a fuzzer does: flips bits, drops and repeats pieces, and inserts pieces of another seed.
 fn changed(seed: &[u8], other: &[u8], random: &mut SeededRng) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     let mut below = |count: usize| random.below(count as u64) as usize;
@@ -59,7 +58,7 @@ fn below(directory: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz").join(directory)
 }
 
-/// The names in a directory, in order.
+/// The sorted names in a directory.
 fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
     let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -67,7 +66,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Everything that is amiss with the list of targets: each has a file, a program in fuzz/Cargo.toml and seeds.
+/// Problems of the list of targets: each must have a file, a program in fuzz/Cargo.toml, and seeds.
 fn gaps() -> Vec<String> {
     let manifest = fs::read_to_string(below("Cargo.toml")).unwrap();
     let listed: Vec<&str> = targets::ALL.iter().map(|(name, _)| *name).collect();
@@ -87,8 +86,8 @@ fn gaps() -> Vec<String> {
     gaps
 }
 
-/// Runs a target on its seeds and their changes; how many seeds they were, or the bytes that it panics on. The changes are
-/// new in each run; PROPTEST_RNG_SEED makes those of one again.
+/// Runs a target on its seeds and their variations. Returns the number of seeds, or the bytes on which it panics. The
+/// variations differ in each run; PROPTEST_RNG_SEED repeats them.
 fn replay(name: &str, run: fn(&[u8])) -> Result<usize, String> {
     let directory = below("seeds").join(name);
     let names = names(&directory);
@@ -107,7 +106,7 @@ fn replay(name: &str, run: fn(&[u8])) -> Result<usize, String> {
     if seeds.is_empty() { Err(format!("{name} has no seeds")) } else { Ok(seeds.len()) }
 }
 
-/// Runs the targets, each of which is a test to cargo-nextest: `--list` names them, and `--exact NAME` runs one.
+/// Runs the targets, each of which is one test for cargo-nextest: `--list` names them, and `--exact NAME` runs one.
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let has = |option: &str| words.iter().any(|word| word == option);

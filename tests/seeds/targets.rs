@@ -1,4 +1,4 @@
-//! The fuzz targets by their names. A new one needs two entries here; `main` says so if they are missing.
+//! The fuzz targets by name. A new one needs two entries here; `main` reports missing ones.
 
 #[path = "../../fuzz/fuzz_targets/address.rs"]
 pub(crate) mod address;
@@ -99,10 +99,8 @@ pub(crate) mod trace_reader;
 #[path = "../../fuzz/fuzz_targets/users.rs"]
 pub(crate) mod users;
 
-/// A target's name and its body.
 pub(crate) type Target = (&'static str, fn(&[u8]));
 
-/// Every target, in order.
 pub(crate) const ALL: &[Target] = &[
     ("address", address::run),
     ("addresses", addresses::run),
