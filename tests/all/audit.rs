@@ -123,8 +123,10 @@ fn a_server_that_stays_away_is_no_loss_and_its_last_words_are_told() {
 fn a_server_that_comes_back_and_dies_is_no_loss_either() {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("twice.toml");
-    let twice = "durability = \"sync\"\ncommand = [\"sh\", \"-c\", \"if [ -e {dir}/was ]; then { sleep 0.7; kill \
-                 -9 $$; } & fi; touch {dir}/was; exec {mailrun} relay --listen {listen} --to {to} --spool {dir}/spool\"]\n";
+    // Its queue is never empty, so that the audit still waits when it dies.
+    let twice = "durability = \"sync\"\ncommand = [\"sh\", \"-c\", \"if [ -e {dir}/was ]; then { sleep 4; kill -9 \
+                 $$; } & fi; touch {dir}/was; exec {mailrun} relay --listen {listen} --to {to} --spool \
+                 {dir}/spool\"]\n[queue]\ncommand = [\"echo\", \"1\"]\nempty = \"0\"\n";
     fs::write(&file, twice).unwrap();
     let audited = Audited::of(file.to_str().unwrap(), &["--rounds", "1", "--inject", "kill"]);
     assert_eq!(audited.outcome(), (Some(1), Some(Outcome::Fail)), "{:?}", audited.ended);
