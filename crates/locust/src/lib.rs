@@ -5,6 +5,7 @@
 //!   the load's counts ─→ message (only what a master survives) ◄───────────┘
 //! ```
 //! Why the frames are our own: docs/decisions/0021-a-locust-worker-of-our-own.md.
+#![allow(missing_docs)] // only crates that other programs embed document every public item
 #![forbid(unsafe_code)]
 #[doc(hidden)]
 pub mod checks;

@@ -27,6 +27,8 @@
 //! | `disk_test` | what a disk can do for a relay, before it is blamed | |
 //! | `spool_directory` | owner and permissions of the spool's directory | |
 //! | `log_target` | the target of the log's lines | |
+#![allow(missing_docs)] // only crates that other programs embed document every public item
+
 mod blocking_pool;
 #[doc(hidden)]
 pub mod checks;

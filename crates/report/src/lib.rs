@@ -11,6 +11,8 @@
 //!
 //! `headline` and the sections decide the content once; `terminal` and `markdown` only lay it out. A record may be one
 //! party's own (a sink's or a source's), and then has fewer sections.
+#![allow(missing_docs)] // only crates that other programs embed document every public item
+
 mod audit;
 pub mod capacity;
 #[doc(hidden)]
