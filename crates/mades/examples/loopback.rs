@@ -29,9 +29,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-/// Bytes waiting to be written from which on no message is added.
+/// No message is added while this many bytes wait to be written.
 const OUTPUT_LIMIT: usize = 256 << 10;
-/// Minimum of bytes that a read asks for.
 const MIN_READ_BYTES: usize = 64 << 10;
 
 #[derive(Clone)]
@@ -91,13 +90,12 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-/// The processor time of this thread, in the kernel included.
+/// CPU time of this thread, including the kernel.
 fn cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// The embedded listener, until it is to stop.
 async fn peer(listener: std::net::TcpListener, stopped: oneshot::Receiver<()>) -> Duration {
     let listener = TcpListener::from_std(listener).expect("a listener");
     let queues = MemoryQueues::new(QueueLimits::default());
@@ -108,7 +106,6 @@ async fn peer(listener: std::net::TcpListener, stopped: oneshot::Receiver<()>) -
     cpu()
 }
 
-/// A connection that sends and receives, and what it has sent and received so far.
 struct StateClient<'o> {
     options: &'o LoopbackOptions,
     connection: AmqpConnection<()>,
@@ -122,7 +119,7 @@ struct StateClient<'o> {
     received: u64,
 }
 
-/// Through the client's role of the crate `amqp`.
+/// Uses the client role of the crate `amqp`.
 async fn state(port: u16, options: &LoopbackOptions) -> Duration {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connected");
     stream.set_nodelay(true).expect("a socket");
@@ -164,7 +161,7 @@ impl<'o> StateClient<'o> {
         }
     }
 
-    /// Handles what was read, and sends what may be sent; false when all is done.
+    /// Handles the bytes that were read, and sends what is allowed. Returns false when all is done.
     fn work(&mut self, input: &mut BytesMut) -> bool {
         while let Some(event) = self.connection.next_event(input).expect("AMQP") {
             self.handle_event(event);
@@ -205,7 +202,6 @@ impl<'o> StateClient<'o> {
         self.connection.attach_link(session, &request).expect("a link")
     }
 
-    /// Keeps the credit full.
     fn grant_credit(&mut self) {
         let most = self.options.window.max(200);
         if let Some(link) = self.from.filter(|link| self.connection.credit(*link) <= most / 2) {
@@ -213,7 +209,7 @@ impl<'o> StateClient<'o> {
         }
     }
 
-    /// Sends what window, credit and output have room for.
+    /// Sends as much as the window, the credit and the output limit allow.
     fn send(&mut self) {
         let Some(link) = self.to else { return };
         while self.sent < self.options.messages
@@ -230,7 +226,7 @@ impl<'o> StateClient<'o> {
     }
 }
 
-/// Writes the sections that the template of `OutgoingProperties` has, and the head of a data section of that length.
+/// Writes the sections of an `OutgoingProperties` template and the head of a data section of `length` bytes.
 fn write_sections(octets: &mut Vec<u8>, id: &str, length: usize) {
     let mut out = Writer::new(octets);
     out.described_list(0x70, |fields| fields.boolean(true));
@@ -253,7 +249,6 @@ fn write_sections(octets: &mut Vec<u8>, id: &str, length: usize) {
     octets.extend_from_slice(&(length as u32).to_be_bytes());
 }
 
-/// Reads the id in a message's application properties.
 fn read_id(message: &EncodedMessage) -> Result<Option<RunMessageId>, DecodeError> {
     let mut reader = Reader::new(message.pieces().first().ok_or(DecodeError::Truncated)?);
     loop {
@@ -272,7 +267,7 @@ fn read_id(message: &EncodedMessage) -> Result<Option<RunMessageId>, DecodeError
     }
 }
 
-/// Through `Connection`.
+/// Uses `Connection`.
 async fn client(port: u16, options: &LoopbackOptions) -> Duration {
     let url = format!("amqp://127.0.0.1:{port}").parse().expect("a URL");
     let broker = Broker { max_frame_size: options.frame_bytes, ..Broker::new(url, "client") };
@@ -291,7 +286,7 @@ async fn client(port: u16, options: &LoopbackOptions) -> Duration {
             }
             count += 1;
         }
-        // The broker hears of the last ones in this pass.
+        // The broker learns of the last messages in this pass.
         tokio::task::yield_now().await;
     });
     let run = Uuid::from_u128(1);
@@ -317,7 +312,7 @@ async fn client(port: u16, options: &LoopbackOptions) -> Duration {
     spent
 }
 
-/// fe2o3-amqp as it is, with TCP_NODELAY.
+/// Uses fe2o3-amqp as it is, with TCP_NODELAY.
 async fn theirs(port: u16, options: &LoopbackOptions) -> Duration {
     let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connected");
     stream.set_nodelay(true).expect("a socket");
@@ -368,7 +363,7 @@ async fn theirs(port: u16, options: &LoopbackOptions) -> Duration {
     cpu()
 }
 
-/// The message of `OutgoingProperties`, as fe2o3-amqp has it.
+/// The message of `OutgoingProperties`, built with fe2o3-amqp.
 fn their_message(bytes: usize) -> Sendable<Data> {
     let texts = ["receiverCode", "messageType", "businessType", "baMessageID", "senderApplication"];
     let texts = texts.map(|name| (name.to_owned(), "TYPE".to_owned().into()));

@@ -1,4 +1,4 @@
-//! A broker and how to connect to it: address, security, limits, and the mechanism that authenticates us.
+//! A broker, and how to connect to it.
 use crate::error::Error;
 use crate::security::{BrokerSecurity, SaslMechanism};
 use crate::url::BrokerUrl;
@@ -7,40 +7,34 @@ use std::net::IpAddr;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Default limit of each step of connecting.
+/// Default time limit of each step of connecting.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Limit of the peer's silence: after it the peer counts as gone. We announce half of it, and the peer sends empty
-/// frames to stay within that (AMQP 1.0 part 2 §2.4.5).
+/// The peer counts as gone after this silence. We announce half of it, and the peer sends empty frames to stay within
+/// that (AMQP 1.0 part 2 §2.4.5).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Limit of a frame that we accept. A message of go-mades-bench's 1 MB comes in one, and is not copied then.
+/// Largest frame that we accept. A message of go-mades-bench's 1 MB fits into one frame, and is then not copied.
 const MAX_FRAME_SIZE: u32 = 1024 * 1024 + 64 * 1024;
-/// Limit of a message on links without a limit of their own. All incomplete messages together may take twice as much.
+/// Largest message on links without their own limit. All incomplete messages together may take twice as much.
 const MAX_MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
-/// Limit of the time that a close may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A broker and how to connect to it.
 #[derive(Clone, Debug)]
 pub struct Broker {
-    /// Address of the broker, and the user.
     pub url: BrokerUrl,
-    /// TLS and SASL.
     pub security: BrokerSecurity,
-    /// Our container-id; a broker takes a second connection of the same name for the successor of the first.
+    /// Our container-id. A broker takes a second connection of the same name for the successor of the first.
     pub container: String,
-    /// Limit of each step: connecting, TLS, the AMQP handshake, attaching to a queue.
+    /// Time limit of each step: connecting, TLS, the AMQP handshake, attaching to a queue.
     pub step_timeout: Duration,
-    /// Limit of the broker's silence.
+    /// The broker counts as gone after this silence.
     pub idle_timeout: Duration,
-    /// The largest frame that we take.
     pub max_frame_size: u32,
-    /// Reports whether an address may be connected to. It is called for each address of the broker's name, at each
-    /// connection, so that only addresses that it has checked are connected to.
+    /// Reports whether an address may be connected to. It is called for every address of the host name, at every
+    /// connection.
     pub is_address_allowed: fn(IpAddr) -> bool,
 }
 
 impl Broker {
-    /// A broker with the default limits; `container` is our container-id.
     pub fn new(url: BrokerUrl, container: impl Into<String>) -> Self {
         Self {
             url,
@@ -53,21 +47,19 @@ impl Broker {
         }
     }
 
-    /// Limit of the time that a close may take.
     pub(crate) fn close_timeout(&self) -> Duration {
         self.step_timeout.min(CLOSE_TIMEOUT)
     }
 
-    /// Mechanism that authenticates us.
     pub(crate) fn mechanism(&self) -> SaslMechanism {
         let usual = if self.url.user().is_some() { SaslMechanism::Plain } else { SaslMechanism::Anonymous };
         self.security.mechanism.unwrap_or(usual)
     }
 
-    /// Our identity, and how we prove it.
+    /// Our identity and its proof.
     ///
     /// # Errors
-    /// If the mechanism lacks what it takes.
+    /// If the mechanism needs credentials that are missing.
     pub(crate) fn login(&self) -> Result<ClientLogin, Error> {
         let mechanism = self.mechanism();
         if mechanism.takes_password() && self.url.user().is_none() {
@@ -80,7 +72,7 @@ impl Broker {
         }
         let user = self.url.user().unwrap_or_default().to_owned();
         let password = self.url.password().cloned().unwrap_or_else(|| Password::new(""));
-        // Random at each connection, and of no forbidden characters.
+        // Random for each connection, and free of forbidden characters.
         let nonce = Uuid::new_v4().simple().to_string();
         let scram = |hash, user, password| ClientLogin::Scram { hash, user, password, nonce };
         Ok(match mechanism {
@@ -93,7 +85,7 @@ impl Broker {
         })
     }
 
-    /// The name under which an error speaks of us.
+    /// Our name in error texts.
     pub(crate) fn who(&self) -> &str {
         match self.mechanism() {
             SaslMechanism::External => "the owner of the client certificate",
@@ -101,7 +93,6 @@ impl Broker {
         }
     }
 
-    /// Options of the AMQP connection.
     pub(crate) fn connection_options(&self) -> ConnectionOptions {
         ConnectionOptions {
             container: self.container.clone(),
@@ -112,7 +103,6 @@ impl Broker {
         }
     }
 
-    /// Takes a step within its time limit.
     pub(crate) async fn with_step_timeout<T>(
         &self,
         what: &'static str,
@@ -121,7 +111,6 @@ impl Broker {
         tokio::time::timeout(self.step_timeout, step).await.unwrap_or_else(|_| Err(self.timed_out(what)))
     }
 
-    /// The error for a step that took too long.
     pub(crate) fn timed_out(&self, what: &'static str) -> Error {
         Error::TimedOut { address: self.url.address(), what, after: self.step_timeout }
     }

@@ -1,12 +1,12 @@
-//! State of a client's connection, which its driver, its links and its owner share.
+//! State of a client's connection, shared by its driver, its links and its owner.
 //!
 //! ```text
 //! SenderLink ───── send ────▶ ┌─────────────────┐ ── output ──▶ ┌────────┐
 //! ReceiverLink ─── settle ──▶ │ AmqpClientState │               │ driver │ ◀──▶ socket
-//!                ◀─ arrived ─ └─────────────────┘ ◀── input ─── └────────┘
+//! ◀─ arrived ─ └─────────────────┘ ◀── input ─── └────────┘
 //! ```
-//! Whoever changes the state wakes the driver, which writes all that has gathered by the time the scheduler comes to it:
-//! the frames of one pass leave in one system call. Whoever has to wait leaves a waker here.
+//! A task that changes the state wakes the driver. By the time that the scheduler runs the driver, more frames may have
+//! gathered; they leave in one system call. A task that has to wait leaves a waker in the state.
 use crate::broker::Broker;
 use crate::disposition::{Disposition, SettlementSender};
 use crate::error::{self, ConnectionFailure, Error, OpenAttempt};
@@ -21,15 +21,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use tokio::sync::{Notify, oneshot};
 
-/// Bytes that wait to be written above which a task that sends messages waits: a message that is sent is on its way to
-/// the socket, and not in a queue of ours.
+/// Sending tasks wait while more bytes than this wait to be written. A sent message is thus on its way to the socket
+/// instead of in a queue of ours.
 const PENDING_OUTPUT_LIMIT: usize = 128 << 10;
 
-/// A message that came and is not taken yet.
 #[derive(Debug)]
 pub(crate) struct ArrivedMessage {
     pub(crate) delivery: u32,
-    /// Its sender expects no answer.
+    /// The sender expects no answer.
     pub(crate) settled: bool,
     pub(crate) message: EncodedMessage,
 }
@@ -38,27 +37,26 @@ pub(crate) struct ArrivedMessage {
 enum LinkPhase {
     Attaching,
     Attached,
-    /// By the broker, or because we have asked for it.
+    /// Ended by the broker, or at our request.
     Detached(Error),
 }
 
-/// A link of the connection.
 #[derive(Debug)]
 struct LinkSlot {
     id: LinkId,
     queue: Arc<str>,
     role: LinkRole,
     phase: LinkPhase,
-    /// We have asked for its end.
+    /// We have requested the end.
     is_closing: bool,
-    /// The broker has answered that without an error.
+    /// The broker has confirmed the end without an error.
     is_closed: bool,
-    /// The largest message that the broker takes.
+    /// Largest message that the broker accepts.
     max_message_bytes: Option<u64>,
-    /// The largest message that we take.
+    /// Largest message that we accept.
     message_limit: u64,
     arrived: VecDeque<ArrivedMessage>,
-    /// Messages that the broker may have sent and we have not settled.
+    /// Number of messages that the broker may have sent and we have not settled.
     credit_limit: u32,
     unsettled: u32,
     waker: Option<Waker>,
@@ -78,19 +76,17 @@ impl LinkSlot {
     }
 }
 
-/// A link to be attached.
 pub(crate) struct LinkPlan<'a> {
     pub(crate) name: &'a str,
     pub(crate) role: LinkRole,
     pub(crate) queue: &'a str,
     pub(crate) capabilities: &'a [&'a str],
-    /// The largest message that we take.
+    /// Largest message that we accept.
     pub(crate) max_message_bytes: u64,
-    /// Messages that the broker may send ahead.
+    /// Number of messages that the broker may send ahead.
     pub(crate) credit: u32,
 }
 
-/// State of a connection.
 #[derive(Debug)]
 pub(crate) struct AmqpClientState {
     amqp: AmqpConnection<SettlementSender>,
@@ -98,17 +94,15 @@ pub(crate) struct AmqpClientState {
     links: Vec<LinkSlot>,
     first_bytes: Vec<u8>,
     is_opened: bool,
-    /// We have asked for the end.
+    /// We have requested the end.
     is_closing: bool,
     /// The broker has answered our close without an error.
     is_close_answered: bool,
-    /// Reason why the connection is over.
     end: Option<Error>,
     driver: Option<Waker>,
 }
 
 impl AmqpClientState {
-    /// The connection that the driver reads and writes for.
     pub(crate) fn amqp(&mut self) -> &mut AmqpConnection<SettlementSender> {
         &mut self.amqp
     }
@@ -121,7 +115,7 @@ impl AmqpClientState {
         self.is_closing
     }
 
-    /// Registers the driver, to be woken when there is something to write.
+    /// Registers the driver, which is woken when there is something to write.
     pub(crate) fn set_driver(&mut self, context: &Context<'_>) {
         if !self.driver.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
             self.driver = Some(context.waker().clone());
@@ -138,7 +132,7 @@ impl AmqpClientState {
         self.links.iter_mut().find(|slot| slot.id == id)
     }
 
-    /// The slot of a link that is attached, or the reason why it is not.
+    /// The slot of an attached link, or the reason why it is not attached.
     fn attached(&mut self, id: LinkId) -> Result<&mut LinkSlot, Error> {
         if let Some(end) = &self.end {
             return Err(end.clone());
@@ -151,22 +145,21 @@ impl AmqpClientState {
         }
     }
 
-    /// Keeps the first bytes that the peer sent: they show which protocol it speaks.
+    /// Keeps the first bytes that the peer sent, because they show which protocol it speaks.
     pub(crate) fn keep_first_bytes(&mut self, read: &[u8]) {
         let missing = 8usize.saturating_sub(self.first_bytes.len());
         self.first_bytes.extend_from_slice(&read[..read.len().min(missing)]);
     }
 
-    /// Writes what is due before the output is.
+    /// Adds frames that are due to the output.
     pub(crate) fn prepare_output(&mut self) {
-        // Tasks that waited for credit have had their turn since the peer asked for it back.
+        // The tasks that waited for credit have had their turn since the peer asked for its return.
         for slot in self.links.iter().filter(|slot| slot.role == LinkRole::Sender) {
             self.amqp.complete_drain(slot.id);
         }
         self.amqp.write_dispositions();
     }
 
-    /// Wakes the tasks that wait for room in the output, if there is some.
     pub(crate) fn wake_senders(&mut self) {
         if self.amqp.output().remaining() <= PENDING_OUTPUT_LIMIT {
             self.links.iter_mut().filter(|slot| slot.role == LinkRole::Sender).for_each(LinkSlot::wake);
@@ -174,11 +167,10 @@ impl AmqpClientState {
     }
 }
 
-/// State of a connection, shared.
 #[derive(Debug)]
 pub(crate) struct SharedClient {
     state: Mutex<AmqpClientState>,
-    /// Notified when the connection is open, and when it is over.
+    /// Notified when the connection opens and when it ends.
     changed: Notify,
     pub(crate) stats: StreamStats,
 }
@@ -201,11 +193,10 @@ impl SharedClient {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, AmqpClientState> {
-        // Nothing that is done under the lock can panic half way.
+        // Nothing that runs under the lock can panic midway.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Handles all that was read.
     pub(crate) fn process(&self, state: &mut AmqpClientState, input: &mut BytesMut) {
         while state.end.is_none() {
             match state.amqp.next_event(input) {
@@ -231,7 +222,7 @@ impl SharedClient {
                 }
             }
             ConnectionEvent::Settled { sent, outcome, error } => {
-                // Whoever has given up on it does not hear of it.
+                // The receiver is gone if its task no longer waits.
                 let _ = sent.send(Ok(Disposition::of(outcome, error.as_deref())));
             }
             ConnectionEvent::CreditChanged => state.wake_senders(),
@@ -250,7 +241,7 @@ impl SharedClient {
         }
     }
 
-    /// Ends the connection for everybody on it.
+    /// Ends the connection for all its users.
     pub(crate) fn end(&self, state: &mut AmqpClientState, failure: &ConnectionFailure) {
         let error = if state.is_opened { error::of_connection(failure) } else { state.error_of_open(failure) };
         self.end_with(state, error);
@@ -267,13 +258,13 @@ impl SharedClient {
         self.changed.notify_waiters();
     }
 
-    /// Ends the connection because nobody drives it any more.
+    /// Ends the connection because its driver is gone.
     pub(crate) fn abandon(&self) {
         let mut state = self.state();
         self.end_with(&mut state, Error::Lost { why: "it is not driven any more".to_owned() });
     }
 
-    /// Waits until the connection is open. It may be over again by then.
+    /// Waits until the connection is open. It may already have ended again on return.
     pub(crate) async fn opened(&self) -> Result<(), Error> {
         self.until(|state| match &state.end {
             _ if state.is_opened => Some(Ok(())),
@@ -282,7 +273,6 @@ impl SharedClient {
         .await
     }
 
-    /// Waits until the connection is over; returns the reason.
     pub(crate) async fn ended(&self) -> Error {
         self.until(|state| state.end.clone()).await
     }
@@ -298,7 +288,8 @@ impl SharedClient {
         }
     }
 
-    /// Ends a connection that does not open in time: with that error, or with one about the protocol that the peer speaks.
+    /// Ends a connection that did not open in time. The error is `error`, or one that names the protocol that the peer
+    /// speaks.
     pub(crate) fn time_out_open(&self, error: Error) -> Error {
         let mut state = self.state();
         let error = error::of_first_bytes(&state.broker.url.address(), &state.first_bytes).unwrap_or(error);
@@ -308,7 +299,7 @@ impl SharedClient {
         error
     }
 
-    /// Asks for the end of the connection; returns the reason if it is over already.
+    /// Requests the end of the connection. Returns the reason if it has already ended.
     pub(crate) fn close(&self) -> Result<(), Error> {
         let mut state = self.state();
         if let Some(end) = &state.end {
@@ -317,19 +308,18 @@ impl SharedClient {
         state.is_closing = true;
         state.amqp.close(None);
         if state.amqp.is_closed() {
-            // It was never open.
+            // The connection was never open.
             self.end_with(&mut state, Error::Lost { why: "it was closed".to_owned() });
         }
         state.wake_driver();
         Ok(())
     }
 
-    /// Reports whether the broker has answered our close.
     pub(crate) fn is_close_answered(&self) -> bool {
         self.state().is_close_answered
     }
 
-    /// Asks for a link. Each link has a session of its own, so that none waits for the window of another's.
+    /// Requests a link. Each link has its own session, so that none waits for the window of another.
     pub(crate) fn attach(&self, plan: &LinkPlan<'_>) -> Result<(SessionId, LinkId), Error> {
         let mut state = self.state();
         if let Some(end) = &state.end {
@@ -366,8 +356,8 @@ impl SharedClient {
         Ok((session, id))
     }
 
-    /// Waits until the broker has answered the attach; returns the largest message that it takes. The connection may be
-    /// over again by then, and the link too if messages have come before its end.
+    /// Waits until the broker has answered the attach. Returns the largest message that it accepts. The connection may
+    /// already have ended on return, and so may the link if messages arrived first.
     pub(crate) fn poll_attached(&self, id: LinkId, context: &Context<'_>) -> Poll<Result<Option<u64>, Error>> {
         let mut state = self.state();
         let is_attached = |slot: &&mut LinkSlot| slot.phase == LinkPhase::Attached || !slot.arrived.is_empty();
@@ -383,7 +373,6 @@ impl SharedClient {
         }
     }
 
-    /// Waits until the link is over; returns the reason.
     pub(crate) fn poll_detached(&self, id: LinkId, context: &Context<'_>) -> Poll<Error> {
         match self.state().attached(id) {
             Err(error) => Poll::Ready(error),
@@ -394,7 +383,6 @@ impl SharedClient {
         }
     }
 
-    /// Asks for the end of a link.
     pub(crate) fn detach(&self, id: LinkId) {
         let mut state = self.state();
         if let Some(slot) = state.slot(id) {
@@ -404,12 +392,11 @@ impl SharedClient {
         state.wake_driver();
     }
 
-    /// Reports whether a link has ended because we have asked for it, and for no other reason.
+    /// Reports whether a link ended only because we requested it.
     pub(crate) fn is_detached_as_asked(&self, id: LinkId) -> bool {
         self.state().slot(id).is_some_and(|slot| slot.is_closed)
     }
 
-    /// Forgets a link, and ends its session.
     pub(crate) fn forget(&self, session: SessionId, id: LinkId) {
         let mut state = self.state();
         state.links.retain(|slot| slot.id != id);
@@ -442,7 +429,7 @@ impl SharedClient {
         Poll::Ready(Ok(receiver))
     }
 
-    /// The next message that came, or the reason why none will.
+    /// The next message, or the reason why there will be none.
     pub(crate) fn poll_arrived(&self, id: LinkId, context: &Context<'_>) -> Poll<Result<ArrivedMessage, Error>> {
         let mut state = self.state();
         if let Some(arrived) = state.slot(id).and_then(|slot| slot.arrived.pop_front()) {
@@ -457,7 +444,6 @@ impl SharedClient {
         }
     }
 
-    /// The next message that came, if there is one.
     pub(crate) fn take_arrived(&self, id: LinkId) -> Option<Result<ArrivedMessage, Error>> {
         let mut state = self.state();
         if let Some(arrived) = state.slot(id).and_then(|slot| slot.arrived.pop_front()) {
@@ -466,7 +452,7 @@ impl SharedClient {
         state.attached(id).err().map(Err)
     }
 
-    /// Settles a message that came, unless its sender expects no answer, and gives the broker credit for others.
+    /// Settles a message, unless its sender expects no answer, and gives the broker credit for another.
     pub(crate) fn settle(
         &self,
         id: LinkId,
@@ -481,7 +467,6 @@ impl SharedClient {
         Ok(())
     }
 
-    /// Reports the reason if a link is over.
     pub(crate) fn check(&self, id: LinkId) -> Result<(), Error> {
         self.state().attached(id).map(drop)
     }
@@ -508,7 +493,7 @@ fn attached(state: &mut AmqpClientState, id: LinkId, max_message_bytes: Option<u
     grant_credit(state, id);
 }
 
-/// Gives the broker credit for as many messages as may be unsettled, when half of it is used up.
+/// Renews the broker's credit when half of it is used up.
 fn grant_credit(state: &mut AmqpClientState, id: LinkId) {
     let Some(slot) = state.slot(id).filter(|slot| slot.role == LinkRole::Receiver) else { return };
     let wanted = slot.credit_limit.saturating_sub(slot.unsettled);
@@ -519,7 +504,6 @@ fn grant_credit(state: &mut AmqpClientState, id: LinkId) {
     }
 }
 
-/// Records the end of a link; returns the reason.
 fn detached(slot: &mut LinkSlot, scope: Scope, error: Option<&EndError>) -> Error {
     let why = match (&slot.phase, error) {
         (LinkPhase::Detached(first), _) => first.clone(),

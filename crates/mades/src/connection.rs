@@ -1,4 +1,4 @@
-//! A connection to a broker: opened within a time limit, and an error that says what to do.
+//! A connection to a broker. It opens within a time limit, and its errors say what to do.
 use crate::broker::Broker;
 use crate::client_state::SharedClient;
 use crate::driver;
@@ -10,7 +10,7 @@ use crate::stream_stats::StreamStats;
 use mailrun_amqp::PeerProduct;
 use std::sync::Arc;
 
-/// An open connection. Dropped, it is closed without waiting for the broker's answer.
+/// An open connection. Dropping it closes it without waiting for the broker's answer.
 #[derive(Debug)]
 pub struct Connection {
     client: Arc<SharedClient>,
@@ -25,11 +25,11 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Connects, begins TLS if the URL asks for it, authenticates, and opens the connection. To be called on a tokio
-    /// runtime with IO and time: a task there reads and writes for the connection.
+    /// Connects, starts TLS if the URL asks for it, authenticates, and opens the connection. It must be called on a
+    /// tokio runtime with IO and time, where a task drives the connection.
     ///
     /// # Errors
-    /// The reason why there is no connection; no error contains the URL's password.
+    /// The reason why the connection failed. No error contains the URL's password.
     pub async fn open(broker: &Broker) -> Result<Self, Error> {
         let broker = Arc::new(broker.clone());
         let login = broker.login()?;
@@ -44,27 +44,26 @@ impl Connection {
         }
     }
 
-    /// Counters of the connection's traffic.
     pub fn stats(&self) -> &StreamStats {
         &self.client.stats
     }
 
-    /// Product of the broker, as its open names it.
+    /// The broker's product, as named in its open frame.
     pub fn peer_product(&self) -> PeerProduct {
         self.client.state().amqp().peer_product().clone()
     }
 
-    /// Attaches to a queue that messages are to go to.
+    /// Attaches to a queue in order to send to it.
     ///
     /// # Errors
-    /// If there is no such queue, if we may not, if the broker does not answer in time.
+    /// If the queue does not exist, if access is denied, or if the broker does not answer in time.
     pub async fn attach_sender(&mut self, plan: &SenderOptions) -> Result<SenderLink, Error> {
         let name = self.link_name(&plan.queue);
         let attach = SenderLink::attach(Arc::clone(&self.client), Arc::clone(&self.broker), plan, &name);
         self.broker.with_step_timeout("attaching to the queue", attach).await
     }
 
-    /// Attaches to a queue to receive from it.
+    /// Attaches to a queue in order to receive from it.
     ///
     /// # Errors
     /// As for a sender link, and if another consumer holds the queue exclusively.
@@ -74,20 +73,18 @@ impl Connection {
         self.broker.with_step_timeout("attaching to the queue", attach).await
     }
 
-    /// Waits until the connection has ended, and returns the reason.
     pub async fn closed(&mut self) -> Error {
         self.client.ended().await
     }
 
-    /// Reports whether the connection has ended.
     pub fn is_closed(&self) -> bool {
         self.client.state().is_over()
     }
 
-    /// Sends a close and waits for the answer, for 5 s at most, and for no longer than any step may take.
+    /// Sends a close and waits for the answer, for at most 5 s and no longer than any other step.
     ///
     /// # Errors
-    /// If the connection was lost before, or is not closed in time.
+    /// If the connection was already lost, or is not closed in time.
     pub async fn close(self) -> Result<(), Error> {
         if let Err(end) = self.client.close() {
             return Err(match end {
@@ -107,7 +104,7 @@ impl Connection {
         }
     }
 
-    /// A name that no other link of the container has.
+    /// A link name that is unique within the container.
     fn link_name(&mut self, queue: &str) -> String {
         self.links += 1;
         format!("{}:{queue}:{}", self.broker.container, self.links)

@@ -3,28 +3,22 @@ use crate::error::{Error, one_line};
 use mailrun_amqp::{DeliveryOutcome, PeerError};
 use tokio::sync::oneshot;
 
-/// Reports the outcome of a message to the one that waits for it.
 pub(crate) type SettlementSender = oneshot::Sender<Result<Disposition, Error>>;
 
-/// Outcome of a message, as the broker reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// The broker has taken responsibility for it.
+    /// The broker has taken responsibility for the message.
     Accepted,
-    /// It will never take it.
+    /// The broker will never accept it.
     Rejected {
-        /// The condition, such as `amqp:resource-limit-exceeded`; empty if none was given.
+        /// The condition, such as `amqp:resource-limit-exceeded`, or empty.
         condition: String,
-        /// Description in text.
         description: String,
     },
-    /// It does not take it now.
+    /// The broker does not accept it now.
     Released,
-    /// It does not take it as it is.
-    Modified {
-        /// It counts as a failed attempt.
-        has_failed: bool,
-    },
+    /// The broker does not accept it in this form.
+    Modified { has_failed: bool },
 }
 
 impl Disposition {

@@ -1,7 +1,7 @@
-//! The driver of a client's connection: reads and writes its stream, and keeps its times. It decides nothing.
+//! The driver of a client's connection. It reads and writes the stream and watches its deadlines, but decides nothing.
 //!
-//! In one pass it writes what has gathered, and reads what is there. What was read makes tasks ready to run, and what they
-//! have to say is written in the next pass, in one system call. A write is never waited for: the driver reads meanwhile.
+//! In each pass it writes the gathered output and reads the available input. The input makes tasks runnable, and their
+//! output is written in the next pass, in one system call. The driver never waits for a write, and reads meanwhile.
 use crate::client_state::{AmqpClientState, SharedClient};
 use crate::error::ConnectionFailure;
 use bytes::{Buf, BytesMut};
@@ -13,20 +13,19 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, Sleep};
 
-/// Minimum of bytes that a read asks for.
 const MIN_READ_BYTES: usize = 64 << 10;
-/// Reads of one pass: other tasks have their turn after them.
+/// Maximum number of reads per pass, so that other tasks get their turn.
 const MAX_READS: usize = 16;
-/// Pieces that one write takes.
 const MAX_SLICES: usize = 64;
-/// Bytes that wait to be written from which on nothing is read: a peer that does not read is not answered.
+/// Reading pauses while more bytes than this wait to be written, so that a peer that does not read gets no more
+/// answers.
 const READ_PAUSE_BYTES: usize = 4 << 20;
-/// Limit of the time in which a connection that is over, or that nobody holds any more, writes what is left.
+/// Time that a connection has to flush its output after its end, or after its owners are gone.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Least time between two looks at what is due.
+/// Minimum time between two checks of deadlines.
 const MIN_TIMER_DELAY: Duration = Duration::from_millis(1);
 
-/// Drives a connection until it is over and its last bytes are written.
+/// Drives a connection until it has ended and its last bytes are written.
 pub(crate) async fn drive<Io: AsyncRead + AsyncWrite + Unpin>(
     client: Arc<SharedClient>,
     io: Io,
@@ -34,7 +33,7 @@ pub(crate) async fn drive<Io: AsyncRead + AsyncWrite + Unpin>(
 ) {
     let mut driver = ConnectionDriver::new(client, io, idle_timeout);
     std::future::poll_fn(|context| driver.poll(context)).await;
-    // A peer that is gone need not hear of the end.
+    // The peer may already be gone.
     let shutdown = std::future::poll_fn(|context| Pin::new(&mut driver.io).poll_shutdown(context));
     let _ = tokio::time::timeout(LINGER_TIMEOUT, shutdown).await;
 }
@@ -46,10 +45,10 @@ struct ConnectionDriver<Io> {
     idle_timeout: Duration,
     read_at: Instant,
     wrote_at: Instant,
-    /// Written to the stream, which may keep it back until it is flushed: TLS does.
+    /// The stream may hold back written bytes until it is flushed, as TLS does.
     is_flushed: bool,
     timer: Pin<Box<Sleep>>,
-    /// Interval in which the peer wants to hear something; none before the connection is open.
+    /// The peer's idle timeout, known once the connection is open.
     heartbeat_interval: Option<Duration>,
     linger_deadline: Option<Instant>,
 }
@@ -77,7 +76,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
         }
     }
 
-    /// One pass; ready when all is over.
+    /// One pass. Ready when the connection has ended and is flushed.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let client = Arc::clone(&self.client);
         let mut state = client.state();
@@ -95,7 +94,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
         self.keep_times(&mut state, context)
     }
 
-    /// Writes until all is written, or the stream takes no more.
+    /// Writes until all is written or the stream would block.
     fn write(&mut self, state: &mut AmqpClientState, context: &mut Context<'_>) -> io::Result<()> {
         let output = state.amqp().output();
         while output.has_remaining() {
@@ -122,7 +121,6 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
         Ok(())
     }
 
-    /// Reads what is there, and lets the connection handle it.
     fn read(&mut self, state: &mut AmqpClientState, context: &mut Context<'_>) {
         for _ in 0..MAX_READS {
             if state.amqp().output().remaining() >= READ_PAUSE_BYTES {
@@ -133,7 +131,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
                 Poll::Ready(Ok(())) => {
                     self.read_at = Instant::now();
                     self.client.process(state, &mut self.input);
-                    // Whatever there is to answer is written in the next pass.
+                    // The answers are written in the next pass.
                     context.waker().wake_by_ref();
                 }
                 Poll::Ready(Err(error)) => self.client.end(state, &ConnectionFailure::Io(error)),
@@ -158,8 +156,8 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends a heartbeat when one is due; ends the connection when nothing was heard for too long; ends the driver when
-    /// the connection is over and its last bytes are written, or cannot be.
+    /// Sends a heartbeat when one is due, and ends the connection when the peer was silent for too long. Ends the
+    /// driver when the connection has ended and its output is written or cannot be.
     fn keep_times(&mut self, state: &mut AmqpClientState, context: &mut Context<'_>) -> Poll<()> {
         if state.is_over() && !state.amqp().output().has_remaining() && self.is_flushed {
             return Poll::Ready(());
@@ -170,7 +168,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
             self.timer.as_mut().reset(deadline);
         }
         if self.heartbeat_interval.is_none() && state.amqp().is_open() {
-            // Twice within the peer's limit: one of them may be late.
+            // Twice within the peer's limit, because one may be late.
             let limit = state.amqp().peer_idle_timeout_ms().map(|limit| Duration::from_millis(u64::from(limit.max(2))));
             self.heartbeat_interval = Some(limit.map_or(self.idle_timeout, |limit| limit / 2));
             self.timer.as_mut().reset(Instant::now());
@@ -182,13 +180,13 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
             }
             let next = self.on_timer(state, now);
             self.timer.as_mut().reset(self.linger_deadline.map_or(next, |deadline| deadline.min(next)));
-            // What is due is written in the next pass.
+            // Due frames are written in the next pass.
             context.waker().wake_by_ref();
         }
         Poll::Pending
     }
 
-    /// Does what is due; returns the next time at which something may be.
+    /// Handles due deadlines. Returns the next one.
     fn on_timer(&mut self, state: &mut AmqpClientState, now: Instant) -> Instant {
         let silent_at = self.read_at + self.idle_timeout;
         if silent_at <= now && !state.is_over() {

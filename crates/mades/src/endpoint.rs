@@ -1,13 +1,13 @@
-//! The driver of the simulator: takes messages out of the outbox, asks the model what becomes of them and when, and
-//! does it, on queues of our own or on a broker.
+//! The driver of the simulator. It takes messages from the outbox, asks the model what to do with each and when, and
+//! does it, on its own queues or on a broker.
 //!
 //! ```text
 //! outbox ──take──▶ messages ──▶ Simulator ──steps──▶ messages ──send──▶ reply, inbox, send.event, A's inbox
-//!    ▲                              ▲                                       │
-//!    └────────── accept ────────────┴─────────────── settled ───────────────┘
+//! ▲                              ▲                                       │
+//! └────────── accept ────────────┴─────────────── settled ───────────────┘
 //! ```
-//! A delivery out of the outbox is accepted when its reply is settled. Messages that a queue has no room for wait with
-//! the model, which takes no more when it holds as many as it may.
+//! A delivery from the outbox is accepted when its reply is settled. Messages for a full queue wait in the model, which
+//! accepts no more when it has reached its limit.
 mod error;
 mod messages;
 mod output_queue;
@@ -32,55 +32,48 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 use uuid::Uuid;
 
-/// Messages that are dealt with before connections get their turn.
+/// Messages that are processed before connections get their turn.
 const TURN_LIMIT: usize = 256;
-/// Interval in which the watcher is called and the record flushed.
+/// Interval at which the watcher is called and the record flushed.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The place of the queues.
 #[derive(Debug)]
 pub enum QueueBackend {
-    /// Queues in this process.
     Embedded(MemoryQueues),
-    /// Queues with brokers: A's and B's, which may be the same.
+    /// Queues at A's and B's brokers, which may be the same.
     Brokers {
-        /// Has outbox, reply and events.
+        /// Holds the outbox, replies and events.
         a: Box<Broker>,
-        /// Has the inbox.
+        /// Holds the inbox.
         b: Box<Broker>,
     },
 }
 
-/// Options of a simulator.
 pub struct EndpointOptions {
-    /// Plan that it follows.
     pub plan: SimulatorPlan,
-    /// The names of A's queues and of B's inbox.
     pub names: api::EndpointQueueNames,
-    /// The place of the queues.
     pub backend: QueueBackend,
-    /// Time since the host's monotonic clock began: the record's times are comparable with other processes'.
+    /// Time of the host's monotonic clock, so that the record's times are comparable with those of other processes.
     pub clock: fn() -> Duration,
-    /// Writer that gets a line for each message; without it memory is constant.
+    /// Gets a line for each message. Without it, memory use is constant.
     pub message_log: Option<Box<dyn Write + Send>>,
 }
 
 /// State of the run, for the watcher.
 #[derive(Debug)]
 pub struct EndpointSnapshot<'a> {
-    /// Counts so far.
     pub totals: &'a SimulationTotals,
-    /// Messages on their way.
+    /// Messages in transit.
     pub stored: usize,
-    /// Times that the connection to a broker was lost and made anew.
+    /// Number of reconnections to a broker.
     pub reconnects: u64,
 }
 
-/// Works until `stop`; `watch` is called four times a second, and once at the end. `ready` is called when the outbox is
-/// attended to.
+/// Runs until `stop`. `watch` is called four times per second and at the end, and `ready` when the outbox is being
+/// read.
 ///
 /// # Errors
-/// If the plan is wrong, the broker cannot be reached at the start, or the record cannot be written.
+/// If the plan is invalid, the broker cannot be reached at the start, or the record cannot be written.
 pub fn run<'a>(
     options: EndpointOptions,
     stop: LocalBoxFuture<'a, ()>,
@@ -90,7 +83,7 @@ pub fn run<'a>(
     Box::pin(run_until(options, stop, ready, watch))
 }
 
-/// Works until `stop`. [`run`] boxes this future: so it is compiled once, in this crate.
+/// Runs until `stop`. [`run`] boxes this future so that it is compiled once, in this crate.
 async fn run_until(
     options: EndpointOptions,
     mut stop: LocalBoxFuture<'_, ()>,
@@ -118,10 +111,9 @@ async fn run_until(
     Ok(SimulationTotals { waiting, ..endpoint.simulator.totals().clone() })
 }
 
-/// A message on its way.
 struct PendingMessage {
     message: OutboxMessage,
-    /// Its delivery out of the outbox, until that is accepted.
+    /// Its delivery from the outbox, until that is accepted.
     delivery: Option<TakenDelivery>,
 }
 
@@ -129,18 +121,17 @@ struct EndpointRunner {
     simulator: Simulator<PendingMessage>,
     queues: EndpointQueues,
     clock: fn() -> Duration,
-    /// Steps whose queue has no room, by place.
+    /// Steps that wait for room, by queue.
     waiting: [VecDeque<(MessageKey, EndpointStep)>; OutputQueue::COUNT],
-    /// Number from which ids are made.
+    /// Number from which ids are derived.
     last_id: u128,
     message_log: Option<io::BufWriter<Box<dyn Write + Send>>>,
 }
 
-/// The events to wait for after a turn.
 enum EndpointWait {
-    /// There is more to do: only other tasks get a turn.
+    /// There is more to do: only let other tasks run.
     Yield,
-    /// Waits until an event, or until that time.
+    /// Wait until an event, or until this time.
     Until(Option<Duration>),
 }
 
@@ -179,7 +170,6 @@ impl EndpointRunner {
         }
     }
 
-    /// Does what there is to do now.
     fn turn(&mut self) -> Result<EndpointWait, EndpointError> {
         let taken = self.take();
         self.note_progress();
@@ -197,17 +187,17 @@ impl EndpointRunner {
             EndpointWait::Until(None) => self.queues.changed().await,
             EndpointWait::Until(Some(deadline)) => {
                 let rest = deadline.saturating_sub((self.clock)());
-                // Nothing to wait for: it may not be worth while to let others go first, but it is fair.
+                // There is nothing to wait for, but other tasks should get a turn.
                 if rest.is_zero() {
                     return tokio::task::yield_now().await;
                 }
-                // At its end or when something comes, whichever is first.
+                // Whichever comes first: the deadline or an event.
                 let _ = tokio::time::timeout(rest, self.queues.changed()).await;
             }
         }
     }
 
-    /// Takes messages out of the outbox, as many as the model wants.
+    /// Takes as many messages from the outbox as the model allows.
     fn take(&mut self) -> usize {
         let mut count = 0;
         while count < TURN_LIMIT && self.simulator.has_capacity((self.clock)()) {
@@ -225,13 +215,13 @@ impl EndpointRunner {
         count
     }
 
-    /// Version 4 as to its form; unique because the first was random.
+    /// Has the form of version 4. It is unique because the first one was random.
     fn next_id(&mut self) -> Uuid {
         self.last_id = self.last_id.wrapping_add(1);
         uuid::Builder::from_random_bytes(self.last_id.to_be_bytes()).into_uuid()
     }
 
-    /// Hears what was settled, and what B's application has taken.
+    /// Processes settlements, and messages that B's application has taken.
     fn note_progress(&mut self) {
         while let Some((key, step, sent)) = self.queues.next_settled() {
             let now = (self.clock)();
@@ -245,7 +235,7 @@ impl EndpointRunner {
         }
     }
 
-    /// Does what is due, and what found no room before.
+    /// Performs due steps, and those that waited for room.
     fn run_steps(&mut self) -> usize {
         let mut count = 0;
         for place in OutputQueue::ALL {
@@ -273,13 +263,13 @@ impl EndpointRunner {
     }
 
     fn accept(&mut self, key: MessageKey) {
-        // Nothing is left to look up of a message that was finished with its acceptance: the port is asked first.
+        // A message that ended with its acceptance no longer exists in the model, so take its delivery first.
         if let Some(taken) = self.simulator.content_mut(key).and_then(|content| content.delivery.take()) {
             self.queues.accept(taken);
         }
     }
 
-    /// Writes the acknowledgement document of B's application. It acknowledges no acknowledgement documents.
+    /// Writes the acknowledgement document of B's application. Acknowledgement documents are not acknowledged.
     fn acknowledge(&mut self, key: MessageKey, rejects: bool) {
         let now = (self.clock)();
         let id = self.next_id();
@@ -341,7 +331,7 @@ impl EndpointRunner {
         self.message_log.as_mut().map_or(Ok(()), Write::flush)
     }
 
-    /// Writes the stories of what is on its way, and the totals.
+    /// Writes the records of unfinished messages, and the totals.
     fn finish(&mut self) -> io::Result<()> {
         self.note_progress();
         self.write_records()?;

@@ -1,14 +1,13 @@
-//! Common parts of both kinds of links: attaching, closing, and the end of the session that each has for itself.
+//! Common parts of sender and receiver links. Each link has its own session, which ends with it.
 use crate::broker::Broker;
 use crate::client_state::{LinkPlan, SharedClient};
 use crate::error::Error;
 use mailrun_amqp::{LinkId, SessionId};
 use std::sync::Arc;
 
-/// Capabilities that a node must have, as go-mades-bench asks for them: "QPID broker capabilities" of older ECP.
+/// Node capabilities that go-mades-bench requests: "QPID broker capabilities" of older ECP.
 pub(crate) const CAPABILITIES: [&str; 4] = ["create-on-demand", "durable", "shared", "queue"];
 
-/// A link of a connection. Its session ends with it.
 #[derive(Debug)]
 pub(crate) struct ClientLink {
     pub(crate) client: Arc<SharedClient>,
@@ -24,7 +23,7 @@ impl Drop for ClientLink {
 }
 
 impl ClientLink {
-    /// Attaches a link; returns the largest message that the broker takes, too.
+    /// Attaches a link. Also returns the largest message that the broker accepts.
     ///
     /// # Errors
     /// If the broker refuses it, or the connection ends.
@@ -39,7 +38,6 @@ impl ClientLink {
         Ok((link, max_message_bytes))
     }
 
-    /// Waits until the link is over; returns the reason.
     pub(crate) async fn detached(&self) -> Error {
         std::future::poll_fn(|context| self.client.poll_detached(self.id, context)).await
     }
@@ -47,7 +45,7 @@ impl ClientLink {
     /// Ends the link, within 5 s and the time limit of a step.
     ///
     /// # Errors
-    /// If the broker does not answer, or has ended the link before.
+    /// If the broker does not answer, or has already ended the link.
     pub(crate) async fn close(self) -> Result<(), Error> {
         self.client.check(self.id)?;
         self.client.detach(self.id);

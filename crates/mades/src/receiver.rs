@@ -1,4 +1,4 @@
-//! A queue that messages come from: deliveries as they come, dispositions by the range.
+//! A link that receives messages from a queue. Deliveries come one by one; dispositions are sent for ranges.
 use crate::api::{DecodedMessage, Oddity};
 use crate::broker::Broker;
 use crate::client_state::{ArrivedMessage, LinkPlan, SharedClient};
@@ -8,72 +8,59 @@ use crate::link::{CAPABILITIES, ClientLink};
 use mailrun_amqp::{AmqpConnection, DeliveryOutcome, LinkId, LinkRole};
 use std::sync::Arc;
 
-/// The largest message that is taken by default.
 const MAX_MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Options of a receiver link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiverOptions {
-    /// The queue.
     pub queue: String,
-    /// Number of messages that the broker may send ahead. They are kept in memory until they are settled: credit
-    /// times the size of a message is what a receiver link may cost; twice that at RabbitMQ 3, which does not count those on
-    /// their way.
+    /// Number of messages that the broker may send ahead. They stay in memory until they are settled, so the link can
+    /// take credit times message size in memory. With RabbitMQ 3 it is twice that, because it does not count messages
+    /// in transit.
     pub credit: u32,
-    /// The largest message that is taken.
     pub max_message_bytes: u64,
 }
 
 impl ReceiverOptions {
-    /// Options for that queue with that credit.
     pub fn new(queue: impl Into<String>, credit: u32) -> Self {
         Self { queue: queue.into(), credit, max_message_bytes: MAX_MESSAGE_BYTES }
     }
 }
 
-/// Settles a delivery: it is given back once, with a verdict. If it is never given back, the broker keeps the message
-/// for us until the link ends, and then gives it to another consumer: that is how to hold on to a message that is not
-/// ours. If it were released at once, the broker would send it again at once.
+/// Settles a delivery exactly once. If it is never settled, the broker keeps the message for us until the link ends,
+/// and then gives it to another consumer. This is how to hold on to a foreign message: if it were released at once, the
+/// broker would redeliver it at once.
 #[derive(Debug)]
 pub struct DeliveryHandle {
     delivery: u32,
-    /// Its sender expects no answer.
+    /// The sender expects no answer.
     is_settled: bool,
 }
 
-/// A message that came.
 #[derive(Debug)]
 pub struct Delivery {
-    /// Handle that settles it.
     pub handle: DeliveryHandle,
-    /// The message.
     pub message: DecodedMessage,
 }
 
 impl Delivery {
-    /// Reports whether the broker has tried to deliver it before (AMQP 1.0 part 3 §3.2.1, delivery-count).
+    /// Reports whether the broker tried to deliver it before (AMQP 1.0 part 3 §3.2.1, delivery-count).
     pub fn is_redelivered(&self) -> bool {
         self.message.header().is_some_and(|header| header.delivery_count > 0)
     }
 }
 
-/// A message as it came, decodable or not.
+/// A received message, decodable or not.
 #[derive(Debug)]
 pub enum IncomingDelivery {
-    /// A message.
     Delivery(Delivery),
-    /// A message whose sections cannot be decoded.
     Undecodable {
-        /// Handle that settles it.
         handle: DeliveryHandle,
-        /// [`Oddity::Undecodable`].
+        /// Always [`Oddity::Undecodable`].
         oddity: Oddity,
-        /// Description of the defect.
         why: String,
     },
 }
 
-/// A queue that messages come from.
 #[derive(Debug)]
 pub struct ReceiverLink {
     link: ClientLink,
@@ -102,25 +89,24 @@ impl ReceiverLink {
         Ok(Self { link, queue: options.queue.clone() })
     }
 
-    /// The queue.
     pub fn queue(&self) -> &str {
         &self.queue
     }
 
-    /// Waits for the next arrival.
+    /// Waits for the next message.
     ///
-    /// Cancel-safe: nothing that came is lost. There is no time limit; that is the caller's.
+    /// It is cancel-safe: no message is lost. It has no time limit; the caller sets one.
     ///
     /// # Errors
-    /// If the link or the connection has ended, or the peer has broken the protocol: then the connection ends at once,
-    /// whatever the peer answers. A message that cannot be decoded is no error.
+    /// If the link or the connection has ended, or the peer violated the protocol; then the connection ends at once. A
+    /// message that cannot be decoded is no error.
     pub async fn next(&mut self) -> Result<IncomingDelivery, Error> {
         let link = &self.link;
         let arrived = std::future::poll_fn(|context| link.client.poll_arrived(link.id, context)).await?;
         Ok(decode(arrived))
     }
 
-    /// The next arrival, if one is there already.
+    /// The next message, if one has already arrived.
     pub fn try_next(&mut self) -> Option<Result<IncomingDelivery, Error>> {
         Some(self.link.client.take_arrived(self.link.id)?.map(decode))
     }
@@ -128,31 +114,31 @@ impl ReceiverLink {
     /// Takes responsibility for a message. The broker learns of it in this pass of the scheduler, together with others.
     ///
     /// # Errors
-    /// If the link or the connection has come to its end.
+    /// If the link or the connection has ended.
     pub fn accept(&mut self, handle: DeliveryHandle) -> Result<(), Error> {
         self.settle(handle, DeliveryOutcome::Accepted)
     }
 
-    /// Gives messages back to the queue, for any consumer, ourselves included.
+    /// Returns messages to the queue, for any consumer including this one.
     ///
     /// # Errors
-    /// If the link or the connection has come to its end.
+    /// If the link or the connection has ended.
     pub fn release(&mut self, handles: impl IntoIterator<Item = DeliveryHandle>) -> Result<(), Error> {
         handles.into_iter().try_for_each(|handle| self.settle(handle, DeliveryOutcome::Released))
     }
 
-    /// Refuses a message for good: a broker puts it into its dead-letter queue.
+    /// Rejects a message for good, so that a broker puts it into its dead-letter queue.
     ///
     /// # Errors
-    /// If the link or the connection has come to its end.
+    /// If the link or the connection has ended.
     pub fn reject(&mut self, handle: DeliveryHandle, condition: &str, description: &str) -> Result<(), Error> {
         self.settle_with(handle, |amqp, id, delivery| amqp.reject(id, delivery, condition, description))
     }
 
-    /// Gives a message back as one that failed here.
+    /// Returns a message whose processing failed here.
     ///
     /// # Errors
-    /// If the link or the connection has come to its end.
+    /// If the link or the connection has ended.
     pub fn modify(&mut self, handle: DeliveryHandle) -> Result<(), Error> {
         self.settle(handle, DeliveryOutcome::Modified { failed: true })
     }
@@ -174,10 +160,10 @@ impl ReceiverLink {
         })
     }
 
-    /// Ends the link, within 5 s and the time limit of a step; the broker takes back what is held.
+    /// Ends the link, within 5 s and the time limit of a step. The broker takes back held messages.
     ///
     /// # Errors
-    /// If the broker does not answer, or has ended the link before.
+    /// If the broker does not answer, or has already ended the link.
     pub async fn close(self) -> Result<(), Error> {
         self.link.close().await
     }

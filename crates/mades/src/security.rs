@@ -1,4 +1,4 @@
-//! TLS, and how we prove who we are.
+//! TLS, and authentication to a broker.
 use crate::error::Error;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// A way to prove who one is (SASL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SaslMechanism {
-    /// User and password as they are (RFC 4616).
+    /// User and password in clear (RFC 4616).
     Plain,
     /// No identity (RFC 4505).
     Anonymous,
@@ -21,16 +20,13 @@ pub enum SaslMechanism {
     ScramSha1,
     /// A proof of the password (RFC 7677).
     ScramSha256,
-    /// A proof of the password.
     ScramSha512,
 }
 
 impl SaslMechanism {
-    /// All of them.
     pub const ALL: [Self; 6] =
         [Self::Plain, Self::Anonymous, Self::External, Self::ScramSha1, Self::ScramSha256, Self::ScramSha512];
 
-    /// Name of the mechanism on the wire.
     pub fn name(self) -> &'static str {
         match self {
             Self::Plain => "PLAIN",
@@ -42,7 +38,6 @@ impl SaslMechanism {
         }
     }
 
-    /// Reports whether it takes a user and a password.
     pub fn takes_password(self) -> bool {
         !matches!(self, Self::Anonymous | Self::External)
     }
@@ -66,40 +61,35 @@ impl fmt::Display for SaslMechanism {
     }
 }
 
-/// Says whether the broker's certificate and name are verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verification {
-    /// The certificate must be valid for the broker.
     #[default]
     On,
-    /// Any certificate is accepted: for a test with one that no authority signed.
+    /// Accepts any certificate, for tests with a self-signed one.
     Off,
 }
 
-/// A client's side of TLS: versions 1.2 and 1.3.
+/// TLS 1.2 and 1.3 as a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsSetup {
-    /// A PEM file with the certificates to trust in place of the system's: authorities, and a broker's own.
+    /// A PEM file with certificates to trust instead of the system's: CAs, or the broker's own.
     pub authority: Option<PathBuf>,
     /// PEM files with our own certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Verification of the broker.
     pub verification: Verification,
-    /// The name that the certificate must have, where it is not the host's.
+    /// The name that the certificate must have, if it is not the host's.
     pub server_name: Option<String>,
 }
 
-/// Authentication and encryption of a connection to a broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BrokerSecurity {
-    /// SASL mechanism: by default PLAIN where there is a user and ANONYMOUS where there is none.
+    /// SASL mechanism. The default is PLAIN with a user, and ANONYMOUS without one.
     pub mechanism: Option<SaslMechanism>,
     /// TLS, for `amqps`.
     pub tls: TlsSetup,
 }
 
 impl TlsSetup {
-    /// rustls' configuration.
     pub(crate) fn config(&self) -> Result<Arc<ClientConfig>, Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -127,7 +117,6 @@ impl TlsSetup {
         Ok(Arc::new(config))
     }
 
-    /// The name that the certificate must have.
     pub(crate) fn name(&self, host: &str) -> Result<ServerName<'static>, Error> {
         let name = self.server_name.as_deref().unwrap_or(host);
         ServerName::try_from(name.to_owned())

@@ -1,4 +1,4 @@
-//! A queue that messages go to: many under way at a time, bounded by a window.
+//! A link that sends messages to a queue. A window limits the number of unsettled messages.
 use crate::api::AmqpMessage;
 use crate::broker::Broker;
 use crate::client_state::{LinkPlan, SharedClient};
@@ -11,23 +11,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-/// Options of a sender link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SenderOptions {
-    /// The queue.
     pub queue: String,
-    /// Number of messages that may be unsettled at a time.
+    /// Maximum number of unsettled messages.
     pub window: u32,
 }
 
 impl SenderOptions {
-    /// Options for that queue with that window.
     pub fn new(queue: impl Into<String>, window: u32) -> Self {
         Self { queue: queue.into(), window }
     }
 }
 
-/// A queue that messages go to.
 #[derive(Debug)]
 pub struct SenderLink {
     link: ClientLink,
@@ -59,14 +55,13 @@ impl SenderLink {
         Ok(Self { link, queue: options.queue.clone(), window, max_message_bytes })
     }
 
-    /// Hands a message over: waits for room in the window, for credit of the broker and for room in the socket. When
-    /// this returns, the message is on its way to the socket in this pass of the scheduler; its fate comes by the
-    /// future.
+    /// Sends a message. Waits for room in the window, for the broker's credit, and for room in the output. On return,
+    /// the message goes to the socket in this pass of the scheduler, and the returned future resolves to its outcome.
     ///
-    /// Cancel-safe: dropped while it waits, nothing is sent. There is no time limit; that is the caller's.
+    /// It is cancel-safe: if it is dropped while it waits, nothing is sent. It has no time limit; the caller sets one.
     ///
     /// # Errors
-    /// If the message is larger than the queue takes, or the link or the connection has come to its end.
+    /// If the message exceeds the queue's limit, or the link or the connection has ended.
     pub async fn send(&mut self, message: &AmqpMessage) -> Result<DispositionFuture, Error> {
         self.send_with(message.bytes(), |amqp, id, sender| {
             amqp.send_parts(id, &message.sections, message.payload.clone(), sender);
@@ -74,10 +69,10 @@ impl SenderLink {
         .await
     }
 
-    /// Hands over a message that is encoded already.
+    /// Sends an encoded message.
     ///
     /// # Errors
-    /// As of [`send`](Self::send).
+    /// As for [`send`](Self::send).
     pub async fn send_encoded(&mut self, message: &EncodedMessage) -> Result<DispositionFuture, Error> {
         self.send_with(message.bytes(), |amqp, id, sender| amqp.send(id, message.clone(), sender)).await
     }
@@ -98,39 +93,36 @@ impl SenderLink {
         Ok(DispositionFuture { settlement: settlement.await?, _permit: permit })
     }
 
-    /// Number of further messages that the window has room for.
     pub fn available_window(&self) -> usize {
         self.window.available_permits()
     }
 
-    /// The queue.
     pub fn queue(&self) -> &str {
         &self.queue
     }
 
-    /// The largest message that the broker accepts, if it announces one.
+    /// Largest message that the broker accepts, if it announces a limit.
     pub fn max_message_bytes(&self) -> Option<u64> {
         self.max_message_bytes
     }
 
-    /// Waits until the broker ends the link, and returns the reason: for a run that has nothing to send and still has
-    /// to notice.
+    /// Waits until the broker ends the link, and returns the reason. Useful for a caller that has nothing to send but
+    /// must notice the end.
     pub async fn closed(&mut self) -> Error {
         self.link.detached().await
     }
 
-    /// Ends the link, within 5 s and the time limit of a step. Unsettled messages stay unsettled; their futures
-    /// return an error.
+    /// Ends the link, within 5 s and the time limit of a step. The futures of unsettled messages return an error.
     ///
     /// # Errors
-    /// If the broker does not answer, or has ended the link before.
+    /// If the broker does not answer, or has already ended the link.
     pub async fn close(self) -> Result<(), Error> {
         self.link.close().await
     }
 }
 
-/// A message that is under way: resolves when the broker has reported its outcome. Dropped, it frees its place in the
-/// window, which is what a time-out does.
+/// Resolves when the broker has reported the message's outcome. Dropping it frees the message's place in the window, as
+/// a time-out does.
 #[derive(Debug)]
 pub struct DispositionFuture {
     settlement: oneshot::Receiver<Result<Disposition, Error>>,

@@ -1,4 +1,4 @@
-//! The stream under AMQP: a TCP connection, with TLS if the URL asks for it, and an error that says what to do.
+//! The stream below AMQP: a TCP connection, with TLS if the URL asks for it. Its errors say what to do.
 use crate::broker::Broker;
 use crate::error::{Error, REMEDIES, of_tls};
 use mailrun_trust::HandshakeFault;
@@ -10,7 +10,6 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Connects, and begins TLS if the URL asks for it.
 pub(crate) async fn open(broker: &Broker) -> Result<BrokerStream, Error> {
     let address = broker.url.address();
     let tls = broker
@@ -19,8 +18,8 @@ pub(crate) async fn open(broker: &Broker) -> Result<BrokerStream, Error> {
         .then(|| Ok::<_, Error>((broker.security.tls.config()?, broker.security.tls.name(broker.url.host())?)));
     let tls = tls.transpose()?;
     let tcp = broker.with_step_timeout("connecting", connect(broker)).await?;
-    // Nagle's algorithm would hold a lone message back for the other side's delayed ACK: 40 ms that belong to no
-    // party's latency. Small writes are gathered before they reach the socket.
+    // Nagle's algorithm would hold back a single message until the peer's delayed ACK, up to 40 ms that are nobody's
+    // latency. Small writes are gathered before they reach the socket.
     tcp.set_nodelay(true).map_err(|error| unreachable(&address, &error))?;
     let Some((config, name)) = tls else { return Ok(BrokerStream::Plain(tcp)) };
     let server = name.to_str().into_owned();
@@ -60,7 +59,7 @@ fn closed_in_handshake(address: &str, error: &io::Error) -> Error {
     }
 }
 
-/// Explains why there is no TLS with that server.
+/// Explains why TLS with this server failed.
 fn of_server(address: &str, server: &str, error: &io::Error) -> Error {
     let complaint = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match complaint.and_then(|complaint| HandshakeFault::of(complaint, server)) {
@@ -72,7 +71,6 @@ fn of_server(address: &str, server: &str, error: &io::Error) -> Error {
     }
 }
 
-/// The stream under AMQP.
 #[derive(Debug)]
 pub(crate) enum BrokerStream {
     Plain(TcpStream),

@@ -1,8 +1,7 @@
-//! Counters of a connection's traffic.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Counts the traffic of a connection. Clones count the same.
+/// Counts the traffic of a connection. Clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub struct StreamStats(Arc<StreamCounters>);
 
@@ -15,22 +14,18 @@ struct StreamCounters {
 }
 
 impl StreamStats {
-    /// Bytes written to the socket.
     pub fn written_bytes(&self) -> u64 {
         self.0.written_bytes.load(Relaxed)
     }
 
-    /// Number of calls that wrote them.
     pub fn writes(&self) -> u64 {
         self.0.writes.load(Relaxed)
     }
 
-    /// Bytes read from the socket.
     pub fn read_bytes(&self) -> u64 {
         self.0.read_bytes.load(Relaxed)
     }
 
-    /// Number of calls that read any of them.
     pub fn reads(&self) -> u64 {
         self.0.reads.load(Relaxed)
     }

@@ -1,4 +1,4 @@
-//! URL of a broker and its user: `amqp://user:password@host:port`, with the password never shown.
+//! URL of a broker with its user: `amqp://user:password@host:port`. The password is never shown.
 use mailrun_amqp::Password;
 use mailrun_party::password_file;
 use percent_encoding::percent_decode_str;
@@ -7,9 +7,9 @@ use std::path::Path;
 use std::str::FromStr;
 use url::{Host, Url};
 
-/// The port of AMQP (RFC: IANA `amqp`).
+/// IANA `amqp`.
 const PLAIN_PORT: u16 = 5672;
-/// The port of AMQP under TLS (IANA `amqps`).
+/// IANA `amqps`.
 const TLS_PORT: u16 = 5671;
 
 /// The password in the first line of a file.
@@ -22,7 +22,7 @@ pub fn password_from_file(path: &Path) -> Result<Password, UrlError> {
     password_file::read(path).map(Password::new).map_err(unreadable)
 }
 
-/// Address of a broker and the login. Shows neither password nor, in `Debug`, anything that `Display` does not.
+/// Address of a broker and the login. Neither `Display` nor `Debug` shows the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BrokerUrl {
     is_tls: bool,
@@ -32,32 +32,23 @@ pub struct BrokerUrl {
     password: Option<Password>,
 }
 
-/// Mistake in a URL. Shows nothing of what stands before the `@`.
+/// Mistake in a URL. It shows nothing that precedes the `@`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// The text is not a URL.
     #[error("not a broker URL ({0}): use something like amqp://user:password@host:5672")]
     Malformed(String),
-    /// Neither `amqp` nor `amqps`.
     #[error("{0}:// is not supported: use amqp:// or amqps://")]
     Scheme(String),
-    /// There is something behind host and port.
+    /// There is more after host and port.
     #[error("a broker URL must end after the port")]
     Excess,
     /// User or password are not UTF-8 after percent-decoding.
     #[error("decoded user or password is not UTF-8")]
     NotText,
-    /// A password without a user.
     #[error("the URL has a password but no user")]
     NoUser,
-    /// A file with a password cannot be read.
     #[error("cannot read the password from {path}: {why}")]
-    PasswordFile {
-        /// The file.
-        path: String,
-        /// The system's message.
-        why: String,
-    },
+    PasswordFile { path: String, why: String },
 }
 
 impl BrokerUrl {
@@ -66,17 +57,16 @@ impl BrokerUrl {
         self.is_tls
     }
 
-    /// The host, an IPv6 address without brackets.
+    /// The host; an IPv6 address has no brackets here.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Host and port, as one writes them.
+    /// HOST:PORT, with brackets around an IPv6 address.
     pub fn address(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -85,31 +75,28 @@ impl BrokerUrl {
         }
     }
 
-    /// The user.
     pub fn user(&self) -> Option<&str> {
         self.user.as_deref()
     }
 
-    /// The user's password.
     pub fn password(&self) -> Option<&Password> {
         self.password.as_ref()
     }
 
-    /// The URL with that user, if it names none.
+    /// Adds a user, if the URL has none.
     #[must_use]
     pub fn or_user(mut self, user: &str) -> Self {
         self.user.get_or_insert_with(|| user.to_owned());
         self
     }
 
-    /// The URL with that password, if it has none.
+    /// Adds a password, if the URL has none.
     #[must_use]
     pub fn or_password(mut self, password: Password) -> Self {
         self.password.get_or_insert(password);
         self
     }
 
-    /// Replaces the user and the password of the URL.
     #[must_use]
     pub fn with_login(mut self, user: &str, password: Password) -> Self {
         self.user = Some(user.to_owned());
@@ -146,8 +133,7 @@ impl FromStr for BrokerUrl {
     }
 }
 
-/// A host's name without percent signs. What separates the parts of a URL may be written as `%40`, and is no part of a
-/// name all the same.
+/// A host name without percent-encoding. An encoded delimiter such as `%40` is not allowed in a name.
 fn host_name(text: &str) -> Result<String, UrlError> {
     let name = percent_decoded(text)?;
     let is_foreign = |c: char| c.is_control() || c.is_whitespace() || ":@/\\?#[]<>^|%".contains(c);

@@ -1,14 +1,13 @@
-//! Events from the queue `send.event`: the state of a message in words (reference §2.6).
+//! Send events: an endpoint reports the state of a message as text in the queue `send.event` (reference §2.6).
 use super::reading::{BodyContent, PropertyReader, content, first_identity};
 use super::writing::AmqpMessageBuilder;
 use super::{AmqpMessage, AmqpMessageId, DecodedMessage, Oddity, RunMessageId, names};
 use std::borrow::Cow;
 use std::fmt;
 
-/// Limit of the characters of an unknown state that are shown.
+/// At most so many characters of an unknown state are kept.
 const SHOWN_CHARACTERS: usize = 64;
 
-/// State of a message, as an event reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EventState {
     /// The sender's endpoint has it.
@@ -23,7 +22,7 @@ pub enum EventState {
     Failed,
     /// A tracing message came back.
     Tracing,
-    /// Something else; its first 64 characters.
+    /// An unknown state; its first 64 characters.
     Unknown(String),
 }
 
@@ -40,7 +39,7 @@ impl EventState {
         }
     }
 
-    /// The state as it stands in the message.
+    /// The state as written in the message.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Accepted => "ACCEPTED",
@@ -60,27 +59,21 @@ impl fmt::Display for EventState {
     }
 }
 
-/// A send event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SendEvent<'m> {
-    /// State of the message; `None` if there is no text in the body.
+    /// `None` if the body has no text.
     pub state: Option<EventState>,
-    /// The correlation-id.
     pub correlation: Option<Cow<'m, str>>,
     /// The id that the endpoint gave.
     pub message_id: Option<Cow<'m, str>>,
     /// The id that the business application gave.
     pub ba_message_id: Option<Cow<'m, str>>,
-    /// Code of the failure.
     pub error_code: Option<Cow<'m, str>>,
-    /// Text of the failure.
     pub error_message: Option<Cow<'m, str>>,
-    /// Deviations from the reference.
     pub oddities: Vec<Oddity>,
 }
 
 impl<'m> SendEvent<'m> {
-    /// Reads a message as a send event.
     pub fn read(message: &'m DecodedMessage) -> Self {
         let mut reader = PropertyReader::new(message);
         let message_id = reader.text(names::MESSAGE_ID);
@@ -95,14 +88,14 @@ impl<'m> SendEvent<'m> {
         Self { state, correlation, message_id, ba_message_id, error_code, error_message, oddities: reader.oddities }
     }
 
-    /// Identity of the message that the event is about: by the business application's id, or by its correlation-id.
+    /// Identity of the message that the event is about, from the business application's id or from the correlation-id.
     pub fn identity(&self) -> Option<RunMessageId> {
         first_identity(&[&self.ba_message_id, &self.correlation])
     }
 }
 
-/// Reads the state in the body. It belongs in an amqp-value string; go-mades-bench accepts a `data` section without a
-/// word, and we report it.
+/// Reads the state in the body. It belongs in an amqp-value string. A `data` section is accepted as well, as in
+/// go-mades-bench, but reported as an oddity.
 fn state(message: &DecodedMessage, oddities: &mut Vec<Oddity>) -> Option<EventState> {
     let content = content(message);
     let text = match &content {
@@ -129,10 +122,8 @@ fn state(message: &DecodedMessage, oddities: &mut Vec<Oddity>) -> Option<EventSt
     Some(state)
 }
 
-/// Contents of a send event.
 #[derive(Clone, Debug)]
 pub struct EventDraft<'a> {
-    /// State of the message.
     pub state: EventState,
     /// Correlation-id of the submission.
     pub correlation: Option<AmqpMessageId<'a>>,
@@ -140,16 +131,14 @@ pub struct EventDraft<'a> {
     pub message_id: &'a str,
     /// The id that the business application gave.
     pub ba_message_id: Option<&'a str>,
-    /// The component code of the receiver.
     pub receiver_code: Option<&'a str>,
-    /// The type.
     pub message_type: Option<&'a str>,
-    /// The failure: a code and a text.
+    /// Code and text of the failure.
     pub failure: Option<(&'a str, &'a str)>,
 }
 
 impl EventDraft<'_> {
-    /// The message, made then (milliseconds since 1970).
+    /// Builds the message. `created_at_ms` counts from 1970.
     pub fn message(self, created_at_ms: i64) -> AmqpMessage {
         AmqpMessageBuilder::new(self.correlation, created_at_ms)
             .with(names::MESSAGE_ID, self.message_id)

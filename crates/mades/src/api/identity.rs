@@ -1,21 +1,19 @@
-//! `<sequence>-<run uuid>`: the id by which a run recognizes its own messages, and the messages of others.
+//! `<sequence>-<run uuid>`: the id by which a run tells its own messages from those of others.
 use std::fmt;
 use uuid::Uuid;
 
-/// The length of a UUID with hyphens.
 const UUID_CHARACTERS: usize = 36;
 
-/// Identity of a message while it travels. The sequence leads straight to a slot, with no map between.
+/// Identity of a message in transit. The sequence number leads directly to the message's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RunMessageId {
     /// Number of the message within the run, from 0.
     pub sequence: u64,
-    /// The run.
     pub run: Uuid,
 }
 
 impl RunMessageId {
-    /// Reads an id as [`RunMessageId`] writes it, and nothing else: an id with a leading zero, a sign or capitals
+    /// Reads an id in exactly the form that [`RunMessageId`] writes. An id with a leading zero, a sign or capitals
     /// belongs to another sender.
     pub fn read(text: &str) -> Option<Self> {
         let at = text.len().checked_sub(UUID_CHARACTERS)?;
@@ -32,7 +30,7 @@ impl RunMessageId {
         Some(Self { sequence: digits.parse().ok()?, run: Uuid::try_parse(uuid).ok()? })
     }
 
-    /// The id in place of what `text` held.
+    /// Replaces the content of `text` by the id.
     pub fn write_into(&self, text: &mut String) {
         text.clear();
         let mut digits = [0; 20];
@@ -42,7 +40,7 @@ impl RunMessageId {
     }
 }
 
-/// A number in digits, without the machinery of `format!`: an id is written for every message.
+/// Writes a number in digits. Avoids `format!`, because an id is written for every message.
 fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &str {
     let mut at = digits.len();
     loop {

@@ -4,37 +4,27 @@ use super::writing::AmqpMessageBuilder;
 use super::{AmqpMessage, AmqpMessageId, DecodedMessage, Oddity, Payload, RunMessageId, names};
 use std::borrow::Cow;
 
-/// A message that has arrived.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InboxMessage<'m> {
-    /// The correlation-id.
     pub correlation: Option<Cow<'m, str>>,
     /// The id that the sender's endpoint gave.
     pub message_id: Option<Cow<'m, str>>,
     /// The id that the sender's business application gave.
     pub ba_message_id: Option<Cow<'m, str>>,
-    /// The conversation that it names.
+    /// The conversation that the message belongs to.
     pub ba_correlation_id: Option<Cow<'m, str>>,
-    /// The component code of the sender.
     pub sender_code: Option<Cow<'m, str>>,
-    /// The component code of the receiver.
     pub receiver_code: Option<Cow<'m, str>>,
-    /// The type as ECP calls it.
     pub message_type: Option<Cow<'m, str>>,
-    /// The type as EDX calls it.
     pub business_type: Option<Cow<'m, str>>,
-    /// The program that sent it.
     pub sender_application: Option<Cow<'m, str>>,
-    /// Time at which the sender's endpoint took it, in milliseconds since 1970.
+    /// Time at which the sender's endpoint accepted it, in milliseconds since 1970.
     pub sent_at_ms: Option<i64>,
-    /// Body of the message.
     pub content: BodyContent<'m>,
-    /// Deviations from the reference.
     pub oddities: Vec<Oddity>,
 }
 
 impl<'m> InboxMessage<'m> {
-    /// Reads a message as one that has arrived.
     pub fn read(message: &'m DecodedMessage) -> Self {
         let mut reader = PropertyReader::new(message);
         let content = content(message);
@@ -43,7 +33,7 @@ impl<'m> InboxMessage<'m> {
         }
         let ba_message_id = reader.text(names::BA_MESSAGE_ID);
         Self {
-            // Mode `amqp` has no endpoint between, and so no id of one.
+            // In mode `amqp` no endpoint is involved, so there is no id.
             message_id: reader.text(names::MESSAGE_ID),
             ba_message_id,
             correlation: reader.correlation(),
@@ -59,13 +49,12 @@ impl<'m> InboxMessage<'m> {
         }
     }
 
-    /// Identity of the message within its run.
     pub fn identity(&self) -> Option<RunMessageId> {
         first_identity(&[&self.ba_message_id, &self.correlation])
     }
 }
 
-/// Only what leads to the slot and to the checksum, for a message that is looked at once: the id and the payload.
+/// Reads only what is needed to find the slot and check the payload, for a message that is read once.
 pub fn identity(message: &DecodedMessage) -> Option<RunMessageId> {
     let mut reader = PropertyReader::new(message);
     let ba_message_id = reader.text(names::BA_MESSAGE_ID);
@@ -73,33 +62,26 @@ pub fn identity(message: &DecodedMessage) -> Option<RunMessageId> {
     by_id.or_else(|| reader.correlation().as_deref().and_then(RunMessageId::read))
 }
 
-/// Contents of an inbox message.
 #[derive(Clone, Debug)]
 pub struct InboxDraft<'a> {
-    /// Correlation-id of the submission.
     pub correlation: Option<AmqpMessageId<'a>>,
     /// The id that the sender's endpoint gave.
     pub message_id: &'a str,
     /// The id that the business application gave.
     pub ba_message_id: Option<&'a str>,
-    /// The conversation that it names.
+    /// The conversation that the message belongs to.
     pub ba_correlation_id: Option<&'a str>,
-    /// The component code of the sender.
     pub sender_code: &'a str,
-    /// The component code of the receiver.
     pub receiver_code: Option<&'a str>,
-    /// The type as ECP calls it.
     pub message_type: Option<&'a str>,
-    /// The type as EDX calls it.
     pub business_type: Option<&'a str>,
-    /// The program that sent it.
     pub sender_application: Option<&'a str>,
-    /// Time at which the sender's endpoint took it, as text (RFC 3339).
+    /// Time at which the sender's endpoint accepted it, as text (RFC 3339).
     pub sent_at: Option<&'a str>,
 }
 
 impl InboxDraft<'_> {
-    /// The message with that payload, made then (milliseconds since 1970).
+    /// Builds the message with this payload. `created_at_ms` counts from 1970.
     pub fn message(self, created_at_ms: i64, payload: Payload) -> AmqpMessage {
         AmqpMessageBuilder::new(self.correlation, created_at_ms)
             .id(self.message_id)

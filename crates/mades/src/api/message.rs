@@ -1,10 +1,10 @@
-//! A message of AMQP 1.0 (part 3 §3.2): read where it lies, and written in one pass.
+//! A message of AMQP 1.0 (part 3 §3.2), read in place and written in one pass.
 //!
 //! ```text
 //! header · delivery-annotations · message-annotations · properties · application-properties · body · footer
 //! ```
-//! Sections come in this order, and each once, but for the `data` and `amqp-sequence` sections of a body. A message that
-//! breaks this, or has a property of the wrong type, cannot be decoded.
+//! Sections come in this order, each at most once, except for the `data` and `amqp-sequence` sections of a body. A
+//! message that breaks this rule, or has a property of the wrong type, cannot be decoded.
 use super::Payload;
 use bytes::Bytes;
 use mailrun_amqp::{DecodeError, EncodedMessage, Reader, Scalar, Value, Writer};
@@ -21,19 +21,14 @@ const DATA: u8 = 0x75;
 const SEQUENCE: u8 = 0x76;
 const VALUE: u8 = 0x77;
 const FOOTER: u8 = 0x78;
-/// The priority of a message that states none.
 const DEFAULT_PRIORITY: u8 = 4;
 
-/// An id of a message: one of four types.
+/// A message id, which has one of four types.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AmqpMessageId<'m> {
-    /// Text.
     String(Cow<'m, str>),
-    /// Bytes.
     Binary(Cow<'m, [u8]>),
-    /// A UUID.
     Uuid(Uuid),
-    /// A number.
     Ulong(u64),
 }
 
@@ -62,18 +57,15 @@ impl<'m> AmqpMessageId<'m> {
     }
 }
 
-/// The header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageHeader {
-    /// The broker is to keep the message.
+    /// Asks the broker to keep the message over a restart.
     pub is_durable: bool,
-    /// Its priority.
     pub priority: u8,
-    /// Deliveries that failed before.
+    /// Number of earlier deliveries that failed.
     pub delivery_count: u32,
 }
 
-/// The body of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BodyKind {
     Data,
@@ -82,7 +74,7 @@ enum BodyKind {
     Empty,
 }
 
-/// A message as it was received: any body in any section. Clones share its bytes.
+/// A received message. Clones share its bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecodedMessage {
     octets: Bytes,
@@ -94,10 +86,10 @@ pub struct DecodedMessage {
 }
 
 impl DecodedMessage {
-    /// Reads the sections.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// If they are not those of a message.
+    /// If the sections are not those of a message.
     pub fn decode(message: &EncodedMessage) -> Result<Self, DecodeError> {
         let octets = message.whole();
         let mut reader = Reader::new(&octets);
@@ -144,7 +136,7 @@ impl DecodedMessage {
         let is_valid = match code {
             DATA => section.as_binary().is_some(),
             SEQUENCE => section.as_list().is_some(),
-            // Text that is not UTF-8 is no value.
+            // Text that is not UTF-8 is invalid.
             _ => !section.is_text() || section.as_text().is_some(),
         };
         if !is_valid {
@@ -160,12 +152,11 @@ impl DecodedMessage {
         Ok(())
     }
 
-    /// All of it, as it came.
+    /// All bytes of the message, as received.
     pub fn octets(&self) -> &Bytes {
         &self.octets
     }
 
-    /// Its header.
     pub fn header(&self) -> Option<MessageHeader> {
         self.header
     }
@@ -182,17 +173,14 @@ impl DecodedMessage {
         fields.field().ok()?
     }
 
-    /// Its message-id.
     pub fn message_id(&self) -> Option<AmqpMessageId<'_>> {
         AmqpMessageId::read(&self.property(0)?)
     }
 
-    /// Its correlation-id.
     pub fn correlation_id(&self) -> Option<AmqpMessageId<'_>> {
         AmqpMessageId::read(&self.property(5)?)
     }
 
-    /// Its creation-time, in milliseconds since 1970.
     pub fn created_at_ms(&self) -> Option<i64> {
         match self.property(9)?.as_scalar()? {
             Scalar::Timestamp(time) => Some(time),
@@ -200,7 +188,7 @@ impl DecodedMessage {
         }
     }
 
-    /// Its application properties, in the order in which they came; none if the section is not there.
+    /// The application properties in the order in which they came, or `None` without that section.
     pub fn application_properties(&self) -> Option<Vec<(&str, Scalar<'_>)>> {
         let mut entries = self.section(self.application_properties)?.as_map()?;
         let mut properties = Vec::with_capacity(16);
@@ -210,25 +198,24 @@ impl DecodedMessage {
         Some(properties)
     }
 
-    /// The bytes of its `data` sections, one section after the other; none if it has another body.
+    /// The bytes of the `data` sections, or `None` if the body has another type.
     pub(super) fn data(&self) -> Option<impl Iterator<Item = &[u8]>> {
         let mut reader = Reader::new(&self.octets[self.body.0..self.body.1]);
         (self.body_kind == BodyKind::Data)
             .then(|| std::iter::from_fn(move || reader.value().ok().and_then(|section| section.as_binary())))
     }
 
-    /// The value of its `amqp-value` section; none if it has another body.
+    /// The value of the `amqp-value` section, or `None` if the body has another type.
     pub(super) fn value(&self) -> Option<Value<'_>> {
         (self.body_kind == BodyKind::Value).then(|| self.section(Some(self.body)))?
     }
 
-    /// Reports whether it has a body of `amqp-sequence` sections.
     pub(super) fn has_sequence(&self) -> bool {
         self.body_kind == BodyKind::Sequence
     }
 }
 
-/// The descriptor of a section that follows the section `last`.
+/// The descriptor of a section, which must be allowed after the section `last`.
 fn next_section(last: u8, section: &Value<'_>) -> Result<u8, DecodeError> {
     let code = section.descriptor().and_then(|code| u8::try_from(code).ok()).unwrap_or(0);
     let is_next = match code {
@@ -298,7 +285,7 @@ fn is_time(value: &Scalar<'_>) -> bool {
     matches!(value, Scalar::Timestamp(_))
 }
 
-/// Checks that all keys are strings, and all values of simple types (§3.2.5).
+/// Checks that all keys are strings and all values have simple types (§3.2.5).
 fn check_application_properties(section: &Value<'_>) -> Result<(), DecodeError> {
     let mut entries = section.as_map().ok_or(DecodeError::Expected("application-properties"))?;
     while let Some(key) = entries.element()? {
@@ -309,7 +296,7 @@ fn check_application_properties(section: &Value<'_>) -> Result<(), DecodeError> 
     Ok(())
 }
 
-/// A message to be sent: its sections up to the payload, and the payload.
+/// A message to be sent: the encoded sections up to the payload, and the payload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AmqpMessage {
     pub(crate) sections: Vec<u8>,
@@ -317,12 +304,11 @@ pub struct AmqpMessage {
 }
 
 impl AmqpMessage {
-    /// Its length, encoded.
+    /// Encoded length.
     pub fn bytes(&self) -> usize {
         self.sections.len() + self.payload.len()
     }
 
-    /// The message, encoded.
     pub fn encoded(&self) -> EncodedMessage {
         let mut message = EncodedMessage::from(self.sections.clone());
         message.push(self.payload.clone());
@@ -330,11 +316,11 @@ impl AmqpMessage {
     }
 }
 
-/// Fields of the sections that precede the body. A header is always written.
+/// Fields of the sections before the body. A header is always written.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SectionFields<'a> {
     pub(super) is_durable: bool,
-    /// Without one, the priority is 4.
+    /// Without a value, the priority is 4.
     pub(super) priority: Option<u8>,
     pub(super) message_id: Option<&'a str>,
     pub(super) correlation: Option<AmqpMessageId<'a>>,
@@ -342,7 +328,7 @@ pub(super) struct SectionFields<'a> {
 }
 
 impl SectionFields<'_> {
-    /// Writes the sections that precede the body; `entries` writes the keys and values of the application properties.
+    /// Writes the sections before the body. `entries` writes the keys and values of the application properties.
     pub(super) fn write(&self, out: &mut Vec<u8>, entries: impl FnOnce(&mut Writer<'_>)) {
         let mut out = Writer::new(out);
         out.described_list(HEADER, |fields| {
@@ -368,7 +354,7 @@ impl SectionFields<'_> {
     }
 }
 
-/// Writes the beginning of a `data` section of that many bytes.
+/// Writes the beginning of a `data` section with `length` bytes.
 pub(super) fn begin_data(out: &mut Vec<u8>, length: usize) {
     out.extend_from_slice(&[0, 0x53, DATA]);
     match u8::try_from(length) {
@@ -380,7 +366,6 @@ pub(super) fn begin_data(out: &mut Vec<u8>, length: usize) {
     }
 }
 
-/// Writes a body of text.
 pub(super) fn write_text_body(out: &mut Vec<u8>, text: &str) {
     Writer::new(out).described_string(VALUE, text);
 }

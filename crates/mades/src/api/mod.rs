@@ -1,15 +1,14 @@
-//! Messages of the Business Application API, both directions: built and read, no sockets.
+//! Messages of the Business Application API in both directions, built and read without sockets.
 //!
 //! ```text
 //! business application ── outgoing ──▶ outbox        endpoint A
-//!                      ◀─── reply ──── outbox.reply       │ network
-//!                      ◀─── event ──── send.event         ▼
+//! ◀─── reply ──── outbox.reply       │ network
+//! ◀─── event ──── send.event         ▼
 //! business application ◀─── inbox ──── inbox         endpoint B
 //! ```
 //!
-//! Readers borrow from the message and never fail: what is not as it should be is an [`Oddity`] with a name, and
-//! whatever can be understood in spite of it is understood. The names of properties are case-sensitive, as ECP writes
-//! them.
+//! Readers borrow from the message and never fail. They report each deviation as an [`Oddity`] and understand the rest
+//! as far as possible. Property names are case-sensitive and spelled as ECP spells them.
 pub mod event;
 pub mod identity;
 pub mod inbox;
@@ -39,23 +38,21 @@ pub use status_document::{MessageStatus, StatusDocument};
 
 use bytes::Bytes;
 
-/// Body of a message, in one `data` section: shared, so that it can be sent many times and is not copied.
+/// Body of a message, in one `data` section. It is shared, so that it can be sent many times without a copy.
 pub type Payload = Bytes;
 
-/// Makes a payload of these bytes.
 pub fn payload(octets: impl Into<Vec<u8>>) -> Payload {
     Bytes::from(octets.into())
 }
 
 /// The names of application properties (reference: ECP Business Application AMQP API).
 pub mod names {
-    /// The component code of the receiver; required.
+    /// Component code of the receiver. Required.
     pub const RECEIVER_CODE: &str = "receiverCode";
-    /// The component code of the sender, in the inbox.
     pub const SENDER_CODE: &str = "senderCode";
-    /// The type of the message as ECP calls it; required there.
+    /// Message type for ECP, which requires it.
     pub const MESSAGE_TYPE: &str = "messageType";
-    /// The type of the message as EDX calls it; required there.
+    /// Message type for EDX, which requires it.
     pub const BUSINESS_TYPE: &str = "businessType";
     /// The id that the business application gave.
     pub const BA_MESSAGE_ID: &str = "baMessageID";
@@ -63,20 +60,15 @@ pub mod names {
     pub const BA_CORRELATION_ID: &str = "baCorrelationID";
     /// The id that the endpoint gave.
     pub const MESSAGE_ID: &str = "messageID";
-    /// The program that sent it.
     pub const SENDER_APPLICATION: &str = "senderApplication";
     /// Extension that the payload would have as a file.
     pub const FILE_EXTENSION: &str = "fileExtension";
     /// Marks a tracing message (SOAP: ConnectivityTest).
     pub const IS_TRACING_MESSAGE: &str = "isTracingMessage";
-    /// Time at which the sender's endpoint took the message.
+    /// Time at which the sender's endpoint accepted the message.
     pub const SEND_TIMESTAMP: &str = "sendTimestamp";
-    /// Id of the fault; of an error reply.
     pub const ERROR_ID: &str = "errorID";
-    /// Code of the fault; of an error reply.
     pub const ERROR_CODE: &str = "errorCode";
-    /// Text of the fault; of an error reply.
     pub const ERROR_MESSAGE: &str = "errorMessage";
-    /// Further details of the fault; of an error reply.
     pub const ERROR_DETAILS: &str = "errorDetails";
 }

@@ -1,32 +1,24 @@
-//! Deviations of a received message from the reference: named, counted, and no reason to fail.
+//! Deviations of a received message from the reference. They are named and counted, but are no reason to fail.
 use std::fmt;
 
-/// One thing amiss. Each has few values, so that a run can count them by kind in bounded memory.
+/// One deviation. Each variant has few values, so that a run can count them by kind in bounded memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Oddity {
-    /// A property that has to be there is not.
+    /// A required property is missing.
     Missing(&'static str),
-    /// A property is of another AMQP type than it should be.
     WrongType {
-        /// The property.
         property: &'static str,
-        /// The type that it has.
         found: &'static str,
     },
-    /// The body is in another section than it should be.
+    /// The body is in a section of another type.
     WrongSection {
-        /// The section that it should be in.
         expected: &'static str,
-        /// The one that it is in.
         found: &'static str,
     },
-    /// Text that is not UTF-8.
+    /// A text is not UTF-8.
     NotText(&'static str),
-    /// An event with an unknown state.
     UnknownState,
-    /// A status document that cannot be read.
     BadStatusDocument,
-    /// A message whose sections cannot be decoded.
     Undecodable,
 }
 

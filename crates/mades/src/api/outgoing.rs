@@ -1,4 +1,4 @@
-//! Messages that a business application hands to its endpoint: the very properties that go-mades-bench sends
+//! Messages that a business application hands to its endpoint, with the same properties as those of go-mades-bench
 //! (reference §1.3).
 use super::message::{SectionFields, begin_data};
 use super::reading::PropertyReader;
@@ -6,29 +6,23 @@ use super::{AmqpMessage, AmqpMessageId, DecodedMessage, Oddity, Payload, RunMess
 use std::borrow::Cow;
 use uuid::Uuid;
 
-/// Properties that all messages of a run have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutgoingProperties {
-    /// The component code of the receiver.
     pub receiver_code: String,
-    /// The type as ECP calls it.
     pub message_type: String,
-    /// The type as EDX calls it.
     pub business_type: String,
-    /// The program that sends.
     pub sender_application: String,
-    /// Asks the broker to keep them.
+    /// Asks the broker to keep the messages over a restart.
     pub is_durable: bool,
-    /// The priority that is written; without one nothing is, which means 4 (AMQP 1.0 part 3 §3.2.1).
+    /// Priority to be written. If it is `None`, none is written, which means 4 (AMQP 1.0 part 3 §3.2.1).
     pub priority: Option<u8>,
-    /// Marks them as tracing messages.
     pub is_tracing: bool,
-    /// The run whose message of the same number each of them is about: it is named in `baCorrelationID`.
+    /// The run that these messages refer to. Each names that run's message of the same number in `baCorrelationID`.
     pub about_run: Option<Uuid>,
 }
 
 impl OutgoingProperties {
-    /// Durable messages of that type.
+    /// Durable messages of this type.
     pub fn new(receiver_code: &str, message_type: &str) -> Self {
         Self {
             receiver_code: receiver_code.to_owned(),
@@ -42,27 +36,25 @@ impl OutgoingProperties {
         }
     }
 
-    /// A template for the messages of that run.
     pub fn template(&self, run: Uuid, body: Payload) -> OutgoingTemplate {
         let message = AmqpMessage { sections: Vec::new(), payload: body };
         OutgoingTemplate { properties: self.clone(), run, identity: String::new(), about: String::new(), message }
     }
 }
 
-/// A message that is made anew for each sequence number by writing over the last one: nothing is allocated.
+/// A message that is rewritten in place for each sequence number, without allocation.
 #[derive(Debug)]
 pub struct OutgoingTemplate {
     properties: OutgoingProperties,
     run: Uuid,
-    /// Identity of the last message, as text.
     identity: String,
-    /// Identity of the message that it is about, as text.
+    /// Identity of the message that this one refers to, as text.
     about: String,
     message: AmqpMessage,
 }
 
 impl OutgoingTemplate {
-    /// The message of that number, made then (milliseconds since 1970), with the payload of the last one.
+    /// The message with this number. `created_at_ms` counts from 1970; the payload is the last one.
     pub fn fill(&mut self, sequence: u64, created_at_ms: i64) -> &AmqpMessage {
         RunMessageId { sequence, run: self.run }.write_into(&mut self.identity);
         let properties = &self.properties;
@@ -101,49 +93,41 @@ impl OutgoingTemplate {
         &self.message
     }
 
-    /// Puts another payload in, for the messages from now on.
+    /// Sets the payload of all further messages.
     pub fn set_payload(&mut self, payload: Payload) {
         self.message.payload = payload;
     }
 
-    /// The same message with a new number and a new payload.
+    /// As `fill`, with a new payload.
     pub fn fill_with(&mut self, sequence: u64, created_at_ms: i64, payload: Payload) -> &AmqpMessage {
         self.set_payload(payload);
         self.fill(sequence, created_at_ms)
     }
 }
 
-/// A message that an endpoint takes from its outbox.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Submission<'m> {
-    /// The correlation-id, to be sent back as it came.
+    /// The correlation-id, to be returned unchanged.
     pub correlation: Option<AmqpMessageId<'m>>,
-    /// The component code of the receiver.
     pub receiver_code: Option<Cow<'m, str>>,
-    /// The type as ECP calls it.
     pub message_type: Option<Cow<'m, str>>,
-    /// The type as EDX calls it.
     pub business_type: Option<Cow<'m, str>>,
     /// The id that the business application gave.
     pub ba_message_id: Option<Cow<'m, str>>,
-    /// The conversation that it names.
+    /// The conversation that the message belongs to.
     pub ba_correlation_id: Option<Cow<'m, str>>,
-    /// The program that sent it.
     pub sender_application: Option<Cow<'m, str>>,
-    /// Extension that the payload would have as a file.
+    /// File extension for the payload.
     pub file_extension: Option<Cow<'m, str>>,
-    /// Set for a tracing message.
     pub is_tracing: bool,
-    /// Set if the broker was asked to keep it.
+    /// Set if the broker was asked to keep the message.
     pub is_durable: bool,
-    /// Time of its creation, in milliseconds since 1970.
+    /// Creation time in milliseconds since 1970.
     pub created_at_ms: Option<i64>,
-    /// Deviations from the reference.
     pub oddities: Vec<Oddity>,
 }
 
 impl<'m> Submission<'m> {
-    /// Reads a message, whatever its body.
     pub fn read(message: &'m DecodedMessage) -> Self {
         let mut reader = PropertyReader::new(message);
         Self {
@@ -162,12 +146,12 @@ impl<'m> Submission<'m> {
         }
     }
 
-    /// Identity of the message, if it is one of a run.
+    /// Identity of the message, if a run sent it.
     pub fn identity(&self) -> Option<RunMessageId> {
         self.ba_message_id.as_deref().and_then(RunMessageId::read)
     }
 
-    /// Correlation-id of the reply: the message's own as it came, or else the business application's id.
+    /// Correlation-id of the reply: the message's own, unchanged, or else the business application's id.
     pub fn reply_to(&self) -> Option<AmqpMessageId<'m>> {
         let fallback = || self.ba_message_id.clone().map(AmqpMessageId::String);
         self.correlation.clone().or_else(fallback)

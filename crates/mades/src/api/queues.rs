@@ -1,25 +1,20 @@
-//! The queues between a business application and its endpoint, by their names.
-
-/// The names of the queues. Several endpoints share a broker by prefixes of their own.
+/// Queue names. Endpoints that share a broker have different prefixes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointQueueNames {
-    /// Queue to which the business application sends.
     pub outbox: String,
-    /// Queue of the endpoint's answers.
+    /// Queue of the endpoint's replies.
     pub reply: String,
-    /// Queue of received messages.
     pub inbox: String,
-    /// Queue of send events. An EDX toolbox has no such queue: it reports in its reply.
+    /// Queue of send events. An EDX toolbox has none and reports in its reply instead.
     pub send_event: Option<String>,
 }
 
-/// The prefix of an ECP endpoint's queues as it is installed.
+/// The default prefix of an ECP endpoint's queues.
 pub const ECP_PREFIX: &str = "ecp.endpoint";
-/// The prefix of an EDX toolbox' queues as it is installed.
+/// The default prefix of an EDX toolbox's queues.
 pub const EDX_PREFIX: &str = "edx.endpoint";
 
 impl EndpointQueueNames {
-    /// Queue names of an ECP endpoint.
     pub fn ecp(prefix: &str) -> Self {
         Self {
             outbox: format!("{prefix}.outbox"),
@@ -29,7 +24,7 @@ impl EndpointQueueNames {
         }
     }
 
-    /// Queue names of an EDX toolbox. Its reply queue is not named after the outbox.
+    /// Queue names of an EDX toolbox. The name of its reply queue does not derive from the outbox.
     pub fn edx(prefix: &str) -> Self {
         Self {
             outbox: format!("{prefix}.outbox"),

@@ -1,24 +1,21 @@
-//! Reading what came, whatever it is: text where text is meant, and an oddity where it is not quite that.
+//! Reads message properties leniently. A value of an unexpected type is used if possible and reported as an oddity.
 use super::{AmqpMessageId, DecodedMessage, Oddity, RunMessageId};
 use mailrun_amqp::Scalar;
 use std::borrow::Cow;
 use uuid::Uuid;
 
-/// The body of a message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BodyContent<'m> {
-    /// One or more `data` sections: the bytes of each.
     Data(Vec<&'m [u8]>),
-    /// An `amqp-value` that is text.
     Text(&'m str),
-    /// Anything else; which section and type.
+    /// Any other body: its section and type.
     Other(&'static str),
-    /// No body, or an `amqp-value` of null, which is how some clients write no body.
+    /// No body, or an `amqp-value` of null, which some clients write instead.
     Empty,
 }
 
 impl<'m> BodyContent<'m> {
-    /// The bytes of the `data` sections, one section after the other.
+    /// Bytes of all `data` sections.
     pub fn octets(&self) -> impl Iterator<Item = &'m [u8]> {
         let sections: &[&'m [u8]] = match self {
             Self::Data(sections) => sections,
@@ -27,7 +24,6 @@ impl<'m> BodyContent<'m> {
         sections.iter().copied()
     }
 
-    /// Number of bytes in `data` sections.
     pub fn data_bytes(&self) -> usize {
         self.octets().map(<[u8]>::len).sum()
     }
@@ -42,7 +38,6 @@ impl<'m> BodyContent<'m> {
     }
 }
 
-/// Reads the body of a message.
 pub fn content(message: &DecodedMessage) -> BodyContent<'_> {
     if let Some(sections) = message.data() {
         return BodyContent::Data(sections.collect());
@@ -59,7 +54,7 @@ pub fn content(message: &DecodedMessage) -> BodyContent<'_> {
     }
 }
 
-/// An id as text, whichever of its four types it has; `None` if it is binary and not UTF-8.
+/// An id of any type as text, or `None` if it is binary and not UTF-8.
 pub fn id_text<'m>(id: &AmqpMessageId<'m>) -> Option<Cow<'m, str>> {
     match id {
         AmqpMessageId::String(text) => Some(text.clone()),
@@ -69,7 +64,6 @@ pub fn id_text<'m>(id: &AmqpMessageId<'m>) -> Option<Cow<'m, str>> {
     }
 }
 
-/// Reads the sections of one message and notes what is odd.
 pub(super) struct PropertyReader<'m> {
     message: &'m DecodedMessage,
     application: Vec<(&'m str, Scalar<'m>)>,
@@ -82,12 +76,11 @@ impl<'m> PropertyReader<'m> {
         Self { message, application, oddities: Vec::new() }
     }
 
-    /// An application property; of several of one name the last.
+    /// An application property. If several have this name, the last counts.
     fn get(&self, name: &str) -> Option<Scalar<'m>> {
         self.application.iter().rfind(|(key, _)| *key == name).map(|(_, value)| *value)
     }
 
-    /// An application property as text.
     pub(super) fn text(&mut self, name: &'static str) -> Option<Cow<'m, str>> {
         let (text, found) = match self.get(name)? {
             Scalar::String(text) => return Some(Cow::Borrowed(text)),
@@ -107,7 +100,7 @@ impl<'m> PropertyReader<'m> {
         text
     }
 
-    /// An application property that has to be there.
+    /// A required application property.
     pub(super) fn required(&mut self, name: &'static str) -> Option<Cow<'m, str>> {
         if self.get(name).is_none() {
             self.oddities.push(Oddity::Missing(name));
@@ -115,7 +108,7 @@ impl<'m> PropertyReader<'m> {
         self.text(name)
     }
 
-    /// An application property that is true or false; text of that kind is understood too.
+    /// A boolean application property. Text such as "true" is accepted as well.
     pub(super) fn boolean(&mut self, name: &'static str) -> bool {
         match self.get(name) {
             Some(Scalar::Boolean(truth)) => truth,
@@ -124,8 +117,7 @@ impl<'m> PropertyReader<'m> {
         }
     }
 
-    /// The time in an application property that should be one, as milliseconds since 1970: sendTimestamp is written as
-    /// either of two types.
+    /// A time in milliseconds since 1970. sendTimestamp is written with one of two AMQP types.
     pub(super) fn time_ms(&mut self, name: &'static str) -> Option<i64> {
         match self.get(name)? {
             Scalar::Timestamp(time) => Some(time),
@@ -138,7 +130,6 @@ impl<'m> PropertyReader<'m> {
         }
     }
 
-    /// The correlation-id as text.
     pub(super) fn correlation(&mut self) -> Option<Cow<'m, str>> {
         let id = self.message.correlation_id()?;
         let found = match id {
@@ -152,7 +143,7 @@ impl<'m> PropertyReader<'m> {
     }
 }
 
-/// The first of those ids that is one of ours.
+/// The first of these ids that has our form.
 pub(super) fn first_identity(ids: &[&Option<Cow<'_, str>>]) -> Option<RunMessageId> {
     ids.iter().filter_map(|id| id.as_deref()).find_map(RunMessageId::read)
 }

@@ -1,4 +1,4 @@
-//! Replies of an endpoint to a submission: accepted, refused with a reason, or (EDX) a status document.
+//! Replies of an endpoint to a submission: accepted, refused with a reason, or a status document (EDX).
 use super::reading::{BodyContent, PropertyReader, content, first_identity};
 use super::writing::AmqpMessageBuilder;
 use super::{
@@ -6,49 +6,37 @@ use super::{
 };
 use std::borrow::Cow;
 
-/// Reason why a submission was refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorReply<'m> {
-    /// Id of the fault.
     pub id: Option<Cow<'m, str>>,
-    /// Code of the fault.
     pub code: Option<Cow<'m, str>>,
-    /// Text of the fault.
     pub message: Option<Cow<'m, str>>,
-    /// Further details of the fault.
     pub details: Option<Cow<'m, str>>,
 }
 
-/// Outcome that a reply reports.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReplyOutcome<'m> {
-    /// The endpoint has it, under the id of [`Reply::message_id`].
+    /// The endpoint accepted the message under [`Reply::message_id`].
     Accepted,
-    /// The endpoint does not take it.
     Refused(ErrorReply<'m>),
     /// A status document, from an EDX toolbox.
     Status(Box<StatusDocument>),
-    /// Neither id nor error nor status.
+    /// The reply has neither id, error nor status.
     Unclear,
 }
 
-/// A reply.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reply<'m> {
-    /// The correlation-id.
     pub correlation: Option<Cow<'m, str>>,
     /// The id that the endpoint gave.
     pub message_id: Option<Cow<'m, str>>,
     /// The id that the business application gave.
     pub ba_message_id: Option<Cow<'m, str>>,
-    /// Outcome that it reports.
     pub outcome: ReplyOutcome<'m>,
-    /// Deviations from the reference.
     pub oddities: Vec<Oddity>,
 }
 
 impl<'m> Reply<'m> {
-    /// Reads a message as a reply.
     pub fn read(message: &'m DecodedMessage) -> Self {
         let mut reader = PropertyReader::new(message);
         let message_id = reader.text(names::MESSAGE_ID);
@@ -69,7 +57,7 @@ impl<'m> Reply<'m> {
         Self { correlation, message_id, ba_message_id, outcome, oddities: reader.oddities }
     }
 
-    /// Identity of the message that it answers: by the correlation-id, or by the business application's id.
+    /// Identity of the message that was answered, from the correlation-id or the business application's id.
     pub fn identity(&self) -> Option<RunMessageId> {
         first_identity(&[&self.correlation, &self.ba_message_id])
     }
@@ -85,7 +73,7 @@ fn refusal<'m>(reader: &mut PropertyReader<'m>) -> Option<ErrorReply<'m>> {
     (refusal != ErrorReply::default()).then_some(refusal)
 }
 
-/// The status document in the body, if there is anything in the body.
+/// The status document in the body, or `None` if the body is empty.
 fn status(message: &DecodedMessage, oddities: &mut Vec<Oddity>) -> Option<StatusDocument> {
     let content = content(message);
     let octets: Cow<'_, [u8]> = match &content {
@@ -110,7 +98,7 @@ fn status(message: &DecodedMessage, oddities: &mut Vec<Oddity>) -> Option<Status
     document.ok()
 }
 
-/// The reply of an ECP endpoint that has the message.
+/// The reply of an ECP endpoint that accepted the message.
 pub fn accepted(correlation: Option<AmqpMessageId<'_>>, message_id: &str, created_at_ms: i64) -> AmqpMessage {
     AmqpMessageBuilder::new(correlation, created_at_ms)
         .id(message_id)
@@ -118,22 +106,18 @@ pub fn accepted(correlation: Option<AmqpMessageId<'_>>, message_id: &str, create
         .data(Payload::new())
 }
 
-/// Contents of the reply of an endpoint that does not take a message. It has no messageID: a client recognizes a
-/// refusal by that.
+/// Contents of a refusal. It has no messageID, by which clients recognise it as a refusal.
 #[derive(Clone, Debug)]
 pub struct ErrorReplyDraft<'a> {
-    /// Correlation-id of the submission.
     pub correlation: Option<AmqpMessageId<'a>>,
-    /// Reason of the refusal.
     pub refusal: ErrorReply<'a>,
-    /// The component code of the receiver.
     pub receiver_code: Option<&'a str>,
     /// The id that the business application gave.
     pub ba_message_id: Option<&'a str>,
 }
 
 impl ErrorReplyDraft<'_> {
-    /// The message, made then (milliseconds since 1970).
+    /// Builds the message. `created_at_ms` counts from 1970.
     pub fn message(self, created_at_ms: i64) -> AmqpMessage {
         AmqpMessageBuilder::new(self.correlation, created_at_ms)
             .with_some(names::ERROR_ID, self.refusal.id.as_deref())
@@ -146,7 +130,7 @@ impl ErrorReplyDraft<'_> {
     }
 }
 
-/// The reply of an EDX toolbox: how the message fared.
+/// The reply of an EDX toolbox, with the state of the message.
 pub fn status_reply(
     correlation: Option<AmqpMessageId<'_>>,
     message_id: &str,

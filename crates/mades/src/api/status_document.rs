@@ -1,14 +1,15 @@
-//! The StatusDocument of an EDX toolbox: how a message fared, as XML, written and read.
+//! The StatusDocument of an EDX toolbox: the states of a message as XML, written and read.
 //!
 //! ```xml
 //! <StatusDocument xmlns="edx.entsoe.eu.StatusDocument.xsd">
-//!   <finalMessageStatus><status v="RECEIVED"/><changeTimestamp v="…"/><statusText v="…"/></finalMessageStatus>
-//!   <edxReplyMetadata><originalmessageID v="…"/><receiveTimestamp v="…"/></edxReplyMetadata>
-//!   <statusHistory><messageStatus>…</messageStatus>…</statusHistory>
+//! <finalMessageStatus><status v="RECEIVED"/><changeTimestamp v="…"/><statusText v="…"/></finalMessageStatus>
+//! <edxReplyMetadata><originalmessageID v="…"/><receiveTimestamp v="…"/></edxReplyMetadata>
+//! <statusHistory><messageStatus>…</messageStatus>…</statusHistory>
 //! </StatusDocument>
 //! ```
 //!
-//! Read with limits: no document type, so no entities of one; size, depth, length of the history.
+//! The reader limits size, depth and length of the history. It refuses document types, because they can define
+//! entities.
 use quick_xml::XmlVersion;
 use quick_xml::escape::escape;
 use quick_xml::events::{BytesStart, Event};
@@ -20,60 +21,52 @@ const MAX_BYTES: usize = 1024 * 1024;
 const MAX_DEPTH: usize = 8;
 const MAX_HISTORY: usize = 1000;
 
-/// A state that the message was in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageStatus {
     /// `ACCEPTED`, `SENT`, `SUCCESSFULLY_SENT`, `DELIVERED`, `RECEIVED`, `FAILED`.
     pub value: String,
-    /// Since when, as it is written.
+    /// Time of the change, as written.
     pub changed_at: Option<String>,
-    /// Text that explains it.
     pub text: Option<String>,
 }
 
 impl MessageStatus {
-    /// A state without time or text.
     pub fn of(value: &str) -> Self {
         Self { value: value.to_owned(), ..Self::default() }
     }
 }
 
-/// The status of a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusDocument {
-    /// The state that it ended in.
     pub last: MessageStatus,
-    /// The id of the message that it speaks of; not there where it never got one.
+    /// Id of the message, or `None` if it never got one.
     pub original_message_id: Option<String>,
-    /// Time at which the receiver had it, as it is written.
+    /// Time at which the receiver got it, as written.
     pub received_at: Option<String>,
     /// All states, in order.
     pub history: Vec<MessageStatus>,
 }
 
-/// Reason why a document cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StatusDocumentError {
-    /// It is larger than a status has any reason to be.
+    /// Larger than any real status document.
     #[error("the status document has {0} bytes; at most {MAX_BYTES} are accepted")]
     TooLarge(usize),
-    /// It is no XML.
+    /// Not XML.
     #[error("the status document is not well-formed XML: {0}")]
     Malformed(String),
-    /// It has a document type, which could define anything.
+    /// A document type, which could define anything.
     #[error("the status document has a document type")]
     DocumentType,
-    /// It is nested deeper, or has a longer history, than any real one.
+    /// Nested more deeply, or with a longer history, than any real document.
     #[error("the status document is nested too deeply or its history is too long")]
     Excessive,
-    /// Another document, or one with no final status.
+    /// Another document, or one without a final status.
     #[error("the document has no final status")]
     NoStatus,
 }
 
 impl StatusDocument {
-    /// Reads a document.
-    ///
     /// # Errors
     /// [`StatusDocumentError`].
     pub fn read(octets: &[u8]) -> Result<Self, StatusDocumentError> {
@@ -103,7 +96,6 @@ impl StatusDocument {
         parser.finish()
     }
 
-    /// The document as XML.
     pub fn write(&self) -> Vec<u8> {
         let mut xml = format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?><StatusDocument xmlns=\"{NAMESPACE}\">");
         write_status(&mut xml, "finalMessageStatus", &self.last);
@@ -132,7 +124,8 @@ fn write_value(xml: &mut String, name: &str, value: Option<&str>) {
     let _ = write!(xml, "<{name} v=\"");
     for character in escape(value).chars() {
         match character {
-            // A reader makes a space of each of these in an attribute (XML 1.0 §3.3.3), unless it is a reference.
+            // XML readers replace these characters in attributes by spaces, unless they are written as references (XML
+            // 1.0 §3.3.3).
             '\n' | '\r' | '\t' => {
                 let _ = write!(xml, "&#{};", u32::from(character));
             }
@@ -143,7 +136,7 @@ fn write_value(xml: &mut String, name: &str, value: Option<&str>) {
     xml.push_str("\"/>");
 }
 
-/// Reports whether XML has a way to write that character (XML 1.0 §2.2).
+/// Reports whether XML can represent the character (XML 1.0 §2.2).
 fn is_xml(character: char) -> bool {
     !matches!(character, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\u{fffe}' | '\u{ffff}')
 }
@@ -152,7 +145,7 @@ fn malformed(error: impl ToString) -> StatusDocumentError {
     StatusDocumentError::Malformed(error.to_string())
 }
 
-/// The elements that matter; all others are passed over.
+/// The elements that are read. All others are skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Element {
     Document,
@@ -186,7 +179,6 @@ impl Element {
     }
 }
 
-/// A document half read.
 #[derive(Default)]
 struct StatusParser {
     path: Vec<Element>,

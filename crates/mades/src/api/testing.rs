@@ -1,5 +1,4 @@
-//! Messages for the tests of readers: any message at all, and one as it comes off the wire. fe2o3-amqp writes the former
-//! and reads the latter: an encoder and a decoder that are not ours.
+//! Messages for the tests of readers. They are checked against fe2o3-amqp, an independent encoder and decoder.
 use super::{AmqpMessage, DecodedMessage, names};
 use crate::checks::mades_message::check_message;
 use fe2o3_amqp_types::messaging::message::__private::{Deserializable, Serializable};
@@ -9,19 +8,17 @@ use mailrun_amqp::{EncodedMessage, Reader};
 use proptest::prelude::*;
 use serde_amqp::Value;
 
-/// A message as fe2o3-amqp reads it.
 pub(crate) fn decoded_by_fe2o3(message: &EncodedMessage) -> Message<Body<Value>> {
     serde_amqp::from_slice::<Deserializable<Message<Body<Value>>>>(&message.whole()).unwrap().0
 }
 
-/// A message as the other side has it: encoded and decoded.
 pub(super) fn over_the_wire(message: &AmqpMessage) -> DecodedMessage {
     let encoded = message.encoded();
     decoded_by_fe2o3(&encoded);
     DecodedMessage::decode(&encoded).unwrap()
 }
 
-/// The message with another body, which is encoded already.
+/// The message with another body, which must already be encoded.
 pub(super) fn with_body(message: &AmqpMessage, body: &[u8]) -> DecodedMessage {
     let octets = message.encoded().whole();
     let mut reader = Reader::new(&octets);
@@ -72,7 +69,6 @@ fn body() -> impl Strategy<Value = Body<Value>> {
     ]
 }
 
-/// Any message that fe2o3-amqp can write.
 fn any_peer_message() -> impl Strategy<Value = Message<Body<Value>>> {
     let name = prop_oneof![
         Just(names::MESSAGE_ID),
@@ -97,7 +93,6 @@ fn any_peer_message() -> impl Strategy<Value = Message<Body<Value>>> {
     )
 }
 
-/// Any message that can be decoded.
 fn any_message() -> impl Strategy<Value = DecodedMessage> {
     any_peer_message().prop_map(|message| {
         let octets = serde_amqp::to_vec(&Serializable(&message)).unwrap();
@@ -136,7 +131,7 @@ proptest! {
     #[test]
     fn any_octets_are_a_message_or_none(octets in proptest::collection::vec(any::<u8>(), 0..200), cut in 0usize..200) {
         let _ = DecodedMessage::decode(&octets.clone().into());
-        // What fe2o3-amqp takes for a message, cut at any place, is one or none.
+        // Any prefix of a valid message must decode or fail, but not panic.
         let _ = DecodedMessage::decode(&octets[..cut.min(octets.len())].to_vec().into());
     }
 }

@@ -1,33 +1,29 @@
-//! Sections of a message, put together.
 use super::message::{SectionFields, begin_data, write_text_body};
 use super::{AmqpMessage, AmqpMessageId, Payload};
 
-/// A message under construction. All that an endpoint writes is durable (reference §3.1).
+/// Builder of a message. Endpoints write only durable messages (reference §3.1).
 pub(super) struct AmqpMessageBuilder<'a> {
     head: SectionFields<'a>,
     application: Vec<(&'a str, &'a str)>,
 }
 
 impl<'a> AmqpMessageBuilder<'a> {
-    /// Begins a message that answers to `correlation`, made then (milliseconds since 1970).
+    /// Begins a message that answers `correlation`. `created_at_ms` counts from 1970.
     pub(super) fn new(correlation: Option<AmqpMessageId<'a>>, created_at_ms: i64) -> Self {
         let head = SectionFields { is_durable: true, correlation, created_at_ms, ..SectionFields::default() };
         Self { head, application: Vec::new() }
     }
 
-    /// Gives it a message-id.
     pub(super) fn id(mut self, id: &'a str) -> Self {
         self.head.message_id = Some(id);
         self
     }
 
-    /// Adds an application property.
     pub(super) fn with(mut self, name: &'a str, value: &'a str) -> Self {
         self.application.push((name, value));
         self
     }
 
-    /// Adds an application property if there is a value for it.
     pub(super) fn with_some(self, name: &'a str, value: Option<&'a str>) -> Self {
         match value {
             Some(value) => self.with(name, value),
@@ -45,14 +41,12 @@ impl<'a> AmqpMessageBuilder<'a> {
         sections
     }
 
-    /// The message with a body of text.
     pub(super) fn text(self, text: &str) -> AmqpMessage {
         let mut sections = self.sections();
         write_text_body(&mut sections, text);
         AmqpMessage { sections, payload: Payload::new() }
     }
 
-    /// The message with one `data` section.
     pub(super) fn data(self, payload: Payload) -> AmqpMessage {
         let mut sections = self.sections();
         begin_data(&mut sections, payload.len());

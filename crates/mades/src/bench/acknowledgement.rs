@@ -1,12 +1,14 @@
-//! Acknowledgement documents. The bench sends one back for each message that arrives unchanged, because it is the receiving
-//! business application too; or the receiver sends them, and the bench awaits them.
+//! Acknowledgement documents. The bench also plays the receiving business application: it sends one document back for
+//! each message that arrives unchanged. Alternatively the real receiver sends them, and the bench waits for them.
 //!
 //! ```text
-//! sender ──▶ outbox ─ ─ endpoints ─ ─▶ inbox ──▶ arrived ──→ due ──→ acknowledgement_sender ──▶ receiver's outbox ─ ─ ┐
-//! acknowledged ◀── sender's inbox ◀─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ endpoints ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ┘
+//! sender ──▶ outbox ─ ─ endpoints ─ ─▶ inbox ──▶ arrived ──→ due ──→ acknowledgement_sender ──▶ receiver's outbox ─ ─
+//! ┐
+//! acknowledged ◀── sender's inbox ◀─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ endpoints ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─
+//! ┘
 //! ```
-//! The identities of the bench's own have the numbers of the messages and a run of their own, so that an acknowledgement is
-//! never taken for a message, in whatever queue it comes. Those of a receiver are known by the mRID that they acknowledge.
+//! The bench's own documents carry the numbers of the messages but another run id, so an acknowledgement is never taken
+//! for a message. A receiver's documents are recognised by the mRID that they acknowledge.
 use super::acknowledgement_document::AcknowledgementText;
 use super::document_id::DocumentId;
 use super::options::AcknowledgementOptions;
@@ -19,30 +21,26 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
 use tokio::sync::Notify;
 
-/// Acknowledgements of documents of others that are remembered, so that one that comes again is not counted again.
+/// Number of foreign acknowledgements that are remembered, so that a redelivered one is not counted again.
 const MAX_STRANGERS: usize = 16_384;
 
-/// The acknowledgements of a run.
 #[derive(Debug)]
 pub(super) struct Acknowledgements {
     document: AcknowledgementText,
-    /// The run of the messages.
     about_run: Uuid,
     pub(super) options: AcknowledgementOptions,
-    /// Code that the inbox names as the sender of the messages; the receiver's own if it names none.
+    /// Sender code in the inbox messages, or the receiver's configured code if they have none.
     receiver: RefCell<String>,
-    /// Numbers of messages that are to be acknowledged.
     due: RefCell<VecDeque<u64>>,
     due_notify: Notify,
-    /// The endpoint's ids of acknowledgements that it has taken and not reported on yet, shortened to numbers.
+    /// Endpoint's ids (hashed) of accepted acknowledgements whose outcome is not known yet.
     peer_ids: RefCell<HashSet<u64>>,
     sent: Cell<u64>,
-    /// What others were acknowledged by documents that were seen, shortened to numbers.
+    /// Hashes of foreign documents' mRIDs whose acknowledgements were already counted.
     strangers: RefCell<HashSet<u64>>,
     pub(super) counts: AcknowledgementCounts,
 }
 
-/// Counts of what became of them.
 #[derive(Debug, Default)]
 pub(super) struct AcknowledgementCounts {
     pub(super) accepted: Cell<u64>,
@@ -55,31 +53,29 @@ pub(super) struct AcknowledgementCounts {
     pub(super) unreadable: Cell<u64>,
 }
 
-/// The message that an acknowledgement document names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AcknowledgedMessage {
-    /// The message of this run with that number, if there is one.
+    /// The message of this run with this number, if one has it.
     Own(u64),
-    /// The first message, which goes before the run.
+    /// The preflight message.
     Preflight,
-    /// A document of another run, or of another application.
+    /// A document of another run or application.
     Other,
 }
 
-/// The run of the first message: its acknowledgement may come when the load has begun.
+/// Run id of the preflight message. Its acknowledgement may arrive after the load has begun.
 pub(super) fn preflight_run(run: RunId) -> RunId {
     let RunId(mut bytes) = run;
     bytes[0] ^= 1;
     RunId(bytes)
 }
 
-/// Counts one more.
 pub(super) fn count_one(count: &Cell<u64>) {
     count.set(count.get() + 1);
 }
 
 impl Acknowledgements {
-    /// Acknowledgements of the messages of that run, made from then on.
+    /// Acknowledgements of the messages of a run.
     pub(super) fn new(options: AcknowledgementOptions, receiver: &str, run: Uuid, began: jiff::Timestamp) -> Self {
         Self {
             document: AcknowledgementText::new(run, began),
@@ -95,17 +91,17 @@ impl Acknowledgements {
         }
     }
 
-    /// The run in their identities.
+    /// The run id in the identities of the acknowledgements.
     pub(super) fn run(&self) -> Uuid {
         self.document.run
     }
 
-    /// Reports whether the receiver sends them.
+    /// Reports whether the receiver sends the documents.
     pub(super) fn are_awaited(&self) -> bool {
         matches!(self.options, AcknowledgementOptions::Awaited { .. })
     }
 
-    /// Finds the message with that mRID, or with the identity that a receiver names if it found no mRID.
+    /// Finds the message by its mRID, or by the identity that a receiver uses if it found no mRID.
     pub(super) fn find(&self, mrid: &str, first_number: u64) -> AcknowledgedMessage {
         let preflight = Uuid::from_bytes(preflight_run(RunId(self.about_run.into_bytes())).0);
         if let Some(id) = DocumentId::read(mrid) {
@@ -124,8 +120,8 @@ impl Acknowledgements {
         }
     }
 
-    /// Counts a document that acknowledges nothing of this run, unless it has been seen: it goes back into the queue and may
-    /// come again. Returns whether it was counted.
+    /// Counts a document that acknowledges nothing of this run, unless it was counted before: it goes back into the
+    /// queue and may be redelivered. Returns whether it was counted.
     pub(super) fn count_stranger(&self, count: &Cell<u64>, mark: u64) -> bool {
         let mut strangers = self.strangers.borrow_mut();
         let is_new = strangers.len() < MAX_STRANGERS && strangers.insert(mark);
@@ -135,12 +131,11 @@ impl Acknowledgements {
         is_new
     }
 
-    /// The code that they are addressed to.
+    /// The code of the addressee.
     pub(super) fn receiver(&self) -> String {
         self.receiver.borrow().clone()
     }
 
-    /// Notes that a message arrived, and who sent it.
     pub(super) fn message_arrived(&self, sequence: u64, sender_code: Option<&str>) {
         let mut receiver = self.receiver.borrow_mut();
         if let Some(code) = sender_code.filter(|code| !code.is_empty() && *code != *receiver) {
@@ -150,7 +145,7 @@ impl Acknowledgements {
         self.due_notify.notify_one();
     }
 
-    /// Waits for a message that is to be acknowledged: its number. It stays the first until it is handed over.
+    /// Waits for a message to acknowledge, and returns its number. It stays first in line until `handed_over`.
     pub(super) async fn next_due(&self) -> u64 {
         loop {
             let first = self.due.borrow().front().copied();
@@ -161,18 +156,18 @@ impl Acknowledgements {
         }
     }
 
-    /// Notes that the first of those that are due was handed over.
+    /// Removes the first message in line.
     pub(super) fn handed_over(&self) {
         self.due.borrow_mut().pop_front();
         count_one(&self.sent);
     }
 
-    /// The document that acknowledges the message of that number, which is the `sequence`th of the run.
+    /// The document that acknowledges message `number`, which is the `sequence`th of the run.
     pub(super) fn payload(&self, number: u64, sequence: u64, payloads: &RunPayloads) -> Payload {
         Payload::from(self.document.render(number, sequence, payloads))
     }
 
-    /// Reports whether the bytes are that document.
+    /// Reports whether the bytes equal that document.
     pub(super) fn is_intact<'o>(
         &self,
         number: u64,
@@ -191,7 +186,7 @@ impl Acknowledgements {
         rest.is_empty()
     }
 
-    /// Notes the endpoint's id of one: its events may carry no other.
+    /// Stores the endpoint's id of a document, because later events may contain nothing else.
     pub(super) fn add_peer_id(&self, peer_id: u64) {
         self.peer_ids.borrow_mut().insert(peer_id);
     }
@@ -200,12 +195,12 @@ impl Acknowledgements {
         self.peer_ids.borrow().contains(&peer_id)
     }
 
-    /// Notes that the endpoint reports nothing more about the one of that id.
+    /// Forgets a document about which the endpoint reports nothing more.
     pub(super) fn remove_peer_id(&self, peer_id: u64) {
         self.peer_ids.borrow_mut().remove(&peer_id);
     }
 
-    /// Their part of the record; `outbox` is the queue that they went into, if the bench sent them.
+    /// The acknowledgements' part of the record. `outbox` is the queue that the bench sent them to, if it did.
     pub(super) fn record(&self, outbox: Option<&str>) -> MadesAcknowledgements {
         let counts = &self.counts;
         let AcknowledgementCounts { accepted, returned, refused, failed, corrupt, .. } = counts;

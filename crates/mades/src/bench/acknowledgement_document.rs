@@ -1,12 +1,12 @@
-//! Acknowledgement_MarketDocument of IEC 62325-451-1: the document that the bench sends, and the reader of those that come.
+//! Acknowledgement_MarketDocument of IEC 62325-451-1: writes the bench's documents, and reads received ones.
 //!
 //! ```xml
 //! <Acknowledgement_MarketDocument xmlns="urn:iec62325.351:tc57wg16:451-1:acknowledgementdocument:8:1">
-//!   <mRID>…</mRID> … <received_MarketDocument.mRID>…</received_MarketDocument.mRID> …
-//!   <Reason><code>A01</code><text>Message fully accepted</text></Reason>
+//! <mRID>…</mRID> … <received_MarketDocument.mRID>…</received_MarketDocument.mRID> …
+//! <Reason><code>A01</code><text>Message fully accepted</text></Reason>
 //! </Acknowledgement_MarketDocument>
 //! ```
-//! The namespace is not compared: operators use several versions, and the elements that are read are the same in all of them.
+//! The reader ignores the namespace: operators use several versions, which agree in the elements that are read.
 use super::run_payloads::RunPayloads;
 use crate::Uuid;
 use crate::api::RunMessageId;
@@ -15,32 +15,30 @@ use quick_xml::events::Event;
 use quick_xml::reader::Reader;
 
 const ROOT: &str = "Acknowledgement_MarketDocument";
-/// Length of the part of a payload in which its root element must begin.
+/// The root element must begin within so many bytes.
 const PROLOGUE_BYTES: usize = 1_024;
-/// A document that rejects thousands of time series, each with its reasons, is smaller.
+/// Even a document that rejects thousands of time series, each with its reasons, is smaller.
 const MAX_BYTES: usize = 4 << 20;
 /// Reason code "Message fully accepted".
 const ACCEPTED: &str = "A01";
 const MAX_TEXT_CHARS: usize = 200;
 
-/// Text of the documents that the bench sends, with the elements in the order of the schema and invented parties.
+/// Text of the bench's documents, with the elements in the schema's order and invented parties.
 #[derive(Debug)]
 pub(super) struct AcknowledgementText {
-    /// The run of the messages.
     about_run: Uuid,
-    /// The run in the identities of the acknowledgements.
     pub(super) run: Uuid,
     created: String,
 }
 
 impl AcknowledgementText {
     pub(super) fn new(about_run: Uuid, created: jiff::Timestamp) -> Self {
-        // One bit differs: a random run has this id by a chance of 1 in 2^122.
+        // Flip one bit. The probability that another run has this id is 1 in 2^122.
         let run = Uuid::from_u128(about_run.as_u128() ^ 1);
         Self { about_run, run, created: created.strftime("%Y-%m-%dT%H:%M:%SZ").to_string() }
     }
 
-    /// The document that acknowledges the message with this identity. It names the mRID of the message's document, or the
+    /// Renders the document that acknowledges a message. It names the mRID of the message's document, or the message's
     /// identity if the payload is no document.
     pub(super) fn render(&self, number: u64, sequence: u64, payloads: &RunPayloads) -> Vec<u8> {
         let Self { about_run, run, created } = self;
@@ -64,22 +62,20 @@ impl AcknowledgementText {
     }
 }
 
-/// What an acknowledgement document says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReceivedAcknowledgement {
-    /// The mRID of the document that it acknowledges.
+    /// The mRID of the acknowledged document.
     pub(super) about: String,
-    /// The code of its reason: one other than A01, if it has any.
+    /// The reason's code. If there are several, one other than A01.
     pub(super) code: String,
-    /// The text with it.
     pub(super) text: String,
 }
 
 impl ReceivedAcknowledgement {
-    /// Reads a payload; `None` if it is another document or no document at all.
+    /// Reads a payload. Returns `None` if it is not an acknowledgement document.
     ///
     /// # Errors
-    /// A sentence about an acknowledgement document that cannot be read.
+    /// A sentence that says why an acknowledgement document cannot be read.
     pub(super) fn read<'o>(octets: impl Iterator<Item = &'o [u8]>) -> Option<Result<Self, String>> {
         let sections: Vec<&[u8]> = octets.collect();
         let Some(front) = sections.first().filter(|first| first.len() >= PROLOGUE_BYTES || sections.len() == 1) else {
@@ -97,7 +93,7 @@ impl ReceivedAcknowledgement {
     }
 }
 
-/// The bytes, if the root element may begin at their front.
+/// The bytes from the beginning, if they can start with the root element.
 fn find_root(octets: &[u8]) -> Option<&[u8]> {
     memmem::find(&octets[..octets.len().min(PROLOGUE_BYTES)], ROOT.as_bytes()).map(|_| octets)
 }

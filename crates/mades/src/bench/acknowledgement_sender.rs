@@ -1,4 +1,4 @@
-//! Sending acknowledgement documents: one for each message that has arrived, in the order of arrival.
+//! Sends one acknowledgement document for each message that arrived, in order of arrival.
 use super::acknowledgement::{Acknowledgements, count_one};
 use super::options::AcknowledgementOptions;
 use super::run_state::MadesRunState;
@@ -41,12 +41,12 @@ pub(super) async fn acknowledge(run_state: Rc<MadesRunState>, mut sender: Sender
         acknowledgements.handed_over();
         transfers.unsettled.push(await_settlement(sequence, settling, run_state.options.timeout));
     }
-    // Errors of the link are in the account already.
+    // The tracker has already recorded errors of the link.
     let _ = sender.close().await;
     Ok(())
 }
 
-/// The template of the documents, for the code that they were last addressed to.
+/// The template of the documents, with the code of its last addressee.
 #[derive(Default)]
 struct TemplateCache(Option<(String, OutgoingTemplate)>);
 
@@ -82,7 +82,7 @@ fn record_settlement(run_state: &MadesRunState, (_, settled): SettledTransfer) {
         Ok(Ok(Disposition::Rejected { condition, description })) => (condition, description),
         Ok(Ok(Disposition::Released)) => ("released".to_owned(), "the broker rejects it for now".to_owned()),
         Ok(Ok(Disposition::Modified { .. })) => ("modified".to_owned(), "the broker rejects it".to_owned()),
-        // It is unknown whether the broker has it.
+        // It is unknown whether the broker accepted the document.
         Err(_) | Ok(Err(_)) => return,
     };
     count_one(&acknowledgements.counts.returned);

@@ -1,4 +1,4 @@
-//! Translates a message from a queue into facts for the account, and decides whether the message belongs to this run.
+//! Decides whether a message from a queue belongs to this run, and records the facts in it.
 use super::acknowledgement::{AcknowledgedMessage, Acknowledgements, count_one};
 use super::acknowledgement_document::ReceivedAcknowledgement;
 use super::run_state::MadesRunState;
@@ -9,21 +9,18 @@ use crate::api::{DecodedMessage, EventState, InboxMessage, Oddity, Reply, ReplyO
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-/// State in an EDX status of a message that will not arrive.
+/// EDX state of a message that will not arrive.
 const FAILED: &str = "FAILED";
 
-/// Decision about a message.
 #[derive(Debug)]
 pub(super) enum Ownership {
-    /// It belongs to this run and is recorded.
     Own,
-    /// It belongs to another application.
     Foreign,
-    /// It names a message by the endpoint's id alone, which is not known yet.
+    /// The event names a message only by the endpoint's id, which is not known yet.
     Unknown(UnmatchedEvent),
 }
 
-/// An event that waits until the message of its id is known.
+/// An event that waits until its message's id is known.
 #[derive(Debug)]
 pub(super) struct UnmatchedEvent {
     peer_id: u64,
@@ -33,7 +30,6 @@ pub(super) struct UnmatchedEvent {
     received_at: Duration,
 }
 
-/// Records the facts that a message carries.
 pub(super) fn classify(
     run_state: &MadesRunState,
     queue: ReceiveQueue,
@@ -74,7 +70,7 @@ fn reply(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
         }
         ReplyOutcome::Status(status) if status.last.value.eq_ignore_ascii_case(FAILED) => {
             let text = status.last.text.as_deref().unwrap_or_default();
-            // A toolbox that never gave the message an id has not taken it.
+            // If the toolbox never gave the message an id, it has not accepted it.
             if status.original_message_id.is_some() {
                 tracker.replied(sequence, now, EndpointReply::Failed { code: "", text });
             } else {
@@ -86,7 +82,7 @@ fn reply(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
     Ownership::Own
 }
 
-/// Records the endpoint's answer to an acknowledgement: nothing waits for it, unless it says that it will not arrive.
+/// Handles the endpoint's reply to an acknowledgement. Only a failure matters.
 fn reply_to_acknowledgement(run_state: &MadesRunState, acknowledgements: &Acknowledgements, reply: &Reply<'_>) {
     record_oddities(run_state, &reply.oddities);
     let record_failure = |count: &std::cell::Cell<u64>, code: &str, text: &str| {
@@ -129,7 +125,7 @@ fn event(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
         record_event(run_state, sequence, state.as_ref(), &text(&event.error_code), &text(&event.error_message), now);
         return Ownership::Own;
     }
-    // An event that names a message of another run is not ours; one that names none may be.
+    // An event with the identity of another run is foreign. One without an identity may be ours.
     let Some(id) = event.message_id.as_deref().filter(|_| event.identity().is_none()) else {
         return Ownership::Foreign;
     };
@@ -139,7 +135,7 @@ fn event(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
     if match_event(run_state, &unmatched) { Ownership::Own } else { Ownership::Unknown(unmatched) }
 }
 
-/// Records the event if the message of its id is known by now.
+/// Records the event if its message's id is known by now.
 pub(super) fn match_event(run_state: &MadesRunState, unmatched: &UnmatchedEvent) -> bool {
     let UnmatchedEvent { peer_id, state, code, text, received_at } = unmatched;
     let acknowledgements = run_state.acknowledgements.as_ref().filter(|known| known.has_peer_id(*peer_id));
@@ -161,7 +157,7 @@ pub(super) fn match_event(run_state: &MadesRunState, unmatched: &UnmatchedEvent)
     true
 }
 
-/// Records an event about an acknowledgement: nothing waits for it, unless it says that it will not arrive.
+/// Handles an event about an acknowledgement. Only a failure matters.
 fn event_of_acknowledgement(
     run_state: &MadesRunState,
     acknowledgements: &Acknowledgements,
@@ -190,14 +186,14 @@ fn record_event(
     let mut tracker = run_state.tracker.borrow_mut();
     let is_tracing = tracker.mode() == MadesMode::Tracing;
     match state {
-        // go-mades-bench waits for DELIVERED where the protocol has TRACING.
+        // go-mades-bench waits for DELIVERED, but the protocol sends TRACING.
         Some(EventState::Tracing | EventState::Delivered) if is_tracing => {
             tracker.event(sequence, now, MessageStage::Traced)
         }
         Some(EventState::Delivered) => tracker.event(sequence, now, MessageStage::Delivered),
         Some(EventState::Received) if !is_tracing => tracker.event(sequence, now, MessageStage::Received),
         Some(EventState::Failed) => tracker.failed(sequence, now, code, text),
-        // Intermediate states: nothing waits for them.
+        // Intermediate states do not matter.
         Some(EventState::Accepted | EventState::Transported) | None => {}
         Some(other) => {
             let text = format!("an event {other} of a message in mode {}", tracker.mode().name());
@@ -208,7 +204,7 @@ fn record_event(
 
 fn inbox(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> Ownership {
     let arrived = InboxMessage::read(message);
-    // Before the identity: a receiver may answer with ours.
+    // Check this before the identity, because a receiver may answer with ours.
     if let Some(acknowledgements) = run_state.acknowledgements.as_ref().filter(|known| known.are_awaited())
         && let Some(document) = ReceivedAcknowledgement::read(arrived.content.octets())
     {
@@ -245,7 +241,8 @@ fn inbox(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
     Ownership::Own
 }
 
-/// Records an acknowledgement document of the receiver. It belongs to this run if it names the mRID of one of its documents.
+/// Records an acknowledgement document of the receiver. It belongs to this run if it names the mRID of one of the run's
+/// documents.
 fn received_acknowledgement(
     run_state: &MadesRunState,
     acknowledgements: &Acknowledgements,
@@ -294,7 +291,7 @@ fn record_oddities(run_state: &MadesRunState, oddities: &[Oddity]) {
     }
 }
 
-/// Shortens an id to a number that is never 0.
+/// Hashes an id to a number that is never 0.
 fn hash_id(id: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     id.hash(&mut hasher);

@@ -6,19 +6,16 @@
 //! ```
 use crate::Uuid;
 
-/// Characters of an mRID.
+/// Length of an mRID in characters.
 pub(super) const DOCUMENT_ID_BYTES: usize = 32;
-/// Version and variant of the UUID.
 const VERSION: u64 = 0x8000;
 const VERSION_MASK: u64 = 0xf000;
 const VARIANT: u64 = 1 << 63;
 const SEQUENCE_MASK: u64 = (1 << 62) - 1;
 
-/// The mRID of a message's document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DocumentId {
     pub(super) sequence: u64,
-    /// The part of it that all documents of a run share.
     pub(super) run: u64,
 }
 
@@ -27,14 +24,13 @@ impl DocumentId {
         Self { sequence, run: run_part(run) }
     }
 
-    /// Reads an mRID as it is written here, with or without hyphens.
+    /// Reads an mRID of this form, with or without hyphens.
     pub(super) fn read(text: &str) -> Option<Self> {
         let (run, number) = Uuid::try_parse(text).ok()?.as_u64_pair();
         let is_own_form = run & VERSION_MASK == VERSION && number & !SEQUENCE_MASK == VARIANT;
         is_own_form.then_some(Self { sequence: number & SEQUENCE_MASK, run })
     }
 
-    /// Reports whether it is of that run.
     pub(super) fn is_of(self, run: Uuid) -> bool {
         self.run == run_part(run)
     }

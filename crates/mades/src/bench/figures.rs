@@ -1,4 +1,4 @@
-//! The figures of a run so far, for thresholds that end it.
+//! Figures of a run in progress, for thresholds that end it.
 use super::stages::MessageStage;
 use super::tracker::MessageTracker;
 use mailrun_journey::Latencies;
@@ -6,14 +6,12 @@ use mailrun_journey::record::LatencyMs;
 use mailrun_journey::threshold::{Fate, MetricSource, MetricValues};
 use std::time::Duration;
 
-/// The figures so far.
 pub(super) struct MadesLiveFigures<'a> {
     pub(super) tracker: &'a MessageTracker,
     pub(super) now: Duration,
 }
 
 impl MadesLiveFigures<'_> {
-    /// The stage of the run that a threshold names.
     fn stage(&self, of: MetricSource) -> Option<MessageStage> {
         let path = self.tracker.path();
         let stage = match of {
@@ -48,7 +46,7 @@ impl MetricValues for MadesLiveFigures<'_> {
         (!elapsed.is_zero()).then(|| count as f64 / elapsed.as_secs_f64())
     }
 
-    /// Messages that are finished: one that is under way is not late yet.
+    /// Number of finished messages. Messages in flight do not count as late yet.
     fn due(&self) -> Option<u64> {
         Some(self.tracker.created().saturating_sub(self.tracker.in_transit() as u64))
     }
@@ -58,7 +56,7 @@ impl MetricValues for MadesLiveFigures<'_> {
     }
 
     fn fate(&self, fate: Fate) -> Option<u64> {
-        // Looks at every message: only a threshold on a fate needs it, four times per second.
+        // This visits every message. It runs only for a threshold on a fate, four times per second.
         fate.count(&self.tracker.final_ledger().ledger)
     }
 }

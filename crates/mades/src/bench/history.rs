@@ -1,29 +1,26 @@
-//! Facts about every message of a run of any length: two bytes each while messages are under way, and next to nothing once
-//! a page of them is finished.
+//! Facts about every message of a run of any length. They take two bytes per message in flight, and almost nothing once
+//! a page of messages is finished.
 //!
 //! ```text
 //! sequence >> 12 ──► page:  under way   8,192 bytes, two a message
-//!                           settled     the exceptions alone: (number, facts), sorted
-//!                           whole       nothing: each of its messages got through
+//! settled     the exceptions alone: (number, facts), sorted
+//! whole       nothing: each of its messages got through
 //! ```
-//! 100 million messages that get through cost 24,415 entries of 24 bytes, and a message in a hundred that does not adds
-//! four bytes for each. A late answer, or a doubled one, still finds its message.
+//! 100 million complete messages cost 24,415 entries of 24 bytes. If one message in a hundred is incomplete, each of
+//! those costs four bytes more. A late or duplicate answer still finds its message.
 use super::stages::MessageFlags;
 
 const PAGE_SHIFT: u32 = 12;
 const PAGE_MESSAGES: usize = 1 << PAGE_SHIFT;
-/// A page with more exceptions than this keeps its bytes: they take no more room.
+/// A page with more exceptions keeps its bytes, because packing would not save space.
 const MAX_EXCEPTIONS: usize = PAGE_MESSAGES / 8;
 
-/// Facts about messages, by their number.
 #[derive(Debug)]
 pub(super) struct MessageHistory {
-    /// The facts about a message that got through.
+    /// The facts about a complete message.
     complete: MessageFlags,
     pages: Vec<HistoryPage>,
-    /// Messages below this number are finished.
     finished_below: u64,
-    /// Pages below this number have been looked at.
     packed_pages: usize,
 }
 
@@ -33,7 +30,6 @@ enum HistoryPage {
     Settled(Vec<(u16, u16)>),
 }
 
-/// Novelty of a fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Novelty {
     New,
@@ -45,7 +41,7 @@ impl MessageHistory {
         Self { complete: whole, pages: Vec::new(), finished_below: 0, packed_pages: 0 }
     }
 
-    /// Adds facts about a message; returns whether any of them was new, and all facts known now.
+    /// Adds facts about a message. Returns which of them were new, and all facts known now.
     pub(super) fn add(&mut self, sequence: u64, flags: MessageFlags) -> (Novelty, MessageFlags) {
         let (page, number) = position(sequence);
         while self.pages.len() <= page {
@@ -63,7 +59,6 @@ impl MessageHistory {
         (Novelty::New, after)
     }
 
-    /// The facts about a message.
     pub(super) fn flags(&self, sequence: u64) -> MessageFlags {
         let (page, number) = position(sequence);
         match self.pages.get(page) {
@@ -76,7 +71,7 @@ impl MessageHistory {
         }
     }
 
-    /// Declares that no message below `sequence` is waited for any more: pages of such messages are packed.
+    /// Declares that no message below `sequence` is expected any more, so that their pages can be packed.
     pub(super) fn is_over_below(&mut self, sequence: u64) {
         self.finished_below = self.finished_below.max(sequence);
         let full = (self.finished_below >> PAGE_SHIFT) as usize;
@@ -86,7 +81,6 @@ impl MessageHistory {
         }
     }
 
-    /// Memory used for pages.
     #[cfg(test)]
     fn bytes(&self) -> usize {
         let page = |page: &HistoryPage| match page {
@@ -112,7 +106,7 @@ fn pack(page: &mut HistoryPage, whole: MessageFlags) {
     }
 }
 
-/// Writes a message's byte into a packed page. One that got through after all is no exception any more.
+/// Writes a message's byte into a packed page. A message that is complete after all is removed from the exceptions.
 fn set_exception(exceptions: &mut Vec<(u16, u16)>, number: u16, flags: MessageFlags, whole: MessageFlags) {
     match exceptions.binary_search_by_key(&number, |(number, _)| *number) {
         Ok(at) if flags == whole => drop(exceptions.remove(at)),
@@ -135,7 +129,7 @@ mod tests {
     #[test]
     fn a_hundred_million_that_get_through_cost_next_to_nothing() {
         let mut history = MessageHistory::new(whole());
-        // Every page is opened and packed like this one; checking some is enough.
+        // All pages are packed and unpacked in the same way, so it is enough to check some.
         for sequence in 0..400_000_u64 {
             history.add(sequence, whole());
             history.is_over_below(sequence.saturating_sub(1_000));
@@ -159,7 +153,7 @@ mod tests {
     }
 
     proptest! {
-        /// Packed or not, it agrees with a map.
+        /// Compares the history, packed or not, with a map.
         #[test]
         fn it_knows_what_a_map_knows(
             steps in proptest::collection::vec((0_u64..10_000, 0_u16..1024, any::<bool>()), 1..300),

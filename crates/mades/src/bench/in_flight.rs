@@ -1,25 +1,23 @@
-//! The messages under way, found by their number: a table of fixed size, allocated once.
+//! A table of the messages in flight, by their number. It has a fixed size and is allocated once.
 //!
-//! A message's place is given by its number's lower bits, as in a ring; if that place is taken, it is the next free one
-//! (linear probing), so that a slow message delays no other. Numbers follow each other, so nearly every message is
-//! found at the first place, and nothing is allocated, hashed or locked.
+//! The lower bits of the number select a place, as in a ring. If that place is taken, the next free place is used
+//! (linear probing), so that a slow message delays no other. Numbers are consecutive, so nearly every message is found
+//! at the first place, without allocation, hashing or locks.
 use super::stages::MessageStage;
 use std::time::Duration;
 
-/// A message under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InFlightEntry {
     pub(super) sequence: u64,
-    /// Time from which its latencies count: when it was due at open loop, else when it was created.
+    /// Start of its latencies: the due time in an open loop, otherwise the creation time.
     pub(super) since: Duration,
-    /// Time from which its time-out counts.
+    /// Start of its time-out.
     pub(super) created: Duration,
-    /// Time at which it reached each stage, in nanoseconds; 0 if it has not. Nothing happens in a host's first
-    /// nanosecond.
+    /// Time at which it reached each stage, in nanoseconds, or 0. No message is sent in a host's first nanosecond.
     times_ns: [u64; MessageStage::ALL.len()],
-    /// The endpoint's own id of it, shortened to a number; 0 if none was given.
+    /// Hash of the endpoint's id, or 0 if there is none.
     pub(super) peer_id: u64,
-    /// Set while its transfer waits for the broker's answer.
+    /// Set while the broker has not settled the transfer.
     pub(super) is_unsettled: bool,
 }
 
@@ -40,7 +38,6 @@ impl InFlightEntry {
     }
 }
 
-/// The table.
 #[derive(Debug)]
 pub(super) struct InFlightTable {
     entries: Box<[Option<InFlightEntry>]>,
@@ -49,14 +46,12 @@ pub(super) struct InFlightTable {
 }
 
 impl InFlightTable {
-    /// Creates a table with room for `limit` messages.
     pub(super) fn new(limit: usize) -> Self {
-        // At most half full, so that a free place is never far.
+        // At most half full, so that a free place is always near.
         let places = (limit.max(1) * 2).next_power_of_two();
         Self { entries: vec![None; places].into(), count: 0, limit: limit.max(1) }
     }
 
-    /// Number of messages in the table.
     pub(super) fn count(&self) -> usize {
         self.count
     }
@@ -65,7 +60,7 @@ impl InFlightTable {
         self.count < self.limit
     }
 
-    /// Inserts a message. There must be room, and the number must be new.
+    /// Inserts a message. The table must have room, and the number must be new.
     pub(super) fn insert(&mut self, entry: InFlightEntry) {
         debug_assert!(self.has_room() && self.find(entry.sequence).is_none());
         let mut at = self.home(entry.sequence);
@@ -85,7 +80,6 @@ impl InFlightTable {
         self.entries[at].as_mut()
     }
 
-    /// Removes a message.
     pub(super) fn remove(&mut self, sequence: u64) -> Option<InFlightEntry> {
         let at = self.position(sequence)?;
         let removed = self.entries[at].take();
@@ -94,12 +88,10 @@ impl InFlightTable {
         removed
     }
 
-    /// Iterates over all messages, in no particular order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &InFlightEntry> {
         self.entries.iter().flatten()
     }
 
-    /// Iterates over all messages, mutably.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut InFlightEntry> {
         self.entries.iter_mut().flatten()
     }
@@ -123,8 +115,8 @@ impl InFlightTable {
         None
     }
 
-    /// Moves messages back that were stored further on because their place was taken: a search ends at the first free
-    /// place.
+    /// Moves back messages that were stored further on because their place was taken. This is necessary because a
+    /// search ends at the first free place.
     fn close_gap(&mut self, mut gap: usize) {
         let mask = self.entries.len() - 1;
         let mut at = self.next_index(gap);

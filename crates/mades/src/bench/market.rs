@@ -1,4 +1,4 @@
-//! Load with the timing of a balancing market: what `--shape` says, and when each document is due.
+//! Load with the timing of a balancing market: parses `--shape`, which says when each document is due.
 //!
 //! ```text
 //! quarter-hour                             100 bid documents of 4,000 time series at the start of each quarter-hour
@@ -15,65 +15,57 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Most messages of a burst of bids, and most time series of each.
+/// Maximum number of messages in a burst of bids, and of time series in each.
 const MAX_BIDS: u32 = 1_000;
 const MAX_TIME_SERIES: u32 = 20_000;
-/// The usual ones: what the Nordic market allows for a quarter-hour (mFRR EAM).
+/// Default numbers of messages and time series: what the Nordic market allows for a quarter-hour (mFRR EAM).
 const USUAL_BIDS: u32 = 100;
 const USUAL_TIME_SERIES: u32 = 4_000;
-/// Highest acceleration.
 pub const MAX_ACCELERATION: u32 = 1_000;
-/// Length of a window.
 pub(super) const QUARTER_HOUR: Duration = Duration::from_secs(15 * 60);
 pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Content of a shape's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MarketDocument {
-    /// Bids, with that many time series.
+    /// Bids with this number of time series.
     Bids(u32),
     /// An activation document without time series.
     Heartbeat,
-    /// One value.
+    /// A single value.
     Value,
 }
 
-/// Times at which messages of a shape are due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ShapeTimes {
-    /// That many at the start of each quarter-hour.
+    /// This many at the start of each quarter-hour.
     Burst(u32),
-    /// So long before the end of each quarter-hour.
+    /// At these times before the end of each quarter-hour.
     BeforeQuarter(Vec<Duration>),
-    /// At each multiple of that time since midnight. It divides a day.
+    /// At each multiple of this time since midnight. It divides a day.
     Every(Duration),
 }
 
-/// Messages of one kind, and their times.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MarketShape {
     typed: String,
-    /// What comes before the first semicolon.
+    /// The text before the first semicolon.
     pub(super) name: String,
     pub(super) document: MarketDocument,
     pub(super) times: ShapeTimes,
-    /// Message type, if it is not that of the run.
+    /// Message type, if it differs from the run's.
     message_type: Option<String>,
     thresholds: Vec<Threshold>,
 }
 
 impl MarketShape {
-    /// Conditions on the messages of this shape.
     pub fn thresholds(&self) -> &[Threshold] {
         &self.thresholds
     }
 
-    /// Type of its messages in a run whose messages have the type `of_run`.
     pub(super) fn message_type<'a>(&'a self, of_run: &'a str) -> &'a str {
         self.message_type.as_deref().unwrap_or(of_run)
     }
 
-    /// Messages on a day of 24 hours.
     pub(super) fn per_day(&self) -> u64 {
         let quarters = DAY.as_secs() / QUARTER_HOUR.as_secs();
         match &self.times {
@@ -104,7 +96,7 @@ impl FromStr for MarketShape {
     }
 }
 
-/// Reads what comes before the first semicolon, with single spaces.
+/// Reads the text before the first semicolon, with single spaces.
 fn schedule(text: &str) -> Result<(MarketDocument, ShapeTimes), String> {
     let unknown = || {
         format!(
@@ -144,7 +136,6 @@ fn every(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// Reads a time before the end of a quarter-hour.
 fn before(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     let is_within = !time.is_zero() && time <= QUARTER_HOUR;
@@ -163,7 +154,6 @@ fn threshold(text: &str) -> Result<Threshold, String> {
     }
 }
 
-/// Reads a number from 1 to `most`.
 fn number(text: &str, most: u32, what: &str) -> Result<u32, String> {
     let is_plain = text.bytes().all(|digit| digit.is_ascii_digit());
     let number = text.parse().ok().filter(|number| is_plain && (1..=most).contains(number));
@@ -176,19 +166,16 @@ impl fmt::Display for MarketShape {
     }
 }
 
-/// The load of a market: its shapes, and how fast its time passes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MarketLoad {
-    /// The shapes, all at once.
     pub shapes: Vec<MarketShape>,
-    /// Seconds of the market in one of the run.
+    /// Seconds of market time per second of the run.
     pub acceleration: u32,
-    /// Zone of the market's days.
     pub time_zone: TimeZone,
 }
 
 impl MarketLoad {
-    /// An hour of the market in the time of the run.
+    /// Duration of a market hour in the run.
     pub fn hour(&self) -> Duration {
         4 * QUARTER_HOUR / self.acceleration
     }

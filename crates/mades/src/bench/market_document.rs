@@ -1,14 +1,14 @@
-//! Documents of a market, as XML: written once for each shape, with an mRID and a trace in front that are patched for each
-//! message.
+//! Market documents as XML. Each shape's document is written once; its mRID and trace, which come first, are patched
+//! for each message.
 //!
-//! They have the elements of IEC 62325-451-7 and -451-6 in the order of the schemas, and invented values. They are there
-//! for their size and for how well they compress, and are not checked against a schema.
+//! The elements are those of IEC 62325-451-7 and -451-6 in the schemas' order, with invented values. The documents have
+//! a realistic size and compressibility, but are not validated against a schema.
 use super::market::MarketDocument;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::fmt::Write;
 
-/// Text of a document: what comes before the mRID, what follows the trace, its time series, all of one length, and its end.
+/// A document: the text before the mRID, the text after the trace, time series of equal length, and the end.
 pub(super) struct DocumentText {
     pub(super) before_id: Vec<u8>,
     pub(super) head: Vec<u8>,
@@ -41,7 +41,6 @@ impl DocumentText {
     }
 }
 
-/// The beginning of a document, up to its mRID.
 fn before_id(element: &str, schema: &str) -> Vec<u8> {
     format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\r\n\
@@ -50,7 +49,7 @@ fn before_id(element: &str, schema: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// What follows the trace, from the end of the comment that holds it.
+/// The text after the trace, from the end of the comment that holds it.
 fn head(kind: &str, process: &str) -> Vec<u8> {
     format!(
         "\r\n-->\r\n<revisionNumber>1</revisionNumber><type>{kind}</type>\
@@ -64,7 +63,6 @@ fn head(kind: &str, process: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Bids, each for one quarter-hour.
 fn bids(seed: u64, count: u32) -> Vec<u8> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut text = String::new();
@@ -98,7 +96,6 @@ fn bids(seed: u64, count: u32) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// Time series with one quantity each.
 fn quantities(seed: u64, count: u32) -> Vec<u8> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut text = String::new();

@@ -1,14 +1,14 @@
-//! The bench of the Business Application API of MADES: sends messages through an endpoint pair, or a broker, and times
-//! every stage of each.
+//! The bench of the Business Application API of MADES. It sends messages through an endpoint pair or a broker, and
+//! times every stage of each.
 //!
 //! ```text
 //! pace (when) ─→ sender ──▶ outbox ─ ─ endpoint pair ─ ─▶ outbox.reply, send.event, inbox ──▶ receivers
-//!                  │                                                                            │
-//!                  └────────────→ books: account (slots, register), waterfall, troubles ←───────┘
-//!                                   │ fifty times a second
-//!                                collector ─→ time-outs, live line, series, record
+//! │                                                                            │
+//! └────────────→ books: account (slots, register), waterfall, troubles ←───────┘
+//! │ fifty times a second
+//! collector ─→ time-outs, live line, series, record
 //! ```
-//! Everything is on one thread. `account` and the modules that it uses are pure.
+//! Everything runs on one thread. `account` and the modules that it uses do no I/O.
 mod acknowledgement;
 mod acknowledgement_document;
 mod acknowledgement_sender;
@@ -65,13 +65,12 @@ use supervisor::RunSupervisor;
 use timer_fd::TimerFd;
 use tokio::task::{JoinSet, LocalSet};
 
-/// Time limit for closing connections at the end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(12);
 
-/// Runs the bench to its end, or until SIGINT or SIGTERM; either way there is a record.
+/// Runs the bench until it ends or gets SIGINT or SIGTERM. Both produce a record.
 ///
 /// # Errors
-/// If it could not run: no broker, wrong credentials, no such queue, a file that cannot be read or written.
+/// If the run could not start: no broker, wrong credentials, a missing queue, a file that cannot be read or written.
 pub fn run(options: MadesOptions) -> Result<FinishedRun> {
     let run = options.run.map_or_else(new_run_id, Ok)?;
     check_first_due(&options)?;
@@ -86,7 +85,7 @@ pub fn run(options: MadesOptions) -> Result<FinishedRun> {
     tasks.block_on(&runtime, execute(options, run, payloads, &interrupt))
 }
 
-/// Refuses a market's load that ends before its first message.
+/// Refuses a market load that ends before its first message is due.
 fn check_first_due(options: &MadesOptions) -> Result<()> {
     let Some((load, limit)) = options.market.as_ref().zip(options.duration) else { return Ok(()) };
     let first = ShapeSchedule::new(load, jiff::Timestamp::now()).due(0);
@@ -136,8 +135,8 @@ async fn execute(
     Ok(FinishedRun { record, write_error: unwritten })
 }
 
-/// Empties the queues if asked to, sees that messages are answered, and attaches to the queues. Returns the number of messages
-/// removed too.
+/// Purges the queues if requested, runs the preflight, and attaches to the queues. Returns the number of purged
+/// messages too.
 async fn open_queues(
     options: &MadesOptions,
     run: mailrun_journey::RunId,
@@ -154,7 +153,6 @@ async fn open_queues(
     Ok((side::open_all(sides).await?, purged))
 }
 
-/// The tasks of a run's sides.
 struct RunSides(JoinSet<()>);
 
 impl RunSides {
@@ -166,7 +164,8 @@ impl RunSides {
         Self(tasks)
     }
 
-    /// Ends the run, and tells the broker which messages were taken; a broker that does not answer is not waited for.
+    /// Ends the run, and tells the broker which messages were accepted. Does not wait for a broker that does not
+    /// answer.
     async fn stop(mut self, run_state: &MadesRunState, interrupt: &Interrupt) {
         run_state.end();
         tokio::select! {
@@ -177,7 +176,6 @@ impl RunSides {
     }
 }
 
-/// Writes the run's own files.
 fn write_files(directory: &Path, record: &Record) -> Result<()> {
     write_record(&directory.join("run.json"), record)?;
     for (name, text) in [("report.md", markdown(record)), ("report.html", page(record, None))] {

@@ -1,4 +1,4 @@
-//! An observer of a run: it is called for every stage that a message reaches, and may ask for the end.
+//! Observes a run: sees every stage that a message reaches, and can end the run.
 use super::stages::MessageStage;
 use mailrun_party::interrupt::StopRequest;
 use std::fmt::Debug;
@@ -6,23 +6,19 @@ use std::time::Duration;
 
 /// An observer of a run. It is called on the run's own thread, so a slow observer slows the run down.
 pub trait RunObserver: Debug {
-    /// Called when a message that is waited for reaches a stage for the first time, with the latency since it was taken
-    /// up.
+    /// Called when an expected message reaches a stage for the first time, with the latency since its start.
     fn stage_reached(&self, stage: MessageStage, latency: Duration, now: Duration);
 
-    /// Called fifty times per second; returns what the observer asks for.
+    /// Called fifty times per second. Returns the observer's request.
     fn poll(&self, view: &RunView) -> StopRequest;
 }
 
-/// The observer's view of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct RunView {
-    /// Time since the run began.
+    /// Current time, on the same clock as `began`.
     pub now: Duration,
-    /// Time at which the run began.
     pub began: Duration,
-    /// Time at which a message of the run last came.
+    /// Time at which a message of the run last arrived.
     pub last_arrival: Duration,
-    /// The user's request.
     pub asked: StopRequest,
 }

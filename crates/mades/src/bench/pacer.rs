@@ -1,17 +1,16 @@
-//! The time at which the next message is to be created: at once at closed loop, at its scheduled time at open loop; and
-//! the end of creation.
+//! Decides when the next message is created (at once in a closed loop, at its scheduled time in an open loop) and when
+//! creation ends.
 use super::options::MadesOptions;
 use super::shape_schedule::ShapeSchedule;
 use mailrun_workload::pacing::ArrivalSchedule;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Time after the end in which a message of a market that was due before it may still be created.
+/// Time after the end in which a market's message that was due earlier may still be created.
 const GRACE: Duration = Duration::from_secs(1);
-/// End of a load at a rate in which messages that were due and not created are no evidence that the sender was behind.
+/// Messages that fall due in this last part of a load and are not created do not prove that the sender was behind.
 const LAST_MOMENTS: Duration = Duration::from_millis(100);
 
-/// The number of messages, the end of creation, and the time at which each message is due.
 #[derive(Debug)]
 pub(super) struct LoadPacer {
     messages: u64,
@@ -19,18 +18,20 @@ pub(super) struct LoadPacer {
     stopped_at: Option<Duration>,
     schedule: Option<LoadSchedule>,
     created: u64,
-    /// The same schedule, which does not wait for the sender, and the messages of it that have become due.
+    /// A copy of the schedule that does not wait for the sender, and the number of its messages that have become due.
     watched: Option<LoadSchedule>,
     due: u64,
 }
 
-/// The times of an open loop.
 #[derive(Debug)]
 enum LoadSchedule {
-    /// At a rate.
     Rate(Box<ArrivalSchedule>),
-    /// Those of a market: when the run began, and the number of the next message.
-    Market { schedule: Rc<ShapeSchedule>, began: Duration, next: u64 },
+    /// Times of a market: the start of the run, and the number of the next message.
+    Market {
+        schedule: Rc<ShapeSchedule>,
+        began: Duration,
+        next: u64,
+    },
 }
 
 impl LoadSchedule {
@@ -43,7 +44,6 @@ impl LoadSchedule {
         Some(Self::Rate(Box::new(schedule)))
     }
 
-    /// Time at which the next message is due.
     fn due(&self) -> Duration {
         match self {
             Self::Rate(schedule) => schedule.due(),
@@ -64,14 +64,11 @@ impl LoadSchedule {
     }
 }
 
-/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PacerAction {
-    /// Create a message; its latencies count from that time.
+    /// Create a message whose latencies count from this time.
     Create(Duration),
-    /// Wait until that time.
     Wait(Duration),
-    /// Create no more messages.
     Stop,
 }
 
@@ -100,7 +97,6 @@ impl LoadPacer {
         }
     }
 
-    /// Records that a message was created.
     pub(super) fn advance(&mut self) {
         self.created += 1;
         if let Some(schedule) = &mut self.schedule {
@@ -108,7 +104,7 @@ impl LoadPacer {
         }
     }
 
-    /// Reports whether no message will be created any more.
+    /// Reports whether creation has ended.
     pub(super) fn is_over(&self, now: Duration) -> bool {
         let is_past = |until: Duration| {
             now >= until + self.schedule.as_ref().map_or(Duration::ZERO, |schedule| schedule.grace(until))
@@ -116,22 +112,20 @@ impl LoadPacer {
         self.stopped_at.is_some() || self.is_exhausted() || self.deadline.is_some_and(is_past)
     }
 
-    /// Reports whether the creation of messages ends at a certain time, or has ended.
+    /// Reports whether creation has a fixed end, or has ended.
     pub(super) fn is_limited(&self, now: Duration) -> bool {
         self.deadline.is_some() || self.is_over(now)
     }
 
-    /// Stops the creation of messages from now on.
     pub(super) fn stop(&mut self, now: Duration) {
         self.stopped_at.get_or_insert(now);
     }
 
-    /// Time at which the creation of messages was stopped, if it was.
     pub(super) fn stopped_at(&self) -> Option<Duration> {
         self.stopped_at
     }
 
-    /// Messages that have become due, at closed loop those that were created.
+    /// Number of messages that have become due. In a closed loop, these are the created ones.
     pub(super) fn due(&mut self, now: Duration) -> u64 {
         let until = self.deadline.into_iter().chain(self.stopped_at).fold(now, Duration::min);
         if let Some(schedule) = &mut self.watched {
@@ -143,14 +137,14 @@ impl LoadPacer {
         self.due.max(self.created)
     }
 
-    /// Messages that were due at open loop and not created: until the end of the load, or until it was stopped on purpose. The
-    /// schedule is at its end then.
+    /// Number of messages of an open loop that were due before the end, or before creation was stopped on purpose, and
+    /// were not created. Exhausts the schedule.
     pub(super) fn missed(&mut self, is_given_up: bool) -> u64 {
         let Some(next) = &mut self.schedule else { return 0 };
         let stopped_at = self.stopped_at.filter(|_| !is_given_up);
         let left = self.messages - self.created;
         let Some(ended) = self.deadline.into_iter().chain(stopped_at).min() else { return left };
-        // The load may end before the sender wakes for the last message.
+        // The load may end before the sender wakes up for the last message.
         if next.due() >= ended.saturating_sub(LAST_MOMENTS) && matches!(next, LoadSchedule::Rate(_)) {
             return 0;
         }
@@ -162,8 +156,9 @@ impl LoadPacer {
         missed
     }
 
-    /// Time at which the offer ended, given the times of the last created message and the last answer. Open loop: when
-    /// no more messages were due, or the last was taken up. Closed loop: when the last attempt ended.
+    /// Time at which the offered load ended, given the times of the last created message and the last answer. In an
+    /// open loop, it ends when no more messages were due or the last was created. In a closed loop, it ends with the
+    /// last attempt.
     pub(super) fn offered_until(&self, last_created: Duration, last_heard: Duration) -> Option<Duration> {
         let ended = self.deadline.into_iter().chain(self.stopped_at).min();
         match &self.schedule {
@@ -180,7 +175,6 @@ impl LoadPacer {
         self.created >= self.messages
     }
 
-    /// Reports whether messages have scheduled times.
     pub(super) fn is_open_loop(&self) -> bool {
         self.schedule.is_some()
     }

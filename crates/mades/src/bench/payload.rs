@@ -1,14 +1,15 @@
-//! Payloads of messages: rendered once and patched in place for each message; and the check that a payload arrived
-//! unchanged.
+//! Payloads of messages. They are rendered once and patched in place for each message; the receiver checks that they
+//! arrived unchanged.
 //!
 //! ```text
 //! random   X-Mailrun: v1 …CRLF CRLF  incompressible bytes
-//! xml      <?xml …?> <Publication_MarketDocument> <mRID>…</mRID> <!-- X-Mailrun: v1 …CRLF CRLF --> … points … blanks </…>
+//! xml      <?xml …?> <Publication_MarketDocument> <mRID>…</mRID> <!-- X-Mailrun: v1 …CRLF CRLF --> … points … blanks
+//! </…>
 //! file     the file, unchanged
 //! ```
-//! The trace (journey) holds run, number, time and a checksum of the bytes after it, as in mail. A payload too small
-//! for it, and a file, are compared byte by byte: the bench can render each payload again. So are the bytes before the
-//! trace, among them the mRID, which is another one in each document.
+//! The trace (journey) holds the run, the number, the time, and a checksum of the bytes after it, as in mail. A file,
+//! or a payload too small for a trace, is rendered again and compared byte by byte. So are the bytes before the trace,
+//! including the mRID, which differs in each document.
 use super::document_id::{DOCUMENT_ID_BYTES, DocumentId};
 use super::market_document::DocumentText;
 use super::options::PayloadKind;
@@ -27,29 +28,25 @@ use std::time::Duration;
 
 /// Distance between the prefixes whose checksums are stored.
 const CHECKSUM_STRIDE: usize = 4_096;
-/// Largest file accepted, as for any payload.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// An XML payload: before the mRID, from there to the trace, and behind the trace.
+/// The parts of an XML payload: before the mRID, from there to the trace, and after the trace.
 const XML_BEFORE_ID: &[u8] = b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\r\n<Publication_MarketDocument>\r\n<mRID>";
 const XML_BEFORE_TRACE: &[u8] = b"</mRID>\r\n<!--\r\n";
 const XML_AFTER: &[u8] = b"\r\n-->\r\n";
 const XML_TAIL: &[u8] = b"</Publication_MarketDocument>\r\n";
 
-/// The payloads of a run.
 #[derive(Debug)]
 pub(super) struct Payloads {
-    /// The bytes before the body, with a trace in them; empty if there is none.
+    /// The bytes before the body, including the trace. Empty without a trace.
     head: Vec<u8>,
-    /// Offset of the mRID in the head; `None` if the payload is no document.
+    /// Offset of the mRID in the head. `None` if the payload is no document.
     id_at: Option<usize>,
-    /// Offset of the trace in the head.
     trace_at: usize,
-    /// The longest body; shorter bodies are prefixes of it.
+    /// The longest body. Shorter bodies are prefixes of it.
     body: Vec<u8>,
     /// The body may be cut at multiples of this number.
     unit: usize,
-    /// The bytes at the end.
     tail: &'static [u8],
     /// The checksum at every [`CHECKSUM_STRIDE`] bytes of the body, counted from the first empty line.
     checksums: Vec<Checksum>,
@@ -100,7 +97,6 @@ impl Payloads {
         })
     }
 
-    /// Payloads that are all one document.
     pub(super) fn document(text: DocumentText, seed: u64, run: RunId) -> Self {
         let id_at = text.before_id.len();
         let before = [&text.before_id, &[b'0'; DOCUMENT_ID_BYTES][..], XML_BEFORE_TRACE].concat();
@@ -108,7 +104,7 @@ impl Payloads {
         let trace_at = before.len();
         let size = head.len() + text.time_series.len() + text.tail.len();
         Self {
-            // The part of the head after the trace and the empty line is under the checksum too.
+            // The checksum also covers the head after the trace and the empty line.
             checksums: prefix_checksums(&head[trace_at + Trace::HEADER_BYTES + 2..], &text.time_series),
             head,
             id_at: Some(id_at),
@@ -122,22 +118,19 @@ impl Payloads {
         }
     }
 
-    /// Bytes of the message with that number.
     pub(super) fn size(&self, sequence: u64) -> usize {
         self.sizes.sample(self.seed, RandomStream::Message, sequence) as usize
     }
 
-    /// Mean size of a message in bytes.
     pub(super) fn mean_size(&self) -> f64 {
         self.sizes.mean()
     }
 
-    /// Distribution of sizes, for the record.
     pub(super) fn varied(&self) -> Option<Varied> {
         self.sizes.summary()
     }
 
-    /// Renders the payload of a message into the buffer, which is empty or holds an earlier payload of this run.
+    /// Renders a message's payload into the buffer, which must be empty or hold an earlier payload of this run.
     pub(super) fn render(&self, sequence: u64, created: Duration, buffer: &mut BytesMut) {
         let size = self.size(sequence);
         let is_ready = buffer.len() == size && self.sizes.as_constant().is_some();
@@ -170,7 +163,7 @@ impl Payloads {
         Trace::patch_checksum(trace, self.checksum(cut, blanks));
     }
 
-    /// Reports whether the bytes are the payload of that message.
+    /// Reports whether the bytes equal the payload of the message.
     pub(super) fn is_intact<'o>(&self, sequence: u64, octets: impl Iterator<Item = &'o [u8]>) -> bool {
         let size = self.size(sequence);
         if !self.is_traced(size) {
@@ -192,7 +185,7 @@ impl Payloads {
         }
     }
 
-    /// Reports whether a block of the payload, from that offset on, has the bytes that come before the trace.
+    /// Reports whether a block at this offset of the payload matches the bytes before the trace.
     fn is_before_intact(&self, sequence: u64, from: usize, block: &[u8]) -> bool {
         let Some((id_at, before)) = self.id_at.zip(self.head[..self.trace_at].get(from..)) else { return true };
         let id = self.id(sequence).text();
@@ -207,7 +200,7 @@ impl Payloads {
         DocumentId::new(Uuid::from_bytes(self.run.0), sequence)
     }
 
-    /// The mRID of a message's document; `None` if its payload is none.
+    /// The mRID of a message's document, or `None` if the payload is no document.
     pub(super) fn document_id(&self, sequence: u64) -> Option<DocumentId> {
         (self.id_at.is_some() && self.is_traced(self.size(sequence))).then(|| self.id(sequence))
     }
@@ -216,14 +209,13 @@ impl Payloads {
         !self.head.is_empty() && size >= self.head.len() + self.tail.len()
     }
 
-    /// Splits a payload of that size: the bytes of the body, and the number of blanks.
+    /// Splits a payload of this size into the length of the body and the number of blanks.
     fn cut(&self, size: usize) -> (usize, usize) {
         let room = size - self.head.len() - self.tail.len();
         let cut = room / self.unit * self.unit;
         (cut, room - cut)
     }
 
-    /// The checksum of the bytes after the first empty line.
     fn checksum(&self, cut: usize, blanks: usize) -> u32 {
         let at = cut / CHECKSUM_STRIDE;
         let mut sum = self.checksums[at];
@@ -234,7 +226,8 @@ impl Payloads {
     }
 }
 
-/// The bytes before a body: a trace between two texts. The second begins with the line end that makes an empty line.
+/// The bytes before a body: a trace between two texts. The second begins with the line end that completes the empty
+/// line.
 fn head(run: RunId, before: &[u8], after: &[u8]) -> Vec<u8> {
     let mut head = before.to_vec();
     let mut trace = [0; Trace::HEADER_BYTES];
@@ -252,10 +245,9 @@ fn random(seed: u64, bytes: usize) -> Vec<u8> {
     body
 }
 
-/// Bytes of a point of the curve.
 const POINT_BYTES: usize = 72;
 
-/// A time series as in market documents: it compresses as well as they do.
+/// A time series that compresses as well as those of real market documents.
 fn xml_points(seed: u64, bytes: usize) -> Vec<u8> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut body = Vec::with_capacity(bytes + POINT_BYTES);
@@ -275,7 +267,7 @@ fn xml_points(seed: u64, bytes: usize) -> Vec<u8> {
     body
 }
 
-/// The checksums of the body's prefixes, together with the bytes before it.
+/// The checksums of the body's prefixes, including the bytes before it.
 fn prefix_checksums(before: &[u8], body: &[u8]) -> Vec<Checksum> {
     let mut sum = Checksum::default();
     sum.update(before);
@@ -386,7 +378,8 @@ mod tests {
             let at = at.index(payload.len());
             payload[at] ^= change;
             let intact = payloads.is_intact(4, [&payload[..]].into_iter());
-            // The trace is not under the checksum: the time, the clock and the case of hexadecimal digits do not affect it.
+            // The checksum does not cover the trace, so its time, clock and the case of its hexadecimal digits may
+            // vary.
             let trace = payloads.trace_at..payloads.trace_at + Trace::HEADER_BYTES;
             prop_assert!(!intact || trace.contains(&at), "octet {} of {}", at, size);
         }

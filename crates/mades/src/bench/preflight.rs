@@ -1,5 +1,5 @@
-//! A first message before the load: its answer shows that somebody reads the outbox and answers where the bench listens. So a
-//! wrong prefix or mode is found in seconds, and no load goes where nobody reads it.
+//! Sends one message before the load. Its answer proves that somebody reads the outbox and answers in the expected
+//! queues. A wrong prefix or mode is thus found in seconds, and no load goes to a queue that nobody reads.
 use super::acknowledgement::preflight_run;
 use super::options::{Leftovers, MadesOptions, MadesPreflight};
 use super::run_payloads::RunPayloads;
@@ -15,18 +15,17 @@ use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Longest time for the answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest time for the rest of the message's way, so that nothing of it is left in the queues.
+/// Time limit for the rest of the message's way, so that none of its traces stays in the queues.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time after which the user is told what is waited for.
+/// Time after which the user is told what the bench waits for.
 const NOTICE_DELAY: Duration = Duration::from_secs(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Sends a message, and waits for its answer and its end.
+/// Sends a message, and waits for its answer and completion.
 ///
 /// # Errors
-/// If no answer comes, the queues cannot be used, or the user ends it.
+/// If no answer comes, the queues cannot be used, or the user interrupts.
 pub(super) async fn check(options: &MadesOptions, run: RunId, interrupt: &Interrupt) -> Result<()> {
     let run = preflight_run(run);
     let options = first_message(options);
@@ -39,7 +38,6 @@ pub(super) async fn check(options: &MadesOptions, run: RunId, interrupt: &Interr
     outcome
 }
 
-/// The options of the run, for one message.
 fn first_message(options: &MadesOptions) -> MadesOptions {
     MadesOptions {
         messages: Some(1),
@@ -78,13 +76,13 @@ async fn await_answer(run_state: &MadesRunState, interrupt: &Interrupt) -> Resul
     }
 }
 
-/// Reports whether all is known of the message, be it good or bad.
+/// Reports whether the message's fate is known.
 fn is_ended(run_state: &MadesRunState) -> bool {
     let tracker = run_state.tracker.borrow();
     tracker.created() > 0 && tracker.in_transit() == 0
 }
 
-/// Reports whether anything but the broker has answered.
+/// Reports whether anything but the broker answered.
 fn is_answered(run_state: &MadesRunState) -> bool {
     let answers = [MessageStage::Replied, MessageStage::Inbox, MessageStage::Delivered, MessageStage::Received];
     let tracker = run_state.tracker.borrow();

@@ -1,12 +1,12 @@
-//! Receiving: takes messages of this run out of a queue, and leaves the others.
+//! Receives messages of this run from a queue, and leaves the others there.
 //!
-//! Messages of other applications are held and released later: a broker that got one back at once would send it again
-//! at once (docs/decisions/0008-what-is-not-ours.md).
+//! Messages of other applications are held and released later, because a broker redelivers a released message at once
+//! (docs/decisions/0008-what-is-not-ours.md).
 //!
 //! ```text
 //! not ours ─→ held ─── HOLD_TIMEOUT over ──────────→ released, for its own reader
-//!                └──── half of the credit is held ─→ released, ten times a second at most
-//!                        and for BLOCKED_TIMEOUT nothing of this run came ─→ the run stops: the queue is in other use
+//! └──── half of the credit is held ─→ released, ten times a second at most
+//! and for BLOCKED_TIMEOUT nothing of this run came ─→ the run stops: the queue is in other use
 //! ```
 use super::arrivals::{self, Ownership, UnmatchedEvent};
 use super::run_state::MadesRunState;
@@ -19,14 +19,12 @@ use std::time::Duration;
 
 /// Interval at which events of unknown messages are tried again.
 const MATCH_RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// Messages that are handled in one go before other work.
+/// Number of messages that are handled before other work gets its turn.
 const BATCH_LIMIT: usize = 256;
-/// Time for which a message of another application is held.
 const HOLD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Least time between two releases of everything that takes up credit: this bounds the cost of messages that come again
-/// at once.
+/// Minimum time between two releases that free credit. This bounds the cost of messages that are redelivered at once.
 const RELEASE_INTERVAL: Duration = Duration::from_millis(100);
-/// Time for which a queue may be full of other applications' messages, with none of this run, before the run stops.
+/// If a queue holds only messages of other applications for this time, the run stops.
 const BLOCKED_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Receives until the run is over.
@@ -62,7 +60,7 @@ pub(super) async fn receive(
         }
         receiver.retry_unmatched()?;
     }
-    // Errors of the link are in the account already.
+    // The tracker has already recorded errors of the link.
     let _ = receiver.release_held();
     let _ = receiver.link.close().await;
     Ok(())
@@ -72,14 +70,12 @@ struct QueueReceiver {
     run_state: Rc<MadesRunState>,
     queue: ReceiveQueue,
     link: ReceiverLink,
-    /// Messages of other applications that are held.
     foreign: Vec<DeliveryHandle>,
-    /// Events whose message is not known yet.
     unmatched: Vec<(DeliveryHandle, UnmatchedEvent)>,
-    /// Time since which the first message in either list has been held.
+    /// Time at which the first message in either list was held.
     held_since: Option<Duration>,
     last_release: Duration,
-    /// Time at which a message of this run last came; at first the beginning.
+    /// Time at which a message of this run last arrived, initially the start.
     last_own_arrival: Duration,
     is_blocked: bool,
 }
@@ -116,7 +112,7 @@ impl QueueReceiver {
                     Ownership::Unknown(unmatched) => self.unmatched.push((delivery.handle, unmatched)),
                 }
             }
-            // Its owner cannot be determined.
+            // The owner of an undecodable message is unknown.
             IncomingDelivery::Undecodable { handle: entry, oddity, why } => {
                 self.run_state.record_trouble(TroubleKind::Odd, &oddity.to_string(), &why);
                 self.run_state.count_foreign(self.queue);
@@ -127,7 +123,7 @@ impl QueueReceiver {
         self.make_room().await
     }
 
-    /// Releases the held messages before they take all of the credit.
+    /// Releases the held messages before they use up the credit.
     async fn make_room(&mut self) -> Result<(), Error> {
         if self.foreign.len() + self.unmatched.len() < (self.run_state.options.credit as usize / 2).max(1) {
             return Ok(());
@@ -141,7 +137,7 @@ impl QueueReceiver {
                 self.link.queue()
             );
             self.run_state.record_trouble(TroubleKind::Blocked, "", &text);
-            // A message sent from now on would not be seen again.
+            // A message sent from now on would not arrive.
             self.run_state.pacer.borrow_mut().stop(now);
         }
         tokio::select! {
@@ -151,17 +147,15 @@ impl QueueReceiver {
         self.release_held()
     }
 
-    /// Releases all that is held.
     fn release_held(&mut self) -> Result<(), Error> {
         self.last_release = clock::now();
         self.held_since = None;
-        // Their message is still unknown: they are not ours.
+        // Their message is still unknown, so they are foreign.
         self.unmatched.iter().for_each(|_| self.run_state.count_foreign(self.queue));
         let unmatched = self.unmatched.drain(..).map(|(entry, _)| entry);
         self.link.release(self.foreign.drain(..).chain(unmatched))
     }
 
-    /// Tries again to find the messages of held events.
     fn retry_unmatched(&mut self) -> Result<(), Error> {
         let mut at = 0;
         while at < self.unmatched.len() {
@@ -176,7 +170,7 @@ impl QueueReceiver {
     }
 }
 
-/// Removes all messages from a queue, also those of other applications; returns their number.
+/// Removes all messages from a queue, including those of other applications. Returns their number.
 ///
 /// # Errors
 /// If the link ends.
@@ -190,10 +184,10 @@ pub(super) async fn purge(mut link: ReceiverLink) -> Result<u64, Error> {
         link.accept(entry)?;
         count += 1;
     }
-    // The broker knows which messages were taken: an error of closing changes nothing.
+    // The broker already knows which messages were removed, so an error while closing does not matter.
     let _ = link.close().await;
     Ok(count)
 }
 
-/// A queue from which nothing has come for this time is empty.
+/// A queue counts as empty if nothing arrives for this time.
 const EMPTY_QUEUE_TIMEOUT: Duration = Duration::from_millis(500);

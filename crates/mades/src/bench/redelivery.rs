@@ -1,23 +1,21 @@
-//! Messages that may be redelivered without a fault: those that were taken just before a connection was cut, when the
-//! broker may not have received the acknowledgement.
+//! Distinguishes redeliveries from duplicates. A broker may deliver a message again without fault if the connection was
+//! cut before it got the acknowledgement, and it must do so after a restart.
 //!
-//! A broker that restarts must deliver them again. They are told from duplicates by remembering the last messages taken
-//! from each queue, up to a fixed number.
+//! The last messages from each queue are remembered, up to a fixed number.
 use std::collections::{HashSet, VecDeque};
 
 /// More than any credit, and more than a broker's unsynced acknowledgements.
 const REMEMBERED_LIMIT: usize = 16_384;
 
-/// Messages taken lately from a queue.
 #[derive(Debug, Default)]
 pub(super) struct RecentDeliveries {
     latest: VecDeque<u64>,
-    /// Messages taken before the connection was cut, and not seen again since.
+    /// Messages accepted before the connection was cut, and not seen again since.
     redeliverable: HashSet<u64>,
 }
 
 impl RecentDeliveries {
-    /// Records that a message is taken; `mark` identifies it within the queue.
+    /// Records an accepted message. `mark` identifies it within the queue.
     pub(super) fn record(&mut self, mark: u64) {
         if self.latest.len() == REMEMBERED_LIMIT {
             self.latest.pop_front();
@@ -25,7 +23,6 @@ impl RecentDeliveries {
         self.latest.push_back(mark);
     }
 
-    /// Records that the connection was cut.
     pub(super) fn connection_lost(&mut self) {
         self.redeliverable = self.latest.iter().copied().collect();
     }

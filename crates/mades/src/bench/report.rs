@@ -1,4 +1,3 @@
-//! The run record of the bench.
 use super::in_flight::InFlightEntry;
 use super::market::MarketShape;
 use super::run_state::MadesRunState;
@@ -19,7 +18,6 @@ use mailrun_party::usage_sampler::UsageSampler;
 use mailrun_workload::run_events::RunCourse;
 use std::time::Duration;
 
-/// The results besides the shared state.
 pub(super) struct MadesResults<'a> {
     pub(super) started_at: jiff::Timestamp,
     pub(super) series: &'a Series,
@@ -32,7 +30,6 @@ pub(super) struct MadesResults<'a> {
     pub(super) ending: Ending,
 }
 
-/// The record of the run.
 pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Record {
     let options = &run_state.options;
     let balance = run_state.tracker.borrow().final_ledger();
@@ -75,7 +72,7 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     record
 }
 
-/// Stages of the rate, times without a connection, and an early end.
+/// Stages of the rate, outages, and an early end.
 fn events(
     run_state: &MadesRunState,
     origin: Duration,
@@ -104,7 +101,7 @@ fn events(
     join_events(course.events(None, run_state.options.offer.as_ref()), outages.collect())
 }
 
-/// Results of the thresholds; for the one that ended the run, its value at that time.
+/// Results of the thresholds. The one that ended the run keeps its value of that time.
 fn thresholds(record: &Record, run_state: &MadesRunState, missed: Option<&ThresholdRow>) -> Vec<ThresholdRow> {
     let options = &run_state.options;
     let evaluated = options.thresholds.iter().chain(&options.abort_on).map(|threshold| threshold.evaluate(record));
@@ -189,14 +186,13 @@ fn mades(
     }
 }
 
-/// The acknowledgement documents, if they were sent.
+/// The acknowledgement documents, if any were sent.
 fn acknowledgements(run_state: &MadesRunState, way_back: &Latencies) -> Option<MadesAcknowledgements> {
     let acknowledgements = run_state.acknowledgements.as_ref()?;
     let record = acknowledgements.record(run_state.options.acknowledgement_outbox());
     Some(MadesAcknowledgements { way_back_ms: way_back.summary(), ..record })
 }
 
-/// The queues that the mode uses.
 fn queues(run_state: &MadesRunState) -> Vec<MadesQueue> {
     let mode = run_state.options.mode;
     let names = &run_state.options.queues;
@@ -258,8 +254,8 @@ fn stages(run_state: &MadesRunState, ledger: &LedgerRow, offered_s: Option<f64>)
     rows
 }
 
-/// The messages that took longest to arrive, in the terms that all protocols share: the body is the transfer, and the reply
-/// the broker's.
+/// The messages that took longest to arrive, in the terms that all protocols share: the transfer counts as the body,
+/// and the broker's answer as the reply.
 fn slowest(run_state: &MadesRunState, origin: Duration) -> Vec<SlowMessage> {
     let ms = |from: Duration, to: Duration| to.saturating_sub(from).as_secs_f64() * 1e3;
     let row = |(took, entry): (Duration, InFlightEntry)| {
@@ -273,7 +269,7 @@ fn slowest(run_state: &MadesRunState, origin: Duration) -> Vec<SlowMessage> {
         SlowMessage {
             message: entry.sequence,
             created_s: entry.since.saturating_sub(origin).as_secs_f64(),
-            // A connection may be cut before the broker has settled: then it is only known that it has arrived.
+            // If the connection was cut before the broker settled the message, only its arrival is known.
             accepted_ms: ms(entry.since, entry.time(MessageStage::Settled).unwrap_or(arrived)),
             delivered_ms: Some(ms(entry.since, arrived)),
             waited_ms: ms(entry.since, entry.created),
@@ -287,7 +283,7 @@ fn slowest(run_state: &MadesRunState, origin: Duration) -> Vec<SlowMessage> {
     run_state.tracker.borrow().slowest().into_iter().map(row).collect()
 }
 
-/// A trouble in the terms that all protocols share: those have numeric codes, and phases of a dialogue.
+/// A trouble in the terms that all protocols share, which have numeric codes and phases of a dialogue.
 fn error(trouble: &MadesTrouble, times: Option<TroubleTimes>, origin: Duration) -> ErrorRow {
     let phase = if trouble.kind == "connection" { Phase::Connect } else { Phase::Reply };
     let parts = [&trouble.kind, &trouble.code, &trouble.text];

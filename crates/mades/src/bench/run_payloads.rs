@@ -1,4 +1,4 @@
-//! The payloads of a run: all of one kind, or the documents of a market, of which each shape has its own.
+//! The payloads of a run: all of one kind, or, for a market, one document per shape.
 use super::document_id::DocumentId;
 use super::market::{MarketLoad, MarketShape};
 use super::market_document::DocumentText;
@@ -12,14 +12,12 @@ use mailrun_journey::record::Varied;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The payloads of a run.
 #[derive(Debug)]
 pub(super) struct RunPayloads {
-    /// Those of each shape; without a market there is one.
+    /// One entry per shape. Without a market there is a single entry.
     forms: Vec<Payloads>,
-    /// Sizes of a market's documents.
     documents: Option<Varied>,
-    /// Says which shape a message has. It is known when the run begins.
+    /// Assigns a shape to each message. Set at the start of the run.
     pub(super) schedule: Option<Rc<ShapeSchedule>>,
 }
 
@@ -39,7 +37,6 @@ impl RunPayloads {
         Self { forms: vec![form], documents: None, schedule: None }
     }
 
-    /// Number of a message's shape.
     pub(super) fn shape(&self, sequence: u64) -> usize {
         self.schedule.as_ref().map_or(0, |schedule| schedule.shape(sequence))
     }
@@ -48,36 +45,33 @@ impl RunPayloads {
         &self.forms[self.shape(sequence)]
     }
 
-    /// Renders the payload of a message into the buffer, which is empty or holds an earlier payload of this run.
+    /// Renders a message's payload into the buffer, which must be empty or hold an earlier payload of this run.
     pub(super) fn render(&self, sequence: u64, created: Duration, buffer: &mut BytesMut) {
         if self.forms.len() > 1 {
-            // It may hold a document of another shape.
+            // The buffer may hold another shape's document.
             buffer.clear();
         }
         self.of(sequence).render(sequence, created, buffer);
     }
 
-    /// Reports whether the bytes are the payload of that message.
+    /// Reports whether the bytes equal the payload of the message.
     pub(super) fn is_intact<'o>(&self, sequence: u64, octets: impl Iterator<Item = &'o [u8]>) -> bool {
         self.of(sequence).is_intact(sequence, octets)
     }
 
-    /// The mRID of a message's document; `None` if its payload is none.
+    /// The mRID of a message's document, or `None` if the payload is no document.
     pub(super) fn document_id(&self, sequence: u64) -> Option<DocumentId> {
         self.of(sequence).document_id(sequence)
     }
 
-    /// Bytes of the message with that number.
     pub(super) fn size(&self, sequence: u64) -> usize {
         self.of(sequence).size(sequence)
     }
 
-    /// Mean size of a message in bytes.
     pub(super) fn mean_size(&self) -> f64 {
         self.documents.as_ref().map_or_else(|| self.forms[0].mean_size(), |sizes| sizes.mean)
     }
 
-    /// Distribution of sizes, for the record.
     pub(super) fn varied(&self) -> Option<Varied> {
         match &self.documents {
             Some(sizes) => Some(sizes.clone()).filter(|sizes| sizes.least < sizes.most),
@@ -92,7 +86,7 @@ impl MarketLoad {
         self.shapes.iter().map(document).collect()
     }
 
-    /// Sizes of the messages of a day.
+    /// Sizes of all messages of one day.
     pub fn sizes(&self) -> Varied {
         let documents = self.documents(0, RunId([0; 16]));
         let sizes = || documents.iter().map(Payloads::mean_size);

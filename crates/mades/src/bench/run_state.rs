@@ -1,4 +1,4 @@
-//! State that the tasks of a run share: all of them are on one thread, so nothing needs a lock.
+//! State shared by the tasks of a run. They are all on one thread, so nothing needs a lock.
 use super::acknowledgement::Acknowledgements;
 use super::options::MadesOptions;
 use super::pacer::LoadPacer;
@@ -19,34 +19,31 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
-/// State that a run's tasks share.
 #[derive(Debug)]
 pub(super) struct MadesRunState {
     pub(super) options: MadesOptions,
     pub(super) run: RunId,
     run_uuid: Uuid,
     pub(super) payloads: RunPayloads,
-    /// Acknowledgement documents, if they are sent.
     pub(super) acknowledgements: Option<Acknowledgements>,
     pub(super) tracker: RefCell<MessageTracker>,
     pub(super) pacer: RefCell<LoadPacer>,
-    /// Notifies a task that wants to create a message that something has changed.
+    /// Wakes the task that waits for room to create a message.
     pub(super) room_notify: Notify,
-    /// The message that is being handed over; after a lost connection it is handed over again.
+    /// The message that is being sent. After a lost connection, it is sent again.
     pub(super) unsent: Cell<Option<u64>>,
-    /// Lag of messages that were waited for: the time from due to taken up.
+    /// Time from when a message was due until it was created.
     pub(super) lag: RefCell<Latencies>,
-    /// Messages since the last tick by the second in which they were due.
+    /// Number of messages since the last tick, by the second in which they were due.
     pub(super) due_seconds: RefCell<DueSeconds>,
-    /// Messages that had to wait for room.
+    /// Number of messages that had to wait for room.
     pub(super) waited_for_room: Cell<u64>,
     pub(super) outages: RefCell<Vec<MadesOutage>>,
     pub(super) brokers: RefCell<Vec<MadesBroker>>,
-    /// Time at which the run began.
     pub(super) began: Duration,
-    /// Time at which a message of this run last came.
+    /// Time at which a message of this run last arrived.
     last_arrival: Cell<Duration>,
-    /// Set when a connection or a silent endpoint was given up.
+    /// Set when the bench gave up a connection or a silent endpoint.
     pub(super) is_given_up: Cell<bool>,
     foreign: [Cell<u64>; 3],
     over: watch::Sender<bool>,
@@ -55,15 +52,13 @@ pub(super) struct MadesRunState {
 /// Code of the trouble that ended a run early.
 pub(super) const GIVEN_UP: &str = "given up";
 
-/// Largest number of outages in the list; further ones are only counted as trouble.
+/// Maximum length of the list of outages. Further outages are only counted as trouble.
 const MAX_OUTAGES: usize = 100;
 
-/// End of a time without a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutageEnd {
-    /// The connection was established again.
     Reconnected,
-    /// The run ended first, or the connection was given up.
+    /// The run ended, or the bench gave up, before the connection was restored.
     Never,
 }
 
@@ -109,15 +104,14 @@ impl MadesRunState {
         self.run_uuid
     }
 
-    /// The number of a message of this run; `None` if it belongs to another application.
+    /// The number of a message of this run, or `None` if it belongs to another application.
     pub(super) fn own_sequence(&self, identity: Option<RunMessageId>) -> Option<u64> {
         let identity = identity.filter(|identity| identity.run == self.run_uuid)?;
         let sequence = identity.sequence.checked_sub(self.options.first_number);
         sequence.filter(|sequence| self.tracker.borrow().is_known(*sequence))
     }
 
-    /// The acknowledgement that this is the identity of, with the number of its message; `None` if it is of none of this
-    /// run.
+    /// The sequence number of an acknowledgement of this run, and the number of its message.
     pub(super) fn own_acknowledgement(&self, identity: Option<RunMessageId>) -> Option<(&Acknowledgements, u64)> {
         let acknowledgements = self.acknowledgements.as_ref()?;
         let identity = identity.filter(|identity| identity.run == acknowledgements.run())?;
@@ -126,18 +120,15 @@ impl MadesRunState {
         Some((acknowledgements, sequence))
     }
 
-    /// Notes that a message of this run came.
     pub(super) fn record_arrival(&self, now: Duration) {
         self.last_arrival.set(now);
         self.room_notify.notify_one();
     }
 
-    /// Time at which a message of this run last came.
     pub(super) fn last_arrival(&self) -> Duration {
         self.last_arrival.get()
     }
 
-    /// Counts a message that belongs to another application.
     pub(super) fn count_foreign(&self, queue: ReceiveQueue) {
         let count = &self.foreign[queue as usize];
         count.set(count.get() + 1);
@@ -151,15 +142,15 @@ impl MadesRunState {
         self.tracker.borrow_mut().troubles.add(trouble, code, text);
     }
 
-    /// Creates no further messages, because none could arrive.
+    /// Stops creating messages, because none could arrive.
     pub(super) fn give_up(&self, why: &str) {
         self.record_trouble(TroubleKind::Connection, GIVEN_UP, why);
         self.pacer.borrow_mut().stop(clock::now());
         self.is_given_up.set(true);
     }
 
-    /// Gives up if for too long no message was answered: a run of a number of messages would otherwise last for as many
-    /// time limits.
+    /// Gives up if no message was answered for too long. Otherwise a run of many messages would wait for a time-out for
+    /// each.
     pub(super) fn give_up_if_silent(&self, now: Duration) {
         let is_limited = self.options.observer.is_some() || self.pacer.borrow().is_limited(now);
         let tracker = self.tracker.borrow();
@@ -177,7 +168,7 @@ impl MadesRunState {
         });
     }
 
-    /// Time for which load was offered; `None` if none was.
+    /// Duration of the offered load, or `None` without any.
     pub(super) fn offered(&self) -> Option<Duration> {
         let tracker = self.tracker.borrow();
         let began = tracker.waterfall.began()?;
@@ -187,13 +178,11 @@ impl MadesRunState {
         Some(until.saturating_sub(began)).filter(|offered| !offered.is_zero())
     }
 
-    /// Records the product of a side's broker.
     pub(super) fn record_broker(&self, side: &str, product: PeerProduct) {
         let PeerProduct { container, name, version } = product;
         self.brokers.borrow_mut().push(MadesBroker { side: side.to_owned(), container, product: name, version });
     }
 
-    /// Records an outage: its beginning, its length, and whether the connection was established again.
     pub(super) fn record_outage(&self, side: &str, began: Duration, until: Duration, end: OutageEnd, why: &str) {
         let mut outages = self.outages.borrow_mut();
         if outages.len() < MAX_OUTAGES {
@@ -207,7 +196,6 @@ impl MadesRunState {
         }
     }
 
-    /// Ends the run: all tasks stop.
     pub(super) fn end(&self) {
         self.over.send_replace(true);
     }
@@ -216,9 +204,8 @@ impl MadesRunState {
         *self.over.borrow()
     }
 
-    /// Waits for the end of the run.
     pub(super) async fn ended(&self) {
-        // This object owns the sender, so the channel cannot be closed.
+        // `self` owns the sender, so the channel cannot be closed.
         let _ = self.over.subscribe().wait_for(|over| *over).await;
     }
 }

@@ -1,5 +1,5 @@
-//! Sending: waits until a message is due and there is room for it, hands it over, and meanwhile reads the broker's
-//! answers to earlier ones.
+//! Waits until a message is due and there is room for it, and sends it. Meanwhile it reads the broker's answers to
+//! earlier messages.
 use super::pacer::PacerAction;
 use super::run_state::MadesRunState;
 use super::timer_fd::TimerFd;
@@ -15,10 +15,9 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::{error::Elapsed, timeout};
 
-/// Payloads that are kept for reuse.
 const SPARE_PAYLOAD_LIMIT: usize = 16;
 
-/// Sends until there is no more to send and all transfers are settled, or the run is over.
+/// Sends until all messages are sent and settled, or the run is over.
 ///
 /// # Errors
 /// If the link ends.
@@ -34,7 +33,7 @@ pub(super) async fn send(
         let Some(sequence) = claimed else { break };
         let message = builder.build(&run_state, sequence);
         let Some(settling) = transfers.run_alongside(offer(&run_state, &mut sender, message, sequence)).await? else {
-            // The broker gives no credit for it: the account gives up on it as well.
+            // The broker gives no credit for the message, so the tracker gives up on it as well.
             run_state.unsent.set(None);
             continue;
         };
@@ -44,12 +43,12 @@ pub(super) async fn send(
         transfers.unsettled.push(await_settlement(sequence, settling, run_state.options.timeout));
     }
     transfers.run_alongside(run_state.ended()).await;
-    // Errors of the link are in the account already.
+    // The tracker has already recorded errors of the link.
     let _ = sender.close().await;
     Ok(())
 }
 
-/// Hands a message over; `None` if the broker gives no credit before the message's time-out, or the run is over.
+/// Sends a message. Returns `None` if the broker gives no credit before the message's time-out, or the run is over.
 async fn offer(
     run_state: &MadesRunState,
     sender: &mut SenderLink,
@@ -65,10 +64,11 @@ async fn offer(
     }
 }
 
-/// The number of the next message, as soon as it is due and there is room for it; `None` if there is no more to send.
+/// Waits until the next message is due and there is room for it. Returns its number, or `None` if there is no more to
+/// send.
 async fn next_message(run_state: &MadesRunState, sender: &SenderLink, timer: &TimerFd) -> Option<u64> {
     if let Some(sequence) = run_state.unsent.get() {
-        // It was in hand when the connection was lost; by now it may have been given up.
+        // This message was being sent when the connection was lost. It may have timed out since.
         if run_state.tracker.borrow().is_open(sequence) {
             return Some(sequence);
         }
@@ -103,7 +103,7 @@ async fn next_message(run_state: &MadesRunState, sender: &SenderLink, timer: &Ti
 }
 
 fn create(run_state: &MadesRunState, since: Duration, now: Duration, was_early: bool) -> u64 {
-    // A sender that waited for the time and still woke late caused the lag itself.
+    // A sender that slept until the due time and still woke late caused the lag itself.
     if was_early {
         run_state.lag.borrow_mut().record(now.saturating_sub(since));
     }
@@ -114,9 +114,9 @@ fn create(run_state: &MadesRunState, since: Duration, now: Duration, was_early: 
     sequence
 }
 
-/// Renders messages from a template, and reuses payloads that nothing holds any more.
+/// Renders messages from a template, and reuses payloads that are no longer referenced.
 struct MessageBuilder {
-    /// That of each shape; without a market there is one.
+    /// One per shape. Without a market there is a single template.
     templates: Vec<OutgoingTemplate>,
     spare: VecDeque<Payload>,
 }
@@ -146,7 +146,7 @@ impl MessageBuilder {
     fn build(&mut self, run_state: &MadesRunState, sequence: u64) -> &AmqpMessage {
         let since = run_state.tracker.borrow().since(sequence);
         let spare = self.spare.pop_front().unwrap_or_default();
-        // One that is still being sent, or that nobody has made yet, is replaced.
+        // A buffer that is still being sent, or does not exist yet, is replaced.
         let mut buffer = spare.try_into_mut().unwrap_or_else(|_| BytesMut::new());
         run_state.payloads.render(sequence, since, &mut buffer);
         let body = buffer.freeze();
@@ -162,19 +162,16 @@ impl MessageBuilder {
     }
 }
 
-/// The result of a transfer.
 pub(super) type SettledTransfer = (u64, Result<Result<Disposition, Error>, Elapsed>);
 
-/// Waits for the broker's answer, up to the message's time-out, and then gives up its place in the window.
+/// Waits for the broker's answer until the message's time-out. Then it frees the message's place in the window.
 pub(super) async fn await_settlement(sequence: u64, settling: DispositionFuture, limit: Duration) -> SettledTransfer {
     (sequence, timeout(limit, settling).await)
 }
 
-/// Transfers that the broker has not answered yet.
 pub(super) struct Transfers<F> {
     run_state: Rc<MadesRunState>,
     pub(super) unsettled: FuturesUnordered<F>,
-    /// Records an answer of the broker.
     record: fn(&MadesRunState, SettledTransfer),
 }
 
@@ -183,7 +180,7 @@ impl<F: Future<Output = SettledTransfer>> Transfers<F> {
         Self { run_state, unsettled: FuturesUnordered::new(), record }
     }
 
-    /// Runs another future, and reads the broker's answers meanwhile.
+    /// Runs another future, and meanwhile reads the broker's answers.
     pub(super) async fn run_alongside<T>(&mut self, other: impl Future<Output = T>) -> T {
         let mut other = pin!(other);
         loop {
@@ -210,7 +207,7 @@ fn record_settlement(run_state: &MadesRunState, (sequence, settled): SettledTran
         Ok(Ok(Disposition::Modified { .. })) => {
             tracker.returned(sequence, now, "modified", "the broker rejects it");
         }
-        // The account gives up on it by itself, or the side gives up on all of them.
+        // The tracker's time-out gives up on this transfer, or the side gives up on all of them.
         Err(_) | Ok(Err(_)) => {}
     }
     drop(tracker);

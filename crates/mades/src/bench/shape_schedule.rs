@@ -1,48 +1,46 @@
-//! When each message of a market's load is due. Pure: wall-clock time goes in, due times come out.
+//! Due times of the messages of a market's load. It does no I/O: wall-clock time goes in, due times come out.
 //!
 //! Every shape repeats within a day, so all of them together repeat in a cycle that divides a day:
 //!
 //! ```text
 //! minute   0       3       5       7.5     10      12      15 = the next cycle
-//!          B…B r           r               r                       quarter-hour, every 5m
-//!                  H               H               H               heartbeat 12m,7m30s,3m before quarter
+//! B…B r           r               r                       quarter-hour, every 5m
+//! H               H               H               heartbeat 12m,7m30s,3m before quarter
 //! ```
-//! Cycles are counted from midnight in the market's time zone. When its clocks change, a new span of cycles begins, unless
-//! the change is a whole number of cycles. So the time and the shape of a message follow from its number.
+//! Cycles are counted from midnight in the market's time zone. When the clocks change, a new span of cycles begins,
+//! unless the change is a whole number of cycles. The time and the shape of a message follow from its number.
 use super::market::{DAY, MarketLoad, MarketShape, QUARTER_HOUR, ShapeTimes};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, tz};
 use std::time::Duration;
 
-/// Changes of the clocks that are looked at: two a year for a century.
+/// Clock changes that are considered: two a year for a century.
 const MAX_CLOCK_CHANGES: usize = 200;
 
-/// The time and the shape of each message.
 #[derive(Debug)]
 pub(super) struct ShapeSchedule {
     start: Timestamp,
     time_zone: TimeZone,
     acceleration: u32,
     cycle_ns: i128,
-    /// The messages of a cycle, in order: the time of each in it, and its shape.
+    /// The messages of a cycle in order: time within the cycle, and shape.
     cycle: Vec<(i128, usize)>,
     /// Never empty.
     spans: Vec<Span>,
 }
 
-/// Cycles between two changes of the clocks. Times are nanoseconds of the market since the start of the run.
+/// Cycles between two clock changes. Times are nanoseconds of market time since the start of the run.
 #[derive(Clone, Copy, Debug)]
 struct Span {
-    /// Number of its first message.
     first: u64,
-    /// Place of that message in the cycles since `origin`.
+    /// Position of that message in the cycles since `origin`.
     place: u64,
-    /// Start of the cycle in which it begins.
+    /// Start of the cycle in which the span begins.
     origin_ns: i128,
 }
 
 impl ShapeSchedule {
-    /// The schedule of a run that begins at `start`. Messages that were due before are left out.
+    /// The schedule of a run that begins at `start`. Messages that were due earlier are left out.
     pub(super) fn new(load: &MarketLoad, start: Timestamp) -> Self {
         let periods = load.shapes.iter().map(|shape| period(shape).as_secs());
         let cycle_s = periods.fold(1, least_common_multiple);
@@ -53,7 +51,7 @@ impl ShapeSchedule {
                 cycle.extend(times(shape).into_iter().map(|time| ((begin + time).as_nanos() as i128, number)));
             }
         }
-        // Stable: of those at one time, in the order of the options.
+        // A stable sort: messages with the same time stay in the order of the options.
         cycle.sort_by_key(|(time, _)| *time);
         let mut schedule = Self {
             start,
@@ -80,19 +78,17 @@ impl ShapeSchedule {
         self.spans.push(Span { first, place: self.places_before(at_ns - origin_ns), origin_ns });
     }
 
-    /// Start of the cycle in which `at_ns` is.
     fn origin_ns(&self, at_ns: i128, offset: tz::Offset) -> i128 {
         let local_ns = self.start.as_nanosecond() + at_ns + i128::from(offset.seconds()) * 1_000_000_000;
         at_ns - local_ns.rem_euclid(self.cycle_ns)
     }
 
-    /// Messages before a time since the start of a cycle.
     fn places_before(&self, since_ns: i128) -> u64 {
         let within = self.cycle.partition_point(|(time, _)| *time < since_ns % self.cycle_ns);
         (since_ns / self.cycle_ns) as u64 * self.cycle.len() as u64 + within as u64
     }
 
-    /// The market's time of a message since the start, and its shape.
+    /// Market time of a message since the start, and its shape.
     fn message(&self, sequence: u64) -> (i128, usize) {
         let span = self.spans[self.spans.partition_point(|span| span.first <= sequence) - 1];
         let place = u128::from(span.place) + u128::from(sequence - span.first);
@@ -101,25 +97,23 @@ impl ShapeSchedule {
         (span.origin_ns + (place / each) as i128 * self.cycle_ns + within_ns, shape)
     }
 
-    /// Time of the run at which the message is due.
     pub(super) fn due(&self, sequence: u64) -> Duration {
         self.in_run(self.message(sequence).0)
     }
 
-    /// Number of the shape of the message.
     pub(super) fn shape(&self, sequence: u64) -> usize {
         self.message(sequence).1
     }
 
-    /// Number of the quarter-hour in which the message is due, from the one in which the run began.
+    /// Number of the quarter-hour in which the message is due, counted from the one in which the run began.
     pub(super) fn window(&self, sequence: u64) -> usize {
         let of = |ns: i128| ns.div_euclid(QUARTER_HOUR.as_nanos() as i128);
         let start_ns = self.start.as_nanosecond();
         usize::try_from(of(start_ns + self.message(sequence).0) - of(start_ns)).unwrap_or(usize::MAX)
     }
 
-    /// Start of a window on the market's clock, `2026-03-29T03:00:00+02:00`, and in the time of the run; zero if that began
-    /// later.
+    /// Start of a window on the market's clock (`2026-03-29T03:00:00+02:00`) and in the time of the run. The latter is
+    /// zero if the run began within the window.
     pub(super) fn window_start(&self, window: usize) -> (String, Duration) {
         let quarter_s = QUARTER_HOUR.as_secs() as i64;
         let second = (self.start.as_second().div_euclid(quarter_s) + window as i64) * quarter_s;
@@ -133,7 +127,6 @@ impl ShapeSchedule {
     }
 }
 
-/// Time after which a shape repeats.
 fn period(shape: &MarketShape) -> Duration {
     match shape.times {
         ShapeTimes::Burst(_) | ShapeTimes::BeforeQuarter(_) => QUARTER_HOUR,
@@ -141,7 +134,6 @@ fn period(shape: &MarketShape) -> Duration {
     }
 }
 
-/// Times of a shape in its period.
 fn times(shape: &MarketShape) -> Vec<Duration> {
     match &shape.times {
         ShapeTimes::Burst(messages) => vec![Duration::ZERO; *messages as usize],
@@ -224,14 +216,14 @@ mod tests {
         let hours = |start: &str, shape: &str, count| {
             seconds(&schedule(&[shape], 1, OSLO, start), count).into_iter().map(|s| s / 3_600.0).collect::<Vec<_>>()
         };
-        // 00:00, 06:00, 12:00 and 18:00 in Oslo: of a day with 23 hours, an ordinary one, and one with 25.
+        // 00:00, 06:00, 12:00 and 18:00 in Oslo on days with 23, 24 and 25 hours.
         assert_eq!(hours("2026-03-28T23:00:00Z", "every 6h", 5), [0.0, 5.0, 11.0, 17.0, 23.0]);
         assert_eq!(hours("2026-06-01T22:00:00Z", "every 6h", 5), [0.0, 6.0, 12.0, 18.0, 24.0]);
         assert_eq!(hours("2026-10-24T22:00:00Z", "every 6h", 5), [0.0, 7.0, 13.0, 19.0, 25.0]);
-        // 02:00 is skipped in spring, and comes twice in autumn.
+        // 02:00 is skipped in spring and occurs twice in autumn.
         assert_eq!(hours("2026-03-28T23:00:00Z", "every 2h", 4), [0.0, 3.0, 5.0, 7.0]);
         assert_eq!(hours("2026-10-24T22:00:00Z", "every 2h", 5), [0.0, 2.0, 3.0, 5.0, 7.0]);
-        // What repeats within an hour does not notice.
+        // Shapes that repeat within an hour are not affected.
         let quarters = schedule(&["every 5m", "quarter-hour:1x1"], 1, OSLO, "2026-03-29T00:50:00Z");
         assert_eq!(seconds(&quarters, 6), [0.0, 300.0, 600.0, 600.0, 900.0, 1_200.0]);
         assert_eq!(quarters.spans.len(), 1);

@@ -1,4 +1,4 @@
-//! The figures of a market's load by shape, and by shape and quarter-hour.
+//! Figures of a market's load, per shape and per shape and quarter-hour.
 use super::market::MarketLoad;
 use super::options::MadesOptions;
 use super::shape_schedule::ShapeSchedule;
@@ -8,14 +8,14 @@ use mailrun_journey::record::{MadesMarket, MadesShape, MadesShapeStage, MadesWin
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Messages of a shape, or of one in one window, and the times of those that came in time.
+/// Messages of a shape, in one window or in all, and the times of those that were not late.
 #[derive(Clone, Debug, Default)]
 struct Reached {
     count: u64,
     latency: Latencies,
 }
 
-/// A shape in a window. A run of weeks has thousands of these, so they have no distribution of times.
+/// A shape in one window. It stores no distribution of times, because a run of weeks has thousands of windows.
 #[derive(Clone, Copy, Debug, Default)]
 struct WindowFigures {
     due: u64,
@@ -26,12 +26,11 @@ struct WindowFigures {
     slowest: Duration,
 }
 
-/// The figures.
 #[derive(Clone, Debug)]
 pub(super) struct ShapeStats {
     schedule: Rc<ShapeSchedule>,
     shapes: Vec<[Reached; MessageStage::ALL.len()]>,
-    /// All shapes of the first window, of the second, and so on.
+    /// All shapes of the first window, then of the second, and so on.
     windows: Vec<WindowFigures>,
 }
 
@@ -40,7 +39,6 @@ impl ShapeStats {
         Self { schedule, shapes: load.shapes.iter().map(|_| Default::default()).collect(), windows: Vec::new() }
     }
 
-    /// The figures of the window and the shape of a message.
     fn window_mut(&mut self, sequence: u64) -> &mut WindowFigures {
         let each = self.shapes.len();
         let window = self.schedule.window(sequence);
@@ -50,12 +48,11 @@ impl ShapeStats {
         &mut self.windows[window * each + self.schedule.shape(sequence)]
     }
 
-    /// Counts a message that was due.
     pub(super) fn due(&mut self, sequence: u64) {
         self.window_mut(sequence).due += 1;
     }
 
-    /// Counts a message that reaches a stage; without a latency it came after its time-out.
+    /// Counts a message that reaches a stage. Without a latency, it was late.
     pub(super) fn reach(&mut self, path: MessagePath, sequence: u64, stage: MessageStage, latency: Option<Duration>) {
         let reached = &mut self.shapes[self.schedule.shape(sequence)][stage as usize];
         reached.count += 1;
@@ -72,7 +69,7 @@ impl ShapeStats {
         }
     }
 
-    /// The load and its figures, for the record. `missed` messages were due after the last that was created.
+    /// The load and its figures for the record. `missed` messages were due but not created.
     pub(super) fn record(
         &self,
         options: &MadesOptions,
@@ -120,7 +117,7 @@ impl ShapeStats {
 }
 
 impl MarketLoad {
-    /// The load as the record of a run has it, whose messages have the type `message_type`.
+    /// The load in the form of the record, for messages of type `message_type`.
     pub fn record(&self, message_type: &str) -> MadesMarket {
         let shapes = self.shapes.iter().map(|shape| MadesShape {
             name: shape.name.clone(),

@@ -4,9 +4,9 @@
 //! outbox   sender → outbox    receiver ← outbox.reply   receiver ← send.event
 //! inbox    receiver ← inbox   (mode amqp: sender → inbox as well)
 //! ```
-//! Acknowledgements that the bench sends have a sender of their own at the receiving endpoint's outbox. If that is at another
-//! broker, its replies and events are read there too. The inbox at the sender's broker is read then, because all
-//! acknowledgements come there.
+//! The bench sends its acknowledgements over a separate sender to the receiving endpoint's outbox. If that is at
+//! another broker, its replies and events are read there too, and the inbox at the sender's broker is read, because all
+//! acknowledgements arrive there.
 use super::acknowledgement_sender::acknowledge;
 use super::options::{AcknowledgementOptions, MadesOptions};
 use super::receiver::{purge, receive};
@@ -22,22 +22,19 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// Pause after a failed connection before the next attempt: the first and the longest.
+/// First and longest pause before the next attempt to connect.
 const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(50);
 const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
-/// The bench's part on one side.
 #[derive(Clone, Debug)]
 pub(super) struct BrokerSide {
     pub(super) name: &'static str,
     broker: Broker,
     sender: Option<SenderOptions>,
-    /// Sender of the acknowledgements.
     acknowledger: Option<SenderOptions>,
     pub(super) receivers: Vec<(ReceiveQueue, ReceiverOptions)>,
 }
 
-/// A connection with its links.
 pub(super) struct OpenLinks {
     connection: Connection,
     sender: Option<SenderLink>,
@@ -45,7 +42,6 @@ pub(super) struct OpenLinks {
     receivers: Vec<(ReceiveQueue, ReceiverLink)>,
 }
 
-/// The sides of a run.
 pub(super) fn sides(options: &MadesOptions) -> Vec<BrokerSide> {
     let queues = &options.queues;
     let receiver = |queue, name: &str| (queue, ReceiverOptions::new(name, options.credit));
@@ -76,13 +72,13 @@ pub(super) fn sides(options: &MadesOptions) -> Vec<BrokerSide> {
     match options.mode {
         MadesMode::Endpoint | MadesMode::Toolbox if is_far => {
             let near = BrokerSide { receivers: [outbox.receivers, incoming()].concat(), ..outbox };
-            // What the bench sends there is answered there.
+            // The endpoint answers acknowledgements at the broker to which they were sent.
             let far = if acknowledger.is_some() { [incoming(), answers()].concat() } else { incoming() };
             vec![near, BrokerSide { acknowledger, receivers: far, ..inbox(None) }]
         }
         MadesMode::Endpoint | MadesMode::Toolbox => vec![BrokerSide { acknowledger, ..outbox }, inbox(None)],
         MadesMode::Tracing => vec![outbox],
-        // The broker alone: into the queue and out of it.
+        // Without endpoints: into the queue and out of it.
         MadesMode::Amqp => vec![BrokerSide { acknowledger, ..inbox(sender(&queues.inbox)) }],
     }
 }
@@ -91,7 +87,7 @@ impl BrokerSide {
     /// Connects, and attaches to the queues.
     ///
     /// # Errors
-    /// Any failure to do so.
+    /// If any of these steps fails.
     pub(super) async fn open(&self) -> Result<OpenLinks, Error> {
         let mut connection = Connection::open(&self.broker).await?;
         let mut receivers = Vec::new();
@@ -109,7 +105,7 @@ impl BrokerSide {
         Ok(OpenLinks { connection, sender, acknowledger, receivers })
     }
 
-    /// Removes all messages from its queues; returns their number.
+    /// Removes all messages from its queues. Returns their number.
     ///
     /// # Errors
     /// If the connection ends.
@@ -124,7 +120,7 @@ impl BrokerSide {
     }
 }
 
-/// Removes all messages from the queues of all sides; returns their number.
+/// Removes all messages from the queues of all sides. Returns their number.
 ///
 /// # Errors
 /// If a connection ends.
@@ -136,10 +132,8 @@ pub(super) async fn purge_all(sides: &[BrokerSide]) -> Result<u64, Error> {
     Ok(purged)
 }
 
-/// Opens all sides.
-///
 /// # Errors
-/// Any failure to do so.
+/// If a side cannot be opened.
 pub(super) async fn open_all(sides: Vec<BrokerSide>) -> Result<Vec<(BrokerSide, OpenLinks)>, Error> {
     let mut open = Vec::new();
     for side in sides {
@@ -149,7 +143,7 @@ pub(super) async fn open_all(sides: Vec<BrokerSide>) -> Result<Vec<(BrokerSide, 
     Ok(open)
 }
 
-/// Keeps a side at work until the run is over: a lost connection is established again.
+/// Keeps a side running until the run is over, and restores lost connections.
 pub(super) async fn maintain(side: BrokerSide, mut links: OpenLinks, run_state: Rc<MadesRunState>, timer: Rc<TimerFd>) {
     let mut pause = Duration::ZERO;
     run_state.record_broker(side.name, links.connection.peer_product());
@@ -158,12 +152,12 @@ pub(super) async fn maintain(side: BrokerSide, mut links: OpenLinks, run_state: 
         let Err(why) = run_links(links, &run_state, &timer).await else { return };
         let lost = clock::now();
         record_loss(&side, &run_state, &why);
-        // A peer that accepts connections and ends them at once is tried ever less often, like one that accepts none.
+        // A peer that ends connections at once is tried less and less often, like a peer that refuses them.
         if lost - begun >= MAX_RECONNECT_DELAY {
             pause = Duration::ZERO;
         }
         let again = match why {
-            // The message would come again, and end the link again.
+            // The broker would deliver the message again, and end the link again.
             Error::Oversized { .. } => {
                 give_up(&side, &run_state, &why);
                 None
@@ -184,7 +178,6 @@ pub(super) async fn maintain(side: BrokerSide, mut links: OpenLinks, run_state: 
     }
 }
 
-/// Sends and receives until the run is over, or a link ends.
 async fn run_links(links: OpenLinks, run_state: &Rc<MadesRunState>, timer: &Rc<TimerFd>) -> Result<(), Error> {
     let OpenLinks { mut connection, sender, acknowledger, receivers } = links;
     let mut tasks = JoinSet::new();
@@ -227,7 +220,7 @@ fn give_up(side: &BrokerSide, run_state: &MadesRunState, why: &Error) {
     run_state.give_up(&format!("{}: {why}", side.name));
 }
 
-/// Reconnects, with growing pauses; `None` if the run is over, or the time for reconnecting is.
+/// Reconnects with growing pauses. Returns `None` if the run or the time for reconnecting is over.
 async fn reconnect(side: &BrokerSide, run_state: &MadesRunState, pause: &mut Duration) -> Option<OpenLinks> {
     let until = clock::now() + run_state.options.reconnect;
     while !run_state.is_over() {

@@ -1,4 +1,4 @@
-//! The stages of a message through the Business Application API, and which of them a mode has.
+//! The stages of a message through the Business Application API, and the stages of each mode.
 //!
 //! ```text
 //! endpoint   created → sent → settled → replied → inbox → DELIVERED → RECEIVED
@@ -6,29 +6,27 @@
 //! amqp       created → sent → settled → inbox
 //! tracing    created → sent → settled → replied → TRACING
 //! ```
-//! With acknowledgement documents, each but the last ends with → acknowledged.
-//! The order is the one in which an honest endpoint reports them. Nothing relies on it: events may overtake the reply.
+//! With acknowledgement documents, all but the last mode end with → acknowledged. An honest endpoint reports the stages
+//! in this order, but nothing relies on it: events may overtake the reply.
 
-/// A stage of the journey. Its number is the bit that it has in a `MessageFlags`.
+/// A stage of a message. Its number is its bit in a `MessageFlags`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MessageStage {
-    /// The bench created the message.
     Created,
-    /// The transfer was handed over.
     Sent,
     /// The broker confirmed the transfer (AMQP 1.0 §3.4.2).
     Settled,
-    /// The endpoint answered, with a message id or with an error.
+    /// The endpoint answered with a message id or an error.
     Replied,
-    /// The message came out of the receiver's inbox.
+    /// The message arrived from the receiver's inbox.
     Inbox,
-    /// The event DELIVERED: the receiver's endpoint has it.
+    /// The event DELIVERED: the message is at the receiver's endpoint.
     Delivered,
-    /// The event RECEIVED: the receiver's application has it.
+    /// The event RECEIVED: the message is at the receiver's application.
     Received,
-    /// The event of a tracing message, which has been at the receiver's endpoint.
+    /// The event of a tracing message, which has reached the receiver's endpoint.
     Traced,
-    /// The receiving application's acknowledgement document, which accepts the message, came out of the sender's inbox.
+    /// An acknowledgement document that accepts the message arrived from the sender's inbox.
     Acknowledged,
 }
 
@@ -45,7 +43,7 @@ impl MessageStage {
         Self::Acknowledged,
     ];
 
-    /// The name in reports and run records; events use the API's names.
+    /// Name in reports and records. Events use the API's names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -61,7 +59,6 @@ impl MessageStage {
     }
 }
 
-/// The systems that the run's messages go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum MadesMode {
     /// An ECP endpoint: reply, inbox, events DELIVERED and RECEIVED
@@ -75,7 +72,6 @@ pub enum MadesMode {
 }
 
 impl MadesMode {
-    /// Returns its name in records and reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Endpoint => "endpoint",
@@ -85,7 +81,6 @@ impl MadesMode {
         }
     }
 
-    /// The stages of a message without acknowledgement documents, in order.
     pub fn path(self) -> &'static [MessageStage] {
         MessagePath::from(self).stages()
     }
@@ -95,27 +90,23 @@ impl MadesMode {
         if self == Self::Tracing { MessageStage::Traced } else { MessageStage::Inbox }
     }
 
-    /// The last stage of a message that got through, without an acknowledgement document.
+    /// The last stage of a complete message, without acknowledgement documents.
     pub fn last(self) -> MessageStage {
         MessagePath::from(self).last()
     }
 }
 
-/// Answer of the receiving business application to each message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcknowledgementMode {
-    /// It sends an acknowledgement document back.
     On,
-    /// It sends nothing.
     Off,
 }
 
-/// The way of a run's messages: its mode, and the way back of their acknowledgements.
+/// The route of a run's messages: its mode, and whether acknowledgements come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessagePath {
-    /// The systems that the messages go through.
     pub mode: MadesMode,
-    /// Answer to each message. Mode `tracing` has no inbox, and so none.
+    /// Mode `tracing` has no inbox, and therefore no acknowledgement.
     pub acknowledgement: AcknowledgementMode,
 }
 
@@ -126,7 +117,6 @@ impl From<MadesMode> for MessagePath {
 }
 
 impl MessagePath {
-    /// The stages of a message, in order.
     pub fn stages(self) -> &'static [MessageStage] {
         use MessageStage::{Acknowledged, Created, Delivered, Inbox, Received, Replied, Sent, Settled, Traced};
         let all: &[MessageStage] = match self.mode {
@@ -141,29 +131,27 @@ impl MessagePath {
         }
     }
 
-    /// The last stage of a message that got through.
     pub fn last(self) -> MessageStage {
         self.stages()[self.stages().len() - 1]
     }
 
-    /// The facts about a message at its end, if all goes well.
+    /// The facts about a message if all goes well.
     pub(super) fn complete_flags(self) -> MessageFlags {
         self.stages().iter().fold(MessageFlags::default(), |flags, stage| flags.with(*stage))
     }
 }
 
-/// Facts about a message, a bit each, kept for as long as the run lasts.
+/// Facts about a message, one bit each. They are kept for the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct MessageFlags(u16);
 
 impl MessageFlags {
-    /// The broker returned its transfer: rejected, released or modified (AMQP 1.0 §3.4).
+    /// The broker rejected, released or modified the transfer (AMQP 1.0 §3.4).
     pub(super) const RETURNED: Self = Self(1);
-    /// The endpoint refused it with an error reply.
     pub(super) const REFUSED: Self = Self(1 << 6);
-    /// The endpoint gave up on it: the event FAILED, or a final status of that name.
+    /// The endpoint gave up: the event FAILED, or a final status of that name.
     pub(super) const FAILED: Self = Self(1 << 7);
-    /// The receiving application's acknowledgement document rejects it.
+    /// An acknowledgement document rejects the message.
     pub(super) const DECLINED: Self = Self(1 << 9);
 
     pub(super) fn from_bits(bits: u16) -> Self {
@@ -174,8 +162,8 @@ impl MessageFlags {
         self.0
     }
 
-    /// The bit of a stage. Those that the bench reaches by itself have none, because they come once. DELIVERED and
-    /// TRACING share one: no mode has both.
+    /// The bit of a stage. Stages that the bench itself reaches have none, because they cannot repeat. DELIVERED and
+    /// TRACING share a bit, because no mode has both.
     fn bit(stage: MessageStage) -> u16 {
         match stage {
             MessageStage::Created | MessageStage::Sent => 0,
@@ -209,36 +197,31 @@ impl MessageFlags {
     }
 }
 
-/// The fate of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MadesFate {
-    /// It arrived, whatever the replies and events say.
+    /// The message arrived, whatever the replies and events say.
     Delivered,
-    /// The broker returned it, or the endpoint refused it.
     Rejected,
-    /// The broker never confirmed it, and the bench gave up on it.
+    /// The broker never confirmed it before its time-out.
     Failed,
     /// The endpoint gave up on it and said so.
     Expired,
-    /// The broker took it, and it never arrived.
+    /// The broker accepted it, but it never arrived.
     Lost,
     /// The run ended first.
     InFlight,
 }
 
 impl MadesFate {
-    /// Number of fates.
     pub(super) const COUNT: usize = 6;
 }
 
-/// State of the wait for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitState {
     Waiting,
     Ended,
 }
 
-/// The fate of a message with these facts.
 pub(super) fn fate(mode: MadesMode, flags: MessageFlags, wait: WaitState) -> MadesFate {
     match () {
         () if flags.has(mode.arrival()) => MadesFate::Delivered,
@@ -250,8 +233,8 @@ pub(super) fn fate(mode: MadesMode, flags: MessageFlags, wait: WaitState) -> Mad
     }
 }
 
-/// Reports whether nothing more is expected of a message: all stages are reached, or the broker or the endpoint has
-/// said why not.
+/// Reports whether nothing more is expected: all stages are reached, or the broker or the endpoint said why they will
+/// not be.
 pub(super) fn is_finished(path: impl Into<MessagePath>, flags: MessageFlags) -> bool {
     let path = path.into();
     let is_answered = !path.stages().contains(&MessageStage::Replied) || flags.has(MessageStage::Replied);
@@ -264,17 +247,16 @@ pub(super) fn is_finished(path: impl Into<MessagePath>, flags: MessageFlags) -> 
         || (flags.has(MessageStage::Settled) && is_given_up)
 }
 
-/// Reports whether a stage that a message has not reached is missing: it was expected, and nothing explained why it did
-/// not come.
+/// Reports whether an unreached stage is missing: it was expected, and nothing explains its absence.
 pub(super) fn is_missing(mode: MadesMode, flags: MessageFlags, wait: WaitState, stage: MessageStage) -> bool {
-    // A message that the broker did not confirm and that did not arrive owes no later stage.
+    // No later stage is expected of a message that was neither confirmed nor received.
     let is_owed = flags.has(MessageStage::Settled) || flags.has(mode.arrival());
     if flags.has(stage) || flags.is_refused() || wait == WaitState::Waiting || !is_owed {
         return false;
     }
     match stage {
         MessageStage::Created | MessageStage::Sent | MessageStage::Settled => false,
-        // An endpoint that sends FAILED has the message, so it owes the reply.
+        // An endpoint that sends FAILED has accepted the message, so its reply is expected.
         MessageStage::Replied => true,
         MessageStage::Inbox | MessageStage::Delivered | MessageStage::Received | MessageStage::Traced => {
             !flags.contains(MessageFlags::FAILED)
@@ -318,7 +300,7 @@ mod tests {
             let has_inbox = mode != MadesMode::Tracing;
             assert_eq!(path.last() == MessageStage::Acknowledged, has_inbox, "{mode:?}");
             assert_eq!(path.stages().len(), mode.path().len() + usize::from(has_inbox));
-            // Without one, nothing waits for it.
+            // Without acknowledgement documents, nothing waits for one.
             assert!(is_finished(mode, flags(mode.path())));
             assert_eq!(is_finished(path, flags(mode.path())), !has_inbox, "{mode:?}");
             assert!(is_finished(path, flags(path.stages())));

@@ -17,20 +17,18 @@ use mailrun_party::usage_sampler::UsageSampler;
 use mailrun_report::load_in_short;
 use std::time::Duration;
 
-/// Interval at which overdue messages are looked for.
+/// Interval at which the supervisor looks for overdue messages.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Interval of progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
-/// Time for which answers are still waited for after the user asked for the end.
+/// Time for which answers are still awaited after the user asked for the end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
-/// Least age of a run before a threshold may end it: a rate needs some time to settle.
+/// Minimum age of a run before a threshold may end it, because a rate takes some time to settle.
 const ABORT_DELAY: Duration = Duration::from_secs(1);
 /// Shortest time without deliveries that counts as a stall.
 const MIN_STALL_S: f64 = 1.0;
-/// Deliveries come at uneven distances: a gap of up to this many mean distances is no stall.
+/// Deliveries come at irregular intervals. Gaps of up to this many mean intervals are no stall.
 const MAX_USUAL_GAPS: f64 = 10.0;
 
-/// The state of the run so far.
 pub(super) struct RunSupervisor {
     pub(super) interval_recorder: IntervalRecorder,
     progress_output: ProgressOutput,
@@ -38,13 +36,11 @@ pub(super) struct RunSupervisor {
     recent: Latencies,
     next_progress: Duration,
     stop_deadline: Option<Duration>,
-    /// Time at which thresholds are checked next.
     next_threshold_check: Duration,
     accepting: StallDetector,
     delivering: StallDetector,
-    /// The threshold that ended the run.
     pub(super) missed_threshold: Option<ThresholdRow>,
-    /// Time at which it was first seen that no more messages are created.
+    /// Time at which the supervisor noticed that creation has ended.
     all_created_at: Option<Duration>,
 }
 
@@ -67,14 +63,13 @@ impl RunSupervisor {
         }
     }
 
-    /// Follows the run to its end.
     pub(super) async fn run(&mut self, run_state: &MadesRunState, interrupt: &Interrupt) -> Ending {
         loop {
             tokio::time::sleep(POLL_INTERVAL).await;
             let now = clock::now();
             run_state.tracker.borrow_mut().expire(now);
             run_state.give_up_if_silent(now);
-            // There may be room again, and the time for new messages may be over.
+            // There may be room again, or creation may be over.
             run_state.room_notify.notify_one();
             if now >= self.next_progress {
                 self.next_progress = now + PROGRESS_INTERVAL;
@@ -86,14 +81,14 @@ impl RunSupervisor {
         }
     }
 
-    /// Finishes the interval log; returns the error that kept it from being whole.
+    /// Finishes the interval log. Returns the first error that occurred while writing it.
     pub(super) fn finish(&mut self, run_state: &MadesRunState) -> Option<anyhow::Error> {
         let now = clock::now();
         self.tick(run_state, now);
         self.interval_recorder.finish(now)
     }
 
-    /// Reports the record to the listeners, after the files are written or have failed.
+    /// Publishes the record to live listeners, after the files were written or failed.
     pub(super) fn publish(&self, record: &Record, unwritten: Option<&anyhow::Error>) {
         if unwritten.is_some() {
             self.progress_output.unwritten(record);
@@ -101,15 +96,15 @@ impl RunSupervisor {
         self.progress_output.event(&LiveEvent::Done);
     }
 
-    /// Times in which messages waited while the broker accepted none or the endpoint delivered none.
+    /// Periods in which messages waited while the broker accepted none or the endpoint delivered none.
     pub(super) fn stalls(&self, run_state: &MadesRunState) -> Vec<StallRow> {
         let tracker = run_state.tracker.borrow();
         let arrived = tracker.waterfall.count(tracker.mode().arrival());
         let offered_s = run_state.offered().unwrap_or_default().as_secs_f64();
         let usual_s = MAX_USUAL_GAPS * offered_s / arrived.max(1) as f64;
-        // The time to the first delivery is the length of the path, not a stall.
+        // The time to the first delivery is the length of the route, not a stall.
         let is_stall = |row: &StallRow| row.from_s > 0.0 && row.to_s - row.from_s >= usual_s.max(MIN_STALL_S);
-        // After the offer has ended, waiting for a lost message is no stall.
+        // After the load has ended, waiting for a lost message is no stall.
         let within_offer = |row: StallRow| match row.to_the_end {
             true => StallRow { to_s: row.to_s.min(offered_s), ..row },
             false => row,
@@ -121,7 +116,7 @@ impl RunSupervisor {
 
     fn record_stalls(&mut self, run_state: &MadesRunState, now: Duration) {
         let mut tracker = run_state.tracker.borrow_mut();
-        // A message that is due, has room, and is not created waits for a connection or for the broker's credit.
+        // A message that is due, has room and is not created waits for a connection or for credit.
         let is_held_up = tracker.has_room() && matches!(run_state.pacer.borrow().next(now), PacerAction::Create(_));
         let first_open = tracker.waterfall.take_span(MessageStage::Created).map(|(first, _)| first);
         let (first, last) = tracker.waterfall.take_span(MessageStage::Settled).unzip();
@@ -193,7 +188,7 @@ impl RunSupervisor {
         self.recent.clear();
     }
 
-    /// Time for which answers are still waited for if none comes, once no more messages are created.
+    /// Time for which answers are still awaited, once creation has ended.
     fn remaining_wait(&mut self, run_state: &MadesRunState, now: Duration) -> Duration {
         let pacer = run_state.pacer.borrow();
         let open = run_state.tracker.borrow().in_transit();
@@ -210,7 +205,6 @@ impl RunSupervisor {
         ends.saturating_sub(now)
     }
 
-    /// The ending of the run, if it has ended.
     fn ending(&mut self, run_state: &MadesRunState, interrupt: &Interrupt, now: Duration) -> Option<Ending> {
         let asked = requested_stop(run_state, interrupt.requested(), now);
         if asked != StopRequest::Nothing || self.misses_threshold(run_state, now) {
@@ -229,13 +223,12 @@ impl RunSupervisor {
         }
     }
 
-    /// Reports whether a run that is to end has been waited for long enough.
+    /// Reports whether an ending run has waited long enough.
     fn is_wait_over(&mut self, is_quiet: bool, now: Duration) -> bool {
         let grace_ends = *self.stop_deadline.get_or_insert(now + STOP_TIMEOUT);
         is_quiet || now >= grace_ends
     }
 
-    /// Reports whether a threshold of `--abort-on` is missed.
     fn misses_threshold(&mut self, run_state: &MadesRunState, now: Duration) -> bool {
         let is_time = now >= run_state.began + ABORT_DELAY && now >= self.next_threshold_check;
         if self.missed_threshold.is_none() && is_time && !run_state.options.abort_on.is_empty() {
@@ -249,7 +242,7 @@ impl RunSupervisor {
     }
 }
 
-/// Request of the user or the watcher to end the run.
+/// The user's or the observer's request to end the run.
 fn requested_stop(run_state: &MadesRunState, by_user: StopRequest, now: Duration) -> StopRequest {
     let Some(observer) = &run_state.options.observer else { return by_user };
     let view = RunView { now, began: run_state.began, last_arrival: run_state.last_arrival(), asked: by_user };

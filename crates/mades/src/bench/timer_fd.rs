@@ -1,5 +1,5 @@
-//! A timer with a precision of a microsecond: tokio's timers have one of a millisecond, which at a thousand messages
-//! per second is the whole distance between two.
+//! A timer with microsecond precision. tokio's timers have milliseconds, which at 1,000 messages per second is the
+//! whole distance between two messages.
 use anyhow::{Context, Result};
 use mailrun_net::clock;
 use rustix::time::{
@@ -9,7 +9,6 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 
-/// A timer of the kernel (timerfd).
 #[derive(Debug)]
 pub(super) struct TimerFd(AsyncFd<OwnedFd>);
 
@@ -17,13 +16,13 @@ impl TimerFd {
     pub(super) fn new() -> Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags).context("cannot create a timer")?;
-        // The function is deprecated for types that return another descriptor at each call; ours has one and keeps it.
-        // Its replacement is unsafe.
+        // The deprecation concerns types that return another descriptor at each call, which this type does not. The
+        // replacement is unsafe.
         #[expect(deprecated)]
         Ok(Self(AsyncFd::new(timer).context("cannot create a timer")?))
     }
 
-    /// Waits until that time of the monotonic clock.
+    /// Waits until this time of the monotonic clock.
     pub(super) async fn sleep_until(&self, due: Duration) {
         while clock::now() < due {
             let it_value = Timespec { tv_sec: due.as_secs() as i64, tv_nsec: due.subsec_nanos().into() };

@@ -1,9 +1,9 @@
-//! The account of a run: records what happens to each message, in any order, and reports which messages are under way,
-//! which are finished, and their fates. Pure: the time is an argument.
+//! Tracks every message of a run. It records events in any order, and knows which messages are in flight and the fates
+//! of the others. It does no I/O: the time is an argument.
 //!
 //! ```text
 //! create ─→ slot ── settled, replied, inbox, events ──→ finished ┐
-//!                └─ time-out ─→ given up ────────────────────────┴→ the slot is free; the register keeps a byte
+//! └─ time-out ─→ given up ────────────────────────┴→ the slot is free; the register keeps a byte
 //! ```
 use super::history::MessageHistory;
 use super::in_flight::{InFlightEntry, InFlightTable};
@@ -16,7 +16,6 @@ use mailrun_journey::slowest::Slowest;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// A queue that the bench takes messages from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReceiveQueue {
     Reply,
@@ -24,25 +23,29 @@ pub(super) enum ReceiveQueue {
     Inbox,
 }
 
-/// The endpoint's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndpointReply<'a> {
-    /// Accepted; with the endpoint's own id of the message, shortened to a number, if it gave one.
-    Accepted { peer_id: u64 },
-    /// Refused.
-    Refused { code: &'a str, text: &'a str },
+    /// Accepted. `peer_id` is the hash of the endpoint's message id, or 0 without one.
+    Accepted {
+        peer_id: u64,
+    },
+    Refused {
+        code: &'a str,
+        text: &'a str,
+    },
     /// Accepted and later given up.
-    Failed { code: &'a str, text: &'a str },
+    Failed {
+        code: &'a str,
+        text: &'a str,
+    },
 }
 
-/// Comparison of a message from the inbox with the one that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PayloadIntegrity {
     Intact,
     Corrupt,
 }
 
-/// The account of all messages.
 #[derive(Debug)]
 pub(super) struct MessageTracker {
     path: MessagePath,
@@ -51,7 +54,6 @@ pub(super) struct MessageTracker {
     history: MessageHistory,
     pub(super) waterfall: Waterfall,
     pub(super) troubles: Troubles,
-    /// Finished messages that took longest to arrive.
     slowest: Slowest<InFlightEntry>,
     next_sequence: u64,
     /// Every message below this number is finished.
@@ -59,34 +61,33 @@ pub(super) struct MessageTracker {
     unsettled: usize,
     corrupt: u64,
     redelivered: u64,
-    /// Messages that were given up before the broker confirmed them.
+    /// Messages that timed out before the broker confirmed them.
     unanswered: u64,
-    /// Messages that are no longer waited for, by fate.
+    /// Finished messages by fate.
     ended: [u64; MadesFate::COUNT],
-    /// Time of the endpoint's last answer to any message or of the last reconnection, and the number of messages given up since.
+    /// Time of the endpoint's last answer or of the last reconnection, and the number of messages that timed out since.
     last_answer: Option<Duration>,
     given_up_since_answer: u64,
-    /// The highest number that has come out of the inbox, and the number of messages that came after a higher one.
+    /// The highest number that arrived, and the number of messages that arrived after a higher one.
     highest_arrived: Option<u64>,
     reordered: u64,
     recent_deliveries: [RecentDeliveries; 3],
-    /// Our numbers by the peer's ids; created when an event comes that carries no other id.
+    /// Message numbers by the peer's ids. Created when the first event arrives that carries no other id.
     by_peer_id: Option<HashMap<u64, u64>>,
-    /// Integral of the messages under way over time, for the mean.
+    /// Integral over time of the number of messages in flight, for the mean.
     load_s: f64,
     load_since: Duration,
 }
 
-/// The account at the end.
 #[derive(Clone, Debug)]
 pub(super) struct FinalLedger {
     pub(super) ledger: LedgerRow,
-    /// Messages that miss a stage, by the stage's number.
+    /// Messages with a missing stage, by the stage's number.
     pub(super) missing: [u64; MessageStage::ALL.len()],
 }
 
 impl MessageTracker {
-    /// Creates an account in which at most `most` messages may be under way.
+    /// Creates a tracker for at most `most` messages in flight.
     pub(super) fn new(path: impl Into<MessagePath>, most: usize, timeout: Duration) -> Self {
         let path = path.into();
         Self {
@@ -123,55 +124,50 @@ impl MessageTracker {
         self.path
     }
 
-    /// Messages created.
     pub(super) fn created(&self) -> u64 {
         self.next_sequence
     }
 
-    /// Messages that are no longer waited for, by the fate that they had then.
+    /// Finished messages with this fate. A late arrival does not change it.
     pub(super) fn ended(&self, fate: MadesFate) -> u64 {
         self.ended[fate as usize]
     }
 
-    /// Messages that are no longer waited for and had not been delivered.
     pub(super) fn ended_without_delivery(&self) -> u64 {
         self.ended.iter().sum::<u64>() - self.ended(MadesFate::Delivered)
     }
 
-    /// Messages under way.
     pub(super) fn in_transit(&self) -> usize {
         self.in_flight.count()
     }
 
-    /// Messages whose transfer is not settled.
     pub(super) fn unsettled(&self) -> usize {
         self.unsettled
     }
 
-    /// Messages that were given up before the broker confirmed them.
+    /// Messages that timed out before the broker confirmed them.
     pub(super) fn unanswered(&self) -> u64 {
         self.unanswered
     }
 
-    /// Counts the endpoint's silence from now on: it has answered, or can again.
+    /// Restarts the count of the endpoint's silence, because it has answered or can answer again.
     pub(super) fn restart_silence(&mut self, now: Duration) {
         self.last_answer = Some(now);
         self.given_up_since_answer = 0;
     }
 
-    /// Time since the last answer of the endpoint, or since the first message; `None` if fewer than two messages were
-    /// given up in it.
+    /// Time since the endpoint's last answer, or since the first message. `None` if fewer than two messages timed out
+    /// meanwhile.
     pub(super) fn silent_for(&self, now: Duration) -> Option<Duration> {
         let since = self.last_answer.or(self.waterfall.began())?;
         (self.given_up_since_answer > 1).then(|| now.saturating_sub(since))
     }
 
-    /// Reports whether a message under way has not arrived. If all have arrived, it looks at every one of them.
+    /// Reports whether a message in flight has not arrived. If all have, this visits each of them.
     pub(super) fn awaits_arrival(&self) -> bool {
         self.in_flight.iter().any(|entry| entry.time(self.path.mode.arrival()).is_none())
     }
 
-    /// Reports whether another message may be created.
     pub(super) fn has_room(&self) -> bool {
         self.in_flight.has_room()
     }
@@ -180,20 +176,20 @@ impl MessageTracker {
         self.redelivered
     }
 
-    /// The messages that took longest to arrive, the slowest first, with their times; those that are still under way
-    /// included, if they have arrived.
+    /// The messages that took longest to arrive, slowest first, with their times. Includes messages that arrived but
+    /// are not finished.
     pub(super) fn slowest(&self) -> Vec<(Duration, InFlightEntry)> {
         let mut slowest = self.slowest.clone();
         self.in_flight.iter().for_each(|entry| add_arrived(&mut slowest, self.path.mode, entry));
         slowest.sorted()
     }
 
-    /// Messages that came out of the inbox after one that was created later.
+    /// Messages that arrived after a message with a higher number.
     pub(super) fn reordered(&self) -> u64 {
         self.reordered
     }
 
-    /// Mean number of messages under way, from the first message to `now`.
+    /// Mean number of messages in flight, from the first message to `now`.
     pub(super) fn mean_in_transit(&mut self, now: Duration) -> f64 {
         self.integrate_load(now);
         let span_s = now.saturating_sub(self.waterfall.began().unwrap_or(now)).as_secs_f64();
@@ -213,7 +209,6 @@ impl MessageTracker {
         sequence
     }
 
-    /// Records that the transfer was handed over.
     pub(super) fn sent(&mut self, sequence: u64, now: Duration) {
         match self.in_flight.find_mut(sequence) {
             Some(entry) => self.waterfall.reach(entry, MessageStage::Sent, now),
@@ -221,7 +216,6 @@ impl MessageTracker {
         }
     }
 
-    /// Records that the broker confirmed the transfer.
     pub(super) fn settled(&mut self, sequence: u64, now: Duration) {
         self.settle(sequence);
         if !self.history.flags(sequence).has(MessageStage::Settled) {
@@ -229,35 +223,31 @@ impl MessageTracker {
         }
     }
 
-    /// Records that the broker returned the transfer.
     pub(super) fn returned(&mut self, sequence: u64, now: Duration, code: &str, text: &str) {
         self.settle(sequence);
         self.troubles.add(TroubleKind::Returned, code, text);
         self.add_flags(sequence, MessageFlags::RETURNED, now);
     }
 
-    /// Reports whether the number belongs to a message of this run.
     pub(super) fn is_known(&self, sequence: u64) -> bool {
         sequence < self.next_sequence
     }
 
-    /// Reports whether the message is under way.
     pub(super) fn is_open(&self, sequence: u64) -> bool {
         self.in_flight.find(sequence).is_some()
     }
 
-    /// Time from which the message's latencies count.
+    /// Start of the message's latencies.
     pub(super) fn since(&self, sequence: u64) -> Duration {
         self.in_flight.find(sequence).map_or(Duration::ZERO, |entry| entry.since)
     }
 
-    /// Time at which the message is given up.
     pub(super) fn given_up_at(&self, sequence: u64) -> Duration {
         self.in_flight.find(sequence).map_or(Duration::ZERO, |entry| entry.created + self.timeout)
     }
 
-    /// Records that the sending connection was cut: of the messages under way, except the one in hand, it remains
-    /// unknown whether the broker has them.
+    /// Records that the sending connection was cut. Whether the broker got the unsettled messages, except the one being
+    /// sent, remains unknown.
     pub(super) fn forget_unsettled(&mut self, in_hand: Option<u64>) {
         for entry in self.in_flight.iter_mut().filter(|entry| entry.is_unsettled && Some(entry.sequence) != in_hand) {
             entry.is_unsettled = false;
@@ -265,7 +255,6 @@ impl MessageTracker {
         }
     }
 
-    /// Finds the message that has this id at the endpoint.
     pub(super) fn find_by_peer_id(&mut self, peer_id: u64) -> Option<u64> {
         let in_flight = &self.in_flight;
         let index = self.by_peer_id.get_or_insert_with(|| {
@@ -274,7 +263,6 @@ impl MessageTracker {
         index.get(&peer_id).copied()
     }
 
-    /// Records the endpoint's answer.
     pub(super) fn replied(&mut self, sequence: u64, now: Duration, answer: EndpointReply<'_>) {
         if !self.is_new(sequence, MessageStage::Replied, ReceiveQueue::Reply) {
             return;
@@ -296,7 +284,7 @@ impl MessageTracker {
         self.reach(sequence, MessageStage::Replied, flags, now);
     }
 
-    /// Records that the message came out of the inbox; reports whether it had not before.
+    /// Records that the message arrived. Returns whether it was the first time.
     pub(super) fn arrived(&mut self, sequence: u64, now: Duration, content: PayloadIntegrity) -> bool {
         if content == PayloadIntegrity::Corrupt {
             self.corrupt += 1;
@@ -310,14 +298,13 @@ impl MessageTracker {
         is_new
     }
 
-    /// Records that the message's acknowledgement came out of the inbox.
     pub(super) fn acknowledged(&mut self, sequence: u64, now: Duration) {
         if self.is_new(sequence, MessageStage::Acknowledged, ReceiveQueue::Inbox) {
             self.reach(sequence, MessageStage::Acknowledged, MessageFlags::default(), now);
         }
     }
 
-    /// Records that an acknowledgement document rejects the message; reports whether it is the first document.
+    /// Records that an acknowledgement document rejects the message. Returns whether it is the first document.
     pub(super) fn declined(&mut self, sequence: u64, now: Duration, code: &str, text: &str) -> bool {
         let is_new = self.is_new(sequence, MessageStage::Acknowledged, ReceiveQueue::Inbox);
         if is_new {
@@ -327,14 +314,12 @@ impl MessageTracker {
         is_new
     }
 
-    /// Records an event which says that the message reached a stage.
     pub(super) fn event(&mut self, sequence: u64, now: Duration, stage: MessageStage) {
         if self.is_new(sequence, stage, ReceiveQueue::Event) {
             self.reach(sequence, stage, MessageFlags::default(), now);
         }
     }
 
-    /// Records that the endpoint gave up on the message.
     pub(super) fn failed(&mut self, sequence: u64, now: Duration, code: &str, text: &str) {
         if self.history.flags(sequence).contains(MessageFlags::FAILED) {
             return;
@@ -343,12 +328,12 @@ impl MessageTracker {
         self.add_flags(sequence, MessageFlags::FAILED, now);
     }
 
-    /// Records that the connection to those queues was cut: the messages taken last may come again.
+    /// Records that the connection to these queues was cut, so the last messages may be redelivered.
     pub(super) fn connection_lost(&mut self, queues: &[ReceiveQueue]) {
         queues.iter().for_each(|queue| self.recent_deliveries[*queue as usize].connection_lost());
     }
 
-    /// Gives up on messages whose time-out is over. Call it often; it looks at one message if none is overdue.
+    /// Gives up on overdue messages. It can be called often, because it looks at a single message if none is overdue.
     pub(super) fn expire(&mut self, now: Duration) {
         while self.oldest_open < self.next_sequence {
             match self.in_flight.find(self.oldest_open) {
@@ -361,7 +346,6 @@ impl MessageTracker {
         self.history.is_over_below(self.oldest_open);
     }
 
-    /// Balances the account: the fate of each message.
     pub(super) fn final_ledger(&self) -> FinalLedger {
         let mut fates = [0_u64; MadesFate::COUNT];
         let mut missing = [0_u64; MessageStage::ALL.len()];
@@ -396,10 +380,10 @@ impl MessageTracker {
         FinalLedger { ledger, missing }
     }
 
-    /// Reports whether a stage is new for a message. A repeated stage is counted; not as a duplicate if a cut
-    /// connection explains it.
+    /// Reports whether a stage is new for a message. A repeated stage counts as a duplicate unless a cut connection
+    /// explains it.
     fn is_new(&mut self, sequence: u64, stage: MessageStage, queue: ReceiveQueue) -> bool {
-        // A message has several events; each of them comes once.
+        // A message has several events, each of which comes once.
         let mark = sequence * MessageStage::ALL.len() as u64 + stage as u64;
         let taken = &mut self.recent_deliveries[queue as usize];
         let flags = self.history.flags(sequence);
@@ -416,7 +400,6 @@ impl MessageTracker {
         false
     }
 
-    /// Records that a message reaches a stage.
     fn reach(&mut self, sequence: u64, stage: MessageStage, flags: MessageFlags, now: Duration) {
         match self.in_flight.find_mut(sequence) {
             Some(entry) => self.waterfall.reach(entry, stage, now),
@@ -425,9 +408,9 @@ impl MessageTracker {
         self.add_flags(sequence, flags.with(stage), now);
     }
 
-    /// Adds facts of a message. A message that expects no more facts is removed.
+    /// Adds facts about a message, and removes it if no more are expected.
     fn add_flags(&mut self, sequence: u64, flags: MessageFlags, now: Duration) {
-        // That the broker took a message is no answer of the endpoint.
+        // A confirmation by the broker is no answer of the endpoint.
         if flags != MessageFlags::default().with(MessageStage::Settled)
             || self.path.mode.arrival() == MessageStage::Settled
         {
@@ -461,7 +444,6 @@ impl MessageTracker {
         }
     }
 
-    /// Stops waiting for the confirmation of a transfer.
     fn settle(&mut self, sequence: u64) {
         if let Some(entry) = self.in_flight.find_mut(sequence).filter(|entry| entry.is_unsettled) {
             entry.is_unsettled = false;
@@ -469,7 +451,6 @@ impl MessageTracker {
         }
     }
 
-    /// Records the endpoint's own id of a message.
     fn set_peer_id(&mut self, sequence: u64, peer_id: u64) {
         if let Some(entry) = self.in_flight.find_mut(sequence) {
             entry.peer_id = peer_id;
@@ -479,14 +460,13 @@ impl MessageTracker {
         }
     }
 
-    /// Adds the number under way since the last call to the integral.
+    /// Adds the time since the last call, multiplied by the number of messages in flight.
     fn integrate_load(&mut self, now: Duration) {
         self.load_s += self.in_flight.count() as f64 * now.saturating_sub(self.load_since).as_secs_f64();
         self.load_since = now;
     }
 }
 
-/// Adds a message to the slowest, if it has arrived and is one of them.
 fn add_arrived(slowest: &mut Slowest<InFlightEntry>, mode: MadesMode, entry: &InFlightEntry) {
     let took = entry.time(mode.arrival()).map(|arrived| arrived.saturating_sub(entry.since));
     if let Some(took) = took.filter(|took| slowest.admits(*took)) {
@@ -511,7 +491,7 @@ mod tests {
         MessageTracker::new(path, 8, TIMEOUT)
     }
 
-    /// Takes a message through all that an endpoint reports.
+    /// Takes a message through all stages that an endpoint reports.
     fn get_through(tracker: &mut MessageTracker, sequence: u64, now: Duration) {
         tracker.sent(sequence, now);
         tracker.settled(sequence, now);
@@ -601,7 +581,7 @@ mod tests {
 
     #[test]
     fn an_error_reply_is_an_outcome() {
-        // go-mades-bench dies of it (§1.7.10).
+        // go-mades-bench crashes here (§1.7.10).
         let mut tracker = tracker(MadesMode::Endpoint);
         let sequence = tracker.create(ms(1), ms(1));
         tracker.replied(sequence, ms(2), EndpointReply::Refused { code: "ECP-1", text: "no such receiver" });
@@ -661,7 +641,7 @@ mod tests {
         get_through(&mut tracker, answered, ms(5));
         for number in 0..2 {
             let taken = tracker.create(ms(10 + number), ms(10 + number));
-            // That the broker took it is no answer.
+            // A confirmation by the broker is no answer of the endpoint.
             tracker.settled(taken, ms(20));
         }
         tracker.expire(ms(60));
@@ -686,7 +666,7 @@ mod tests {
     #[test]
     fn the_mean_in_transit_is_littles_law() {
         let mut tracker = tracker(MadesMode::Amqp);
-        // Four messages are under way all the time, each for 4 ms.
+        // Four messages are always in flight, each for 4 ms.
         for number in 0..1_000 {
             let now = ms(10 + number);
             if number >= 4 {
@@ -699,7 +679,6 @@ mod tests {
         assert!((mean - 4.0).abs() < 0.05, "{mean}");
     }
 
-    /// An event in a message's life.
     #[derive(Clone, Copy, Debug)]
     enum MessageEvent {
         Settled,
@@ -729,7 +708,7 @@ mod tests {
         ]
     }
 
-    /// A naive model of a message: its first fate, and a set of stages.
+    /// A simple model of a message: its first fate, and a set of stages.
     #[derive(Debug, Default)]
     struct ReferenceModel {
         created_ms: u64,
@@ -744,7 +723,6 @@ mod tests {
     }
 
     impl ReferenceModel {
-        /// Adds a stage; reports whether it is new.
         fn reach(&mut self, stage: MessageStage) -> bool {
             if !self.stages.insert(stage) {
                 self.repeats.push(stage);
@@ -760,7 +738,7 @@ mod tests {
             match event {
                 MessageEvent::Settled => self.settle(),
                 MessageEvent::Returned => (self.is_returned, self.is_settled) = (true, true),
-                // The remaining happenings.
+                // Events that change nothing here.
                 MessageEvent::NotSettled => {}
                 MessageEvent::Accepted => drop(self.reach(MessageStage::Replied)),
                 MessageEvent::Refused => self.is_refused |= self.reach(MessageStage::Replied),
@@ -817,7 +795,7 @@ mod tests {
     }
 
     proptest! {
-        /// For any order and number of happenings, the account agrees with a naive model.
+        /// For any order and number of events, the tracker agrees with the simple model.
         #[test]
         fn the_books_are_those_of_a_naive_observer(
             steps in proptest::collection::vec((0_u64..40, message_event(), 0_u64..4), 1..400),

@@ -1,39 +1,32 @@
-//! Counts of troubles, by kind and by the peer's own code, with the first text of each. Bounded: a peer that keeps
-//! sending new codes cannot make it grow.
+//! Counts troubles by kind and by the peer's code, with the first text of each. The number of rows is bounded, so a
+//! peer that keeps sending new codes cannot use up memory.
 use mailrun_journey::record::MadesTrouble;
 use mailrun_journey::seconds::EventTimes;
 use mailrun_net::clock;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Largest number of kinds with codes; later ones are counted in one row.
+/// Maximum number of rows. Further kinds and codes share one row.
 const MAX_KINDS: usize = 64;
 const MAX_TEXT_CHARS: usize = 200;
 
 /// Kinds of trouble, in the order of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TroubleKind {
-    /// A connection or a link ended, or could not be made.
+    /// A connection or link ended, or could not be opened.
     Connection,
-    /// Messages of other applications take up the credit.
+    /// Messages of other applications use up the credit.
     Blocked,
-    /// The broker returned a transfer.
     Returned,
-    /// The endpoint refused a message by its reply.
     ErrorReply,
-    /// The endpoint gave up on a message.
     Failed,
-    /// A stage was not reached in time.
     TimedOut,
-    /// A payload is not what was sent.
     Corrupt,
-    /// An acknowledgement document rejects a message.
     Declined,
-    /// An acknowledgement document was refused, given up or changed on its way back, or it names no message of the run.
+    /// An acknowledgement document was refused, lost or changed, or names no message of the run.
     Acknowledgement,
-    /// An event with a name that no specification has.
+    /// An event with a name that no specification defines.
     UnknownEvent,
-    /// A message that deviates from the API, readable or not.
     Odd,
 }
 
@@ -62,14 +55,12 @@ struct TroubleCount {
     times: TroubleTimes,
 }
 
-/// Times of the first and the last trouble of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TroubleTimes {
     pub(super) first: Duration,
     pub(super) last: Duration,
 }
 
-/// The troubles of a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Troubles {
     counts: BTreeMap<(TroubleKind, String), TroubleCount>,
@@ -78,7 +69,6 @@ pub(super) struct Troubles {
 }
 
 impl Troubles {
-    /// Counts one trouble.
     pub(super) fn add(&mut self, trouble: TroubleKind, code: &str, text: &str) {
         let now = clock::now();
         self.event_times.add(now);
@@ -94,12 +84,10 @@ impl Troubles {
         }
     }
 
-    /// The times of all troubles.
     pub(super) fn event_times(&self) -> &EventTimes {
         &self.event_times
     }
 
-    /// The number of all troubles.
     pub(super) fn total(&self) -> u64 {
         self.counts.values().map(|kind| kind.count).sum::<u64>() + self.others
     }
@@ -114,18 +102,16 @@ impl Troubles {
         })
     }
 
-    /// The number of troubles of one kind, with any code.
     #[cfg(test)]
     pub(super) fn count(&self, trouble: TroubleKind) -> u64 {
         self.counts.iter().filter(|((kind, _), _)| *kind == trouble).map(|(_, kind)| kind.count).sum()
     }
 
-    /// Times of each row of the record; unknown for the last row if it counts other errors.
+    /// Times of each row of the record. Unknown for the last row if it stands for several kinds.
     pub(super) fn times(&self) -> impl Iterator<Item = Option<TroubleTimes>> + '_ {
         self.counts.values().map(|kind| Some(kind.times)).chain(std::iter::once(None))
     }
 
-    /// The troubles as rows of the record.
     pub(super) fn rows(&self) -> Vec<MadesTrouble> {
         let row = |(trouble, code): &(TroubleKind, String), kind: &TroubleCount| MadesTrouble {
             kind: trouble.name().to_owned(),
@@ -142,7 +128,7 @@ impl Troubles {
     }
 }
 
-/// A peer's text made safe to print: shortened, and with blanks for control characters.
+/// A peer's text made safe to print: shortened, with spaces for control characters.
 fn printable(text: &str) -> String {
     text.trim().chars().take(MAX_TEXT_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

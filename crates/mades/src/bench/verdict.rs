@@ -1,5 +1,5 @@
-//! The verdict on a run, in sentences: reasons why the account does not close, reasons to doubt the figures, and
-//! notes for the reader.
+//! The verdict on a run, in sentences: why the ledger does not close, why the figures may be wrong, and notes for the
+//! reader.
 use super::run_state::GIVEN_UP;
 use super::stages::MessageStage;
 use super::troubles::TroubleKind;
@@ -16,27 +16,27 @@ use mailrun_journey::threshold::Fate;
 use mailrun_journey::validity::{limits, warnings};
 use mailrun_journey::words::{counted, grouped, listed};
 
-/// Open loop: largest 99th percentile of the lag of messages that had room.
+/// Open loop: limit of the lag's 99th percentile, for messages that had room.
 const LAG_LIMIT_MS: f64 = 10.0;
-/// The share of its thread's time that the bench may use before it counts as the limit itself.
+/// Above this CPU share of its thread, the bench itself counts as the bottleneck.
 const MAX_BUSY_SHARE: f64 = 0.90;
-/// Below this time a process' start and end make up most of its CPU time.
+/// In less CPU time than this, the start and end of the process dominate.
 const MIN_BUSY_S: f64 = 1.0;
-/// Closed loop: from this share of the window in use on, the window determines the latency.
+/// Closed loop: above this share of the window in use, the window determines the latency.
 const FULL_WINDOW_SHARE: f64 = 0.9;
 
-/// Open loop: the share of messages that may wait for room without a remark.
+/// Open loop: share of messages that may wait for room without a note.
 const MAX_WAITED_SHARE: f64 = 0.01;
 
-/// Codes of refusals that are named in a sentence; the report lists all.
+/// Number of error codes that a sentence names. The report lists all.
 const MAX_CODES: usize = 4;
 
-/// The verdict on the run, from the rest of its record.
+/// The verdict, from the rest of the record.
 pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
     let lost_connection = lost_connection(record, mades);
     let is_lost = lost_connection.is_some();
     let mut reasons: Vec<Reason> = lost_connection.or_else(|| given_up(record, mades)).into_iter().collect();
-    // What is missing after a connection was lost has a known reason, which comes first.
+    // A lost connection, which is reported first, explains missing messages.
     let is_explained = |cause: Cause| is_lost && matches!(cause, Cause::Lost | Cause::Missing);
     let found = unread_queue(record, mades).into_iter().chain(faults(record, mades));
     reasons.extend(found.map(|reason| match is_explained(reason.cause) {
@@ -44,7 +44,7 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
         false => reason,
     }));
     reasons.extend(refusals(record, mades));
-    // A threshold decides about the fates that it names; `refusals` has left them out already.
+    // A threshold decides about the fates that it names. `refusals` has already left them out.
     let is_left = |cause: Cause| Fate::ALL.into_iter().any(|fate| fate.cause() == cause && has_threshold(record, fate));
     reasons.retain(|reason| matches!(reason.cause, Cause::Rejected | Cause::Failed) || !is_left(reason.cause));
     reasons.extend(threshold_reasons(record));
@@ -67,7 +67,7 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
     verdict
 }
 
-/// Messages that the broker took, and that nothing ever answered: no endpoint reads that queue.
+/// Detects a queue that no endpoint reads: the broker accepted messages, and nothing ever answered.
 fn unread_queue(record: &Record, mades: &Mades) -> Option<Reason> {
     let settled = mades.stages.iter().position(|row| row.name == MessageStage::Settled.name())?;
     let (taken, after) = mades.stages.split_at(settled + 1);
@@ -75,7 +75,7 @@ fn unread_queue(record: &Record, mades: &Mades) -> Option<Reason> {
     let is_silent = after.iter().all(|row| row.count == 0) && taken.iter().all(|row| row.count > 0);
     let LedgerRow { lost, rejected, expired, .. } = record.ledger;
     let is_told = rejected.unwrap_or_default() + expired.unwrap_or_default() > 0;
-    // The broker alone has no endpoint.
+    // Mode amqp has no endpoint.
     let outbox = mades.queues.iter().find(|queue| queue.role == "outbox")?;
     let reader = if mades.mode == "toolbox" { "a toolbox" } else { "an endpoint" };
     (is_silent && !is_told && lost > Some(0)).then(|| {
@@ -85,7 +85,6 @@ fn unread_queue(record: &Record, mades: &Mades) -> Option<Reason> {
     })
 }
 
-/// Reasons why the account does not close.
 fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
     let LedgerRow { created, lost, corrupt, .. } = record.ledger;
     let created = created.unwrap_or_default();
@@ -104,7 +103,7 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
         add(Cause::Duplicates, Some(duplicates), &|count| {
             format!("Duplicates: {} reached the stage {} more than once.", counted(count, "message"), row.name)
         });
-        // A lost message lacks all later stages.
+        // A lost message lacks all later stages as well.
         add(Cause::Missing, Some(missing).filter(|missing| Some(*missing) != lost), &|count| {
             let why = missing_text(mades, row);
             format!("Missing: {} never reached the stage {}{why}", counted(count, "message"), row.name)
@@ -125,7 +124,7 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
     faults
 }
 
-/// Known reason why messages never reached a stage.
+/// Says why messages never reached a stage, if it is known.
 fn missing_text(mades: &Mades, row: &MadesStage) -> String {
     let is_acknowledged = row.name == MessageStage::Acknowledged.name();
     let Some(back) = mades.acknowledgements.as_ref().filter(|_| is_acknowledged) else {
@@ -158,7 +157,7 @@ fn missing_text(mades: &Mades, row: &MadesStage) -> String {
     }
 }
 
-/// Time of the run in which a connection was lost; two at a time count once.
+/// Time without a connection. Outages that overlap count once.
 fn without_connection_s(record: &Record, mades: &Mades) -> f64 {
     let end_s = record.duration_s.max(record.offered_s.unwrap_or_default());
     let span = |outage: &MadesOutage| {
@@ -175,7 +174,7 @@ fn without_connection_s(record: &Record, mades: &Mades) -> f64 {
     })
 }
 
-/// A connection that was lost and not established again.
+/// A connection that was lost and not restored.
 fn lost_connection(record: &Record, mades: &Mades) -> Option<Reason> {
     let outages = mades.outages.iter().filter(|outage| outage.to_the_end);
     let first = outages.min_by(|one, other| one.began_s.total_cmp(&other.began_s))?;
@@ -190,14 +189,13 @@ fn lost_connection(record: &Record, mades: &Mades) -> Option<Reason> {
     Some(Reason::new(Cause::ServerGone, text))
 }
 
-/// A run that was ended early because its messages were not taken or not answered.
+/// A run that ended early because its messages were not accepted or not answered.
 fn given_up(record: &Record, mades: &Mades) -> Option<Reason> {
     let row = mades.troubles.iter().find(|row| row.code == GIVEN_UP)?;
     let text = format!("The run was given up ({}); {}.", row.text, losses_text(record));
     Some(Reason::new(Cause::ServerGone, text))
 }
 
-/// The messages that failed or were lost with the connection, in words.
 fn losses_text(record: &Record) -> String {
     let LedgerRow { created, failed, lost, .. } = record.ledger;
     let named = [(failed, "failed"), (lost, "did not arrive"), (Some(unsent(record)), "were never sent")];
@@ -207,7 +205,6 @@ fn losses_text(record: &Record) -> String {
     format!("of {} messages {named}", grouped(record.due.max(created).unwrap_or_default()))
 }
 
-/// Reasons why the figures do not mean what they seem to.
 fn validity(record: &Record) -> Vec<Reason> {
     let mut reasons = Vec::new();
     let behind = lag_text(record).filter(|_| record.workload.arrival != Arrival::Closed);
@@ -230,7 +227,7 @@ fn lag_text(record: &Record) -> Option<String> {
     })
 }
 
-/// Reports a rate that was not offered. If the bench was not the limit, the endpoint did not take it.
+/// Reports a rate that was not reached, because of the bench or else because of the endpoint.
 fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
     if let Some(market) =
         record.mades.as_ref().and_then(|mades| mades.market.as_ref()).filter(|market| market.missed > 0)
@@ -258,7 +255,7 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
 
 fn cpu_validity(record: &Record) -> Option<String> {
     let party = record.parties.first().filter(|_| record.duration_s >= MIN_BUSY_S)?;
-    // The run may have waited for missing messages long after the last one that came.
+    // The run may have waited for missing messages long after the last arrival.
     let span_s = record.duration_s.max(record.series.len() as f64 - 1.0);
     let share = (party.user_s? + party.sys_s?) / (span_s * f64::from(party.workers?));
     (share >= MAX_BUSY_SHARE).then(|| {
@@ -269,7 +266,6 @@ fn cpu_validity(record: &Record) -> Option<String> {
     })
 }
 
-/// Notes that a reader needs besides.
 fn notes(record: &Record, mades: &Mades) -> Vec<String> {
     let mut notes = Vec::new();
     let mut add = |count: u64, text: &dyn Fn() -> String| {
@@ -313,13 +309,13 @@ fn notes(record: &Record, mades: &Mades) -> Vec<String> {
     });
     add(mades.purged, &|| format!("--purge removed {} before the run.", counted(mades.purged, "message")));
     notes.extend(window_note(record, mades));
-    // The lag is described already, in this protocol's terms.
+    // The lag is already described in this protocol's terms.
     notes.extend(warnings(&Record { lag_ms: None, ..record.clone() }));
     notes
 }
 
-/// The messages that were refused, given up or never answered, with the reasons: the account closes all the same,
-/// because every message has a fate. Fates that a threshold names are left to the threshold.
+/// Describes messages that were refused, failed or never answered, with the reasons. The ledger still closes, because
+/// every message has a fate. Fates that a threshold names are left to the threshold.
 fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
     if record.ledger.accepted == Some(0) {
         return Some(Reason::new(Cause::NothingAccepted, "The broker took nothing; see the errors."));
@@ -350,7 +346,7 @@ fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
     Some(Reason::new(cause, text))
 }
 
-/// The codes of refusals of those kinds, the most frequent first.
+/// The codes of these kinds of trouble, most frequent first.
 fn codes_text(mades: &Mades, kinds: &[TroubleKind]) -> String {
     let is_given = |trouble: &&MadesTrouble| kinds.iter().any(|kind| kind.name() == trouble.kind);
     let mut given: Vec<&MadesTrouble> = mades.troubles.iter().filter(is_given).collect();
@@ -369,7 +365,8 @@ fn codes_text(mades: &Mades, kinds: &[TroubleKind]) -> String {
     if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) }
 }
 
-/// Little's law: at closed loop the latency is the number in transit over the rate, whatever the endpoint does.
+/// Little's law: in a closed loop, the latency equals the number of messages in flight divided by the rate, whatever
+/// the endpoint does.
 fn window_note(record: &Record, mades: &Mades) -> Option<String> {
     let last = mades.stages.last()?;
     let is_full = mades.in_transit_mean >= FULL_WINDOW_SHARE * mades.max_in_transit as f64 && last.rate_per_s > 0.0;
@@ -404,7 +401,6 @@ mod tests {
     use mailrun_journey::record::{MadesAcknowledgements, MadesMarket, MadesWindow, Outcome, ThresholdRow};
     use mailrun_report::sample;
 
-    /// The verdict of the complete sample after `change`.
     fn verdict(change: impl Fn(&mut Record, &mut Mades)) -> Verdict {
         let mut record = Record { verdict: Verdict::default(), lag_ms: None, ..sample::held() };
         let mut mades = sample::mades().mades.unwrap();
@@ -464,7 +460,7 @@ mod tests {
             let of = |threshold: Option<(&str, bool)>| {
                 verdict(move |record, mades| {
                     change(record, mades);
-                    // The fates sum to the created messages.
+                    // The fates add up to the created messages.
                     let LedgerRow { lost, rejected, failed, .. } = record.ledger;
                     let others: u64 = [lost, rejected, failed].into_iter().flatten().sum();
                     record.ledger.delivered = Some(200_000 - others);
@@ -526,7 +522,7 @@ mod tests {
         let nobody = silent(|_, _| {});
         assert_eq!((nobody.why.as_str(), nobody.outcome), (said, Some(Outcome::Fail)), "{nobody:?}");
         for change in [
-            // Somebody did answer; or the broker took nothing; or it was the broker alone.
+            // Somebody answered; the broker accepted nothing; or there was no endpoint.
             (|_, mades| mades.stages[3].count = 1) as fn(&mut Record, &mut Mades),
             |record, _| (record.ledger.lost, record.ledger.rejected) = (Some(1), Some(199_999)),
             |_, mades| mades.stages[2].count = 0,

@@ -1,11 +1,11 @@
-//! Latencies by stage: for each stage the time to it, and for each pair of neighbours the time from one to the next,
-//! every message counted, in histograms of three digits.
+//! Latencies by stage: the time to each stage, and the time between neighbouring stages. Every message is counted, in
+//! histograms of three digits.
 //!
 //! ```text
 //! created ─0.02─ sent ─0.4─ settled ─1.1─ replied ─22.0─ inbox ─3.1─ DELIVERED ─0.1─ RECEIVED
 //! └──────────────────────────── 26.7 ms ────────────────────────────────────────┘
 //! ```
-//! An event may overtake the reply. Such a step counts as zero, and is counted as overtaken.
+//! An event may overtake the reply. Such a step counts as zero, and the overtaking is counted.
 use super::in_flight::InFlightEntry;
 use super::observer::RunObserver;
 use super::shape_stats::ShapeStats;
@@ -16,25 +16,22 @@ use mailrun_journey::seconds::Seconds;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The number of messages that reached a stage, and their times.
 #[derive(Clone, Debug, Default)]
 struct StageStats {
-    /// First arrivals, late ones included.
+    /// First arrivals, including late ones.
     count: u64,
-    /// Arrivals after the first.
     repeats: u64,
-    /// First arrivals after the time-out, which have no latency.
+    /// First arrivals after the time-out. They have no latency.
     late: u64,
     latency: Latencies,
-    /// Times since the messages were created, at open loop.
+    /// Open loop: times since the messages were created.
     service: Latencies,
     last: Option<Duration>,
-    /// Time at which it was first reached since the last interval.
+    /// Time of the first arrival since the last interval.
     recent_first: Option<Duration>,
 }
 
 impl StageStats {
-    /// Counts a first arrival.
     fn count_at(&mut self, now: Duration) {
         self.count += 1;
         self.last = self.last.max(Some(now));
@@ -42,33 +39,30 @@ impl StageStats {
     }
 }
 
-/// A step from one stage to the next.
 #[derive(Clone, Debug, Default)]
 struct StageHop {
     latency: Latencies,
     overtaken: u64,
 }
 
-/// The times of a whole run.
 #[derive(Clone, Debug)]
 pub(super) struct Waterfall {
     path: MessagePath,
     stages: [StageStats; MessageStage::ALL.len()],
-    /// Steps, by the place of the later stage on the path.
+    /// Steps, indexed by the later stage's position in the path.
     hops: [StageHop; MessageStage::ALL.len()],
-    /// Times from the inbox to the acknowledgement, whatever events come between.
+    /// Times from the inbox to the acknowledgement, whatever events come in between.
     way_back: Latencies,
     first_created: Option<Duration>,
-    /// Events since the last interval by second.
+    /// Events since the last interval, by second.
     pub(super) seconds: Seconds,
-    /// Time at which the load began.
     pub(super) zero: Duration,
     /// Latencies to the last stage since the last interval.
     recent: Latencies,
     pub(super) observer: Option<Rc<dyn RunObserver>>,
-    /// The same by shape and by window, if the load is a market's.
+    /// The same figures by shape and window, for a market's load.
     pub(super) shapes: Option<ShapeStats>,
-    /// Set at open loop, where a message may be created later than it was due.
+    /// Set in an open loop, in which a message may be created later than it was due.
     pub(super) is_open_loop: bool,
 }
 
@@ -91,7 +85,6 @@ impl Waterfall {
         }
     }
 
-    /// Times a message that reaches a stage for the first time.
     pub(super) fn reach(&mut self, entry: &mut InFlightEntry, stage: MessageStage, now: Duration) {
         entry.reach(stage, now);
         let latency = now.saturating_sub(entry.since);
@@ -124,7 +117,6 @@ impl Waterfall {
         self.step(entry, stage);
     }
 
-    /// Counts a first arrival at a stage in its second.
     fn count_second(&mut self, stage: MessageStage, now: Duration) {
         let arrival = self.path.mode.arrival();
         let second = self.seconds.at(now, self.zero);
@@ -133,12 +125,10 @@ impl Waterfall {
         second.delivered += u64::from(stage == arrival);
     }
 
-    /// Times from the inbox to the acknowledgement.
     pub(super) fn way_back(&self) -> &Latencies {
         &self.way_back
     }
 
-    /// Records that a message is taken up.
     pub(super) fn create(&mut self, entry: &InFlightEntry) {
         self.first_created.get_or_insert(entry.since.min(entry.created));
         let reached = &mut self.stages[MessageStage::Created as usize];
@@ -153,7 +143,7 @@ impl Waterfall {
         }
     }
 
-    /// Records that a message that is not waited for any more reaches a stage for the first time.
+    /// Records that a message after its time-out reaches a stage for the first time.
     pub(super) fn late(&mut self, sequence: u64, stage: MessageStage, now: Duration) {
         if let Some(shapes) = &mut self.shapes {
             shapes.reach(self.path, sequence, stage, None);
@@ -164,7 +154,6 @@ impl Waterfall {
         self.count_second(stage, now);
     }
 
-    /// Records that a message reaches a stage again.
     pub(super) fn repeat(&mut self, stage: MessageStage) {
         self.stages[stage as usize].repeats += 1;
     }
@@ -177,22 +166,20 @@ impl Waterfall {
         self.stages[stage as usize].repeats
     }
 
-    /// Time at which the first message was taken up, or was due.
+    /// Time at which the first message was created, or was due.
     pub(super) fn began(&self) -> Option<Duration> {
         self.first_created
     }
 
-    /// Latencies of messages to a stage.
     pub(super) fn latency(&self, stage: MessageStage) -> &Latencies {
         &self.stages[stage as usize].latency
     }
 
-    /// Times from their creation to a stage, of messages that may have been due before; empty at closed loop.
+    /// Times from creation to a stage, for messages that may have been due earlier. Empty in a closed loop.
     pub(super) fn service(&self, stage: MessageStage) -> &Latencies {
         &self.stages[stage as usize].service
     }
 
-    /// Time at which the stage was last reached.
     pub(super) fn last(&self, stage: MessageStage) -> Option<Duration> {
         self.stages[stage as usize].last
     }
@@ -203,12 +190,10 @@ impl Waterfall {
         reached.recent_first.take().zip(reached.last)
     }
 
-    /// Time at which any stage was last reached.
     pub(super) fn last_overall(&self) -> Option<Duration> {
         self.stages.iter().filter_map(|reached| reached.last).max()
     }
 
-    /// Time from the first message to the last that reached the stage.
     pub(super) fn span(&self, stage: MessageStage) -> Duration {
         let last = self.stages[stage as usize].last;
         self.first_created.zip(last).map_or(Duration::ZERO, |(first, last)| last.saturating_sub(first))
@@ -220,7 +205,7 @@ impl Waterfall {
         self.recent.clear();
     }
 
-    /// Times the steps to and from a stage whose other ends are known.
+    /// Records the steps to and from a stage whose neighbours are known.
     fn step(&mut self, entry: &InFlightEntry, stage: MessageStage) {
         let path = self.path.stages();
         let Some(at) = path.iter().position(|other| *other == stage) else { return };
@@ -234,8 +219,8 @@ impl Waterfall {
         }
     }
 
-    /// The stages as rows of the record; `missing` gives the messages that nothing explains, `offered_s` the time for
-    /// which load was offered.
+    /// The stages as rows of the record. `missing` has the messages without explanation, `offered_s` the duration of
+    /// the load.
     pub(super) fn stage_rows(&self, offered_s: Option<f64>, missing: impl Fn(MessageStage) -> u64) -> Vec<MadesStage> {
         let row = |stage: MessageStage| {
             let reached = &self.stages[stage as usize];
@@ -256,7 +241,6 @@ impl Waterfall {
         self.path.stages().iter().copied().map(row).collect()
     }
 
-    /// The steps as rows of the record.
     pub(super) fn hop_rows(&self) -> Vec<MadesHop> {
         let row = |(at, ends): (usize, &[MessageStage])| {
             let hop = &self.hops[at + 1];
@@ -281,7 +265,7 @@ mod tests {
         Duration::from_millis(number)
     }
 
-    /// A run in which each message reaches each stage that many milliseconds after its creation.
+    /// A run in which each message reaches each stage so many milliseconds after its creation.
     fn run(path: impl Into<MessagePath>, count: u64, times: impl Fn(u64) -> Vec<(MessageStage, u64)>) -> Waterfall {
         let mut waterfall = Waterfall::new(path);
         for number in 0..count {
@@ -301,7 +285,7 @@ mod tests {
 
     #[test]
     fn every_sample_counts_in_the_median() {
-        // go-mades-bench's median ignores samples below the first one (reference §1.7.1): here it gave 0.
+        // go-mades-bench's median ignores samples below the first one (reference §1.7.1). Here it gave 0.
         let waterfall = run(MadesMode::Amqp, 2_000, |number| {
             let inbox = if number == 0 { 60 } else { 3 + number % 3 };
             vec![(MessageStage::Sent, 0), (MessageStage::Settled, 1), (MessageStage::Inbox, inbox)]
@@ -313,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_median_is_not_a_millisecond_wide() {
-        // {1, 100, 100} gave 1 ms (§1.7.3).
+        // For {1, 100, 100}, go-mades-bench gave 1 ms (§1.7.3).
         let waterfall =
             run(MadesMode::Amqp, 3, |number| vec![(MessageStage::Inbox, if number == 0 { 1 } else { 100 })]);
         assert!(near(waterfall.stage_rows(None, |_| 0)[3].latency_ms.unwrap().p50, 100.0));
@@ -321,8 +305,8 @@ mod tests {
 
     #[test]
     fn the_mean_does_not_freeze() {
-        // Half at 10 ms, then half at 14: the average that adds (d − average) / count in whole nanoseconds stayed at 10
-        // (§1.7.2).
+        // Half at 10 ms, then half at 14 ms. go-mades-bench adds (d − average) / count in whole nanoseconds, so its
+        // average stayed at 10 ms (§1.7.2).
         let half = 100_000;
         let mut waterfall = Waterfall::new(MadesMode::Amqp);
         let mut entry = InFlightEntry::new(0, ms(1), ms(1));

@@ -1,11 +1,12 @@
-//! Any octets as a message that the stand-in takes out of an outbox, whole and in pieces: it writes the same about it, no more than a bound, and the client side can decode all of it.
+//! Any bytes as a message that the stand-in takes out of an outbox, whole and in pieces. The stand-in must write the
+//! same about both, within a bound, and the client side must be able to decode it.
 use crate::Bytes;
 use crate::api::{DecodedMessage, InboxMessage, Reply, SendEvent};
 use crate::embedded::EncodedMessage;
 use crate::endpoint::fuzz_outbox_message;
 use crate::simulator::SimulatorPlan;
 
-/// What a message of the stand-in's has beside the payload: seven texts of 1 KiB at most each, an id, and names.
+/// Bound of what the stand-in adds to the payload: seven texts of up to 1 KiB, an id, and names.
 const HEAD_BYTES: usize = 12 << 10;
 
 fn pieces(octets: &[u8], length: usize) -> EncodedMessage {

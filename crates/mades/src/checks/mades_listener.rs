@@ -1,12 +1,13 @@
-//! Any octets to the embedded listener of MADES, whole and cut: it hears and says the same, bounded by what it was told, and whatever happens at its queues, nothing is lost there. The last octet of the input chooses who may come in, limits, and cuts.
+//! Any bytes as input to the embedded listener of MADES, whole and cut. Its replies must be the same and bounded by the
+//! input, and its queues must lose no message. The last byte of the input chooses credentials, limits, and cuts.
 use crate::Password;
 use crate::embedded::{FuzzSession, ListenerAuth, MemoryQueues, PlainCredentials, QueueLimits};
 
-/// Octets said before anything is heard, and for each octet that is heard. The dearest are a flow of 20 octets, which is
-/// answered and lets a message of 600 go; and at the queues, a disposition that gives all back.
+/// Bytes that may be sent before any input, and per byte of input. The most expensive inputs are a flow of 20 bytes,
+/// which is answered and releases a message of 600, and a disposition that returns all messages.
 const SAID_BYTES: usize = 1024;
 const SAID_FOR_EACH: usize = 64;
-/// The largest message, and what a queue holds.
+/// The largest message, and the capacity of a queue.
 const MOST_BYTES: u64 = 1000;
 const LIMITS: QueueLimits = QueueLimits { messages: 8, bytes: 2000 };
 
@@ -17,7 +18,6 @@ fn mechanisms(choice: u8) -> ListenerAuth {
     }
 }
 
-/// Octets in the queues, and messages.
 fn stored(queues: &MemoryQueues) -> (usize, usize) {
     let counts = queues.names().into_iter().filter_map(|name| queues.get_or_create(&name)).map(|id| queues.counts(id));
     counts.fold((0, 0), |(bytes, messages), counts| {
@@ -27,7 +27,7 @@ fn stored(queues: &MemoryQueues) -> (usize, usize) {
     })
 }
 
-/// Two peers that say the same in turns share the queues.
+/// Two peers that send the same input in turns share the queues.
 fn visited(octets: &[u8], choice: u8) {
     let queues = MemoryQueues::new(LIMITS);
     let mut visits = [(); 2].map(|()| FuzzSession::new(queues.clone(), mechanisms(choice), MOST_BYTES));
@@ -35,7 +35,7 @@ fn visited(octets: &[u8], choice: u8) {
         for visit in &mut visits {
             let (bytes, messages) = stored(&queues);
             let said = visit.feed(piece).len();
-            // What is stored goes out once a turn, in frames of 512 octets at least.
+            // Stored messages leave once per turn, in frames of at least 512 bytes.
             let most = SAID_BYTES + SAID_FOR_EACH * octets.len() + 2 * bytes + 128 * messages;
             assert!(said <= most, "{said} octets of {most}");
         }

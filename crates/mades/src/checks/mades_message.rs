@@ -1,4 +1,5 @@
-//! Any octets as a message of the Business Application API: whatever can be decoded is read as everything that it might be, and its ids are the same each way.
+//! Any bytes as a message of the Business Application API. Whatever can be decoded is read as every kind of message,
+//! and all readers must find the same ids.
 use crate::api::{
     BodyContent, DecodedMessage, InboxMessage, Reply, ReplyOutcome, RunMessageId, SendEvent, Submission, content, inbox,
 };
@@ -17,7 +18,7 @@ pub fn check(data: &[u8]) {
     assert!(content(&message).data_bytes() <= data.len());
 }
 
-/// Checks that a message is read as everything that it might be, and that oddities are named.
+/// Reads a message as every kind of message. All oddities must have names.
 pub(crate) fn check_message(message: &DecodedMessage) {
     let arrived = InboxMessage::read(message);
     assert_eq!(arrived.identity(), inbox::identity(message));

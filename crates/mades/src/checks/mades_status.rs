@@ -1,4 +1,4 @@
-//! Any octets as a status document of EDX: refused, or one that is written and read again as the same.
+//! Any bytes as an EDX status document. A document that is accepted must survive writing and reading.
 use crate::api::StatusDocument;
 
 pub fn check(data: &[u8]) {

@@ -1,4 +1,5 @@
-//! Any text as the URL of a broker, as a message's id, and as a shape of load: refused, or what is written back as the same.
+//! Any text as a broker's URL, a message id, and a shape of load. A text that is accepted must survive writing and
+//! reading.
 use crate::BrokerUrl;
 use crate::api::RunMessageId;
 use crate::bench::MarketShape;

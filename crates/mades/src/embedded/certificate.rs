@@ -1,4 +1,3 @@
-//! The listener's own certificate, from PEM files.
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -6,10 +5,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::Path;
 use std::sync::Arc;
 
-/// TLS 1.2 and 1.3 with the certificate chain and the key in these files; peers need none.
+/// TLS 1.2 and 1.3 with the certificate chain and key in these files. Clients need no certificate.
 ///
 /// # Errors
-/// Names, in one sentence, the file that cannot be read or is not valid.
+/// A sentence that names the file that cannot be read or is invalid.
 pub fn tls_from_pem(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>, String> {
     let wrong = |path: &Path, why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
     let certificates: Vec<CertificateDer<'static>> =

@@ -1,23 +1,22 @@
-//! The listener without its sockets, for fuzz targets: takes bytes and gives output; what comes is in the queues.
+//! The listener without sockets, for fuzz targets.
 use super::queues::MemoryQueues;
 use super::session::{Admission, BrokerSession};
 use bytes::{Buf, BytesMut};
 use mailrun_amqp::ListenerAuth;
 
-/// A connection at the queues.
 pub struct FuzzSession {
     session: BrokerSession,
     input: BytesMut,
 }
 
 impl FuzzSession {
-    /// A visit of a peer that authenticates itself by `mechanisms`.
+    /// A connection of a peer that authenticates by `mechanisms`.
     pub fn new(queues: MemoryQueues, mechanisms: ListenerAuth, max_message_bytes: u64) -> Self {
         let session = BrokerSession::new(queues, mechanisms, "rehearsal", max_message_bytes, Admission::Granted);
         Self { session, input: BytesMut::new() }
     }
 
-    /// Feeds these bytes, does what there is to do, and returns the output.
+    /// Feeds these bytes to the session, and returns its output.
     pub fn feed(&mut self, octets: &[u8]) -> Vec<u8> {
         if !self.session.connection().is_closed() {
             self.input.extend_from_slice(octets);
@@ -27,7 +26,6 @@ impl FuzzSession {
         self.session.output().copy_to_bytes(waiting).to_vec()
     }
 
-    /// Hangs up.
     pub fn hang_up(self) {
         self.session.close();
     }
@@ -39,7 +37,7 @@ mod tests {
     use crate::embedded::QueueLimits;
     use std::path::Path;
 
-    /// The seeds of the fuzz target, which are recorded conversations; the last byte is the target's own.
+    /// The seeds of the fuzz target: recorded conversations, each with a last byte for the target itself.
     fn seeds() -> Vec<(String, Vec<u8>)> {
         let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/mades_listener");
         let files = std::fs::read_dir(place).unwrap().map(|file| file.unwrap().path());

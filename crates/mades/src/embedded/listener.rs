@@ -1,5 +1,5 @@
-//! The listener: sockets, TLS, time limits. Input goes to a `BrokerSession`, whose output goes out in one write a
-//! turn.
+//! The listener: sockets, TLS, time limits. A `BrokerSession` processes the input, and its output leaves in one write
+//! per turn.
 use super::queues::MemoryQueues;
 use super::session::{Admission, BrokerSession};
 use bytes::{Buf, BytesMut};
@@ -16,40 +16,34 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 
-/// Limit of the time from the connection to the open.
+/// Time limit from the connection to the open frame.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Limit of the time in which a peer takes our close.
+/// Time limit for the peer to read our close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Connections beyond the limit that are told so at a time; others are closed at once.
+/// Number of excess connections that get an error at the same time. Further ones are closed at once.
 const MAX_REFUSALS: usize = 16;
-/// Limit of the time from a connection beyond the limit to its open.
+/// Time limit from an excess connection to its open frame.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
-/// Minimum of bytes that a read asks for.
 const MIN_READ_BYTES: usize = 64 << 10;
-/// Bytes waiting to be written from which on nothing is read: a peer that does not read is not read from.
+/// Reading pauses while more bytes than this wait to be written.
 const PENDING_OUTPUT_LIMIT: usize = 4 << 20;
-/// Pause after accept has failed, usually because there were no descriptors left.
+/// Pause after a failed accept, which usually means that there are no descriptors left.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
-/// Limit of a peer's silence: twice the interval that we announce. A peer that is silent for longer counts as gone.
+/// A peer counts as gone after this silence, which is twice the interval that we announce.
 const SILENCE_TIMEOUT: Duration = Duration::from_millis(2 * IDLE_TIMEOUT_MS as u64);
 
-/// Options of a listener.
 #[derive(Clone)]
 pub struct ListenOptions {
-    /// Mechanisms by which a peer may authenticate itself.
     pub mechanisms: ListenerAuth,
-    /// TLS from the first byte (`amqps`).
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// The largest message taken.
     pub max_message_bytes: u64,
-    /// Connections at a time; more are closed as soon as they are open.
+    /// Maximum number of connections. Excess ones are closed as soon as they are open.
     pub max_connections: usize,
-    /// Its container-id.
     pub container: String,
 }
 
 impl ListenOptions {
-    /// Options of a listener without TLS. Nobody is let in by default: the caller says who is.
+    /// Options without TLS. There is no default for authentication: the caller must choose.
     pub fn new(mechanisms: ListenerAuth) -> Self {
         Self {
             mechanisms,
@@ -61,16 +55,12 @@ impl ListenOptions {
     }
 }
 
-/// Counters of a listener.
 #[derive(Debug, Default)]
 pub struct ListenerCounts {
-    /// Connections that were taken.
     pub connections: AtomicU64,
-    /// Connections refused because there were too many.
     pub refused: AtomicU64,
-    /// Connections that ended without a close: cut, or with an error.
+    /// Connections that ended without a close, because they were cut or failed.
     pub aborted: AtomicU64,
-    /// Peers whose authentication failed or is missing.
     pub unauthenticated: AtomicU64,
 }
 
@@ -80,7 +70,7 @@ impl ListenerCounts {
     }
 }
 
-/// Serves connections until it is dropped; they end with it.
+/// Serves connections until the future is dropped, which ends them.
 pub fn serve(
     listener: TcpListener,
     queues: MemoryQueues,
@@ -90,7 +80,7 @@ pub fn serve(
     Box::pin(accept_connections(listener, queues, options, counts))
 }
 
-/// Accepts connections. [`serve`] boxes this future: so it is compiled once, in this crate.
+/// Accepts connections. [`serve`] boxes this future so that it is compiled once, in this crate.
 async fn accept_connections(
     listener: TcpListener,
     queues: MemoryQueues,
@@ -133,7 +123,6 @@ async fn accept_connections(
     }
 }
 
-/// The end of a connection, if it is not an error of the network.
 enum ConnectionEnd {
     Closed,
     Unauthenticated,
@@ -146,7 +135,7 @@ async fn accept_connection(
     options: &ListenOptions,
     admission: Admission,
 ) -> io::Result<ConnectionEnd> {
-    // A disposition that waits for the peer's delayed ACK is the classic false result of this field.
+    // With Nagle's algorithm, a disposition can wait for the peer's delayed ACK, which distorts measurements.
     stream.set_nodelay(true)?;
     let limit = match admission {
         Admission::Granted => HANDSHAKE_TIMEOUT,
@@ -175,13 +164,12 @@ async fn serve_connection(
     let mut writer = writer;
     let end = run_connection(&mut reader, &mut writer, &mut session, handshake_deadline).await;
     session.close();
-    // The kernel resets a connection that is closed with unread bytes, and the peer might not get our close: read until
-    // the peer hangs up.
+    // The kernel resets a connection that is closed with unread bytes, and the peer might lose our close. So read until
+    // the peer disconnects.
     let _ = timeout(CLOSE_TIMEOUT, tokio::io::copy(&mut reader, &mut tokio::io::sink())).await;
     end
 }
 
-/// Reads, lets the session work, and writes, until one side closes.
 async fn run_connection(
     reader: &mut (impl AsyncRead + Unpin),
     writer: &mut (impl AsyncWrite + Unpin),
@@ -238,7 +226,7 @@ enum WriteProgress {
     All,
 }
 
-/// Writes once; when all is written, makes sure that TLS keeps nothing back.
+/// Writes once. When all is written, flushes TLS.
 async fn write_output(
     writer: &mut (impl AsyncWrite + Unpin),
     session: &mut BrokerSession,
@@ -252,15 +240,14 @@ async fn write_output(
     }
 }
 
-/// Time of the last activity, and the deadline of the handshake.
 struct ConnectionTimes {
     handshake_deadline: Instant,
     wrote_at: Instant,
     read_at: Instant,
 }
 
-/// Sends a heartbeat if it is time, and returns the time of the next. Closes the connection and returns none if the
-/// handshake has taken too long, or the peer has been silent for too long.
+/// Sends a heartbeat if it is due, and returns the time of the next. Closes the connection and returns `None` if the
+/// handshake took too long or the peer was silent for too long.
 fn on_timer(session: &mut BrokerSession, times: &ConnectionTimes) -> Option<Instant> {
     let now = Instant::now();
     let connection = session.connection();
@@ -277,7 +264,7 @@ fn on_timer(session: &mut BrokerSession, times: &ConnectionTimes) -> Option<Inst
         return None;
     }
     let Some(idle) = connection.peer_idle_timeout_ms() else { return Some(gone) };
-    // Half of what the peer bears, so that a late one is in time.
+    // Half of the peer's limit, so that a late heartbeat is still in time.
     let heartbeat_interval = Duration::from_millis(u64::from(idle.max(2) / 2));
     if now < times.wrote_at + heartbeat_interval {
         return Some(gone.min(times.wrote_at + heartbeat_interval));
@@ -298,7 +285,7 @@ fn end_of(fault: &ConnectionError) -> ConnectionEnd {
     }
 }
 
-/// Writes what is left, for a while.
+/// Writes the rest of the output, within a time limit.
 async fn flush_and_shut_down(writer: &mut (impl AsyncWrite + Unpin), session: &mut BrokerSession) -> io::Result<()> {
     let write = async {
         while session.output().has_remaining() {

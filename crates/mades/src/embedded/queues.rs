@@ -1,35 +1,33 @@
-//! The queues, by address: in memory, bounded in messages and bytes, first in first out.
+//! In-memory queues by address, first in, first out, with limits on messages and bytes.
 //!
-//! A message is in a queue until it is settled: what a consumer holds unsettled counts as long as it may come back.
-//! When a queue is full its producers get no more credit; a message that arrives without credit is released, and
-//! stays theirs.
+//! A message stays in its queue until it is settled. Unsettled messages count towards the limits, because they may come
+//! back. When a queue is full, its producers get no more credit, and a message that arrives without credit is released.
 //!
-//! Consumers of one queue take turns: while another one waits for a message, each gets its share and no more, and what
-//! it gave back goes to another first. Otherwise one that gives back what is not its own would get it again, and again.
+//! Consumers of one queue take turns. While another consumer waits for a message, each gets only its share, and a
+//! returned message goes to another consumer first. Otherwise a consumer that returns a foreign message would get it
+//! again and again.
 use bytes::{Buf, Bytes};
 use mailrun_amqp::{DeliveryOutcome, EncodedMessage, Reader, Writer};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// Queues at a time: their names come from peers.
+/// Maximum number of queues. Peers choose their names and so create them.
 const MAX_QUEUES: usize = 256;
-/// The longest name of a queue.
 pub(super) const MAX_NAME_BYTES: usize = 255;
 
-/// Messages that a consumer gets at most before it is another's turn. Turns of one message each would be the fairest,
-/// and a change of tasks each: they are it where few messages wait.
+/// Maximum number of messages that a consumer gets per turn while others wait. Turns of a single message would be
+/// fairest but cost a task switch each; they happen when few messages wait.
 const MAX_SHARE: usize = 64;
 
-/// Bytes of all queues together, in full queues: peers choose the names, and so the number of queues.
+/// Limit of all queues together, as a multiple of a queue's limit, because peers choose the number of queues.
 const TOTAL_BYTES_FACTOR: usize = 4;
 
-/// Limits of a queue; all queues together hold no more than four times its bytes.
+/// Limits of a queue. All queues together hold at most four times its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
-    /// Messages, those included that consumers hold unsettled.
+    /// Messages, including those that consumers hold unsettled.
     pub messages: usize,
-    /// Bytes of these messages.
     pub bytes: usize,
 }
 
@@ -39,41 +37,34 @@ impl Default for QueueLimits {
     }
 }
 
-/// Identifies a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueIndex(usize);
 
-/// A message in a queue.
 #[derive(Debug)]
 pub struct EnqueuedMessage {
-    /// The message, encoded.
     pub message: EncodedMessage,
     /// Number to report to the producer when a consumer has accepted the message.
     pub confirm_id: Option<u64>,
     queue: QueueIndex,
-    /// The consumer that holds it; if it waits, the one that returned it.
+    /// The consumer that holds the message or, while it waits, the one that returned it.
     holder: Option<ConsumerId>,
 }
 
 impl EnqueuedMessage {
-    /// The queue that it is in.
     pub fn queue(&self) -> QueueIndex {
         self.queue
     }
 }
 
-/// A consumer that attached to a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConsumerId(u64);
 
-/// Result of a consumer's request.
 #[derive(Debug)]
 pub(super) enum TakeResult {
-    /// A message, to hold until it is settled.
+    /// A message, to be held until it is settled.
     Message(EnqueuedMessage),
-    /// The queue is empty.
     Empty,
-    /// The messages there are go to other consumers first. This one is notified when it may ask again.
+    /// Other consumers get the messages first. This consumer is notified when it may ask again.
     OthersFirst,
 }
 
@@ -81,30 +72,22 @@ pub(super) enum TakeResult {
 struct QueueConsumer {
     id: ConsumerId,
     notify: Arc<Notify>,
-    /// It would take a message now, and asks for it when it is notified.
+    /// The consumer wants a message and asks for it when notified.
     wants_message: bool,
-    /// Messages that it got since every consumer had its share.
+    /// Messages that it got since all consumers had their share.
     served: usize,
 }
 
-/// Current and past counts of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounts {
-    /// Messages that wait.
     pub waiting: usize,
-    /// Messages that consumers hold unsettled.
     pub held: usize,
-    /// Bytes of both.
     pub bytes: usize,
-    /// Messages put in.
     pub put: u64,
-    /// Messages accepted by consumers.
     pub accepted: u64,
-    /// Messages that came back.
     pub returned: u64,
-    /// Messages that a consumer rejected: they are dropped.
+    /// Messages that a consumer rejected, which were discarded.
     pub rejected: u64,
-    /// Messages that were refused because it was full.
     pub refused: u64,
 }
 
@@ -113,10 +96,9 @@ struct MemoryQueue {
     name: String,
     waiting: VecDeque<EnqueuedMessage>,
     counts: QueueCounts,
-    /// The owner of a reserved queue: other consumers are attached and get nothing.
+    /// The owner of a reserved queue. Other consumers may attach but get nothing.
     owner: Option<Arc<Notify>>,
     consumers: Vec<QueueConsumer>,
-    /// The consumer that got the last message.
     last_served: Option<ConsumerId>,
     /// Producers to notify when there is room again.
     waiting_producers: Vec<Arc<Notify>>,
@@ -126,24 +108,23 @@ struct MemoryQueue {
 struct State {
     limits: QueueLimits,
     queues: Vec<MemoryQueue>,
-    /// Bytes in all queues.
     bytes: usize,
     by_name: HashMap<String, QueueIndex>,
-    /// Consumers that there have been.
+    /// Number of consumers so far.
     consumers: u64,
-    /// Tags of messages that were accepted, and the task to notify of them.
+    /// Tags of accepted messages, and the task to notify.
     consumed: VecDeque<u64>,
     consumed_notify: Option<Arc<Notify>>,
 }
 
-/// All queues. Clones are the same queues.
+/// All queues. Clones share them.
 #[derive(Clone, Debug)]
 pub struct MemoryQueues {
     state: Arc<Mutex<State>>,
 }
 
 impl MemoryQueues {
-    /// Makes the set with no queues yet; each queue gets these limits.
+    /// Creates an empty set. Each queue gets these limits.
     pub fn new(limits: QueueLimits) -> Self {
         let queues = Vec::new();
         let by_name = HashMap::new();
@@ -153,12 +134,12 @@ impl MemoryQueues {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A thread that panicked under the lock was between two whole changes: counts may be off by one, nothing
-        // else.
+        // A thread that panicked under the lock did so between two complete changes. At worst, counts are off by one.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The queue of that name; made if there is none. None if the name is no name or there are too many queues.
+    /// The queue of this name, which is created if necessary. `None` if the name is invalid or there are too many
+    /// queues.
     pub fn get_or_create(&self, name: &str) -> Option<QueueIndex> {
         let mut state = self.state();
         if let Some(id) = state.by_name.get(name) {
@@ -173,24 +154,23 @@ impl MemoryQueues {
         Some(id)
     }
 
-    /// Reserves a queue for the caller: any other consumer that attaches to it gets nothing.
+    /// Reserves a queue for the caller. Other consumers that attach to it get nothing.
     pub fn reserve(&self, id: QueueIndex, notify: Arc<Notify>) {
         let queue = &mut self.state().queues[id.0];
         queue.owner = Some(notify);
         queue.consumers.clear();
     }
 
-    /// Sets the task to notify when messages with a tag are accepted.
     pub fn notify_consumed(&self, notify: Arc<Notify>) {
         self.state().consumed_notify = Some(notify);
     }
 
-    /// The next tag of a message that was accepted.
+    /// The tag of the next accepted message.
     pub fn next_consumed(&self) -> Option<u64> {
         self.state().consumed.pop_front()
     }
 
-    /// Notifies from now on, once for each time, that there may be something in the queue.
+    /// Adds a consumer. It is notified whenever the queue may have something for it.
     pub(super) fn subscribe(&self, id: QueueIndex, notify: Arc<Notify>) -> ConsumerId {
         let mut state = self.state();
         state.consumers += 1;
@@ -202,22 +182,20 @@ impl MemoryQueues {
         consumer
     }
 
-    /// Ends one subscription.
     pub(super) fn unsubscribe(&self, id: QueueIndex, consumer: ConsumerId) {
         let queue = &mut self.state().queues[id.0];
         queue.consumers.retain(|other| other.id != consumer);
         queue.notify_wanting(None);
     }
 
-    /// Marks a consumer that can take nothing now, because it has no credit or no room: no other consumer waits for
-    /// it.
+    /// Marks a consumer that can take nothing now, because it lacks credit or room. Other consumers do not wait for it.
     pub(super) fn set_idle(&self, id: QueueIndex, consumer: ConsumerId) {
         let queue = &mut self.state().queues[id.0];
         queue.consumers.iter_mut().filter(|other| other.id == consumer).for_each(|idle| idle.wants_message = false);
         queue.notify_wanting(None);
     }
 
-    /// Puts a message in; gives it back if there is no room for it.
+    /// Adds a message, or returns it if there is no room.
     pub fn put(&self, id: QueueIndex, message: EncodedMessage, confirm_id: Option<u64>) -> Result<(), EncodedMessage> {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -235,7 +213,7 @@ impl MemoryQueues {
         Ok(())
     }
 
-    /// Messages and bytes that still find room; if there is none, the caller is notified when there is.
+    /// Messages and bytes that fit. If there is no room, the caller is notified when there is.
     pub(super) fn room(&self, id: QueueIndex, notify: &Arc<Notify>) -> (usize, usize) {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -247,22 +225,21 @@ impl MemoryQueues {
         room
     }
 
-    /// Reports whether a message would find room; if not, the caller is notified when it would.
+    /// Reports whether a message fits. If not, the caller is notified when it does.
     pub fn has_room_or_notify(&self, id: QueueIndex, notify: &Arc<Notify>) -> bool {
         self.room(id, notify) != (0, 0)
     }
 
-    /// Takes the first message out, for the one who reserved the queue. It is held until it is settled.
+    /// Takes the first message, for the owner of a reserved queue, who must settle it.
     pub fn take(&self, id: QueueIndex) -> Option<EnqueuedMessage> {
         self.state().queues[id.0].take()
     }
 
-    /// Takes the first message out, for a consumer that attached, if it is its turn. It must have room for it.
+    /// Takes the first message for an attached consumer if it is its turn. The consumer must have room for it.
     pub(super) fn take_for_consumer(&self, id: QueueIndex, consumer: ConsumerId) -> TakeResult {
         self.state().queues[id.0].next_for(consumer)
     }
 
-    /// Ends the time that a consumer holds a message.
     pub fn settle(&self, queued: EnqueuedMessage, outcome: DeliveryOutcome) {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -296,19 +273,17 @@ impl MemoryQueues {
         state.queues.iter_mut().for_each(|queue| queue.notify_if_room(limits, bytes));
     }
 
-    /// Current and past counts of a queue.
     pub fn counts(&self, id: QueueIndex) -> QueueCounts {
         self.state().queues[id.0].counts
     }
 
-    /// The names of all queues.
     pub fn names(&self) -> Vec<String> {
         self.state().queues.iter().map(|queue| queue.name.clone()).collect()
     }
 }
 
 impl MemoryQueue {
-    /// Messages and bytes that still find room if all queues together hold `all_bytes`: both or none.
+    /// Messages and bytes that fit if all queues together hold `all_bytes`. Either both are positive or neither.
     fn room(&self, limits: QueueLimits, all_bytes: usize) -> (usize, usize) {
         let messages = limits.messages.saturating_sub(self.counts.waiting + self.counts.held);
         let of_all = limits.bytes.saturating_mul(TOTAL_BYTES_FACTOR).saturating_sub(all_bytes);
@@ -323,8 +298,8 @@ impl MemoryQueue {
         Some(queued)
     }
 
-    /// Gives the next message, or makes the consumer wait. Some consumer always gets a message: one that waits here
-    /// waits for one that has been notified and does not wait itself.
+    /// Returns the next message, or makes the consumer wait. Some consumer always gets a message, because a consumer
+    /// waits only for one that has been notified and does not wait itself.
     fn next_for(&mut self, id: ConsumerId) -> TakeResult {
         let Some(at) = self.consumers.iter().position(|consumer| consumer.id == id) else { return TakeResult::Empty };
         self.consumers[at].wants_message = true;
@@ -332,7 +307,7 @@ impl MemoryQueue {
         let gave_it_back = first.holder;
         let share = (self.waiting.len() / (2 * self.consumers.len())).clamp(1, MAX_SHARE);
         let had_its_share = self.consumers[at].served >= share;
-        // The consumer that gave the message back is not one to wait for.
+        // Do not wait for the consumer that returned the message.
         let others = self.consumers.iter().filter(|other| other.wants_message && other.id != id);
         let mut others = others.filter(|other| gave_it_back != Some(other.id)).peekable();
         let is_contested = others.peek().is_some();
@@ -340,7 +315,7 @@ impl MemoryQueue {
         if is_new_round {
             self.consumers.iter_mut().for_each(|consumer| consumer.served = 0);
         }
-        // A round begins with another than the last one ended with.
+        // A round begins with another consumer than the last one ended with.
         let goes_on = !had_its_share || is_new_round && self.last_served != Some(id);
         if is_contested && (gave_it_back == Some(id) || !goes_on) {
             self.notify_wanting(Some(id));
@@ -365,7 +340,7 @@ impl MemoryQueue {
         self.consumers.iter().for_each(|consumer| consumer.notify.notify_one());
     }
 
-    /// Notifies the consumers that would take a message, if there is one, except the one given.
+    /// Notifies all consumers that want a message except `but`, if there is a message.
     fn notify_wanting(&self, but: Option<ConsumerId>) {
         if !self.waiting.is_empty() {
             let hungry = self.consumers.iter().filter(|consumer| consumer.wants_message && Some(consumer.id) != but);
@@ -373,7 +348,7 @@ impl MemoryQueue {
         }
     }
 
-    /// Notifies those that wait for room when a quarter of it is free: not at every message.
+    /// Notifies waiting producers only when a quarter of the room is free, instead of for every message.
     fn notify_if_room(&mut self, limits: QueueLimits, all_bytes: usize) {
         if self.waiting_producers.is_empty() {
             return;
@@ -385,7 +360,7 @@ impl MemoryQueue {
     }
 }
 
-/// The same message, with one more failed attempt in its header (AMQP 1.0 §3.2.1).
+/// The same message with one more failed delivery in its header (AMQP 1.0 §3.2.1).
 fn redelivered(mut queued: EnqueuedMessage) -> EnqueuedMessage {
     let whole = queued.message.whole();
     let mut reader = Reader::new(&whole);
@@ -395,7 +370,7 @@ fn redelivered(mut queued: EnqueuedMessage) -> EnqueuedMessage {
     Writer::new(&mut octets).described_list(0x70, |fields| {
         let mut old = header.and_then(|header| header.as_list());
         for _ in 0..4 {
-            // durable, priority, ttl, first-acquirer: as they were
+            // Keep durable, priority, ttl and first-acquirer.
             match old.as_mut().and_then(|old| old.element().ok().flatten()) {
                 Some(field) => fields.raw(field.octets()),
                 None => fields.null(),
@@ -511,7 +486,7 @@ mod tests {
         assert!(queues.take(id).is_some());
     }
 
-    /// A queue with this many consumers that have found nothing, and the task that each is notified by.
+    /// A queue with this many waiting consumers, and the notifier of each.
     fn contested(consumers: usize) -> (MemoryQueues, QueueIndex, Vec<(ConsumerId, Arc<Notify>)>) {
         let (queues, id) = queues(1000, 100_000);
         let notify: Vec<Arc<Notify>> = (0..consumers).map(|_| Arc::default()).collect();
@@ -525,8 +500,8 @@ mod tests {
         (0..messages).for_each(|number| queues.put(id, message(&number.to_string()), None).unwrap());
     }
 
-    /// Lets each notified consumer take as much as it gets, until none is notified; `each` decides the outcome of each
-    /// message. Returns how many each got.
+    /// Lets each notified consumer take as much as it gets until none is notified. `each` decides the outcome of each
+    /// message. Returns how many messages each consumer got.
     fn messages_taken(
         queues: &MemoryQueues,
         id: QueueIndex,
@@ -602,7 +577,7 @@ mod tests {
         assert!(matches!(queues.take_for_consumer(id, first), TakeResult::OthersFirst));
         queues.set_idle(id, second);
         assert!(std::pin::pin!(all[0].1.notified()).enable(), "it is told");
-        // Including what it gives back itself, now that it is alone.
+        // Including what it returns itself, now that it is the only consumer.
         queues.settle(queued, DeliveryOutcome::Released);
         assert_eq!([1, 2].map(|_| take_message(&queues, id, first).is_some()), [true, true]);
         assert!(take_message(&queues, id, second).is_none());
@@ -613,8 +588,8 @@ mod tests {
     }
 
     proptest! {
-        /// Consumers take as much as they have credit for and then rest, or are notified: no two wait for each other,
-        /// and each that should come is notified.
+        /// Consumers take as many messages as they have credit for and then rest, or are notified. No two wait for each
+        /// other, and each that should ask is notified.
         #[test]
         fn no_message_is_left_while_somebody_would_take_it(
             steps in proptest::collection::vec((0usize..4, 0usize..5, 0usize..6), 0..100),
@@ -635,7 +610,7 @@ mod tests {
                     queues.settle(queued, if own { DeliveryOutcome::Released } else { DeliveryOutcome::Accepted });
                 }
             }
-            // A flow with credit for each: it asks, notified or not.
+            // With new credit, every consumer asks, notified or not.
             all.iter().for_each(|(_, notify)| notify.notify_one());
             let waiting = queues.counts(id).waiting;
             let helpings = messages_taken(&queues, id, &all, |_, message| queues.settle(message, DeliveryOutcome::Accepted));

@@ -1,4 +1,5 @@
-//! A connection at the queues: what its links bring is put in, what they may have is taken out. No socket, no clock.
+//! Connects one AMQP connection with the queues: incoming messages are put in, and messages for its consumers are taken
+//! out. It has no socket and no clock.
 use super::queues::{ConsumerId, EnqueuedMessage, MAX_NAME_BYTES, MemoryQueues, QueueIndex, TakeResult};
 use bytes::{Buf, BytesMut};
 use mailrun_amqp::{
@@ -8,15 +9,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// Messages that a producer may send ahead.
 const MAX_CREDIT: usize = 1000;
-/// Bytes waiting to be written from which on no message is taken out of a queue: another consumer might get it
-/// sooner.
+/// No message is taken from a queue while more bytes than this wait to be written, because another consumer might get
+/// it sooner.
 const OUTPUT_LIMIT: usize = 512 << 10;
 
 struct ProducerLink {
     queue: QueueIndex,
-    /// Length of its last message: an estimate of the bytes that one credit stands for.
+    /// Length of its last message, as an estimate of the bytes per credit.
     last_bytes: usize,
 }
 
@@ -24,12 +24,11 @@ struct ConsumerLink {
     link: LinkId,
     queue: QueueIndex,
     id: ConsumerId,
-    /// Set if it has asked for messages since it last rested: others may wait for it.
+    /// Set while it has asked for messages, so that other consumers may wait for it.
     wants_messages: bool,
 }
 
 impl ConsumerLink {
-    /// Marks it as unable to take messages now.
     fn set_idle(&mut self, queues: &MemoryQueues) {
         if std::mem::take(&mut self.wants_messages) {
             queues.set_idle(self.queue, self.id);
@@ -37,14 +36,13 @@ impl ConsumerLink {
     }
 }
 
-/// Says whether a connection is within the limit of connections. One that is not is closed as soon as it is open.
+/// Whether a connection is within the limit. An excess connection is closed as soon as it is open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
     Granted,
     Refused,
 }
 
-/// One connection's dealings.
 pub(super) struct BrokerSession {
     admission: Admission,
     connection: AmqpConnection<EnqueuedMessage>,
@@ -52,7 +50,7 @@ pub(super) struct BrokerSession {
     notify: Arc<Notify>,
     producers: HashMap<LinkId, ProducerLink>,
     consumers: Vec<ConsumerLink>,
-    /// Messages that come back, in the order in which they were sent.
+    /// Messages to be returned, in the order in which they were sent.
     returned: Vec<(EnqueuedMessage, DeliveryOutcome)>,
 }
 
@@ -75,12 +73,10 @@ impl BrokerSession {
         }
     }
 
-    /// Notified when there may be something to do.
     pub(super) fn notify(&self) -> Arc<Notify> {
         Arc::clone(&self.notify)
     }
 
-    /// Output buffer.
     pub(super) fn output(&mut self) -> &mut OutputBuffer {
         self.connection.output()
     }
@@ -89,7 +85,7 @@ impl BrokerSession {
         &mut self.connection
     }
 
-    /// Does all there is to do: with what was read, and with what is in the queues.
+    /// Processes the input, and the messages in the queues.
     pub(super) fn process(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
         if self.admission == Admission::Refused {
             return self.refuse(input);
@@ -114,7 +110,7 @@ impl BrokerSession {
     fn process_events(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
         self.read_events(input)?;
         self.send_queued();
-        // What was sent settled is settled.
+        // Process settlements that are already in the input.
         self.read_events(input)?;
         self.grant_credit();
         self.connection.write_dispositions();
@@ -162,7 +158,7 @@ impl BrokerSession {
         }
     }
 
-    /// The last that was sent goes back first, so that the first is first again.
+    /// Returns the last message first, so that the first one is first again.
     fn requeue_returned(&mut self) {
         while let Some((queued, outcome)) = self.returned.pop() {
             self.queues.settle(queued, outcome);
@@ -204,7 +200,7 @@ impl BrokerSession {
         }
     }
 
-    /// Takes out what may be sent, a message for each link in turn.
+    /// Takes messages that may be sent, one for each link in turn.
     fn send_queued(&mut self) {
         let mut more = true;
         while more && self.connection.output().remaining() < OUTPUT_LIMIT {
@@ -212,7 +208,7 @@ impl BrokerSession {
             for consumer in &mut self.consumers {
                 if !self.connection.may_send(consumer.link) {
                     consumer.set_idle(&self.queues);
-                    // The session may have no room for messages, but there are none.
+                    // There may be no room for messages, but none wait.
                     if self.connection.is_draining(consumer.link) && self.queues.counts(consumer.queue).waiting == 0 {
                         self.connection.complete_drain(consumer.link);
                     }
@@ -230,12 +226,12 @@ impl BrokerSession {
             }
         }
         if more {
-            // There is enough to write: they come again when it is written.
+            // There is enough to write. The consumers ask again when it is written.
             self.consumers.iter_mut().for_each(|consumer| consumer.set_idle(&self.queues));
         }
     }
 
-    /// Gives producers credit for as much as finds room, when half of what they had is used up.
+    /// Renews the producers' credit, as far as there is room, when half of it is used up.
     fn grant_credit(&mut self) {
         for (link, producer) in &self.producers {
             let credit = self.connection.credit(*link) as usize;
@@ -251,7 +247,7 @@ impl BrokerSession {
         }
     }
 
-    /// Puts back what was sent and not settled: the connection is no more.
+    /// Returns all unsettled messages to the queues, because the connection is gone.
     pub(super) fn close(mut self) {
         self.stop_consuming();
         let unsettled = self.connection.take_unsettled();

@@ -1,7 +1,8 @@
-//! Messages of the simulator: reads those of the outbox, and writes reply, inbox message, event and status document.
+//! Messages of the simulator: reads those of the outbox, and writes replies, inbox messages, events and status
+//! documents.
 //!
-//! Writes byte by byte and not with `api`, which the bench reads with: if both used the same code, a mistake in it
-//! would not be noticed. A payload is passed on as the bytes that came, without a copy.
+//! This module does not use `api`, which the bench reads with: if both shared the code, a mistake in it would not be
+//! noticed. Payloads are passed on without a copy.
 use crate::api::RunMessageId;
 use crate::api::status_document::{MessageStatus, StatusDocument};
 use crate::embedded::{DecodeError, EncodedMessage, Reader, Value, Writer};
@@ -13,10 +14,9 @@ use quick_xml::events::Event;
 use std::ops::Range;
 use uuid::Uuid;
 
-/// The longest text that is taken for a code, a type or an id.
 const MAX_TEXT_BYTES: usize = 1024;
 
-/// Length of the part of a payload in which its mRID is looked for.
+/// The mRID must be within so many bytes of the payload.
 const DOCUMENT_HEAD_BYTES: usize = 4_096;
 
 /// Descriptors of the sections of a message (AMQP 1.0 §3.2).
@@ -26,10 +26,10 @@ const APPLICATION_PROPERTIES: u8 = 0x74;
 const DATA: u8 = 0x75;
 const VALUE: u8 = 0x77;
 
-/// A message from the outbox, reduced to what matters here.
+/// The parts of an outbox message that the simulator needs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct OutboxMessage {
-    /// Its correlation-id, as the bytes that came; `None` if it has none.
+    /// The correlation-id, as encoded bytes.
     correlation: Option<Bytes>,
     receiver_code: Option<Box<str>>,
     message_type: Option<Box<str>>,
@@ -40,18 +40,15 @@ pub(super) struct OutboxMessage {
     /// Code of the sender, if it is not A.
     sender_code: Option<Box<str>>,
     tracing: bool,
-    /// Its data sections, encoded.
     body: EncodedMessage,
-    /// The endpoint's id of the message.
     id: Uuid,
-    /// Bytes of payload.
     payload_bytes: usize,
-    /// Range of the first data section's bytes in the body.
+    /// Position of the first data section's content in the body.
     first_data: Range<usize>,
 }
 
 impl OutboxMessage {
-    /// Reads a message; whatever cannot be read is missing.
+    /// Reads a message. Unreadable parts are treated as missing.
     pub(super) fn read(mut message: EncodedMessage, id: Uuid) -> Self {
         let first = message.pieces().first().cloned().unwrap_or_default();
         let mut outbox_message = Self { id, ..Self::default() };
@@ -67,7 +64,7 @@ impl OutboxMessage {
         outbox_message
     }
 
-    /// Reads what comes before the body; where that begins, if it is data.
+    /// Reads the sections before the body. Returns where the body begins if it is data.
     fn read_head(&mut self, octets: &Bytes) -> Result<Option<usize>, DecodeError> {
         let mut reader = Reader::new(octets);
         loop {
@@ -80,7 +77,7 @@ impl OutboxMessage {
                 Some(PROPERTIES) => self.read_properties(&section, octets)?,
                 Some(APPLICATION_PROPERTIES) => self.read_application_properties(&section)?,
                 Some(HEADER | 0x71 | 0x72) => {}
-                // Another body than data, or something that no message has.
+                // A body of another type, or an invalid section.
                 _ => return Ok(None),
             }
         }
@@ -113,8 +110,7 @@ impl OutboxMessage {
         Ok(())
     }
 
-    /// Takes what follows the head: one data section that reaches to the end, as it is; several, or a footer behind, by
-    /// looking at them.
+    /// Reads the body. A single data section up to the end is kept as it is; several sections, or a footer, are parsed.
     fn read_body(&mut self, mut message: EncodedMessage, at: usize) {
         message.cut(at);
         let whole_length = message.bytes();
@@ -139,7 +135,7 @@ impl OutboxMessage {
         self.body = EncodedMessage::from(octets.slice(..end));
     }
 
-    /// Facts that the model needs of it.
+    /// The facts about the message that the model needs.
     pub(super) fn consumed(&self, plan: &SimulatorPlan) -> ConsumedMessage {
         let id = self.ba_message_id.as_deref();
         let identity = id.and_then(RunMessageId::read).map(|identity| (identity.sequence, identity.run));
@@ -155,7 +151,7 @@ impl OutboxMessage {
         }
     }
 
-    /// A message of a bench that names another one of the same number is the acknowledgement of that.
+    /// A bench's message that refers to another one of the same number acknowledges it.
     fn kind(&self, identity: Option<(u64, Uuid)>) -> DocumentKind {
         let named = self.ba_correlation_id.as_deref().and_then(RunMessageId::read);
         match (identity, named) {
@@ -177,7 +173,7 @@ impl OutboxMessage {
         }
         // EDX: endpoint@SERVICE-X.
         let endpoint = receiver.split('@').next().unwrap_or(receiver);
-        // What goes back to A is addressed to it.
+        // Messages back to A name A as their receiver.
         let is_known = |known: &String| known == receiver || known == endpoint;
         if !plan.receivers.is_empty() && !plan.receivers.iter().chain([&plan.sender_code]).any(is_known) {
             return Some(RefusalReason::UnknownReceiver);
@@ -191,7 +187,7 @@ impl OutboxMessage {
         (self.payload_bytes as u64 > plan.max_payload_size).then_some(RefusalReason::TooLong)
     }
 
-    /// The sections that everything begins with: durable, properties, and application properties by name.
+    /// The sections with which every message begins: durable, properties, and application properties.
     fn begin_message(&self, id: Uuid, at_ms: i64, entries: &[(&str, Option<&str>)]) -> Vec<u8> {
         let mut octets = Vec::with_capacity(512);
         let mut out = Writer::new(&mut octets);
@@ -223,14 +219,14 @@ impl OutboxMessage {
         self.id.to_string()
     }
 
-    /// ECP has taken it.
+    /// ECP accepted the message.
     pub(super) fn reply_accepted(&self, at_ms: i64) -> EncodedMessage {
         let mut octets = self.begin_message(self.id, at_ms, &[("messageID", Some(&self.id_text()))]);
         Writer::new(&mut octets).described_binary(DATA, b"");
         octets.into()
     }
 
-    /// ECP refuses it: no messageID, that is how it is known.
+    /// ECP refused the message. The reply has no messageID, by which clients recognise a refusal.
     pub(super) fn reply_refused(&self, refusal: RefusalReason, plan: &SimulatorPlan, at_ms: i64) -> EncodedMessage {
         let (code, why) = error_text(refusal, plan);
         let entries = [
@@ -246,7 +242,7 @@ impl OutboxMessage {
         octets.into()
     }
 
-    /// Writes the message for B's application. `changed`: a number that chooses the byte of the payload to change.
+    /// Writes the message for B's application. `changed` chooses the byte of the payload to change.
     pub(super) fn inbox(&self, changed: Option<u64>, plan: &SimulatorPlan, at_ms: i64) -> EncodedMessage {
         let sent_at = jiff::Timestamp::from_millisecond(at_ms).map(|time| time.to_string()).unwrap_or_default();
         let entries = [
@@ -272,9 +268,9 @@ impl OutboxMessage {
         self.payload_bytes
     }
 
-    /// Writes the acknowledgement document of B's application, with that mRID. `None` if the message is one itself. It names the
-    /// mRID of the document that was received, or the id of a message that has none, and nothing else that would tell which
-    /// message it is about.
+    /// Writes the acknowledgement document of B's application, with this mRID, or returns `None` if the message is
+    /// itself one. The document names the mRID of the received document, or the message's id if it has none, and
+    /// nothing else from which the message could be identified.
     pub(super) fn acknowledgement(&self, id: Uuid, rejects: bool, plan: &SimulatorPlan, at_ms: i64) -> Option<Self> {
         let received = match self.document_head() {
             Some(DocumentHead { is_acknowledgement: true, .. }) => return None,
@@ -315,7 +311,7 @@ impl OutboxMessage {
         })
     }
 
-    /// The head of the document that the payload is; `None` if it is not XML.
+    /// The head of the payload's document, or `None` if the payload is not XML.
     fn document_head(&self) -> Option<DocumentHead> {
         let mut at = 0;
         let mut front = Vec::new();
@@ -328,7 +324,6 @@ impl OutboxMessage {
         DocumentHead::read(&front)
     }
 
-    /// The body with one byte of its payload changed.
     fn changed_body(&self, draw: u64) -> Bytes {
         let mut octets = self.body.whole().to_vec();
         let place = self.first_data.start + (draw % self.first_data.len() as u64) as usize;
@@ -336,7 +331,6 @@ impl OutboxMessage {
         octets.into()
     }
 
-    /// Writes the event that A reports.
     pub(super) fn event(&self, event: SendEventKind, plan: &SimulatorPlan, at_ms: i64) -> EncodedMessage {
         let failure = error_text(RefusalReason::Injected, plan);
         let failed = event == SendEventKind::Failed;
@@ -348,7 +342,7 @@ impl OutboxMessage {
             ("errorCode", failed.then_some(failure.0)),
             ("errorMessage", failed.then_some(failure.1)),
         ];
-        // An event has an id of its own: some brokers take messages with one id for duplicates.
+        // An event needs its own id, because some brokers take messages with equal ids for duplicates.
         let id = Uuid::from_u128(self.id.as_u128() ^ (event as u128 + 1) << 64);
         let mut octets = self.begin_message(id, at_ms, &entries);
         let state = match (event, plan.tracing_value) {
@@ -361,7 +355,7 @@ impl OutboxMessage {
         octets.into()
     }
 
-    /// EDX's reply: how it went.
+    /// EDX's reply: the final status.
     pub(super) fn status(
         &self,
         refusal: Option<RefusalReason>,
@@ -393,7 +387,6 @@ impl OutboxMessage {
     }
 }
 
-/// The head of a market document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct DocumentHead {
     mrid: Option<String>,
@@ -401,9 +394,9 @@ struct DocumentHead {
 }
 
 impl DocumentHead {
-    /// Reads the front of a document, which may be cut anywhere: the name of its root element, and the mRID directly below it.
+    /// Reads the root element's name and the mRID directly below it. The text may be cut anywhere.
     fn read(front: &[u8]) -> Option<Self> {
-        // A cut may have gone through a character.
+        // The cut may have split a character.
         let text = front.utf8_chunks().next()?.valid();
         let mut reader = quick_xml::Reader::from_str(text);
         let mut head = None;
@@ -432,7 +425,7 @@ impl DocumentHead {
     }
 }
 
-/// Everything that a simulator may write about a message, whatever its bytes are: for fuzzing.
+/// Writes everything that a simulator may write about a message, whatever its bytes are. For fuzzing.
 #[doc(hidden)]
 pub fn fuzz_outbox_message(message: EncodedMessage, plan: &SimulatorPlan, draw: u64) -> Vec<EncodedMessage> {
     let outbox_message = OutboxMessage::read(message, Uuid::from_u128(draw.into()));
@@ -467,7 +460,7 @@ fn data_head(octets: &[u8]) -> Option<(usize, usize)> {
     }
 }
 
-/// Code and text of a refusal. There is no public list of ECP's codes: these are the simulator's own.
+/// Code and text of a refusal. There is no public list of ECP's codes, so these are the simulator's own.
 fn error_text(refusal: RefusalReason, plan: &SimulatorPlan) -> (&str, &str) {
     match refusal {
         RefusalReason::Injected => (&plan.faults.reject_code, &plan.faults.reject_message),
@@ -499,7 +492,7 @@ mod tests {
         OutboxMessage::read(EncodedMessage::from(submitted(payload_octets)), ID)
     }
 
-    /// The message as the bench reads it; fe2o3-amqp can read it, too.
+    /// The message as the bench reads it. fe2o3-amqp must be able to read it too.
     fn read(message: &EncodedMessage) -> DecodedMessage {
         decoded_by_fe2o3(message);
         DecodedMessage::decode(message).unwrap()

@@ -1,7 +1,5 @@
-//! Queues for output messages, and results of a message that was sent to one.
 use crate::simulator::EndpointStep;
 
-/// Destination of an output message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutputQueue {
     Reply,
@@ -15,7 +13,7 @@ impl OutputQueue {
     pub(super) const COUNT: usize = 4;
     pub(super) const ALL: [Self; Self::COUNT] = [Self::Reply, Self::Inbox, Self::Event, Self::Documents];
 
-    /// The queue for what a step sends; `None` if it sends nothing.
+    /// The queue for the message of a step, or `None` if the step sends nothing.
     pub(super) fn of_step(step: EndpointStep) -> Option<Self> {
         match step {
             EndpointStep::Accept | EndpointStep::Acknowledge { .. } => None,
@@ -27,15 +25,13 @@ impl OutputQueue {
     }
 }
 
-/// Result of a message that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendResult {
-    /// It is in the queue for good.
+    /// The message is in the queue.
     Settled,
-    /// The result comes later.
     Pending,
-    /// The queue will not have it.
+    /// The queue rejects the message.
     Refused,
-    /// There is no room now.
+    /// The queue is full.
     NoRoom,
 }

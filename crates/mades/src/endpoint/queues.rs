@@ -1,4 +1,4 @@
-//! The queues as the simulator uses them, whether they are here or with a broker.
+//! The simulator's queues, in this process or at a broker.
 use super::error::EndpointError;
 use super::output_queue::{OutputQueue, SendResult};
 use super::remote::{BrokerDelivery, BrokerQueues};
@@ -8,21 +8,18 @@ use crate::simulator::{EndpointStep, MessageKey};
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// A delivery that was taken out of the outbox.
 #[derive(Debug)]
 pub(super) enum TakenDelivery {
     Embedded(embedded::EnqueuedMessage),
     Broker(BrokerDelivery),
 }
 
-/// The queues.
 pub(super) enum EndpointQueues {
     Embedded(EmbeddedQueues),
     Broker(BrokerQueues),
 }
 
 impl EndpointQueues {
-    /// The next message out of the outbox.
     pub(super) fn take(&mut self) -> Option<(EncodedMessage, TakenDelivery)> {
         match self {
             Self::Embedded(local) => {
@@ -66,7 +63,7 @@ impl EndpointQueues {
         }
     }
 
-    /// The next message that was sent and is now settled.
+    /// The next sent message that was settled.
     pub(super) fn next_settled(&mut self) -> Option<(MessageKey, EndpointStep, SendResult)> {
         match self {
             Self::Embedded(_) => None,
@@ -74,7 +71,7 @@ impl EndpointQueues {
         }
     }
 
-    /// The next message that B's application has accepted.
+    /// The next message that B's application accepted.
     pub(super) fn next_consumed(&mut self) -> Option<u64> {
         match self {
             Self::Embedded(local) => local.queues.next_consumed(),
@@ -82,7 +79,7 @@ impl EndpointQueues {
         }
     }
 
-    /// Waits until any of these may have something new.
+    /// Waits until any of the methods above may return something.
     pub(super) async fn changed(&mut self) {
         match self {
             Self::Embedded(local) => local.notify.notified().await,
@@ -90,7 +87,7 @@ impl EndpointQueues {
         }
     }
 
-    /// Messages in the outbox, if the broker is our own.
+    /// Messages in the outbox. Known only for queues in this process.
     pub(super) fn waiting(&self) -> u64 {
         match self {
             Self::Embedded(local) => local.queues.counts(local.outbox).waiting as u64,
@@ -106,7 +103,6 @@ impl EndpointQueues {
     }
 }
 
-/// Queues of our own.
 pub(super) struct EmbeddedQueues {
     queues: MemoryQueues,
     outbox: QueueIndex,
@@ -120,7 +116,7 @@ impl EmbeddedQueues {
             queues.get_or_create(name).ok_or_else(|| EndpointError::Plan(format!("{name:?} is not a valid queue name")))
         };
         let event = names.send_event.as_deref().unwrap_or(&names.reply);
-        // The pair has one inbox here.
+        // The pair has a single inbox here.
         let outputs = [named(&names.reply)?, named(&names.inbox)?, named(event)?, named(&names.inbox)?];
         let outbox = named(&names.outbox)?;
         let notify = Arc::new(Notify::new());

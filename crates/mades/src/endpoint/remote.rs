@@ -1,14 +1,14 @@
-//! Queues with a broker: a receiver at the outbox, a sender to each of the others, all pipelined; made anew when a
-//! connection is lost.
+//! Queues at a broker: a receiver at the outbox and a sender to each other queue, all pipelined. Lost connections are
+//! restored.
 //!
 //! ```text
 //! supervisor ─┬─ receiver task ──▶ arrivals          (bounded by the credit)
-//!             │               ◀── deliveries to accept
-//!             └─ sender task ◀─ messages             (bounded by the window), one for each queue
-//!                            ──▶ settled
+//! │               ◀── deliveries to accept
+//! └─ sender task ◀─ messages             (bounded by the window), one for each queue
+//! ──▶ settled
 //! ```
-//! What was sent over a connection that is lost and not settled is sent again over the next; what was taken over it and
-//! not accepted comes again from the broker. So a message may be there twice, and never not at all.
+//! Messages that were not settled when the connection was lost are sent again over the next. Deliveries that were not
+//! accepted are redelivered by the broker. A message may therefore appear twice, but is never lost.
 use super::error::EndpointError;
 use super::output_queue::{OutputQueue, SendResult};
 use crate::api;
@@ -27,19 +27,18 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 
-/// Messages that are sent and not settled, for each queue.
+/// Maximum number of unsettled messages per queue.
 const SEND_WINDOW: usize = 256;
-/// Delay between two attempts to reach a broker that was there before.
+/// Delay between two attempts to reach a broker that was reachable before.
 const RECONNECT_DELAY: Duration = Duration::from_millis(500);
 
-/// A delivery out of the outbox: over which connection it came, and its ticket there.
+/// A delivery from the outbox: its connection, and its handle there.
 #[derive(Debug)]
 pub(super) struct BrokerDelivery {
     connection: u64,
     handle: DeliveryHandle,
 }
 
-/// A message to a queue.
 struct PendingSend {
     message: EncodedMessage,
     token: (MessageKey, EndpointStep),
@@ -51,14 +50,12 @@ enum LinkReport {
     Settled((MessageKey, EndpointStep), SendResult),
 }
 
-/// The queues with a broker.
 pub(super) struct BrokerQueues {
     reports: UnboundedReceiver<LinkReport>,
     received: VecDeque<(EncodedMessage, BrokerDelivery)>,
     settled: VecDeque<(MessageKey, EndpointStep, SendResult)>,
     accepted: UnboundedSender<BrokerDelivery>,
     outbound: [UnboundedSender<PendingSend>; OutputQueue::COUNT],
-    /// Messages that are sent and not settled.
     outstanding: [usize; OutputQueue::COUNT],
     reconnects: Arc<AtomicU64>,
     supervisor: AbortHandle,
@@ -71,7 +68,6 @@ impl Drop for BrokerQueues {
 }
 
 impl BrokerQueues {
-    /// Connects, and attaches all links.
     pub(super) async fn open(
         a: Broker,
         b: Broker,
@@ -139,7 +135,7 @@ impl BrokerQueues {
     }
 
     pub(super) fn accept(&mut self, delivery: BrokerDelivery) {
-        // The receiver is gone when the process ends.
+        // The receiver disappears only when the process ends.
         let _ = self.accepted.send(delivery);
     }
 
@@ -162,7 +158,6 @@ impl BrokerQueues {
         }
     }
 
-    /// Waits for news.
     pub(super) async fn changed(&mut self) {
         match self.reports.recv().await {
             Some(report) => self.record(report),
@@ -176,18 +171,16 @@ impl BrokerQueues {
     }
 }
 
-/// The brokers that have the queues, and the links to attach there.
+/// The brokers that hold the queues, and the links to attach there.
 struct BrokerLinks {
     a: Broker,
     b: Broker,
     outbox: ReceiverOptions,
-    /// Senders by position.
     senders: [SenderOptions; 3],
     /// The sender to A's inbox, if B's application sends documents.
     documents: Option<SenderOptions>,
 }
 
-/// The links, and the connections that they are on.
 struct AttachedLinks {
     receiver: ReceiverLink,
     senders: [SenderLink; 3],
@@ -206,7 +199,7 @@ impl BrokerLinks {
             Some(plan) => Some(a.attach_sender(plan).await?),
             None => None,
         };
-        // Last, so that nothing comes that could not go on.
+        // Attach the receiver last, so that no message arrives before it could be passed on.
         let receiver = a.attach_receiver(&self.outbox).await?;
         Ok(AttachedLinks { receiver, senders: [reply, inbox, event], documents, _connections: [a, b] })
     }
@@ -218,14 +211,11 @@ struct SupervisorState {
     report_tx: UnboundedSender<LinkReport>,
     to_accept: UnboundedReceiver<BrokerDelivery>,
     queues: [SendQueue; OutputQueue::COUNT],
-    /// Number of the connection.
     number: u64,
 }
 
-/// Messages to one queue.
 struct SendQueue {
     messages: UnboundedReceiver<PendingSend>,
-    /// Sent and not settled, in order.
     unsettled: VecDeque<PendingSend>,
 }
 
@@ -236,13 +226,12 @@ impl SendQueue {
     }
 }
 
-/// Works over one connection after the other.
 async fn supervise(mut state: SupervisorState, links: AttachedLinks, reconnects: Arc<AtomicU64>) {
     let mut links = Some(links);
     loop {
         if let Some(links) = links.take() {
             state.number += 1;
-            // The reason does not matter here: the next attempt shows whether the broker is there.
+            // The reason does not matter: the next attempt shows whether the broker is reachable.
             let _ = state.run_links(links).await;
         }
         tokio::time::sleep(RECONNECT_DELAY).await;
@@ -252,7 +241,6 @@ async fn supervise(mut state: SupervisorState, links: AttachedLinks, reconnects:
 }
 
 impl SupervisorState {
-    /// Works until a link is lost.
     async fn run_links(&mut self, mut links: AttachedLinks) -> Result<(), Error> {
         let Self { report_tx, to_accept, queues, number, .. } = self;
         let [reply, inbox, event] = &mut links.senders;
@@ -275,7 +263,7 @@ impl SupervisorState {
     }
 }
 
-/// Brings what is in the outbox, and accepts what is done with.
+/// Receives messages from the outbox, and accepts each message once it has been processed.
 async fn receive(
     receiver: &mut ReceiverLink,
     to_accept: &mut UnboundedReceiver<BrokerDelivery>,
@@ -287,7 +275,7 @@ async fn receive(
             biased;
             accepted = to_accept.recv() => {
                 let Some(delivery) = accepted else { return std::future::pending().await };
-                // A ticket of a connection that is lost is worth nothing: its delivery comes again.
+                // A handle of a lost connection is invalid; its message is redelivered.
                 if delivery.connection == connection {
                     receiver.accept(delivery.handle)?;
                 }
@@ -304,7 +292,7 @@ async fn receive(
     }
 }
 
-/// Sends the messages that are ready, and reports what is settled, in the order in which it was sent.
+/// Sends waiting messages, and reports settlements in the order of sending.
 async fn send_all(
     sender: &mut SenderLink,
     queue: &mut SendQueue,
@@ -319,14 +307,14 @@ async fn send_all(
         tokio::select! {
             biased;
             settled = async { first.expect("there is one").await }, if !queue.unsettled.is_empty() => {
-                // On an error it stays unsettled, and is sent again over the next connection.
+                // After an error the message stays unsettled, and is sent again over the next connection.
                 let settled = settled?;
                 in_flight.pop_front();
                 let pending = queue.unsettled.pop_front().expect("each has its settling");
                 match settled {
                     Disposition::Accepted => drop(report_tx.send(LinkReport::Settled(pending.token, SendResult::Settled))),
                     Disposition::Rejected { .. } => drop(report_tx.send(LinkReport::Settled(pending.token, SendResult::Refused))),
-                    // Not now: again.
+                    // The broker does not accept it now, so send it again.
                     Disposition::Released | Disposition::Modified { .. } => {
                         queue.unsettled.push_back(pending);
                         let pending = queue.unsettled.back().expect("it was just put there");
@@ -336,7 +324,7 @@ async fn send_all(
             }
             transfer = queue.messages.recv(), if queue.unsettled.len() < SEND_WINDOW => {
                 let Some(pending) = transfer else { return std::future::pending().await };
-                // It is unsettled from before it is offered: when the connection is lost meanwhile, it is sent again.
+                // Mark the message as unsettled first: if the connection is lost while it is sent, it is sent again.
                 queue.unsettled.push_back(pending);
                 let pending = queue.unsettled.back().expect("it was just put there");
                 in_flight.push_back(sender.send_encoded(&pending.message).await?);

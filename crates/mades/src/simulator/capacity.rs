@@ -1,33 +1,31 @@
-//! Capacity of a step: messages and bytes per second, and workers that each take a while for a message.
+//! Capacity of a step: messages and bytes per second, and workers that are busy with each message for a while.
 use super::plan_time::PlanTime;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-/// Limit of the workers of a step.
 const MAX_WORKERS: u32 = 10_000;
 
-/// The capacity of a step; an absent value is no limit.
+/// The capacity of a step. A missing value means no limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Capacity {
-    /// Messages a second.
+    /// Messages per second.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::quantity::rate")]
     pub rate_per_s: Option<f64>,
     /// Bytes of payload per second.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::quantity::byte_rate")]
     pub bytes_per_s: Option<f64>,
-    /// Messages that are worked on at the same time.
+    /// Messages that are processed at the same time.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::quantity::some_count")]
     pub workers: Option<u32>,
-    /// Time that a worker takes for a message, as if it signed and encrypted it.
+    /// Time that a worker takes for a message, for example to sign and encrypt it.
     #[serde(skip_serializing_if = "super::quantity::is_default")]
     pub work: PlanTime,
 }
 
 impl Capacity {
-    /// Checks the values.
     pub(super) fn check(&self, name: &str) -> Result<(), String> {
         for rate in [self.rate_per_s, self.bytes_per_s].into_iter().flatten() {
             if !(1e-6..=1e15).contains(&rate) {
@@ -45,15 +43,13 @@ impl Capacity {
     }
 }
 
-/// State of a step.
 #[derive(Clone, Debug)]
 pub(super) struct CapacityLimiter {
     interval: Duration,
     s_per_byte: f64,
     work_time: Duration,
-    /// Times at which each worker is free.
     workers_free_at: BinaryHeap<Reverse<Duration>>,
-    /// Time at which the message that came last is through.
+    /// Time at which the last message is done.
     free_at: Duration,
 }
 
@@ -69,8 +65,8 @@ impl CapacityLimiter {
         }
     }
 
-    /// Time at which a message that comes now is through. `slowness` stretches the time; `resume` moves a time on to
-    /// when the step is up again.
+    /// Time at which a message that arrives now is done. `slowness` stretches the processing time, and `resume`
+    /// postpones a time to the end of an outage.
     pub(super) fn admit(
         &mut self,
         now: Duration,

@@ -1,5 +1,5 @@
-//! Chance: a function of the seed, of what it is for and of the message's number, so that a seed gives the same faults
-//! in whatever order messages come.
+//! Random decisions. Each is a function of the seed, its purpose and the message's number, so a seed yields the same
+//! faults in whatever order messages arrive.
 pub(super) use mailrun_journey::seeded::{SeededRng, hash_text};
 
 /// Random decisions of the simulator. Each uses a separate sequence of random numbers.

@@ -1,4 +1,4 @@
-//! Delay of a message on a part of its way: its notation, and its random values.
+//! Delay of a message on one leg: its notation and its random values.
 //!
 //! ```text
 //! 10ms                  always the same
@@ -12,14 +12,12 @@ use super::quantity;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The widest deviation of a log-normal delay.
 const MAX_SIGMA: f64 = 5.0;
-/// No delay is longer: a draw far out in a tail is drawn in to here.
+/// Longest delay. Larger random values are cut to it.
 const MAX_DELAY: Duration = Duration::from_secs(7 * 86_400);
-/// Times of a file.
+/// Maximum number of times in a file.
 const MAX_TIMES: usize = 10_000_000;
 
-/// A time, or a distribution of times.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct DelayDistribution {
@@ -44,13 +42,10 @@ impl Default for DelayDistribution {
 }
 
 impl DelayDistribution {
-    /// Always that time.
     pub fn constant(time: Duration) -> Self {
         Self { text: format!("{time:?}"), shape: DelayShape::Constant(time) }
     }
 
-    /// Reads what was written.
-    ///
     /// # Errors
     /// The mistake, and a correct example.
     pub fn parse(text: &str) -> Result<Self, String> {
@@ -68,12 +63,10 @@ impl DelayDistribution {
         Ok(Self { text: text.to_owned(), shape })
     }
 
-    /// The delay as it was written.
     pub fn expression(&self) -> &str {
         &self.text
     }
 
-    /// The file that it needs.
     pub fn file(&self) -> Option<&str> {
         match &self.shape {
             DelayShape::Times(_) => self.text.strip_prefix("file:"),
@@ -81,10 +74,10 @@ impl DelayDistribution {
         }
     }
 
-    /// Takes its times from the text of that file: one a line; empty lines and those that begin with # are passed over.
+    /// Reads its times from the file's text, one per line. Empty lines and lines that begin with # are skipped.
     ///
     /// # Errors
-    /// The wrong line, and the mistake in it.
+    /// The number of the line, and its mistake.
     pub fn read_times(&mut self, text: &str) -> Result<(), String> {
         let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
         let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -100,7 +93,6 @@ impl DelayDistribution {
         }
     }
 
-    /// The delay of the message with that number.
     pub(super) fn sample(&self, mut chance: SeededRng, number: u64) -> Duration {
         match &self.shape {
             DelayShape::Constant(time) => *time,

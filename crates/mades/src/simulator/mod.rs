@@ -31,7 +31,7 @@ pub use plan::{EndpointMode, Faults, Leg, PRESETS, ReceivedOn, SimulatorPlan, Tr
 pub use plan_time::PlanTime;
 pub use truth::{DocumentKind, InjectedFaults, MessageFate, MessageRecord, SimulationTotals};
 
-/// Derives a number from the id of a message that has no number. The random decisions about the message use it.
+/// Derives a number from the id of a message without a number. Random decisions about the message use it.
 pub fn number_of(id: &[u8]) -> u64 {
     chance::hash_text(id)
 }

@@ -1,5 +1,6 @@
-//! The pair of endpoints as a state machine: the fate of each message, and the time of each step. The caller reports
-//! what it took out of the outbox and what it has done; the model gives the next steps. No clock, no socket.
+//! The pair of endpoints as a state machine, which decides the fate of each message and the time of each step. The
+//! caller reports which messages it took from the outbox and which steps are done; the model returns the next steps. It
+//! has no clock and no socket.
 //!
 //! ```text
 //! endpoint  taken ─▶ reply ─▶ accept ─▶ inbox ─▶ DELIVERED ─▶ RECEIVED
@@ -7,9 +8,9 @@
 //! tracing   taken ─▶ reply ─▶ accept ─▶ event
 //! document  inbox ─▶ acknowledge ─▶ document
 //! ```
-//! Each step is due when its leg's capacity and delay, and whatever is down, let it be; the next begins when the one
-//! before has been done. The outbox delivery is accepted only when the reply is settled, so that nothing is lost
-//! between. What chance decides is a function of the seed and the message's number.
+//! Each step is due when the capacity and delay of its leg and the outages allow it, and the next begins when it is
+//! done. The outbox delivery is accepted only when the reply is settled, so that no message is lost in between. Random
+//! decisions are a function of the seed and the message's number.
 use super::capacity::CapacityLimiter;
 use super::chance::{RandomDecision, SeededRng};
 use super::delay::DelayDistribution;
@@ -21,10 +22,10 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Slower than this share of its speed, nothing starts.
+/// A part that runs at less than this share of its speed starts no message.
 const MIN_START_SPEED: f64 = 0.1;
 
-/// A message on its way. One that has ended is never named again.
+/// A message in transit. Keys of finished messages are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageKey {
     slot: u32,
@@ -32,102 +33,79 @@ pub struct MessageKey {
 }
 
 impl MessageKey {
-    /// The key as one number, for callers that carry numbers.
     pub fn to_number(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.slot)
     }
 
-    /// The key of that number.
     pub fn from_number(number: u64) -> Self {
         Self { slot: number as u32, generation: (number >> 32) as u32 }
     }
 }
 
-/// Reason why a message is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RefusalReason {
     /// The plan asks for it.
     Injected,
-    /// It has no receiver code.
     NoReceiver,
-    /// Its receiver code is unknown.
     UnknownReceiver,
-    /// It has no message type.
     NoType,
-    /// Its body is no data.
+    /// Its body is not data.
     NoData,
-    /// Its payload is longer than the plan allows.
     TooLong,
 }
 
-/// A step that the caller is to take.
+/// A step for the caller to perform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EndpointStep {
-    /// Accept the delivery out of the outbox. It counts as done as soon as it is given.
+    /// Accept the outbox delivery. It counts as done as soon as it is returned.
     Accept,
-    /// Send the reply.
     Reply(ReplyKind),
-    /// Put the message into B's inbox; `changed` selects the byte to change.
+    /// Put the message into B's inbox. `changed` selects the byte to change.
     Inbox {
         /// 0, or 1 for the duplicate.
         copy: u8,
-        /// A number from which the byte's position follows.
+        /// A number that determines the byte's position.
         changed: Option<u64>,
     },
-    /// Report an event.
     Event(SendEventKind),
-    /// Write B's acknowledgement document, and hand it over by `acknowledge`.
+    /// Write B's acknowledgement document, and pass it to `acknowledge`.
     Acknowledge {
-        /// It rejects the message.
         rejects: bool,
     },
-    /// Put the acknowledgement document into A's inbox.
     Document {
         /// 0, or 1 for the duplicate.
         copy: u8,
     },
 }
 
-/// Outcome that a reply reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReplyKind {
-    /// ECP has taken it.
+    /// ECP accepted the message.
     Accepted,
-    /// It is refused.
     Refused(RefusalReason),
-    /// EDX: it has been received.
+    /// EDX: the message was received.
     Received,
-    /// EDX: it has failed.
+    /// EDX: the message failed.
     Failed,
 }
 
-/// State that an event reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SendEventKind {
-    /// It is in B's inbox.
     Delivered,
-    /// B's application has it.
     Received,
-    /// It will not get there.
     Failed,
-    /// The connectivity test has been there and back.
+    /// The connectivity test was answered.
     Traced,
 }
 
-/// A message that was taken out of the outbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConsumedMessage {
-    /// Its number and its run, if it has them.
     pub identity: Option<(u64, Uuid)>,
-    /// Decides its chances: its number, or one made of its id.
+    /// Number for random decisions: the message's own, or one derived from its id.
     pub number: u64,
-    /// Bytes of payload.
     pub bytes: usize,
-    /// Set if the message declares itself a connectivity test.
     pub tracing: bool,
-    /// Counts that it belongs to.
     pub kind: DocumentKind,
-    /// Defect of the message.
     pub flaw: Option<RefusalReason>,
 }
 
@@ -137,13 +115,12 @@ struct SimulatedMessage<M> {
     consumed: ConsumedMessage,
     record: MessageRecord,
     tracing: bool,
-    /// Steps that are due or being done, and the acceptance by B's application that is waited for.
+    /// Steps that are due or in progress, including the awaited acceptance by B's application.
     open_steps: u8,
     accepting: bool,
     taken_by_receiver: bool,
 }
 
-/// Place that a message or a document goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arrival {
     InboxOfB,
@@ -172,10 +149,10 @@ struct MessageSlot<M> {
     message: Option<SimulatedMessage<M>>,
 }
 
-/// Due work: when, in which order, what.
+/// A due step: its time, its order, the message, and the step.
 type DueStep = Reverse<(Duration, u64, MessageKey, EndpointStep)>;
 
-/// The pair of endpoints. `M` is what the caller keeps of each message.
+/// The pair of endpoints. `M` is the caller's data about each message.
 #[derive(Debug)]
 pub struct Simulator<M> {
     plan: SimulatorPlan,
@@ -197,7 +174,7 @@ pub struct Simulator<M> {
 }
 
 impl<M> Simulator<M> {
-    /// Begins at that time. With `keeps_stories` each message's record is kept for `next_record`.
+    /// Starts at time `began`. With `keeps_records`, `next_record` returns each message's record.
     pub fn new(plan: SimulatorPlan, began: Duration, keeps_records: bool) -> Self {
         Self {
             accept: CapacityLimiter::new(&plan.accept.capacity),
@@ -218,22 +195,20 @@ impl<M> Simulator<M> {
         }
     }
 
-    /// The plan.
     pub fn plan(&self) -> &SimulatorPlan {
         &self.plan
     }
 
-    /// Counts so far.
     pub fn totals(&self) -> &SimulationTotals {
         &self.totals
     }
 
-    /// Messages on their way.
+    /// Messages in transit.
     pub fn stored(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Reports whether another message may be taken out of the outbox now.
+    /// Reports whether another message may be taken from the outbox now.
     pub fn has_capacity(&self, now: Duration) -> bool {
         let room =
             self.stored() < self.plan.max_stored_messages as usize && self.stored_bytes < self.plan.max_stored_size;
@@ -247,7 +222,7 @@ impl<M> Simulator<M> {
         due.into_iter().chain(up).min()
     }
 
-    /// Takes a message that was taken out of the outbox.
+    /// Adds a message that the caller took from the outbox.
     pub fn consume(&mut self, consumed: ConsumedMessage, content: M, now: Duration) -> MessageKey {
         self.accepting += 1;
         let fault = self.draw_faults(&consumed);
@@ -267,17 +242,15 @@ impl<M> Simulator<M> {
         key
     }
 
-    /// Content that the caller keeps of a message.
     pub fn content(&self, key: MessageKey) -> Option<&M> {
         self.message(key).map(|journey| &journey.content)
     }
 
-    /// The same, to be changed.
     pub fn content_mut(&mut self, key: MessageKey) -> Option<&mut M> {
         self.message_mut(key).map(|message| &mut message.content)
     }
 
-    /// The next step that is due. Everything but `Step::Accept` is reported back by `done` or `gave_up`.
+    /// The next due step. The caller reports every step except `Step::Accept` with `step_done` or `step_failed`.
     pub fn next_step(&mut self, now: Duration) -> Option<(MessageKey, EndpointStep)> {
         self.due_steps.peek().filter(|Reverse((at, ..))| *at <= now)?;
         let Reverse((_, _, key, step)) = self.due_steps.pop()?;
@@ -287,7 +260,7 @@ impl<M> Simulator<M> {
         Some((key, step))
     }
 
-    /// A step has been done, and settled where something was sent.
+    /// The step is done, and its message, if any, is settled.
     pub fn step_done(&mut self, key: MessageKey, step: EndpointStep, now: Duration) {
         if self.message(key).is_none() {
             return;
@@ -308,7 +281,7 @@ impl<M> Simulator<M> {
         self.close_step(key);
     }
 
-    /// A step cannot be done: its receiver will not have the message. The message's way ends.
+    /// The step failed because its receiver rejects the message, whose journey ends.
     pub fn step_failed(&mut self, key: MessageKey, step: EndpointStep, now: Duration) {
         if let Some(message) = self.message_mut(key) {
             if !matches!(step, EndpointStep::Inbox { copy: 1.., .. } | EndpointStep::Document { copy: 1.. }) {
@@ -326,12 +299,11 @@ impl<M> Simulator<M> {
         }
     }
 
-    /// B's application has accepted a message from the inbox.
     pub fn taken_by_receiver(&mut self, key: MessageKey, now: Duration) {
         let waits = self.waits_for_receiver();
         let Some(message) = self.message_mut(key).filter(|journey| waits && !journey.taken_by_receiver) else { return };
         message.taken_by_receiver = true;
-        // Nothing waits for it until it is reported to be in the inbox.
+        // If it is not in the inbox yet, nothing waits for the acceptance.
         let waited_for = message.record.inboxed.is_some();
         let delivered = message.record.delivered.is_some();
         if delivered {
@@ -343,7 +315,6 @@ impl<M> Simulator<M> {
         }
     }
 
-    /// Counts a message or document that was taken, and begins its record.
     fn count_consumed(&mut self, consumed: &ConsumedMessage, fault: InjectedFaults, now: Duration) -> MessageRecord {
         let totals = self.totals.of_mut(consumed.kind);
         totals.consumed += 1;
@@ -359,8 +330,8 @@ impl<M> Simulator<M> {
         }
     }
 
-    /// Takes the acknowledgement document of a message, of so many bytes, from B's application. This is the end of the step
-    /// that asked for it.
+    /// Adds the acknowledgement document that B's application wrote about a message, with its length in bytes. This
+    /// completes the step that asked for it.
     pub fn acknowledge(&mut self, key: MessageKey, rejects: bool, bytes: usize, content: M, now: Duration) {
         let Some(message) = self.message(key) else { return };
         let consumed = ConsumedMessage {
@@ -371,7 +342,7 @@ impl<M> Simulator<M> {
             ..message.consumed
         };
         let drawn = self.draw_faults(&consumed);
-        // Nobody could tell whether a document with a changed byte is the one that was sent.
+        // A document with a changed byte could not be recognised.
         let fault = InjectedFaults { no_reply: false, corrupt: false, reject_document: rejects, ..drawn };
         let record = self.count_consumed(&consumed, fault, now);
         let document = self.store(SimulatedMessage {
@@ -400,20 +371,19 @@ impl<M> Simulator<M> {
         self.plan.received_on == ReceivedOn::Consume && self.plan.mode == EndpointMode::Endpoint
     }
 
-    /// The record of the next finished message.
     pub fn next_record(&mut self) -> Option<MessageRecord> {
         self.records.pop_front()
     }
 
-    /// The stories of the messages that are not.
+    /// The records of unfinished messages.
     pub fn unfinished(&self) -> impl Iterator<Item = &MessageRecord> {
         self.slots.iter().filter_map(|slot| slot.message.as_ref()).map(|journey| &journey.record)
     }
 }
 
-/// Decisions by chance and by time.
+/// Random and time-dependent decisions.
 impl<M> Simulator<M> {
-    /// Faults that chance gives to a message.
+    /// Draws the faults of a message.
     fn draw_faults(&self, consumed: &ConsumedMessage) -> InjectedFaults {
         let faults = &self.plan.faults;
         let happens = |purpose, probability| self.chance(purpose, consumed.number).happens(probability);
@@ -428,7 +398,7 @@ impl<M> Simulator<M> {
         let fail = !drop && happens(RandomDecision::Failure, faults.fail);
         let tracing =
             (consumed.tracing || self.plan.mode == EndpointMode::Tracing) && self.plan.mode != EndpointMode::Toolbox;
-        // What never gets to the inbox is not changed on the way there.
+        // A message that never reaches the inbox cannot be changed on the way.
         let arrives = !drop && !fail && !tracing;
         InjectedFaults {
             reject: false,
@@ -483,7 +453,7 @@ impl<M> Simulator<M> {
         self.when_up(OutageTarget::A, at)
     }
 
-    /// Time at which what leaves one of the two now is at the other.
+    /// Time at which something that leaves one endpoint now arrives at the other.
     fn after_network(&mut self, consumed: &ConsumedMessage, now: Duration) -> Duration {
         let slowdown = self.slowdown(now);
         let plan = &self.plan;
@@ -523,7 +493,7 @@ fn when_up(plan: &SimulatorPlan, began: Duration, place: OutageTarget, at: Durat
     if plan.outages.is_empty() { at } else { began + outage::up_at(&plan.outages, place, at.saturating_sub(began)) }
 }
 
-/// One thing after the other.
+/// The sequence of steps.
 impl<M> Simulator<M> {
     fn accept_now(&mut self, key: MessageKey, now: Duration) {
         let Some(message) = self.message_mut(key) else { return };
@@ -541,7 +511,7 @@ impl<M> Simulator<M> {
         self.close_step(key);
     }
 
-    /// Takes the message on from A.
+    /// Forwards the message from A.
     fn forward(&mut self, key: MessageKey, now: Duration) {
         let Some(message) = self.message(key) else { return };
         let consumed = message.consumed;
@@ -593,7 +563,7 @@ impl<M> Simulator<M> {
         }
     }
 
-    /// B's application has the message: it will acknowledge it, if it does so and if nothing in it was changed.
+    /// B's application has the message, and acknowledges it if configured to and if the message was not changed.
     fn push_acknowledge(&mut self, key: MessageKey, now: Duration) {
         let Some(message) = self.message(key).filter(|_| self.plan.acknowledgement_documents) else { return };
         if message.consumed.kind == DocumentKind::Acknowledgement || message.record.fault.corrupt {
@@ -623,7 +593,7 @@ impl<M> Simulator<M> {
         self.set_fate(key, MessageFate::Delivered);
     }
 
-    /// A toolbox's one reply, which may be missing.
+    /// A toolbox's only reply, which a fault may suppress.
     fn push_status(&mut self, key: MessageKey, at: Duration, reply: ReplyKind) {
         let silent = self.message(key).is_some_and(|journey| journey.record.fault.no_reply);
         if silent {
@@ -728,7 +698,7 @@ impl<M> Simulator<M> {
         }
     }
 
-    /// Sets the fate of a message, unless one is set already.
+    /// Sets the fate of a message unless it already has one.
     fn set_fate(&mut self, key: MessageKey, fate: MessageFate) {
         if let Some(message) = self.message_mut(key).filter(|journey| journey.record.fate == MessageFate::Unfinished) {
             message.record.fate = fate;
@@ -736,7 +706,7 @@ impl<M> Simulator<M> {
     }
 }
 
-/// The store.
+/// The stored messages.
 impl<M> Simulator<M> {
     fn store(&mut self, message: SimulatedMessage<M>) -> MessageKey {
         match self.free.pop() {
@@ -762,13 +732,12 @@ impl<M> Simulator<M> {
         slot.message.as_mut()
     }
 
-    /// Counts that a message belongs to.
     fn totals_of(&mut self, key: MessageKey) -> &mut SimulationTotals {
         let kind = self.message(key).map_or(DocumentKind::Message, |message| message.consumed.kind);
         self.totals.of_mut(kind)
     }
 
-    /// Counts one open step less; with the last of them the message is finished.
+    /// Decrements the number of open steps. After the last one, the message is finished.
     fn close_step(&mut self, key: MessageKey) {
         let Some(message) = self.message_mut(key) else { return };
         message.open_steps -= 1;
@@ -824,8 +793,8 @@ mod tests {
         plan
     }
 
-    /// Takes every step as soon as it is due, and gives the steps with their times. What is in the inbox is taken
-    /// from there at once.
+    /// Performs every step as soon as it is due, and returns the steps with their times. Messages are taken from the
+    /// inbox at once.
     fn run_to_rest(model: &mut Simulator<()>, mut now: Duration) -> Vec<(u64, EndpointStep)> {
         let mut log = Vec::new();
         loop {
@@ -1073,7 +1042,7 @@ mod tests {
         assert_eq!((document.consumed, document.inboxed), (ms(520), Some(ms(540))));
         let (_, steps) = documents_of(documents(|plan| plan.mode = EndpointMode::Toolbox));
         assert_eq!(steps.len(), 2);
-        // Out of B when it is up again, and into A when that is.
+        // Leaves B when B is up again, and enters A when A is up.
         let (_, steps) = documents_of(documents(|plan| {
             plan.outages = ["B.down 500ms..1s", "A.down 1010ms..2s"].map(|text| Outage::parse(text).unwrap()).to_vec();
         }));

@@ -1,17 +1,15 @@
-//! Outages: the times at which endpoint A (which the sending application uses), endpoint B (which receives) or the
-//! network is down.
+//! Outages of endpoint A (the sending application's), endpoint B (the receiver's) or the network.
 use super::quantity;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// A part that can be down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutageTarget {
-    /// Endpoint A: takes no message out of the outbox, replies nothing, reports no event.
+    /// Endpoint A takes no message from the outbox and sends no reply or event.
     A,
-    /// Endpoint B: what is for it waits in between; the receiver is offline.
+    /// Endpoint B is offline, and messages for it wait.
     B,
-    /// The network: nothing crosses it, there or back.
+    /// Nothing crosses the network in either direction.
     Network,
 }
 
@@ -26,8 +24,6 @@ pub struct Outage {
 }
 
 impl Outage {
-    /// Reads what was written.
-    ///
     /// # Errors
     /// The mistake, and a correct example.
     pub fn parse(text: &str) -> Result<Self, String> {
@@ -58,9 +54,9 @@ impl From<Outage> for String {
     }
 }
 
-/// Time at which a place is up: the given time, or the end of the outages that it lies in.
+/// `at` itself if the target is up, otherwise the end of the outage.
 pub(super) fn up_at(outages: &[Outage], target: OutageTarget, mut at: Duration) -> Duration {
-    // One may end in the middle of the next; they are few.
+    // An outage may end within the next one. There are few of them.
     while let Some(outage) =
         outages.iter().find(|outage| outage.target == target && outage.from <= at && at < outage.to)
     {
@@ -69,7 +65,7 @@ pub(super) fn up_at(outages: &[Outage], target: OutageTarget, mut at: Duration) 
     at
 }
 
-/// Time at which a place last came up, as of that time.
+/// Time at which the target last came up, as of `now`.
 pub(super) fn up_since(outages: &[Outage], target: OutageTarget, at: Duration) -> Duration {
     let ends = outages.iter().filter(|outage| outage.target == target && outage.to <= at).map(|outage| outage.to);
     ends.max().unwrap_or(Duration::ZERO)

@@ -1,4 +1,4 @@
-//! Plan of the simulator: all its settings, as they are written in a plan file and on the command line.
+//! Plan of the simulator: all its settings, as written in a plan file or on the command line.
 use super::capacity::Capacity;
 use super::delay::DelayDistribution;
 use super::outage::Outage;
@@ -42,48 +42,40 @@ pub enum ReceivedOn {
     Consume,
 }
 
-/// A part of the way: how long it takes, and what it can carry.
+/// A leg of the route: its delay and its capacity.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Leg {
-    /// Delay of a message that has been let through.
+    /// Delay after the capacity limit.
     pub delay: DelayDistribution,
-    /// Limit of what is let through.
     pub capacity: Capacity,
 }
 
-/// Probabilities of faults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Faults {
-    /// The message is refused with an error reply (go-mades-bench dies of it).
+    /// The message is refused with an error reply (go-mades-bench crashes on it).
     #[serde(deserialize_with = "quantity::probability")]
     pub reject: f64,
-    /// Error code of that reply.
     pub reject_code: String,
-    /// Text of that reply.
     pub reject_message: String,
-    /// No reply is sent; the message goes its way.
+    /// No reply is sent, but the message goes on.
     #[serde(deserialize_with = "quantity::probability")]
     pub no_reply: f64,
-    /// The message is lost between A and B, silently.
+    /// The message is lost silently between A and B.
     #[serde(deserialize_with = "quantity::probability")]
     pub drop: f64,
-    /// It does not reach B, and A reports that: an event FAILED, a status document FAILED.
+    /// The message does not reach B, and A reports that with an event or a status document FAILED.
     #[serde(deserialize_with = "quantity::probability")]
     pub fail: f64,
-    /// It is put into the inbox twice.
     #[serde(deserialize_with = "quantity::probability")]
     pub duplicate: f64,
-    /// One byte of its payload is changed.
     #[serde(deserialize_with = "quantity::probability")]
     pub corrupt: f64,
-    /// It comes later than its time, so that others overtake it.
+    /// The message is delayed, so that others overtake it.
     #[serde(deserialize_with = "quantity::probability")]
     pub reorder: f64,
-    /// Limit of that delay.
     pub reorder_by: PlanTime,
-    /// The acknowledgement document rejects the message.
     #[serde(deserialize_with = "quantity::probability")]
     pub reject_documents: f64,
 }
@@ -107,7 +99,6 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// The probabilities, with their names.
     fn probabilities(&self) -> [(&'static str, f64); 8] {
         [
             ("reject", self.reject),
@@ -122,51 +113,42 @@ impl Faults {
     }
 }
 
-/// All settings of the simulator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SimulatorPlan {
-    /// The kind of endpoints in the pair.
     pub mode: EndpointMode,
-    /// Value that the event of a connectivity test reports.
     pub tracing_value: TracingValue,
-    /// The time at which a message counts as received.
     pub received_on: ReceivedOn,
-    /// Decides, with the message's number, what chance decides.
+    /// Seed of all random decisions.
     pub seed: u64,
-    /// Codes of endpoint B; any receiver code is taken if there are none.
+    /// Codes of endpoint B. If there are none, any receiver code is accepted.
     pub receivers: Vec<String>,
-    /// Code of endpoint A.
     pub sender_code: String,
-    /// The way from the outbox to the reply.
+    /// From the outbox to the reply.
     pub accept: Leg,
-    /// The way from the reply to B's inbox.
+    /// From the reply to B's inbox.
     pub network: Leg,
-    /// The way from the inbox back to A: DELIVERED, or the toolbox's reply.
+    /// From the inbox back to A: DELIVERED, or the toolbox's reply.
     pub acknowledge: Leg,
-    /// Delay from DELIVERED to RECEIVED.
     pub receive: DelayDistribution,
-    /// B's application sends an acknowledgement document for each message back into A's inbox.
+    /// B's application sends an acknowledgement document for each message to A's inbox.
     pub acknowledgement_documents: bool,
-    /// Delay until it sends that document, from when it has the message.
+    /// Delay from when B's application has the message until it sends the document.
     pub document_delay: DelayDistribution,
-    /// Faults to inject.
     pub faults: Faults,
-    /// Outages of the endpoints and of the network.
     pub outages: Vec<Outage>,
-    /// Duration of a slow start: after each start of A everything is slower for that long, ten times at first, then
+    /// Duration of a slow start. After each start of A everything is slower for this time: ten times at first, then
     /// less and less.
     pub slow_start: PlanTime,
-    /// A longer payload is refused.
     #[serde(deserialize_with = "quantity::size")]
     pub max_payload_size: u64,
-    /// Messages taken out of the outbox and not accepted yet.
+    /// Maximum number of messages taken from the outbox and not accepted.
     #[serde(deserialize_with = "quantity::count")]
     pub credit: u32,
-    /// Messages that the pair keeps at a time; then it takes no more.
+    /// Maximum number of messages in the pair. When it is reached, no more are taken.
     #[serde(deserialize_with = "quantity::count")]
     pub max_stored_messages: u32,
-    /// Bytes of them.
+    /// Maximum bytes of these messages.
     #[serde(deserialize_with = "quantity::size")]
     pub max_stored_size: u64,
 }
@@ -197,15 +179,14 @@ impl Default for SimulatorPlan {
     }
 }
 
-/// Names of the plans that come with it.
 pub const PRESETS: [&str; 3] = ["ideal", "ecp-2022", "custom-1563"];
 
 impl SimulatorPlan {
-    /// A plan that comes with it.
+    /// A built-in plan.
     ///
-    /// `ideal` takes no time; `ecp-2022` is go-mades-bench's published run against ECP: 10.8 replies, 7.3 messages and
-    /// 6.5 acknowledgements a second; `custom-1563` its run against another implementation: 1,563 messages a second,
-    /// with 1.6 s from the inbox to the event at a window of 5,000.
+    /// `ideal` takes no time. `ecp-2022` is go-mades-bench's published run against ECP: 10.8 replies, 7.3 messages and
+    /// 6.5 acknowledgements per second. `custom-1563` is its run against another implementation: 1,563 messages per
+    /// second, with 1.6 s from the inbox to the event at a window of 5,000.
     pub fn preset(name: &str) -> Option<Self> {
         let rate = |rate| Capacity { rate_per_s: Some(rate), ..Capacity::default() };
         let leg = |per_s| Leg { capacity: rate(per_s), delay: DelayDistribution::default() };
@@ -221,7 +202,6 @@ impl SimulatorPlan {
         }
     }
 
-    /// The delays that may need a file.
     pub fn delays_mut(&mut self) -> [&mut DelayDistribution; 5] {
         [
             &mut self.accept.delay,
@@ -235,7 +215,7 @@ impl SimulatorPlan {
     /// Checks the plan.
     ///
     /// # Errors
-    /// One sentence that names the knob.
+    /// A sentence that names the setting.
     pub fn check(&self) -> Result<(), String> {
         for (name, probability) in self.faults.probabilities() {
             if !(0.0..=1.0).contains(&probability) {

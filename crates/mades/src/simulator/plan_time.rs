@@ -1,9 +1,8 @@
-//! A time in a plan, as people write it.
 use super::quantity;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// A time, as people write it.
+/// A time with its unit, such as `250ms`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PlanTime(pub Duration);

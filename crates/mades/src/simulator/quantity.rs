@@ -1,11 +1,10 @@
-//! Quantities as people write them in a plan: `250ms`, `5s..10s`, `64k`, `1%`; times of a week at most. What is a
-//! number may be written as one, or as text with its unit.
+//! Quantities in a plan: `250ms`, `5s..10s`, `64k`, `1%`; times of up to a week. A number may be written as a TOML
+//! number, or as text with a unit.
 pub use mailrun_journey::quantities::bytes;
 use mailrun_journey::quantities::{self, count_up_to, duration, interval};
 use serde::de::{Deserialize, Deserializer, Error};
 use std::time::Duration;
 
-/// The longest time that a plan may name.
 const MAX_TIME: Duration = Duration::from_secs(7 * 86_400);
 
 /// A time: `250ms`, `10s`, `1m`, `1h30m`; a bare number is seconds.
@@ -16,7 +15,7 @@ pub fn time(text: &str) -> Result<Duration, String> {
     at_most_a_week(text, duration(text)?)
 }
 
-/// Parses a span from one time to another: `10s..15s`.
+/// Parses a span of time: `10s..15s`.
 pub(super) fn span(text: &str) -> Result<(Duration, Duration), String> {
     let (from, to) = interval(text)?;
     Ok((from, at_most_a_week(text, to)?))
@@ -26,12 +25,10 @@ fn at_most_a_week(text: &str, time: Duration) -> Result<Duration, String> {
     if time > MAX_TIME { Err(format!("{text:?} is too large; at most a week")) } else { Ok(time) }
 }
 
-/// Reports whether a value need not be written.
 pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// A number as it stands in a plan.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
 enum NumberOrText<T> {
@@ -65,7 +62,7 @@ pub(super) fn count<'de, D: Deserializer<'de>>(plan: D) -> Result<u32, D::Error>
     read(plan, small_count)
 }
 
-/// The same, where there need be none.
+/// As `count`, but optional.
 pub(super) fn some_count<'de, D: Deserializer<'de>>(plan: D) -> Result<Option<u32>, D::Error> {
     read(plan, small_count).map(Some)
 }

@@ -1,4 +1,4 @@
-//! Record of what the simulator did, per message and in total: the truth that a bench's report is compared with.
+//! The simulator's record of what it did, per message and in total. The bench's report is compared with it.
 use mailrun_journey::Latencies;
 use mailrun_journey::record::LatencyMs;
 use serde::{Serialize, Serializer};
@@ -6,45 +6,38 @@ use std::fmt;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Fate of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MessageFate {
-    /// The message is still under way.
+    /// The message is still in transit.
     #[default]
     Unfinished,
-    /// It is in B's inbox and A has reported it.
+    /// The message is in B's inbox, and A reported it.
     Delivered,
-    /// It was answered with an error.
     Refused,
-    /// It was lost on purpose.
     Lost,
-    /// It was reported as failed.
     Failed,
-    /// It was a connectivity test, and answered.
     Traced,
-    /// The broker did not accept the report about it.
+    /// The broker did not accept the report about the message.
     Undeliverable,
 }
 
-/// The counts that a message belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DocumentKind {
     /// Any message that does not acknowledge another.
     #[default]
     Message,
-    /// The acknowledgement document of a message: B's application has sent it, or it names that message in
-    /// `baCorrelationID`.
+    /// An acknowledgement document, sent by B's application or naming a message in `baCorrelationID`.
     Acknowledgement,
 }
 
-/// Bit that makes another number of an acknowledgement's, which is that of its message.
+/// Bit that distinguishes an acknowledgement's number from its message's.
 const ACKNOWLEDGEMENT_BIT: u64 = 1 << 63;
 
 impl DocumentKind {
-    /// The number by which chance decides about a document, from that of its message. Chance decides about an acknowledgement
-    /// again: with the number of its message it would have the same fate.
+    /// The number for random decisions about a document, derived from its message's number. An acknowledgement needs
+    /// another one, because otherwise it would always share its message's fate.
     pub(crate) fn chance_number(self, number: u64) -> u64 {
         match self {
             Self::Message => number,
@@ -52,30 +45,21 @@ impl DocumentKind {
         }
     }
 
-    /// Most messages are: the record does not say so.
+    /// Most records are about messages and leave the kind out.
     fn is_message(&self) -> bool {
         *self == Self::Message
     }
 }
 
-/// Faults injected into a message: any of these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InjectedFaults {
-    /// Refused with an error.
     pub reject: bool,
-    /// Not replied to.
     pub no_reply: bool,
-    /// Lost.
     pub drop: bool,
-    /// Reported as failed.
     pub fail: bool,
-    /// Put into the inbox twice.
     pub duplicate: bool,
-    /// One byte was changed.
     pub corrupt: bool,
-    /// Held back so that others overtake it.
     pub reorder: bool,
-    /// It is an acknowledgement document that rejects its message.
     pub reject_document: bool,
 }
 
@@ -107,32 +91,29 @@ impl fmt::Display for InjectedFaults {
 /// Record of one message. Times are nanoseconds of CLOCK_MONOTONIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MessageRecord {
-    /// Its number in its run; none if it was not made by a bench.
+    /// The message's number in its run, or `None` if it was not sent by a bench.
     pub seq: Option<u64>,
-    /// Its run.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "in_words")]
     pub run: Option<Uuid>,
-    /// Set for an acknowledgement document; its number is that of the message which it acknowledges.
+    /// The kind of document. An acknowledgement has the number of the message that it acknowledges.
     #[serde(skip_serializing_if = "DocumentKind::is_message")]
     pub kind: DocumentKind,
-    /// Taken out of the outbox, or sent by B's application.
+    /// Time at which it was taken from the outbox, or sent by B's application.
     #[serde(serialize_with = "nanoseconds")]
     pub consumed: Duration,
-    /// Its reply settled: ECP's at once, EDX's at the end.
+    /// Time at which its reply was settled: first for ECP, last for EDX.
     #[serde(serialize_with = "optional_nanoseconds")]
     pub replied: Option<Duration>,
-    /// Settled in the inbox.
+    /// Time at which it was settled in the inbox.
     #[serde(serialize_with = "optional_nanoseconds")]
     pub inboxed: Option<Duration>,
-    /// Its event DELIVERED, or of a connectivity test the one event, settled.
+    /// Time at which its event DELIVERED, or the event of a connectivity test, was settled.
     #[serde(serialize_with = "optional_nanoseconds")]
     pub delivered: Option<Duration>,
-    /// Its event RECEIVED settled.
+    /// Time at which its event RECEIVED was settled.
     #[serde(serialize_with = "optional_nanoseconds")]
     pub received: Option<Duration>,
-    /// Fate of the message.
     pub fate: MessageFate,
-    /// Faults injected into it.
     #[serde(serialize_with = "as_text")]
     pub fault: InjectedFaults,
 }
@@ -154,68 +135,53 @@ fn as_text<S: Serializer>(faults: &InjectedFaults, serializer: S) -> Result<S::O
     done.then(|| faults.to_string()).serialize(serializer)
 }
 
-/// Counts of the whole run. `consumed` is the sum of the six fates and of what is unfinished.
+/// Counts of the whole run. `consumed` is the sum of the six fates and of the unfinished messages.
 #[derive(Clone, Debug, Default)]
 pub struct SimulationTotals {
-    /// Messages that were still in the outbox at the end, if its broker is our own.
+    /// Messages that were still in the outbox at the end. Known only for our own queues.
     pub waiting: u64,
-    /// Messages taken out of the outbox.
     pub consumed: u64,
-    /// Bytes of their payloads.
     pub bytes: u64,
     /// Fate: in the inbox, and reported.
     pub delivered: u64,
-    /// Fate: answered with an error.
     pub refused: u64,
-    /// Fate: lost on purpose.
     pub lost: u64,
-    /// Fate: reported as failed.
     pub failed: u64,
-    /// Fate: connectivity tests.
     pub traced: u64,
     /// Fate: the broker did not accept the report.
     pub undeliverable: u64,
-    /// Replies settled.
     pub replies: u64,
-    /// Messages settled in the inbox, duplicates among them.
+    /// Messages settled in the inbox, including duplicates.
     pub inboxed: u64,
-    /// Events DELIVERED.
     pub events_delivered: u64,
-    /// Events RECEIVED.
     pub events_received: u64,
-    /// Events FAILED.
     pub events_failed: u64,
-    /// Events of connectivity tests.
     pub events_tracing: u64,
-    /// Not replied to on purpose.
+    /// Messages to which no reply was sent on purpose.
     pub unanswered: u64,
-    /// Put into the inbox twice.
     pub duplicated: u64,
-    /// Messages with a changed byte.
     pub corrupted: u64,
-    /// Changed messages in the inbox, each copy counted.
+    /// Changed messages in the inbox. Each copy counts.
     pub corrupt_copies: u64,
-    /// Failed without a word: a toolbox's reply, the only one, was to be missing.
+    /// Messages that failed silently, because their toolbox's only reply was suppressed.
     pub failed_silently: u64,
-    /// Held back.
     pub held_back: u64,
-    /// Put into the inbox after a message of the same run with a higher number.
+    /// Messages put into the inbox after a message of the same run with a higher number.
     pub overtaken: u64,
-    /// Put into the inbox, as a document that rejects its message; duplicates are not counted.
+    /// Documents put into the inbox that reject their message, without duplicates.
     pub rejecting: u64,
-    /// Out of the outbox to the reply settled.
+    /// Time from the outbox to the settled reply.
     pub to_reply: Latencies,
-    /// Out of the outbox to the inbox.
+    /// Time from the outbox to the inbox.
     pub to_inbox: Latencies,
-    /// Out of the outbox to DELIVERED, or the event of a connectivity test.
+    /// Time from the outbox to DELIVERED, or to the event of a connectivity test.
     pub to_delivered: Latencies,
-    /// Out of the outbox to RECEIVED.
+    /// Time from the outbox to RECEIVED.
     pub to_received: Latencies,
-    /// The same of acknowledgement documents, which are in no other count; none if there were none.
+    /// The same counts for acknowledgement documents, which are in no other count. `None` without any.
     pub acknowledgements: Option<Box<Self>>,
 }
 
-/// The totals, as the last line of the record has them.
 #[derive(Serialize)]
 struct TotalsLine {
     waiting: u64,
@@ -261,13 +227,11 @@ struct TotalsLatencies {
 }
 
 impl SimulationTotals {
-    /// Messages that are on their way.
     pub fn unfinished(&self) -> u64 {
         let finished = self.delivered + self.refused + self.lost + self.failed + self.traced + self.undeliverable;
         self.consumed.saturating_sub(finished)
     }
 
-    /// Counts a finished message.
     pub(super) fn count_fate(&mut self, record: &MessageRecord) {
         let fate = match record.fate {
             MessageFate::Unfinished => return,
@@ -281,7 +245,6 @@ impl SimulationTotals {
         *fate += 1;
     }
 
-    /// The counts for messages of that kind.
     pub(super) fn of_mut(&mut self, kind: DocumentKind) -> &mut Self {
         match kind {
             DocumentKind::Message => self,
@@ -334,7 +297,6 @@ impl SimulationTotals {
 }
 
 impl MessageRecord {
-    /// The line of the record.
     pub fn to_line(&self) -> String {
         serde_json::to_string(self).expect("a story has no keys that JSON lacks")
     }

@@ -1,4 +1,4 @@
-//! Peers that mean it badly: garbage, half of things and silence, lies about lengths, hanging up at any octet.
+//! Malicious peers: garbage, partial input, silence, wrong lengths, and disconnections at any byte.
 use crate::peer::{TEST_TIMEOUT, broker, connected, limited, listener, our_own};
 use crate::script::{
     Then, anonymous, attach, begin, client, detach, detach_of, drain, end, flow, handshake, handshake_with, piece, say,
@@ -24,7 +24,6 @@ use tokio::time::timeout;
 
 const SHORT_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Result of opening a connection to a peer that sends these bytes.
 async fn opened(said: &[u8], then: Then) -> Result<Connection, Error> {
     let port = say(vec![said.to_vec()], then).await;
     Connection::open(&Broker { step_timeout: SHORT_TIMEOUT, ..broker(port) }).await
@@ -43,7 +42,7 @@ fn a_peer_may_hang_up_or_fall_silent_at_any_octet_of_the_handshake() {
             let text = error.to_string();
             assert!(matches!(error, Error::TimedOut { .. }) && text.contains("the AMQP handshake"), "{cut}: {text}");
         }
-        // The script is right: all of it opens a connection, and its end is told.
+        // The complete handshake opens a connection, whose end is then reported.
         let mut connection = opened(&handshake, Then::HangUp).await.unwrap();
         let error = connection.closed().await;
         assert_eq!(error.retry(), Retry::OtherConnection, "{error:?}");
@@ -59,7 +58,7 @@ fn frames_that_lie_about_their_length_are_refused() {
             let error = opened(&said, Then::HangUp).await.expect_err("a lie");
             assert!(matches!(error, Error::Lost { .. } | Error::PeerMisbehaved { .. }), "{size}: {error:?}");
         }
-        // The same once the connection is open.
+        // The same after the connection is open.
         for lie in [&[0, 0, 0, 4][..], &[0, 0, 0, 9, 2, 0, 0, 0, 0xff], &[0, 0, 0, 8, 9, 0, 0, 0], &[0xff; 16]] {
             let said = [&handshake()[..], lie].concat();
             match opened(&said, Then::Stay).await {
@@ -81,7 +80,7 @@ fn who_speaks_something_else_is_told_from_the_first_octets() {
         assert!(error.to_string().contains("does not speak AMQP 1.0: it answers \"HTTP/1.1\""), "{error}");
         let error = opened(b"220 mail.example ESMTP\r\n", Then::Stay).await.unwrap_err();
         assert!(matches!(error, Error::NotAmqp { .. }), "{error:?}");
-        // AMQP 0-9-1 says which version it would have.
+        // AMQP 0-9-1 answers with the version that it wants.
         let error = opened(b"AMQP\x00\x00\x09\x01", Then::HangUp).await.unwrap_err();
         assert!(matches!(error, Error::NotAmqp { .. } | Error::PeerMisbehaved { .. }), "{error:?}");
     });
@@ -184,7 +183,7 @@ fn a_server_that_sends_more_than_it_was_let_is_refused() {
         let mut deliveries = attach("test:q:1", Role::Sender, Some("q"));
         (0..5000).for_each(|number| deliveries.extend(transfer(number, &value)));
         let port = say(vec![handshake(), begin(), deliveries], Then::Stay).await;
-        // Credit is for eight, and none is settled.
+        // The credit is eight, and no message is settled.
         let (_connection, mut receiver) = receiver_on(port).await.unwrap();
         let mut arrived = 0;
         let error = loop {
@@ -193,7 +192,7 @@ fn a_server_that_sends_more_than_it_was_let_is_refused() {
                 Err(error) => break error,
             }
         };
-        // Twice the credit: RabbitMQ 3 does not count those on their way.
+        // Twice the credit, because RabbitMQ 3 does not count messages in transit.
         assert_eq!(arrived, 16);
         assert!(matches!(error, Error::PeerMisbehaved { .. }), "{error:?}");
     });
@@ -239,11 +238,11 @@ fn one_in_pieces_of_an_octet_too() {
     limited(endless(1, 10_000));
 }
 
-/// Error of `next` at a peer that sends these bytes on a link of ours and then nothing, not even an answer.
+/// Error of `next` for a peer that sends these bytes on our link and then never answers.
 async fn after(said: Vec<u8>) -> Error {
     let link = attach("test:q:1", Role::Sender, Some("q"));
     let port = say(vec![handshake(), begin(), [link, said].concat()], Then::Stay).await;
-    // If it waited for an answer, the test would not end.
+    // If `next` waited for an answer, the test would not end.
     let broker = Broker { step_timeout: TEST_TIMEOUT * 2, ..broker(port) };
     let mut connection = Connection::open(&broker).await.unwrap();
     let plan = ReceiverOptions { max_message_bytes: 1000, ..ReceiverOptions::new("q", 8) };
@@ -283,7 +282,7 @@ fn who_breaks_a_rule_and_answers_nothing_loses_what_the_error_names_at_once() {
             ),
             (
                 [detach_of(7), anonymous(&[7; 10])].concat(),
-                // To say before that a link has ended, which is none, does not help.
+                // Detaching a link that does not exist makes no difference.
                 "amqp:invalid-field: a transfer without delivery-id",
                 link,
             ),
@@ -336,8 +335,8 @@ fn a_session_that_the_broker_ends_takes_no_other_link_with_it() {
     });
 }
 
-/// A peer that sends those parts when asked, and then hangs up or hears the client to its end: its port, the bytes that
-/// it hears after the parts, and the end.
+/// A peer that sends these parts when asked, and then disconnects or reads to the end. Returns its port, and a channel
+/// of the bytes that it reads after the parts.
 async fn heard_by(parts: Vec<Vec<u8>>) -> (u16, tokio::sync::oneshot::Receiver<Vec<u8>>) {
     let (tell, told) = tokio::sync::oneshot::channel();
     let tell = Arc::new(std::sync::Mutex::new(Some(tell)));
@@ -422,7 +421,7 @@ fn bad_input_gives_one_line_with_the_cause_and_leaves_nothing_running() {
 fn a_peer_reads_why_we_end_the_connection() {
     limited(async {
         let says = |heard: &[u8], why: &str| heard.windows(why.len()).any(|octets| octets == why.as_bytes());
-        // It does not open the connection.
+        // The peer never opens the connection.
         let unopened = handshake();
         let open = unopened.windows(3).position(|octets| octets == [0, 0x53, 0x10]).unwrap() - 8;
         for cut in [open - 8, open] {
@@ -432,7 +431,7 @@ fn a_peer_reads_why_we_end_the_connection() {
             let heard = heard.await.unwrap();
             assert!(says(&heard, "amqp:resource-limit-exceeded") && says(&heard, "the handshake took too long"));
         }
-        // It falls silent.
+        // The peer falls silent.
         let (port, heard) = heard_by(vec![handshake()]).await;
         let broker = Broker { idle_timeout: SHORT_TIMEOUT, ..broker(port) };
         let connection = Connection::open(&broker).await.unwrap();
@@ -562,21 +561,19 @@ fn a_peer_that_never_settles_is_left_in_time_and_what_it_has_is_told() {
     });
 }
 
-/// A message with a data section of so many octets.
 fn data(length: usize) -> EncodedMessage {
     let mut octets = Vec::new();
     Writer::new(&mut octets).described_binary(0x75, &vec![7; length]);
     octets.into()
 }
 
-/// A queue of the listener's, with so many messages of so many octets.
 fn filled(queues: &MemoryQueues, messages: usize, length: usize) -> QueueIndex {
     let id = queues.get_or_create("q").unwrap();
     (0..messages).for_each(|_| queues.put(id, data(length), None).unwrap());
     id
 }
 
-/// Waits until that is so, for a while.
+/// Waits, within a time limit, until the condition holds.
 async fn until(what: impl Fn() -> bool) {
     let waiting = async {
         while !what() {
@@ -586,7 +583,6 @@ async fn until(what: impl Fn() -> bool) {
     timeout(Duration::from_secs(10), waiting).await.expect("it does not come to be");
 }
 
-/// The ticket of the next message.
 async fn next_handle(receiver: &mut ReceiverLink) -> DeliveryHandle {
     handle_of(receiver.next().await.unwrap())
 }
@@ -618,7 +614,7 @@ fn one_that_never_reads_keeps_what_its_socket_holds_and_others_get_the_rest() {
         }
         until(|| queues.counts(id).accepted as usize == 4000 - held).await;
         assert_eq!((queues.counts(id).waiting, queues.counts(id).held), (0, held));
-        // Gone, it has had none of them.
+        // The consumer that never read got none of the messages before it left.
         drop(deaf);
         for _ in 0..held {
             let handle = next_handle(&mut receiver).await;
@@ -641,7 +637,7 @@ fn one_that_asks_and_never_reads_the_answers_is_not_heard_for_ever() {
             written += asked.len();
             assert!(written < 64 << 20, "it hears and hears");
         }
-        // Others are heard.
+        // Other connections are still served.
         let (_connection, receiver) = receiver_on(port).await.unwrap();
         receiver.close().await.unwrap();
     });
@@ -680,7 +676,7 @@ fn a_consumer_that_settles_nothing_fills_its_queue_and_no_more() {
 fn who_gives_everything_back_does_not_keep_it_from_others() {
     limited(async {
         let (port, queues) = our_own(QueueLimits::default()).await;
-        // Either could have them all.
+        // Each consumer has credit for all messages.
         let (_first, mut unwilling) = receiver_with_credit(port, 1000).await.unwrap();
         let (_second, mut willing) = receiver_with_credit(port, 1000).await.unwrap();
         let id = filled(&queues, 400, 100);
@@ -737,7 +733,7 @@ fn a_peer_that_is_silent_for_too_long_is_lost_and_one_that_wants_to_hear_us_does
     });
 }
 
-/// Reports whether a flow was heard whose last fields are link-credit 0, available null and drain true.
+/// Reports whether the last fields of a flow are link-credit 0, available null and drain true.
 fn has_drained(heard: &[u8]) -> bool {
     let starts = (0..heard.len()).filter(|at| heard[*at..].starts_with(&[0, 0x53, 0x13]));
     starts.map(|at| &heard[at - 8..]).any(|frame| {
@@ -809,7 +805,7 @@ proptest! {
             match opened(&[&before[from][..], &octets].concat(), Then::HangUp).await {
                 Err(error) => assert!(!error.to_string().is_empty()),
                 Ok(mut connection) => {
-                    // All of a handshake came before: the end is told within the limit of the test.
+                    // The peer has sent a whole handshake, so the end must be reported within the test's time limit.
                     let _ = connection.closed().await;
                 }
             }

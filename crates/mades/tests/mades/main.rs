@@ -1,5 +1,4 @@
-//! The client side from outside: against fe2o3-amqp's own acceptor, against scripts, and against peers that mean it
-//! badly.
+//! The client from outside: against fe2o3-amqp's acceptor, scripted peers, and malicious peers.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 mod artemis;
 mod closing;

@@ -1,4 +1,4 @@
-//! A peer in the test's own process: fe2o3-amqp's acceptor, which does with a link what the link's address says.
+//! A peer in the test's own process: fe2o3-amqp's acceptor. The address of a link says what the peer does with it.
 use fe2o3_amqp::acceptor::{
     ConnectionAcceptor, LinkAcceptor, LinkEndpoint, SaslAcceptor, SaslAnonymousMechanism, SessionAcceptor,
 };
@@ -13,29 +13,26 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
-/// No test takes longer.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Runs a test, for no longer than the limit.
 pub(crate) fn limited<F: Future<Output = ()>>(test: F) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, test).await.expect("the test hangs") });
 }
 
-/// A listener on a port of the kernel's choice.
 pub(crate) async fn listener() -> (TcpListener, u16) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     (listener, port)
 }
 
-/// A broker at that port, with short limits.
+/// The broker at this port, with short time limits.
 pub(crate) fn broker(port: u16) -> Broker {
     let url = format!("amqp://127.0.0.1:{port}").parse().unwrap();
     Broker { step_timeout: Duration::from_secs(5), ..Broker::new(url, "test") }
 }
 
-/// The listener that comes with the crate: its port, and its queues.
+/// Starts the crate's own listener. Returns its port and queues.
 pub(crate) async fn our_own(limits: QueueLimits) -> (u16, MemoryQueues) {
     let (listener, port) = listener().await;
     let queues = MemoryQueues::new(limits);
@@ -43,12 +40,12 @@ pub(crate) async fn our_own(limits: QueueLimits) -> (u16, MemoryQueues) {
     (port, queues)
 }
 
-/// A peer that lets anybody in, and a connection to it.
+/// Connects to a peer that accepts everybody.
 pub(crate) async fn connected() -> Connection {
     Connection::open(&broker(start().await)).await.unwrap()
 }
 
-/// A peer that lets anybody in: its port.
+/// Starts a peer that accepts everybody. Returns its port.
 pub(crate) async fn start() -> u16 {
     let (listener, port) = listener().await;
     tokio::spawn(async move {
@@ -59,7 +56,7 @@ pub(crate) async fn start() -> u16 {
     port
 }
 
-/// A peer that lets in whom `sasl` lets in: its port.
+/// Starts a peer that authenticates clients with `sasl`. Returns its port.
 pub(crate) async fn start_with<S>(sasl: S) -> u16
 where
     S: SaslAcceptor + Send + Sync + 'static,
@@ -77,7 +74,6 @@ async fn serve_plain<S: SaslAcceptor + Send + Sync + 'static>(stream: TcpStream,
     serve(stream, sasl).await;
 }
 
-/// Serves one connection.
 pub(crate) async fn serve<Io, S>(stream: Io, sasl: S)
 where
     Io: AsyncRead + AsyncWrite + Debug + Send + Unpin + 'static,
@@ -111,7 +107,7 @@ where
     }
 }
 
-/// Does with what comes what the address says.
+/// Treats messages as the link's address says.
 async fn receive(mut link: Receiver, hang_up: &tokio::sync::mpsc::Sender<()>) {
     let address = link.target().as_ref().and_then(|target| target.address.clone()).unwrap_or_default();
     if let Some(condition) = address.strip_prefix("detach:") {
@@ -134,7 +130,7 @@ async fn receive(mut link: Receiver, hang_up: &tokio::sync::mpsc::Sender<()>) {
             }
             "hang-up" => {
                 let _ = hang_up.send(()).await;
-                // Dropped, the link would be detached, before the connection is closed or after.
+                // Dropping the link would detach it, before or after the connection is closed.
                 let _ = link.recv::<Body<Value>>().await;
                 return;
             }
@@ -147,7 +143,7 @@ async fn receive(mut link: Receiver, hang_up: &tokio::sync::mpsc::Sender<()>) {
     }
 }
 
-/// Sends ten messages, and after them the numbers of how the ten were settled.
+/// Sends ten messages, and then the counts of their outcomes.
 async fn send(mut link: Sender) {
     let mut verdicts = Vec::new();
     for number in 0..10_u32 {

@@ -1,4 +1,4 @@
-//! A peer that says what is written, when it is asked: the octets of a handshake, a link and a delivery.
+//! A scripted peer: the bytes of a handshake, a link and a delivery, each sent when the client asks for it.
 use fe2o3_amqp_types::definitions::{self, AmqpError, ReceiverSettleMode, Role, SenderSettleMode};
 use fe2o3_amqp_types::messaging::{Source, Target, TargetArchetype};
 use fe2o3_amqp_types::performatives::{Attach, Begin, Detach, End, Flow, Open, Transfer};
@@ -7,7 +7,6 @@ use serde::Serialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A frame of that type with that performative and payload.
 fn frame(kind: u8, performative: &impl Serialize, payload: &[u8]) -> Vec<u8> {
     let body = serde_amqp::to_vec(performative).unwrap();
     let size = (8 + body.len() + payload.len()) as u32;
@@ -34,12 +33,12 @@ fn open_with(idle_ms: Option<u32>) -> Vec<u8> {
     frame(0, &open, &[])
 }
 
-/// Bytes that a peer sends until the connection is open.
+/// Bytes of a peer until the connection is open.
 pub(crate) fn handshake() -> Vec<u8> {
     handshake_with(None)
 }
 
-/// The same of a peer that wants to hear something in that interval, in milliseconds.
+/// As `handshake`, with an idle timeout in milliseconds.
 pub(crate) fn handshake_with(idle_ms: Option<u32>) -> Vec<u8> {
     let outcome = SaslOutcome { code: SaslCode::Ok, additional_data: None };
     [
@@ -52,17 +51,16 @@ pub(crate) fn handshake_with(idle_ms: Option<u32>) -> Vec<u8> {
     .concat()
 }
 
-/// Bytes that a client sends, without SASL, until it has a session.
+/// Bytes of a client, without SASL, until it has a session.
 pub(crate) fn client() -> Vec<u8> {
     [b"AMQP\x00\x01\x00\x00".to_vec(), open(), session(None)].concat()
 }
 
-/// The answer to the first session.
 pub(crate) fn begin() -> Vec<u8> {
     session(Some(0))
 }
 
-/// A session, or the answer to the client's session of that number.
+/// A new session, or the answer to the client's session `remote_channel`.
 pub(crate) fn session(remote_channel: Option<u16>) -> Vec<u8> {
     let begin = Begin {
         remote_channel,
@@ -77,7 +75,7 @@ pub(crate) fn session(remote_channel: Option<u16>) -> Vec<u8> {
     frame(0, &begin, &[])
 }
 
-/// The answer to the link of that name; without its node, which is how a link is refused.
+/// The answer to a link. Without a node, it refuses the link.
 pub(crate) fn attach(name: &str, role: Role, node: Option<&str>) -> Vec<u8> {
     let address = node.unwrap_or_default();
     let source = Source::builder().address(address).build();
@@ -102,30 +100,28 @@ pub(crate) fn attach(name: &str, role: Role, node: Option<&str>) -> Vec<u8> {
     frame(0, &attach, &[])
 }
 
-/// The end of the link, with an error.
 pub(crate) fn detach(condition: AmqpError) -> Vec<u8> {
     let error = definitions::Error::new(condition, "says the script".to_owned(), None);
     frame(0, &Detach { handle: 0.into(), closed: true, error: Some(error) }, &[])
 }
 
-/// The end of the session, with an error.
 pub(crate) fn end(condition: AmqpError) -> Vec<u8> {
     let error = definitions::Error::new(condition, "says the script".to_owned(), None);
     frame(0, &End { error: Some(error) }, &[])
 }
 
-/// The end of a link of that number, which nobody may have.
+/// Detaches a link that does not exist.
 pub(crate) fn detach_of(handle: u32) -> Vec<u8> {
     let error = definitions::Error::new(AmqpError::NotAllowed, "says the script".to_owned(), None);
     frame(0, &Detach { handle: handle.into(), closed: true, error: Some(error) }, &[])
 }
 
-/// Credit for the link; the answer is wanted, too.
+/// Gives credit to the link, and asks for an answer.
 pub(crate) fn flow(credit: u32) -> Vec<u8> {
     flow_with(credit, false)
 }
 
-/// Credit for the link, of which the rest is to be given back.
+/// Gives credit to the link, and asks to return what is left of it.
 pub(crate) fn drain(credit: u32) -> Vec<u8> {
     flow_with(credit, true)
 }
@@ -147,18 +143,17 @@ fn flow_with(credit: u32, drain: bool) -> Vec<u8> {
     frame(0, &flow, &[])
 }
 
-/// A delivery of that payload, whatever it is.
 pub(crate) fn transfer(number: u32, payload: &[u8]) -> Vec<u8> {
     piece(number, payload, false)
 }
 
-/// A delivery that does not say which it is.
+/// A delivery without a delivery id.
 pub(crate) fn anonymous(payload: &[u8]) -> Vec<u8> {
     let transfer = Transfer { delivery_id: None, delivery_tag: None, ..whole(0) };
     frame(0, &transfer, payload)
 }
 
-/// A piece of a delivery: there is more of it, or this was the last.
+/// A piece of a delivery. `more` says that another follows.
 pub(crate) fn piece(number: u32, payload: &[u8], more: bool) -> Vec<u8> {
     frame(0, &Transfer { more, ..whole(number) }, payload)
 }
@@ -179,7 +174,7 @@ fn whole(number: u32) -> Transfer {
     }
 }
 
-/// Behaviour of a script after its last bytes.
+/// What a script does after its last bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
     HangUp,
@@ -190,7 +185,7 @@ pub(crate) enum Then {
 const BEGIN: u8 = 0x11;
 const ATTACH: u8 = 0x12;
 
-/// Frames of a client that have been heard, however they were cut on the way.
+/// A client's frames, independent of how TCP split them.
 #[derive(Default)]
 struct HeardFrames {
     bytes: Vec<u8>,
@@ -199,7 +194,7 @@ struct HeardFrames {
 }
 
 impl HeardFrames {
-    /// Reads once. Returns whether there was something.
+    /// Reads once. Returns false at the end of the stream.
     async fn read(&mut self, stream: &mut TcpStream) -> bool {
         if !matches!(stream.read_buf(&mut self.bytes).await, Ok(1..)) {
             return false;
@@ -215,7 +210,7 @@ impl HeardFrames {
         true
     }
 
-    /// Waits until the client has asked for what `part` answers: a session or a link, if the part begins with one,
+    /// Waits until the client has asked for what `part` answers: a session or a link if the part begins with one,
     /// otherwise anything new. Returns whether it has.
     async fn wait_for_question(&mut self, part: &[u8], stream: &mut TcpStream) -> bool {
         let code = performative(part);
@@ -236,13 +231,12 @@ impl HeardFrames {
     }
 }
 
-/// Length of the protocol header or frame at the beginning, once it is known.
+/// Length of the first protocol header or frame, once it is known.
 fn first_length(bytes: &[u8]) -> Option<usize> {
     let size: [u8; 4] = bytes.get(..4)?.try_into().ok()?;
     Some(if &size == b"AMQP" { 8 } else { (u32::from_be_bytes(size) as usize).max(8) })
 }
 
-/// Code of the AMQP performative in the frame at the beginning.
 fn performative(bytes: &[u8]) -> Option<u8> {
     match bytes.get(4..11)? {
         [_, 0, _, _, 0, 0x53, code] => Some(*code),
@@ -250,17 +244,17 @@ fn performative(bytes: &[u8]) -> Option<u8> {
     }
 }
 
-/// A peer that says those parts, each when the client has asked for it: its port.
+/// A peer that sends each part when the client has asked for it. Returns its port.
 pub(crate) async fn say(parts: Vec<Vec<u8>>, then: Then) -> u16 {
     say_and(parts, move |mut stream| async move {
-        // Until the client has had enough.
+        // Read until the client disconnects.
         let mut heard = [0; 4096];
         while then == Then::Stay && matches!(stream.read(&mut heard).await, Ok(1..)) {}
     })
     .await
 }
 
-/// A peer that says those parts, each when the client has asked for it, and then does that: its port.
+/// As `say`, but runs `then` at the end.
 pub(crate) async fn say_and<F, Done>(parts: Vec<Vec<u8>>, then: F) -> u16
 where
     F: Fn(TcpStream) -> Done + Clone + Send + 'static,

@@ -34,7 +34,7 @@ fn the_right_password_opens_and_the_wrong_one_is_named_without_being_shown() {
         assert_eq!(error.retry(), Retry::Never);
         let text = format!("{error} {error:?}");
         assert!(text.contains("endpoint") && !text.contains("wrongword"), "{text}");
-        // Nobody in particular is not offered there.
+        // The peer does not offer ANONYMOUS.
         let error = Connection::open(&broker(port)).await.unwrap_err();
         assert_eq!(error.to_string(), format!("127.0.0.1:{port}: the broker requires a login: use --user"));
     });
@@ -62,7 +62,7 @@ fn a_password_is_proven_by_each_scram() {
     });
 }
 
-/// SASL EXTERNAL: whom TLS has let in.
+/// SASL EXTERNAL: accepts every client that TLS has accepted.
 #[derive(Clone)]
 struct External;
 
@@ -82,7 +82,7 @@ impl SaslAcceptor for External {
     }
 }
 
-/// Says whether a server wants a certificate of its clients.
+/// Whether a server requires client certificates.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ClientAuth {
     Anybody,
@@ -93,7 +93,7 @@ fn pem(label: &str, der: &[u8]) -> String {
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", STANDARD.encode(der))
 }
 
-/// A certificate that vouches for itself, as files and as rustls takes it.
+/// A self-signed certificate, as files and in rustls' form.
 struct TestCertificate {
     directory: TempDir,
     certificate: rcgen::CertifiedKey<rcgen::KeyPair>,
@@ -114,7 +114,7 @@ impl TestCertificate {
         self.directory.path().join(name)
     }
 
-    /// A peer under TLS with this certificate: its port.
+    /// Starts a TLS peer with this certificate. Returns its port.
     async fn start<S: SaslAcceptor + Send + Sync + 'static>(&self, client_auth: ClientAuth, sasl: S) -> u16 {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
