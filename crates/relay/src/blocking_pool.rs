@@ -1,5 +1,5 @@
-//! Threads for work that blocks or takes long: reading the spool, delivering into a Maildir, converting long messages. Event
-//! loops hand it over and await the answer.
+//! Threads for work that blocks or takes long, so that event loops need not wait: reading the spool, delivering into
+//! Maildirs, converting long messages.
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,16 +7,16 @@ use tokio::sync::oneshot;
 
 type BlockingTask = Box<dyn FnOnce() + Send>;
 
-/// Handle by which work is given to the threads; clones belong to the same threads.
+/// Handle of the threads. Clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct BlockingPool(Sender<BlockingTask>);
 
 impl BlockingPool {
-    /// Starts that many threads; they end with the last handle. Each kind of work has its own, so that none waits for
-    /// another kind.
+    /// Starts the threads, which end with the last handle. Each kind of work has its own pool, so that it never waits
+    /// for another kind.
     ///
     /// # Errors
-    /// Those of starting a thread.
+    /// If a thread cannot be started.
     pub(super) fn start(name: &str, threads: usize) -> io::Result<Self> {
         let (give, take) = channel();
         let take = Arc::new(Mutex::new(take));
@@ -27,12 +27,12 @@ impl BlockingPool {
         Ok(Self(give))
     }
 
-    /// Runs work on a thread, unless the future is dropped before; `None` if it panicked.
+    /// Runs work on a thread, unless the future is dropped before. Returns `None` if the work panicked.
     pub(super) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let (sender, receiver) = oneshot::channel();
         let work = Box::new(move || {
             if !sender.is_closed() {
-                // The caller may be gone meanwhile.
+                // The caller may have gone meanwhile.
                 let _ = sender.send(work());
             }
         });
@@ -45,7 +45,7 @@ fn run_tasks(take: &Mutex<Receiver<BlockingTask>>) {
     loop {
         let work = take.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(work) = work else { return };
-        // A panic is reported on standard error; the caller gets `None`, and the thread goes on.
+        // The panic is reported on standard error, the caller gets `None`, and the thread goes on.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
     }
 }

@@ -1,4 +1,3 @@
-//! State that all workers of a relay share.
 use crate::blocking_pool::BlockingPool;
 use crate::config::{Config, DurabilityLevel};
 use crate::counters::RelayCounters;
@@ -16,43 +15,38 @@ use mailrun_spool::{Backlog, Spool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes for the envelope, if there is room for one message only.
+/// Bytes for the envelope, if memory is limited to a single message.
 const MAX_ENVELOPE_BYTES: u64 = 1 << 20;
 
-/// State that all workers share.
 pub(super) struct RelayContext {
     config: Mutex<Arc<Config>>,
-    /// The one that it began with: some keys hold until a restart.
+    /// The configuration at the start. Some keys do not change until a restart.
     initial_config: Arc<Config>,
-    /// Grows with each configuration.
+    /// Incremented by each new configuration.
     config_version: AtomicU64,
     pub(super) spool: Spool,
     /// Backlog of a former run, until the workers have queued it.
     backlog: Mutex<Option<Backlog>>,
     pub(super) resolver: Resolver,
     pub(super) ca_files: Arc<CaFiles>,
-    /// They read the spool.
+    /// Reads the spool.
     pub(super) spool_pool: BlockingPool,
-    /// They deliver into Maildirs: one on a file system that hangs keeps nothing from being read.
+    /// Delivers into Maildirs. It is separate so that a hanging file system does not block reads of the spool.
     pub(super) maildir_pool: BlockingPool,
-    /// They convert messages to 7-bit.
+    /// Converts messages to 7-bit.
     pub(super) converter_pool: BlockingPool,
     pub(super) maildir_names: Arc<maildir::MaildirNames>,
     pub(super) counters: Arc<RelayCounters>,
-    /// Memory for mail that comes in.
     pub(super) memory_budget: Arc<MemoryBudget>,
-    /// Clients that are not of `networks`, and their recent requests.
+    /// Clients outside of `networks`, and their recent requests.
     pub(super) clients: Arc<Clients>,
-    /// Failed logins.
     pub(super) login_guard: LoginGuard,
-    /// Faults that many messages or clients meet.
+    /// Faults that can affect many messages or clients.
     pub(super) fault_log: FaultLog,
     pub(super) unreachable: UnreachableDestinations,
-    /// Log of deliveries.
     pub(super) delivery_log_writer: DeliveryLogWriter,
-    /// Log of everything else.
     pub(super) log: LogWriter,
-    /// All listeners take mail.
+    /// Set when all listeners accept mail.
     is_listening: AtomicBool,
     pub(super) seed: u64,
 }
@@ -98,28 +92,24 @@ impl RelayContext {
         }
     }
 
-    /// The configuration in force.
     pub(super) fn config(&self) -> Arc<Config> {
         Arc::clone(&lock(&self.config))
     }
 
-    /// Number of the configuration in force.
     pub(super) fn config_version(&self) -> u64 {
         self.config_version.load(Ordering::Acquire)
     }
 
-    /// The configuration that it began with.
     pub(super) fn initial_config(&self) -> &Config {
         &self.initial_config
     }
 
-    /// The promise of a 250, in the word of configuration and records.
+    /// The durability level as written in configuration and records.
     pub(super) fn durability(&self) -> &'static str {
         let durability = self.initial_config.spool.durability;
         DurabilityLevel::ALL.iter().find(|(one, _)| *one == durability).map_or("", |(_, word)| word)
     }
 
-    /// Notes that all listeners take mail, at these addresses.
     pub(super) fn set_listening(&self, listeners: Vec<Endpoint>) {
         self.resolver.own_addresses().set_bound(listeners);
         self.is_listening.store(true, Ordering::Release);
@@ -129,19 +119,18 @@ impl RelayContext {
         self.is_listening.load(Ordering::Acquire)
     }
 
-    /// Reports whether the whole backlog of a former run is in the queues.
     pub(super) fn is_backlog_queued(&self) -> bool {
         lock(&self.backlog).is_none()
     }
 
-    /// Puts another one into force: workers see it within a tick.
+    /// Replaces the configuration. Workers notice it within a tick.
     pub(super) fn reload(&self, config: Config) {
         read_trusted(&config, &self.ca_files);
         *lock(&self.config) = Arc::new(config);
         self.config_version.fetch_add(1, Ordering::Release);
     }
 
-    /// A part of a former run's backlog, for a worker to queue; empty when none is left.
+    /// A part of a former run's backlog for a worker to queue, or an empty part when none is left.
     pub(super) fn take_backlog(
         &self,
         most: usize,
@@ -154,20 +143,20 @@ impl RelayContext {
         share
     }
 
-    /// Logs the number of faults that were not logged one by one, if it is due by now.
+    /// Logs the number of faults that were not logged individually, if that is due.
     pub(super) fn log_fault_summaries(&self) {
         for (fault, count) in self.fault_log.summaries(clock::now()) {
             tracing::warn!(target: LOG_TARGET, "{count} more {}", fault.text());
         }
     }
 
-    /// Reports whether the spool takes nothing any more.
+    /// Reports whether the spool has failed and accepts nothing any more.
     pub(super) fn has_failed(&self) -> bool {
         self.spool.failure().is_some()
     }
 }
 
-/// Puts the certificates that a configuration's routes trust into memory, so that no worker reads a file.
+/// Reads the certificates that the routes trust into memory, so that no worker has to read a file.
 fn read_trusted(config: &Config, ca_files: &CaFiles) {
     ca_files.replace(&config.router);
     if config.router.securities().any(|security| security.is_verified() && security.ca_file.is_none()) {
@@ -175,7 +164,7 @@ fn read_trusted(config: &Config, ca_files: &CaFiles) {
     }
 }
 
-/// Logs that a client exceeds a limit: once a minute for each.
+/// Logs that a client exceeds a limit, at most once a minute per client.
 fn log_refusal(refusal: &ClientRefusal) {
     let ClientRefusal { client, limit, times } = refusal;
     tracing::warn!(target: LOG_TARGET, "client limit reached: client={client} limit={} refused={times}", limit.name());

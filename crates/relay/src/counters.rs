@@ -1,7 +1,6 @@
-//! Counters of a relay since it began: each is counted where the event happens, and read from any thread.
+//! Counters of a relay since its start. They are incremented where the event happens, and read from any thread.
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that grows.
 #[derive(Debug, Default)]
 pub(super) struct RelayCounter(AtomicU64);
 
@@ -15,55 +14,43 @@ impl RelayCounter {
     }
 }
 
-/// The numbers of all workers.
 #[derive(Debug, Default)]
 pub(super) struct RelayCounters {
-    /// Connections taken.
     pub(super) sessions: RelayCounter,
-    /// Messages answered 250.
     pub(super) accepted: RelayCounter,
-    /// Their recipients.
     pub(super) accepted_recipients: RelayCounter,
-    /// Bytes of these messages.
     pub(super) accepted_bytes: RelayCounter,
-    /// Messages rejected because there was no room.
+    /// Messages rejected because the spool was full.
     pub(super) full: RelayCounter,
-    /// Messages and recipients refused because too much came in at a time.
+    /// Messages and recipients refused for lack of memory.
     pub(super) crowded: RelayCounter,
-    /// Messages refused for other reasons at their end.
+    /// Messages refused for other reasons after their data.
     pub(super) refused: RelayCounter,
     /// Sessions ended because of the client's input: another protocol, too many errors, too many commands without mail.
     pub(super) hung_up: RelayCounter,
-    /// Recipients that a next hop has taken, or that were delivered here.
+    /// Recipients that a next hop accepted, or that were delivered locally.
     pub(super) delivered: RelayCounter,
-    /// Tries that ended with a temporary refusal, or without an answer.
+    /// Attempts that ended with a temporary refusal or without an answer.
     pub(super) deferred: RelayCounter,
-    /// Recipients refused for good.
     pub(super) failed: RelayCounter,
-    /// Recipients whose time ran out.
+    /// Recipients whose messages expired.
     pub(super) expired: RelayCounter,
-    /// DSNs written to senders.
     pub(super) notices: RelayCounter,
-    /// Messages that were sent on with their 8-bit parts encoded, and taken.
+    /// Messages that a next hop accepted with their 8-bit parts encoded.
     pub(super) converted: RelayCounter,
-    /// Connections to next hops.
     pub(super) connections: RelayCounter,
-    /// Connections that could not be made.
     pub(super) unreachable: RelayCounter,
-    /// Messages found in the spool at the start.
     pub(super) recovered: RelayCounter,
-    /// Logins that went well.
     pub(super) logins: RelayCounter,
     /// Logins with a wrong proof.
     pub(super) logins_failed: RelayCounter,
-    /// Logins whose proof was not checked, because there had been too many failures.
+    /// Logins refused unchecked after too many failures.
     pub(super) logins_refused: RelayCounter,
-    /// Addresses and users that had too many failures.
+    /// Addresses and users locked after too many failures.
     pub(super) login_locks: RelayCounter,
 }
 
 impl RelayCounters {
-    /// All counters: name, description, value.
     pub(super) fn rows(&self) -> [(&'static str, &'static str, u64); 21] {
         [
             ("sessions", "connections accepted", self.sessions.value()),

@@ -1,11 +1,10 @@
-//! The log of deliveries: a line for each recipient of each try, written by a thread of its own.
+//! The delivery log: a line per recipient and attempt, written by a separate thread.
 //!
 //! ```text
 //! worker ─ record ─▶ its batch (bounded) ─ every 100 ms, or when full ─▶ thread: lines ─▶ LogWriter
 //! ```
-//! A worker records references and formats nothing. While the log's level is above `info` it reads one number and does
-//! no more. If the log is slower than deliveries, deliveries do not wait: entries that were left out are counted, and
-//! their number is logged.
+//! A worker only stores references and formats nothing. If the log's level excludes `info`, it only reads one number.
+//! Deliveries never wait for a slow log: entries that do not fit are dropped, and their number is logged.
 use crate::log_target::LOG_TARGET;
 use crate::message::Message;
 use crate::message::envelope::{DeliveryRefusal, MessageEnvelope};
@@ -21,18 +20,16 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use tracing::level_filters::LevelFilter;
 
-/// Tries in a batch.
 const BATCH_ENTRIES: usize = 1024;
-/// Batches that wait to be written.
 const MAX_PENDING_BATCHES: usize = 16;
-/// Longest time that an entry stays in a batch that is not full; an idle worker checks this at its next tick.
+/// Maximum time of an entry in a batch that is not full. An idle worker checks this at its next tick.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
-/// Bytes of lines that are handed to the log at a time, or those of one try if these are more.
+/// Bytes of lines that are passed to the log at once, unless a single attempt has more.
 const WRITE_BYTES: usize = 32 << 10;
-/// Longest wait at the end for the last batches to be written.
+/// Maximum wait at the end for the last batches.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A try, as the worker leaves it.
+/// An attempt, as recorded by the worker.
 struct LoggedDelivery {
     id: MessageId,
     destination: Arc<str>,
@@ -41,17 +38,16 @@ struct LoggedDelivery {
     /// Since the Unix epoch.
     received: Duration,
     ended: Duration,
-    /// Tries, this one included.
+    /// Attempts, including this one.
     attempts: u32,
     result: DeliveryResult,
-    /// Reply of the next hop to a message that it accepted.
+    /// Reply with which the next hop accepted the message.
     reply: Option<DeliveryRefusal>,
 }
 
-/// A worker's side.
 pub(super) struct DeliveryLog {
     batch: RefCell<Vec<LoggedDelivery>>,
-    /// Time at which the first of them was put there.
+    /// Time of the first entry in the batch.
     since: Cell<Duration>,
     accept_reply: RefCell<Option<DeliveryRefusal>>,
     writer: DeliveryLogWriter,
@@ -62,17 +58,15 @@ impl DeliveryLog {
         Self { batch: RefCell::default(), since: Cell::default(), accept_reply: RefCell::default(), writer }
     }
 
-    /// Reports whether anybody reads this log.
     pub(super) fn is_enabled() -> bool {
         LevelFilter::current() >= LevelFilter::INFO
     }
 
-    /// Keeps the reply by which the next hop accepted the message whose result comes next.
+    /// Keeps the reply with which the next hop accepted the message whose result follows.
     pub(super) fn keep_reply(&self, reply: DeliveryRefusal) {
         *self.accept_reply.borrow_mut() = Some(reply);
     }
 
-    /// Records the result of a try.
     pub(super) fn record(
         &self,
         destination: Arc<str>,
@@ -82,7 +76,7 @@ impl DeliveryLog {
     ) {
         let reply = self.accept_reply.take();
         if *result == DeliveryResult::Unsent {
-            // It does not count as a try.
+            // This was not an attempt.
             return;
         }
         let mut batch = self.batch.borrow_mut();
@@ -107,7 +101,6 @@ impl DeliveryLog {
         }
     }
 
-    /// Hands over the entries so far.
     pub(super) fn flush(&self) {
         let batch = self.batch.take();
         if !batch.is_empty() {
@@ -116,7 +109,7 @@ impl DeliveryLog {
     }
 }
 
-/// The thread that writes; clones are of the same.
+/// Handle of the writing thread. Clones share it.
 #[derive(Clone)]
 pub(super) struct DeliveryLogWriter {
     sender: SyncSender<LogWriterCommand>,
@@ -126,7 +119,7 @@ pub(super) struct DeliveryLogWriter {
 #[derive(Default)]
 struct DroppedLines {
     total: AtomicU64,
-    /// Lost entries that have not been reported.
+    /// Dropped entries that have not been reported.
     unreported: AtomicU64,
 }
 
@@ -136,10 +129,10 @@ enum LogWriterCommand {
 }
 
 impl DeliveryLogWriter {
-    /// Starts the thread, which hands lines to the log.
+    /// Starts the thread, which passes lines to the log.
     ///
     /// # Errors
-    /// Those of starting a thread.
+    /// If the thread cannot be started.
     pub(super) fn start(log: LogWriter) -> io::Result<Self> {
         let (sender, receiver) = sync_channel(MAX_PENDING_BATCHES);
         let dropped = Arc::<DroppedLines>::default();
@@ -158,19 +151,18 @@ impl DeliveryLogWriter {
         }
     }
 
-    /// Lines that were left out so far.
     pub(super) fn dropped_lines(&self) -> u64 {
         self.dropped.total.load(Ordering::Relaxed)
     }
 
-    /// Waits a little until all entries are written.
+    /// Waits briefly until all entries are written.
     pub(super) fn flush(&self) {
         let (done, is_done) = sync_channel(1);
         let latest = Instant::now() + FLUSH_TIMEOUT;
         while self.sender.try_send(LogWriterCommand::Flush(done.clone())).is_err() && Instant::now() < latest {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // If nobody reads the log, it ends without its last lines.
+        // If nobody reads the log, the relay ends without its last lines.
         let _ = is_done.recv_timeout(latest.saturating_duration_since(Instant::now()));
     }
 }
@@ -200,7 +192,7 @@ fn write_batches(receiver: &Receiver<LogWriterCommand>, log: &LogWriter, dropped
 }
 
 impl LoggedDelivery {
-    /// A line for each recipient, in the form of all others of the log.
+    /// Writes a line per recipient, in the format of the rest of the log.
     fn write(&self, text: &mut String) {
         for (position, number) in self.recipients.iter().enumerate() {
             let (status, refusal) = self.status(position);
@@ -233,7 +225,6 @@ impl LoggedDelivery {
         }
     }
 
-    /// Status of the recipient at that position.
     fn status(&self, position: usize) -> (&'static str, Option<&DeliveryRefusal>) {
         let status = match &self.result {
             DeliveryResult::Delivered => return ("delivered", self.reply.as_ref()),
@@ -250,7 +241,7 @@ impl LoggedDelivery {
     }
 }
 
-/// An address that may hold any bytes, as it is written into a line.
+/// An address, which may contain any bytes, made safe for a line.
 struct PrintableAddress<'a>(&'a [u8]);
 
 impl std::fmt::Display for PrintableAddress<'_> {
@@ -344,7 +335,7 @@ mod tests {
             writer.submit(vec![entry(DeliveryResult::Delivered, &["c@d", "e@f"])]);
         }
         let lost = writer.dropped_lines();
-        // One is being written, one lies in the log, one waits for it.
+        // One entry is being written, one is in the log, and one waits.
         assert!(
             lost >= 2 * (batches - MAX_PENDING_BATCHES as u64 - 3),
             "{lost}: nothing waits for a log that stands still"

@@ -1,33 +1,31 @@
-//! Descriptors: the number that a relay may need, and its limits if it is granted fewer.
+//! Computes how many descriptors a relay needs, and lowers its limits if it gets fewer.
 //!
-//! The needs of the spool, the workers and HTTP are set aside; sessions and connections to next hops share the rest. A
-//! relay that would run out of descriptors while it works reports its lower limits at the start.
+//! Descriptors for the spool, the workers and HTTP are reserved; sessions and connections to next hops share the rest.
+//! A relay that could run out of descriptors reports its lower limits at the start.
 use crate::config::{Config, DurabilityLevel};
 use anyhow::{Result, bail};
 use mailrun_party::http_server::CONNECTION_LIMIT;
 use rustix::process::{Resource, getrlimit};
 use std::path::Path;
 
-/// Set aside for all that is not counted one by one: standard streams, signals, DNS, the control socket, Maildirs,
-/// configuration files that are read again.
+/// Reserved for everything that is not counted individually: standard streams, signals, DNS, the control socket,
+/// Maildirs, configuration files that are reread.
 const RESERVE: u64 = 128;
-/// An event loop, its timers, its wake-up and its copy of the listening socket, with as many to spare.
+/// An event loop, its timers, its wake-up and its copy of the listening socket, and as many spare ones.
 const PER_WORKER: u64 = 8;
-/// The size of a segment, unless the spool is so small that it has smaller ones: an eighth of it each.
+/// The size of a segment. Smaller spools have segments of an eighth of the spool.
 const SEGMENT_BYTES: u64 = 64 << 20;
-/// The fewest sessions and connections to next hops, together, with which a relay is of any use.
+/// Minimum number of sessions and connections for a useful relay.
 const MIN_CONNECTIONS: u64 = 32;
 
-/// Descriptors that a relay may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DescriptorNeed {
     segments: u64,
-    /// Descriptors that are set aside, those of the spool included.
+    /// Reserved descriptors, including those of the spool.
     reserved: u64,
     listeners: u64,
     /// Sessions of each listener.
     sessions: u64,
-    /// Connections to next hops.
     deliveries: u64,
 }
 
@@ -53,13 +51,13 @@ impl DescriptorNeed {
         self.reserved + self.listeners * self.sessions + self.deliveries
     }
 
-    /// Sessions of a listener and deliveries for which `granted` descriptors suffice; `None` if there are next to none.
+    /// Sessions per listener and deliveries for which `granted` descriptors suffice, or `None` if these are too few.
     fn share_out(&self, granted: u64) -> Option<(u64, u64)> {
         if granted >= self.total() {
             return Some((self.sessions, self.deliveries));
         }
         let rest = granted.checked_sub(self.reserved).filter(|rest| *rest >= MIN_CONNECTIONS)?;
-        // Deliveries have a quarter, and whatever sessions leave.
+        // Deliveries get a quarter, and whatever sessions leave.
         let left_by_sessions = rest.saturating_sub(self.listeners * self.sessions);
         let deliveries = self.deliveries.min(left_by_sessions.max(rest / 4));
         let sessions = self.sessions.min((rest - deliveries) / self.listeners.max(1));
@@ -67,11 +65,11 @@ impl DescriptorNeed {
     }
 }
 
-/// Raises this process's limit as far as it may, and fits the configuration to it; returns a warning if that is less
-/// than was configured.
+/// Raises this process's limit as far as possible, and fits the configuration to it. Returns a warning if the limits
+/// are lower than configured.
 ///
 /// # Errors
-/// If there are too few for any use, with what to do.
+/// If there are too few descriptors, with what to do.
 pub(super) fn raise_limit(config: &mut Config) -> Result<Option<String>> {
     let need = DescriptorNeed::of(config, count_segments(&config.spool.directory));
     let granted = mailrun_net::open_files::raise(need.total());
@@ -108,7 +106,7 @@ fn set_limits(config: &mut Config, sessions: u64, deliveries: u64) {
     config.delivery.overall = u32::try_from(deliveries).unwrap_or(u32::MAX);
 }
 
-/// Segments that a spool has already: more than its size allows now, if that was larger once.
+/// Number of existing segments. There may be more than now allowed, if the spool was larger before.
 fn count_segments(directory: &Path) -> u64 {
     let names = std::fs::read_dir(directory).into_iter().flatten().flatten();
     names.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"segment-")).count() as u64
@@ -163,7 +161,7 @@ mod tests {
     }
 
     proptest! {
-        /// Tests that no more is given away than there is, and that each share is usable.
+        /// No more is shared out than there is, and each share is usable.
         #[test]
         fn shares_never_exceed_what_is_granted(
             set_aside in 0_u64..5_000,

@@ -1,4 +1,5 @@
-//! The disk before the server: the spool's own writes and syncs in a directory, and the rate that follows from them.
+//! Tests a disk before a relay uses it: the spool's own writes and syncs in a directory, and the message rate that
+//! follows.
 use anyhow::{Context, Result, anyhow, bail};
 use mailrun_journey::record::{HostDisk, Outcome};
 use mailrun_party::interrupt::{Interrupt, StopRequest};
@@ -12,99 +13,81 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Messages that are committed together.
+/// Messages per sync.
 const GROUPS: [u32; 3] = [1, 8, 64];
-/// Message sizes that are always measured.
 const SIZES: [u64; 3] = [1 << 10, 4 << 10, 64 << 10];
 /// Size of the file: more than seven of the largest batches of the usual sizes.
 const SEGMENT_BYTES: u64 = 32 << 20;
-/// Size of the file where there is little room.
+/// Size of the file if there is little room.
 const MIN_SEGMENT_BYTES: u64 = 8 << 20;
-/// File systems that have no disk.
+/// File systems in memory.
 const IN_MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
-/// Median of a sync below which no usual disk can be: there is a cache before it.
+/// Usual disks cannot sync faster than this median, so a cache must be involved.
 const FAST_SYNC_MS: f64 = 0.02;
 
-/// Options of a measurement of a disk.
 #[derive(Clone, Debug)]
 pub struct DiskTestOptions {
     /// The directory of the spool, or another one on the same disk.
     pub directory: PathBuf,
-    /// Time of the whole measurement.
     pub duration: Duration,
-    /// Size of the messages that the rate is asked for.
+    /// Message size for which the rate is computed.
     pub message_bytes: u64,
-    /// Rate that the disk has to sustain.
     pub rate_per_s: Option<f64>,
-    /// Progress output.
     pub live: LiveMode,
 }
 
-/// Result of a measurement; its JSON has the same names.
+/// Result of a measurement. Its JSON has the same names.
 #[derive(Clone, Debug, Serialize)]
 pub struct DiskTestResult {
-    /// Form of the result: `mailrun-disk/1`.
+    /// Format of the result: `mailrun-disk/1`.
     pub format: &'static str,
-    /// The directory.
     pub directory: String,
-    /// The disk below it.
     pub disk: Option<HostDisk>,
-    /// False if the file system is in memory: then the figures say nothing.
+    /// False if the file system is in memory, so that the figures prove nothing.
     pub durable: bool,
-    /// Size of the file that was written.
     pub segment_bytes: u64,
-    /// True if the user ended it.
+    /// Set if the user ended it.
     pub interrupted: bool,
-    /// Figures by size and group.
     pub rows: Vec<DiskTestRow>,
-    /// The rate that follows; `None` if nothing of that size was measured.
+    /// The reachable rate, or `None` if no messages of that size were measured.
     pub reachable: Option<ReachableRate>,
-    /// Rate that was required.
     pub required_rate_per_s: Option<f64>,
-    /// `None` if no rate was required, or it was interrupted.
+    /// `None` if no rate was required, or the measurement was interrupted.
     pub outcome: Option<Outcome>,
-    /// Doubts about the figures.
     pub warnings: Vec<String>,
 }
 
 /// Figures of messages of one size in groups of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct DiskTestRow {
-    /// Size of a message.
     pub message_bytes: u64,
-    /// Messages of a sync.
+    /// Messages per sync.
     pub group: u32,
-    /// Number of syncs.
     pub syncs: u64,
-    /// Syncs per second.
     pub syncs_per_s: f64,
-    /// Messages per second.
     pub messages_per_s: f64,
-    /// Bytes that the disk took, whole blocks.
+    /// Bytes written to the disk, in whole blocks.
     pub bytes_per_s: f64,
-    /// Median of the times of a write with its sync.
+    /// Median time of a write with its sync.
     pub p50_ms: f64,
-    /// 99th percentile of the same.
+    /// 99th percentile of that time.
     pub p99_ms: f64,
-    /// Largest of the same.
+    /// Maximum of that time.
     pub max_ms: f64,
 }
 
 /// The rate that a durable relay can reach.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ReachableRate {
-    /// Size of a message.
     pub message_bytes: u64,
-    /// Messages of a sync.
+    /// Messages per sync.
     pub group: u32,
-    /// Messages per second.
     pub rate_per_s: f64,
 }
 
-/// Measures until the time is over or the user stops it. The file is removed either way.
+/// Measures until the time is over or the user stops it, and then removes the file.
 ///
 /// # Errors
-///
 /// If the directory cannot be written to, has no room, or its disk fails.
 pub fn measure(options: &DiskTestOptions) -> Result<DiskTestResult> {
     let interrupt = Interrupt::watch()?;
@@ -144,12 +127,12 @@ fn cells(message_bytes: u64) -> Vec<(u64, u32)> {
     sizes.into_iter().flat_map(|size| GROUPS.map(|group| (size, group))).collect()
 }
 
-/// Bytes of the largest batch, roughly and not less.
+/// Upper bound of the bytes of the largest batch.
 fn largest_batch(message_bytes: u64) -> u64 {
     (message_bytes.max(SIZES[SIZES.len() - 1]) + 1024) * u64::from(GROUPS[GROUPS.len() - 1])
 }
 
-/// Size of the file: no more than half of what is free, and enough for one batch at least.
+/// Size of the file: at most half of the free space, and enough for at least one batch.
 fn segment_bytes(available: u64, largest_batch: u64) -> Result<u64> {
     let least = MIN_SEGMENT_BYTES.max((largest_batch + (16 << 10)).next_multiple_of(1 << 20));
     let wanted = SEGMENT_BYTES.max(least);
@@ -160,7 +143,7 @@ fn segment_bytes(available: u64, largest_batch: u64) -> Result<u64> {
     Ok(wanted.min(room))
 }
 
-/// Commits one after the other for that time; `None` if it was stopped before there was anything to tell.
+/// Commits batches for this time. Returns `None` if stopped before there was a result.
 fn measure_cell(
     probe: &mut DiskProbe,
     message_bytes: u64,
@@ -170,7 +153,7 @@ fn measure_cell(
     mut show: impl FnMut(&DiskTestRow),
 ) -> io::Result<Option<DiskTestRow>> {
     let body: Arc<[u8]> = vec![b'm'; message_bytes as usize].into();
-    // The first of a kind finds buffers that are not allocated yet.
+    // Warm up, because the first commit of a kind allocates buffers.
     probe.commit(group, &body)?;
     let mut times_ms = Vec::new();
     let mut bytes = 0;
@@ -239,8 +222,8 @@ fn result(options: &DiskTestOptions, segment_bytes: u64, rows: Vec<DiskTestRow>,
     }
 }
 
-/// The best rate of messages of that size: a relay commits together what gathers while it waits for a sync, so that it
-/// goes to larger groups by itself.
+/// The best rate for messages of this size. A relay commits together what arrives during a sync, so it uses larger
+/// groups by itself.
 fn reachable(rows: &[DiskTestRow], message_bytes: u64) -> Option<ReachableRate> {
     let meant = rows.iter().filter(|row| row.message_bytes == message_bytes);
     let best = meant.max_by(|one, other| one.messages_per_s.total_cmp(&other.messages_per_s))?;
@@ -264,7 +247,7 @@ fn warnings(file_system: &str, durable: bool, rows: &[DiskTestRow]) -> Vec<Strin
     found
 }
 
-/// The reason why a directory cannot be measured, and the remedy.
+/// Why a directory cannot be measured, and what to do.
 fn refusal(directory: &Path, error: &io::Error) -> anyhow::Error {
     let place = directory.display();
     match error.kind() {

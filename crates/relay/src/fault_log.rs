@@ -1,4 +1,5 @@
-//! Limits the log of faults that many messages, clients or connections meet: the first is logged, the others are counted.
+//! Limits the log of faults that affect many messages, clients or connections: the first is logged, the others are
+//! counted.
 use mailrun_net::recent::RecentMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,10 +7,9 @@ use std::time::Duration;
 
 /// Interval at which the number of faults is logged.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// Unreachable destinations that are remembered. Those forgotten are logged again.
+/// Maximum number of unreachable destinations in memory. Forgotten ones are logged again.
 const MAX_UNREACHABLE: usize = 65_536;
 
-/// A fault that comes with many messages or clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommonFault {
     Store,
@@ -22,7 +22,7 @@ pub(crate) enum CommonFault {
 impl CommonFault {
     const ALL: [Self; 5] = [Self::Store, Self::StoreForAlias, Self::Accept, Self::Handshake, Self::ProxyHeader];
 
-    /// What happened, after a number of others.
+    /// The sentence that follows the number of faults.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Store => "messages could not be stored",
@@ -40,13 +40,13 @@ pub(crate) struct FaultLog([Mutex<FaultCount>; CommonFault::ALL.len()]);
 
 #[derive(Debug, Default)]
 struct FaultCount {
-    /// Time of the last line of log; `None` if there has been no fault for a while.
+    /// Time of the last log line, or `None` if there has been no fault for a while.
     logged: Option<Duration>,
     others: u64,
 }
 
 impl FaultLog {
-    /// Counts a fault. Reports whether the caller should log it.
+    /// Counts a fault. Returns whether the caller should log it.
     pub(crate) fn is_first(&self, fault: CommonFault, now: Duration) -> bool {
         let mut count = lock(&self.0[fault as usize]);
         let is_first = count.logged.is_none();
@@ -58,7 +58,7 @@ impl FaultLog {
         is_first
     }
 
-    /// Returns the number of faults that were not logged, once a minute for each kind.
+    /// The number of faults that were not logged, once a minute for each kind.
     pub(crate) fn summaries(&self, now: Duration) -> Vec<(CommonFault, u64)> {
         let due = |fault: CommonFault| {
             let mut count = lock(&self.0[fault as usize]);
@@ -73,7 +73,7 @@ impl FaultLog {
     }
 }
 
-/// Destinations that could not be reached at the last attempt, and the number of attempts since they could.
+/// Destinations that could not be reached at the last attempt, and the number of failed attempts since.
 pub(crate) struct UnreachableDestinations {
     attempts: Mutex<RecentMap<Arc<str>, u64>>,
     is_any: AtomicBool,
@@ -86,7 +86,7 @@ impl Default for UnreachableDestinations {
 }
 
 impl UnreachableDestinations {
-    /// Counts a vain attempt. Reports whether it was the first.
+    /// Counts a failed attempt. Returns whether it was the first.
     pub(crate) fn add(&self, destination: &Arc<str>) -> bool {
         let mut all = lock(&self.attempts);
         self.is_any.store(true, Ordering::Relaxed);
@@ -95,7 +95,7 @@ impl UnreachableDestinations {
         *attempts == 1
     }
 
-    /// Notes that a destination was reached. If it could not be reached before, returns the number of vain attempts.
+    /// Records that a destination was reached. Returns the number of failed attempts before.
     pub(crate) fn remove(&self, destination: impl FnOnce() -> Arc<str>) -> Option<u64> {
         if !self.is_any.load(Ordering::Relaxed) {
             return None;
@@ -128,7 +128,7 @@ mod tests {
         assert!(log.summaries(SECOND * 61).is_empty());
         assert_eq!(faults(SECOND * 70), 0);
         assert_eq!(log.summaries(SECOND * 121), [(CommonFault::Store, 1000)]);
-        // After a minute without any, the next one is logged at once.
+        // After a minute without faults, the next one is logged at once.
         assert!(log.summaries(SECOND * 181).is_empty());
         assert_eq!(faults(SECOND * 182), 1);
     }

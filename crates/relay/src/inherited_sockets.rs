@@ -1,7 +1,8 @@
-//! Listening sockets that a service manager has opened for the relay, as systemd's socket activation does (sd_listen_fds(3)).
+//! Listening sockets that a service manager has opened, as in systemd's socket activation (sd_listen_fds(3)).
 //!
-//! The configuration says what each address is for: a socket is used by the listener that has its address. So a relay started
-//! by hand listens at the same addresses, and without a right to ports below 1024 a manager opens them.
+//! The configuration defines what each address is for, and a socket is used by the listener with its address. A relay
+//! started by hand therefore listens at the same addresses, and a relay without the right to ports below 1024 gets them
+//! from the manager.
 use anyhow::{Context, Result, bail};
 use listenfd::ListenFd;
 use mailrun_net::Endpoint;
@@ -9,17 +10,17 @@ use rustix::fd::OwnedFd;
 use rustix::process::{Resource, getrlimit};
 use std::os::unix::net::UnixListener;
 
-/// Sockets that have come from the manager and are not in use yet.
+/// Sockets from the manager that no listener uses yet.
 #[derive(Default)]
 pub(super) struct InheritedSockets(Vec<(Endpoint, OwnedFd)>);
 
 impl InheritedSockets {
-    /// Takes the sockets that the environment names (`LISTEN_FDS`, `LISTEN_PID`); none without a manager.
+    /// Takes the sockets that the environment names (`LISTEN_FDS`, `LISTEN_PID`). There are none without a manager.
     ///
     /// # Errors
     /// If one of them does not listen, or has no address.
     pub(super) fn from_environment() -> Result<Self> {
-        // More numbers than there can be descriptors would only fill the memory.
+        // Limit the number, because a larger one than there can be descriptors would only use up memory.
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         if let Ok(count) = std::env::var("LISTEN_FDS")
             && count.parse::<u64>().is_ok_and(|count| count > limit)
@@ -31,13 +32,13 @@ impl InheritedSockets {
         all.collect::<Result<Vec<_>>>().map(Self)
     }
 
-    /// Takes out the socket with that address.
+    /// Removes and returns the socket with this address.
     pub(super) fn take(&mut self, endpoint: &Endpoint) -> Option<OwnedFd> {
         let place = self.0.iter().position(|(address, _)| address == endpoint)?;
         Some(self.0.swap_remove(place).1)
     }
 
-    /// Refuses sockets that no listener has used: mail to them would wait for ever.
+    /// Refuses sockets that no listener uses, because mail to them would wait forever.
     ///
     /// # Errors
     /// If there is one.
@@ -50,7 +51,6 @@ impl InheritedSockets {
     }
 }
 
-/// Takes one socket, and its address.
 fn take(passed: &mut ListenFd, number: usize) -> Result<(Endpoint, OwnedFd)> {
     let what = || format!("socket {number} of the service manager");
     if let Ok(Some(listener)) = passed.take_tcp_listener(number) {

@@ -94,31 +94,23 @@ use std::time::Duration;
 use worker::{Agents, RelayWorker};
 use worker_calls::{RunningRelay, WorkerCalls};
 
-/// Interval at which a request to stop is checked.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Longest time that deliveries may take to finish when the relay stops; the rest stays in the spool.
+/// Time limit for finishing deliveries at shutdown. The rest stays in the spool.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Options of a relay besides its configuration.
 pub struct RelayOptions {
-    /// Reads the configuration's file again, on SIGHUP; `None` if there is no file.
     pub reread: Option<ConfigLoader>,
-    /// Path of the run record.
     pub json: Option<PathBuf>,
-    /// Form of the progress reports.
     pub live: LiveMode,
-    /// Output of all logs.
     pub log: LogWriter,
 }
 
-/// Results of a relay, for its report.
 pub struct RelayOutcome {
     context: Arc<RelayContext>,
-    /// Reason why the run record could not be written.
     pub record_error: Option<anyhow::Error>,
 }
 
 impl RelayOutcome {
-    /// The numbers: name, description, value.
+    /// The counters: name, description, value.
     pub fn rows(&self) -> Vec<(&'static str, &'static str, u64)> {
         let usage = self.context.spool.stats();
         let mut rows: Vec<_> = self.context.counters.rows().into();
@@ -128,7 +120,7 @@ impl RelayOutcome {
     }
 }
 
-/// Relays until SIGINT or SIGTERM, or until the spool fails.
+/// Runs until SIGINT or SIGTERM, or until the spool fails.
 ///
 /// # Errors
 /// If it could not run, or the spool failed.
@@ -140,7 +132,7 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
         tracing::warn!(target: LOG_TARGET, "{warning}");
     }
     config.warnings().iter().for_each(|warning| tracing::warn!(target: LOG_TARGET, "{warning}"));
-    // Before the workers start: it changes the environment.
+    // Before the workers start, because it changes the environment.
     let mut inherited = InheritedSockets::from_environment()?;
     service_manager::notify_status("opening the spool");
     let context = Arc::new(build_context(config, &options.log)?);
@@ -170,7 +162,7 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
         }
     }
     drop(line);
-    // Read before the spool is closed: a closed one does not report an earlier failure.
+    // Read it before the spool is closed, because a closed spool reports no earlier failure.
     let failed = context.spool.failure();
     service_manager::notify_stopping();
     shut_down(&context, running, control);
@@ -187,7 +179,6 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
     Ok(RelayOutcome { context, record_error: unwritten })
 }
 
-/// Reports the addresses on which it listens.
 fn announce(log: &LogWriter, output: &ProgressOutput, smtp: Vec<String>, http: Option<SocketAddr>) {
     let http = http.map(|address| address.to_string());
     let metrics = http.as_ref().map(|http| format!(", metrics on http://{http}/metrics")).unwrap_or_default();
@@ -195,7 +186,7 @@ fn announce(log: &LogWriter, output: &ProgressOutput, smtp: Vec<String>, http: O
     output.event(&LiveEvent::Listening { smtp, http });
 }
 
-/// Stops accepting, finishes deliveries under way, and writes down the results.
+/// Stops accepting, finishes deliveries in progress, and writes the results.
 fn shut_down(context: &RelayContext, running: Vec<RunningServer>, control: ControlSocket) {
     drop(control);
     running.into_iter().for_each(RunningServer::stop);
@@ -228,14 +219,14 @@ fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
     let resolver = Resolver::start(&config.dns, &config.hostname, own, config.delivery_scope);
     let resolver = resolver.context("cannot start a thread")?;
     let pool = |name, threads| BlockingPool::start(name, threads).context("cannot start a thread");
-    // A conversion takes as much memory as the message twice, and a processor.
+    // A conversion needs twice the memory of the message, and a processor.
     let pools = (pool("reader", 4)?, pool("maildir", 4)?, pool("converter", 2)?);
     let delivery_log = DeliveryLogWriter::start(log.clone()).context("cannot start a thread")?;
     let seed = mailrun_net::clock::wall().as_nanos() as u64;
     Ok(RelayContext::new(config, opened, resolver, pools, (delivery_log, log.clone()), seed))
 }
 
-/// Explains why the spool is not opened, and what to do about damage that is refused: a line for each.
+/// Explains why the spool is not opened, and what to do about refused damage, one line each.
 fn explain_damage(error: mailrun_spool::Error, directory: &std::path::Path) -> String {
     let mailrun_spool::Error::DamageRefused(damage) = &error else { return error.to_string() };
     let lines: String = damage.iter().map(|one| format!("\n  {one}")).collect();
@@ -247,7 +238,7 @@ fn explain_damage(error: mailrun_spool::Error, directory: &std::path::Path) -> S
     )
 }
 
-/// A server for each address, each with its workers.
+/// Starts a server for each address, each with its workers.
 fn listen(relay: &Arc<RunningRelay>, inherited: &mut InheritedSockets) -> Result<Vec<RunningServer>> {
     let config = relay.context.config();
     let tls = config.tls.as_ref().map(|tls| tls.setup.clone());
@@ -281,7 +272,7 @@ fn server(
     };
     let has_users = config.users.is_some();
     let xclient = if config.xclient.0.is_empty() { Attributes::NONE } else { Attributes::ALL };
-    // A password in clear text must not leave this host.
+    // A cleartext password must not leave this host.
     let is_inside = endpoint.ip().is_none_or(|ip| ip.is_loopback());
     Server::new(make)
         .name(&config.hostname)
@@ -295,14 +286,13 @@ fn server(
         .offer(move |offer| {
             offer.protocol = protocol;
             offer.extensions.xclient = xclient;
-            // A next hop may not take it, and it cannot be made into lines.
+            // A next hop may not support it, and the content cannot be converted into lines.
             offer.extensions.binary_mime = false;
             offer.extensions.auth = if has_users { Mechanisms::ALL } else { Mechanisms::NONE };
             offer.requires.tls_for_auth = has_users && !is_inside;
         })
 }
 
-/// A worker, to which sessions bring mail.
 struct WorkerService(Rc<RelayWorker>);
 
 impl WorkerService {

@@ -1,4 +1,2 @@
-//! The `tracing` target of the relay's log.
-
-/// Target of all lines of the log: modules may move, what administrators read stays.
+/// Fixed, so that the log does not change when modules move.
 pub(crate) const LOG_TARGET: &str = "mailrun::relay";

@@ -1,5 +1,5 @@
-//! A relay's record of its run (`mailrun-run/1`), and its progress, for the bench: made from the numbers that workers
-//! count anyway, so that it costs nothing.
+//! A relay's record of its run (`mailrun-run/1`) and its progress for the bench. They use only numbers that workers
+//! count anyway, so they cost nothing.
 use crate::context::RelayContext;
 use mailrun_journey::record::{Record, Role, StageRow, Workload};
 use mailrun_journey::seconds::{SecondTally, second_of};
@@ -13,12 +13,10 @@ use mailrun_party::usage_sampler::UsageSampler;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Interval at which progress is reported.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
-/// Seconds for which the queue's length is remembered; if there are more, only every other one is kept.
+/// Maximum number of seconds for which the queue's length is kept. Beyond it, only every other second is kept.
 const MAX_SECONDS: usize = 36_000;
 
-/// Observations of a relay so far.
 pub(super) struct RunRecorder {
     began: Duration,
     started_at: jiff::Timestamp,
@@ -35,7 +33,7 @@ pub(super) struct RunRecorder {
     next_tick: Duration,
 }
 
-/// Period in which a number grew, as precise as the samples are.
+/// Period in which a number grew, with the precision of the samples.
 #[derive(Default)]
 struct ActivePeriod {
     value: u64,
@@ -71,7 +69,7 @@ impl RunRecorder {
         }
     }
 
-    /// Samples the numbers; returns the progress whenever a report is due.
+    /// Samples the numbers. Returns the progress when a report is due.
     pub(super) fn sample(&mut self, context: &RelayContext) -> Option<LiveProgress> {
         let now = clock::now();
         let counters = &context.counters;
@@ -101,7 +99,8 @@ impl RunRecorder {
         })
     }
 
-    /// Adds what came since the last tick to the second in which the middle of that time lies: workers only count.
+    /// Adds the increase since the last tick to the second in the middle of that interval, because workers only keep
+    /// totals.
     fn add_counts(&mut self, counted: [u64; 3], now: Duration) {
         let middle = now - (now - self.last_tick) / 2;
         let mut second = SecondTally::new(second_of(middle, self.began));
@@ -121,7 +120,6 @@ impl RunRecorder {
         }
     }
 
-    /// The record.
     pub(super) fn record(&mut self, context: &RelayContext, workers: usize) -> Record {
         self.next_tick = Duration::ZERO;
         self.sample(context);
@@ -142,7 +140,7 @@ impl RunRecorder {
         for row in &mut record.series {
             row.queued = self.queued.range(..=row.second).next_back().map_or(0, |(_, messages)| *messages);
         }
-        // The last sample may lie in a second without a row of its own.
+        // The last sample may be in a second without its own row.
         if let (Some(row), Some((_, messages))) = (record.series.last_mut(), self.queued.last_key_value()) {
             row.queued = *messages;
         }
@@ -188,7 +186,7 @@ impl RunRecorder {
     }
 }
 
-/// Describes the run in words: a relay counts what it accepts by message, and what it delivers by recipient.
+/// Describes the run. A relay counts accepted mail by message, and delivered mail by recipient.
 fn summary(context: &RelayContext) -> String {
     let counters = &context.counters;
     let converted = match counters.converted.value() {

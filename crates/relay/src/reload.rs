@@ -1,4 +1,5 @@
-//! SIGHUP: reads the configuration again; if it has errors, logs them, and the old one stays in force.
+//! On SIGHUP, reads the configuration again. If it has errors, they are logged, and the old configuration stays in
+//! force.
 use crate::config::Config;
 use crate::context::RelayContext;
 use crate::descriptors;
@@ -8,13 +9,12 @@ use anyhow::{Context, Result};
 use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Reads the configuration again, as it was read first.
 pub type ConfigLoader = Box<dyn Fn() -> Result<Config> + Send>;
 
-/// Watches for SIGHUP for the rest of the process's life.
+/// Watches for SIGHUP until the process ends.
 ///
 /// # Errors
-/// If signals cannot be watched for.
+/// If signals cannot be watched.
 pub(super) fn watch(context: &Arc<RelayContext>, reread: Option<ConfigLoader>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
     let runtime = runtime.context("cannot watch for signals")?;
@@ -42,11 +42,11 @@ async fn reload_on_hangup(mut hangups: Signal, context: &RelayContext, reread: O
     }
 }
 
-/// Puts a configuration into force, if it has no errors; the result in a few words.
+/// Activates a valid configuration. Returns a short description of the result.
 fn apply_reload(context: &RelayContext, read: Result<Config>) -> &'static str {
     match read {
         Err(error) => {
-            // A line for each complaint, with line and column.
+            // One line per complaint, with line and column.
             format!("{error:#}").lines().for_each(|complaint| tracing::error!(target: LOG_TARGET, "{complaint}"));
             tracing::error!(target: LOG_TARGET, "the configuration is unchanged");
             "takes mail; the last reload failed, and the configuration is unchanged"
@@ -54,7 +54,7 @@ fn apply_reload(context: &RelayContext, read: Result<Config>) -> &'static str {
         Ok(mut config) => {
             descriptors::fit_config(&mut config);
             let later = context.initial_config().needs_restart(&config);
-            // The durability that a 250 promises is read from here: it does not change.
+            // The durability that a 250 promises is read from here, so it must not change.
             config.spool = context.initial_config().spool.clone();
             if let (Some(first), Some(new)) = (&context.initial_config().tls, &config.tls) {
                 first.setup.renew(&new.setup);

@@ -1,5 +1,5 @@
-//! Messages to the service manager that started the relay, by sd_notify(3): ready, reloading, stopping, and a sign of life for
-//! its watchdog. Without a manager (`NOTIFY_SOCKET` is not set) none is sent.
+//! Notifies the service manager by sd_notify(3): ready, reloading, stopping, and keep-alives for its watchdog. Without
+//! a manager (`NOTIFY_SOCKET` is not set), nothing is sent.
 use crate::log_target::LOG_TARGET;
 use crate::worker_calls::{RunningRelay, WorkerUnavailable};
 use anyhow::{Context, Result};
@@ -8,24 +8,24 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-/// Signs of life within the watchdog's time (sd_watchdog_enabled(3) recommends two).
+/// Keep-alives per watchdog period (sd_watchdog_enabled(3) recommends two).
 const SIGNS_PER_TIMEOUT: u32 = 2;
-/// Time that a message may take before its sender goes on.
+/// Maximum time for which a caller waits until a message is sent.
 const SEND_WAIT: Duration = Duration::from_millis(500);
-/// Messages that wait for a manager that does not read; more are dropped.
+/// Messages queued for a manager that does not read. Further ones are dropped.
 const MAX_PENDING: usize = 64;
 
-/// Reports that all listeners take mail.
+/// Reports that all listeners accept mail.
 pub(super) fn notify_ready(status: &str) {
     send(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// Reports what a start that takes its time is doing.
+/// Reports the progress of a slow start.
 pub(super) fn notify_status(status: &str) {
     send(&[NotifyState::Status(status)]);
 }
 
-/// Reports that the configuration is being read again; [`notify_reloaded`] ends it.
+/// Reports that the configuration is being reread. [`notify_reloaded`] ends this.
 pub(super) fn notify_reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send(&[NotifyState::Reloading, now]),
@@ -33,18 +33,16 @@ pub(super) fn notify_reloading() {
     }
 }
 
-/// Reports the end of a reload, and its result.
 pub(super) fn notify_reloaded(result: &str) {
     notify_ready(result);
 }
 
-/// Reports that the relay finishes what is under way, and ends.
 pub(super) fn notify_stopping() {
     send(&[NotifyState::Stopping, NotifyState::Status("finishing deliveries under way")]);
 }
 
-/// Starts the thread that shows the manager's watchdog that every worker answers, if there is a watchdog. A worker that hangs
-/// ends the signs of life, and the manager restarts the relay.
+/// Starts the thread that sends keep-alives while every worker answers, if the manager has a watchdog. If a worker
+/// hangs, the keep-alives stop and the manager restarts the relay.
 ///
 /// # Errors
 /// If the thread cannot be started.
@@ -56,7 +54,6 @@ pub(super) fn start_watchdog(relay: &Arc<RunningRelay>) -> Result<()> {
     Ok(())
 }
 
-/// Shows life at that interval, until the workers stop.
 fn show_life(relay: &RunningRelay, interval: Duration) {
     loop {
         let answers = relay.workers.call_all(|_| ());
@@ -80,16 +77,16 @@ fn send(states: &[NotifyState<'_>]) {
     let _ = answer.recv_timeout(SEND_WAIT);
 }
 
-/// A message, and the channel that confirms that it was sent.
+/// A message, and the channel that confirms its sending.
 type Message = (String, SyncSender<()>);
 
-/// A thread sends the messages, because a manager that does not read blocks it; `None` without a manager.
+/// A thread sends the messages, because a manager that does not read blocks the sender. `None` without a manager.
 static OUTBOX: LazyLock<Option<SyncSender<Message>>> = LazyLock::new(|| {
     std::env::var_os("NOTIFY_SOCKET")?;
     let (outbox, messages) = sync_channel::<Message>(MAX_PENDING);
     let send_all = move || {
         for (text, sent) in messages {
-            // A manager that does not listen is its own concern: mail goes on.
+            // Only warn: the relay must keep running even if the service manager cannot be notified.
             if let Err(error) = sd_notify::notify(&[NotifyState::Custom(text.trim_end())]) {
                 tracing::warn!(target: LOG_TARGET, %error, "the service manager could not be notified");
             }

@@ -1,31 +1,31 @@
-//! Checks that the spool's directory is the relay's alone: refuses one in which others could change files.
+//! Checks that the spool's directory belongs to the relay alone, and refuses one in which others could change files.
 //!
-//! The files in it are made for their owner only. A user who may change the directory could still remove them, or put
-//! others in their place; a user who may read it learns how many there are.
+//! The files themselves are readable only by their owner. A user who may write to the directory could still remove or
+//! replace them, and a user who may read it learns how many there are.
 use mailrun_party::reason::reason;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Access, AtFlags, Mode, OFlags, Stat};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Permissions by which group or others could change a directory.
+/// Permissions with which group or others could change a directory.
 const WRITABLE: u32 = 0o022;
-/// Permissions by which group or others could read or enter it.
+/// Permissions with which group or others could read or enter it.
 const READABLE: u32 = 0o055;
-/// Mode bit of a directory in which no user may rename another's files.
+/// Mode bit of a directory in which users cannot rename each other's files.
 const STICKY: u32 = 0o1000;
-/// File systems in which no directory can be made: proc and sysfs (statfs(2)).
+/// File systems in which no directory can be created: proc and sysfs (statfs(2)).
 const KERNEL_FILE_SYSTEMS: [u64; 2] = [0x9fa0, 0x6265_6572];
-/// The file that every spool has.
+/// A file that every spool has.
 const LOCK_FILE: &str = "lock";
 
-/// Checks the directory's owner and permissions. If others may read it, and it is empty or a spool, it is closed to
-/// them; returns `Ok(Some(warning))` if it is something else.
+/// Checks the directory's owner and permissions. If others may read it, and it is empty or a spool, removes their
+/// permissions; if it is something else, returns `Ok(Some(warning))`.
 ///
 /// # Errors
-/// If it cannot be a spool, with the reason and what to do.
+/// The reason why it cannot be a spool, and what to do.
 pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
-    // No slash at the end: a link would be followed behind it.
+    // Without a trailing slash, because a symbolic link before one would be followed.
     let directory: PathBuf = directory.components().collect();
     let shown = directory.display();
     let opened = open(&directory).map_err(|error| match is_link(&directory) {
@@ -49,11 +49,11 @@ pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
     Ok(Some(format!("other users could read {shown} (mode {mode:04o}); the mode was changed to 0700")))
 }
 
-/// Checks whether a spool can be there, as far as possible without changing anything: the directory is our own, or can
-/// be made.
+/// Checks whether a spool can be there, as far as possible without changes: the directory is our own, or can be
+/// created.
 ///
 /// # Errors
-/// If not, with the reason.
+/// The reason if not.
 pub fn can_create(directory: &Path) -> Result<(), String> {
     let directory: PathBuf = directory.components().collect();
     let shown = directory.display();
@@ -77,7 +77,7 @@ pub fn can_create(directory: &Path) -> Result<(), String> {
     }
 }
 
-/// The same for a directory that exists. Root, who may check the file of another user, is not that user.
+/// The same for an existing directory. Root may check the directory of another user, who will run the relay.
 fn check_existing(directory: &Path) -> Result<(), String> {
     let shown = directory.display();
     if is_link(directory) {
@@ -119,7 +119,7 @@ fn check_owner(directory: &Path, status: &Stat) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that no other user may rename it and put another in its place.
+/// Checks that no other user may rename it and replace it by another.
 fn check_parent(directory: &Path, opened: &OwnedFd) -> Result<(), String> {
     let above = rustix::fs::statat(opened, "..", AtFlags::SYMLINK_NOFOLLOW);
     let mode = mode_of(&above.map_err(|error| format!("{}: {}", directory.display(), reason(&error.into())))?);
@@ -133,7 +133,7 @@ fn check_parent(directory: &Path, opened: &OwnedFd) -> Result<(), String> {
     Ok(())
 }
 
-/// Recognises a spool by its files. Any of them may have been deleted.
+/// Recognises a spool by its files, any of which may have been deleted.
 fn is_spool_or_empty(directory: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(directory) else { return false };
     let mut names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).peekable();
@@ -176,7 +176,7 @@ mod tests {
         fs::create_dir(&spool).unwrap();
         is(0o700);
         assert_eq!(check(&spool), Ok(None));
-        // Nothing is in it yet.
+        // The directory is still empty.
         is(0o750);
         assert!(check(&spool).unwrap().unwrap().contains("(mode 0750); the mode was changed"));
         assert_eq!(check(&spool), Ok(None));

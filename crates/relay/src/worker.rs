@@ -1,10 +1,10 @@
-//! A worker: carries out what its queue decides. It hands requests to delivery agents and DSNs, takes them back, and
-//! writes the queue's facts into the spool. Everything here runs on one thread.
+//! A worker executes what its queue decides. It passes requests to delivery agents and DSN tasks, takes them back, and
+//! writes the queue's facts into the spool. Everything runs on one thread.
 //!
-//! Work that a task holds goes back to the queue if the task panics. So a message does not stay in flight until a
-//! restart, and a connection does not count against the limits forever. A panic may come from anywhere, the queue
-//! itself included. So nothing is done while it unwinds: a task of its own gives the work back. At the end of a worker,
-//! tasks are dropped without a panic, and their messages stay in the spool.
+//! If a task panics, the work that it holds goes back to the queue. Otherwise a message would stay in flight until a
+//! restart, and a connection would count against the limits forever. A panic may come from anywhere, including the
+//! queue, so nothing is done during unwinding: a separate task returns the work. When a worker ends, tasks are dropped
+//! without a panic, and their messages stay in the spool.
 //!
 //! ```text
 //! smtpd ─ enqueue ─▶ queue ─ connections ─▶ delivery agents ─ results ─▶ queue ─ actions ─▶ spool: notes, DSNs, done
@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-/// The reason that operators and senders see if a delivery panics.
+/// Text for operators and senders if a delivery panics.
 const DELIVERY_PANIC_TEXT: &str = "the delivery failed because of a bug in mailrun";
 
 /// A worker: the queue of one thread, and what its sessions and delivery agents share.
@@ -51,25 +51,21 @@ pub(crate) struct RelayWorker {
     waiting_slots: WaitingSlots,
     open_connections: Cell<u32>,
     pub(crate) dsn_tasks: DsnTasks,
-    /// More was due than could be done in one turn, and a task is doing the rest.
+    /// More was due than fits into one turn, and a task is doing the rest.
     is_behind: Cell<bool>,
     is_closing: Cell<bool>,
-    /// Unix time at the zero of [`clock::now`].
+    /// Unix time at which [`clock::now`] is zero.
     unix_origin: Duration,
     pub(crate) date_cache: RefCell<received::DateCache>,
-    /// Number that seeds are made from.
     seed_counter: Cell<u64>,
 }
 
-/// The tasks that a worker starts. They are functions because they use the worker in their turn.
+/// The tasks that a worker starts. They are function pointers because they use the worker themselves.
 pub(crate) struct Agents {
-    /// Starts a task that delivers messages over a connection.
     pub(crate) deliver: fn(Rc<RelayWorker>, SlotGuard),
-    /// Notifies a sender.
     pub(crate) send_dsn: fn(&Rc<RelayWorker>, MessageId, DsnEvent, Option<Message>),
 }
 
-/// Tells whether more is due.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DueWork {
     More,
@@ -115,12 +111,11 @@ impl RelayWorker {
         })
     }
 
-    /// The next hops of this worker, by number.
     pub(crate) fn destinations(&self) -> &RefCell<Destinations> {
         &self.resources.destinations
     }
 
-    /// The next hop's number. A new one is given its own limit, if its route has one.
+    /// The next hop's number. A new one gets its own connection limit, if its route has one.
     pub(crate) fn destination_id(&self, next_hop: &NextHop) -> DestinationId {
         let (id, is_new) = self.destinations().borrow_mut().id(next_hop);
         if is_new {
@@ -132,22 +127,20 @@ impl RelayWorker {
         id
     }
 
-    /// The configuration in force.
     pub(crate) fn config(&self) -> Arc<Config> {
         Arc::clone(&self.config.borrow())
     }
 
-    /// The time since the Unix epoch at that time of [`clock::now`].
+    /// Converts a time of [`clock::now`] to Unix time.
     pub(crate) fn unix_time(&self, now: Duration) -> Duration {
         self.unix_origin + now
     }
 
-    /// Reads a message from the spool.
     pub(crate) async fn fetch(&self, id: MessageId) -> Fetched {
         fetch::fetch(&self.context.spool, &self.context.spool_pool, Id(id.0)).await
     }
 
-    /// Queues a message that is in the spool: the receipt proves it.
+    /// Queues a message that is in the spool, as the receipt proves.
     pub(crate) fn enqueue(self: &Rc<Self>, stored: &Stored, message: &Message, groups: Vec<RecipientGroup>) {
         let now = clock::now();
         let message_bytes = message.memory_bytes();
@@ -167,7 +160,7 @@ impl RelayWorker {
         self.drive();
     }
 
-    /// Carries out the queue's connection actions, and reads the messages that it wants; runs after each event of the
+    /// Executes the queue's connection actions, and reads the messages that it wants. Called after each event of the
     /// queue.
     pub(crate) fn drive(self: &Rc<Self>) {
         // Entries left when the relay stops stay in the spool.
@@ -194,7 +187,7 @@ impl RelayWorker {
         (self.agents.deliver)(Rc::clone(self), slot);
     }
 
-    /// Does all that is due by now.
+    /// Does all due work.
     pub(crate) fn tick(self: &Rc<Self>) {
         if self.config_version.get() != self.context.config_version() {
             self.config_version.set(self.context.config_version());
@@ -205,7 +198,7 @@ impl RelayWorker {
         if self.do_due() == DueWork::More && !self.is_behind.replace(true) {
             let worker = Rc::clone(self);
             mailrun_net::worker::spawn_local(async move {
-                // Sessions have their turns in between.
+                // Sessions get their turns in between.
                 while worker.do_due() == DueWork::More {
                     mailrun_net::worker::yield_now().await;
                 }
@@ -214,7 +207,6 @@ impl RelayWorker {
         }
     }
 
-    /// Does a part of what is due.
     fn do_due(self: &Rc<Self>) -> DueWork {
         let now = clock::now();
         let mut all = Vec::new();
@@ -225,7 +217,7 @@ impl RelayWorker {
         if deadline.is_some_and(|deadline| deadline <= now) { DueWork::More } else { DueWork::Done }
     }
 
-    /// Forgets next hops that nothing is left to remember of; their numbers are given anew.
+    /// Forgets idle next hops. Their numbers are reused.
     fn forget_destinations(&self) {
         let mut queue = self.queue.borrow_mut();
         let now = clock::now();
@@ -236,7 +228,7 @@ impl RelayWorker {
         }
     }
 
-    /// Carries out actions: notes, DSNs, the end.
+    /// Executes actions: writes notes, sends DSNs, finishes messages.
     pub(crate) fn apply_actions(self: &Rc<Self>, actions: Actions, message: Option<Message>) {
         let Actions { id, facts, dsn, done } = actions;
         self.count_facts(&facts);
@@ -249,7 +241,6 @@ impl RelayWorker {
         }
     }
 
-    /// Notifies the sender of a message of a former run.
     pub(crate) fn send_dsn(self: &Rc<Self>, id: MessageId, event: DsnEvent) {
         (self.agents.send_dsn)(self, id, event, None);
     }
@@ -297,13 +288,12 @@ impl RelayWorker {
         }
     }
 
-    /// Stops: no connection takes anything new.
+    /// Stops: connections accept nothing new.
     pub(crate) fn close(&self) {
         self.is_closing.set(true);
         self.waiting_slots.close_all();
     }
 
-    /// Hands the lines of finished deliveries to the log.
     pub(crate) fn flush_log(&self) {
         self.sink.log.flush();
     }
@@ -332,12 +322,11 @@ impl RelayWorker {
         }
     }
 
-    /// Reports whether the destination's next message is in memory.
     pub(crate) fn next_is_loaded(&self, destination: DestinationId) -> bool {
         self.queue.borrow().next_is_loaded(destination)
     }
 
-    /// Takes a message back, with the result of this try.
+    /// Takes a message back with the result of this attempt.
     pub(crate) fn finish_delivery(self: &Rc<Self>, request: DeliveryGuard, result: DeliveryResult) {
         if DeliveryLog::is_enabled() {
             let name = self.destinations().borrow().name(request.destination);
@@ -360,7 +349,6 @@ impl RelayWorker {
         self.queue.borrow_mut().begin_quit(slot);
     }
 
-    /// Takes a connection back.
     pub(crate) fn connection_closed(self: &Rc<Self>, slot: SlotGuard, reason: DisconnectReason) {
         self.open_connections.set(self.open_connections.get() - 1);
         if let DisconnectReason::Unreachable(refusal) = &reason {
@@ -379,7 +367,6 @@ impl RelayWorker {
         self.queue.borrow_mut().set_batch_size(destination, messages);
     }
 
-    /// Reports whether the relay is about to stop.
     pub(crate) fn is_closing(&self) -> bool {
         self.is_closing.get()
     }
@@ -388,13 +375,12 @@ impl RelayWorker {
         self.config.borrow().hostname.as_str().into()
     }
 
-    /// Returns another number each time, as a seed.
+    /// A new number each time, for use as a seed.
     pub(crate) fn next_seed(&self) -> u64 {
         self.seed_counter.set(self.seed_counter.get() + 1);
         self.context.seed.wrapping_add(self.seed_counter.get())
     }
 
-    /// Reports whether some recipient of the message is still in the queue.
     pub(crate) fn is_queued(&self, id: MessageId) -> bool {
         !self.queue.borrow().show(id, clock::now()).is_empty()
     }
@@ -414,7 +400,7 @@ impl RelayWorker {
     }
 }
 
-/// Does something in a task of its own, if this task is panicking.
+/// Runs `work` in a separate task if this task is panicking.
 pub(crate) fn after_panic(worker: &Rc<RelayWorker>, work: impl FnOnce(&Rc<RelayWorker>) + 'static) {
     if std::thread::panicking() {
         let worker = Rc::clone(worker);
@@ -422,16 +408,15 @@ pub(crate) fn after_panic(worker: &Rc<RelayWorker>, work: impl FnOnce(&Rc<RelayW
     }
 }
 
-/// Work given to a delivery agent that asks for it.
 pub(crate) enum NextMessage {
     Deliver(DeliveryGuard),
-    /// Nothing now: it is woken when there is something.
+    /// No message now. The connection is woken when there is one.
     Wait,
-    /// Others have waited for a connection.
+    /// Another destination waits for a connection.
     Quit,
 }
 
-/// A request in a task's hands.
+/// A request held by a task.
 pub(crate) struct DeliveryGuard {
     worker: Rc<RelayWorker>,
     request: Option<DeliveryRequest<Message>>,
@@ -442,7 +427,7 @@ impl DeliveryGuard {
         Self { worker: Rc::clone(worker), request: Some(request) }
     }
 
-    /// Gives it back because its delivery panicked.
+    /// Returns the request because its delivery panicked.
     pub(crate) fn panicked(self) {
         tracing::error!(target: LOG_TARGET, id = %self.id, "{DELIVERY_PANIC_TEXT}: the message goes back to the queue");
         let worker = Rc::clone(&self.worker);
@@ -450,7 +435,7 @@ impl DeliveryGuard {
         worker.finish_delivery(self, result);
     }
 
-    /// Hands it on: its new owner gives it back.
+    /// Passes the request on. The new owner must return it.
     pub(crate) fn release(mut self) -> DeliveryRequest<Message> {
         self.request.take().expect("it is released once, and by value")
     }
@@ -471,7 +456,7 @@ impl Drop for DeliveryGuard {
     }
 }
 
-/// A connection in its task's hands.
+/// A connection held by a task.
 pub(crate) struct SlotGuard {
     worker: Rc<RelayWorker>,
     slot: Option<ConnectionSlot>,
@@ -482,7 +467,6 @@ impl SlotGuard {
         Self { worker: Rc::clone(worker), slot: Some(slot) }
     }
 
-    /// Hands it on.
     pub(crate) fn release(mut self) -> ConnectionSlot {
         self.slot.take().expect("it is released once, and by value")
     }
@@ -506,8 +490,7 @@ impl Drop for SlotGuard {
     fn drop(&mut self) {
         let Some(slot) = self.slot.take() else { return };
         after_panic(&self.worker, move |worker| {
-            // The next hop is left alone for a while, so that its behaviour does not make one task after the other
-            // panic.
+            // Back off from the next hop, so that its behaviour does not cause one panic after another.
             let reason = DisconnectReason::Unreachable(DeliveryRefusal::new(0, None, DELIVERY_PANIC_TEXT, ""));
             worker.connection_closed(Self::new(worker, slot), reason);
         });

@@ -1,8 +1,7 @@
-//! Calls to the workers: a queue lives on its worker's thread, so other threads send a closure there.
+//! Calls to workers. A queue lives on its worker's thread, so other threads send a closure to it.
 //!
-//! The worker's event loop answers a call after its current batch: it polls at most 64 sessions and deliveries first,
-//! and the tasks that were woken before the call. Sessions wait meanwhile, so callers keep a call short, and read page by
-//! page.
+//! The worker's event loop answers a call after its current batch: at most 64 sessions and deliveries, and the tasks
+//! that were woken before the call. Sessions wait meanwhile, so calls must be short and read lists page by page.
 use crate::context::RelayContext;
 use crate::worker::RelayWorker;
 use std::fmt;
@@ -12,30 +11,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// Longest wait for a worker's answer. A worker answers within milliseconds, because each of the tasks that it polls
-/// first reads at most half a megabyte. If it has not answered by then, it is stuck, or the host is.
+/// Maximum wait for a worker's answer. Workers answer within milliseconds, because each task that is polled first reads
+/// at most half a megabyte. After this time, the worker or the host is stuck.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Calls that may wait for one worker.
 const MAX_PENDING_CALLS: usize = 64;
 
 type WorkerCall = Box<dyn FnOnce(&Rc<RelayWorker>) + Send>;
 
-/// A relay that runs: the state that its workers share, and the channels to the workers.
 pub(crate) struct RunningRelay {
     pub(crate) context: Arc<RelayContext>,
     pub(crate) workers: WorkerCalls,
 }
 
-/// Channels to all workers.
 #[derive(Default)]
 pub(crate) struct WorkerCalls(Mutex<Vec<Sender<WorkerCall>>>);
 
-/// A worker that does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkerUnavailable {
-    /// It has ended, or is about to.
+    /// The worker has ended, or is about to.
     Stopped,
-    /// It has too many calls, or it is stuck.
+    /// The worker has too many calls, or is stuck.
     Busy,
 }
 
@@ -49,19 +44,18 @@ impl fmt::Display for WorkerUnavailable {
 }
 
 impl WorkerCalls {
-    /// Adds a worker that can be called: the receiving end, for [`serve_calls`].
+    /// Adds a worker. Returns the receiving end, for [`serve_calls`].
     pub(crate) fn register(&self) -> Receiver<WorkerCall> {
         let (give, take) = channel(MAX_PENDING_CALLS);
         self.senders().push(give);
         take
     }
 
-    /// Number of workers.
     pub(crate) fn count(&self) -> usize {
         self.senders().len()
     }
 
-    /// Calls a worker; blocks until it answers.
+    /// Calls a worker, and blocks until it answers.
     pub(crate) fn call<T: Send + 'static>(
         &self,
         worker: usize,
@@ -71,8 +65,7 @@ impl WorkerCalls {
         receive_answer(&answers, Instant::now() + CALL_TIMEOUT)
     }
 
-    /// Calls all workers, and returns their answers in the workers' order; blocks until all have answered. They work at
-    /// the same time.
+    /// Calls all workers concurrently, and blocks until all have answered. The answers are in the workers' order.
     pub(crate) fn call_all<T: Send + 'static>(
         &self,
         call: impl Fn(&Rc<RelayWorker>) -> T + Clone + Send + 'static,
@@ -112,7 +105,7 @@ fn receive_answer<T>(answers: &Answers<T>, latest: Instant) -> Result<T, WorkerU
     })
 }
 
-/// Answers the calls to this worker, for as long as it lives.
+/// Answers the calls to this worker as long as it lives.
 pub(crate) async fn serve_calls(worker: Rc<RelayWorker>, mut calls: Receiver<WorkerCall>) {
     while let Some(call) = calls.recv().await {
         call(&worker);

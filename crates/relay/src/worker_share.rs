@@ -1,15 +1,14 @@
-//! Each worker's share of the limits: a worker's queue knows nothing of the others.
+//! Divides the limits between workers, because a worker's queue knows nothing of the others.
 use crate::config::Config;
 use crate::qmgr::Options;
 use std::time::Duration;
 
 impl Config {
-    /// Number of workers of each listener.
     pub(crate) fn workers_per_listener(&self) -> usize {
         self.workers.unwrap_or_else(mailrun_net::worker::default_count).max(1)
     }
 
-    /// Number of workers that share the limits: each listener has its own.
+    /// Number of workers that share the limits. Each listener has its own.
     fn worker_count(&self) -> u32 {
         let listeners = self.listeners().count().max(1);
         u32::try_from(self.workers_per_listener() * listeners).unwrap_or(u32::MAX)
@@ -20,7 +19,6 @@ impl Config {
         limit.div_ceil(self.worker_count()).max(1)
     }
 
-    /// Options of one worker's queue.
     pub(crate) fn queue_options(&self, seed: u64, origin_unix: Duration) -> Options {
         Options {
             schedule: self.retry.clone(),

@@ -1,4 +1,5 @@
-//! Any texts of a next hop and any message in a notification: its lines are sound, and its parts and groups as many as there should be.
+//! Any reply of a next hop and any message in a DSN. The lines of the DSN must be valid, and the numbers of its parts
+//! and groups right.
 use crate::dsn::facts::{DsnAction, DsnFacts, DsnRecipient};
 use crate::dsn::report::{self, Dsn};
 use jiff::Timestamp;
@@ -43,7 +44,7 @@ pub fn check(data: &[u8]) {
     check_report(&dsn, if message.is_empty() { 2 } else { 3 }, 2);
 }
 
-/// Checks that the lines of a notification are sound, and that it has that many parts and reports that many recipients.
+/// Checks that the lines of a DSN are valid, and that it has this number of parts and recipients.
 pub(crate) fn check_report(dsn: &Dsn, parts: usize, recipients: usize) {
     let text = dsn.message.strip_suffix(b"\r\n").expect("the last line ends");
     let lines: Vec<&[u8]> = text.split(|octet| *octet == b'\n').collect();
@@ -63,7 +64,6 @@ pub(crate) fn check_report(dsn: &Dsn, parts: usize, recipients: usize) {
     assert_eq!(decoded(status).matches("\r\nAction: ").count(), recipients);
 }
 
-/// The lines of a part, decoded.
 fn decoded(part: &str) -> String {
     let Some((head, body)) = part.split_once("\r\n\r\n") else { return part.to_owned() };
     let named = |name| head.contains(&format!("Content-Transfer-Encoding: {name}"));

@@ -1,4 +1,4 @@
-//! Any bytes as an envelope and as notes of the spool: an error, or what is written again as the same bytes.
+//! Any bytes as an envelope and as notes of the spool. They are rejected, or written back as the same bytes.
 use crate::message::envelope::{MessageEnvelope, MessageProgress, decode_note, encode_note};
 
 pub fn check(data: &[u8]) {

@@ -1,10 +1,11 @@
-//! Any octets as a message, whole and cut: the same hops are counted, those of the header alone; and any client's name in the field that is written: it is one field.
+//! Any bytes as a message, whole and cut. The same hops must be counted, and only those of the header. Any client name
+//! must result in a single `Received:` field.
 use crate::message::received::{HeaderProgress, ReceivedCount, ReceivedField};
 use mailrun_smtp::command::Hello;
 
 const DATE: &str = "Sat, 21 Nov 2026 09:30:00 +0000";
 
-/// Feeds the message in blocks of that size. Returns the count and the header's state.
+/// Feeds the message in blocks of this size. Returns the count and the header's state.
 pub(crate) fn counted(message: &[u8], block: usize, limit: usize) -> (u32, HeaderProgress) {
     let mut hops = ReceivedCount::new(limit);
     message.chunks(block.max(1)).for_each(|block| hops.feed(block));

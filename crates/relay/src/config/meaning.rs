@@ -22,12 +22,11 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The least that a spool can work with.
+/// The smallest usable spool.
 const MIN_SPOOL_BYTES: u64 = 1 << 20;
-/// Received fields before which no loop may be suspected (RFC 5321 §6.3).
+/// RFC 5321 §6.3: a relay must not suspect a loop below this number of Received fields.
 const MIN_HOP_LIMIT: u64 = 100;
 
-/// Reads a configuration.
 pub(super) fn read(text: &str, file: &Path, outside: &ConfigEnvironment<'_>) -> Result<Config, ConfigErrors> {
     let errors = ErrorCollector::default();
     let base_directory = file.parent().unwrap_or(Path::new(""));
@@ -77,7 +76,7 @@ impl<'a> SectionReader<'a> {
         self.errors.ok_or_add(&at, checked).map(|()| Networks(networks))
     }
 
-    /// Reads who receives DSNs. A postmaster who receives any must have a mailbox.
+    /// Reads the recipients of DSNs. A postmaster who receives any must have a mailbox.
     fn dsn(self, root: &mut Section<'a>, config: &mut Config) {
         config.dsn.postmaster = format!("postmaster@{}", config.router.primary_domain().unwrap_or(&config.hostname));
         let Some(mut section) = root.table("dsn") else { return };
@@ -221,7 +220,7 @@ impl<'a> SectionReader<'a> {
 
     fn limits(self, root: &mut Section<'a>, spool: &SpoolConfig) -> RelayLimits {
         let mut limits = RelayLimits::default();
-        // A message that a small spool can never hold is answered as too large, and not to be tried again later.
+        // A message that can never fit into the spool must be refused as too large, and not with a temporary error.
         limits.message_bytes = limits.message_bytes.min(spool.max_bytes / 4);
         let Some(mut section) = root.table("limits") else { return limits };
         let message = |text: &str| match bytes(text)? {
@@ -277,7 +276,8 @@ impl<'a> SectionReader<'a> {
         retry.notice_lifetime = section.value("notice_expiry", "\"5d\"", positive_duration).unwrap_or(retry.lifetime);
         let delay = |text: &str| if text == "never" { Ok(None) } else { positive_duration(text).map(Some) };
         let delay = section.value("delay_notice", "\"4h\"", delay);
-        // A default that nobody set must not be an error: a short-lived queue has no time for it.
+        // If messages expire before the default delay notice is due, drop the notice instead of reporting an error: the
+        // user did not ask for it.
         let default = retry.delay_notice.filter(|after| *after < retry.lifetime);
         retry.delay_notice = delay.unwrap_or(default);
         if retry.backoff.max < retry.backoff.initial {

@@ -1,4 +1,4 @@
-//! A relay's configuration: from relay.toml, or from three flags. Defaults are safe: loopback only, synced.
+//! A relay's configuration, from relay.toml or from three flags. The defaults are safe: loopback only, and synced.
 //!
 //! | file | what it does |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | `section_reader` | the context in which sections are read: complaints, and the files that keys name |
 //! | `values` | words, numbers, times, networks and addresses |
 //!
-//! `docs/relay.md` and `example.toml` have every key; both are read by tests.
+//! `docs/relay.md` and `example.toml` have every key; tests read both.
 mod meaning;
 mod routes;
 mod section_reader;
@@ -30,68 +30,54 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Default address on which a relay listens.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:2525";
-/// The longest configuration, in bytes.
 const MAX_CONFIG_BYTES: usize = 1 << 20;
-/// The longest file that any key names.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
-/// All of it.
 #[derive(Debug)]
 pub struct Config {
-    /// The name to greet with, and of `Received:` and DSNs.
+    /// The name in the greeting, in `Received:` fields and in DSNs.
     pub(crate) hostname: String,
-    /// Set if the configuration has `hostname`. The default is the host's name, which its other servers may bear too.
+    /// Set if the configuration has `hostname`. Otherwise the name is the host's, which other servers on it may share.
     pub(crate) has_own_name: bool,
-    /// Addresses that accept SMTP.
     pub listen: Vec<Endpoint>,
-    /// TLS before the greeting.
+    /// Addresses with TLS before the greeting.
     pub(crate) listen_tls: Vec<Endpoint>,
-    /// LMTP in place of SMTP.
+    /// Addresses for LMTP.
     pub(crate) listen_lmtp: Vec<Endpoint>,
     /// Each connection begins with a PROXY header, which names the client.
     pub(crate) proxy_protocol: bool,
     /// Clients that may speak for others with XCLIENT.
     pub(crate) xclient: Networks,
     pub(crate) networks: Networks,
-    /// The spool.
     pub spool: SpoolConfig,
-    /// Limits of sessions, messages and memory.
     pub limits: RelayLimits,
-    /// This side of TLS with clients.
     pub(crate) tls: Option<ListenerTls>,
-    /// Users who may log in.
     pub(crate) users: Option<Arc<Users>>,
-    /// Warnings about files that it names.
+    /// Warnings about the files that the configuration names.
     file_warnings: Vec<String>,
-    /// Limits of failed logins.
     pub(crate) login_limits: LoginLimits,
     /// Clients whose failed logins count for the user only, and not for the address.
     pub(crate) login_exempt: Networks,
-    /// Access rules, and the next hop of each recipient.
     pub router: Router,
     pub(crate) delivery: DeliveryLimits,
     pub(crate) retry: RetrySchedule,
     pub(crate) dsn: DsnConfig,
     pub(crate) dns: DnsConfig,
-    /// Networks that mail may be sent to.
     pub delivery_scope: DeliveryScope,
-    /// Metrics, health and readiness.
+    /// Address for metrics, health and readiness.
     pub http: Option<SocketAddr>,
-    /// The name in `http`, if it is not an address: requests may use it.
+    /// The host name in `http`, if any. Requests may use it.
     pub(crate) http_name: Option<String>,
     /// The socket of `mailrun queue`.
     pub control: PathBuf,
-    /// `None` for half of the processors.
+    /// `None` means half of the processors.
     pub workers: Option<usize>,
-    /// Time for which they look for events before they sleep; no key, for it is for measurements.
+    /// Time for which event loops poll before they sleep. Only used by measurements, so there is no key for it.
     pub busy_poll: BusyPoll,
-    /// Level of the log.
     pub log: LogLevel,
 }
 
-/// This side of TLS with clients, and the files that it is made of.
 #[derive(Clone, Debug)]
 pub(crate) struct ListenerTls {
     pub(crate) setup: ServerTls,
@@ -103,7 +89,7 @@ pub(crate) struct ListenerTls {
 pub(crate) struct Networks(pub(crate) Vec<IpNet>);
 
 impl Default for Networks {
-    /// This host.
+    /// Only this host.
     fn default() -> Self {
         let own = ["127.0.0.0/8", "::1/128"].map(|network| network.parse().expect("both are networks"));
         Self(own.into())
@@ -111,25 +97,22 @@ impl Default for Networks {
 }
 
 impl Networks {
-    /// Reports whether an address belongs to them. An IPv4 address is one however it is written (RFC 4291 §2.5.5.2).
+    /// Reports whether an address is in these networks. An IPv4 address may be written as IPv6 (RFC 4291 §2.5.5.2).
     pub(crate) fn contain(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.0.iter().any(|network| network.contains(&address))
     }
 }
 
-/// Limits of the spool, on disk and in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpoolConfig {
-    /// Directory of the segments.
     pub directory: PathBuf,
-    /// Promise of a 250.
     pub durability: DurabilityLevel,
-    /// Limit of the bytes; beyond it, messages are answered 452.
+    /// Maximum bytes on disk. Further messages get 452.
     pub max_bytes: u64,
-    /// Bodies beyond that are dropped from memory, and read again.
+    /// Maximum bytes of bodies in memory. Further bodies are read again from the spool.
     pub memory_bytes: u64,
-    /// A spool with new damage is not opened.
+    /// Do not open a spool with new damage.
     pub refuse_damage: bool,
 }
 
@@ -150,27 +133,24 @@ impl DurabilityLevel {
         [(Self::Sync, "sync"), (Self::Write, "write"), (Self::Memory, "memory")];
 }
 
-/// Limits of sessions and messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayLimits {
     pub(crate) message_bytes: u64,
-    /// Limit of all messages that are being received or wait for their 250; at least that of one message.
+    /// Maximum bytes of all messages that are being received or wait for their 250. At least the size of one message.
     pub incoming_bytes: u64,
     pub(crate) recipients: usize,
     pub(crate) sessions: usize,
-    /// Limit of `Received:` fields; a message with more goes round in a loop.
+    /// Maximum number of `Received:` fields. A message with more is in a loop.
     pub(crate) max_hops: u32,
-    /// Longest silence of a client.
     pub(crate) idle_timeout: Duration,
-    /// Limit of NOOP, VRFY and the like, with no message between them.
+    /// Maximum number of NOOP, VRFY and similar commands between two messages.
     pub(crate) junk_commands: u32,
-    /// Longest time that a session may last without a message.
+    /// Maximum time of a session between messages.
     pub(crate) no_message_timeout: Duration,
-    /// Longest time that a message may take.
     pub(crate) message_timeout: Duration,
-    /// Bytes per second of a message under way, averaged over `idle_timeout`.
+    /// Minimum bytes per second while a message is received, averaged over `idle_timeout`.
     pub(crate) min_data_rate: u64,
-    /// Limits of each client address that is not of `networks`.
+    /// Limits per client address outside of `networks`.
     pub(crate) client: ClientLimits,
 }
 
@@ -186,7 +166,7 @@ impl Default for RelayLimits {
             junk_commands: 100,
             no_message_timeout: Duration::from_secs(1800),
             message_timeout: Duration::from_secs(3600),
-            // That of Postfix: a modem of 9,600 bits per second is twice as fast.
+            // Postfix's value. A modem of 9,600 bits per second is twice as fast.
             min_data_rate: 500,
             client: ClientLimits::default(),
         }
@@ -194,7 +174,6 @@ impl Default for RelayLimits {
 }
 
 impl RelayLimits {
-    /// The limits in the form that a session takes.
     pub(crate) fn session_limits(&self) -> mailrun_smtp::Limits {
         mailrun_smtp::Limits {
             message_bytes: self.message_bytes,
@@ -209,23 +188,22 @@ impl RelayLimits {
     }
 }
 
-/// Limits of failed logins: `[auth]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoginLimits {
-    /// Failures of a client address.
+    /// Failures per client address.
     pub(crate) failures: u32,
-    /// Failures as one user, from any address.
+    /// Failures per user, from any address.
     pub(crate) user_failures: u32,
-    /// Within this time.
+    /// The failures count within this time.
     pub(crate) period: Duration,
-    /// Time for which no further login is checked then.
+    /// After too many failures, logins are refused unchecked for this time.
     pub(crate) lock_duration: Duration,
-    /// Delay of the login after the first failure; doubled with each further one.
+    /// Delay after the first failure. It doubles with each further failure.
     pub(crate) delay: Duration,
 }
 
 impl Default for LoginLimits {
-    /// fail2ban's ten minutes, and room for a user who does not remember which password it was.
+    /// fail2ban's ten minutes, with some tolerance for a user who has forgotten which password it was.
     fn default() -> Self {
         Self {
             failures: 10,
@@ -237,7 +215,6 @@ impl Default for LoginLimits {
     }
 }
 
-/// Limits of the number of connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeliveryLimits {
     pub(crate) per_destination: u32,
@@ -245,14 +222,14 @@ pub(crate) struct DeliveryLimits {
     pub(crate) greeting_5xx: RefusedGreeting,
 }
 
-/// Meaning of a 5xx in place of a greeting. RFC 5321 §3.1 leaves it open: a server may refuse this client for good, or
+/// Meaning of a 5xx instead of a greeting. RFC 5321 §3.1 leaves it open: the server may refuse this client for good, or
 /// be one of several that is out of order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum RefusedGreeting {
-    /// The next server is tried, and the message put off if there is none (Postfix: `smtp_skip_5xx_greeting = yes`).
+    /// Try the next server, and defer the message if there is none (Postfix: `smtp_skip_5xx_greeting = yes`).
     #[default]
     Skip,
-    /// The message comes back.
+    /// Bounce the message.
     Fail,
 }
 
@@ -260,14 +237,12 @@ impl RefusedGreeting {
     pub(crate) const ALL: [(Self, &'static str); 2] = [(Self::Skip, "skip"), (Self::Fail, "fail")];
 }
 
-/// Recipients of DSNs, and senders who are notified of success.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DsnConfig {
-    /// Target of DSNs of failures; `None` for the sender.
+    /// Recipient of DSNs about failures, or `None` for the sender.
     pub(crate) failures: Option<DsnTarget>,
-    /// Target of DSNs about DSNs that could not be delivered; `None` for the log only.
+    /// Recipient of DSNs about DSNs that could not be delivered, or `None` to only log them.
     pub(crate) double_bounces: Option<DsnTarget>,
-    /// An address.
     pub(crate) postmaster: String,
     pub(crate) success: SuccessDsnPolicy,
 }
@@ -283,19 +258,19 @@ impl DsnConfig {
     }
 }
 
-/// Target of a DSN in place of the sender.
+/// Recipient of a DSN instead of the sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DsnTarget {
     Postmaster,
     Maildir(Arc<Path>),
 }
 
-/// Senders whose NOTIFY=SUCCESS is answered. A sender's address proves nothing: a client that sends mail under somebody
-/// else's address has the DSN sent there.
+/// Senders whose NOTIFY=SUCCESS is honoured. A sender address proves nothing: with a forged address, a client could
+/// have DSNs sent to a stranger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SuccessDsnPolicy {
     Everyone,
-    /// Clients in `networks`, on unix-domain sockets, and those that have logged in.
+    /// Clients in `networks`, on Unix-domain sockets, and those that have logged in.
     #[default]
     Networks,
     Nobody,
@@ -305,8 +280,7 @@ impl SuccessDsnPolicy {
     pub(crate) const ALL: [(Self, &'static str); 3] =
         [(Self::Everyone, "everyone"), (Self::Networks, "networks"), (Self::Nobody, "nobody")];
 
-    /// Reports whether the sender of a message is notified of its success. A client without an address came by a
-    /// unix-domain socket.
+    /// Reports whether the sender is notified of success. A client without an address uses a Unix-domain socket.
     pub(crate) fn is_for(self, client: Option<IpAddr>, login: LoggedIn, networks: &Networks) -> bool {
         match self {
             Self::Everyone => true,
@@ -322,12 +296,10 @@ impl Default for DeliveryLimits {
     }
 }
 
-/// Servers to ask for mail exchangers and addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DnsConfig {
-    /// Empty for the system's.
+    /// Empty means the system's servers.
     pub(crate) servers: Vec<SocketAddr>,
-    /// Time-out of one answer.
     pub(crate) timeout: Duration,
 }
 
@@ -337,13 +309,10 @@ impl Default for DnsConfig {
     }
 }
 
-/// Networks to which mail may go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeliveryScope {
-    /// Loopback and private addresses.
     #[default]
     Local,
-    /// Public ones too.
     Anywhere,
 }
 
@@ -366,24 +335,22 @@ impl LogLevel {
         [(Self::Error, "error"), (Self::Warn, "warn"), (Self::Info, "info"), (Self::Debug, "debug")];
 }
 
-/// Environment in which configuration is read: files, variables and the name of this host. Tests have their own.
+/// The environment for reading a configuration: files, variables, and the host's name. Tests replace it.
 pub(crate) struct ConfigEnvironment<'a> {
     pub(crate) read: &'a dyn Fn(&Path) -> io::Result<Vec<u8>>,
     pub(crate) variable: &'a dyn Fn(&str) -> Option<String>,
     pub(crate) hostname: String,
-    /// Permissions of a file, if it has any.
+    /// Permissions of a file, if known.
     pub(crate) mode: &'a dyn Fn(&Path) -> Option<u32>,
-    /// Networks to which mail may go even if the file does not say so.
+    /// Networks to which mail may go even if the file does not allow them.
     pub(crate) delivery_scope: DeliveryScope,
-    /// Checks whether a spool can be in that directory.
     pub(crate) can_store_in: &'a StorageCheck,
 }
 
-/// Checks a directory for a spool, which need not exist, and changes nothing.
+/// Checks a directory for a spool without changing anything. The directory need not exist.
 pub(crate) type StorageCheck = dyn Fn(&Path) -> Result<(), String>;
 
 impl ConfigEnvironment<'_> {
-    /// The environment of this process.
     pub(crate) fn of_process() -> Self {
         Self {
             read: &read,
@@ -391,13 +358,13 @@ impl ConfigEnvironment<'_> {
             variable: &|name| std::env::var(name).ok(),
             hostname: hostname(),
             delivery_scope: DeliveryScope::default(),
-            // A relay that starts opens it, and sees.
+            // A starting relay opens the spool and finds out by itself.
             can_store_in: &|_| Ok(()),
         }
     }
 }
 
-/// A file, but no more of it than could be meant.
+/// Reads a file, up to a limit that no valid configuration exceeds.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
@@ -414,27 +381,27 @@ fn hostname() -> String {
 }
 
 impl Config {
-    /// Reads a file, and those that it names. Relative paths begin in its directory.
+    /// Reads a file and the files that it names. Relative paths start from its directory.
     ///
     /// # Errors
-    /// All that is wrong with it.
+    /// All mistakes in it.
     #[cfg(test)]
     pub(crate) fn read(file: &Path) -> Result<Self, ConfigErrors> {
         Self::read_within(file, DeliveryScope::Local)
     }
 
-    /// The same, where mail may go as far as `reach` even if the file does not allow it.
+    /// As `read`, but mail may go as far as `reach` even if the file does not allow it.
     ///
     /// # Errors
-    /// Likewise.
+    /// All mistakes in it.
     pub fn read_within(file: &Path, reach: DeliveryScope) -> Result<Self, ConfigErrors> {
         Self::read_with(file, &ConfigEnvironment { delivery_scope: reach, ..ConfigEnvironment::of_process() })
     }
 
-    /// The same for a file that is only checked: its spool's directory is checked, too.
+    /// As `read_within`, for a file that is only checked, including the spool's directory.
     ///
     /// # Errors
-    /// Likewise.
+    /// All mistakes in it.
     pub fn check(file: &Path, reach: DeliveryScope, can_store_in: &StorageCheck) -> Result<Self, ConfigErrors> {
         Self::read_with(
             file,
@@ -452,25 +419,24 @@ impl Config {
         Self::parse(&text, file, outside)
     }
 
-    /// The same for a text, as if it were in that file.
+    /// As `read`, for a text as if it were in that file.
     ///
     /// # Errors
-    /// Likewise.
+    /// All mistakes in it.
     pub(crate) fn parse(text: &str, file: &Path, outside: &ConfigEnvironment<'_>) -> Result<Self, ConfigErrors> {
         meaning::read(text, file, outside)
     }
 
-    /// A configuration that names no files, for tests.
     #[cfg(test)]
     pub(crate) fn read_text(text: &str) -> Self {
         Self::parse(text, Path::new("relay.toml"), &ConfigEnvironment::of_process()).expect("nothing is wrong with it")
     }
 
-    /// Configuration without a file: all mail that comes to `listen` goes to `to` (`HOST[:PORT]`, `lmtp:HOST:PORT`,
-    /// `lmtp:unix:PATH` or `discard`), by way of the directory `spool`.
+    /// Configuration without a file: all mail that arrives at `listen` goes to `to` (`HOST[:PORT]`, `lmtp:HOST:PORT`,
+    /// `lmtp:unix:PATH` or `discard`), with its spool in the directory `spool`.
     ///
     /// # Errors
-    /// If one of them is not valid, with the reason.
+    /// The reason why one of these is invalid.
     pub fn from_flags(listen: &str, to: &str, spool: &Path, reach: DeliveryScope) -> Result<Self, String> {
         let listen = Endpoint::listening(listen).map_err(|why| format!("--listen: {why}"))?;
         let own = OwnAddresses::new([&listen].into_iter());
@@ -483,7 +449,6 @@ impl Config {
         Ok(config)
     }
 
-    /// Configuration that gives the directory only.
     fn with_defaults(spool: &Path, hostname: String) -> Self {
         Self {
             hostname: hostname.clone(),
@@ -522,12 +487,10 @@ impl Config {
         }
     }
 
-    /// All addresses that it listens on.
     pub fn listeners(&self) -> impl Iterator<Item = &Endpoint> {
         self.listen.iter().chain(&self.listen_tls).chain(&self.listen_lmtp)
     }
 
-    /// Returns the rights of a client.
     pub(crate) fn access(&self, client: IpAddr, login: LoggedIn) -> Access {
         match login {
             LoggedIn::Yes => Access::Trusted,
@@ -537,14 +500,14 @@ impl Config {
     }
 
     /// Warnings about settings that are allowed but risky: next hops whose certificate is not verified although TLS is
-    /// required, and files with secrets that everybody may read.
+    /// required, and secret files that everybody may read.
     pub fn warnings(&self) -> Vec<String> {
         let hops = self.router.insecure_hops();
         let of_hops = hops.map(|hop| format!("{hop}: insecure = true: the certificate is not verified"));
         of_hops.chain(self.file_warnings.iter().cloned()).collect()
     }
 
-    /// The keys whose new values hold only after a restart; a reload reports them.
+    /// Changed keys that take effect only after a restart. A reload reports them.
     pub(crate) fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
         let changes = [
             ("listen", self.listen != new.listen),
@@ -568,16 +531,15 @@ impl Config {
     }
 }
 
-/// Tells whether a client has logged in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoggedIn {
     Yes,
     No,
 }
 
-/// A small file that works as it is, as the manual shows it.
+/// A small working file, shown in the manual.
 pub const MINIMAL: &str = include_str!("minimal.toml");
-/// A file with every key, as the manual shows it.
+/// A file with every key, shown in the manual.
 pub const EXAMPLE: &str = include_str!("example.toml");
 
 #[cfg(test)]
@@ -587,12 +549,12 @@ mod tests {
     use mailrun_smtp::Path as Address;
     use proptest::prelude::*;
 
-    /// Files that are there, in memory.
+    /// Files in memory.
     fn file(path: &Path) -> io::Result<Vec<u8>> {
         let certificate = || mailrun_net::Certificate::self_signed(&["localhost"]).expect("it is a name");
         let text = match path.to_str().unwrap() {
             "/etc/relay/certificate.pem" | "/etc/relay/key.pem" => {
-                // Both of one pair, as rustls insists.
+                // Certificate and key must match, as rustls requires.
                 static PAIR: std::sync::OnceLock<(String, String)> = std::sync::OnceLock::new();
                 let pair = PAIR.get_or_init(|| {
                     let certificate = certificate();
@@ -736,8 +698,7 @@ mod tests {
         assert!(!format!("{config:?}").contains("pass word"), "secrets are not printed");
     }
 
-    /// A row: the text after the line that names the spool, and the beginning of each complaint, behind the file's
-    /// name.
+    /// A text after the line that names the spool, and the beginning of each complaint after the file's name.
     type ConfigErrorRow = (&'static str, &'static [&'static str]);
 
     fn check(rows: &[ConfigErrorRow]) {
@@ -756,7 +717,6 @@ mod tests {
         assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
     }
 
-    /// Configurations with mistakes, and the complaints about them.
     const MISTAKES: &[(&str, &[&str])] = &[
         ("listn = ['127.0.0.1:25']", &["2:1: unknown key \"listn\"; did you mean \"listen\"?"]),
         ("frobnicate = 1", &["2:1: unknown key \"frobnicate\"; known keys: spool, allow_public, hostname,"]),
@@ -1056,7 +1016,7 @@ mod tests {
             let said = parse(&format!("spool.directory = 's'\nnetworks = [{networks}]")).unwrap_err().to_string();
             assert!(said.contains(complaint), "{networks}: {said}");
         }
-        // Large networks that one owner may have.
+        // Large networks that may have a single owner.
         for networks in [
             "'0.0.0.0/2'",
             "'10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7', 'fe80::/10'",
@@ -1136,7 +1096,7 @@ mod tests {
             let near = text.replace("'a.example'", &format!("'{near}'\ntls = 'none'"));
             assert!(parse(&near).is_ok(), "{near}");
         }
-        // A private network has other people's computers in it.
+        // A private network contains other people's computers.
         for (far, tls) in [("10.0.0.1", "none"), ("192.168.1.1:587", "opportunistic"), ("[fd00::1]:25", "none")] {
             let far = text.replace("'a.example'", &format!("['127.0.0.1', '{far}']\ntls = '{tls}'"));
             let said = parse(&far).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! `[local]` and `[[route]]`: domains whose mail ends here, and targets of all other mail.
+//! `[local]` and `[[route]]`: domains whose mail is delivered here, and next hops of all other mail.
 use super::DeliveryScope;
 use super::section_reader::SectionReader;
 use super::values::{connection_limit, keyword};
@@ -21,16 +21,14 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Port of SMTP (RFC 5321 §4.5.4.2).
+/// RFC 5321 §4.5.4.2.
 const SMTP_PORT: u16 = 25;
-/// Port on which TLS begins before the greeting (RFC 8314 §3.3).
+/// TLS before the greeting (RFC 8314 §3.3).
 const SMTPS_PORT: u16 = 465;
-/// Port of LMTP by custom: RFC 2033 §5 names no port but 25, which it forbids.
+/// By custom. RFC 2033 §5 names no port except 25, which it forbids.
 const LMTP_PORT: u16 = 24;
-/// Routes that a file may have.
 const MAX_ROUTES: usize = 100_000;
 
-/// Context in which routes are read.
 #[derive(Clone, Copy)]
 pub(super) struct RouteReader<'a, 'o> {
     pub(super) reader: SectionReader<'a>,
@@ -38,7 +36,6 @@ pub(super) struct RouteReader<'a, 'o> {
     pub(super) own: &'o OwnAddresses,
 }
 
-/// Parses the next hop that `--to` names.
 pub(super) fn parse_next_hop(text: &str, reach: DeliveryScope, own: &OwnAddresses) -> Result<NextHop, String> {
     if text == "discard" {
         return Ok(NextHop::Discard);
@@ -110,7 +107,7 @@ impl<'a> RouteReader<'a, '_> {
         Some(Route { from, to: to?, target: way? })
     }
 
-    /// Reads the destination of a route, and the protocol spoken there.
+    /// Reads the destination of a route and its protocol.
     fn target(self, section: &mut Section<'a>) -> Option<RouteTarget> {
         self.check_keys(section);
         let hosts_at = section.key("smtp");
@@ -138,7 +135,7 @@ impl<'a> RouteReader<'a, '_> {
         mx.or(lmtp).or(maildir).or(discard.map(|()| RouteTarget::NextHop(NextHop::Discard)))
     }
 
-    /// Checks that exactly one key names the target, and that the others go with it.
+    /// Checks that exactly one key names the target, and that the other keys are compatible with it.
     fn check_keys(self, section: &Section<'a>) {
         const TARGET_KEYS: [&str; 5] = ["smtp", "mx", "lmtp", "maildir", "discard"];
         const SMTP_KEYS: [&str; 8] =
@@ -197,8 +194,7 @@ impl<'a> RouteReader<'a, '_> {
         Some((span, template.below(self.reader.base_directory)))
     }
 
-    /// TLS and AUTH. A password is not sent to a server that was not verified, nor readable on the wire, unless it
-    /// never leaves this host.
+    /// TLS and AUTH. A password is sent only to a verified server over TLS, unless it never leaves this host.
     fn security(self, section: &mut Section<'a>, hosts: Option<&[TargetHost]>) -> (NextHopTls, Option<Credentials>) {
         let user_at = section.key("user");
         let credentials = self.credentials(section);
@@ -248,7 +244,7 @@ impl<'a> RouteReader<'a, '_> {
         self.errors().ok_or_add(span, usable).map(|_| authority)
     }
 
-    /// The login at a next hop: its password is in a file, or in the environment.
+    /// The login at a next hop. Its password is in a file or in the environment.
     fn credentials(self, section: &mut Section<'a>) -> Option<Credentials> {
         let misplaced = self.reject_password(section);
         let file = self.reader.path(section, "password_file");
@@ -282,7 +278,7 @@ impl<'a> RouteReader<'a, '_> {
         })
     }
 
-    /// Complains of a password that is written in the file, and of the key that once named a variable.
+    /// Rejects a password in the configuration file, and the key that used to name a variable.
     fn reject_password(self, section: &mut Section<'a>) -> bool {
         let in_file = format!("a password must not be in this file: use password_file, or set {PASSWORD_VARIABLE}");
         let variable = format!("\"password_env\" is no longer a key: use password_file, or set {PASSWORD_VARIABLE}");
@@ -344,7 +340,7 @@ impl<'a> RouteReader<'a, '_> {
         })
     }
 
-    /// Checks that mail for local domains goes somewhere, the postmaster's first (RFC 5321 §4.5.1).
+    /// Checks that mail for local domains has a destination, above all the postmaster's (RFC 5321 §4.5.1).
     fn check_local_domains(self, router: &Router, domains: &[(Range<usize>, String)], span: &Range<usize>) {
         let nobody = Address::mailbox(b"").expect("the null path is a path");
         let reaches = |address: &str| {
@@ -368,13 +364,13 @@ impl<'a> RouteReader<'a, '_> {
     }
 }
 
-/// Mailbox names, one a line; a password behind a colon is passed over.
+/// Mailbox names, one per line. A password after a colon is ignored.
 fn mailbox_names(text: &str) -> HashSet<Box<str>> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(|line| line.split(':').next().unwrap_or_default().trim().to_lowercase().into()).collect()
 }
 
-/// `HOST`, `HOST:PORT`, `[ADDRESS]:PORT`.
+/// Parses `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`.
 fn host(text: &str, default_port: u16, reach: DeliveryScope, own: &OwnAddresses) -> Result<TargetHost, String> {
     let wrong = || format!("{text:?} is not a valid host; use something like mail.example.com:25 or [::1]:25");
     let (name, port) = Endpoint::split_port(text).ok_or_else(wrong)?;

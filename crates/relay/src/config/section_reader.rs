@@ -1,21 +1,19 @@
-//! Context in which the sections of relay.toml are read: the complaints so far, and the files that keys name.
 use super::ConfigEnvironment;
 use mailrun_party::reason::reason;
 use mailrun_party::toml_file::{ErrorCollector, Section};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Context in which sections are read.
 #[derive(Clone, Copy)]
 pub(super) struct SectionReader<'a> {
     pub(super) errors: &'a ErrorCollector,
-    /// Directory that relative paths begin at.
+    /// Directory from which relative paths start.
     pub(super) base_directory: &'a Path,
     pub(super) environment: &'a ConfigEnvironment<'a>,
 }
 
 impl<'a> SectionReader<'a> {
-    /// A path; a relative one begins at `base`.
+    /// A path. Relative ones start from `base_directory`.
     pub(super) fn path(self, section: &mut Section<'a>, key: &'static str) -> Option<(Range<usize>, PathBuf)> {
         let (span, text) = section.text(key, "\"PATH\"")?;
         if text.is_empty() {
@@ -25,21 +23,18 @@ impl<'a> SectionReader<'a> {
         Some((span, self.base_directory.join(text)))
     }
 
-    /// Reads the file that is named there.
     pub(super) fn file(self, span: &Range<usize>, path: &Path) -> Option<Vec<u8>> {
         let bytes = (self.environment.read)(path)
             .map_err(|error| format!("cannot read {}: {}", path.display(), reason(&error)));
         self.errors.ok_or_add(span, bytes)
     }
 
-    /// Likewise, as text.
     pub(super) fn text(self, span: &Range<usize>, path: &Path) -> Option<String> {
         let text = String::from_utf8(self.file(span, path)?).map_err(|_| format!("{} is not UTF-8", path.display()));
         self.errors.ok_or_add(span, text)
     }
 
-    /// Likewise, a file with a secret. Warns if its permissions let users read it who are neither its owner nor in its
-    /// group.
+    /// Reads a file with a secret. Warns if users other than its owner and group may read it.
     pub(super) fn secret(self, span: &Range<usize>, path: &Path) -> Option<Vec<u8>> {
         if let Some(mode) = (self.environment.mode)(path).filter(|mode| mode & 0o004 != 0) {
             let path = path.display();
@@ -50,7 +45,6 @@ impl<'a> SectionReader<'a> {
         self.file(span, path)
     }
 
-    /// Likewise, as text.
     pub(super) fn secret_text(self, span: &Range<usize>, path: &Path) -> Option<String> {
         let text = String::from_utf8(self.secret(span, path)?).map_err(|_| format!("{} is not UTF-8", path.display()));
         self.errors.ok_or_add(span, text)

@@ -1,4 +1,5 @@
-//! The operator's side of the control socket: sends a request to a running relay, and passes on its replies one by one.
+//! The operator's side of the control socket. It sends a request to a running relay, and passes on the replies one by
+//! one.
 use crate::control::protocol::{ControlReply, ControlRequest};
 use crate::control::socket;
 use anyhow::{Context, Result, anyhow, bail};
@@ -11,23 +12,19 @@ use std::time::Duration;
 /// A relay gives up on its workers earlier.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A way to a running relay.
 pub struct ControlClient(BufReader<UnixStream>);
 
-/// End of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlOutcome {
-    /// The relay did as it was told.
     Done,
-    /// The relay refuses, and says why.
     Refused(String),
 }
 
 impl ControlClient {
-    /// Connects to the relay with that control socket.
+    /// Connects to the relay with this control socket.
     ///
     /// # Errors
-    /// If none is running there.
+    /// If no relay is running there.
     pub fn connect(control: &Path) -> Result<Self> {
         let stream = socket::connect(control, REPLY_TIMEOUT).map_err(|error| {
             anyhow!("no relay answers at {} ({}); check that it is running", control.display(), reason(&error))
@@ -35,10 +32,10 @@ impl ControlClient {
         Ok(Self(BufReader::new(stream)))
     }
 
-    /// Sends a request, and passes on each reply but the last.
+    /// Sends a request, and passes on each reply except the last.
     ///
     /// # Errors
-    /// If the relay goes away meanwhile, or `each` fails.
+    /// If the relay ends meanwhile, or `each` fails.
     pub fn send(
         &mut self,
         request: &ControlRequest,

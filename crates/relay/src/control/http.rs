@@ -1,4 +1,4 @@
-//! Metrics, health and readiness over HTTP, from a thread of its own that no session waits for.
+//! Metrics, health and readiness over HTTP, on a separate thread that no session waits for.
 //!
 //! | path | answer |
 //! |---|---|
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Serves on `address` until the process ends; gives the address, for port 0.
+/// Serves on `address` until the process ends. Returns the actual address, for port 0.
 ///
 /// # Errors
 /// If it cannot listen there.

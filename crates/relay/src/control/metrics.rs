@@ -1,35 +1,32 @@
-//! Numbers in the text format of Prometheus (version 0.0.4).
+//! Metrics in the text format of Prometheus (version 0.0.4).
 use crate::control::protocol::HopRow;
 use crate::control::queue_stats::QueueStats;
 use mailrun_report::metrics_text::{Exposition, MetricsText};
 
-/// Figures that are counted, besides those of the queues.
+/// All metrics except those of the queues.
 pub(crate) struct RelayMetrics<'a> {
     pub(crate) queues: &'a QueueStats,
-    /// Counters that only grow: name, description, value.
+    /// Monotonic counters: name, description, value.
     pub(crate) counters: &'a [(&'static str, &'static str, u64)],
-    /// Likewise, of the log and of HTTP.
+    /// The same for the log and for HTTP.
     pub(crate) process: &'a [(&'static str, &'static str, u64)],
     pub(crate) spool: &'a mailrun_spool::SpoolStats,
     pub(crate) incoming_limit: u64,
     pub(crate) untrusted: UntrustedClients,
-    /// The spool takes nothing any more.
     pub(crate) has_failed: bool,
     pub(crate) hostname: &'a str,
     pub(crate) uptime_s: f64,
 }
 
-/// Figures of clients that are not of `networks`.
+/// Metrics of clients outside of `networks`.
 pub(crate) struct UntrustedClients {
-    /// Connections at a time.
     pub(crate) connections: usize,
     pub(crate) incoming_bytes: u64,
     pub(crate) incoming_limit: u64,
-    /// Number of refusals by each limit, with its name.
+    /// Number of refusals by the name of the limit.
     pub(crate) refused: Vec<(&'static str, u64)>,
 }
 
-/// All of it, a family after the other.
 pub(crate) fn render(figures: &RelayMetrics<'_>) -> String {
     let mut text = MetricsText::new("mailrun_relay_", Exposition::Prometheus);
     let totals = &figures.queues.totals;

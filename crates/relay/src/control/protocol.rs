@@ -1,4 +1,4 @@
-//! The protocol of the control socket: a request is a line of JSON; replies are lines of JSON, the last of which is
+//! The protocol of the control socket. A request is one line of JSON. Replies are lines of JSON, the last of which is
 //! `end` or `error`.
 //!
 //! ```text
@@ -15,56 +15,46 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest request.
 pub(crate) const MAX_REQUEST_BYTES: usize = 4096;
 
-/// A request to a relay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
 pub enum ControlRequest {
-    /// The entries of the queue, in no order.
+    /// List entries of the queue, in any order.
     List {
-        /// Entries for that hop.
+        /// Only entries for this hop.
         #[serde(default)]
         hop: Option<String>,
-        /// Entries in that state.
+        /// Only entries in this state.
         #[serde(default)]
         state: Option<StateName>,
-        /// Limit of the number of entries.
         #[serde(default)]
         limit: Option<u64>,
     },
-    /// All of one message.
     Show {
-        /// Queue ID.
         id: QueueId,
     },
-    /// Something to be done.
+    /// Execute a command.
     #[serde(rename = "order")]
     Change {
-        /// The command itself.
         #[serde(rename = "order")]
         command: CommandName,
-        /// Messages that it is done to.
         which: CommandScope,
     },
-    /// Numbers, in all and by hop.
+    /// Totals, and numbers per hop.
     Stats,
 }
 
-/// Messages that a command applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CommandScope {
-    /// One message.
     Id(QueueId),
-    /// Messages with recipients at that hop.
+    /// Messages with recipients at this hop.
     Hop(String),
-    /// Every message.
     All,
 }
 
-/// A message's number as users see it: 16 hexadecimal digits.
+/// A message's number in its external form: 16 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct QueueId(pub u64);
@@ -99,17 +89,12 @@ impl From<QueueId> for String {
     }
 }
 
-/// A command, as it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CommandName {
-    /// Keep the messages in the queue, untried.
     Hold,
-    /// Try held messages again.
     Release,
-    /// Delete the messages.
     Remove,
-    /// Try the messages now.
     Retry,
 }
 
@@ -124,7 +109,6 @@ impl From<CommandName> for OperatorCommand {
     }
 }
 
-/// State of an entry, as it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum StateName {
@@ -151,7 +135,6 @@ impl StateName {
         (Self::AwaitingDsn, "telling"),
     ];
 
-    /// Returns its word on the command line.
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].1
     }
@@ -169,73 +152,50 @@ impl From<EntryState> for StateName {
     }
 }
 
-/// A reply of a relay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "lowercase")]
 pub enum ControlReply {
-    /// A row of the list.
     Entry(EntryRow),
-    /// A message in full.
     Message(MessageRow),
-    /// A next hop's queue.
     Hop(HopRow),
-    /// The relay's totals.
     Totals(TotalsRow),
-    /// A command is carried out.
-    Changed {
-        /// Number of messages that were found.
-        messages: u64,
-    },
-    /// The end of the answer.
+    Changed { messages: u64 },
     End,
-    /// The end of the answer, because of an error.
-    Error {
-        /// The reason, for people.
-        text: String,
-    },
+    Error { text: String },
 }
 
-/// Some recipients of one message that travel to one hop together.
+/// The recipients of one message that are delivered to one hop together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryRow {
-    /// Queue ID.
     pub id: QueueId,
-    /// Next hop.
     pub hop: String,
-    /// State in the queue.
     pub state: StateName,
-    /// Recipients at this next hop.
     pub recipients: u64,
-    /// Tries so far.
     pub attempts: u32,
-    /// Time of reception, in seconds of the Unix epoch.
+    /// Time of reception as Unix time.
     pub received_unix_s: u64,
-    /// Age in seconds.
     pub age_s: u64,
-    /// Unix time of the next try: of the entry if it is deferred, or of its hop if that could not be reached.
+    /// Unix time of the next attempt: the entry's if it is deferred, or the hop's if that could not be reached.
     pub next_unix_s: Option<u64>,
-    /// Time at which it is returned, in seconds of the Unix epoch.
+    /// Unix time at which the message expires.
     pub expires_unix_s: u64,
-    /// Its own last refusal, or the reason why its next hop cannot be reached.
+    /// The entry's last refusal, or the reason why its next hop cannot be reached.
     pub refusal: Option<RefusalRow>,
-    /// It is ready, but its hop could not be reached and is left alone until `next_unix_s`.
+    /// The entry is ready, but its hop could not be reached and is not tried before `next_unix_s`.
     #[serde(default)]
     pub hop_is_shut: bool,
-    /// Recipients, if one message is shown.
+    /// Recipients. Only filled for a single message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<String>,
 }
 
-/// Reason why it has not been delivered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalRow {
     /// 0 if there was no reply.
     pub code: u16,
-    /// Enhanced status code (RFC 3463).
     pub enhanced: Option<String>,
-    /// Text of the reply.
     pub text: String,
-    /// The host that replied; empty for the relay itself.
+    /// The host that replied, or empty for the relay itself.
     pub by: String,
 }
 
@@ -256,7 +216,7 @@ impl fmt::Display for RefusalRow {
             write!(f, "{} ", self.code)?;
         }
         match &self.enhanced {
-            // Most replies say it in their text.
+            // Most replies repeat it in their text.
             Some(enhanced) if !self.text.starts_with(enhanced.as_str()) => write!(f, "{enhanced} ")?,
             _ => {}
         }
@@ -264,57 +224,41 @@ impl fmt::Display for RefusalRow {
     }
 }
 
-/// A message as it is in the spool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageRow {
-    /// Queue ID.
     pub id: QueueId,
     /// Empty for a DSN.
     pub sender: String,
-    /// Number of recipients.
     pub recipients: u64,
-    /// Size in bytes.
     pub bytes: u64,
-    /// Time of reception, in seconds of the Unix epoch.
+    /// Time of reception as Unix time.
     pub received_unix_s: u64,
-    /// Name that the client gave.
     pub client_name: String,
-    /// Address of the client that it came from.
     pub client_address: Option<String>,
-    /// User who had logged in.
     pub user: Option<String>,
 }
 
-/// A next hop's numbers, of all workers.
+/// A next hop's numbers, summed over all workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopRow {
-    /// Next hop.
     pub hop: String,
-    /// Entries that could be tried now.
     pub ready: u64,
-    /// Entries that wait for their next try.
     pub deferred: u64,
-    /// Entries that are being tried.
     pub sending: u64,
-    /// Entries that an administrator holds.
     pub held: u64,
-    /// Entries whose notification is being stored.
     #[serde(rename = "telling")]
     pub awaiting_dsn: u64,
-    /// Connections to it.
     #[serde(rename = "couriers")]
     pub connections: u64,
     pub(crate) idle: u64,
-    /// Time of reception of its oldest message, in seconds of the Unix epoch.
+    /// Unix time of reception of its oldest message.
     pub oldest_unix_s: Option<u64>,
-    /// No connection is tried for so long, because the last could not be made.
+    /// Seconds until the next connection attempt, if the last one failed.
     pub shut_for_s: Option<u64>,
-    /// Its last refusal.
     pub refusal: Option<RefusalRow>,
 }
 
 impl HopRow {
-    /// Number of its entries in all states.
     pub fn entries(&self) -> u64 {
         self.by_state().iter().map(|(_, count)| count).sum()
     }
@@ -330,38 +274,29 @@ impl HopRow {
     }
 }
 
-/// The relay's numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TotalsRow {
-    /// Promise of a 250, by its name.
     pub durability: String,
     pub(crate) workers: u64,
-    /// Messages in the queues.
     pub messages: u64,
-    /// Entries: a message once for each of its next hops.
+    /// Entries. A message has one for each of its next hops.
     pub entries: u64,
-    /// Connections to next hops.
     #[serde(rename = "couriers")]
     pub connections: u64,
     /// Bytes of messages in memory.
     #[serde(rename = "letter_bytes")]
     pub message_bytes: u64,
-    /// Messages in the spool.
     pub spool_messages: u64,
     pub(crate) spool_bytes: u64,
-    /// Bytes that the spool takes on the disk.
     pub spool_disk_bytes: u64,
-    /// Messages accepted since the start.
     pub accepted: u64,
-    /// Recipients delivered since the start.
     pub delivered: u64,
     pub(crate) deferred: u64,
-    /// Recipients failed since the start.
     pub failed: u64,
-    /// Bytes of messages that are being received, or wait for their 250.
+    /// Bytes of messages that are being received or wait for their 250.
     #[serde(default)]
     pub incoming_bytes: u64,
-    /// Next hops that are remembered.
+    /// Number of next hops in memory.
     #[serde(default)]
     pub(crate) hops: u64,
 }

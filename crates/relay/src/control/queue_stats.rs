@@ -1,4 +1,4 @@
-//! The numbers of all workers' queues, put together: in all, and for the hops that have the most.
+//! Statistics of all workers' queues: totals, and the hops with the most entries.
 use crate::control::protocol::{HopRow, TotalsRow};
 use crate::qmgr::DestinationStats;
 use crate::worker::RelayWorker;
@@ -7,20 +7,19 @@ use mailrun_net::clock;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Hops that are listed one by one; more are summed up. A queue may have a hundred thousand of them.
+/// Hops that are listed individually. The others are summed up, because a queue may have a hundred thousand of them.
 const MAX_DESTINATIONS: usize = 100;
-/// Name of the row of all other hops: no hop has this name.
+/// Name of the row that sums up all other hops. No hop can have this name.
 const OTHERS: &str = "(others)";
 
-/// Contents of the queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueueStats {
     pub(crate) totals: TotalsRow,
-    /// Hops with the most entries first.
+    /// Sorted by the number of entries, largest first.
     pub(crate) hops: Vec<HopRow>,
 }
 
-/// Calls all workers; blocks until they have answered.
+/// Asks all workers, and blocks until they have answered.
 pub(crate) fn collect_queue_stats(relay: &RunningRelay) -> Result<QueueStats, WorkerUnavailable> {
     let mut stats = QueueStats { totals: totals(relay), hops: Vec::new() };
     let mut hops = HashMap::new();
@@ -38,7 +37,6 @@ pub(crate) fn collect_queue_stats(relay: &RunningRelay) -> Result<QueueStats, Wo
     Ok(stats)
 }
 
-/// Totals of all workers.
 fn totals(relay: &RunningRelay) -> TotalsRow {
     let usage = relay.context.spool.stats();
     let counters = &relay.context.counters;
@@ -56,7 +54,8 @@ fn totals(relay: &RunningRelay) -> TotalsRow {
     }
 }
 
-/// One worker's. Of hops that are only summed up nothing is copied: this takes a turn of the worker's time.
+/// One worker's statistics. Hops that are only summed up are not copied, because this takes time of the worker's event
+/// loop.
 fn worker_stats(worker: &Rc<RelayWorker>) -> (crate::qmgr::QueueTotals, usize, Vec<HopRow>) {
     let queue = worker.queue.borrow();
     let hops = worker.destinations().borrow();
@@ -121,9 +120,9 @@ fn merge(sum: &mut HopRow, row: &HopRow) {
     }
 }
 
-/// The hops with the most entries; the others as one, at the end.
+/// The hops with the most entries, followed by the sum of the others.
 fn largest(mut hops: Vec<HopRow>) -> Vec<HopRow> {
-    // A worker's sum of other hops stays last.
+    // A worker's own sum of other hops stays last.
     hops.sort_by(|a, b| {
         let key = |hop: &HopRow| (hop.hop == OTHERS, std::cmp::Reverse(hop.entries()));
         key(a).cmp(&key(b)).then_with(|| a.hop.cmp(&b.hop))

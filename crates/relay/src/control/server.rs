@@ -1,5 +1,5 @@
-//! The control socket: answers `mailrun queue` page by page, so that a long queue slows no delivery and takes no
-//! memory. `protocol` has the requests and replies.
+//! The control socket's server. It answers `mailrun queue` page by page, so that a long queue neither slows deliveries
+//! nor takes memory. `protocol` has the requests and replies.
 use crate::control::protocol::{
     CommandScope, ControlReply, ControlRequest, EntryRow, MAX_REQUEST_BYTES, MessageRow, QueueId, StateName,
 };
@@ -20,34 +20,31 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Entries of a queue that are visited in one turn of its worker: a fraction of a millisecond.
+/// Queue entries per turn of a worker. They take a fraction of a millisecond.
 const LIST_PAGE_ENTRIES: u32 = 500;
-/// Messages that are changed in one turn: each of them may write a note.
+/// Messages changed per turn of a worker. Each may write a note.
 const CHANGE_PAGE_ENTRIES: u32 = 100;
-/// Operators at a time.
 const MAX_CONNECTIONS: usize = 16;
-/// Time-out of an operator, for reading and for writing.
 const IO_TIMEOUT: Duration = Duration::from_secs(60);
-/// Longest wait for the mail of an earlier run to be queued.
 const BACKLOG_TIMEOUT: Duration = Duration::from_secs(10);
 const BACKLOG_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Pause after a connection could not be accepted because there were no descriptors.
+/// Pause after a failed accept, which usually means that there are no descriptors left.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// The socket; dropping this removes it.
+/// The socket. Dropping it removes the file.
 pub(crate) struct ControlSocket(PathBuf);
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // A socket that is left behind is taken over by the next relay.
+        // If this fails, the next relay replaces the socket.
         let _ = fs::remove_file(&self.0);
     }
 }
 
-/// Answers operators at that path until the process ends.
+/// Answers operators at this path until the process ends.
 ///
 /// # Errors
-/// If another relay does, or it cannot be.
+/// If another relay uses the socket, or it cannot be created.
 pub(crate) fn open(path: &Path, relay: &Arc<RunningRelay>) -> Result<ControlSocket> {
     let cannot = |error: io::Error| anyhow!("cannot create the control socket {}: {}", path.display(), reason(&error));
     let listener = socket::listen(path).map_err(cannot)?;
@@ -57,7 +54,7 @@ pub(crate) fn open(path: &Path, relay: &Arc<RunningRelay>) -> Result<ControlSock
 }
 
 fn accept_connections(listener: &UnixListener, relay: &Arc<RunningRelay>) {
-    // One reference for each connection, and this one.
+    // One reference per connection, and this one.
     let connections = Arc::new(());
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
@@ -79,7 +76,6 @@ fn accept_connections(listener: &UnixListener, relay: &Arc<RunningRelay>) {
     }
 }
 
-/// Answers one operator, request by request.
 fn serve_connection(stream: &UnixStream, relay: &RunningRelay) -> io::Result<()> {
     stream.set_read_timeout(Some(IO_TIMEOUT))?;
     stream.set_write_timeout(Some(IO_TIMEOUT))?;
@@ -107,12 +103,9 @@ fn serve_connection(stream: &UnixStream, relay: &RunningRelay) -> io::Result<()>
     }
 }
 
-/// Reason why an answer ends early.
 enum ControlError {
-    /// The operator reads this text.
     Rejected(String),
     Unavailable(WorkerUnavailable),
-    /// The operator has disconnected.
     Disconnected(io::Error),
 }
 
@@ -128,7 +121,6 @@ impl From<WorkerUnavailable> for ControlError {
     }
 }
 
-/// Output to which replies are written.
 struct ReplyWriter<W: Write>(BufWriter<W>);
 
 impl<W: Write> ReplyWriter<W> {
@@ -161,7 +153,7 @@ fn respond<W: Write>(
         ControlRequest::Change { command, which } => {
             let mark = relay.context.spool.notes_mark();
             let messages = execute(relay, command.into(), &which)?;
-            // No operator may read of a change that a crash could undo.
+            // Sync first: an operator must not see a change that a crash could undo.
             relay.context.spool.sync_notes(mark).wait().map_err(|error| not_durable(messages, &error))?;
             Ok(writer.send(&ControlReply::Changed { messages })?)
         }
@@ -176,8 +168,8 @@ fn respond<W: Write>(
     }
 }
 
-/// Waits until the mail of an earlier run is queued. Until then, workers answer calls between two parts of it, and a
-/// command would miss the messages that are still in the spool only.
+/// Waits until the mail of an earlier run is queued. Before that, a command would miss messages that are only in the
+/// spool.
 fn await_backlog(relay: &RunningRelay) -> Result<(), ControlError> {
     let latest = Instant::now() + BACKLOG_TIMEOUT;
     while !relay.context.is_backlog_queued() {
@@ -195,7 +187,6 @@ fn not_durable(messages: u64, error: &mailrun_spool::Error) -> ControlError {
     ))
 }
 
-/// Selects the entries to list.
 #[derive(Clone)]
 struct EntryFilter {
     hop: Option<String>,
@@ -209,7 +200,7 @@ impl EntryFilter {
     }
 }
 
-/// Lists worker by worker, page by page: the next page is fetched when the operator has read this one.
+/// Lists worker by worker, page by page. The next page is fetched when the operator has read this one.
 fn list<W: Write>(
     relay: &RunningRelay,
     writer: &mut ReplyWriter<W>,
@@ -269,7 +260,7 @@ fn show<W: Write>(relay: &RunningRelay, writer: &mut ReplyWriter<W>, id: QueueId
     if found.is_empty() {
         return Err(ControlError::Rejected(format!("no message {id} in the queue")));
     }
-    // A message may have been delivered meanwhile: its last known state is shown all the same.
+    // The message may have been delivered meanwhile. Its last known state is shown anyway.
     let draft = relay.context.spool.fetch(mailrun_spool::Id(id.0)).ok();
     let envelope = draft.as_ref().and_then(|draft| MessageEnvelope::decode(&draft.envelope).ok());
     if let (Some(draft), Some(envelope)) = (&draft, &envelope) {
@@ -298,7 +289,7 @@ fn message(id: QueueId, draft: &mailrun_spool::NewMessage, envelope: &MessageEnv
     }
 }
 
-/// Carries a command out for all messages in its scope; returns how many it changed.
+/// Executes a command for all messages in its scope. Returns how many it changed.
 fn execute(relay: &RunningRelay, command: OperatorCommand, which: &CommandScope) -> Result<u64, ControlError> {
     if let CommandScope::Id(id) = which {
         let id = MessageId(id.0);
@@ -330,8 +321,8 @@ fn execute(relay: &RunningRelay, command: OperatorCommand, which: &CommandScope)
     Ok(messages)
 }
 
-/// The same with the messages of a page. A message that has entries on several of them is changed once: nothing is left
-/// to change after that.
+/// Executes a command for the messages of a page. A message with entries on several pages is changed once; later
+/// attempts have no effect.
 fn change_page(worker: &Rc<RelayWorker>, command: OperatorCommand, hop: Option<&str>, from: u32) -> (u64, Option<u32>) {
     let page = worker.queue.borrow().page(from, CHANGE_PAGE_ENTRIES, clock::now());
     let mut ids: Vec<MessageId> = {

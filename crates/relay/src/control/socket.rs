@@ -1,5 +1,5 @@
-//! The control socket's file: for its owner alone, taken over from a dead relay and never from a running one; and the
-//! operator's connection to it.
+//! The control socket's file, which only its owner may use. It is taken over from a dead relay, but never from a
+//! running one.
 use mailrun_net::listener;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
@@ -13,12 +13,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longest path that fits into a socket's address (unix(7)).
 const MAX_PATH_BYTES: usize = 107;
-/// Operators that may wait to be welcomed.
 const LISTEN_BACKLOG: i32 = 16;
 
-/// A path that is short enough for a socket's address: one that is not is reached by way of its open directory.
+/// A path that fits into a socket's address. A longer path is reached through its open directory.
 struct SocketPath {
     path: PathBuf,
     _directory: Option<File>,
@@ -37,29 +35,28 @@ fn short_path(path: &Path) -> io::Result<SocketPath> {
 /// Listens on the socket.
 ///
 /// # Errors
-/// If another process does, if the path is no socket, and errors of making one.
+/// If another process does, if the path is no socket, or if the socket cannot be created.
 pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     let way = short_path(path)?;
     remove_stale(&way.path)?;
     let socket = sockets::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockets::bind(&socket, &SocketAddrUnix::new(&way.path)?)?;
-    // Before it listens no client can connect, whatever permissions the umask left.
+    // No client can connect before it listens, whatever permissions the umask left.
     fs::set_permissions(&way.path, Permissions::from_mode(0o600))?;
     sockets::listen(&socket, LISTEN_BACKLOG)?;
     Ok(socket.into())
 }
 
-/// Removes the socket of a relay that was killed.
 fn remove_stale(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
-        // The kernel refuses to connect to any file: only a socket that refuses is a dead one's.
+        // The kernel refuses connections to any file, so check that it is a socket before removing it.
         Ok(found) if !found.file_type().is_socket() => {
             Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is not a socket exists there"))
         }
         Ok(_) => match listener::try_connect(path) {
-            // A relay that hangs has a full queue.
+            // The accept queue of a hanging relay is full.
             Ok(()) | Err(Errno::AGAIN) => {
                 Err(io::Error::new(io::ErrorKind::AddrInUse, "another relay is already listening there"))
             }
@@ -69,14 +66,14 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Connects to a relay. The stream has `timeout` for connecting, each read and each write.
+/// Connects to a relay. `timeout` applies to connecting, and to each read and write.
 ///
 /// # Errors
-/// If none listens there, or it does not accept in time.
+/// If no relay listens there, or it does not accept in time.
 pub(crate) fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let way = short_path(path)?;
     let socket = sockets::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // The kernel waits as long for room in the queue of a relay that hangs.
+    // For a hanging relay, the kernel waits this long for room in the accept queue.
     sockopt::set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
     sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(timeout))?;
     sockets::connect(&socket, &SocketAddrUnix::new(&way.path)?)?;

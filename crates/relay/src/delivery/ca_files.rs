@@ -1,5 +1,5 @@
-//! The `cacert` files of routes, in memory. A thread reads them again when they change, because a worker that reads a file
-//! stands still while the file system does.
+//! The `cacert` files of routes, in memory. A separate thread rereads changed files, because a worker would block as
+//! long as the file system does.
 use crate::config;
 use crate::log_target::LOG_TARGET;
 use crate::routing::{CaFile, Router};
@@ -9,13 +9,12 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Contents of the files, by path.
 #[derive(Debug, Default)]
 pub(crate) struct CaFiles(Mutex<HashMap<PathBuf, CaContent>>);
 
 #[derive(Debug)]
 struct CaContent {
-    /// State of the file when it was read last; `None` if it was read with the configuration only.
+    /// State of the file when it was last read. `None` if it was read only with the configuration.
     stamp: Option<FileStamp>,
     pem: Arc<[u8]>,
 }
@@ -27,20 +26,20 @@ impl CaContent {
 }
 
 impl CaFiles {
-    /// Takes the contents that were read with a configuration, and forgets the files of the one before.
+    /// Takes the contents read with a configuration, and forgets the files of the previous one.
     pub(crate) fn replace(&self, router: &Router) {
         let files = router.securities().filter_map(|security| security.ca_file.as_ref());
         *self.lock() = files.map(|file| (file.path.clone(), CaContent::of(file))).collect();
     }
 
-    /// Returns the content of a file. The same `Arc` is returned until the content changes.
+    /// The content of a file. Returns the same `Arc` until the content changes.
     pub(crate) fn content(&self, file: &CaFile) -> Arc<[u8]> {
         let mut contents = self.lock();
         let content = contents.entry(file.path.clone()).or_insert_with(|| CaContent::of(file));
         Arc::clone(&content.pem)
     }
 
-    /// Reads the files that have changed. Blocks as long as the file system does.
+    /// Rereads changed files. Blocks as long as the file system does.
     pub(crate) fn check(&self) {
         let known: Vec<_> = self.lock().iter().map(|(path, content)| (path.clone(), content.stamp)).collect();
         for (path, stamp) in known {

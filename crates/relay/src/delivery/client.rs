@@ -1,7 +1,7 @@
-//! A connection that delivers, kept from message to message: the client's side of a session, and the replies to it.
+//! A connection to a next hop, kept from message to message: the client's side of a session, and the replies to it.
 //!
-//! It asks for the next message when the session is free, and once a message is on its way: the next one's MAIL, RCPT
-//! and DATA then travel with it (RFC 2920 §3.1), one write and one read a message.
+//! It requests the next message when the session is free, and also while a message is being sent. The next message's
+//! MAIL, RCPT and DATA then travel with it (RFC 2920 §3.1), which takes one write and one read per message.
 use crate::config::RefusedGreeting;
 use crate::delivery::parameters::{mail_parameters, recipient_parameters};
 use crate::delivery::pipeline::{PipelinedMessage, SendProgress};
@@ -31,88 +31,83 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Time-out of connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time-out of a reply: RFC 5321 §4.5.3.2 has five minutes for most, ten for the last.
+/// RFC 5321 §4.5.3.2 recommends five minutes for most replies and ten for the last.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
-/// Time-outs of the connection and the greeting of a destination of which nothing is known: it keeps a connection from others.
-/// Postfix's postscreen greets after 6 s. The next attempt is as patient as RFC 5321 §4.5.3.2.1 wants.
+/// Time limits for connecting and greeting while nothing is known of a destination, because it occupies a connection
+/// that others need. Postfix's postscreen greets after 6 s. Later attempts wait as long as RFC 5321 §4.5.3.2.1
+/// recommends.
 const FIRST_CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
 const FIRST_GREETING_TIMEOUT: Duration = Duration::from_secs(8);
-/// Time-out of the answer to QUIT: a slow peer keeps a connection from others, and nothing depends on the answer.
+/// Time limit for the reply to QUIT. A slow peer occupies a connection that others need, and nothing depends on this
+/// reply.
 pub(crate) const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Messages that may be under way to a peer at a time, if they go by BDAT: one write and one read for all of them.
+/// Maximum number of BDAT messages in transit to a peer. They share one write and one read.
 pub(crate) const MAX_BATCH: u32 = 8;
-/// A peer that takes longer for a message gets one at a time: others can have another connection.
+/// A peer that takes longer than this for a message gets one message at a time, because other connections can take the
+/// rest.
 const FAST_REPLY_LIMIT: Duration = Duration::from_millis(10);
-/// Time for which a peer that ended a session with several messages under way gets one message at a time: it may want
-/// few messages a connection.
+/// A peer that ended a session with several messages in transit gets one message at a time for this long, because it
+/// may want few messages per connection.
 const STREAM_RETRY_DELAY: Duration = Duration::from_secs(600);
-/// The keys of a route against a certificate that is not accepted.
+/// Configuration keys that help against a rejected certificate.
 const REMEDIES: Remedies = Remedies { trust: "cacert = FILE", name: "tls_name = NAME", insecure: "insecure = true" };
-/// Way in which a session ended.
 pub(crate) enum ConnectionResult {
-    /// The usual end.
     Finished,
     Unreachable(DeliveryRefusal),
-    /// A 5xx in place of a greeting, if it is configured to fail messages.
+    /// A 5xx instead of a greeting, if the configuration says that this bounces messages.
     Refused(DeliveryRefusal),
-    /// The server has this relay's name.
+    /// The server greets with this relay's name.
     Loop(DeliveryRefusal),
-    /// TLS was offered but failed, and is optional.
+    /// TLS was offered but failed, and TLS is optional.
     WithoutTls,
 }
 
-/// Result of asking for the next message.
 enum NextTransaction {
-    /// The commands of the message.
     Transaction(Arc<Envelope>),
-    /// No message now: the connection is woken when there is one.
+    /// There is no message now. The connection is woken when there is one.
     Wait,
-    /// The message is being converted: the connection is woken afterwards.
+    /// The message is being converted. The connection is woken afterwards.
     Convert,
-    /// The connection has to close.
     Quit,
 }
 
 /// A message that a thread converts for the server.
 struct Conversion {
     request: DeliveryGuard,
-    /// `None` if it panicked.
+    /// `None` if the conversion panicked.
     form: Pin<Box<dyn Future<Output = Option<FormResult>>>>,
 }
 
 type FormResult = Result<DeliveryForm, DeliveryRefusal>;
 
-/// A connection to a server of the next hop, with the messages under way on it.
 pub(crate) struct SmtpDelivery {
     worker: Rc<RelayWorker>,
     slot: Option<SlotGuard>,
     waiter: SlotWaiter,
-    /// The next message, if it is not ready yet.
+    /// The next message, if it is still being converted.
     conversion: Option<Conversion>,
     /// Oldest first.
     in_flight: VecDeque<PipelinedMessage>,
-    /// Number of messages at the front of `in_flight` that are answered, but whose results are not certain yet. The next
-    /// replies belong to the message behind them.
+    /// Number of messages at the front of `in_flight` that are answered but whose results are not certain yet. The next
+    /// replies belong to the message after them.
     answered: usize,
-    /// Host of the peer.
     host: Arc<str>,
     hostname: Arc<str>,
     idle_timer: Timer,
     idle_until: Option<Duration>,
     must_quit: bool,
-    /// Set if the peer lets messages follow each other without waiting.
+    /// Set if the peer accepts messages without waiting between them.
     may_batch: bool,
-    /// Set if the peer answers fast enough for that.
+    /// Set if the peer answers fast enough to get several messages.
     is_fast: bool,
-    /// Time at which the oldest message under way was begun, or the one before it answered.
+    /// Time at which the oldest message in transit was begun, or the previous one answered.
     measured_since: Duration,
-    /// A session was free for a message: the next hop can be reached, however the session ends.
+    /// A session was established, so the next hop counts as reachable however the session ends.
     is_reached: bool,
-    /// The peer's reply that announced the close.
+    /// The reply with which the peer announced the close.
     closing_reply: Option<DeliveryRefusal>,
-    /// It came in place of a greeting.
+    /// It came instead of a greeting.
     is_greeting_refused: bool,
     is_over_tls: bool,
     spare_envelopes: Vec<Arc<Envelope>>,
@@ -147,17 +142,14 @@ impl SmtpDelivery {
         &self.worker
     }
 
-    /// The destination whose messages it delivers.
     pub(crate) fn destination(&self) -> DestinationId {
         self.slot.as_ref().expect("the connection is open").destination
     }
 
-    /// Reports whether a session was free for a message.
     pub(crate) fn is_reached(&self) -> bool {
         self.is_reached
     }
 
-    /// Names the server that is tried next.
     pub(crate) fn set_host(&mut self, host: &Arc<str>) {
         self.host = Arc::clone(host);
     }
@@ -197,7 +189,7 @@ impl SmtpDelivery {
         ConnectionResult::Unreachable(DeliveryRefusal::new(0, Some(EnhancedStatusCode(4, 4, 1)), why, &self.host))
     }
 
-    /// Ends the session: messages under way go back to the queue.
+    /// Ends the session. Messages in transit go back to the queue.
     fn end_session(
         &mut self,
         ended: SessionEnd,
@@ -215,7 +207,7 @@ impl SmtpDelivery {
         if let Some(Conversion { request, .. }) = self.conversion.take() {
             self.worker.finish_delivery(request, DeliveryResult::Unsent);
         }
-        // One by one: the rest goes back by itself if this panics.
+        // One by one, so that the rest goes back even if one panics.
         while let Some(mut pipelined) = self.in_flight.pop_front() {
             let is_over = self.answered > 0;
             let is_ambiguous = is_over || is_violated || !self.in_flight.is_empty();
@@ -232,7 +224,7 @@ impl SmtpDelivery {
         let text = match ended {
             SessionEnd::TlsFailed(_) if tls_is_optional => return ConnectionResult::WithoutTls,
             SessionEnd::Closed => match self.closing_reply.take() {
-                // The server refused the second EHLO.
+                // The server refused the second EHLO, after STARTTLS.
                 Some(refusal) if tls_is_optional && self.is_over_tls && refusal.code != 421 => {
                     return ConnectionResult::WithoutTls;
                 }
@@ -266,7 +258,7 @@ impl SmtpDelivery {
         self.closing_reply.take().map_or_else(|| why.to_string(), |refusal| format!("{why}: {}", refusal.text))
     }
 
-    /// Quits. Until the peer has answered QUIT, this connection does not count as available.
+    /// Sends QUIT. Until the peer has answered it, this connection does not count as available.
     fn begin_quit(&mut self) -> Poll<NextAction> {
         self.waiter.cancel();
         let slot = self.slot.as_mut().expect("the connection is open");
@@ -274,7 +266,7 @@ impl SmtpDelivery {
         Poll::Ready(NextAction::Quit)
     }
 
-    /// Gives the connection back.
+    /// Returns the connection to the queue manager.
     pub(crate) fn finish(mut self, left: ConnectionResult) {
         self.waiter.cancel();
         let slot = self.slot.take().expect("it is given back once");
@@ -288,7 +280,7 @@ impl SmtpDelivery {
         self.worker.connection_closed(slot, closing);
     }
 
-    /// The next message, rendered for the peer's extensions. One that cannot be sent there fails at once.
+    /// The next message, rendered for the peer's extensions. A message that cannot be sent in any form fails at once.
     fn next_transaction(&mut self, cx: &mut Context<'_>, extensions: &Extensions, now: Duration) -> NextTransaction {
         loop {
             let (request, form) = match self.conversion.take() {
@@ -335,7 +327,7 @@ impl SmtpDelivery {
         }
     }
 
-    /// Lets a thread convert a message, because a worker that converts a long one delays all its sessions.
+    /// Converts a message on a thread, because a long conversion would delay all sessions of the worker.
     fn convert(&self, request: DeliveryGuard, extensions: &Extensions) -> Conversion {
         let pool = self.worker.resources.converter_pool.clone();
         let message = request.message.clone();
@@ -347,7 +339,7 @@ impl SmtpDelivery {
 }
 
 impl SmtpDelivery {
-    /// The envelope of the transaction in which the message follows in that form.
+    /// The envelope of the transaction for the message in this form.
     fn prepare_transaction(
         &mut self,
         request: &DeliveryRequest<Message>,
@@ -379,7 +371,7 @@ impl SmtpDelivery {
         Ok((envelope, form))
     }
 
-    /// An envelope that is no longer used, or a new one.
+    /// An envelope to reuse, or a new one.
     fn unused_envelope(&mut self) -> Arc<Envelope> {
         let free = self.spare_envelopes.iter().position(|envelope| Arc::strong_count(envelope) == 1);
         match free {
@@ -388,24 +380,23 @@ impl SmtpDelivery {
         }
     }
 
-    /// The reply as the queue keeps it.
     fn refusal(&self, reply: &ReceivedReply<'_>) -> DeliveryRefusal {
         DeliveryRefusal::new(reply.code(), reply.enhanced(), &reply.text(), &self.host)
     }
 
-    /// Measures the peer's speed, which decides whether it may have several messages at a time.
+    /// Measures the peer's speed, which decides whether it may get several messages at a time.
     fn measure(&mut self, now: Duration) {
         let is_quick = now.saturating_sub(self.measured_since) < FAST_REPLY_LIMIT;
         self.measured_since = now;
         self.is_fast = is_quick;
         if self.may_batch {
-            // Set each time: another connection of the destination may have measured something else.
+            // Set it each time, because another connection of the destination may have measured something else.
             let destination = self.destination();
             self.worker.set_batch_size(destination, if is_quick { MAX_BATCH } else { 1 });
         }
     }
 
-    /// The result of the oldest message is certain.
+    /// Called when the result of the oldest message is certain.
     fn finish_transaction(&mut self) {
         let Some(mut pipelined) = self.in_flight.pop_front() else { return };
         self.answered -= 1;
@@ -423,12 +414,11 @@ impl SmtpDelivery {
         self.worker.finish_delivery(pipelined.request, result);
     }
 
-    /// The message that the next replies belong to.
+    /// The message to which the next replies belong.
     fn current(&mut self) -> Option<&mut PipelinedMessage> {
         self.in_flight.get_mut(self.answered)
     }
 
-    /// Applies a reply to its message.
     fn apply_reply(&mut self, to: Verb, reply: &ReceivedReply<'_>) {
         if is_accepted(to, reply) {
             return;
@@ -444,7 +434,7 @@ impl SmtpDelivery {
     }
 }
 
-/// Explains why there is no TLS, and what to change in the route.
+/// Explains why TLS failed, and what to change in the route.
 fn tls_failure(error: &io::Error) -> String {
     let fault = error.get_ref().and_then(|inner| inner.downcast_ref::<HandshakeFault>());
     match fault {
@@ -454,7 +444,7 @@ fn tls_failure(error: &io::Error) -> String {
     }
 }
 
-/// Reports whether a reply accepts its command: a 3xx accepts neither sender, recipient nor message.
+/// Reports whether a reply accepts its command. A 3xx accepts neither a sender, a recipient nor a message.
 fn is_accepted(to: Verb, reply: &ReceivedReply<'_>) -> bool {
     match to {
         Verb::Mail | Verb::Recipient(_) | Verb::Chunk | Verb::Message | Verb::Delivery(_) => reply.code() / 100 == 2,
@@ -527,7 +517,7 @@ impl MessageSource for SmtpDelivery {
             pipelined.answered = place as usize + 1;
         }
         if event.ends == Some(client::Outcome::Refused) {
-            // The peer's reply does not accept the message, whatever it says.
+            // A reply without 250 does not accept the message, whatever it says.
             let refusal = self.refusal(&event.reply);
             self.current().into_iter().for_each(|pipelined| pipelined.refuse_all(&refusal));
         }

@@ -1,5 +1,5 @@
-//! The destinations of a worker, by number: the queue has only the number. Destinations of which the queue has nothing
-//! to remember are forgotten, and their numbers are given again: domains that mail once went to cost no memory.
+//! The destinations of a worker, by number; the queue knows only the number. Destinations that the queue no longer
+//! needs are forgotten and their numbers reused, so that domains of old mail cost no memory.
 use crate::delivery::ca_files::CaFiles;
 use crate::log_target::LOG_TARGET;
 use crate::qmgr::DestinationId;
@@ -10,14 +10,13 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Destinations that are remembered even if the queue has nothing of them: their TLS sessions spare handshakes.
+/// Destinations that are kept even if the queue has forgotten them, because their TLS sessions save handshakes.
 const RETAINED_DESTINATIONS: usize = 1_000;
-/// Destinations that are checked in one pass, besides one in `SCAN_DIVISOR` of all: an idle one is forgotten within
-/// twenty passes, and a pass takes a fraction of a millisecond.
+/// Minimum number of destinations checked per pass; one in `SCAN_DIVISOR` of all is checked if that is more. An idle
+/// destination is forgotten within twenty passes, each of which takes a fraction of a millisecond.
 const MIN_SCANNED: usize = 64;
 const SCAN_DIVISOR: usize = 20;
 
-/// This side of TLS with one host of a destination.
 struct HostTls {
     host: Arc<str>,
     /// The certificates that it was made from.
@@ -25,30 +24,29 @@ struct HostTls {
     security: Option<ClientSecurity>,
 }
 
-/// The destinations of a worker.
 #[derive(Default)]
 pub(crate) struct Destinations {
     ids: HashMap<NextHop, DestinationId, foldhash::fast::RandomState>,
-    /// By number; `None` for a free number.
+    /// Indexed by number. `None` for a free number.
     entries: Vec<Option<DestinationEntry>>,
-    /// Free numbers: the lowest is given first.
+    /// Free numbers. The lowest is reused first.
     free_ids: BinaryHeap<Reverse<u32>>,
-    /// Position from which to look next for destinations to forget.
+    /// Position of the next destination to check for idleness.
     next: usize,
 }
 
 struct DestinationEntry {
     next_hop: NextHop,
-    /// Certificates are read once a host and when they change, not once a connection.
+    /// Certificates are read once per host and when they change, not for each connection.
     hosts: Vec<HostTls>,
-    /// Name used in logs and statistics.
+    /// Name in logs and statistics.
     name: Arc<str>,
-    /// Time until which it gets one message at a time.
+    /// Until this time, it gets one message at a time.
     unstreamed_until: Duration,
 }
 
 impl Destinations {
-    /// The next hop's number, and whether it is a new one.
+    /// The next hop's number, and whether it is new.
     pub(crate) fn id(&mut self, next_hop: &NextHop) -> (DestinationId, bool) {
         if let Some(key) = self.ids.get(next_hop) {
             return (*key, false);
@@ -73,7 +71,7 @@ impl Destinations {
         (key, true)
     }
 
-    /// Checks some of the destinations, others each time, and forgets those that are idle. Returns the forgotten ones.
+    /// Checks some of the destinations in turn, and forgets idle ones. Returns those.
     pub(crate) fn forget_idle(&mut self, is_idle: impl Fn(DestinationId) -> bool) -> Vec<DestinationId> {
         let mut forgotten = Vec::new();
         if self.ids.len() <= RETAINED_DESTINATIONS {
@@ -94,7 +92,6 @@ impl Destinations {
         forgotten
     }
 
-    /// Number of destinations.
     pub(crate) fn len(&self) -> usize {
         self.ids.len()
     }
@@ -103,29 +100,27 @@ impl Destinations {
         self.entries[key.0 as usize].as_ref().expect("a destination that is not idle is known")
     }
 
-    /// The destination of that number.
     pub(crate) fn next_hop(&self, key: DestinationId) -> NextHop {
         self.entry(key).next_hop.clone()
     }
 
-    /// Name of a destination in logs and statistics.
     pub(crate) fn name(&self, key: DestinationId) -> Arc<str> {
         Arc::clone(&self.entry(key).name)
     }
 
-    /// Limits a destination to one message at a time until then.
+    /// Limits a destination to one message at a time until this time.
     pub(crate) fn disable_streaming(&mut self, key: DestinationId, until: Duration) {
         if let Some(entry) = &mut self.entries[key.0 as usize] {
             entry.unstreamed_until = until;
         }
     }
 
-    /// Reports whether a message may be sent to a destination before the result of the one before it has come.
+    /// Reports whether a message may be sent before the result of the previous one has come.
     pub(crate) fn may_stream(&self, key: DestinationId, now: Duration) -> bool {
         self.entry(key).unstreamed_until <= now
     }
 
-    /// This side of TLS with a host of that destination.
+    /// The TLS configuration for a host of this destination.
     ///
     /// # Errors
     /// If certificates or name cannot be used.
@@ -154,7 +149,7 @@ impl Destinations {
         secured.pem = pem;
         match renewed {
             Ok(security) => secured.security = security,
-            // Logged once: `pem` is the content that cannot be used.
+            // Logged once, because `pem` is kept as the content that cannot be used.
             Err(why) => {
                 tracing::warn!(target: LOG_TARGET, %why, "the trusted certificates have changed but cannot be used; the old ones stay in \
                                       use")
@@ -190,7 +185,6 @@ mod tests {
         destinations: Destinations,
         queue: MailQueue<()>,
         now: Duration,
-        /// The highest number that was given.
         highest: u32,
     }
 
@@ -216,7 +210,7 @@ mod tests {
             self.queue.put(arrival, self.now);
         }
 
-        /// Delivers the next message, or finds its destination unreachable.
+        /// Delivers the next message, or reports the destination as unreachable.
         fn visit(&mut self, reason: DisconnectReason) {
             let Some(ConnectionAction::Open(mut slot)) = self.queue.next_connection_action(self.now) else {
                 panic!("no connection is opened")
@@ -273,7 +267,7 @@ mod tests {
         let left = fixture.queue.show(MessageId(0), fixture.now);
         assert_eq!(left.len(), 1);
         assert_eq!(&*fixture.destinations.name(left[0].destination), "mx:d0.example");
-        // Mail for a forgotten destination makes it known again.
+        // Mail for a forgotten destination adds it again.
         let forgotten = (1..many).find(|number| !fixture.destinations.ids.contains_key(&domain(*number))).unwrap();
         fixture.put(forgotten);
         let destination = fixture.queue.show(MessageId(forgotten), fixture.now)[0].destination;

@@ -1,9 +1,8 @@
-//! Delivery to nowhere: each message is counted as delivered. Postfix: discard(8).
+//! Discards messages and counts them as delivered. Postfix: discard(8).
 use crate::delivery::handles::DeliverySink;
 use crate::message::Message;
 use crate::qmgr::{DeliveryRequest, DeliveryResult};
 
-/// Discards a message.
 pub(crate) fn discard(sink: &DeliverySink, request: &DeliveryRequest<Message>) -> DeliveryResult {
     sink.counters.delivered.add(request.recipients.len() as u64);
     DeliveryResult::Delivered

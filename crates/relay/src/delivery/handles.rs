@@ -1,4 +1,4 @@
-//! What delivery agents have besides their worker: the sink into which they count and log, and resources that they share.
+//! What delivery agents share: the sink for counters and log, and resources.
 use crate::blocking_pool::BlockingPool;
 use crate::config::RefusedGreeting;
 use crate::counters::RelayCounters;
@@ -11,16 +11,14 @@ use mailrun_net::WorkerBuffers;
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// Sink of a worker's delivery agents.
 pub(crate) struct DeliverySink {
     pub(crate) counters: Arc<RelayCounters>,
     pub(crate) log: DeliveryLog,
 }
 
-/// Resources that a worker's delivery agents share.
 pub(crate) struct DeliveryResources {
     pub(crate) destinations: RefCell<Destinations>,
-    /// Buffers of connections; those of sessions are the server's.
+    /// Buffers of connections. The server owns those of sessions.
     pub(crate) buffers: WorkerBuffers,
     pub(crate) resolver: Resolver,
     pub(crate) ca_files: Arc<CaFiles>,

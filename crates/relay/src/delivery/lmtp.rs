@@ -1,4 +1,4 @@
-//! Delivery by LMTP, to a mailbox server's socket or address (RFC 2033). Postfix: lmtp(8).
+//! Delivery by LMTP to a mailbox server's socket or address (RFC 2033). Postfix: lmtp(8).
 use crate::delivery::client::{QUIT_TIMEOUT, SmtpDelivery};
 use crate::routing::Lmtp;
 use crate::worker::{RelayWorker, SlotGuard};
@@ -6,7 +6,6 @@ use mailrun_net::clock;
 use mailrun_smtp::client::{self, PipelineMode, Protocol};
 use std::rc::Rc;
 
-/// Delivers to an LMTP server.
 pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, lmtp: &Lmtp) {
     let mut delivery = SmtpDelivery::new(worker, slot, lmtp.endpoint.to_string().into());
     let may_stream = worker.resources.destinations.borrow().may_stream(delivery.destination(), clock::now());

@@ -1,4 +1,4 @@
-//! Delivery into Maildirs on this host: a copy for each recipient. Postfix: virtual(8).
+//! Delivery into Maildirs on this host, one copy per recipient. Postfix: virtual(8).
 use crate::delivery::handles::{DeliveryResources, DeliverySink};
 use crate::delivery::maildir::{self, MaildirMessage};
 use crate::delivery::result::{accepted_status, combine_statuses};
@@ -11,7 +11,6 @@ use mailrun_smtp::reply::EnhancedStatusCode;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Puts a copy for each recipient into a Maildir.
 pub(crate) async fn deliver(
     resources: &DeliveryResources,
     sink: &DeliverySink,

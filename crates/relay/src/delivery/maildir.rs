@@ -1,14 +1,13 @@
-//! Delivery into a Maildir: one file per message. Its reader sees it whole or not at all, and it survives a power cut.
+//! Delivery into a Maildir, one file per message. Readers see a file whole or not at all, and it survives a power cut.
 //!
 //! ```text
 //! tmp/NAME written, synced ──rename, never over another──▶ new/NAME, directory synced ──▶ delivered
 //! ```
-//! Lines end in LF there, as in every Maildir that Postfix, Exim or qmail fill: readers and scripts take the file for a
-//! text of their system, and a signature covers CRLF whatever the file has. (The sink's dump keeps CRLF, for it is
-//! evidence of the bytes on the wire, and no mailbox.) The file begins with `Return-Path` (RFC 5321 §4.4) and
-//! `Delivered-To`.
+//! Lines end in LF, as in every Maildir that Postfix, Exim or qmail writes: readers and scripts treat the file as a
+//! local text, and signatures cover CRLF whatever the file has. (The sink's dump keeps CRLF, because it documents the
+//! bytes on the wire.) The file begins with `Return-Path` (RFC 5321 §4.4) and `Delivered-To`.
 //!
-//! All of it blocks: call it on a thread that may wait for a disk.
+//! All functions block, so call them on a thread that may wait for a disk.
 use mailrun_party::reason::reason;
 use mailrun_smtp::reply::EnhancedStatusCode;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -22,26 +21,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Written to the file in pieces of that size.
 const WRITE_BUFFER_BYTES: usize = 64 << 10;
-/// Names that are tried before the directory is blamed: a name is taken only if two hosts have one name.
+/// Number of names to try. A name is taken only if two hosts have the same host name.
 const MAX_NAME_ATTEMPTS: u32 = 8;
 
-/// A message to deliver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MaildirMessage<'a> {
-    /// The reverse-path; empty for a notification.
+    /// The reverse-path, or empty for a DSN.
     pub(crate) sender: &'a [u8],
     pub(crate) recipient: &'a [u8],
-    /// Header and text as they were received: CRLF, dots unstuffed.
+    /// Header and text as received: CRLF, dots unstuffed.
     pub(crate) body: &'a [u8],
 }
 
-/// Maildirs that are remembered as durable. Beyond this number all are forgotten, which costs each a few syncs.
+/// Maximum number of Maildirs remembered as durable. When it is exceeded, all are forgotten, which costs a few syncs
+/// each.
 const MAX_DURABLE_ROOTS: usize = 50_000;
 
-/// Names that no other delivery has, of this process or another, on this host or another
-/// (<https://cr.yp.to/proto/maildir.html>). One for the whole process.
+/// Generates names that no other delivery uses, in any process on any host (<https://cr.yp.to/proto/maildir.html>).
+/// There is one instance per process.
 #[derive(Debug)]
 pub(crate) struct MaildirNames {
     pid: u32,
@@ -52,7 +50,6 @@ pub(crate) struct MaildirNames {
 }
 
 impl MaildirNames {
-    /// Names of this process on the host of that name.
     pub(crate) fn new(host: &str) -> Self {
         let fit = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
         let host = host.chars().map(fit).take(64).collect();
@@ -63,7 +60,7 @@ impl MaildirNames {
         self.durable_roots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes sure that the Maildir's directories survive a power cut, whoever made them.
+    /// Makes sure that the Maildir's directories survive a power cut, even if another program created them.
     fn make_durable(&self, root: &Path) -> io::Result<()> {
         if self.durable_roots().contains(root) {
             return Ok(());
@@ -77,18 +74,18 @@ impl MaildirNames {
         Ok(())
     }
 
-    /// The next name; `now` is since the Unix epoch.
+    /// The next name. `now` counts from the Unix epoch.
     fn next(&self, now: Duration) -> String {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         format!("{}.M{:06}P{}Q{serial}.{}", now.as_secs(), now.subsec_micros(), self.pid, self.host)
     }
 }
 
-/// Delivers into the Maildir `root`, which is made if it is not there; returns the file. `now` is since the Unix epoch.
-/// A caller that builds `root` from an address makes sure that the address cannot lead elsewhere.
+/// Delivers into the Maildir `root`, which is created if necessary. Returns the path. `now` counts from the Unix epoch.
+/// A caller that builds `root` from an address must make sure that the address cannot lead elsewhere.
 ///
 /// # Errors
-/// [`MaildirError`]: the message is not delivered, or not surely so. It must be tried again, and may then be there twice.
+/// [`MaildirError`]: the message may not be delivered. It must be tried again, and may then be there twice.
 pub(crate) fn deliver(
     root: &Path,
     names: &MaildirNames,
@@ -103,13 +100,13 @@ pub(crate) fn deliver(
     };
     let delivered = write(file, message).and_then(|()| with_unique_name(root, names, now, move_to_new));
     if delivered.is_err() {
-        // If the draft cannot be removed either, a reader of Maildirs removes it after 36 hours.
+        // If the draft cannot be removed, Maildir readers remove it after 36 hours.
         let _ = fs::remove_file(&draft);
     }
     delivered.map_err(failed)
 }
 
-/// Tries one name after the other while they are taken, and makes the Maildir if it is missing.
+/// Tries other names while they are taken, and creates the Maildir if it is missing.
 fn with_unique_name<T>(
     root: &Path,
     names: &MaildirNames,
@@ -129,21 +126,20 @@ fn with_unique_name<T>(
     act(&names.next(now))
 }
 
-/// A new file in `tmp`.
 fn create_draft(root: &Path, name: &str) -> io::Result<(File, PathBuf)> {
     let path = root.join("tmp").join(name);
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
     Ok((file, path))
 }
 
-/// Makes the Maildir, for its owner alone.
+/// Creates the Maildir with access for its owner only.
 pub(crate) fn create(root: &Path) -> io::Result<()> {
     ["tmp", "new", "cur"]
         .iter()
         .try_for_each(|part| DirBuilder::new().recursive(true).mode(0o700).create(root.join(part)))
 }
 
-/// Writes the message and waits until the disk has it.
+/// Writes the message and syncs it.
 fn write(file: File, message: &MaildirMessage<'_>) -> io::Result<()> {
     let mut out = BufWriter::with_capacity(WRITE_BUFFER_BYTES, file);
     out.write_all(&header_fields(message))?;
@@ -152,7 +148,7 @@ fn write(file: File, message: &MaildirMessage<'_>) -> io::Result<()> {
 }
 
 fn header_fields(message: &MaildirMessage<'_>) -> Vec<u8> {
-    // Both came through the grammar of SMTP; a control character here would be a mistake of ours, and harmless.
+    // The SMTP grammar has excluded control characters in both. One here would be our mistake, and must do no harm.
     let fit =
         |address: &[u8]| address.iter().map(|octet| if octet.is_ascii_control() { b'?' } else { *octet }).collect();
     let sender: Vec<u8> = fit(message.sender);
@@ -160,7 +156,7 @@ fn header_fields(message: &MaildirMessage<'_>) -> Vec<u8> {
     [b"Return-Path: <".as_slice(), &sender, b">\nDelivered-To: ", &recipient, b"\n"].concat()
 }
 
-/// Writes a message with LF for CRLF. The last line ends whether or not it did.
+/// Writes a message with LF instead of CRLF, and ends the last line if necessary.
 fn write_lines(message: &[u8], out: &mut impl Write) -> io::Result<()> {
     let mut rest = message;
     while let Some(end) = memchr::memchr(b'\n', rest) {
@@ -172,12 +168,12 @@ fn write_lines(message: &[u8], out: &mut impl Write) -> io::Result<()> {
     if rest.is_empty() { Ok(()) } else { out.write_all(rest).and_then(|()| out.write_all(b"\n")) }
 }
 
-/// Moves a file from `tmp` to `new`: a reader sees it whole.
+/// Moves a file from `tmp` to `new`, so that readers see it whole.
 fn publish(root: &Path, name: &str, draft: &Path) -> io::Result<PathBuf> {
     let new = root.join("new");
     let path = new.join(name);
     match renameat_with(CWD, draft, CWD, &path, RenameFlags::NOREPLACE) {
-        // File systems that cannot keep a rename from going over another file.
+        // These file systems cannot rename without replacing an existing file.
         Err(Errno::INVAL | Errno::NOSYS) => link(draft, &path)?,
         other => other?,
     }
@@ -185,7 +181,7 @@ fn publish(root: &Path, name: &str, draft: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// A rename in two steps, which is never over another file either.
+/// A rename in two steps that also never replaces a file.
 fn link(from: &Path, to: &Path) -> io::Result<()> {
     fs::hard_link(from, to)?;
     fs::remove_file(from)
@@ -196,19 +192,16 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Reason why a message is not in a Maildir, by blame. None of it is the sender's fault: the message is tried again.
+/// Why a message is not in a Maildir. It is never the sender's fault, so the message is tried again.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MaildirError {
-    /// The disk is full.
     #[error("{}: {}; free space on this disk", .path.display(), reason(.source))]
     Full { path: PathBuf, source: io::Error },
-    /// The owner's share of the disk is used up.
     #[error("{}: {}; the owner of the mailbox must delete mail or needs a larger quota", .path.display(), reason(.source))]
     Quota { path: PathBuf, source: io::Error },
     /// This process may not write there, or the path is no Maildir.
     #[error("{}: {}; it must be a directory that mailrun can write to", .path.display(), reason(.source))]
     Denied { path: PathBuf, source: io::Error },
-    /// The disk or the system failed.
     #[error("{}: {}", .path.display(), reason(.source))]
     Disk { path: PathBuf, source: io::Error },
 }
@@ -230,7 +223,7 @@ impl MaildirError {
         }
     }
 
-    /// The reply that a next hop would have given: code and enhanced code (RFC 3463).
+    /// The reply that a next hop would have given (RFC 3463).
     pub(crate) fn code(&self) -> (u16, EnhancedStatusCode) {
         match self {
             Self::Full { .. } => (452, EnhancedStatusCode(4, 3, 1)),
@@ -240,7 +233,7 @@ impl MaildirError {
         }
     }
 
-    /// Reports whether the failure will not pass by itself: somebody has to act.
+    /// Reports whether the failure lasts until an operator acts.
     pub(crate) fn needs_operator(&self) -> bool {
         matches!(self, Self::Denied { .. } | Self::Disk { .. })
     }
@@ -302,7 +295,7 @@ mod tests {
     fn a_name_that_is_taken_is_not_written_over() {
         let place = tempfile::tempdir().unwrap();
         let root = place.path();
-        // The same names again, as after a restart within a microsecond, or of a namesake.
+        // The same names again, as after a restart within a microsecond or on a host of the same name.
         let first = deliver(root, &MaildirNames::new("x"), NOW, &test_message(b"first\r\n")).unwrap();
         fs::rename(&first, root.join("new").join(MaildirNames::new("x").next(NOW))).unwrap();
         fs::write(root.join("tmp").join(MaildirNames::new("x").next(NOW)), b"").unwrap();
@@ -349,7 +342,7 @@ mod tests {
             failure.to_string().starts_with(&format!("{}: Not a directory; it must be", file.display())),
             "{failure}"
         );
-        // `new` is no directory to move to.
+        // `new` is not a directory.
         let root = place.path().join("half");
         fs::create_dir_all(root.join("tmp")).unwrap();
         fs::write(root.join("new"), b"").unwrap();
@@ -358,7 +351,7 @@ mod tests {
             Err(MaildirError::Denied { .. })
         ));
         assert!(files(&root.join("tmp")).is_empty());
-        // Half a Maildir is made whole.
+        // Missing parts of a Maildir are created.
         fs::remove_file(root.join("new")).unwrap();
         assert!(deliver(&root, &MaildirNames::new("x"), NOW, &test_message(b"text")).is_ok());
     }

@@ -62,7 +62,7 @@ pub(crate) async fn run(worker: Rc<RelayWorker>, slot: SlotGuard) {
     }
 }
 
-/// Delivers on this host, one message after the other, until there is none.
+/// Delivers on this host, one message after another, until there are none.
 async fn deliver_locally(
     worker: &Rc<RelayWorker>,
     mut slot: SlotGuard,

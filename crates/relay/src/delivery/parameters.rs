@@ -1,4 +1,4 @@
-//! Parameters of MAIL and RCPT, by the extensions that the next server offers.
+//! Parameters of MAIL and RCPT, depending on the next server's extensions.
 use crate::message::Message;
 use crate::message::envelope::{DeliveryRefusal, EnvelopeRecipient};
 use mailrun_smtp::Extensions;
@@ -7,7 +7,6 @@ use mailrun_smtp::dsn;
 use mailrun_smtp::reply::EnhancedStatusCode;
 use std::fmt::{self, Write};
 
-/// Parameters of MAIL.
 pub(crate) fn mail_parameters(message: &Message, extensions: &Extensions) -> Result<String, DeliveryRefusal> {
     let envelope = &message.envelope;
     let mut words = String::with_capacity(64);
@@ -44,7 +43,7 @@ pub(crate) fn mail_parameters(message: &Message, extensions: &Extensions) -> Res
     Ok(words)
 }
 
-/// Parameters of RCPT. SMTPUTF8 was declared for the message, or was not.
+/// Parameters of RCPT. `smtp_utf8` says whether the message was declared with SMTPUTF8.
 pub(crate) fn recipient_parameters(recipient: &EnvelopeRecipient, smtp_utf8: bool, extensions: &Extensions) -> String {
     if !extensions.dsn || (recipient.notify.is_none() && recipient.original.is_none()) {
         return String::new();

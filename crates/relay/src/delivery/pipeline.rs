@@ -1,4 +1,4 @@
-//! A message under way on a connection, and the replies to it so far.
+//! A message in transit on a connection, and the replies to it so far.
 use crate::counters::RelayCounters;
 use crate::delivery::required_extensions::{self, DeliveryForm};
 use crate::delivery::result::{accepted_status, combine_statuses};
@@ -10,36 +10,34 @@ use mailrun_smtp::Extensions;
 use mailrun_smtp::client::Verb;
 use mailrun_smtp::reply::is_session_fault;
 
-/// A message under way.
 pub(crate) struct PipelinedMessage {
     pub(crate) request: DeliveryGuard,
-    /// Message that is sent in place of the original, if that cannot be sent as it is.
+    /// The converted message, if the original cannot be sent as it is.
     pub(crate) converted: Option<Message>,
-    /// Recipients, by their numbers, that are not sent to the server.
+    /// Numbers of recipients that are not sent to the server.
     pub(crate) left_out: Vec<u16>,
-    /// Reply to each of the others so far, in the request's order.
+    /// Refusals of the other recipients so far, in the request's order.
     pub(crate) refused: Vec<Option<DeliveryRefusal>>,
     pub(crate) progress: SendProgress,
-    /// Recipients up to this place have had their replies to the message (LMTP).
+    /// Number of recipients whose replies to the message have come (LMTP).
     pub(crate) answered: usize,
-    /// The reply by which the server accepted the message, for the log.
+    /// The reply with which the server accepted the message, for the log.
     pub(crate) accept_reply: Option<DeliveryRefusal>,
-    /// The next hop notifies the sender of a success itself.
+    /// The next hop itself notifies the sender of success.
     pub(crate) peer_sends_dsn: bool,
 }
 
-/// Progress of sending the message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendProgress {
     NotSent,
-    /// Part of the bytes that are being written.
+    /// A part is in the output buffer.
     Buffered,
-    /// Its last byte has been handed over.
+    /// The last byte has been handed over.
     Sent,
 }
 
 impl PipelinedMessage {
-    /// Begins with a request, in the form that the server may have.
+    /// Begins a request in the form that the server can take.
     pub(crate) fn new(request: DeliveryGuard, form: DeliveryForm, extensions: &Extensions) -> Self {
         let DeliveryForm { converted, left_out } = form;
         let refused = vec![None; request.recipients.len() - left_out.len()];
@@ -59,19 +57,18 @@ impl PipelinedMessage {
         self.refuse_from(0, refusal);
     }
 
-    /// Refuses all from that place on, except those that were refused before.
+    /// Refuses all recipients from this position on, except those already refused.
     pub(crate) fn refuse_from(&mut self, place: usize, refusal: &DeliveryRefusal) {
         for place in self.refused.iter_mut().skip(place).filter(|place| place.is_none()) {
             *place = Some(refusal.clone());
         }
     }
 
-    /// The message in the form that is sent.
+    /// The message in the form in which it is sent.
     pub(crate) fn message(&self) -> &Message {
         self.converted.as_ref().unwrap_or(&self.request.message)
     }
 
-    /// The status of each recipient.
     pub(crate) fn recipient_statuses(&mut self) -> Vec<RecipientStatus> {
         let recipients = &self.request.message.envelope.recipients;
         let peer_sends_dsn = self.peer_sends_dsn;
@@ -91,7 +88,6 @@ impl PipelinedMessage {
         self.request.recipients.iter().map(status).collect()
     }
 
-    /// Applies a reply that refuses a command of this message.
     pub(crate) fn apply_refusal(&mut self, to: Verb, refusal: &DeliveryRefusal) {
         match to {
             Verb::Recipient(place) | Verb::Delivery(place) => {
@@ -108,16 +104,15 @@ impl PipelinedMessage {
         }
     }
 
-    /// Result of a message that a fault of the session ended, even if its last reply is not certain.
+    /// Result of a message that was ended by a fault of the session, even if its last reply is not certain.
     pub(crate) fn session_fault(&self) -> Option<DeliveryResult> {
         let fault = self.refused.iter().flatten().find(|refusal| is_session_fault(refusal.code))?;
         let status = RecipientStatus::Deferred(fault.clone());
         Some(DeliveryResult::SessionFault(vec![status; self.request.recipients.len()]))
     }
 
-    /// Result of a message whose session ended before its last reply, or before that was certain. A server that says 421
-    /// has accepted nothing that it had not answered before. If replies may be missing (`is_ambiguous`), those that have
-    /// come do not count.
+    /// Result of a message whose session ended before its last reply was certain. A server that says 421 has accepted
+    /// nothing without a reply. If replies may be missing (`is_ambiguous`), the received ones do not count.
     pub(crate) fn unfinished_result(
         &mut self,
         is_refused: bool,
@@ -128,7 +123,7 @@ impl PipelinedMessage {
         match (answered, self.progress == SendProgress::Sent && !is_refused) {
             (0, false) => DeliveryResult::Unsent,
             (0, true) => DeliveryResult::Unknown,
-            // A recipient whose answer has come does not get the message again with each try for the others.
+            // A recipient that has been answered does not get the message again with the attempts for the others.
             (answered, _) => {
                 let refusal = DeliveryRefusal::new(0, None, "the session ended without an answer", "");
                 self.refuse_from(answered, &refusal);

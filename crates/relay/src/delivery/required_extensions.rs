@@ -1,6 +1,6 @@
-//! Extensions that a message requires of the next server, and how it is sent without them: its 8-bit parts are encoded
-//! for a server without 8BITMIME (RFC 6152 §3), and recipients that need SMTPUTF8 are left out for a server without it
-//! (RFC 6531 §3.2). A message that can be sent in no form goes back to its sender.
+//! Extensions that a message requires of the next server, and how it is sent without them. 8-bit parts are encoded for
+//! a server without 8BITMIME (RFC 6152 §3), and recipients that need SMTPUTF8 are left out for a server without it (RFC
+//! 6531 §3.2). A message that cannot be sent in any form bounces.
 use crate::message::Message;
 use crate::message::envelope::{DeliveryRefusal, MessageEnvelope};
 use mailrun_smtp::command::BodyType;
@@ -8,16 +8,15 @@ use mailrun_smtp::reply::EnhancedStatusCode;
 use mailrun_smtp::{Domain, Extensions, Path};
 use std::sync::Arc;
 
-/// The form in which a server may have a message.
 #[derive(Debug, Default)]
 pub(crate) struct DeliveryForm {
-    /// Message to send in place of the original, if that cannot be sent as it is.
+    /// The converted message, if the original cannot be sent as it is.
     pub(crate) converted: Option<Message>,
-    /// Recipients, by their numbers, whose addresses the server cannot take. Not all of them.
+    /// Numbers of recipients whose addresses the server cannot take. Never all of them.
     pub(crate) left_out: Vec<u16>,
 }
 
-/// The largest message that a worker converts itself: it takes a millisecond.
+/// The largest message that a worker converts itself, which takes a millisecond.
 const MAX_INLINE_BYTES: usize = 32 << 10;
 
 /// Reports whether [`check`] may take so long that a worker must not call it.
@@ -25,11 +24,11 @@ pub(crate) fn is_long_conversion(message: &Message, extensions: &Extensions) -> 
     message.body.len() > MAX_INLINE_BYTES && may_need_conversion(message, extensions)
 }
 
-/// Chooses the form in which a server with those extensions may have the message for these recipients, by their
-/// numbers. `host` names the converting host.
+/// Chooses the form in which a server with these extensions gets the message for these recipients. `host` names the
+/// converting host.
 ///
 /// # Errors
-/// The missing extension, as the sender reads it.
+/// The missing extension, in words for the sender.
 pub(crate) fn check(
     message: &Message,
     recipients: impl Iterator<Item = u16>,
@@ -44,8 +43,9 @@ pub(crate) fn check(
     Ok(DeliveryForm { converted, left_out })
 }
 
-/// The envelope for a server with those extensions, if it is not the one that came. A server that does not offer SMTPUTF8
-/// gets A-labels in addresses whose local parts are ASCII. Others are told SMTPUTF8 if an address of an alias needs it.
+/// The envelope for a server with these extensions, if it differs from the original. A server without SMTPUTF8 gets
+/// A-labels in addresses whose local parts are ASCII. Otherwise SMTPUTF8 is declared if an address from an alias needs
+/// it.
 fn envelope_for(envelope: &MessageEnvelope, extensions: &Extensions) -> Option<MessageEnvelope> {
     let recipients = envelope.recipients.iter().map(|recipient| &recipient.address);
     let mut addresses = recipients.chain([&envelope.sender]).filter(|address| !address.is_ascii()).peekable();
@@ -67,13 +67,12 @@ fn envelope_for(envelope: &MessageEnvelope, extensions: &Extensions) -> Option<M
     Some(envelope_for)
 }
 
-/// The refusal of recipients who were left out.
 pub(crate) fn smtputf8_missing() -> DeliveryRefusal {
     missing_extension(553, EnhancedStatusCode(5, 6, 7), "the next hop does not offer SMTPUTF8")
 }
 
-/// Recipients who are left out: many clients declare SMTPUTF8 always (RFC 6531 §3.2: one that does not need it should
-/// not), and one address that needs it must not keep the message from the others.
+/// Recipients to be left out. Many clients always declare SMTPUTF8 although they should not (RFC 6531 §3.2), and a
+/// single address that needs it must not keep the others from getting the message.
 fn left_out(
     message: &Message,
     recipients: impl Iterator<Item = u16>,
@@ -91,21 +90,21 @@ fn left_out(
     if others.is_empty() && !left_out.is_empty() { Err(smtputf8_missing()) } else { Ok(left_out) }
 }
 
-/// The message without 8-bit bytes, if the server does not take them.
+/// The message without 8-bit bytes, if the server does not accept them.
 fn converted(message: &Message, extensions: &Extensions, host: &str) -> Result<Option<Message>, DeliveryRefusal> {
     if !may_need_conversion(message, extensions) {
         return Ok(None);
     }
     match (mailrun_mime::to_seven_bit(&message.body, host), message.envelope.body) {
         (Ok(converted), _) => Ok(converted.map(|body| Message { body: Arc::from(body), ..message.clone() })),
-        // An undeclared 8-bit message is passed on as it came, as all servers do: a client that sends 8-bit bytes
-        // without saying so relies on it, and would not understand why they come back.
+        // Pass an undeclared 8-bit message on unchanged, as all servers do. A client that sends 8-bit bytes without a
+        // declaration relies on this, and would not understand a bounce.
         (Err(_), BodyType::SevenBit) => Ok(None),
         (Err(why), BodyType::EightBitMime) => {
             let text = format!("the next hop does not offer 8BITMIME, and the message cannot be converted: {why}");
             Err(missing_extension(554, EnhancedStatusCode(5, 6, 3), &text))
         }
-        // BINARYMIME is not offered, and so not taken: only a spool of another version may hold one.
+        // We do not offer BINARYMIME, so only a spool of another version can contain such a message.
         (Err(why), BodyType::Binary) => Err(missing_extension(
             554,
             EnhancedStatusCode(5, 6, 1),
@@ -116,9 +115,9 @@ fn converted(message: &Message, extensions: &Extensions, host: &str) -> Result<O
 
 fn may_need_conversion(message: &Message, extensions: &Extensions) -> bool {
     let envelope = &message.envelope;
-    // SMTPUTF8 is not offered without 8BITMIME (RFC 6531 §3.1), and would be of no use.
+    // SMTPUTF8 requires 8BITMIME (RFC 6531 §3.1).
     let takes_eight_bits = extensions.eight_bit_mime || (envelope.smtp_utf8 && extensions.smtp_utf8);
-    // Checked only here, if the server does not take 8-bit bytes: most messages declared 8BITMIME are ASCII.
+    // Checked last and only for a server without 8BITMIME, because most messages declared 8BITMIME are ASCII.
     envelope.body == BodyType::Binary || !(takes_eight_bits || message.body.is_ascii())
 }
 
@@ -126,7 +125,8 @@ fn missing_extension(code: u16, enhanced: EnhancedStatusCode, text: &str) -> Del
     DeliveryRefusal::new(code, Some(enhanced), text, "")
 }
 
-/// A domain in UTF-8 does not count, because it has A-labels; nor does an ORCPT, which has a form in ASCII (RFC 6533 §3).
+/// Reports whether the local part needs SMTPUTF8. A domain has A-labels instead, and an ORCPT has an ASCII form (RFC
+/// 6533 §3).
 fn needs_smtputf8(address: &[u8]) -> bool {
     !Path::checked_before(address).local_part().is_ascii()
 }
@@ -213,7 +213,7 @@ mod tests {
             ("jürgen@b.example", &["c@d.example"], PLAIN, needed),
             ("a@b.example", &["pelé@d.example", "josé@d.example"], PLAIN, needed),
             ("a@b.example", &["c@d.example"], IN_HEADER, needed),
-            // Only 8BITMIME is needed for that, and was not declared.
+            // This needs only 8BITMIME, which was not declared.
             ("a@b.example", &["c@d.example"], IN_BODY, None),
         ];
         for (sender, to, content, expected) in rows {
@@ -243,7 +243,7 @@ mod tests {
     fn a_domain_in_utf8_has_a_labels_where_smtputf8_is_not_told() {
         let to = ["c@bücher.example", "\"@ c\"@b.example", "e@BÜCHER.example", "ö@bücher.example"];
         let a_labels = ["c@xn--bcher-kva.example", to[1], "e@xn--bcher-kva.example", to[3]];
-        // Mail without SMTPUTF8 has recipients in UTF-8 if an alias names them.
+        // Mail without SMTPUTF8 gets recipients in UTF-8 if an alias names them.
         for (declared, offered) in [(true, false), (true, true), (false, true), (false, false)] {
             let message = test_message(declared, BodyType::SevenBit, "a@bücher.example", &to, PLAIN);
             let form = form(&message, true, offered).unwrap();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     proptest! {
-        /// ASCII is sent everywhere, whatever was declared; a server takes what it offers.
+        /// ASCII is sent everywhere, whatever was declared. A server gets what it supports.
         #[test]
         fn ascii_goes_everywhere(content in "[ -~\r\n]{0,200}", utf8: bool, eight: bool, other: Vec<u8>) {
             let body = if eight { BodyType::EightBitMime } else { BodyType::SevenBit };
@@ -274,7 +274,7 @@ mod tests {
             prop_assert_eq!(missing_code(&ascii, false, false), None);
             let any = test_message(utf8, body, "a@b.example", &["c@d.example"], &other);
             prop_assert_eq!(missing_code(&any, true, true), None);
-            // What SMTPUTF8 allows, 8BITMIME does too.
+            // Whatever SMTPUTF8 allows, 8BITMIME allows too.
             let any = test_message(false, body, "a@b.example", &["c@d.example"], &other);
             let is_stuck = !other.is_ascii() && eight && mailrun_mime::to_seven_bit(&other, "x").is_err();
             prop_assert_eq!(missing_code(&any, false, true).is_some(), is_stuck);

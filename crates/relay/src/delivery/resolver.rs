@@ -1,10 +1,10 @@
-//! Finds the servers that take a domain's mail, and their addresses (RFC 5321 §5.1). DNS is asked on a thread of its
-//! own; the decisions from its answers are pure.
+//! Finds the servers for a domain's mail and their addresses (RFC 5321 §5.1). A separate thread queries DNS; the
+//! decisions based on its answers are pure functions.
 //!
 //! ```text
 //! domain ─▶ address literal? ─▶ that address
-//!       └─▶ MX ─▶ none: the domain itself (implicit MX)     "." alone: takes no mail (RFC 7505)
-//!               └▶ by preference, at random among equals, none behind ourselves ─▶ A and AAAA of each
+//! └─▶ MX ─▶ none: the domain itself (implicit MX)     "." alone: takes no mail (RFC 7505)
+//! └▶ by preference, at random among equals, none behind ourselves ─▶ A and AAAA of each
 //! ```
 //! Public addresses are left out unless the relay may reach them, whatever name led to them.
 use crate::config::{DeliveryScope, DnsConfig};
@@ -27,45 +27,36 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
-/// Questions that wait for the thread.
 const MAX_PENDING_LOOKUPS: usize = 1024;
-/// Mail exchangers of one domain that are tried.
 const MAX_EXCHANGERS: usize = 20;
-/// Addresses of one destination that are tried.
 const MAX_ADDRESSES: usize = 32;
-/// Answers that the cache may hold.
 const MAX_CACHE_ENTRIES: u64 = 100_000;
 
-/// A server to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MailServer {
-    /// The name that its certificate is to bear: that of the host, or its address.
+    /// The name for its certificate: the host's name, or its address.
     pub(crate) name: Arc<str>,
     pub(crate) address: SocketAddr,
 }
 
-/// Reason why there is no server to connect to.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unroutable {
-    /// The name does not exist.
     #[error("{0} does not exist")]
     NoSuchDomain(String),
-    /// The domain declares that it takes no mail (RFC 7505).
+    /// The domain accepts no mail (RFC 7505).
     #[error("{0} accepts no mail")]
     TakesNoMail(String),
-    /// Its servers have no addresses.
     #[error("no mail server of {0} has an address")]
     NoAddress(String),
-    /// This relay is the best server that it names.
+    /// This relay is the best server for the domain.
     #[error("mail to {0} loops back to this relay")]
     Loop(String),
     /// Text in brackets that is no address.
     #[error("{0} is not a valid address literal")]
     BadLiteral(String),
-    /// It may not be reached.
+    /// The relay may not send mail to this public address.
     #[error("{0} is a public address, and allow_public is not set")]
     Public(IpAddr),
-    /// DNS could not say.
     #[error("DNS lookup of {domain} failed: {why}")]
     LookupFailed { domain: String, why: String },
 }
@@ -75,7 +66,7 @@ impl Unroutable {
         Self::LookupFailed { domain: domain.to_owned(), why: why.to_owned() }
     }
 
-    /// The codes of its reply: code and enhanced code (RFC 3463, RFC 7505 §4).
+    /// Reply code and enhanced code (RFC 3463, RFC 7505 §4).
     pub(crate) fn codes(&self) -> (u16, &'static str) {
         match self {
             Self::NoSuchDomain(_) | Self::BadLiteral(_) => (550, "5.1.2"),
@@ -87,25 +78,23 @@ impl Unroutable {
         }
     }
 
-    /// Reports whether a later try may go better.
     pub(crate) fn is_transient(&self) -> bool {
         self.codes().0 < 500
     }
 }
 
-/// A mail exchanger, as DNS has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Exchanger {
     pub(crate) preference: u16,
-    /// Name in any case, with or without its last dot; `.` alone is the null MX.
+    /// Name in any case, with or without its final dot. A single `.` is the null MX.
     pub(crate) host: String,
 }
 
-/// The hosts to try, with their preferences, in their order: by preference, and among equals in one that `seed` decides. Those that are no
-/// better than `own_name` are left out, for they would send it back (RFC 5321 §5.1).
+/// The hosts to try with their preferences, in order: by preference, and among equals in an order that `seed`
+/// determines. Hosts no better than `own_name` are left out, because they would send the mail back (RFC 5321 §5.1).
 ///
 /// # Errors
-/// If there are none.
+/// If no host is left.
 pub(crate) fn order_hosts(
     domain: &str,
     found: &[Exchanger],
@@ -128,7 +117,7 @@ pub(crate) fn order_hosts(
     if hosts.is_empty() {
         return Err(Unroutable::Loop(domain.to_owned()));
     }
-    // Sorted first: the order of the answer is the server's business, and the same seed is to give the same order.
+    // Sort first: the order of a DNS answer varies, and the same seed must give the same order.
     hosts.sort();
     hosts.shuffle(&mut StdRng::seed_from_u64(seed));
     hosts.sort_by_key(|(preference, _)| *preference);
@@ -142,10 +131,10 @@ pub(crate) fn literal(domain: &str) -> Option<IpAddr> {
     mailrun_smtp::address::address_literal(domain.as_bytes())
 }
 
-/// Addresses of servers, each with the rank of its host: its preference, or its position in a route.
+/// Addresses of servers, each with its host's preference or its position in a route.
 type RankedServers = Vec<(u16, MailServer)>;
 
-/// Leaves out this relay. Of exchangers, all that are no better go with it, because they would send the mail back (RFC
+/// Leaves out this relay, and mail exchangers that are no better than it, because they would send the mail back (RFC
 /// 5321 §5.1).
 fn without_own(mut found: RankedServers, target: &SmtpTarget, own: &OwnAddresses) -> Vec<MailServer> {
     let is_own = |server: &MailServer| own.contains(&Endpoint::Tcp(server.address));
@@ -157,7 +146,7 @@ fn without_own(mut found: RankedServers, target: &SmtpTarget, own: &OwnAddresses
     found.into_iter().map(|(_, server)| server).collect()
 }
 
-/// Leaves out destinations that may not be reached, and duplicates.
+/// Leaves out duplicates, and addresses that may not be reached.
 fn reachable(found: Vec<MailServer>, reach: DeliveryScope) -> Result<Vec<MailServer>, Unroutable> {
     let public = found.iter().map(|one| one.address.ip()).find(|ip| !is_local_address(*ip));
     let mut seen = HashSet::new();
@@ -170,7 +159,7 @@ fn reachable(found: Vec<MailServer>, reach: DeliveryScope) -> Result<Vec<MailSer
     }
 }
 
-/// Handle of the thread that asks DNS; clones share it. It ends when the last is dropped.
+/// Handle of the DNS thread. Clones share it, and it ends with the last one.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolver {
     requests: mpsc::Sender<LookupRequest>,
@@ -178,7 +167,6 @@ pub(crate) struct Resolver {
     own: Arc<OwnAddresses>,
 }
 
-/// A question, and the channel for its answer.
 #[derive(Debug)]
 struct LookupRequest {
     target: SmtpTarget,
@@ -187,10 +175,10 @@ struct LookupRequest {
 }
 
 impl Resolver {
-    /// Starts the thread. DNS itself is set up at the first question, so that a relay without one needs no resolv.conf.
+    /// Starts the thread. DNS is set up at the first query, so that a relay that needs none needs no resolv.conf.
     ///
     /// # Errors
-    /// Those of starting a thread and its runtime.
+    /// If the thread or its runtime cannot be started.
     pub(crate) fn start(
         dns: &DnsConfig,
         own_name: &str,
@@ -209,16 +197,15 @@ impl Resolver {
         Ok(Self { requests: questions, scope: reach, own })
     }
 
-    /// The addresses on which this relay listens.
     pub(crate) fn own_addresses(&self) -> &OwnAddresses {
         &self.own
     }
 
-    /// The servers of a next hop, in the order to try them; at least one. `seed` decides among equals: another one for
-    /// each connection spreads the load. Awaited on any loop.
+    /// The servers of a next hop in the order to try them; at least one. `seed` decides among equals, so a new seed for
+    /// each connection spreads the load. It can be awaited on any event loop.
     ///
     /// # Errors
-    /// If there is none, or DNS cannot say.
+    /// If there is no server, or DNS does not answer.
     pub(crate) async fn resolve(&self, to: &SmtpTarget, seed: u64) -> Result<Vec<MailServer>, Unroutable> {
         let found = match literal_addresses(to)? {
             Some(found) => without_own(found, to, &self.own),
@@ -238,7 +225,7 @@ impl Resolver {
     }
 }
 
-/// Destinations written as addresses; `None` if a name has to be resolved.
+/// Destinations written as addresses, or `None` if a name has to be resolved.
 fn literal_addresses(to: &SmtpTarget) -> Result<Option<RankedServers>, Unroutable> {
     match to {
         SmtpTarget::Domain { name, .. } if !name.starts_with('[') => Ok(None),
@@ -265,14 +252,13 @@ async fn serve(mut requests: mpsc::Receiver<LookupRequest>, context: Arc<LookupC
         tokio::spawn(async move {
             tokio::select! {
                 found = context.resolve(&to, seed) => drop(answer.send(found)),
-                // The caller does not wait any more.
+                // The caller no longer waits.
                 () = answer.closed() => {}
             }
         });
     }
 }
 
-/// Context in which the thread asks.
 struct LookupContext {
     dns: DnsConfig,
     own_name: String,
@@ -310,7 +296,7 @@ impl LookupContext {
         Ok(answer.into_iter().filter_map(exchanger).collect())
     }
 
-    /// The addresses of all hosts, in their order. Those of one may be unknown for now, as long as another has some.
+    /// The addresses of all hosts, in order. A host may be unresolved for now as long as another has addresses.
     async fn addresses(
         &self,
         target: &SmtpTarget,
@@ -324,7 +310,7 @@ impl LookupContext {
                 Ok(addresses) => {
                     found.extend(addresses.into_iter().map(|ip| (*rank, mail_server(&host.name, ip, host.port))))
                 }
-                // An address that may be there later outweighs one that does not exist.
+                // An address that may be found later takes precedence over one that does not exist.
                 Err(why) if why.is_transient() || hosts.len() == 1 => missing = why,
                 Err(_) => {}
             }
@@ -336,7 +322,7 @@ impl LookupContext {
         if found.is_empty() { Err(missing) } else { Ok(found) }
     }
 
-    /// The addresses of a host, IPv4 first: it works with and without IPv6.
+    /// The addresses of a host, IPv4 first, because that works with and without IPv6.
     async fn addresses_of(&self, host: &str) -> Result<Vec<IpAddr>, Unroutable> {
         if let Ok(ip) = host.parse() {
             return Ok(vec![ip]);
@@ -363,7 +349,7 @@ impl LookupContext {
         }
     }
 
-    /// The name is taken for a whole one: no search list is to send a customer's mail to a neighbour.
+    /// The name is always fully qualified, so that no search list can redirect mail.
     async fn lookup(&self, name: &str, kind: RecordType) -> Result<DnsAnswer, Unroutable> {
         let resolver = self.resolver.get_or_try_init(|| async { build(&self.dns) }).await;
         let resolver = resolver.map_err(|why| Unroutable::lookup_failed(name, &format!("{why}")))?;
@@ -376,10 +362,9 @@ impl LookupContext {
     }
 }
 
-/// Answer of DNS.
 enum DnsAnswer {
     Records(Vec<RData>),
-    /// The name exists, and has none of that kind.
+    /// The name exists but has no records of this type.
     NoRecords,
     NoSuchName,
 }
@@ -401,7 +386,7 @@ fn build(dns: &DnsConfig) -> Result<TokioResolver, NetError> {
     builder.build()
 }
 
-/// A name server by UDP, and TCP for answers that are too long for it.
+/// A name server over UDP, with TCP for long answers.
 fn name_server(address: &SocketAddr) -> NameServerConfig {
     let at = |mut connection: ConnectionConfig| {
         connection.port = address.port();
@@ -517,7 +502,7 @@ mod tests {
         }
     }
 
-    /// A name server on loopback that has a few names, and counts its questions.
+    /// A name server on loopback that has a few names, and counts its queries.
     struct NameServer {
         address: SocketAddr,
         requests: Arc<AtomicUsize>,
@@ -529,7 +514,7 @@ mod tests {
             let address = socket.local_addr().unwrap();
             let requests = Arc::new(AtomicUsize::new(0));
             let counter = Arc::clone(&requests);
-            // It ends with the test's process: nothing else can end it.
+            // It ends with the test process.
             std::thread::spawn(move || {
                 let mut room = [0; 4096];
                 while let Ok((length, client)) = socket.recv_from(&mut room) {
@@ -595,7 +580,7 @@ mod tests {
         (ResponseCode::NoError, records)
     }
 
-    /// Waits on a loop that is not tokio's, as a worker's is not.
+    /// Waits on a loop that is not tokio's, like a worker's.
     fn wait<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
         mailrun_net::worker::run(|_| future).unwrap()
     }
@@ -669,7 +654,8 @@ mod tests {
         let requests = server.requests.load(Ordering::Relaxed);
         assert!(requests >= 4, "{requests}");
         assert_eq!(found(&resolver, "two.test").unwrap(), first);
-        // b.test has no AAAA, and a negative answer without SOA may not be kept (RFC 2308 §5): it alone is asked again.
+        // b.test has no AAAA, and a negative answer without SOA must not be cached (RFC 2308 §5), so only that query is
+        // repeated.
         assert!(server.requests.load(Ordering::Relaxed) <= requests + 1);
     }
 

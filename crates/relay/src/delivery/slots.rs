@@ -1,4 +1,4 @@
-//! Connections that wait for a message, by destination: a list from which the worker wakes or closes one.
+//! Connections that wait for a message, by destination. The worker wakes or closes them.
 use crate::qmgr::DestinationId;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -9,7 +9,6 @@ use std::time::Duration;
 /// Time for which an unused connection is kept.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// State of a connection that may wait for a message.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SlotWaiter(Rc<Cell<WaiterState>>);
 
@@ -17,14 +16,12 @@ pub(crate) struct SlotWaiter(Rc<Cell<WaiterState>>);
 enum WaiterState {
     #[default]
     Busy,
-    /// On the list of connections that wait.
     Waiting,
-    /// It has to close.
     Closing,
 }
 
 impl SlotWaiter {
-    /// Cancels the wait; its entry in the list becomes stale.
+    /// Cancels the wait. Its entry in the list becomes stale.
     pub(crate) fn cancel(&mut self) {
         if self.0.get() == WaiterState::Waiting {
             self.0.set(WaiterState::Busy);
@@ -37,10 +34,8 @@ impl SlotWaiter {
     }
 }
 
-/// Reason for which a connection that waits is woken.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WakeReason {
-    /// There is a message for it.
     Message,
     /// Another destination needs the connection.
     Close,
@@ -55,25 +50,22 @@ impl WakeReason {
     }
 }
 
-/// The connections that wait, by destination.
 #[derive(Default)]
 pub(crate) struct WaitingSlots(RefCell<HashMap<DestinationId, VecDeque<(SlotWaiter, Waker)>>>);
 
 impl WaitingSlots {
-    /// Lists a connection that waits.
     pub(crate) fn add(&self, destination: DestinationId, waiter: &mut SlotWaiter, waker: &Waker) {
         *waiter = SlotWaiter::default();
         waiter.0.set(WaiterState::Waiting);
         let mut waiting = self.0.borrow_mut();
         let list = waiting.entry(destination).or_default();
-        // A connection that was closed by its own side was never woken, and its entry would stay there for ever.
+        // A connection that closed by itself was never woken, and its entry would stay forever.
         while list.front().is_some_and(|(waiter, _)| waiter.0.get() != WaiterState::Waiting) {
             list.pop_front();
         }
         list.push_back((waiter.clone(), waker.clone()));
     }
 
-    /// Wakes one of a destination's connections that wait.
     pub(crate) fn wake(&self, destination: DestinationId, reason: WakeReason) {
         let mut waiting = self.0.borrow_mut();
         let Some(list) = waiting.get_mut(&destination) else { return };
@@ -86,7 +78,6 @@ impl WaitingSlots {
         }
     }
 
-    /// Closes all connections that wait.
     pub(crate) fn close_all(&self) {
         let mut waiting = self.0.borrow_mut();
         for (waiter, waker) in waiting.drain().flat_map(|(_, list)| list) {
@@ -97,7 +88,6 @@ impl WaitingSlots {
         }
     }
 
-    /// Forgets a destination.
     pub(crate) fn remove(&self, destination: DestinationId) {
         self.0.borrow_mut().remove(&destination);
     }

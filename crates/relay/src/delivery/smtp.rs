@@ -1,4 +1,4 @@
-//! Delivery by SMTP: finds the servers of the next hop, and tries one after the other. Postfix: smtp(8).
+//! Delivery by SMTP: finds the servers of the next hop, and tries them one after another. Postfix: smtp(8).
 use crate::delivery::client::{ConnectionResult, MAX_BATCH, QUIT_TIMEOUT, SmtpDelivery};
 use crate::delivery::resolver::{MailServer, Unroutable};
 use crate::delivery::result::fail_all;
@@ -12,13 +12,13 @@ use mailrun_smtp::reply::EnhancedStatusCode;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Time-out of the look-up for a destination of which nothing is known: it keeps a connection from others. It is long enough
-/// for a second question if the first packet was lost. The next attempt waits as long as DNS takes.
+/// Time limit of the lookup while nothing is known of a destination, because it occupies a connection that others need.
+/// It allows for a second query if the first packet was lost. Later attempts wait as long as DNS takes.
 const FIRST_LOOKUP_TIMEOUT: Duration = Duration::from_secs(6);
-/// No further server is tried in the first attempt after this time; the next attempt tries all of them.
+/// After this time, the first attempt tries no further server. The next attempt tries all of them.
 const FIRST_TRIAL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Delivers to the first server of the next hop that takes mail.
+/// Delivers to the first server of the next hop that accepts mail.
 pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, smtp: &Smtp) {
     let begun = clock::now();
     let is_first = slot.is_first_trial();
@@ -38,7 +38,8 @@ pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, smtp: &Sm
     let mut result = None;
     for server in &servers {
         match try_server(&mut delivery, smtp, server).await {
-            // A server before it may be reachable later. Exchangers behind it would send the mail back (RFC 5321 §5.1).
+            // An earlier server may be reachable later. Exchangers behind this one would send the mail back (RFC 5321
+            // §5.1).
             looped @ ConnectionResult::Loop(_) => {
                 result.get_or_insert(looped);
                 if matches!(smtp.target, SmtpTarget::Domain { .. }) {
@@ -59,8 +60,8 @@ pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, smtp: &Sm
     delivery.finish(result.unwrap_or_else(none));
 }
 
-/// Handles that no server can be found. A permanent error fails the messages at hand; after a transient one the next
-/// hop is left alone for a while.
+/// Handles a next hop without servers. A permanent error fails the messages at hand; after a transient one, the next
+/// hop backs off.
 fn handle_unroutable(worker: &Rc<RelayWorker>, slot: SlotGuard, why: &Unroutable) {
     let (code, enhanced) = why.codes();
     let refusal = DeliveryRefusal::new(code, EnhancedStatusCode::parse(enhanced.as_bytes()), &why.to_string(), "");
@@ -96,6 +97,6 @@ async fn try_server(delivery: &mut SmtpDelivery, smtp: &Smtp, server: &MailServe
     if !matches!(result, ConnectionResult::WithoutTls) {
         return result;
     }
-    // Opportunistic: better in the clear than not at all (RFC 7435 §3).
+    // Opportunistic TLS: cleartext is better than no delivery (RFC 7435 §3).
     delivery.try_endpoint(&endpoint, None, client::Options { tls: StartTls::Never, ..options }).await
 }

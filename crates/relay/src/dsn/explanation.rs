@@ -1,4 +1,4 @@
-//! The part of a DSN for people: what happened, to whom, what they may do, in that order.
+//! The part of a DSN for people: what happened, to whom, and what they can do, in this order.
 use super::facts::{DsnAction, DsnFacts, DsnRecipient};
 use super::part::DsnPart;
 use super::returned::Returned;
@@ -32,13 +32,13 @@ pub(crate) fn part(facts: &DsnFacts<'_>, reported: &[DsnRecipient<'_>], returned
     };
     let id = text::sanitize_token(facts.id);
     paragraph(&format!("{below} Whoever you ask for help will need the number {id}."), &mut text);
-    // The blank line behind the last paragraph is the one before the boundary.
+    // The blank line after the last paragraph belongs to the boundary.
     text.truncate(text.len() - "\r\n".len());
     let kind = if text.is_ascii() { "text/plain; charset=us-ascii" } else { "text/plain; charset=utf-8" };
     DsnPart::new(kind, "Notification", Cow::Owned(text.into_bytes()))
 }
 
-/// Names the message that the DSN is about, as a sentence begins.
+/// Describes the message that the DSN is about, as the beginning of a sentence.
 fn describe_message(facts: &DsnFacts<'_>) -> String {
     match (facts.is_to_sender(), facts.sender) {
         (true, _) => "Your message".to_owned(),
@@ -97,7 +97,7 @@ fn write_recipient(recipient: &DsnRecipient<'_>, out: &mut String) {
     out.push_str("\r\n");
 }
 
-/// The address that the sender wrote to, if it was another one.
+/// The address that the sender used, if it was another one.
 fn original_address(recipient: &DsnRecipient<'_>) -> Option<String> {
     let original = recipient.original?;
     let at = original.iter().position(|octet| *octet == b';')?;
@@ -106,7 +106,7 @@ fn original_address(recipient: &DsnRecipient<'_>) -> Option<String> {
     is_other.then(|| text::sanitize(&address, Charset::Ascii))
 }
 
-/// Explains a code to somebody who does not know mail systems (RFC 3463 §3).
+/// Explains a code to a person who does not know mail systems (RFC 3463 §3).
 fn advice(status: EnhancedStatusCode) -> Option<&'static str> {
     let advice = match (status.0, status.1, status.2) {
         (2, ..) => return None,

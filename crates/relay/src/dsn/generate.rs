@@ -1,5 +1,5 @@
-//! DSNs to senders, of the outcome of a message or of its delay: who is notified of what. A DSN is stored in the spool
-//! like any other mail before the message itself is done.
+//! DSNs to senders about the outcome or delay of a message, and the decision who is notified of what. A DSN is stored
+//! in the spool like any other mail before the original is released.
 use crate::config::{Config, DsnTarget, LoggedIn};
 use crate::delivery::maildir;
 use crate::dsn::facts::{DsnAction, DsnFacts, DsnRecipient};
@@ -29,15 +29,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A message that failed comes back whole up to this size.
+/// A failed message is returned whole up to this size.
 const MAX_RETURNED_BYTES: usize = 50_000;
-/// Pause before a DSN that a Maildir did not take is stored again.
+/// Pause before storing a DSN in a Maildir is tried again.
 const MAILDIR_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Text for operators if a task panics.
 const DSN_PANIC_TEXT: &str = "writing its notification failed because of a bug in mailrun";
 
-/// Notifies the sender, in a task of its own. If many DSNs are due, the message is read again when its turn comes.
+/// Notifies the sender in a separate task. If many DSNs are due, the message is read again when its turn comes.
 pub(crate) fn send(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, message: Option<Message>) {
     let Some(event) = worker.dsn_tasks.admit(id, event) else { return };
     let worker = Rc::clone(worker);
@@ -51,13 +50,12 @@ pub(crate) fn send(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, mes
     });
 }
 
-/// Generates a DSN, stores it in the spool, then releases the original.
 async fn generate(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, message: Option<Message>) {
     let event = DsnGuard::new(worker, id, event);
     planned_panic("notice");
     let is_late = matches!(*event, DsnEvent::Delayed { .. });
     if is_late && !worker.is_queued(id) {
-        // The message was delivered while this waited for its turn.
+        // The message was delivered while the DSN waited for its turn.
         return;
     }
     let fetched = match message {
@@ -78,7 +76,7 @@ async fn generate(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, mess
     }
 }
 
-/// Gives the message back: no DSN can be sent, for that reason.
+/// Returns the message to the queue, because no DSN can be sent.
 fn give_up(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, error: &str) {
     let DsnEvent::Settled { pending, fates } = event else {
         return tracing::error!(target: LOG_TARGET, %id, %error, "the sender cannot be notified that the message is delayed");
@@ -94,7 +92,7 @@ fn give_up(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, error: &str
     worker.dsn_failed(pending, &fates);
 }
 
-/// One of the tasks that write DSNs, counted while this lives.
+/// A running task that writes DSNs. It is counted until this is dropped.
 struct DsnTask {
     worker: Rc<RelayWorker>,
 }
@@ -109,7 +107,7 @@ impl DsnTask {
 impl Drop for DsnTask {
     fn drop(&mut self) {
         self.worker.dsn_tasks.end();
-        // However one DSN ended its task, the others that wait have their turn.
+        // Whatever happened to this task, the next waiting DSN gets its turn.
         after_panic(&self.worker, move |worker| {
             if let Some((id, event)) = worker.dsn_tasks.next() {
                 send(worker, id, event, None);
@@ -118,7 +116,8 @@ impl Drop for DsnTask {
     }
 }
 
-/// A DSN whose message stays in the spool until the DSN is stored. If its task panics, the message goes back.
+/// A DSN whose message stays in the spool until the DSN is stored. If its task panics, the message goes back to the
+/// queue.
 struct DsnGuard {
     worker: Rc<RelayWorker>,
     id: MessageId,
@@ -130,7 +129,6 @@ impl DsnGuard {
         Self { worker: Rc::clone(worker), id, event: Some(event) }
     }
 
-    /// Hands it on.
     fn release(mut self) -> DsnEvent {
         self.event.take().expect("it is released once, and by value")
     }
@@ -152,23 +150,19 @@ impl Drop for DsnGuard {
     }
 }
 
-/// In place of a client's name in the envelope of a DSN to the postmaster: it causes no further DSN, however
-/// aliases lead on from there.
+/// Client name in the envelope of a DSN to the postmaster. It prevents further DSNs, wherever aliases lead.
 const TO_POSTMASTER: &[u8] = b"postmaster";
 
 fn is_to_postmaster(envelope: &MessageEnvelope) -> bool {
     envelope.with == WithProtocol::Local && envelope.client_name == TO_POSTMASTER
 }
 
-/// Addressee of a DSN.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Addressee<'c> {
     Sender,
-    /// Another addressee, in place of the sender.
     Other(&'c DsnTarget),
 }
 
-/// A message that a DSN is about.
 struct OriginalMessage<'a> {
     config: &'a Config,
     id: MessageId,
@@ -190,7 +184,7 @@ async fn send_all(worker: &Rc<RelayWorker>, id: MessageId, event: &DsnEvent, mes
 }
 
 impl<'a> OriginalMessage<'a> {
-    /// Groups recipients by the addressee of their DSN; those without a DSN are left out.
+    /// Groups recipients by the addressee of their DSN. Recipients without a DSN are left out.
     fn groups(&'a self, event: &'a DsnEvent) -> Vec<(Vec<DsnRecipient<'a>>, Addressee<'a>)> {
         let fates = match event {
             DsnEvent::Settled { fates, .. } => fates,
@@ -285,7 +279,7 @@ impl<'a> OriginalMessage<'a> {
         compose(&facts, &recipients, MAX_RETURNED_BYTES, self.now)
     }
 
-    /// Puts a DSN into a Maildir; until it is there, the original is not done.
+    /// Puts a DSN into a Maildir. The original is kept until the DSN is there.
     async fn store_in_maildir(&self, worker: &Rc<RelayWorker>, root: &Arc<path::Path>, dsn_message: Dsn) {
         let dsn_message = Arc::new(dsn_message);
         loop {
@@ -316,7 +310,7 @@ impl<'a> OriginalMessage<'a> {
     }
 }
 
-/// Stores a DSN; until it is stored, the original is not done.
+/// Stores a DSN. The original is kept until the DSN is stored.
 async fn store(worker: &Rc<RelayWorker>, id: MessageId, message: Message, groups: Vec<RecipientGroup>) {
     let Ok(new_message) = message.to_spool() else { return };
     match store_from_reserve(&worker.context.spool, new_message).await {
@@ -326,13 +320,13 @@ async fn store(worker: &Rc<RelayWorker>, id: MessageId, message: Message, groups
         }
         Err(error) => {
             tracing::error!(target: LOG_TARGET, id = %Id(id.0), %error, "a notification could not be stored");
-            // The original is still in the spool; after a restart its sender is notified.
+            // The original is still in the spool. Its sender is notified after a restart.
             std::future::pending().await
         }
     }
 }
 
-/// Action that a DSN reports for a fate, and its reason.
+/// The action that a DSN reports for a fate, and its reason.
 fn action_of(fate: &RecipientFate) -> Option<(DsnAction, Option<&DeliveryRefusal>)> {
     Some(match fate {
         RecipientFate::Delivered | RecipientFate::Removed => return None,
@@ -354,7 +348,7 @@ fn recipient<'a>(
 ) -> DsnRecipient<'a> {
     let recipient = &envelope.recipients[usize::from(number)];
     let own = match action {
-        // It was put off until its time ran out (RFC 3463 §3.5).
+        // It was deferred until it expired (RFC 3463 §3.5).
         DsnAction::Failed if refusal.is_none_or(|refusal| refusal.code < 500) => Some(EnhancedStatusCode(5, 4, 7)),
         _ => None,
     };
@@ -376,7 +370,7 @@ fn original_recipient(recipient: &EnvelopeRecipient) -> Option<Vec<u8>> {
     Some([original.kind.as_slice(), b";", original.address.as_slice()].concat())
 }
 
-/// The DSN as mail of our own: its envelope, and its recipients' next hops.
+/// The DSN as a message of our own: its envelope, and its recipients' next hops.
 fn route_dsn(
     worker: &RelayWorker,
     config: &Config,

@@ -1,8 +1,7 @@
-//! A part of a notification's `multipart/report`, and the boundary between its parts.
+//! A part of a DSN's `multipart/report`, and the boundary between its parts.
 use super::text;
 use std::borrow::Cow;
 
-/// A part of the report, as it is written.
 #[derive(Debug)]
 pub(crate) struct DsnPart<'a> {
     kind: &'static str,
@@ -12,8 +11,8 @@ pub(crate) struct DsnPart<'a> {
 }
 
 impl<'a> DsnPart<'a> {
-    /// Encodes a body that is not 7-bit: this is lawful for text, and for all parts of RFC 6533. Others are 7-bit
-    /// anyway.
+    /// Encodes a body that is not 7-bit. RFC 6533 allows that for text and for all its own parts, and others are always
+    /// 7-bit.
     pub(crate) fn new(kind: &'static str, description: &'static str, body: Cow<'a, [u8]>) -> Self {
         if mailrun_mime::is_seven_bit(&body) {
             return Self { kind, description, encoding: "7bit", body };
@@ -32,13 +31,13 @@ impl<'a> DsnPart<'a> {
         );
         out.extend_from_slice(header.as_bytes());
         out.extend_from_slice(&self.body);
-        // This line end is the boundary's, not the body's (RFC 2046 §5.1.1).
+        // This line end belongs to the boundary, not to the body (RFC 2046 §5.1.1).
         out.extend_from_slice(b"\r\n");
     }
 }
 
-/// A boundary of the queue id, and a number that the parts do not have behind it. All such boundaries are of one
-/// length, so that none begins with another.
+/// A boundary made of the queue id and a number that no part contains after it. All such boundaries have the same
+/// length, so that none is a prefix of another.
 pub(crate) fn boundary(id: &str, parts: &[DsnPart<'_>]) -> String {
     const DIGITS: usize = 8;
     let prefix = format!("=_{}_", text::sanitize_token(id));
@@ -53,7 +52,7 @@ pub(crate) fn boundary(id: &str, parts: &[DsnPart<'_>]) -> String {
     }
     used.sort_unstable();
     used.dedup();
-    // The first gap: found in one pass, even in a message whose author has guessed the id.
+    // The first unused number. One pass finds it even if the message's author has guessed the id.
     let free = used.iter().zip(0_u32..).take_while(|(used, number)| **used == *number).count();
     format!("{prefix}{free:0DIGITS$x}")
 }

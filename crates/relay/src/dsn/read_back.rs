@@ -1,4 +1,4 @@
-//! Notifications read back by a parser that others wrote: every part is there, every field says what it should.
+//! DSNs read by an independent parser. Every part must exist, and every field must have the right value.
 use super::facts::{DsnAction, DsnFacts, DsnRecipient};
 use super::report::{Dsn, compose};
 use super::status;
@@ -64,7 +64,7 @@ fn write(facts: &DsnFacts<'_>, recipients: &[DsnRecipient<'_>]) -> Dsn {
     compose(facts, recipients, LIMIT, at(90)).expect("somebody is notified")
 }
 
-/// The parts of a DSN as its reader has them: kinds and decoded bytes.
+/// The parts of a DSN as its reader sees them: types and decoded bytes.
 fn parts(dsn: &Dsn) -> Vec<(String, Vec<u8>)> {
     let message = MessageParser::default().parse(&dsn.message).expect("it is a message");
     let kind = message.content_type().expect("it has a type");
@@ -89,7 +89,6 @@ fn decoded(encoding: Option<&str>, octets: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The groups of fields of a delivery status.
 fn fields(dsn: &Dsn) -> Vec<Vec<(String, String)>> {
     let text = String::from_utf8(parts(dsn)[1].1.clone()).unwrap().replace("\r\n ", " ");
     let groups = text.trim_end().split("\r\n\r\n").map(|group| {
@@ -316,8 +315,8 @@ fn utf8_is_used_where_it_is_needed_and_understood() {
     let header = "Subject: grüße\r\n\r\nbody\r\n".as_bytes();
     let umlaut = "jörg@b.example".as_bytes();
     let ascii = b"bob@b.example".as_slice();
-    // SMTPUTF8, sender, recipient, message: whether the DSN needs SMTPUTF8, the types of its parts, how the recipient
-    // is written.
+    // SMTPUTF8, sender, recipient, message; whether the DSN needs SMTPUTF8; the types of its parts; the recipient's
+    // form.
     let plain = "message/delivery-status";
     let global = "message/global-delivery-status";
     let rows = [
@@ -355,12 +354,12 @@ fn eight_bits_come_back_in_seven() {
     assert_eq!(returned.0, "message/rfc822");
     let inner = MessageParser::default().parse(&returned.1).unwrap();
     assert_eq!(inner.body_text(0).as_deref(), Some("viele schöne Grüße\r\n"));
-    // A signed message is not changed: its header alone comes back.
+    // A signed message is not changed, so only its header is returned.
     let signed = format!("DKIM-Signature: v=1\r\n{message}");
     let dsn = write(&DsnFacts { message: signed.as_bytes(), ..facts }, &[failed()]);
     let returned = parts(&dsn).pop().unwrap();
     assert_eq!(returned, ("text/rfc822-headers".to_owned(), format!("DKIM-Signature: v=1\r\n{head}").into_bytes()));
-    // The same for a header that is not ASCII, in an encoding.
+    // The same for an encoded header that is not ASCII.
     let umlaut = "Subject: grüße\r\n\r\nx\r\n";
     let dsn = write(&DsnFacts { message: umlaut.as_bytes(), ..facts }, &[failed()]);
     assert!(dsn.message.is_ascii());

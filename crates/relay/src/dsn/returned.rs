@@ -7,21 +7,21 @@ use std::borrow::Cow;
 
 /// A longer header is cut at the end of a line.
 const MAX_HEADER_BYTES: usize = 64 << 10;
-/// No line is longer, its end not counted (RFC 5322 §2.1.1).
+/// Maximum line length without its end (RFC 5322 §2.1.1).
 const MAX_LINE_BYTES: usize = 998;
 
-/// The returned part of the message.
 #[derive(Debug)]
 pub(crate) enum Returned<'a> {
     Whole(Cow<'a, [u8]>),
     Header(Vec<u8>),
-    /// It can no longer be read. RFC 6522 §3 lets the third part be left out.
+    /// The message can no longer be read. RFC 6522 §3 allows leaving out the third part.
     Nothing,
 }
 
 impl<'a> Returned<'a> {
-    /// Chooses what comes back. The whole message helps a sender most, but only for a failure, and unless it asked for
-    /// less. One that is too large, or could not be sent as it is, does not come back whole.
+    /// Chooses what to return. The whole message helps a sender most, but is returned only for a failure, and only if
+    /// the sender did not ask for less. A message that is too large, or could not be sent as it is, is not returned
+    /// whole.
     pub(crate) fn choose(facts: &DsnFacts<'a>, gravest: DsnAction, whole_bytes: usize) -> Self {
         let message = facts.message;
         if message.is_empty() {
@@ -40,13 +40,13 @@ impl<'a> Returned<'a> {
         }
     }
 
-    /// Reports whether the header has no bytes above 127. Such bytes come from SMTPUTF8 (RFC 6532), or from a mistake.
+    /// Reports whether the header is ASCII. Other bytes come from SMTPUTF8 (RFC 6532), or from a mistake.
     pub(crate) fn header_is_ascii(&self) -> bool {
         self.header().is_ascii()
     }
 
     pub(crate) fn part(&self, charset: Charset) -> Option<DsnPart<'_>> {
-        // Text that is not UTF-8 must not be declared as UTF-8, whoever sent it.
+        // Invalid UTF-8 must not be declared as UTF-8, whoever sent it.
         let is_global = charset == Charset::Utf8 && std::str::from_utf8(self.header()).is_ok();
         let (kind, description, body): (_, _, &[u8]) = match (self, is_global) {
             (Self::Whole(message), false) => ("message/rfc822", "Your message", message),
@@ -59,8 +59,8 @@ impl<'a> Returned<'a> {
     }
 }
 
-/// The whole message in a form in which it can be sent anywhere, if there is one: `message/rfc822` may not be encoded,
-/// so its parts are (RFC 2046 §5.2.1); `message/global` may be (RFC 6532 §3.7).
+/// The whole message in a form that can be sent anywhere, if there is one. `message/rfc822` must not be encoded, so its
+/// parts are (RFC 2046 §5.2.1); `message/global` may be (RFC 6532 §3.7).
 fn whole<'a>(facts: &DsnFacts<'a>) -> Option<Cow<'a, [u8]>> {
     let message = facts.message;
     let header = &message[..header_bytes(message)];
@@ -72,7 +72,7 @@ fn whole<'a>(facts: &DsnFacts<'a>) -> Option<Cow<'a, [u8]>> {
     is_global.then_some(Cow::Borrowed(message))
 }
 
-/// The lines of a text, without their ends. A line ends in LF, whatever comes before it.
+/// The lines of a text, without their ends. LF ends a line, whatever comes before it.
 fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split_inclusive(|octet| *octet == b'\n')
 }
@@ -82,12 +82,12 @@ fn without_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// Length of the header, without its empty line.
+/// Length of the header without its empty line.
 fn header_bytes(message: &[u8]) -> usize {
     lines(message).take_while(|line| !without_end(line).is_empty()).map(<[u8]>::len).sum()
 }
 
-/// Reports whether a message may be sent as it is (RFC 5322 §2.1.1, §2.3): one that came as BINARYMIME may not.
+/// Reports whether a message may be sent as it is (RFC 5322 §2.1.1, §2.3). A BINARYMIME message may not.
 fn is_sound(message: &[u8]) -> bool {
     lines(message).all(|line| {
         let text = line.strip_suffix(b"\r\n").unwrap_or(line);
@@ -95,7 +95,7 @@ fn is_sound(message: &[u8]) -> bool {
     })
 }
 
-/// The header, brought into the form that it should have had.
+/// The header in a valid form.
 fn sound_header(message: &[u8]) -> Vec<u8> {
     let mut header = Vec::new();
     for line in lines(message).map(without_end).take_while(|line| !line.is_empty()) {
@@ -109,7 +109,7 @@ fn sound_header(message: &[u8]) -> Vec<u8> {
     header
 }
 
-/// Number of bytes of a line that are kept: at most that many, cut between characters of UTF-8.
+/// Number of bytes to keep of a line: at most `most`, cut between UTF-8 characters.
 fn character_boundary(line: &[u8], most: usize) -> usize {
     let is_inner = |at: usize| line.get(at).is_some_and(|octet| octet & 0xC0 == 0x80);
     if line.len() <= most {

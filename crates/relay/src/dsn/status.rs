@@ -1,4 +1,4 @@
-//! The part for programs: `message/delivery-status` (RFC 3464 §2), or its form in UTF-8 (RFC 6533 §4).
+//! The part for programs: `message/delivery-status` (RFC 3464 §2), or its UTF-8 form (RFC 6533 §4).
 use super::facts::{DsnAction, DsnFacts, DsnRecipient};
 use super::part::DsnPart;
 use super::text::{self, Charset};
@@ -40,7 +40,7 @@ fn message_fields(facts: &DsnFacts<'_>) -> String {
 fn recipient_fields(recipient: &DsnRecipient<'_>, charset: Charset) -> String {
     let mut out = String::new();
     let mut field = |name: &str, value: &str| text::fold(value, &format!("{name}: "), " ", &mut out);
-    // It is never made up: RFC 3461 §6.3 wants it there exactly if ORCPT was.
+    // Present if and only if ORCPT was (RFC 3461 §6.3).
     if let Some(original) = recipient.original {
         field("Original-Recipient", &original_recipient(original));
     }
@@ -62,13 +62,13 @@ fn recipient_fields(recipient: &DsnRecipient<'_>, charset: Charset) -> String {
     out
 }
 
-/// Decodes xtext; returns other text as it is.
+/// Decodes xtext. Other text is returned unchanged.
 pub(crate) fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
     Xtext::parse(text).map_or(Cow::Borrowed(text), |xtext| xtext.decode())
 }
 
-/// The value of ORCPT with its address decoded (RFC 3461 §6.3). A `utf-8` address is written in ASCII by its own
-/// encoding, which has the same meaning in either form of the report (RFC 6533 §3).
+/// The value of ORCPT with its address decoded (RFC 3461 §6.3). A `utf-8` address uses its own ASCII encoding, which is
+/// valid in either form of the report (RFC 6533 §3).
 fn original_recipient(original: &[u8]) -> String {
     let at = original.iter().position(|octet| *octet == b';').unwrap_or(0);
     let kind = &original[..at];
@@ -95,7 +95,7 @@ fn action_word(action: DsnAction) -> &'static str {
     }
 }
 
-/// The enhanced code that fits the outcome; a next hop may have sent any, or none. A class that contradicts the action
+/// The enhanced code that fits the outcome. A next hop may send any code or none; a class that contradicts the action
 /// is ignored (RFC 3464 §2.3.4).
 pub(crate) fn status(recipient: &DsnRecipient<'_>) -> EnhancedStatusCode {
     let class = match recipient.action {
@@ -106,8 +106,8 @@ pub(crate) fn status(recipient: &DsnRecipient<'_>) -> EnhancedStatusCode {
     recipient.enhanced.filter(|enhanced| enhanced.0 == class).unwrap_or(EnhancedStatusCode(class, 0, 0))
 }
 
-/// The next hop as a `mta-name` (RFC 3464 §2.3.5): an address is written as a literal (RFC 5321 §4.1.3), and a socket,
-/// which has no name in the DNS, has a type of its own.
+/// The next hop as a `mta-name` (RFC 3464 §2.3.5). An address is written as a literal (RFC 5321 §4.1.3). A socket has
+/// no DNS name and uses a private type.
 fn remote_mta(remote: &str) -> String {
     if let Some(path) = remote.strip_prefix("unix:") {
         return format!("x-unix-socket; {}", text::sanitize(path.as_bytes(), Charset::Ascii));
@@ -120,7 +120,7 @@ fn remote_mta(remote: &str) -> String {
     }
 }
 
-/// The diagnostic of RFC 3464 §2.3.6: a reply is of type `smtp`; this relay's own text is of a type of its own.
+/// The diagnostic of RFC 3464 §2.3.6. A reply has type `smtp`, and this relay's own text a private type.
 fn diagnostic(recipient: &DsnRecipient<'_>, charset: Charset) -> Option<String> {
     let text = text::sanitize(recipient.text, charset);
     match recipient.code {

@@ -1,21 +1,19 @@
-//! Texts of others made fit for a notification: no line of theirs becomes a line of ours.
+//! Makes foreign texts safe for a DSN, so that none of their lines becomes a line of ours.
 use std::fmt::Write;
 
-/// Most bytes kept of a text: a reply line has 512 octets (RFC 5321 §4.5.3.1.5), and no line of a message more than
-/// 998.
+/// A reply line has at most 512 octets (RFC 5321 §4.5.3.1.5), and a line of a message at most 998.
 const MAX_TEXT_BYTES: usize = 800;
-/// Length at which lines are folded.
+/// Column at which lines are folded.
 const FOLD_COLUMN: usize = 76;
 
-/// Characters that a text may be written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Charset {
     Ascii,
     Utf8,
 }
 
-/// A text on one line: a blank for every run of blanks, line ends and other control characters, `?` for what is not
-/// among the letters. Long ones are cut.
+/// Puts a text on one line. Runs of blanks, line ends and other control characters become a space, and characters
+/// outside the charset become `?`. Long text is cut.
 pub(crate) fn sanitize(text: &[u8], charset: Charset) -> String {
     let mut out = String::with_capacity(text.len().min(MAX_TEXT_BYTES));
     for chunk in text.utf8_chunks() {
@@ -40,7 +38,7 @@ pub(crate) fn sanitize(text: &[u8], charset: Charset) -> String {
     out
 }
 
-/// A name of this relay's own, which its configuration gave it.
+/// A name from this relay's configuration.
 pub(crate) fn sanitize_token(name: &str) -> String {
     let fit = |c: char| if c.is_ascii_alphanumeric() || "-._:[]".contains(c) { c } else { '_' };
     name.chars().map(fit).take(255).collect()
@@ -60,7 +58,7 @@ pub(crate) fn ascii_address(address: &[u8]) -> String {
     out
 }
 
-/// Writes the words of a plain text in lines that begin with `first` and then with `next`.
+/// Folds the words of a text into lines that begin with `first` and then with `next`.
 pub(crate) fn fold(text: &str, first: &str, next: &str, out: &mut String) {
     out.push_str(first);
     let mut column = first.len();

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use crate::message::envelope::DeliveryRefusal;
 
-/// A next hop, by its number. Numbers are small and dense: a number may be used again once the queue reports the
-/// destination as idle.
+/// Number of a next hop. Numbers are small and dense, and may be reused once the queue reports the destination as idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct DestinationId(pub(crate) u32);
 
-/// A message's number in the spool; as users see it, its queue id.
+/// A message's number in the spool. Users see it as its queue id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct MessageId(pub(crate) u64);
 
@@ -19,20 +18,21 @@ impl fmt::Display for MessageId {
     }
 }
 
-/// The most recipients of one transaction (RFC 5321 §4.5.3.1.8: the number that every server must take).
+/// Maximum recipients per transaction (RFC 5321 §4.5.3.1.8: the number that every server must accept).
 pub(crate) const TRANSACTION_RECIPIENTS: usize = 100;
 
-/// Recipients by their numbers in the envelope. Most are a run of numbers, which takes no memory of its own.
+/// Recipients by their numbers in the envelope. Most are a range, which needs no allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RecipientNumbers {
-    /// That many from `first` on.
-    Range { first: u16, count: u16 },
-    /// The listed numbers.
+    /// `count` numbers from `first` on.
+    Range {
+        first: u16,
+        count: u16,
+    },
     Listed(Box<[u16]>),
 }
 
 impl RecipientNumbers {
-    /// The shortest form.
     pub(crate) fn new(numbers: &[u16]) -> Self {
         let first = numbers.first().copied().unwrap_or(0);
         let is_run = numbers.iter().enumerate().all(|(at, number)| usize::from(first) + at == usize::from(*number));
@@ -53,7 +53,6 @@ impl RecipientNumbers {
         self.len() == 0
     }
 
-    /// The number at that place.
     fn number(&self, at: usize) -> u16 {
         match self {
             Self::Range { first, .. } => first.wrapping_add(at as u16),
@@ -73,34 +72,26 @@ impl RecipientNumbers {
 /// State of an entry.
 ///
 /// ```text
-///            ┌────────────── retry ──────────────┐
-///  put ─▶ Ready ─ take ─▶ InFlight ─ 4xx ─▶ Deferred       any but InFlight ─ hold ─▶ Held ─ release ─▶ Ready
-///            ▲               │ │ └─ 2xx ─▶ gone
-///            └── not sent ───┘ └─── 5xx ─▶ AwaitingDsn ─ stored ─▶ gone     any of them, too old ─▶ AwaitingDsn
+/// ┌────────────── retry ──────────────┐
+/// put ─▶ Ready ─ take ─▶ InFlight ─ 4xx ─▶ Deferred       any but InFlight ─ hold ─▶ Held ─ release ─▶ Ready
+/// ▲               │ │ └─ 2xx ─▶ gone
+/// └── not sent ───┘ └─── 5xx ─▶ AwaitingDsn ─ stored ─▶ gone     any of them, too old ─▶ AwaitingDsn
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryState {
-    /// Waits for a connection.
     Ready,
-    /// Waits for its time.
     Deferred,
-    /// With a delivery agent.
     InFlight,
-    /// Stopped by an operator.
     Held,
-    /// Settled; waits until the DSN about it is in the spool.
+    /// Settled, and waiting until its DSN is in the spool.
     AwaitingDsn,
 }
 
-/// Number of states.
 pub(super) const STATE_COUNT: usize = 5;
 
-/// An entry's place in the table.
 pub(super) type EntryIndex = u32;
-/// No entry.
 pub(super) const NO_ENTRY: EntryIndex = EntryIndex::MAX;
 
-/// The neighbours in a list.
 #[derive(Clone, Copy)]
 pub(super) struct EntryLinks {
     pub(super) previous: EntryIndex,
@@ -116,14 +107,13 @@ pub(super) enum ListKind {
     Age = 1,
     /// All entries of the destination, oldest first.
     Destination = 2,
-    /// All entries of the message.
     Message = 3,
 }
 
-/// An entry. Times are milliseconds of the queue's clock.
+/// Times are milliseconds of the queue's clock.
 pub(super) struct QueueEntry<M> {
     pub(super) links: [EntryLinks; 4],
-    /// Its slots in the wheel, as `ListKind::State` and `ListKind::Age`.
+    /// Its slots in the timer wheels, indexed by `ListKind::State` and `ListKind::Age`.
     pub(super) slots: [u16; 2],
     pub(super) destination: DestinationId,
     pub(super) id: MessageId,
@@ -132,34 +122,29 @@ pub(super) struct QueueEntry<M> {
     pub(super) message: Option<M>,
     pub(super) message_bytes: u32,
     pub(super) attempts: u32,
-    /// The last refusal; shared with the destination's other entries, which mostly get the same one.
+    /// The last refusal. It is shared with other entries of the destination, because most get the same one.
     pub(super) refusal: Option<Arc<DeliveryRefusal>>,
     pub(super) received_unix_s: u64,
-    /// Time from which it may be tried again, while it is deferred.
+    /// Time from which a deferred entry may be tried again.
     pub(super) due_ms: u64,
-    /// Time at which to check its age next.
     pub(super) age_check_ms: u64,
     pub(super) expires_ms: u64,
     pub(super) state: EntryState,
     pub(super) flags: EntryFlags,
-    /// Connections that gave it back, one after the other, without having sent it.
+    /// Number of successive connections that returned it without having sent it.
     pub(super) unsent_tries: u8,
 }
 
-/// Other marks of an entry.
 #[derive(Clone, Copy, Default)]
 pub(super) struct EntryFlags {
-    /// Its message counts against the memory budget: here, or with a delivery agent.
+    /// The message counts towards the memory budget, here or with a delivery agent.
     pub(super) in_budget: bool,
-    /// Its message is being read from the spool.
     pub(super) loading: bool,
-    /// The sender was notified of the delay.
     pub(super) delay_dsn_stored: bool,
-    /// It is held when the delivery agent gives it back.
+    /// Hold the entry when the delivery agent returns it.
     pub(super) hold_requested: bool,
-    /// It is forgotten when the delivery agent gives it back.
+    /// Remove the entry when the delivery agent returns it.
     pub(super) remove_requested: bool,
-    /// It is on the wheel of age checks.
     pub(super) age_timer_set: bool,
 }
 
@@ -186,7 +171,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_small() {
-        // With the index from id to entry (up to 36 bytes) it stays well below 250.
+        // Together with the index from id to entry (up to 36 bytes), this stays well below 250 bytes.
         let size = std::mem::size_of::<QueueEntry<Arc<[u8]>>>();
         assert!(size <= 152, "{size}");
     }

@@ -1,34 +1,34 @@
-//! Choice of the messages to keep in memory, and of those to read.
+//! Decides which messages stay in memory, and which are read next.
 //!
-//! A new message stays in memory if its destination then has no more there than stays free: the destination with the
-//! longest backlog leaves half of the budget to the others, and a healthy one is hardly ever read from disk. It never has
-//! more there than its connections send while the next ones are read: the rest would only be a larger process. A message
-//! that was dropped is read ahead of its turn, in the order of the log. Deferred, held and unreachable entries have no
-//! message in memory. An entry counts its message even if another entry of the same message has it too, so that no more
-//! is in use than is counted.
+//! A new message stays in memory if its destination then uses no more memory than remains free. The destination with
+//! the longest backlog thus leaves half of the budget to the others, and a healthy destination is hardly ever read from
+//! disk. A destination never has more in memory than its connections send while the next messages are read, because
+//! more would only enlarge the process. A dropped message is read ahead of its turn, in the order of the log. Deferred,
+//! held and unreachable entries have no message in memory. Each entry counts its message even if another entry of the
+//! same message shares it, so the actual use never exceeds the count.
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::entry::{EntryIndex, EntryState, NO_ENTRY};
 use super::{Actions, DestinationId, ListKind, MailQueue, MessageId, MessageSelector, OperatorCommand};
 
-/// Messages that are being read for one destination at a time.
+/// Maximum number of messages that are being read for one destination.
 const MAX_LOADING: u32 = 64;
 
-/// Bytes of messages of one destination that are kept in memory: what comes next is read from the page cache, as fast as
-/// a network takes it.
+/// Maximum bytes of messages per destination in memory. Further ones are read from the page cache, as fast as a network
+/// takes them.
 const MAX_DESTINATION_BYTES: u64 = 12 << 20;
 
-/// Counts of the memory in use.
 #[derive(Default)]
 pub(super) struct MessageMemory {
     pub(super) used_bytes: u64,
-    /// Destinations that may need messages read.
+    /// Destinations that may need messages to be read.
     unread: VecDeque<DestinationId>,
 }
 
 impl<M: Clone> MailQueue<M> {
-    /// Adds the messages to read from the spool next, in the order of its log; `loaded` or `unreadable` answers each.
+    /// Adds the messages to be read next, in the order of the log. The caller reports each by `loaded` or
+    /// `hold_unreadable`.
     pub(crate) fn messages_to_read(&mut self, ids: &mut Vec<MessageId>) {
         let from = ids.len();
         while let Some(destination) = self.memory.unread.pop_front() {
@@ -39,7 +39,6 @@ impl<M: Clone> MailQueue<M> {
         ids.dedup();
     }
 
-    /// A message has been read.
     pub(crate) fn loaded(&mut self, id: MessageId, message: &M) {
         let mut at = self.messages.get(&id).copied().unwrap_or(NO_ENTRY);
         while at != NO_ENTRY {
@@ -54,7 +53,7 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Holds a message that cannot be read: nothing waits for it, and an operator sees it.
+    /// Holds a message that cannot be read, so that an operator notices it and nothing waits for it.
     pub(crate) fn hold_unreadable(&mut self, id: MessageId, now: Duration) -> Option<Actions> {
         let mut held = None;
         self.apply_command(OperatorCommand::Hold, MessageSelector::Message(id), now, |actions| held = Some(actions));
@@ -70,7 +69,7 @@ impl<M: Clone> MailQueue<M> {
             }
             let entry = &self.entries[at];
             if entry.message.is_none() && !entry.flags.loading {
-                // The first is always read, however little memory is left: all others wait behind it.
+                // Always read the first message, however little memory is left, because all others wait behind it.
                 if at != destination.ready.first && !self.fits(key, entry.message_bytes) {
                     return;
                 }
@@ -83,14 +82,14 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Reports whether the destination's share has room for that many more bytes.
+    /// Reports whether so many more bytes fit into the destination's share.
     fn fits(&self, key: DestinationId, message_bytes: u32) -> bool {
         let free = self.options.message_bytes.saturating_sub(self.memory.used_bytes);
         let share = free.min(MAX_DESTINATION_BYTES);
         self.destinations[key.0 as usize].message_bytes.saturating_add(u64::from(message_bytes)) <= share
     }
 
-    /// Keeps the message of a new entry, if there is room and it is wanted soon.
+    /// Keeps a new entry's message in memory if there is room and it will be sent soon.
     pub(super) fn keep_message(&mut self, at: EntryIndex, message: Option<M>, now_ms: u64) {
         let destination = self.entries[at].destination;
         let bytes = self.entries[at].message_bytes;
@@ -111,7 +110,7 @@ impl<M: Clone> MailQueue<M> {
         self.destination(destination).message_bytes += bytes;
     }
 
-    /// Drops an entry's message, here or with a delivery agent.
+    /// Stops counting an entry's message, here or with a delivery agent.
     pub(super) fn drop_message(&mut self, at: EntryIndex) {
         let entry = &mut self.entries[at];
         entry.message = None;
@@ -123,8 +122,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Notes that a destination may want something read: a connection is there to send it, or soon will be. After a
-    /// failed try, the connection comes first: otherwise each try of a dead destination would cost reading a part of
+    /// Lists a destination that may need messages to be read because a connection can send them, or soon will. After a
+    /// failed attempt, the connection comes first: otherwise each attempt at a dead destination would read a part of
     /// its backlog.
     pub(super) fn update_read_list(&mut self, key: DestinationId) {
         let destination = self.destination(key);

@@ -63,21 +63,18 @@ use timer_wheel::TimerWheel;
 use crate::message::envelope::DeliveryRefusal;
 use crate::qmgr::retry::{Backoff, RetrySchedule};
 
-/// Options of the queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) schedule: RetrySchedule,
-    /// Pauses before a destination that cannot be reached is tried again.
     pub(crate) reconnect: Backoff,
-    /// Connections of one destination at a time; Postfix's `default_destination_concurrency_limit`.
+    /// Connections per destination; Postfix's `default_destination_concurrency_limit`.
     pub(crate) destination_concurrency_limit: u32,
-    /// Connections of all destinations.
     pub(crate) concurrency_limit: u32,
-    /// Bytes of messages kept in memory; the rest is read from the spool when its turn comes.
+    /// Bytes of messages in memory. Other messages are read from the spool when their turn comes.
     pub(crate) message_bytes: u64,
-    /// Seed for the spread of delays.
+    /// Seed that spreads delays.
     pub(crate) seed: u64,
-    /// Unix time at the zero of `now`.
+    /// Unix time at which `now` is zero.
     pub(crate) origin_unix: Duration,
 }
 
@@ -95,50 +92,48 @@ impl Default for Options {
     }
 }
 
-/// A new entry for one destination, or one from before a restart. `M` is the message in memory, with its envelope:
-/// something cheap to clone.
+/// A new entry for one destination, or one from before a restart. `M` is the message in memory with its envelope, and
+/// should be cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct NewEntry<M> {
     pub(crate) id: MessageId,
     pub(crate) destination: DestinationId,
     pub(crate) recipients: RecipientNumbers,
-    /// `None` if it is in the spool only.
+    /// `None` if the message is only in the spool.
     pub(crate) message: Option<M>,
-    /// Bytes that the message takes in memory.
     pub(crate) message_bytes: u32,
     pub(crate) received_unix_s: u64,
     pub(crate) kind: MessageKind,
-    /// Progress before a restart; new ones have none.
+    /// Progress before a restart.
     pub(crate) progress: EntryProgress,
 }
 
-/// Kind of a message, as the queue treats it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageKind {
     Mail,
-    /// A message with a null reverse path.
+    /// A message with a null reverse-path.
     Dsn,
 }
 
 impl MessageKind {
-    /// The kind of a message with that reverse path.
     pub(crate) fn of_sender(sender: &[u8]) -> Self {
         if sender.is_empty() { Self::Dsn } else { Self::Mail }
     }
 }
 
-/// Progress of an entry by its notes (`RecipientProgress`).
+/// Progress of an entry, from its notes (`RecipientProgress`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EntryProgress {
     pub(crate) attempts: u32,
-    /// 0 for at once.
+    /// 0 means at once.
     pub(crate) next_unix_s: u64,
     pub(crate) held: bool,
     pub(crate) delay_dsn_stored: bool,
     pub(crate) refusal: Option<DeliveryRefusal>,
 }
 
-/// An entry for a delivery agent. It must come back by `finish_delivery`: until then the entry waits for nothing else.
+/// An entry for a delivery agent, which must return it with `finish_delivery`. Until then, nothing else happens to the
+/// entry.
 #[must_use = "a request that does not come back is never delivered"]
 #[derive(Debug)]
 pub(crate) struct DeliveryRequest<M> {
@@ -147,41 +142,37 @@ pub(crate) struct DeliveryRequest<M> {
     pub(crate) destination: DestinationId,
     pub(crate) recipients: RecipientNumbers,
     pub(crate) message: M,
-    /// Number of earlier tries.
+    /// Number of earlier attempts.
     pub(crate) attempts: u32,
 }
 
-/// Answer to a connection that asks for a message.
 #[derive(Debug)]
 pub(crate) enum NextRequest<M> {
     Deliver(DeliveryRequest<M>),
-    /// Nothing now: it is woken when there is something (`ConnectionAction::Wake`).
+    /// There is no message now. The connection is woken when there is one (`ConnectionAction::Wake`).
     Wait,
-    /// Others have waited for a connection: it is to say QUIT and close.
+    /// Another destination waits for a connection, so this one must send QUIT and close.
     Close,
 }
 
-/// The queue of one worker.
 pub(crate) struct MailQueue<M> {
     options: Options,
     entries: EntryTable<M>,
-    /// The first entry of each message.
     messages: HashMap<MessageId, EntryIndex, foldhash::fast::RandomState>,
     destinations: Vec<DestinationQueue>,
     retry_timers: TimerWheel,
     age_timers: TimerWheel,
     connections: concurrency::ConnectionLists,
     memory: memory::MessageMemory,
-    /// Times at which backoffs end.
     backoff_ends: BinaryHeap<Reverse<(u64, DestinationId)>>,
 }
 
-/// Timers that one `tick` handles: a million that are due at once must not stall a worker's sessions.
+/// Timers handled per `tick`, so that a million timers due at once do not stall a worker's sessions.
 const MAX_TICK_TIMERS: usize = 1_000;
 
 impl<M: Clone> MailQueue<M> {
     pub(crate) fn new(options: Options) -> Self {
-        // The spread loses a sixteenth of the first wait; a second is soon enough for any.
+        // The grain may round the first wait by up to a sixteenth. A second is precise enough for any wait.
         let grain_ms = (millis(options.schedule.backoff.initial) / 16).clamp(1, 1_000);
         Self {
             connections: concurrency::ConnectionLists::default(),
@@ -196,7 +187,7 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Puts in the recipients for one destination; a transaction's worth of recipients becomes an entry.
+    /// Adds the recipients for one destination. Each entry gets at most the recipients of one transaction.
     pub(crate) fn put(&mut self, arrival: NewEntry<M>, now: Duration) {
         let now_ms = millis(now);
         if arrival.recipients.len() <= TRANSACTION_RECIPIENTS {
@@ -229,14 +220,14 @@ impl<M: Clone> MailQueue<M> {
         self.update_lists(destination);
     }
 
-    /// Makes the entry, with its age check; it is in no state's list yet.
+    /// Creates the entry with its age check. It is not in any state's list yet.
     fn create_entry(&mut self, arrival: NewEntry<M>, delay_dsn_stored: bool) -> EntryIndex {
         let schedule = &self.options.schedule;
         let lifetime = match arrival.kind {
             MessageKind::Mail => schedule.lifetime,
             MessageKind::Dsn => schedule.notice_lifetime,
         };
-        // No DSN is written about a DSN, late or not (RFC 5321 §4.5.5).
+        // No DSN is written about a DSN (RFC 5321 §4.5.5).
         let late = schedule.delay_notice.filter(|_| !delay_dsn_stored && arrival.kind == MessageKind::Mail);
         let received = Duration::from_secs(arrival.received_unix_s);
         let expires_ms = self.since_origin(received.saturating_add(lifetime));
@@ -268,7 +259,7 @@ impl<M: Clone> MailQueue<M> {
         at
     }
 
-    /// The next message for a connection that is open and has room for one.
+    /// The next message for a connection that is open and has room.
     pub(crate) fn take(&mut self, slot: &mut ConnectionSlot, now: Duration) -> NextRequest<M> {
         self.mark_busy(slot);
         self.end_trial(slot);
@@ -297,21 +288,19 @@ impl<M: Clone> MailQueue<M> {
         NextRequest::Deliver(DeliveryRequest { entry: at, id, destination: key, recipients, message, attempts })
     }
 
-    /// Reports whether the destination's next message is in memory.
     pub(crate) fn next_is_loaded(&self, destination: DestinationId) -> bool {
         let first = self.destinations[destination.0 as usize].ready.first;
         first != NO_ENTRY && self.entries[first].message.is_some()
     }
 
-    /// Time at which `tick` has something to do.
+    /// Time at which `tick` must be called next.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let reopen = self.backoff_ends.peek().map(|Reverse((when_ms, _))| *when_ms);
         let all = [self.retry_timers.deadline_ms(), self.age_timers.deadline_ms(), reopen];
         all.into_iter().flatten().min().map(Duration::from_millis)
     }
 
-    /// Does the work that is due by now, a bounded part of it at a time: while more is left, the deadline stays in the
-    /// past.
+    /// Does a bounded part of the due work. If work is left, the deadline stays in the past.
     pub(crate) fn tick(&mut self, now: Duration, actions: &mut Vec<Actions>) {
         let now_ms = millis(now);
         while self.backoff_ends.peek().is_some_and(|Reverse((when_ms, _))| *when_ms <= now_ms) {
@@ -342,35 +331,34 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Reports whether the destination can be forgotten: no entry, no connection, no backoff.
+    /// Reports whether the destination can be forgotten because it has no entry, no connection and no backoff.
     pub(crate) fn is_idle(&self, destination: DestinationId, now: Duration) -> bool {
         self.destinations.get(destination.0 as usize).is_none_or(|destination| {
             destination.all.is_empty() && destination.connections == 0 && destination.backoff_until_ms <= millis(now)
         })
     }
 
-    /// Forgets a destination that is idle; its number may be another one's from now on.
+    /// Forgets an idle destination. Its number may be reused from now on.
     pub(crate) fn forget_destination(&mut self, key: DestinationId) {
         if let Some(destination) = self.destinations.get_mut(key.0 as usize) {
             debug_assert!(destination.all.is_empty() && destination.connections == 0);
-            // Lists still have its number; a destination is checked again before a list is believed.
+            // Lists may still contain the number, but a destination is checked again before a list entry is used.
             *destination = DestinationQueue { listed: destination.listed, ..DestinationQueue::new() };
         }
     }
 
-    /// Sets a destination's own limit of connections, at least one, in place of the limit of all destinations.
+    /// Sets a destination's own connection limit (at least one), which replaces the general one.
     pub(crate) fn set_concurrency_limit(&mut self, key: DestinationId, most: u32) {
         self.add_destination(key);
         self.destination(key).concurrency_limit = Some(most.max(1));
     }
 
-    /// Sets who chose a destination. Without it, nothing limits attempts at this destination but its own limit.
+    /// Sets the origin of a destination. Without it, only the destination's own limit restricts attempts.
     pub(crate) fn set_origin(&mut self, key: DestinationId, origin: DestinationOrigin) {
         self.add_destination(key);
         self.destination(key).origin = origin;
     }
 
-    /// Makes sure that the table has this number.
     fn add_destination(&mut self, key: DestinationId) {
         if self.destinations.len() <= key.0 as usize {
             self.destinations.resize_with(key.0 as usize + 1, DestinationQueue::new);
@@ -381,7 +369,7 @@ impl<M: Clone> MailQueue<M> {
         &mut self.destinations[key.0 as usize]
     }
 
-    /// A time of the wall clock on the queue's.
+    /// Converts Unix time to the queue's clock.
     fn queue_ms(&self, unix_s: u64) -> u64 {
         self.since_origin(Duration::from_secs(unix_s))
     }

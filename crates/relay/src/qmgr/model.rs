@@ -1,5 +1,5 @@
-//! The queue against a naive model: random lists of operations, after each of which the counts are checked. At the end
-//! everything is delivered, and no message may be missing.
+//! Compares the queue with a simple model. Random operations are applied to both, and the counts are checked after
+//! each. At the end everything is delivered, and no message may be missing.
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::entry::{NO_ENTRY, STATE_COUNT};
 use super::*;
 use crate::message::envelope::{Fact, MessageProgress, RecipientFate, encode_note};
 
-/// Small enough that everything happens: destinations are full, memory is short, messages are late and expire.
+/// Small limits, so that destinations fill up, memory runs out, and messages are delayed and expire.
 const DESTINATIONS: u32 = 4;
 const DESTINATION_CONCURRENCY_LIMIT: u32 = 3;
 const CONCURRENCY_LIMIT: u32 = 5;
@@ -50,16 +50,13 @@ fn step() -> impl Strategy<Value = ModelStep> {
     ]
 }
 
-/// A recipient, as the model sees it.
 #[derive(Debug, Default)]
 struct ModelRecipient {
     destination: u32,
     in_flight: bool,
     not_before: Duration,
     settled: bool,
-    /// Was answered 2xx.
     delivered: bool,
-    /// A DSN about it is being written.
     dsn_pending: bool,
 }
 
@@ -73,7 +70,6 @@ struct ModelMessage {
     expires: Duration,
 }
 
-/// A connection, and the messages that it carries.
 struct ModelConnection {
     slot: ConnectionSlot,
     is_idle: bool,
@@ -150,7 +146,7 @@ impl QueueModel {
         let id = self.messages.len() as u64 + 1;
         let received_unix_s = 1_000_000 + self.now.as_secs();
         let lifetime = if dsn { 30 } else { 60 };
-        // Even recipients to one destination, odd ones to the next, or all to one.
+        // Even recipients to one destination and odd ones to the next, or all to one.
         let destination_of =
             |number: u16| if second { (destination + u32::from(number % 2)) % DESTINATIONS } else { destination };
         let recipients = (0..count)
@@ -343,7 +339,7 @@ impl QueueModel {
             self.queue.tick(self.now, &mut all);
         }
         all.into_iter().for_each(|actions| self.apply_actions(actions));
-        // An entry that is too old is no longer in flight, wherever it was; late by a grain at most.
+        // An expired entry may not be in flight anywhere. Expiry is late by at most a grain.
         let grain = Duration::from_millis(50);
         for (id, message) in self.messages.iter().filter(|(_, message)| message.expires + grain <= self.now) {
             let waits = message.recipients.iter().any(|recipient| !recipient.settled && !recipient.in_flight);
@@ -391,7 +387,7 @@ impl QueueModel {
         }
     }
 
-    /// Does what the driver would write into the spool, and updates the model by it.
+    /// Applies what the driver would write to the spool, and updates the model.
     fn apply_actions(&mut self, actions: Actions) {
         let message = self.messages.get_mut(&actions.id.0).unwrap();
         assert!(!message.done, "nothing follows after `done`");
@@ -418,7 +414,7 @@ impl QueueModel {
         }
         if actions.done {
             message.done = true;
-            // `done` replaces the facts that it makes superfluous.
+            // `done` replaces facts that it makes superfluous.
             for recipient in &mut message.recipients {
                 assert!(!recipient.in_flight && !recipient.dsn_pending, "done before its time");
                 assert!(
@@ -435,7 +431,6 @@ impl QueueModel {
         }
     }
 
-    /// Compares the counts with the table.
     fn check_invariants(&self) {
         let queue = &self.queue;
         let mut counts = vec![[0_u32; STATE_COUNT]; DESTINATIONS as usize];
@@ -472,8 +467,7 @@ impl QueueModel {
             assert_eq!(ready, destination.count(EntryState::Ready));
         }
         assert_eq!(queue.memory.used_bytes, bytes.iter().sum::<u64>());
-        // One message per destination may be read beyond the budget, and another be in flight meanwhile for each
-        // connection.
+        // One message per destination may be read beyond the budget, and one more may be in flight per connection.
         let most = MEMORY_LIMIT + u64::from(MAX_MESSAGE_BYTES) * u64::from(DESTINATIONS + 2 * CONCURRENCY_LIMIT);
         assert!(queue.memory.used_bytes <= most, "{} bytes in memory", queue.memory.used_bytes);
     }
@@ -492,7 +486,7 @@ impl QueueModel {
                     while !self.connections[at].requests.is_empty() {
                         self.answer_at(at, 0);
                     }
-                    // It may be dismissed, and then it is gone.
+                    // The connection may be dismissed, and is then gone.
                     self.take_at(at);
                 }
                 while !self.pending_dsns.is_empty() {

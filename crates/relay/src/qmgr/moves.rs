@@ -1,11 +1,10 @@
-//! An entry's moves from state to state: every list and every count of entries changes here, and nowhere else.
+//! Moves entries from state to state. All lists and counts of entries change only here.
 use super::entry::{EntryIndex, EntryLinks, EntryState, ListKind, NO_ENTRY};
 use super::{MailQueue, MessageId};
 
-/// Messages for which the index keeps room when the queue has run empty.
+/// Room for messages that the index keeps when the queue becomes empty.
 pub(super) const SPARE_MESSAGES: usize = 4_096;
 
-/// End of a destination's list of ready entries.
 #[derive(Clone, Copy)]
 pub(super) enum QueueEnd {
     Front,
@@ -13,7 +12,7 @@ pub(super) enum QueueEnd {
 }
 
 impl<M: Clone> MailQueue<M> {
-    /// Takes the entry into the lists of its destination and its message.
+    /// Adds the entry to the lists of its destination and its message.
     pub(super) fn link(&mut self, at: EntryIndex) {
         let destination = self.entries[at].destination;
         let id = self.entries[at].id;
@@ -25,7 +24,7 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Takes an entry out of the state that it is in.
+    /// Removes an entry from its current state's list.
     pub(super) fn leave_state(&mut self, at: EntryIndex) {
         let entry = &mut self.entries[at];
         let destination = &mut self.destinations[entry.destination.0 as usize];
@@ -45,7 +44,7 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Takes it into a state that has no list.
+    /// Puts an entry into a state that has no list.
     pub(super) fn enter_state(&mut self, at: EntryIndex, state: EntryState) {
         self.entries[at].state = state;
         let destination = self.entries[at].destination;
@@ -83,7 +82,7 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Forgets an entry in any state; reports whether it was its message's last.
+    /// Removes an entry in any state. Returns whether it was its message's last.
     pub(super) fn remove_entry(&mut self, at: EntryIndex) -> bool {
         self.leave_state(at);
         self.cancel_age_check(at);
@@ -107,7 +106,6 @@ impl<M: Clone> MailQueue<M> {
         before == NO_ENTRY && after == NO_ENTRY
     }
 
-    /// The entries of a message.
     pub(super) fn entries_of(&self, id: MessageId) -> Vec<EntryIndex> {
         let first = self.messages.get(&id).copied();
         let next = |at: &EntryIndex| Some(self.entries.next(*at, ListKind::Message)).filter(|at| *at != NO_ENTRY);

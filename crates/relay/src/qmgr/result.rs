@@ -1,4 +1,4 @@
-//! Consequences of a delivery result, and of age: recipients are settled, wait for their next try, or are too old.
+//! Handles delivery results and age: recipients are settled, deferred or expired.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -6,28 +6,26 @@ use super::entry::{EntryFlags, EntryIndex, EntryLinks, EntryState, ListKind, NO_
 use super::{DeliveryRequest, MailQueue, MessageId, NewEntry, QueueEnd, RecipientNumbers, millis};
 use crate::message::envelope::{Confirmation, DeliveryRefusal, Fact, RecipientFate};
 
-/// Result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DeliveryResult {
-    /// All of it was accepted, and no DSN is due.
+    /// All recipients were accepted, and no DSN is due.
     Delivered,
-    /// The same answer for all.
+    /// The same status for all recipients.
     All(RecipientStatus),
-    /// An answer for each recipient, in the order of the request. A missing one was not answered.
+    /// A status for each recipient, in the order of the request. Missing ones were not answered.
     Each(Vec<RecipientStatus>),
-    /// An answer for each recipient, as in `Each`. For at least one it was about the session: those that were put off
-    /// are tried again at once, in another session.
+    /// A status for each recipient, as in `Each`. At least one concerned the session, so deferred recipients are tried
+    /// again at once in another session.
     SessionFault(Vec<RecipientStatus>),
-    /// The session was lost after the dot: perhaps delivered, so tried again (RFC 5321 §4.5.4.1: better twice than
-    /// never).
+    /// The session was lost after the final dot. The message may have been delivered, and is tried again (RFC 5321
+    /// §4.5.4.1: a duplicate is better than a loss).
     Unknown,
-    /// The session was lost before the dot, or the connection had to close: as if it had not been taken.
+    /// The session was lost before the final dot, or had to close: as if the message had not been taken.
     Unsent,
-    /// The delivery task panicked: perhaps delivered, so tried again.
+    /// The delivery task panicked. The message may have been delivered, and is tried again.
     Panicked(DeliveryRefusal),
 }
 
-/// Outcome for one recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RecipientStatus {
     Delivered,
@@ -39,28 +37,28 @@ pub(crate) enum RecipientStatus {
     Deferred(DeliveryRefusal),
 }
 
-/// Duties of the driver to the spool and the sender, in this order: `facts` by `Spool::note`; the DSN stored in the
-/// spool, and then `dsn_stored`; `done` by `Spool::done`.
+/// What the driver must do, in this order: write `facts` with `Spool::note`; store the DSN in the spool and then call
+/// `dsn_stored`; for `done`, call `Spool::done`.
 #[must_use = "what is not written down is done again after a restart"]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Actions {
     pub(crate) id: MessageId,
     pub(crate) facts: Vec<Fact>,
     pub(crate) dsn: Option<DsnEvent>,
-    /// Nothing is left to do for the message.
+    /// The message is finished.
     pub(crate) done: bool,
 }
 
-/// An event that the sender may have to be notified of; the caller decides whether it wants a DSN, and can have one.
+/// An event about which the sender may have to be notified. The caller decides whether the sender wants a DSN and can
+/// get one.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DsnEvent {
-    /// These are settled. `pending` goes to `dsn_stored` when the DSN is stored, or none is due.
+    /// These recipients are settled. The caller passes `pending` to `dsn_stored` when the DSN is stored or none is due.
     Settled { pending: PendingDsn, fates: Vec<(u16, RecipientFate)> },
-    /// These are late; nothing waits for the DSN.
+    /// These recipients are delayed. Nothing waits for this DSN.
     Delayed { recipients: Vec<u16>, refusal: Option<Arc<DeliveryRefusal>>, expires_unix_s: u64 },
 }
 
-/// A message that is not done before its DSN is stored.
 #[must_use = "a pending DSN that does not come back keeps its message in the spool"]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PendingDsn {
@@ -68,19 +66,18 @@ pub(crate) struct PendingDsn {
     pub(crate) id: MessageId,
 }
 
-/// Time of the next try of a recipient that was put off.
+/// Time of the next attempt for a deferred recipient.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NextTry {
     Now,
     Scheduled,
 }
 
-/// Times in succession that connections may give a message back before it counts as tried: one that ends every session
-/// must not stay at the head of its list for ever.
+/// After so many successive connections have returned a message, it counts as tried. Otherwise a message that ends
+/// every session would stay at the head of its list forever.
 const MAX_UNSENT_TRIES: u8 = 3;
 
 impl<M: Clone> MailQueue<M> {
-    /// Takes a request back.
     pub(crate) fn finish_delivery(
         &mut self,
         request: DeliveryRequest<M>,
@@ -121,7 +118,7 @@ impl<M: Clone> MailQueue<M> {
         actions
     }
 
-    /// The destination has answered: it can be reached.
+    /// The destination has answered, so it is reachable.
     fn mark_reachable(&mut self, at: EntryIndex) {
         self.entries[at].unsent_tries = 0;
         let destination = self.entries[at].destination;
@@ -154,7 +151,7 @@ impl<M: Clone> MailQueue<M> {
         Actions { id, facts: Vec::new(), dsn: None, done: false }
     }
 
-    /// Settles the recipients that have a final answer, and lets the others wait.
+    /// Settles recipients with a final status, and defers the others.
     fn apply_statuses(
         &mut self,
         at: EntryIndex,
@@ -193,7 +190,7 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// The recipients that were put off come back without the others.
+    /// Defers recipients without those that are settled.
     fn defer_recipients(
         &mut self,
         at: EntryIndex,
@@ -238,7 +235,7 @@ impl<M: Clone> MailQueue<M> {
         Actions { id, facts, dsn, done: false }
     }
 
-    /// A part of an entry that is settled while the rest of it waits.
+    /// Settles a part of an entry while the rest waits.
     fn split_settled(&mut self, at: EntryIndex, fates: &[(u16, RecipientFate)]) -> EntryIndex {
         let whole = &self.entries[at];
         let part = QueueEntry {
@@ -265,11 +262,11 @@ impl<M: Clone> MailQueue<M> {
         part
     }
 
-    /// Gives the whole entry one fate, without a DSN.
+    /// Gives all recipients of the entry the same fate, without a DSN.
     pub(super) fn settle_all(&mut self, at: EntryIndex, fate: RecipientFate) -> Actions {
         let id = self.entries[at].id;
         let is_last = self.messages.get(&id) == Some(&at) && self.entries.next(at, ListKind::Message) == NO_ENTRY;
-        // A finished message needs no facts: the usual message costs no allocation here.
+        // A finished message needs no facts, so the usual message costs no allocation here.
         let facts = if is_last {
             Vec::new()
         } else {
@@ -279,7 +276,7 @@ impl<M: Clone> MailQueue<M> {
         Actions { id, facts, dsn: None, done }
     }
 
-    /// Everyone of the entry is settled.
+    /// Settles all recipients of the entry.
     fn settle(&mut self, at: EntryIndex, fates: Vec<(u16, RecipientFate)>) -> Actions {
         let id = self.entries[at].id;
         let facts = facts_of(&fates);
@@ -310,8 +307,8 @@ impl<M: Clone> MailQueue<M> {
         Actions { id, facts, dsn: None, done }
     }
 
-    /// Not even the envelope can be read, so there is no address to notify. Failed recipients are held, and do not
-    /// expire: an operator retries or removes them. Nothing is left to do for delivered ones.
+    /// Handles a message whose envelope is unreadable, so that nobody can be notified. Failed recipients are held and
+    /// do not expire, until an operator retries or removes them. Delivered ones are finished.
     pub(crate) fn dsn_failed(&mut self, pending: PendingDsn, fates: &[(u16, RecipientFate)]) -> Actions {
         let numbers = |has_failed: bool| -> Vec<u16> {
             fates.iter().filter(|(_, fate)| fate.is_failure() == has_failed).map(|(number, _)| *number).collect()
@@ -329,8 +326,8 @@ impl<M: Clone> MailQueue<M> {
         Actions { id, facts, dsn: None, done: false }
     }
 
-    /// After a restart: takes in recipients that were settled before, but whose DSN may not have been stored
-    /// (`RecipientProgress::is_dsn_due`). The arrival's destination is the one that they were for, or any.
+    /// Restores recipients after a restart that were settled but whose DSN may not have been stored
+    /// (`RecipientProgress::is_dsn_due`). The destination may be theirs or any other.
     pub(crate) fn restore_pending_dsn(&mut self, arrival: NewEntry<M>, fates: Vec<(u16, RecipientFate)>) -> DsnEvent {
         let id = arrival.id;
         let destination = arrival.destination;
@@ -341,7 +338,6 @@ impl<M: Clone> MailQueue<M> {
         DsnEvent::Settled { pending: PendingDsn { entry: at, id }, fates }
     }
 
-    /// Checks the entry's age: it is late, too old, or neither.
     pub(super) fn check_age(&mut self, at: EntryIndex, now_ms: u64) -> Option<Actions> {
         let entry = &self.entries[at];
         let age_check_ms = entry.age_check_ms;
@@ -352,7 +348,7 @@ impl<M: Clone> MailQueue<M> {
             return None;
         }
         if expires_ms <= now_ms {
-            // It is being delivered; `finish_delivery` checks again.
+            // It is being delivered, and `finish_delivery` will check again.
             return if entry.state == EntryState::InFlight { None } else { Some(self.expire(at)) };
         }
         self.entries[at].flags.delay_dsn_stored = true;
@@ -375,7 +371,7 @@ impl<M: Clone> MailQueue<M> {
         self.settle(at, fates)
     }
 
-    /// Reason why it has not been delivered: its own last refusal, or the failure to reach its destination.
+    /// Why an entry has not been delivered: its own last refusal, or the failure to reach its destination.
     fn reason(&self, at: EntryIndex) -> Option<Arc<DeliveryRefusal>> {
         let entry = &self.entries[at];
         let destination = &self.destinations[entry.destination.0 as usize];
@@ -394,7 +390,7 @@ fn needing_dsn(mut fates: Vec<(u16, RecipientFate)>) -> Vec<(u16, RecipientFate)
     fates
 }
 
-/// One fact for all that met the same fate.
+/// One fact for all recipients with the same fate.
 fn facts_of(fates: &[(u16, RecipientFate)]) -> Vec<Fact> {
     let mut groups: Vec<(&RecipientFate, Vec<u16>)> = Vec::new();
     for (number, fate) in fates {

@@ -1,53 +1,51 @@
-//! Delays between tries: each is twice the last, up to a longest, and spread so that messages that failed together do
-//! not come back together.
+//! Delays between attempts. Each is twice the last, up to a maximum, with a random spread so that messages that failed
+//! together are not retried together.
 use mailrun_journey::seeded::splitmix64;
 use std::time::Duration;
 
-/// Growth of the delays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Backoff {
-    /// The wait after the first try.
+    /// The wait after the first attempt.
     pub(crate) initial: Duration,
-    /// No wait is longer, but for the spread.
+    /// Maximum wait, before the spread.
     pub(crate) max: Duration,
 }
 
 impl Backoff {
-    /// Backoff of a message: Postfix's (`minimal_backoff_time`, `maximal_backoff_time`). RFC 5321 §4.5.4.1 wants waits
-    /// of 30 minutes in general, and shorter ones at first.
+    /// Backoff of a message: Postfix's (`minimal_backoff_time`, `maximal_backoff_time`). RFC 5321 §4.5.4.1 recommends
+    /// waits of 30 minutes in general, and shorter ones at first.
     pub(crate) const FOR_MESSAGES: Self = Self { initial: Duration::from_secs(300), max: Duration::from_secs(4_000) };
 
-    /// Backoff of a destination that cannot be reached and whose messages are retried by this one: a sixtieth of the
-    /// first wait and a sixth of the longest, 5 s and 11 min by default. A try costs one connection only, however many
-    /// messages wait, and a server that was restarted should not wait for its mail. No wait is shorter than a second,
-    /// so that a dead server is not tried all the time, unless messages themselves come back sooner.
+    /// Derives the backoff of an unreachable destination from the backoff of its messages. The first wait is 1/60 of
+    /// theirs and the longest 1/6: 5 s and 11 min by default. An attempt costs only one connection, however many
+    /// messages wait, and mail should not wait for a restarted server. Waits are at least a second, so that a dead
+    /// server is not tried all the time, unless messages themselves are retried sooner.
     pub(crate) fn for_destinations(&self) -> Self {
         let first = (self.initial / 60).max(self.initial.min(Duration::from_secs(1)));
         Self { initial: first, max: (self.max / 6).max(first) }
     }
 
-    /// The wait after try number `attempt` (1 is the first): `first`, doubled for each try before it, no more than
-    /// `longest`; then between ¾ and 5/4 of that, by a draw that is the same for the same three numbers.
+    /// The wait after attempt number `attempt`, from 1. It is `initial`, doubled for each earlier attempt and limited
+    /// to `max`, and then spread between 3/4 and 5/4 by a random number that depends only on the three arguments.
     pub(crate) fn delay(&self, seed: u64, subject: u64, attempt: u32) -> Duration {
         let doublings = attempt.saturating_sub(1).min(31);
         let plain = self.initial.saturating_mul(1 << doublings).min(self.max.max(self.initial));
         let draw = splitmix64(seed ^ splitmix64(subject ^ splitmix64(u64::from(attempt))));
         let spread = plain / 2;
-        // 16 bits of the draw: fine enough, and the product cannot overflow.
+        // 16 random bits are precise enough, and the product cannot overflow.
         let share = u32::from((draw >> 48) as u16);
         (plain - plain / 4).saturating_add(spread / 65_536 * share)
     }
 }
 
-/// Times of the tries, and their end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RetrySchedule {
     pub(crate) backoff: Backoff,
-    /// Longest age of a message (RFC 5321 §4.5.4.1: 4 or 5 days at least).
+    /// Maximum age of a message (RFC 5321 §4.5.4.1: at least 4 or 5 days).
     pub(crate) lifetime: Duration,
-    /// Likewise a DSN (null reverse path).
+    /// Maximum age of a DSN (null reverse-path).
     pub(crate) notice_lifetime: Duration,
-    /// Age at which the sender is notified of the delay; `None` for never.
+    /// Age at which the sender is notified of the delay, or `None` for never.
     pub(crate) delay_notice: Option<Duration>,
 }
 
@@ -86,7 +84,7 @@ mod tests {
     fn a_hop_is_looked_after_more_often_than_a_message() {
         let milliseconds = Duration::from_millis;
         let rows = [
-            // First and longest of messages, and of destinations.
+            // First and longest wait of messages, and of destinations.
             ([300_000, 4_000_000], [5_000, 666_666]),
             ([300_000, 3_600_000], [5_000, 600_000]),
             ([30_000, 60_000], [1_000, 10_000]),
@@ -108,7 +106,7 @@ mod tests {
         let mean = waits.iter().sum::<u64>() / 1_000;
         waits.sort_unstable();
         waits.dedup();
-        // 150 whole seconds lie in the spread, and a thousand draws leave next to none of them out.
+        // The spread covers 150 whole seconds. A thousand random values miss almost none of them.
         assert!(waits.len() > 120, "{} different waits", waits.len());
         assert!((290..310).contains(&mean), "{mean}");
         assert_eq!(schedule.delay(7, 3, 2), schedule.delay(7, 3, 2));

@@ -1,4 +1,4 @@
-//! The operator's view: destinations with their numbers, entries page by page.
+//! The operator's view of the queue: destinations with their numbers, and entries page by page.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -6,41 +6,36 @@ use super::entry::{EntryIndex, EntryState, NO_ENTRY};
 use super::{DestinationId, MailQueue, MessageId, RecipientNumbers, millis};
 use crate::message::envelope::DeliveryRefusal;
 
-/// A destination's numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DestinationStats {
     pub(crate) destination: DestinationId,
-    /// Entries that wait for a connection.
     pub(crate) ready: u32,
-    /// Entries that wait for their time.
     pub(crate) deferred: u32,
     pub(crate) in_flight: u32,
     pub(crate) held: u32,
-    /// Settled, with a DSN to write.
+    /// Settled entries whose DSN is due.
     pub(crate) awaiting_dsn: u32,
-    /// Connections, and attempts at one.
+    /// Connections, including attempts.
     pub(crate) connections: u32,
-    /// Connections that do nothing.
     pub(crate) idle: u32,
     /// Unix time at which the oldest entry was received.
     pub(crate) oldest_unix_s: Option<u64>,
-    /// Time on the queue's clock before which no connection is tried. In the past, or zero: it can be reached.
+    /// Time of the queue's clock before which no connection is tried. If it is in the past, the destination is not in
+    /// backoff.
     pub(crate) backoff_until: Duration,
     /// Its last reply, or the reason why there was none.
     pub(crate) refusal: Option<Arc<DeliveryRefusal>>,
 }
 
-/// The queue's numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueueTotals {
     pub(crate) messages: usize,
     pub(crate) entries: usize,
     pub(crate) connections: u32,
-    /// Messages in memory, or being read into it.
+    /// Bytes of messages in memory, including those being read.
     pub(crate) message_bytes: u64,
 }
 
-/// An entry as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ListedEntry {
     pub(crate) id: MessageId,
@@ -49,16 +44,14 @@ pub(crate) struct ListedEntry {
     pub(crate) state: EntryState,
     pub(crate) attempts: u32,
     pub(crate) received_unix_s: u64,
-    /// Unix time of the next try, if it is deferred, or waits for its destination.
+    /// Unix time of the next attempt, of the entry or of its destination.
     pub(crate) next_unix_s: Option<u64>,
     pub(crate) expires_unix_s: u64,
-    /// Reason why it has not been delivered: its own last refusal, or the reason for the backoff of its destination.
+    /// Why it has not been delivered: its own last refusal, or the reason of its destination's backoff.
     pub(crate) refusal: Option<Arc<DeliveryRefusal>>,
-    /// It is ready, but its destination could not be reached and is in backoff.
     pub(crate) is_in_backoff: bool,
 }
 
-/// Some of the entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EntryPage {
     pub(crate) entries: Vec<ListedEntry>,
@@ -76,7 +69,6 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Every destination that has something to show.
     pub(crate) fn destination_stats(&self) -> impl Iterator<Item = DestinationStats> + '_ {
         let keys = (0..).map(DestinationId);
         let busy = keys
@@ -97,8 +89,8 @@ impl<M: Clone> MailQueue<M> {
         })
     }
 
-    /// Visits no more than `most` places from `from` on: a list of a million is shown in many short turns, and needs no
-    /// lock. Entries that come and go meanwhile may be missing or be seen twice.
+    /// Visits at most `most` places from `from` on. A list of a million entries is thus shown in many short turns,
+    /// without a lock. Entries that come or go meanwhile may be missing or appear twice.
     pub(crate) fn page(&self, from: u32, most: u32, now: Duration) -> EntryPage {
         let end = from.saturating_add(most.max(1)).min(self.entries.slot_count());
         let live = (from..end).filter(|at| self.entries.is_live(*at));
@@ -106,7 +98,6 @@ impl<M: Clone> MailQueue<M> {
         EntryPage { entries: live.map(|at| self.listed(at, millis(now))).collect(), next }
     }
 
-    /// The entries of one message.
     pub(crate) fn show(&self, id: MessageId, now: Duration) -> Vec<ListedEntry> {
         self.entries_of(id).into_iter().map(|at| self.listed(at, millis(now))).collect()
     }

@@ -1,26 +1,24 @@
-//! A timer wheel through the table of entries: in and out in constant time, never early, late by a grain at most.
+//! A timer wheel within the table of entries. Adding and removing takes constant time; a timer never fires early, and
+//! at most one grain late.
 //!
 //! ```text
-//!   slot   … 17   18   19   20 …        an entry due at 18.3 grains is in slot 19, and comes out when 19 is reached
-//!                 ▲ turned               what lies further ahead than a whole turn waits in the last slot and is put
-//!                                        in again from there
+//! slot   … 17   18   19   20 …        an entry due at 18.3 grains is in slot 19, and comes out when 19 is reached
+//! ▲ turned               what lies further ahead than a whole turn waits in the last slot and is put
+//! in again from there
 //! ```
 use super::entries::{EntryList, EntryTable};
 use super::entry::{EntryIndex, ListKind};
 
-/// Slots of a turn: at a grain of a second, 68 minutes, which is longer than most waits.
+/// With a grain of a second, a turn takes 68 minutes, which is longer than most waits.
 const SLOT_COUNT: u64 = 4_096;
 const WORD_BITS: u64 = 64;
 
-/// One wheel.
 pub(super) struct TimerWheel {
     slots: Vec<EntryList>,
-    /// A bit for each slot that holds something.
+    /// One bit per slot, set if the slot is not empty.
     occupied: Vec<u64>,
     grain_ms: u64,
-    /// The grain that comes out next.
     current_grain: u64,
-    /// The list of an entry that this wheel threads.
     list: ListKind,
 }
 
@@ -53,7 +51,7 @@ impl TimerWheel {
         }
     }
 
-    /// Takes out the next entry whose slot has been reached. It may be early: an entry beyond the last slot waits
+    /// Removes the next entry whose slot has been reached. It may be early, because an entry beyond the last slot waits
     /// there.
     pub(super) fn pop<M>(&mut self, entries: &mut EntryTable<M>, now_ms: u64) -> Option<EntryIndex> {
         let reached = now_ms / self.grain_ms;
@@ -71,7 +69,7 @@ impl TimerWheel {
         }
     }
 
-    /// Time at which `pop` has something next.
+    /// Time at which `pop` returns the next entry.
     pub(super) fn deadline_ms(&self) -> Option<u64> {
         self.next_grain().map(|grain| grain * self.grain_ms)
     }
@@ -79,7 +77,7 @@ impl TimerWheel {
     fn next_grain(&self) -> Option<u64> {
         let start = self.current_grain % SLOT_COUNT;
         let words = SLOT_COUNT / WORD_BITS;
-        // The word that `turned` is in is read twice: first from its bit on, in the end up to it.
+        // The word that contains the current slot is read twice: first its higher bits, and at the end its lower ones.
         (0..=words).find_map(|step| {
             let word = (start / WORD_BITS + step) % words;
             let mask = match step {
@@ -162,7 +160,7 @@ mod tests {
                 }
                 let next = model.values().min().copied();
                 prop_assert_eq!(wheel.deadline_ms().is_some(), next.is_some());
-                // It may be too early, if the entry lies beyond the wheel's turn, but never too late.
+                // It may be too early for an entry beyond a turn of the wheel, but never too late.
                 prop_assert!(wheel.deadline_ms().zip(next).is_none_or(|(deadline, next)| deadline < next.max(now) + grain + 1));
             }
         }

@@ -1,4 +1,4 @@
-//! After a restart: queues the messages that a former run has left in the spool, with their progress.
+//! After a restart, queues the messages that a former run left in the spool, with their progress.
 mod redirect;
 
 use crate::log_target::LOG_TARGET;
@@ -15,13 +15,13 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-/// Messages that a worker takes up before its sessions have a turn.
+/// Messages that a worker queues before its sessions get a turn.
 const BATCH_MESSAGES: usize = 500;
 
-/// More lines of damage say nothing new.
+/// Further lines about damage would add nothing.
 const MAX_DAMAGE_LINES: usize = 200;
 
-/// Logs the damage, its place, and its cost. Damage that costs nothing, or was logged at an earlier start, is no
+/// Logs the damage, its position and its cost. Damage without cost, or already logged at an earlier start, is no
 /// warning.
 pub(crate) fn log_damage(damage: &[Damage], directory: &std::path::Path) {
     let is_new = |one: &&Damage| one.cost != Cost::Nothing && !one.is_known;
@@ -42,7 +42,7 @@ pub(crate) fn log_damage(damage: &[Damage], directory: &std::path::Path) {
     }
 }
 
-/// Takes up a worker's share, until all is taken up.
+/// Queues a worker's share of the backlog.
 pub(crate) async fn requeue(worker: Rc<RelayWorker>) {
     let mut redirects = Vec::new();
     loop {
@@ -57,12 +57,12 @@ pub(crate) async fn requeue(worker: Rc<RelayWorker>) {
             }
         }
         worker.drive();
-        // Sessions, deliveries and calls have their turns in between.
+        // Sessions, deliveries and calls get their turns in between.
         mailrun_net::worker::yield_now().await;
     }
 }
 
-/// One message that makes this panic stays in the spool, and keeps no other from being taken up.
+/// Queues one message. If that panics, the message stays in the spool, and the others are still queued.
 fn requeue_catching_panic(worker: &Rc<RelayWorker>, left: &RecoveredMessage, redirects: &mut Vec<Redirect>) {
     let resumed = catch_unwind(AssertUnwindSafe(|| requeue_message(worker, left, redirects)));
     if resumed.is_err() {
@@ -93,10 +93,9 @@ fn requeue_message(worker: &Rc<RelayWorker>, left: &RecoveredMessage, redirects:
     }
 }
 
-/// Recipients of one destination that have come equally far.
+/// Recipients of one destination with equal progress.
 type GroupKey = (DestinationId, u32, u64, bool);
 
-/// Tells whether there was anybody to deliver to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RequeueResult {
     Queued,
@@ -145,7 +144,7 @@ fn requeue_recipients(
     queued
 }
 
-/// A recipient whose mailbox has become an alias. It is not done until its members have their own message.
+/// A recipient whose mailbox has become an alias. It is finished only when the alias's members have their own message.
 fn redirect_of(
     worker: &Rc<RelayWorker>,
     left: &RecoveredMessage,
@@ -154,15 +153,15 @@ fn redirect_of(
     members: Vec<(Box<str>, NextHop)>,
     is_held: bool,
 ) -> Redirect {
-    // Nothing is sent there: in no case does the old address go to a member's server.
+    // Nothing is sent to this destination, so that the old address never reaches a member's server.
     let destination = worker.destination_id(&NextHop::unroutable());
-    // If it turns out to be unreadable, it is held like mail that cannot be delivered.
+    // If the message turns out to be unreadable, it is held like mail that cannot be delivered.
     let fates = vec![(recipient, RecipientFate::Expired(None))];
     let dsn = worker.queue.borrow_mut().restore_pending_dsn(new_entry(left, envelope, destination), fates);
     Redirect { id: MessageId(left.id.0), recipient, members, is_held, dsn }
 }
 
-/// Queues the DSNs of fates that the sender may not have been notified of. Reports whether there are any.
+/// Queues DSNs of fates about which the sender may not have been notified. Returns whether there are any.
 fn requeue_dsns(
     worker: &Rc<RelayWorker>,
     left: &RecoveredMessage,
@@ -175,7 +174,7 @@ fn requeue_dsns(
     if fates.is_empty() {
         return false;
     }
-    // Nothing is sent there: the entry is only listed under it.
+    // Nothing is sent there. The entry is only listed under this destination.
     let destination = match reroute(worker, envelope, usize::from(fates[0].0)) {
         ResolvedRoute::Direct(destination) => destination,
         ResolvedRoute::Alias(_) => NextHop::unroutable(),
@@ -203,7 +202,7 @@ fn new_entry(
     }
 }
 
-/// Routes a recipient by the configuration of today. It was let in then, and still is.
+/// Routes a recipient by the current configuration, without checking access again.
 fn reroute(worker: &RelayWorker, envelope: &MessageEnvelope, number: usize) -> ResolvedRoute {
     let sender = Path::mailbox(&envelope.sender);
     let address = Path::mailbox(&envelope.recipients[number].address);

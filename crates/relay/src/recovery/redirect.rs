@@ -1,5 +1,5 @@
-//! Redirects mail that waits for a mailbox which has become an alias since: it goes to all the alias's targets as a new
-//! message, which is stored before the old one is done.
+//! Redirects mail for a mailbox that has become an alias. It goes to all targets of the alias as a new message, which
+//! is stored before the old one is finished.
 use crate::fault_log::CommonFault;
 use crate::log_target::LOG_TARGET;
 use crate::message::Message;
@@ -15,21 +15,19 @@ use mailrun_spool::Stored;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Messages that are redirected at a time: each is in memory meanwhile.
+/// Messages redirected at the same time. Each is in memory meanwhile.
 const MAX_CONCURRENT: usize = 16;
 
-/// A recipient of a message, and those who take its place.
 pub(crate) struct Redirect {
     pub(crate) id: MessageId,
-    /// Its number in the envelope.
+    /// Number in the envelope.
     pub(crate) recipient: u16,
     pub(crate) members: Vec<(Box<str>, NextHop)>,
     pub(crate) is_held: bool,
-    /// Keeps the message from being done with before the other one is stored.
+    /// Keeps the original until the new message is stored.
     pub(crate) dsn: DsnEvent,
 }
 
-/// Redirects them, some at a time.
 pub(crate) async fn redirect_all(worker: &Rc<RelayWorker>, mut all: Vec<Redirect>) {
     while !all.is_empty() {
         let some = all.split_off(all.len().saturating_sub(MAX_CONCURRENT));
@@ -64,7 +62,7 @@ async fn redirect(worker: &Rc<RelayWorker>, redirect: Redirect) {
     worker.apply_actions(actions, None);
 }
 
-/// The message with the members as recipients, which inherit the sender's NOTIFY, and their next hops.
+/// The message with the alias's members as recipients, which inherit the sender's NOTIFY, and their next hops.
 fn with_members(
     worker: &RelayWorker,
     message: &Message,
@@ -82,7 +80,8 @@ fn with_members(
     Some((Message { envelope: Arc::new(envelope), ..message.clone() }, groups))
 }
 
-/// Stores it, as soon as there is room; `None` if the spool has failed, and the next start finds the message again.
+/// Stores the message as soon as there is room. `None` if the spool has failed; then the next start finds the original
+/// again.
 async fn store(worker: &RelayWorker, id: MessageId, message: &Message) -> Option<Stored> {
     let stored = store_from_reserve(&worker.context.spool, message.to_spool().ok()?).await;
     let log = |error: &mailrun_spool::Error| {

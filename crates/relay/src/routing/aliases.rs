@@ -1,4 +1,4 @@
-//! The alias file: the targets of each name of a local domain. Text in, a table that cannot loop out.
+//! The alias file: the targets of each name of a local domain. The resulting table cannot loop.
 //!
 //! ```text
 //! # a comment
@@ -7,29 +7,27 @@
 //! nobody:              .                accepted, and discarded
 //! ann:                 ann, keeper      herself, and a copy to another
 //! list:                one,
-//!     two, three                        a line that begins with a blank goes on with the one before
+//! two, three                        a line that begins with a blank goes on with the one before
 //! ```
-//! Names are compared without regard to capitals (RFC 5321 §2.4 leaves that to the host). A name that leads to itself
-//! means the mailbox. A longer circle is rejected, and so is a name that expands to too many.
+//! Names are compared case-insensitively (RFC 5321 §2.4 leaves that to the host). A name that leads to itself means the
+//! mailbox. Longer loops are rejected, and so is a name with too many targets.
 use mailrun_smtp::{Domain, Path};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-/// The longest file, in bytes.
 pub(crate) const MAX_FILE_BYTES: usize = 64 << 20;
-/// Aliases that a file may have.
 const MAX_ALIASES: usize = 1_000_000;
-/// Most recipients of one alias: those of one transaction with most servers (RFC 5321 §4.5.3.1.8 asks for 100).
+/// Maximum recipients of an alias: the number that most servers accept per transaction (RFC 5321 §4.5.3.1.8 requires
+/// 100).
 const MAX_EXPANSION: usize = 1000;
-/// Aliases behind one another.
+/// Maximum length of a chain of aliases.
 const MAX_DEPTH: usize = 50;
-/// Most mistakes reported at once.
 const MAX_ERRORS: usize = 20;
-/// Between name and domain in a key: no address has it.
+/// Separates name and domain in a key. No address contains it.
 const KEY_SEPARATOR: char = '\0';
 
-/// A mistake in the file, and its position: line and column from 1, columns in characters.
+/// A mistake in the file. Line and column count from 1, columns in characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AliasError {
     pub(crate) line: usize,
@@ -43,48 +41,44 @@ impl fmt::Display for AliasError {
     }
 }
 
-/// Facts about the relay that aliases depend on.
 pub(crate) struct AliasContext<'a> {
     pub(crate) is_local: &'a dyn Fn(&Domain<'_>) -> bool,
-    /// Reports whether a name, in lower case, is a mailbox of local domains.
+    /// Reports whether a lower-case name is a mailbox of the local domains.
     pub(crate) is_user: &'a dyn Fn(&str) -> bool,
 }
 
-/// Final target of an alias.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum AliasTarget {
     /// Mail is discarded: `.`.
     Discard,
-    /// A mailbox of a local domain.
-    Mailbox { local_part: Box<str>, domain: Domain<'static> },
-    /// An address that is not local.
+    Mailbox {
+        local_part: Box<str>,
+        domain: Domain<'static>,
+    },
     Remote(Box<str>),
 }
 
-/// All aliases.
 #[derive(Debug, Default)]
 pub(crate) struct Aliases {
-    /// Maps a key to the position of its targets.
     keys: HashMap<Box<str>, usize>,
     targets: Vec<Box<[UnresolvedTarget]>>,
 }
 
-/// Target of an alias.
 #[derive(Clone, Debug)]
 enum UnresolvedTarget {
     Discard,
-    /// Another alias: in the domain if one is given, else in that of the recipient.
+    /// Another alias, in the given domain or else in the recipient's.
     Alias(usize, Option<Domain<'static>>),
-    /// A mailbox, likewise.
+    /// A mailbox, in the given domain or else in the recipient's.
     Mailbox(Box<str>, Option<Domain<'static>>),
     Remote(Box<str>),
 }
 
 impl Aliases {
-    /// Reads a file.
+    /// Parses a file.
     ///
     /// # Errors
-    /// All that is wrong with it, up to twenty mistakes.
+    /// Up to twenty mistakes.
     pub(crate) fn parse(text: &str, surroundings: &AliasContext<'_>) -> Result<Self, Vec<AliasError>> {
         if text.len() > MAX_FILE_BYTES {
             return Err(vec![AliasError {
@@ -98,13 +92,12 @@ impl Aliases {
         reading.finish(surroundings)
     }
 
-    /// Number of aliases.
     pub(crate) fn len(&self) -> usize {
         self.targets.len()
     }
 
-    /// Returns the final targets of a local part (quotes included) of a local domain, each once; `None` if there
-    /// is no such alias. At most a thousand.
+    /// The final targets of a local part (including quotes) of a local domain, without duplicates and at most a
+    /// thousand. `None` if there is no such alias.
     pub(crate) fn expand(&self, local_part: &str, domain: &Domain<'_>) -> Option<Vec<AliasTarget>> {
         let name = normalize_local_part(local_part);
         if self.keys.is_empty() || name.contains(KEY_SEPARATOR) {
@@ -132,7 +125,7 @@ impl Aliases {
 }
 
 impl UnresolvedTarget {
-    /// Returns the target in a domain. For an alias there is none yet.
+    /// The target in a domain, if it is not another alias.
     fn resolve(&self, domain: &Domain<'_>) -> AliasTarget {
         match self {
             Self::Discard | Self::Alias(..) => AliasTarget::Discard,
@@ -145,7 +138,7 @@ impl UnresolvedTarget {
     }
 }
 
-/// A local part as names are compared: without quotes and capitals.
+/// Normalises a local part for comparison: no quotes, lower case.
 pub(crate) fn normalize_local_part(local_part: &str) -> Cow<'_, str> {
     let Some(quoted) = local_part.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else {
         let is_plain = local_part.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase());
@@ -159,7 +152,7 @@ pub(crate) fn normalize_local_part(local_part: &str) -> Cow<'_, str> {
     Cow::Owned(text.to_lowercase())
 }
 
-/// The alias of a plain name: of the domain first, then of all local domains.
+/// Finds the alias of a plain name: first that of the domain, then that of all local domains.
 fn find(keys: &HashMap<Box<str>, usize>, name: &str, domain: &str) -> Option<usize> {
     let of_domain = keys.get(qualified_key(name, domain).as_str());
     of_domain.or_else(|| keys.get(name)).copied()
@@ -169,7 +162,7 @@ fn qualified_key(name: &str, domain: &str) -> String {
     format!("{name}{KEY_SEPARATOR}{domain}")
 }
 
-/// An address or a bare name: local part and domain as written.
+/// Splits an address, or a bare name, into local part and domain as written.
 fn parse_address(text: &str) -> Option<(&str, Option<&str>)> {
     if let Ok(path) = Path::mailbox(text.as_bytes())
         && let Some(domain) = path.domain()
@@ -180,7 +173,6 @@ fn parse_address(text: &str) -> Option<(&str, Option<&str>)> {
     is_name.then_some((text, None))
 }
 
-/// A word of the file, and its position.
 #[derive(Clone, Copy, Debug)]
 struct AliasToken<'a> {
     text: &'a str,
@@ -194,7 +186,6 @@ impl AliasToken<'_> {
     }
 }
 
-/// State of reading the file.
 #[derive(Debug, Default)]
 struct AliasParser<'a> {
     keys: HashMap<Box<str>, usize>,
@@ -202,7 +193,6 @@ struct AliasParser<'a> {
     errors: Vec<AliasError>,
 }
 
-/// An alias as written.
 #[derive(Debug)]
 struct AliasEntry<'a> {
     name: AliasToken<'a>,
@@ -269,7 +259,7 @@ impl<'a> AliasParser<'a> {
                 Err(mistake) => mistakes.push(mistake),
             }
         }
-        // Numbers mean something only where every alias has its targets.
+        // The indexes are valid only if every alias has its targets.
         if mistakes.is_empty() {
             mistakes.extend(ExpansionCheck::of(&targets).into_error(&self.entries));
         }
@@ -346,7 +336,7 @@ fn find_unquoted(line: &str, wanted: char) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Splits a line, from that byte on, at its commas. Empty parts are left out.
+/// Splits a line at its commas, from the byte `from` on. Empty parts are left out.
 fn split_targets(line: &str, from: usize, number: usize) -> Vec<AliasToken<'_>> {
     let commas: Vec<usize> = find_unquoted(&line[from..], ',').map(|at| from + at).collect();
     let begins = std::iter::once(from).chain(commas.iter().map(|comma| comma + 1));
@@ -367,14 +357,13 @@ fn split_targets(line: &str, from: usize, number: usize) -> Vec<AliasToken<'_>> 
     words
 }
 
-/// Reach of each alias, found without recursion: a file may chain a million.
+/// Computes the reach of each alias without recursion, because a file may chain a million aliases.
 struct ExpansionCheck {
-    /// Recipients and depth of each alias that is done.
+    /// Recipients and depth of each finished alias.
     done: Vec<Option<(usize, usize)>>,
     error: Option<ExpansionError>,
 }
 
-/// Reason why the aliases are rejected.
 enum ExpansionError {
     /// Aliases that lead to each other.
     Loop(Vec<usize>),
@@ -394,7 +383,7 @@ impl ExpansionCheck {
         search
     }
 
-    /// Visits an alias and all that it leads to, each after its own targets.
+    /// Visits an alias and all its targets, targets first.
     fn visit(&mut self, first: usize, targets: &[Box<[UnresolvedTarget]>]) {
         let mut path = vec![(first, 0)];
         let mut is_open = HashSet::from([first]);
@@ -592,7 +581,7 @@ mod tests {
     }
 
     proptest! {
-        /// Tests any graph of aliases: those that are accepted end, with no more targets than the limit.
+        /// For any graph of aliases, the accepted ones end and have at most the allowed number of targets.
         #[test]
         fn any_graph_ends_or_is_refused(edges in prop::collection::vec(prop::collection::vec(0..12_usize, 1..4), 12)) {
             let line = |(number, to): (usize, &Vec<usize>)| {
@@ -600,7 +589,7 @@ mod tests {
                 format!("n{number}: {}, u{number}@else.example\n", to.join(", "))
             };
             let text: String = edges.iter().enumerate().map(line).collect();
-            // Reachable in one step or more, by another's own way: a circle of two or more.
+            // Reachable in at least one step through another alias: a loop of two or more.
             let mut reach = [[false; 12]; 12];
             for (number, to) in edges.iter().enumerate() {
                 to.iter().filter(|other| **other != number).for_each(|other| reach[number][*other] = true);

@@ -1,19 +1,18 @@
-//! Decides who may send to whom, and which next hop each recipient goes to. Pure: addresses and configuration in, next
-//! hops out.
+//! Decides who may send to whom, and the next hop of each recipient. It does no I/O.
 //!
 //! ```text
 //! recipient ─ local domain? ─ yes ─▶ alias? ─▶ mailbox? ─▶ Maildir, LMTP or a route      550 5.1.1 if there is none
-//!                 │ no
-//!                 ▼
-//!            a friend? ─ no ─▶ 554 5.7.1
-//!                 │ yes
-//!                 ▼
-//!            the first route that fits sender and domain, else the domain's MX
+//! │ no
+//! ▼
+//! a friend? ─ no ─▶ 554 5.7.1
+//! │ yes
+//! ▼
+//! the first route that fits sender and domain, else the domain's MX
 //! ```
-//! A friend is a client of `networks`, or one that has logged in. Only `@` at the end of the local part decides the
-//! domain: source routes have been dropped by then (RFC 5321 §3.6.1). A local part that reads like a route
-//! (`user%elsewhere@local`, `elsewhere!user@local`, `"user@elsewhere"@local`) is refused to untrusted clients, for the
-//! server that it is handed to might follow it, and trusts us.
+//! A friend is a client in `networks`, or one that has logged in. Only the last `@` decides the domain; source routes
+//! have been removed before (RFC 5321 §3.6.1). Local parts that look like routes (`user%elsewhere@local`,
+//! `elsewhere!user@local`, `"user@elsewhere"@local`) are refused to untrusted clients, because the next server might
+//! follow them, and it trusts us.
 pub(crate) mod aliases;
 mod next_hop;
 mod template;
@@ -27,24 +26,22 @@ use std::fmt;
 use std::sync::Arc;
 pub(crate) use template::MaildirTemplate;
 
-/// Tells whether a client may send to anywhere.
+/// Whether a client may send to any domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// A client of `networks`, or logged in.
+    /// The client is in `networks`, or has logged in.
     Trusted,
     Untrusted,
 }
 
-/// Route of one recipient's mail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ResolvedRoute {
-    /// This next hop, under the address that it came with.
+    /// This next hop, with the original address.
     Direct(NextHop),
-    /// An alias: to these in its place, at least one. An address without a next hop is discarded.
+    /// An alias: these recipients replace the original; at least one. A recipient without a next hop is discarded.
     Alias(Vec<(Box<str>, NextHop)>),
 }
 
-/// Reason why a recipient is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RouteError {
     UnknownUser,
@@ -52,7 +49,6 @@ pub(crate) enum RouteError {
 }
 
 impl RouteError {
-    /// Reply to the client.
     pub(crate) fn reply(self) -> &'static Reply {
         static UNKNOWN: Reply = Reply::fixed("550 5.1.1 No such user here\r\n");
         static DENIED: Reply = Reply::fixed("554 5.7.1 Relaying denied\r\n");
@@ -63,25 +59,21 @@ impl RouteError {
     }
 }
 
-/// A route: its senders and domains, and its target.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Route {
-    /// Empty for all.
+    /// Empty means all.
     pub(crate) from: Vec<SenderPattern>,
     pub(crate) to: Vec<DomainPattern>,
     pub(crate) target: RouteTarget,
 }
 
-/// Target of a route.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum RouteTarget {
-    /// The same for all recipients.
     NextHop(NextHop),
     Maildir(MaildirTemplate),
     Mx(Mx),
 }
 
-/// The mail exchangers of the recipient's domain.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Mx {
     pub(crate) port: u16,
@@ -96,12 +88,12 @@ impl Default for Mx {
     }
 }
 
-/// Senders: an address, all of a domain, or the null sender; in lower case, with the domain as [`Domain`] has it.
+/// Senders: an address, all of a domain, or the null sender. In lower case, with the domain in [`Domain`]'s form.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SenderPattern(Box<str>);
 
 impl SenderPattern {
-    /// Reads `ann@example.com`, `@example.com`, or `<>`.
+    /// Parses `ann@example.com`, `@example.com`, or `<>`.
     ///
     /// # Errors
     /// If it is none of these.
@@ -119,17 +111,16 @@ impl SenderPattern {
     }
 }
 
-/// Domains: one, all below one (with a dot before it), or all; as [`Domain`] has them.
+/// Domains: one, all below one (with a leading dot), or all, in [`Domain`]'s form.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DomainPattern(Box<str>);
 
 impl DomainPattern {
-    /// Every domain.
     pub(crate) fn any() -> Self {
         Self("*".into())
     }
 
-    /// Reads `example.com`, `.example.com` (the domains below it, not itself), `[192.0.2.1]` or `*`.
+    /// Parses `example.com`, `.example.com` (all domains below it, but not itself), `[192.0.2.1]` or `*`.
     ///
     /// # Errors
     /// If it is none of these.
@@ -148,25 +139,24 @@ impl fmt::Display for DomainPattern {
     }
 }
 
-/// A domain by the grammar of addresses, or an address literal.
+/// Reports whether a text is a domain by the grammar of addresses, or an address literal.
 pub(crate) fn is_domain(text: &str) -> bool {
     let address = format!("x@{text}");
     Path::mailbox(address.as_bytes()).is_ok_and(|path| path.domain() == Some(text.as_bytes()))
 }
 
-/// The domains whose mail ends here, or is handed to the server behind.
+/// The domains whose mail is delivered locally, or passed to the server behind this relay.
 #[derive(Debug, Default)]
 pub(crate) struct LocalDomains {
     pub(crate) domains: HashSet<Domain<'static>>,
-    /// The first of them: that of a bare `Postmaster`.
+    /// The first of them, which is used for a bare `Postmaster`.
     pub(crate) primary_domain: Option<Domain<'static>>,
     pub(crate) aliases: Aliases,
-    /// Mailboxes, in lower case; without it, the next hop decides.
+    /// Mailboxes in lower case. If `None`, the next hop decides.
     pub(crate) users: Option<HashSet<Box<str>>>,
     pub(crate) mailbox: Option<Mailbox>,
 }
 
-/// Target of local users' mail.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Mailbox {
     Maildir(MaildirTemplate),
@@ -183,7 +173,7 @@ impl LocalDomains {
     }
 }
 
-/// All routes, ready for look-ups; a clone costs a counter.
+/// All routes, indexed. A clone only increments a counter.
 #[derive(Clone, Debug)]
 pub struct Router(Arc<RoutingTable>);
 
@@ -192,14 +182,12 @@ struct RoutingTable {
     local: LocalDomains,
     targets: Vec<RouteTarget>,
     index: RouteIndex,
-    /// Target if no route fits.
+    /// Target if no route matches.
     fallback: RouteTarget,
 }
 
-/// The first route of each domain.
 type DomainIndex = HashMap<Box<str>, usize, foldhash::fast::RandomState>;
 
-/// Index that finds the first route for a sender and a domain.
 #[derive(Debug, Default)]
 pub(crate) struct RouteIndex {
     any_sender: DomainIndex,
@@ -207,7 +195,7 @@ pub(crate) struct RouteIndex {
 }
 
 impl RouteIndex {
-    /// Adds a route; returns the number of an earlier one that takes all of its mail for one of its domains.
+    /// Adds a route. Returns the number of an earlier route that makes this one useless for one of its domains.
     pub(crate) fn add(&mut self, number: usize, route: &Route) -> Option<(DomainPattern, usize)> {
         let mut shadow = None;
         let mut add = |domains: &mut DomainIndex, domain: &DomainPattern| {
@@ -239,16 +227,15 @@ impl RouteIndex {
     }
 }
 
-/// Selects the patterns that count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PatternScope {
-    /// Patterns that name the domain, or one above it.
+    /// Patterns that name the domain, or a parent domain.
     Named,
-    /// `*` too.
+    /// Also `*`.
     Any,
 }
 
-/// The first of the routes for the domain itself, for the domains above it with their dot, and for all.
+/// The first of the routes for the domain itself, for its parent domains with a leading dot, and for all.
 fn first_route_for(domains: &DomainIndex, domain: &str, fit: PatternScope) -> Option<usize> {
     let is_literal = domain.starts_with('[');
     let dots = domain.match_indices('.').filter(|_| !is_literal);
@@ -263,7 +250,7 @@ impl Router {
         self.0.local.primary_domain.as_deref()
     }
 
-    /// Builds the router of that configuration. Mail that no route fits goes to `otherwise`.
+    /// Builds the router of a configuration. Mail without a matching route goes to `otherwise`.
     pub(crate) fn new(local: LocalDomains, routes: Vec<Route>, otherwise: RouteTarget) -> Self {
         let mut index = RouteIndex::default();
         routes.iter().enumerate().for_each(|(number, route)| drop(index.add(number, route)));
@@ -303,9 +290,9 @@ impl Router {
         }
     }
 
-    /// Routes mail again that was let in before and waits. Aliases were followed when it came in, so a recipient that
-    /// has a mailbox goes there, whatever aliases say now: one of them may be of its own name (`ann: ann, keeper`), or
-    /// new. An alias is followed only if it has taken the mailbox's place, and then to all its targets.
+    /// Routes waiting mail again. Aliases were followed when the mail was accepted, so a recipient with a mailbox goes
+    /// there, even if there is now an alias of the same name (`ann: ann, keeper`). An alias is followed only if it has
+    /// replaced the mailbox, and then to all its targets.
     ///
     /// # Errors
     /// If there is no route for it any more.
@@ -317,8 +304,8 @@ impl Router {
         self.0.own_mailbox(sender, recipient).map_or(routed, |next_hop| Ok(ResolvedRoute::Direct(next_hop)))
     }
 
-    /// An address as addresses are compared. Servers may tell local parts of their domains apart by their capitals (RFC
-    /// 5321 §2.4); this relay does not.
+    /// An address in the form in which addresses are compared. Servers may distinguish local parts by case (RFC 5321
+    /// §2.4); this relay does not.
     pub(crate) fn compared(&self, address: &Path<'_>) -> String {
         let local_part = String::from_utf8_lossy(address.local_part());
         match address.domain().map(Domain::new).or_else(|| self.0.local.primary_domain.clone()) {
@@ -328,8 +315,8 @@ impl Router {
         }
     }
 
-    /// Reports whether mail of a local domain can go anywhere: to a mailbox, by a route that names it, or by aliases
-    /// alone.
+    /// Reports whether mail of a local domain can be delivered: to a mailbox, by a route that names the domain, or by
+    /// aliases alone.
     pub(crate) fn has_route_for(&self, domain: &str) -> bool {
         let RoutingTable { local, index, .. } = &*self.0;
         let nobody = Path::mailbox(b"").expect("the null path is a path");
@@ -337,7 +324,7 @@ impl Router {
         local.mailbox.is_some() || index.first_match(&nobody, domain, PatternScope::Named).is_some() || only_aliases
     }
 
-    /// The next hops that need TLS, but whose certificate is not verified.
+    /// Next hops that require TLS but whose certificate is not verified.
     pub(crate) fn insecure_hops(&self) -> impl Iterator<Item = String> {
         self.0.targets.iter().filter_map(|way| match way {
             RouteTarget::NextHop(NextHop::Smtp(smtp)) if smtp.security.insecure => Some(smtp.target.to_string()),
@@ -346,7 +333,6 @@ impl Router {
         })
     }
 
-    /// The TLS settings of all routes.
     pub(crate) fn securities(&self) -> impl Iterator<Item = &NextHopTls> {
         self.0.targets.iter().chain([&self.0.fallback]).filter_map(|target| match target {
             RouteTarget::NextHop(NextHop::Smtp(smtp)) => Some(&smtp.security),
@@ -355,13 +341,12 @@ impl Router {
         })
     }
 
-    /// Number of aliases.
     pub fn aliases(&self) -> usize {
         self.0.local.aliases.len()
     }
 }
 
-/// Reports whether a local part could make the next server relay: by `@`, by the percent hack, by a bang path.
+/// Reports whether a local part could make the next server relay: by `@`, by the percent hack, or by a bang path.
 fn has_embedded_route(local_part: &str) -> bool {
     local_part.contains(['@', '%', '!'])
 }
@@ -393,7 +378,7 @@ impl RoutingTable {
         Ok(if instead.is_empty() { ResolvedRoute::Direct(NextHop::Discard) } else { ResolvedRoute::Alias(instead) })
     }
 
-    /// The next hop of an alias's target that is not local: the alias's author may send there.
+    /// The next hop of an alias's remote target. The alias's author may send there.
     fn route_address(&self, sender: &Path<'_>, address: &str) -> Result<NextHop, RouteError> {
         let path = Path::mailbox(address.as_bytes()).map_err(|_| RouteError::UnknownUser)?;
         let domain = path.domain().map(Domain::new).ok_or(RouteError::UnknownUser)?;
@@ -409,7 +394,8 @@ impl RoutingTable {
         match &self.local.mailbox {
             Some(Mailbox::NextHop(next_hop)) => Ok(next_hop.clone()),
             Some(Mailbox::Maildir(template)) => maildir(template, &name, domain),
-            // Its MX is this relay, and a smarthost would send it back: only a route that names it leads on.
+            // The domain's MX is this relay, and a smarthost would send the mail back. So only a route that names the
+            // domain counts.
             None => match self.index.first_match(sender, domain, PatternScope::Named) {
                 Some(number) => resolve_target(&self.targets[number], local_part, domain),
                 None => Err(RouteError::UnknownUser),
@@ -417,7 +403,7 @@ impl RoutingTable {
         }
     }
 
-    /// The mailbox that an address names by itself; that of a bare `Postmaster` is in the first domain.
+    /// The mailbox that an address names directly. A bare `Postmaster` is in the first domain.
     fn own_mailbox(&self, sender: &Path<'_>, recipient: &Path<'_>) -> Option<NextHop> {
         let local_part = str::from_utf8(recipient.local_part()).ok()?;
         let domain = recipient.domain().map(Domain::new).or_else(|| self.local.primary_domain.clone())?;
@@ -432,13 +418,13 @@ impl RoutingTable {
         resolve_target(way, local_part, domain)
     }
 
-    /// The mailbox that every server has (RFC 5321 §4.5.1), given without a domain.
+    /// The mailbox that every server must have (RFC 5321 §4.5.1), given without a domain.
     fn route_postmaster(&self, access: Access, sender: &Path<'_>) -> Result<ResolvedRoute, RouteError> {
         const NAME: &str = "postmaster";
         if let Some(domain) = &self.local.primary_domain {
             return self.route_local(sender, NAME, domain);
         }
-        // Without a domain of its own, the smarthost's postmaster looks after its clients.
+        // Without local domains, mail for the postmaster goes to the smarthost.
         let everything = self.index.first_match(sender, "*", PatternScope::Any).map(|number| &self.targets[number]);
         match (access, everything) {
             (Access::Trusted, Some(RouteTarget::NextHop(next_hop))) => Ok(ResolvedRoute::Direct(next_hop.clone())),
@@ -514,7 +500,7 @@ mod tests {
         Router::new(local(aliases, Some(mailbox)), routes, RouteTarget::Mx(Mx::default()))
     }
 
-    /// As `554`, `550`, a next hop, or `address=next_hop` for each in place of an alias.
+    /// The result as `554`, `550`, a next hop, or `address=next_hop` for each target of an alias.
     fn routed_to(router: &Router, access: Access, sender: &str, recipient: &str) -> String {
         let sender = Path::mailbox(sender.as_bytes()).unwrap();
         let wire = format!("<{recipient}>");
@@ -586,7 +572,7 @@ mod tests {
         }
     }
 
-    /// Tests addresses that have made relays open: an untrusted client can send to none of them.
+    /// Addresses that have made other relays open. An untrusted client must not be able to send to any of them.
     #[test]
     fn untrusted_clients_reach_local_mailboxes_only() {
         let rows = [
@@ -622,7 +608,7 @@ mod tests {
                 assert!(Path::parse(format!("<{recipient}>").as_bytes()).is_err(), "{recipient}");
                 continue;
             }
-            // Not even the boss: any client can use that address.
+            // Not even with the boss's address, because any client can use it as a sender.
             for sender in ["", "s@x.example", "boss@a.example", "ann@a.example"] {
                 let told =
                     routed_to(&router, Access::Untrusted, sender, recipient).replace("smtp:bounces:25", "smtp:else:25");
@@ -649,7 +635,7 @@ mod tests {
         for (recipient, expected) in rows {
             assert_eq!(rerouted_to(&router, recipient), expected, "{recipient}");
         }
-        // If the next hop has the list of mailboxes, each name may be one.
+        // If the next hop has the list of mailboxes, any name may be valid.
         let LocalDomains { domains, primary_domain: first, aliases, .. } = local(aliases, None);
         let mailbox = Some(Mailbox::NextHop(smarthost("inner")));
         let router = Router::new(
@@ -676,7 +662,7 @@ mod tests {
         assert_eq!(routed_to(&router, Access::Untrusted, "", "ann@b.example"), "550");
         assert_eq!(routed_to(&router, Access::Trusted, "", "ann@b.example"), "550");
         assert!(router.has_route_for("a.example") && !router.has_route_for("b.example"));
-        // With nothing local, the smarthost has the postmaster, and untrusted clients have none.
+        // Without local domains, the smarthost has the postmaster, whom untrusted clients cannot reach.
         let router = Router::new(LocalDomains::default(), routes(), RouteTarget::Mx(Mx::default()));
         assert_eq!(routed_to(&router, Access::Trusted, "", "Postmaster"), "smtp:smart:25");
         assert_eq!(routed_to(&router, Access::Untrusted, "", "Postmaster"), "550");
@@ -716,7 +702,7 @@ mod tests {
         assert!(RouteError::RelayingDenied.reply().wire().starts_with(b"554 5.7.1 "));
     }
 
-    /// Pieces of addresses, put together in all the wrong ways.
+    /// Parts of addresses, combined in invalid ways.
     fn hostile() -> impl Strategy<Value = String> {
         let piece = prop::sample::select(vec![
             "ann",

@@ -1,4 +1,4 @@
-//! The next hop of a message, and how to speak with it. Equal next hops share connections.
+//! The next hop of a message, and how to connect to it. Equal next hops share connections.
 use crate::qmgr::DestinationOrigin;
 use mailrun_net::{ClientSecurity, ClientTls, Endpoint, SessionResumption, TlsSetupError, Trust};
 use mailrun_smtp::client::StartTls;
@@ -8,47 +8,42 @@ use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A next hop; a clone costs a counter.
+/// A next hop. A clone only increments a counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum NextHop {
-    /// Accepted, and dropped.
+    /// Accept and discard.
     Discard,
-    /// A Maildir.
     Maildir(Arc<Path>),
-    /// A server that takes mail for good (RFC 2033).
+    /// A server for final delivery (RFC 2033).
     Lmtp(Arc<Lmtp>),
-    /// A server that hands it on.
     Smtp(Arc<Smtp>),
 }
 
-/// An LMTP server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lmtp {
     pub(crate) endpoint: Endpoint,
-    /// Limit of connections at a time; `None` for the limit of all destinations.
+    /// Maximum number of connections. `None` means the limit of all destinations.
     pub(crate) connections: Option<u32>,
 }
 
-/// An SMTP server, or several of which any will do.
+/// An SMTP server, or several equivalent ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Smtp {
     pub(crate) target: SmtpTarget,
     pub(crate) security: NextHopTls,
     pub(crate) credentials: Option<Credentials>,
-    /// Limit of connections at a time; `None` for the limit of all destinations.
+    /// Maximum number of connections. `None` means the limit of all destinations.
     pub(crate) connections: Option<u32>,
 }
 
-/// Servers of the next hop.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum SmtpTarget {
-    /// Listed servers, in their order.
+    /// Listed servers, in order.
     Hosts(Box<[TargetHost]>),
     /// The mail exchangers of a domain, or the address in its literal (RFC 5321 §5.1).
     Domain { name: Box<str>, port: u16 },
 }
 
-/// A server by name or address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TargetHost {
     /// A name, or an address without brackets.
@@ -56,28 +51,26 @@ pub(crate) struct TargetHost {
     pub(crate) port: u16,
 }
 
-/// Protection of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NextHopTls {
     pub(crate) policy: TlsPolicy,
-    /// Any certificate will do, although there must be one.
+    /// Accept any certificate.
     pub(crate) insecure: bool,
-    /// Authority to trust if the certificate is verified; the system's certificates without it.
+    /// CA to trust instead of the system's.
     pub(crate) ca_file: Option<Arc<CaFile>>,
-    /// The name that the certificate is to bear, sent as SNI; that of the host without it.
+    /// The name that the certificate must have, also sent as SNI. The default is the host's name.
     pub(crate) server_name: Option<Box<str>>,
 }
 
-/// Policy of TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum TlsPolicy {
     None,
-    /// Used if it is offered, nothing verified: it keeps out those who only listen (RFC 7435).
+    /// TLS if offered, without verification. Protects against passive eavesdroppers (RFC 7435).
     #[default]
     Opportunistic,
-    /// STARTTLS, verified, or nothing is sent.
+    /// Verified STARTTLS, or nothing is sent.
     Required,
-    /// TLS before the greeting, verified (RFC 8314).
+    /// Verified TLS before the greeting (RFC 8314).
     Implicit,
 }
 
@@ -89,13 +82,12 @@ impl TlsPolicy {
         (Self::Implicit, "implicit"),
     ];
 
-    /// Reports whether nothing is sent without TLS.
     pub(crate) fn is_required(self) -> bool {
         matches!(self, Self::Required | Self::Implicit)
     }
 }
 
-/// Certificates to trust, from a file. It is read again when it changes, so its name identifies it.
+/// Certificates to trust, from a file. The file is reread when it changes, so it is identified by its name.
 #[derive(Debug)]
 pub(crate) struct CaFile {
     pub(crate) path: PathBuf,
@@ -112,12 +104,10 @@ impl PartialEq for CaFile {
 impl Eq for CaFile {}
 
 impl NextHopTls {
-    /// Reports whether the peer has shown that it is the right one.
     pub(crate) fn is_verified(&self) -> bool {
         self.policy.is_required() && !self.insecure
     }
 
-    /// The session's use of STARTTLS.
     pub(crate) fn start_tls(&self) -> StartTls {
         match self.policy {
             TlsPolicy::None | TlsPolicy::Implicit => StartTls::Never,
@@ -126,7 +116,7 @@ impl NextHopTls {
         }
     }
 
-    /// This side of TLS with a host of that name. It reads certificates: once a next hop and host, not once a
+    /// The TLS configuration for a host. Parses certificates, so call it once per next hop and host instead of per
     /// connection.
     ///
     /// # Errors
@@ -135,10 +125,10 @@ impl NextHopTls {
         self.client_trusting(host, self.ca_file.as_ref().map(|authority| authority.pem.clone()))
     }
 
-    /// The same with the authority's file as it is now, `pem`.
+    /// As `client`, with `pem` as the current content of the CA file.
     ///
     /// # Errors
-    /// Likewise.
+    /// If the certificates or the name cannot be used.
     pub(crate) fn client_trusting(
         &self,
         host: &str,
@@ -160,14 +150,12 @@ impl NextHopTls {
 }
 
 impl NextHop {
-    /// A next hop for mail that no route fits any more: a domain that does not exist (RFC 2606 §2), so that its sender
-    /// is notified.
+    /// A next hop for mail without a route. Its domain does not exist (RFC 2606 §2), so the sender is notified.
     pub(crate) fn unroutable() -> Self {
         let to = SmtpTarget::Domain { name: "invalid".into(), port: 25 };
         Self::Smtp(Arc::new(Smtp { target: to, security: NextHopTls::default(), credentials: None, connections: None }))
     }
 
-    /// Who chose it.
     pub(crate) fn origin(&self) -> DestinationOrigin {
         match self {
             Self::Discard | Self::Maildir(_) => DestinationOrigin::Local,
@@ -176,7 +164,7 @@ impl NextHop {
         }
     }
 
-    /// The mailbox, if it is only one: whatever addresses lead to it, a message arrives there once.
+    /// The mailbox, if all addresses lead to one: then a message arrives there once.
     pub(crate) fn mailbox(&self) -> Option<&Path> {
         match self {
             Self::Maildir(path) => Some(path),
@@ -184,7 +172,7 @@ impl NextHop {
         }
     }
 
-    /// Limit of connections to it; `None` for the limit of all next hops.
+    /// Maximum number of connections. `None` means the limit of all next hops.
     pub(crate) fn connections(&self) -> Option<u32> {
         match self {
             Self::Discard | Self::Maildir(_) => None,
@@ -204,7 +192,7 @@ impl Hash for Lmtp {
 }
 
 impl Hash for Smtp {
-    /// Hashes target and policy only: they tell next hops apart, but for a few; equality looks at all fields.
+    /// Hashes only target and policy, which distinguish nearly all next hops. Equality compares all fields.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.target.hash(state);
         self.security.policy.hash(state);
@@ -212,7 +200,7 @@ impl Hash for Smtp {
 }
 
 impl fmt::Display for NextHop {
-    /// Writes the next hop for logs, metrics and `mailrun queue`: nothing secret is in it.
+    /// Formats the next hop for logs, metrics and `mailrun queue`. Contains no secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Discard => f.write_str("discard"),

@@ -1,7 +1,6 @@
-//! Maildir paths with blanks for user and domain: `/var/mail/{domain}/{user}`. No address leads out of them.
+//! Maildir paths with placeholders for user and domain: `/var/mail/{domain}/{user}`. No address can lead out of them.
 use std::path::{Component, Path, PathBuf};
 
-/// A path with blanks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MaildirTemplate(Vec<PathSegment>);
 
@@ -16,7 +15,7 @@ impl MaildirTemplate {
     /// Parses a template.
     ///
     /// # Errors
-    /// If the text is not valid, with the reason.
+    /// The reason why the text is invalid.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Err("\"\" is not a valid path; use something like \"/var/mail/{domain}/{user}\"".to_owned());
@@ -37,7 +36,7 @@ impl MaildirTemplate {
         Ok(Self(pieces))
     }
 
-    /// The same below that directory, unless it is an absolute path.
+    /// Makes a relative path start from `directory`.
     pub(crate) fn below(mut self, directory: &Path) -> Self {
         if let Some(PathSegment::Text(first)) = self.0.first_mut() {
             *first = directory.join(&*first).to_string_lossy().into_owned();
@@ -50,8 +49,8 @@ impl MaildirTemplate {
         self.0.contains(&PathSegment::User)
     }
 
-    /// The path for a user, plain (without quotes and capitals), of a domain as [`mailrun_smtp::Domain`] has it; `None` if one of them would
-    /// change the path's structure.
+    /// The path for a user (without quotes and in lower case) of a domain in [`mailrun_smtp::Domain`]'s form. `None` if
+    /// one of them would change the path's structure.
     pub(crate) fn fill(&self, user: &str, domain: &str) -> Option<PathBuf> {
         let mut path = String::new();
         for piece in &self.0 {
@@ -65,7 +64,7 @@ impl MaildirTemplate {
     }
 }
 
-/// A name that is one component of a path, and not a hidden one.
+/// The name, if it is a single path component that is not hidden.
 fn safe_component(name: &str) -> Option<&str> {
     let is_one =
         matches!(Path::new(name).components().collect::<Vec<_>>()[..], [Component::Normal(only)] if only == name);

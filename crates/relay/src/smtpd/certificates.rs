@@ -1,4 +1,4 @@
-//! Certificates in files, read again when they change. A thread of its own looks at them: a file system that hangs does not
+//! Rereads certificate files when they change. This happens on a separate thread, so that a hanging file system cannot
 //! keep the relay from stopping.
 use crate::context::RelayContext;
 use crate::log_target::LOG_TARGET;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Starts the thread, which watches the listeners' files and those of routes until the process ends.
+/// Starts the thread, which watches the files of listeners and routes until the process ends.
 ///
 /// # Errors
 /// If the thread cannot be started.
@@ -27,19 +27,17 @@ pub(crate) fn watch(context: &Arc<RelayContext>) -> Result<()> {
     Ok(())
 }
 
-/// Watches the files that the configuration in force names.
 struct CertificateReloader {
     watch: Option<TlsWatch>,
-    /// The configuration that named them.
+    /// Version of the configuration that named the files.
     config_version: u64,
 }
 
 impl CertificateReloader {
-    /// Begins with the files of the configuration in force.
     fn new(context: &RelayContext) -> Self {
         let edition = context.config_version();
         let config = context.config();
-        // The listeners have the first configuration's side of TLS until the end: it is renewed, never replaced.
+        // The listeners keep the TLS configuration of the start, whose certificates are renewed in place.
         let own = context.initial_config().tls.as_ref().zip(config.tls.as_ref());
         Self {
             watch: own.map(|(first, now)| TlsWatch::new(now.files.clone(), first.setup.clone())),
@@ -47,7 +45,6 @@ impl CertificateReloader {
         }
     }
 
-    /// Checks the files now and then, and reads them if they have changed.
     fn check(&mut self, context: &RelayContext) {
         if context.config_version() != self.config_version {
             *self = Self::new(context);

@@ -1,4 +1,4 @@
-//! AUTH in a session of the relay: decides whether a proof may be checked, counts its outcome, and logs failures.
+//! AUTH in a relay's session: decides whether a proof may be checked, counts the outcome, and logs failures.
 use crate::config::Config;
 use crate::context::RelayContext;
 use crate::log_target::LOG_TARGET;
@@ -14,17 +14,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The answer to clients whose logins are not checked for a while.
+/// The reply to clients whose logins are locked.
 static LOCKED_REPLY: Reply = Reply::fixed("421 4.7.0 Too many failed logins, try again later\r\n");
 
-/// The answer to a login that waited too long for others that are being checked (RFC 4954 §6): nothing has failed.
+/// The reply to a login that waited too long for others that are being checked (RFC 4954 §6). It does not count as
+/// failed.
 static BUSY_REPLY: Reply = Reply::fixed("454 4.7.0 Too many logins at the same time, try again later\r\n");
 
-/// Longest that a login waits for others that are being checked, below the time limits of clients; and how often it looks.
+/// Maximum time that a login waits for others that are being checked, which is below clients' time limits; and the
+/// polling interval.
 const CHARGE_TIMEOUT: Duration = Duration::from_secs(60);
 const CHARGE_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A session's logins.
 pub(crate) struct SessionLogins {
     context: Arc<RelayContext>,
     config: Arc<Config>,
@@ -34,19 +35,18 @@ pub(crate) struct SessionLogins {
     attempt: Option<Rc<LoginAttempt>>,
 }
 
-/// A login under way.
 struct LoginAttempt {
     context: Arc<RelayContext>,
     config: Arc<Config>,
     client: Option<ClientKey>,
     user: String,
     mechanism: Mechanism,
-    /// Account that the login was charged to, until it has succeeded or failed.
+    /// Budget that the login was charged to, until it has succeeded or failed.
     charged_to: Cell<Option<LoginBudget>>,
 }
 
 impl SessionLogins {
-    /// Makes the logins of a client; of one at a unix-domain socket, `client` is `None`.
+    /// Creates the logins of a client. `client` is `None` for a Unix-domain socket.
     pub(crate) fn new(context: &Arc<RelayContext>, config: &Arc<Config>, client: Option<std::net::IpAddr>) -> Self {
         let counted = client.filter(|address| !config.login_exempt.contain(*address));
         Self {
@@ -70,7 +70,7 @@ impl SessionLogins {
         attempt
     }
 
-    /// Checks whether name and password match, once the login has waited its time.
+    /// Checks name and password after the login's delay.
     pub(crate) fn check(&mut self, auth: &Auth<'_>) -> Answer {
         let Proof::Shown(shown) = auth.proof else {
             return Answer::Reply(ReplyReason::AuthUnavailable.reply().clone());
@@ -81,7 +81,7 @@ impl SessionLogins {
         attempt.after_delay(move |attempt| attempt.check(&shown))
     }
 
-    /// Returns the secret that a digest is compared with. The digest of CRAM-MD5 has come already, so that this is a
+    /// Returns the secret that a digest is compared with. CRAM-MD5 has already sent its digest, so this counts as a
     /// guess; SCRAM-SHA-256 sends its own later.
     pub(crate) fn look_up(&mut self, auth: &Auth<'_>) -> Answer {
         let attempt = self.begin(auth);
@@ -91,7 +91,7 @@ impl SessionLogins {
         attempt.after_delay(LoginAttempt::secret)
     }
 
-    /// Allows the check of the proof that has come, once the login has waited its time.
+    /// Allows the check of a received proof after the login's delay.
     pub(crate) fn proof(&self) -> Answer {
         let Some(attempt) = self.attempt.clone() else {
             return Answer::Reply(ReplyReason::AuthUnavailable.reply().clone());
@@ -99,7 +99,7 @@ impl SessionLogins {
         attempt.after_delay(|_| Answer::Yes)
     }
 
-    /// The session has compared.
+    /// Records the session's comparison.
     pub(crate) fn ended(&mut self, outcome: LoginOutcome) {
         if let Some(attempt) = self.attempt.take() {
             attempt.record_outcome(outcome);
@@ -108,7 +108,7 @@ impl SessionLogins {
 }
 
 impl Drop for SessionLogins {
-    /// Settles the attempt of a session that ended without reporting its outcome.
+    /// Settles the attempt of a session that ended without an outcome.
     fn drop(&mut self) {
         self.ended(LoginOutcome::Failed);
     }
@@ -119,13 +119,12 @@ impl LoginAttempt {
         LoginIdentity { client: self.client, user: &self.user }
     }
 
-    /// Time that the login has to wait.
     fn wait(&self) -> Result<Duration, Reply> {
         let waited = self.context.login_guard.wait(self.identity(), &self.config.login_limits, clock::now());
         waited.map_err(|_| self.refused(&LOCKED_REPLY))
     }
 
-    /// Charges it after the time that it is to wait, and then does that.
+    /// Charges the login after its delay, and then calls `then`.
     fn after_delay(self: Rc<Self>, then: impl FnOnce(&Self) -> Answer + 'static) -> Answer {
         let wait = match self.wait() {
             Ok(wait) => wait,
@@ -150,7 +149,7 @@ impl LoginAttempt {
         Ok(())
     }
 
-    /// Charges it, once few enough others are being checked.
+    /// Charges the login once few enough others are being checked.
     async fn charge_when_free(&self) -> Result<(), Reply> {
         let limit = clock::now() + CHARGE_TIMEOUT;
         loop {
@@ -200,12 +199,11 @@ impl LoginAttempt {
     }
 }
 
-/// Logs the failed logins that are due by now.
 pub(crate) fn log_summaries(context: &RelayContext) {
     log(context, &context.login_guard.summaries(clock::now()));
 }
 
-/// The form of these lines is documented: fail2ban reads them.
+/// The format of these lines is documented, because fail2ban reads them.
 fn log(context: &RelayContext, lines: &[LoginLogLine]) {
     let local = |client: &Option<ClientKey>| client.map_or_else(|| "uncounted".to_owned(), |client| client.to_string());
     for line in lines {

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! AUTH ── wait ──▶ 0 s, 1 s, 2 s, 4 s … ── charge ──▶ the proof is checked ──▶ succeeded │ failed ──▶ a line of log
-//!           └────────── locked ──────────────┴──▶ 421 4.7.0, and the proof is not checked
+//! └────────── locked ──────────────┴──▶ 421 4.7.0, and the proof is not checked
 //! ```
-//! A login is charged before it is checked, and the charge is given back if it succeeds: so however many connections
-//! guess at a time, no more guesses are checked than may fail. If as many are being checked as may still fail, the next
-//! one waits until one of them is done: correct logins are only late. A client that has logged in as a user before has
-//! a budget of its own for that user: neither guesses of the user's password from elsewhere nor a neighbour behind the
-//! same address lock it out. It makes no difference whether a user exists. Pure: the time is an argument.
+//! A login is charged before it is checked, and a success returns the charge. However many connections guess at the
+//! same time, no more guesses are checked than may fail. If as many logins are being checked as may still fail, the
+//! next one waits until one of them is done, so correct logins are only delayed. A client that has logged in as a user
+//! before has its own budget for that user: neither guesses from elsewhere nor a neighbour behind the same address can
+//! lock it out. Existing and unknown users are treated alike. The module does no I/O: the time is an argument.
 use crate::config::LoginLimits;
 use mailrun_net::ClientKey;
 use mailrun_net::recent::{RecentMap, Shards};
@@ -17,16 +17,14 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Addresses, user names, and pairs of them that are remembered: the latest of each, some 100 bytes each.
+/// Maximum number of addresses, user names, and pairs in memory. The latest of each are kept, at some 100 bytes each.
 const MAX_REMEMBERED: usize = 65_536;
-/// The longest delay of a login, as in Dovecot: with a longer one, a client gives up before its answer.
+/// Maximum delay of a login, as in Dovecot. With a longer one, clients would give up before the answer.
 const MAX_DELAY: Duration = Duration::from_secs(15);
-/// Interval at which the failures of one client are logged.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// Clients whose failures are logged one by one at a time; those of more are summed up in one line.
+/// Clients whose failures are logged separately. Failures of further ones are summed up in one line.
 const MAX_LOGGED_CLIENTS: usize = 1000;
 
-/// The client and the user of a login.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoginIdentity<'a> {
     /// `None` if its address is not counted.
@@ -34,20 +32,18 @@ pub(crate) struct LoginIdentity<'a> {
     pub(crate) user: &'a str,
 }
 
-/// It is locked: nothing is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoginLocked;
 
-/// Reason why a login is not checked now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoginRefusal {
-    /// Too many have failed.
+    /// Too many logins have failed.
     Locked,
-    /// As many are being checked as may still fail.
+    /// As many logins are being checked as may still fail.
     Busy,
 }
 
-/// Account that a login was charged to; its outcome is counted there too.
+/// The budget that a login was charged to. Its outcome is counted there too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoginBudget {
     /// The pair of address and user, which has logged in before.
@@ -56,30 +52,27 @@ pub(crate) enum LoginBudget {
     Shared,
 }
 
-/// A line for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LoginLogLine {
-    /// The failures of a client since they were last logged, and its last user and method.
+    /// The failures of a client since the last line about it, with its last user and method.
     Failed { client: Option<ClientKey>, user: String, method: &'static str, attempts: u64 },
     /// Failures of clients that there was no room to count separately.
     Others { attempts: u64 },
-    /// A client, or a user, has had too many.
+    /// A client or a user has had too many failures.
     Locked { client: Option<ClientKey>, user: Option<String>, for_s: u64 },
 }
 
-/// The failures of one address, user or pair.
 #[derive(Clone, Copy, Debug, Default)]
 struct FailureRecord {
     /// Within the period that began at `since`.
     failures: u32,
-    /// Logins that were charged, and have neither succeeded nor failed yet.
+    /// Logins that were charged and have neither succeeded nor failed yet.
     pending: u32,
     since: Duration,
     locked_until: Duration,
 }
 
 impl FailureRecord {
-    /// Forgets failures whose period is over.
     fn refresh(&mut self, limits: &LoginLimits, now: Duration) {
         let was_locked = self.locked_until > Duration::ZERO && now >= self.locked_until;
         if was_locked || self.locked_until == Duration::ZERO && now.saturating_sub(self.since) >= limits.period {
@@ -104,7 +97,7 @@ impl FailureRecord {
     }
 
     fn charge(&mut self, most: u32, now: Duration) -> Result<(), LoginRefusal> {
-        // A reload may have lowered the limit: waiting for others would be in vain.
+        // A reload may have lowered the limit, and then waiting for others would be useless.
         if self.is_locked(now) || self.failures >= most {
             return Err(LoginRefusal::Locked);
         }
@@ -115,12 +108,11 @@ impl FailureRecord {
         Ok(())
     }
 
-    /// Gives back a charge.
     fn give_back(&mut self) {
         self.pending = self.pending.saturating_sub(1);
     }
 
-    /// Counts a failure; reports whether it locks the account.
+    /// Counts a failure. Returns whether it locks the account.
     fn fail(&mut self, most: u32, limits: &LoginLimits, now: Duration) -> bool {
         self.give_back();
         self.failures += 1;
@@ -132,13 +124,12 @@ impl FailureRecord {
     }
 }
 
-/// The failures of all clients and users.
 #[derive(Debug)]
 pub(crate) struct LoginGuard {
     clients: Shards<RecentMap<ClientKey, FailureRecord>>,
-    /// Records by the hash of a user name: names may be long, and untrusted clients choose them.
+    /// Records by the hash of a user name, because untrusted clients choose names, which may be long.
     users: Shards<RecentMap<u64, FailureRecord>>,
-    /// Records of clients that have logged in.
+    /// Records of clients that have logged in before.
     pairs: Shards<RecentMap<(Option<ClientKey>, u64), FailureRecord>>,
     hasher: RandomState,
     log: Mutex<FailureLog>,
@@ -155,10 +146,10 @@ impl LoginGuard {
         }
     }
 
-    /// Time that a login has to wait before it is checked.
+    /// The delay of a login before it is checked.
     ///
     /// # Errors
-    /// If it is not to be checked at all.
+    /// If it must not be checked at all.
     pub(crate) fn wait(
         &self,
         who: LoginIdentity<'_>,
@@ -173,10 +164,10 @@ impl LoginGuard {
         if is_locked { Err(LoginLocked) } else { Ok(wait) }
     }
 
-    /// Charges a login that is about to be checked: [`LoginGuard::succeeded`] or [`LoginGuard::failed`] is to follow.
+    /// Charges a login before it is checked. [`LoginGuard::succeeded`] or [`LoginGuard::failed`] must follow.
     ///
     /// # Errors
-    /// If it is not to be checked, or not now.
+    /// If it must not be checked, or not now.
     pub(crate) fn charge(
         &self,
         who: LoginIdentity<'_>,
@@ -192,7 +183,7 @@ impl LoginGuard {
             refusal.is_some()
         });
         let Some(refusal) = refusal else { return Ok(account) };
-        // An address that is refused is not charged to the user, nor the other way round.
+        // If the address is refused, the user is not charged, and vice versa.
         self.any_record(account, who, limits, now, |record, _| {
             let is_charged = charged > 0;
             if is_charged {
@@ -204,7 +195,7 @@ impl LoginGuard {
         Err(refusal)
     }
 
-    /// Notes that a login which was charged to `account` has succeeded.
+    /// Returns the charge of a login that succeeded.
     pub(crate) fn succeeded(&self, who: LoginIdentity<'_>, account: LoginBudget, limits: &LoginLimits, now: Duration) {
         self.any_record(account, who, limits, now, |record, _| {
             record.give_back();
@@ -215,7 +206,7 @@ impl LoginGuard {
         self.pairs.lock(&pair).get_or_insert_with(pair, fresh).clear_failures(now);
     }
 
-    /// Counts the failure of a login that was charged to `account`. Returns the lines to log at once.
+    /// Counts the failure of a login that was charged to `budget`. Returns the lines to log at once.
     pub(crate) fn failed(
         &self,
         who: LoginIdentity<'_>,
@@ -231,7 +222,7 @@ impl LoginGuard {
             locked.push(record.fail(most, limits, now));
             false
         });
-        // In the order of `any`: the address, if it counts, and the user; or both in one.
+        // The same order as in `any_record`: the address, if it counts, then the user; or both as a pair.
         let named = || Some(who.user.to_owned());
         let whose: Vec<_> = match (account, who.client) {
             (LoginBudget::Pair, client) => vec![(client, named())],
@@ -243,7 +234,7 @@ impl LoginGuard {
         lines
     }
 
-    /// Lines for the log that are due by now, of failures that were not logged at once.
+    /// Lines that are due for the log, about failures that were not logged at once.
     pub(crate) fn summaries(&self, now: Duration) -> Vec<LoginLogLine> {
         self.log().summaries(now)
     }
@@ -256,14 +247,14 @@ impl LoginGuard {
         (who.client, self.hasher.hash_one(who.user))
     }
 
-    /// Returns the account whose limit counts for it now.
+    /// The budget that currently applies to a login.
     fn budget(&self, who: LoginIdentity<'_>) -> LoginBudget {
         let pair = self.pair(who);
         let has_logged_in = self.pairs.lock(&pair).get_mut(&pair).is_some();
         if has_logged_in { LoginBudget::Pair } else { LoginBudget::Shared }
     }
 
-    /// Calls `each` with the records of that account, and the failures that each may have, until it returns true.
+    /// Calls `each` with the budget's records and the failures that each may have, until it returns true.
     fn any_record(
         &self,
         account: LoginBudget,
@@ -295,7 +286,7 @@ impl LoginGuard {
     }
 }
 
-/// Failures on their way to the log: the first of a client at once, the rest once a minute.
+/// Failures to be logged: the first of a client at once, the rest once a minute.
 #[derive(Debug, Default)]
 struct FailureLog {
     clients: HashMap<Option<ClientKey>, FailureSummary>,
@@ -311,7 +302,7 @@ struct FailureSummary {
     attempts: u64,
 }
 
-/// As much of a user's name as is logged.
+/// Maximum bytes of a user name in the log.
 const MAX_LOGGED_NAME: usize = 256;
 
 impl FailureLog {
@@ -331,7 +322,7 @@ impl FailureLog {
     }
 
     fn summaries(&mut self, now: Duration) -> Vec<LoginLogLine> {
-        // Every worker calls this a few times a second.
+        // Every worker calls this a few times per second.
         if now < self.next_check {
             return Vec::new();
         }
@@ -372,7 +363,7 @@ mod tests {
         LoginIdentity { client: client(last), user }
     }
 
-    /// Logs in at that time, if it may be checked; whether it was.
+    /// Logs in at this time. Returns whether the login was checked.
     fn log_in(guard: &LoginGuard, who: LoginIdentity<'_>, is_right: bool, now: Duration) -> bool {
         let limits = LoginLimits::default();
         let charged = guard.charge(who, &limits, now);
@@ -390,7 +381,7 @@ mod tests {
         let limits = LoginLimits::default();
         for round in 0..5 {
             let now = SECOND * (round + 1);
-            // In the first round as untrusted clients, then as a client that has logged in before.
+            // First as untrusted clients, then as a client that has logged in before.
             let charged: Vec<LoginBudget> =
                 (0..10).map(|_| guard.charge(identity_of(1, "ann"), &limits, now).unwrap()).collect();
             assert_eq!(guard.charge(identity_of(1, "ann"), &limits, now), Err(LoginRefusal::Busy));
@@ -456,11 +447,11 @@ mod tests {
         assert_eq!(guesses, 100);
         assert_eq!(guard.wait(identity_of(2, "ann"), &limits, SECOND * 3), Err(LoginLocked));
         assert_eq!(guard.wait(identity_of(1, "ann"), &limits, SECOND * 3), Ok(Duration::ZERO));
-        // A neighbour behind the same address fails as another user: that locks the address, and not ann.
+        // A neighbour behind the same address fails as another user. This locks the address, but not ann.
         let guesses = (0..20).filter(|_| log_in(&guard, identity_of(1, "bob"), false, SECOND * 4)).count();
         assert_eq!(guesses, 10);
         assert!(log_in(&guard, identity_of(1, "ann"), true, SECOND * 5));
-        // But there is no more for guesses as ann than for any other.
+        // Guesses as ann have no larger limit than those as any other user.
         let guesses = (0..20).filter(|_| log_in(&guard, identity_of(1, "ann"), false, SECOND * 6)).count();
         assert_eq!(guesses, 10);
         assert!(!log_in(&guard, identity_of(1, "ann"), true, SECOND * 7));
@@ -546,8 +537,8 @@ mod tests {
     }
 
     proptest! {
-        /// Tests guesses of any origin and time: in no period and its lock are more guesses checked than may fail, by
-        /// address and by user; and a correct login changes nothing for others.
+        /// With guesses of any origin and time, no period and its lock check more guesses than may fail, by address and
+        /// by user. A correct login changes nothing for others.
         #[test]
         fn no_more_guesses_are_checked_than_may_fail(
             steps in prop::collection::vec((0..120_u64, 0..6_u8, 0..4_u8, 0..20_u8), 1..400)

@@ -1,23 +1,23 @@
-//! Limit of the memory for incoming mail: what sessions hold of it until the spool has it.
+//! Limits the memory for incoming mail that sessions hold until the spool has it.
 //!
 //! ```text
-//!                          ┌───────────── MemoryBudget ──────────────┐
+//! ┌───────────── MemoryBudget ──────────────┐
 //! RCPT, bytes ── grow ───▶ │ untrusted ▓▓▓▓▓▓▓░░░░░│ reserve ░░░░░░░ │ ── the receipt ──▶ given back
 //! DATA, BDAT  ── admit ──▶ │ trusted ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░░ │
-//!                  ▲       └─────────────────────────────────────────┘
-//!                  └─ no room: 354 waits for a while, then 452 4.3.1
+//! ▲       └─────────────────────────────────────────┘
+//! └─ no room: 354 waits for a while, then 452 4.3.1
 //! ```
-//! Bytes that have come are charged, and a little ahead. An announcement costs a client nothing: otherwise a client
-//! that announces much and sends nothing would keep all others out. Untrusted clients leave a reserve to clients of
-//! `networks` and to those that have logged in. The address of an untrusted client has a share: it may hold more only
-//! while a quarter of the untrusted clients' part is free (less, where that would not hold the longest message).
+//! Received bytes are charged, with a little in advance. Announced sizes are not charged, because otherwise a client
+//! that announces much and sends nothing would keep all others out. Untrusted clients leave a reserve to clients in
+//! `networks` and to those that have logged in. Each untrusted address has a share, which it may exceed only while a
+//! quarter of the untrusted part is free (less, if that could not hold the longest message).
 //!
-//! New messages wait; those under way never do. If all that find no room waited, sessions with half a message each
-//! would wait for each other until they time out. If all were rejected, a burst of a tenth of a second would send
-//! clients away for the minutes until their next try (RFC 5321 §4.5.4.1). So the 354 is held back, within the two
+//! New messages wait; those in progress never do. If all messages without room waited, sessions with half a message
+//! each would wait for each other until they time out. If all were rejected, a burst of a tenth of a second would turn
+//! clients away for the minutes until their next attempt (RFC 5321 §4.5.4.1). So the 354 is delayed, within the two
 //! minutes that a client waits for it (§4.5.3.2.5). A message that outgrows the free room releases its memory at once,
-//! is read to its end and answered 452 (§4.2.2: insufficient system storage), and the others go on. Since each part
-//! holds the longest message, one of them always finishes.
+//! is read to its end and answered with 452 (§4.2.2: insufficient system storage), and the others go on. Because each
+//! part can hold the longest message, one of them always finishes.
 use mailrun_net::recent::Shards;
 use mailrun_net::{ClientKey, Timer, clock};
 use std::cell::{Cell, RefCell};
@@ -30,81 +30,75 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Bytes by which reservations grow, so that a small message reserves once.
+/// Reservations grow in units of this size, so that a small message reserves only once.
 const GROWTH_BYTES: u64 = 4096;
-/// Longest time that a message waits for room: longer than any burst, shorter than the time-out of clients that wait
-/// less than RFC 5321 §4.5.3.2.5 asks.
+/// Maximum time that a message waits for room. It is longer than any burst, and shorter than the time-out of clients
+/// that wait less than RFC 5321 §4.5.3.2.5 requires.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(20);
-/// Most bytes that are reserved for a message before its first byte: the size of most messages.
+/// Maximum bytes reserved for a message before its first byte: the size of most messages.
 const INITIAL_BYTES_LIMIT: u64 = 16 << 10;
-/// Divisor of the untrusted clients' part: the share of one address when little is left. Sixteen of them fill it.
+/// Divisor of the untrusted part that gives the share of one address when little is left. Sixteen addresses fill it.
 const CLIENT_SHARE_DIVISOR: u64 = 16;
 
-/// The bytes that sessions may hold, of all workers.
+/// The bytes that the sessions of all workers may hold.
 #[derive(Debug)]
 pub(crate) struct MemoryBudget {
     limit: u64,
     used: AtomicU64,
-    /// The limit of untrusted clients, a part of `limit`; `untrusted_used` is their part of `used`.
+    /// The limit of untrusted clients, a part of `limit`. `untrusted_used` is their part of `used`.
     untrusted_limit: u64,
-    /// Amount that untrusted clients may use before an address is held to its share.
+    /// Bytes that untrusted clients may use before shares apply.
     unshared_limit: u64,
     untrusted_used: AtomicU64,
-    /// Shares of the untrusted clients that are connected.
+    /// Shares of connected untrusted clients.
     shares: Shards<HashMap<ClientKey, Arc<ClientShare>>>,
     trusted: AdmissionQueue,
     untrusted: AdmissionQueue,
 }
 
-/// Bytes that the address of an untrusted client holds.
+/// Bytes that an untrusted address holds.
 #[derive(Debug)]
 struct ClientShare {
     client: ClientKey,
     used: AtomicU64,
 }
 
-/// Owner of a reservation.
 #[derive(Clone, Debug, Default)]
 enum ReservationOwner {
-    /// A client of `networks`, or one that has logged in.
+    /// A client in `networks`, or one that has logged in.
     #[default]
     Trusted,
     Untrusted(Arc<ClientShare>),
 }
 
-/// Messages that wait for room.
 #[derive(Debug, Default)]
 struct AdmissionQueue {
     waiters: Mutex<AdmissionWaiters>,
-    /// Set while somebody waits: reading it costs less than the lock.
+    /// Set while a message waits. Reading it is cheaper than taking the lock.
     has_waiters: AtomicBool,
 }
 
-/// Waiters of an admission queue, the first in front.
+/// Waiting messages, the first in front.
 #[derive(Debug, Default)]
 struct AdmissionWaiters {
     waiting: VecDeque<(u64, Waker)>,
     last_number: u64,
 }
 
-/// Reason why bytes were not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BudgetExceeded {
-    /// No room is left.
     Room,
-    /// The address holds more than its share.
     Share,
 }
 
-/// Takes that many bytes of an amount, if they fit.
+/// Adds bytes to a counter if the result is within the limit.
 fn try_add(used: &AtomicU64, bytes: u64, limit: u64) -> bool {
     let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
     used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits).is_ok()
 }
 
 impl MemoryBudget {
-    /// Makes the limit of that many bytes in all; each part has room for the longest message, even if that exceeds the
-    /// limit.
+    /// Creates a budget of so many bytes. Each part can hold the longest message, even if that exceeds the limit.
     pub(crate) fn new(limit_bytes: u64, longest_message: u64) -> Arc<Self> {
         let three_quarters = limit_bytes / 4 * 3 / GROWTH_BYTES * GROWTH_BYTES;
         let untrusted_limit = three_quarters.max(longest_message.next_multiple_of(GROWTH_BYTES));
@@ -124,22 +118,18 @@ impl MemoryBudget {
         })
     }
 
-    /// Bytes held now.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Bytes that untrusted clients hold.
     pub(crate) fn untrusted_bytes(&self) -> u64 {
         self.untrusted_used.load(Ordering::Relaxed)
     }
 
-    /// Limit of the bytes held.
     pub(crate) fn limit_bytes(&self) -> u64 {
         self.limit
     }
 
-    /// Limit of the bytes that untrusted clients hold.
     pub(crate) fn untrusted_limit_bytes(&self) -> u64 {
         self.untrusted_limit
     }
@@ -182,7 +172,7 @@ impl MemoryBudget {
         }
     }
 
-    /// The share of an untrusted client's address, the same for all its connections.
+    /// The share of an untrusted address, which all its connections use.
     fn share(&self, client: ClientKey) -> Arc<ClientShare> {
         let mut shares = self.shares.lock(&client);
         Arc::clone(shares.entry(client).or_insert_with(|| Arc::new(ClientShare { client, used: AtomicU64::new(0) })))
@@ -191,7 +181,7 @@ impl MemoryBudget {
     /// Forgets the share of an address that has no other connection.
     fn forget(&self, share: Arc<ClientShare>) {
         let mut shares = self.shares.lock(&share.client);
-        // The table's and this one.
+        // The references of the table and of this function.
         if Arc::strong_count(&share) <= 2 {
             shares.remove(&share.client);
         }
@@ -199,8 +189,8 @@ impl MemoryBudget {
 }
 
 impl AdmissionQueue {
-    /// Wakes the first waiter to look for room. A message joins the queue before it looks, so one of both sees the
-    /// other.
+    /// Wakes the first waiter to look for room. A message joins the queue before it looks, so at least one of the two
+    /// notices the other.
     fn wake(&self) {
         if self.has_waiters.load(Ordering::SeqCst) {
             self.waiters().wake_first();
@@ -211,7 +201,7 @@ impl AdmissionQueue {
         self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a waiter out of the queue, and wakes the next.
+    /// Removes a waiter from the queue, and wakes the next.
     fn remove(&self, number: u64) {
         let mut waiters = self.waiters();
         waiters.waiting.retain(|(other, _)| *other != number);
@@ -228,7 +218,7 @@ impl AdmissionWaiters {
     }
 }
 
-/// Bytes that one session holds. Given back when it is dropped.
+/// Bytes that one session holds. They are released on drop.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     budget: Arc<MemoryBudget>,
@@ -236,28 +226,25 @@ pub(crate) struct Reservation {
     owner: RefCell<ReservationOwner>,
 }
 
-/// Result of asking to begin a message.
 #[derive(Debug)]
 pub(crate) enum AdmissionDecision {
     Admitted,
-    /// The message has to wait.
     Wait(PendingAdmission),
-    /// Its address holds too much already.
     Refused,
 }
 
 impl Reservation {
-    /// Makes the reservation of a trusted client, until [`Self::charge_untrusted`] gives it another owner.
+    /// Creates the reservation of a trusted client, until [`Self::charge_untrusted`] changes its owner.
     pub(crate) fn new(budget: &Arc<MemoryBudget>) -> Rc<Self> {
         Rc::new(Self { budget: Arc::clone(budget), held: Cell::new(0), owner: RefCell::default() })
     }
 
-    /// Charges a trusted client from here on.
+    /// From now on, charges a trusted client.
     pub(crate) fn charge_trusted(&self) {
         self.set_owner(ReservationOwner::Trusted);
     }
 
-    /// Charges that address from here on.
+    /// From now on, charges this address.
     pub(crate) fn charge_untrusted(&self, client: ClientKey) {
         self.set_owner(ReservationOwner::Untrusted(self.budget.share(client)));
     }
@@ -269,7 +256,7 @@ impl Reservation {
         }
     }
 
-    /// Grows the reservation to that many bytes in all; reports whether there is room.
+    /// Grows the reservation to so many bytes in all. Returns whether there is room.
     pub(crate) fn grow(&self, bytes: u64) -> bool {
         self.try_grow(bytes).is_ok()
     }
@@ -285,12 +272,12 @@ impl Reservation {
         Ok(())
     }
 
-    /// Asks to begin a message, with an envelope of that size: reports whether it may begin at once. If not, it has to
-    /// wait for its [`PendingAdmission`].
+    /// Asks to begin a message with an envelope of this size. If it may not begin at once, it must wait for its
+    /// [`PendingAdmission`].
     pub(crate) fn admit(self: &Rc<Self>, envelope_bytes: u64, announced: Option<u64>) -> AdmissionDecision {
         let first = announced.map_or(INITIAL_BYTES_LIMIT, |bytes| bytes.min(INITIAL_BYTES_LIMIT));
         let bytes = envelope_bytes.saturating_add(first);
-        // A message that comes later does not pass those that wait.
+        // A later message must not pass those that wait.
         let has_waiters = self.budget.queue(&self.owner.borrow()).has_waiters.load(Ordering::SeqCst);
         if !has_waiters {
             match self.try_grow(bytes) {
@@ -304,12 +291,11 @@ impl Reservation {
         AdmissionDecision::Wait(PendingAdmission { reservation: Rc::clone(self), bytes, number: None, until, timer })
     }
 
-    /// Gives all of it back.
     pub(crate) fn release(&self) {
         self.budget.give_back(&self.owner.borrow(), self.held.take());
     }
 
-    /// Begins the session anew with nothing; its bytes are held for its last message still.
+    /// Resets the session's reservation to nothing. Its bytes stay reserved for its last message.
     pub(crate) fn detach(self: &Rc<Self>) -> DetachedReservation {
         DetachedReservation {
             bytes: self.held.take(),
@@ -325,7 +311,7 @@ impl Drop for Reservation {
     }
 }
 
-/// Bytes held by a message that waits for its receipt.
+/// Bytes of a message that waits for its receipt.
 #[derive(Debug)]
 pub(crate) struct DetachedReservation {
     bytes: u64,
@@ -340,20 +326,20 @@ impl Drop for DetachedReservation {
     }
 }
 
-/// A message that waits: ready when it is admitted (`true`), or has waited long enough.
+/// A waiting message. Ready when it is admitted (`true`), or has waited long enough.
 #[must_use = "a message is admitted only by waiting"]
 #[derive(Debug)]
 pub(crate) struct PendingAdmission {
     reservation: Rc<Reservation>,
     bytes: u64,
-    /// Its number in the queue.
+    /// Number in the queue.
     number: Option<u64>,
     until: Duration,
     timer: Timer,
 }
 
 impl PendingAdmission {
-    /// Joins the queue, and reports whether it is first there.
+    /// Joins the queue, and reports whether it is the first.
     fn is_first(&mut self, waker: &Waker) -> bool {
         let owner = self.reservation.owner.borrow();
         let queue = self.reservation.budget.queue(&owner);
@@ -371,7 +357,7 @@ impl PendingAdmission {
         waiters.waiting.front().is_some_and(|(first, _)| *first == number)
     }
 
-    /// Looks for room: true if it is admitted, false if it is refused, `None` while it waits.
+    /// Looks for room: true if admitted, false if refused, `None` while it waits.
     fn try_admit(&mut self, waker: &Waker) -> Option<bool> {
         if !self.is_first(waker) {
             return None;
@@ -379,7 +365,7 @@ impl PendingAdmission {
         match self.reservation.try_grow(self.bytes) {
             Ok(()) => Some(true),
             Err(BudgetExceeded::Room) => None,
-            // Other clients of its address have taken more meanwhile: it must not keep others waiting.
+            // Other clients of its address have taken more meanwhile, and it must not keep others waiting.
             Err(BudgetExceeded::Share) => Some(false),
         }
     }
@@ -412,7 +398,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::task::Wake;
 
-    /// Counts how often it was woken.
+    /// Counts wake-ups.
     #[derive(Default)]
     struct AdmissionWakes(AtomicUsize);
 
@@ -422,7 +408,7 @@ mod tests {
         }
     }
 
-    /// A session that tries to begin a message, and its result.
+    /// A session that tries to begin a message, and the result.
     struct AdmissionFixture {
         reservation: Rc<Reservation>,
         wakes: Arc<AdmissionWakes>,
@@ -446,7 +432,7 @@ mod tests {
         fn is_admitted(&mut self) -> bool {
             let waker = Waker::from(Arc::clone(&self.wakes));
             let pending = self.admission.as_mut().expect("it waits");
-            // The timer is not polled in these tests: the budget is full, or there is room.
+            // These tests do not poll the timer: the budget is full, or there is room.
             let looked = pending.try_admit(&waker);
             if looked.is_some() {
                 self.admission = None;
@@ -489,7 +475,7 @@ mod tests {
         assert!(!third.begins(Some(1)), "there is room, and there are others");
         assert!(!second.is_admitted() && first.is_admitted());
         assert!(second.was_woken() && second.is_admitted());
-        // A message that leaves the line does not block the rest.
+        // A message that leaves the queue does not block the rest.
         assert!(third.was_woken());
         third.admission = None;
         assert!(AdmissionFixture::new(&budget).begins(Some(1)));
@@ -545,7 +531,7 @@ mod tests {
         assert_eq!(budget.untrusted_bytes(), 900 * GROWTH_BYTES, "a quarter of the untrusted clients' part is left");
         assert!(matches!(greedy[0].reservation.admit(u64::from(u32::MAX), None), AdmissionDecision::Refused));
         assert!(untrusted_session(&budget, 2).begins(None) && AdmissionFixture::new(&budget).begins(None));
-        // Others have their shares of the rest; a modest one is not delayed by a greedy one.
+        // The other clients get their shares of the rest; a greedy client does not delay a modest one.
         let others: Vec<AdmissionFixture> = (2..6).map(|last| untrusted_session(&budget, last)).collect();
         assert!(others.iter().all(|session| session.reservation.grow(75 * GROWTH_BYTES)));
         let [mut modest, mut more] = [6, 7].map(|last| untrusted_session(&budget, last));
@@ -565,8 +551,8 @@ mod tests {
     }
 
     proptest! {
-        /// Tests that sessions grow, give up and come again in any order: no more is held than the limit, and the total
-        /// is the sum of the sessions' bytes.
+        /// Sessions grow, release and return in any order. The total never exceeds the limit, and always equals the sum
+        /// of the sessions' bytes.
         #[test]
         fn bytes_are_accounted_for(steps in prop::collection::vec((0..6_usize, 0..6_u8, 0..20_000_u64), 0..200)) {
             let budget = MemoryBudget::new(64 << 10, 0);

@@ -1,4 +1,4 @@
-//! Receives mail: checks senders and recipients, writes the message's trace, and answers once the message is kept.
+//! Receives mail: checks senders and recipients, writes the trace fields, and replies once the message is stored.
 use crate::config::{Config, DurabilityLevel, LoggedIn};
 use crate::fault_log::CommonFault;
 use crate::log_target::LOG_TARGET;
@@ -26,32 +26,29 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest header that is searched for hops.
+/// The hop count considers at most so many bytes of the header.
 const MAX_HEADER_BYTES: usize = 1 << 20;
 
-/// A session's side of receiving.
 pub(crate) struct SmtpdSession {
     worker: Rc<RelayWorker>,
     config: Arc<Config>,
-    /// `None` for the client of a unix-domain socket.
+    /// `None` for the client of a Unix-domain socket.
     client: Option<IpAddr>,
-    /// The client before XCLIENT named another: it decides about the next XCLIENT.
+    /// The client before XCLIENT named another. It decides about the next XCLIENT.
     gateway: Option<IpAddr>,
-    /// The client as header fields name it.
+    /// The client's address as written in header fields.
     client_literal: String,
     hello: Hello,
     hello_name: Vec<u8>,
     tls: Option<Handshake>,
-    /// User name that the client claims, until AUTH is over; then the user who has logged in.
+    /// User name that the client claims until AUTH is over, then the authenticated user.
     user: Option<Vec<u8>>,
     logged_in: LoggedIn,
     logins: SessionLogins,
     transaction: MailTransaction,
-    /// Memory for incoming mail that this session holds.
     reservation: Rc<Reservation>,
 }
 
-/// A message that is being received.
 struct MailTransaction {
     /// Without its recipients.
     envelope: MessageEnvelope,
@@ -62,17 +59,16 @@ struct MailTransaction {
     announced_size: Option<u64>,
     /// Offset of the queue id in the body.
     id_at: usize,
-    /// There was no room for it: the rest is dropped.
+    /// There was no room for the message, so the rest is dropped.
     is_dropped: bool,
 }
 
-/// Bytes that a body has at once: enough for our own `Received:` and a short message. [`Reservation::admit`] covers
-/// them.
+/// Initial capacity of a body: enough for our own `Received:` and a short message. [`Reservation::admit`] covers it.
 const INITIAL_BODY_BYTES: usize = 1 << 10;
-/// Bytes that a body has room for at once if SIZE announces more: enough for most messages, and little for a client
-/// that announces what never comes.
+/// Maximum initial capacity if SIZE announces more: enough for most messages, and little for a client that announces
+/// too much.
 const MAX_PREALLOCATED_BYTES: u64 = 128 << 10;
-/// From this size on a body grows by halves, so that less of its reservation is unused at the end.
+/// From this size on, a body grows by halves, so that less of its reservation stays unused.
 const DOUBLING_LIMIT: usize = 1 << 20;
 
 impl MailTransaction {
@@ -90,7 +86,7 @@ impl MailTransaction {
     }
 }
 
-/// Queue id of a message in its own `Received:` until the spool writes the real one.
+/// Queue id in a message's own `Received:` until the spool writes the real one.
 const ID_PLACEHOLDER: [u8; Id::TEXT_BYTES] = [b'0'; Id::TEXT_BYTES];
 
 impl SmtpdSession {
@@ -118,7 +114,7 @@ impl SmtpdSession {
         session
     }
 
-    /// Charges the session's memory to the client that it acts for now.
+    /// Charges the session's memory to the client that it currently acts for.
     fn charge_client(&self) {
         match self.client {
             Some(client) if self.access() == Access::Untrusted => {
@@ -128,7 +124,7 @@ impl SmtpdSession {
         }
     }
 
-    /// Acts for another client from now on: a proxy, or an authorised client, has named it.
+    /// Acts for another client from now on, which a proxy or an authorised client has named.
     fn set_client(&mut self, client: IpAddr) {
         let client = client.to_canonical();
         self.client = Some(client);
@@ -137,12 +133,12 @@ impl SmtpdSession {
         self.charge_client();
     }
 
-    /// Reports whether the client may speak for others with XCLIENT.
     fn may_use_xclient(&self) -> bool {
         self.gateway.is_none_or(|gateway| self.config.xclient.contain(gateway))
     }
 
-    /// The rights of the client. One on a unix-domain socket is on this host, and the socket's permissions admitted it.
+    /// The rights of the client. A client on a Unix-domain socket is on this host, and the socket's permissions
+    /// admitted it.
     fn access(&self) -> Access {
         self.client.map_or(Access::Trusted, |client| self.config.access(client, self.logged_in))
     }
@@ -161,7 +157,6 @@ impl SmtpdSession {
         }
     }
 
-    /// Writes our own `Received:` in front of the message.
     fn add_received(&mut self) {
         let unix = self.worker.unix_time(clock::now());
         let tls = self.tls.as_ref();
@@ -181,12 +176,12 @@ impl SmtpdSession {
         self.transaction.id_at = stamp.write(dates.date(unix.as_secs() as i64), &mut self.transaction.body);
     }
 
-    /// Routes a recipient, and adds the mailboxes that it means.
+    /// Routes a recipient, and adds the mailboxes that it leads to.
     fn add_recipient(&mut self, rcpt: &Rcpt<'_>) -> Result<(), Reply> {
         let router = &self.config.router;
         let sender = Path::checked_before(&self.transaction.envelope.sender);
         let routed = router.route(self.access(), &sender, &rcpt.path);
-        // Most are one, which needs no list.
+        // Most recipients lead to one mailbox, which needs no list.
         let (direct, members) = match routed.map_err(|refusal| refusal.reply().clone())? {
             ResolvedRoute::Direct(next_hop) => {
                 (Some((String::from_utf8_lossy(rcpt.path.as_bytes()).into_owned().into(), next_hop)), Vec::new())
@@ -197,7 +192,7 @@ impl SmtpdSession {
         let list = &mut self.transaction.recipients;
         let is_new = |(address, next_hop): &&(Box<str>, NextHop)| !list.contains(router, address.as_bytes(), next_hop);
         let new_count = all.iter().filter(is_new).count();
-        // An alias that has more members than that must be usable, in a transaction of its own.
+        // An alias with more members must still be usable, in its own transaction.
         let limit = if list.is_empty() || new_count == 0 { MAX_RECIPIENTS } else { self.config.limits.recipients };
         if list.len() + new_count > limit {
             return Err(Reply::fixed("452 4.5.3 Too many recipients\r\n"));
@@ -215,7 +210,7 @@ impl SmtpdSession {
         Ok(())
     }
 
-    /// Reason why a message that has come whole is rejected.
+    /// Why a completely received message is rejected.
     fn rejection(&self) -> Option<Reply> {
         let received_count = &self.transaction.received_count;
         if received_count.is_loop() || received_count.count() > self.config.limits.max_hops.min(MAX_HOPS) {
@@ -225,7 +220,7 @@ impl SmtpdSession {
             .then(|| Reply::fixed("552 5.3.4 The message's header is too long\r\n"))
     }
 
-    /// Hands the message to the spool; the receipt tells later whether it is kept.
+    /// Passes the message to the spool. The receipt tells later whether it is stored.
     fn store(&mut self, transaction: MailTransaction) -> Result<(Receipt, Message, Vec<RecipientGroup>), Reply> {
         let MailTransaction { mut envelope, recipients, body: octets, id_at, .. } = transaction;
         let (recipients, groups) = recipients.into_parts();
@@ -236,7 +231,7 @@ impl SmtpdSession {
         let mut message = Message { envelope: Arc::new(envelope), body, received };
         let too_long = |_| Reply::fixed("452 4.5.3 The envelope is too long\r\n");
         let new_message = message.to_spool().map_err(too_long)?;
-        // The spool writes the id into a body that nobody else holds.
+        // The spool writes the id into the body, so it must be the only owner.
         message.body = Arc::default();
         let (receipt, body) = self.worker.context.spool.store_with_id(new_message, id_at);
         message.body = body;
@@ -245,7 +240,7 @@ impl SmtpdSession {
 }
 
 impl SmtpdSession {
-    /// Makes sure that the body has room for that many more bytes, in memory and in the reservation.
+    /// Makes sure that the body has room for so many more bytes, in memory and in the reservation.
     fn reserve_body(&mut self, more: usize) -> bool {
         let MailTransaction { body, recipients, announced_size: announced, .. } = &mut self.transaction;
         let needed = body.len() + more;
@@ -255,14 +250,14 @@ impl SmtpdSession {
         let grown = body.len() + if body.len() < DOUBLING_LIMIT { body.len() } else { body.len() / 2 };
         let announced = announced.map_or(0, |bytes| bytes.min(MAX_PREALLOCATED_BYTES) as usize + INITIAL_BODY_BYTES);
         let capacity = needed.max(grown).max(announced);
-        // If there is no room for growing, there may be enough for these bytes.
+        // If there is no room for growth, there may be enough for these bytes.
         let fits = |capacity: &usize| self.reservation.grow(recipients.memory_bytes() + *capacity as u64);
         let Some(capacity) = [capacity, needed].into_iter().find(fits) else { return false };
         body.reserve_exact(capacity - body.len());
         true
     }
 
-    /// The next message of the session finds the room of this one, if that is little.
+    /// Keeps the buffer for the session's next message, if it is small.
     fn reuse_buffer(&mut self, mut octets: Vec<u8>) {
         if octets.capacity() <= INITIAL_BODY_BYTES {
             octets.clear();
@@ -270,7 +265,7 @@ impl SmtpdSession {
         }
     }
 
-    /// Drops the part of the message that has come, and the part that will come.
+    /// Drops the received part of the message, and the rest to come.
     fn drop_message(&mut self) {
         self.transaction.body = Vec::new();
         self.transaction.is_dropped = true;
@@ -278,20 +273,19 @@ impl SmtpdSession {
     }
 }
 
-/// The answer if too much comes in at a time (RFC 3463 §3.4: mail system full).
+/// The reply if there is no memory (RFC 3463 §3.4: mail system full).
 fn memory_full_reply(worker: &RelayWorker) -> Reply {
     worker.context.counters.crowded.add(1);
     Reply::fixed("452 4.3.1 Too much incoming mail, try again later\r\n")
 }
 
-/// The answer that takes responsibility (RFC 5321 §6.1): it needs the spool's proof.
+/// The reply that takes responsibility (RFC 5321 §6.1). It needs the spool's proof.
 fn queued_reply(stored: &Stored) -> Answer {
     let mut text = String::with_capacity(40);
     write!(text, "2.0.0 Ok: queued as {}", stored.id()).expect("a String takes any text");
     Answer::Reply(Reply::new(250, &text))
 }
 
-/// The answer if the message is not kept.
 fn store_error_reply(worker: &RelayWorker, error: &Error) -> Answer {
     let counters = &worker.context.counters;
     let reply = match error {
@@ -312,7 +306,7 @@ fn store_error_reply(worker: &RelayWorker, error: &Error) -> Answer {
 }
 
 impl Handler for SmtpdSession {
-    /// Says in the greeting if we promise less than a sender may expect, before anything is entrusted to us.
+    /// Says in the greeting if we promise less than a sender may expect, before it entrusts a message to us.
     fn connect(&mut self, _now: Duration) -> Answer {
         let less = match self.config.spool.durability {
             DurabilityLevel::Sync => return Answer::Yes,
@@ -331,7 +325,7 @@ impl Handler for SmtpdSession {
 
     fn mail(&mut self, mail: &Mail<'_>) -> Answer {
         if !self.transaction.recipients.is_empty() {
-            // Its first BDAT was rejected: nothing has ended the transaction since.
+            // Its first BDAT was rejected, and nothing has ended the transaction since.
             self.reset(None);
         }
         let with = self.with_protocol();
@@ -395,7 +389,7 @@ impl Handler for SmtpdSession {
         let worker = Rc::clone(&self.worker);
         Answer::eventually(async move {
             let outcome = receipt.await;
-            // From here on the queue counts it.
+            // From here on, the queue counts the memory.
             drop(held);
             match outcome {
                 Ok(stored) => {
