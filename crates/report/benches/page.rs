@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(!held))
 }
 
-/// The largest resident memory of this process so far, its record included; Linux only, as are all of mailrun's measurements.
+/// Peak resident memory of this process, including the record. Linux only, like all of mailrun's measurements.
 fn peak_kilobytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux has /proc");
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("the kernel counts it");

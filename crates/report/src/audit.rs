@@ -1,17 +1,16 @@
-//! An audit of a server: what became of its mail under each kind of fault, and the messages that are missing.
+//! An audit of a server: the fate of its mail under each kind of fault, and the missing messages.
 use super::numbers::{count, seconds};
 use super::section::{Section, SectionBody};
 use super::table::{Align, Table, plain, right};
 use mailrun_journey::record::{Audit, AuditLoss, Record};
 
-/// A row for each kind of fault.
 pub(crate) fn faults(record: &Record) -> Option<Section> {
     let audit = record.audit.as_ref()?;
     let version = if audit.version.is_empty() { String::new() } else { format!("server: {}; ", plain(&audit.version)) };
     Section::figures("Audit", Some(format!("{version}seed {}", audit.seed)), table(audit))
 }
 
-/// The same, for the short report.
+/// The table of faults for the short report.
 pub(crate) fn in_short(record: &Record, width: usize) -> Vec<String> {
     let table = record.audit.as_ref().map(table);
     table.map_or_else(Vec::new, |table| table.terminal(width).lines().map(str::to_owned).collect())
@@ -40,12 +39,11 @@ fn table(audit: &Audit) -> Table {
     table.hide_zero(&["not delivered", "corrupt", "never back", "not supported"])
 }
 
-/// The messages that were answered 250 and did not arrive.
+/// The messages that got a 250 but did not arrive.
 pub(crate) fn losses(record: &Record) -> Option<Section> {
     losses_in(&record.audit.as_ref()?.losses)
 }
 
-/// The same of some of them.
 pub(crate) fn losses_in(losses: &[AuditLoss]) -> Option<Section> {
     let columns = [right("round"), ("fault", Align::Left), right("message"), right("answered at"), right("fault at")];
     let mut table = Table::new(columns.into_iter().chain([("reply", Align::Left)]));

@@ -1,4 +1,4 @@
-//! The report of a capacity: goals with their bounds, compliance, knee, planning; as text and as JSON.
+//! The report of a capacity search as text and as JSON: goals with their bounds, compliance, knee, planning.
 use crate::TextStyle;
 use crate::ending::outcome_word;
 use crate::numbers::{counted, latency, memory, rate, seconds};
@@ -17,76 +17,57 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// Share of all processors from which they are the limit.
+/// From this share of all processors on, the host is the bottleneck.
 const FULL: f64 = 0.9;
-/// Processors that a process must have used to be named.
+/// Processes below this number of processors are not named.
 const MIN_NAMED: f64 = 0.05;
 
-/// Outcome of a trial, with its figures.
 #[derive(Clone, Debug)]
 pub struct JudgedTrial {
-    /// The outcome, as the search takes it.
+    /// The outcome as passed to the search.
     pub outcome: TrialOutcome,
-    /// Latency to the stage of the first goal that has one, or else to the last stage that was seen.
+    /// Latency to the stage of the first goal that has one, or else to the last stage that was observed.
     pub latency_ms: Option<LatencyMs>,
-    /// Messages per second that reached it, over the time in which load was offered.
+    /// Messages per second that reached that stage, over the time in which load was offered.
     pub delivered_per_s: f64,
-    /// Verdict of the run.
     pub why: String,
 }
 
-/// A trial that was carried out.
 #[derive(Clone, Debug)]
 pub struct CapacityTrial {
-    /// The trial as it was asked for.
     pub trial: SearchTrial,
-    /// Its outcome.
     pub judged: JudgedTrial,
-    /// Its directory.
     pub directory: PathBuf,
 }
 
-/// A trial of the confirmation.
 #[derive(Clone, Debug)]
 pub struct ConfirmedLoad {
-    /// Share of the capacity.
     pub share: f64,
-    /// The trial.
     pub trial: CapacityTrial,
-    /// Resources that were used.
     pub resources: String,
 }
 
-/// A search with its trials.
 #[derive(Clone, Debug)]
 pub struct CapacityRun {
-    /// The command line.
     pub command: Vec<String>,
     /// Server, load and host, by name.
     pub facts: Vec<(&'static str, String)>,
-    /// The goals, in the order of those of the result.
+    /// The goals, in the order of the result's goals.
     pub goals: Vec<LossGoal>,
-    /// The lowest rate of the search.
     pub min_rate_per_s: f64,
-    /// Demand that is planned for; its capacity is that of the result.
+    /// Demand to plan for. The capacity comes from the result.
     pub planning: PlanningInputs,
-    /// The result of the search.
     pub result: SearchResult,
-    /// The trials of the search.
     pub trials: Vec<CapacityTrial>,
     /// Trials of the confirmation, sorted by load.
     pub confirmation: Vec<ConfirmedLoad>,
-    /// Remarks on its goals.
     pub remarks: Vec<String>,
-    /// Verdict of the trial that ended it because mail was lost, changed or not delivered.
+    /// Verdict of the trial that ended the search because mail was lost, changed or not delivered.
     pub lost: Option<(Outcome, String)>,
-    /// True if the user ended it.
     pub interrupted: bool,
-    /// Directory of the results.
     pub directory: PathBuf,
 }
 
-/// Trials at one load.
 struct KneeRow {
     rate_per_s: f64,
     good: usize,
@@ -98,7 +79,7 @@ struct KneeRow {
 }
 
 impl CapacityRun {
-    /// The rate that meets every goal; `None` if longer trials were made and did not confirm it.
+    /// The rate that meets every goal. `None` if longer trials did not confirm it.
     pub fn capacity_per_s(&self) -> Option<f64> {
         self.result.capacity_per_s().filter(|_| self.lost.is_none() && self.is_confirmed() != Some(false))
     }
@@ -110,7 +91,7 @@ impl CapacityRun {
         Some(PlanningInputs { capacity_per_s, ..planning }.plan().map_err(|error| error.to_string()))
     }
 
-    /// The plan in a line; `None` without a demand or a capacity.
+    /// The plan in one line, or `None` without a demand or a capacity.
     pub(crate) fn plan_line(&self) -> Option<String> {
         let planning = self.planning;
         let plan = match self.plan()? {
@@ -130,7 +111,6 @@ impl CapacityRun {
         Some(format!("Plan: {}", parts.join("; ")))
     }
 
-    /// The goals with their bounds.
     pub(crate) fn goal_table(&self) -> Table {
         let mut table = Table::new([
             ("goal", Align::Left),
@@ -149,12 +129,11 @@ impl CapacityRun {
         table
     }
 
-    /// The stage that the times of the tables end at: that of the first goal which has one.
+    /// The stage at which the times of the tables end: that of the first goal that has one.
     pub(crate) fn timed_stage(&self) -> Option<&'static str> {
         self.goals.iter().find_map(LossGoal::stage).map(MetricSource::name)
     }
 
-    /// The loads of the search, the lowest first.
     pub(crate) fn knee_table(&self) -> Table {
         let titles = ["offered", "delivered", "p50 ms", "p99 ms", "good", "bad", "void"];
         let mut table = Table::new(titles.map(right));
@@ -167,7 +146,7 @@ impl CapacityRun {
         table
     }
 
-    /// The loads of the confirmation: what was asked for, what came, and whether it complies.
+    /// The confirmation: requested and actual loads, and whether each complies.
     pub(crate) fn compliance_table(&self) -> Table {
         let mut table = Table::new([
             right("load"),
@@ -195,12 +174,12 @@ impl CapacityRun {
         table
     }
 
-    /// Rate that a trial was offered; `None` flat out.
+    /// Rate of a trial, or `None` for flat out.
     pub(crate) fn offered_per_s(trial: &CapacityTrial) -> Option<f64> {
         rate_of(trial)
     }
 
-    /// The loads of the search, the lowest first.
+    /// The loads of the search, lowest first.
     fn knee(&self) -> Vec<KneeRow> {
         let mut rates: Vec<f64> = self.trials.iter().filter_map(rate_of).collect();
         rates.sort_by(f64::total_cmp);
@@ -222,7 +201,7 @@ impl CapacityRun {
         }
     }
 
-    /// Tells that a trial met every goal; `None` if it does not count, or had no rate.
+    /// Reports whether a trial met every goal. `None` if it does not count, or had no rate.
     pub(crate) fn is_good(&self, trial: &CapacityTrial) -> Option<bool> {
         let rate_per_s = rate_of(trial)?;
         let TrialOutcome::Measured(figures) = &trial.judged.outcome else { return None };
@@ -231,14 +210,14 @@ impl CapacityRun {
         Some(are_met && !figures.is_backlogged(rate_per_s))
     }
 
-    /// Reports whether 80 and 100 % held; `None` if they were not both tried. A void trial confirms nothing.
+    /// Reports whether 80 % and 100 % held. `None` if they were not both tried. A void trial confirms nothing.
     fn is_confirmed(&self) -> Option<bool> {
         let mut counting = self.confirmation.iter().filter(|load| load.share < 1.1);
         let has_held = counting.clone().all(|load| self.is_good(&load.trial) == Some(true));
         (!has_held || counting.nth(1).is_some()).then_some(has_held)
     }
 
-    /// Reports whether more than the capacity held too.
+    /// Reports whether more than the capacity held as well.
     fn is_exceeded(&self) -> bool {
         self.confirmation.iter().any(|load| load.share > 1.1 && self.is_good(&load.trial) == Some(true))
     }
@@ -256,7 +235,6 @@ fn middle_of(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
-/// The report as text.
 pub fn capacity_text(run: &CapacityRun) -> String {
     let mut text = String::new();
     push_goals(&mut text, run);
@@ -331,11 +309,11 @@ fn push_compliance(text: &mut String, run: &CapacityRun) {
     text.push('\n');
 }
 
-/// Share of the mail due that met the hardest goal, `99.98 %`.
+/// Share of the due messages that met the hardest goal: `99.98 %`.
 fn in_time(outcome: &TrialOutcome) -> String {
     let TrialOutcome::Measured(TrialFigures { loss_ratios, .. }) = outcome else { return "–".to_owned() };
     let worst = loss_ratios.iter().copied().fold(0.0, f64::max);
-    // Not rounded into a false claim: a single late message is not 100 %.
+    // Round down: with a single late message, the share is not 100 %.
     match worst {
         0.0 => "100 %".to_owned(),
         worst => format!("{:.2} %", ((1.0 - worst) * 1e4).floor() / 1e2),
@@ -378,7 +356,7 @@ fn push_knee(text: &mut String, run: &CapacityRun) {
     text.push('\n');
 }
 
-/// Names the stage that the times end at, above their columns, the last of which ends at `width`.
+/// Names the stage at which the times end, above their columns. `width` is the end of the last column.
 fn push_stage(text: &mut String, run: &CapacityRun, width: usize) {
     if let Some(stage) = run.timed_stage() {
         let _ = writeln!(text, "{:>width$}", format!("to {stage}"));
@@ -391,7 +369,6 @@ fn push_plan(text: &mut String, run: &CapacityRun) {
     }
 }
 
-/// The last line.
 pub fn capacity_verdict(run: &CapacityRun) -> String {
     if let Some((outcome, why)) = &run.lost {
         return format!("{}  {why}\n", outcome_word(*outcome, TextStyle::Plain));
@@ -441,7 +418,7 @@ fn confirmed(run: &CapacityRun) -> String {
     if held.is_empty() { ", not confirmed".to_owned() } else { format!(", confirmed at {} %", listed(&held)) }
 }
 
-/// The report as JSON, of the form mailrun-capacity/1.
+/// The report as JSON in the format mailrun-capacity/1.
 pub fn capacity_json(run: &CapacityRun) -> Value {
     let result = &run.result;
     let goals = run.goals.iter().zip(&result.goals).map(|(goal, found)| {
@@ -512,12 +489,12 @@ fn trial_json(run: &CapacityRun, trial: &CapacityTrial) -> Value {
     })
 }
 
-/// Resources that a run used, in a sentence: whose processor time, and whether the host had any left. Busy polling is no use
-/// of a processor: it ends when there is work.
+/// Says whose processor time a run used, and whether the host had any left. Busy polling does not count, because it
+/// stops when there is work.
 pub fn resources_used(record: &Record) -> String {
     let around = record.surroundings.as_ref();
     let cores = f64::from(record.host.cores.max(1));
-    // The source runs longer than its figures last, which leave out the warm-up.
+    // The source runs longer than the time of its figures, which exclude the warm-up.
     let length_s = around.and_then(|around| Some(around.load_processor_s? / cores)).unwrap_or(record.duration_s);
     let length_s = length_s.max(f64::EPSILON);
     let parties = record.parties.iter().filter_map(|party| Some((party.name.as_str(), party.work_s()? / length_s)));
@@ -549,7 +526,7 @@ pub fn resources_used(record: &Record) -> String {
     format!("{what} {all:.2} of {cores:.0} cores ({}){written}", named.join(", "))
 }
 
-/// Reports whether a target is on this host: an address of the loopback, or a socket in the file system.
+/// Reports whether a target is on this host: a loopback address, or a socket in the file system.
 pub(crate) fn is_local(target: &str) -> bool {
     let host = target.rsplit_once("://").map_or(target, |(_, rest)| rest);
     let host = host.rsplit_once('@').map_or(host, |(_, rest)| rest);
@@ -607,7 +584,7 @@ mod tests {
         }
     }
 
-    /// A run of 10 s on two processors, of which its source and its sink used as much each.
+    /// A run of 10 s on two processors, of which source and sink used as much each.
     fn run_on_two_cores(each_s: f64, used_share: Option<f64>) -> Record {
         let mut record = crate::sample::held();
         record.host.cores = 2;

@@ -1,4 +1,4 @@
-//! A comparison as its page and its table show it: the same for stored runs and for rounds of programs that run in turn.
+//! The data of a comparison's page and table, for stored runs and for rounds of programs that run in turn.
 use crate::figures::final_stage;
 use crate::numbers::{count, counted};
 use crate::seconds::step;
@@ -6,99 +6,82 @@ use crate::table::{Align, Cell, Table, right};
 use mailrun_journey::Latencies;
 use mailrun_journey::record::{Outcome, Record, SeriesRow};
 
-/// Estimates of more runs are rough: larger ones are not shown.
+/// Larger estimates of further runs are too rough to be shown.
 const MAX_MORE: usize = 1_000;
 
-/// Verdict on a figure of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FigureVerdict {
-    /// Better than the reference.
     Better,
-    /// Worse than the reference.
     Worse,
     /// The same within the margin.
     Same,
-    /// It is not known.
     Undecided {
-        /// Runs or rounds that would decide it, about.
+        /// Estimated number of further runs or rounds for a decision.
         more: usize,
     },
-    /// There were too few runs or rounds for a verdict.
     TooFew,
 }
 
-/// A comparison of two or more sides.
 #[derive(Clone, Debug, Default)]
 pub struct ComparisonPage {
-    /// Title.
     pub title: String,
-    /// Outcome with its reason, where something was asked of the comparison.
+    /// Outcome with its reason, if the comparison was asked to judge.
     pub outcome: Option<(Outcome, String)>,
-    /// Set if the runs were made in rounds, each side once in each of them.
+    /// Set if the runs were made in rounds, with each side once per round.
     pub is_paired: bool,
-    /// Share within which two figures are the same.
+    /// Ratio up to which two figures count as the same.
     pub margin: f64,
-    /// The sides; others are compared with the first.
+    /// The sides. The first is the reference.
     pub sides: Vec<ComparedSide>,
-    /// The figures of all sides but the first.
+    /// The figures of all sides except the first.
     pub figures: Vec<ComparedFigure>,
-    /// Runs that could not be read or compared, a line each.
+    /// Runs that could not be read or compared, one line each.
     pub refused: Vec<String>,
-    /// Remarks that a reader must know: runs that do not count, and the like.
+    /// Remarks that a reader must know, such as runs that do not count.
     pub remarks: Vec<String>,
-    /// The method, a sentence each.
+    /// The method, one sentence each.
     pub method: Vec<String>,
 }
 
-/// A side of a comparison.
 #[derive(Clone, Debug, Default)]
 pub struct ComparedSide {
-    /// Name.
     pub name: String,
-    /// Facts with their names: the command, the version, the host.
+    /// Facts by name: the command, the version, the host.
     pub facts: Vec<(&'static str, String)>,
-    /// Its runs, or its rounds.
     pub runs: Vec<RunCurves>,
 }
 
-/// The curves of a run.
 #[derive(Clone, Debug, Default)]
 pub struct RunCurves {
-    /// Latencies until the last stage; `None` if they are not known.
+    /// Latencies to the last stage, if known.
     pub latencies: Option<Latencies>,
-    /// Messages per second that reached the last stage, by the second of the run; empty if they are not known.
+    /// Messages per second that reached the last stage, by second. Empty if unknown.
     pub rates: Vec<(u64, f64)>,
 }
 
-/// A figure of a side, compared with that of the first.
+/// A figure of a side, compared with the first side's.
 #[derive(Clone, Debug)]
 pub struct ComparedFigure {
     /// Name with the unit.
     pub name: String,
-    /// Place of the side among all.
+    /// Index of the side.
     pub side: usize,
-    /// The direction in which it gets better.
     pub higher_is_better: bool,
-    /// Values of the first side, one for each run or round.
+    /// Values of the first side, one per run or round.
     pub reference_values: Vec<f64>,
-    /// Values of this side.
     pub values: Vec<f64>,
-    /// Median of the first side's values.
     pub reference_median: f64,
-    /// Median of this side's values.
     pub median: f64,
     /// This side divided by the first.
     pub ratio: f64,
-    /// Interval of the ratio; `None` if there were too few runs.
+    /// Interval of the ratio, or `None` with too few runs.
     pub interval: Option<(f64, f64)>,
-    /// Verdict.
     pub verdict: FigureVerdict,
     /// Set if the whole interval is beyond the margin.
     pub is_beyond_margin: bool,
 }
 
 impl RunCurves {
-    /// The curves of a stored run.
     pub fn of(record: &Record) -> Self {
         let Some(stage) = final_stage(record) else { return Self::default() };
         let reached: fn(&SeriesRow) -> u64 = match stage.name {
@@ -116,12 +99,10 @@ impl RunCurves {
 }
 
 impl ComparisonPage {
-    /// The noun for what a side has several of.
     pub fn noun(&self) -> &'static str {
         if self.is_paired { "round" } else { "run" }
     }
 
-    /// The verdict on a figure in words.
     pub fn verdict_text(&self, figure: &ComparedFigure) -> String {
         let within = || percent(self.margin);
         let aside = if self.is_paired { "" } else { " a side" };
@@ -139,14 +120,14 @@ impl ComparisonPage {
         }
     }
 
-    /// Reports whether each figure has a verdict, and there are any.
+    /// Reports whether there are figures and each has a verdict.
     pub fn is_decided(&self) -> bool {
         let is_open =
             |figure: &ComparedFigure| matches!(figure.verdict, FigureVerdict::Undecided { .. } | FigureVerdict::TooFew);
         !self.figures.is_empty() && !self.figures.iter().any(is_open)
     }
 
-    /// The numbers of figures with each verdict, in a sentence.
+    /// The number of figures per verdict, in a sentence.
     pub fn summary(&self) -> String {
         let kinds = ["worse", "better", "the same", "undecided", "with too few runs"];
         let number = |name: &str| self.figures.iter().filter(|figure| kind(figure.verdict) == name).count();
@@ -158,7 +139,7 @@ impl ComparisonPage {
         }
     }
 
-    /// The figures as a table: those of one side, or of all with the side's name.
+    /// The figures as a table. With several sides, it has the side's name.
     pub fn table(&self) -> Table {
         let columns = [
             ("side", Align::Left),
@@ -188,7 +169,6 @@ impl ComparisonPage {
     }
 }
 
-/// Words for the number of figures with a verdict.
 fn kind(verdict: FigureVerdict) -> &'static str {
     match verdict {
         FigureVerdict::Worse => "worse",
@@ -199,7 +179,6 @@ fn kind(verdict: FigureVerdict) -> &'static str {
     }
 }
 
-/// A ratio: `0.982`.
 fn ratio_text(ratio: f64) -> String {
     format!("{ratio:.3}")
 }
@@ -208,7 +187,6 @@ fn interval_text(interval: Option<(f64, f64)>) -> String {
     interval.map_or_else(|| "-".to_owned(), |(lower, upper)| format!("{lower:.3} to {upper:.3}"))
 }
 
-/// A share in per cent: `2.5 %`.
 pub fn percent(share: f64) -> String {
     format!("{} %", (share * 1e4).round() / 1e2)
 }

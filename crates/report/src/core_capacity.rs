@@ -1,34 +1,27 @@
-//! Capacities of one server on different numbers of processors: a table, and the key `by_cores`.
+//! Capacities of a server on different numbers of processors, as a table and as the key `by_cores`.
 use crate::capacity::CapacityRun;
 use crate::numbers::rate;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// Capacity of a server on so many processors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoreCapacity {
-    /// Processors that the server had.
     pub cores: u32,
-    /// Its capacity on them, if one was found.
     pub rate_per_s: Option<f64>,
-    /// Results of that search.
     pub directory: PathBuf,
 }
 
 impl CoreCapacity {
-    /// Takes what a search with the server on so many processors has found.
     pub fn new(cores: u32, run: &CapacityRun) -> Self {
         Self { cores, rate_per_s: run.capacity_per_s(), directory: run.directory.clone() }
     }
 
-    /// Rate for each of them.
     fn per_core_per_s(&self) -> Option<f64> {
         self.rate_per_s.map(|per_s| per_s / f64::from(self.cores.max(1)))
     }
 }
 
-/// The table, a row for each number of processors.
 pub fn core_capacity_text(rows: &[CoreCapacity]) -> String {
     let mut text = "server's cores     capacity     per core\n".to_owned();
     for row in rows {
@@ -38,7 +31,6 @@ pub fn core_capacity_text(rows: &[CoreCapacity]) -> String {
     text
 }
 
-/// The same as JSON.
 pub fn core_capacity_json(rows: &[CoreCapacity]) -> Value {
     let row = |row: &CoreCapacity| {
         json!({

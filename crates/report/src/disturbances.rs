@@ -1,9 +1,8 @@
-//! Other activity on the host during the run, in a line.
 use super::numbers::count;
 use super::table::plain;
 use mailrun_journey::record::{Record, Resource, Surroundings};
 
-/// The line; `None` if nothing was observed, or nothing happened.
+/// Other activity on the host in one line, or `None` if there was none or it was not observed.
 pub(crate) fn line(record: &Record) -> Option<String> {
     let around = record.surroundings.as_ref()?;
     let shares =
@@ -13,7 +12,7 @@ pub(crate) fn line(record: &Record) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(" · "))
 }
 
-/// A share as `1.2 %`; `None` if it rounds to zero.
+/// A share as `1.2 %`, or `None` if it rounds to zero.
 fn percent(share: f64) -> Option<String> {
     (share >= 0.000_5).then(|| format!("{:.1} %", share * 100.0))
 }

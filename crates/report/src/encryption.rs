@@ -1,9 +1,8 @@
-//! TLS: the results of the handshakes, and the number of resumed sessions.
 use super::section::Section;
 use super::table::{Align, Cell, Table, right};
 use mailrun_journey::record::Record;
 
-/// Handshakes by party, version and cipher suite; `None` if there was no TLS.
+/// Handshakes by party, version and cipher suite, or `None` without TLS.
 pub(crate) fn handshakes(record: &Record) -> Option<Section> {
     let mut table = Table::new([
         ("party", Align::Left),

@@ -1,14 +1,13 @@
-//! The end of a report, next to the prompt: notes, the place of the details, and the verdict.
+//! The end of a report, next to the prompt: notes, the path of the details, and the verdict.
 use super::headline::{self, Headline};
 use super::table::plain;
 use super::text_style::{TextStyle, styled};
 use super::wrap::{clipped_words, display_width, wrapped};
 use mailrun_journey::record::{Outcome, Record};
 
-/// Largest number of lines of the verdict.
 const MAX_VERDICT_LINES: usize = 2;
 
-/// Notes, the figures, the details and the verdict, as they end a full report.
+/// The end of a full report: notes, figures, details and verdict.
 pub(super) fn all(record: &Record, width: usize, ink: TextStyle, details: Option<&str>) -> Vec<String> {
     let mut lines: Vec<String> = notes(record).iter().flat_map(|text| note(text, width)).collect();
     lines.extend(wrapped(&plain(&headline::figures(record)), "", "", width));
@@ -17,7 +16,7 @@ pub(super) fn all(record: &Record, width: usize, ink: TextStyle, details: Option
     lines
 }
 
-/// The notes besides the verdict, its advice first.
+/// The notes, beginning with the verdict's advice.
 pub(crate) fn notes(record: &Record) -> Vec<String> {
     let why = headline::why(record);
     let (_, advice) = first_sentence(&why);
@@ -25,17 +24,16 @@ pub(crate) fn notes(record: &Record) -> Vec<String> {
     advice.into_iter().chain(headline::reasons(record).cloned()).collect()
 }
 
-/// The same without notes that ask for no action.
+/// The notes that ask for an action.
 pub(super) fn notes_to_act_on(record: &Record) -> Vec<String> {
     notes(record).into_iter().filter(|text| text != mailrun_journey::judge::NO_SERVER).collect()
 }
 
-/// A note in lines.
 pub(super) fn note(text: &str, width: usize) -> Vec<String> {
     wrapped(&plain(text), "! ", "  ", width)
 }
 
-/// The verdict in lines: the word, and the reason in a sentence.
+/// The verdict in lines: the word, and the reason.
 pub(super) fn verdict(record: &Record, width: usize, ink: TextStyle) -> Vec<String> {
     let (word, code) = word(record);
     let why = plain(&headline::why(record));
@@ -47,12 +45,12 @@ pub(super) fn verdict(record: &Record, width: usize, ink: TextStyle) -> Vec<Stri
         let last = lines.pop().unwrap_or_default();
         lines.push(clipped_words(&format!("{last} …"), width));
     }
-    // Coloured after it is broken into lines: escape sequences have no width.
+    // Colour it after wrapping, because escape sequences have no width.
     lines[0] = lines[0].replacen(word, &styled(word, code, ink), 1);
     lines
 }
 
-/// The verdict in one line, with the report's rate and latency.
+/// The verdict in one line, with the rate and latency.
 pub(super) fn verdict_alone(record: &Record, ink: TextStyle) -> String {
     let (word, code) = word(record);
     let why = plain(&headline::why(record));
@@ -61,13 +59,11 @@ pub(super) fn verdict_alone(record: &Record, ink: TextStyle) -> String {
     format!("{} {}{figures}\n", styled(word, code, ink), sentence.trim_end_matches('.'))
 }
 
-/// The verdict's word and its colour.
 fn word(record: &Record) -> (&'static str, &'static str) {
     let headline = Headline::of(record);
     (headline.name(), colour(headline))
 }
 
-/// The colour of a verdict's word (SGR, ECMA-48).
 fn colour(headline: Headline) -> &'static str {
     match headline {
         Headline::Judged(Outcome::Pass) => "1;32",
@@ -77,13 +73,12 @@ fn colour(headline: Headline) -> &'static str {
     }
 }
 
-/// The word of an outcome, in `ink`.
 pub fn outcome_word(outcome: Outcome, ink: TextStyle) -> String {
     let headline = Headline::Judged(outcome);
     styled(headline.name(), colour(headline), ink)
 }
 
-/// The first sentence, and the rest. Text in brackets may come from a peer and contain full stops.
+/// Splits off the first sentence. Text in brackets may come from a peer and contain full stops.
 pub(crate) fn first_sentence(text: &str) -> (&str, &str) {
     let mut depth = 0_usize;
     for (at, character) in text.char_indices() {

@@ -1,4 +1,4 @@
-//! Fates of all (message, recipient) pairs, errors on the way, and the thresholds.
+//! Fates of all (message, recipient) pairs, errors, and thresholds.
 use super::numbers::{count, share};
 use super::seconds::seconds_of_errors;
 use super::section::{Section, SectionBody};
@@ -6,7 +6,7 @@ use super::table::{Align, Cell, Table, plain, right};
 use mailrun_journey::record::{ErrorRow, LedgerRow, MadesTrouble, Record, ThresholdRow};
 use mailrun_journey::threshold;
 
-/// The ledger: the fates, their sum, and the counts beside them.
+/// The ledger: the fates, their sum, and the additional counts.
 pub(crate) fn ledger(record: &Record) -> Option<Section> {
     let ledger = &record.ledger;
     let mut table = Table::new([("fate", Align::Left), right("units"), right("share")]).leave_out(&["share"]);
@@ -42,7 +42,7 @@ pub(crate) fn ledger(record: &Record) -> Option<Section> {
     })
 }
 
-/// The units of the ledger by their names in the record: created, accepted, the fates, the counts beside them.
+/// The units of the ledger by their names in the record: created, accepted, the fates, the additional counts.
 pub(crate) fn units(record: &Record) -> Vec<(&'static str, Option<u64>)> {
     let ledger = &record.ledger;
     let first = [("created", ledger.created), ("accepted", ledger.accepted)];
@@ -74,9 +74,8 @@ fn units_beside(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 7] {
     ]
 }
 
-/// The fates that occurred.
 pub(crate) fn fates(record: &Record) -> Vec<(&'static str, u64)> {
-    // Without a receiver under observation nothing is known after acceptance.
+    // If no receiver was observed, nothing is known about messages after acceptance.
     let on_the_way = if record.ledger.delivered.is_none() { "accepted" } else { "in flight" };
     some(&units_by_fate(&record.ledger), |name| match name {
         "in_flight" => on_the_way,
@@ -85,7 +84,7 @@ pub(crate) fn fates(record: &Record) -> Vec<(&'static str, u64)> {
     })
 }
 
-/// The counts beside the fates that are not zero.
+/// The additional counts that are not zero.
 fn beside(record: &Record) -> Vec<(&'static str, u64)> {
     some(&units_beside(&record.ledger), |name| match name {
         "overflow" => "not recorded",
@@ -103,7 +102,7 @@ fn some(
     occurred.map(|(name, number)| (shown(name), number)).collect()
 }
 
-/// `created 15,145 · delivered 14,154 · failed 991`; `None` if all messages have one fate, and no error occurred.
+/// `created 15,145 · delivered 14,154 · failed 991`. `None` if all messages have the same fate and no error occurred.
 pub(crate) fn ledger_in_short(record: &Record) -> Option<String> {
     let fates = fates(record);
     let beside = beside(record);
@@ -126,7 +125,7 @@ fn sum(ledger: &LedgerRow, unit: &str) -> String {
     format!("a unit is a {unit}; rows add up to {}, which is NOT what was created", count(total))
 }
 
-/// Replies of 4xx and 5xx, cut connections, time-outs; `None` if there were none.
+/// 4xx and 5xx replies, cut connections and time-outs, or `None` without any.
 pub(crate) fn errors(record: &Record) -> Option<Section> {
     let mut table = Table::new([("phase", Align::Left), right("code"), right("count"), ("first text", Align::Wrapped)]);
     for row in &record.errors {
@@ -144,7 +143,7 @@ pub(super) fn when(record: &Record) -> Option<String> {
     })
 }
 
-/// A line for each of the `most` most frequent errors, and the number of other kinds.
+/// One line for each of the `most` most frequent errors, and the number of other kinds.
 pub(crate) fn errors_in_short(record: &Record, most: usize) -> (Vec<String>, usize) {
     let said = |place: &str, what: &str, number: u64, text: &str| {
         let place = if what.is_empty() { format!("at {place}") } else { format!("{what} at {place}") };
@@ -167,15 +166,14 @@ pub(crate) fn errors_in_short(record: &Record, most: usize) -> (Vec<String>, usi
     (lines.into_iter().take(most).map(|(_, line)| line).collect(), more)
 }
 
-/// Reports whether the row is the sink's count of faults that rules ordered, and the source's count of the same faults
-/// is there too.
+/// Reports whether the row is the sink's count of ordered faults that the source counted as well.
 fn is_reported_by_both(record: &Record, row: &ErrorRow) -> bool {
     let is_ordered = |row: &ErrorRow| row.text.starts_with("on purpose: ");
     let is_same = |other: &ErrorRow| (other.phase, other.code) == (row.phase, row.code) && !is_ordered(other);
     is_ordered(row) && record.errors.iter().any(is_same)
 }
 
-/// Shortens a reply: a server may answer with kilobytes; a report shows a few lines, and `run.json` has the rest.
+/// Shortens a reply to a few lines, because a server may answer with kilobytes. `run.json` has the rest.
 fn clipped(text: &str) -> String {
     const MAX_REPLY_CHARS: usize = 200;
     match text.char_indices().nth(MAX_REPLY_CHARS) {
@@ -189,18 +187,16 @@ pub(crate) fn errors_once(record: &Record) -> impl Iterator<Item = &ErrorRow> {
     record.errors.iter().filter(|row| !is_reported_by_both(record, row))
 }
 
-/// The thresholds, if any were set.
 pub(crate) fn thresholds(record: &Record) -> Option<Section> {
     Section::figures("Thresholds", None, table_of(record.thresholds.iter()))
 }
 
-/// The thresholds that were passed, or those that were not.
 pub(crate) fn thresholds_by_result(record: &Record, passed: bool) -> Option<Section> {
     let rows = record.thresholds.iter().filter(|row| row.passed == passed);
     Section::figures("Thresholds", None, table_of(rows))
 }
 
-/// At most `most` of the thresholds, missed ones first; and the number of the others.
+/// At most `most` thresholds, missed ones first, and the number of the others.
 pub(crate) fn threshold_table(record: &Record, most: usize) -> (Table, usize) {
     let mut rows: Vec<&ThresholdRow> = record.thresholds.iter().collect();
     if rows.len() > most {

@@ -1,44 +1,36 @@
-//! Stages and errors of a record in one form, over SMTP and over MADES.
+//! Stages and errors of a record in one form, for SMTP and for MADES.
 use mailrun_journey::record::{ErrorRow, LatencyMs, MadesStage, MadesTrouble, Record, StageRow};
 use mailrun_journey::stage::Stage;
 
-/// A stage of the journey.
 #[derive(Clone, Copy, Debug)]
 pub struct StageFigures<'a> {
-    /// Name.
     pub name: &'a str,
-    /// Party that observed it.
     pub party: &'a str,
-    /// The stage that latency counts from; empty if it is unknown.
+    /// The stage from which latency counts. Empty if unknown.
     pub since: &'a str,
-    /// Messages that reached it.
     pub count: u64,
-    /// Messages that failed before it.
     pub failed: u64,
-    /// Message bytes; `None` if they are not counted.
+    /// Message bytes, if they were counted.
     pub bytes: Option<u64>,
-    /// From the first to the last of them.
+    /// Time from the first to the last of them.
     pub duration_s: f64,
-    /// Rate over that time.
+    /// Rate over `duration_s`.
     pub rate_per_s: f64,
     /// Rate over the time in which load was offered.
     pub offered_rate_per_s: Option<f64>,
-    /// Latencies.
     pub latency: Option<LatencyMs>,
-    /// Their histogram, encoded.
     pub histogram: Option<&'a str>,
-    /// The histogram of service times, encoded.
     pub service_histogram: Option<&'a str>,
 }
 
 impl StageFigures<'_> {
-    /// The rate over the time of the load, or over that of the stage.
+    /// The rate over the time of the load or, if that is unknown, of the stage.
     pub fn rate(&self) -> f64 {
         self.offered_rate_per_s.unwrap_or(self.rate_per_s)
     }
 }
 
-/// The stages, in order: of a run over MADES its own.
+/// The stages in order. A MADES run has its own.
 pub(crate) fn stages(record: &Record) -> Vec<StageFigures<'_>> {
     match &record.mades {
         Some(own) if !own.stages.is_empty() => own.stages.iter().map(of_mades).collect(),
@@ -46,7 +38,7 @@ pub(crate) fn stages(record: &Record) -> Vec<StageFigures<'_>> {
     }
 }
 
-/// The stage whose figures are those of the run: the last that messages reached, as in the report.
+/// The last stage that messages reached, whose figures stand for the run.
 pub fn final_stage(record: &Record) -> Option<StageFigures<'_>> {
     if record.mades.is_some() {
         return stages(record).into_iter().rev().find(|stage| stage.count > 0);
@@ -88,12 +80,11 @@ fn of_mades(row: &MadesStage) -> StageFigures<'_> {
     }
 }
 
-/// A kind of error.
 #[derive(Clone, Debug)]
 pub(crate) struct ErrorFigures<'a> {
-    /// Phase of the dialogue; over MADES the kind of fault.
+    /// Phase of the dialogue or, for MADES, the kind of trouble.
     pub(crate) phase: &'a str,
-    /// Reply code; empty if there was no reply.
+    /// Reply code, or empty without a reply.
     pub(crate) code: String,
     pub(crate) text: &'a str,
     pub(crate) count: u64,
@@ -103,7 +94,6 @@ pub(crate) struct ErrorFigures<'a> {
     pub(crate) sample: Option<&'a str>,
 }
 
-/// The errors, by phase, code and text.
 pub(crate) fn errors(record: &Record) -> Vec<ErrorFigures<'_>> {
     match &record.mades {
         Some(own) => own.troubles.iter().map(of_trouble).collect(),

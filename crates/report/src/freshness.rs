@@ -1,12 +1,10 @@
-//! Windows of thresholds on freshness: a row for each, the worst if there are many.
+//! Windows of freshness thresholds, one row each. If there are many, the worst are shown.
 use super::section::Section;
 use super::table::{Align, Cell, Table, plain, right};
 use mailrun_journey::record::{FreshWindow, Record, ThresholdRow};
 
-/// Windows of a threshold that are shown.
 const MAX_WINDOWS: usize = 24;
 
-/// The windows of all thresholds on freshness.
 pub(crate) fn windows(record: &Record) -> Option<Section> {
     let columns = [
         ("threshold", Align::Wrapped),

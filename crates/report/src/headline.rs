@@ -1,29 +1,25 @@
-//! The facts that a reader must see first: the outcome of the run, the count of delivered messages, the rate.
+//! The facts that a reader must see first: the outcome of the run, the number of delivered messages, the rate.
 use super::numbers::{counted, known, latency, memory, rate, seconds};
 use super::table::plain;
 use mailrun_journey::judge;
 use mailrun_journey::record::{LedgerRow, Outcome, Record, StageRow};
 use mailrun_journey::stage::Stage;
 
-/// Outcome of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Headline {
-    /// A run with a verdict.
     Judged(Outcome),
-    /// A sink's own view: it has the messages that came, but not the number that was sent.
+    /// A sink's own record, which has received messages but not the number of sent ones.
     Received,
     /// A part of a load, which is not judged by itself.
     Sent,
 }
 
 impl Headline {
-    /// The headline of a record.
     pub(crate) fn of(record: &Record) -> Self {
         let unjudged = if record.shard.is_some() { Self::Sent } else { Self::Received };
         mailrun_journey::judge::outcome(record).map_or(unjudged, Self::Judged)
     }
 
-    /// Its word.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Judged(Outcome::Pass) => "PASS",
@@ -36,7 +32,7 @@ impl Headline {
     }
 }
 
-/// The reason for the outcome, in a sentence; empty for a sink by itself.
+/// The reason for the outcome in a sentence. Empty for a sink's own record.
 pub(crate) fn why(record: &Record) -> String {
     let verdict = &record.verdict;
     match Headline::of(record) {
@@ -47,7 +43,6 @@ pub(crate) fn why(record: &Record) -> String {
     }
 }
 
-/// Reasons that the headline does not give.
 pub(crate) fn reasons(record: &Record) -> impl Iterator<Item = &String> {
     record.verdict.reasons.iter().filter(|reason| **reason != record.verdict.why)
 }
@@ -77,7 +72,6 @@ fn received(record: &Record) -> String {
     format!("{} received", counted(delivered, "message"))
 }
 
-/// Counts besides the delivered messages.
 fn failure_counts(ledger: &LedgerRow) -> Vec<String> {
     let kinds = [
         (ledger.lost, "lost"),
@@ -96,7 +90,7 @@ fn failure_counts(ledger: &LedgerRow) -> Vec<String> {
     some.map(|(number, name)| format!("{} {name}", super::numbers::count(number))).collect()
 }
 
-/// The figures: rate, bytes, median and 99th percentile of the last stage that was observed.
+/// Rate, bytes, median and 99th percentile of the last stage that was observed.
 pub(crate) fn figures(record: &Record) -> String {
     if let Some(mades) = &record.mades {
         return super::mades::figures(record, mades);
@@ -115,16 +109,15 @@ pub(crate) fn figures(record: &Record) -> String {
     parts.join(" · ")
 }
 
-/// The last stage of the journey that was observed.
 pub(crate) fn final_stage(record: &Record) -> Option<&StageRow> {
     let on_the_path = |name: Stage| record.stages.iter().find(|row| row.name == name && row.count > 0);
     [Stage::Delivered, Stage::Accepted, Stage::Sent].into_iter().find_map(on_the_path)
 }
 
-/// Rate and 99th percentile: `5,343 msg/s, p99 44.20 ms`; `None` if no stage was observed.
+/// Rate and 99th percentile: `5,343 msg/s, p99 44.20 ms`. `None` if no stage was observed.
 pub(crate) fn rate_and_p99(record: &Record) -> Option<String> {
     let (per_s, times) = match &record.mades {
-        // What nobody received has no rate.
+        // Without a delivered message, there is no rate.
         Some(_) if record.ledger.delivered == Some(0) => return None,
         Some(mades) => {
             let last = mades.stages.iter().rev().find(|row| row.count > 0)?;
@@ -139,7 +132,7 @@ pub(crate) fn rate_and_p99(record: &Record) -> Option<String> {
     Some(format!("{} msg/s{p99}", rate(per_s)))
 }
 
-/// Reports whether the verdict is the same as one of the missed thresholds: who tells both would tell it twice.
+/// Reports whether the verdict repeats a missed threshold, so that only one of the two should be shown.
 pub(crate) fn is_of_threshold(record: &Record) -> bool {
     judge::threshold_reasons(record).iter().any(|reason| reason.text == record.verdict.why)
 }

@@ -1,4 +1,4 @@
-//! The distributions of a run's latencies as bars of text: how many messages took how long, on a logarithmic scale.
+//! The distributions of a run's latencies as bars of text on a logarithmic scale.
 use super::figures::{StageFigures, stages};
 use super::numbers::{count, counted, latency, share};
 use super::table::plain;
@@ -6,18 +6,17 @@ use super::wrap::{display_width, wrapped};
 use mailrun_journey::Latencies;
 use mailrun_journey::record::Record;
 
-/// Ends of the bins of a decade, coarse and fine ones.
+/// Ends of the bins within a decade, from coarse to fine.
 const ENDS: [&[u64]; 3] = [&[10, 20, 50], &[10, 15, 20, 30, 50, 70], &[10, 12, 15, 18, 22, 27, 33, 39, 47, 56, 68, 82]];
-/// Bins that a distribution should have.
+/// Desired number of bins per distribution.
 const WANTED_BINS: usize = 10;
-/// Least number of columns of the longest bar.
 const MIN_BAR: usize = 10;
-/// Nanoseconds of a tenth of a microsecond, where the first decade begins.
+/// The first decade begins at a tenth of a microsecond.
 const FIRST_DECADE_NS: u64 = 100;
-/// Decades of the scale, up to an hour and more.
+/// Decades of the scale, up to more than an hour.
 const DECADES: u32 = 11;
 
-/// A bin: its end, and the number of messages below it that are in no bin before.
+/// A bin: its end, and the number of messages between the previous end and this one.
 struct Bin {
     end_ns: u64,
     messages: u64,
@@ -60,7 +59,7 @@ fn histogram(stage: &StageFigures<'_>, times: &Latencies, width: usize) -> Strin
     text
 }
 
-/// The bins from the first that has a message to the last, as coarse as is enough.
+/// The bins from the first to the last with messages, as coarse as possible.
 fn bins(times: &Latencies) -> Vec<Bin> {
     let choices = ENDS.map(|ends| bins_of(times, ends));
     let finest = choices.len() - 1;

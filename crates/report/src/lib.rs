@@ -73,10 +73,9 @@ pub use workload::{load_in_short, quoted};
 
 use mailrun_journey::record::Record;
 
-/// Length of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportLength {
-    /// The verdict, in one line.
+    /// The verdict in one line.
     Verdict,
     /// A report that fits a terminal of 80×24.
     Short,
@@ -84,7 +83,7 @@ pub enum ReportLength {
     Full,
 }
 
-/// The report for a stream of `width` columns; `details` names the file with the complete report.
+/// The report for a stream of `width` columns. `details` is the file with the complete report.
 pub fn render(record: &Record, extent: ReportLength, width: usize, ink: TextStyle, details: Option<&str>) -> String {
     match extent {
         ReportLength::Verdict => ending::verdict_alone(record, ink),

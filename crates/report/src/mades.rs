@@ -1,5 +1,5 @@
-//! A run over the Business Application API of MADES: its stages, the time between them, and errors with the endpoint's
-//! own codes.
+//! A run over the Business Application API of MADES: its stages, the times between them, and errors with the endpoint's
+//! codes.
 use super::fates::when;
 use super::numbers::{count, counted, figure, latency, octets, rate, seconds};
 use super::section::{Section, SectionBody};
@@ -11,10 +11,8 @@ use mailrun_journey::record::{
     AcknowledgementSender, Arrival, LatencyMs, Mades, MadesAcknowledgements, MadesHop, MadesStage, MadesWindow, Record,
 };
 
-/// Characters in the drawing of the waterfall.
 const WATERFALL_WIDTH: usize = 20;
 
-/// The offered load.
 pub(crate) fn offered(record: &Record, mades: &Mades) -> Option<Section> {
     let workload = &record.workload;
     let how_many = match (workload.messages, workload.duration_limit_s) {
@@ -43,8 +41,8 @@ pub(crate) fn offered(record: &Record, mades: &Mades) -> Option<Section> {
     Some(Section { title: "Workload", note: None, body: SectionBody::Facts(facts) })
 }
 
-/// `by a document to mailrun-endpoint-a, type TEST-MESSAGE, through ecp.endpoint.outbox; 300 sent`, or
-/// `by a document of ecp-endpoint; 2 rejecting, 1 for unknown documents`
+/// `by a document to mailrun-endpoint-a, type TEST-MESSAGE, through ecp.endpoint.outbox; 300 sent`, or `by a document
+/// of ecp-endpoint; 2 rejecting, 1 for unknown documents`
 fn acknowledged(back: &MadesAcknowledgements) -> String {
     let mut text = match back.sender {
         AcknowledgementSender::Bench => format!(
@@ -126,7 +124,6 @@ fn in_transit(mades: &Mades) -> String {
     )
 }
 
-/// The shapes of a market's load.
 pub(crate) fn shapes(mades: &Mades) -> Option<Section> {
     let mut table = Table::new([
         ("shape", Align::Wrapped),
@@ -149,10 +146,9 @@ pub(crate) fn shapes(mades: &Mades) -> Option<Section> {
     Section::figures("Shapes", Some("from due to the last stage".to_owned()), table)
 }
 
-/// Windows of a market that are shown.
 const MAX_WINDOWS: usize = 48;
 
-/// The quarter-hours of a market, by shape; the worst if there are many.
+/// The quarter-hours of a market by shape. If there are many, the worst are shown.
 pub(crate) fn windows(mades: &Mades) -> Option<Section> {
     let windows = &mades.market.as_ref()?.windows;
     let mut table = Table::new([
@@ -192,7 +188,6 @@ pub(crate) fn windows(mades: &Mades) -> Option<Section> {
     Section::figures("Windows", Some(note), table)
 }
 
-/// Number of messages at each stage, and their rate.
 pub(crate) fn stages(mades: &Mades) -> Option<Section> {
     let mut table = Table::new([
         ("stage", Align::Left),
@@ -216,7 +211,6 @@ pub(crate) fn stages(mades: &Mades) -> Option<Section> {
     Section::figures("Stages", note, table)
 }
 
-/// Latencies of messages to each stage.
 pub(crate) fn latencies(record: &Record, mades: &Mades) -> Option<Section> {
     let mut table = timed(&[("stage", Align::Left)]);
     let mut row = |name: &str, times: Option<LatencyMs>| {
@@ -238,7 +232,6 @@ pub(crate) fn latencies(record: &Record, mades: &Mades) -> Option<Section> {
     Section::figures("Latency", note, table)
 }
 
-/// Times from each stage to the next.
 pub(crate) fn waterfall(mades: &Mades) -> Option<Section> {
     let mut table = Table::new([
         ("step", Align::Left),
@@ -276,7 +269,7 @@ pub(crate) fn waterfall(mades: &Mades) -> Option<Section> {
     Section::figures("Waterfall", note, table)
 }
 
-/// `·····████··············`: begins at the end of the step before.
+/// `·····████··············`: begins at the end of the previous step.
 fn bar(before: f64, share: f64) -> String {
     let columns = |share: f64| ((share.clamp(0.0, 1.0) * WATERFALL_WIDTH as f64).round() as usize).min(WATERFALL_WIDTH);
     let begins = columns(before).min(WATERFALL_WIDTH - 1);
@@ -284,7 +277,6 @@ fn bar(before: f64, share: f64) -> String {
     (0..WATERFALL_WIDTH).map(|at| if (begins..ends).contains(&at) { '█' } else { '·' }).collect()
 }
 
-/// Troubles of the run; `None` if there were none.
 pub(crate) fn troubles(record: &Record, mades: &Mades) -> Option<Section> {
     let mut table =
         Table::new([("what", Align::Left), ("code", Align::Left), right("count"), ("first text", Align::Wrapped)]);
@@ -295,7 +287,7 @@ pub(crate) fn troubles(record: &Record, mades: &Mades) -> Option<Section> {
     Section::figures("Errors", when(record), table)
 }
 
-/// The simulator's own counts, beside the counts of the run.
+/// The simulator's own counts, beside those of the run.
 pub(crate) fn truth_counts(mades: &Mades) -> Option<Section> {
     let truth = mades.truth.as_ref()?;
     let mut table = Table::new([("messages", Align::Left), right("stand-in"), right("bench"), right("difference")]);
@@ -313,7 +305,7 @@ pub(crate) fn truth_counts(mades: &Mades) -> Option<Section> {
     Section::figures("Truth", note, table)
 }
 
-/// Latencies, measured by the run and by the simulator.
+/// Latencies as measured by the run and by the simulator.
 pub(crate) fn truth_times(mades: &Mades) -> Option<Section> {
     let truth = mades.truth.as_ref()?;
     let mut table = Table::new([
@@ -340,7 +332,6 @@ pub(crate) fn truth_times(mades: &Mades) -> Option<Section> {
     Section::figures("True times", note, table)
 }
 
-/// Times without a connection.
 pub(crate) fn outages(mades: &Mades) -> Option<Section> {
     let mut table =
         Table::new([("connection", Align::Left), right("lost after"), right("for"), ("reason", Align::Wrapped)]);
@@ -352,7 +343,7 @@ pub(crate) fn outages(mades: &Mades) -> Option<Section> {
     Section::figures("Outages", note, table)
 }
 
-/// Rate, bytes, median and 99th percentile of the last stage that any message reached; without a delivered message
+/// Rate, bytes, median and 99th percentile of the last stage that any message reached. Without a delivered message,
 /// there is no rate.
 pub(crate) fn figures(record: &Record, mades: &Mades) -> String {
     let is_received = record.ledger.delivered != Some(0);

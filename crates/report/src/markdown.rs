@@ -1,14 +1,12 @@
-//! The report as Markdown, `report.md`: the same text as on a terminal, to keep and to send.
+//! The report as Markdown, `report.md`, with the same text as on a terminal.
 use super::headline::{self, Headline};
 use super::section::{Section, SectionBody};
 use super::sections::sections;
 use super::table::markdown_text;
 use mailrun_journey::record::Record;
 
-/// Bars per line of the per-second table.
 const BARS: usize = 60;
 
-/// The whole report.
 pub fn markdown(record: &Record) -> String {
     let why = headline::why(record);
     let mut text = format!("# mailrun: {}\n\n", markdown_text(&record.name));
@@ -27,7 +25,6 @@ pub fn markdown(record: &Record) -> String {
     text
 }
 
-/// Adds a section with its heading.
 pub(crate) fn push_section(text: &mut String, section: &Section) {
     text.push_str(&format!("\n## {}\n\n", section.title));
     match &section.body {

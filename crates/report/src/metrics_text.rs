@@ -1,18 +1,14 @@
-//! Metrics in the text formats of Prometheus (0.0.4) and OpenMetrics (1.0): of stored runs, of running parties, of the
+//! Metrics in the text formats of Prometheus (0.0.4) and OpenMetrics (1.0), for stored runs, running parties and the
 //! relay.
 use crate::printable::printable;
 use std::fmt::{Display, Write};
 
-/// The text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exposition {
-    /// Version 0.0.4 of Prometheus.
     Prometheus,
-    /// Version 1.0 of OpenMetrics.
     OpenMetrics,
 }
 
-/// The text, family by family.
 pub struct MetricsText {
     text: String,
     prefix: &'static str,
@@ -20,14 +16,13 @@ pub struct MetricsText {
 }
 
 impl MetricsText {
-    /// An empty text whose names all begin with `prefix`.
+    /// Starts a text in which all names begin with `prefix`.
     pub fn new(prefix: &'static str, exposition: Exposition) -> Self {
         Self { text: String::with_capacity(8192), prefix, exposition }
     }
 
-    /// Begins a family.
     pub fn family(&mut self, name: &str, kind: &str, meaning: &str) {
-        // OpenMetrics names the family of a counter without the end of its samples' names.
+        // OpenMetrics names a counter's family without the suffix of its samples.
         let family = match self.exposition {
             Exposition::OpenMetrics if kind == "counter" => name.trim_end_matches("_total"),
             _ => name,
@@ -37,14 +32,14 @@ impl MetricsText {
         let _ = writeln!(self.text, "# HELP {prefix}{family} {meaning}\n# TYPE {prefix}{family} {kind}");
     }
 
-    /// Adds a sample; the text of labels may be of peers.
+    /// Adds a sample. Label values may come from peers.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         let _ = write!(self.text, "{}{name}", self.prefix);
         for (number, (label, text)) in labels.iter().enumerate() {
             let _ = write!(self.text, "{}{label}=\"{}\"", if number == 0 { '{' } else { ',' }, label_text(text));
         }
         let value = value.to_string();
-        // Infinities of Rust, as the formats write them.
+        // Rust formats infinities differently.
         let value = match value.as_str() {
             "inf" => "+Inf",
             "-inf" => "-Inf",
@@ -53,20 +48,19 @@ impl MetricsText {
         let _ = writeln!(self.text, "{} {value}", if labels.is_empty() { "" } else { "}" });
     }
 
-    /// Adds a counter without labels; `name` is without the `_total` that it ends with.
+    /// Adds a counter without labels. `name` excludes the final `_total`.
     pub fn counter(&mut self, name: &str, meaning: &str, value: u64) {
         let name = format!("{name}_total");
         self.family(&name, "counter", meaning);
         self.sample(&name, &[], value);
     }
 
-    /// Adds a gauge without labels.
     pub fn gauge(&mut self, name: &str, meaning: &str, value: impl Display) {
         self.family(name, "gauge", meaning);
         self.sample(name, &[], value);
     }
 
-    /// The whole text, with the end that its format asks for.
+    /// Returns the text with the end that its format requires.
     pub fn finish(mut self) -> String {
         if self.exposition == Exposition::OpenMetrics {
             self.text.push_str("# EOF\n");
@@ -75,7 +69,7 @@ impl MetricsText {
     }
 }
 
-/// A label's value, escaped as both formats ask for it; hidden characters are written out.
+/// Escapes a label value for both formats. Hidden characters are written out.
 pub(crate) fn label_text(text: &str) -> String {
     let lines = text.split('\n').map(|line| printable(line).replace('\\', "\\\\").replace('"', "\\\""));
     lines.collect::<Vec<_>>().join("\\n")

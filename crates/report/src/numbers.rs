@@ -1,19 +1,19 @@
 //! Numbers in readable form: units, rounding, thousands.
 //!
-//! Every figure has about four significant digits, so that a column of them can be compared by eye. None is rounded
-//! into a false claim: 199,999 of 200,000 is never 100 %.
+//! Figures have about four significant digits, so that a column can be compared at a glance. Rounding never makes a
+//! false claim: 199,999 of 200,000 is not 100 %.
 //!
-//! Units, in every report: bytes in binary units (B, KiB = 1,024 B, MiB, GiB), as in options (`4k` is 4,096 bytes);
-//! rates per second; latencies in tables in ms, with the same number of decimals in the whole column; times in
-//! sentences in a unit that suits them (µs, ms, s); shares in per cent. Only the tables of the published contests have
-//! MB/s, of 1,000,000 bytes, as in the publications.
+//! Units are the same in every report. Bytes have binary units (B, KiB = 1,024 B, MiB, GiB), as in options (`4k` is
+//! 4,096 bytes). Rates are per second. Latencies in tables are in ms, with the same number of decimals in a column;
+//! times in sentences have a suitable unit (µs, ms, s). Shares are in per cent. Only the tables of the published
+//! contests use MB/s of 1,000,000 bytes, like the publications.
 
 pub use mailrun_journey::words::{counted, grouped as count};
 
-/// Text in place of an unknown figure.
+/// Text for an unknown figure.
 pub(crate) const UNKNOWN: &str = "unknown";
 
-/// Text in place of a figure that makes no sense, such as a rate over a time of zero.
+/// Text for a figure without meaning, such as a rate over a time of zero.
 const NONE: &str = "–";
 
 /// A count, or `unknown` if it was not observed.
@@ -32,7 +32,7 @@ pub fn figure(value: f64) -> String {
         v if v < 9.999_5 => format!("{v:.3}"),
         v if v < 99.995 => format!("{v:.2}"),
         v if v < 999.95 => format!("{v:.1}"),
-        // Nothing measured here comes near 2^64; `as` saturates if it does.
+        // Nothing measured here comes near 2^64, and `as` would saturate.
         v => count(v.round() as u64),
     }
 }
@@ -42,12 +42,12 @@ pub fn rate(per_second: f64) -> String {
     figure(per_second)
 }
 
-/// Bytes per second in units of 1,000,000: for tables with published figures in this unit.
+/// Bytes per second in units of 1,000,000, for tables with published figures in this unit.
 pub fn megabytes(bytes_per_second: f64) -> String {
     figure(bytes_per_second / 1e6)
 }
 
-/// Number of decimals for a column of times in milliseconds with this maximum: 1 µs if all are below 100 ms.
+/// Number of decimals for a column of milliseconds with this maximum. The resolution is 1 µs if all are below 100 ms.
 pub(crate) fn decimals_of_millis(largest: f64) -> usize {
     match largest {
         v if v < 99.999_5 => 3,
@@ -67,7 +67,7 @@ pub(crate) fn decimals_of_figures(largest: f64) -> usize {
     }
 }
 
-/// A value with that many decimals, its thousands separated: `12,345.60`.
+/// A value with so many decimals and with thousands separators: `12,345.60`.
 pub(crate) fn fixed(value: f64, decimals: usize) -> String {
     if !value.is_finite() {
         return NONE.to_owned();
@@ -91,7 +91,7 @@ pub fn latency(milliseconds: f64) -> String {
     }
 }
 
-/// A length of time: `3.68 s`, `2 min 03 s`, `17 h 46 min`.
+/// A duration: `3.68 s`, `2 min 03 s`, `17 h 46 min`.
 pub fn seconds(value: f64) -> String {
     match value {
         v if !v.is_finite() || v < 0.0 => NONE.to_owned(),
@@ -123,7 +123,7 @@ pub fn memory(bytes: u64) -> String {
     }
 }
 
-/// The size of a message: `400 B`, `64 KiB` if it is exactly that, to the byte below 10,000, else `97.7 KiB`.
+/// The size of a message: `400 B`; `64 KiB` if exact; in bytes below 10,000; otherwise `97.7 KiB`.
 pub fn octets(bytes: u64) -> String {
     let whole = |unit: u64| bytes >= unit && bytes.is_multiple_of(unit);
     match bytes {
@@ -134,7 +134,7 @@ pub fn octets(bytes: u64) -> String {
     }
 }
 
-/// `part` of `whole` in per cent: `99.90 %`; `100 %` means all, and `0 %` means none.
+/// `part` of `whole` in per cent: `99.90 %`. `100 %` means all, and `0 %` means none.
 pub(crate) fn share(part: u64, whole: u64) -> String {
     match (part, whole) {
         (_, 0) => NONE.to_owned(),

@@ -1,23 +1,21 @@
-//! Parts of a report on a screen: lines that are kept or left out together, and the choice of parts when there is no
-//! room.
+//! Chooses the parts of a screen report that fit into the available lines.
 
 /// Lines that are kept or left out together.
 pub struct ReportPart<Rank> {
-    /// Priority of the part; the lowest is left out first.
+    /// Priority of the part. The lowest is left out first.
     pub priority: Rank,
-    /// Set if an empty line comes before it, as long as there is room for one.
+    /// Set if an empty line precedes it, as long as there is room.
     pub has_gap: bool,
-    /// Lines of text.
     pub lines: Vec<String>,
 }
 
-/// Number of lines of all parts, empty ones included.
+/// Number of lines of all parts, including empty ones.
 pub fn lines_in<Rank>(parts: &[ReportPart<Rank>]) -> usize {
     parts.iter().map(|part| part.lines.len() + usize::from(part.has_gap)).sum()
 }
 
-/// Leaves out empty lines, then the parts of the lowest rank, until the rest has room; parts of rank `always` stay.
-/// Returns whether more than empty lines was left out.
+/// Leaves out empty lines, and then the parts of the lowest priority, until the rest fits. Parts of priority `always`
+/// stay. Returns whether more than empty lines was left out.
 pub fn fit<Rank: Copy + Ord>(parts: &mut Vec<ReportPart<Rank>>, room: usize, always: Rank) -> bool {
     let mut is_cut = false;
     while lines_in(parts) > room {
@@ -33,7 +31,6 @@ pub fn fit<Rank: Copy + Ord>(parts: &mut Vec<ReportPart<Rank>>, room: usize, alw
     is_cut
 }
 
-/// The lines in their order.
 pub fn lines<Rank>(parts: Vec<ReportPart<Rank>>) -> impl Iterator<Item = String> {
     parts.into_iter().flat_map(|part| part.has_gap.then(String::new).into_iter().chain(part.lines))
 }

@@ -5,7 +5,6 @@ use super::table::{Align, Cell, Table, plain, right};
 use mailrun_journey::record::{Party, Record, Role};
 use mailrun_journey::stage::Stage;
 
-/// CPU and memory of each party.
 pub(crate) fn costs(record: &Record) -> Option<Section> {
     let mut table = Table::new([
         ("process", Align::Left),
@@ -36,7 +35,7 @@ pub(crate) fn costs(record: &Record) -> Option<Section> {
     Section::figures("Processes", note, table)
 }
 
-/// `source 0.41 cores, 8.0 MiB; sink 0.03 cores, 7.0 MiB`; `None` if nothing was observed.
+/// `source 0.41 cores, 8.0 MiB; sink 0.03 cores, 7.0 MiB`, or `None` if nothing was observed.
 pub(crate) fn costs_in_short(record: &Record) -> Option<String> {
     let said = record.parties.iter().filter_map(|party| {
         let cores = cores(record, party).map(|cores| format!("{} cores", fixed(cores, 2)));
@@ -47,8 +46,8 @@ pub(crate) fn costs_in_short(record: &Record) -> Option<String> {
     (!said.is_empty()).then(|| said.join("; "))
 }
 
-/// Number of processors that a party kept busy. `None` if that is more than the host has: then the messages took less
-/// time than the process, and the share of its time that they used is unknown.
+/// Number of processors that a party kept busy. `None` if that is more than the host has. In that case the messages
+/// took less time than the process ran, so the share is unknown.
 fn cores(record: &Record, party: &Party) -> Option<f64> {
     let most = f64::from(record.host.cores.max(1)) * 1.05;
     let cores = party.work_s().map(|cpu| cpu / record.duration_s);
@@ -63,14 +62,13 @@ fn note(record: &Record) -> String {
     std::iter::once(always).chain(placement(record)).chain(looks).chain(faults).collect::<Vec<_>>().join("; ")
 }
 
-/// Processors of the parties that were placed: `processors: source 0, sink 1`.
+/// Processors to which parties were bound: `processors: source 0, sink 1`.
 fn placement(record: &Record) -> Option<String> {
     let one = |party: &Party| Some(format!("{} {}", plain(&party.name), plain(party.cpus.as_ref()?)));
     let placed: Vec<String> = record.parties.iter().filter_map(one).collect();
     (!placed.is_empty()).then(|| format!("processors: {}", placed.join(", ")))
 }
 
-/// Busy polling of a party, and its cost.
 fn busy_poll(party: &Party) -> Option<String> {
     let row = party.busy_poll.as_ref()?;
     let looked = fixed(row.looked_s, 2);
@@ -81,11 +79,11 @@ fn busy_poll(party: &Party) -> Option<String> {
     ))
 }
 
-/// The number of messages that a party worked on: those that a source sent, a sink received, or a relay accepted.
+/// The number of messages that a party processed: sent by a source, received by a sink, accepted by a relay.
 fn messages(record: &Record, party: &Party) -> Option<u64> {
     let stage = match party.role {
         Role::Source => Stage::Sent,
-        // The source has observed this.
+        // The source counted these.
         Role::Relay => return record.stages.iter().find(|row| row.name == Stage::Accepted).map(|row| row.count),
         Role::Sink => Stage::Delivered,
     };

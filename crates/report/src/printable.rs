@@ -1,10 +1,10 @@
-//! Text of peers, made safe to print: characters that move a cursor, break a line or change the writing direction are
+//! Makes text of peers safe to print: characters that move a cursor, break a line or change the writing direction are
 //! escaped.
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Reports whether a character is invisible and changes the display of others: controls (ECMA-48), line and paragraph
-/// separators, marks and overrides of direction (Unicode TR 9; CVE-2021-42574), and the byte order mark.
+/// Reports whether a character is invisible and affects other text: controls (ECMA-48), line and paragraph separators,
+/// direction marks and overrides (Unicode TR 9; CVE-2021-42574), and the byte order mark.
 pub fn is_hidden(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}')

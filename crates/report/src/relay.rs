@@ -5,37 +5,32 @@ use super::table::plain;
 use mailrun_journey::Stage;
 use mailrun_journey::record::{LatencyMs, Party, Record, Role, StageRow};
 
-/// The figures of a run through a relay, or of one without.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RelayFigures {
-    /// Number of messages accepted.
     pub accepted: u64,
-    /// Number of messages delivered, as far as the figures count them.
+    /// Messages delivered, if they are counted.
     pub(crate) delivered: u64,
-    /// Time from the first message created to the last accepted.
+    /// Time from the first created message to the last accepted one.
     pub accept_s: f64,
-    /// Time from the first message created to the last delivered.
+    /// Time from the first created message to the last delivered one.
     pub deliver_s: f64,
-    /// Messages accepted per second.
     pub accepted_per_s: f64,
-    /// Messages delivered per second.
     pub delivered_per_s: f64,
-    /// Bytes delivered per second.
     pub delivered_bytes_per_s: f64,
     /// Latency from created (or due) to delivered.
     pub(crate) delivery_latency: Option<LatencyMs>,
-    /// Largest number of messages that were accepted and not delivered at the end of a second, and that second; `None`
-    /// for an empty series.
+    /// Maximum number of messages accepted but not delivered at the end of a second, and that second. `None` for an
+    /// empty series.
     pub deepest: Option<(u64, u64)>,
 }
 
 impl RelayFigures {
-    /// `None` if one of the ends was not observed.
+    /// `None` if source or sink was not observed.
     pub fn of(record: &Record) -> Option<Self> {
         let stage = |name: Stage| record.stages.iter().find(|row: &&StageRow| row.name == name);
         let accepted = stage(Stage::Accepted)?;
         let delivered = stage(Stage::Delivered)?;
-        // Among equals the first: the time at which the queue first was that deep.
+        // If several seconds are equal, use the first.
         let deepest = record.series.iter().rev().max_by_key(|row| row.queued);
         Some(Self {
             accepted: accepted.count,
@@ -50,23 +45,21 @@ impl RelayFigures {
         })
     }
 
-    /// Time from the last message accepted to the last delivered.
+    /// Time from the last accepted message to the last delivered one.
     pub fn drain_s(&self) -> f64 {
         (self.deliver_s - self.accept_s).max(0.0)
     }
 }
 
-/// The relay of a run.
 pub fn party(record: &Record) -> Option<&Party> {
     record.parties.iter().find(|party| party.role == Role::Relay)
 }
 
-/// Milliseconds of processor time, user and system, that a party used per thousand messages.
+/// Milliseconds of processor time, user and system, per thousand messages.
 pub fn cpu_ms_per_1000(party: &Party, messages: u64) -> Option<f64> {
     (messages > 0).then_some(party.work_s()? * 1e6 / messages as f64)
 }
 
-/// The relay; `None` if there was none.
 pub(crate) fn between(record: &Record) -> Option<Section> {
     let relay = party(record)?;
     let passage = RelayFigures::of(record)?;
@@ -107,7 +100,7 @@ fn costs(relay: &Party, passage: &RelayFigures) -> String {
     format!("{} ms per 1,000 messages", figure(cpu_ms))
 }
 
-/// `291 MiB written, 23.4 KiB per message`; `None` if the device has no counter.
+/// `291 MiB written, 23.4 KiB per message`, or `None` if the device has no counter.
 fn disk(record: &Record, passage: &RelayFigures) -> Option<String> {
     let written = record.surroundings.as_ref()?.disk_written_bytes?;
     let each = written.checked_div(passage.accepted);

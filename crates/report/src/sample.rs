@@ -1,4 +1,4 @@
-//! Records for the tests of reports: one of each outcome.
+//! Sample records for the tests of reports, one for each outcome.
 use mailrun_journey::record::{
     Host, LatencyMs, LedgerRow, Mades, MadesHop, MadesOutage, MadesQueue, MadesStage, MadesTrouble, Party, PhaseRow,
     Record, Role, SeriesRow, StageRow, Surroundings, Verdict, Workload,
@@ -37,7 +37,7 @@ pub fn held() -> Record {
     }
 }
 
-/// A run over MADES with a lost message, an error reply and a connection that was lost.
+/// A MADES run with a lost message, an error reply and a lost connection.
 pub fn mades() -> Record {
     let stage = |name: &str, p50: f64| MadesStage {
         name: name.to_owned(),
@@ -99,7 +99,7 @@ pub fn mades() -> Record {
     Record { mades: Some(own), phases: Vec::new(), ..lossy() }
 }
 
-/// The same, with 200 messages accepted and lost.
+/// As `held`, with 200 messages accepted and lost.
 pub fn lossy() -> Record {
     let mut record = held();
     record.ledger.delivered = Some(MESSAGES - 200);
@@ -109,7 +109,7 @@ pub fn lossy() -> Record {
     record
 }
 
-/// The same, without a receiver under observation.
+/// As `held`, without an observed receiver.
 pub fn unwatched() -> Record {
     let mut record = held();
     record.parties.truncate(1);
@@ -125,7 +125,7 @@ pub fn unwatched() -> Record {
     record
 }
 
-/// The same through a relay, whose last message left 1.5 s after it was accepted.
+/// As `held`, through a relay whose last message left 1.5 s after it was accepted.
 pub fn relayed() -> Record {
     let mut record = held();
     let relay = Party {
@@ -146,7 +146,6 @@ pub fn relayed() -> Record {
     record
 }
 
-/// The record of a sink by itself.
 pub fn sink_alone() -> Record {
     let mut record = held();
     record.parties.remove(0);

@@ -1,4 +1,5 @@
-//! Searches for a capacity to test their page with: one that found it, one with hostile names, one that missed its goal.
+//! Sample capacity searches for tests of their page: one with a capacity, one with hostile names, one that missed its
+//! goal.
 use crate::capacity::{CapacityRun, CapacityTrial, ConfirmedLoad, JudgedTrial};
 use mailrun_capacity::{
     GoalFinding, GoalOutcome, PlanningInputs, SearchEnding, SearchResult, SearchTrial, TrialFigures, TrialLoad,
@@ -7,13 +8,12 @@ use mailrun_capacity::{
 use mailrun_journey::record::LatencyMs;
 use mailrun_journey::threshold::{RunProtocol, Threshold};
 
-/// A search of each kind, with the name of its file.
 pub fn searches() -> Vec<(&'static str, CapacityRun)> {
     let hostile = "<img src=x onerror=alert(1)>\u{202e}</p><script>alert(2)</script>";
     vec![("capacity-found", search("fine")), ("capacity-hostile", search(hostile)), ("capacity-missed", missed())]
 }
 
-/// A search that missed its goal at the lowest rate.
+/// A search that missed its goal even at the lowest rate.
 pub fn missed() -> CapacityRun {
     let mut nothing = search("slow");
     nothing.result.goals[0] = GoalOutcome {
@@ -42,7 +42,7 @@ fn measured(loss: f64) -> TrialOutcome {
     TrialOutcome::Measured(TrialFigures::new(vec![loss], 1_000.0))
 }
 
-/// A search that found a capacity; `why` is the text of a peer's wherever there is one.
+/// A search that found a capacity. `why` is used for all texts of peers.
 pub fn search(why: &str) -> CapacityRun {
     let goal =
         Threshold::parse("delivered.p99 < 1s", RunProtocol::Smtp).expect("a threshold").loss_goal().expect("a goal");

@@ -1,16 +1,14 @@
-//! Comparisons to test their page with: of stored runs, of rounds, and with hostile names.
+//! Sample comparisons for tests of their page: of stored runs, of rounds, and with hostile names.
 use crate::comparison::{ComparedFigure, ComparedSide, ComparisonPage, FigureVerdict, RunCurves};
 use crate::sample_load::noise;
 use mailrun_journey::Latencies;
 use mailrun_journey::record::Outcome;
 use std::time::Duration;
 
-/// A comparison of each kind, with the name of its file.
 pub fn comparisons() -> Vec<(&'static str, ComparisonPage)> {
     vec![("compared-runs", of_runs()), ("compared-rounds", of_rounds()), ("compared-hostile", hostile())]
 }
 
-/// Six stored runs against six.
 pub fn of_runs() -> ComparisonPage {
     let figures = vec![
         figure(1, "delivered, msg/s", 7_513.0, 0.801, (0.781, 0.822), FigureVerdict::Worse),
@@ -32,7 +30,6 @@ pub fn of_runs() -> ComparisonPage {
     }
 }
 
-/// Eighty rounds of three programs.
 pub fn of_rounds() -> ComparisonPage {
     let mut page = of_runs();
     page.title = "smtp-source and go-smtp-source against mailrun".to_owned();
@@ -51,7 +48,7 @@ pub fn of_rounds() -> ComparisonPage {
     page
 }
 
-/// Names and remarks that try to be markup, and figures that are no numbers.
+/// Names and remarks that contain markup, and figures that are NaN.
 pub fn hostile() -> ComparisonPage {
     const MARKUP: &str = "</td><img src=x onerror=alert(1)><script>alert(2)</script>\u{202e}\u{1b}[2J\"'&";
     let mut page = of_runs();
@@ -112,7 +109,7 @@ fn side(name: &str, runs: u64, slower: f64) -> ComparedSide {
     ComparedSide { name: name.to_owned(), facts, runs: (0..runs).map(run).collect() }
 }
 
-/// A number from -1 to 1 that looks like chance and is the same each time.
+/// A pseudo-random number from -1 to 1.
 fn unit(seed: u64) -> f64 {
     noise(seed) as f64 / (1_u64 << 47) as f64 - 1.0
 }

@@ -1,59 +1,52 @@
-//! The load of a sample run, message by message: all figures of the run are sums of it, so that they agree with each
-//! other.
+//! The load of a sample run, message by message. All figures of the run are sums of it, so they are consistent.
 use mailrun_journey::Latencies;
 use mailrun_journey::record::{SeriesRow, SlowMessage, SlowPhase};
 use mailrun_journey::stage::Phase;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Messages that are due in a second, on average.
+/// Average number of messages due per second.
 pub(crate) const RATE: u64 = 1_000;
-/// Messages that the server takes in a second when it has to catch up.
+/// Messages that the server accepts per second when it catches up.
 const MAX_RATE: u64 = 1_600;
 /// Shares of the latency to delivered after which a message is sent and accepted.
 const SENT_SHARE: f64 = 0.4;
 const ACCEPTED_SHARE: f64 = 0.7;
-/// Seconds above which not all messages are timed.
+/// In longer runs, not all messages are timed.
 const LONG_RUN_S: u64 = 600;
-/// Slowest messages that are kept.
 const SLOWEST: usize = 50;
 
-/// Seconds in which the server rejects mail or answers nothing.
+/// Seconds in which the server rejects mail or does not answer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SampleTrouble {
     /// Seconds in which nothing is accepted.
     pub(crate) stall: Range<u64>,
-    /// Messages rejected in each second of the stall.
     pub(crate) rejected_per_s: u64,
-    /// Messages whose connection failed, in the stall's second second.
+    /// Messages whose connection failed in the second second of the stall.
     pub(crate) failed: u64,
-    /// Messages that the server accepted and lost.
     pub(crate) lost: u64,
 }
 
-/// A run's load.
 #[derive(Clone, Debug)]
 pub(crate) struct SampleLoad {
     pub(crate) trouble: SampleTrouble,
-    /// Each so many messages are timed: all of them, but in a long run, which would take tests seconds.
+    /// One in so many messages is timed: all, except in long runs, which would slow down the tests.
     timed_interval: u64,
     pub(crate) series: Vec<SeriesRow>,
     pub(crate) sent: Latencies,
     pub(crate) accepted: Latencies,
-    /// The same since a session began the message.
+    /// Latency to accepted since a session began the message.
     pub(crate) accepted_service: Latencies,
     pub(crate) delivered: Latencies,
-    /// The slowest messages by their latency to accepted, the slowest first.
+    /// Sorted by latency to accepted, slowest first.
     pub(crate) slowest: Vec<SlowMessage>,
 }
 
-/// A message that was accepted.
 #[derive(Clone, Copy, Debug)]
 struct SampleMessage {
     number: u64,
-    /// Time at which it was due.
     due_s: f64,
-    /// Time for which it waited for a session: the server stood still.
+    /// Time for which it waited for a session while the server stalled.
     waited_ms: f64,
     /// Time from its session to the sink.
     service_ms: f64,
@@ -66,7 +59,7 @@ impl SampleMessage {
 }
 
 impl SampleLoad {
-    /// So many seconds of it; messages take `pace` times as long as usual.
+    /// A load of `length` seconds. Messages take `pace` times as long as usual.
     pub(crate) fn new(length: u64, pace: f64, trouble: SampleTrouble) -> Self {
         let mut load = Self {
             series: counts(length, &trouble),
@@ -88,7 +81,6 @@ impl SampleLoad {
         load
     }
 
-    /// The sum of a count over all seconds.
     pub(crate) fn sum(&self, count: impl Fn(&SeriesRow) -> u64) -> u64 {
         self.series.iter().map(count).sum()
     }
@@ -116,7 +108,7 @@ impl SampleLoad {
             times.record(message.at(1.0));
             slowest.push(message);
         }
-        // The messages that are lost have no latency to delivered; they are too few to be seen in it.
+        // Lost messages have no latency to delivered. They are too few to affect it.
         row.p50_ms = times.quantile_ms(0.5);
         row.p95_ms = times.quantile_ms(0.95);
         row.p99_ms = times.quantile_ms(0.99);
@@ -128,13 +120,10 @@ impl SampleLoad {
     }
 }
 
-/// Messages by the second in which they were due.
 struct DueQueue {
     due: Vec<u64>,
     second: usize,
-    /// Messages due before that second.
     before: u64,
-    /// Messages taken.
     taken: u64,
 }
 
@@ -151,7 +140,6 @@ impl DueQueue {
     }
 }
 
-/// The counts of each second.
 fn counts(length: u64, trouble: &SampleTrouble) -> Vec<SeriesRow> {
     let mut waiting = 0;
     let mut queued = 0;
@@ -159,7 +147,7 @@ fn counts(length: u64, trouble: &SampleTrouble) -> Vec<SeriesRow> {
     for second in 0..length {
         let is_stalled = trouble.stall.contains(&second);
         let is_last = second + 1 == length;
-        // Two seconds together have twice the average.
+        // Two neighbouring seconds together have twice the average.
         let difference = if length % 2 == 1 && is_last { 0 } else { noise(second / 2) % 200 };
         let created = if second % 2 == 0 { RATE + difference } else { RATE - difference };
         let failed = if trouble.stall.start + 1 == second { trouble.failed } else { 0 };
@@ -184,7 +172,7 @@ fn counts(length: u64, trouble: &SampleTrouble) -> Vec<SeriesRow> {
     rows
 }
 
-/// The latency to delivered that so many of 100,000 messages do not exceed, in a second that is so busy.
+/// The latency to delivered that `rank` of 100,000 messages do not exceed, at this load.
 fn quantile_ms(busy: f64, rank: u64) -> f64 {
     let curve = [
         (0.0, 0.3),
@@ -224,7 +212,7 @@ fn slow_message(message: &SampleMessage) -> SlowMessage {
     }
 }
 
-/// A number that looks like chance and is the same each time (SplitMix64).
+/// A pseudo-random number (SplitMix64).
 pub(crate) fn noise(seed: u64) -> u64 {
     let mixed = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

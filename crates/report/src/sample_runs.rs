@@ -1,4 +1,4 @@
-//! Whole runs to test pages with: all fields that a record can have, for an hour, ten seconds or one.
+//! Complete sample runs for tests of pages, with all fields of a record, for an hour, ten seconds or one.
 use crate::sample;
 use crate::sample_load::{RATE, SampleLoad, SampleTrouble, noise};
 use mailrun_journey::Latencies;
@@ -9,7 +9,6 @@ use mailrun_journey::record::{
 use mailrun_journey::stage::{Phase, Stage};
 use std::time::Duration;
 
-/// A run of each kind, with the name of its files.
 pub fn kinds() -> Vec<(&'static str, Record)> {
     vec![
         ("pass", passed()),
@@ -22,7 +21,7 @@ pub fn kinds() -> Vec<(&'static str, Record)> {
     ]
 }
 
-/// A minute at an open loop that met all its thresholds.
+/// A minute in an open loop that met all its thresholds.
 pub fn passed() -> Record {
     let load = SampleLoad::new(60, 0.75, SampleTrouble::default());
     let mut record = open_loop(&load);
@@ -36,7 +35,7 @@ pub fn passed() -> Record {
     record
 }
 
-/// A minute in which the server stood still, rejected mail and lost some.
+/// A minute in which the server stalled, rejected mail and lost some.
 pub fn failed() -> Record {
     let trouble = SampleTrouble { stall: 20..24, rejected_per_s: 120, failed: 3, lost: 20 };
     let load = SampleLoad::new(60, 1.0, trouble);
@@ -81,7 +80,7 @@ pub fn failed() -> Record {
     record
 }
 
-/// A minute whose figures are the generator's.
+/// A minute whose figures are limited by the generator.
 pub fn invalid() -> Record {
     let mut record = open_loop(&SampleLoad::new(60, 1.0, SampleTrouble::default()));
     let why = "The generator offered 612 of 1,000 msg/s. Use more --workers, or run the source on another machine.";
@@ -89,7 +88,6 @@ pub fn invalid() -> Record {
     record
 }
 
-/// A run of one second.
 pub fn second() -> Record {
     let mut record = open_loop(&SampleLoad::new(1, 1.0, SampleTrouble::default()));
     record.usage = Vec::new();
@@ -134,7 +132,6 @@ pub fn hour() -> Record {
     record
 }
 
-/// A run over MADES with its own stages and steps.
 pub fn mades() -> Record {
     let mut record = sample::mades();
     record.series = mades_series(30);
@@ -142,7 +139,7 @@ pub fn mades() -> Record {
     record
 }
 
-/// A record whose texts try to be markup, to turn the writing direction, and to fill the page.
+/// A record whose texts contain markup, change the writing direction, and fill the page.
 pub fn hostile() -> Record {
     const MARKUP: &str = "</script><img src=x onerror=alert(1)>\"'`<!--\u{202e}\u{2066}\u{1b}[2J\u{2028}&lt;b&gt;";
     let mut record = failed();
@@ -163,7 +160,7 @@ pub fn hostile() -> Record {
     record
 }
 
-/// A run through a relay at 1,000 messages per second: every figure is a sum of its load.
+/// A run through a relay at 1,000 messages per second. Every figure is a sum over its load.
 fn open_loop(load: &SampleLoad) -> Record {
     let mut record = sample::relayed();
     let length = load.series.len() as u64;
@@ -218,7 +215,7 @@ fn open_loop(load: &SampleLoad) -> Record {
     record
 }
 
-/// Recipients by domain: half of them each, and the trouble all in the first.
+/// Recipients by domain: half in each, with all the trouble in the first.
 fn domains(ledger: &LedgerRow) -> Vec<DomainRow> {
     let known = |count: Option<u64>| count.unwrap_or_default();
     let half = known(ledger.created) / 2;
@@ -244,7 +241,7 @@ fn domains(ledger: &LedgerRow) -> Vec<DomainRow> {
     ]
 }
 
-/// A distribution with a tail, its times as long as `factor` says.
+/// A distribution with a tail. `factor` stretches its times.
 fn latencies(factor: u64) -> Latencies {
     let mut times = Latencies::default();
     for at in 1..=20_000_u64 {
@@ -254,7 +251,7 @@ fn latencies(factor: u64) -> Latencies {
     times
 }
 
-/// The seconds of the run over MADES, whose figures are a table of their own.
+/// The seconds of the MADES run, from a separate table.
 fn mades_series(length: u64) -> Vec<SeriesRow> {
     let row = |second: u64| {
         let created = 800 + noise(second) % 400;
@@ -336,7 +333,7 @@ fn judged(outcome: Outcome, why: &str, reasons: &[&str]) -> Verdict {
 mod tests {
     use super::*;
 
-    /// A picture of a run that contradicts itself is no picture of a report.
+    /// The figures of each sample run must be consistent.
     #[test]
     fn every_run_of_the_gallery_agrees_with_itself() {
         for record in [passed(), failed(), invalid(), second()] {

@@ -1,11 +1,11 @@
-//! The course of the run over time: a line of bars for each figure.
+//! The run over time: one line of bars per figure.
 use super::numbers::{counted, decimals_of_figures, fixed};
 use super::section::Section;
 use super::spark::{Fold, sparkline};
 use super::table::{Align, Table, right};
 use mailrun_journey::record::{Record, SeriesRow};
 
-/// The course of the run, second by second, with at most `room` bars a line.
+/// The run over time, with at most `room` bars per line.
 pub(crate) fn over_time(record: &Record, room: usize) -> Option<Section> {
     let rows = record.series.as_slice();
     if rows.len() < 2 {
@@ -29,11 +29,10 @@ pub(crate) fn over_time(record: &Record, room: usize) -> Option<Section> {
     Section::figures("Over time", Some(note), table)
 }
 
-/// A figure over time.
 struct SparklineRow {
     name: &'static str,
     values: Vec<f64>,
-    /// The values of which least, median and largest are shown.
+    /// The values whose minimum, median and maximum are shown.
     full_seconds: Vec<f64>,
     fold: Fold,
 }
@@ -47,7 +46,7 @@ impl SparklineRow {
         vec![self.name.to_owned(), bars, shown(least), shown(median), shown(largest)]
     }
 
-    /// The least, the median and the largest.
+    /// Minimum, median and maximum.
     fn spread(&self) -> [Option<f64>; 3] {
         let mut sorted = self.full_seconds.clone();
         sorted.sort_by(f64::total_cmp);
@@ -56,15 +55,13 @@ impl SparklineRow {
     }
 }
 
-/// The rate of accepted messages per second, or of delivered ones if that is unknown: name, bars, least, median,
-/// largest.
+/// The rate of accepted or else delivered messages: name, bars, minimum, median, maximum.
 pub(crate) fn rate_over_time(record: &Record, room: usize) -> Option<[String; 5]> {
     let lines = if record.series.len() < 2 { Vec::new() } else { lines(record) };
     let line = lines.into_iter().take(2).find(|line| line.values.iter().any(|value| *value > 0.0))?;
     line.cells(room).try_into().ok()
 }
 
-/// The first and the last second in which errors came.
 pub(crate) fn seconds_of_errors(record: &Record) -> Option<(u64, u64)> {
     let with_errors = || record.series.iter().filter(|row| row.errors > 0).map(|row| row.second);
     Some((with_errors().next()?, with_errors().next_back()?))
@@ -79,7 +76,7 @@ fn lines(record: &Record) -> Vec<SparklineRow> {
         let counted = values[..whole].to_vec();
         SparklineRow { name, values, full_seconds: counted, fold }
     };
-    // A second without messages has no latency, and not one of 0.
+    // A second without messages has no latency, rather than one of 0.
     let latency = |name, value: &dyn Fn(&SeriesRow) -> f64| {
         let values: Vec<f64> = rows.iter().map(value).collect();
         let counted = values[..whole].iter().copied().filter(|value| *value > 0.0).collect();
@@ -95,13 +92,13 @@ fn lines(record: &Record) -> Vec<SparklineRow> {
     ]
 }
 
-/// Seconds per row: 1, or more after the resolution of a very long run was halved.
+/// Seconds per row: 1, or more if the resolution of a very long run was halved.
 pub(crate) fn step(rows: &[SeriesRow]) -> u64 {
     let apart = rows.windows(2).map(|pair| pair[1].second.saturating_sub(pair[0].second));
     apart.min().unwrap_or(1).max(1)
 }
 
-/// The rows without the last, unless load was offered to its end, or there are too few.
+/// The rows without the last, unless load was offered until its end, or there are too few.
 pub(crate) fn whole(record: &Record) -> &[SeriesRow] {
     let rows = record.series.as_slice();
     let (Some(first), Some((last, others))) = (rows.first(), rows.split_last()) else { return rows };

@@ -1,9 +1,8 @@
-//! The sections of a report, in reading order.
 use super::section::Section;
 use super::{audit, encryption, fates, freshness, mades, parties, relay, seconds, server, stages, workload};
 use mailrun_journey::record::{Mades, Record};
 
-/// Every section that this record can fill; `room` is the number of bars that a sparkline may have.
+/// Every section that this record can fill, in reading order. `room` is the number of bars for a sparkline.
 pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
     if let Some(mades) = &record.mades {
         return mades_sections(record, mades, room);
@@ -29,7 +28,7 @@ pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
     parts.into_iter().flatten().collect()
 }
 
-/// The sections of a run over MADES, which has its own stages.
+/// The sections of a MADES run, which has its own stages.
 fn mades_sections(record: &Record, own: &Mades, room: usize) -> Vec<Section> {
     let parts = [
         mades::offered(record, own),

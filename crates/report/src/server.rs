@@ -1,14 +1,14 @@
-//! The server under test: what it said of itself, the processors of this host, and its processes where they are to be seen.
+//! The server under test: how it identified itself, this host's processors, and its processes if they are visible.
 use super::capacity::{is_local, resources_used};
 use super::numbers::memory;
 use super::section::{Section, SectionBody};
 use super::table::plain;
 use mailrun_journey::record::{HostProcess, Record, ServerRow};
 
-/// Processor time of processes that are told.
+/// Processes with less processor time are not shown.
 const MIN_TOLD_S: f64 = 0.05;
 
-/// The server; `None` if no test connection was made, as with servers that the bench starts itself.
+/// The server, or `None` if no test connection was made, as with servers that the bench starts itself.
 pub(crate) fn under_test(record: &Record) -> Option<Section> {
     let server = record.server.as_ref()?;
     let mut facts =
@@ -32,13 +32,13 @@ fn logins(server: &ServerRow) -> String {
     mechanisms.map_or_else(|| "not offered".to_owned(), |mechanisms| plain(mechanisms.trim()))
 }
 
-/// The mechanisms of a line like `AUTH PLAIN LOGIN`.
+/// The mechanisms of a line such as `AUTH PLAIN LOGIN`.
 fn login_mechanisms(line: &str) -> Option<&str> {
     let (word, rest) = line.split_at_checked(4)?;
     (word.eq_ignore_ascii_case("auth") && (rest.is_empty() || rest.starts_with([' ', '=']))).then_some(rest)
 }
 
-/// Version and cipher suite that most connections of the source agreed on.
+/// Version and cipher suite of most of the source's connections.
 fn tls(record: &Record) -> String {
     let rows = record.tls.iter().filter(|row| row.party == "source");
     match rows.max_by_key(|row| row.handshakes) {
@@ -47,7 +47,7 @@ fn tls(record: &Record) -> String {
     }
 }
 
-/// Processes of this host that are not the run's: those of a server on this host are among them.
+/// Processes on this host that are not the run's, possibly including the server's.
 fn processes(record: &Record) -> Option<String> {
     let around = record.surroundings.as_ref().filter(|_| is_local(&record.workload.target))?;
     let one = |process: &HostProcess| {
@@ -55,7 +55,7 @@ fn processes(record: &Record) -> Option<String> {
         let used = format!("{:.2} s of CPU, {}", process.processor_s, memory(process.rss_bytes));
         format!("{}{number}: {used}", plain(&process.name))
     };
-    // Threads of the kernel have no memory.
+    // Kernel threads have no memory.
     let is_telling = |process: &&HostProcess| process.rss_bytes > 0 && process.processor_s >= MIN_TOLD_S;
     let all: Vec<String> = around.processes.iter().filter(is_telling).map(one).collect();
     (!all.is_empty()).then(|| all.join(" · "))

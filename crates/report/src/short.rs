@@ -26,20 +26,18 @@ use super::wrap::{clipped_words, display_width, wrapped};
 use mailrun_journey::record::{Arrival, LatencyMs, Mades, MissingFate, Outcome, Record, Role, Workload};
 use mailrun_journey::stage::Stage;
 
-/// Largest number of lines.
 const MAX_LINES: usize = 23;
-/// Largest number of columns.
 const MAX_WIDTH: usize = 80;
 const MIN_WIDTH: usize = 20;
 const MAX_ERRORS: usize = 3;
 const MAX_THRESHOLDS: usize = 4;
 const MAX_NOTES: usize = 3;
-/// Largest number of lines of a note; the full report has the rest.
+/// Maximum lines of a note. The full report has the rest.
 const MAX_REMARK_LINES: usize = 2;
-/// Columns that the line over time needs beside its bars.
+/// Columns beside the bars of the line over time.
 const BARS_MARGIN: usize = 55;
 
-/// Priority of a part; the lowest is left out first.
+/// Priority of a part. The lowest is left out first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum SectionPriority {
     Costs,
@@ -57,7 +55,7 @@ enum SectionPriority {
     Always,
 }
 
-/// The short report for `width` columns, in `ink`; `details` names the file with the complete report.
+/// The short report for `width` columns. `details` is the file with the complete report.
 pub(crate) fn short(record: &Record, width: usize, ink: TextStyle, details: Option<&str>) -> String {
     let width = width.clamp(MIN_WIDTH, MAX_WIDTH);
     let mut parts = parts(record, width, ink);
@@ -125,7 +123,6 @@ fn head(record: &Record, width: usize, ink: TextStyle) -> Vec<String> {
     lines
 }
 
-/// Description of the run, in a few words.
 fn described(record: &Record) -> String {
     let workload = &record.workload;
     let length = seconds(record.offered_s.unwrap_or(record.duration_s));
@@ -161,7 +158,7 @@ fn mail_words(record: &Record) -> Vec<String> {
     ]
 }
 
-/// `messages of 400 B to postfix at `; a run without a server demonstrates mailrun's own relay.
+/// `messages of 400 B to postfix at `. A run without a server shows mailrun's own relay.
 fn messages_and_relay(record: &Record, recipients: &str) -> String {
     let messages = format!("messages of {}{recipients} to ", sizes(&record.workload));
     match relay::party(record).map(|relay| plain(&relay.name)) {
@@ -214,7 +211,6 @@ fn over_time(record: &Record, width: usize) -> Vec<String> {
     wrapped(&format!("{name}  {bars}  min {least}, median {median}, max {largest}"), "", "  ", width)
 }
 
-/// Rate and latency of each stage that the report shows.
 fn latencies(record: &Record, width: usize) -> Vec<String> {
     let columns = [("in ms", Align::Left), right("p50"), right("p90"), right("p99"), right("max"), right("msg/s")];
     let mut table = Table::new(columns).leave_out(&["p90", "max"]);
@@ -256,7 +252,7 @@ fn slowest(record: &Record) -> Option<String> {
     Some(format!("slowest phase: {}, p99 {}", row.name.name(), latency(row.latency_ms.p99)))
 }
 
-/// A message that did not arrive, as the server's log has it.
+/// A message that did not arrive, as identified in the server's log.
 pub(crate) fn not_seen(record: &Record) -> Option<String> {
     let first =
         record.missing.iter().find(|message| message.fate == MissingFate::NotSeen && message.reply.is_some())?;
@@ -265,7 +261,7 @@ pub(crate) fn not_seen(record: &Record) -> Option<String> {
     Some(format!("not seen by the sink: message {}, {reply}; others in run.json (missing){kept}", first.message))
 }
 
-/// The number of messages in the list of those that did not arrive, if it does not have all: `14 of 38 are kept`.
+/// Says how many missing messages are in the list if it is incomplete: `14 of 38 are kept`.
 pub(crate) fn kept(record: &Record) -> Option<String> {
     let kept: u64 = record.missing.iter().map(|message| u64::from(message.recipient_count.max(1))).sum();
     let ledger = &record.ledger;
@@ -409,12 +405,11 @@ mod tests {
         }
     }
 
-    /// Words without figures, so that every number in a report is the report's own.
+    /// Words without digits, so that every number in a report is the report's own.
     fn words() -> impl Strategy<Value = String> {
         "[a-zäß日 :()/<>\\u{1b}\\n-]{0,200}"
     }
 
-    /// A sample of that kind.
     fn sample_of(kind: usize) -> Record {
         match kind {
             0 => sample::held(),
@@ -498,7 +493,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(96))]
 
-        /// For any record and any width of the terminal no line is too wide, and no number is split.
+        /// For any record and terminal width, no line is too wide and no number is split.
         #[test]
         fn no_line_is_too_wide_and_no_number_is_split(record in records(), width in 40_usize..=200) {
             let whole = numbers(&full(&record, 4_000, TextStyle::Plain, None));
@@ -510,7 +505,7 @@ mod tests {
             prop_assert!(split.is_empty(), "{split:?} in\n{text}");
         }
 
-        /// The same for the short report, which has at most its number of lines and always the verdict.
+        /// The same for the short report, which has a limited number of lines and always shows the verdict.
         #[test]
         fn the_short_report_fits(record in records(), width in 40_usize..=200) {
             let text = short(&record, width, TextStyle::Plain, Some("d/report.md"));

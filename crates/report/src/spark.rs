@@ -1,18 +1,16 @@
-//! A row of small bars: the course of a figure over the run, in one line of text.
-
-/// The bars, lowest first. The lowest stands for zero only, so that a stall is visible.
+/// The bars, lowest first. The lowest means exactly zero, so that a stall is visible.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// The way in which several values share one bar, if there are more values than bars.
+/// How several values share one bar, if there are more values than bars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fold {
-    /// The mean: for rates.
+    /// The mean, for rates.
     Mean,
-    /// The largest: for latencies and queues, where a peak must stay visible.
+    /// The maximum, for latencies and queues, whose peaks must stay visible.
     Peak,
 }
 
-/// Draws `values` in at most `width` bars, scaled from 0 to the largest.
+/// Draws `values` in at most `width` bars, scaled from 0 to the maximum.
 pub fn sparkline(values: &[f64], width: usize, fold: Fold) -> String {
     let bars = folded(values, width, fold);
     let top = bars.iter().copied().fold(0.0, f64::max);
@@ -23,7 +21,7 @@ fn bar(value: f64, top: f64) -> char {
     if value <= 0.0 || top <= 0.0 {
         return BARS[0];
     }
-    // 1 to 7: a value above zero is never drawn as zero.
+    // 1 to 7, so that a value above zero is never drawn as zero.
     let step = (value / top * (BARS.len() - 1) as f64).ceil() as usize;
     BARS[step.clamp(1, BARS.len() - 1)]
 }
@@ -35,7 +33,7 @@ fn folded(values: &[f64], width: usize, fold: Fold) -> Vec<f64> {
     }
     (0..width)
         .map(|index| {
-            // Never empty: there are more values than bars.
+            // Never empty, because there are more values than bars.
             let group = &values[index * values.len() / width..(index + 1) * values.len() / width];
             match fold {
                 Fold::Mean => group.iter().sum::<f64>() / group.len() as f64,

@@ -1,4 +1,4 @@
-//! The journey in figures: the number of messages at each stage, their latency, and the times of a session's phases.
+//! The stages in figures: number of messages, latencies, and the times of a session's phases.
 use super::numbers::latency;
 use super::section::Section;
 use super::table::{Align, Cell, Table, right};
@@ -6,10 +6,9 @@ use mailrun_journey::Stage;
 use mailrun_journey::record::{Arrival, LatencyMs, Pipelining, Record};
 
 const MEBIBYTE: f64 = 1_048_576.0;
-/// Columns of times that a narrow terminal omits, the least important first.
+/// Columns of times that a narrow terminal omits, least important first.
 const OPTIONAL_TIMES: [&str; 8] = ["p95", "min", "p99.9", "mean", "p90", "since", "count", "max"];
 
-/// Number of messages at each stage, and their rate.
 pub(crate) fn reached(record: &Record) -> Option<Section> {
     let mut table = Table::new([
         ("stage", Align::Left),
@@ -38,7 +37,6 @@ pub(crate) fn reached(record: &Record) -> Option<Section> {
     Section::figures("Stages", note, table)
 }
 
-/// Latencies of messages to each stage.
 pub(crate) fn latencies(record: &Record) -> Option<Section> {
     let mut table = timed(&[("stage", Align::Left), ("since", Align::Left)]);
     for row in &record.stages {
@@ -67,7 +65,6 @@ pub(crate) fn latencies(record: &Record) -> Option<Section> {
     Section::figures("Latency", note, table)
 }
 
-/// Delay of the source itself, in words.
 fn wake_ups(record: &Record) -> Option<String> {
     let delays = record.parties.iter().find_map(|party| party.wake_up_ms)?;
     let [p50, p99] = [delays.p50, delays.p99].map(latency);
@@ -76,7 +73,6 @@ fn wake_ups(record: &Record) -> Option<String> {
     ))
 }
 
-/// Times of each phase of the dialogue.
 pub(crate) fn phases(record: &Record) -> Option<Section> {
     let mut table = timed(&[("phase", Align::Left), right("count")]);
     for row in &record.phases {
@@ -93,13 +89,12 @@ pub(crate) fn phases(record: &Record) -> Option<Section> {
     Section::figures("Phases", note, table)
 }
 
-/// A table of times: a narrow terminal shows the median, the 99th percentile and the largest.
+/// A table of times. A narrow terminal shows the median, the 99th percentile and the maximum.
 pub(super) fn timed(names: &[(&'static str, Align)]) -> Table {
     let times = ["min", "mean", "p50", "p90", "p95", "p99", "p99.9", "max"].map(right);
     Table::new([names, &times].concat()).leave_out(&OPTIONAL_TIMES)
 }
 
-/// The cells of its times.
 pub(super) fn time_cells(times: &LatencyMs) -> [Cell; 8] {
     [times.min, times.mean, times.p50, times.p90, times.p95, times.p99, times.p999, times.max].map(Cell::Millis)
 }

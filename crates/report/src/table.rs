@@ -1,56 +1,49 @@
-//! Tables for both outputs: light lines for a terminal, pipes for Markdown.
+//! Tables with light lines for a terminal, and with pipes for Markdown.
 //!
-//! On a terminal a cell is never broken: if the columns need more room than there is, sentences are wrapped between
-//! words, and then whole columns are left out, in the order of `leave_out`. The file report.md and the run record have
-//! all of them.
+//! On a terminal, a cell is never broken. If the columns need more room than there is, sentences are wrapped between
+//! words, and then whole columns are left out, in the order of `leave_out`. report.md and the run record have all of
+//! them.
 //!
-//! Cells may hold text of an untrusted server. It is made plain here: no control characters (a reply must not move a
-//! terminal's cursor), nothing that changes the writing direction, one line; and in Markdown it is escaped: no markup,
-//! no links, no HTML.
+//! Cells may contain text of an untrusted server, which is made harmless here. It has no control characters (a reply
+//! must not move the cursor), does not change the writing direction, and is on one line. In Markdown it is escaped, so
+//! that it contains no markup, links or HTML.
 use super::numbers;
 use super::wrap::{clipped, display_width, longest_word, wrapped};
 use crate::printable::is_hidden;
 
 /// Blank columns between two columns of a table.
 const GAP: usize = 2;
-/// A column of sentences is wrapped down to this width before other columns are left out.
+/// Columns of sentences are wrapped down to this width before other columns are left out.
 const WRAPPED_TEXT_WIDTH: usize = 24;
-/// Least width of a column of sentences or names, unless all its contents are narrower.
+/// Minimum width of a column of sentences or names, unless all its contents are narrower.
 const MIN_TEXT_WIDTH: usize = 8;
 
-/// Alignment of a column's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
-    /// Words.
     Left,
-    /// Figures.
     Right,
     /// Sentences, which may take several lines.
     Wrapped,
 }
 
-/// A column of figures with that title.
 pub fn right(title: &'static str) -> (&'static str, Align) {
     (title, Align::Right)
 }
 
-/// Contents of a cell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
-    /// Words, or a figure without similar ones in the column.
+    /// Words, or a figure unlike the others in its column.
     Text(String),
-    /// A time in milliseconds; all times of a column have the same number of decimals.
+    /// A time in milliseconds. All times of a column have the same number of decimals.
     Millis(f64),
-    /// A figure; all figures of a column have the same number of decimals.
+    /// A figure. All figures of a column have the same number of decimals.
     Figure(f64),
-    /// A count.
     Count(u64),
-    /// A number with a text of its own, such as one with a unit.
+    /// A number with its own text, for example with a unit.
     Number(f64, String),
 }
 
 impl Cell {
-    /// The value behind the text, if it is a number.
     fn value(&self) -> Option<f64> {
         match self {
             Self::Text(_) => None,
@@ -72,18 +65,14 @@ impl From<&str> for Cell {
     }
 }
 
-/// The contents of a column for other layouts: each cell as text, which may hold a peer's characters, and its value if it
-/// is a number.
+/// A column for other layouts. Each cell has its text, which may contain a peer's characters, and its value if it is a
+/// number.
 pub(crate) struct ColumnCells {
-    /// Title of the column.
     pub(crate) title: &'static str,
-    /// Alignment of its cells.
     pub(crate) align: Align,
-    /// A cell for each row.
     pub(crate) cells: Vec<(String, Option<f64>)>,
 }
 
-/// Columns with titles, and rows.
 #[derive(Clone, Debug)]
 pub struct Table {
     columns: Vec<(&'static str, Align)>,
@@ -93,7 +82,6 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these columns and without rows.
     pub fn new(columns: impl IntoIterator<Item = (&'static str, Align)>) -> Self {
         Self {
             columns: columns.into_iter().collect(),
@@ -103,27 +91,26 @@ impl Table {
         }
     }
 
-    /// Names the columns that a narrow terminal omits, the least important first.
+    /// Names the columns that a narrow terminal omits, least important first.
     #[must_use]
     pub fn leave_out(mut self, titles: &[&'static str]) -> Self {
         self.leave_out = titles.to_vec();
         self
     }
 
-    /// Names the columns that are omitted if all of their cells are zero or empty.
+    /// Names the columns that are omitted if all their cells are zero or empty.
     #[must_use]
     pub(crate) fn hide_zero(mut self, titles: &[&'static str]) -> Self {
         self.may_be_zero = titles.to_vec();
         self
     }
 
-    /// Adds a row; one cell for each column.
     pub fn row<C: Into<Cell>>(&mut self, cells: Vec<C>) {
         debug_assert_eq!(cells.len(), self.columns.len(), "a cell for each column");
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
-    /// The same without a column, where its drawing is replaced by a better one.
+    /// The table without a column whose drawing is replaced by a better one.
     #[must_use]
     pub(crate) fn without(mut self, title: &str) -> Self {
         if let Some(at) = self.columns.iter().position(|(name, _)| *name == title) {
@@ -133,7 +120,8 @@ impl Table {
         self
     }
 
-    /// Removes a column whose cells are all the same, and returns their text; `None` if they differ, or there is one row.
+    /// Removes a column whose cells are all equal, and returns their text. `None` if they differ, or there is only one
+    /// row.
     pub(crate) fn take_constant(&mut self, title: &str) -> Option<String> {
         let at = self.columns.iter().position(|(name, _)| *name == title)?;
         let (first, others) = self.rows.split_first()?;
@@ -143,19 +131,16 @@ impl Table {
         Some(text)
     }
 
-    /// The first `count` rows, and the rest.
     pub(crate) fn split(mut self, count: usize) -> (Self, Self) {
         let rest = self.rows.split_off(count.min(self.rows.len()));
         let others = Self { rows: rest, ..self.clone() };
         (self, others)
     }
 
-    /// Reports whether it has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The table for a terminal of `width` columns.
     pub fn terminal(&self, width: usize) -> String {
         let mut columns = self.texts(plain);
         self.fit(&mut columns, width);
@@ -176,7 +161,6 @@ impl Table {
         text.trim_end_matches('\n').to_owned()
     }
 
-    /// The table in Markdown, with figures aligned to the right.
     pub(crate) fn markdown(&self) -> String {
         let columns = self.texts(markdown_text);
         let cells = |row: &dyn Fn(&Column) -> String| {
@@ -190,7 +174,7 @@ impl Table {
         lines.join("\n")
     }
 
-    /// The columns for other layouts, without those that are hidden because all cells are zero.
+    /// The columns for other layouts, without hidden ones.
     pub(crate) fn column_cells(&self) -> Vec<ColumnCells> {
         let contents = |column: Column| {
             let values = self.rows.iter().map(|row| row.get(column.at).and_then(Cell::value));
@@ -200,7 +184,7 @@ impl Table {
         self.texts(str::to_owned).into_iter().map(contents).collect()
     }
 
-    /// The columns as text, without those that are hidden because all cells are zero.
+    /// The columns as text, without hidden ones.
     fn texts(&self, cell: impl Fn(&str) -> String) -> Vec<Column> {
         let column = |(at, (title, align)): (usize, &(&'static str, Align))| {
             let cells: Vec<&Cell> = self.rows.iter().map(|row| &row[at]).collect();
@@ -212,7 +196,7 @@ impl Table {
         columns.filter(|column| !(self.may_be_zero.contains(&column.title) && column.is_zero())).collect()
     }
 
-    /// Makes the columns fit: sentences are wrapped, then columns are left out, then sentences and names are shortened.
+    /// Fits the columns into the width: wraps sentences, then leaves out columns, then shortens sentences and names.
     fn fit(&self, columns: &mut Vec<Column>, width: usize) {
         let missing = |columns: &[Column]| {
             columns.iter().map(|column| column.width + GAP).sum::<usize>().saturating_sub(width + 1)
@@ -233,16 +217,15 @@ impl Table {
         }
         shrink(columns, &|column| column.align == Align::Wrapped, MIN_TEXT_WIDTH);
         shrink(columns, &|column| column.align == Align::Left, MIN_TEXT_WIDTH);
-        // If that is not enough, the last columns are left out.
+        // If that is not enough, leave out the last columns.
         while missing(columns) > 0 && columns.len() > 1 {
             columns.pop();
         }
     }
 }
 
-/// A column as it is shown.
 struct Column {
-    /// Its position among all columns.
+    /// Index among all columns.
     at: usize,
     title: &'static str,
     align: Align,
@@ -255,7 +238,7 @@ impl Column {
         self.cells.iter().all(|text| text.is_empty() || text.chars().all(|character| "0.–".contains(character)))
     }
 
-    /// Columns that its longest word takes, if the word has an ordinary length.
+    /// Width of its longest word, if the word has an ordinary length.
     fn longest_word(&self) -> usize {
         if self.align != Align::Wrapped {
             return 0;
@@ -264,7 +247,6 @@ impl Column {
         words.filter(|width| *width <= WRAPPED_TEXT_WIDTH).max().unwrap_or(0)
     }
 
-    /// The lines that a cell takes.
     fn lines(&self, text: &str) -> Vec<String> {
         match self.align {
             Align::Wrapped => wrapped(text, "", "", self.width),
@@ -280,7 +262,7 @@ impl Column {
         }
     }
 
-    /// The piece of the line under a Markdown header: a colon aligns figures to the right.
+    /// The piece of the line below a Markdown header. A colon aligns figures to the right.
     fn markdown_rule(&self) -> String {
         match self.align {
             Align::Right => format!("{}:", "-".repeat(self.width + 1)),
@@ -295,7 +277,7 @@ fn line(columns: &[Column], cells: &[String]) -> String {
     format!("{}\n", line.trim_end())
 }
 
-/// The cells of a column as text: its times, and its other figures, each with the same number of decimals.
+/// The cells of a column as text. Times have the same number of decimals, and so have other figures.
 fn format_cells(cells: &[&Cell]) -> Vec<String> {
     let largest = |pick: fn(&Cell) -> Option<f64>| cells.iter().filter_map(|cell| pick(cell)).fold(0.0, f64::max);
     let millis = numbers::decimals_of_millis(largest(|cell| match cell {
@@ -316,7 +298,7 @@ fn format_cells(cells: &[&Cell]) -> Vec<String> {
     cells.iter().map(text).collect()
 }
 
-/// `text` on one line, without control characters and without invisible characters that change the display of others.
+/// `text` on one line, without control characters and invisible characters that affect other text.
 pub fn plain(text: &str) -> String {
     let shown = |character: char| match character {
         character if character.is_control() => ' ',
@@ -466,7 +448,7 @@ mod tests {
     }
 
     proptest! {
-        /// In any text, each character that could be markup has a backslash before it.
+        /// Any character that could be markup has a backslash before it, in any text.
         #[test]
         fn no_mark_is_left_to_mean_something(text in "[a-z<>\\[\\]|&`*_#:/.\\\\\\u{202e}\\n ]{0,40}|.*") {
             let safe = markdown_text(&text);

@@ -1,6 +1,6 @@
-//! The full report on a terminal: all tables, then the notes, and the verdict at the end, next to the prompt.
+//! The full report on a terminal: all tables, then the notes, and the verdict last, next to the prompt.
 //!
-//! Sentences take at most 100 columns; tables take as many as they need, up to the terminal's width.
+//! Sentences take at most 100 columns. Tables take as many as they need, up to the terminal's width.
 use super::ending;
 use super::section::{Section, SectionBody};
 use super::sections::sections;
@@ -10,22 +10,19 @@ use super::text_style::{TextStyle, bold, styled};
 use super::wrap::{display_width, wrapped};
 use mailrun_journey::record::Record;
 
-/// Sentences longer than this are tiring to read.
+/// Longer lines are tiring to read.
 const MAX_SENTENCE_WIDTH: usize = 100;
-/// Least width assumed for a terminal.
 const MIN_WIDTH: usize = 20;
-/// Columns that the table over time needs beside its bars.
+/// Columns beside the bars of the table over time.
 const BARS_MARGIN: usize = 46;
-/// Least number of bars, on a terminal that hardly has room for them.
 const MIN_BARS: usize = 8;
 
-/// The report for `width` columns, without colour.
 #[cfg(test)]
 pub(crate) fn terminal(record: &Record, width: usize) -> String {
     full(record, width, TextStyle::Plain, None)
 }
 
-/// The report for `width` columns, in `ink`; `details` names the file that has it too.
+/// The report for `width` columns. `details` is the file that contains it too.
 pub(crate) fn full(record: &Record, width: usize, ink: TextStyle, details: Option<&str>) -> String {
     let width = width.max(MIN_WIDTH);
     let mut text = format!("\n{}\n", title(record, width.min(MAX_SENTENCE_WIDTH), ink));
@@ -74,7 +71,7 @@ fn push_section_title(text: &mut String, section: &Section, width: usize, ink: T
     };
     let first = format!("{title}  ");
     let lines = wrapped(&plain(note), &first, &" ".repeat(display_width(&first)), width).join("\n");
-    // Coloured after it is broken into lines: escape sequences have no width.
+    // Colour it after wrapping, because escape sequences have no width.
     let notes = lines.strip_prefix(&title).unwrap_or(&lines);
     text.push_str(&format!("{}{}\n", bold(&title, ink), styled(notes, "2", ink)));
 }

@@ -1,21 +1,17 @@
-//! Escape sequences of a text on a terminal.
-
-/// Use of escape sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TextStyle {
-    /// Text alone: for files and pipes.
+    /// Text without escape sequences, for files and pipes.
     #[default]
     Plain,
-    /// Bold titles, faint notes, and the coloured outcome: for terminals.
+    /// Bold titles, faint notes and coloured outcomes, for terminals.
     Colour,
 }
 
-/// `text` in bold.
 pub(super) fn bold(text: &str, ink: TextStyle) -> String {
     styled(text, "1", ink)
 }
 
-/// `text` with that rendition (SGR, ECMA-48).
+/// `text` with this rendition (SGR, ECMA-48).
 pub(super) fn styled(text: &str, code: &str, ink: TextStyle) -> String {
     match ink {
         TextStyle::Plain => text.to_owned(),

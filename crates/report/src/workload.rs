@@ -1,4 +1,4 @@
-//! The offered load, in words, and the place where it ran.
+//! Describes the offered load, and the host on which it ran.
 use super::disturbances;
 use super::numbers::{count, counted, figure, latency, memory, octets, rate, seconds};
 use super::section::{Section, SectionBody};
@@ -7,10 +7,9 @@ use mailrun_journey::record::{Arrival, OfferedStage, Pipelining, Record, Role, V
 
 /// The default addresses, which a report omits.
 const DEFAULT_ADDRESSES: [&str; 3] = ["", "from@example.com", "to@example.com"];
-/// Largest number of stages that a report lists.
 const MAX_LISTED_STAGES: usize = 8;
 
-/// The load. A sink's own record has none, because it does not contain the sent load.
+/// The load. A sink's own record has none, because the sink does not know what was sent.
 pub(crate) fn offered(record: &Record) -> Option<Section> {
     record.parties.iter().find(|party| party.role == Role::Source)?;
     let workload = &record.workload;
@@ -24,7 +23,7 @@ pub(crate) fn offered(record: &Record) -> Option<Section> {
     Some(Section { title: "Workload", note: None, body: SectionBody::Facts(facts) })
 }
 
-/// Host, version, command line: all that is needed to repeat the run.
+/// Host, version, command line: everything needed to repeat the run.
 pub(crate) fn surroundings(record: &Record) -> Option<Section> {
     let commit = record.commit.as_ref().map_or_else(String::new, |commit| format!(" (commit {commit})"));
     let mut facts = vec![("host", machine(record))];
@@ -40,7 +39,7 @@ pub(crate) fn surroundings(record: &Record) -> Option<Section> {
     Some(Section { title: "Host", note: None, body: SectionBody::Facts(facts) })
 }
 
-/// Subject of a search, from the record of a trial: server, load and host, without what differs from trial to trial.
+/// Server, load and host of a search, from the record of a trial, without what differs between trials.
 pub fn search_facts(record: &Record, is_own_sink: bool) -> Vec<(&'static str, String)> {
     let workload = &record.workload;
     let started = record.parties.iter().find(|party| party.role == Role::Relay && party.name != workload.target);
@@ -125,7 +124,7 @@ fn expected(varied: &Varied) -> String {
     format!("{} ({} on average)", plain(&varied.expression), figure(varied.mean))
 }
 
-/// Source of the messages, if the source did not generate them.
+/// Source of the messages, if they were not generated.
 fn mail(workload: &Workload) -> Option<String> {
     if let Some(made) = workload.mime_messages {
         return Some(format!("MIME with attachments, drawn from {} by seed", counted(made, "message")));
@@ -219,7 +218,6 @@ fn target(workload: &Workload) -> String {
     format!("{}, {}{transfer}, {security}", plain(&workload.target), plain(&workload.protocol).to_uppercase())
 }
 
-/// A command line quoted for a shell.
 pub fn quoted(command: &[String]) -> String {
     let safe = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || "-_=./:@,+%[]".contains(c));
     let word = |word: &String| if safe(word) { word.clone() } else { format!("'{}'", word.replace('\'', r"'\''")) };

@@ -1,4 +1,4 @@
-//! Text in lines of a width: broken between words, a number never separated from its unit, nothing wider than the line.
+//! Wraps text between words. A number is never separated from its unit, and no line is too wide.
 use std::collections::VecDeque;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -7,15 +7,14 @@ const UNITS: [&str; 18] = [
     "%", "B", "KiB", "MiB", "GiB", "TiB", "s", "ms", "µs", "min", "h", "msg/s", "MiB/s", "cores", "core", "messages",
     "message", "seconds",
 ];
-/// Least number of columns for words beside a line's prefix.
+/// Minimum columns for words beside a line's prefix.
 const MIN_TEXT_WIDTH: usize = 12;
 
-/// Number of columns that `text` takes on a terminal.
 pub fn display_width(text: &str) -> usize {
     text.width()
 }
 
-/// `text` in at most `width` columns: a mark replaces the rest.
+/// `text` in at most `width` columns. A mark replaces the rest.
 pub(crate) fn clipped(text: &str, width: usize) -> String {
     if display_width(text) <= width {
         return text.to_owned();
@@ -24,7 +23,7 @@ pub(crate) fn clipped(text: &str, width: usize) -> String {
     format!("{head}…")
 }
 
-/// The same, cut between words if possible.
+/// As `clipped`, but cut between words if possible.
 pub(crate) fn clipped_words(text: &str, width: usize) -> String {
     if display_width(text) <= width {
         return text.to_owned();
@@ -38,12 +37,12 @@ pub(crate) fn clipped_words(text: &str, width: usize) -> String {
     }
 }
 
-/// `words` in lines of at most `width` columns; the first begins with `first`, the others with `rest`.
+/// `words` in lines of at most `width` columns. The first line begins with `first`, the others with `rest`.
 pub fn wrapped(words: &str, first: &str, rest: &str, width: usize) -> Vec<String> {
     if display_width(first) >= width {
         return wrapped(&format!("{first}{words}"), "", rest, width);
     }
-    // On such a narrow terminal the words matter more than the prefix.
+    // On such a narrow terminal, the words matter more than the prefix.
     let rest = if width < display_width(rest) + MIN_TEXT_WIDTH { "" } else { rest };
     let mut lines = Vec::new();
     let mut line = first.to_owned();
@@ -79,12 +78,11 @@ pub fn wrapped(words: &str, first: &str, rest: &str, width: usize) -> Vec<String
     lines
 }
 
-/// Columns of the longest word.
 pub(crate) fn longest_word(text: &str) -> usize {
     text.split(' ').map(display_width).max().unwrap_or(0)
 }
 
-/// Words, where a number and its unit are kept as one.
+/// Words, with a number and its unit kept together.
 fn words_with_units(text: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ').filter(|word| !word.is_empty()) {

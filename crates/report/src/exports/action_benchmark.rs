@@ -1,21 +1,19 @@
-//! JSON of github-action-benchmark: a list of `{name, unit, value, range, extra}`, one for rates and one for latencies,
-//! since a list of that tool has one direction.
+//! JSON of github-action-benchmark: a list of `{name, unit, value, range, extra}`. There is one list for rates and one
+//! for latencies, because each list of that tool has a single direction.
 use crate::figures::stages;
 use crate::headline::{self, Headline};
 use crate::printable::printable;
 use mailrun_journey::record::Record;
 use serde_json::{Value, json};
 
-/// The better values of a list.
+/// Direction in which the values of a list improve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
-    /// customBiggerIsBetter.
     BiggerIsBetter,
-    /// customSmallerIsBetter.
     SmallerIsBetter,
 }
 
-/// The figures of all runs that are better in that direction.
+/// The figures of all runs that improve in this direction.
 pub(super) fn benchmarks(records: &[Record], direction: Direction) -> String {
     let rows: Vec<Value> = records.iter().flat_map(|record| of_run(record, direction)).collect();
     serde_json::to_string_pretty(&rows).map(|text| text + "\n").unwrap_or_default()

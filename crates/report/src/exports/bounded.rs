@@ -1,10 +1,9 @@
-//! Limits on the text of others in a record: a reply of 10 MB is not copied into a report.
+//! Limits foreign texts in a record, so that a reply of 10 MB is not copied into a report.
 use mailrun_journey::record::{Mades, Record};
 
-/// The most characters of a text that an export has.
 const MAX_CHARACTERS: usize = 1_000;
 
-/// The same record, with each text of peers and users cut at 1,000 characters.
+/// A copy of the record in which each text of peers and users is cut at 1,000 characters.
 pub(super) fn bounded(record: &Record) -> Record {
     let mut record = record.clone();
     let host = &mut record.host;
@@ -51,7 +50,6 @@ fn bound_mades(own: &mut Mades) {
     own.queues.iter_mut().for_each(|row| cut(&mut row.name));
 }
 
-/// Cuts a text, and marks that it was longer.
 fn cut(text: &mut String) {
     if let Some((end, _)) = text.char_indices().nth(MAX_CHARACTERS) {
         text.truncate(end);

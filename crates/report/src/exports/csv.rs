@@ -1,47 +1,34 @@
-//! Comma-separated values (RFC 4180): a table of the runs, a header line first, units in the names of the columns.
+//! Comma-separated values (RFC 4180): a table of the runs with a header line, and with units in the column names.
 //!
-//! A spreadsheet takes a cell that begins with `=`, `+`, `-` or `@` for a formula. Text of peers that does so gets an
-//! apostrophe before it; figures stay as they are.
+//! Spreadsheets treat a cell that begins with `=`, `+`, `-` or `@` as a formula. Such texts of peers get an apostrophe
+//! before them; figures stay unchanged.
 use crate::fates::units;
 use crate::figures::{errors, stages};
 use crate::printable::printable;
 use mailrun_journey::record::{EventKind, LatencyMs, Record};
 use mailrun_journey::stage::Phase;
 
-/// Cells of a row, each from a value.
 macro_rules! cells {
     ($($value:expr),+ $(,)?) => { vec![$(CsvCell::from($value)),+] };
 }
 
-/// Tables of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CsvTable {
-    /// A row for each second.
     #[default]
     Series,
-    /// A row for each stage.
     Stages,
-    /// A row for each phase of the dialogue.
     Phases,
-    /// A row for each kind of error.
     Errors,
-    /// A row for each threshold.
     Thresholds,
-    /// A row for each fate.
     Ledger,
-    /// The slowest messages.
     Slowest,
-    /// The messages that did not arrive.
     Missing,
-    /// The ledger by domain of the recipients.
     Domains,
-    /// Processor time and memory of each party by second.
     Usage,
-    /// Changes during the run.
     Events,
 }
 
-/// Columns that begin each table.
+/// Columns with which each table begins.
 const RUN_COLUMNS: [&str; 2] = ["run_id", "run"];
 
 impl CsvTable {
@@ -60,7 +47,6 @@ impl CsvTable {
         Self::Events,
     ];
 
-    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Series => "series",
@@ -77,12 +63,11 @@ impl CsvTable {
         }
     }
 
-    /// The table of that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|table| table.name() == name)
     }
 
-    /// Names of its columns: those of the run, then its own.
+    /// Column names: those of the run, then the table's own.
     pub fn columns(self) -> Vec<String> {
         let own: &[&str] = match self {
             Self::Series => &[
@@ -161,7 +146,6 @@ impl CsvTable {
     }
 }
 
-/// The table of all runs.
 pub(super) fn csv(records: &[Record], table: CsvTable) -> String {
     let mut text = table.columns().join(",") + "\r\n";
     for record in records {
@@ -175,12 +159,10 @@ pub(super) fn csv(records: &[Record], table: CsvTable) -> String {
     text
 }
 
-/// A cell.
 #[derive(Clone, Debug)]
 enum CsvCell<'a> {
-    /// Words, perhaps of a peer.
+    /// Text, possibly from a peer.
     Words(&'a str),
-    /// Words of several parts.
     Owned(String),
     Count(u64),
     Number(f64),
@@ -229,10 +211,10 @@ impl CsvCell<'_> {
     }
 }
 
-/// A text as a cell: on one line, no formula, quoted where RFC 4180 asks for it.
+/// A text as a cell: on one line, not a formula, and quoted where RFC 4180 requires it.
 fn harmless(text: &str) -> String {
     let line = printable(text);
-    // The wide forms too: spreadsheets of East Asia read them alike.
+    // Also the full-width forms, which East Asian spreadsheets treat alike.
     let is_formula = line.trim_start().starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠']);
     let line = if is_formula { format!("'{line}") } else { line.into_owned() };
     let needs_quotes = line.contains(['"', ',', '\r', '\n']) || line.trim() != line;
@@ -361,7 +343,6 @@ fn events(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
     rows.collect()
 }
 
-/// Its name in the record.
 fn event_kind(kind: EventKind) -> &'static str {
     match kind {
         EventKind::WarmUpEnded => "warm_up_ended",

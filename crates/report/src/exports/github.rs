@@ -1,4 +1,4 @@
-//! GitHub Actions: the Markdown of a step's summary, and the annotations of a job.
+//! GitHub Actions: the summary of a step in Markdown, and the annotations of a job.
 use crate::headline::{self, Headline};
 use crate::markdown::push_section;
 use crate::printable::printable;
@@ -6,12 +6,11 @@ use crate::sections::sections;
 use crate::table::markdown_text;
 use mailrun_journey::record::{Outcome, Record};
 
-/// Sections that the summary has; the report has all of them.
+/// Sections of the summary. The report has all of them.
 const SUMMARY_SECTIONS: [&str; 5] = ["Thresholds", "Stages", "Latency", "Ledger", "Errors"];
-/// The most annotations of a step that GitHub shows, of each kind.
+/// GitHub shows at most so many annotations of each kind per step.
 const MAX_ANNOTATIONS: usize = 10;
 
-/// The summary of a step.
 pub(super) fn summary(record: &Record) -> String {
     let outcome = Headline::of(record).name();
     let mut text = format!("## mailrun {}: {outcome}\n\n", markdown_text(&record.name));
@@ -24,7 +23,7 @@ pub(super) fn summary(record: &Record) -> String {
     for reason in headline::reasons(record) {
         text.push_str(&format!("- {}\n", markdown_text(reason)));
     }
-    // No line over time: it has no room there.
+    // Width 0 omits the lines over time, for which there is no room.
     let all = sections(record, 0);
     for title in SUMMARY_SECTIONS {
         all.iter().filter(|section| section.title == title).for_each(|section| push_section(&mut text, section));
@@ -32,7 +31,7 @@ pub(super) fn summary(record: &Record) -> String {
     text
 }
 
-/// Workflow commands for the verdict and for each missed threshold: `::error title=…::…`. None for a run that passed.
+/// Workflow commands for the verdict and each missed threshold: `::error title=…::…`. None for a run that passed.
 pub fn annotations(record: &Record) -> String {
     let record = &super::bounded::bounded(record);
     let level = match Headline::of(record) {
@@ -55,13 +54,13 @@ fn annotation(level: &str, title: &str, message: &str) -> String {
     format!("::{level} title={}::{}\n", property(title), data(message))
 }
 
-/// A message of a workflow command: the runner reads `%`, CR and LF as escapes and ends.
+/// The message of a workflow command, in which `%`, CR and LF must be escaped.
 fn data(text: &str) -> String {
     let text: String = printable(text).into_owned();
     text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
 
-/// A property of a workflow command, which also ends at `:` and `,`.
+/// A property of a workflow command, in which `:` and `,` must be escaped too.
 fn property(text: &str) -> String {
     data(text).replace(':', "%3A").replace(',', "%2C")
 }

@@ -1,5 +1,5 @@
-//! An HdrHistogram interval log of the stored distributions, so that any HDR tool reads them: a line for each stage and
-//! phase, tagged with its name, over the whole run.
+//! An HdrHistogram interval log of the stored distributions, readable by any HDR tool. Each stage and phase has one
+//! line, tagged with its name, for the whole run.
 use crate::figures::stages;
 use mailrun_journey::record::Record;
 use mailrun_journey::{IntervalLog, Latencies};
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, SystemTime};
 
-/// The log of a run; without lines if the record has no distributions.
+/// The log of a run. It has no lines if the record has no distributions.
 pub(super) fn hlog(record: &Record) -> String {
     // Writing into memory cannot fail.
     let bytes = log(record).unwrap_or_default();
@@ -25,13 +25,13 @@ fn log(record: &Record) -> io::Result<Vec<u8>> {
     log.finish()
 }
 
-/// The time at which the run began. The log's format has no times before 1970.
+/// The start of the run. The format has no times before 1970.
 fn started(record: &Record) -> SystemTime {
     let known = record.started_at.parse::<jiff::Timestamp>().map(SystemTime::from);
     known.map_or(SystemTime::UNIX_EPOCH, |time| time.max(SystemTime::UNIX_EPOCH))
 }
 
-/// The encoded distributions with their tags; of two with one name the second has its party's too.
+/// The encoded distributions with their tags. If a name occurs twice, the second tag includes the party.
 fn distributions(record: &Record) -> Vec<(String, &str)> {
     let mut tags = BTreeSet::new();
     let mut rows = Vec::new();

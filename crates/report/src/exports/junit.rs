@@ -1,4 +1,4 @@
-//! JUnit XML: a test suite for each run, with a test case for the verdict and one for each threshold.
+//! JUnit XML: one test suite per run, with one test case for the verdict and one for each threshold.
 use crate::headline::{self, Headline};
 use crate::printable::printable;
 use crate::workload::quoted;
@@ -7,26 +7,22 @@ use quick_xml::Writer;
 use quick_xml::events::{BytesDecl, BytesText, Event};
 use std::io;
 
-/// Text of a test case that did not pass.
 #[derive(Clone, Debug)]
 struct JunitProblem {
     kind: ProblemKind,
-    /// Word for the type, such as FAIL.
     word: &'static str,
     message: String,
     details: Vec<String>,
 }
 
-/// Kinds of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProblemKind {
     /// The measured value is not good enough.
     Failure,
-    /// It could not be measured.
+    /// The value could not be measured.
     Error,
 }
 
-/// A test case.
 #[derive(Clone, Debug)]
 struct JunitCase {
     name: String,
@@ -40,7 +36,6 @@ impl JunitCase {
     }
 }
 
-/// The runs as test suites.
 pub(super) fn junit(records: &[Record]) -> String {
     // Writing into memory cannot fail.
     let bytes = document(records).unwrap_or_default();
@@ -85,7 +80,7 @@ fn in_seconds(seconds: f64) -> String {
 fn suite(writer: &mut Writer<Vec<u8>>, record: &Record, cases: &[JunitCase]) -> io::Result<()> {
     let class = format!("mailrun.{}", legal(&record.name));
     let name = legal(&record.name);
-    // JUnit's times have no zone: Z is left out.
+    // JUnit times have no zone, so drop the Z.
     let timestamp = legal(record.started_at.trim_end_matches('Z'));
     let totals = totals(&cases.iter().collect::<Vec<_>>(), record.duration_s);
     let suite = writer.create_element("testsuite");
@@ -147,7 +142,6 @@ fn write_case(writer: &mut Writer<Vec<u8>>, class: &str, case: &JunitCase) -> io
     Ok(())
 }
 
-/// The verdict, then the thresholds.
 fn cases(record: &Record) -> Vec<JunitCase> {
     let verdict = JunitCase { name: "verdict".to_owned(), seconds: record.duration_s, problem: verdict(record) };
     let thresholds = record.thresholds.iter().map(|row| JunitCase {
@@ -192,7 +186,7 @@ fn missed(row: &ThresholdRow) -> Option<JunitProblem> {
     Some(JunitProblem { kind: ProblemKind::Failure, word: "FAIL", message, details })
 }
 
-/// A text on one line, without the characters that XML 1.0 forbids even in an escaped form.
+/// A text on one line, without the characters that XML 1.0 forbids even when escaped.
 fn legal(text: &str) -> String {
     printable(text).chars().filter(|letter| !matches!(letter, '\u{fffe}' | '\u{ffff}')).collect()
 }

@@ -1,11 +1,12 @@
-//! A run record in the formats of other programs: what CI, monitoring, spreadsheets and HDR tools read.
+//! A run record in the formats of CI, monitoring, spreadsheets and HDR tools.
 //!
 //! ```text
 //! Record ─→ bounded (others' text is cut) ─→ figures (stages and errors, over SMTP and MADES alike)
-//!        ─→ csv | junit | prometheus | hlog | github | action_benchmark | share
+//! ─→ csv | junit | prometheus | hlog | github | action_benchmark | share
 //! ```
 //!
-//! Everything is a pure function of the record. Text of peers is hostile: each format makes it harmless in its own way.
+//! Everything is a pure function of the record. Texts of peers are hostile, and each format escapes them in its own
+//! way.
 mod action_benchmark;
 mod bounded;
 mod csv;
@@ -28,13 +29,11 @@ use action_benchmark::Direction;
 use bounded::bounded;
 use mailrun_journey::record::Record;
 
-/// Columns of a report as plain text.
 const TEXT_WIDTH: usize = 100;
 
-/// Formats of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportFormat {
-    /// A page with curves, in one file.
+    /// An HTML page with curves, in one file.
     Html,
     /// All tables, as on a terminal.
     Text,
@@ -42,29 +41,24 @@ pub enum ExportFormat {
     Short,
     /// The distributions of latencies as bars.
     Hist,
-    /// The report as Markdown.
     Markdown,
-    /// The run record.
     Json,
-    /// A table of the record, comma-separated.
     Csv(CsvTable),
-    /// Test results: a test case for the verdict and for each threshold.
+    /// Test results, with a test case for the verdict and one for each threshold.
     Junit,
-    /// Metrics in the text format of Prometheus 0.0.4.
+    /// The text format of Prometheus 0.0.4.
     Prometheus,
-    /// Metrics in the text format of OpenMetrics 1.0.
+    /// The text format of OpenMetrics 1.0.
     OpenMetrics,
-    /// An HdrHistogram interval log.
     Hlog,
-    /// The summary of a step in GitHub Actions.
     Github,
     /// Rates, for github-action-benchmark's customBiggerIsBetter.
     ActionBenchmarkBigger,
     /// Latencies, for github-action-benchmark's customSmallerIsBetter.
     ActionBenchmarkSmaller,
-    /// The description of a run that is to be published.
+    /// The description of a run for publication.
     Share,
-    /// The same in five lines.
+    /// The description in five lines.
     ShareShort,
 }
 
@@ -89,7 +83,6 @@ impl ExportFormat {
         Self::ShareShort,
     ];
 
-    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Html => "html",
@@ -111,7 +104,7 @@ impl ExportFormat {
         }
     }
 
-    /// The format of that name; `csv:stages` is a table of its own.
+    /// The format of this name. `csv:stages` names a table.
     pub fn named(name: &str) -> Option<Self> {
         if let Some(table) = name.strip_prefix("csv:") {
             return CsvTable::named(table).map(Self::Csv);
@@ -119,7 +112,6 @@ impl ExportFormat {
         Self::NAMED.into_iter().find(|format| format.name() == name)
     }
 
-    /// End of the names of files of the format.
     pub fn file_extension(self) -> &'static str {
         match self {
             Self::Html => "html",
@@ -136,12 +128,11 @@ impl ExportFormat {
         }
     }
 
-    /// Reports whether one file can hold several runs.
     pub fn takes_several_runs(self) -> bool {
         !matches!(self, Self::Html | Self::Json | Self::Prometheus | Self::OpenMetrics | Self::Hlog)
     }
 
-    /// The runs in this format. Of a format that takes only one run, the first is written.
+    /// The runs in this format. A format for a single run uses the first.
     pub fn render(self, records: &[Record]) -> String {
         match (self, records.first()) {
             (_, None) => return String::new(),
@@ -178,7 +169,7 @@ fn text(record: &Record, extent: ReportLength) -> String {
     render(record, extent, TEXT_WIDTH, TextStyle::Plain, None)
 }
 
-/// The record as it is, whatever its texts are: JSON has an escape for each character.
+/// Serialises the whole record. JSON can escape every character.
 fn json(record: &Record) -> String {
     record.to_json().map(|text| text + "\n").unwrap_or_default()
 }

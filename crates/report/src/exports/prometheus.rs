@@ -1,7 +1,7 @@
 //! The final figures of a run as metrics, in the text formats of Prometheus (0.0.4) and OpenMetrics (1.0).
 //!
-//! Units are the base units of Prometheus: seconds and bytes. Texts of peers are in no label: a reply text as a label
-//! would make a time series for each server's mood.
+//! Units are Prometheus's base units, seconds and bytes. Texts of peers are never labels, because each different reply
+//! text would create a time series.
 use crate::fates::units;
 use crate::figures::{StageFigures, errors, stages};
 use crate::headline::Headline;
@@ -11,7 +11,7 @@ use mailrun_journey::record::{LatencyMs, Outcome, Party, Record, Role};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Upper bounds of the buckets of latencies, in microseconds: three a decade from 100 µs to 10 min.
+/// Upper bounds of the latency buckets in microseconds: three per decade from 100 µs to 10 min.
 const BUCKETS_US: [u64; 21] = [
     100,
     250,
@@ -36,10 +36,8 @@ const BUCKETS_US: [u64; 21] = [
     600_000_000,
 ];
 
-/// A figure of a distribution.
 type LatencyFigure = fn(&LatencyMs) -> f64;
 
-/// Quantiles of a summary.
 const QUANTILES: [(&str, LatencyFigure); 7] = [
     ("0", |times| times.min),
     ("0.5", |times| times.p50),
@@ -50,7 +48,6 @@ const QUANTILES: [(&str, LatencyFigure); 7] = [
     ("1", |times| times.max),
 ];
 
-/// The metrics of a run.
 pub(super) fn metrics(record: &Record, exposition: Exposition) -> String {
     let mut out = MetricsText::new("mailrun_run_", exposition);
     run(&mut out, record);
@@ -131,7 +128,7 @@ fn ledger(out: &mut MetricsText, record: &Record) {
     }
 }
 
-/// The stages without those that an earlier row has the name and party of: no time series is there twice.
+/// The stages without those whose name and party an earlier row has, so that no time series occurs twice.
 fn distinct_stages(record: &Record) -> Vec<StageFigures<'_>> {
     let mut seen = BTreeSet::new();
     stages(record).into_iter().filter(|stage| seen.insert((label_text(stage.name), label_text(stage.party)))).collect()

@@ -1,4 +1,4 @@
-//! Tests that hostile text does no harm in any format, each read back by a parser of its own.
+//! Hostile texts do no harm in any format. Each format is read back by a suitable parser.
 use super::{CsvTable, ExportFormat, annotations};
 use crate::printable::is_hidden;
 use crate::sample;
@@ -22,7 +22,7 @@ const HOSTILE: [&str; 8] = [
     "\u{fffe}\u{ffff}\u{feff}",
 ];
 
-/// A record in which each text of others is this one.
+/// A record in which each foreign text is this one.
 fn said(text: &str, base: Record) -> Record {
     let mut record = base;
     let text = text.to_owned();
@@ -55,11 +55,10 @@ fn said(text: &str, base: Record) -> Record {
 
 fn formats() -> Vec<ExportFormat> {
     let tables = CsvTable::ALL.map(ExportFormat::Csv);
-    // The page has tests of its own.
+    // The page has its own tests.
     ExportFormat::NAMED.into_iter().chain(tables).filter(|format| *format != ExportFormat::Html).collect()
 }
 
-/// Checks all formats of a record, each by its own rules.
 fn check(record: &Record) {
     for format in formats() {
         let text = format.render(std::slice::from_ref(record));
@@ -89,7 +88,6 @@ fn check(record: &Record) {
     }
 }
 
-/// Reads a file as RFC 4180 describes it.
 fn csv_rows(text: &str) -> Vec<Vec<String>> {
     let mut rows = vec![vec![String::new()]];
     let mut is_quoted = false;
@@ -174,7 +172,7 @@ fn several_runs_share_a_file_where_the_format_allows_it() {
     }
 }
 
-/// Tables of which the sample has no rows.
+/// The sample has no rows for these tables.
 fn format_is_empty(format: ExportFormat) -> bool {
     use CsvTable::{Domains, Errors, Events, Missing, Slowest, Thresholds, Usage};
     let empty = [Domains, Errors, Events, Missing, Slowest, Thresholds, Usage];

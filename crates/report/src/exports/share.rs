@@ -1,5 +1,4 @@
-//! The description of a run that is to be published: everything that a reader needs to judge a figure. What is missing is
-//! named.
+//! The description of a run for publication: everything that a reader needs to judge a figure. Missing items are named.
 use super::private_words::{LEFT_OUT, public_command, public_sentence};
 use crate::figures::{StageFigures, final_stage};
 use crate::headline::{self, Headline};
@@ -7,16 +6,15 @@ use crate::numbers::{count, latency, memory, octets, rate, seconds};
 use crate::table::{markdown_text, plain};
 use mailrun_journey::record::{Arrival, Host, HostDisk, Record};
 
-/// Text in place of an item that the record does not have.
+/// Text for an item that the record does not have.
 const MISSING: &str = "not recorded";
-/// Text of a record in place of a fact that the host did not give.
+/// Text in a record for a fact that the host did not give.
 const UNKNOWN: &str = "unknown";
-/// Characters by which a text is found that was cut.
+/// Number of characters by which a cut text is found again.
 const CUT_TEXT_CHARS: usize = 12;
-/// Numbers of messages whose times are computed from the rate.
+/// Numbers of messages for which times are computed from the rate.
 const COMPUTED_FOR: [u64; 3] = [1_000, 10_000, 100_000];
 
-/// The description, in Markdown.
 pub(super) fn share(record: &Record) -> String {
     let mut text = format!("### mailrun: {}\n\n", markdown_text(&outcome(record)));
     for (name, value) in items(record) {
@@ -30,7 +28,6 @@ pub(super) fn share(record: &Record) -> String {
     text
 }
 
-/// The same in five lines of plain text.
 pub(super) fn share_short(record: &Record) -> String {
     let last = final_stage(record);
     let of = |names: &[&str], pairs: Vec<(String, String)>| {
@@ -64,7 +61,7 @@ fn outcome(record: &Record) -> String {
     format!("{} {why}", Headline::of(record).name()).trim_end().to_owned()
 }
 
-/// The sentence without the replies of servers and the last words of programs: they may name recipients and users.
+/// The sentence without server replies and last words of programs, which may name recipients and users.
 fn without_others_texts(record: &Record, sentence: String) -> String {
     let replies = record.errors.iter().filter(|row| row.code > 0).map(|row| &row.text);
     let troubles = record.mades.iter().flat_map(|own| own.troubles.iter().map(|row| &row.text));
@@ -72,7 +69,7 @@ fn without_others_texts(record: &Record, sentence: String) -> String {
     replies.chain(troubles).chain(last_words).fold(sentence, |sentence, text| without(sentence, text))
 }
 
-/// The sentence without this text. Both may have been cut, which `…` at their end shows.
+/// The sentence without this text. Both may have been cut, which a final `…` shows.
 fn without(sentence: String, text: &str) -> String {
     let text = text.trim_end_matches(['…', '.']);
     if text.is_empty() {
@@ -105,7 +102,7 @@ fn items(record: &Record) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Names what a publication does not have.
+/// Lists what the publication leaves out.
 fn left_out() -> String {
     format!(
         "names of hosts and users, addresses, paths and texts of servers, shown as {LEFT_OUT}; recipients, their domains, the \
@@ -113,7 +110,6 @@ fn left_out() -> String {
     )
 }
 
-/// Figures by name.
 fn results(last: Option<&StageFigures<'_>>) -> Vec<(String, String)> {
     let messages = last.map_or_else(|| MISSING.to_owned(), |stage| count(stage.count));
     let per_s = last.map_or_else(|| MISSING.to_owned(), |stage| format!("{} msg/s", rate(stage.rate())));
@@ -131,7 +127,7 @@ fn results(last: Option<&StageFigures<'_>>) -> Vec<(String, String)> {
     rows
 }
 
-/// Time that so many messages take at the rate of the run.
+/// Time for so many messages at the rate of the run.
 fn took(last: Option<&StageFigures<'_>>, messages: u64) -> String {
     let per_s = last.map(StageFigures::rate).filter(|rate| rate.is_finite() && *rate > 0.0);
     per_s.map_or_else(|| MISSING.to_owned(), |per_s| brief(messages as f64 / per_s))
@@ -141,7 +137,6 @@ fn brief(time_s: f64) -> String {
     if time_s < 1.0 { latency(time_s * 1e3) } else { seconds(time_s) }
 }
 
-/// The stages that the latencies lie between.
 fn span(last: Option<&StageFigures<'_>>) -> String {
     match last {
         Some(stage) if !stage.since.is_empty() => format!("{} to {}", stage.since, stage.name),
@@ -271,7 +266,7 @@ mod tests {
         assert!(text.contains("disk not recorded") && text.contains("1,000 in 18.41 ms"), "{text}");
     }
 
-    /// A record whose every text that could identify somebody has the word "private".
+    /// A record in which every identifying text contains the word "private".
     fn telling() -> Record {
         let mut record = sample::relayed();
         record.name = "private run".to_owned();

@@ -1,5 +1,4 @@
-//! The page of a search for a capacity: goals, the knee as a drawing, the loads that were confirmed, and the plan. It has no
-//! scripts.
+//! The page of a capacity search: goals, a drawing of the knee, the confirmed loads, and the plan. It has no scripts.
 use super::document;
 use super::escape::{escaped, isolated};
 use super::plot::{self, CurveStyle, PlotScale};
@@ -12,12 +11,10 @@ use crate::workload::quoted;
 use mailrun_capacity::TrialOutcome;
 use mailrun_journey::record::Outcome;
 
-/// Height of a drawing.
 const HEIGHT: u32 = 240;
-/// Room on the scale of rates beyond the highest one.
+/// Margin of the rate scale beyond the highest rate.
 const MARGIN: f64 = 1.05;
 
-/// Trials of one kind in the drawings.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TrialKind {
     Good,
@@ -33,7 +30,6 @@ const KINDS: [(TrialKind, &str, &str); 3] = [
 const LIMIT: CurveStyle = CurveStyle::new("queued", &[6, 4]);
 const OFFERED: CurveStyle = CurveStyle::new("created", &[2, 4]);
 
-/// A trial as a point.
 struct KneePoint {
     kind: TrialKind,
     offered_per_s: f64,
@@ -41,7 +37,6 @@ struct KneePoint {
     p99_ms: Option<f64>,
 }
 
-/// The page of a search, in one file.
 pub fn capacity_page(run: &CapacityRun) -> String {
     let parts = [Some(goals(run)), knee(run), confirmation(run), plan(run), Some(subject(run))];
     let parts: Vec<PagePart> = parts.into_iter().flatten().collect();
@@ -80,7 +75,7 @@ fn goals(run: &CapacityRun) -> PagePart {
     PagePart { id: "goals", title: "Goals", body }
 }
 
-/// The trials by offered rate: their time, and what was delivered.
+/// The trials by offered rate, with their latency and delivered rate.
 fn knee(run: &CapacityRun) -> Option<PagePart> {
     let points = points(run);
     if points.is_empty() {
@@ -162,7 +157,7 @@ fn capacity_mark(run: &CapacityRun, x: &PlotScale) -> String {
     run.capacity_per_s().map_or_else(String::new, |per_s| plot::mark(per_s, x))
 }
 
-/// The table of compliance; `None` if nothing was confirmed.
+/// The table of compliance, or `None` if nothing was confirmed.
 fn confirmation(run: &CapacityRun) -> Option<PagePart> {
     if run.confirmation.is_empty() {
         return None;
@@ -184,7 +179,7 @@ fn plan(run: &CapacityRun) -> Option<PagePart> {
     Some(PagePart { id: "plan", title: "Plan", body: format!("<p>{}</p>", isolated(&line)) })
 }
 
-/// Server, load, host and command: all that is needed to repeat the search.
+/// Server, load, host and command: everything needed to repeat the search.
 fn subject(run: &CapacityRun) -> PagePart {
     let command = ("command", quoted(&run.command));
     let facts = run.facts.iter().cloned().chain([command]);

@@ -1,4 +1,4 @@
-//! The page of a comparison: verdicts and intervals, each run as a point, and the curves of all sides over each other. It
+//! The page of a comparison: verdicts and intervals, each run as a point, and the curves of all sides in one plot. It
 //! has no scripts.
 use super::document;
 use super::escape::{escaped, isolated};
@@ -14,24 +14,18 @@ use crate::headline::Headline;
 use mailrun_journey::Latencies;
 use std::collections::BTreeSet;
 
-/// Points of a curve over time.
 const DRAWN_POINTS: usize = 160;
-/// Height of a drawing.
 const HEIGHT: u32 = 190;
-/// Height of the drawing of a figure's runs.
 const RUNS_HEIGHT: u32 = 110;
-/// Most runs of a side that are drawn by themselves; the median is that of all.
+/// Maximum number of single runs drawn per side. The median covers all.
 const MAX_THIN_CURVES: usize = 12;
-/// Most remarks on the page.
 const MAX_REMARKS: usize = 20;
-/// Most sides on the page.
 const MAX_SIDES: usize = 6;
-/// Most figures on the page.
 const MAX_FIGURES: usize = 60;
-/// Greatest ratio on the scale of intervals, as a logarithm: 4.
+/// Maximum of the interval scale: the logarithm of the ratio 4.
 const MAX_LOG_RATIO: f64 = 1.386;
 
-/// Looks of a side: of the median over all of its runs, and of a single one.
+/// Styles of a side: for the median of its runs, and for single runs.
 struct SideStyle {
     median: CurveStyle,
     single: CurveStyle,
@@ -46,7 +40,6 @@ const STYLES: [SideStyle; MAX_SIDES] = [
     SideStyle { median: CurveStyle::new("failed", &[1, 3]), single: CurveStyle::new("failed thin", &[]) },
 ];
 
-/// The page of a comparison, in one file.
 pub fn comparison_page(page: &ComparisonPage) -> String {
     let parts = [Some(figures(page)), runs(page), latency(page), rates(page), sides(page), method(page)];
     let parts: Vec<PagePart> = parts.into_iter().flatten().collect();
@@ -82,7 +75,6 @@ fn top(page: &ComparisonPage) -> String {
     )
 }
 
-/// The figures with ratio, interval and verdict.
 fn figures(page: &ComparisonPage) -> PagePart {
     let shown = ComparisonPage { figures: page.figures.iter().take(MAX_FIGURES).cloned().collect(), ..page.clone() };
     let ends = shown.figures.iter().flat_map(|figure| figure.interval).flat_map(|(lower, upper)| [lower, upper]);
@@ -103,7 +95,7 @@ fn figures(page: &ComparisonPage) -> PagePart {
     PagePart { id: "figures", title: "Figures", body: format!("{table}<p class=\"note\">{scale}</p>") }
 }
 
-/// The interval and the estimate of a ratio beside the margin.
+/// The interval and the estimate of a ratio, beside the margin.
 fn interval_bar(figure: &ComparedFigure, margin: f64, reach: f64) -> String {
     let place = |ratio: f64| {
         let log = ratio.max(f64::MIN_POSITIVE).ln();
@@ -127,11 +119,11 @@ fn interval_bar(figure: &ComparedFigure, margin: f64, reach: f64) -> String {
     plot::bars(&shapes)
 }
 
-/// The values of each run or round, a drawing for each figure.
+/// The values of all runs or rounds, one drawing per figure.
 fn runs(page: &ComparisonPage) -> Option<PagePart> {
     let mut drawn: Vec<String> = Vec::new();
     for (place, figure) in page.figures.iter().take(MAX_FIGURES).enumerate() {
-        // The sides of a figure are in one drawing, at the first of them.
+        // All sides of a figure share one drawing, made for the first of them.
         if page.figures[..place].iter().any(|other| other.name == figure.name) {
             continue;
         }
@@ -166,7 +158,7 @@ fn values_figure(page: &ComparisonPage, name: &str, sides: &[(usize, &[f64])]) -
     ))
 }
 
-/// Latencies by percentile: the median over the runs of each side, and single runs behind it.
+/// Latencies by percentile: each side's median, with single runs behind it.
 fn latency(page: &ComparisonPage) -> Option<PagePart> {
     let mut curves = Vec::new();
     let mut medians = Vec::new();
@@ -201,7 +193,7 @@ fn latency(page: &ComparisonPage) -> Option<PagePart> {
     Some(PagePart { id: "percentiles", title: "Latency by percentile", body })
 }
 
-/// Rates over time: the median over the runs of each side, and single runs behind it.
+/// Rates over time: each side's median, with single runs behind it.
 fn rates(page: &ComparisonPage) -> Option<PagePart> {
     let of_runs = || page.sides.iter().zip(&STYLES).flat_map(|(side, _)| side.runs.iter());
     let seconds: BTreeSet<u64> = of_runs().flat_map(|run| run.rates.iter().map(|(second, _)| *second)).collect();
@@ -237,7 +229,7 @@ fn rates(page: &ComparisonPage) -> Option<PagePart> {
     Some(PagePart { id: "time", title: "Messages per second over time", body })
 }
 
-/// The middle of some numbers; NaN of none.
+/// The median, or NaN without values.
 fn middle(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
@@ -258,7 +250,6 @@ fn note(page: &ComparisonPage) -> String {
     )
 }
 
-/// The facts of each side.
 fn sides(page: &ComparisonPage) -> Option<PagePart> {
     let side = |side: &ComparedSide| {
         let facts: String = side
@@ -273,7 +264,7 @@ fn sides(page: &ComparisonPage) -> Option<PagePart> {
     (!body.is_empty()).then_some(PagePart { id: "sides", title: "Sides", body })
 }
 
-/// The method, and what it cannot say.
+/// The method and its limits.
 fn method(page: &ComparisonPage) -> Option<PagePart> {
     let rows: String = page.method.iter().map(|text| format!("<li>{}</li>", escaped(text))).collect();
     (!rows.is_empty()).then(|| PagePart { id: "method", title: "Method", body: format!("<ul>{rows}</ul>") })

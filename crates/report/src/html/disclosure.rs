@@ -1,10 +1,9 @@
-//! Limits of the numbers: what a reader must not conclude from them.
+//! States the limits of the numbers, so that readers do not conclude too much.
 use super::escape::isolated;
 use super::runs::PagePart;
 use crate::numbers::{count, seconds};
 use mailrun_journey::record::{Arrival, Record, Role};
 
-/// The limits of the numbers of a run.
 pub(super) fn part(record: &Record) -> PagePart {
     let rows: String = limits(record).iter().map(|text| format!("<li>{}</li>", isolated(text))).collect();
     PagePart { id: "limits", title: "Limits of this run", body: format!("<ul>{rows}</ul>") }

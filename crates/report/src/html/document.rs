@@ -1,6 +1,6 @@
 //! The frame of the page: head, style, scripts, and the record as data.
 //!
-//! The page loads nothing: its policy (CSP) allows its own two scripts, by their hashes, and no connection at all.
+//! The page loads nothing. Its policy (CSP) allows only its own two scripts, by their hashes, and no connections.
 use super::escape::{escaped, json};
 use super::runs::{PagePart, PageRuns};
 use mailrun_journey::record::Record;
@@ -11,27 +11,24 @@ const UPLOT_STYLE: &str = include_str!("../../assets/uPlot.min.css");
 const OWN_SCRIPT: &str = include_str!("../../assets/report.js");
 const OWN_STYLE: &str = include_str!("../../assets/report.css");
 
-/// SHA-256 of the scripts in base64, as the policy of the page names them.
+/// SHA-256 of the scripts in base64, for the page's policy.
 const UPLOT_HASH: &str = "GcjUxq2Ikpp59K5J1vcWFWbf0Lo9FcxJXpdPeH63jx8=";
 const OWN_HASH: &str = "k5UMJAJEGGzW1ohS90nl6wBkoNdS3Q8me3ZAfCfEhSY=";
 
-/// Largest number of rows by second that the data for copies has; `run.json` has them all.
+/// Maximum rows by second in the copyable data. `run.json` has all.
 const MAX_ROWS: usize = 300;
-/// Bytes of data above which the seconds, the slowest messages and the histograms are left out.
+/// With more bytes of data, the seconds, the slowest messages and the histograms are left out.
 const MAX_DATA_BYTES: usize = 60_000;
-/// Details that the data of a long run lacks, in the words of the page.
+/// The page's words for what the data of a long run lacks.
 const LEFT_OUT: &str = "the seconds, the slowest messages and the histograms, which run.json has";
-/// Largest number of characters of a text in the data.
 const MAX_TEXT_CHARS: usize = 1_000;
-/// Largest number of entries of a list in the data.
 const MAX_ENTRIES: usize = 1_000;
 
-/// Buttons that scripts show.
+/// Buttons that scripts make visible.
 const BUTTONS: &str = "<p class=\"actions\" hidden><button type=\"button\" data-copy=\"markdown\">Copy as Markdown</button> \
                        <button type=\"button\" data-copy=\"record\">Copy as JSON</button> <span role=\"status\"></span></p>";
 
-/// The whole page of a run around its parts.
-/// Those of `answer` stand above the links.
+/// The whole page of a run. The parts in `answer` come before the links.
 pub(super) fn page(runs: PageRuns<'_>, top: &str, answer: &[PagePart], parts: &[PagePart]) -> String {
     let record = runs.record;
     let scripts = format!("{}\n<script>{UPLOT_SCRIPT}</script>\n<script>{OWN_SCRIPT}</script>\n", copies(record));
@@ -44,16 +41,14 @@ pub(super) fn page(runs: PageRuns<'_>, top: &str, answer: &[PagePart], parts: &[
     frame(&head, &top, parts, &format!("Run {} · ", escaped(&record.run_id)), &scripts)
 }
 
-/// A page without scripts around its parts.
 pub(super) fn plain_page(title: &str, top: &str, parts: &[PagePart]) -> String {
     let head = PageHead { title, policy: String::new(), styles: OWN_STYLE.to_owned() };
     frame(&head, top, parts, "", "")
 }
 
-/// The head of a page.
 struct PageHead<'a> {
     title: &'a str,
-    /// Scripts that the page allows.
+    /// The content security policy.
     policy: String,
     styles: String,
 }
@@ -84,7 +79,7 @@ fn section(part: &PagePart) -> String {
     format!("<section id=\"{id}\" aria-labelledby=\"{id}-title\"><h2 id=\"{id}-title\">{title}</h2>{body}</section>\n")
 }
 
-/// Texts that the buttons copy: the record, and the report in Markdown.
+/// Texts for the copy buttons: the record, and the report in Markdown.
 fn copies(record: &Record) -> String {
     let (data, is_whole) = data(record);
     let data = json(&data);
@@ -97,7 +92,7 @@ fn copies(record: &Record) -> String {
     )
 }
 
-/// The record as far as the page has room for it; true if that is all of it.
+/// The record as far as the page has room. The flag says whether it is complete.
 fn data(record: &Record) -> (Value, bool) {
     let seconds = |record: &Record| record.usage.iter().map(|party| party.seconds.len()).max().unwrap_or(0);
     if record.series.len() <= MAX_ROWS && seconds(record) <= MAX_ROWS {
@@ -109,7 +104,6 @@ fn data(record: &Record) -> (Value, bool) {
     (short_value(&without_details(record)), false)
 }
 
-/// The record without its seconds, its slowest messages and its histograms.
 fn without_details(record: &Record) -> Record {
     let mut record =
         Record { series: Vec::new(), usage: Vec::new(), slowest: Vec::new(), missing: Vec::new(), ..record.clone() };
@@ -124,14 +118,13 @@ fn without_details(record: &Record) -> Record {
     record
 }
 
-/// The record as JSON, its texts and lists cut.
 fn short_value(record: &Record) -> Value {
     let mut value = serde_json::to_value(record).unwrap_or_default();
     shorten(&mut value, "");
     value
 }
 
-/// The record with texts that a page has room for: a server may have answered with megabytes.
+/// The record with shortened texts, because a server may have answered with megabytes.
 fn with_short_texts(record: &Record) -> Record {
     let mut record = record.clone();
     let texts = record.errors.iter_mut().map(|row| &mut row.text).chain(&mut record.verdict.reasons);
@@ -143,7 +136,7 @@ fn with_short_texts(record: &Record) -> Record {
     record
 }
 
-/// Cuts texts and lists, histograms aside.
+/// Shortens texts and lists, except histograms.
 fn shorten(value: &mut Value, key: &str) {
     match value {
         Value::String(text) if !key.ends_with("histogram") => cut(text),
@@ -169,7 +162,7 @@ mod tests {
     use crate::sample;
     use sha2::{Digest, Sha256};
 
-    /// The hash of uPlot 1.6.32 as published; assets/README.md has it too.
+    /// The hash of uPlot 1.6.32 as published. assets/README.md has it too.
     const PUBLISHED: &str = "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f";
     const PUBLISHED_STYLE: &str = "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04";
 
@@ -177,7 +170,6 @@ mod tests {
         Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Base64 (RFC 4648) of the hash.
     fn base64(text: &str) -> String {
         const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
         let digest = Sha256::digest(text.as_bytes());

@@ -1,4 +1,4 @@
-//! Parties, workload and host; thresholds and stages: the parts that are the same tables as in the other reports.
+//! Parts that contain the same tables as the other reports: parties, workload, host, thresholds and stages.
 use super::runs::{PagePart, PageRuns};
 use super::slowest::SHOWN_MESSAGES;
 use super::tables;
@@ -7,7 +7,7 @@ use crate::section::Section;
 use crate::{audit, encryption, fates, mades, parties, relay, server, stages, workload};
 use mailrun_journey::record::Record;
 
-/// The thresholds that were missed, with value, limit and margin; those that were passed are folded.
+/// The missed thresholds with value, limit and margin. Those that passed are folded.
 pub(super) fn thresholds(runs: PageRuns<'_>) -> Option<PagePart> {
     let of = |passed| runs.both(|record| fates::thresholds_by_result(record, passed));
     let table = |(own, other): (Section, Option<Section>)| tables::section(&own, other.as_ref(), None);
@@ -20,7 +20,6 @@ pub(super) fn thresholds(runs: PageRuns<'_>) -> Option<PagePart> {
     (all > 0).then(|| PagePart { id: "thresholds", title: "Thresholds", body: missed + &passed })
 }
 
-/// Number of messages at each stage, and rates.
 pub(super) fn stage_counts(runs: PageRuns<'_>) -> Option<PagePart> {
     part(runs, "stages", "Stages", |record| match &record.mades {
         Some(own) => mades::stages(own),
@@ -28,22 +27,19 @@ pub(super) fn stage_counts(runs: PageRuns<'_>) -> Option<PagePart> {
     })
 }
 
-/// TLS handshakes.
 pub(super) fn handshakes(runs: PageRuns<'_>) -> Option<PagePart> {
     part(runs, "tls", "TLS", encryption::handshakes)
 }
 
-/// The server under test.
 pub(super) fn server(runs: PageRuns<'_>) -> Option<PagePart> {
     part(runs, "server", "Server", server::under_test)
 }
 
-/// An audit: a row for each kind of fault.
 pub(super) fn audit_faults(runs: PageRuns<'_>) -> Option<PagePart> {
     part(runs, "audit", "Audit", audit::faults)
 }
 
-/// An audit: the messages that are missing, the first ten unfolded.
+/// An audit's missing messages. All but the first ten are folded.
 pub(super) fn audit_losses(runs: PageRuns<'_>) -> Option<PagePart> {
     let losses = &runs.record.audit.as_ref()?.losses;
     let (shown, others) = losses.split_at(losses.len().min(SHOWN_MESSAGES));
@@ -54,17 +50,14 @@ pub(super) fn audit_losses(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "audit-missing", title: "Missing mail", body })
 }
 
-/// The relay between source and sink.
 pub(super) fn between(runs: PageRuns<'_>) -> Option<PagePart> {
     part(runs, "relay", "Relay", relay::between)
 }
 
-/// Costs of each process.
 pub(super) fn processes(runs: PageRuns<'_>) -> Option<PagePart> {
     part(runs, "processes", "Processes", parties::costs)
 }
 
-/// The load that was offered.
 pub(super) fn offered(runs: PageRuns<'_>) -> Option<PagePart> {
     part(runs, "workload", "Workload", |record| match &record.mades {
         Some(own) => mades::offered(record, own),
@@ -72,7 +65,6 @@ pub(super) fn offered(runs: PageRuns<'_>) -> Option<PagePart> {
     })
 }
 
-/// Host, version and command.
 pub(super) fn host(runs: PageRuns<'_>) -> Option<PagePart> {
     part(runs, "host", "Host and command", workload::surroundings)
 }

@@ -8,10 +8,8 @@ use crate::section::Section;
 use crate::table::{Align, Cell, Table, right};
 use mailrun_journey::record::{ErrorRow, Record};
 
-/// Largest number of kinds on the page.
 const MAX_KINDS: usize = 200;
 
-/// The errors; `None` if there were none.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let (own, other) = runs.both(|record| match &record.mades {
         Some(mades) => mades::troubles(record, mades),

@@ -1,14 +1,13 @@
-//! Text of peers, made harmless in HTML and in JSON within HTML.
+//! Makes text of peers harmless in HTML, and in JSON within HTML.
 //!
-//! Nothing that a peer wrote can open an element, leave an attribute, end a script, or change the writing direction of
-//! what stands beside it.
+//! No peer can open an element, leave an attribute, end a script, or change the writing direction of other text.
 use crate::table::plain;
 use serde_json::Value;
 
-/// Largest number of characters of a peer's text on the page; `run.json` has the rest.
+/// Maximum characters of a peer's text on the page. `run.json` has the rest.
 const MAX_TEXT_CHARS: usize = 300;
 
-/// `text` for the contents of an element or of an attribute in double quotes.
+/// Escapes text for an element, or for an attribute in double quotes.
 pub(super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len() + 8);
     for letter in plain(clipped(text)).chars() {
@@ -32,12 +31,11 @@ pub(super) fn isolated(text: &str) -> String {
     format!("<bdi>{}</bdi>", escaped(text))
 }
 
-/// The beginning of a text, as far as the page shows it.
 fn clipped(text: &str) -> &str {
     text.char_indices().nth(MAX_TEXT_CHARS).map_or(text, |(end, _)| &text[..end])
 }
 
-/// A JSON value for the contents of a `<script>`: no markup, and no line separators of JavaScript.
+/// A JSON value for a `<script>`: without markup, and without line separators of JavaScript.
 pub(super) fn json(value: &Value) -> String {
     let text = value.to_string();
     let mut safe = String::with_capacity(text.len());
@@ -73,7 +71,7 @@ mod tests {
     }
 
     proptest! {
-        /// In any text, no character is left that has a meaning in HTML; the value of JSON stays what it was.
+        /// No text contains a character with a meaning in HTML afterwards, and JSON keeps its value.
         #[test]
         fn no_mark_is_left(text in "[a-z<>&\"'/!\\u{202e}\\u{2028}\\n -]{0,60}|.*") {
             let safe = escaped(&text);

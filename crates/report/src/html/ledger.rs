@@ -1,4 +1,4 @@
-//! The ledger: the fates of all units as a bar and as a table, and the same by domain of the recipients.
+//! The fates of all units as a bar and a table, and the same by the recipients' domains.
 use super::plot;
 use super::runs::{PagePart, PageRuns};
 use super::tables::{self, BarColumn};
@@ -7,10 +7,8 @@ use crate::numbers::known;
 use crate::table::{Align, Cell, Table, right};
 use mailrun_journey::record::{DomainRow, Record};
 
-/// Largest number of domains on the page.
 const MAX_DOMAINS: usize = 100;
 
-/// The fates; `None` if nothing was counted.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let (own, other) = runs.both(fates::ledger)?;
     let bars = BarColumn { title: "share of what was created", cells: fate_bars(runs.record) };
@@ -18,7 +16,7 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "ledger", title: "Ledger", body })
 }
 
-/// A bar for each row of the table: all that was created, and each fate after those before it.
+/// A bar for each row: all created messages, and each fate after the previous ones.
 fn fate_bars(record: &Record) -> Vec<String> {
     let Some(created) = record.ledger.created.filter(|created| *created > 0) else { return Vec::new() };
     let mut drawn = vec![plot::bars(&plot::bar(0.0, 1.0, "created"))];
@@ -40,7 +38,7 @@ fn colour(fate: &str) -> &'static str {
     }
 }
 
-/// The ledger by domain; `None` if there was only one.
+/// The ledger by domain, or `None` if there was only one.
 pub(super) fn domains(runs: PageRuns<'_>) -> Option<PagePart> {
     let (own, other) = runs.both(domain_table)?;
     let more = match runs.record.domains.len().saturating_sub(MAX_DOMAINS) {

@@ -1,4 +1,4 @@
-//! Parts that only a run over MADES has: the steps from stage to stage, lost connections, and the stand-in's own counts.
+//! Parts that only MADES runs have: the steps between stages, lost connections, and the stand-in's own counts.
 use super::phases::steps;
 use super::runs::{PagePart, PageRuns};
 use super::tables::{self, BarColumn};
@@ -6,7 +6,6 @@ use crate::mades;
 use crate::section::{Section, SectionBody};
 use mailrun_journey::record::Mades;
 
-/// The steps from each stage to the next, with their bars.
 pub(super) fn waterfall(runs: PageRuns<'_>) -> Option<PagePart> {
     let own = runs.record.mades.as_ref()?;
     let (section, other) = both(runs, |own| mades::waterfall(own).map(without_characters))?;
@@ -15,7 +14,7 @@ pub(super) fn waterfall(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "steps", title: "Steps", body: tables::section(&section, other.as_ref(), Some(&bars)) })
 }
 
-/// The table without its drawing in characters.
+/// The table without its drawing in characters, which the bars replace.
 fn without_characters(section: Section) -> Section {
     let body = match section.body {
         SectionBody::Figures(table) => SectionBody::Figures(table.without("time")),
@@ -24,13 +23,11 @@ fn without_characters(section: Section) -> Section {
     Section { body, ..section }
 }
 
-/// Times without a connection.
 pub(super) fn outages(runs: PageRuns<'_>) -> Option<PagePart> {
     let (section, _) = both(runs, mades::outages)?;
     Some(PagePart { id: "outages", title: "Lost connections", body: tables::section(&section, None, None) })
 }
 
-/// The stand-in's own counts and times beside those of the bench.
 pub(super) fn truth(runs: PageRuns<'_>) -> Option<PagePart> {
     let counts = both(runs, mades::truth_counts);
     let times = both(runs, mades::truth_times);

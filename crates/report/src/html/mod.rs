@@ -1,8 +1,8 @@
-//! The report as a page, `report.html`: one file that needs nothing else, and that shows all that matters without scripts.
+//! The report as a page, `report.html`: a single file, which shows everything important without scripts.
 //!
 //! ```text
 //! Record ─→ PageRuns ─→ verdict · thresholds · over_time · percentiles · … ─→ PagePart ─→ document ─→ report.html
-//!                          └ words and numbers of the other reports (Section, Table), drawings by plot
+//! └ words and numbers of the other reports (Section, Table), drawings by plot
 //! ```
 mod capacity;
 mod comparison;
@@ -32,13 +32,13 @@ use crate::headline::Headline;
 use mailrun_journey::record::{Outcome, Record};
 use runs::{PagePart, PageRuns};
 
-/// The page of a run. With a baseline, that run's curves are drawn behind, and a ratio stands beside each number.
+/// The page of a run. With a baseline, its curves are drawn behind the run's, and each number has a ratio beside it.
 pub fn page(record: &Record, baseline: Option<&Record>) -> String {
     let runs = PageRuns { record, baseline };
     document::page(runs, &verdict::top(runs), &answer(runs), &details(runs))
 }
 
-/// The parts that say why the run ended as it did, directly below the verdict.
+/// The parts that explain the ending of the run, directly below the verdict.
 fn answer(runs: PageRuns<'_>) -> Vec<PagePart> {
     let parts = [
         environment::audit_faults(runs),
@@ -93,7 +93,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
-    /// Fails unless each element ends where it should, and nothing has a handler.
+    /// Fails unless all elements are properly closed and none has an event handler.
     pub(super) fn check_balance(page: &str) -> Result<(), String> {
         const VOID: [&str; 2] = ["meta", "!doctype"];
         let mut open: Vec<&str> = Vec::new();
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(check_balance(&page(&record, Some(&record))), Ok(()));
     }
 
-    /// Replaces the values that the choices hit by extreme ones of their kind.
+    /// Replaces the values that `choices` selects by extreme ones of their kind.
     fn disturb(value: &mut Value, choices: &mut impl Iterator<Item = u8>) {
         match value {
             Value::Array(entries) => entries.iter_mut().for_each(|entry| disturb(entry, choices)),

@@ -1,8 +1,8 @@
-//! Curves over time, all on one axis: throughput by stage and queue depth, latency, errors, processor time and memory of
-//! the parties; with events and stalls. A value holds for a second, so the curves are steps.
+//! Curves over a common time axis: throughput by stage and queue depth, latency, errors, processor time and memory,
+//! with events and stalls. A value holds for a second, so the curves are steps.
 //!
-//! Each panel stands on the page twice: as a drawing, for readers without scripts and for paper, and as numbers, from
-//! which uPlot draws it with a cursor.
+//! Each panel is on the page twice: as a drawing for print and for readers without scripts, and as numbers from which
+//! uPlot draws it with a cursor.
 use super::escape::{escaped, isolated, json};
 use super::plot::{self, CurveStyle, PlotScale};
 use super::runs::{PagePart, PageRuns};
@@ -16,24 +16,18 @@ use mailrun_journey::record::{EventKind, EventRow, PartyUsage, Record, Role, Ser
 use serde_json::{Value, json as value};
 use std::collections::BTreeSet;
 
-/// Points of a drawing, which is smaller than what scripts draw.
+/// Points of a static drawing, which is smaller than the one drawn by scripts.
 const DRAWN_POINTS: usize = 160;
-/// Height of a drawing.
 const HEIGHT: u32 = 150;
-/// Bytes of a mebibyte.
 const MEBIBYTE: f64 = 1_048_576.0;
-/// Largest number of events on the page.
 const MAX_EVENTS: usize = 100;
-/// Largest number of stalls on the page.
 const MAX_STALLS: usize = 200;
-/// Events that are shown unfolded.
+/// Further events are folded.
 const SHOWN_EVENTS: usize = 6;
-/// Largest number of parties whose use is drawn.
 const MAX_PARTIES: usize = 6;
-/// Processors that source and sink must have used for their curves to say something about the run.
+/// Below this number of processors, the curves of source and sink say nothing about the run.
 const MIN_GENERATOR_CORES: f64 = 0.1;
 
-/// Unit of a panel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TimeUnit {
     PerSecond,
@@ -43,7 +37,6 @@ enum TimeUnit {
 }
 
 impl TimeUnit {
-    /// Name on the axis.
     fn name(self) -> &'static str {
         match self {
             Self::PerSecond => "/s",
@@ -54,20 +47,19 @@ impl TimeUnit {
     }
 }
 
-/// A curve over time, as it is read from a record.
 struct TimeCurve {
     name: String,
     style: CurveStyle,
     rows: Vec<(u64, f64)>,
-    /// True if it is drawn on the right axis (the queue).
+    /// Draw it on the right axis (the queue).
     is_depth: bool,
     is_baseline: bool,
-    /// True if scripts draw it only when the reader asks for it.
+    /// Scripts draw it only when the reader asks for it.
     is_on_demand: bool,
 }
 
 impl TimeCurve {
-    /// The median and the largest value, for the legend.
+    /// The median and the maximum, for the legend.
     fn summary(&self, unit: TimeUnit) -> String {
         let mut values: Vec<f64> =
             self.rows.iter().map(|(_, value)| *value).filter(|value| value.is_finite()).collect();
@@ -81,7 +73,6 @@ impl TimeCurve {
     }
 }
 
-/// Curves with a common unit.
 struct TimePanel {
     id: &'static str,
     title: String,
@@ -89,7 +80,7 @@ struct TimePanel {
     curves: Vec<TimeCurve>,
 }
 
-/// Curves over time, with events and stalls; `None` if the run has no series.
+/// Curves over time, with events and stalls, or `None` without a series.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let seconds = all_seconds(runs);
     if seconds.len() < 2 {
@@ -107,7 +98,6 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "time", title: "Over time", body })
 }
 
-/// Seconds of the run and of its baseline.
 fn all_seconds(runs: PageRuns<'_>) -> BTreeSet<u64> {
     let of = |record: &Record| record.series.iter().map(|row| row.second).collect::<BTreeSet<u64>>();
     let mut seconds = of(runs.record);
@@ -127,14 +117,13 @@ fn note(record: &Record, axis: &TimeAxis) -> String {
     format!("<p class=\"note\">Seconds since the load began.{stalls}{thinned}</p>")
 }
 
-/// The panels that have something to show.
 fn panels(runs: PageRuns<'_>) -> Vec<TimePanel> {
     let panel = |id, title: &str, unit, of: fn(&Record) -> Vec<TimeCurve>| {
         let ghost = |curve: TimeCurve| TimeCurve { style: CurveStyle::GHOST, is_baseline: true, ..curve };
         let mut curves: Vec<TimeCurve> = runs.baseline.map(of).unwrap_or_default().into_iter().map(ghost).collect();
         curves.extend(of(runs.record));
         let own = |curve: &&TimeCurve| !curve.is_baseline;
-        // A curve of zeros says nothing, apart from those that the reader looks for.
+        // Omit curves of zeros, except those that readers look for.
         let is_used = curves.iter().filter(own).any(|curve| curve.rows.iter().any(|(_, value)| *value > 0.0));
         is_used.then(|| TimePanel { id, title: title.to_owned(), unit, curves })
     };
@@ -154,7 +143,7 @@ fn latency_title(record: &Record) -> String {
     format!("Latency{of}: p50, p95 and p99 of each second")
 }
 
-/// A curve of the series; `None` if it is zero everywhere.
+/// A curve of the series, or `None` if it is zero everywhere.
 fn curve(record: &Record, name: &str, style: CurveStyle, read: impl Fn(&SeriesRow) -> f64) -> Option<TimeCurve> {
     let rows: Vec<(u64, f64)> = record.series.iter().map(|row| (row.second, read(row))).collect();
     let is_used = rows.iter().any(|(_, value)| *value > 0.0);
@@ -177,7 +166,7 @@ fn throughput(record: &Record) -> Vec<TimeCurve> {
 }
 
 fn percentiles(record: &Record) -> Vec<TimeCurve> {
-    // A second without messages has no latency, and not one of 0.
+    // A second without messages has no latency, rather than one of 0.
     let timed = |value: f64| if value > 0.0 { value } else { f64::NAN };
     let style = CurveStyle::new;
     let curves = [
@@ -190,7 +179,6 @@ fn percentiles(record: &Record) -> Vec<TimeCurve> {
     curves.into_iter().flatten().collect()
 }
 
-/// A curve that scripts draw when the reader asks for it.
 fn on_demand(curve: TimeCurve) -> TimeCurve {
     TimeCurve { is_on_demand: true, ..curve }
 }
@@ -208,7 +196,7 @@ fn memory(record: &Record) -> Vec<TimeCurve> {
     used(record, |row| row.rss_bytes as f64 / MEBIBYTE)
 }
 
-/// A curve for each party whose processor time is worth a look.
+/// One curve for each party with relevant processor time.
 fn used(record: &Record, read: fn(&UsageRow) -> f64) -> Vec<TimeCurve> {
     const STYLES: [CurveStyle; MAX_PARTIES] = [
         CurveStyle::new("accepted", &[]),
@@ -233,7 +221,6 @@ fn used(record: &Record, read: fn(&UsageRow) -> f64) -> Vec<TimeCurve> {
     record.usage.iter().filter(is_busy).zip(STYLES).map(of).collect()
 }
 
-/// A panel as a drawing.
 fn figure(record: &Record, panel: &TimePanel, axis: &TimeAxis) -> String {
     let times = axis.times();
     let rates: Vec<&TimeCurve> = panel.curves.iter().filter(|curve| !curve.is_depth && !curve.is_on_demand).collect();
@@ -271,7 +258,7 @@ fn figure(record: &Record, panel: &TimePanel, axis: &TimeAxis) -> String {
     )
 }
 
-/// The panel in words.
+/// The panel in words, for screen readers.
 fn spoken(panel: &TimePanel) -> String {
     let names: Vec<&str> =
         panel.curves.iter().filter(|curve| !curve.is_baseline).map(|curve| curve.name.as_str()).collect();
@@ -285,7 +272,6 @@ fn background(record: &Record, x: &PlotScale) -> String {
     stalls.chain(events).collect()
 }
 
-/// The scale of a time axis with five labels.
 pub(super) fn time_scale(last: f64) -> PlotScale {
     let labels = (0..=4).map(|quarter| last * f64::from(quarter) / 4.0);
     let labels = labels.map(|at| if last >= 8.0 { at.round() } else { at });
@@ -300,7 +286,7 @@ fn value_scale(unit: TimeUnit, curves: &[&TimeCurve]) -> PlotScale {
     PlotScale::linear(values.filter(|value| value.is_finite()).fold(0.0, f64::max), plot::number_label)
 }
 
-/// The events in a list: the number of each stands at its line. `None` if there were none.
+/// The list of events, with the numbers that mark them in the plot. `None` without any.
 pub(super) fn events(record: &Record) -> Option<PagePart> {
     let row = |event: &EventRow| {
         let at = data(event.at_s, &format!("{:.1} s", event.at_s));
@@ -324,7 +310,7 @@ pub(super) fn events(record: &Record) -> Option<PagePart> {
     (!shown.is_empty()).then_some(PagePart { id: "events", title: "Events", body })
 }
 
-/// A fault's text is its rule, whether it begins or ends.
+/// The text of a fault is its rule, whether it begins or ends.
 fn event_text(event: &EventRow) -> String {
     match event.kind {
         EventKind::FaultOn => format!("fault on: {}", event.text),
@@ -333,7 +319,6 @@ fn event_text(event: &EventRow) -> String {
     }
 }
 
-/// The curves as numbers for scripts.
 fn numbers(record: &Record, panels: &[TimePanel], axis: &TimeAxis) -> String {
     let is_thin = axis.per_bucket() > 1;
     let events: Vec<Value> = record
@@ -365,12 +350,11 @@ fn panel_numbers(panel: &TimePanel, axis: &TimeAxis, is_thin: bool) -> Value {
     value!({ "id": panel.id, "title": panel.title, "unit": panel.unit.name(), "curves": curves })
 }
 
-/// The beginning of a name.
 fn shortened(text: &str) -> String {
     text.chars().take(120).collect()
 }
 
-/// Numbers in few characters: whole ones without a point, others exact, or with four digits if that is enough.
+/// Numbers in few characters: whole ones without a point, others exact, or with four digits if `is_short`.
 fn rounded(values: &[f64], is_short: bool) -> Vec<Value> {
     let number = |value: &f64| match *value {
         value if !value.is_finite() => Value::Null,

@@ -1,4 +1,4 @@
-//! Latency by percentile on logarithmic scales: the stages over each other, service time beside latency.
+//! Latency by percentile on logarithmic scales: all stages in one plot, and service time beside latency.
 use super::plot::{self, CurveStyle, PlotScale};
 use super::runs::{PagePart, PageRuns};
 use super::tables;
@@ -6,19 +6,18 @@ use crate::{mades, stages};
 use mailrun_journey::Latencies;
 use mailrun_journey::record::{LatencyMs, Record};
 
-/// Decimal places of the largest percentile on the axis: 99.999 %.
+/// Nines of the largest percentile on the axis: 99.999 %.
 const MAX_NINES: f64 = 5.0;
-/// Height of the drawing.
 const HEIGHT: u32 = 280;
 
-/// A distribution: places on the axis, and milliseconds.
+/// A distribution: positions on the axis, and milliseconds.
 pub(super) struct PercentileCurve {
     pub(super) name: String,
     pub(super) style: CurveStyle,
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// The table of latencies, and a folded plot of them; `None` if no latency is known.
+/// The table of latencies and a folded plot, or `None` if no latency is known.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let table = |record: &Record| match &record.mades {
         Some(own) => mades::latencies(record, own),
@@ -45,7 +44,7 @@ fn drawing(runs: PageRuns<'_>) -> Option<String> {
     Some(figure(&label, &shown, &legend))
 }
 
-/// Distributions over each other, the first behind.
+/// Distributions in one plot, the first behind the others.
 pub(super) fn figure(label: &str, curves: &[PercentileCurve], legend: &str) -> String {
     let all = || curves.iter().flat_map(|curve| curve.points.iter());
     let y = PlotScale::log(all().map(|(_, ms)| *ms), plot::time_label);
@@ -58,7 +57,6 @@ pub(super) fn figure(label: &str, curves: &[PercentileCurve], legend: &str) -> S
     format!("<figure class=\"panel\">{}{legend}</figure>", plot::plot(label, HEIGHT, &x, &y, &shapes))
 }
 
-/// The distributions of a record, in the order of the stages.
 fn curves(record: &Record) -> Vec<PercentileCurve> {
     const STYLES: [CurveStyle; 8] = [
         CurveStyle::new("sent", &[6, 3]),
@@ -91,7 +89,7 @@ fn curves(record: &Record) -> Vec<PercentileCurve> {
     curves
 }
 
-/// Points of a distribution: from its histogram, or from the figures of the summary alone.
+/// Points of a distribution, from its histogram or else from its summary.
 fn points(times: &LatencyMs, histogram: Option<&String>, count: u64) -> Vec<(f64, f64)> {
     let end = last_place(count);
     let mut points = match histogram.and_then(|text| Latencies::decode(text)).filter(|times| times.count() > 0) {
@@ -107,18 +105,18 @@ fn points(times: &LatencyMs, histogram: Option<&String>, count: u64) -> Vec<(f64
     points
 }
 
-/// Points of a histogram at regular places, up to that one.
+/// Points of a histogram at regular positions, up to `end`.
 pub(super) fn histogram_points(all: &Latencies, end: f64) -> Vec<(f64, f64)> {
     let places = (0..).map(|at| f64::from(at) * 0.05).take_while(|at| *at < end);
     places.map(|at| (at, all.quantile_ms(1.0 - 10_f64.powf(-at)))).collect()
 }
 
-/// The last place that so many messages say something about.
+/// The last position for which there are enough messages.
 pub(super) fn last_place(count: u64) -> f64 {
     (count.max(2) as f64).log10().min(MAX_NINES)
 }
 
-/// Place of a percentile: 0.9 is 1, 0.99 is 2.
+/// Position of a percentile: 0.9 is 1, 0.99 is 2.
 fn nines(share: f64) -> f64 {
     -(1.0 - share).log10()
 }

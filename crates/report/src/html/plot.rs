@@ -1,39 +1,33 @@
-//! Curves and points as inline SVG, for readers without scripts and for paper.
+//! Curves and points as inline SVG, for print and for readers without scripts.
 //!
-//! The drawing stretches with the page; its labels do not: lines are in an inner view that is stretched, labels are in an
-//! outer one and placed by per cent.
+//! The drawing stretches with the page but its labels do not: lines are in an inner, stretched view, and labels are in
+//! an outer one, positioned by per cent.
 use super::escape::escaped;
 
-/// Side of the stretched view.
+/// Side length of the stretched view.
 const VIEW: f64 = 1_000.0;
-/// Room above the drawing.
 const TOP: u32 = 10;
-/// Room for the labels below.
 const BELOW: u32 = 26;
-/// Least distance of two points.
+/// Minimum distance between two points.
 const DOT_GRID: i64 = 8;
-/// Largest number of decades on a logarithmic scale.
 const MAX_DECADES: i32 = 12;
 
-/// Look of a curve: a colour of the style sheet, and the lengths of its dashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CurveStyle {
     /// Name of the colour in the style sheet.
     pub(super) colour: &'static str,
-    /// Lengths of dashes and gaps; empty for a whole line.
+    /// Lengths of dashes and gaps. Empty for a solid line.
     pub(super) dashes: &'static [u32],
 }
 
 impl CurveStyle {
-    /// A style.
     pub(super) const fn new(colour: &'static str, dashes: &'static [u32]) -> Self {
         Self { colour, dashes }
     }
 
-    /// The baseline's curve in place of this one.
+    /// The style of the baseline's curve.
     pub(super) const GHOST: Self = Self::new("ghost", &[4, 4]);
 
-    /// Attributes of an SVG element.
     fn attributes(self) -> String {
         let dashes: Vec<String> = self.dashes.iter().map(u32::to_string).collect();
         let dashes = match dashes.as_slice() {
@@ -44,7 +38,6 @@ impl CurveStyle {
     }
 }
 
-/// A scale with labels.
 #[derive(Clone, Debug)]
 pub(super) struct PlotScale {
     least: f64,
@@ -63,13 +56,12 @@ impl PlotScale {
         Self { least: 0.0, most: steps * step, is_log: false, labels }
     }
 
-    /// From `least` to `most`, with these labels.
     pub(super) fn labelled(least: f64, most: f64, labels: Vec<(f64, String)>) -> Self {
         let most = if most > least { most } else { least + 1.0 };
         Self { least, most, is_log: false, labels }
     }
 
-    /// Round values around both.
+    /// From a round value below `least` to one above `most`.
     pub(super) fn between(least: f64, most: f64, label: impl Fn(f64) -> String) -> Self {
         let span = (most - least).max(least.abs().max(most.abs()) * 1e-3).clamp(f64::MIN_POSITIVE, 1e18);
         let step = round_step(span / 3.0);
@@ -92,7 +84,7 @@ impl PlotScale {
         Self { least: 10_f64.powi(first), most: 10_f64.powi(last), is_log: true, labels }
     }
 
-    /// Place of a value, from 0 to 1.
+    /// Position of a value, from 0 to 1.
     fn place(&self, value: f64) -> f64 {
         let along = if self.is_log {
             (value.max(self.least) / self.least).log10() / (self.most / self.least).log10()
@@ -110,7 +102,7 @@ fn round_step(step: f64) -> f64 {
     factors.into_iter().map(|factor| factor * decade).find(|round| *round >= step * 0.999_999).unwrap_or(decade * 10.0)
 }
 
-/// A drawing with its scales; `label` says in words what it shows.
+/// A drawing with its scales. `label` describes it in words.
 pub(super) fn plot(label: &str, height: u32, x: &PlotScale, y: &PlotScale, shapes: &str) -> String {
     let mut lines = String::new();
     let mut labels = String::new();
@@ -142,7 +134,7 @@ pub(super) fn plot(label: &str, height: u32, x: &PlotScale, y: &PlotScale, shape
     )
 }
 
-/// A line through the points; it is interrupted where a value is no number.
+/// A line through the points, interrupted at NaN.
 pub(super) fn curve(
     points: impl Iterator<Item = (f64, f64)>,
     x: &PlotScale,
@@ -167,7 +159,7 @@ pub(super) fn curve(
     path_element(&path, style)
 }
 
-/// The value of each time until the next one; the line is interrupted where a value is no number.
+/// A step line, interrupted at NaN.
 pub(super) fn steps(
     points: impl Iterator<Item = (f64, f64)>,
     x: &PlotScale,
@@ -197,7 +189,7 @@ fn path_element(path: &str, style: CurveStyle) -> String {
     if path.is_empty() { String::new() } else { format!("<path {} d=\"{path}\"/>", style.attributes()) }
 }
 
-/// Points, each place once; places that cannot be told apart are one.
+/// Points, without duplicates that could not be told apart.
 pub(super) fn dots(points: impl Iterator<Item = (f64, f64)>, x: &PlotScale, y: &PlotScale, colour: &str) -> String {
     let near = |place: i64| place / DOT_GRID * DOT_GRID;
     let mut places: Vec<(i64, i64)> =
@@ -208,14 +200,14 @@ pub(super) fn dots(points: impl Iterator<Item = (f64, f64)>, x: &PlotScale, y: &
     format!("<path class=\"k dots {}\" d=\"{marks}\"/>", escaped(colour))
 }
 
-/// A rectangle over the whole height, such as a time in which nothing was accepted.
+/// A rectangle over the whole height, for example for a time in which nothing was accepted.
 pub(super) fn shade(from: f64, to: f64, x: &PlotScale) -> String {
     let left = x.place(from) * VIEW;
     let width = (x.place(to) * VIEW - left).max(2.0);
     format!("<rect class=\"stall\" x=\"{left:.0}\" y=\"0\" width=\"{width:.0}\" height=\"1000\"/>")
 }
 
-/// An upright line at an event.
+/// A vertical line at an event.
 pub(super) fn mark(at: f64, x: &PlotScale) -> String {
     format!("<path class=\"event\" d=\"M{:.0} 0v1000\"/>", x.place(at) * VIEW)
 }
@@ -224,7 +216,7 @@ fn position(at: f64, value: f64, x: &PlotScale, y: &PlotScale) -> (i64, i64) {
     ((x.place(at) * VIEW).round() as i64, ((1.0 - y.place(value)) * VIEW).round() as i64)
 }
 
-/// The names of curves, each with a piece of its line.
+/// The names of curves, each with a sample of its line.
 pub(super) fn legend<'a>(rows: impl Iterator<Item = (&'a str, CurveStyle)>) -> String {
     let row = |(name, style): (&str, CurveStyle)| {
         format!(
@@ -247,7 +239,7 @@ pub(super) fn dot_legend<'a>(rows: impl Iterator<Item = (&'a str, &'static str)>
     format!("<ul class=\"legend\">{}</ul>", rows.map(row).collect::<String>())
 }
 
-/// A bar from `from` to `to`, shares of the whole width.
+/// A bar from `from` to `to`, as shares of the width.
 pub(super) fn bar(from: f64, to: f64, colour: &str) -> String {
     let limits = [from, to].map(|share| if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 });
     let width = ((limits[1] - limits[0]) * VIEW).max(4.0);
@@ -255,7 +247,7 @@ pub(super) fn bar(from: f64, to: f64, colour: &str) -> String {
     format!("<path class=\"f {}\" d=\"M{left:.0} 0h{width:.0}v10h-{width:.0}\"/>", escaped(colour))
 }
 
-/// A rectangle from `from` to `to`, shares of the whole width, between two heights of ten.
+/// A rectangle from `from` to `to`, as shares of the width, between two heights from 0 to 10.
 pub(super) fn band(from: f64, to: f64, (top, bottom): (u32, u32), colour: &str) -> String {
     let [from, to] = [from, to].map(|share| if share.is_finite() { share.clamp(0.0, 1.0) * VIEW } else { 0.0 });
     let width = (to - from).max(2.0);
@@ -263,14 +255,13 @@ pub(super) fn band(from: f64, to: f64, (top, bottom): (u32, u32), colour: &str) 
     format!("<path class=\"f {}\" d=\"M{from:.0} {top}h{width:.0}v{height}h-{width:.0}\"/>", escaped(colour))
 }
 
-/// Bars on a line.
 pub(super) fn bars(parts: &str) -> String {
     format!(
         "<svg class=\"bar\" viewBox=\"0 0 1000 10\" preserveAspectRatio=\"none\" aria-hidden=\"true\">{parts}</svg>"
     )
 }
 
-/// A time on a scale: `100 µs`, `2 ms`, `10 s`.
+/// A time as a label: `100 µs`, `2 ms`, `10 s`.
 pub(super) fn time_label(milliseconds: f64) -> String {
     match milliseconds {
         ms if ms < 0.999 => format!("{} µs", short(ms * 1e3)),
@@ -279,7 +270,7 @@ pub(super) fn time_label(milliseconds: f64) -> String {
     }
 }
 
-/// A number on a scale: `20,000`, `0.5`, `3M`.
+/// A number as a label: `20,000`, `0.5`, `3M`.
 pub(super) fn number_label(value: f64) -> String {
     match value {
         v if v >= 1e9 => format!("{}G", short(v / 1e9)),
@@ -289,7 +280,7 @@ pub(super) fn number_label(value: f64) -> String {
     }
 }
 
-/// A time since the beginning on a scale: `45 s`, `1:30`, `1:00:00`.
+/// Elapsed time as a label: `45 s`, `1:30`, `1:00:00`.
 pub(super) fn clock_label(seconds: f64) -> String {
     if seconds < 120.0 {
         return format!("{} s", short(seconds));
@@ -301,7 +292,7 @@ pub(super) fn clock_label(seconds: f64) -> String {
     if hours > 0 { format!("{hours}:{minutes:02}:{rest:02}") } else { format!("{minutes}:{rest:02}") }
 }
 
-/// A number with at most three decimals, without zeros at the end.
+/// A number with at most three decimals, without trailing zeros.
 fn short(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

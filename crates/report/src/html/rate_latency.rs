@@ -1,5 +1,5 @@
-//! Latency against the offered rate, of a load with several rates: a point for each second. A server near its limit shows
-//! as a curve that turns upwards.
+//! Latency against the offered rate, for loads with several rates, with one point per second. If a server nears its
+//! limit, the points rise steeply.
 use super::plot::{self, PlotScale};
 use super::runs::{PagePart, PageRuns};
 use super::tables;
@@ -8,15 +8,13 @@ use crate::seconds::{step, whole};
 use crate::table::{Align, Cell, Table, right};
 use mailrun_journey::record::{Arrival, Record, SeriesRow};
 
-/// Height of the drawing.
 const HEIGHT: u32 = 240;
-/// Least number of seconds that make a picture.
+/// With fewer seconds, no plot is drawn.
 const MIN_POINTS: usize = 3;
-/// Number of ranges of the rate in the table.
+/// Number of rate ranges in the table.
 const RANGES: usize = 4;
 
-/// The points of all seconds, and their medians by range; `None` if there are too few, or
-/// the load had one rate.
+/// The points of all seconds, and their medians by range. `None` if there are too few, or the load had a single rate.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let own = points(runs.record);
     if own.len() < MIN_POINTS || !is_varied(runs.record) {
@@ -41,7 +39,7 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "rate", title: "Latency against offered rate", body })
 }
 
-/// Reports whether the load was to have different rates. At a single rate the picture is a column of dots.
+/// Reports whether the load has different rates. With a single rate, the plot would be a column of dots.
 fn is_varied(record: &Record) -> bool {
     let stages = &record.workload.stages;
     let rates = stages.iter().flat_map(|stage| [stage.from_per_s, stage.to_per_s]);
@@ -49,14 +47,14 @@ fn is_varied(record: &Record) -> bool {
     has_several || record.workload.arrival == Arrival::Market
 }
 
-/// The rate that was offered: created messages, or in older records those that were sent.
+/// The offered rate: created messages or, in older records, sent ones.
 fn offered(record: &Record) -> (&'static str, fn(&SeriesRow) -> u64) {
     let created: fn(&SeriesRow) -> u64 = |row| row.created;
     let sent: fn(&SeriesRow) -> u64 = |row| row.sent;
     if record.series.iter().any(|row| row.created > 0) { ("created", created) } else { ("sent", sent) }
 }
 
-/// Rate and 99th percentile of each whole second that has both.
+/// Rate and 99th percentile of each complete second that has both.
 fn points(record: &Record) -> Vec<(f64, f64)> {
     let (_, read) = offered(record);
     let step = step(&record.series) as f64;
@@ -65,8 +63,7 @@ fn points(record: &Record) -> Vec<(f64, f64)> {
     points.filter(|(rate, ms)| *rate > 0.0 && *ms > 0.0 && ms.is_finite()).collect()
 }
 
-/// Median and largest 99th percentile of the seconds in each quarter, from those of the lowest rate to those of the
-/// highest.
+/// Median and maximum of the 99th percentiles in each quarter of the seconds, sorted by rate.
 fn ranges(points: &[(f64, f64)]) -> Table {
     let mut table = Table::new([
         ("seconds", Align::Left),

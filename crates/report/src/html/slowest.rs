@@ -1,5 +1,5 @@
-//! The worst messages: those that did not arrive, and the slowest, with the time that each waited and the times of its
-//! phases. Ten of each are shown, the others are folded.
+//! The worst messages: those that did not arrive and the slowest, with their waits and phases. All but ten of each are
+//! folded.
 use super::escape::{escaped, isolated};
 use super::plot;
 use super::runs::{PagePart, PageRuns};
@@ -10,19 +10,16 @@ use crate::table::{Align, Cell, Table, right};
 use mailrun_journey::record::{Record, SlowMessage};
 use mailrun_journey::stage::Phase;
 
-/// Messages that are shown unfolded.
+/// Further messages are folded.
 pub(super) const SHOWN_MESSAGES: usize = 10;
-/// Largest number of messages on the page.
 const MAX_MESSAGES: usize = 50;
-/// Largest number of a message's recipients on the page.
 const MAX_RECIPIENTS: usize = 3;
-/// Largest number of a message's phases that are named.
 const MAX_PHASES: usize = 2;
-/// Share of a message's time that a phase must have to be named, and of the slowest one's to be drawn.
+/// Minimum share of a message's time for a phase to be named, and of the slowest message's time for it to be drawn.
 const NAMED_SHARE: f64 = 0.02;
 const DRAWN_SHARE: f64 = 0.002;
 
-/// The slowest messages, by the time at which they were delivered, or accepted if that is unknown; `None` if the record has
+/// The slowest messages, by the time of delivery, or of acceptance if delivery is unknown. `None` if the record has
 /// none.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let record = runs.record;
@@ -40,7 +37,7 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "slowest", title: "Slowest messages", body })
 }
 
-/// The first rows, and the others folded. What all have in common is in the note.
+/// The first rows, with the others folded. The note says what all rows have in common.
 fn worst(caption: &str, mut table: Table, mut bars: Vec<String>, note: &str) -> String {
     let mut common = Vec::new();
     for title in ["recipients", "size", "reply"] {
@@ -90,7 +87,7 @@ fn table(messages: &[&SlowMessage], record: &Record) -> Table {
     table
 }
 
-/// The messages that did not arrive, with the replies by which the server's log has them; `None` if there are none.
+/// The messages that did not arrive, with the replies that identify them in the server's log. `None` if there are none.
 pub(super) fn missing(runs: PageRuns<'_>) -> Option<PagePart> {
     let messages = &runs.record.missing;
     if messages.is_empty() {
@@ -146,7 +143,7 @@ fn recipients(named: &[String], count: u32) -> String {
 /// A part of a message's time: name, colour and milliseconds.
 type TimePart = (&'static str, &'static str, f64);
 
-/// The bar of a message; the slowest takes the whole width.
+/// The bar of a message. The slowest one takes the whole width.
 fn bar(message: &SlowMessage, all: &[&SlowMessage], record: &Record) -> String {
     let most = longest_whole(all, record);
     let mut before = 0.0;
@@ -165,7 +162,6 @@ fn longest_whole(all: &[&SlowMessage], record: &Record) -> f64 {
     if most > 0.0 { most } else { 1.0 }
 }
 
-/// All time of a message that is known.
 fn whole(parts: &[TimePart]) -> f64 {
     parts.iter().map(|(_, _, ms)| *ms).sum()
 }
@@ -186,7 +182,7 @@ fn parts(message: &SlowMessage, record: &Record) -> Vec<TimePart> {
     parts
 }
 
-/// The colour of a phase; phases of a kind share one.
+/// The colour of a phase. Similar phases share one.
 fn colour(phase: Phase) -> &'static str {
     match phase {
         Phase::Connect | Phase::Banner | Phase::Ehlo | Phase::Tls | Phase::Auth => "sent",
@@ -196,7 +192,7 @@ fn colour(phase: Phase) -> &'static str {
     }
 }
 
-/// The colours that the bars have.
+/// The colours in the bars.
 fn legend(messages: &[&SlowMessage], record: &Record) -> String {
     let names = if record.mades.is_some() {
         ["", "", "sent", "settled", "to the inbox"]

@@ -1,20 +1,18 @@
-//! Tables and lists of facts in HTML: each number with its value, and beside it the ratio to the baseline's.
+//! Tables and lists of facts in HTML. Each number has its value, and beside it the ratio to the baseline.
 //!
-//! A table scrolls in a box of its own, so that the page never scrolls sideways.
+//! A table scrolls in its own box, so that the page never scrolls sideways.
 use super::escape::{escaped, isolated};
 use super::value;
 use crate::section::{Section, SectionBody};
 use crate::table::{Align, ColumnCells, Table};
 
-/// A column of drawings, which follows the first column.
+/// A column of drawings, shown after the first column.
 pub(super) struct BarColumn {
-    /// Its title.
     pub(super) title: &'static str,
-    /// A drawing for each row, in HTML.
     pub(super) cells: Vec<String>,
 }
 
-/// A section of the other reports: its table or its facts, and its note.
+/// A section of the other reports: its table or facts, and its note.
 pub(super) fn section(own: &Section, baseline: Option<&Section>, bars: Option<&BarColumn>) -> String {
     let body = match &own.body {
         SectionBody::Figures(own_table) => {
@@ -30,18 +28,16 @@ pub(super) fn section(own: &Section, baseline: Option<&Section>, bars: Option<&B
     format!("{body}{note}")
 }
 
-/// Contents that a reader unfolds.
 pub(super) fn folded(summary: &str, body: &str) -> String {
     format!("<details><summary>{}</summary>{body}</details>", escaped(summary))
 }
 
-/// Names, each with a text.
 fn fact_list(facts: &[(&'static str, String)]) -> String {
     let row = |(name, fact): &(&str, String)| format!("<dt>{}</dt><dd>{}</dd>", escaped(name), isolated(fact));
     format!("<dl>{}</dl>", facts.iter().map(row).collect::<String>())
 }
 
-/// A table; `caption` names it for those who do not see it.
+/// A table. `caption` names it for screen readers.
 pub(super) fn table(caption: &str, own: &Table, baseline: Option<&Table>, bars: Option<&BarColumn>) -> String {
     let columns = own.column_cells();
     let others = baseline.map(Table::column_cells);
@@ -94,13 +90,12 @@ fn cell(column: &ColumnCells, row: usize, baseline: Option<f64>) -> String {
     }
 }
 
-/// The baseline's row with the same name.
 fn same_row(columns: &[ColumnCells], others: &[ColumnCells], row: usize) -> Option<usize> {
     let name = without_branch(&columns.first()?.cells.get(row)?.0);
     others.first()?.cells.iter().position(|(other, _)| without_branch(other) == name)
 }
 
-/// A name without the lines of a tree before it, which a terminal shows.
+/// A name without the tree lines that a terminal shows before it.
 fn without_branch(name: &str) -> &str {
     name.strip_prefix("├ ").or_else(|| name.strip_prefix("└ ")).unwrap_or(name)
 }

@@ -1,30 +1,28 @@
-//! The time axis of the curves: the seconds of the run and of its baseline in one row, and its thinning to at most 800
-//! points, which keeps each minimum and maximum.
+//! The time axis of the curves. It joins the seconds of the run and its baseline, and thins them out to at most 800
+//! points, keeping each minimum and maximum.
 use std::collections::BTreeMap;
 
-/// Largest number of points of a curve.
 pub(super) const MAX_POINTS: usize = 800;
 
-/// Seconds since the load began, in order, and the number of points that stand for them.
+/// Sorted seconds since the load began, and the number of points for them.
 pub(super) struct TimeAxis {
     places: BTreeMap<u64, usize>,
     points: usize,
 }
 
 impl TimeAxis {
-    /// The seconds of all runs.
     pub(super) fn new(seconds: impl Iterator<Item = u64>, points: usize) -> Self {
         let mut places: BTreeMap<u64, usize> = seconds.map(|second| (second, 0)).collect();
         places.values_mut().enumerate().for_each(|(at, place)| *place = at);
         Self { places, points }
     }
 
-    /// Number of seconds that a point stands for; 1 if each second has its own.
+    /// Seconds per point, or 1 if each second has its own.
     pub(super) fn per_bucket(&self) -> usize {
         if self.places.len() <= self.points { 1 } else { self.places.len().div_ceil((self.points / 2).max(1)) }
     }
 
-    /// The time of each point, in seconds, and the end of the last second.
+    /// The time of each point in seconds, and the end of the last second.
     pub(super) fn times(&self) -> Vec<f64> {
         let seconds: Vec<u64> = self.places.keys().copied().collect();
         let size = self.per_bucket();
@@ -42,7 +40,7 @@ impl TimeAxis {
         times.into_iter().chain(end).collect()
     }
 
-    /// The values of a curve from each of the times to the next, the last of them twice: NaN where it has none.
+    /// The value of a curve from each time to the next, with the last one repeated. NaN without a value.
     pub(super) fn values(&self, rows: impl Iterator<Item = (u64, f64)>) -> Vec<f64> {
         let mut values = vec![f64::NAN; self.places.len()];
         for (second, value) in rows {
@@ -59,7 +57,7 @@ impl TimeAxis {
     }
 }
 
-/// The smallest and the largest value in the order in which they came.
+/// The minimum and maximum, in the order in which they occurred.
 fn extremes(values: &[f64]) -> [f64; 2] {
     let numbers = || values.iter().copied().enumerate().filter(|(_, value)| value.is_finite());
     let least = numbers().min_by(|one, other| one.1.total_cmp(&other.1));
@@ -77,7 +75,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// However many seconds there are, a curve has at most its number of points, and keeps its extremes.
+        /// For any number of seconds, a curve has at most the allowed number of points, and keeps its extremes.
         #[test]
         fn no_extreme_is_lost(values in proptest::collection::vec(0.0..1e6_f64, 1..5_000), points in 2_usize..1_000) {
             let axis = TimeAxis::new(0..values.len() as u64, points);

@@ -1,8 +1,7 @@
-//! Numbers on the page: their text, the value behind it, and the ratio to the baseline's value.
+//! Numbers on the page: their text, the underlying value, and the ratio to the baseline.
 use super::escape::escaped;
 use crate::numbers::count;
 
-/// A number as text, with the value that it shows.
 pub(super) fn data(value: f64, text: &str) -> String {
     if !value.is_finite() {
         return escaped(text);
@@ -10,14 +9,13 @@ pub(super) fn data(value: f64, text: &str) -> String {
     format!("<data value=\"{value}\">{}</data>", escaped(text))
 }
 
-/// The same with its ratio to the baseline's value.
 pub(super) fn compared(value: f64, text: &str, baseline: Option<f64>) -> String {
     let ratio = baseline.and_then(|other| ratio(value, other));
     let ratio = ratio.map_or_else(String::new, |text| format!(" <small class=\"ratio\">{}</small>", escaped(&text)));
     format!("{}{ratio}", data(value, text))
 }
 
-/// `1.08×`; `None` if one of the values is no number, or only one of them is negative.
+/// `1.08×`, or `None` if a value is NaN, or only one of them is negative.
 fn ratio(value: f64, other: f64) -> Option<String> {
     if !value.is_finite() || !other.is_finite() {
         return None;

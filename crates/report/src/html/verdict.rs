@@ -1,4 +1,4 @@
-//! The top of the page: the verdict and its reason, the most important figures, and remarks.
+//! The top of the page: the verdict and its reason, the key figures, and remarks.
 use super::escape::{escaped, isolated};
 use super::runs::PageRuns;
 use super::value;
@@ -9,14 +9,12 @@ use crate::headline::{self, Headline};
 use crate::numbers::{count, latency, rate, seconds};
 use mailrun_journey::record::{Outcome, Record};
 
-/// A figure at the top.
 struct KeyFigure<'a> {
     name: &'a str,
     value: f64,
     text: String,
 }
 
-/// The top of the page.
 pub(super) fn top(runs: PageRuns<'_>) -> String {
     let record = runs.record;
     let headline = Headline::of(record);
@@ -58,7 +56,7 @@ fn mark(headline: Headline) -> &'static str {
     }
 }
 
-/// The stamp of an outcome, with the class of the top that it stands in.
+/// The stamp of an outcome, and the CSS class of the page's top.
 pub(super) fn stamp(headline: Headline, word: &str) -> (&'static str, String) {
     let stamp = format!(
         "<strong class=\"stamp\"><span aria-hidden=\"true\">{}</span> {}</strong>",
@@ -68,18 +66,16 @@ pub(super) fn stamp(headline: Headline, word: &str) -> (&'static str, String) {
     (class(headline), stamp)
 }
 
-/// Advice and remarks besides the reason.
 fn advice(record: &Record) -> String {
     remark_list(&notes(record))
 }
 
-/// Remarks in a list; nothing if there are none.
 pub(super) fn remark_list(remarks: &[String]) -> String {
     let rows: String = remarks.iter().map(|text| format!("<li>{}</li>", isolated(text))).collect();
     if rows.is_empty() { rows } else { format!("<ul class=\"remarks\">{rows}</ul>") }
 }
 
-/// The run that ratios and grey curves refer to.
+/// Identifies the run to which ratios and grey curves refer.
 fn baseline_line(runs: PageRuns<'_>) -> String {
     runs.baseline.map_or_else(String::new, |other| {
         format!(
@@ -105,7 +101,7 @@ fn tiles(runs: PageRuns<'_>) -> String {
     format!("<dl class=\"tiles\">{tiles}</dl>")
 }
 
-/// The figures of the last stage that was observed, and of the run.
+/// The figures of the last observed stage, and of the run.
 fn key_figures(record: &Record) -> Vec<KeyFigure<'_>> {
     let mut figures = Vec::new();
     let mut add = |name, value, text| figures.push(KeyFigure { name, value, text });
