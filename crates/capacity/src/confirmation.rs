@@ -1,24 +1,17 @@
-//! The confirmation of a capacity: longer trials below, at and above it.
-
-/// Shares of the capacity that are confirmed: the first two have to hold, the last shows what overload does.
+/// Shares of the capacity at which it is confirmed. The first two must hold; the last shows the effect of overload.
 pub const CONFIRMATION_SHARES: [f64; 3] = [0.8, 1.0, 1.2];
 
-/// Orders of the three trials.
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
 
-/// A trial of the confirmation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConfirmationTrial {
-    /// Share of the capacity.
     pub share: f64,
-    /// Messages per second.
     pub rate_per_s: f64,
-    /// Time for which they are offered.
     pub duration_s: f64,
 }
 
-/// Returns the trials of a confirmation in an order that follows from the seed: so a server that grows slower with time
-/// does not always do so at the highest rate.
+/// The trials of a confirmation, in an order that depends on the seed. Otherwise a server that grows slower over time
+/// would always do so at the highest rate.
 pub fn confirmation_trials(capacity_per_s: f64, duration_s: f64, seed: u64) -> [ConfirmationTrial; 3] {
     // The finalizer of MurmurHash3: neighbouring seeds give unrelated orders.
     let mut mixed = seed ^ (seed >> 33);

@@ -1,4 +1,4 @@
-//! The search for one goal: which load it wants to see next, given all trials of all goals.
+//! The search for a single goal: which load it needs next, given all trials of all goals.
 //!
 //! ```text
 //! no bound           the estimate, or the middle of the bounds of the level before
@@ -7,48 +7,43 @@
 //! both, too far      the middle
 //! both, near         the next level; after the last the end
 //! ```
-//!
-//! Distances are those of logarithms: a step from 100 to 110 is one from 1,000 to 1,100.
+//! Distances are logarithmic: a step from 100 to 110 equals one from 1,000 to 1,100.
 use crate::history::{LoadBounds, LoadClass, TrialHistory};
 use crate::result::{GoalFinding, GoalOutcome};
 use crate::settings::{SearchLevel, SearchSettings};
 
-/// The most doublings of a step.
 const MAX_DOUBLINGS: usize = 20;
-/// A middle is anything within the middle half: a load there that has trials already is preferred.
+/// Any load within the middle half counts as the middle, and one that already has trials is preferred.
 const MIDDLE: f64 = 0.25;
-/// Share by which a width may be exceeded: rates are rounded to six digits.
+/// Tolerance of a width, because rates are rounded to six digits.
 const ROUNDING: f64 = 1e-4;
-/// Lowest share of a load that one overloaded trial lets the search fall to.
+/// The search does not fall below this share of a load after a single overloaded trial.
 const MAX_FALL: f64 = 0.25;
 
-/// Facts that all goals of a search share.
 #[derive(Clone, Debug)]
 pub(crate) struct SearchFacts {
     pub(crate) settings: SearchSettings,
     pub(crate) levels: Vec<SearchLevel>,
     pub(crate) history: TrialHistory,
-    /// Load that cannot be offered.
+    /// A load that cannot be offered.
     pub(crate) ceiling: Option<f64>,
-    /// Rate that got through flat out: the first load to try.
+    /// The rate reached flat out, which is the first load to try.
     pub(crate) flat_out_per_s: Option<f64>,
 }
 
-/// Wish of a goal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum NextLoad {
-    /// A trial at that rate.
+    /// Run a trial at this rate.
     Measure(f64),
-    /// This level is done.
+    /// This level is finished.
     Settled(GoalFinding),
 }
 
-/// State of the search for one goal.
 #[derive(Clone, Debug)]
 pub(crate) struct GoalSearch {
     goal: usize,
     level: usize,
-    /// Bounds of the level before.
+    /// Bounds of the previous level.
     hint: LoadBounds,
     finding: Option<GoalFinding>,
 }
@@ -58,8 +53,8 @@ impl GoalSearch {
         Self { goal, level: 0, hint, finding: None }
     }
 
-    /// Goes as far as it can without another trial; the level and the load that it needs, or `None` at the end. The end
-    /// is not final: a trial of another goal's may find a bad load below all that this one has seen.
+    /// Advances as far as possible without another trial. Returns the level and the load that it needs, or `None` at
+    /// the end. The end is not final, because a trial for another goal may find a lower bad load.
     pub(crate) fn advance(&mut self, facts: &SearchFacts) -> Option<(usize, f64)> {
         loop {
             let bounds = self.bounds(facts);
@@ -78,9 +73,10 @@ impl GoalSearch {
         }
     }
 
-    /// The result, at whatever point the search is.
+    /// The result at any point of the search.
     pub(crate) fn outcome(&self, facts: &SearchFacts) -> GoalOutcome {
-        // Where this level has no bound yet, that of the nearest level before counts that the later ones do not contradict.
+        // A bound that is missing on this level is taken from the nearest previous level, unless later levels
+        // contradict it.
         let mut lower: Option<f64> = None;
         let mut upper: Option<f64> = None;
         for level in facts.levels[..=self.level].iter().rev() {
@@ -121,13 +117,14 @@ impl GoalSearch {
         }
     }
 
-    /// The load that cannot be offered, unless a bad load of the level before lies below it and was not refuted.
+    /// The load that cannot be offered, unless the previous level has a lower bad load that was not refuted.
     fn ceiling(&self, bounds: LoadBounds, facts: &SearchFacts) -> Option<f64> {
         let is_open = |hint: f64| bounds.upper.is_none() && bounds.lower.is_none_or(|lower| lower < hint);
         facts.ceiling.filter(|ceiling| !self.hint.upper.is_some_and(|hint| hint < *ceiling && is_open(hint)))
     }
 
-    /// The loads below one that cannot be offered. The coarsest width is enough there: no finer one says more.
+    /// Searches below a load that cannot be offered. The coarsest width is enough, because a finer one would add
+    /// nothing.
     fn below_ceiling(&self, lower: Option<f64>, ceiling: f64, facts: &SearchFacts) -> NextLoad {
         match lower {
             Some(lower) if is_near(lower, ceiling, facts.levels[0].width) => {
@@ -167,7 +164,7 @@ impl GoalSearch {
         }
     }
 
-    /// The next load below all: what got through at the bad one, if that is lower than a step.
+    /// The next load below all others: the rate reached at the bad one, if that is lower than a step.
     fn step_down(&self, upper: f64, facts: &SearchFacts) -> NextLoad {
         let step = upper / self.step(LoadClass::Upper, facts);
         let got_through = facts.history.delivered_per_s(upper).filter(|_| self.level == 0);
@@ -190,7 +187,8 @@ impl GoalSearch {
         })
     }
 
-    /// Factor of a step: the level's width, doubled for each load of that class, so that a far bound is soon reached.
+    /// Factor of a step: the level's width, doubled for each load of this class, so that a distant bound is reached
+    /// soon.
     fn step(&self, class: LoadClass, facts: &SearchFacts) -> f64 {
         let level = facts.levels[self.level];
         let passed = facts.history.count(self.goal, level, facts.settings.exceed_ratio, class);
@@ -219,7 +217,6 @@ fn is_near(lower: f64, upper: f64, width: f64) -> bool {
     1.0 - lower / upper <= width * (1.0 + ROUNDING)
 }
 
-/// Rounds a rate to six digits.
 fn rounded(rate: f64) -> f64 {
     if !(rate.is_finite() && rate > 0.0) {
         return rate;

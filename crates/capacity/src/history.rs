@@ -1,49 +1,41 @@
-//! All trials of a search by their load, and the class of each load (RFC 9971 §6.4).
+//! All trials of a search by load, and the class of each load (RFC 9971 §6.4).
 use crate::settings::{CapacityGoal, SearchLevel, SearchSettings};
 use crate::trial::TrialFigures;
 
-/// Void trials in a row that show that a load cannot be offered.
+/// After so many successive void trials, a load counts as one that cannot be offered.
 const MAX_VOIDS: u32 = 3;
-/// Share by which sums of seconds may differ and still be the same.
+/// Relative tolerance for comparing sums of seconds.
 const ROUNDING: f64 = 1e-9;
 
-/// Class of a load for a goal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoadClass {
     /// Enough of its trials are good.
     Lower,
     /// Too many of its trials are bad.
     Upper,
-    /// It needs more trials.
     Undecided,
 }
 
-/// The nearest loads on both sides of the capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct LoadBounds {
-    /// The largest good load below `upper`.
     pub(crate) lower: Option<f64>,
-    /// The smallest bad load.
     pub(crate) upper: Option<f64>,
 }
 
-/// A trial, as one goal sees it.
+/// A trial from the viewpoint of one goal.
 #[derive(Clone, Copy, Debug)]
 struct TrialGrade {
     loss_ratio: f64,
     is_good: bool,
 }
 
-/// A measured trial.
 #[derive(Clone, Debug)]
 struct MeasuredTrial {
     duration_s: f64,
     delivered_per_s: f64,
-    /// One for each goal.
     grades: Vec<TrialGrade>,
 }
 
-/// All trials at a load.
 #[derive(Clone, Debug)]
 struct MeasuredLoad {
     rate_per_s: f64,
@@ -51,16 +43,15 @@ struct MeasuredLoad {
     voids_in_a_row: u32,
 }
 
-/// All loads, the smallest first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TrialHistory {
     loads: Vec<MeasuredLoad>,
-    /// Goals that a trial of the confirmation missed, and the rate from which on they count as missed.
+    /// Goals missed in the confirmation, and the rate from which they count as missed.
     refuted: Vec<(usize, f64)>,
 }
 
 impl TrialHistory {
-    /// Adds a trial; what each goal makes of it.
+    /// Adds a trial. Returns whether it met each goal.
     pub(crate) fn add(
         &mut self,
         rate_per_s: f64,
@@ -81,14 +72,14 @@ impl TrialHistory {
         is_good
     }
 
-    /// Notes a void trial; true if the load cannot be offered.
+    /// Counts a void trial. Returns true if the load cannot be offered.
     pub(crate) fn add_void(&mut self, rate_per_s: f64) -> bool {
         let load = self.load(rate_per_s);
         load.voids_in_a_row += 1;
         load.voids_in_a_row >= MAX_VOIDS
     }
 
-    /// Refutes that load and all above it for the goals that were not met, whatever their trials say.
+    /// For the goals that were not met, makes this load and all above it bad, whatever their trials say.
     pub(crate) fn refute(&mut self, rate_per_s: f64, met: &[bool]) {
         self.load(rate_per_s);
         let missed = met.iter().enumerate().filter(|(_, met)| !**met);
@@ -103,7 +94,7 @@ impl TrialHistory {
         &mut self.loads[at]
     }
 
-    /// Class of each load, the smallest first.
+    /// Class of each load, smallest first.
     fn classes(
         &self,
         goal: usize,
@@ -118,7 +109,7 @@ impl TrialHistory {
         })
     }
 
-    /// The bounds of a goal. A good load above a bad one is no bound: the smallest bad load counts (loss inversion).
+    /// The bounds of a goal. The smallest bad load counts even if there is a good one above it (loss inversion).
     pub(crate) fn bounds(&self, goal: usize, level: SearchLevel, exceed_ratio: f64) -> LoadBounds {
         let mut bounds = LoadBounds::default();
         for (rate, class) in self.classes(goal, level, exceed_ratio) {
@@ -134,12 +125,11 @@ impl TrialHistory {
         bounds
     }
 
-    /// Number of loads of that class.
     pub(crate) fn count(&self, goal: usize, level: SearchLevel, exceed_ratio: f64, wanted: LoadClass) -> usize {
         self.classes(goal, level, exceed_ratio).filter(|(_, class)| *class == wanted).count()
     }
 
-    /// Loads strictly between two that have been tried and not decided.
+    /// Loads strictly between two others that have been tried but not decided.
     pub(crate) fn undecided(
         &self,
         goal: usize,
@@ -153,15 +143,15 @@ impl TrialHistory {
         self.classes(goal, level, exceed_ratio).filter(is_meant).map(|(rate, _)| rate)
     }
 
-    /// Returns the most that got through at a load.
+    /// The highest throughput of any trial at a load.
     pub(crate) fn delivered_per_s(&self, rate_per_s: f64) -> Option<f64> {
         let load = self.loads.iter().find(|load| load.rate_per_s == rate_per_s)?;
         let finite = load.trials.iter().map(|trial| trial.delivered_per_s).filter(|rate| rate.is_finite());
         finite.reduce(f64::max)
     }
 
-    /// The conditional throughput at a good load: the load less the losses that its trials had, the bad ones that the
-    /// exceed ratio grants left out.
+    /// The conditional throughput at a good load: the load minus the losses in its trials, except the bad trials that
+    /// the exceed ratio permits.
     pub(crate) fn throughput(&self, goal: usize, rate_per_s: f64, settings: &SearchSettings) -> Option<f64> {
         let load = self.loads.iter().find(|load| load.rate_per_s == rate_per_s)?;
         let graded = load.trials.iter().map(|trial| (trial.grades[goal].loss_ratio, trial.duration_s));
@@ -182,8 +172,8 @@ impl TrialHistory {
 }
 
 impl MeasuredLoad {
-    /// Sums good and bad seconds, and supposes of the missing ones the best and the worst: if the class is the same, it
-    /// is decided. So with half of 35 s granted, four good trials of 5 s are enough.
+    /// Sums good and bad seconds, and assumes the best and the worst for the missing ones. If both give the same class,
+    /// it is decided. For example, if half of 35 s may be bad, four good trials of 5 s are enough.
     fn class(&self, goal: usize, level: SearchLevel, exceed_ratio: f64) -> LoadClass {
         let sum = |is_good: bool| {
             let meant = self.trials.iter().filter(move |trial| trial.grades[goal].is_good == is_good);

@@ -1,75 +1,53 @@
-//! Planning: instances, headroom and users that follow from a capacity.
 use thiserror::Error;
 
-/// Seconds of the busy hour.
 const HOUR_S: f64 = 3_600.0;
-/// The most instances that are a plan and not a mistake.
+/// A larger number of instances is assumed to be a mistake.
 const MAX_INSTANCES: f64 = 1e6;
 
-/// Demand and capacity that a plan is made from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlanningInputs {
-    /// Capacity of one server.
     pub capacity_per_s: f64,
-    /// Share of the capacity that a server is to be loaded with: 0.6 leaves room for bursts, retries and a slow disk.
+    /// Share of the capacity at which to run a server. 0.6 leaves room for bursts, retries and a slow disk.
     pub safety: f64,
-    /// The rate at the peak.
     pub peak_per_s: Option<f64>,
-    /// Messages that a user causes in the busy hour.
+    /// Messages per user in the busy hour.
     pub messages_per_user: Option<f64>,
     /// Cores of one server.
     pub cores: Option<f64>,
 }
 
-/// A plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CapacityPlan {
-    /// Rate that one server takes for good: capacity × safety.
+    /// Rate that one server can sustain: capacity × safety.
     pub stable_per_s: f64,
-    /// Servers that the peak needs.
+    /// Servers needed for the peak.
     pub instances: Option<u64>,
-    /// Share by which the stable rate of all of them is above the peak.
+    /// Share by which the total stable rate exceeds the peak.
     pub headroom: Option<f64>,
-    /// Users of one server, in the busy hour.
+    /// Users per server in the busy hour.
     pub users: Option<u64>,
-    /// Capacity of a core.
     pub per_core_per_s: Option<f64>,
 }
 
-/// Inputs that give no plan.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 pub enum PlanningError {
-    /// A capacity of nothing.
     #[error("a capacity of {0}/s gives no plan")]
     Capacity(f64),
-    /// A share of the capacity.
     #[error("the safety is above 0 and at most 1 (0.6 is usual), and not {0}")]
     Safety(f64),
-    /// A rate.
     #[error("a peak of {0}/s cannot be planned for")]
     Peak(f64),
-    /// A number of messages.
     #[error("{0} messages per user in the busy hour are not a number to divide by")]
     MessagesPerUser(f64),
-    /// A number of cores.
     #[error("{0} cores give no rate per core")]
     Cores(f64),
-    /// More servers than anybody has.
     #[error("a peak of {peak_per_s}/s needs more than a million servers of {stable_per_s:.3}/s")]
-    TooManyInstances {
-        /// The peak.
-        peak_per_s: f64,
-        /// Rate of one server.
-        stable_per_s: f64,
-    },
+    TooManyInstances { peak_per_s: f64, stable_per_s: f64 },
 }
 
 impl PlanningInputs {
-    /// Makes the plan.
-    ///
     /// # Errors
-    ///
-    /// If one of the inputs is not above zero, or the peak needs more than a million servers.
+    /// If an input is not positive, or the peak needs more than a million servers.
     pub fn plan(&self) -> Result<CapacityPlan, PlanningError> {
         let is_amount = |value: f64| value.is_finite() && value > 0.0;
         let bad = |value: Option<f64>| value.filter(|value| !is_amount(*value));
@@ -101,7 +79,7 @@ impl PlanningInputs {
 }
 
 fn instances(peak_per_s: f64, stable_per_s: f64) -> Result<u64, PlanningError> {
-    // A quotient of 3.0000000001 is rounding, and not a fourth server.
+    // A quotient of 3.0000000001 is a rounding error, and must not add a fourth server.
     let needed = (peak_per_s / stable_per_s - 1e-9).ceil().max(1.0);
     if needed <= MAX_INSTANCES {
         Ok(needed as u64)

@@ -1,14 +1,14 @@
-//! The search as a state machine by value: it asks for a trial, is told the outcome, and ends with a result.
+//! The search as a state machine: it requests a trial, is told the outcome, and ends with a result.
 use crate::goal_search::{GoalSearch, SearchFacts};
 use crate::history::{LoadBounds, TrialHistory};
 use crate::result::{GoalFinding, SearchEnding, SearchResult, TrialEntry};
 use crate::settings::{CapacityGoal, SearchError, SearchSettings, SearchStart};
 use crate::trial::{SearchTrial, TrialFigures, TrialLoad, TrialOutcome};
 
-/// Lowest share of a load that a trial of the confirmation refutes with it.
+/// A confirmation trial refutes loads down to at most this share of its own.
 const MAX_REFUTED: f64 = 0.8;
 
-/// A search that waits for nothing.
+/// A search that is not waiting for a trial.
 #[derive(Clone, Debug)]
 pub struct CapacitySearch {
     goals: Vec<CapacityGoal>,
@@ -20,12 +20,9 @@ pub struct CapacitySearch {
     ending: Option<SearchEnding>,
 }
 
-/// The next step of a search.
 #[derive(Debug)]
 pub enum SearchStep {
-    /// A trial is needed.
     Measure(PendingTrial),
-    /// The search is over.
     Finished(SearchResult),
 }
 
@@ -37,17 +34,14 @@ pub struct PendingTrial {
 }
 
 impl PendingTrial {
-    /// The trial to carry out.
     pub fn trial(&self) -> SearchTrial {
         self.trial
     }
 
-    /// The result of the trials so far.
     pub fn so_far(&self) -> SearchResult {
         self.search.result(SearchEnding::Stopped)
     }
 
-    /// Takes the outcome.
     pub fn report(self, outcome: TrialOutcome) -> CapacitySearch {
         let mut search = *self.search;
         search.take(self.trial, outcome);
@@ -56,10 +50,7 @@ impl PendingTrial {
 }
 
 impl CapacitySearch {
-    /// Begins a search.
-    ///
     /// # Errors
-    ///
     /// If the settings contradict each other, or there is no goal.
     pub fn new(settings: SearchSettings, goals: Vec<CapacityGoal>) -> Result<Self, SearchError> {
         settings.check()?;
@@ -89,11 +80,10 @@ impl CapacitySearch {
         })
     }
 
-    /// Takes the next step.
     pub fn next_step(mut self) -> SearchStep {
         let is_over = self.spent_s >= self.facts.settings.time_limit_s
             || self.trials.len() as u64 >= self.facts.settings.max_trials();
-        // Also at the end: so each goal's finding is that of all trials.
+        // Do this even at the end, so that each goal's finding takes all trials into account.
         let wanted = self.wanted_load();
         match (self.ending, wanted) {
             (Some(ending), _) => SearchStep::Finished(self.result(ending)),
@@ -112,11 +102,10 @@ impl CapacitySearch {
         }
     }
 
-    /// Carries out the trials that the search wants, until its end; a search that has ended may go on after a confirmation.
+    /// Runs trials until the search ends. An ended search may continue after a confirmation.
     ///
     /// # Errors
-    ///
-    /// If a trial could not be carried out.
+    /// If a trial could not be run.
     pub fn run<E>(
         &mut self,
         mut carry_out: impl FnMut(SearchTrial) -> Result<TrialOutcome, E>,
@@ -132,18 +121,19 @@ impl CapacitySearch {
         }
     }
 
-    /// Takes a trial of the confirmation, which weighs more than all trials of the search: a goal that it misses has its
-    /// capacity below that load, and the search goes on there. True if it meets every goal.
+    /// Adds a trial of the confirmation, which outweighs all trials of the search. If it misses a goal, that goal's
+    /// capacity is below this load, and the search continues there. Returns true if it meets every goal.
     pub fn take_confirmation(&mut self, trial: SearchTrial, figures: &TrialFigures) -> bool {
         let TrialLoad::RatePerS(rate) = trial.load else { return true };
         let met = self.facts.history.add(rate, trial.duration_s, figures, &self.goals);
-        // What got through in it is too much as well: above it a queue grows.
+        // The rate reached in it is too high as well, because a queue grows above it.
         let got_through = Some(figures.delivered_per_s).filter(|delivered| delivered.is_finite()).unwrap_or(rate);
         self.facts.history.refute(got_through.clamp(rate * MAX_REFUTED, rate), &met);
         met.iter().all(|met| *met)
     }
 
-    /// The load that the goals want next: the coarsest level first, in it the smallest load, which every goal learns from.
+    /// The load that the goals need next: the coarsest level first, and on it the smallest load, from which every goal
+    /// learns.
     fn wanted_load(&mut self) -> Option<TrialLoad> {
         if !self.is_started {
             return Some(TrialLoad::FlatOut);
@@ -159,7 +149,7 @@ impl CapacitySearch {
             TrialOutcome::Void { spent_s, .. } => *spent_s,
             TrialOutcome::MailLost | TrialOutcome::Stopped => 0.0,
         };
-        // `max` takes the length of the trial for a time that is no number.
+        // If the time is NaN, `max` uses the length of the trial.
         self.spent_s += trial.duration_s.max(spent_s.min(self.facts.settings.time_limit_s));
         let met = match (&outcome, trial.load) {
             (TrialOutcome::MailLost, _) => self.end(SearchEnding::MailLost),
@@ -180,7 +170,8 @@ impl CapacitySearch {
         self.trials.push(TrialEntry { trial, outcome, met });
     }
 
-    /// Takes what got through flat out: the first rate to try. Of a server that took nothing the lowest is tried.
+    /// Uses the rate reached flat out as the first rate to try. If the server accepted nothing, the lowest rate is
+    /// tried.
     fn begin(&mut self, delivered_per_s: f64) -> Vec<bool> {
         self.is_started = true;
         self.facts.flat_out_per_s = Some(delivered_per_s).filter(|rate| rate.is_finite() && *rate >= 0.0);
@@ -192,7 +183,7 @@ impl CapacitySearch {
         Vec::new()
     }
 
-    /// Ending of a search that wants no more trials.
+    /// Ending of a search that needs no more trials.
     fn natural_ending(&self) -> SearchEnding {
         let is_void = |goal: &crate::result::GoalOutcome| goal.finding == GoalFinding::Void;
         if self.result(SearchEnding::Complete).goals.iter().any(is_void) {

@@ -1,25 +1,21 @@
-//! Goals and settings of a search: its trials, its levels, its limits.
 use thiserror::Error;
 
-/// Longest search, in seconds of trials: RFC 9971's implementation has the same.
+/// Same limit as in RFC 9971's implementation.
 const DEFAULT_TIME_LIMIT_S: f64 = 1_200.0;
-/// Lowest rate that is tried.
 const DEFAULT_MIN_RATE_PER_S: f64 = 1.0;
-/// Highest rate that is tried.
 const DEFAULT_MAX_RATE_PER_S: f64 = 1_000_000.0;
-/// Highest rate that can be asked for.
 const RATE_LIMIT_PER_S: f64 = 1e9;
-/// Messages that a trial has at least: a ratio of 1 % of fewer is chance.
+/// Minimum messages per trial. With fewer, a ratio of 1 % would be random.
 const DEFAULT_MIN_MESSAGES: f64 = 500.0;
-/// Trials that a trial of few messages may be lengthened to.
+/// A trial of few messages may be lengthened by this factor.
 const MAX_LENGTHENING: f64 = 4.0;
-/// Length of a trial, as a multiple of a goal's limit: a server that is overloaded by a twentieth misses the limit in it.
+/// Length of a trial as a multiple of a goal's limit. A server that is overloaded by 5 % misses the limit within this
+/// time.
 const TRIAL_LIMITS: f64 = 20.0;
-/// Trials that a load is judged by at least when they are lengthened for a goal's limit.
+/// When trials are lengthened for a goal's limit, a load still has at least so many trials.
 const MIN_TRIALS: f64 = 3.0;
-/// Narrowest width: rates have six digits.
+/// Rates have six digits.
 const MIN_WIDTH: f64 = 0.001;
-/// Trials that a search may have in any case.
 const MAX_TRIALS: f64 = 100_000.0;
 
 /// A goal: the share of messages that may be missing or late.
@@ -29,69 +25,60 @@ pub struct CapacityGoal {
 }
 
 impl CapacityGoal {
-    /// Makes a goal; `p99 < LIMIT` is 0.01, where a message later than the limit counts as lost.
+    /// `p99 < LIMIT` is 0.01, because a message later than the limit counts as lost.
     ///
     /// # Errors
-    ///
-    /// If the ratio is not from 0 to less than 1.
+    /// If the ratio is not in 0..1.
     pub fn new(loss_ratio: f64) -> Result<Self, SearchError> {
         if (0.0..1.0).contains(&loss_ratio) { Ok(Self { loss_ratio }) } else { Err(SearchError::LossRatio(loss_ratio)) }
     }
 
-    /// The greatest share that may be missing or late.
     pub fn loss_ratio(self) -> f64 {
         self.loss_ratio
     }
 }
 
-/// Beginning of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchStart {
-    /// With a trial at the pace that server and sessions allow: what got through is the first rate.
+    /// With a trial at the pace that server and sessions allow. The rate reached is the first rate to try.
     FlatOut,
     /// Between the lowest and the highest rate (RFC 2544).
     Bisection,
 }
 
-/// A step of precision: coarse levels cost little and spare the fine ones.
+/// A level of precision. Coarse levels are cheap, and reduce the work of the fine ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SearchLevel {
-    /// Seconds of trials that a load is judged by.
+    /// Seconds of trials by which a load is judged.
     pub sum_s: f64,
     /// Distance of the bounds, as a share of the upper one.
     pub width: f64,
 }
 
-/// The settings of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchSettings {
-    /// Length of a trial.
     pub trial_s: f64,
-    /// Seconds of trials that a load is judged by at last.
+    /// Seconds of trials by which a load is judged on the last level.
     pub sum_s: f64,
     /// Share of those seconds that may be bad although the load is good.
     pub exceed_ratio: f64,
-    /// Distance of the bounds at the end, as a share of the upper one.
+    /// Final distance of the bounds, as a share of the upper one.
     pub width: f64,
-    /// The lowest rate that is tried.
     pub min_rate_per_s: f64,
-    /// The highest rate that is tried.
     pub max_rate_per_s: f64,
-    /// Messages that a trial has at least: at a low rate it takes longer for that, up to four times as long.
+    /// Minimum messages per trial. At a low rate, a trial takes up to four times as long to reach it.
     pub min_messages: f64,
-    /// The longest limit of a goal, 0 for none: a trial takes twenty times as long, if a load is still judged by three
-    /// trials. Otherwise the growth of the backlog decides.
+    /// The longest limit of a goal, or 0 for none. A trial takes twenty times as long, provided that a load is still
+    /// judged by three trials. Otherwise the growth of the backlog decides.
     pub goal_limit_s: f64,
-    /// Longest time of all trials.
     pub time_limit_s: f64,
-    /// Levels before the last, each twice as wide as the next one.
+    /// Levels before the last, each twice as wide as the next.
     pub coarse_levels: u32,
-    /// Beginning of the search.
     pub start: SearchStart,
 }
 
 impl Default for SearchSettings {
-    /// Trials of 5 s, 35 s for each load, half of which may be bad, bounds within 2 %.
+    /// Trials of 5 s, 35 s per load, half of which may be bad, and bounds within 2 %.
     fn default() -> Self {
         Self {
             trial_s: 5.0,
@@ -110,12 +97,12 @@ impl Default for SearchSettings {
 }
 
 impl SearchSettings {
-    /// Trials of 2 s, 10 s for each load, bounds within 5 %.
+    /// Trials of 2 s, 10 s per load, and bounds within 5 %.
     pub fn quick() -> Self {
         Self { trial_s: 2.0, sum_s: 10.0, width: 0.05, ..Self::default() }
     }
 
-    /// The manner of RFC 2544: one trial of 60 s for each load, none of which may be bad, by bisection.
+    /// Like RFC 2544: a bisection with one trial of 60 s per load, none of which may be bad.
     pub fn rfc2544() -> Self {
         Self {
             trial_s: 60.0,
@@ -128,7 +115,7 @@ impl SearchSettings {
         }
     }
 
-    /// The levels, the coarsest first: their sums rise from one trial to the whole, their widths halve.
+    /// The levels, coarsest first. Their sums rise from one trial to the whole, and their widths halve.
     pub fn levels(&self) -> Vec<SearchLevel> {
         let coarse = self.coarse_levels.min(8);
         let level = |at: u32| {
@@ -140,25 +127,22 @@ impl SearchSettings {
         (0..=coarse).map(level).collect()
     }
 
-    /// Length of a trial at that rate.
     pub fn trial_length_s(&self, rate_per_s: f64) -> f64 {
         let longest_s = self.trial_s * MAX_LENGTHENING;
         let for_limit_s = if self.holds_limit(self.goal_limit_s) { self.goal_limit_s * TRIAL_LIMITS } else { 0.0 };
         (self.min_messages / rate_per_s).clamp(self.trial_s, longest_s).max(for_limit_s)
     }
 
-    /// Reports whether a trial can be so long that a growing backlog reaches that limit in it: a load is still to be judged
-    /// by three trials, so that a stall spoils one and not the search.
+    /// Reports whether trials can be long enough for a growing backlog to reach this limit. A load must still be judged
+    /// by three trials, so that a stall spoils one of them and not the search.
     pub fn holds_limit(&self, limit_s: f64) -> bool {
         limit_s * TRIAL_LIMITS <= self.trial_s.max(self.sum_s / MIN_TRIALS)
     }
 
-    /// The most trials that a search has.
     pub fn max_trials(&self) -> u64 {
         (self.time_limit_s / self.trial_s).min(MAX_TRIALS) as u64 + 1
     }
 
-    /// Reports the first setting that no search can have.
     pub(crate) fn check(&self) -> Result<(), SearchError> {
         let is_length = |value: f64| value.is_finite() && value > 0.0;
         let is_rate = |value: f64| value > 0.0 && value <= RATE_LIMIT_PER_S;
@@ -183,44 +167,24 @@ impl SearchSettings {
     }
 }
 
-/// Settings or goals that no search can have.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 pub enum SearchError {
-    /// A share of messages.
     #[error("a goal's loss ratio is from 0 to less than 1, and not {0}")]
     LossRatio(f64),
-    /// No goal at all.
     #[error("a search needs at least one goal")]
     NoGoal,
-    /// A length in seconds.
     #[error("a trial needs a length, and {0} s is none")]
     TrialLength(f64),
-    /// A sum in seconds.
     #[error("a load is judged by at least one trial: {sum_s} s is less than a trial of {trial_s} s")]
-    Sum {
-        /// The sum.
-        sum_s: f64,
-        /// The length of a trial.
-        trial_s: f64,
-    },
-    /// A share of trials.
+    Sum { sum_s: f64, trial_s: f64 },
     #[error("the exceed ratio is from 0 to less than 1, and not {0}")]
     ExceedRatio(f64),
-    /// A share of the rate.
     #[error("the width is from 0.1 % to 50 %, and not {}", *.0 * 100.0)]
     Width(f64),
-    /// Rates in the wrong order, or none.
     #[error("the lowest rate ({min}/s) has to be above zero and below the highest ({max}/s, at most 1e9)")]
-    Rates {
-        /// The lowest.
-        min: f64,
-        /// The highest.
-        max: f64,
-    },
-    /// A number of messages.
+    Rates { min: f64, max: f64 },
     #[error("a trial's least number of messages cannot be {0}")]
     MinMessages(f64),
-    /// A time in seconds.
     #[error("a search needs a time limit, and {0} s is none")]
     TimeLimit(f64),
 }

@@ -1,83 +1,72 @@
-//! A trial: what is asked for, and what came of it.
-
-/// Growth of the backlog, as a share of the rate, from which a trial is bad: the queue hides what the server cannot do.
+/// A trial is bad if the backlog grows by more than this share of the rate, because a queue then hides what the server
+/// cannot do.
 pub const BACKLOG_GROWTH_LIMIT: f64 = 0.01;
-/// Samples of the backlog that a growth is derived from at least.
+/// Minimum number of backlog samples for a growth.
 const MIN_SAMPLES: usize = 3;
-/// Samples that the growth is derived from where the second half of the load has fewer.
+/// Number of samples to use if the second half of the load has fewer.
 const USUAL_SAMPLES: usize = 4;
 
-/// The load of a trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TrialLoad {
-    /// Closed loop: each session sends when it is free. The trial is the warm-up too, and judges nothing.
+    /// Closed loop: each session sends when it is free. This trial is also the warm-up, and judges nothing.
     FlatOut,
-    /// Open loop at that many messages per second.
+    /// Open loop with this number of messages per second.
     RatePerS(f64),
 }
 
-/// A trial that the search asks for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SearchTrial {
-    /// The load.
     pub load: TrialLoad,
-    /// Time for which it is offered.
     pub duration_s: f64,
 }
 
-/// The limit of a trial that says nothing about the server.
+/// The bottleneck in a trial that says nothing about the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VoidCause {
-    /// The generator of the load.
     Generator,
-    /// The sink that takes the mail at last.
+    /// The sink that finally receives the mail.
     Sink,
-    /// The host: processor time was stolen, descriptors or ports ran out.
+    /// The host: processor time was stolen, or descriptors or ports ran out.
     Host,
 }
 
-/// Outcome of a trial.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TrialOutcome {
-    /// The server was measured.
     Measured(TrialFigures),
-    /// Generator, sink or host was the limit.
+    /// Generator, sink or host was the bottleneck.
     Void {
-        /// The limit.
         cause: VoidCause,
-        /// Rate that got through nevertheless.
+        /// Rate that was reached nevertheless.
         delivered_per_s: f64,
-        /// Time that the trial took, waits included.
+        /// Duration of the trial, including waits.
         spent_s: f64,
     },
-    /// Mail was lost or came changed: that is no matter of rates, and ends the search.
+    /// Mail was lost or changed, which no rate can explain. This ends the search.
     MailLost,
-    /// The user stopped the search.
     Stopped,
 }
 
-/// Figures of a trial.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrialFigures {
-    /// Share of the messages due that were late, rejected or missing, for each goal in the order of the goals.
+    /// Share of the due messages that were late, rejected or missing, per goal.
     pub loss_ratios: Vec<f64>,
-    /// Messages per second that got through while load was offered.
+    /// Messages per second that arrived while load was offered.
     pub delivered_per_s: f64,
-    /// Growth of what was accepted and not yet delivered, in messages per second; `None` if nobody saw it.
+    /// Growth of the accepted but undelivered messages per second, or `None` if it was not observed.
     pub backlog_growth_per_s: Option<f64>,
-    /// Reports whether all was delivered soon after the load ended.
+    /// Set if everything was delivered soon after the load ended.
     pub is_drained: bool,
-    /// Time that the trial took, waits included.
+    /// Duration of the trial, including waits.
     pub spent_s: f64,
 }
 
 impl TrialFigures {
-    /// Makes figures of a trial without a backlog.
+    /// Figures of a trial without a backlog.
     pub fn new(loss_ratios: Vec<f64>, delivered_per_s: f64) -> Self {
         Self { loss_ratios, delivered_per_s, backlog_growth_per_s: None, is_drained: true, spent_s: 0.0 }
     }
 
-    /// Share of that goal; what is no number is all, and what is missing too.
+    /// Loss ratio for this goal. A missing or NaN ratio counts as 1.0, total loss.
     pub(crate) fn loss_ratio(&self, goal: usize) -> f64 {
         let ratio = self.loss_ratios.get(goal).copied().filter(|ratio| !ratio.is_nan());
         ratio.map_or(1.0, |ratio| ratio.clamp(0.0, 1.0))
@@ -90,19 +79,17 @@ impl TrialFigures {
     }
 }
 
-/// The backlog at a moment of a trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BacklogSample {
-    /// Seconds since the load began.
     pub at_s: f64,
     /// Messages accepted and not yet delivered.
     pub messages: f64,
 }
 
-/// Returns the growth of the backlog in messages per second, from the samples of the second half of the load, or the last
-/// four if that half has fewer: of the slopes between each two of them the one that a third of them do not reach. So a queue
-/// that grows all the time shows in its whole steepness, and a stall that only one of the samples has seen does not, not even
-/// in the last one of three. `None` if there are fewer than three.
+/// Growth of the backlog in messages per second, or `None` with fewer than three samples. It uses the samples of the
+/// second half of the load, or the last four if that half has fewer. Of the slopes between each two of them, it is the
+/// one at the lower third. A steadily growing queue thus shows its full slope, but a stall in a single sample does not,
+/// even if it is the last of three.
 pub fn backlog_growth(samples: &[BacklogSample], offered_s: f64) -> Option<f64> {
     let meant = |from_s: f64| {
         let is_meant =
@@ -136,7 +123,7 @@ mod tests {
         let grows: Vec<_> = (0..=20).map(|at| sample(at, f64::from(at.max(8)) * 25.0)).collect();
         let growth = backlog_growth(&grows, 5.0).unwrap();
         assert!((growth - 100.0).abs() < 1e-6, "{growth}");
-        // A wave of the beginning has passed.
+        // The backlog at the beginning has drained.
         let falls: Vec<_> = (0..=20).map(|at| sample(at, if at < 10 { 1_000.0 } else { 3.0 })).collect();
         assert_eq!(backlog_growth(&falls, 5.0), Some(0.0));
         assert_eq!(backlog_growth(&grows[..2], 5.0), None, "too few samples");
@@ -144,7 +131,7 @@ mod tests {
         assert_eq!(backlog_growth(&alike, 5.0), None, "all at one moment");
     }
 
-    /// Name, length of the load in s, rows, and true if the backlog grew.
+    /// Name, length of the load in s, rows, and whether the backlog grew.
     type RecordedTrial = (&'static str, f64, &'static [(f64, f64)], bool);
 
     /// Trials through our relay on a host that was busy with builds, as (middle of a row in s, median time in ms).

@@ -1,4 +1,5 @@
-//! Properties of the search under any outcomes: it ends, its bounds never cross, and the order of goals is nothing.
+//! Properties of the search under any outcomes: it ends, its bounds never cross, and the order of the goals does not
+//! matter.
 use mailrun_capacity::{
     CapacityGoal, CapacityPlan, CapacitySearch, GoalOutcome, PlanningInputs, SearchResult, SearchSettings, SearchStart,
     SearchStep, TrialFigures, TrialLoad, TrialOutcome, VoidCause,
@@ -55,7 +56,7 @@ fn settings() -> impl Strategy<Value = SearchSettings> {
     )
 }
 
-/// Checks everything that holds of a result, whatever the outcomes were.
+/// Checks everything that must hold for any result.
 fn check(result: &SearchResult, settings: &SearchSettings) {
     assert!(result.trials.len() as u64 <= settings.max_trials(), "{} trials", result.trials.len());
     assert!(result.spent_s.is_finite());
@@ -77,7 +78,7 @@ fn check(result: &SearchResult, settings: &SearchSettings) {
     }
 }
 
-/// Searches with outcomes that follow from the number of the trial and the name of the goal.
+/// Searches with outcomes that depend on the number of the trial and the name of the goal.
 fn search(
     settings: &SearchSettings,
     goals: &[(usize, f64)],
@@ -99,7 +100,6 @@ fn search(
     unreachable!("a search without an end")
 }
 
-/// A share from a trial's number, a goal's name and a seed.
 fn share(seed: u64, number: usize, goal: usize) -> f64 {
     let mut mixed = seed ^ (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ((goal as u64 + 1) << 32);
     for _ in 0..2 {

@@ -1,14 +1,13 @@
-//! The search against simulated servers, whose capacity is known: it reads what they can, whatever else they do.
+//! The search against simulated servers with a known capacity. It must find that capacity, whatever else the servers
+//! do.
 use mailrun_capacity::{
     BacklogSample, CapacityGoal, CapacitySearch, GoalFinding, SearchEnding, SearchResult, SearchSettings, SearchTrial,
     TrialFigures, TrialLoad, TrialOutcome, VoidCause, backlog_growth,
 };
 use std::convert::Infallible;
 
-/// Searches of each server.
 const SEEDS: u64 = 100;
 
-/// Random numbers from a seed (SplitMix64).
 struct Dice(u64);
 
 impl Dice {
@@ -20,13 +19,12 @@ impl Dice {
         ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Twelve uniform numbers are nearly normal.
+    /// The sum of twelve uniform numbers is nearly normal.
     fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
     }
 }
 
-/// Searches with a server that gives an outcome for each trial.
 fn search(
     settings: &SearchSettings,
     loss_ratios: &[f64],
@@ -37,7 +35,6 @@ fn search(
     search.run(|trial| Ok::<_, Infallible>(serve(trial))).expect("it cannot fail")
 }
 
-/// Rate of a trial; flat out a server takes a little less than it can.
 fn rate_of(trial: SearchTrial, flat_out: f64) -> f64 {
     match trial.load {
         TrialLoad::FlatOut => flat_out,
@@ -45,7 +42,7 @@ fn rate_of(trial: SearchTrial, flat_out: f64) -> f64 {
     }
 }
 
-/// A trial of a server that takes that many per second, and stands still for a while in some seconds.
+/// A trial of a server that accepts so many messages per second, and stalls in some seconds.
 fn limited(trial: SearchTrial, capacity: f64, stall_chance: f64, dice: &mut Dice) -> TrialOutcome {
     let now = capacity * (1.0 + 0.01 * dice.normal());
     let rate = rate_of(trial, now * 0.93);
@@ -58,7 +55,7 @@ fn limited(trial: SearchTrial, capacity: f64, stall_chance: f64, dice: &mut Dice
     })
 }
 
-/// The middle, the lowest and the highest of many searches.
+/// The median, the lowest and the highest result of many searches.
 fn spread(mut rates: Vec<f64>) -> (f64, f64, f64) {
     rates.sort_by(f64::total_cmp);
     (rates[0], rates[rates.len() / 2], rates[rates.len() - 1])
@@ -113,10 +110,11 @@ fn the_manner_of_rfc_2544_is_found_out_by_stalls() {
     assert!(middle < 500.0, "one stalled trial halves the rate for good: {middle}");
 }
 
-/// A relay that takes everything at once and hands on at a rate: for ten seconds of load its buffers hide that.
+/// A relay that accepts everything at once and passes it on at a fixed rate. Its buffers hide that for ten seconds of
+/// load.
 struct BufferedRelay {
     capacity: f64,
-    /// Messages that the buffers hold without anybody seeing a backlog.
+    /// Messages that the buffers hold without a visible backlog.
     hidden: f64,
     held: f64,
 }
@@ -147,12 +145,12 @@ impl BufferedRelay {
 #[test]
 fn a_backlog_that_begins_after_ten_seconds_is_seen() {
     for capacity in [200.0, 1_000.0, 20_000.0] {
-        // Full after ten seconds at a tenth above the capacity, and it stays full: mail goes on coming.
+        // The buffers are full after ten seconds at 10 % above the capacity, and stay full because mail keeps coming.
         let mut relay = BufferedRelay { capacity, hidden: capacity, held: 0.0 };
         let result = search(&SearchSettings::default(), &[0.0], |trial| relay.serve(trial));
         let rate = result.capacity_per_s().unwrap();
         assert!((rate / capacity - 1.0).abs() <= 0.05, "{capacity}: {rate} {result:?}");
-        // A relay that gets rid of it between trials needs trials that are longer than its buffers.
+        // If the relay empties its buffers between trials, trials must be longer than the buffers last.
         let settings = SearchSettings { trial_s: 20.0, sum_s: 60.0, ..SearchSettings::default() };
         let result = search(&settings, &[0.0], |trial| {
             BufferedRelay { capacity, hidden: capacity * 0.1, held: 0.0 }.serve(trial)
@@ -164,7 +162,7 @@ fn a_backlog_that_begins_after_ten_seconds_is_seen() {
 
 #[test]
 fn a_confirmation_that_does_not_hold_sends_the_search_below() {
-    // Trials of 5 s see a cache that a minute does not.
+    // Trials of 5 s benefit from a cache that a minute does not.
     let settings = SearchSettings::default();
     let mut dice = Dice(7);
     let mut search = CapacitySearch::new(settings, vec![CapacityGoal::new(0.01).unwrap()]).unwrap();
@@ -186,7 +184,7 @@ fn a_confirmation_that_does_not_hold_sends_the_search_below() {
 
 #[test]
 fn loss_that_falls_as_load_rises_gives_a_lower_bound_below_the_bad_loads() {
-    // Bad from 600 to 700 (a timer of the server's that gets into step), good from there to 1,000.
+    // Bad from 600 to 700 (a timer in the server that gets into step), and good from there to 1,000.
     let loss = |rate: f64| if (600.0..700.0).contains(&rate) { 0.2 } else { (1.0 - 1_000.0 / rate).max(0.0) };
     for start in [100.0, 300.0, 620.0, 650.0, 900.0, 2_000.0] {
         let result = search(&SearchSettings::default(), &[0.01], |trial| {
@@ -209,7 +207,7 @@ fn loss_that_falls_as_load_rises_gives_a_lower_bound_below_the_bad_loads() {
 
 #[test]
 fn latencies_that_step_give_each_goal_its_own_rate() {
-    // p99 steps over its limit at 300/s, p50 at 700/s; nothing is missing until 1,000/s.
+    // p99 exceeds its limit at 300/s, and p50 at 700/s. No message is missing up to 1,000/s.
     let late = |rate: f64, step: f64, before: f64, after: f64| if rate < step { before } else { after };
     for seed in 0..SEEDS {
         let mut dice = Dice(seed);

@@ -1,22 +1,21 @@
-//! The order of runs: each block has every contestant in one order and then in the reverse, so that a host that drifts
-//! favours nobody (for two: ABBA BAAB …).
+//! The order of runs. Each block has all contestants in one order and then in reverse, so that a drifting host favours
+//! nobody (for two: ABBA BAAB …).
 use mailrun_journey::seeded::SeededRng;
 
-/// Purpose of the draws, so that they differ from others of the same seed.
+/// Distinguishes these random numbers from others of the same seed.
 const PURPOSE: u64 = 0x726f_756e;
-/// Rounds of a block.
 const BLOCK: usize = 2;
 
-/// A round to run: each contestant once.
+/// A round, in which each contestant runs once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoundPlan {
-    /// Contestants by their places, in the order in which they run.
+    /// Indexes of the contestants, in running order.
     pub order: Vec<usize>,
-    /// Set for the rounds of the first block, which do not count.
+    /// Set for the first block, which does not count.
     pub is_warm_up: bool,
 }
 
-/// The order of the rounds of a comparison. An invalid round is repeated in the same order.
+/// The order of a comparison's rounds. An invalid round is repeated in the same order.
 #[derive(Clone, Debug)]
 pub struct BlockOrder {
     contestants: usize,
@@ -29,18 +28,17 @@ pub struct BlockOrder {
 }
 
 impl BlockOrder {
-    /// Plans `wanted` rounds that count, of so many contestants.
+    /// Plans `wanted` counted rounds of so many contestants.
     pub fn new(contestants: usize, wanted: usize, seed: u64) -> Self {
         Self { contestants, wanted, seed, done: 0, repeated: 0, max_repeated: wanted.max(BLOCK) }
     }
 
-    /// The next round; `None` if all are done, or too many were invalid.
+    /// The next round, or `None` if all are done or too many were invalid.
     pub fn next_round(&self) -> Option<RoundPlan> {
         let is_over = self.done >= self.wanted + BLOCK || self.repeated > self.max_repeated;
         (!is_over).then(|| RoundPlan { order: self.order(), is_warm_up: self.done < BLOCK })
     }
 
-    /// Takes note of a round: an invalid one does not count.
     pub fn finish_round(&mut self, is_valid: bool) {
         if is_valid {
             self.done += 1;
@@ -49,12 +47,10 @@ impl BlockOrder {
         }
     }
 
-    /// Rounds that count so far.
     pub fn counted(&self) -> usize {
         self.done.saturating_sub(BLOCK)
     }
 
-    /// Rounds that were invalid.
     pub fn repeated(&self) -> usize {
         self.repeated
     }

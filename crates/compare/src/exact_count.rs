@@ -1,22 +1,16 @@
-//! Counts that chance has no part in, such as system calls or syncs per message: any change is one.
+//! Exact counts, such as system calls or syncs per message. They have no random part, so any difference is a change.
 
-/// A change of an exact count.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ExactChange {
-    /// All runs of both have the same count.
+    /// All runs of both sides have the same count.
     None,
-    /// Each side has one count, and they differ.
-    Changed {
-        /// The count of A.
-        a: f64,
-        /// The count of B.
-        b: f64,
-    },
-    /// The runs of a side differ among themselves: it is no exact count.
+    /// Each side has a single count, and they differ.
+    Changed { a: f64, b: f64 },
+    /// The runs of one side differ, so the count is not exact.
     NotExact,
 }
 
-/// Compares a count of runs of A and of B; `None` if a side has no run.
+/// Compares a count between the runs of A and B. `None` if a side has no run.
 pub fn compare_counts(a: &[f64], b: &[f64]) -> Option<ExactChange> {
     let first_a = *a.first()?;
     let first_b = *b.first()?;

@@ -1,26 +1,22 @@
-//! An exact count of a contestant beside that of the reference.
 use crate::exact_count::{ExactChange, compare_counts};
 use mailrun_report::numbers::figure;
 use mailrun_report::printable::printable;
 use serde::Serialize;
 
-/// An exact count of a contestant, compared with that of the reference.
+/// An exact count of a contestant, compared with the reference's.
 #[derive(Clone, Debug, Serialize)]
 pub struct ExactRow {
-    /// The contestant.
     pub contestant: String,
-    /// Name of the count.
     pub name: String,
-    /// Counts of the reference, one for each run.
+    /// Counts of the reference, one per run.
     pub against_values: Vec<f64>,
-    /// Counts of the contestant.
     pub values: Vec<f64>,
     /// none, changed, not exact.
     pub change: &'static str,
 }
 
 impl ExactRow {
-    /// Compares the counts of the runs of both; `None` if one has none.
+    /// Compares the counts of both. `None` if one has none.
     pub fn new(contestant: &str, name: &str, against_values: Vec<f64>, values: Vec<f64>) -> Option<Self> {
         let change = match compare_counts(&against_values, &values)? {
             ExactChange::None => "none",
@@ -31,7 +27,6 @@ impl ExactRow {
         Some(Self { contestant, name: name.to_owned(), against_values, values, change })
     }
 
-    /// The row in a sentence.
     pub(crate) fn text(&self, reference: &str) -> String {
         let list = |values: &[f64]| values.iter().map(|value| figure(*value)).collect::<Vec<_>>().join(", ");
         let Self { contestant, name, change, .. } = self;

@@ -1,28 +1,24 @@
-//! The findings of a comparison: of each metric its size, its interval, and a verdict of three.
+//! The findings of a comparison: for each metric the difference, its interval, and a verdict.
 use crate::metric::{ComparedMetric, Gain};
 use crate::settings::CompareSettings;
 use crate::signed_rank::normal_quantile;
 
-/// The verdict on a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricVerdict {
-    /// B is better than A.
     Better,
-    /// B is worse than A.
     Worse,
     /// Both are the same within the margin.
     Same,
-    /// It is not known: more rounds are needed.
+    /// More rounds are needed.
     Undecided {
-        /// Rounds to add: an estimate from the interval's width and the number of metrics.
+        /// Number of further rounds, estimated from the interval's width and the number of metrics.
         more_rounds: usize,
     },
-    /// There were too few rounds for a verdict.
     TooFew,
 }
 
 impl MetricVerdict {
-    /// The verdict in a word; `too_few` says what there are too few of.
+    /// The verdict in a word. `too_few` names what is lacking.
     pub(crate) fn word(self, too_few: &'static str) -> &'static str {
         match self {
             Self::Better => "better",
@@ -33,7 +29,7 @@ impl MetricVerdict {
         }
     }
 
-    /// Rounds, or runs of each side, to add until it is decided, about.
+    /// Estimated number of further rounds, or runs per side, until it is decided.
     pub(crate) fn more_rounds(self) -> Option<usize> {
         match self {
             Self::Undecided { more_rounds } => Some(more_rounds),
@@ -42,41 +38,38 @@ impl MetricVerdict {
     }
 }
 
-/// The finding of a comparison about a metric.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricFinding {
-    /// The metric.
     pub metric: ComparedMetric,
-    /// B divided by A: the estimate.
+    /// Estimate of B divided by A.
     pub ratio: f64,
-    /// The interval of the ratio; `None` if there were too few rounds for one.
+    /// The interval of the ratio, or `None` with too few rounds.
     pub interval: Option<(f64, f64)>,
-    /// The probability of a difference as clear as this in any of the metrics, if there is none in truth.
+    /// The probability of a difference at least this clear in any of the metrics, if there is no real one.
     pub adjusted_p: f64,
-    /// Rounds, or runs of the side that has fewer.
+    /// Number of rounds, or of runs of the side with fewer.
     pub rounds: usize,
-    /// The verdict.
     pub verdict: MetricVerdict,
     /// Set if the whole interval is beyond the margin.
     pub is_beyond_margin: bool,
 }
 
-/// Logarithms that a finding is made of.
+/// The logarithms from which a finding is made.
 pub(crate) struct LogEstimate {
     pub(crate) middle: f64,
     pub(crate) interval: Option<(f64, f64)>,
     pub(crate) adjusted_p: f64,
     pub(crate) rounds: usize,
-    /// Fewer have no verdict.
+    /// With fewer rounds, there is no verdict.
     pub(crate) min_rounds: usize,
-    /// Metrics that are tested together.
+    /// Number of metrics tested together.
     pub(crate) metrics: usize,
 }
 
-/// Quantile of the standard normal distribution for four of five: as often the rounds that are asked for are enough, if the
-/// estimate is the truth.
+/// The 80 % quantile of the standard normal distribution. If the estimate is right, the requested number of rounds
+/// suffices with this probability.
 const ENOUGH_QUANTILE: f64 = 0.842;
-/// No estimate asks for more.
+/// Upper limit of the estimate.
 const MAX_MORE_ROUNDS: usize = 10_000;
 
 impl MetricFinding {
@@ -94,13 +87,12 @@ impl MetricFinding {
         }
     }
 
-    /// Reports whether B is better than A.
     pub fn is_better(&self) -> bool {
         self.verdict == MetricVerdict::Better
     }
 
-    /// Reports whether B is worse than A by `limit` or more, 0.05 for 5 %: the estimate is, and the whole interval is on
-    /// the worse side.
+    /// Reports whether B is worse than A by at least `limit` (0.05 for 5 %): the estimate is, and the whole interval is
+    /// on the worse side.
     pub fn is_regression(&self, limit: f64) -> bool {
         let worse = match self.metric.gain {
             Gain::Higher => 1.0 / self.ratio,
@@ -109,7 +101,7 @@ impl MetricFinding {
         self.verdict == MetricVerdict::Worse && worse >= 1.0 + limit
     }
 
-    /// Reports whether it cannot be ruled out that B is worse than A by `limit` or more.
+    /// Reports whether B might be worse than A by at least `limit`.
     pub(crate) fn may_be_regression(&self, limit: f64) -> bool {
         match (self.verdict, self.interval) {
             (MetricVerdict::TooFew, _) | (_, None) => true,
@@ -135,8 +127,8 @@ fn verdict(gain: Gain, estimate: &LogEstimate, settings: &CompareSettings) -> Me
     MetricVerdict::Undecided { more_rounds: more_rounds(estimate, (lower, upper), settings) }
 }
 
-/// The rounds to add until the difference is proven for all metrics together, or the interval is within the margin,
-/// whichever takes fewer. The spread of the estimate falls with the root of the number of rounds.
+/// The number of further rounds until the difference is proven for all metrics together or the interval is within the
+/// margin, whichever takes fewer. The spread of the estimate falls with the square root of the number of rounds.
 fn more_rounds(estimate: &LogEstimate, (lower, upper): (f64, f64), settings: &CompareSettings) -> usize {
     let quantile = |risk: f64| normal_quantile(1.0 - risk / 2.0);
     let alone = quantile(settings.level());

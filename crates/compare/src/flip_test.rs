@@ -1,20 +1,20 @@
-//! The test of a family of metrics by sign flips: if A and B are the same, each round could as well have been the other
-//! way round, all its metrics together. The p of a metric is the share of flips whose greatest statistic of *any* metric
-//! reaches that metric's (Westfall and Young: Resampling-based multiple testing, 1993, max-T).
+//! Tests a family of metrics by sign flips. If A and B are equal, each round could just as well have been the other way
+//! round, in all its metrics together. A metric's p is the share of flips in which the largest statistic of *any*
+//! metric reaches that metric's (Westfall and Young: Resampling-based multiple testing, 1993, max-T).
 use crate::ranks::midranks;
 use mailrun_journey::seeded::SeededRng;
 
-/// The most rounds whose flips are all tried; of more rounds, some flips are drawn.
+/// Up to so many rounds, all flips are tried; with more rounds, random ones.
 const MAX_EXACT_ROUNDS: usize = 14;
-/// Purpose of the draws, so that they differ from others of the same seed.
+/// Distinguishes these random numbers from others of the same seed.
 const PURPOSE: u64 = 0x666c_6970;
-/// Statistics that differ by less are equal: their sums were rounded on other ways.
+/// Tolerance for equal statistics, whose sums were rounded differently.
 const TOLERANCE: f64 = 1e-9;
-/// Signs that are looked up at once.
+/// Number of signs per table lookup.
 const BITS: usize = 8;
 
-/// Signed ranks of a metric's ratios, divided so that the sums of all metrics spread alike; with the sums of each eight
-/// of them for all their signs.
+/// Signed ranks of a metric's ratios, scaled so that the sums of all metrics have the same spread. For each eight of
+/// them, it has the sums for all signs.
 struct FlipTable {
     sums: Vec<[f64; 1 << BITS]>,
     observed: f64,
@@ -38,7 +38,7 @@ impl FlipTable {
     }
 }
 
-/// Ranks of the sizes with the signs of the numbers, of length 1 together; a ratio of 1 has rank 0.
+/// Signed ranks of the sizes, scaled to a vector of length 1. A ratio of 1 has rank 0.
 fn scores(logs: &[f64]) -> Vec<f64> {
     let sizes: Vec<f64> = logs.iter().map(|log| log.abs()).collect();
     let mut scores: Vec<f64> = midranks(&sizes).iter().zip(logs).map(|(rank, log)| rank * sign(*log)).collect();
@@ -53,7 +53,7 @@ fn sign(log: f64) -> f64 {
     if log == 0.0 { 0.0 } else { log.signum() }
 }
 
-/// The adjusted p of each metric. All have the same number of rounds.
+/// The adjusted p of each metric. All must have the same number of rounds.
 pub(crate) fn adjusted_p(family: &[&[f64]], draws: usize, seed: u64) -> Vec<f64> {
     let rounds = family.first().map_or(0, |logs| logs.len());
     let tables: Vec<FlipTable> = family.iter().map(|logs| FlipTable::new(logs)).collect();
@@ -65,7 +65,7 @@ pub(crate) fn adjusted_p(family: &[&[f64]], draws: usize, seed: u64) -> Vec<f64>
         }
     };
     if rounds <= MAX_EXACT_ROUNDS {
-        // The last round keeps its sign: the statistic is the same with all signs turned.
+        // The last round keeps its sign, because flipping all signs gives the same statistic.
         let all = 1_u32 << rounds.saturating_sub(1);
         (0..all).for_each(|signs| count(&signs.to_le_bytes()));
         return reached.iter().map(|reached| *reached as f64 / f64::from(all)).collect();
@@ -76,7 +76,7 @@ pub(crate) fn adjusted_p(family: &[&[f64]], draws: usize, seed: u64) -> Vec<f64>
         signs.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&random.next_u64().to_le_bytes()[..chunk.len()]));
         count(&signs);
     }
-    // What was observed is one of the possible flips.
+    // The observed result is one of the possible flips.
     reached.iter().map(|reached| (reached + 1) as f64 / (draws + 1) as f64).collect()
 }
 

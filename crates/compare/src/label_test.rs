@@ -1,13 +1,13 @@
-//! The test of a family of metrics by division: if A and B are the same, any runs could as well have been those of A. The p
-//! of a metric is the share of divisions whose greatest statistic of *any* metric reaches that metric's.
+//! Tests a family of metrics by permutation. If A and B are equal, any of the runs could just as well have been those
+//! of A. A metric's p is the share of divisions in which the largest statistic of *any* metric reaches that metric's.
 use crate::ranks::midranks;
 use mailrun_journey::seeded::SeededRng;
 
-/// The most divisions that are all tried; of more, some are drawn.
+/// Up to so many divisions, all are tried; otherwise random ones.
 const MAX_EXACT_DIVISIONS: u64 = 20_000;
-/// Purpose of the draws, so that they differ from others of the same seed.
+/// Distinguishes these random numbers from others of the same seed.
 const PURPOSE: u64 = 0x6c61_6265;
-/// Statistics that differ by less are equal: their sums were rounded on other ways.
+/// Tolerance for equal statistics, whose sums were rounded differently.
 const TOLERANCE: f64 = 1e-9;
 
 /// Ranks of a metric's values among all runs, those of A first, with mean 0 and length 1.
@@ -23,7 +23,7 @@ fn scores(a: &[f64], b: &[f64]) -> Vec<f64> {
     scores
 }
 
-/// The adjusted p of each metric, from its values of A and of B. All have the same number of runs.
+/// The adjusted p of each metric, from its values of A and of B. All must have the same number of runs.
 pub(crate) fn adjusted_p(family: &[(&[f64], &[f64])], draws: usize, seed: u64) -> Vec<f64> {
     let Some((of_a, runs)) = family.first().map(|(a, b)| (a.len(), a.len() + b.len())) else { return Vec::new() };
     let tables: Vec<Vec<f64>> = family.iter().map(|(a, b)| scores(a, b)).collect();
@@ -55,11 +55,11 @@ pub(crate) fn adjusted_p(family: &[(&[f64], &[f64])], draws: usize, seed: u64) -
         }
         count(&order[..of_a]);
     }
-    // What was observed is one of the possible divisions.
+    // The observed result is one of the possible divisions.
     reached.iter().map(|reached| (reached + 1) as f64 / (draws + 1) as f64).collect()
 }
 
-/// The number of ways to choose `of_a` of `runs`; `None` if they are too many to try.
+/// The number of ways to choose `of_a` of `runs`, or `None` if there are too many to try.
 fn divisions(runs: usize, of_a: usize) -> Option<u64> {
     let mut ways = 1_u64;
     for chosen in 0..of_a as u64 {
@@ -71,7 +71,7 @@ fn divisions(runs: usize, of_a: usize) -> Option<u64> {
     Some(ways)
 }
 
-/// Goes on to the next choice in the order of a dictionary; false after the last.
+/// Advances to the next choice in lexicographic order. Returns false after the last.
 fn next_division(chosen: &mut [usize], runs: usize) -> bool {
     let count = chosen.len();
     let Some(place) = (0..count).rev().find(|place| chosen[*place] < runs - count + place) else { return false };

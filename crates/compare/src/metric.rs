@@ -1,37 +1,32 @@
-//! Metrics of a comparison, and their values as logarithms: a ratio and its inverse are equally far from 1.
+//! Metrics and their values as logarithms, so that a ratio and its inverse are equally far from 1.
 use thiserror::Error;
 
-/// The direction in which a metric gets better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gain {
-    /// More is better: a rate.
+    /// More is better, for example for a rate.
     Higher,
-    /// Less is better: a latency, processor time.
+    /// Less is better, for example for a latency or processor time.
     Lower,
 }
 
-/// A metric by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ComparedMetric {
-    /// Name, as the report shows it.
+    /// Name in the report.
     pub name: String,
-    /// The direction in which it gets better.
     pub gain: Gain,
 }
 
-/// Reason why values have no ratio.
+/// Why values have no ratio.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[error("{name} is {value} in run {run}: a ratio needs numbers above 0")]
 pub struct RatioError {
-    /// Name of the metric.
     pub name: String,
-    /// Place of the run or the round, from 1.
+    /// Number of the run or round, from 1.
     pub run: usize,
-    /// The value.
     pub value: f64,
 }
 
-/// Ratios of B to A of a metric, one a round, as logarithms.
+/// Ratios of B to A for a metric, one per round, as logarithms.
 #[derive(Clone, Debug)]
 pub struct RoundRatios {
     pub(crate) metric: ComparedMetric,
@@ -51,7 +46,7 @@ impl RoundRatios {
     }
 }
 
-/// Values of a metric in runs of A and of B that belong to no rounds, as logarithms.
+/// Values of a metric in unpaired runs of A and B, as logarithms.
 #[derive(Clone, Debug)]
 pub struct RunValues {
     pub(crate) metric: ComparedMetric,
@@ -60,10 +55,8 @@ pub struct RunValues {
 }
 
 impl RunValues {
-    /// Takes the values of the runs of A and of those of B.
-    ///
     /// # Errors
-    /// If a value is not a number above 0.
+    /// If a value is not a positive number.
     pub fn new(metric: ComparedMetric, a: &[f64], b: &[f64]) -> Result<Self, RatioError> {
         let logs = |values: &[f64]| {
             values.iter().enumerate().map(|(place, value)| logarithm(&metric, place, *value)).collect::<Result<_, _>>()

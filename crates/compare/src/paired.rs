@@ -1,12 +1,11 @@
-//! Comparisons of runs that were made in rounds, each of A and B in turn.
 use crate::finding::{LogEstimate, MetricFinding};
 use crate::flip_test;
 use crate::metric::RoundRatios;
 use crate::settings::CompareSettings;
 use crate::signed_rank;
 
-/// Compares B with A in a family of metrics that was chosen beforehand. All have the same rounds; if one has fewer, only
-/// those that all have count.
+/// Compares B with A in a family of metrics that was chosen beforehand. All metrics should have the same rounds; if one
+/// has fewer, only the common ones count.
 pub fn compare_rounds(family: &[RoundRatios], settings: &CompareSettings) -> Vec<MetricFinding> {
     let rounds = family.iter().map(|ratios| ratios.logs.len()).min().unwrap_or_default();
     let logs: Vec<&[f64]> = family.iter().map(|ratios| &ratios.logs[..rounds]).collect();

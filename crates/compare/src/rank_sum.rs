@@ -1,13 +1,13 @@
-//! The size of a difference between runs that belong to no rounds, and its interval: Hodges and Lehmann's shift, and the
-//! interval that inverts the test of Mann and Whitney (Hollander, Wolfe, Chicken: Nonparametric statistical methods, §4).
+//! The difference between unpaired runs and its interval: the Hodges–Lehmann shift, and the interval that inverts the
+//! Mann–Whitney test (Hollander, Wolfe, Chicken: Nonparametric statistical methods, §4).
 use crate::ranks::{inner_range, median};
 use crate::signed_rank::{largest_tail, normal_quantile};
 
-/// More pairs than these are counted by the normal approximation.
+/// With more pairs, the normal approximation is used.
 const MAX_EXACT_PAIRS: usize = 2_500;
 
-/// The shift from `a` to `b`, and the interval that misses the truth with probability `risk` at most; `None` if there are
-/// too few numbers for one.
+/// The shift from `a` to `b`, and the interval that misses the truth with probability at most `risk`, or `None` with
+/// too few numbers.
 pub(crate) fn shift(a: &[f64], b: &[f64], risk: f64) -> (f64, Option<(f64, f64)>) {
     let mut differences: Vec<f64> = a.iter().flat_map(|a| b.iter().map(move |b| b - a)).collect();
     differences.sort_by(f64::total_cmp);
@@ -25,17 +25,18 @@ fn outside(a: usize, b: usize, risk: f64) -> Option<usize> {
     largest_tail(&u_probabilities(a, b), risk)
 }
 
-/// The probability of each count of pairs in which B is the greater, if all orders of the numbers are equally likely.
+/// The probability of each number of pairs in which B is greater, if all orders are equally likely.
 fn u_probabilities(a: usize, b: usize) -> Vec<f64> {
-    // `with_b[k][u]`: the chance of `u` after some of A and `k` of B. The greatest number is one of A or one of B.
+    // `with_b[k][u]`: the probability of `u` after some numbers of A and `k` of B. The greatest number is one of A or
+    // one of B.
     let mut with_b = vec![vec![1.0]; b + 1];
     for from_a in 1..=a {
         for from_b in 1..=b {
             let share_of_b = from_b as f64 / (from_a + from_b) as f64;
             let mut next = vec![0.0; from_a * from_b + 1];
-            // It is one of B: above all of A so far.
+            // It is one of B, and greater than all of A so far.
             with_b[from_b - 1].iter().enumerate().for_each(|(u, chance)| next[u + from_a] += chance * share_of_b);
-            // It is one of A: above all of B, and adds nothing.
+            // It is one of A, and adds nothing.
             with_b[from_b].iter().enumerate().for_each(|(u, chance)| next[u] += chance * (1.0 - share_of_b));
             with_b[from_b] = next;
         }
@@ -62,7 +63,7 @@ mod tests {
         let a = [1.0, 2.0, 3.0, 4.0, 5.0];
         let b = [11.0, 12.0, 13.0, 14.0, 15.0];
         let (middle, interval) = shift(&a, &b, 0.05);
-        // R: wilcox.test(b, a, conf.int = TRUE): 95 percent from 7 to 13... the third difference from each end.
+        // R: wilcox.test(b, a, conf.int = TRUE): 95 percent from 7 to 13, the third difference from each end.
         let (lower, upper) = interval.unwrap();
         assert_eq!(middle, 10.0);
         assert!(lower < 10.0 && upper > 10.0 && (upper - 10.0 - (10.0 - lower)).abs() < 1e-12);

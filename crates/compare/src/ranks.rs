@@ -1,4 +1,4 @@
-//! Ranks of numbers; equal ones share the mean of their ranks.
+//! Ranks of numbers. Equal numbers share the mean of their ranks.
 
 /// The rank of each number, from 1.
 pub(crate) fn midranks(values: &[f64]) -> Vec<f64> {
@@ -17,7 +17,7 @@ pub(crate) fn midranks(values: &[f64]) -> Vec<f64> {
     ranks
 }
 
-/// The middle of sorted numbers; 0 of none.
+/// The median of sorted numbers, or 0 without any.
 pub(crate) fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
     match sorted.len() {
@@ -27,15 +27,15 @@ pub(crate) fn median(sorted: &[f64]) -> f64 {
     }
 }
 
-/// The middle of numbers in any order; 0 of none.
+/// The median of numbers in any order, or 0 without any.
 pub fn middle(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     median(&sorted)
 }
 
-/// The ends of a distribution-free interval: the numbers at the places that leave out `outside` on each side. `None` if
-/// that leaves nothing.
+/// The ends of a distribution-free interval, which leaves out `outside` numbers on each side. `None` if nothing is
+/// left.
 pub(crate) fn inner_range(sorted: &[f64], outside: usize) -> Option<(f64, f64)> {
     let last = sorted.len().checked_sub(outside + 1)?;
     (outside <= last).then(|| (sorted[outside], sorted[last]))

@@ -1,4 +1,4 @@
-//! The comparison of contestants that ran in rounds: each with the one that the others are compared with.
+//! Compares contestants that ran in rounds, each with the reference.
 use crate::exact_row::ExactRow;
 use crate::finding::{MetricFinding, MetricVerdict};
 use crate::metric::{ComparedMetric, Gain, RoundRatios};
@@ -14,37 +14,33 @@ use mailrun_report::table::plain;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Name of the format of the JSON.
 const COMPARISON_FORMAT: &str = "mailrun-compare/1";
 
-/// A contestant and its runs in the rounds that count.
+/// A contestant with its runs in the rounds that count.
 #[derive(Clone, Debug, Default)]
 pub struct RoundContestant {
-    /// Its name.
     pub name: String,
-    /// The command or the server.
     pub description: String,
-    /// The figures of each round. Of contestants that failed there are fewer.
+    /// The figures of each round. A contestant that failed has fewer.
     pub runs: Vec<Vec<RunFigure>>,
-    /// The greatest memory of any of its runs.
+    /// Peak memory of any of its runs.
     pub max_rss_bytes: Option<u64>,
-    /// The reason for which it was given up.
+    /// Why the contestant was given up.
     pub failure: Option<String>,
 }
 
 impl RoundContestant {
-    /// Values of a metric in the rounds; none if a round lacks it.
+    /// Values of a metric in all rounds, or `None` if a round lacks it.
     fn values(&self, metric: &ComparedMetric) -> Option<Vec<f64>> {
         let of_run = |run: &Vec<RunFigure>| Some(run.iter().find(|figure| figure.metric == *metric)?.value);
         self.runs.iter().map(of_run).collect()
     }
 
-    /// The metrics of its first round.
     fn metrics(&self) -> impl Iterator<Item = &ComparedMetric> {
         self.runs.first().into_iter().flatten().map(|figure| &figure.metric)
     }
 
-    /// This one divided by the reference so far, in the first metric: the estimate.
+    /// The current estimate of this contestant divided by the reference, in the first metric.
     pub fn ratio_so_far(&self, reference: &Self) -> Option<(String, f64)> {
         let metric = reference.metrics().next()?;
         let pairs: Vec<(f64, f64)> = reference.values(metric)?.into_iter().zip(self.values(metric)?).collect();
@@ -54,124 +50,99 @@ impl RoundContestant {
     }
 }
 
-/// The load of each run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RoundLoad {
-    /// Messages.
     pub messages: u64,
-    /// Parallel sessions.
     pub sessions: u32,
-    /// Bytes of a message.
     pub message_bytes: u64,
 }
 
-/// The course of the rounds.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct RoundCourse {
-    /// Rounds that were asked for.
     pub planned_rounds: usize,
-    /// Rounds that count.
+    /// Number of counted rounds.
     pub rounds: usize,
-    /// Rounds that did not count and were repeated.
+    /// Number of rounds that did not count and were repeated.
     pub invalid_rounds: usize,
-    /// Reasons of those, each once.
+    /// Why they did not count, each reason once.
     pub invalid: Vec<String>,
-    /// Time of all.
     pub elapsed_s: f64,
-    /// The time was over before all rounds were made.
+    /// Set if the time was over before all rounds were run.
     pub is_budget_spent: bool,
-    /// The user ended it.
     pub interrupted: bool,
     /// The same contestant was run twice: `--self`.
     pub is_self: bool,
-    /// Whether the processors were kept from sleeping; `null` if it is unknown.
+    /// Whether the processors were kept from sleeping, or `null` if unknown.
     pub keep_awake: Option<KeepAwake>,
-    /// Remarks that a reader must know.
     pub notes: Vec<String>,
 }
 
-/// A comparison, as it is written in JSON.
+/// A comparison in its JSON form.
 #[derive(Debug, Serialize)]
 pub struct RoundComparison {
-    /// Name of the format.
     pub format: &'static str,
-    /// Always true: the runs belong to rounds.
+    /// Always true, because the runs belong to rounds.
     pub paired: bool,
-    /// The contestant that the others are compared with.
     pub reference: String,
-    /// Load of each run.
     pub load: RoundLoad,
-    /// Course of the rounds.
     #[serde(flatten)]
     pub course: RoundCourse,
-    /// Share within which two are the same.
+    /// Ratio up to which two contestants count as the same.
     pub margin: f64,
-    /// Confidence of the intervals.
     pub confidence_percent: f64,
-    /// Fewer rounds have no verdict.
+    /// With fewer rounds, there is no verdict.
     pub min_rounds: usize,
-    /// Contestants, in the order in which they were named.
     pub contestants: Vec<ContestantRow>,
-    /// The others, each compared with the reference.
+    /// The other contestants, each compared with the reference.
     pub comparisons: Vec<ContestantComparison>,
-    /// Counts that chance has no part in.
+    /// Counts without a random part.
     pub counts: Vec<ExactRow>,
 }
 
-/// A contestant of the comparison.
 #[derive(Debug, Serialize)]
 pub struct ContestantRow {
-    /// Its name.
     pub name: String,
-    /// Its command or server.
     pub description: String,
-    /// Rounds that count.
+    /// Number of counted rounds.
     pub rounds: usize,
-    /// The greatest memory of any of its runs.
+    /// Peak memory of any of its runs.
     pub max_rss_bytes: Option<u64>,
-    /// The reason for which it was given up.
+    /// Why the contestant was given up.
     pub failure: Option<String>,
-    /// Of each metric the value of each round.
+    /// The value of each round, per metric.
     pub values: BTreeMap<String, Vec<f64>>,
 }
 
-/// A contestant compared with the reference.
 #[derive(Debug, Serialize)]
 pub struct ContestantComparison {
-    /// The contestant.
     pub contestant: String,
     /// Rounds in which both ran.
     pub rounds: usize,
     /// Metrics that both have in all rounds.
     pub metrics: Vec<PairedMetric>,
-    /// Metrics that some rounds do not have, or that are 0.
+    /// Metrics that some rounds lack, or that are 0.
     pub not_compared: Vec<String>,
-    /// Those of them that the reference has in all rounds, and the contestant does not.
+    /// Those among them that the reference has in all rounds.
     pub missing: Vec<String>,
 }
 
-/// A metric of the comparison.
 #[derive(Debug, Serialize)]
 pub struct PairedMetric {
     /// Name with the unit.
     pub name: String,
-    /// The direction in which it gets better.
     pub higher_is_better: bool,
-    /// Median of the reference.
     pub against_median: f64,
-    /// Median of the contestant.
     pub median: f64,
-    /// The contestant divided by the reference: Hodges and Lehmann's estimate of the ratios of the rounds.
+    /// Hodges–Lehmann estimate of the contestant divided by the reference, over the rounds.
     pub ratio: f64,
-    /// Interval of the ratio; `null` if there are too few rounds.
+    /// Interval of the ratio, or `null` with too few rounds.
     pub interval: Option<(f64, f64)>,
-    /// The probability of so clear a difference in any metric, if there is none in truth.
+    /// The probability of a difference at least this clear in any metric, if there is no real one.
     pub adjusted_p: f64,
     /// better, worse, same, undecided, too few rounds.
     pub verdict: &'static str,
-    /// The whole interval is beyond the margin.
     pub is_beyond_margin: bool,
-    /// Rounds to add until it is decided, about.
+    /// Estimated number of further rounds until it is decided.
     pub more_rounds: Option<usize>,
     /// The smallest difference that these rounds could show, as a share.
     pub resolution: Option<f64>,
@@ -180,8 +151,8 @@ pub struct PairedMetric {
 }
 
 impl RoundComparison {
-    /// Compares all contestants with the reference, which is the one at that place or, if it has no rounds, the first that
-    /// has. The risk of `settings` is shared by the comparisons.
+    /// Compares all contestants with the reference, which is the one at this index or, if it has no rounds, the first
+    /// with rounds. The comparisons share the risk of `settings`.
     pub fn new(
         contestants: &[RoundContestant],
         reference: usize,
@@ -215,21 +186,20 @@ impl RoundComparison {
         }
     }
 
-    /// Reports whether each metric of each contestant is decided.
     pub fn is_decided(&self) -> bool {
         let is_open =
             |row: &PairedMetric| matches!(row.finding.verdict, MetricVerdict::Undecided { .. } | MetricVerdict::TooFew);
         !self.comparisons.is_empty() && !self.rows().any(is_open)
     }
 
-    /// A line for each contestant that was given up.
+    /// One line per contestant that was given up.
     pub fn failures(&self) -> impl Iterator<Item = String> {
         let failed = self.contestants.iter().filter_map(|one| Some((&one.name, one.failure.as_ref()?)));
         failed.map(|(name, why)| plain(&format!("{name}: {why}")))
     }
 
-    /// The outcome for `--fail-on-regression`: whether a figure of a contestant is worse than the reference's by `limit`,
-    /// 0.05 for 5 %.
+    /// The outcome for `--fail-on-regression`: whether a figure of a contestant is worse than the reference's by
+    /// `limit`, 0.05 for 5 %.
     pub fn outcome(&self, limit: f64) -> ComparisonOutcome {
         if self.missing().next().is_some() {
             return ComparisonOutcome::MetricMissing;
@@ -237,7 +207,6 @@ impl RoundComparison {
         ComparisonOutcome::of_findings(|| self.rows().map(|row| &row.finding), limit)
     }
 
-    /// Metrics that a contestant lacks, with its name.
     pub(crate) fn missing(&self) -> impl Iterator<Item = String> {
         let of_one = |one: &'_ ContestantComparison| {
             (!one.missing.is_empty()).then(|| format!("{} lacks {}", one.contestant, one.missing.join("; ")))
@@ -266,7 +235,6 @@ impl ContestantRow {
         }
     }
 
-    /// Medians of its metrics.
     pub(crate) fn medians(&self) -> impl Iterator<Item = (&str, f64)> {
         self.values.iter().map(|(name, values)| (name.as_str(), middle(values)))
     }
@@ -323,7 +291,7 @@ impl PairedMetric {
             verdict: finding.verdict.word("too few rounds"),
             is_beyond_margin: finding.is_beyond_margin,
             more_rounds: finding.verdict.more_rounds(),
-            // An interval of this width that begins at 1 shows a difference.
+            // An interval of this width that begins at 1 would show a difference.
             resolution: finding.interval.map(|(lower, upper)| (upper / lower).sqrt() - 1.0),
             finding,
         }
@@ -337,7 +305,7 @@ pub(crate) mod tests {
 
     pub(crate) const LOAD: RoundLoad = RoundLoad { messages: 1_000, sessions: 10, message_bytes: 400 };
 
-    /// A contestant whose figures scatter by 5 % around those.
+    /// A contestant whose figures vary by 5 % around these.
     pub(crate) fn contestant(name: &str, rounds: usize, rate: f64, cpu: f64) -> RoundContestant {
         let mut random = SeededRng::new(5, 1_u64, name.len() as u64 + rate as u64);
         let mut noise = || 0.95 + 0.1 * random.unit();

@@ -1,4 +1,4 @@
-//! The comparison of contestants as its page shows it: the figures, what did not count, and a sentence for each verdict.
+//! The page of a comparison of contestants: the figures, what did not count, and a sentence for each verdict.
 use crate::finding::MetricVerdict;
 use crate::round_comparison::{ContestantComparison, PairedMetric, RoundComparison};
 use crate::stored_runs::ComparisonOutcome;
@@ -7,7 +7,7 @@ use mailrun_report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, F
 use mailrun_report::numbers::{count, counted, figure, memory, octets, seconds};
 use mailrun_report::table::plain;
 
-/// The method, a sentence each.
+/// The method, one sentence each.
 const METHOD: [&str; 4] = [
     "A round is one run of each contestant, in blocks of ABBA BAAB, so that a host that drifts favours nobody; the first block \
      does not count.",
@@ -18,7 +18,7 @@ const METHOD: [&str; 4] = [
 ];
 
 impl RoundComparison {
-    /// The comparison for its page and its text; `limit` is that of `--fail-on-regression`.
+    /// The comparison as page and text. `limit` is that of `--fail-on-regression`.
     pub fn page(&self, limit: Option<f64>) -> ComparisonPage {
         let names = std::iter::once(&self.reference).chain(self.comparisons.iter().map(|one| &one.contestant));
         let figures = self.comparisons.iter().enumerate().flat_map(|(place, one)| {
@@ -67,7 +67,6 @@ impl RoundComparison {
         ComparedSide { name: name.to_owned(), facts: facts.into_iter().collect(), runs: Vec::new() }
     }
 
-    /// The values of a metric of a contestant in the rounds of a comparison.
     fn values(&self, name: &str, metric: &str, rounds: usize) -> Vec<f64> {
         let row = self.contestants.iter().find(|contestant| contestant.name == name);
         let values = row.and_then(|row| row.values.get(metric));
@@ -96,7 +95,6 @@ impl RoundComparison {
         }
     }
 
-    /// The outcome in a word and a sentence.
     fn judged(&self, limit: f64) -> (Outcome, String) {
         let share = percent(limit);
         match self.outcome(limit) {
@@ -112,7 +110,7 @@ impl RoundComparison {
         }
     }
 
-    /// Remarks that a reader must know besides, and the verdicts in sentences.
+    /// Other remarks that a reader must know, and the verdicts in sentences.
     fn remarks(&self) -> Vec<String> {
         let mut lines = self.results_alone();
         for one in self.comparisons.iter().filter(|one| !one.not_compared.is_empty()) {
@@ -138,7 +136,7 @@ impl RoundComparison {
         lines.iter().map(|line| plain(line)).collect()
     }
 
-    /// Medians of contestants that have nobody to be compared with.
+    /// Medians if there is nothing to compare with.
     fn results_alone(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for contestant in self.contestants.iter().filter(|_| self.comparisons.is_empty()) {
@@ -174,7 +172,6 @@ impl RoundComparison {
         lines
     }
 
-    /// The verdict on the first metric, in a sentence.
     fn conclusion(&self, one: &ContestantComparison) -> String {
         let Some(row) = one.metrics.first() else { return format!("{}: nothing to compare.", one.contestant) };
         let reference = &self.reference;

@@ -7,22 +7,19 @@ use mailrun_journey::words::grouped;
 use mailrun_report::final_stage;
 use std::collections::BTreeSet;
 
-/// A run with the path that names it.
+/// A run with its path.
 pub type NamedRun = (String, Record);
 
-/// A fact of a run that must be the same in all runs of a comparison: its name, and its value.
+/// A fact that must be the same in all runs of a comparison: name and value.
 pub(super) type RunTrait = (&'static str, String);
 
-/// A figure of a run.
 #[derive(Clone, Debug)]
 pub struct RunFigure {
-    /// The metric.
     pub metric: ComparedMetric,
-    /// Its value in the run.
     pub value: f64,
 }
 
-/// The first difference between the loads or the hosts of two runs: its name, and both values.
+/// The first difference between the loads or hosts of two runs: its name, and both values.
 pub fn difference(left: &Record, right: &Record) -> Option<(&'static str, String, String)> {
     let pairs = traits(left).into_iter().zip(traits(right));
     pairs.into_iter().find(|(left, right)| left.1 != right.1).map(|(left, right)| (left.0, left.1, right.1))
@@ -45,12 +42,12 @@ pub(super) fn traits(record: &Record) -> Vec<RunTrait> {
         ("rate", number(load.rate_per_s)),
         ("processor", host.cpu_model.clone()),
         ("number of cores", host.cores.to_string()),
-        // Mailrun could not do it when older records were written.
+        // Older records were written before mailrun supported this.
         ("--keep-awake", if host.keep_awake == Some(KeepAwake::On) { "on" } else { "off" }.to_owned()),
     ]
 }
 
-/// Facts of runs of one load and host, as a report shows them.
+/// Facts about runs of one load and host, for a report.
 pub fn side_facts(records: &[&Record]) -> Vec<(&'static str, String)> {
     let Some(first) = records.first() else { return Vec::new() };
     let mut times: Vec<&str> = records.iter().map(|record| record.started_at.as_str()).collect();
@@ -78,7 +75,7 @@ pub fn side_facts(records: &[&Record]) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The reason why a run does not count; `None` if it does.
+/// Why a run does not count, or `None` if it does.
 pub fn defect(record: &Record) -> Option<String> {
     if let Some(wrong) = wrong_mail(record) {
         return Some(wrong);
@@ -109,10 +106,11 @@ fn failure_counts(record: &Record) -> impl Iterator<Item = (&'static str, u64)> 
     counts.into_iter().map(|(kind, count)| (kind, count.unwrap_or_default()))
 }
 
-/// The end of the names of shares of failures.
+/// Suffix of the names of failure shares.
 pub(super) const SHARE_UNIT: &str = ", % of mail";
 
-/// The share of each of these kinds of failure in the mail of a run. Half a message more keeps ratios of shares finite.
+/// The share of each of these kinds of failure in a run's mail. Half a message is added, so that ratios of shares are
+/// finite.
 pub(super) fn failure_shares(record: &Record, kinds: &BTreeSet<&'static str>) -> Vec<RunFigure> {
     let created = record.ledger.created.unwrap_or_default() as f64;
     let wanted = failure_counts(record).filter(|(kind, _)| kinds.contains(kind));
@@ -123,7 +121,7 @@ pub(super) fn failure_shares(record: &Record, kinds: &BTreeSet<&'static str>) ->
     wanted.map(figure).collect()
 }
 
-/// Mail that the server rejected or did not take, and a run that failed for another reason: each by its kind, with a text.
+/// Rejected or unaccepted mail, and other failures of the run, each by its kind with a text.
 pub(super) fn failures(record: &Record) -> Vec<(&'static str, String)> {
     let counts = failure_counts(record).filter(|(_, count)| *count > 0);
     let mut failures: Vec<_> = counts.map(|(kind, count)| (kind, format!("{} {kind}", grouped(count)))).collect();
@@ -133,8 +131,8 @@ pub(super) fn failures(record: &Record) -> Vec<(&'static str, String)> {
     failures
 }
 
-/// The figures of a run: rate and percentiles of the last stage that messages reached, the 99th percentile until 250, and
-/// the processor time of each party.
+/// The figures of a run: rate and percentiles of the last stage that messages reached, the 99th percentile to accepted,
+/// and the processor time of each party.
 pub fn figures(record: &Record) -> Vec<RunFigure> {
     let mut figures = Vec::new();
     let mut add = |name: String, gain: Gain, value: f64| {

@@ -1,25 +1,22 @@
-//! Runs that can be compared with each other: of one load and one host, each once. The others are refused, each in a line.
+//! Selects runs that can be compared: those of one load and one host, each once. The others are refused in one line
+//! each.
 use crate::run_figures::{NamedRun, RunTrait, difference, traits};
 use anyhow::{Result, bail};
 use mailrun_report::printable::printable;
 
-/// Most reasons that one line has.
 const MAX_REASONS: usize = 3;
 
-/// A side of a comparison, as it was read.
 #[derive(Clone, Debug, Default)]
 pub struct RunSide {
-    /// Name of the side in messages: an option, or a baseline.
+    /// Name of the side in messages: an option or a baseline.
     pub name: String,
-    /// Name of the side on a page; empty if it has none.
+    /// Title on a page, or empty.
     pub title: String,
-    /// Its runs.
     pub runs: Vec<NamedRun>,
-    /// A line for each run that could not be read.
     pub unreadable: Vec<String>,
 }
 
-/// Runs of both sides that can be compared, and a line for each that cannot.
+/// The comparable runs of both sides, and a line for each refused one.
 #[derive(Debug, Default)]
 pub(super) struct ComparableRuns<'a> {
     pub(super) runs: Vec<&'a NamedRun>,
@@ -27,7 +24,7 @@ pub(super) struct ComparableRuns<'a> {
     pub(super) refused: Vec<String>,
 }
 
-/// Runs of one load and one host, and the number of them on each side.
+/// Runs of one load and one host, and their number on each side.
 struct LoadGroup {
     traits: Vec<RunTrait>,
     first: usize,
@@ -35,7 +32,7 @@ struct LoadGroup {
     of_runs: usize,
 }
 
-/// Chooses the runs of the load and the host that most runs of both sides have.
+/// Chooses the load and host that most runs of both sides have.
 ///
 /// # Errors
 /// If no load and host has runs on both sides.
@@ -77,12 +74,12 @@ pub(super) fn choose<'a>(judged: &'a RunSide, reference: &'a RunSide) -> Result<
     Ok(ComparableRuns { refused, ..chosen })
 }
 
-/// Reports whether two records are of one run: an old record may have no id.
+/// Reports whether two records are of the same run. An old record may have no id.
 fn is_one_run(left: &NamedRun, right: &NamedRun) -> bool {
     !left.1.run_id.is_empty() && left.1.run_id == right.1.run_id
 }
 
-/// Place of the first run of the load and host that most runs of the smaller side have.
+/// Index of the first run of the load and host that is most frequent on the smaller side.
 fn commonest(runs: &[(&NamedRun, bool)]) -> usize {
     let mut groups: Vec<LoadGroup> = Vec::new();
     for (place, (run, is_reference)) in runs.iter().enumerate() {
@@ -95,7 +92,7 @@ fn commonest(runs: &[(&NamedRun, bool)]) -> usize {
         groups[at].of_runs += usize::from(!is_reference);
     }
     let rank = |group: &&LoadGroup| (group.of_reference.min(group.of_runs), group.of_reference + group.of_runs);
-    // Of equal ones the last is taken: from the end that is the first.
+    // `max_by_key` takes the last of equals, so iterate from the end to get the first.
     groups.iter().rev().max_by_key(rank).map_or(0, |group| group.first)
 }
 

@@ -1,6 +1,4 @@
-//! Settings of a comparison: the risk of a false alarm, the margin, and how many rounds a verdict takes.
-
-/// The look at the data that a verdict is from: each look spends a part of the risk of a false alarm.
+/// The look at the data from which a verdict is taken. Each look spends a part of the risk of a false alarm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LookPlan {
     /// The number of rounds was fixed beforehand.
@@ -10,20 +8,17 @@ pub enum LookPlan {
     OneOfTwo,
 }
 
-/// Settings of a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompareSettings {
     /// Maximum probability of a false alarm: reporting any difference when there is none.
     pub risk: f64,
-    /// Share within which two are the same in practice: 0.02 for 2 %.
+    /// Ratio up to which two figures count as the same: 0.02 for 2 %.
     pub margin: f64,
-    /// Fewer rounds, or runs on a side, have no verdict.
+    /// With fewer rounds, or runs per side, there is no verdict.
     pub min_rounds: usize,
-    /// Sign flips or divisions that are drawn where there are too many to try all.
+    /// Number of random sign flips or divisions, if there are too many to try all.
     pub draws: usize,
-    /// Seed of the draws.
     pub seed: u64,
-    /// The look that this is.
     pub look: LookPlan,
 }
 
@@ -33,8 +28,8 @@ impl Default for CompareSettings {
     }
 }
 
-/// Pocock's level of each of two looks that together have a risk of 5 %, as a share of that risk (Pocock: Group
-/// sequential methods in the design and analysis of clinical trials, Biometrika 64, 1977, table 1).
+/// Pocock's level of each of two looks with a total risk of 5 %, as a share of that risk (Pocock: Group sequential
+/// methods in the design and analysis of clinical trials, Biometrika 64, 1977, table 1).
 const POCOCK_SHARE: f64 = 0.0294 / 0.05;
 
 impl CompareSettings {

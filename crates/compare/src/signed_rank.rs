@@ -1,11 +1,11 @@
-//! The size of a difference and its interval, from paired ratios: Hodges and Lehmann's estimate, and the interval that
-//! inverts Wilcoxon's signed-rank test (Hollander, Wolfe, Chicken: Nonparametric statistical methods, §3.1 to §3.3).
+//! A difference and its interval from paired ratios: the Hodges–Lehmann estimate, and the interval that inverts
+//! Wilcoxon's signed-rank test (Hollander, Wolfe, Chicken: Nonparametric statistical methods, §3.1 to §3.3).
 use crate::ranks::{inner_range, median};
 
-/// More numbers than these are counted by the normal approximation: it is good to four digits there.
+/// With more numbers, the normal approximation is used, which is accurate to four digits there.
 const MAX_EXACT: usize = 200;
 
-/// Means of all pairs of numbers, each with itself too, sorted.
+/// Sorted means of all pairs of numbers, including each number with itself.
 fn walsh_averages(values: &[f64]) -> Vec<f64> {
     let mut averages = Vec::with_capacity(values.len() * (values.len() + 1) / 2);
     for (place, left) in values.iter().enumerate() {
@@ -15,8 +15,8 @@ fn walsh_averages(values: &[f64]) -> Vec<f64> {
     averages
 }
 
-/// The estimate, and the interval that misses the truth with probability `risk` at most; `None` if there are too few
-/// numbers for one: below six at 5 %.
+/// The estimate, and the interval that misses the truth with probability at most `risk`. The interval is `None` with
+/// too few numbers: fewer than six at 5 %.
 pub(crate) fn estimate(values: &[f64], risk: f64) -> (f64, Option<(f64, f64)>) {
     let averages = walsh_averages(values);
     let interval = outside(values.len(), risk).and_then(|outside| inner_range(&averages, outside));
@@ -33,8 +33,8 @@ fn outside(count: usize, risk: f64) -> Option<usize> {
     largest_tail(&rank_sum_probabilities(count), risk)
 }
 
-/// The last outcome from the left at which the probabilities add up to half of `risk` at most; `None` if the first is
-/// above that.
+/// The last outcome from the left at which the sum of probabilities is at most half of `risk`, or `None` if the first
+/// already exceeds that.
 pub(crate) fn largest_tail(probabilities: &[f64], risk: f64) -> Option<usize> {
     let mut sum = 0.0;
     let within = probabilities.iter().take_while(|probability| {
@@ -44,7 +44,7 @@ pub(crate) fn largest_tail(probabilities: &[f64], risk: f64) -> Option<usize> {
     within.count().checked_sub(1)
 }
 
-/// The probability of each sum of the ranks 1 to `count`, where each is in it or not with equal chance.
+/// The probability of each sum of ranks from 1 to `count`, if each rank is included with probability 1/2.
 fn rank_sum_probabilities(count: usize) -> Vec<f64> {
     let mut probabilities = vec![0.0; count * (count + 1) / 2 + 1];
     probabilities[0] = 1.0;
@@ -59,8 +59,8 @@ fn rank_sum_probabilities(count: usize) -> Vec<f64> {
     probabilities
 }
 
-/// The number that a standard normal variable stays below with that probability, to nine digits (P. J. Acklam's rational
-/// approximation), for 0.5 to just below 1.
+/// The quantile of the standard normal distribution to nine digits (P. J. Acklam's rational approximation), for
+/// probabilities from 0.5 to just below 1.
 pub(crate) fn normal_quantile(probability: f64) -> f64 {
     const A: [f64; 6] = [
         -3.969_683_028_665_376e1,

@@ -1,4 +1,3 @@
-//! The comparison of stored runs with stored runs.
 use crate::finding::{MetricFinding, MetricVerdict};
 use crate::metric::{ComparedMetric, Gain, RunValues};
 use crate::ranks::middle;
@@ -16,9 +15,7 @@ use mailrun_report::printable::printable;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// Name of the format of the JSON.
 const COMPARISON_FORMAT: &str = "mailrun-compare/1";
-/// Percent of the interval's confidence.
 const CONFIDENCE_PERCENT: f64 = 95.0;
 
 /// The method in sentences.
@@ -32,7 +29,6 @@ const METHOD: [&str; 4] = [
      count.",
 ];
 
-/// Outcome of a comparison that something was asked of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ComparisonOutcome {
     /// Nothing is known to be worse than allowed.
@@ -41,53 +37,50 @@ pub enum ComparisonOutcome {
     Regression,
     /// A run lost, duplicated or corrupted mail.
     MailLost,
-    /// A run failed or rejected mail, or missed a requirement, as none did that it is compared with.
+    /// A run failed, rejected mail or missed a requirement, as no reference run did.
     RunFailed,
-    /// A metric is missing that all runs have that are compared with.
+    /// A metric is missing that all reference runs have.
     MetricMissing,
-    /// It is not known.
     Undecided,
 }
 
-/// A comparison, as it is written in JSON.
+/// A comparison in its JSON form.
 #[derive(Debug, Serialize)]
 pub struct StoredComparison {
-    /// Name of the format.
     pub format: &'static str,
-    /// Always false: the runs belong to no rounds.
+    /// Always false, because the runs do not belong to rounds.
     pub paired: bool,
-    /// Runs that count.
+    /// Number of counted runs.
     pub runs: usize,
-    /// Runs that they are compared with.
+    /// Number of reference runs.
     pub against: usize,
-    /// Share within which two are the same.
+    /// Ratio up to which two figures count as the same.
     pub margin: f64,
-    /// Confidence of the intervals.
     pub confidence_percent: f64,
-    /// Runs that could not be read, or are of another load or host, or are named twice: a line for each.
+    /// One line for each run that could not be read, has another load or host, or was named twice.
     pub refused: Vec<String>,
     /// Runs that do not count, with the reason.
     pub left_out: Vec<String>,
-    /// Runs of the side that is judged that lost, duplicated or corrupted mail.
+    /// Number of judged runs that lost, duplicated or corrupted mail.
     pub unsound_runs: usize,
-    /// Runs of the side that is judged that failed in a way in which no run did that they are compared with.
+    /// Judged runs that failed in a way in which no reference run did.
     pub failed_runs: Vec<String>,
-    /// For each side with runs that ended with FAIL a remark with their number.
+    /// For each side with runs that ended with FAIL, a remark with their number.
     #[serde(skip)]
     pub fail_remarks: Vec<String>,
-    /// Figures that some of the runs do not have, or that are 0.
+    /// Figures that some runs lack, or that are 0.
     pub not_compared: Vec<String>,
-    /// Those of them that all runs have that are compared with, and the runs do not.
+    /// Those among them that all reference runs have and the judged runs do not.
     pub missing: Vec<String>,
-    /// Metrics that all runs have.
     pub metrics: Vec<MetricRow>,
-    /// Those that are compared with, and those that are judged, with their curves.
+    /// The reference runs and the judged runs, with their curves.
     #[serde(skip)]
     pub sides: Vec<ComparedSide>,
 }
 
 impl ComparisonOutcome {
-    /// The outcome of findings, of which none may be missing: a regression by `limit`, 0.05 for 5 %, or none, or undecided.
+    /// The outcome of findings, none of which may be missing: a regression by `limit` (0.05 for 5 %), none, or
+    /// undecided.
     pub(crate) fn of_findings<'a, I: Iterator<Item = &'a MetricFinding>>(findings: impl Fn() -> I, limit: f64) -> Self {
         if findings().any(|finding| finding.is_regression(limit)) {
             return Self::Regression;
@@ -97,42 +90,38 @@ impl ComparisonOutcome {
     }
 }
 
-/// A metric of the comparison.
 #[derive(Debug, Serialize)]
 pub struct MetricRow {
     /// Name with the unit.
     pub name: String,
-    /// The direction in which it gets better.
     pub higher_is_better: bool,
-    /// Values of the runs that are compared with.
+    /// Values of the reference runs.
     pub against_values: Vec<f64>,
-    /// Values of the runs.
     pub values: Vec<f64>,
-    /// Median of the runs that are compared with.
+    /// Median of the reference runs.
     pub against_median: f64,
-    /// Median of the runs.
     pub median: f64,
-    /// The runs divided by those that they are compared with: Hodges and Lehmann's estimate.
+    /// Hodges–Lehmann estimate of the judged runs divided by the reference runs.
     pub ratio: f64,
-    /// Interval of the ratio; `null` if there are too few runs.
+    /// Interval of the ratio, or `null` with too few runs.
     pub interval: Option<(f64, f64)>,
-    /// The probability of so clear a difference in any metric, if there is none in truth.
+    /// The probability of a difference at least this clear in any metric, if there is no real one.
     pub adjusted_p: f64,
     /// better, worse, same, undecided, too few runs.
     pub verdict: &'static str,
-    /// The whole interval is beyond the margin.
     pub is_beyond_margin: bool,
-    /// Runs to add on each side until it is decided, about.
+    /// Estimated number of further runs per side until it is decided.
     pub more_runs: Option<usize>,
     #[serde(skip)]
     finding: MetricFinding,
 }
 
-/// Compares the runs of a side with those of the other; `margin` is the share within which two figures are the same. Runs
-/// that cannot be compared with most of the others are refused, and the others count.
+/// Compares the judged runs with the reference runs. `margin` is the ratio up to which two figures count as the same.
+/// Runs that are not comparable with most of the others are refused, and the others count.
 ///
 /// # Errors
-/// If no run of a side can be compared with one of the other, or none counts and it is not the server's fault.
+/// If no run of one side is comparable with one of the other, or none counts for a reason that is not the server's
+/// fault.
 pub fn compare_stored(judged: &RunSide, reference: &RunSide, margin: f64) -> Result<StoredComparison> {
     let chosen = selection::choose(judged, reference)?;
     let defect_line = |run: &&&NamedRun| Some(format!("{}: {}", printable(&run.0), printable(&defect(&run.1)?)));
@@ -175,7 +164,7 @@ pub fn compare_stored(judged: &RunSide, reference: &RunSide, margin: f64) -> Res
     })
 }
 
-/// A line for each run that failed in a way in which no run of the reference did.
+/// One line for each run that failed in a way in which no reference run did.
 fn failed_runs(chosen: &ComparableRuns<'_>) -> Vec<String> {
     let known: BTreeSet<&str> =
         chosen.reference.iter().flat_map(|run| failures(&run.1)).map(|(kind, _)| kind).collect();
@@ -195,7 +184,6 @@ fn fail_remark(side: &str, runs: &[&NamedRun]) -> Option<String> {
     Some(printable(&text).into_owned())
 }
 
-/// A side with its facts and curves.
 fn shown_side(side: &RunSide, other_name: &str, records: &[Record]) -> ComparedSide {
     let all: Vec<&Record> = records.iter().collect();
     ComparedSide {
@@ -269,7 +257,6 @@ impl MetricRow {
 }
 
 impl MetricRow {
-    /// The figure as a page and a table show it.
     fn shown(&self) -> ComparedFigure {
         ComparedFigure {
             name: self.name.clone(),
@@ -300,7 +287,7 @@ impl From<MetricVerdict> for FigureVerdict {
 }
 
 impl StoredComparison {
-    /// The comparison as a page and a table show it; with a `limit` it says whether a figure got worse by that share.
+    /// The comparison as page and table. With a `limit`, it says whether a figure got worse by that share.
     pub fn page(&self, limit: Option<f64>) -> ComparisonPage {
         let left_out = self.left_out.iter().map(|run| format!("Left out: {run}"));
         let missing = (!self.not_compared.is_empty())
@@ -318,7 +305,6 @@ impl StoredComparison {
         }
     }
 
-    /// The outcome in a word and a sentence.
     fn judged(&self, limit: f64) -> (Outcome, String) {
         let share = percent(limit);
         match self.outcome(limit) {
@@ -356,7 +342,7 @@ impl StoredComparison {
         if !self.missing.is_empty() {
             return ComparisonOutcome::MetricMissing;
         }
-        // A failure now and then proves nothing; a share of failures that is clearly higher does.
+        // A single failure proves nothing, but a clearly higher share of failures does.
         let worse = self.metrics.iter().any(|row| row.finding.is_regression(limit));
         let figures = || self.metrics.iter().filter(|row| worse || !row.name.ends_with(SHARE_UNIT));
         ComparisonOutcome::of_findings(|| figures().map(|row| &row.finding), limit)
@@ -369,7 +355,7 @@ mod tests {
     use mailrun_journey::record::{Ending, KeepAwake};
     use mailrun_journey::stage::Stage;
 
-    /// Runs of the sample's load whose rates are those, as a host would scatter them.
+    /// Runs with the sample's load and these rates, varied as a host would.
     fn side(name: &str, rates: &[f64]) -> RunSide {
         let run = |(place, per_s): (usize, &f64)| {
             let mut record = mailrun_report::sample::held();
@@ -530,7 +516,7 @@ mod tests {
         let outcome = |counts: [u64; 6]| compare_stored(&rejected("b", counts), &against, 0.02).unwrap().judged(0.05);
         let (found, why) = outcome([2_000, 2_500, 1_800, 2_200, 1_900, 2_100]);
         assert_eq!((found, why.as_str()), (Outcome::Fail, "worse by 5 % or more: rejected, % of mail"));
-        // As often as before, or less, or in one run of six: no more than a chance.
+        // As often as before, less often, or in one run of six: this may be chance.
         for counts in [[19, 26, 17, 23, 1, 22], [0; 6], [20, 25, 18, 22, 0, 2_000]] {
             assert_eq!(outcome(counts).0, Outcome::Pass, "{counts:?}");
         }

@@ -1,16 +1,16 @@
-//! Comparisons of stored runs, which were made at different times: the host may have been another in the meantime, and
-//! nothing here can tell.
+//! Compares stored runs, which were made at different times. The host may have changed in between, and nothing here can
+//! detect that.
 use crate::finding::{LogEstimate, MetricFinding};
 use crate::label_test;
 use crate::metric::RunValues;
 use crate::rank_sum;
 use crate::settings::CompareSettings;
 
-/// Fewer runs on a side have no verdict, whatever the settings say.
+/// With fewer runs on a side, there is no verdict, whatever the settings say.
 const MIN_RUNS: usize = 5;
 
-/// Compares the runs of B with those of A in a family of metrics that was chosen beforehand. All have the same runs; if one
-/// has fewer, only those that all have count.
+/// Compares the runs of B with those of A in a family of metrics that was chosen beforehand. All metrics should have
+/// the same runs; if one has fewer, only the common ones count.
 pub fn compare_runs(family: &[RunValues], settings: &CompareSettings) -> Vec<MetricFinding> {
     let of_a = family.iter().map(|values| values.a.len()).min().unwrap_or_default();
     let of_b = family.iter().map(|values| values.b.len()).min().unwrap_or_default();

@@ -42,7 +42,7 @@ proptest! {
         prop_assert!(forth.verdict == expected || differs);
     }
 
-    /// Checks that the unit of a metric is nothing to the result, and that the gain turns only the verdict.
+    /// The unit of a metric does not affect the result, and its gain affects only the verdict.
     #[test]
     fn a_unit_changes_nothing(pairs in prop::collection::vec((0.1..1e3_f64, 0.1..1e3_f64), 20..40)) {
         let plain = paired(&pairs, Gain::Higher);
@@ -53,7 +53,7 @@ proptest! {
         prop_assert!(!(plain.is_regression(0.01) && lower.is_regression(0.01)));
     }
 
-    /// Checks that stored runs give a verdict only with five on each side, and never an interval beside the estimate.
+    /// Stored runs give a verdict only with five on each side, and the estimate is always within the interval.
     #[test]
     fn stored_runs_need_five_a_side(a in prop::collection::vec(0.1..1e3_f64, 0..12), b in prop::collection::vec(0.1..1e3_f64, 0..12)) {
         let finding = compare_runs(&[RunValues::new(metric(Gain::Higher), &a, &b).unwrap()], &settings()).remove(0);

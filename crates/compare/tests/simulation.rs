@@ -1,5 +1,5 @@
-//! The method in simulation, with a seed: how often it calls two equal programs different, and how often it finds a
-//! difference that is there. The noise is a normal model, or that of 280 runs of one program against itself.
+//! Simulates the method with a seed: how often it calls two equal programs different, and how often it finds a real
+//! difference. The noise is a normal model, or that of 280 runs of one program against itself.
 use mailrun_compare::{
     CompareSettings, ComparedMetric, Gain, LookPlan, MetricFinding, MetricVerdict, RoundRatios, RunValues,
     compare_rounds, compare_runs,
@@ -8,19 +8,18 @@ use mailrun_journey::seeded::SeededRng;
 use serde_json::Value;
 
 const METRICS: [&str; 6] = ["rate", "p50", "p90", "p99", "src", "snk"];
-/// Draws of flips: a tenth of the default, for many comparisons in a short time.
+/// A tenth of the default, because there are many comparisons.
 const DRAWS: usize = 2_000;
 
-/// Comparisons for each share. Their seeds are their numbers, so the shares are the same in each run; more comparisons make
-/// them more exact. `make test-slow PART=statistics` has four times as many.
+/// Number of comparisons per share. Their seeds are their numbers, so the shares are the same in every run; more
+/// comparisons make them more accurate. `make test-slow PART=statistics` makes four times as many.
 fn comparisons() -> u64 {
     std::env::var("MAILRUN_COMPARISONS").map_or(250, |number| number.parse().expect("it is a number"))
 }
 
-/// The values of the metrics of a run.
 type RunFigures = [f64; METRICS.len()];
 
-/// The measured runs, in the order in which they were made.
+/// The measured runs in chronological order.
 fn real_runs() -> Vec<RunFigures> {
     let data: Value = serde_json::from_str(include_str!("data/aa-noise.json")).expect("it is JSON");
     let rows = data["runs_of_10000"].as_array().expect("it has runs");
@@ -33,13 +32,13 @@ fn real_pair(runs: &[RunFigures], random: &mut SeededRng) -> (RunFigures, RunFig
     (runs[at], runs[at + 1])
 }
 
-/// Two measured runs of any times: a harder host.
+/// Two measured runs from any time, as on a less stable host.
 fn independent_pair(runs: &[RunFigures], random: &mut SeededRng) -> (RunFigures, RunFigures) {
     let mut run = || runs[random.below(runs.len() as u64) as usize];
     (run(), run())
 }
 
-/// Two runs whose figures scatter by 3 %, half of it shared by all metrics of a run.
+/// Two runs whose figures vary by 3 %, half of which all metrics of a run share.
 fn normal_pair(random: &mut SeededRng) -> (RunFigures, RunFigures) {
     let mut run = || {
         let common = normal(random);
@@ -48,18 +47,17 @@ fn normal_pair(random: &mut SeededRng) -> (RunFigures, RunFigures) {
     (run(), run())
 }
 
-/// A draw of the standard normal distribution (Box and Muller).
+/// A standard normal random number (Box and Muller).
 fn normal(random: &mut SeededRng) -> f64 {
     (-2.0 * random.unit().ln()).sqrt() * (std::f64::consts::TAU * random.unit()).cos()
 }
 
-/// A simulated comparison.
 #[derive(Clone, Copy)]
 struct Simulation {
     rounds: usize,
-    /// Factor of the rate of B.
+    /// Factor of B's rate.
     factor: f64,
-    /// All figures of a run are multiplied by (1 + drift) to the number of runs before it.
+    /// Each figure is multiplied by (1 + drift) once per earlier run.
     drift: f64,
     look: LookPlan,
     seed: u64,
@@ -70,7 +68,6 @@ impl Simulation {
         Self { rounds, factor: 1.0, drift: 0.0, look: LookPlan::Only, seed }
     }
 
-    /// Compares A and B in ABBA blocks.
     fn findings(self, pair: &mut dyn FnMut() -> (RunFigures, RunFigures)) -> Vec<MetricFinding> {
         let mut pairs = vec![Vec::with_capacity(self.rounds); METRICS.len()];
         for round in 0..self.rounds {
@@ -89,7 +86,6 @@ impl Simulation {
         compare_rounds(&family, &settings)
     }
 
-    /// The same on pairs of neighbours among measured runs; longer ones of the same seed begin with the same rounds.
     fn of_neighbours(self, runs: &[RunFigures]) -> Vec<MetricFinding> {
         let mut random = SeededRng::new(17, 1_u64, self.seed);
         self.findings(&mut || real_pair(runs, &mut random))
@@ -120,7 +116,7 @@ fn false_alarms(rounds: usize, drift: f64, mut pair: impl FnMut(&mut SeededRng) 
     alarms.count() as f64 / count as f64
 }
 
-/// The share of comparisons that find the rate of B lower, which it is by `factor`.
+/// The share of comparisons that find B's rate lower, as it is by `factor`.
 fn power(rounds: usize, factor: f64, runs: &[RunFigures]) -> f64 {
     let count = comparisons();
     let found = (0..count).filter(|number| {
@@ -190,7 +186,7 @@ fn undecided_differences_are_decided_by_the_rounds_that_are_asked_for() {
         let later = Simulation { rounds: 20 + more_rounds.min(400), ..first };
         let is_decided = !matches!(later.of_neighbours(&runs)[0].verdict, MetricVerdict::Undecided { .. });
         all.push(is_decided);
-        // The metric's own interval excludes 1: only the family of metrics left it undecided.
+        // The metric's own interval excludes 1; only testing all metrics together left it undecided.
         if finding.interval.is_some_and(|(_, upper)| upper < 1.0) {
             alone.push(is_decided);
         }
@@ -201,7 +197,7 @@ fn undecided_differences_are_decided_by_the_rounds_that_are_asked_for() {
     assert!(share(&all) >= 0.65, "{:.3} of {}", share(&all), all.len());
 }
 
-/// A simulated comparison of stored runs: `count` a side of any times, the rate of B multiplied by `factor`.
+/// A simulated comparison of stored runs: `count` runs per side from any time, with B's rate multiplied by `factor`.
 fn stored_findings(count: usize, factor: f64, seed: u64, runs: &[RunFigures]) -> Vec<MetricFinding> {
     let mut random = SeededRng::new(18, 1_u64, seed);
     let mut side =

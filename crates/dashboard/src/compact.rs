@@ -1,4 +1,4 @@
-//! The dashboard on a terminal that is too small for panes: its figures as lines, as many as there is room for.
+//! The dashboard on a terminal that is too small for panes: as many lines of figures as fit.
 use crate::palette::Ink;
 use crate::panes::{error_text, per_second};
 use crate::progress::draw_progress;
@@ -9,7 +9,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-/// Draws the lines; the first is the most important one.
+/// Draws the lines, the most important one first.
 pub(crate) fn draw(dashboard: &Dashboard, area: Rect, buffer: &mut Buffer) {
     if area.is_empty() {
         return;

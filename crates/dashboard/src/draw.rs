@@ -19,9 +19,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::widgets::{Block, Clear, Widget};
 
-/// Keys, for the last row.
 const KEYS: &str = "p pause · 1-4 one pane · Tab next · q stop and report · ? help";
-/// Meaning of each key.
 const HELP: [&str; 6] = [
     "p, space    pause the view; the run goes on",
     "1 2 3 4     one pane alone; the same key again: all",
@@ -31,7 +29,7 @@ const HELP: [&str; 6] = [
     "Ctrl-Z      suspend; fg comes back",
 ];
 
-/// Draws the dashboard: all panes, or on a small terminal its figures as lines.
+/// Draws the dashboard: all panes or, on a small terminal, its figures as lines.
 pub fn draw(dashboard: &Dashboard, frame: &mut Frame<'_>) {
     draw_on(dashboard, frame.area(), frame.buffer_mut());
 }
@@ -89,7 +87,7 @@ fn draw_title(dashboard: &Dashboard, row: Rect, buffer: &mut Buffer) {
     let notice = if dashboard.is_paused() { " PAUSED " } else { "" };
     let right = passed.chars().count() + notice.len() + 1;
     let room = usize::from(row.width).saturating_sub(right);
-    // As much of server and load as has room.
+    // As much of the server and load as fits.
     for part in printable(&view.now.subject).split(" · ").filter(|part| !part.is_empty()) {
         if display_width(&title) + display_width(part) + 3 > room {
             break;
@@ -286,7 +284,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever figures and texts come, on a terminal of any size, it is drawn, and no control character with it.
+        /// Any figures and texts can be drawn on a terminal of any size, and no control character appears.
         #[test]
         fn anything_is_drawn_anywhere(
             (width, height) in (1_u16..200, 1_u16..60),

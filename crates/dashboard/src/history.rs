@@ -1,20 +1,19 @@
-//! A figure over the time of a run, in a bounded number of bins: when they are full, each two become one.
+//! A figure over the time of a run, in a bounded number of bins. When they are full, neighbouring bins are merged.
 
-/// Bins that are kept: more than a wide terminal has columns for.
+/// More than the columns of a wide terminal.
 const MAX_BINS: usize = 480;
-/// Length of a bin at the beginning.
+/// Initial length of a bin.
 const BIN_S: f64 = 0.25;
-/// Longest run that can be shown: thirty years.
+/// Thirty years.
 const MAX_ELAPSED_S: f64 = 1e9;
 
-/// A figure over time.
 #[derive(Clone, Debug)]
 pub(crate) struct History {
     bin_s: f64,
     bins: Vec<HistoryBin>,
 }
 
-/// Sum and number of the values of a bin.
+/// Sum and number of the values in a bin.
 #[derive(Clone, Copy, Debug, Default)]
 struct HistoryBin {
     sum: f64,
@@ -28,7 +27,6 @@ impl Default for History {
 }
 
 impl History {
-    /// Adds a value at that second.
     pub(crate) fn add(&mut self, at_s: f64, value: f64) {
         let at_s = at_s.clamp(0.0, MAX_ELAPSED_S);
         let mut index = (at_s / self.bin_s) as usize;
@@ -54,8 +52,8 @@ impl History {
         self.bin_s *= 2.0;
     }
 
-    /// The first `span_s` seconds as that many columns; `None` is the future. A column without a value repeats the one
-    /// before it.
+    /// The first `span_s` seconds in so many columns. `None` means the future. A column without a value repeats the
+    /// previous one.
     pub(crate) fn columns(&self, span_s: f64, columns: usize) -> Vec<Option<f64>> {
         let column_s = span_s / columns.max(1) as f64;
         let mut before = None;
@@ -74,7 +72,7 @@ impl History {
     }
 }
 
-/// Seconds that a time axis shows: the time for which the run is planned, else a round number above what has passed.
+/// Length of the time axis in seconds: the planned time of the run, or a round number above the elapsed time.
 pub(crate) fn axis_span_s(elapsed_s: f64, goal_s: f64) -> f64 {
     if goal_s >= elapsed_s && goal_s > 0.0 {
         return goal_s;

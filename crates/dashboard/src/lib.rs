@@ -25,7 +25,7 @@ pub use palette::Palette;
 pub use snapshot::{MessageCounts, PartyLoad, RunSnapshot, StageTimes, ThresholdState, TimesMs};
 pub use state::{Dashboard, DashboardAction, DashboardKey};
 
-/// Columns that a terminal must have for all panes.
+/// Minimum columns for all panes.
 pub const MIN_COLUMNS: u16 = 80;
-/// Rows that it must have.
+/// Minimum rows for all panes.
 pub const MIN_ROWS: u16 = 24;

@@ -1,17 +1,15 @@
-//! Colours of the dashboard by what is drawn with them.
 use ratatui::style::{Color, Modifier, Style};
 
-/// Colours of the dashboard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Palette {
-    /// The 16 colours that each terminal has, as its user has set them.
+    /// The terminal's 16 colours, as set by its user.
     #[default]
     Colour,
-    /// None (NO_COLOR): bold and dim only.
+    /// No colours (NO_COLOR), only bold and dim.
     Plain,
 }
 
-/// Part of the drawing, for its colour.
+/// Part of the drawing, which determines its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ink {
     Title,

@@ -14,17 +14,13 @@ use ratatui::widgets::{Paragraph, Widget, Wrap};
 
 /// Eighths of a row, from the lowest to the full one.
 const EIGHTHS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
-/// Columns of the label before a curve, in a narrow pane and in a wide one.
+/// Columns of the label before a curve, in a narrow and in a wide pane.
 const LABEL_COLUMNS: u16 = 13;
 const WIDE_LABEL_COLUMNS: u16 = 18;
-/// Columns of a pane that is wide.
 const WIDE_PANE: u16 = 60;
-/// Most characters that are shown of an error's text.
 const MAX_ERROR_CHARACTERS: usize = 300;
-/// Columns of the table of messages.
 const LEDGER_COLUMNS: u16 = 25;
 
-/// A curve with its label.
 struct Curve<'a> {
     name: &'a str,
     value: String,
@@ -32,7 +28,7 @@ struct Curve<'a> {
     ink: Ink,
 }
 
-/// Draws the rates, all on one scale, and the queue's depth on its own, over one axis.
+/// Draws the rates on a common scale, and the queue's depth on its own, above one axis.
 pub(crate) fn draw_rates(view: &DashboardView, palette: Palette, area: Rect, buffer: &mut Buffer) {
     let has_sink = view.now.messages.delivered.is_some();
     let rate = |name, history, per_s, ink| Curve { name, value: per_second(per_s), history, ink };
@@ -57,7 +53,7 @@ pub(crate) fn draw_rates(view: &DashboardView, palette: Palette, area: Rect, buf
         let peak = if index < rates { rate_peak } else { peaks[index] };
         let shown_peak = if index < rates { per_second(peaks[index]) } else { count(peaks[index].round() as u64) };
         draw_label(curve, &shown_peak, palette, Rect { x: area.x, width: chart.x - area.x, ..row }, buffer);
-        // A row stays free between curves where there is room.
+        // Leave a row free between curves if there is room.
         let free = u16::from(height >= 4);
         let row = Rect { y: row.y + free, height: height - free, ..row };
         draw_curve(&columns[index], peak, palette.style(curve.ink), row, buffer);
@@ -65,7 +61,7 @@ pub(crate) fn draw_rates(view: &DashboardView, palette: Palette, area: Rect, buf
     draw_axis(span_s, palette, Rect { y: chart.bottom(), height: 1, ..chart }, buffer);
 }
 
-/// The area of the curves: without the labels, and without the axis below.
+/// The area of the curves, without the labels and the axis.
 fn chart_area(area: Rect) -> Option<Rect> {
     let label = if area.width >= WIDE_PANE { WIDE_LABEL_COLUMNS } else { LABEL_COLUMNS };
     let chart = Rect {
@@ -88,7 +84,7 @@ fn draw_label(curve: &Curve<'_>, peak: &str, palette: Palette, area: Rect, buffe
     }
 }
 
-/// Draws a column for each value, as high as its share of the peak. A value of zero has the lowest one: it is known.
+/// Draws a column for each value, as a share of the peak. Zero has the lowest column, because it is a known value.
 fn draw_curve(columns: &[Option<f64>], peak: f64, style: Style, area: Rect, buffer: &mut Buffer) {
     let scale = if peak > 0.0 { f64::from(area.height) * 8.0 / peak } else { 0.0 };
     for (value, x) in columns.iter().zip(area.x..area.right()) {
@@ -113,10 +109,9 @@ fn draw_axis(span_s: f64, palette: Palette, row: Rect, buffer: &mut Buffer) {
     buffer.set_stringn(row.x, row.y, text, usize::from(row.width), palette.style(Ink::Border));
 }
 
-/// One of the percentiles.
 type TimesFigure = fn(&TimesMs) -> f64;
 
-/// Draws the percentiles of each stage, of now and of the whole run.
+/// Draws each stage's percentiles, current and for the whole run.
 pub(crate) fn draw_latencies(view: &DashboardView, palette: Palette, area: Rect, buffer: &mut Buffer) {
     const ROWS: [(&str, TimesFigure); 5] = [
         ("p50", |times| times.p50),
@@ -127,7 +122,7 @@ pub(crate) fn draw_latencies(view: &DashboardView, palette: Palette, area: Rect,
     ];
     const COLUMN: u16 = 9;
     let room = |x: u16| usize::from(area.right().saturating_sub(x));
-    // Rows are apart where the pane is high.
+    // Leave rows free in a high pane.
     let step = if area.height >= 14 { 2 } else { 1 };
     for ((name, _), row) in ROWS.iter().zip(0..) {
         let y = area.y + 2 + row * step;
@@ -157,7 +152,7 @@ pub(crate) fn draw_latencies(view: &DashboardView, palette: Palette, area: Rect,
     }
 }
 
-/// Draws the thresholds from row `y` on, those that are missed so far first.
+/// Draws the thresholds from row `y` on, currently missed ones first.
 fn draw_thresholds(view: &DashboardView, palette: Palette, area: Rect, y: u16, buffer: &mut Buffer) {
     let mut thresholds: Vec<_> = view.now.thresholds.iter().collect();
     thresholds.sort_by_key(|threshold| threshold.passed != Some(false));
@@ -192,7 +187,7 @@ fn times_text(stage: &StageTimes, figure: TimesFigure) -> String {
     format!("{:>9}{:>9}", text(&stage.now), text(&stage.run))
 }
 
-/// Draws what became of the messages, and beside it the errors.
+/// Draws the fates of the messages, and the errors beside them.
 pub(crate) fn draw_messages(view: &DashboardView, palette: Palette, area: Rect, buffer: &mut Buffer) {
     let messages = &view.now.messages;
     let delivered = messages.delivered.map_or_else(|| "–".to_owned(), count);
@@ -201,7 +196,7 @@ pub(crate) fn draw_messages(view: &DashboardView, palette: Palette, area: Rect, 
     rows.extend((unsent > 0).then(|| ("unsent", count(unsent), Ink::Error)));
     rows.extend([("accepted", count(messages.accepted), Ink::Accepted), ("delivered", delivered, Ink::Delivered)]);
     for (name, number) in [("rejected", messages.rejected), ("failed", messages.failed)] {
-        // The row of unsent messages takes the room of one that says nothing.
+        // The row of unsent messages replaces one that is zero.
         if number > 0 || unsent == 0 {
             rows.push((name, count(number), if number > 0 { Ink::Error } else { Ink::Label }));
         }
@@ -247,7 +242,7 @@ fn draw_errors(view: &DashboardView, palette: Palette, area: Rect, is_narrow: bo
     }
 }
 
-/// A peer's text, harmless and cut.
+/// A peer's text, made harmless and cut.
 pub(crate) fn error_text(text: &str) -> String {
     let cut: String = text.chars().take(MAX_ERROR_CHARACTERS).collect();
     let shown = printable(&cut);
@@ -257,7 +252,7 @@ pub(crate) fn error_text(text: &str) -> String {
     shown.chars().take(MAX_ERROR_CHARACTERS).chain(['…']).collect()
 }
 
-/// Draws the processors and the memory of each party, with a curve where there is room.
+/// Draws the processors and memory of each party, with a curve if there is room.
 pub(crate) fn draw_parties(view: &DashboardView, palette: Palette, area: Rect, buffer: &mut Buffer) {
     let head = format!("{:<12}{:>9}{:>12}", "", "cores", "memory");
     buffer.set_stringn(area.x + 1, area.y, head, usize::from(area.width) - 1, palette.style(Ink::Border));

@@ -1,18 +1,16 @@
-//! A drawing of the dashboard as an SVG, for the gallery: what the terminal's cells show, in the colours of a dark terminal.
+//! Draws the dashboard as an SVG for the gallery, in the colours of a dark terminal.
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::{Color, Modifier};
 use std::fmt::Write;
 
-/// Size of a cell.
 const COLUMN: usize = 8;
 const ROW: usize = 17;
-/// Place of the text's base line in a cell.
+/// Position of the text's base line in a cell.
 const BASE_LINE: usize = 13;
 const BACKGROUND: &str = "#16181d";
 const TEXT: &str = "#d4d7dd";
 const DIM: &str = "#6d7380";
 
-/// Draws the cells.
 pub(crate) fn svg(buffer: &Buffer, title: &str) -> String {
     let columns = usize::from(buffer.area.width);
     let rows = usize::from(buffer.area.height);
@@ -30,7 +28,7 @@ pub(crate) fn svg(buffer: &Buffer, title: &str) -> String {
     picture + "</g>\n</svg>\n"
 }
 
-/// Draws a row: neighbours of one look together.
+/// Draws a row. Neighbouring cells of the same style are joined.
 fn draw_row(cells: &[Cell], y: usize, picture: &mut String) {
     let mut column = 0;
     while column < cells.len() {
@@ -89,7 +87,6 @@ fn draw_run(cells: &[Cell], x: usize, y: usize, picture: &mut String) {
     }
 }
 
-/// Style of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Look {
     colour: Color,
@@ -123,13 +120,12 @@ impl Look {
     }
 }
 
-/// Kind of a cell's character.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Glyph {
     Blank,
-    /// A bar; its length in eighths of a cell.
+    /// A bar, with its length in eighths of a cell.
     Bar(u32),
-    /// A horizontal line, so thick.
+    /// A horizontal line of this thickness.
     Line(f64),
     /// A part of a frame, with lines in these directions.
     Frame {
@@ -171,7 +167,7 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    /// The pictures of the gallery are of the dashboard as it is; with `MAILRUN_WRITE_PICTURES` they are written anew.
+    /// The pictures in the gallery must show the current dashboard. `MAILRUN_WRITE_PICTURES` updates them.
     #[test]
     fn the_gallery_shows_the_dashboard_as_it_is() {
         for (width, height) in [(80, 24), (160, 50)] {

@@ -1,4 +1,4 @@
-//! Share of a run that is done, and the time that the rest takes: the bar and its text.
+//! The progress bar and its text: the share of the run that is done, and the remaining time.
 use crate::palette::Ink;
 use crate::state::{Dashboard, DashboardView};
 use mailrun_report::numbers::{count, seconds};
@@ -7,11 +7,10 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-/// Least time after which the rest of a run is estimated.
+/// The remaining time is not estimated earlier.
 const MIN_ESTIMATE_S: f64 = 1.0;
 const MIN_ESTIMATE_SHARE: f64 = 0.01;
 
-/// Draws the bar, and how much is done.
 pub(crate) fn draw_progress(dashboard: &Dashboard, row: Rect, buffer: &mut Buffer) {
     let view = dashboard.view();
     let text = progress_text(view);
@@ -29,7 +28,7 @@ pub(crate) fn draw_progress(dashboard: &Dashboard, row: Rect, buffer: &mut Buffe
     buffer.set_stringn(at + 1, row.y, text, usize::from(row.right().saturating_sub(at + 1)), Style::new());
 }
 
-/// Share of the goal that is reached, by messages or by time, whichever is nearer to its end.
+/// Share of the goal by messages or by time, whichever is larger.
 fn progress_share(view: &DashboardView) -> Option<f64> {
     let now = &view.now;
     let messages = (now.goal_messages > 0).then(|| now.messages.done() as f64 / now.goal_messages as f64);
@@ -58,7 +57,7 @@ pub(crate) fn progress_text(view: &DashboardView) -> String {
     text
 }
 
-/// Time that the rest takes if it takes as long as what is done.
+/// Remaining time, extrapolated from the elapsed time.
 fn remaining_s(view: &DashboardView) -> Option<f64> {
     let share = progress_share(view)?;
     let is_known = view.now.elapsed_s >= MIN_ESTIMATE_S && (MIN_ESTIMATE_SHARE..1.0).contains(&share);

@@ -1,4 +1,4 @@
-//! The dashboard's state: the figures of the run and their history, the pane that is enlarged, the pause, the help.
+//! The dashboard's state: the run's figures and their history, the enlarged pane, the pause, and the help.
 use crate::history::History;
 use crate::palette::Palette;
 use crate::snapshot::RunSnapshot;
@@ -6,36 +6,25 @@ use std::collections::VecDeque;
 
 /// Window of a rate: long enough to be steady, short enough to show a stall.
 const RATE_WINDOW_S: f64 = 1.0;
-/// Parties whose history is kept.
 const MAX_PARTIES: usize = 8;
-/// Number of panes.
 pub(crate) const PANES: usize = 4;
 
-/// A key that the dashboard knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DashboardKey {
-    /// A character.
     Character(char),
-    /// Tab.
     Tab,
-    /// Tab with Shift.
     BackTab,
-    /// Escape.
     Escape,
 }
 
-/// Task of the terminal's owner after a key.
+/// What the owner of the terminal must do after a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DashboardAction {
-    /// Nothing: the key means nothing.
     Nothing,
-    /// Draw anew.
     Redraw,
-    /// End the run, and report it.
     Stop,
 }
 
-/// Rates of the last second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct RunRates {
     pub(crate) sent: f64,
@@ -43,7 +32,6 @@ pub(crate) struct RunRates {
     pub(crate) delivered: f64,
 }
 
-/// The figures and their history, as they are drawn.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DashboardView {
     pub(crate) now: RunSnapshot,
@@ -52,13 +40,12 @@ pub(crate) struct DashboardView {
     pub(crate) accepted: History,
     pub(crate) delivered: History,
     pub(crate) queue: History,
-    /// Processors that each party used, in the order of the snapshots.
+    /// Processors used by each party, in the order of the snapshots.
     pub(crate) cores: Vec<History>,
     /// Counts of the last second.
     recent: VecDeque<RateStep>,
 }
 
-/// Counts at a time.
 #[derive(Clone, Copy, Debug)]
 struct RateStep {
     at_s: f64,
@@ -82,7 +69,7 @@ impl DashboardView {
                 self.recent.pop_front();
             }
             self.rates = self.current_rates();
-            // One report is no rate.
+            // A single report gives no rate.
             if self.recent.len() > 1 {
                 self.sent.add(at_s, self.rates.sent);
                 self.accepted.add(at_s, self.rates.accepted);
@@ -115,22 +102,18 @@ impl DashboardView {
     }
 }
 
-/// The dashboard of a run.
 #[derive(Clone, Debug)]
 pub struct Dashboard {
     view: DashboardView,
-    /// The view as it was when the user paused it.
+    /// The view at the moment when the user paused it.
     paused: Option<Box<DashboardView>>,
-    /// The pane that is enlarged.
     pub(crate) enlarged: Option<usize>,
     pub(crate) has_help: bool,
-    /// Set if the user has asked for the end.
     pub(crate) is_stopping: bool,
     pub(crate) palette: Palette,
 }
 
 impl Dashboard {
-    /// Creates it with nothing known.
     pub fn new(palette: Palette) -> Self {
         Self {
             view: DashboardView::default(),
@@ -142,12 +125,11 @@ impl Dashboard {
         }
     }
 
-    /// Takes the figures of now. A paused view does not change.
+    /// Sets the current figures. A paused view does not change.
     pub fn update(&mut self, now: RunSnapshot) {
         self.view.update(now);
     }
 
-    /// Does what a key asks for.
     pub fn press(&mut self, key: DashboardKey) -> DashboardAction {
         match key {
             DashboardKey::Character('q' | 'Q') => {
@@ -185,12 +167,11 @@ impl Dashboard {
         DashboardAction::Redraw
     }
 
-    /// Reports whether the view stands still.
     pub fn is_paused(&self) -> bool {
         self.paused.is_some()
     }
 
-    /// The view that is drawn now.
+    /// The view to draw: the paused or the current one.
     pub(crate) fn view(&self) -> &DashboardView {
         self.paused.as_deref().unwrap_or(&self.view)
     }

@@ -1,43 +1,40 @@
-//! The difference between this host's clock and the master's, from an exchange of messages: that with the shortest round
-//! trip counts, and the clocks differ from its middle by half of the round trip at most.
+//! Measures the difference between this host's clock and the master's with several exchanges of messages. The exchange
+//! with the shortest round trip counts, and its error is at most half of that round trip.
 use std::time::Duration;
 
-/// Exchanges of a measurement.
+/// Exchanges per measurement.
 const EXCHANGES: u32 = 8;
-/// Interval between measurements.
 const INTERVAL: Duration = Duration::from_secs(30);
 /// Time after which a question counts as unanswered.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
-/// Rate at which two clocks of common quality part.
+/// Rate at which two ordinary clocks drift apart.
 const DRIFT: f64 = 50e-6;
-/// Clocks that differ by more are no clocks: ten years.
+/// Ten years. A larger difference cannot be a real clock's.
 const MOST_OFFSET_S: f64 = 315_360_000.0;
 
-/// A clock as another one sees it.
+/// The offset of a clock relative to this host's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MasterClockOffset {
     /// Seconds to add to this host's clock.
     pub offset_s: f64,
-    /// The most by which the offset may be wrong.
+    /// Maximum error of the offset.
     pub bound_s: f64,
 }
 
-/// Measurements of a clock.
 #[derive(Debug, Default)]
 pub struct MasterClockExchange {
-    /// The open question: Unix time, and time of the steady clock.
+    /// The open question: Unix time, and monotonic time.
     asked: Option<(f64, Duration)>,
-    /// Exchanges left of this measurement, and its best.
+    /// Remaining exchanges of this measurement, and its best result.
     left: u32,
     best: Option<(Duration, MasterClockOffset)>,
-    /// Time of the next measurement.
     next: Duration,
-    /// The latest whole measurement.
+    /// The latest complete measurement.
     known: Option<(Duration, MasterClockOffset)>,
 }
 
 impl MasterClockExchange {
-    /// The question that is due, to be sent at once; `unix_s` is this host's clock.
+    /// The question that is due, to be sent at once. `unix_s` is this host's clock.
     pub fn question(&mut self, now: Duration, unix_s: f64) -> Option<f64> {
         let is_waiting = self.asked.is_some_and(|(_, at)| now.saturating_sub(at) < ANSWER_LIMIT);
         if is_waiting || (self.left == 0 && now < self.next) {
@@ -52,7 +49,7 @@ impl MasterClockExchange {
         Some(unix_s)
     }
 
-    /// Takes an answer: the question, and the master's clock when it came.
+    /// Handles an answer: the time in the question, and the master's clock when it arrived.
     pub fn answer(&mut self, sent_s: f64, master_s: f64, now: Duration) {
         let Some((asked_s, at)) = self.asked.filter(|(asked_s, _)| *asked_s == sent_s) else { return };
         self.asked = None;
@@ -68,7 +65,7 @@ impl MasterClockExchange {
         }
     }
 
-    /// The difference as of now: the bound grows with the age of the measurement.
+    /// The current difference. Its bound grows with the age of the measurement.
     pub fn estimate(&self, now: Duration) -> Option<MasterClockOffset> {
         let (at, estimate) = self.known?;
         let age_s = now.saturating_sub(at).as_secs_f64();
@@ -85,7 +82,7 @@ mod tests {
         Duration::from_millis(time)
     }
 
-    /// Exchanges with a master whose clock is 250 s ahead; each way takes so many milliseconds.
+    /// Exchanges with a master whose clock is 250 s ahead. Each way takes so many milliseconds.
     fn measured(ways: &[(u64, u64)]) -> MasterClockExchange {
         let mut exchange = MasterClockExchange::default();
         let mut now = ms(0);
@@ -115,7 +112,7 @@ mod tests {
     fn a_measurement_needs_all_its_exchanges_and_is_made_again() {
         let mut exchange = measured(&[(1, 1); 7]);
         assert_eq!(exchange.estimate(ms(20)), None);
-        // A question without an answer is asked again.
+        // An unanswered question is asked again.
         assert!(exchange.question(ms(20), 5.0).is_some() && exchange.question(ms(30), 6.0).is_none());
         assert_eq!(exchange.question(ms(1_020), 7.0), Some(7.0));
         exchange.answer(5.0, 255.0, ms(1_021));

@@ -1,65 +1,55 @@
-//! Messages of a master, as a worker reads them. The port of a master is open to its whole network, so nothing in them is
-//! trusted: sizes and depth are limited, unknown messages are ignored, and numbers that make no sense are not taken.
+//! Parses a master's messages. A master's port is open to its whole network, so the input is not trusted: size and
+//! depth are limited, unknown messages are ignored, and senseless numbers are rejected.
 use rmpv::Value;
 use std::time::Duration;
 
-/// Limit of the nesting of a message.
 const MAX_DEPTH: usize = 16;
-/// The longest message that is read.
 const MAX_BYTES: usize = 1 << 20;
-/// Limit of the user classes of a test, and of the length of a name.
+/// Maximum number of user classes in a test, and of bytes in a name.
 const MAX_CLASSES: usize = 64;
 const MAX_NAME_BYTES: usize = 256;
-/// The longest `stop_timeout` that is kept to.
+/// Larger values of `stop_timeout` are cut to this.
 const MAX_STOP_TIMEOUT_S: f64 = 3_600.0;
 
-/// A message of the master.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MasterCommand {
-    /// The worker is registered, under this number.
+    /// The worker is registered under this number.
     Ack(u64),
     /// Absolute numbers of users.
     Spawn(SpawnTarget),
     /// All workers have reached their targets.
     RampComplete,
-    /// The test is over.
     Stop,
-    /// The worker is to end.
     Quit,
-    /// The worker is to connect again.
     Reconnect,
-    /// Answer to a heartbeat.
     Heartbeat,
-    /// Answer of our locustfile to a question for the time.
+    /// Our locustfile's answer to a question for the time.
     Clock {
-        /// The question.
         sent_s: f64,
-        /// The master's clock, in Unix time.
+        /// The master's clock as Unix time.
         master_s: f64,
     },
-    /// A message that this worker does not know.
     Unknown,
 }
 
-/// Users that a worker is to have.
+/// The users that a worker should have.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SpawnTarget {
-    /// Time of the master, in seconds of Unix time.
+    /// The master's Unix time.
     pub timestamp: f64,
-    /// Users of each class.
     pub classes: Vec<(String, u64)>,
     /// Server to be loaded.
     pub host: Option<String>,
     /// Time that users have to finish.
     pub stop_timeout: Option<Duration>,
-    /// Identifier of the test, of our locustfile.
+    /// Id of the test, from our locustfile.
     pub run_id: Option<String>,
-    /// Set if counts are to begin anew once all users are there.
+    /// Set if counts must restart once all users have started.
     pub reset_stats: bool,
 }
 
 impl MasterCommand {
-    /// Reads a message; `None` if it is no message of a master at all.
+    /// Parses a message. Returns `None` if it is not a master's message at all.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = Some(bytes).filter(|bytes| bytes.len() <= MAX_BYTES)?;
         let message = rmpv::decode::read_value_with_max_depth(&mut rest, MAX_DEPTH).ok()?;
@@ -104,7 +94,6 @@ impl SpawnTarget {
         })
     }
 
-    /// Users of all classes.
     pub fn users(&self) -> u64 {
         self.classes.iter().fold(0, |sum, (_, users)| sum.saturating_add(*users))
     }
@@ -115,12 +104,11 @@ fn field<'a>(data: &'a Value, name: &str) -> Option<&'a Value> {
     pairs.iter().find(|(key, _)| key.as_str() == Some(name)).map(|(_, value)| value)
 }
 
-/// A text that is not too long.
 fn short(value: &Value) -> Option<String> {
     value.as_str().filter(|text| text.len() <= MAX_NAME_BYTES).map(str::to_owned)
 }
 
-/// A count; Python may send a whole number as a float.
+/// A count. Python may send a whole number as a float.
 fn whole(value: &Value) -> Option<u64> {
     let is_count = |number: &f64| *number >= 0.0 && number.fract() == 0.0;
     value.as_u64().or_else(|| value.as_f64().filter(is_count).map(|number| number as u64))

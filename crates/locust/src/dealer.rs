@@ -1,14 +1,14 @@
-//! A DEALER socket of ZeroMQ over one TCP connection: ZMTP 3, mechanism NULL (RFC 23 of ZeroMQ). Bytes in, bytes out.
+//! A DEALER socket of ZeroMQ over one TCP connection: ZMTP 3 with mechanism NULL (RFC 23 of ZeroMQ). It does no I/O.
 //!
 //! ```text
 //! ExpectGreeting ─ 64 bytes ─→ ExpectReady ─ READY ─→ Open ─ messages of one frame
 //! ```
-//! The peer is not trusted: frames and what waits to be read have limits.
+//! The peer is not trusted, so frames and unread messages have limits.
 use std::collections::VecDeque;
 
-/// The longest frame that is read. A `spawn` of Locust has some kilobytes.
+/// A `spawn` of Locust has some kilobytes.
 const MAX_FRAME_BYTES: u64 = 1 << 20;
-/// Messages that may wait to be read; a master sends a few per second.
+/// Maximum number of unread messages. A master sends a few per second.
 const MAX_WAITING: usize = 4_096;
 
 const GREETING_BYTES: usize = 64;
@@ -16,22 +16,22 @@ const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// Reasons why a peer is no ZeroMQ socket that a worker can talk to.
+/// Reasons why a worker cannot talk to a peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DealerFault {
-    /// Its first bytes are no greeting of ZMTP 3.
+    /// The first bytes are not a greeting of ZMTP 3.
     #[error("the master does not speak ZeroMQ (ZMTP 3); check --master-port")]
     NotZmtp,
-    /// It asks for a security mechanism.
+    /// The peer requires a security mechanism.
     #[error("the master asks for a ZeroMQ security mechanism; Locust's own masters have none")]
     Mechanism,
     /// A frame is longer than any that a master sends.
     #[error("the master sent a frame of {0} bytes")]
     TooLong(u64),
-    /// A frame's flags, or the first command, are none of ZMTP 3.
+    /// A frame's flags, or the first command, violate ZMTP 3.
     #[error("the master broke the ZeroMQ protocol (ZMTP 3)")]
     Malformed,
-    /// It sends faster than anybody reads.
+    /// The peer sends faster than the worker reads.
     #[error("the master sent thousands of messages at once")]
     Flood,
 }
@@ -43,7 +43,6 @@ enum DealerState {
     Open,
 }
 
-/// The connection of a DEALER.
 #[derive(Debug)]
 pub struct DealerConnection {
     state: DealerState,
@@ -52,12 +51,12 @@ pub struct DealerConnection {
     /// Messages that were sent before the peer was ready.
     early: Vec<u8>,
     messages: VecDeque<Vec<u8>>,
-    /// Set while the frames of a message of several are skipped.
+    /// Set while the frames of a multi-part message are skipped.
     in_parts: bool,
 }
 
 impl DealerConnection {
-    /// Begins a connection; `identity` is 1 to 255 bytes long.
+    /// Begins a connection. `identity` must have 1 to 255 bytes.
     pub fn new(identity: &str) -> Self {
         let mut output = vec![0; GREETING_BYTES];
         output[0] = 0xFF;
@@ -78,21 +77,21 @@ impl DealerConnection {
         }
     }
 
-    /// Sends a message of one frame, as soon as the peer is ready.
+    /// Sends a message of one frame as soon as the peer is ready.
     pub fn send(&mut self, message: &[u8]) {
         let to = if self.state == DealerState::Open { &mut self.output } else { &mut self.early };
         put_frame(to, 0, message);
     }
 
-    /// Moves the bytes that are to be written to the peer to the end of `to`.
+    /// Appends the bytes for the peer to `to`.
     pub fn transmit(&mut self, to: &mut Vec<u8>) {
         to.append(&mut self.output);
     }
 
-    /// Reads bytes of the peer.
+    /// Reads bytes from the peer.
     ///
     /// # Errors
-    /// If the peer does not keep to ZMTP 3; the connection is then of no use.
+    /// If the peer violates ZMTP 3. The connection is then unusable.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(), DealerFault> {
         self.input.extend_from_slice(bytes);
         let mut used = 0;
@@ -103,12 +102,11 @@ impl DealerConnection {
         Ok(())
     }
 
-    /// The next message of the peer.
     pub fn next_message(&mut self) -> Option<Vec<u8>> {
         self.messages.pop_front()
     }
 
-    /// Reads one greeting or frame at `from`, and returns its length; `None` if it is not whole.
+    /// Reads one greeting or frame at `from`, and returns its length, or `None` if it is incomplete.
     fn step(&mut self, from: usize) -> Result<Option<usize>, DealerFault> {
         let rest = &self.input[from..];
         if self.state == DealerState::ExpectGreeting {
@@ -153,7 +151,7 @@ impl DealerConnection {
             (DealerState::ExpectReady, _) => return Err(DealerFault::Malformed),
             (_, true) => self.answer_ping(&body),
             (_, false) => {
-                // A master's message is one frame; one of several is nothing that a worker knows.
+                // A master's message has one frame. Workers know no message with several.
                 let is_whole = flags & MORE == 0 && !self.in_parts;
                 self.in_parts = flags & MORE != 0;
                 if is_whole {
@@ -167,7 +165,7 @@ impl DealerConnection {
         Ok(())
     }
 
-    /// Answers PING (ZMTP 3.1): the name, two bytes of time, and a context of at most 16 bytes, which is returned.
+    /// Answers PING (ZMTP 3.1): the name, a TTL of two bytes, and a context of at most 16 bytes, which is returned.
     fn answer_ping(&mut self, body: &[u8]) {
         let context = body.strip_prefix(b"\x04PING").and_then(|rest| rest.get(2..));
         if let Some(context) = context.filter(|context| context.len() <= 16) {
@@ -201,7 +199,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The bytes of a ROUTER before its first message, as libzmq 4.3 writes them.
+    /// The bytes that a ROUTER of libzmq 4.3 sends before its first message.
     fn router_opening() -> Vec<u8> {
         let mut bytes = vec![0; GREETING_BYTES];
         bytes[0] = 0xFF;

@@ -1,8 +1,8 @@
-//! Messages of a worker: only those that a master survives can be written.
+//! Messages of a worker. The types allow only messages that a master survives.
 //!
-//! A stock master reads its workers' messages in one greenlet, which an unexpected shape ends for good: the master then
-//! hears nobody and runs on. So each message is a variant with the fields that its reader needs, and each number is one
-//! that Python reads as a number. `is_safe` in the tests has the rules, from the master's code.
+//! A stock master reads its workers' messages in a single greenlet, which dies on an unexpected shape: the master then
+//! hears nobody but keeps running. Therefore each message is a variant with exactly the fields that its reader needs,
+//! and each number is one that Python reads as a number. `is_safe` in the tests has the rules, from the master's code.
 use crate::clock_exchange::MasterClockOffset;
 use rmp::encode::{
     write_array_len, write_bool, write_f64, write_map_len, write_nil, write_sint, write_str, write_uint,
@@ -12,14 +12,11 @@ use std::collections::BTreeMap;
 /// The year 2500.
 const MAX_SECOND: u64 = 16_725_225_600;
 
-/// State of a worker, as the master's table of workers shows it.
+/// State of a worker, as shown in the master's table of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UserState {
-    /// No test runs.
     Ready,
-    /// Users are being started.
     Spawning,
-    /// Users run.
     Running,
 }
 
@@ -38,18 +35,18 @@ impl UserState {
 pub struct Percent(f64);
 
 impl Percent {
-    /// The nearest share to `value`; no number is 0.
+    /// The nearest valid share to `value`. NaN becomes 0.
     pub fn new(value: f64) -> Self {
         Self(if value.is_nan() { 0.0 } else { value.clamp(0.0, 100.0) })
     }
 }
 
-/// Users by class. A class is in it once, and all numbers fit the master's.
+/// Users by class. Each class occurs once, and all numbers fit the master's limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClassCounts(BTreeMap<String, u32>);
 
 impl ClassCounts {
-    /// Takes at most `limit` users of the classes, in their order.
+    /// Takes at most `limit` users from the classes, in order.
     pub fn within(classes: &[(String, u64)], limit: u32) -> Self {
         let mut left = limit;
         let mut counts = BTreeMap::new();
@@ -61,12 +58,10 @@ impl ClassCounts {
         Self(counts)
     }
 
-    /// The same classes without users.
     pub fn emptied(&self) -> Self {
         Self(self.0.keys().map(|name| (name.clone(), 0)).collect())
     }
 
-    /// Users of all classes.
     pub fn users(&self) -> u32 {
         self.0.values().sum()
     }
@@ -75,106 +70,88 @@ impl ClassCounts {
 /// Counts and times of one kind of request since the last report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StatsEntry {
-    /// Name of the request.
     pub name: String,
-    /// Its kind: a protocol.
+    /// Its kind, which is a protocol.
     pub method: String,
-    /// Requests that ended, failed ones included.
     pub requests: u64,
-    /// Requests that failed.
     pub failures: u64,
-    /// Sum of all times.
     pub total_ms: f64,
-    /// The longest time.
     pub max_ms: f64,
-    /// The shortest time, if there is any.
     pub min_ms: Option<f64>,
-    /// Bytes of all requests.
     pub bytes: u64,
-    /// Requests by their time in milliseconds, to the digits that the report is to have.
+    /// Number of requests by time in milliseconds, with the report's precision.
     pub times: Vec<(f64, u64)>,
     /// Requests by second of Unix time.
     pub per_second: BTreeMap<u64, u64>,
     /// Failed requests by second of Unix time.
     pub failed_per_second: BTreeMap<u64, u64>,
-    /// Beginning of the counts, in Unix time.
+    /// Start of the counts, as Unix time.
     pub start_s: f64,
-    /// Time of the last request, in Unix time.
+    /// Unix time of the last request.
     pub last_s: Option<f64>,
 }
 
 /// A kind of error since the last report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ErrorEntry {
-    /// Name of the request.
     pub name: String,
-    /// Its kind.
     pub method: String,
-    /// Text of the error; the same words for the same error on all workers.
+    /// Text of the error. All workers must use the same words for the same error.
     pub error: String,
-    /// Number since the last report.
+    /// Occurrences since the last report.
     pub occurrences: u64,
 }
 
 /// An exact histogram since the last report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExactHistogram {
-    /// Name of what was timed.
     pub tag: String,
-    /// Number of times.
     pub count: u64,
-    /// HdrHistogram V2, deflated, in base64: nanoseconds.
+    /// HdrHistogram V2, deflated, in base64. Values are nanoseconds.
     pub encoded: String,
 }
 
-/// Everything that is reported at a time. All counts are since the last report.
+/// A report. All counts are since the previous report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StatsReport {
-    /// Row that the master shows as "Aggregated".
+    /// The row that the master shows as "Aggregated".
     pub total: StatsEntry,
-    /// The rows of its table.
+    /// The other rows of its table.
     pub entries: Vec<StatsEntry>,
-    /// Errors.
     pub errors: Vec<ErrorEntry>,
-    /// Users now.
+    /// Current users.
     pub classes: ClassCounts,
     /// Exact histograms, which a stock master ignores.
     pub histograms: Vec<ExactHistogram>,
-    /// Number of the report, from 1: a gap is a report that was lost.
+    /// Number of the report, from 1. A gap means a lost report.
     pub number: u64,
-    /// Set if no other report follows until the next test.
+    /// Set if no report follows before the next test.
     pub is_final: bool,
     /// Other counts, which a stock master ignores.
     pub counts: Vec<(&'static str, u64)>,
-    /// The master's clock against this host's, if it is known.
+    /// Offset of the master's clock, if known.
     pub clock: Option<MasterClockOffset>,
 }
 
-/// A message to the master.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WorkerMessage {
-    /// Registers, as a worker in another language: the master then compares no versions.
+    /// Registers as a worker in another language, so that the master compares no versions.
     ClientReady,
-    /// Says that the worker lives.
     Heartbeat(UserState, Percent, u64),
-    /// Users are being started.
     Spawning,
-    /// The users that were asked for are there.
+    /// The requested users have started.
     SpawningComplete(ClassCounts),
-    /// Counts since the last report.
     Stats(Box<StatsReport>),
-    /// The test has ended here.
     ClientStopped,
-    /// The worker goes.
     Quit,
-    /// A complaint, for the table of exceptions.
+    /// A complaint for the table of exceptions.
     Exception(String),
-    /// A question for the master's clock, with this host's; only a master with our locustfile knows it.
+    /// Asks for the master's clock, with this host's time. Only a master with our locustfile understands it.
     Clock(f64),
 }
 
 impl WorkerMessage {
-    /// The bytes of the message, from the worker `node`.
+    /// Encodes the message of the worker `node`.
     pub fn encode(&self, node: &str) -> Vec<u8> {
         let mut to = Encoder(Vec::with_capacity(256));
         to.array(3);
@@ -243,7 +220,7 @@ impl Encoder {
     }
 
     fn count(&mut self, count: u64) {
-        // Python adds these up and makes floats of them; nothing that is counted comes near the limit.
+        // Python adds these up as floats. No real count comes near the limit.
         write_uint(&mut self.0, count.min(1 << 62)).expect(IN_MEMORY);
     }
 
@@ -267,13 +244,12 @@ impl Encoder {
         }
     }
 
-    /// A message without data.
     fn empty(&mut self, kind: &str) {
         self.text(kind);
         write_nil(&mut self.0).expect(IN_MEMORY);
     }
 
-    /// Two entries of a map.
+    /// The two map entries that describe users.
     fn users(&mut self, classes: &ClassCounts) {
         self.key("user_classes_count").map(classes.0.len());
         for (name, users) in &classes.0 {
@@ -333,7 +309,7 @@ impl Encoder {
         self.key("min_response_time").number_or_none(entry.min_ms);
         self.key("total_content_length").count(entry.bytes);
         let times: BTreeMap<u64, u64> = entry.times.iter().fold(BTreeMap::new(), |mut times, (ms, count)| {
-            // The bits of positive floats are in the order of the floats.
+            // The bits of positive floats sort like the floats.
             let ms = if ms.is_finite() && *ms > 0.0 { *ms } else { 0.0 };
             *times.entry(ms.to_bits()).or_default() += count;
             times
@@ -348,7 +324,7 @@ impl Encoder {
     }
 
     fn seconds(&mut self, seconds: &BTreeMap<u64, u64>) {
-        // A time that Python's dates do not reach is no second of a test.
+        // Skip seconds that Python's `datetime` cannot represent. They cannot belong to a test.
         let seconds: Vec<_> = seconds.iter().filter(|(second, _)| **second < MAX_SECOND).collect();
         self.map(seconds.len());
         for (second, count) in seconds {
@@ -426,7 +402,7 @@ pub(crate) mod tests {
             && is_class_map(data)
     }
 
-    /// The rules of a master that lives on, from `MasterRunner.handle_message` and `StatsEntry.unserialize` of Locust.
+    /// The rules that keep a master alive, from `MasterRunner.handle_message` and `StatsEntry.unserialize` of Locust.
     pub(crate) fn is_safe(bytes: &[u8]) -> bool {
         let mut rest = bytes;
         let Ok(Value::Array(parts)) = rmpv::decode::read_value(&mut rest) else { return false };

@@ -1,9 +1,10 @@
-//! The name of a server as a master gives it, in one form, so that names can be compared.
+//! Normalises server names, so that names from a master can be compared.
 
-/// The port where none is given.
+/// The port if none is given.
 const DEFAULT_PORT: &str = "25";
 
-/// A server's name in lower case with its port: `smtp://Mail.Example/` is `mail.example:25`. Other schemes are kept.
+/// A server's name in lower case with its port: `smtp://Mail.Example/` becomes `mail.example:25`. Other schemes are
+/// kept.
 pub fn canonical_target(name: &str) -> String {
     let name = name.trim().trim_end_matches('/');
     if name.starts_with("unix:") {

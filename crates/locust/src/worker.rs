@@ -4,108 +4,96 @@
 //! link: Absent ─ connected ─→ Registering ─ ack ─→ Registered ─ silence, a fault ─→ Absent, with a fresh identity
 //! load: Idle ─ spawn ─→ Active ─ stop ─→ Draining ─→ Idle          quit, SIGTERM ─→ Draining ─→ gone
 //! ```
-//! Two rules keep a test alive when a worker leaves or is late. A master up to Locust 2.46.3 takes identities that it believes
-//! *missing* (3 s without a heartbeat) from the workers that are left at each `quit`, and stops the whole test when none
-//! seems to be: `quit` goes out on an identity that the master has heard lately, and a worker that has registered again
-//! says `client_stopped` in its place. And a restarted master ignores workers that it does not know: silence leads to a new
-//! registration. Its tests have a run id of their own, by which a load that still runs for the old master is known, and
-//! ended before the new one begins.
+//! Two rules keep a test alive when a worker leaves or is late. First, at each `quit` a master up to Locust 2.46.3
+//! subtracts identities that it believes *missing* (3 s without a heartbeat) from the remaining workers, and stops the
+//! whole test when none seems to be left. Therefore `quit` is sent on an identity that the master has heard recently,
+//! and a worker that has registered again sends `client_stopped` instead. Second, a restarted master ignores workers
+//! that it does not know, so silence leads to a new registration. Its tests have other run ids, by which a load that
+//! still runs for the old master is recognised, and ended before the new one begins.
 use crate::command::{MasterCommand, SpawnTarget};
 use crate::message::{ClassCounts, Percent, UserState, WorkerMessage};
 use crate::target::canonical_target;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Interval of heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of reports, by Locust's convention.
 const REPORT_INTERVAL: Duration = Duration::from_secs(3);
-/// Interval of `client_ready` until the master has answered.
 const REGISTER_INTERVAL: Duration = Duration::from_secs(5);
-/// Pause before the next try to connect.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
-/// Silence after which a master that answers heartbeats is lost.
+/// Silence after which a master that answers heartbeats counts as lost.
 const SILENCE_LIMIT: Duration = Duration::from_secs(10);
-/// Age of the last contact above which a master may believe this identity missing: it does after 3 s.
+/// A master may believe an identity missing if the last contact is older than this. It does after 3 s.
 const CONTACT_LIMIT: Duration = Duration::from_millis(2_500);
-/// Time for which load goes on without a master, as Locust's own workers do.
+/// Time for which load goes on without a master, as with Locust's own workers.
 const ORPHAN_LIMIT: Duration = Duration::from_secs(60);
-/// Time for which load goes on after a new registration that no `spawn` follows: the master has been restarted.
+/// If no `spawn` follows a new registration within this time, the master was restarted, and the load ends.
 const RESUME_LIMIT: Duration = Duration::from_secs(10);
-/// Time that messages have after `quit`: a master listens for 0.5 s after it.
+/// Time for messages after `quit`, because a master listens for 0.5 s after it.
 pub const DRAIN_AT_QUIT: Duration = Duration::from_millis(300);
-/// Time after a fresh registration for which the master may have an older identity of this worker as missing: 60 s after it
-/// went missing it is removed.
+/// Time after a new registration for which the master may list an older identity of this worker as missing. It removes
+/// it after 60 s.
 const MISSED_LIMIT: Duration = Duration::from_secs(75);
 /// Time for a last registration of a worker that leaves.
 const FAREWELL_LIMIT: Duration = Duration::from_secs(3);
 
-/// Limits that the user set.
 #[derive(Clone, Debug)]
 pub struct WorkerLimits {
-    /// The most users at a time.
+    /// Maximum number of users.
     pub max_sessions: u32,
-    /// Servers that a master may name, by [`canonical_target`].
+    /// Servers that a master may name, in the form of [`canonical_target`].
     pub targets: Vec<String>,
-    /// Time that messages have at a stop, at least.
+    /// Minimum time that messages have at a stop.
     pub drain: Duration,
-    /// Time without any master after which the worker ends.
+    /// The worker ends after this time without a master.
     pub master_timeout: Duration,
 }
 
-/// The state of the load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadStatus {
-    /// Set while a load runs or drains.
     pub is_running: bool,
-    /// Reason why it ended by itself, once.
+    /// Why the load ended by itself. Reported once.
     pub failure: Option<String>,
 }
 
 /// Work for the driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WorkerAction {
-    /// Send this.
     Send(WorkerMessage),
     /// Send the counts since the last report, with these users.
     SendStats(ClassCounts),
     /// Send the last counts of a test.
     SendFinalStats(ClassCounts),
-    /// Run the load with so many users, and begin it if there is none.
+    /// Run the load with so many users, and start it if necessary.
     Run {
         /// Users: sessions, or shares of the rate.
         users: u32,
-        /// Server in place of the worker's own.
+        /// Server to use instead of the worker's own.
         host: Option<String>,
-        /// Identifier of the test.
         run_id: Option<String>,
     },
-    /// Forget all counts that are not reported yet: they are of another test.
+    /// Forget all unreported counts, because they belong to another test.
     ResetStats,
-    /// Report the counts that are not reported yet as left out: Locust's `--reset-stats`.
+    /// Report the unreported counts as left out: Locust's `--reset-stats`.
     LeaveOutStats,
-    /// Give out no more messages; wait so long for those under way.
+    /// Start no more messages, and wait so long for those in progress.
     Drain(Duration),
-    /// Close the connection and open one with a fresh identity.
+    /// Close the connection and open one with a new identity.
     Connect,
     /// Write what is left, and end.
     Exit(WorkerExit),
 }
 
-/// Reasons why a worker ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerExit {
-    /// The master said so.
     Quit,
-    /// The user said so.
     Terminated,
-    /// There was no master for too long.
     NoMaster,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Link {
-    /// There is no connection; the next try is at this time, or under way.
+    /// There is no connection. The next attempt is at this time, or in progress.
     Absent {
         retry_at: Option<Duration>,
     },
@@ -124,7 +112,6 @@ enum LoadState {
     Draining { until: Duration },
 }
 
-/// A worker of a Locust master.
 #[derive(Debug)]
 pub struct LocustWorker {
     limits: WorkerLimits,
@@ -135,33 +122,32 @@ pub struct LocustWorker {
     /// Time of the last heartbeat on this identity, and of the last answer.
     heartbeat_at: Duration,
     reply_at: Option<Duration>,
-    /// Time of the last registration, if it was not the first.
+    /// Time of the last registration, unless it was the first.
     registered_again_at: Option<Duration>,
     has_been_registered: bool,
-    /// Time since which no master has been there.
     alone_since: Option<Duration>,
     /// A `spawn` that came while the load drained.
     next_target: Option<SpawnTarget>,
     /// Run id of the load, if the master has named one.
     run_id: Option<String>,
-    /// Set once the master has sent what only our locustfile sends, on this connection.
+    /// Set once the master has sent something on this connection that only our locustfile sends.
     has_locustfile: bool,
-    /// Set if the load that drains is of a master that is gone.
+    /// Set if the draining load belongs to a master that is gone.
     is_superseded: bool,
-    /// Set if counts begin anew once all users are there.
+    /// Set if counts restart once all users have started.
     resets_stats: bool,
-    /// Set once a complaint of this test has been sent.
+    /// Set once this test's complaint has been sent.
     has_complained: bool,
-    /// Set until the first `spawn` after a registration in mid-run.
+    /// Set until the first `spawn` after a registration during a run.
     resumes: bool,
     leaving: Option<(WorkerExit, Duration)>,
-    /// Processor share and memory, as of the last measurement.
+    /// Processor share and memory, as last measured.
     usage: (Percent, u64),
     actions: VecDeque<WorkerAction>,
 }
 
 impl LocustWorker {
-    /// A worker without a connection: its first action is to connect.
+    /// Creates a worker without a connection. Its first action is to connect.
     pub fn new(limits: WorkerLimits, now: Duration) -> Self {
         Self {
             limits,
@@ -187,12 +173,10 @@ impl LocustWorker {
         }
     }
 
-    /// The next thing to do.
     pub fn next_action(&mut self) -> Option<WorkerAction> {
         self.actions.pop_front()
     }
 
-    /// Reports whether a master has registered this worker.
     pub fn is_registered(&self) -> bool {
         matches!(self.link, Link::Registered { .. })
     }
@@ -202,7 +186,7 @@ impl LocustWorker {
         self.is_registered() && self.has_locustfile && self.leaving.is_none()
     }
 
-    /// Takes a connection, under an identity that no master has seen.
+    /// Called when a connection was made. Its identity must be new to all masters.
     pub fn connected(&mut self, now: Duration) {
         self.link = Link::Registering { next: now + REGISTER_INTERVAL };
         self.reply_at = None;
@@ -210,18 +194,17 @@ impl LocustWorker {
         self.send(WorkerMessage::ClientReady);
     }
 
-    /// Takes the end of the connection, or that there is none.
+    /// Called when the connection ended or could not be made.
     pub fn disconnected(&mut self, now: Duration) {
         self.alone_since.get_or_insert(now);
         self.link = Link::Absent { retry_at: Some(now + RECONNECT_DELAY) };
     }
 
-    /// Begins to leave: no more messages, a drain, a last report, `quit`.
+    /// Begins to leave: no more messages, a drain, a last report, and `quit`.
     pub fn terminate(&mut self, now: Duration) {
         self.leave(WorkerExit::Terminated, self.limits.drain, now);
     }
 
-    /// Takes a message of the master.
     pub fn receive(&mut self, command: MasterCommand, now: Duration) {
         self.reply_at = self.reply_at.map(|_| now);
         match command {
@@ -236,7 +219,7 @@ impl LocustWorker {
         }
     }
 
-    /// Does what is due; to be called at least ten times per second.
+    /// Does whatever is due. Must be called at least ten times per second.
     pub fn tick(&mut self, now: Duration, status: &LoadStatus, usage: (Percent, u64)) {
         self.usage = usage;
         self.tick_link(now);
@@ -265,7 +248,7 @@ impl LocustWorker {
     fn heartbeat(&mut self, now: Duration) {
         let state = match self.load {
             LoadState::Idle => UserState::Ready,
-            // A master that is new starts its test once enough workers are ready; one that knows this test sends a spawn.
+            // A new master starts its test once enough workers are ready. One that knows this test sends a spawn.
             _ if self.resumes => UserState::Ready,
             _ => UserState::Running,
         };
@@ -274,7 +257,7 @@ impl LocustWorker {
         self.send(WorkerMessage::Heartbeat(state, processor, memory_bytes));
     }
 
-    /// Reports whether the master surely knows this identity and does not believe it missing.
+    /// Reports whether the master certainly knows this identity and does not believe it missing.
     fn is_in_contact(&self, now: Duration) -> bool {
         let is_recent = |at: Duration| now.saturating_sub(at) <= CONTACT_LIMIT;
         self.is_registered() && is_recent(self.heartbeat_at) && self.reply_at.is_none_or(is_recent)
@@ -323,7 +306,8 @@ impl LocustWorker {
             self.complain(why.clone());
         }
         match self.load {
-            // Until a master has said that this is its test, its counts might become those of another.
+            // Until a master confirms that this is its test, the counts must not be sent, because they might be added
+            // to another test.
             LoadState::Active { next_report } if now >= next_report && self.is_registered() && !self.resumes => {
                 self.load = LoadState::Active { next_report: now + REPORT_INTERVAL };
                 self.report();
@@ -343,7 +327,7 @@ impl LocustWorker {
 
     /// Applies absolute targets, if they are newer than the last.
     fn spawn(&mut self, target: SpawnTarget, now: Duration) {
-        // A worker whose `ack` was lost is registered all the same: nobody else is told to spawn.
+        // A worker whose `ack` was lost is registered nevertheless: only registered workers get a spawn.
         self.registered(now);
         if self.leaving.is_some() || target.timestamp <= self.last_timestamp {
             return;
@@ -401,7 +385,6 @@ impl LocustWorker {
         self.limits.targets.contains(&canonical_target(host))
     }
 
-    /// Sends a complaint, once in a test.
     fn complain(&mut self, text: String) {
         if !std::mem::replace(&mut self.has_complained, true) {
             self.send(WorkerMessage::Exception(text));
@@ -411,7 +394,7 @@ impl LocustWorker {
     fn stop(&mut self, now: Duration) {
         match self.load {
             LoadState::Active { .. } => self.drain(self.limits.drain, now),
-            // A master that stops a test waits for `client_stopped` of everybody.
+            // A master that stops a test waits for `client_stopped` from all workers.
             LoadState::Idle => self.stopped(),
             LoadState::Draining { .. } => self.next_target = None,
         }
@@ -424,7 +407,7 @@ impl LocustWorker {
         }
     }
 
-    /// The load has ended as it was told to.
+    /// The load has ended as requested.
     fn drained(&mut self, now: Duration) {
         self.load = LoadState::Idle;
         self.classes = self.classes.emptied();
@@ -432,7 +415,7 @@ impl LocustWorker {
         if self.leaving.is_some() {
             return;
         }
-        // What has ended for the next test is nothing to tell its master of.
+        // If it ended because of the next test, its master need not be told.
         let is_superseded = std::mem::take(&mut self.is_superseded);
         if is_superseded && self.next_target.is_none() {
             self.actions.push_back(WorkerAction::ResetStats);
@@ -461,7 +444,7 @@ impl LocustWorker {
         self.drain(drain, now);
     }
 
-    /// Leaves once the load has ended: with the last counts, on an identity that the master knows.
+    /// Leaves once the load has ended, with the last counts, on an identity that the master knows.
     fn tick_leaving(&mut self, now: Duration) {
         let Some((exit, until)) = self.leaving else { return };
         if self.load != LoadState::Idle {
@@ -469,7 +452,7 @@ impl LocustWorker {
         }
         if self.is_in_contact(now) {
             self.final_report();
-            // An older identity that is missing would be counted against the workers that are left.
+            // An older identity that is missing would be counted against the remaining workers.
             let is_missed = self.registered_again_at.is_some_and(|at| now.saturating_sub(at) < MISSED_LIMIT);
             self.send(if is_missed { WorkerMessage::ClientStopped } else { WorkerMessage::Quit });
             self.actions.push_back(WorkerAction::Exit(exit));
@@ -552,7 +535,7 @@ mod tests {
         worker
     }
 
-    /// Ticks each 100 ms, with answers to heartbeats.
+    /// Ticks every 100 ms, and answers heartbeats.
     fn pass(worker: &mut LocustWorker, from: u64, to: u64, status: &LoadStatus) -> Vec<&'static str> {
         let mut seen = Vec::new();
         for time in (from..to).step_by(100) {
@@ -633,7 +616,7 @@ mod tests {
     #[test]
     fn an_identity_that_may_be_missing_never_quits() {
         let mut worker = running();
-        // The process was stopped for four seconds: the master believes it missing.
+        // The process was stopped for four seconds, so the master believes it missing.
         worker.terminate(ms(4_000));
         worker.tick(ms(4_100), &IDLE, (Percent::default(), 0));
         let told = messages(&mut worker);
