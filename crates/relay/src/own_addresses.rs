@@ -1,10 +1,9 @@
-//! The addresses on which this relay listens: mail that is sent there would come back.
+//! The addresses on which this relay listens. Mail sent to them would come back.
 use mailrun_net::Endpoint;
 use mailrun_party::local_address::is_of_this_host;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::OnceLock;
 
-/// Those addresses.
 #[derive(Debug, Default)]
 pub(crate) struct OwnAddresses {
     configured: Vec<Endpoint>,
@@ -13,17 +12,17 @@ pub(crate) struct OwnAddresses {
 }
 
 impl OwnAddresses {
-    /// The addresses as they are configured.
+    /// The configured addresses.
     pub(crate) fn new<'a>(listeners: impl Iterator<Item = &'a Endpoint>) -> Self {
         Self { configured: listeners.cloned().collect(), bound: OnceLock::new() }
     }
 
-    /// Sets the addresses of the listeners that have started.
+    /// Sets the addresses of the started listeners.
     pub(crate) fn set_bound(&self, listeners: Vec<Endpoint>) {
         let _ = self.bound.set(listeners);
     }
 
-    /// Reports whether a connection to that endpoint reaches this relay.
+    /// Reports whether a connection to this endpoint reaches this relay.
     pub(crate) fn contains(&self, endpoint: &Endpoint) -> bool {
         self.configured.iter().chain(self.bound.get().into_iter().flatten()).any(|listener| {
             match (listener, endpoint) {
@@ -35,7 +34,7 @@ impl OwnAddresses {
         })
     }
 
-    /// Reports whether a host is certainly this relay, without asking DNS: it is an address or `localhost`.
+    /// Reports whether a host is certainly this relay, without asking DNS: an address of it, or `localhost`.
     pub(crate) fn contains_host(&self, name: &str, port: u16) -> bool {
         let is_localhost = name == "localhost" || name.ends_with(".localhost");
         let ips = match name.parse::<IpAddr>() {
@@ -55,7 +54,7 @@ fn is_same_host(listener: SocketAddr, to: SocketAddr) -> bool {
         ip => ip,
     };
     match listener.ip().to_canonical() {
-        // `::` takes IPv4 too.
+        // A socket on `::` accepts IPv4 too.
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => is_of_this_host(to),
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => to.is_ipv4() && is_of_this_host(to),
         ip => ip == to,

@@ -1,15 +1,15 @@
-//! Encoding of what the spool keeps beside a body: the envelope, and notes of what has been done since.
+//! Encoding of what the spool stores beside a body: the envelope, and notes of progress.
 //!
 //! ```text
 //! envelope  version(1) flags with address-kind [address] sender client-name [user] [envelope-id] count recipient…
-//!           flags: 1 SMTPUTF8 · 2,4 body type · 8,16 RET · 32 user · 64 ENVID
+//! flags: 1 SMTPUTF8 · 2,4 body type · 8,16 RET · 32 user · 64 ENVID
 //! recipient address flags [ORCPT kind, ORCPT address]      flags: 1,2,4 NOTIFY · 8 NOTIFY was given · 16 ORCPT
 //! note      version(1) fact…
 //! fact      kind [count index…] [what belongs to it]
 //! text      length bytes         numbers and lengths are varints (LEB128), each in its one shortest form
 //! ```
-//! The spool's checksum has covered these bytes. They are read as if an enemy had written them all the same: a form
-//! that we would not write is rejected, and no length is believed before the bytes are there.
+//! The spool's checksum covers these bytes. They are nevertheless read as if an attacker had written them: a form that
+//! we would not write is rejected, and no length is trusted before the bytes are there.
 use mailrun_smtp::command::BodyType;
 use mailrun_smtp::dsn::{Notify, Return};
 use mailrun_smtp::reply::EnhancedStatusCode;
@@ -19,18 +19,18 @@ use std::sync::Arc;
 
 /// The version of both formats.
 const VERSION: u8 = 1;
-/// The most recipients of a message: their numbers are 16 bits wide here and in the queue.
+/// Maximum recipients of a message, whose numbers have 16 bits here and in the queue.
 pub(crate) const MAX_RECIPIENTS: usize = u16::MAX as usize;
-/// The longest text of any kind: twice what RFC 5321 §4.5.3.1 and RFC 3461 §4 allow.
+/// Maximum length of any text: twice what RFC 5321 §4.5.3.1 and RFC 3461 §4 allow.
 pub(crate) const MAX_TEXT_BYTES: usize = 1_024;
 /// Bytes kept of a peer's reply: one reply line (RFC 5321 §4.5.3.1.5).
 pub(crate) const MAX_REFUSAL_BYTES: usize = 512;
 
-/// Protocol by which a message came in (RFC 3848; the `with` of its Received line).
+/// Protocol by which a message was received (RFC 3848; the `with` of its Received field).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[rustfmt::skip]
 pub(crate) enum WithProtocol {
-    /// Made here: a DSN.
+    /// Created here: a DSN.
     Local = 0,
     Smtp = 1, Esmtp = 2, Esmtps = 3, Esmtpa = 4, Esmtpsa = 5,
     Lmtp = 6, Lmtps = 7, Lmtpa = 8, Lmtpsa = 9,
@@ -51,21 +51,18 @@ impl WithProtocol {
     ];
 }
 
-/// A message's envelope, and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MessageEnvelope {
-    /// The reverse path without brackets; empty for the null path of DSNs.
+    /// The reverse-path without brackets, or empty for the null path of DSNs.
     pub(crate) sender: Vec<u8>,
     pub(crate) with: WithProtocol,
-    /// Name that the client gave in HELO, EHLO or LHLO.
+    /// Name from HELO, EHLO or LHLO.
     pub(crate) client_name: Vec<u8>,
-    /// `None` for a Unix-domain socket, and for messages made here.
+    /// `None` for a Unix-domain socket, and for messages created here.
     pub(crate) client_address: Option<IpAddr>,
-    /// User who authenticated.
     pub(crate) user: Option<Vec<u8>>,
     pub(crate) smtp_utf8: bool,
     pub(crate) body: BodyType,
-    /// RET.
     pub(crate) returns: Option<Return>,
     /// ENVID, as `xtext`.
     pub(crate) envelope_id: Option<Vec<u8>>,
@@ -73,7 +70,7 @@ pub(crate) struct MessageEnvelope {
 }
 
 impl MessageEnvelope {
-    /// The envelope of a message made here, with sender and recipients only.
+    /// The envelope of a message created here, with sender and recipients only.
     pub(crate) fn local(sender: &[u8], recipients: Vec<EnvelopeRecipient>) -> Self {
         Self {
             sender: sender.to_vec(),
@@ -90,14 +87,13 @@ impl MessageEnvelope {
     }
 }
 
-/// One recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EnvelopeRecipient {
-    /// The forward path without brackets.
+    /// The forward-path without brackets.
     pub(crate) address: Vec<u8>,
-    /// ORCPT.
     pub(crate) original: Option<Arc<OriginalAddress>>,
-    /// NOTIFY; `None` if the sender did not give it (RFC 3461 §4.1: failures, and delays if the relay pleases).
+    /// NOTIFY, or `None` if the sender did not give it. Then failures are reported, and delays if the relay chooses
+    /// (RFC 3461 §4.1).
     pub(crate) notify: Option<Notify>,
 }
 
@@ -105,27 +101,27 @@ pub(crate) struct EnvelopeRecipient {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OriginalAddress {
     pub(crate) kind: Vec<u8>,
-    /// As it came: xtext, or one of the forms of RFC 6533 §3.
+    /// As received: xtext, or one of the forms of RFC 6533 §3.
     pub(crate) address: Vec<u8>,
 }
 
 impl OriginalAddress {
-    /// Bytes that it takes in memory, at most.
+    /// Upper bound of its memory in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         const FIXED_BYTES: usize = size_of::<OriginalAddress>() + 80;
         FIXED_BYTES + self.kind.len() + self.address.len()
     }
 }
 
-/// A refusal, or why no answer could be had.
+/// A refusal, or the reason why there was no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeliveryRefusal {
-    /// The reply's code; 0 if there was no reply.
+    /// The reply's code, or 0 without a reply.
     pub(crate) code: u16,
     pub(crate) enhanced: Option<EnhancedStatusCode>,
     /// The reply's text, or a reason of our own.
     pub(crate) text: String,
-    /// The host that replied; empty for ourselves.
+    /// The host that replied, or empty for ourselves.
     pub(crate) by: String,
 }
 
@@ -135,60 +131,66 @@ impl DeliveryRefusal {
         Self { code, enhanced, text: truncated(text), by: truncated(by) }
     }
 
-    /// Reports whether the message or recipient is rejected for good.
+    /// Reports whether the message or recipient is refused permanently.
     pub(crate) fn is_permanent(&self) -> bool {
         mailrun_smtp::reply::is_permanent(self.code)
     }
 }
 
-/// As much of a text as is kept, in whole characters.
+/// The part of a text that is kept, cut between characters.
 fn truncated(text: &str) -> String {
     let ends = text.char_indices().map(|(at, character)| at + character.len_utf8());
     let length = ends.take_while(|end| *end <= MAX_REFUSAL_BYTES).last().unwrap_or(0);
     text[..length].to_owned()
 }
 
-/// Final outcome for a recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RecipientFate {
-    /// Another host is responsible now, and no DSN is due.
+    /// Another host has taken responsibility, and no DSN is due.
     Delivered,
     /// Delivered, and the sender asked for a DSN (NOTIFY=SUCCESS).
     Confirmed(Confirmation),
-    /// Refused for good.
     Failed(DeliveryRefusal),
-    /// Too old; with the last refusal, if there was one.
+    /// Too old. Contains the last refusal, if there was one.
     Expired(Option<DeliveryRefusal>),
-    /// Removed by an operator; no DSN is sent.
+    /// Removed by an operator. No DSN is sent.
     Removed,
 }
 
 /// The word for a delivery in a DSN (RFC 3464 §2.3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confirmation {
-    /// Delivered into a mailbox.
     Delivered,
-    /// Handed to a next hop that sends no DSNs.
+    /// Accepted by a next hop that sends no DSNs.
     Relayed,
-    /// Replaced by other addresses.
     Expanded,
 }
 
-/// Something that has been done, and need not be done again after a restart. Recipients are named by their numbers in
-/// the envelope.
+/// Work that is done and must not be repeated after a restart. Recipients are identified by their numbers in the
+/// envelope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fact {
-    /// Nothing is left to do for them but to notify the sender, if the fate is of that kind.
-    Settled { recipients: Vec<u16>, fate: RecipientFate },
+    /// The recipients are finished, except that the sender may have to be notified of this fate.
+    Settled {
+        recipients: Vec<u16>,
+        fate: RecipientFate,
+    },
     /// The DSN about their fate is in the spool.
-    DsnStored { recipients: Vec<u16> },
-    /// They will be tried again.
-    Deferred { recipients: Vec<u16>, attempts: u32, next_unix_s: u64, refusal: DeliveryRefusal },
-    /// The DSN that they are late is in the spool.
-    DelayDsnStored { recipients: Vec<u16> },
-    /// An operator has stopped the message.
+    DsnStored {
+        recipients: Vec<u16>,
+    },
+    /// The recipients will be tried again.
+    Deferred {
+        recipients: Vec<u16>,
+        attempts: u32,
+        next_unix_s: u64,
+        refusal: DeliveryRefusal,
+    },
+    /// The DSN about their delay is in the spool.
+    DelayDsnStored {
+        recipients: Vec<u16>,
+    },
     Held,
-    /// An operator released it.
     Released,
 }
 
@@ -198,7 +200,7 @@ impl RecipientFate {
         matches!(self, Self::Failed(_) | Self::Expired(_))
     }
 
-    /// Reports whether a DSN may be owed for it.
+    /// Reports whether a DSN may be due.
     pub(crate) fn needs_dsn(&self) -> bool {
         match self {
             Self::Delivered | Self::Removed => false,
@@ -207,7 +209,7 @@ impl RecipientFate {
     }
 }
 
-/// Bytes that are no envelope or note, or not of this version.
+/// Bytes that are not an envelope or note, or not of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at byte {offset}")]
 pub(crate) struct MalformedEnvelope {
@@ -215,13 +217,13 @@ pub(crate) struct MalformedEnvelope {
     pub(crate) offset: usize,
 }
 
-/// An envelope or note that is beyond the format's limits.
+/// An envelope or note that exceeds the format's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than {MAX_RECIPIENTS} recipients, or a text of more than {MAX_TEXT_BYTES} bytes")]
 pub(crate) struct EnvelopeTooLarge;
 
 impl MessageEnvelope {
-    /// Bytes that it takes in memory, at most.
+    /// Upper bound of its memory in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         const RECIPIENT_BYTES: usize = size_of::<EnvelopeRecipient>() + 32;
         let mut bytes = 0;
@@ -238,7 +240,7 @@ impl MessageEnvelope {
         bytes
     }
 
-    /// Encodes the envelope; whatever is written can be read.
+    /// Encodes the envelope. Whatever is written can be decoded.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, EnvelopeTooLarge> {
         let mut out = EnvelopeWriter { octets: Vec::with_capacity(64 + self.recipients.len() * 32), fits: true };
         out.octets.extend([VERSION, self.flags(), self.with as u8]);
@@ -267,7 +269,6 @@ impl MessageEnvelope {
         u8::from(self.smtp_utf8) | body | returns | user | envelope_id
     }
 
-    /// Reads the bytes that `encode` wrote.
     pub(crate) fn decode(octets: &[u8]) -> Result<Self, MalformedEnvelope> {
         let mut from = EnvelopeReader { octets, at: 0 };
         from.version()?;
@@ -306,7 +307,7 @@ fn body_of(flags: u8) -> Option<BodyType> {
     }
 }
 
-/// The outer `Option` is whether the bits are sound.
+/// The outer `Option` says whether the bits are valid.
 fn returns_of(flags: u8) -> Option<Option<Return>> {
     match flags & 24 {
         0 => Some(None),
@@ -346,14 +347,12 @@ impl EnvelopeRecipient {
     }
 }
 
-/// Encodes a note.
 pub(crate) fn encode_note(facts: &[Fact]) -> Result<Vec<u8>, EnvelopeTooLarge> {
     let mut out = EnvelopeWriter { octets: vec![VERSION], fits: true };
     facts.iter().for_each(|fact| fact.encode(&mut out));
     out.finish()
 }
 
-/// Reads a note.
 pub(crate) fn decode_note(octets: &[u8]) -> Result<Vec<Fact>, MalformedEnvelope> {
     let mut from = EnvelopeReader { octets, at: 0 };
     from.version()?;
@@ -446,7 +445,7 @@ impl RecipientFate {
 impl DeliveryRefusal {
     fn encode(&self, out: &mut EnvelopeWriter) {
         out.number(u64::from(self.code));
-        // No class is 0 (RFC 3463 §2), so that 0 can say that there is none.
+        // No class is 0 (RFC 3463 §2), so 0 can stand for no enhanced code.
         let EnhancedStatusCode(class, subject, detail) = self.enhanced.unwrap_or(EnhancedStatusCode(0, 0, 0));
         out.octets.push(class);
         if class != 0 {
@@ -467,42 +466,39 @@ impl DeliveryRefusal {
     }
 }
 
-/// Progress of a message, recipient by recipient: an envelope's notes, one after the other.
+/// Progress of a message per recipient, computed from its notes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MessageProgress {
     pub(crate) recipients: Vec<RecipientProgress>,
     pub(crate) held: bool,
 }
 
-/// Progress of one recipient.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RecipientProgress {
-    /// Its outcome; `None` while it is to be delivered.
+    /// Its outcome, or `None` while it is to be delivered.
     pub(crate) fate: Option<RecipientFate>,
-    /// Set once the sender was notified of that fate.
+    /// Set once the DSN about that fate is stored.
     pub(crate) dsn_stored: bool,
-    /// Set once the sender was notified of the delay.
+    /// Set once the DSN about the delay is stored.
     pub(crate) delay_dsn_stored: bool,
     pub(crate) attempts: u32,
-    /// Unix time from which it may be tried again; 0 for at once.
+    /// Unix time of the next attempt, or 0 for at once.
     pub(crate) next_unix_s: u64,
     pub(crate) refusal: Option<DeliveryRefusal>,
 }
 
 impl RecipientProgress {
-    /// Reports whether its DSN has still to be written.
+    /// Reports whether its DSN still has to be written.
     pub(crate) fn is_dsn_due(&self) -> bool {
         !self.dsn_stored && self.fate.as_ref().is_some_and(RecipientFate::needs_dsn)
     }
 }
 
 impl MessageProgress {
-    /// Nothing done yet.
     pub(crate) fn new(recipients: usize) -> Self {
         Self { recipients: vec![RecipientProgress::default(); recipients], held: false }
     }
 
-    /// Takes in the next note.
     pub(crate) fn apply_note(&mut self, note: &[u8]) -> Result<(), MalformedEnvelope> {
         for fact in decode_note(note)? {
             self.apply(fact)?;
@@ -617,7 +613,7 @@ impl<'a> EnvelopeReader<'a> {
         if self.octet()? == VERSION { Ok(()) } else { Err(self.malformed("an unknown version")) }
     }
 
-    /// A varint in its shortest form.
+    /// Reads a varint, which must be in its shortest form.
     fn number(&mut self) -> Result<u64, MalformedEnvelope> {
         let mut number = 0_u64;
         for shift in (0..64).step_by(7) {

@@ -1,4 +1,4 @@
-//! Reads a message back from the spool: whole, or as much of it as can still be read.
+//! Reads a message from the spool, or as much of it as is readable.
 use crate::blocking_pool::BlockingPool;
 use crate::message::Message;
 use crate::message::envelope::MessageEnvelope;
@@ -6,16 +6,14 @@ use mailrun_spool::{Id, NewMessage, Spool, StoredEnvelope};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The part of a message that could be read from the spool.
 pub(crate) enum Fetched {
     Whole(Message),
-    /// The message with an empty body, and why that could not be read.
+    /// The message with an empty body, and why the body could not be read.
     EnvelopeOnly(Message, String),
-    /// The reason.
     Unreadable(String),
 }
 
-/// Reads a message on a thread of that pool.
+/// Reads a message on a thread of `pool`.
 pub(crate) async fn fetch(spool: &Spool, pool: &BlockingPool, id: Id) -> Fetched {
     let spool = spool.clone();
     let read = move || {

@@ -1,4 +1,5 @@
-//! A message in memory, with its envelope: all that a delivery agent needs. A clone costs two counters.
+//! A message in memory with its envelope, which is all that a delivery agent needs. A clone only increments two
+//! counters.
 pub(crate) mod envelope;
 pub(crate) mod fetch;
 pub(crate) mod received;
@@ -10,27 +11,26 @@ use mailrun_net::Outbox;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Size from which a body is written from its place in memory, without a copy.
+/// From this size on, a body is written from its place in memory, without a copy.
 const COPY_LIMIT: usize = 16 * 1024;
 
-/// A message in memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
     pub(crate) envelope: Arc<MessageEnvelope>,
-    /// Dots not stuffed; it begins with our own `Received:`.
+    /// Dots not stuffed. Begins with our own `Received:`.
     pub(crate) body: Arc<[u8]>,
-    /// Time at which it was received, since the Unix epoch.
+    /// Time of reception since the Unix epoch.
     pub(crate) received: Duration,
 }
 
 impl Message {
-    /// Bytes that it takes in memory.
+    /// Its memory in bytes.
     pub(crate) fn memory_bytes(&self) -> u32 {
         const ENVELOPE_BYTES: usize = 512;
         u32::try_from(self.body.len() + ENVELOPE_BYTES + self.envelope.memory_bytes()).unwrap_or(u32::MAX)
     }
 
-    /// Puts it on the wire: dots stuffed (RFC 5321 §4.5.2), and the end of data.
+    /// Renders the message for DATA: dots stuffed (RFC 5321 §4.5.2), with the end of data.
     pub(crate) fn render(&self, outbox: &mut Outbox) {
         let body = &self.body;
         if self.needs_dot_stuffing() {
@@ -44,7 +44,7 @@ impl Message {
         outbox.bytes().extend_from_slice(end);
     }
 
-    /// Puts it on the wire as it is: the octets of a chunk (RFC 3030).
+    /// Renders the message unchanged, for BDAT (RFC 3030).
     pub(crate) fn render_raw(&self, outbox: &mut Outbox) {
         if self.body.len() < COPY_LIMIT {
             outbox.bytes().extend_from_slice(&self.body);
@@ -53,7 +53,6 @@ impl Message {
         }
     }
 
-    /// Reports whether a line begins with a dot.
     fn needs_dot_stuffing(&self) -> bool {
         self.body.first() == Some(&b'.') || memchr::memmem::find(&self.body, b"\n.").is_some()
     }
@@ -70,8 +69,8 @@ mod tests {
     }
 
     proptest! {
-        /// Tests that any arrangement of dots is written as stuffing writes it; a last line without an end gets one as
-        /// data, and none as a chunk.
+        /// Any arrangement of dots is rendered as stuffing requires. A last line without an end gets one for DATA, and
+        /// none for BDAT.
         #[test]
         fn what_is_rendered_is_the_message(
             lines in prop::collection::vec("[.a]{0,4}", 0..6),

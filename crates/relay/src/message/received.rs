@@ -1,5 +1,4 @@
-//! The trace that a message carries from hop to hop: writes the `Received:` field, and counts the fields that are
-//! there.
+//! The trace of a message from hop to hop: writes the `Received:` field, and counts existing ones.
 //!
 //! ```text
 //! Received: from client.example ([192.0.2.1]) by relay.example with ESMTPSA
@@ -7,48 +6,46 @@
 //! <TAB>tls TLS_AES_256_GCM_SHA384; Sat, 21 Nov 2026 09:30:00 +0000
 //! ```
 //! RFC 5321 §4.4 has the grammar, RFC 3848 and RFC 6531 §4.3 the words after `with`, RFC 8314 §4.3 the clause `tls`.
-//! Text from the client can inject nothing: neither a line, nor a clause, nor a comment.
+//! Text from the client cannot inject a line, a clause or a comment.
 use jiff::Timestamp;
 use mailrun_smtp::Path;
 use mailrun_smtp::address::address_literal;
 use mailrun_smtp::command::Hello;
 
-/// A line of a header should not be longer, its end not counted (RFC 5322 §2.1.1).
+/// Recommended maximum length of a header line without its end (RFC 5322 §2.1.1).
 const MAX_LINE_BYTES: usize = 78;
-/// A domain is not longer (RFC 5321 §4.5.3.1.2).
+/// Maximum length of a domain (RFC 5321 §4.5.3.1.2).
 const MAX_NAME_BYTES: usize = 255;
 
-/// Origin of a message, and its path to us: all that the field says but the date.
+/// Everything in the field except the date.
 pub(crate) struct ReceivedField<'a> {
-    /// Name that the client gave; any bytes.
+    /// Name that the client gave, which may contain any bytes.
     pub(crate) name: &'a [u8],
-    /// Its address as an address literal.
+    /// The client's address as an address literal.
     pub(crate) client: &'a str,
-    /// Name of this relay.
     pub(crate) host: &'a str,
     pub(crate) hello: Hello,
     /// Set if MAIL had SMTPUTF8.
     pub(crate) smtp_utf8: bool,
     pub(crate) tls: Option<TlsParameters<'a>>,
-    /// Set if the client proved who it is. Its name is left out: it is half of what it logs in with.
+    /// Set if the client authenticated. The user name is left out, because it is half of the login.
     pub(crate) authenticated: bool,
-    /// Identifier of the message here.
+    /// Queue id.
     pub(crate) id: &'a [u8],
-    /// The recipient if there is one alone: of several, each would learn of the others (RFC 5321 §7.6).
+    /// The recipient, if there is only one. With several, each would learn of the others (RFC 5321 §7.6).
     pub(crate) recipient: Option<&'a [u8]>,
 }
 
-/// Parameters that a handshake agreed on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TlsParameters<'a> {
     /// `TLSv1.3`.
     pub(crate) version: &'a str,
-    /// `TLS_AES_256_GCM_SHA384`, or `TLS13_…` as rustls has it.
+    /// `TLS_AES_256_GCM_SHA384`, or `TLS13_…` as rustls names it.
     pub(crate) cipher: &'a str,
 }
 
 impl ReceivedField<'_> {
-    /// Writes the field, its line end included. `date` comes from a [`DateCache`]. Returns the offset of the id.
+    /// Writes the field with its line end. `date` comes from a [`DateCache`]. Returns the offset of the id.
     pub(crate) fn write(&self, date: &str, out: &mut Vec<u8>) -> usize {
         let mut field = HeaderFieldWriter::open(out);
         if is_dot_atom(self.name) || address_literal(self.name).is_some() {
@@ -84,8 +81,8 @@ impl ReceivedField<'_> {
         id_at
     }
 
-    /// Protocols of RFC 3848 and RFC 6531 §4.3. There is no word for TLS without extensions: the clause `tls` covers
-    /// it.
+    /// Protocols of RFC 3848 and RFC 6531 §4.3. There is no word for TLS without extensions, but the clause `tls`
+    /// covers it.
     fn protocol(&self) -> &'static str {
         const NAMES: [[&str; 4]; 4] = [
             ["ESMTP", "ESMTPA", "ESMTPS", "ESMTPSA"],
@@ -103,17 +100,17 @@ impl ReceivedField<'_> {
         NAMES[row][usize::from(self.tls.is_some()) * 2 + usize::from(self.authenticated)]
     }
 
-    /// Reports whether the recipient may be written into a header: it obeys the grammar, and is ASCII unless all of the
-    /// header may be UTF-8.
+    /// Reports whether the recipient may be written into a header: it must be valid, and ASCII unless the whole header
+    /// may be UTF-8.
     fn may_name_recipient(&self, recipient: &[u8]) -> bool {
         Path::mailbox(recipient).is_ok_and(|path| !path.is_null() && (self.smtp_utf8 || !path.is_internationalized()))
     }
 }
 
-/// A header field that is being written: folded between clauses, never within one.
+/// Writes a header field that is folded only between clauses.
 struct HeaderFieldWriter<'a> {
     out: &'a mut Vec<u8>,
-    /// Position at which the line began.
+    /// Position of the beginning of the line.
     line: usize,
 }
 
@@ -124,12 +121,12 @@ impl<'a> HeaderFieldWriter<'a> {
         Self { out, line }
     }
 
-    /// Writes a clause behind a blank, or on a line of its own.
+    /// Writes a clause after a space, or on a new line.
     fn clause(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let at = self.out.len();
         self.out.push(b' ');
         write(self.out);
-        // The `;` that may follow is counted too.
+        // Leave room for the `;` that may follow.
         if self.out.len() - self.line > MAX_LINE_BYTES - 1 {
             self.out.splice(at..=at, *b"\r\n\t");
             self.line = at + 2;
@@ -152,8 +149,8 @@ fn is_dot_atom(name: &[u8]) -> bool {
     name.len() <= MAX_NAME_BYTES && name.iter().all(may_follow) && before != b'.'
 }
 
-/// Writes text as a comment (RFC 5322 §3.2.2). Characters that a comment cannot contain become `?`,
-/// and long text is cut.
+/// Writes text as a comment (RFC 5322 §3.2.2). Characters that a comment cannot contain become `?`, and long text is
+/// cut.
 fn write_comment(text: &[u8], out: &mut Vec<u8>) {
     let fit = |octet: &u8| if (b' '..=b'~').contains(octet) && !b"()\\".contains(octet) { *octet } else { b'?' };
     out.push(b'(');
@@ -161,30 +158,31 @@ fn write_comment(text: &[u8], out: &mut Vec<u8>) {
     out.push(b')');
 }
 
-/// Writes a name; a character that cannot be part of one becomes `?`, and a long name is cut.
+/// Writes a name. Characters that a name cannot contain become `?`, and a long name is cut.
 fn write_name(name: &[u8], out: &mut Vec<u8>) {
     let fit = |octet: &u8| if octet.is_ascii_alphanumeric() || b"-._:".contains(octet) { *octet } else { b'?' };
     out.extend(name.iter().take(MAX_NAME_BYTES).map(fit));
 }
 
-/// RFC 8314 §4.3: the name that IANA gave it.
+/// Writes the cipher suite's IANA name (RFC 8314 §4.3).
 fn write_cipher(cipher: &str, out: &mut Vec<u8>) {
     let (prefix, name) = cipher.strip_prefix("TLS13_").map_or(("", cipher), |name| ("TLS_", name));
     write_all(&[b"tls ", prefix.as_bytes()], out);
     write_name(name.as_bytes(), out);
 }
 
-/// The last second for which there is a date of four digits everywhere.
+/// The last second with a four-digit year in every time zone.
 const LAST_SECOND: i64 = 253_402_207_200;
 
-/// The date as a header has it (RFC 5322 §3.3), in UTC. Outside 1970 to 9999 it is the nearest that is within.
+/// The date in a header's form (RFC 5322 §3.3), in UTC. Dates outside 1970 to 9999 are replaced by the nearest one
+/// inside.
 pub(crate) fn date(at: Timestamp) -> String {
     let second = at.as_second().clamp(0, LAST_SECOND);
     let at = Timestamp::from_second(second).expect("it has just been brought within the range");
     jiff::fmt::rfc2822::to_string(&at.to_zoned(jiff::tz::TimeZone::UTC)).expect("years from 1970 to 9999 are written")
 }
 
-/// The date of the second that it is, rendered once for all messages of that second; one a worker.
+/// The current second's date, rendered once for all messages of that second. Each worker has one.
 #[derive(Debug)]
 pub(crate) struct DateCache {
     unix_s: i64,
@@ -192,12 +190,11 @@ pub(crate) struct DateCache {
 }
 
 impl DateCache {
-    /// A clock that has shown nothing yet.
     pub(crate) fn new() -> Self {
         Self { unix_s: 0, date: date(Timestamp::UNIX_EPOCH) }
     }
 
-    /// The date at that second since the epoch.
+    /// The date at this second since the Unix epoch.
     pub(crate) fn date(&mut self, unix_s: i64) -> &str {
         if unix_s != self.unix_s {
             let at = Timestamp::from_second(unix_s.clamp(0, LAST_SECOND)).unwrap_or(Timestamp::MAX);
@@ -207,29 +204,27 @@ impl DateCache {
     }
 }
 
-/// Most servers that a message may have passed: one with more goes in circles (RFC 5321 §6.3), 554 5.4.6.
+/// Maximum number of servers that a message may have passed. More mean a loop (RFC 5321 §6.3), answered with 554 5.4.6.
 pub(crate) const MAX_HOPS: u32 = 100;
 
-/// State of the header so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderProgress {
-    /// The header goes on.
     Open,
     /// The empty line has come.
     Ended,
-    /// It is longer than the limit. The rest has not been read.
+    /// The header exceeds the limit, and the rest was not read.
     TooLarge,
 }
 
-/// Counts the `Received:` fields of a header that comes in blocks, however they are cut.
+/// Counts the `Received:` fields of a header that arrives in blocks, however they are cut.
 ///
 /// ```text
 /// Start ──r──▶ Name(1) ─ … ─▶ Name(8) ──blanks──▶ Blanks ──:──▶ counted ─▶ Rest
-///   │ ▲ └──else──▶ Rest (also from Name, Blanks) ──LF──┐
-///   │ └────────────────────────────────────────────────┘
-///   └──[CR] LF──▶ Ended
+/// │ ▲ └──else──▶ Rest (also from Name, Blanks) ──LF──┐
+/// │ └────────────────────────────────────────────────┘
+/// └──[CR] LF──▶ Ended
 /// ```
-/// A line ends in LF, whether or not CR comes before it, as the most lenient of the next hops may read it. Each byte is
+/// LF ends a line, with or without CR before it, because the most lenient next hop may read it that way. Each byte is
 /// read once, and only those of the header, up to the limit.
 #[derive(Clone, Debug)]
 pub(crate) struct ReceivedCount {
@@ -240,15 +235,14 @@ pub(crate) struct ReceivedCount {
     position: LinePosition,
 }
 
-/// Position in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinePosition {
     Start,
-    /// Behind a CR that the line begins with.
+    /// After a CR at the beginning of the line.
     Cr,
-    /// Number of bytes of the name that have come.
+    /// Number of matched bytes of the name.
     Name(u8),
-    /// The name has come, and blanks (RFC 5322 §4.5).
+    /// After the name and blanks (RFC 5322 §4.5).
     Blanks,
     Rest,
 }
@@ -256,12 +250,12 @@ enum LinePosition {
 const FIELD_NAME: &[u8] = b"received";
 
 impl ReceivedCount {
-    /// Counts a header of at most that many bytes, its empty line included.
+    /// Counts a header of at most `most_bytes` bytes, including its empty line.
     pub(crate) fn new(most_bytes: usize) -> Self {
         Self { count: 0, remaining: most_bytes, header: HeaderProgress::Open, position: LinePosition::Start }
     }
 
-    /// More of the message. Costs nothing once the header is [`HeaderProgress::Ended`] or [`HeaderProgress::TooLarge`].
+    /// Processes a block. Costs nothing once the header is [`HeaderProgress::Ended`] or [`HeaderProgress::TooLarge`].
     pub(crate) fn feed(&mut self, block: &[u8]) {
         if self.header != HeaderProgress::Open {
             return;
@@ -277,7 +271,7 @@ impl ReceivedCount {
         }
     }
 
-    /// Takes a byte, or all up to a line's end; returns the rest.
+    /// Processes a byte, or everything up to the line's end. Returns the rest.
     fn step<'a>(&mut self, octets: &'a [u8]) -> &'a [u8] {
         if self.position == LinePosition::Rest {
             let Some(end) = memchr::memchr(b'\n', octets) else { return &[] };
@@ -307,17 +301,14 @@ impl ReceivedCount {
         &octets[1..]
     }
 
-    /// Number of them so far.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
-    /// Reports whether there are more than [`MAX_HOPS`].
     pub(crate) fn is_loop(&self) -> bool {
         self.count > MAX_HOPS
     }
 
-    /// State of the header.
     pub(crate) fn header(&self) -> HeaderProgress {
         self.header
     }
@@ -538,7 +529,7 @@ mod tests {
             hops::check(&[&[cut, limit], &parts.concat()[..]].concat());
         }
 
-        /// A slow and plain reading of whole lines agrees.
+        /// A slow and simple implementation, which reads whole lines, must agree.
         #[test]
         fn the_count_is_that_of_whole_lines(
             lines in proptest::collection::vec("(?i)(received|x)[ \t]{0,2}:? ?[a-z]{0,3}|\t?received:|", 0..30),

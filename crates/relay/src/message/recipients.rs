@@ -1,4 +1,4 @@
-//! Recipients of a message: each mailbox once, grouped by next hop.
+//! Recipients of a message, each mailbox once, grouped by next hop.
 use crate::message::envelope::{EnvelopeRecipient, OriginalAddress};
 use crate::routing::{NextHop, Router};
 use mailrun_smtp::dsn::Notify;
@@ -6,15 +6,14 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-/// Recipients of a message at one next hop.
 pub(crate) struct RecipientGroup {
-    /// The next hop itself: its number may be another's by the time that the message is stored.
+    /// The next hop itself instead of its number, which may be reused before the message is stored.
     pub(crate) next_hop: NextHop,
     /// Recipients by their numbers in the envelope.
     pub(crate) recipients: Vec<u16>,
 }
 
-/// Bytes that a recipient takes besides its texts: its places in the lists and indexes, and a next hop of its own.
+/// Bytes per recipient besides its texts: its places in lists and indexes, and its own next hop.
 const RECIPIENT_BYTES: usize = 832;
 /// Copies of an address: in the list, in an index, and in the name of its next hop.
 const ADDRESS_COPIES: usize = 3;
@@ -25,9 +24,9 @@ const ADDRESS_COPIES: usize = 3;
 pub(crate) struct RecipientList {
     recipients: Vec<EnvelopeRecipient>,
     groups: Vec<RecipientGroup>,
-    /// Positions of the groups; empty until there are two.
+    /// Indexes of the groups. Empty with fewer than two groups.
     group_numbers: HashMap<NextHop, usize, foldhash::fast::RandomState>,
-    /// Recipients by group and address, as addresses are compared; empty until there are two.
+    /// Recipients by group and normalised address. Empty with fewer than two recipients.
     numbers: HashMap<(usize, Box<str>), u16, foldhash::fast::RandomState>,
     bytes: usize,
 }
@@ -41,7 +40,6 @@ impl RecipientList {
         self.recipients.is_empty()
     }
 
-    /// Address of the only recipient.
     pub(crate) fn only_address(&self) -> Option<&[u8]> {
         match self.recipients.as_slice() {
             [recipient] => Some(&recipient.address),
@@ -49,18 +47,17 @@ impl RecipientList {
         }
     }
 
-    /// Bytes that it takes in memory, at most.
+    /// Upper bound of its memory in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.bytes as u64
     }
 
-    /// Bytes that it takes in memory, at most, with one more recipient.
+    /// Upper bound of its memory in bytes with one more recipient.
     pub(crate) fn memory_bytes_with(&self, members: &[(Box<str>, NextHop)], original: Option<&OriginalAddress>) -> u64 {
         let members = members.iter().map(|(address, next_hop)| recipient_bytes(address.as_bytes(), next_hop));
         (self.bytes + original.map_or(0, OriginalAddress::memory_bytes) + members.sum::<usize>()) as u64
     }
 
-    /// Reports whether that mailbox is a recipient.
     pub(crate) fn contains(&self, router: &Router, address: &[u8], next_hop: &NextHop) -> bool {
         let is_key = |group: usize| {
             let key = mailbox_key(router, address, next_hop);
@@ -72,7 +69,7 @@ impl RecipientList {
         self.group_number(next_hop).is_some_and(is_key)
     }
 
-    /// Adds a recipient, or the events that it wants to be notified of to the same mailbox.
+    /// Adds a recipient. If the mailbox is already one, adds the requested notifications to it.
     pub(crate) fn add(&mut self, router: &Router, recipient: EnvelopeRecipient, next_hop: NextHop) {
         let number = self.recipients.len() as u16;
         let bytes = recipient_bytes(&recipient.address, &next_hop);
@@ -118,7 +115,6 @@ impl RecipientList {
         number
     }
 
-    /// The recipients of the envelope, and their groups.
     pub(crate) fn into_parts(self) -> (Vec<EnvelopeRecipient>, Vec<RecipientGroup>) {
         (self.recipients, self.groups)
     }
@@ -137,8 +133,8 @@ fn mailbox_key(router: &Router, address: &[u8], next_hop: &NextHop) -> Box<str> 
     }
 }
 
-/// Events of which at least one of two recipients wants to be notified. Without NOTIFY, those are failures and delays
-/// (RFC 3461 §4.1).
+/// The notifications that at least one of two recipients asks for. Without NOTIFY, these are failures and delays (RFC
+/// 3461 §4.1).
 fn union(one: Option<Notify>, other: Option<Notify>) -> Option<Notify> {
     let default = Notify::FAILURE.and(Notify::DELAY);
     match (one, other) {
@@ -160,13 +156,13 @@ mod tests {
     use std::io;
     use std::path::Path;
 
-    /// Bytes of an allocation: the allocator's header, and its rounding.
+    /// Bytes of an allocation, including the allocator's header and rounding.
     fn allocation(bytes: usize) -> usize {
         if bytes == 0 { 0 } else { (bytes + 8).next_multiple_of(16).max(32) }
     }
 
     fn table<K, V, S>(map: &HashMap<K, V, S>) -> usize {
-        // Tables have a power of two of places, seven eighths of which are used, and a byte for each place.
+        // Tables have a power of two of places, of which seven eighths are used, and one control byte per place.
         allocation(if map.is_empty() {
             0
         } else {
@@ -174,7 +170,7 @@ mod tests {
         })
     }
 
-    /// Bytes that a list takes in memory, by the capacities of its parts. Each allocation counts once.
+    /// The memory of a list in bytes, from the capacities of its parts. Each allocation counts once.
     fn used(list: &RecipientList) -> usize {
         let mut shared = HashSet::new();
         let mut arc = |at: *const (), bytes: usize, texts: usize| match shared.insert(at) {
@@ -204,7 +200,7 @@ mod tests {
         sum + list.numbers.keys().map(|(_, key)| allocation(key.len())).sum::<usize>()
     }
 
-    /// A relay for two domains with forty mailboxes each, and aliases that overlap.
+    /// A router for two domains with forty mailboxes each, and overlapping aliases.
     fn router() -> Router {
         let users: Vec<String> = (0..40).map(|number| format!("u{number}")).collect();
         let file = |path: &Path| match path.file_name().and_then(OsStr::to_str) {
@@ -221,7 +217,6 @@ mod tests {
         Config::parse(text, Path::new("relay.toml"), &around).unwrap_or_else(|why| panic!("{why}")).router
     }
 
-    /// The mailboxes that a name in a domain leads to.
     fn mailboxes(name: usize, domain: usize) -> Vec<String> {
         let own = |name: usize| format!("u{name} {domain}");
         match name {
@@ -245,7 +240,6 @@ mod tests {
         format!("{local_part}@{}", domains[domain][spelling % 2])
     }
 
-    /// Reports whether a recipient is notified of an event.
     fn is_notified(notify: Option<Notify>, event: Notify) -> bool {
         notify.map_or(event != Notify::SUCCESS, |notify| notify.wants(event))
     }

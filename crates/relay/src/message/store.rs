@@ -5,11 +5,11 @@ use mailrun_spool::{NewMessage, Spool, Stored};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pause before a message that the spool had no room for is stored again.
+/// Pause before storing is retried after the spool was full.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Message {
-    /// The message in the form that the spool stores.
+    /// The message in the spool's form.
     ///
     /// # Errors
     /// If its envelope is too long.
@@ -22,7 +22,7 @@ impl Message {
     }
 }
 
-/// Stores a message that finishes another one: a full spool has a reserve for it. If that is used up too, this waits
+/// Stores a message that finishes another one. A full spool has a reserve for it. If that is used up too, this waits
 /// until deliveries make room.
 ///
 /// # Errors

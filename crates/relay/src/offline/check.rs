@@ -1,4 +1,3 @@
-//! Lists what a spool holds, and what is damaged in it.
 use super::OfflineSpool;
 use super::content::LeftOut;
 use mailrun_spool::{Cost, Damage, DamageKind, SegmentInfo, SegmentState};
@@ -9,26 +8,24 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SpoolReport {
     pub(crate) directory: String,
-    /// Nothing is damaged but the end that a crash tears.
+    /// Nothing is damaged except the end, which a crash may tear.
     pub sound: bool,
-    /// Nothing is lost by the damage: all messages that are not done were found.
+    /// The damage loses nothing: all unfinished messages were found.
     pub(crate) complete: bool,
     pub(crate) segments: Vec<SegmentRow>,
-    /// Messages that are not done.
+    /// Unfinished messages.
     pub(crate) messages: u64,
-    /// Messages among them whose content is damaged.
+    /// Unfinished messages whose content is damaged.
     pub(crate) damaged_messages: u64,
-    /// Messages that an operator holds.
     pub(crate) held: u64,
     pub(crate) recipients: RecipientCounts,
-    /// Bytes that a crash has torn off the end: no client was answered for them.
+    /// Bytes that a crash has torn off the end. No client got a 250 for them.
     pub(crate) torn_bytes: u64,
     pub(crate) damage: Vec<DamageRow>,
-    /// Messages of which not even the envelope can be read.
+    /// Messages whose envelope is unreadable.
     pub(crate) unreadable: Vec<LeftOut>,
 }
 
-/// A file of the spool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct SegmentRow {
     pub(crate) name: String,
@@ -37,16 +34,16 @@ pub(crate) struct SegmentRow {
     pub(crate) messages: u64,
 }
 
-/// Recipients of the messages that are not done.
+/// Recipients of the unfinished messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct RecipientCounts {
     pub(crate) to_deliver: u64,
-    /// Settled, but the sender is still to be notified.
+    /// Settled recipients whose DSN is still due.
     pub(crate) to_tell: u64,
     pub(crate) done: u64,
 }
 
-/// A part of the spool that does not read as it was written.
+/// A part of the spool that differs from what was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct DamageRow {
     pub(crate) segment: String,
@@ -54,11 +51,11 @@ pub(crate) struct DamageRow {
     pub(crate) bytes: u64,
     pub(crate) what: String,
     pub(crate) cost: String,
-    /// The damage loses something, or no crash leaves it: an operator has to see it.
+    /// The damage loses something, or no crash could cause it, so an operator must know.
     pub(crate) alarming: bool,
-    /// Queue ids of the lost messages, as far as they are known.
+    /// Queue ids of the lost messages, if known.
     pub(crate) messages: Vec<String>,
-    /// Further messages that may be lost.
+    /// Number of further messages that may be lost.
     pub(crate) unnamed: u64,
 }
 
@@ -77,7 +74,6 @@ impl From<&Damage> for DamageRow {
     }
 }
 
-/// Checks a whole spool.
 pub fn check(original: &OfflineSpool) -> SpoolReport {
     let inspection = &original.inspection;
     let mut damage: Vec<DamageRow> = inspection.damage.iter().map(DamageRow::from).collect();
@@ -151,7 +147,7 @@ impl SpoolReport {
 }
 
 impl fmt::Display for SpoolReport {
-    /// Writes the report in plain words, for a person.
+    /// Writes the report for people.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RecipientCounts { to_deliver, to_tell, done } = self.recipients;
         let states = ["used", "free", "unfinished", "illegible"].map(|state| (self.in_state(state), state));
@@ -189,7 +185,7 @@ impl fmt::Display for SpoolReport {
 
 impl fmt::Display for DamageRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// More are in the JSON.
+        /// The JSON has all of them.
         const MAX_SHOWN_IDS: usize = 20;
         let Self { segment, offset, bytes, what, cost, messages, unnamed, .. } = self;
         write!(f, "{segment}, offset {offset}, {bytes} bytes: {what}; {cost}")?;

@@ -1,33 +1,30 @@
-//! A message in the spool, with the relay's notes about it.
 use crate::message::envelope::{MessageEnvelope, MessageProgress, RecipientFate, RecipientProgress};
 use mailrun_spool::{Id, InspectedBody, InspectedMessage};
 use serde::Serialize;
 
-/// A message that is not done.
 pub(super) struct SpooledMessage {
     pub(super) message: InspectedMessage,
     pub(super) envelope: MessageEnvelope,
     pub(super) progress: MessageProgress,
-    /// A note that could not be read: some of the work may be done again.
+    /// A note could not be read, so some work may be repeated.
     pub(super) has_bad_note: bool,
 }
 
-/// A message of which too little can be read to find its sender and recipients.
+/// A message whose sender and recipients are unreadable.
 #[derive(Debug)]
 pub(super) struct UnreadableMessage {
     pub(super) id: Option<Id>,
-    /// Its content, if that can be read.
+    /// Its content, if that is readable.
     pub(super) body: Option<InspectedBody>,
     pub(super) why: String,
 }
 
-/// A message that could not be taken along, and the known facts about it.
+/// A message that could not be copied, and the known facts about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    /// Its queue id, if it is known.
     pub(crate) id: Option<String>,
     pub(crate) sender: Option<String>,
-    /// Recipients who do not have it.
+    /// Recipients who have not received it.
     pub(crate) recipients: Vec<String>,
     pub(crate) why: String,
 }
@@ -49,7 +46,7 @@ impl SpooledMessage {
         Ok(Self { message, envelope, progress, has_bad_note })
     }
 
-    /// The content, if it is as it was received.
+    /// The content, if it is undamaged.
     pub(super) fn sound_body(&self) -> Option<&[u8]> {
         match &self.message.body {
             InspectedBody::Sound(body) => Some(body),
@@ -57,7 +54,7 @@ impl SpooledMessage {
         }
     }
 
-    /// Recipients who do not have it: it is still to be delivered to them, or failed and their sender was not notified.
+    /// Recipients who have not received it: they are still to be tried, or failed without a DSN.
     pub(super) fn undelivered(&self) -> impl Iterator<Item = &[u8]> {
         let recipients = self.envelope.recipients.iter().zip(&self.progress.recipients);
         recipients.filter(|(_, progress)| is_undelivered(progress)).map(|(recipient, _)| recipient.address.as_slice())

@@ -1,4 +1,4 @@
-//! A file of the message and one of its envelope, for each message: for people and scripts.
+//! Exports each message as two files, one with the message and one with its envelope.
 use super::OfflineSpool;
 use super::content::{LeftOut, SpooledMessage, UnreadableMessage, lossy};
 use super::output::OutputDirectory;
@@ -16,25 +16,23 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Counts of the export.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ExportSummary {
-    /// Messages, damaged ones included.
+    /// Messages, including damaged ones.
     pub messages: u64,
-    /// Messages whose content or envelope is damaged: the readable part of them is there.
+    /// Messages with damaged content or envelope. Their readable part is exported.
     pub damaged: Vec<LeftOut>,
-    /// Places of the spool that are damaged, and may have cost messages of which nothing is known.
+    /// Damaged places in the spool, which may have contained unknown messages.
     pub damage: u64,
 }
 
 impl ExportSummary {
-    /// Reports whether nothing was lost.
     pub fn is_whole(&self) -> bool {
         self.damaged.is_empty() && self.damage == 0
     }
 }
 
-/// An envelope, as it is written down.
+/// An envelope in its JSON form.
 #[derive(Serialize)]
 struct EnvelopeRow {
     id: String,
@@ -45,19 +43,18 @@ struct EnvelopeRow {
     recipients: Vec<RecipientRow>,
     client_name: String,
     client_address: Option<String>,
-    /// User who had logged in.
     user: Option<String>,
-    /// The protocol that it came by (RFC 3848).
+    /// The protocol by which it was received (RFC 3848).
     with: &'static str,
     smtp_utf8: bool,
     body: &'static str,
     ret: Option<&'static str>,
     envid: Option<String>,
     held: bool,
-    /// The content in the file beside is as it was received.
+    /// The content in the other file is undamaged.
     content_is_sound: bool,
     bytes: u64,
-    /// A note could not be read: a recipient may be further than this says.
+    /// A note could not be read, so recipients may have progressed further.
     has_bad_note: bool,
 }
 
@@ -70,15 +67,15 @@ struct RecipientRow {
     sender_told: bool,
     delay_told: bool,
     attempts: u32,
-    /// 0 for at once.
+    /// 0 means at once.
     next_unix_s: u64,
     refusal: Option<RefusalRow>,
 }
 
-/// Writes all messages into a directory that is not there yet.
+/// Writes all messages into a new directory.
 ///
 /// # Errors
-/// If it is there, or cannot be written.
+/// If the directory exists or cannot be written.
 pub fn export(original: &OfflineSpool, place: &Path) -> Result<ExportSummary> {
     let output = OutputDirectory::create(place, &original.directory)?;
     let mut exported = ExportSummary { damage: original.damage_count(), ..ExportSummary::default() };
@@ -109,7 +106,7 @@ fn write_content(directory: &Path, content: &SpooledMessage, exported: &mut Expo
     write(&directory.join(format!("{id}.json")), &json)
 }
 
-/// Writes the content of a message whose envelope cannot be read.
+/// Writes the content of a message whose envelope is unreadable.
 fn write_unreadable(directory: &Path, unreadable: &UnreadableMessage, exported: &mut ExportSummary) -> Result<()> {
     exported.damaged.push(unreadable.left_out());
     match (unreadable.id, &unreadable.body) {

@@ -1,4 +1,4 @@
-//! Units that a stopped relay still has in its queue of a run, recognized by the traces of its messages.
+//! Finds the units of a run that a stopped relay still has in its queue, by the traces of its messages.
 use crate::message::envelope::{MessageEnvelope, MessageProgress};
 use anyhow::{Result, anyhow};
 use mailrun_journey::ledger::Ledger;
@@ -11,8 +11,7 @@ use std::sync::Arc;
 /// The units of that run that are neither delivered nor given up.
 ///
 /// # Errors
-///
-/// If another process has the spool, or it cannot be read.
+/// If another process has opened the spool, or it cannot be read.
 pub fn units(directory: &Path, run: RunId) -> Result<Ledger> {
     let cannot = |error: &dyn std::fmt::Display| anyhow!("cannot read the spool {}: {error}", directory.display());
     let disk = RealDisk::new(directory).map_err(|error| cannot(&error))?;
@@ -37,7 +36,7 @@ pub fn units(directory: &Path, run: RunId) -> Result<Ledger> {
     Ok(units)
 }
 
-/// A message's recipients that have no fate yet.
+/// Recipients of a message that have no fate yet.
 fn open_recipients(left: &RecoveredMessage) -> Result<Vec<RecipientId>> {
     let unreadable = |error: &dyn std::fmt::Display| anyhow!("message {} cannot be read: {error}", left.id);
     let envelope = MessageEnvelope::decode(&left.envelope).map_err(|error| unreadable(&error))?;

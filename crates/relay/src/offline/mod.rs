@@ -23,14 +23,13 @@ use std::path::{Path, PathBuf};
 /// The length of a segment is a multiple of this (docs/spool-format.md).
 const BLOCK_BYTES: u64 = 4096;
 
-/// A spool, opened to be read.
 pub struct OfflineSpool {
     directory: PathBuf,
     inspection: Inspection,
 }
 
 impl OfflineSpool {
-    /// Reads all of a spool.
+    /// Reads a whole spool.
     ///
     /// # Errors
     /// If a relay has it open, a later version has written it, or it cannot be read.
@@ -48,20 +47,19 @@ impl OfflineSpool {
         }
     }
 
-    /// Places that are damaged and cost something.
+    /// Number of damaged places that cost something.
     fn damage_count(&self) -> u64 {
         let alarming = self.inspection.damage.iter().filter(|damage| damage.is_alarming()).count();
         (alarming + self.truncated_segments().count()) as u64
     }
 
-    /// Segments that have lost their end. They are made whole before they are used, in whole blocks, so that no crash
-    /// does this.
+    /// Truncated segments. No crash causes this, because segments are allocated in whole blocks before they are used.
     fn truncated_segments(&self) -> impl Iterator<Item = &SegmentInfo> {
         let used = self.inspection.segments.iter().filter(|segment| matches!(segment.state, SegmentState::Used { .. }));
         used.filter(|segment| segment.bytes % BLOCK_BYTES != 0)
     }
 
-    /// All messages that are not done, in the order of the log.
+    /// All unfinished messages, in the order of the log.
     fn messages(&self) -> impl Iterator<Item = Result<SpooledMessage, UnreadableMessage>> {
         self.inspection.messages().map(|read| match read {
             Ok(message) => SpooledMessage::new(message),

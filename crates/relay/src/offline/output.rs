@@ -1,4 +1,5 @@
-//! A directory that is there whole or not at all: it is made beside its place, and moved there when it is done.
+//! An output directory that appears completely or not at all: it is created beside its final path, and moved there when
+//! it is complete.
 use anyhow::{Context, Result, anyhow, bail};
 use mailrun_party::reason::reason;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -7,17 +8,16 @@ use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// A directory that is being made.
 pub(super) struct OutputDirectory {
     target: PathBuf,
     partial: PathBuf,
 }
 
 impl OutputDirectory {
-    /// Begins one, for its owner alone.
+    /// Creates the directory with access for its owner only.
     ///
     /// # Errors
-    /// If something is there already, it would be within the spool that is read, or it cannot be made.
+    /// If something exists at the path, it would be inside the spool that is read, or it cannot be created.
     pub(super) fn create(place: &Path, spool: &Path) -> Result<Self> {
         if fs::symlink_metadata(place).is_ok() {
             bail!("{} already exists; choose a name that does not exist", place.display());
@@ -41,17 +41,17 @@ impl OutputDirectory {
         Ok(Self { target: place.to_owned(), partial: draft })
     }
 
-    /// The error of a write to it, with the place, and what to do before another attempt.
+    /// The error of a write, with the path and what to do before another attempt.
     pub(super) fn error(&self, why: impl Display) -> anyhow::Error {
         anyhow!("{}: {why}; remove {}, which is incomplete", self.target.display(), self.partial.display())
     }
 
-    /// Path to write to until it is moved.
+    /// The temporary path to write to.
     pub(super) fn partial_path(&self) -> &Path {
         &self.partial
     }
 
-    /// Moves the finished directory to its place.
+    /// Moves the complete directory to its final path.
     ///
     /// # Errors
     /// If it cannot be moved there.

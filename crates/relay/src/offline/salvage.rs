@@ -1,4 +1,4 @@
-//! Salvages the readable messages of a spool, into a Maildir for people or into a new spool for a relay.
+//! Copies the readable messages of a spool into a Maildir for people, or into a new spool for a relay.
 use super::OfflineSpool;
 use super::content::{LeftOut, SpooledMessage, UnreadableMessage};
 use super::output::OutputDirectory;
@@ -11,47 +11,43 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Messages that are stored with one sync.
+/// Maximum number of messages stored with one sync.
 const MAX_BATCH_MESSAGES: usize = 500;
-/// Bytes of them.
+/// Maximum bytes stored with one sync.
 const MAX_BATCH_BYTES: usize = 32 << 20;
 
-/// Target of the salvage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SalvageTarget {
-    /// A file for each message that some recipient does not have yet.
+    /// A Maildir with one file for each message that some recipient has not received.
     Maildir(PathBuf),
-    /// All that is not done, as far as it had come.
+    /// A new spool with all unfinished messages and their progress.
     Spool(PathBuf),
 }
 
-/// Counts of the salvage.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SalvageSummary {
-    /// Messages that were written.
     pub messages: u64,
-    /// Their recipients that do not have them yet.
+    /// Their recipients who have not received them.
     pub recipients: u64,
-    /// A Maildir: messages that all recipients have, but whose sender was still to be notified.
+    /// Only for a Maildir: messages that all recipients have received, but whose DSN was still due.
     pub delivered: u64,
-    /// A spool: the new queue ids.
+    /// Only for a spool: the new queue ids.
     pub(crate) renamed: Vec<RenamedMessage>,
-    /// Messages that are not there.
+    /// Messages that could not be copied.
     pub left_out: Vec<LeftOut>,
-    /// Messages with a note that could not be read: some of the work may be done again.
+    /// Messages with an unreadable note, so that some work may be repeated.
     pub with_bad_notes: Vec<String>,
-    /// Places of the spool that are damaged, and may have cost messages of which nothing is known.
+    /// Damaged places in the spool, which may have contained unknown messages.
     pub damage: u64,
 }
 
 impl SalvageSummary {
-    /// Reports whether nothing was lost.
     pub fn is_whole(&self) -> bool {
         self.left_out.is_empty() && self.with_bad_notes.is_empty() && self.damage == 0
     }
 }
 
-/// A message's queue id then and now.
+/// A message's old and new queue id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct RenamedMessage {
     pub(crate) was: String,
@@ -61,7 +57,7 @@ pub(crate) struct RenamedMessage {
 /// Writes the readable messages to a target that does not exist yet.
 ///
 /// # Errors
-/// If something is there, or it cannot be written.
+/// If the target exists or cannot be written.
 pub fn salvage(original: &OfflineSpool, target: &SalvageTarget) -> Result<SalvageSummary> {
     let salvaged = match target {
         SalvageTarget::Maildir(place) => to_maildir(original, place)?,
@@ -70,7 +66,7 @@ pub fn salvage(original: &OfflineSpool, target: &SalvageTarget) -> Result<Salvag
     Ok(SalvageSummary { damage: original.damage_count(), ..salvaged })
 }
 
-/// Returns the next content that can be delivered, and notes those that cannot.
+/// The next content that can be delivered. Records the messages that cannot.
 fn next_sound(
     contents: &mut impl Iterator<Item = Result<SpooledMessage, UnreadableMessage>>,
     salvaged: &mut SalvageSummary,
@@ -116,7 +112,7 @@ fn to_maildir(original: &OfflineSpool, place: &Path) -> Result<SalvageSummary> {
     Ok(salvaged)
 }
 
-/// The message behind a field for each of the other recipients, and one for its queue id.
+/// The message, preceded by a field for each of the other recipients and one for its queue id.
 fn with_recipients(content: &SpooledMessage, others: &[&[u8]]) -> Vec<u8> {
     let mut message = Vec::new();
     for recipient in others {
@@ -133,7 +129,7 @@ fn to_spool(original: &OfflineSpool, place: &Path) -> Result<SalvageSummary> {
     let output = OutputDirectory::create(place, &original.directory)?;
     let bytes: u64 = original.inspection.segments.iter().map(|segment| segment.bytes).sum();
     let defaults = Options::default();
-    // Room for all of it twice: the reserve for notes must stay free.
+    // Twice the necessary room, because the reserve for notes must stay free.
     let options = Options { max_bytes: defaults.max_bytes.max(bytes.saturating_mul(2)), ..defaults };
     let disk = RealDisk::new(output.partial_path()).map_err(|error| output.error(reason(&error)))?;
     let salvaged = Spool::open(Arc::new(disk), options).and_then(|(spool, _)| {
@@ -165,12 +161,11 @@ fn store_all(original: &OfflineSpool, spool: &Spool) -> Result<SalvageSummary, E
         }
     }
     batch.note(spool, &mut salvaged)?;
-    // Without its notes a message would be delivered again to those who have it.
+    // Without its notes, a message would be delivered again to recipients who have it.
     spool.sync_notes(mark).wait()?;
     Ok(salvaged)
 }
 
-/// Messages that are being stored.
 #[derive(Default)]
 struct StoreBatch {
     messages: Vec<(Receipt, InspectedMessage)>,

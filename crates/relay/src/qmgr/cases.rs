@@ -1,4 +1,4 @@
-//! The queue's promises one by one.
+//! Tests of the queue's promises, one by one.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn queue(change: impl FnOnce(&mut Options)) -> MailQueue<TestMessage> {
     MailQueue::new(options)
 }
 
-/// A queue that already holds that many messages of one recipient for each destination.
+/// A queue with this many messages of one recipient for each destination.
 fn filled(messages: u64, destinations: u32, change: impl FnOnce(&mut Options)) -> MailQueue<TestMessage> {
     let mut queue = queue(change);
     (0..messages).for_each(|id| {
@@ -93,7 +93,7 @@ fn a_message_comes_and_goes() {
     let actions = queue.finish_delivery(request, DeliveryResult::Delivered, START);
     assert_eq!(actions, Actions { id: MessageId(0), facts: vec![], dsn: None, done: true });
     assert_eq!(queue.totals(), QueueTotals { connections: 1, ..QueueTotals::default() });
-    // The next one finds the connection there, and wakes it once.
+    // The next message finds the waiting connection, and wakes it once.
     queue.put(arrival(1, 0, &[0]), START);
     assert_eq!(queue.next_connection_action(START), Some(ConnectionAction::Wake(DestinationId(0))));
     assert_eq!(queue.next_connection_action(START), None);
@@ -110,7 +110,7 @@ fn connections_are_woken_for_more_than_one_batch() {
     let request = taken(&mut queue, &mut first, START);
     assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
     queue.set_batch_size(DestinationId(0), 4);
-    // Eight waiting are worth a second connection if each takes one, and not if it takes four.
+    // Eight waiting messages are worth a second connection if each takes one at a time, but not if it takes four.
     (10..18).for_each(|id| queue.put(arrival(id, 0, &[0]), START));
     assert_eq!(queue.next_connection_action(START), None);
     queue.set_batch_size(DestinationId(0), 1);
@@ -141,12 +141,12 @@ fn a_quitting_connection_is_replaced() {
     assert!(is_waiting(&queue.take(&mut first, START)));
     queue.begin_quit(&mut first);
     assert_eq!((stats(&queue, 0).connections, stats(&queue, 0).idle), (1, 0));
-    // The peer decides when it closes; meanwhile another connection serves new mail.
+    // The peer decides when the connection closes. Meanwhile another one serves new mail.
     queue.put(arrival(1, 0, &[0]), START);
     let mut second = opened(&mut queue, START);
     let request = taken(&mut queue, &mut second, START);
     assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
-    // Its connection counts, though, until it is closed.
+    // Until it is closed, the connection still counts.
     queue.begin_quit(&mut second);
     queue.put(arrival(2, 0, &[0]), START);
     assert_eq!(queue.next_connection_action(START), None);
@@ -183,7 +183,7 @@ fn deferred_recipients_are_retried_alone() {
     assert_eq!(fates, [(2, failed)]);
     let released = queue.dsn_stored(pending);
     assert_eq!((released.facts, released.done), (vec![Fact::DsnStored { recipients: vec![2] }], false));
-    // It is read again when its time has come, and then the connection is woken.
+    // The message is read again when it is due, and then the connection is woken.
     assert!(is_waiting(&queue.take(&mut slot, START)));
     let later = seconds(next_unix_s + 2);
     assert!(ticked(&mut queue, later).is_empty());
@@ -224,7 +224,7 @@ fn a_message_lost_after_the_dot_is_tried_again() {
 
 #[test]
 fn a_hop_that_never_answers_delays_no_other() {
-    // The first destination alone is allowed more connections than there are in all.
+    // The first destination's own limit exceeds the number of all connections.
     let mut queue =
         filled(500, 4, |options| (options.concurrency_limit, options.destination_concurrency_limit) = (8, 20));
     let mut stuck = Vec::new();
@@ -238,7 +238,7 @@ fn a_hop_that_never_answers_delays_no_other() {
                 other => panic!("{other:?}, but nobody rests"),
             }
         }
-        // The first destination takes messages and never answers.
+        // The first destination accepts messages but never answers.
         for slot in &mut stuck {
             if let NextRequest::Deliver(request) = queue.take(slot, START) {
                 std::mem::forget(request);
@@ -276,7 +276,8 @@ fn a_connection_yields_after_its_fair_share() {
     assert_eq!(slot.destination, DestinationId(1));
     let request = taken(&mut queue, &mut slot, START);
     assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
-    // It has nothing more, and the first destination has no connection: the idle one is closed, once.
+    // There is no more mail for this connection, and the first destination has none. The idle connection is closed,
+    // once.
     assert!(is_waiting(&queue.take(&mut slot, START)));
     assert_eq!(queue.next_connection_action(START), Some(ConnectionAction::Close(DestinationId(1))));
     assert_eq!(queue.next_connection_action(START), None);
@@ -298,7 +299,8 @@ fn an_unreachable_destination_backs_off_as_a_whole() {
     let shut = stats(&queue, 0);
     assert_eq!((shut.ready, shut.deferred, shut.connections), (100, 0, 0));
     assert_eq!(shut.refusal.as_deref(), Some(&refusal(421)));
-    // Eighteen that failed together are one outage: the first wait of five seconds, a quarter more or less.
+    // Eighteen attempts that failed together are one outage, with the first wait of five seconds, plus or minus a
+    // quarter.
     let wait = shut.backoff_until - START;
     assert!((3_750..=6_250).contains(&wait.as_millis()), "{wait:?}");
     assert_eq!(queue.totals().message_bytes, 0, "its memory is for others");
@@ -502,7 +504,7 @@ fn connections_do_not_flap() {
     let mut slots: Vec<(ConnectionSlot, bool)> = Vec::new();
     let mut opened: usize = 0;
     let mut next: u64 = 0;
-    // The backlog grows to sixty and shrinks to zero, again and again.
+    // The backlog repeatedly grows to sixty and shrinks to zero.
     for _ in 0..50 {
         (0..60).for_each(|_| {
             next += 1;
@@ -582,7 +584,7 @@ fn what_cannot_be_read_is_held() {
     assert_eq!(queue.hold_unreadable(MessageId(2), START), None);
 }
 
-/// Expires one message whose envelope cannot be read; returns the effects.
+/// Expires one message whose envelope is unreadable. Returns the effects.
 fn with_failed_dsn(queue: &mut MailQueue<TestMessage>, fates: &[(u16, RecipientFate)]) -> Actions {
     let numbers: Vec<u16> = fates.iter().map(|(number, _)| *number).collect();
     let dsn = queue.restore_pending_dsn(arrival(1, 0, &numbers), fates.to_vec());
@@ -651,7 +653,7 @@ fn commands_reach_entries_in_flight() {
     assert_eq!((stats.ready, stats.held, stats.deferred), (1, 1, 0));
 }
 
-/// The facts of an order to one message.
+/// The facts that a command for one message produces.
 fn commanded(queue: &mut MailQueue<TestMessage>, command: OperatorCommand, id: u64) -> Vec<Fact> {
     let mut facts = Vec::new();
     queue.apply_command(command, MessageSelector::Message(MessageId(id)), START, |actions| facts.extend(actions.facts));
@@ -699,7 +701,7 @@ fn commands_reach_a_whole_destination() {
     assert_eq!(command(&mut queue, OperatorCommand::Hold, MessageSelector::Destination(DestinationId(77))), 0);
     assert_eq!(command(&mut queue, OperatorCommand::Retry, MessageSelector::Destination(DestinationId(77))), 0);
     assert_eq!((queue.totals().messages, stats(&queue, 0).ready), (10, 10));
-    // A destination that is left alone is tried at once.
+    // A destination in backoff is tried at once.
     let slot = opened(&mut queue, START);
     queue.closed(slot, DisconnectReason::Unreachable(refusal(421)), START);
     assert_eq!(queue.next_connection_action(START), None);
@@ -754,15 +756,15 @@ fn a_million_entries_are_small_and_go_as_they_came() {
         QueueTotals { messages: 1_000_000, entries: 1_000_000, connections: 0, message_bytes: 0 }
     );
     let table = queue.entries.slot_count() as usize * std::mem::size_of::<QueueEntry<TestMessage>>();
-    // A slot of the index: key, value, and hashbrown's control byte; seven of eight may be in use.
+    // A slot of the index: key, value, and hashbrown's control byte. Seven of eight slots may be used.
     let index = queue.messages.capacity() * 8 / 7 * (std::mem::size_of::<(MessageId, EntryIndex)>() + 1);
     assert!(table + index <= 250 * MILLION as usize, "{} octets an entry", (table + index) / MILLION as usize);
-    // One of them is found, shown and taken out in no more steps than if it were alone.
+    // Finding, showing and removing one of them takes no more steps than if it were alone.
     assert_eq!(
         queue.apply_command(OperatorCommand::Remove, MessageSelector::Message(MessageId(777_777)), START, |_| {}),
         1
     );
-    // All come late in the same second: a tick does a part of it, and the list is whole at the end.
+    // All become late in the same second. One tick handles a part of them, and the list is complete at the end.
     let late = START + seconds(4 * 3_600 + 2);
     let mut actions = Vec::new();
     queue.tick(late, &mut actions);
@@ -784,7 +786,7 @@ fn an_empty_queue_is_small_again() {
     assert!(queue.messages.capacity() <= 2 * SPARE_MESSAGES);
 }
 
-/// Delivers at least that many.
+/// Delivers at least this many.
 fn deliver(queue: &mut MailQueue<TestMessage>, most: u64) -> u64 {
     let mut sent = 0;
     let mut ids = Vec::new();
@@ -830,7 +832,7 @@ fn a_restart_does_not_hurry_the_next_try() {
     assert_eq!((slot.destination, stats(&queue, 0).ready), (DestinationId(0), 1));
 }
 
-/// Opens as many connections as there may be.
+/// Opens as many connections as allowed.
 fn all_opened(queue: &mut MailQueue<TestMessage>, now: Duration) -> Vec<ConnectionSlot> {
     std::iter::from_fn(|| match queue.next_connection_action(now) {
         Some(ConnectionAction::Open(slot)) => Some(slot),
@@ -857,14 +859,14 @@ fn destinations_that_never_answer_leave_connections_to_others() {
     (1..=400).for_each(|number| put(&mut queue, number, DestinationOrigin::Domain));
     let mut silent = all_opened(&mut queue, START);
     assert_eq!(silent.len(), 75, "a quarter is left");
-    // A destination that has answered, one of the configuration, and one on this host get theirs at once.
+    // A destination that has answered, one from the configuration, and a local one get their connections at once.
     queue.put(arrival(1_000, 0, &[0]), START);
     put(&mut queue, 501, DestinationOrigin::Configured);
     put(&mut queue, 502, DestinationOrigin::Local);
     let served: Vec<u32> = all_opened(&mut queue, START).into_iter().map(|slot| slot.destination.0).collect();
     assert_eq!(served, [0, 502, 501]);
-    // A new domain gets one of the next two connections, though hundreds wait since before. The other goes to the one
-    // that has waited longest.
+    // A new domain gets one of the next two connections, although hundreds have waited longer. The other goes to the
+    // domain that has waited longest.
     put(&mut queue, 503, DestinationOrigin::Domain);
     for slot in silent.drain(..3) {
         queue.closed(slot, DisconnectReason::Unreachable(refusal(0)), START);
@@ -886,7 +888,7 @@ fn destinations_that_never_answer_leave_connections_to_others() {
         }
         silent = if tried < 400 { all_opened(&mut queue, now) } else { Vec::new() };
     }
-    // In later tries they have no more than half of the connections, so that even a new domain does not wait for them.
+    // In later attempts, they get at most half of the connections, so that even a new domain does not wait for them.
     now += seconds(3_600);
     ticked(&mut queue, now);
     let again = all_opened(&mut queue, now);

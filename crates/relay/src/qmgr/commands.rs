@@ -1,4 +1,4 @@
-//! An operator's commands: hold, release, remove, retry; for one message, those of a destination, or all.
+//! Executes an operator's commands (hold, release, remove, retry) for one message, those of a destination, or all.
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -6,31 +6,29 @@ use super::entry::{EntryIndex, EntryState, ListKind, NO_ENTRY};
 use super::{Actions, DestinationId, MailQueue, MessageId, QueueEnd, millis};
 use crate::message::envelope::{Fact, RecipientFate};
 
-/// A command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OperatorCommand {
-    /// Nothing is sent until it is released. It ages all the same.
+    /// Sends nothing until it is released. The message ages nevertheless.
     Hold,
     /// Makes it ready at once.
     Release,
-    /// Forgets it, without a DSN.
+    /// Removes it without a DSN.
     Remove,
-    /// Tries deferred messages at once, and destinations that could not be reached.
+    /// Tries deferred messages and unreachable destinations at once.
     Retry,
 }
 
-/// Messages that a command applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(test), expect(dead_code, reason = "operators' commands come page by page, a message at a time"))]
 pub(crate) enum MessageSelector {
     Message(MessageId),
-    /// Messages that have recipients at that destination; held, released and removed as a whole.
+    /// Messages that have recipients at that destination. They are held, released and removed as a whole.
     Destination(DestinationId),
     All,
 }
 
 impl<M: Clone> MailQueue<M> {
-    /// Carries a command out, and gives the actions for each message that it changed; returns how many these were.
+    /// Executes a command, and adds the actions for each changed message. Returns the number of changed messages.
     pub(crate) fn apply_command(
         &mut self,
         command: OperatorCommand,
@@ -77,7 +75,7 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Carries out a command for one message; `None` if nothing changed.
+    /// Executes a command for one message. Returns `None` if nothing changed.
     fn apply_to_message(&mut self, command: OperatorCommand, id: MessageId, now_ms: u64) -> Option<Actions> {
         let mut actions = Actions { id, facts: Vec::new(), dsn: None, done: false };
         let mut is_changed = false;
@@ -136,7 +134,7 @@ impl<M: Clone> MailQueue<M> {
         is_in_backoff || state == EntryState::Deferred
     }
 
-    /// Makes an entry ready at once, after a restart too.
+    /// Makes an entry ready at once, even after a restart.
     fn requeue(&mut self, at: EntryIndex, actions: &mut Actions) {
         let entry = &self.entries[at];
         if let Some(refusal) = &entry.refusal {

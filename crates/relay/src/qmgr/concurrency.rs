@@ -1,14 +1,14 @@
-//! Opening and closing of connections, and the backoff of destinations that cannot be reached.
+//! Opens and closes connections, and backs off from unreachable destinations.
 //!
-//! A destination gets as many connections as its backlog is worth. None is closed because the backlog shrank: that is
-//! left to the idle time-out of connections, so that their number never flaps. If connections are scarce, a destination
-//! may open another only if it would then have no more than stay free ("dynamic threshold", Choudhury and Hahne 1998):
-//! the busiest destination leaves half to the others, and a destination that has none gets one as long as there is one.
-//! If there is none, idle connections are closed, and connections that have had their share give way.
+//! A destination gets as many connections as its backlog is worth. None is closed because the backlog shrank: the idle
+//! time-out does that, so that their number does not fluctuate. If connections are scarce, a destination may open
+//! another only if it would then have no more than remain free ("dynamic threshold", Choudhury and Hahne 1998). The
+//! busiest destination thus leaves half to the others, and a destination without a connection gets one as long as there
+//! is one. If there is none, idle connections are closed, and connections that have had their share give way.
 //!
-//! Destinations that never answer must not take all connections: strangers choose the domains that mail goes to, and an
-//! attempt may last minutes. So an attempt is on *trial* until its session is free for a message, and trials have limits
-//! by the destination's `Standing`.
+//! Destinations that never answer must not take all connections, because strangers choose the domains that mail goes
+//! to, and an attempt may last minutes. An attempt is therefore on *trial* until its session can take a message, and
+//! trials are limited by the destination's `Standing`.
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,45 +17,40 @@ use super::destination::{DestinationOrigin, DestinationQueue};
 use super::{DestinationId, EntryState, ListKind, MailQueue, NO_ENTRY, millis};
 use crate::message::envelope::DeliveryRefusal;
 
-/// A connection to a destination, or an attempt at one. Its owner gives it back by `closed`.
+/// A connection to a destination, or an attempt at one. Its owner returns it with `closed`.
 #[must_use = "a slot that is not given back counts against the limits for ever"]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ConnectionSlot {
     pub(crate) destination: DestinationId,
-    /// It found nothing to do.
     is_idle: bool,
-    /// It must say QUIT, in favour of a destination that has no connection.
     must_quit: bool,
-    /// It says QUIT: it takes nothing any more, but still has its connection.
+    /// It has sent QUIT and accepts nothing more, but still counts as a connection.
     is_quitting: bool,
-    /// No session has come about yet.
+    /// No session has been established yet.
     trial: Option<Standing>,
 }
 
 impl ConnectionSlot {
-    /// Reports whether nothing is known of the destination: an attempt should be short, since others wait.
+    /// Reports whether nothing is known of the destination. The attempt should then be short, because others wait.
     pub(crate) fn is_first_trial(&self) -> bool {
         matches!(self.trial, Some(Standing::New | Standing::Configured))
     }
 }
 
-/// What is known of a destination; the first are served first.
+/// What is known of a destination. Earlier variants are served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// It answered the last time, or is on this host.
     Proven,
-    /// The configuration names it.
     Configured,
     /// A domain that mail was addressed to.
     New,
-    /// It could not be reached the last time.
     Failed,
 }
 
 impl Standing {
     const ALL: [Self; 4] = [Self::Proven, Self::Configured, Self::New, Self::Failed];
 
-    /// Trials of all destinations, of `limit` connections, up to which such a destination may have another.
     fn trial_limit(self, limit: u32) -> u32 {
         match self {
             Self::Proven => limit,
@@ -65,51 +60,47 @@ impl Standing {
     }
 }
 
-/// Action for the driver to carry out.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionAction {
-    /// Connect to this slot's destination.
     Open(ConnectionSlot),
-    /// One of the destination's waiting connections is to `take`.
+    /// Wake one of the destination's waiting connections, which then calls `take`.
     Wake(DestinationId),
-    /// One of the destination's waiting connections is to close: others have waited for a connection.
+    /// Close one of the destination's waiting connections, because another destination needs it.
     Close(DestinationId),
 }
 
-/// Reason why a connection is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DisconnectReason {
-    /// It had nothing more to do, or the session ended in the usual way.
+    /// It had nothing more to do, or the session ended normally.
     Finished,
-    /// No session came about, or it ended before anything could be delivered.
+    /// No session was established, or it ended before anything could be delivered.
     Unreachable(DeliveryRefusal),
 }
 
-/// Destinations for which an action may be due, in turn. Each is in a list once at most, and is checked again before it
+/// Destinations for which an action may be due, in turn. Each is in a list at most once, and is checked again before it
 /// is used.
 #[derive(Default)]
 pub(super) struct ConnectionLists {
-    /// Have work and an idle connection.
+    /// Destinations with mail and an idle connection.
     wakeable: VecDeque<DestinationId>,
-    /// Have work and no connection, by standing.
+    /// Destinations with mail but without a connection, by standing.
     unserved: [VecDeque<DestinationId>; Standing::ALL.len()],
-    /// The next trial of a new destination goes to the newest, not the oldest.
+    /// The next trial of a new destination goes to the newest one instead of the oldest.
     prefers_newest: bool,
-    /// Trials by the standing of their destinations.
     trials: [u32; Standing::ALL.len()],
-    /// Have something to do, and perhaps not enough connections.
+    /// Destinations with mail that may need more connections.
     scalable: VecDeque<DestinationId>,
-    /// Have connections that wait.
+    /// Destinations with waiting connections.
     idle: VecDeque<DestinationId>,
-    /// All connections.
+    /// Number of all connections.
     pub(super) open: u32,
-    /// Those among them that were told to close.
+    /// Number of connections that were told to close.
     closing: u32,
 }
 
 impl ConnectionLists {
-    /// Destinations of a standing are served in their order. Of new ones every second is the newest: a domain that answers
-    /// does not wait until all that came before it have shown that they don't.
+    /// Destinations of a standing are served in order. Of new ones, every second is the newest, so that a domain that
+    /// answers does not wait until all earlier domains have failed.
     fn next_unserved(&self, standing: Standing) -> Option<DestinationId> {
         let list = &self.unserved[standing as usize];
         if standing == Standing::New && self.prefers_newest { list.back() } else { list.front() }.copied()
@@ -125,18 +116,18 @@ impl ConnectionLists {
     }
 }
 
-/// Messages that a destination may send, after the last connection that it got, before it must give one up to a
-/// destination that has none: often enough to be fair, seldom enough that connections pay.
+/// Messages that a destination may send after its last new connection before it must give up a connection to a
+/// destination without any. Small enough to be fair, and large enough for connections to be worthwhile.
 const FAIR_SHARE_LIMIT: u32 = 20;
-/// Scalable destinations that are checked for one action.
+/// Scalable destinations checked per action.
 const MAX_SCALABLE_CHECKS: usize = 16;
-/// Sessions in succession that may end without having delivered anything, before the destination counts as unreachable.
+/// After so many successive sessions without a delivery, the destination counts as unreachable.
 const MAX_FAILED_SESSIONS: u32 = 3;
-/// Messages that are dropped from memory at once when a destination backs off.
+/// Messages dropped from memory at once when a destination backs off.
 const MAX_DROPPED_MESSAGES: usize = 10_000;
 
 impl<M: Clone> MailQueue<M> {
-    /// Returns the next action: open, wake or close. The driver asks until it is `None`, after each event.
+    /// The next action: open, wake or close. After each event, the driver calls this until it returns `None`.
     pub(crate) fn next_connection_action(&mut self, now: Duration) -> Option<ConnectionAction> {
         let now_ms = millis(now);
         if let Some(destination) = self.next_to_wake() {
@@ -177,14 +168,14 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Reports whether destinations of that standing may have another trial. Those that failed keep a quarter of the
-    /// connections from new ones, and have half of all at most.
+    /// Reports whether destinations of this standing may have another trial. Failed ones leave a quarter of the
+    /// connections to new ones, and get at most half of all.
     fn permits_trial(&self, standing: Standing) -> bool {
         let limit = self.options.concurrency_limit;
         let trials = &self.connections.trials;
         let failed = trials[Standing::Failed as usize];
         let is_within_share = standing != Standing::Failed || failed < limit - limit / 2;
-        // Connections of proven destinations take none of the others' share: they end by themselves.
+        // Connections of proven destinations do not reduce the others' share, because they end by themselves.
         let others = trials.iter().sum::<u32>() - trials[Standing::Proven as usize];
         standing == Standing::Proven || is_within_share && others < standing.trial_limit(limit)
     }
@@ -211,11 +202,11 @@ impl<M: Clone> MailQueue<M> {
             && destination.woken.saturating_mul(destination.batch_size) < destination.count(EntryState::Ready)
     }
 
-    /// The next destination to get its first connection, of the best standing that may have one.
-    /// Destinations that no longer wait are passed over.
+    /// The next destination to get its first connection, of the best standing that permits one. Destinations that no
+    /// longer wait are skipped.
     fn first_unserved(&mut self, now_ms: u64) -> Option<(Standing, DestinationId)> {
         let [proven, configured, new, failed] = Standing::ALL;
-        // Those that failed have their turn however many new ones come.
+        // Failed destinations get their turn however many new ones come.
         let failed_trials = self.connections.trials[failed as usize];
         let order = match failed_trials < self.options.concurrency_limit / 4 {
             true => [proven, configured, failed, new],
@@ -269,7 +260,7 @@ impl<M: Clone> MailQueue<M> {
         None
     }
 
-    /// Returns a destination with an idle connection while another destination has none.
+    /// A destination with an idle connection, if another destination has none.
     fn next_to_close(&mut self) -> Option<ConnectionAction> {
         while self.connections.closing < self.unserved_count() {
             let key = self.connections.idle.pop_front()?;
@@ -285,7 +276,7 @@ impl<M: Clone> MailQueue<M> {
         None
     }
 
-    /// Reports whether this connection must close, since another destination has none and its own has had its share.
+    /// Reports whether this connection must close because another destination has none and its own has had its share.
     pub(super) fn must_yield(&mut self, slot: &mut ConnectionSlot, now_ms: u64) -> bool {
         let is_full = self.connections.open >= self.options.concurrency_limit
             && self.destination(slot.destination).served >= FAIR_SHARE_LIMIT;
@@ -294,7 +285,7 @@ impl<M: Clone> MailQueue<M> {
         if leaves && !slot.must_quit {
             slot.must_quit = true;
             self.connections.closing += 1;
-            // The destination's next connection has had its share only after as many more.
+            // The destination must give up its next connection only after another full share.
             self.destination(slot.destination).served = 0;
         }
         leaves || slot.must_quit
@@ -315,8 +306,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// A connection asks again, or closes. Idle connections are interchangeable; any that returns consumes one pending
-    /// wake-up.
+    /// A connection asks again, or closes. Idle connections are interchangeable, so any that returns consumes one
+    /// pending wake-up.
     pub(super) fn mark_busy(&mut self, slot: &mut ConnectionSlot) {
         if !std::mem::take(&mut slot.is_idle) {
             return;
@@ -332,8 +323,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// A connection is about to close, by itself or because it was told to: it is not woken any more, and others are
-    /// opened in its place. A peer may take minutes to close the connection.
+    /// A connection is about to close, by itself or on request. It is no longer woken, and others are opened in its
+    /// place, because a peer may take minutes to close the connection.
     pub(crate) fn begin_quit(&mut self, slot: &mut ConnectionSlot) {
         self.mark_busy(slot);
         if !std::mem::replace(&mut slot.is_quitting, true) {
@@ -342,7 +333,7 @@ impl<M: Clone> MailQueue<M> {
         self.update_lists(slot.destination);
     }
 
-    /// A connection is closed. Its requests were given back by `finish_delivery` before.
+    /// A connection is closed. Its requests must have been returned by `finish_delivery`.
     pub(crate) fn closed(&mut self, mut slot: ConnectionSlot, reason: DisconnectReason, now: Duration) {
         self.mark_busy(&mut slot);
         self.end_trial(&mut slot);
@@ -362,8 +353,8 @@ impl<M: Clone> MailQueue<M> {
         self.update_lists(slot.destination);
     }
 
-    /// Opens no connection to a destination for a while. Its connections that have a session go on, and its entries
-    /// stay as they are. Further failures meanwhile belong to the same outage.
+    /// Opens no connection to a destination for a while. Connections with a session go on, and entries stay unchanged.
+    /// Further failures meanwhile belong to the same outage.
     fn back_off(&mut self, key: DestinationId, refusal: DeliveryRefusal, now_ms: u64) {
         let reconnect = self.options.reconnect;
         let seed = self.options.seed;
@@ -384,7 +375,7 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Gives the memory of a destination that cannot be reached to those that can.
+    /// Frees the memory of an unreachable destination for reachable ones.
     fn drop_messages(&mut self, key: DestinationId) {
         let mut at = self.destination(key).ready.first;
         for _ in 0..MAX_DROPPED_MESSAGES {
@@ -400,7 +391,7 @@ impl<M: Clone> MailQueue<M> {
         destination.next_unread = destination.ready.first;
     }
 
-    /// Puts a destination that has changed on the lists for its possible actions.
+    /// Updates the lists that a changed destination belongs to.
     pub(super) fn update_lists(&mut self, key: DestinationId) {
         let limit = self.options.destination_concurrency_limit;
         let can_wake = self.can_wake(key);
@@ -427,15 +418,15 @@ impl<M: Clone> MailQueue<M> {
         self.update_read_list(key);
     }
 
-    /// Sets how many messages a connection of this destination takes at a time: another is woken, or opened, only for
-    /// more.
+    /// Sets how many messages a connection of this destination takes at a time. Another connection is woken or opened
+    /// only for more.
     pub(crate) fn set_batch_size(&mut self, key: DestinationId, messages: u32) {
         if std::mem::replace(&mut self.destination(key).batch_size, messages.max(1)) != messages.max(1) {
             self.update_lists(key);
         }
     }
 
-    /// Allows a try of the destination at once, whatever its failures.
+    /// Allows an attempt at the destination at once, whatever its failures.
     pub(super) fn end_backoff(&mut self, key: DestinationId) {
         self.destination(key).backoff_until_ms = 0;
         self.update_lists(key);
@@ -453,7 +444,7 @@ impl DestinationQueue {
         }
     }
 
-    /// Connections that do nothing: for statistics.
+    /// Idle connections, for statistics.
     pub(super) fn idle_connections(&self) -> u32 {
         self.idle + self.woken + self.dismissed
     }

@@ -1,15 +1,14 @@
-//! The queue's state of a next hop: its entries, its connections, and whether it can be reached.
+//! The queue's state of a next hop: its entries, its connections, and whether it is reachable.
 use std::sync::Arc;
 
 use super::entries::EntryList;
 use super::entry::{EntryIndex, EntryState, NO_ENTRY, STATE_COUNT};
 use crate::message::envelope::DeliveryRefusal;
 
-/// Rate at which the number of connections grows with the backlog. By KumoMTA's curve, `limit · (1 − e^(−0.023 ·
-/// backlog))`: one for a single message, half of the limit at 30 waiting, all but one in twenty at 130.
+/// Rate at which connections grow with the backlog. By KumoMTA's curve, `limit · (1 − e^(−0.023 · backlog))`, a single
+/// message gets one connection, 30 waiting messages get half of the limit, and 130 get 95 % of it.
 const CONCURRENCY_GROWTH: f64 = 0.023;
 
-/// Who chose the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DestinationOrigin {
     /// It is on this host, and needs no connection.
@@ -20,53 +19,45 @@ pub(crate) enum DestinationOrigin {
     Domain,
 }
 
-/// State of a destination.
 pub(super) struct DestinationQueue {
     pub(super) ready: EntryList,
     pub(super) all: EntryList,
-    /// Number of entries in each state.
     pub(super) counts: [u32; STATE_COUNT],
-    /// Connections that are open or about to be.
+    /// Connections that are open or being opened.
     pub(super) connections: u32,
-    /// Its own limit of connections; `None` for the limit of all destinations.
+    /// Its own connection limit, or `None` for that of all destinations.
     pub(super) concurrency_limit: Option<u32>,
-    /// Connections that found nothing to do.
     pub(super) idle: u32,
-    /// Connections that were idle, and have been woken.
+    /// Idle connections that have been woken.
     pub(super) woken: u32,
-    /// Connections that were idle, and have been told to close.
+    /// Idle connections that have been told to close.
     pub(super) dismissed: u32,
-    /// Connections that have said QUIT, until the peer closes them.
+    /// Connections that have sent QUIT, until the peer closes them.
     pub(super) quitting: u32,
-    /// Messages that one of them takes at a time.
+    /// Messages that each connection takes at a time.
     pub(super) batch_size: u32,
-    /// Messages taken since a connection was opened.
+    /// Messages taken since a connection was last opened.
     pub(super) served: u32,
     pub(super) origin: DestinationOrigin,
-    /// It has had a session.
     pub(super) has_answered: bool,
-    /// Failures to reach it, in succession.
+    /// Successive failures to reach it.
     pub(super) failures: u32,
-    /// A connection has asked for messages since this was last cleared: it is connected.
+    /// A connection has asked for messages since this was last cleared, so it is connected.
     pub(super) has_connected: bool,
-    /// Times in succession that a message came back unsent.
+    /// Number of successive times that a message came back unsent.
     pub(super) failed_sessions: u32,
     /// Time before which no connection is opened.
     pub(super) backoff_until_ms: u64,
-    /// Reason for the backoff.
     pub(super) backoff_reason: Option<Arc<DeliveryRefusal>>,
     /// Its last reply, or the reason why there was none.
     pub(super) refusal: Option<Arc<DeliveryRefusal>>,
-    /// Bytes of messages in memory that are for this destination.
     pub(super) message_bytes: u64,
-    /// The first ready entry that has not been checked yet for whether its message must be read.
+    /// The first ready entry for which it has not been checked whether its message must be read.
     pub(super) next_unread: EntryIndex,
-    /// Messages that are being read.
     pub(super) loading: u32,
     pub(super) listed: ListMembership,
 }
 
-/// The lists of destinations that it is in.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ListMembership {
     pub(super) wakeable: bool,
@@ -117,18 +108,18 @@ impl DestinationQueue {
         (wanted.ceil() as u32).clamp(1, limit)
     }
 
-    /// Reports whether one more connection should be opened: something waits, no connection is idle, and the
-    /// destination is not in backoff. After a failure to reach it, one connection tries first.
+    /// Reports whether another connection should be opened: mail waits, no connection is idle, and the destination is
+    /// not in backoff. After a failure to reach it, a single connection tries first.
     pub(super) fn wants_connection(&self, limit: u32, now_ms: u64) -> bool {
         let limit = self.concurrency_limit.unwrap_or(limit);
         let is_possible = !self.ready.is_empty() && self.idle == 0 && self.backoff_until_ms <= now_ms;
         let most = if self.failures > 0 { 1 } else { limit };
         let serving = self.connections - self.quitting;
-        // The curve is checked last: it is the only costly condition here.
+        // Check the curve last, because it is the only expensive condition.
         is_possible && self.connections < limit && serving < most && serving < self.wanted_connections(limit)
     }
 
-    /// Shares the text of a refusal with the last entry that got the same one.
+    /// Shares the text of a refusal with the previous entry, if it got the same one.
     pub(super) fn share_refusal(&mut self, refusal: DeliveryRefusal) -> Arc<DeliveryRefusal> {
         match &self.refusal {
             Some(last) if **last == refusal => last.clone(),

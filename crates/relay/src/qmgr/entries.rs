@@ -1,20 +1,18 @@
-//! The table of entries, and the lists threaded through it: nothing is allocated for a list, and nothing moves.
+//! The table of entries, and the intrusive lists in it. Lists need no allocation, and entries never move.
 use std::ops::{Index as At, IndexMut};
 
 use super::entry::{EntryIndex, EntryLinks, ListKind, NO_ENTRY, QueueEntry};
 
-/// Entries of one allocation: a table that grows by pieces never has to be copied.
+/// Entries per allocation. A table that grows in chunks never has to be copied.
 const CHUNK_ENTRIES: usize = 1_024;
 
-/// The table.
 pub(super) struct EntryTable<M> {
     chunks: Vec<Vec<QueueEntry<M>>>,
-    /// Free places, as a chain of `ListKind::State`.
+    /// Free places, linked as `ListKind::State`.
     free: EntryIndex,
     live: usize,
 }
 
-/// A list of entries.
 #[derive(Clone, Copy)]
 pub(super) struct EntryList {
     pub(super) first: EntryIndex,
@@ -34,17 +32,15 @@ impl<M> EntryTable<M> {
         Self { chunks: Vec::new(), free: NO_ENTRY, live: 0 }
     }
 
-    /// Number of entries.
     pub(super) fn len(&self) -> usize {
         self.live
     }
 
-    /// One more than the highest place that was ever used.
+    /// One more than the highest place ever used.
     pub(super) fn slot_count(&self) -> EntryIndex {
         self.chunks.last().map_or(0, |last| ((self.chunks.len() - 1) * CHUNK_ENTRIES + last.len()) as EntryIndex)
     }
 
-    /// Takes an entry in.
     pub(super) fn insert(&mut self, entry: QueueEntry<M>) -> EntryIndex {
         self.live += 1;
         if self.free != NO_ENTRY {
@@ -66,12 +62,12 @@ impl<M> EntryTable<M> {
         at
     }
 
-    /// Frees a place; the entry is in no list any more.
+    /// Frees a place. The entry must not be in any list.
     pub(super) fn free(&mut self, at: EntryIndex) {
         self.live -= 1;
         if self.live == 0 {
-            // In whatever order places were freed, the table begins anew. A backlog's memory is freed but for one
-            // piece, so that usual traffic allocates nothing.
+            // The table is empty, so it starts afresh. All chunks but one are freed, so that normal traffic needs no
+            // allocation.
             self.chunks.truncate(1);
             self.chunks.iter_mut().for_each(Vec::clear);
             self.free = NO_ENTRY;
@@ -84,7 +80,7 @@ impl<M> EntryTable<M> {
         self.free = at;
     }
 
-    /// Reports whether that place holds an entry: a free one names itself as its neighbour, which no list does.
+    /// Reports whether a place holds an entry. A free place names itself as its neighbour, which no list does.
     pub(super) fn is_live(&self, at: EntryIndex) -> bool {
         at < self.slot_count() && self[at].links[ListKind::State as usize].previous != at
     }
