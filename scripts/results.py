@@ -83,8 +83,8 @@ TABLES = [
         "--messages 2000 --rounds 6",
         "--messages 200 --rounds 1",
         "The shape of Mailismus' benchmark. Each server has the settings of its recipe (`mailrun recipe show postfix`), which are "
-        "for relaying and not tuned by its authors. chasquid starts a process of msmtp for each message; what else makes it so slow "
-        "here we don't know yet. `none` is the limit of source and sink. Exim and OpenSMTPD let some of 250 sessions wait for a "
+        "for relaying and not tuned by its authors. chasquid starts a process of msmtp for each message. "
+        "`none` is the limit of source and sink. Exim and OpenSMTPD let some of 250 sessions wait for a "
         "minute.",
         3000,
         True,
@@ -95,7 +95,8 @@ TABLES = [
         "mailrun bench relay-400 --sessions 10 --compare {relays},none",
         "--messages 100 --rounds 6",
         "--messages 100 --rounds 1",
-        "The same for all servers. Why Exim, OpenSMTPD and chasquid are so slow here we don't know yet: do not quote their rates.",
+        "The same for all servers. Exim holds each session 200 ms at its end, and OpenSMTPD waits for delayed ACKs (`mailrun recipe "
+        "show` says more).",
         3000,
         True,
     ),
