@@ -249,7 +249,7 @@ fn damage(den: &Den, mark: &[u8]) {
 /// A message that is deferred until it expires, and damaged in the spool at `mark`.
 fn spoiled(home: &Home, mark: &[u8]) -> (Den, Relay, Sink) {
     let busy = Sink::start(&["--fault", "rcpt: soft reject \"450 4.2.2 The box is full\""]);
-    let text = format!("{QUICK}retry.expiry = \"5s\"\nretry.delay_notice = \"never\"\n");
+    let text = format!("{QUICK}retry.expiry = \"15s\"\nretry.delay_notice = \"never\"\n");
     let den = home.relay(&busy.address(), &text);
     let relay = den.open();
     send(&relay, "", "");

@@ -82,7 +82,8 @@ fn a_run_whose_server_is_gone_for_long_ends() {
     let run = bench.finish();
     let record = run.record_of(1);
     assert_eq!(record.ending, Some(Ending::GaveUp));
-    assert!(record.offered_s.unwrap() < 50.0 && run.ended.out.contains("(--give-up)"), "{}", run.ended.out);
+    let reason = &record.verdict.reasons[0];
+    assert!(record.offered_s.unwrap() < 50.0 && reason.contains("(--give-up)"), "{:?}", record.verdict);
 }
 
 #[test]
