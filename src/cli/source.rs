@@ -226,8 +226,7 @@ struct ContentArgs {
 }
 
 /// Options that decide nothing of which messages are sent when, and that may differ from host to host.
-const HOST_OPTIONS: [&str; 7] =
-    ["--http=", "--cacert=", "--tls-cert=", "--tls-key=", "--password-file=", "--bind=", "--give-up="];
+const HOST_OPTIONS: [&str; 7] = ["http", "cacert", "tls-cert", "tls-key", "password-file", "bind", "give-up"];
 
 /// Default limit of a corpus in memory.
 const DEFAULT_CORPUS_BYTES: u64 = 1 << 30;
@@ -320,10 +319,19 @@ impl LoadArgs {
         }
     }
 
-    /// The load that may be divided, as it was typed.
+    /// The load that may be divided, as it was typed; a number is the same however it was written.
     pub(super) fn whole(&self, typed: &TypedOptions, approach: &ConnectionArgs, server: &str) -> WholeLoad {
+        let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
+        let options = load_options(typed)
+            .and(approach.of_url())
+            .without(&HOST_OPTIONS)
+            .with_some("messages", self.messages)
+            .with("sessions", self.sessions)
+            .with_some("rate", self.rate)
+            .with_some("duration", seconds(self.duration))
+            .with_some("warm-up", seconds(self.warm_up));
         WholeLoad {
-            words: load_options(typed).and(approach.of_url()).without(&HOST_OPTIONS).argument(server).words(),
+            words: options.argument(server).words(),
             messages: self.messages,
             sessions: self.sessions,
             has_trace: self.has_trace(),
@@ -500,4 +508,34 @@ pub(super) fn source_options(
         outputs: Outputs { json: None, ledger: None, hlog: None, live: LiveMode::Off, http: None },
         control: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct OneSource {
+        #[command(flatten)]
+        source: SourceArgs,
+    }
+
+    fn plan(options: &str) -> Vec<String> {
+        let words = ["source", "127.0.0.1:25"].into_iter().chain(options.split(' '));
+        let SourceArgs { load, typed, approach, server, .. } = OneSource::parse_from(words).source;
+        load.whole(&typed, &approach, server.address()).words
+    }
+
+    #[test]
+    fn a_plan_is_what_is_sent_and_not_how_it_was_written_or_where() {
+        let one = plan("-m 10k --rate 1k --duration 1m --warm-up 1s --tls starttls --cacert /a/ca.pem");
+        assert_eq!(
+            one,
+            plan("--messages 10000 --rate 1000 --duration 60s --warm-up 1000ms --tls starttls --cacert ca.pem")
+        );
+        assert_ne!(one, plan("-m 10k --rate 1k --duration 2m --warm-up 1s --tls starttls --cacert /a/ca.pem"));
+        assert_ne!(plan("-m 10 --seed 1"), plan("-m 10 --seed 2"));
+        assert_ne!(plan("-m 10 -l 1k"), plan("-m 10 -l 2k"));
+    }
 }
