@@ -1,16 +1,12 @@
 //! Command lines as getopt(3) reads them with a leading `+`: letters may be joined, an argument may follow its letter
 //! directly, and the first word that is no option ends the options.
 
-/// A parsed command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Arguments {
-    /// The options in their order, each with its argument if it takes one.
     pub(super) options: Vec<(char, Option<String>)>,
-    /// The words after the options.
     pub(super) rest: Vec<String>,
 }
 
-/// Errors that getopt itself reports, in glibc's words.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BadOption {
     #[error("invalid option -- '{0}'")]

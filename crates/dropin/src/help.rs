@@ -2,14 +2,12 @@
 //! the original's: a host name to smtp-sink, no option to smtp-source, the usage to the two in Go.
 use std::io::{self, Write};
 
-/// Tells whether the options at the front, before those of the original, ask for help.
 pub(super) fn is_requested(words: &[String]) -> bool {
     words.iter().take_while(|word| word.starts_with("--")).any(|word| word == "--help")
 }
 
-/// Prints the help of the personality.
 pub(super) fn print(name: &str) {
-    // Nobody reads it: nobody misses it.
+    // If standard output is closed, nobody reads the help.
     let _ = io::stdout().lock().write_all(text(name).as_bytes());
 }
 

@@ -10,7 +10,6 @@ const DEFAULT_SERVICE: (&str, u16) = ("smtp", 25);
 /// The longest path of a unix-domain socket.
 const MAX_PATH_BYTES: usize = 107;
 
-/// The address families that are accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Family {
     #[default]
@@ -19,28 +18,21 @@ pub(super) enum Family {
     V6,
 }
 
-/// The part that an address may omit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OptionalPart {
-    /// The host, to listen: all addresses.
+    /// When listening, the host can be omitted: the sink listens on all addresses.
     Host,
-    /// The port, to connect: SMTP's.
+    /// When connecting, the port can be omitted: the default is SMTP's.
     Port,
 }
 
-/// The address of a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum EndpointAddress {
     Inet(SocketAddr),
-    /// A unix-domain socket's path.
     Unix(String),
 }
 
 impl EndpointAddress {
-    /// Parses the address and looks its names up; takes the first address that the family allows.
-    ///
-    /// # Errors
-    /// In Postfix's words.
     pub(super) fn parse(typed: &str, optional: OptionalPart, family: Family) -> Result<Self, String> {
         if let Some(path) = typed.strip_prefix("unix:") {
             return if path.len() > MAX_PATH_BYTES {
@@ -56,7 +48,6 @@ impl EndpointAddress {
     }
 }
 
-/// Splits the host, if there is one, from the service.
 fn split(typed: &str, optional: OptionalPart) -> Result<(Option<&str>, &str), &'static str> {
     let alone = if optional == OptionalPart::Host { ("", typed) } else { (typed, "") };
     let (host, service) = match typed.strip_prefix('[') {
@@ -127,7 +118,7 @@ fn port_of(service: &str) -> Option<u16> {
     }
 }
 
-/// A TCP service in the text of `/etc/services`: name, `port/tcp`, aliases.
+/// Looks a TCP service up in the text of `/etc/services`: name, `port/tcp`, aliases.
 pub(super) fn port_in(services: &str, name: &str) -> Option<u16> {
     services.lines().find_map(|line| {
         let mut words = line.split('#').next().unwrap_or_default().split_whitespace();

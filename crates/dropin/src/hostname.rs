@@ -7,14 +7,15 @@ const MAX_LABEL_BYTES: usize = 63;
 const MAX_NAME_BYTES: usize = 255;
 /// The longest text of an address, with its final NUL in the C program.
 const MAX_ADDRESS_BYTES: usize = 46;
-/// Largest part of a bad name that is repeated.
+/// Longest part of a bad name that an error message repeats.
 const MAX_QUOTED_BYTES: usize = 100;
 
 fn excerpt(text: &str) -> String {
     printable(&text.as_bytes()[..text.len().min(MAX_QUOTED_BYTES)])
 }
 
-/// Letters, digits, `_`, `-` inside labels; not only digits. An underscore is accepted, because such hosts exist.
+/// Labels may contain letters, digits and `_`, and `-` except at their ends; a name must not
+/// consist of digits only. Underscores are accepted because such hosts exist.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
     let fault = |what: String| Err(format!("valid_hostname: {what}: {}", excerpt(name)));
     if name.is_empty() {
@@ -47,7 +48,7 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Four decimal octets, the first of which is zero in `0.0.0.0` only.
+/// Checks four decimal octets. The first may be zero only in `0.0.0.0`.
 pub(super) fn check_ipv4(text: &str) -> Result<(), String> {
     let fault = |what: &str| Err(format!("valid_ipv4_hostaddr: {what}: {}", excerpt(text)));
     let parts: Vec<&str> = text.split('.').collect();
@@ -74,7 +75,8 @@ pub(super) fn check_ipv4(text: &str) -> Result<(), String> {
     if octets == 4 { Ok(()) } else { fault("invalid octet count") }
 }
 
-/// Eight hexadecimal fields, `::` for some of them, an IPv4 address for the last two; without `IPv6:`.
+/// Checks eight hexadecimal fields without `IPv6:`. `::` may replace some fields, and an IPv4
+/// address the last two.
 pub(super) fn check_ipv6(text: &str) -> Result<(), String> {
     let fault = |what: &str| Err(format!("valid_ipv6_hostaddr: {what}: {}", excerpt(text)));
     let fields: Vec<&str> = text.split(':').collect();
@@ -114,7 +116,6 @@ pub(super) fn check_ipv6(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Reports whether it is an address of either kind, as in HOST:PORT.
 pub(super) fn is_address(text: &str) -> bool {
     if text.contains(':') { check_ipv6(text) } else { check_ipv4(text) }.is_ok()
 }

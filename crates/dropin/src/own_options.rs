@@ -2,10 +2,9 @@
 //! read exactly as the original reads it.
 use mailrun_net::{BusyPoll, WorkerOptions};
 
-/// The extra options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OwnOptions {
-    /// `--trace`: messages carry a trace, or are searched for one.
+    /// `--trace`: smtp-source adds a trace to each message, smtp-sink looks for one.
     pub(super) traces: bool,
     /// `--report`: prints a line with the rates at the end.
     pub(super) reports: bool,
@@ -36,12 +35,11 @@ impl OwnOptions {
         Ok(words)
     }
 
-    /// Options of the worker.
     pub(super) fn worker_options(self) -> WorkerOptions {
         WorkerOptions { busy_poll: self.busy_poll, ..WorkerOptions::default() }
     }
 
-    /// Reports whether the time at which a message was taken up is needed.
+    /// Reports whether the run must record when each message was taken up.
     pub(super) fn needs_times(self) -> bool {
         self.traces || self.reports
     }

@@ -3,16 +3,14 @@
 /// The longest reply accepted, all lines together. The originals have no limit, and their memory grows.
 pub(crate) const MAX_REPLY_BYTES: usize = 64 * 1024;
 
-/// A reply longer than [`MAX_REPLY_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReplyTooLong;
 
-/// Gathers replies.
 #[derive(Debug, Default)]
 pub(crate) struct ReplyReader {
     /// The bytes of a reply whose last line has not come.
     partial: Vec<u8>,
-    /// Beginning of its second line, and of the line that has not ended.
+    /// Offsets of the second line and of the incomplete last line.
     second_line: usize,
     open_line: usize,
     is_consumed: bool,

@@ -2,7 +2,6 @@
 use super::printable::printable;
 use std::io::{self, Write};
 
-/// The name at the beginning of every line.
 #[derive(Debug)]
 pub(super) struct StderrWriter {
     pub(super) program: String,

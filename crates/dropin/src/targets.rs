@@ -2,7 +2,6 @@
 use mailrun_party::local_address;
 use std::net::IpAddr;
 
-/// Permission to send load to public addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PublicTargets {
     Allowed,
@@ -17,10 +16,13 @@ impl PublicTargets {
         if is_no { Self::Refused } else { Self::Allowed }
     }
 
-    /// Checks whether load may go to that address, which errors call `named`.
+    /// Checks whether load may be sent to this address. Error messages call it `named`.
+    ///
     ///
     /// # Errors
-    /// If it may not: advice.
+    ///
+    ///
+    /// Advice, if it may not.
     pub(super) fn check(self, address: IpAddr, named: impl std::fmt::Display) -> Result<(), String> {
         if self == Self::Allowed || local_address::is_local_address(address) {
             return Ok(());

@@ -4,7 +4,6 @@ use mailrun_net::clock;
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-/// Time at which sending began, and the accepted messages.
 #[derive(Debug)]
 pub(super) struct Timing {
     began: Duration,
@@ -13,12 +12,10 @@ pub(super) struct Timing {
 }
 
 impl Timing {
-    /// Begins now.
     pub(super) fn begin() -> Self {
         Self { began: clock::now(), accepted: Cell::default(), latencies: RefCell::default() }
     }
 
-    /// Records that a message was accepted that had been taken up at that time, if the time is measured.
     pub(super) fn accepted(&self, taken_up: Option<Duration>) {
         self.accepted.set(self.accepted.get() + 1);
         if let Some(taken_up) = taken_up {
@@ -44,7 +41,6 @@ pub(super) fn rate(messages: u64, time: Duration) -> String {
     format!("{seconds:.3} s, {:.0} msg/s", messages as f64 / seconds)
 }
 
-/// The latency of messages, in words.
 pub(super) fn latency(times: &Latencies) -> String {
     let [p50, p99] = [0.5, 0.99].map(|quantile| times.quantile_ms(quantile));
     format!("latency p50 {p50:.3} ms, p99 {p99:.3} ms")

@@ -32,7 +32,6 @@ pub(crate) fn rounded_to_milliseconds(time: Duration) -> String {
     duration(Duration::from_millis(u64::try_from(milliseconds).unwrap_or(u64::MAX)))
 }
 
-/// A number in that unit, with all its digits after the point.
 fn decimal(number: u128, unit: u128) -> String {
     let width = unit.ilog10() as usize;
     let text = format!("{}.{:0width$}", number / unit, number % unit);

@@ -2,7 +2,6 @@
 //! word that is no flag, or `--`, ends them.
 use super::numbers::BadNumber;
 
-/// Errors of a command line, in Go's words.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadFlag {
     /// A mistake in an option of mailrun's own.
@@ -21,19 +20,19 @@ pub(crate) enum BadFlag {
     /// `-h`: not an error, but a request for the usage.
     #[error("help requested")]
     Help,
-    /// A value that mailrun does not accept and at which the original crashes.
+    /// A value at which the original crashes. mailrun refuses it instead.
     #[error("invalid value \"{value}\" for flag -{name}: {why}")]
     Refused { name: &'static str, value: String, why: &'static str },
 }
 
-/// The kind of value that a flag takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlagKind {
     Boolean,
     Valued,
 }
 
-/// Reads flags from `words` until the first word that is none: each is `set`, and the rest is returned.
+/// Passes each flag in `words` to `set` up to the first word that is not a flag. Returns the
+/// remaining words.
 pub(crate) fn parse(
     mut words: &[String],
     kind: impl Fn(&str) -> Option<FlagKind>,

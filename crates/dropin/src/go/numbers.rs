@@ -1,6 +1,5 @@
 //! Numbers as Go's flag package reads them: `0x10`, `0b1`, `0o7`, `017`, `1_000`, `true` and `T`.
 
-/// Reasons why a word is no number, in Go's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadNumber {
     #[error("parse error")]
@@ -19,7 +18,6 @@ pub(crate) fn integer(text: &str) -> Result<i64, BadNumber> {
     i64::from_str_radix(&format!("{sign}{plain}"), base).map_err(|_| BadNumber::Range)
 }
 
-/// An unsigned integer of 64 bits.
 pub(crate) fn unsigned(text: &str) -> Result<u64, BadNumber> {
     let (base, plain) = plain_digits(text)?;
     u64::from_str_radix(&plain, base).map_err(|_| BadNumber::Range)
@@ -46,12 +44,13 @@ fn plain_digits(digits: &str) -> Result<(u32, String), BadNumber> {
     Ok((base, plain))
 }
 
-/// Reports whether underscores stand only between digits, or between a prefix and a digit.
+/// Underscores may stand only between digits, or between a prefix and a digit.
 fn are_grouped(digits: &str, has_prefix: bool) -> bool {
     !digits.contains("__") && !digits.ends_with('_') && (has_prefix || !digits.starts_with('_'))
 }
 
-/// A decimal number, `inf` or `nan`. Hexadecimal ones are not read (`docs/drop-in.md`).
+/// Reads a decimal number, `inf` or `nan`. Hexadecimal floats are not supported (see
+/// `docs/drop-in.md`).
 pub(crate) fn float(text: &str) -> Result<f64, BadNumber> {
     let is_grouped = text.split(|c: char| !c.is_ascii_digit() && c != '_').all(|run| are_grouped(run, false));
     if !is_grouped {
@@ -63,7 +62,6 @@ pub(crate) fn float(text: &str) -> Result<f64, BadNumber> {
     if value.is_infinite() && !is_named { Err(BadNumber::Range) } else { Ok(value) }
 }
 
-/// A boolean.
 pub(crate) fn boolean(text: &str) -> Result<bool, BadNumber> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),

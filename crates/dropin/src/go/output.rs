@@ -7,19 +7,16 @@ use std::process::ExitCode;
 /// Exit status of Go programs after a bad flag, and after a panic.
 pub(crate) const EXIT_BAD_FLAG: u8 = 2;
 
-/// Writes a line to the log.
 pub(crate) fn log(text: &str) {
     let line = format!("{} {}", date::now("%Y/%m/%d %H:%M:%S"), printable(text));
     print_error_line(line.trim_end_matches('\n'));
 }
 
-/// Writes a line without date and time.
 pub(crate) fn print_error_line(text: &str) {
     // An error of standard error itself cannot be reported.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-/// Prints the error of the command line, if there is one, and the usage.
 pub(crate) fn report_bad_flag(bad: &BadFlag, usage: &str) -> ExitCode {
     let is_help = *bad == BadFlag::Help;
     if !is_help {
@@ -29,10 +26,9 @@ pub(crate) fn report_bad_flag(bad: &BadFlag, usage: &str) -> ExitCode {
     if is_help { ExitCode::SUCCESS } else { ExitCode::from(EXIT_BAD_FLAG) }
 }
 
-/// Writes to standard output and flushes it.
 pub(crate) fn print(text: &str) {
     let mut out = io::stdout().lock();
-    // A reader that has closed the pipe wants no more.
+    // If the reader has closed the pipe, it does not want the rest.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 

@@ -1,15 +1,14 @@
 //! Latencies of messages to a stage: mean and median, exact to the digit that the report prints.
 use std::time::Duration;
 
-/// Limit of the times of which the median is exact: an hour. Longer ones count as this one.
+/// Longer latencies count as one hour, so the median is exact only up to there.
 const MAX_LATENCY_MS: usize = 3_600_000;
 
-/// Flight times: one counter a millisecond, so a million messages cost no more than one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LatencyHistogram {
     count: u64,
     sum_ns: u128,
-    /// Messages by flight time, to the nearest millisecond.
+    /// Number of messages per flight time, rounded to milliseconds.
     by_ms: Vec<u64>,
 }
 
@@ -45,7 +44,7 @@ impl LatencyHistogram {
         Duration::from_micros(500 * (lower + upper))
     }
 
-    /// The flight time at a rank, in milliseconds.
+    /// Returns the flight time in milliseconds of the message with this rank.
     fn value_at_rank(&self, place: u64) -> u64 {
         let mut passed = 0;
         let found = self.by_ms.iter().position(|count| {

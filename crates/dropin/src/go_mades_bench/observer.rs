@@ -14,7 +14,6 @@ use std::time::{Duration, SystemTime};
 /// Interval of the intermediate reports.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The observer of a run.
 #[derive(Debug)]
 pub(super) struct BenchObserver {
     payload_bytes: u64,
@@ -24,14 +23,12 @@ pub(super) struct BenchObserver {
     state: RefCell<ObserverState>,
 }
 
-/// Observations so far.
 #[derive(Debug)]
 struct ObserverState {
     stages: Vec<StageProgress>,
     times: Option<RunTimes>,
     now: Duration,
     outcome: RunOutcome,
-    /// Intermediate reports so far.
     reports: u32,
 }
 
@@ -39,11 +36,10 @@ struct ObserverState {
 struct StageProgress {
     reported: ReportedStage,
     latencies: LatencyHistogram,
-    /// Time at which the last message had come.
+    /// Time at which the last message arrived.
     completed: Option<Duration>,
 }
 
-/// Times at which the run began and ended, by the run's clock.
 #[derive(Clone, Debug)]
 struct RunTimes {
     began: Duration,
@@ -51,12 +47,10 @@ struct RunTimes {
     ended: Option<Duration>,
 }
 
-/// The outcome of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunOutcome {
     Completed,
     Interrupted,
-    /// No message came any more.
     GivenUp,
 }
 
@@ -78,7 +72,6 @@ impl BenchObserver {
         self.state.borrow().outcome
     }
 
-    /// The current report; after the run it is the final one.
     pub(super) fn report(&self) -> String {
         let state = self.state.borrow();
         let Some(times) = &state.times else { return String::new() };
@@ -101,7 +94,6 @@ impl BenchObserver {
         report.to_string()
     }
 
-    /// Ends the run, if it has not ended before.
     pub(super) fn end(&self) {
         let mut state = self.state.borrow_mut();
         let now = state.now;
@@ -111,7 +103,7 @@ impl BenchObserver {
         }
     }
 
-    /// Messages that have not reached each stage.
+    /// Returns how many messages have not reached each stage.
     pub(super) fn missing(&self) -> Vec<(&'static str, u64)> {
         let state = self.state.borrow();
         let missing =
@@ -119,7 +111,6 @@ impl BenchObserver {
         state.stages.iter().map(missing).filter(|(_, count)| *count > 0).collect()
     }
 
-    /// The number of the intermediate report that is due, if one is.
     fn due_report(&self) -> Option<u32> {
         let mut state = self.state.borrow_mut();
         let times = state.times.as_ref().filter(|times| times.ended.is_none())?;
@@ -150,7 +141,6 @@ impl RunObserver for BenchObserver {
 }
 
 impl ObserverState {
-    /// Takes note of the time; returns what the run is asked to do.
     fn update(&mut self, view: &RunView, timeout: Duration) -> StopRequest {
         self.now = view.now;
         let is_first = self.times.is_none();
@@ -177,7 +167,6 @@ impl ObserverState {
     }
 }
 
-/// The local time of day; UTC if the host has no time zone.
 fn local_now() -> Zoned {
     let zone = TimeZone::system();
     let zone = if zone.is_unknown() { TimeZone::UTC } else { zone };

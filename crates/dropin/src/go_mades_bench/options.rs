@@ -11,17 +11,16 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 /// Text in place of a password.
 const PASSWORD_MASK: &str = "****";
 
-/// The options of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
-    /// `--timeout`, which is our own: the time without any progress.
+    /// `--timeout`, an option that the original does not have: how long the run may make no
+    /// progress.
     pub(super) progress_timeout: Duration,
     pub(super) is_verbose: bool,
     pub(super) payload_bytes: u64,
     pub(super) messages: u64,
     /// Limit of the messages under way; 0 for none.
     pub(super) max_in_transit: u64,
-    /// Number of concurrent sends.
     pub(super) goroutines: u64,
     pub(super) receiver: String,
     pub(super) message_type: String,
@@ -30,7 +29,6 @@ pub(super) struct Options {
     pub(super) outbox_reply: String,
     pub(super) outbox: BrokerFlags,
     pub(super) inbox: BrokerFlags,
-    /// The mode as given: it may be invalid.
     pub(super) mode: String,
 }
 
@@ -102,7 +100,6 @@ impl Options {
         options.check()
     }
 
-    /// Reads our own options, which come first.
     fn parse_own_options<'w>(&mut self, words: &'w [String]) -> Result<&'w [String], BadFlag> {
         let [name, rest @ ..] = words else { return Ok(words) };
         if name != "--timeout" {
@@ -161,7 +158,7 @@ impl Options {
         }
     }
 
-    /// Refuses values at which the original hangs for ever, or fills the memory.
+    /// Rejects values with which the original would hang forever or exhaust memory.
     fn check(self) -> Result<Self, BadFlag> {
         let refused = |name, value: u64, why| Err(BadFlag::Refused { name, value: value.to_string(), why });
         match () {
@@ -174,7 +171,7 @@ impl Options {
         }
     }
 
-    /// All flags and their values, on one line. Passwords are left out.
+    /// Returns all flags and their values on one line, without passwords.
     pub(super) fn flags_line(&self) -> String {
         FLAGS.iter().fold(String::new(), |mut line, (name, ..)| {
             let value = match *name {
@@ -202,7 +199,6 @@ fn kind(name: &str) -> Option<FlagKind> {
     Some(if *takes == FlagType::Boolean { FlagKind::Boolean } else { FlagKind::Valued })
 }
 
-/// The usage text of the original.
 pub(super) fn usage(called: &str) -> String {
     let defaults = Options::default();
     FLAGS.iter().fold(format!("Usage of {called}:\n"), |mut text, (name, takes, meaning)| {

@@ -12,7 +12,6 @@ use std::net::ToSocketAddrs;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Sender application that messages name.
 const SENDER_APPLICATION: &str = "Go-MADES-Bench";
 /// The lowest priority: the original's library writes it if none is set.
 const PRIORITY: u8 = 0;
@@ -22,7 +21,7 @@ const FIRST_NUMBER: u64 = 1;
 const CREDIT: u32 = 1_000;
 /// Largest number of messages under way: each has a place in a table.
 const MAX_IN_TRANSIT: u64 = 1_000_000;
-/// Time-out of a message: none is given up by itself, but the whole run if no message comes any more.
+/// Messages do not time out one by one. The whole run times out if no more messages arrive.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Time after the last message for which the queues are still read.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);

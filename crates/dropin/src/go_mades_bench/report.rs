@@ -7,25 +7,20 @@ use std::time::Duration;
 
 const SEPARATOR: &str = "==============================================================================";
 
-/// A report at one time.
 #[derive(Debug)]
 pub(super) struct GoBenchReport<'a> {
     pub(super) started: Zoned,
-    /// End of the run; `None` while it runs.
     pub(super) ended: Option<Zoned>,
     pub(super) duration: Duration,
     pub(super) message_bytes: u64,
     pub(super) stages: Vec<StageLine<'a>>,
 }
 
-/// The figures of a stage.
 #[derive(Debug)]
 pub(super) struct StageLine<'a> {
     pub(super) name: &'static str,
     pub(super) latencies: &'a LatencyHistogram,
-    /// Number of messages expected.
     pub(super) limit: u64,
-    /// Assumed size of each event, in bytes.
     pub(super) event_bytes: u64,
     /// Time from the start to the last message, or to now.
     pub(super) duration: Duration,

@@ -4,7 +4,6 @@ use mailrun_mades::bench::{MadesMode, MessageStage};
 /// Assumed size of an event or of a toolbox' reply, in bytes.
 const EVENT_BYTES: u64 = 100;
 
-/// A stage as the report names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReportedStage {
     pub(super) name: &'static str,
@@ -35,14 +34,12 @@ const fn reported(name: &'static str, stage: MessageStage, weighs: SizeBasis) ->
     ReportedStage { name, stage, size_basis: weighs }
 }
 
-/// The mode of that name.
 pub(super) fn mode(name: &str) -> Option<MadesMode> {
     [MadesMode::Endpoint, MadesMode::Toolbox, MadesMode::Amqp, MadesMode::Tracing]
         .into_iter()
         .find(|mode| mode.name() == name)
 }
 
-/// The stages that a mode reports; the last one ends the run.
 pub(super) fn of(mode: MadesMode) -> Vec<ReportedStage> {
     let event = |name, stage| reported(name, stage, SizeBasis::Event);
     match mode {

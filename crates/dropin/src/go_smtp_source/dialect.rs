@@ -18,17 +18,13 @@ use rustix::io::Errno;
 use std::io;
 use std::net::SocketAddr;
 
-/// Error text of net/smtp for a line with CR or LF.
+/// Error text of net/smtp for a line that contains CR or LF.
 const LINE_BREAK_ERROR: &str = "smtp: A line must not contain CR or LF";
 
-/// The step at which an error occurred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SessionPhase {
-    /// There is no session yet.
     Greeting,
-    /// A call of net/smtp, in the original's words.
     Sending(&'static str),
-    /// All messages are sent.
     Quitting,
 }
 
@@ -46,7 +42,8 @@ impl GoSourceRun {
         })
     }
 
-    /// Connects to the first reachable address of the target, one session at a time as the original does.
+    /// Connects to the first reachable address of the target. Like the original, only one session
+    /// connects at a time.
     async fn dial(&self) -> Result<OpenConnection, String> {
         let _permit = self.shared.connect_semaphore.acquire().await;
         let addresses = self.target.addresses().await.map_err(|why| format!("dial tcp: {why}"))?;

@@ -10,19 +10,16 @@ use mailrun_smtp::data;
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The host name in messages.
 pub(super) const HOSTNAME: &str = "localhost";
 /// Bytes of a body between line ends.
 const LINE_BYTES: usize = 80;
 
-/// The message of a run.
 #[derive(Debug)]
 pub(super) struct GoSourceMessage {
     message: Message,
     head: Option<GoHeaderTemplate>,
 }
 
-/// Headers, as far as they are the same in all messages.
 #[derive(Debug)]
 struct GoHeaderTemplate {
     before_subject: Vec<u8>,
@@ -57,14 +54,13 @@ impl GoSourceMessage {
         Ok(Self { message: Message::new(body, sample.as_deref())?, head })
     }
 
-    /// Renders the message of that task, dot-stuffed, with the end of data.
     pub(super) fn render(&self, task: MessageTask, out: &mut Outbox) {
         self.message.render(task.began, out, |out| self.head.iter().for_each(|head| head.render(task.number, out)));
     }
 }
 
-/// Reports whether text before a line feed ends in a carriage return that belongs to the line feed. As in Go's DotWriter,
-/// every second one of several in a row does not.
+/// Reports whether the last CR before a line feed belongs to the line feed. As in Go's DotWriter,
+/// only the odd CRs of a series do.
 fn ends_in_return(text: &[u8]) -> bool {
     text.iter().rev().take_while(|&&byte| byte == b'\r').count() % 2 == 1
 }

@@ -24,8 +24,6 @@ use run_state::GoSourceRun;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-/// Runs it. The exit status is 0 if all is done, 1 after an error that ended it or a message that was not sent, 2 after
-/// a bad flag.
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let options = match Options::parse(&call.arguments) {
         Ok(options) => options,

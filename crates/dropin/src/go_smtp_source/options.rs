@@ -6,7 +6,6 @@ use crate::own_options::OwnOptions;
 /// The longest body accepted: it is held in memory.
 const MAX_BODY_BYTES: i64 = i32::MAX as i64;
 
-/// The options of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Options {
     pub(super) own_options: OwnOptions,
@@ -26,7 +25,6 @@ pub(super) struct Options {
     /// Recipients per second; zero or less is no limit.
     pub(super) rate: f64,
     pub(super) file: Option<String>,
-    /// The server's address as given; empty if none was.
     pub(super) target: String,
 }
 
@@ -53,10 +51,6 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Reads the command line.
-    ///
-    /// # Errors
-    /// [`BadFlag`].
     pub(super) fn parse(words: &[String]) -> Result<Self, BadFlag> {
         let mut options = Self::default();
         let words = options.own_options.parse_front(words).map_err(BadFlag::OwnOption)?;
@@ -95,7 +89,8 @@ impl Options {
         }
     }
 
-    /// Recipients per transaction: one without a number, if there are fewer than two.
+    /// Recipients per transaction. If there are fewer than two, the recipient's address has no
+    /// number.
     pub(super) fn recipients_each(&self) -> i64 {
         self.recipients.max(1)
     }
@@ -114,7 +109,6 @@ fn kind(name: &str) -> Option<FlagKind> {
     }
 }
 
-/// The usage text of the original.
 pub(super) fn usage(called: &str) -> String {
     format!("Usage of {called}:\n{FLAGS}")
 }

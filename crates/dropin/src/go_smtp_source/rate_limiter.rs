@@ -2,8 +2,8 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-/// A token bucket that holds as many tokens as a message takes, and is full at the beginning: a message goes when it is
-/// full.
+/// A token bucket that holds as many tokens as a message has recipients. It starts full, and a
+/// message is sent whenever it is full.
 #[derive(Debug)]
 pub(super) struct RateLimiter {
     /// Time to fill the bucket after a message; zero without a limit.
@@ -20,12 +20,11 @@ impl RateLimiter {
         Self { interval, full_at: Cell::new(Duration::ZERO) }
     }
 
-    /// Reports whether there is a limit.
     pub(super) fn is_limited(&self) -> bool {
         !self.interval.is_zero()
     }
 
-    /// Time at which the next message may go; it counts as gone then.
+    /// Returns when the next message may be sent, and counts it as sent at that time.
     pub(super) fn reserve(&self, now: Duration) -> Duration {
         let due = self.full_at.get().max(now);
         self.full_at.set(due.saturating_add(self.interval));

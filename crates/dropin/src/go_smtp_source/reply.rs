@@ -2,14 +2,11 @@
 //! the same code and no hyphen.
 use super::flags::quoted;
 
-/// A reply, or an error in one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ParsedReply<'a> {
-    /// A reply: its code, and its lines.
     Reply(u16, &'a [u8]),
     /// A line that is too short, or has neither blank nor hyphen after its code.
     TooShort(&'a [u8]),
-    /// A line without a valid code.
     BadCode(&'a [u8]),
 }
 
@@ -45,7 +42,8 @@ pub(crate) fn is_last_line(first: &[u8], line: &[u8]) -> bool {
     }
 }
 
-/// The texts of a reply's lines. A line in the middle with another code, or none, is all text.
+/// Returns the texts of a reply's lines. A line in the middle that has another code or none is
+/// returned whole.
 pub(crate) fn texts(code: u16, wire: &[u8]) -> impl Iterator<Item = &[u8]> {
     lines(wire).map(move |line| match ReplyLine::parse(line) {
         ReplyLine::Coded { code: its_code, .. } if its_code == code => &line[4..],
@@ -62,7 +60,6 @@ fn without_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// The kind of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReplyLine {
     Coded { code: u16, is_last: bool },

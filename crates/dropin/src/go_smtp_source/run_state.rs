@@ -19,7 +19,6 @@ use std::time::Duration;
 /// forever.
 pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// State that all sessions share.
 #[derive(Debug)]
 pub(super) struct GoSourceRun {
     pub(super) options: Options,
@@ -27,7 +26,6 @@ pub(super) struct GoSourceRun {
     pub(super) message: GoSourceMessage,
     pub(super) rate_limiter: RateLimiter,
     pub(super) shared: SharedState,
-    /// Number of messages that sessions have taken up.
     taken: Cell<i64>,
     /// Number of connections with which messages were given up.
     failed: Cell<u64>,
@@ -35,10 +33,7 @@ pub(super) struct GoSourceRun {
 }
 
 impl GoSourceRun {
-    /// Reads the files and resolves the names that a run needs, in the original's order.
-    ///
-    /// # Errors
-    /// In the original's words.
+    /// Reads the files and resolves the names that a run needs, in the order of the original.
     pub(super) fn new(options: Options, allowed: PublicTargets) -> Result<Self, FatalError> {
         if options.target.is_empty() {
             return Err(FatalError("host is missing".to_owned()));
@@ -68,7 +63,6 @@ impl GoSourceRun {
         Self::new(Options::parse(&words).unwrap(), PublicTargets::Refused).unwrap()
     }
 
-    /// Takes up a message, if one is left.
     pub(super) fn take_one(&self) -> Option<MessageTask> {
         let number = self.taken.get() + 1;
         if number > self.options.messages {
@@ -79,7 +73,6 @@ impl GoSourceRun {
         Some(MessageTask { number, began: self.options.own_options.needs_times().then(clock::now) })
     }
 
-    /// The line that `-v` prints when a message is taken up.
     fn announcement(&self, number: i64) -> String {
         let Options { messages, recipients, .. } = &self.options;
         let named: Vec<String> =
@@ -111,19 +104,16 @@ impl GoSourceRun {
         }
     }
 
-    /// Records that a message is given up.
     pub(super) fn fail_message(&self, why: &str) {
         log(why);
         self.failed.set(self.failed.get() + 1);
     }
 
-    /// Counts this session as closed; returns the number of closed sessions.
     pub(super) fn count_closed(&self) -> i64 {
         self.closed.set(self.closed.get() + 1);
         self.closed.get()
     }
 
-    /// Prints a line of `-v`.
     pub(super) fn verbose(&self, text: impl FnOnce() -> String) {
         if self.options.is_verbose {
             log(&text());

@@ -20,7 +20,6 @@ pub(crate) fn subject(format: &str, number: i64) -> Vec<u8> {
     out
 }
 
-/// The flags, width and precision between `%` and the verb.
 #[derive(Clone, Copy, Debug, Default)]
 struct FormatSpec {
     is_sharp: bool,
@@ -45,7 +44,6 @@ struct SubjectFormatter<'f> {
 }
 
 impl<'f> SubjectFormatter<'f> {
-    /// Copies the text up to the next `%` and skips that; returns false at the end.
     fn literal(&mut self) -> bool {
         let Some(at) = memchr::memchr(b'%', self.rest) else {
             self.out.extend_from_slice(self.rest);
@@ -116,7 +114,6 @@ impl<'f> SubjectFormatter<'f> {
         rest.is_some()
     }
 
-    /// Takes the argument as a width.
     fn take_argument(&mut self) -> Option<i64> {
         let is_there = !std::mem::replace(&mut self.is_used, true);
         Some(self.number).filter(|number| is_there && number.unsigned_abs() <= MAX_WIDTH.unsigned_abs())

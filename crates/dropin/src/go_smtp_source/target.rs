@@ -10,7 +10,6 @@ use tokio::sync::oneshot;
 /// Ports of service names that a host may not know.
 const KNOWN_PORTS: [(&str, u16); 4] = [("smtp", 25), ("smtps", 465), ("submission", 587), ("submissions", 465)];
 
-/// A server as given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DialTarget {
     pub(super) host: String,

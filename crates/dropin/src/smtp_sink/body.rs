@@ -22,7 +22,8 @@ impl EndOfData {
     /// Returns the length of the message's last piece, its end included, if `block` contains it.
     pub(super) fn find(&mut self, block: &[u8]) -> Option<usize> {
         let mut at = 0;
-        // A match that the last block began is settled byte by byte: a few bytes.
+        // The last block may have ended within a possible match. Compare byte by byte until that
+        // match is decided.
         while self.matched > 0 {
             if self.passes(*block.get(at)?) {
                 return Some(at + 1);

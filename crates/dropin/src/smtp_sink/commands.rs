@@ -1,7 +1,6 @@
 //! The commands of smtp-sink, and the faults that options order for each: hang up, reject, delay, log.
 use std::ops::{Index, IndexMut};
 
-/// A command, as `-f -q -Q -r -s -W` name them. `Connect` is the client's arrival, `Dot` the end of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Connect,
@@ -54,25 +53,20 @@ impl Command {
     }
 }
 
-/// Kind of the error that a command is rejected with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reject {
-    /// 4xx.
     Soft,
-    /// 5xx.
     Hard,
 }
 
-/// Time for which a reply is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReplyDelay {
     pub(super) seconds: u32,
-    /// Per cent: as long as the random number is smaller, another `seconds` is added, starting from zero. 0 waits
-    /// `seconds` always.
+    /// Percentage: as long as a random number is smaller, another `seconds` is added to a delay
+    /// that starts at zero. With 0, the delay is always `seconds`.
     pub(super) odds: u32,
 }
 
-/// Faults at a command, besides its answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CommandRule {
     pub(super) is_enabled: bool,
@@ -85,7 +79,6 @@ pub(super) struct CommandRule {
 }
 
 impl CommandRule {
-    /// Reports whether the command is only answered.
     pub(super) fn is_plain(&self) -> bool {
         !(self.is_logged || self.hangs_up || self.sends_421 || self.rejects().is_some() || self.delay.is_some())
     }
@@ -97,7 +90,6 @@ impl CommandRule {
     }
 }
 
-/// A rule for each command.
 #[derive(Clone, Debug)]
 pub(super) struct CommandRules([CommandRule; COMMAND_COUNT]);
 
@@ -114,7 +106,6 @@ impl Default for CommandRules {
 }
 
 impl CommandRules {
-    /// Reports whether any command is to be logged.
     pub(super) fn logs_any(&self) -> bool {
         self.0.iter().any(|rule| rule.is_logged)
     }

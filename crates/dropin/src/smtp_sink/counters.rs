@@ -6,7 +6,6 @@ use mailrun_net::clock;
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// The counts.
 #[derive(Debug, Default)]
 pub(super) struct SmtpSinkCounters {
     sessions: u64,
@@ -15,9 +14,9 @@ pub(super) struct SmtpSinkCounters {
     quit_limit: Option<u64>,
     message_limit: Option<u64>,
     is_shown: bool,
-    /// Times for `--report`: the arrival of the first client, and the completion of the last message.
+    /// Times for `--report`: when the first client connected, and when the last message was
+    /// complete.
     times: Option<[Option<Duration>; 2]>,
-    /// Text to be printed.
     text: Vec<u8>,
 }
 
@@ -32,19 +31,16 @@ impl SmtpSinkCounters {
         }
     }
 
-    /// Counts an accepted QUIT.
     pub(super) fn count_quit(&mut self) {
         self.quits += 1;
     }
 
-    /// Notes that a client has connected.
     pub(super) fn record_client(&mut self) {
         if let Some([first @ None, _]) = &mut self.times {
             *first = Some(clock::now());
         }
     }
 
-    /// Counts a complete message.
     pub(super) fn count_message(&mut self) {
         self.messages += 1;
         if let Some([_, last]) = &mut self.times {
@@ -53,18 +49,15 @@ impl SmtpSinkCounters {
         self.show();
     }
 
-    /// Counts an ended session.
     pub(super) fn count_session(&mut self) {
         self.sessions += 1;
         self.show();
     }
 
-    /// Reports whether the number of QUITs has reached `-n`.
     pub(super) fn reached_quit_limit(&self) -> bool {
         self.quit_limit.is_some_and(|wanted| self.quits >= wanted)
     }
 
-    /// Reports whether the number of messages has reached `-M`.
     pub(super) fn reached_message_limit(&self) -> bool {
         self.message_limit.is_some_and(|wanted| self.messages >= wanted)
     }
@@ -85,7 +78,6 @@ impl SmtpSinkCounters {
         }
     }
 
-    /// Prints the new counts: once per turn, before the client reads its reply.
     pub(super) fn print(&mut self) {
         if !self.text.is_empty() {
             self.print_to(&mut io::stdout().lock());

@@ -18,7 +18,8 @@ use std::rc::Rc;
 
 /// The longest command, its CRLF included.
 const MAX_LINE_BYTES: usize = 2048;
-/// Replies to one `.` that are written at a time: LMTP requires one for each recipient, and there may be millions.
+/// Replies to one `.` that are written at once. LMTP requires one per recipient, and there may be
+/// millions.
 const REPLY_BATCH_LIMIT: i32 = 4096;
 
 /// Observer of a session, which counts, prints or stores its events.
@@ -31,15 +32,13 @@ pub(super) trait DialogueObserver {
     fn greeted(&mut self, command: Command, rest: &[u8]);
     /// MAIL began a transaction.
     fn mail_accepted(&mut self, rest: &[u8]);
-    /// RCPT was accepted.
     fn rcpt_accepted(&mut self, rest: &[u8]);
-    /// DATA was accepted.
     fn data_accepted(&mut self);
     /// Bytes of the message as they came, its end included.
     fn content(&mut self, octets: &[u8]);
-    /// The message is complete.
     fn message_complete(&mut self);
-    /// `.` was accepted: the sink is now responsible for the last complete message, if there is one.
+    /// `.` was accepted. From here on the sink is responsible for the last complete message, if
+    /// there is one.
     fn message_accepted(&mut self);
     /// RSET ended the transaction, if there was one.
     fn transaction_reset(&mut self);
@@ -47,22 +46,19 @@ pub(super) trait DialogueObserver {
     fn quit_accepted(&mut self);
     /// A line is longer than any command.
     fn line_too_long(&mut self);
-    /// Reports whether no more messages are wanted.
+    /// Reports whether the sink should accept no more messages.
     fn reached_message_limit(&self) -> bool;
     /// Time for which a reply is held back, in seconds.
     fn delay_seconds(&mut self, delay: ReplyDelay) -> u32;
 }
 
-/// The driver's next step. Replies are written first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SmtpSinkStep {
-    /// Read, and call [`SmtpSinkDialogue::receive`].
     Read,
     /// Call [`SmtpSinkDialogue::receive`] again with the rest of the input.
     Continue,
     /// Read nothing for that many seconds, then call [`SmtpSinkDialogue::resume`].
     Pause(u32),
-    /// Close the connection.
     Close,
 }
 
@@ -71,13 +67,12 @@ pub(super) enum SmtpSinkStep {
 enum SmtpSinkState {
     Command,
     Body(EndOfData),
-    /// A response to a challenge, and the number of challenges that follow it.
+    /// The client's response to a challenge. The number says how many more challenges follow.
     Response {
         more: u8,
     },
 }
 
-/// Work after a pause.
 #[derive(Debug)]
 enum DeferredAction {
     Answer(Command, Vec<u8>),
@@ -85,7 +80,6 @@ enum DeferredAction {
     Violation,
 }
 
-/// A session.
 #[derive(Debug)]
 pub(super) struct SmtpSinkDialogue {
     settings: Rc<Settings>,
@@ -94,9 +88,8 @@ pub(super) struct SmtpSinkDialogue {
     /// Recipients accepted. The original counts them down for LMTP's replies and ends below zero; MAIL resets the
     /// count.
     recipients: i32,
-    /// Replies to `.` that are not written yet.
+    /// Replies to `.` that still have to be written.
     owed_replies: (i32, Option<Reject>),
-    /// An incomplete line.
     partial_line: Vec<u8>,
     deferred: Option<DeferredAction>,
 }
@@ -114,7 +107,6 @@ impl SmtpSinkDialogue {
         }
     }
 
-    /// Greets a client that has connected.
     pub(super) fn greet(&mut self, out: &mut Vec<u8>, observer: &mut impl DialogueObserver) -> SmtpSinkStep {
         self.apply_rule(Command::Connect, b"connect", b"", out, observer)
     }
@@ -153,7 +145,6 @@ impl SmtpSinkDialogue {
         }
     }
 
-    /// Continues after a pause.
     pub(super) fn resume(&mut self, out: &mut Vec<u8>, observer: &mut impl DialogueObserver) -> SmtpSinkStep {
         match self.deferred.take() {
             Some(DeferredAction::Answer(command, rest)) => self.answer(command, &rest, out, observer),
@@ -165,7 +156,7 @@ impl SmtpSinkDialogue {
         }
     }
 
-    /// Reports whether a client waits for the reply to its message.
+    /// Reports whether a client still waits for the reply to its message.
     pub(super) fn owes_message_reply(&self) -> bool {
         matches!(self.deferred, Some(DeferredAction::Answer(Command::Dot, _)))
     }
@@ -358,7 +349,6 @@ impl SmtpSinkDialogue {
         }
     }
 
-    /// The answer to `.`: one, or with LMTP one for each recipient.
     fn reply_to_message(&mut self, reject: Option<Reject>, out: &mut Vec<u8>) {
         if !self.settings.is_lmtp {
             out.extend_from_slice(self.message_reply(reject));
@@ -409,21 +399,18 @@ impl SmtpSinkDialogue {
         }
     }
 
-    /// Sends the next challenge, or success.
     fn challenge(&mut self, next: Option<(&[u8], u8)>, out: &mut Vec<u8>) {
         self.state = next.map_or(SmtpSinkState::Command, |(_, more)| SmtpSinkState::Response { more });
         out.extend_from_slice(next.map_or(replies::LOGGED_IN, |(challenge, _)| challenge));
     }
 }
 
-/// Takes `length` bytes from the front.
 fn take<'i>(input: &mut &'i [u8], length: usize) -> &'i [u8] {
     let (taken, rest) = input.split_at(length);
     *input = rest;
     taken
 }
 
-/// The length of the line that `bytes` starts with, CRLF included.
 fn line_end(bytes: &[u8]) -> Option<usize> {
     memchr::memchr_iter(b'\n', bytes).find(|&at| at > 0 && bytes[at - 1] == b'\r').map(|at| at + 1)
 }
@@ -433,7 +420,6 @@ fn until_nul(line: &[u8]) -> &[u8] {
     memchr::memchr(0, line).map_or(line, |end| &line[..end])
 }
 
-/// The first word, and the text after the blank that follows it.
 fn split(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let is_blank = |octet: &u8| matches!(octet, b' ' | b'\t');
     let line = &line[line.iter().position(|octet| !is_blank(octet))?..];

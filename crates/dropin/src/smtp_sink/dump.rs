@@ -23,7 +23,8 @@ const FILE_MODE: u32 = 0o644;
 const DIRECTORY_MODE: u32 = 0o755;
 /// Number of names tried before giving up.
 const MAX_NAME_ATTEMPTS: u32 = 100;
-/// Largest part of a message of `-D` in memory; a longer one goes to a file without a name.
+/// Bytes of a `-D` message that are kept in memory. A longer message is buffered in an unnamed
+/// file.
 const MEMORY_LIMIT: usize = 64 * 1024;
 
 /// A failed file operation: the program ends, because its manual names no reply for it.
@@ -39,7 +40,6 @@ fn disk_error(act: &'static str, path: &str) -> impl FnOnce(io::Error) -> DiskEr
     move |source| DiskError { act, path: path.to_owned(), source }
 }
 
-/// State that all dumps of a run share.
 #[derive(Debug)]
 pub(super) struct DumpContext {
     settings: Rc<Settings>,
@@ -52,7 +52,6 @@ impl DumpContext {
     }
 }
 
-/// Stored messages of a session.
 #[derive(Debug)]
 pub(super) struct SessionDump {
     context: Option<Rc<DumpContext>>,
@@ -62,7 +61,6 @@ pub(super) struct SessionDump {
     open: Option<Box<OpenDump>>,
 }
 
-/// A message that is being stored.
 #[derive(Debug)]
 struct OpenDump {
     path: String,
@@ -75,10 +73,12 @@ struct OpenDump {
 /// Location of the message until it is complete.
 #[derive(Debug)]
 enum DumpStorage {
-    /// A file of its own.
     OwnFile(BufWriter<File>),
-    /// Data for the file that all messages share.
-    SharedFile { memory: Vec<u8>, overflow: Option<File> },
+    /// The message will be appended to the file that all messages share.
+    SharedFile {
+        memory: Vec<u8>,
+        overflow: Option<File>,
+    },
 }
 
 impl SessionDump {
@@ -87,7 +87,6 @@ impl SessionDump {
         Self { context, client, protocol: if is_lmtp { "LMTP" } else { "SMTP" }, greeting: None, open: None }
     }
 
-    /// Handles HELO, EHLO or LHLO.
     pub(super) fn greeted(&mut self, command: Command, rest: &[u8]) -> Result<(), DiskError> {
         if self.context.is_none() {
             return Ok(());
@@ -101,7 +100,6 @@ impl SessionDump {
         self.abandon()
     }
 
-    /// Handles MAIL.
     pub(super) fn begin(&mut self, rest: &[u8]) -> Result<(), DiskError> {
         let Some(context) = &self.context else { return Ok(()) };
         let dump = OpenDump::open(context)?;
@@ -117,7 +115,6 @@ impl SessionDump {
         self.write(head.as_bytes())
     }
 
-    /// Handles RCPT.
     pub(super) fn recipient(&mut self, rest: &[u8]) -> Result<(), DiskError> {
         if self.open.is_none() {
             return Ok(());
@@ -125,7 +122,6 @@ impl SessionDump {
         self.write(format!("X-Rcpt-Args: {}\n", argument(rest)).as_bytes())
     }
 
-    /// Handles DATA.
     pub(super) fn write_received_header(&mut self) -> Result<(), DiskError> {
         let (Some(context), Some(dump)) = (&self.context, &self.open) else { return Ok(()) };
         let client = address_of(self.client);
@@ -140,19 +136,16 @@ impl SessionDump {
         self.write(received.as_bytes())
     }
 
-    /// Stores bytes of the message as they came.
     pub(super) fn content(&mut self, octets: &[u8]) -> Result<(), DiskError> {
         let Some(dump) = &mut self.open else { return Ok(()) };
         let OpenDump { path, storage, text, .. } = &mut **dump;
         text.pass(octets, |piece| storage.write(piece, path))
     }
 
-    /// Completes the message.
     pub(super) fn finish(&mut self) -> Result<(), DiskError> {
         self.open.take().map_or(Ok(()), |dump| dump.finish())
     }
 
-    /// Ends the transaction without a message.
     pub(super) fn abandon(&mut self) -> Result<(), DiskError> {
         self.open.take().map_or(Ok(()), |dump| dump.delete())
     }
@@ -165,7 +158,7 @@ impl SessionDump {
 
 impl Drop for SessionDump {
     fn drop(&mut self) {
-        // The program is ending, so an error cannot be reported.
+        // The program is ending, so there is nobody to report an error to.
         let _ = self.abandon();
     }
 }
@@ -195,7 +188,7 @@ impl OpenDump {
 
     fn delete(self) -> Result<(), DiskError> {
         let DumpStorage::OwnFile(file) = self.storage else { return Ok(()) };
-        // Data in memory need not be written to a file that is deleted.
+        // The file is about to be deleted, so do not flush the buffer to it.
         let (file, _) = file.into_parts();
         drop(file);
         match fs::remove_file(&self.path) {
@@ -228,7 +221,6 @@ impl DumpStorage {
     }
 }
 
-/// A random number for a message's name.
 fn random_id() -> u32 {
     getrandom::u32().expect("Linux has random numbers once it runs programs")
 }
@@ -281,7 +273,6 @@ fn make_parent(path: &str) -> Result<(), DiskError> {
     made.map_err(disk_error("mkdir", &parent.to_string_lossy()))
 }
 
-/// A client's address in the dump format.
 fn address_of(client: Option<SocketAddr>) -> String {
     match client {
         None => "local".to_owned(),

@@ -10,7 +10,6 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 
-/// Everybody may connect.
 const SOCKET_MODE: u32 = 0o666;
 
 /// Opens the listener; the error is the text to print.

@@ -1,6 +1,5 @@
 //! Conversion of a message for a local file: removes each CR, and the first dot of a line that follows CRLF.
 
-/// Position in the message.
 #[derive(Debug, Default)]
 pub(super) struct LocalText {
     after: After,

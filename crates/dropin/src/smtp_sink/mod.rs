@@ -48,8 +48,8 @@ const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time for clients to send QUIT once `-M` is reached.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Runs it. Messages go to standard error, the counter of `-c` to standard output; the exit status is 0 after the end
-/// that `-n` or `-M` asks for, else 1.
+/// Writes messages to standard error and the counter of `-c` to standard output. The exit status is
+/// 0 if the limit of `-n` or `-M` ended the run, otherwise 1.
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let stderr = StderrWriter::new(&call.program);
     let refused = |StartupError(lines): StartupError| {
@@ -60,7 +60,7 @@ pub(super) fn run(call: &Invocation) -> ExitCode {
         Ok(prepared) => prepared,
         Err(refusal) => return refused(refusal),
     };
-    // It starts a thread: not before privileges are dropped, because each thread has its own.
+    // This starts a thread, so privileges must be dropped first: each thread has its own.
     let interrupt = match settings.own_options.needs_times().then(Interrupt::watch).transpose() {
         Ok(interrupt) => interrupt,
         Err(error) => return refused(StartupError::fatal(format!("{error:#}"))),
@@ -72,7 +72,7 @@ pub(super) fn run(call: &Invocation) -> ExitCode {
     }
 }
 
-/// Does all that needs the privileges that the program was started with.
+/// Does everything that needs the privileges with which the program was started.
 fn prepare(call: &Invocation, stderr: &StderrWriter) -> Result<(Settings, OwnedFd), StartupError> {
     let settings = Settings::read(call)?;
     if settings.user.is_none() && rustix::process::geteuid().is_root() {
@@ -85,7 +85,8 @@ fn prepare(call: &Invocation, stderr: &StderrWriter) -> Result<(Settings, OwnedF
 }
 
 async fn run_sink(settings: Settings, listener: OwnedFd, interrupt: Option<Interrupt>) -> SinkExit {
-    // The time of day is needed for dumps and the log only; finding the time zone takes dozens of system calls.
+    // Only dumps and the log need the time of day, and finding the time zone takes dozens of system
+    // calls.
     let is_dated = settings.dump_template.is_some() || settings.rules.logs_any();
     let zone = if is_dated { TimeZone::system() } else { TimeZone::UTC };
     let sink = Rc::new(SmtpSink::new(settings, zone));
@@ -97,7 +98,6 @@ async fn run_sink(settings: Settings, listener: OwnedFd, interrupt: Option<Inter
     end
 }
 
-/// Ends the run at a signal, so that the final report is printed.
 async fn stop_on_signal(interrupt: Interrupt, sink: Rc<SmtpSink>) {
     while interrupt.requested() == StopRequest::Nothing {
         mailrun_net::sleep(SIGNAL_POLL_INTERVAL).await;
@@ -118,7 +118,7 @@ async fn accept_clients(sink: &Rc<SmtpSink>, listener: OwnedFd) -> SinkExit {
                 sink.counters.borrow_mut().record_client();
                 worker::spawn_local(session::serve(Rc::clone(sink), descriptor, client));
             }
-            // The client has disconnected already, or descriptors have run out.
+            // Either the client has already disconnected, or file descriptors have run out.
             Some(Err(_)) => mailrun_net::sleep(ACCEPT_RETRY_DELAY).await,
         }
     }
@@ -129,7 +129,6 @@ async fn accept_clients(sink: &Rc<SmtpSink>, listener: OwnedFd) -> SinkExit {
     drain_clients(sink).await
 }
 
-/// The next client; `None` if no more are accepted.
 async fn next(sink: &SmtpSink, acceptor: &Acceptor) -> Option<io::Result<(OwnedFd, Option<SocketAddr>)>> {
     poll_fn(|context| {
         sink.set_accept_waker(context);

@@ -14,7 +14,6 @@ const USAGE: &str = "[-468acCeEFLpPv] [-A abort_delay] [-b soft_bounce_reply] [-
      [-n quit_count] [-q commands] [-r commands] [-R root-dir] [-s commands] [-S start-string] [-u user_privs] \
      [-w delay] [host]:port backlog";
 
-/// Destination of stored messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DumpTemplate {
     /// `-d`: a file for each.
@@ -23,7 +22,6 @@ pub(super) enum DumpTemplate {
     SharedFile(String),
 }
 
-/// Settings of the command line.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     /// The word that the program was called by, with which its messages begin.
@@ -54,7 +52,7 @@ pub(super) struct Settings {
     pub(super) dump_prefix: Vec<u8>,
 }
 
-/// The error that keeps the program from starting: its lines, each without the program's name.
+/// The error that prevents the start. Each of its lines lacks the program's name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct StartupError(pub(super) Vec<String>);
 
@@ -64,7 +62,6 @@ impl StartupError {
     }
 }
 
-/// Settings gathered letter by letter.
 #[derive(Debug)]
 struct SettingsBuilder {
     settings: Settings,
@@ -159,7 +156,6 @@ impl SettingsBuilder {
         Ok(())
     }
 
-    /// Handles the letters that remove something from the announcements.
     fn withdraw_extension(&mut self, letter: char) {
         let extensions = &mut self.extensions;
         let rules = &mut self.settings.rules;
@@ -181,7 +177,7 @@ impl SettingsBuilder {
                 extensions.pix = true;
                 extensions.esmtp = false;
             }
-            // `p` is the last of them.
+            // The only letter left is `p`.
             _ => extensions.pipelining = false,
         }
     }
@@ -201,7 +197,6 @@ impl SettingsBuilder {
         Ok(())
     }
 
-    /// Handles the letters that take a list of commands.
     fn set_rules(&mut self, letter: char, list: &str) -> Result<(), StartupError> {
         for name in list.split([',', ' ', '\t', '\r', '\n']).filter(|name| !name.is_empty()) {
             let rule = &mut self.settings.rules[command_named(name)?];

@@ -24,7 +24,6 @@ pub(super) const PASSWORD: &[u8] = b"334 UGFzc3dvcmQ6\r\n";
 pub(super) const CANCELLED: &[u8] = b"501 5.7.0 Authentication cancelled\r\n";
 pub(super) const NO_MECHANISM: &[u8] = b"504 5.5.4 Unrecognized authentication type\r\n";
 
-/// The announcements of EHLO, and the form of the greeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AnnouncedExtensions {
     pub(super) pipelining: bool,
@@ -54,7 +53,6 @@ impl Default for AnnouncedExtensions {
     }
 }
 
-/// The replies that depend on the command line.
 #[derive(Clone, Debug)]
 pub(super) struct ConfiguredReplies {
     pub(super) greeting: Vec<u8>,
@@ -80,7 +78,6 @@ impl ConfiguredReplies {
         }
     }
 
-    /// The error reply for a rejected command.
     pub(super) fn error(&self, reject: Reject) -> &[u8] {
         match reject {
             Reject::Soft => &self.soft,

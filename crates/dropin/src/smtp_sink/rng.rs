@@ -43,7 +43,6 @@ impl GlibcRng {
         sum >> 1
     }
 
-    /// A random number from 0 to 99.
     pub(super) fn percent(&self) -> u32 {
         ((u64::from(self.next()) * 100) >> 31) as u32
     }

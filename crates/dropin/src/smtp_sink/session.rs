@@ -14,7 +14,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// Serves a client to its end.
 pub(super) async fn serve(sink: Rc<SmtpSink>, descriptor: OwnedFd, client: Option<SocketAddr>) {
     if sink.settings.verbosity > 0 {
         sink.stderr.print(format!("connect ({})", name_of(client)));
@@ -44,13 +43,13 @@ fn name_of(client: Option<SocketAddr>) -> String {
     }
 }
 
-/// Result of a wait.
 enum WaitResult<T> {
     Ready(T),
     TimedOut,
 }
 
-/// Messages under `--trace`: the one that is being read, and the one that is complete and not accepted yet.
+/// With `--trace`: the message that is being read, and the complete message that has not been
+/// accepted yet.
 #[derive(Default)]
 struct SessionTrace {
     reading: Option<Box<TracedMessageReader>>,
@@ -64,7 +63,7 @@ struct Session {
     dump: SessionDump,
     trace: SessionTrace,
     timer: Timer,
-    /// Bytes that were read and not taken yet, because the dialogue paused.
+    /// Bytes that were read but not handled yet, because the dialogue paused.
     unhandled_input: Vec<u8>,
 }
 
@@ -87,8 +86,8 @@ impl Session {
         }
     }
 
-    /// Ends the session. It is counted before the connection is closed, so that a client that sees the close also sees
-    /// the count.
+    /// Counts the session, then closes the connection. In this order, a client that sees the close
+    /// also sees the count.
     async fn close(mut self) {
         if let Err(error) = self.dump.abandon() {
             self.sink.fail(&error);
@@ -110,21 +109,19 @@ impl Session {
         step
     }
 
-    /// Waits for the end of the run; then the task is dropped and writes nothing more.
     async fn halt_if_ended(&self) {
         if self.sink.has_ended() {
             pending::<()>().await;
         }
     }
 
-    /// Writes the replies; returns false if the session is over.
     async fn write(&mut self, step: SmtpSinkStep) -> bool {
         let out = self.sink.take_write_buffer();
         let waited = if out.is_empty() { WaitResult::Ready(Ok(())) } else { self.write_out(&out).await };
         self.sink.recycle_write_buffer(out);
         match waited {
             WaitResult::Ready(Ok(())) => return true,
-            // The connection is closed anyway.
+            // The connection is being closed anyway.
             WaitResult::Ready(Err(_)) if step == SmtpSinkStep::Close => {}
             WaitResult::Ready(Err(_)) => self.sink.stderr.warn("lost connection"),
             WaitResult::TimedOut => self.sink.stderr.warn("write timeout"),
@@ -138,7 +135,6 @@ impl Session {
         with_timeout(timer, sink.settings.timeout_s, |context| write.as_mut().poll(context)).await
     }
 
-    /// Reads and handles input; `None` if the session is over.
     async fn read(&mut self) -> Option<SmtpSinkStep> {
         let Self { sink, socket, dialogue, dump, trace, timer, unhandled_input } = self;
         let waited = with_timeout(timer, sink.settings.timeout_s, |_| {
@@ -170,7 +166,6 @@ impl Session {
         }
     }
 
-    /// Handles the rest of the input.
     async fn handle_rest(&mut self) -> SmtpSinkStep {
         let rest = std::mem::take(&mut self.unhandled_input);
         let mut input = rest.as_slice();
@@ -187,7 +182,7 @@ impl Session {
         mailrun_net::sleep(Duration::from_secs(seconds.into())).await;
         let step = self.run_step(|dialogue, out, recorder| dialogue.resume(out, recorder)).await;
         drop(guard);
-        // Input that came with the delayed command is still to be handled.
+        // The input that came with the delayed command has not been handled yet.
         if step == SmtpSinkStep::Read { SmtpSinkStep::Continue } else { step }
     }
 
@@ -216,8 +211,8 @@ async fn with_timeout<T>(
     .await
 }
 
-/// Runs a step of the dialogue. Its replies are added to the sink's buffer, and its counts are printed before the
-/// client can read the reply.
+/// Runs one step of the dialogue. Its replies go to the sink's buffer, and the new counts are
+/// printed before the client can read the reply.
 fn run_and_hold<'s>(
     recorder: &mut SessionRecorder<'s>,
     act: impl FnOnce(&mut Vec<u8>, &mut SessionRecorder<'s>) -> SmtpSinkStep,
@@ -238,7 +233,6 @@ struct SessionRecorder<'a> {
 }
 
 impl SessionRecorder<'_> {
-    /// Stores a part of the message, if messages are stored.
     fn write_dump(&mut self, write: impl FnOnce(&mut SessionDump) -> Result<(), DiskError>) {
         if let Err(error) = write(self.dump) {
             self.sink.fail(&error);

@@ -15,19 +15,16 @@ use std::task::{Context, Waker};
 const READ_BYTES: usize = 64 * 1024;
 /// The kernel copies twice as fast to the start of a page (`mailrun_net::worker` has the figures).
 const PAGE_BYTES: usize = 4096;
-/// A buffer that has grown beyond this is not kept.
+/// A buffer that has grown larger than this is freed.
 const KEPT_BUFFER_LIMIT: usize = 256 * 1024;
 
-/// End of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SinkExit {
     /// The wanted number of QUITs or messages was reached.
     Done,
-    /// An error, with its text.
     Failed(String),
 }
 
-/// The sink.
 #[derive(Debug)]
 pub(super) struct SmtpSink {
     pub(super) settings: Rc<Settings>,
@@ -41,7 +38,7 @@ pub(super) struct SmtpSink {
     read_buffer: RefCell<SinkReadBuffer>,
     write_buffer: RefCell<Vec<u8>>,
     sessions: Cell<usize>,
-    /// Clients that have sent a message and wait, because of `-W .`, for the reply.
+    /// Number of clients whose message is complete and whose reply is delayed by `-W .`.
     pending_replies: Cell<usize>,
     exit: RefCell<Option<SinkExit>>,
     /// Waker of the task that accepts.
@@ -51,7 +48,8 @@ pub(super) struct SmtpSink {
 impl SmtpSink {
     pub(super) fn new(settings: Settings, zone: TimeZone) -> Self {
         let settings = Rc::new(settings);
-        // Without dumps the original does not seed, and draws the same numbers in each run.
+        // Without dumps the original does not seed its generator, so it draws the same numbers in
+        // each run.
         let seed = if settings.dump_template.is_some() { mailrun_net::clock::wall().as_secs() as u32 } else { 1 };
         let dump_context =
             settings.dump_template.is_some().then(|| Rc::new(DumpContext::new(Rc::clone(&settings), zone.clone())));
@@ -72,12 +70,12 @@ impl SmtpSink {
         }
     }
 
-    /// Lends the read buffer.
     pub(super) fn with_read_buffer<T>(&self, turn: impl FnOnce(&mut [u8]) -> T) -> T {
         turn(self.read_buffer.borrow_mut().octets())
     }
 
-    /// Takes the write buffer; a session that has to wait keeps it, and the next session creates a new one.
+    /// Takes the write buffer. A session that has to wait keeps it, so the next session allocates
+    /// another.
     pub(super) fn take_write_buffer(&self) -> Vec<u8> {
         self.write_buffer.take()
     }
@@ -107,7 +105,6 @@ impl SmtpSink {
         self.sessions.set(self.sessions.get() + 1);
     }
 
-    /// Records that a session has ended.
     pub(super) fn session_ended(&self) {
         self.sessions.set(self.sessions.get() - 1);
         if self.counters.borrow().reached_quit_limit() {
@@ -132,7 +129,6 @@ impl SmtpSink {
         self.counters.borrow().reached_message_limit()
     }
 
-    /// Ends the run; the first end counts.
     pub(super) fn stop(&self, end: SinkExit) {
         self.exit.borrow_mut().get_or_insert(end);
         self.wake_acceptor();
@@ -146,7 +142,6 @@ impl SmtpSink {
         self.exit.borrow().is_some()
     }
 
-    /// Prints the reports that were asked for.
     pub(super) fn print_reports(&self) {
         let stats = self.trace_stats.as_ref().map(RefCell::borrow);
         if self.settings.own_options.reports {
@@ -162,7 +157,7 @@ impl SmtpSink {
         self.exit.borrow().clone()
     }
 
-    /// Stores the waker of the accepting task, which is woken when a session ends, or the run.
+    /// Stores the waker of the accepting task. It is woken when a session or the run ends.
     pub(super) fn set_accept_waker(&self, context: &Context<'_>) {
         self.accept_waker.borrow_mut().get_or_insert_with(|| context.waker().clone());
     }
@@ -174,7 +169,6 @@ impl SmtpSink {
     }
 }
 
-/// Counts a client that waits for the reply to its message.
 #[derive(Debug)]
 pub(super) struct PendingReplyGuard(Rc<SmtpSink>);
 

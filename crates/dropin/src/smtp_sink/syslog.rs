@@ -38,7 +38,7 @@ impl Syslog {
         }
         *socket = open();
         if let Some(socket) = &*socket {
-            // The socket is full, or closed again: another try is not worth it.
+            // The socket is full or closed again, so retrying would be pointless.
             let _ = socket.send(&line);
         }
     }

@@ -6,7 +6,6 @@ use mailrun_net::clock;
 use mailrun_party::outputs;
 use mailrun_smtp::data::{DataPiece, DataReader};
 
-/// Messages that a run has recognised.
 #[derive(Debug)]
 pub(super) struct TraceStats {
     /// This host's clock, on which creation times can be compared with ours.
@@ -14,11 +13,11 @@ pub(super) struct TraceStats {
     runs: RunTallies,
     recognised: u64,
     corrupt: u64,
-    /// Messages recognised that a relay had made 7-bit.
+    /// Recognised messages that a relay has converted to 7-bit.
     converted: u64,
     foreign: u64,
     duplicates: u64,
-    /// Recipients that there was no memory for.
+    /// Recipients that were not checked because memory was short.
     unchecked: u64,
     latencies: Latencies,
 }
@@ -40,7 +39,6 @@ impl Default for TraceStats {
 }
 
 impl TraceStats {
-    /// Records a message that was accepted.
     pub(super) fn record(&mut self, message: &TracedMessage) {
         match &message.found {
             TraceResult::Intact(trace) | TraceResult::Converted(trace) => {
@@ -60,7 +58,7 @@ impl TraceStats {
 
     fn mark_recipients(&mut self, trace: &Trace, message: &TracedMessage) {
         let run = self.runs.open(trace.run);
-        // The runs without messages for the longest time give way to new ones.
+        // If there are too many runs, the one that has been silent for the longest time is removed.
         run.last_delivered = Some(clock::now());
         for recipient in &message.recipients {
             match run.units.mark(trace.sequence, trace.numbering.number(*recipient)) {
@@ -80,12 +78,10 @@ impl TraceStats {
         }
     }
 
-    /// Latencies of messages that were created on this host.
     pub(super) fn latencies(&self) -> Option<&Latencies> {
         Some(&self.latencies).filter(|times| times.count() > 0)
     }
 
-    /// The summary at the end.
     pub(super) fn summary(&self) -> String {
         let Self { recognised, corrupt, foreign, duplicates, unchecked: unkept, .. } = self;
         let units: u64 = self.runs.iter().map(|(_, run)| run.units.count()).sum();
@@ -105,17 +101,15 @@ impl TraceStats {
     }
 }
 
-/// A complete message: its trace, and its recipients.
 #[derive(Debug)]
 pub(super) struct TracedMessage {
     found: TraceResult,
     /// The numbers of its recipients.
     recipients: Vec<RecipientId>,
-    /// Recipients beyond those that a trace can tell apart: each has the number of an earlier one.
+    /// Recipients that a trace cannot tell apart: each has the number of an earlier recipient.
     excess_recipients: u64,
 }
 
-/// A session's message, as it is read.
 #[derive(Debug)]
 pub(super) struct TracedMessageReader {
     data_reader: DataReader,
@@ -134,7 +128,6 @@ impl Default for TracedMessageReader {
 }
 
 impl TracedMessageReader {
-    /// Reads the arguments of RCPT.
     pub(super) fn add_recipient(&mut self, rest: &[u8]) {
         if self.message.recipients.len() < MAX_RECIPIENTS as usize {
             self.message.recipients.push(RecipientId::new(address(rest)));
@@ -143,7 +136,6 @@ impl TracedMessageReader {
         }
     }
 
-    /// Reads bytes as they came, the end of data included.
     pub(super) fn content(&mut self, mut octets: &[u8]) {
         while let Some(piece) = self.data_reader.next(&mut octets) {
             match piece {
@@ -153,7 +145,6 @@ impl TracedMessageReader {
         }
     }
 
-    /// Returns the complete message.
     pub(super) fn into_message(self) -> TracedMessage {
         self.message
     }

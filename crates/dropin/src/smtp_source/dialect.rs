@@ -30,7 +30,6 @@ impl SmtpSourceRun {
         MessageTask { number: 0, began: self.start_time() }
     }
 
-    /// The current activity, for error texts.
     fn activity(&self, state: DialogueState) -> String {
         match state {
             DialogueState::Greeting => "reading server greeting".to_owned(),
@@ -52,7 +51,7 @@ impl Dialect for SmtpSourceRun {
         reason(error)
     }
 
-    /// The first messages have been taken up before the sessions began.
+    /// `assign_first_messages` took up the first messages before the sessions began.
     async fn first_message(&self) -> Option<MessageTask> {
         Some(self.task())
     }
@@ -116,7 +115,7 @@ impl Dialect for SmtpSourceRun {
         }
     }
 
-    /// A connection lost after QUIT does not matter.
+    /// Losing the connection after QUIT does no harm.
     fn handle_failure(&self, Failure { state, cause, .. }: Failure) -> Result<(), FatalError> {
         let what = match cause {
             FailureCause::Refused(text) => return Err(FatalError(text)),

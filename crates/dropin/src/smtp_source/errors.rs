@@ -2,12 +2,9 @@
 use crate::getopt::BadOption;
 use crate::stderr::StderrWriter;
 
-/// An error in the command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CommandLineError {
-    /// An unknown option, or not exactly one address: the usage is printed.
     Usage(Option<BadOption>),
-    /// A bad argument; a warning may come before it.
     BadArgument { warning: Option<String>, fatal: String },
 }
 

@@ -15,7 +15,6 @@ const DEFAULT_BODY: &str = "La de da de da 1.\r\nLa de da de da 2.\r\nLa de da d
 /// Bytes per line of a body of a given length, line end included.
 const LINE_BYTES: usize = 80;
 
-/// The message of a run.
 #[derive(Debug)]
 pub(super) struct SmtpSourceMessage {
     message: Message,
@@ -25,19 +24,15 @@ pub(super) struct SmtpSourceMessage {
 /// The headers around the variable parts: recipient's number, descriptor, messages left.
 #[derive(Debug)]
 struct HeaderTemplate {
-    /// `From: <a@b>`, `To: <`
+    /// Starts with `From: <a@b>` and ends with `To: <`.
     before_recipient: Vec<u8>,
-    /// `>`, `Date: …`, `Message-Id: <1234.`
+    /// Starts with `>` and contains `Date: …` and `Message-Id: <1234.`.
     before_id: Vec<u8>,
-    /// `@host>`, `Subject: …`, the empty line.
+    /// Contains `@host>`, `Subject: …` and the empty line.
     after_id: Vec<u8>,
 }
 
 impl SmtpSourceMessage {
-    /// Renders the message.
-    ///
-    /// # Errors
-    /// If it cannot be traced.
     pub(super) fn new(
         options: &Options,
         sender: &str,
@@ -58,8 +53,8 @@ impl SmtpSourceMessage {
         Ok(Self { message, head })
     }
 
-    /// Writes the message. `remaining` is the number of messages left in the run, below zero once there are more sessions
-    /// than messages; it is printed as the original prints an unsigned int.
+    /// Writes the message. `remaining` is the number of messages left in the run. It is negative if
+    /// there are more sessions than messages, and printed as an unsigned int, as in the original.
     pub(super) fn render(
         &self,
         place: RenderContext,
@@ -108,7 +103,6 @@ impl HeaderTemplate {
 pub(super) struct MessageBody(Vec<u8>);
 
 impl MessageBody {
-    /// The content that the options ask for.
     pub(super) fn new(options: &Options) -> Result<Self, FatalError> {
         let content = match (&options.file, options.length) {
             (Some(path), _) => encode_lines(
@@ -120,7 +114,7 @@ impl MessageBody {
         if content.is_empty() {
             return Ok(Self(DEFAULT_BODY.into()));
         }
-        // One line end more than the file has, as in the original.
+        // Like the original, adds one line end more than the file has.
         Ok(Self([content.as_slice(), b"\r\n"].concat()))
     }
 }
@@ -134,7 +128,8 @@ fn encode_lines(text: &[u8]) -> Vec<u8> {
     lines
 }
 
-/// Makes `length` bytes: lines of 80 that begin with their number's last digit; the incomplete last line has none.
+/// Makes `length` bytes of 80-byte lines that begin with the last digit of their number. An
+/// incomplete last line has no such digit.
 fn filler(length: usize) -> Vec<u8> {
     let mut content = vec![b'X'; length];
     let whole = length.saturating_sub(1) / LINE_BYTES;

@@ -11,7 +11,6 @@ const OPTION_LETTERS: &str = "46AcC:df:F:l:Lm:M:Nor:R:s:S:t:T:vw:";
 /// Limit of the wait for a reply, or for room to write: the original's `var_timeout`.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The way of numbering recipients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Dialect {
     /// Up to Postfix 3.8: the number comes before the address.
@@ -21,41 +20,34 @@ pub(super) enum Dialect {
     Since39,
 }
 
-/// Pause between messages of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum SendDelay {
     #[default]
     None,
-    /// A fixed number of seconds.
     Fixed(u32),
     /// A random number of seconds, from zero to this.
     Random(u32),
 }
 
-/// All options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
     pub(super) dialect: Dialect,
     pub(super) own_options: OwnOptions,
     pub(super) timeout: Duration,
     pub(super) family: Family,
-    /// Warn of unexpected replies, and continue.
     pub(super) tolerates_errors: bool,
-    /// Print a running count.
+    /// Print a running count of messages.
     pub(super) shows_count: bool,
     pub(super) connect_attempts: u32,
-    /// Keep the connection for the next message.
     pub(super) reuses_connection: bool,
     pub(super) sender: Option<String>,
     pub(super) recipient: Option<String>,
     pub(super) file: Option<String>,
-    /// Size of the body in bytes.
     pub(super) length: Option<u32>,
     pub(super) speaks_lmtp: bool,
     pub(super) messages: u32,
     pub(super) hostname: Option<String>,
     pub(super) numbers_recipients: bool,
-    /// Send no greeting and no headers.
     pub(super) is_old_mode: bool,
     pub(super) recipients: u32,
     pub(super) delay: SendDelay,
@@ -64,7 +56,6 @@ pub(super) struct Options {
     /// Size of the socket's buffers in bytes.
     pub(super) window: Option<u32>,
     pub(super) is_verbose: bool,
-    /// The server.
     pub(super) target: String,
 }
 

@@ -4,10 +4,8 @@ use mailrun_journey::trace::MAX_RECIPIENTS;
 use std::cell::Cell;
 use std::io::Write;
 
-/// Source of the numbers, and their position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NumberStyle {
-    /// No numbers.
     Plain,
     /// Up to 3.8, without `-N`: the number of recipients left, before the address, for all but the last.
     LeftBefore,
@@ -24,9 +22,10 @@ pub(super) struct RecipientGenerator {
     /// The domain with its `@`; empty if there is none.
     domain: String,
     style: NumberStyle,
-    /// Number of numbers given out.
+    /// How many numbers have been used so far.
     next: Cell<u32>,
-    /// Limit at which numbers start again from 0: a trace can tell this many recipients of a message apart.
+    /// Numbers start again from 0 at this limit, because a trace can tell only this many recipients
+    /// of a message apart.
     max_number: u32,
 }
 
@@ -49,7 +48,8 @@ impl RecipientGenerator {
         }
     }
 
-    /// The number of the next recipient; `left` recipients remain, this one included.
+    /// Returns the number of the next recipient. `left` counts the remaining recipients, including
+    /// this one.
     pub(super) fn next_number(&self, left: u32) -> Option<u32> {
         let given = self.next.get();
         match self.style {
@@ -62,7 +62,6 @@ impl RecipientGenerator {
         }
     }
 
-    /// Writes the address with that number.
     pub(super) fn write(&self, number: Option<u32>, out: &mut Vec<u8>) {
         let number = number.map(i64::from);
         let is_behind = self.style == NumberStyle::CountedBehind;
@@ -76,7 +75,8 @@ impl RecipientGenerator {
         out.extend_from_slice(self.domain.as_bytes());
     }
 
-    /// Writes the address for the `To:` header, after a transaction whose last number was that.
+    /// Writes the address for the `To:` header. `last` is the last recipient number of the
+    /// transaction.
     pub(super) fn write_header(&self, last: Option<u32>, out: &mut Vec<u8>) {
         self.write(last.filter(|_| self.style == NumberStyle::CountedBehind), out);
     }

@@ -3,7 +3,6 @@
 
 /// Longest part of a line that is read; the rest is ignored.
 const MAX_LINE_BYTES: usize = 10_240;
-/// A whole reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reply<'a> {
     pub(crate) wire: &'a [u8],
@@ -43,7 +42,6 @@ fn line_text(line: &[u8]) -> &[u8] {
     &line[..memchr::memchr(0, line).unwrap_or(line.len())]
 }
 
-/// A line in its parts.
 struct ReplyLineParts<'a> {
     code: u16,
     is_last: bool,
@@ -62,7 +60,6 @@ impl<'a> ReplyLineParts<'a> {
     }
 }
 
-/// Reports whether a line ends a reply.
 pub(crate) fn is_last_line(line: &[u8]) -> bool {
     ReplyLineParts::of(line_text(line)).is_last
 }

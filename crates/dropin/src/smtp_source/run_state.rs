@@ -15,7 +15,6 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// State that all sessions share.
 #[derive(Debug)]
 pub(super) struct SmtpSourceRun {
     pub(super) options: Options,
@@ -33,7 +32,8 @@ pub(super) struct SmtpSourceRun {
 }
 
 impl SmtpSourceRun {
-    /// Reads, looks up and renders everything that a run needs, in the original's order.
+    /// Reads files, looks up names and renders messages in the order of the original, so that
+    /// errors come in the same order.
     pub(super) fn new(options: Options, stderr: StderrWriter, allowed: PublicTargets) -> Result<Self, FatalError> {
         let content = MessageBody::new(&options)?;
         let target = EndpointAddress::parse(&options.target, OptionalPart::Port, options.family).map_err(FatalError)?;
@@ -73,8 +73,9 @@ impl SmtpSourceRun {
         run
     }
 
-    /// Gives each session its first message; returns the number of sessions with work. The count of messages falls for
-    /// sessions without work too, as in the original, whose Message-Ids show it.
+    /// Gives each session its first message, and returns the number of sessions that got one. As in
+    /// the original, the count of messages also falls for the other sessions; its Message-Ids show
+    /// this.
     pub(super) fn assign_first_messages(&self) -> u32 {
         let Options { sessions, messages, .. } = self.options;
         self.remaining.set((i64::from(messages) - i64::from(sessions)).max(i32::MIN.into()) as i32);
@@ -86,14 +87,12 @@ impl SmtpSourceRun {
         self.remaining.get()
     }
 
-    /// Takes up a message, if one is left.
     pub(super) fn take_one(&self) -> bool {
         let remaining = self.remaining.get();
         self.remaining.set(remaining.saturating_sub(1));
         remaining > 0
     }
 
-    /// Pause of a session before its next message.
     pub(super) fn pause(&self) -> Duration {
         let seconds = match self.options.delay {
             _ if self.remaining.get() < 1 => 0,
@@ -104,7 +103,6 @@ impl SmtpSourceRun {
         Duration::from_secs(seconds.into())
     }
 
-    /// Counts messages that have been sent, for the running count.
     pub(super) fn count_sent(&self, count: u32) {
         for _ in 0..count {
             if !self.options.shows_count {
@@ -116,12 +114,10 @@ impl SmtpSourceRun {
         }
     }
 
-    /// The time, if it is needed.
     pub(super) fn start_time(&self) -> Option<Duration> {
         self.options.own_options.needs_times().then(clock::now)
     }
 
-    /// Prints the end of a successful run.
     pub(super) fn print_end(&self) {
         if self.options.shows_count {
             print(format_args!("\n"));

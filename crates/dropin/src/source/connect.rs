@@ -47,7 +47,8 @@ fn new_socket(target: &EndpointAddress, buffer_bytes: Option<u32>) -> rustix::io
     Ok(descriptor)
 }
 
-/// An empty path is the abstract name of zero bytes, as in Postfix: no server listens there.
+/// Like Postfix, treats an empty path as the abstract name of zero bytes, on which no server
+/// listens.
 fn unix_address(path: &str) -> rustix::io::Result<SocketAddrUnix> {
     if path.is_empty() { SocketAddrUnix::new_abstract_name(&[0; 107]) } else { SocketAddrUnix::new(path) }
 }

@@ -6,7 +6,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// A message that a session has taken up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageTask {
     /// Number of the message, from 1. smtp-source does not count them in this way: its number is always 0.
@@ -15,12 +14,11 @@ pub(crate) struct MessageTask {
     pub(crate) began: Option<Duration>,
 }
 
-/// The reply that a dialogue waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DialogueState {
     Greeting,
     Hello,
-    /// A second greeting of the client, after the first was not understood.
+    /// The client repeats its greeting because the server did not understand the first.
     OldHello,
     StartTls,
     SecureHello,
@@ -37,7 +35,6 @@ pub(crate) enum DialogueState {
 pub(crate) enum Verdict {
     Accepted,
     Rejected,
-    /// The server rejects the command and ends the connection.
     Closing,
 }
 
@@ -48,33 +45,26 @@ pub(crate) struct Extensions {
     pub(crate) takes_utf8: bool,
 }
 
-/// A message on standard error while the run goes on.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Diagnostic {
     Info(String),
     Warning(String),
 }
 
-/// Where a message is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RenderContext {
     pub(crate) task: MessageTask,
-    /// Descriptor of the connection.
     pub(crate) descriptor: i32,
-    /// Number in the address of the last recipient.
     pub(crate) recipient_number: Option<u32>,
 }
 
-/// An open connection.
 pub(crate) struct OpenConnection {
     pub(crate) stream: Stream,
     pub(crate) peer: Option<SocketAddr>,
 }
 
-/// The end of a connection before its time.
 pub(crate) struct Failure {
     pub(crate) task: MessageTask,
-    /// The reply that was awaited.
     pub(crate) state: DialogueState,
     pub(crate) cause: FailureCause,
     /// Addresses of both ends, as far as they are known.
@@ -82,40 +72,35 @@ pub(crate) struct Failure {
     pub(crate) peer: Option<SocketAddr>,
 }
 
-/// The cause of a failure.
 #[derive(Debug)]
 pub(crate) enum FailureCause {
     /// An unexpected reply, or a command that cannot be sent: the text.
     Refused(String),
     /// A reply above the limit.
     EndlessReply,
-    /// The server closed the connection.
     End,
     /// A failed system call, and its name.
     Io(&'static str, io::Error),
     Timeout,
 }
 
-/// A source: its bytes, its order and its words.
 pub(crate) trait Dialect: Sized + 'static {
     fn shared(&self) -> &SharedState;
 
-    /// The text of a failed system call.
     fn reason(error: &io::Error) -> String;
 
-    /// Returns the first message of a session.
     async fn first_message(&self) -> Option<MessageTask>;
 
-    /// Waits as the options demand, and takes up the next message of a session, if one is left.
+    /// Waits as long as the options demand, then takes up the next message for a session, if one is
+    /// left.
     async fn next_message(&self) -> Option<MessageTask>;
 
-    /// Takes up a message without a wait.
     fn take_message(&self) -> Option<MessageTask>;
 
     /// Reports whether sessions wait between messages. If not, the next message begins in the same write.
     fn waits_between_messages(&self) -> bool;
 
-    /// Reports whether a connection is kept for another message.
+    /// Reports whether the session keeps its connection for another message.
     fn keeps_connection(&self) -> bool;
 
     fn recipients_each(&self) -> i64;
@@ -130,9 +115,12 @@ pub(crate) trait Dialect: Sized + 'static {
         1
     }
 
-    /// Connects for a message; `None` gives the message up.
+    /// Connects for a message. Returns `None` to give the message up.
+    ///
     ///
     /// # Errors
+    ///
+    ///
     /// If the run must end.
     async fn connect(
         &self,
@@ -141,7 +129,6 @@ pub(crate) trait Dialect: Sized + 'static {
         attempts: &mut u32,
     ) -> Result<Option<OpenConnection>, FatalError>;
 
-    /// Called when a connection has been closed as it should be.
     fn connection_closed(&self, _task: MessageTask) {}
 
     /// Decides what a failure means.
@@ -153,10 +140,6 @@ pub(crate) trait Dialect: Sized + 'static {
     /// Writes the client's greeting for that state, without its line end; returns false if there is none.
     fn write_hello(&self, state: DialogueState, out: &mut Vec<u8>) -> bool;
 
-    /// Writes MAIL without its line end.
-    ///
-    /// # Errors
-    /// If the sender cannot be sent.
     fn write_sender(&self, extensions: Extensions, out: &mut Vec<u8>) -> Result<(), String>;
 
     /// Writes RCPT without its line end, after `sent` others of the same message; returns the number in its address.
@@ -165,7 +148,6 @@ pub(crate) trait Dialect: Sized + 'static {
     /// If the recipient cannot be sent.
     fn write_recipient(&self, task: MessageTask, sent: i64, out: &mut Vec<u8>) -> Result<Option<u32>, String>;
 
-    /// Writes the message with its end of data.
     fn write_message(&self, place: RenderContext, out: &mut Outbox);
 
     /// Called with each command, and with `.` for a message.
@@ -183,7 +165,6 @@ pub(crate) trait Dialect: Sized + 'static {
     /// If the connection must end: the text of the failure.
     fn judge(&self, state: DialogueState, reply: &[u8], diagnostics: &mut Vec<Diagnostic>) -> Result<Verdict, String>;
 
-    /// Reads the extensions in a reply to the client's greeting.
     fn extensions(&self, _reply: &[u8]) -> Extensions {
         Extensions::default()
     }

@@ -7,12 +7,11 @@
 use super::dialect::{Diagnostic, Dialect, DialogueState, Extensions, MessageTask, RenderContext, Verdict};
 use mailrun_net::Outbox;
 
-/// The next step after a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Send the written commands, if there are any, and wait.
     Wait,
-    /// The same, where the written data ends with a message.
+    /// Like `Wait`, but the written data ends with a message.
     Message,
     /// Begin TLS, then call [`Dialogue::tls_established`].
     StartTls,
@@ -21,11 +20,9 @@ pub(crate) enum Step {
     Close,
 }
 
-/// Output of the dialogue: commands to send, and messages to print.
 pub(crate) struct Output<'a> {
     pub(crate) out: &'a mut Outbox,
     pub(crate) diagnostics: &'a mut Vec<Diagnostic>,
-    /// Descriptor of the connection.
     pub(crate) descriptor: i32,
 }
 
@@ -44,7 +41,6 @@ impl Output<'_> {
     }
 }
 
-/// One connection's dialogue.
 #[derive(Debug)]
 pub(crate) struct Dialogue {
     state: DialogueState,
@@ -55,14 +51,13 @@ pub(crate) struct Dialogue {
     recipients_accepted: u32,
     /// Number in the address of the last recipient.
     recipient_number: Option<u32>,
-    /// Replies to the end of data that are still to come.
+    /// Replies to the end of data that the server still has to send.
     replies_due: u32,
-    /// Set while no reply has refused the message.
+    /// True until a reply refuses the message.
     is_delivered: bool,
 }
 
 impl Dialogue {
-    /// Creates the dialogue of an open connection, for that message: the server is to greet.
     pub(crate) fn new(task: MessageTask) -> Self {
         Self {
             state: DialogueState::Greeting,
@@ -84,10 +79,6 @@ impl Dialogue {
         self.task
     }
 
-    /// Begins a message on a connection that is free.
-    ///
-    /// # Errors
-    /// If the sender cannot be sent.
     pub(crate) fn begin<D: Dialect>(
         &mut self,
         task: MessageTask,
@@ -104,21 +95,15 @@ impl Dialogue {
         Ok(Step::Wait)
     }
 
-    /// Ends a connection that is free.
     pub(crate) fn quit<D: Dialect>(&mut self, run: &D, output: &mut Output<'_>) -> Step {
         output.write_command(run, b"QUIT");
         self.wait_for(DialogueState::Quit)
     }
 
-    /// Continues after the TLS handshake.
     pub(crate) fn tls_established<D: Dialect>(&mut self, run: &D, output: &mut Output<'_>) -> Result<Step, String> {
         self.greet(DialogueState::SecureHello, run, output)
     }
 
-    /// Handles a reply.
-    ///
-    /// # Errors
-    /// If the connection must end: the text of the failure.
     pub(crate) fn handle_reply<D: Dialect>(
         &mut self,
         reply: &[u8],
@@ -202,15 +187,14 @@ impl Dialogue {
         let place = RenderContext { task: self.task, descriptor, recipient_number: self.recipient_number };
         run.write_message(place, output.out);
         run.command_written(b".", output.diagnostics);
-        // RFC 2033 §4.2: one reply for each recipient that was accepted. Postfix waits for one for each that was sent, and
-        // so forever if one was refused.
+        // RFC 2033 §4.2: the server sends one reply for each accepted recipient. Postfix instead
+        // waits for one per recipient sent, and hangs if one was refused.
         self.replies_due = if run.speaks_lmtp() { self.recipients_accepted } else { 1 };
         self.is_delivered = true;
         self.state = DialogueState::EndOfData;
         Step::Message
     }
 
-    /// Ends a transaction that failed.
     fn reset<D: Dialect>(&mut self, run: &D, output: &mut Output<'_>) -> Step {
         output.write_command(run, b"RSET");
         self.wait_for(DialogueState::Reset)

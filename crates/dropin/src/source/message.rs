@@ -29,7 +29,6 @@ impl Message {
         Ok(Self { trace_header, body: body.into() })
     }
 
-    /// Writes the message. `began` is the time at which it was taken up.
     pub(crate) fn render(&self, began: Option<Duration>, out: &mut Outbox, write_head: impl FnOnce(&mut Vec<u8>)) {
         if let Some(trace_header) = &self.trace_header {
             trace_header.write(began, out.bytes());
@@ -61,10 +60,6 @@ pub(crate) fn encode(text: &[u8], has_return: impl Fn(&[u8]) -> bool) -> Vec<u8>
     wire
 }
 
-/// Reads a file.
-///
-/// # Errors
-/// The failed call, `open` or `read`, and its error.
 pub(crate) fn read_file(path: &str) -> Result<Vec<u8>, (&'static str, io::Error)> {
     let mut file = File::open(path).map_err(|error| ("open", error))?;
     let mut text = Vec::new();

@@ -3,25 +3,22 @@
 use mailrun_net::{Outbox, Stream};
 use std::io;
 
-/// Output that waits.
 #[derive(Default)]
 pub(super) struct PendingOutput {
     unsent: Option<Box<Outbox>>,
 }
 
-/// Result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FlushStatus {
-    /// There was nothing to write.
     Nothing,
-    /// All output was written.
     All,
-    /// The socket accepts no more for now; `some` tells whether it accepted a part.
-    Partial { is_progress: bool },
+    /// The socket accepts no more for now. `is_progress` tells whether it accepted a part.
+    Partial {
+        is_progress: bool,
+    },
 }
 
 impl PendingOutput {
-    /// Holds output, to be written next.
     fn hold(&mut self, outbox: Box<Outbox>) {
         self.unsent = Some(outbox);
     }

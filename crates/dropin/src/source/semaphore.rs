@@ -14,7 +14,6 @@ impl Default for ConnectSemaphore {
 }
 
 impl ConnectSemaphore {
-    /// Waits for the right to connect.
     pub(crate) async fn acquire(&self) -> SemaphorePermit<'_> {
         self.0.acquire().await.expect("it is never closed")
     }

@@ -47,14 +47,12 @@ async fn send<D: Dialect>(run: &Rc<D>, number: u64) -> Result<(), FatalError> {
     Ok(())
 }
 
-/// A step of the dialogue that does not follow from a reply.
 enum Queued {
     Begin(MessageTask),
     SecureHello,
     Quit,
 }
 
-/// A connection and its dialogue.
 struct Connection<D: Dialect> {
     run: Rc<D>,
     stream: Stream,
@@ -65,9 +63,9 @@ struct Connection<D: Dialect> {
     read_ahead: Vec<u8>,
     pending_output: PendingOutput,
     queued: Option<Queued>,
-    /// Messages in the data that is being written.
+    /// Number of messages in the data that is being written.
     messages: u32,
-    /// The step at which the dialogue pauses once all is written.
+    /// Step that the dialogue reached. It pauses there once everything is written.
     final_step: Option<Step>,
     timer: Timer,
     deadline: Duration,
@@ -150,7 +148,8 @@ impl<D: Dialect> Connection<D> {
                 Ok(true) => {}
                 Ok(false) => return self.poll_timeout(),
                 Err(error) => {
-                    // The next turn, probably another session's, must not send the rest of this one.
+                    // The outbox is shared: the next turn, probably another session's, must not
+                    // send what is left of this one.
                     outbox.clear();
                     return Poll::Ready(Err(FailureCause::Io("write", error)));
                 }
@@ -204,7 +203,7 @@ impl<D: Dialect> Connection<D> {
             let mut output = Output { out: outbox, diagnostics: &mut diagnostics, descriptor };
             let mut step = self.dialogue.handle_reply(reply, run, &mut output);
             if step == Ok(Step::Idle) && !run.waits_between_messages() {
-                // The next message begins in the same write.
+                // Start the next message in the same write.
                 step = match run.take_message() {
                     Some(task) => self.dialogue.begin(task, run, &mut output),
                     None => Ok(self.dialogue.quit(run, &mut output)),

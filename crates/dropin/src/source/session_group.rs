@@ -4,7 +4,6 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-/// The sessions that a run waits for.
 #[derive(Debug, Default)]
 pub(crate) struct SessionGroup {
     remaining: Cell<u64>,
@@ -17,7 +16,6 @@ impl SessionGroup {
         self.remaining.set(sessions);
     }
 
-    /// Records that a session has finished, or ends the run.
     pub(super) fn finish_one(&self, outcome: Result<(), FatalError>) {
         self.remaining.set(self.remaining.get() - 1);
         if let Err(fatal) = outcome {
@@ -28,7 +26,6 @@ impl SessionGroup {
         }
     }
 
-    /// Waits until all sessions have finished, or one has ended the run.
     pub(super) async fn wait(&self) -> Result<(), FatalError> {
         poll_fn(|cx| {
             if let Some(fatal) = self.fatal.borrow_mut().take() {

@@ -9,7 +9,6 @@ use std::time::Duration;
 /// Largest number of bytes per read: replies are short.
 const READ_BYTES: usize = 16 * 1024;
 
-/// State that all sessions share.
 #[derive(Debug)]
 pub(crate) struct SharedState {
     pub(crate) connect_semaphore: ConnectSemaphore,
@@ -19,9 +18,7 @@ pub(crate) struct SharedState {
     pub(crate) outbox: RefCell<Outbox>,
     pub(crate) timing: Timing,
     pub(crate) sessions: SessionGroup,
-    /// Limit of the wait for a reply, for a TLS handshake, or for room to write.
     pub(crate) timeout: Duration,
-    /// Set if STARTTLS is used.
     pub(crate) tls: Option<ClientTls>,
 }
 
