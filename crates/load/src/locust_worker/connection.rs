@@ -5,14 +5,12 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// Limit for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Limit for a write: a master reads all the time.
+/// A master reads all the time, so a write that takes longer has failed.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The longest wait for bytes of the master; other work waits no longer.
+/// Longest wait for bytes from the master. The thread's other work waits that long, too.
 const READ_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// A connection to a master.
 #[derive(Debug)]
 pub(super) struct MasterConnection {
     stream: TcpStream,
@@ -41,19 +39,17 @@ impl MasterConnection {
         }
     }
 
-    /// Sends a message, as soon as the master is ready.
     pub(super) fn send(&mut self, message: &[u8]) {
         self.dealer.send(message);
     }
 
-    /// Writes what is to be written.
     pub(super) fn flush(&mut self) -> Result<()> {
         let mut bytes = Vec::new();
         self.dealer.transmit(&mut bytes);
         Ok(self.stream.write_all(&bytes)?)
     }
 
-    /// Waits for bytes for a short time, and returns the messages that are whole.
+    /// Waits briefly for bytes, and returns the messages that are complete.
     pub(super) fn receive(&mut self) -> Result<Vec<Vec<u8>>> {
         let mut bytes = [0; 16_384];
         match self.stream.read(&mut bytes) {

@@ -20,19 +20,18 @@ const USAGE_INTERVAL: Duration = Duration::from_secs(1);
 const IDLE_WAIT: Duration = Duration::from_millis(20);
 /// Time for which the socket is kept after the last message: closing it with bytes unread would drop them.
 const LINGER: Duration = Duration::from_millis(150);
-/// Registrations that have numbers of their own, below the bit of the warm-up in a trace.
+/// Largest number of a registration: it must fit below the bit that marks the warm-up in a trace.
 const MAX_INDEX: u64 = (1 << 16) - 1;
-/// A difference of the clocks below this is the time of the message.
+/// A smaller difference is not the clocks': it is the time that the message took.
 const LEAST_SKEW_S: f64 = 1.0;
-/// Clocks that differ by more are no clocks: ten years.
+/// If the clocks differ by more (ten years), one of them is not set.
 const MOST_SKEW_S: f64 = 315_360_000.0;
 
-/// The link to a master.
 pub(super) struct MasterLink {
     master: String,
     worker: LocustWorker,
     connection: Option<MasterConnection>,
-    /// The part of all identities that is this process's, and the number of the connection.
+    /// Prefix of all identities of this process, and the number of the current connection.
     process: String,
     connections: u64,
     identity: String,
@@ -48,7 +47,7 @@ pub(super) struct MasterLink {
     /// Messages that were accepted and are left out, since the last report.
     left_out: u64,
     clock: MasterClockExchange,
-    /// Difference of the clocks, in whole seconds, by the last `spawn`.
+    /// Difference of the clocks in whole seconds, according to the last `spawn`.
     offset_s: i64,
     has_said_absent: bool,
 }
@@ -114,7 +113,7 @@ impl MasterLink {
         })
     }
 
-    /// Works until the worker is to end. Dropping the link then ends the main thread's wait for orders.
+    /// Works until the worker has to end. Dropping the link then wakes the main thread, which waits for orders.
     pub(super) fn run(mut self) -> WorkerExit {
         loop {
             self.receive();
@@ -149,13 +148,12 @@ impl MasterLink {
         }
     }
 
-    /// Takes from a command what concerns numbers and clocks.
     fn note(&mut self, command: &MasterCommand) {
         match command {
             MasterCommand::Ack(index) if self.index.is_none() => {
                 let index = (*index).min(MAX_INDEX);
                 self.index = Some(index);
-                // A fresh registration of this worker goes on behind the numbers that it has used.
+                // After it registers again, this worker continues behind the numbers that it has already used.
                 self.next_message = index << NUMBERS_LOG2;
                 mailrun_party::tell!("worker {index} of the Locust master at {}", self.master);
             }
@@ -169,7 +167,7 @@ impl MasterLink {
         }
     }
 
-    /// Asks for the master's clock, where that is due and the master has our locustfile.
+    /// Asks for the master's clock if that is due and the master has our locustfile.
     fn ask_clock(&mut self) {
         if self.connection.is_none() || !self.worker.can_ask_clock() {
             return;
@@ -194,7 +192,6 @@ impl MasterLink {
         }
     }
 
-    /// Does what the worker's state asks for.
     fn act(&mut self) -> Option<WorkerExit> {
         while let Some(action) = self.worker.next_action() {
             match action {
@@ -229,7 +226,7 @@ impl MasterLink {
     fn connect(&mut self) {
         self.connection = None;
         self.index = None;
-        // Another clock may be behind the same address by now.
+        // The same address may belong to a master with another clock by now.
         self.clock = MasterClockExchange::default();
         self.connections += 1;
         self.identity = format!("{}-{}", self.process, self.connections);
@@ -257,7 +254,7 @@ impl MasterLink {
 
     /// The counts since the last report.
     fn report(&mut self, classes: ClassCounts) -> StatsReport {
-        // Counts that cannot be sent now are kept for the next report.
+        // If the counts cannot be sent now, they go into the next report.
         let load = self.load.as_ref().filter(|_| self.connection.is_some());
         let counts = load.map(|load| load.control().take_counts()).unwrap_or_default();
         let clock = self.clock.estimate(clock::now());
@@ -271,7 +268,8 @@ impl MasterLink {
         report
     }
 
-    /// Seconds to add to this host's clock for the master's: measured, or else by its last `spawn`.
+    /// Returns the seconds to add to this host's clock to get the master's: measured, or else according to the last
+    /// `spawn`.
     fn offset_s(&self) -> f64 {
         self.clock.estimate(clock::now()).map_or(self.offset_s as f64, |estimate| estimate.offset_s)
     }
@@ -286,7 +284,7 @@ impl MasterLink {
         }
         if let Some(ended) = &self.load {
             let next = ended.control().next_message();
-            // Numbers of an earlier registration are another worker's by now.
+            // After a new registration, the old numbers may belong to another worker.
             if next >> NUMBERS_LOG2 == self.next_message >> NUMBERS_LOG2 {
                 self.next_message = self.next_message.max(next);
             }
@@ -299,7 +297,7 @@ impl MasterLink {
         let _ = self.orders.send(order);
     }
 
-    /// Keeps the socket for a moment and reads what comes, so that the last messages arrive.
+    /// Keeps the socket open for a moment and reads from it. Closing it with unread bytes could drop our last messages.
     fn linger(&mut self) {
         let until = clock::now() + LINGER;
         while clock::now() < until {
@@ -311,8 +309,8 @@ impl MasterLink {
     }
 }
 
-/// The part of identities that is this process's. Masters take what is before the line as the host, and spread users over
-/// hosts.
+/// Returns the prefix of this process's identities. A master takes the part before the underscore as the host, and
+/// spreads users over hosts.
 fn process_identity() -> Result<String> {
     let host = rustix::system::uname().nodename().to_string_lossy().replace('_', "-");
     let host: String = host.chars().filter(char::is_ascii).take(64).collect();

@@ -20,7 +20,6 @@ use orders::LoadOrder;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Options of a worker.
 #[derive(Clone, Debug)]
 pub struct LocustWorkerOptions {
     /// `HOST:PORT` of the master.

@@ -2,12 +2,10 @@
 use crate::source::LoadControl;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// A load to be run.
 #[derive(Clone, Debug)]
 pub(super) struct LoadOrder {
     /// Server that the master has named.
     pub(super) host: Option<String>,
-    /// Identifier of the test.
     pub(super) run_id: Option<String>,
     control: Arc<LoadControl>,
     ended: Arc<OnceLock<()>>,
@@ -23,7 +21,7 @@ impl LoadOrder {
         Arc::clone(&self.control)
     }
 
-    /// Notes that the load has ended, and why if it was by itself.
+    /// Records that the load has ended. `failure` is the reason, if the load ended by itself.
     pub(super) fn finish(&self, failure: Option<String>) {
         *self.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = failure;
         let _ = self.ended.set(());

@@ -12,7 +12,7 @@ const NS_PER_MS: f64 = 1e6;
 const SHORTEST_MS: f64 = 0.01;
 const PROTOCOL: &str = "SMTP";
 
-/// Times of a report, in Unix time of the master.
+/// Times of a report, in Unix time on the master's clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReportTimes {
     pub(super) start_s: f64,
@@ -21,7 +21,6 @@ pub(super) struct ReportTimes {
     pub(super) offset_s: i64,
 }
 
-/// The report of these counts; users and its number are the caller's.
 pub(super) fn report(counts: &LoadCounts, times: ReportTimes) -> StatsReport {
     let message = message_entry(counts, times);
     let mut entries = Vec::new();
@@ -53,7 +52,7 @@ fn exact(tag: &str, times: &Latencies) -> Option<ExactHistogram> {
     Some(ExactHistogram { tag: tag.to_owned(), count: times.count(), encoded: times.encoded()? })
 }
 
-/// Whole messages, from their beginning to the last reply; failed ones are requests too, as in Locust.
+/// The row of whole messages, from their beginning to the last reply. Failed messages count as requests, as in Locust.
 fn message_entry(counts: &LoadCounts, times: ReportTimes) -> StatsEntry {
     let mut all = counts.accepted_times.clone();
     all.merge(&counts.ended_times);
@@ -108,7 +107,7 @@ fn timed_entry(name: &str, latencies: &Latencies, times: ReportTimes) -> StatsEn
 fn two_digits(ms: f64) -> f64 {
     let ms = ms.max(SHORTEST_MS);
     let unit_exponent = ms.log10().floor() as i32 - 1;
-    // Written as a quotient, so that 1.2 is the number that Python calls 1.2.
+    // A quotient instead of a product, so that 1.2 is the same number as Python's 1.2.
     match u32::try_from(-unit_exponent) {
         Ok(decimals) => {
             let scale = 10_f64.powi(decimals as i32);

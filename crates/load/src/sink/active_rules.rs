@@ -17,10 +17,9 @@ const MAX_CHANGES: usize = 1000;
 /// Largest number of rules that have acted and are no longer in force, with counts of their own.
 const MAX_RETIRED: usize = 1000;
 
-/// Rules in force, and their counts.
 #[derive(Debug)]
 pub(super) struct ActiveRules {
-    /// Number of changes of the rules; 0 as long as there never were any.
+    /// Number of changes so far; 0 if there never were any rules.
     version: AtomicU64,
     current: Mutex<Arc<Ruleset>>,
     /// Count of each rule's actions, by its text.
@@ -42,18 +41,17 @@ pub(super) struct RuleChange {
     pub(super) rule: String,
 }
 
-/// Rules, ready to be evaluated.
 #[derive(Debug)]
 pub(super) struct Ruleset {
     pub(super) seed: u64,
     pub(super) rules: Vec<Arc<RuleState>>,
 }
 
-/// A rule with its memory.
 #[derive(Debug)]
 pub(super) struct RuleState {
     pub(super) rule: Rule,
-    /// Its place, from 0: the same rule in another place has other random choices.
+    /// Position of the rule, from 0. It seeds the rule's random choices, so the same rule makes other choices in
+    /// another position.
     pub(super) index: u64,
     pub(super) policy: Arc<PolicyState>,
     action_count: Arc<AtomicU64>,
@@ -91,13 +89,11 @@ impl Ruleset {
 }
 
 impl RuleState {
-    /// Counts an action of the rule.
     pub(super) fn count_action(&self) {
         self.action_count.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// A rule and the number of its actions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RuleCount {
     pub(super) rule: String,
@@ -122,7 +118,7 @@ impl ActiveRules {
         control
     }
 
-    /// A number that changes with the rules; 0 as long as there never were any.
+    /// Returns a number that changes whenever the rules do; 0 if there never were any.
     pub(super) fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
     }
@@ -142,7 +138,7 @@ impl ActiveRules {
         }
     }
 
-    /// Puts other rules in force, for all later commands.
+    /// Replaces the rules. All later commands use the new ones.
     pub(super) fn replace(&self, rulebook: Rulebook) {
         let mut current = lock(&self.current);
         let mut counts = lock(&self.counts);
@@ -160,7 +156,7 @@ impl ActiveRules {
             .collect();
         retire(&mut counts, &rules);
         *current = Arc::new(Ruleset { seed: rulebook.seed.unwrap_or(self.seed), rules });
-        // The lock orders the reads after the change; the number only tells that there is one.
+        // The lock orders the reads after the change. The number only tells workers that there was a change.
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -179,7 +175,7 @@ impl ActiveRules {
         changes.truncate(MAX_CHANGES);
     }
 
-    /// Begins and ends of faults until `now`: rules that were changed, and stalls, whose times count from the first
+    /// Returns when faults began and ended until `now`: changes of rules, and stalls, whose times count from the first
     /// connection.
     pub(super) fn changes(&self, first_connection: Option<Duration>, now: Duration) -> Vec<RuleChange> {
         let mut changes = lock(&self.changes).clone();
@@ -195,7 +191,7 @@ impl ActiveRules {
         changes
     }
 
-    /// Counts of each rule's actions: those in force in their order, then former ones.
+    /// Counts each rule's actions: first the rules in force in their order, then former ones.
     pub(super) fn rule_counts(&self) -> Vec<RuleCount> {
         let current = lock(&self.current);
         let mut counts = lock(&self.counts).clone();
@@ -212,13 +208,13 @@ impl ActiveRules {
         effects
     }
 
-    /// The next session's number, which tells its random choices from another's.
+    /// Returns the next session's number. Random choices depend on it.
     pub(super) fn next_session_number(&self) -> u64 {
         self.sessions.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-/// Forgets former rules that never acted; sums up those above the limit.
+/// Forgets former rules that never acted. Those above the limit share one count.
 fn retire(counts: &mut BTreeMap<String, Arc<AtomicU64>>, rules: &[Arc<RuleState>]) {
     const OTHERS: &str = "(earlier rules)";
     let is_in_force = |text: &str| rules.iter().any(|rule_state| rule_state.rule.text() == text);
@@ -235,7 +231,6 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("nobody panics holding it")
 }
 
-/// The counts in words, for the record.
 pub(super) fn describe_counts(effects: &[RuleCount]) -> Vec<String> {
     let word = |effects: &RuleCount| {
         let times = if effects.count == 1 { "once".to_owned() } else { format!("{} times", effects.count) };

@@ -16,7 +16,7 @@ pub struct CapabilityOptions {
     pub tls: TlsMode,
     /// Certificate chain and key; without them the sink creates its own.
     pub certificate: Option<(PathBuf, PathBuf)>,
-    /// File for its own certificate, for clients that are to trust it.
+    /// File to which the sink's own certificate is written, so that clients can trust it.
     pub certificate_output: Option<PathBuf>,
     /// CA certificates: clients must show a certificate that one of these signed.
     pub client_ca: Option<PathBuf>,
@@ -34,7 +34,6 @@ pub struct CapabilityOptions {
     pub xclient: Attributes,
 }
 
-/// Users that may log in.
 #[derive(Clone, Debug, Default)]
 pub enum LoginPolicy {
     /// AUTH is not offered.
@@ -47,8 +46,8 @@ pub enum LoginPolicy {
 }
 
 impl CapabilityOptions {
-    /// The server's side of TLS, and a watch on its files. Its own certificate is valid for `name` and for loopback
-    /// addresses.
+    /// Returns the server's side of TLS, and a watch on its files. A certificate that the sink creates is valid for
+    /// `name` and for loopback addresses.
     pub(super) fn security(&self, name: &str) -> Result<(ServerSecurity, Option<TlsWatch>)> {
         if self.tls == TlsMode::None {
             return Ok((ServerSecurity::None, None));
@@ -92,7 +91,6 @@ impl CapabilityOptions {
         ServerTls::new(certificate, roots.as_deref(), self.resumption).context("cannot set up TLS with these options")
     }
 
-    /// Users that may log in.
     pub(super) fn users(&self) -> Result<Option<Users>> {
         match &self.login {
             LoginPolicy::Off => Ok(None),
@@ -106,7 +104,7 @@ impl CapabilityOptions {
         offer.protocol = self.protocol;
         offer.extensions.auth = match self.login {
             LoginPolicy::Off => Mechanisms::NONE,
-            // In SCRAM the server too has to prove that it has the password, which is impossible here.
+            // SCRAM needs the password, because the server must prove that it knows it.
             LoginPolicy::Anybody => Mechanisms::ALL.without(Mechanism::ScramSha256),
             LoginPolicy::Users(_) => Mechanisms::ALL,
         };

@@ -23,7 +23,6 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval at which the end of the run is looked for, after the last message or a signal.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The sink's counts so far.
 pub(super) struct SinkCollector {
     report: Arc<Mutex<SinkReport>>,
     interval_recorder: IntervalRecorder,
@@ -114,11 +113,10 @@ impl SinkCollector {
         }
         lock(&self.report).merge(&tally);
         tally.clear();
-        // A worker that has ended takes nothing back.
+        // If the worker has ended, it needs no empty tally.
         let _ = back.try_send(tally);
     }
 
-    /// Work that is due four times per second.
     fn tick(&mut self) {
         let now = clock::now();
         self.next_tick = now + PROGRESS_INTERVAL;
@@ -150,7 +148,7 @@ fn progress(view: &SinkReport, recent: &Latencies, now: Duration) -> LiveProgres
     }
 }
 
-/// The progress; recipients if there are more of them than messages.
+/// The progress line. It shows recipients if there are more of them than messages.
 fn live_line(progress: &LiveProgress, rate_per_s: f64) -> LiveLine {
     let copies = if progress.recipients > progress.delivered { progress.recipients } else { 0 };
     LiveLine::of(progress, progress.delivered, "received", rate_per_s).with_detail(copies, "recipients")

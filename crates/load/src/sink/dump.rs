@@ -29,11 +29,8 @@ const MAX_BUFFERED_BYTES: usize = 64 * 1024;
 /// Place where messages are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DumpTarget {
-    /// A file for each message.
     Directory(PathBuf),
-    /// A Maildir.
     Maildir(PathBuf),
-    /// One file for all messages.
     File(PathBuf),
 }
 
@@ -55,7 +52,6 @@ pub(super) struct MessageDump {
     /// Suffix of names.
     suffix: String,
     serial: AtomicU64,
-    /// The single file.
     file: Option<Mutex<File>>,
 }
 
@@ -94,13 +90,13 @@ impl MessageDump {
         }
     }
 
-    /// Appends to the single file, completely or not at all.
+    /// Appends a message to the single file. If that fails, the file is cut to its former length.
     fn append(&self, file: &Mutex<File>, draft: &mut MessageWriter) -> io::Result<()> {
         let mut file = lock(file);
         let before = file.metadata()?.len();
         let outcome = draft.append_to(&mut file);
         if outcome.is_err() {
-            // A device cannot be truncated, and need not be.
+            // A device cannot be truncated and does not have to be.
             let _ = file.set_len(before);
         }
         outcome
@@ -126,11 +122,10 @@ fn host_name() -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-.".contains(c) { c } else { '_' }).collect()
 }
 
-/// A message that is being stored. If it is dropped before its end, nothing remains.
 #[derive(Debug)]
 pub(super) struct MessageWriter {
     envelope: DumpEnvelope,
-    /// Bytes that are not in the file yet.
+    /// Bytes that have not been written to the file yet.
     buffer: Vec<u8>,
     bytes: u64,
     file: Option<DumpFile>,
@@ -147,7 +142,6 @@ pub(super) struct DumpEnvelope {
     pub(super) recipients: Vec<String>,
 }
 
-/// A file that is being written.
 #[derive(Debug)]
 struct DumpFile {
     file: File,
@@ -165,7 +159,7 @@ impl MessageWriter {
         &mut self.envelope
     }
 
-    /// Writes more of the message. An error is kept until the end of the message, when it can be reported.
+    /// Writes more of the message. After an error, the end of the message reports it.
     pub(super) fn write(&mut self, dump: &MessageDump, block: &[u8]) {
         self.bytes += block.len() as u64;
         if self.error.is_some() {
@@ -228,7 +222,7 @@ impl DumpFile {
         Ok(spill)
     }
 
-    /// Renames it to its final name, so that readers see it complete.
+    /// Renames the file to its final name, so that readers only see complete messages.
     fn publish(mut self) -> io::Result<()> {
         if let Some(path) = &self.path {
             fs::rename(path, &self.final_path)?;
@@ -241,7 +235,7 @@ impl DumpFile {
 impl Drop for DumpFile {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
-            // It may be gone with its directory.
+            // The file may be gone because its directory was deleted.
             let _ = fs::remove_file(path);
         }
     }

@@ -56,7 +56,7 @@ impl Service for SinkService {
         }
     }
 
-    /// No client is exempt: the sink measures and refuses none.
+    /// No client is exempt from limits here: the sink measures clients, it does not limit them.
     fn is_exempt(&self, _client: std::net::IpAddr) -> bool {
         true
     }
@@ -65,7 +65,7 @@ impl Service for SinkService {
         let resource = match ResourceExhausted::from_error(why, false) {
             Some(ResourceExhausted::Descriptors) => Resource::Descriptors,
             Some(ResourceExhausted::HostDescriptors) => Resource::HostDescriptors,
-            // A client that has disconnected already is no error.
+            // A client that has already disconnected is not an error.
             Some(ResourceExhausted::Ports) | None => return,
         };
         self.0.tally.borrow_mut().exhausted.add(resource);
@@ -76,23 +76,21 @@ impl Service for SinkService {
     }
 }
 
-/// One session's mail.
 pub(super) struct SinkHandler {
     worker: Rc<SinkWorkerState>,
     client: SocketAddr,
     reader: TraceReader,
     recipients: Vec<SinkRecipient>,
-    /// Earliest time at which the message could begin; `None` if this end delays it on purpose.
+    /// Earliest time at which the message could begin; `None` if this session delays it on purpose.
     began: Option<Duration>,
     /// State of sessions under rules, and of those whose mail is stored.
     extended: Option<Box<ExtendedSession>>,
 }
 
-/// Further state of a session.
 #[derive(Default)]
 struct ExtendedSession {
     rules: Option<SessionRules>,
-    /// How far a message that is to be changed has been read.
+    /// Search for the byte to change in a message that a rule corrupts.
     corruption: Option<Corruption>,
     /// Set once it has been changed.
     is_changed: bool,
@@ -104,7 +102,6 @@ struct ExtendedSession {
 }
 
 impl Drop for SinkHandler {
-    /// Records a panic of the session among the errors.
     fn drop(&mut self) {
         if std::thread::panicking()
             && let Ok(mut tally) = self.worker.tally.try_borrow_mut()
@@ -328,12 +325,12 @@ impl Handler for SinkHandler {
 }
 
 impl SinkHandler {
-    /// Reports whether messages are only counted: no rules, and no storage.
+    /// Reports whether the session only counts messages: it has no rules and stores nothing.
     fn only_counts(&self) -> bool {
         self.extended.is_none() && self.worker.context.active_rules.version() == 0
     }
 
-    /// Applies the rules to a command: an answer that accepts it, or one that does not.
+    /// Applies the rules to a command. Returns the answer if they decide, also one that accepts.
     fn apply_rules(&mut self, command: RuleCommand, address: Option<Path<'_>>) -> Result<Answer, Answer> {
         let Some(rules) = self.worker.rules() else { return Ok(Answer::Yes) };
         let RuleDecision { delay, effect, decided_by: by } = self.decide(&rules, command, address, None, clock::now());
@@ -373,7 +370,7 @@ impl SinkHandler {
         }
     }
 
-    /// Decides a complete message by the rules, and, if they accept it, each of its recipients.
+    /// Decides a complete message by the rules. If they accept it, decides each of its recipients.
     fn decide_message(
         &mut self,
         sequence: Option<u64>,
@@ -399,7 +396,8 @@ impl SinkHandler {
         (delay, effect, fates)
     }
 
-    /// Decides each recipient by the rules, up to the one that ends the session; empty if all are accepted at once.
+    /// Decides recipients by the rules, up to one that ends the session. Returns an empty list if all are accepted at
+    /// once.
     fn decide_recipients(&mut self, rules: &Ruleset, sequence: Option<u64>, now: Duration) -> Vec<RecipientDecision> {
         let shared = &self.worker.context;
         let since = now.saturating_sub(*shared.first_connection.get().unwrap_or(&now));
@@ -459,14 +457,13 @@ impl SinkHandler {
         if delay.is_zero() {
             return state.accept_message(arrival, now);
         }
-        // Only a message whose answer is about to be written counts.
+        // Count the message only when its answer is about to be written.
         Answer::eventually(async move {
             pause(delay).await;
             state.accept_message(arrival, clock::now())
         })
     }
 
-    /// Begins to store a message.
     fn begin_dump(&mut self, sender: &Path<'_>) {
         let Some(side) = self.extended.as_mut().filter(|_| self.worker.context.dump.is_some()) else { return };
         let mut envelope = DumpEnvelope::default();
@@ -494,19 +491,20 @@ impl ExtendedSession {
         reader.receive(block);
     }
 
-    /// Ends the transaction; returns the stored message, and the places that it holds.
+    /// Ends the transaction. Returns the stored message, and the transaction's places under domain caps.
     fn end_transaction(&mut self) -> (Option<MessageWriter>, DomainSlots) {
         let domain_slots = self.rules.as_mut().map(SessionRules::end_transaction).unwrap_or_default();
         (self.message_writer.take(), domain_slots)
     }
 }
 
-/// Delays below this are kept to the microsecond.
+/// Shorter delays are exact to the microsecond.
 const SHORT_DELAY: Duration = Duration::from_millis(1);
 /// Time that the kernel takes to wake a thread for a timer: 15 to 20 µs on a virtual machine whose processors are awake.
 const WAKE_UP: Duration = Duration::from_micros(20);
 
-/// Waits for that long. At the end of a short delay the worker goes on with other sessions instead of sleeping.
+/// Waits for `delay`. Near the end of a short delay the worker continues with other sessions instead of sleeping,
+/// because waking up would take too long.
 async fn pause(delay: Duration) {
     let until = clock::now() + delay;
     if delay >= SHORT_DELAY {

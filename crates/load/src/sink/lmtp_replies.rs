@@ -21,24 +21,24 @@ pub(super) struct RecipientDecision {
 }
 
 impl RecipientDecision {
-    /// Reports whether it is the same as without rules.
+    /// Reports whether the result is the same as without rules.
     pub(super) fn is_unchanged(&self) -> bool {
         self.effect == RuleEffect::Accept && self.delay.is_zero()
     }
 
-    /// Reports whether no rules are evaluated for later recipients.
+    /// Reports whether later recipients need no evaluation.
     pub(super) fn ends_evaluation(&self, protocol: Protocol) -> bool {
         let is_refused = |code| protocol == Protocol::Smtp || code == SERVICE_CLOSING;
         self.effect.cuts_connection() || self.effect.error_code().is_some_and(is_refused)
     }
 
-    /// Number of times that the recipient counts.
+    /// How many times the sink counts this recipient.
     fn unit_count(&self) -> usize {
         self.effect.copies().unwrap_or(0).into()
     }
 }
 
-/// Combines the fates of a message's recipients into one, and lists the recipients of the recipients that count.
+/// Combines the results of all recipients into one for the message, and lists the recipients to count.
 pub(super) fn combine(decisions: &[RecipientDecision], recipients: &mut Vec<SinkRecipient>) -> RecipientDecision {
     let delay = decisions.iter().map(|decision| decision.delay).sum();
     if let Some(last) = decisions
@@ -51,14 +51,13 @@ pub(super) fn combine(decisions: &[RecipientDecision], recipients: &mut Vec<Sink
         .last()
         .filter(|decision| decision.effect == RuleEffect::LoseReply)
         .map_or(RuleEffect::Accept, |_| RuleEffect::LoseReply);
-    // Recipients for which no rules were evaluated any more count as without rules.
+    // Recipients after the one that ended the evaluation are counted as without rules.
     let times = decisions.iter().map(RecipientDecision::unit_count).chain(std::iter::repeat(1));
     *recipients =
         recipients.iter().zip(times).flat_map(|(number, times)| std::iter::repeat_n(*number, times)).collect();
     RecipientDecision { delay, effect: if recipients.is_empty() { RuleEffect::Drop } else { reply } }
 }
 
-/// A message in LMTP whose recipients are answered one after the other.
 #[derive(Debug)]
 pub(super) struct LmtpReplies {
     found: TraceResult,
@@ -67,17 +66,16 @@ pub(super) struct LmtpReplies {
     /// Fates, one for each recipient, up to one that ends the session.
     decisions: Vec<RecipientDecision>,
     storage: RefCell<StorageState>,
-    /// Places that are held until the last recipient is answered.
+    /// Places under domain caps, held until the last recipient is answered.
     _domain_slots: DomainSlots,
 }
 
-/// State of the message so far.
 #[derive(Debug)]
 enum StorageState {
-    /// No recipient has it yet: it is neither stored nor counted.
+    /// No recipient has been accepted yet, so the message is neither stored nor counted.
     Pending(Option<MessageWriter>),
     Stored,
-    /// It could not be stored, so no recipient can have it.
+    /// The message could not be stored, so every recipient is refused.
     Failed,
 }
 
@@ -113,7 +111,7 @@ impl LmtpReplies {
         place + 1 >= self.decisions.len()
     }
 
-    /// Counts the message for that recipient, if the recipient's fate says so, and answers.
+    /// Counts the message for that recipient if its decision says so, and returns the answer.
     pub(super) fn answer(&self, place: usize, worker: &SinkWorkerState, now: Duration) -> Answer {
         let Some((decision, number)) = self.decisions.get(place).zip(self.recipients.get(place)) else {
             return Answer::Yes;

@@ -10,10 +10,8 @@ use mailrun_smtp::Limits;
 /// Descriptors used for other things than sessions.
 pub(super) const RESERVED_DESCRIPTORS: u64 = 64;
 
-/// All options of a sink.
 #[derive(Clone, Debug)]
 pub struct SinkOptions {
-    /// Name of the run.
     pub name: String,
     /// HOST:PORT, or unix:PATH.
     pub listen: String,
@@ -21,26 +19,20 @@ pub struct SinkOptions {
     pub http: Option<String>,
     /// Number of messages after which it ends.
     pub messages: Option<u64>,
-    /// Threads.
     pub workers: usize,
-    /// Time for which they look for events before they sleep.
+    /// Time that the workers poll for events before they sleep.
     pub busy_poll: BusyPoll,
     /// Largest number of concurrent sessions.
     pub sessions: usize,
     /// Limits of a session.
     pub limits: Limits,
-    /// The host name in its greeting.
     pub hello: String,
-    /// Its faults.
     pub rules: Rulebook,
     /// The seed of random choices, if the rules name none.
     pub seed: u64,
     /// Storage of messages, if they are stored.
     pub dump: Option<DumpTarget>,
-    /// The run whose messages are expected; all others are foreign.
     pub run: Option<RunId>,
-    /// Extensions that are offered.
     pub capabilities: CapabilityOptions,
-    /// Result files.
     pub outputs: Outputs,
 }

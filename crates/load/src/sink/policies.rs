@@ -13,21 +13,17 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GcraLimiter {
-    /// Time per token.
     token_time: Duration,
-    /// Time to fill the whole bucket.
     fill_time: Duration,
     full_at: Duration,
 }
 
 impl GcraLimiter {
-    /// A full bucket.
     pub(super) fn new(rate_per_s: f64, burst: u32) -> Self {
         let token = Duration::from_secs_f64(1.0 / rate_per_s);
         Self { token_time: token, fill_time: token.saturating_mul(burst.max(1)), full_at: Duration::ZERO }
     }
 
-    /// Takes a token, if there is one.
     pub(super) fn take(&mut self, now: Duration) -> bool {
         let full_at = self.full_at.max(now).saturating_add(self.token_time);
         let has_one = full_at.saturating_sub(now) <= self.fill_time;
@@ -46,13 +42,11 @@ pub(super) struct Greylist {
     capacity: usize,
     /// Time at which each triplet was first seen.
     seen: HashMap<u64, Duration>,
-    /// Triplets in the order in which they came.
     order: VecDeque<u64>,
     /// Hasher with random keys, so that no client can send triplets that collide.
     hasher: RandomState,
 }
 
-/// Client, sender and recipient.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Triplet<'a> {
     pub(super) client: std::net::IpAddr,
@@ -67,7 +61,7 @@ impl Greylist {
         Self { delay, capacity: most.max(1), seen, order, hasher: RandomState::new() }
     }
 
-    /// Reports whether the triplet has waited long enough.
+    /// Reports whether the triplet has waited long enough to be accepted.
     pub(super) fn passes(&mut self, triplet: Triplet<'_>, now: Duration) -> bool {
         let key = self.hasher.hash_one(triplet);
         if let Some(first) = self.seen.get(&key) {
@@ -101,12 +95,10 @@ impl DomainCap {
         Self { limit: most, open: HashMap::new(), hasher: RandomState::new() }
     }
 
-    /// The domain of that name, in any spelling.
     pub(super) fn key(&self, name: &[u8]) -> DomainKey {
         DomainKey(self.hasher.hash_one(Domain::new(name)))
     }
 
-    /// Opens a transaction for the domain, if there is room.
     pub(super) fn acquire(&mut self, domain: DomainKey) -> bool {
         let open = self.open.get(&domain.0).copied().unwrap_or(0);
         let has_room = open < self.limit;
@@ -116,7 +108,6 @@ impl DomainCap {
         has_room
     }
 
-    /// Ends a transaction for the domain.
     pub(super) fn release(&mut self, domain: DomainKey) {
         match self.open.get_mut(&domain.0) {
             Some(open) if *open > 1 => *open -= 1,
@@ -124,14 +115,12 @@ impl DomainCap {
         }
     }
 
-    /// Number of domains with an open transaction.
     #[cfg(test)]
     fn len(&self) -> usize {
         self.open.len()
     }
 }
 
-/// A tarpit: the delay of the answer to a command that comes after `before` others of the session.
 pub(super) fn tarpit(step: Duration, most: Duration, before: u32) -> Duration {
     step.saturating_mul(before).min(most)
 }
@@ -141,7 +130,7 @@ pub(super) fn tarpit(step: Duration, most: Duration, before: u32) -> Duration {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ReadThrottle {
     octets_per_s: f64,
-    /// Time at which the next read is due.
+    /// Earliest time of the next read.
     due: Duration,
 }
 
@@ -161,7 +150,7 @@ impl ReadThrottle {
         if now < self.due { Err(self.due) } else { Ok(self.read_size()) }
     }
 
-    /// Records that this many bytes have been read. Time that the peer left unused is not made up for.
+    /// Records that this many bytes have been read. Time that the peer left unused does not add to its allowance.
     pub(super) fn record_read(&mut self, octets: usize, now: Duration) {
         self.due = self.due.max(now.saturating_sub(self.duration_of(self.read_size()))) + self.duration_of(octets);
     }

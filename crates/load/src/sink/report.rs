@@ -15,7 +15,6 @@ use mailrun_party::usage_sampler::UsageSampler;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// The sink's counts, and the facts needed to report them.
 pub(super) struct SinkReport {
     pub(super) options: SinkOptions,
     pub(super) endpoint: Endpoint,
@@ -47,7 +46,6 @@ impl SinkReport {
         }
     }
 
-    /// Adds a worker's counts.
     pub(super) fn merge(&mut self, tally: &SinkTally) {
         self.total.merge(tally);
         let runs = tally.runs.iter().map(|(run, tally)| (Some(run), &tally.seconds));
@@ -57,7 +55,8 @@ impl SinkReport {
         self.series.retain(|(run, _)| run.is_none_or(|run| self.total.runs.find(run).is_some()));
     }
 
-    /// The seconds of a run, one of which begins at `begin`. Second 0 contains the begin of the sink.
+    /// Returns the seconds of a run. Second 0 is the one in which the sink began; `begin` is the beginning of any of
+    /// the run's seconds.
     fn series_of(&mut self, run: Option<RunId>, begin: Duration) -> &mut Series {
         let index = self.series.iter().position(|(known, _)| *known == run).unwrap_or_else(|| {
             self.series.push((run, Series::new(second_of(self.began, begin))));
@@ -66,13 +65,12 @@ impl SinkReport {
         &mut self.series[index].1
     }
 
-    /// Work that is due four times per second.
     pub(super) fn tick(&mut self, now: Duration, first_connection: Option<Duration>) {
         self.usage_sampler.sample_own(now);
         self.first_connection = first_connection;
     }
 
-    /// The run that a record is about unless one is named: the expected one, or the one with the most messages.
+    /// Returns the run that a record is about if no run is named: the expected run, or the one with the most messages.
     pub(super) fn chosen_run(&self) -> Option<RunId> {
         let largest = || self.total.runs.iter().max_by_key(|(_, tally)| tally.messages).map(|(run, _)| run);
         self.options.run.or_else(largest)
@@ -136,7 +134,8 @@ impl SinkReport {
         record
     }
 
-    /// The record of a run at a sink that others use, too: errors and handshakes are those since the run's first message.
+    /// Makes the record of one run at a sink that has other clients. Errors and handshakes count from the run's first
+    /// message.
     pub(super) fn record_since_first(&mut self, run: RunId) -> Record {
         let mut record = self.record(Some(run));
         if let Some(tally) = self.total.runs.find(run) {
@@ -146,7 +145,7 @@ impl SinkReport {
         record
     }
 
-    /// Faults that were ordered for a time, and changes of the rules.
+    /// Lists scheduled faults and changes of the rules.
     fn events(&self, origin: Duration) -> Vec<EventRow> {
         let changes = self.active_rules.changes(self.first_connection, clock::now());
         let row = |change: RuleChange| EventRow {
@@ -216,7 +215,8 @@ impl SinkReport {
     }
 }
 
-/// The messages that took longest to arrive. The sink knows neither their dialogue nor all of their recipients.
+/// Lists the messages that took longest to arrive. The sink cannot know their dialogue, and may not know all of their
+/// recipients.
 fn slowest(tally: &RunTally, origin: Duration) -> Vec<SlowMessage> {
     let row = |(took, slow): (Duration, SlowDelivery)| SlowMessage {
         message: slow.message,
@@ -229,7 +229,6 @@ fn slowest(tally: &RunTally, origin: Duration) -> Vec<SlowMessage> {
     tally.slowest.sorted().into_iter().map(row).collect()
 }
 
-/// Locks the counts.
 pub(super) fn lock(view: &Mutex<SinkReport>) -> MutexGuard<'_, SinkReport> {
     view.lock().expect("nobody panics holding it")
 }

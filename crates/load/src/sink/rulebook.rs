@@ -16,15 +16,12 @@ use toml::Spanned;
 
 /// Size limit of a rules file.
 pub(super) const MAX_FILE_BYTES: usize = 1 << 20;
-/// Largest number of rules.
 const MAX_RULES: usize = 1000;
 
-/// Rules in their order, and the seed of their random choices.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rulebook {
     /// `None` for the sink's own seed.
     pub seed: Option<u64>,
-    /// Rules, in the order of the file.
     pub rules: Vec<Rule>,
 }
 
@@ -98,7 +95,8 @@ impl Rulebook {
     }
 }
 
-/// Place of a rule's mistake in the text that holds the rule: exact unless the string has escapes or several lines.
+/// Finds the place of a rule's mistake in the text of the file. The place is exact unless the rule's string has escapes
+/// or several lines.
 fn rule_offset(text: &str, span: Range<usize>, mistake: &RuleError) -> usize {
     let raw = &text[span.clone()];
     let is_plain = !raw.contains('\\') && !raw.starts_with("\"\"\"") && !raw.starts_with("'''");

@@ -88,7 +88,6 @@ impl RuleCommand {
     }
 }
 
-/// The commands that a rule applies to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CommandSet(u16);
 
@@ -108,7 +107,6 @@ impl CommandSet {
     }
 }
 
-/// The action of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum RuleAction {
     HangUp(Option<Reply>),
@@ -130,10 +128,8 @@ pub(super) enum RuleAction {
     Corrupt,
 }
 
-/// A rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// The rule's text.
     text: String,
     pub(super) commands: CommandSet,
     pattern: Option<RulePattern>,
@@ -174,23 +170,22 @@ impl Rule {
         Ok(Self { text: text.trim().to_owned(), commands, pattern, action, chance })
     }
 
-    /// The rule's text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Reports whether it is evaluated for each recipient after the end of the message, and not once for all of them.
+    /// Reports whether the rule is evaluated for each recipient at the end of the message, instead of once for all.
     pub(super) fn is_for_each_recipient(&self) -> bool {
         self.commands.contain(RuleCommand::Dot) && (self.pattern.is_some() || self.action == RuleAction::Directed)
     }
 
-    /// Reports whether it applies to that address, if it names a pattern.
+    /// Reports whether the rule applies to this address. A rule without a pattern applies to every address.
     pub(super) fn matches_address(&self, address: Option<&Path<'_>>) -> bool {
         self.pattern.as_ref().is_none_or(|pattern| address.is_some_and(|address| pattern.matches(address)))
     }
 }
 
-/// A pattern of addresses: the given parts have to be equal, in any spelling; `*` gives none.
+/// A pattern of addresses. The given parts must be equal, ignoring case; `*` stands for any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RulePattern {
     local_part: Option<String>,
@@ -217,8 +212,8 @@ impl RulePattern {
     }
 }
 
-/// The reply that a directed recipient asks for: a 4xx or 5xx code at the start of its local part, alone or before a
-/// character that is neither letter nor digit.
+/// Returns the reply that a directed recipient asks for. Its local part is, or begins with, a 4xx or 5xx code; the next
+/// character must not be a letter or digit.
 pub(super) fn directed_reply(local_part: &[u8]) -> Option<Reply> {
     let [class @ (b'4' | b'5'), ten @ b'0'..=b'5', one @ b'0'..=b'9', rest @ ..] = local_part else { return None };
     if rest.first().is_some_and(u8::is_ascii_alphanumeric) {
@@ -231,7 +226,7 @@ pub(super) fn directed_reply(local_part: &[u8]) -> Option<Reply> {
 /// A mistake in a rule, and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct RuleError {
-    /// Bytes of the rule before the mistake.
+    /// Offset of the mistake in the rule, in bytes.
     pub(super) offset: usize,
     /// Column in characters, from 1.
     column: usize,
@@ -340,7 +335,7 @@ fn parse_action(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
     Err(words.error(format!("{word:?} is not an action; use {}", known.join(", "))))
 }
 
-/// The only command that the action is possible on; `directed` is also possible on `.`.
+/// The only command on which the action is possible. `directed` is also possible on `.`.
 fn own_command(action: &RuleAction) -> Option<RuleCommand> {
     match action {
         RuleAction::Greylist { .. } | RuleAction::DomainCap { .. } | RuleAction::Directed => {
@@ -354,7 +349,7 @@ fn own_command(action: &RuleAction) -> Option<RuleCommand> {
     }
 }
 
-/// The command of a rule that names none, like `drop 1%`.
+/// The command of a rule that names none, for example `drop 1%`.
 fn usual_command(action: &RuleAction) -> CommandSet {
     let mut commands = CommandSet::default();
     commands.add(own_command(action).unwrap_or(RuleCommand::Dot));
@@ -391,7 +386,7 @@ fn tarpit(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
 
 fn limit(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
     let rate_per_s = words.value("a rate", |text| positive(text, rate))?;
-    // A tenth of a second's worth: clients come in bursts, and a real limiter accepts some.
+    // The usual burst is a tenth of a second's worth: clients come in bursts, and real limiters accept some.
     let usual = (rate_per_s / 10.0).clamp(1.0, 1e6) as u32;
     let burst =
         if words.eat("burst") { words.value("a number", |text| number(text, 1_000_000))? as u32 } else { usual };
@@ -472,7 +467,6 @@ fn quoted_reply(text: &str, classes: &[u8]) -> Result<Reply, String> {
     Ok(Reply::new(code, &text[4..]))
 }
 
-/// The words of a part of a rule; quoted text is one word.
 #[derive(Clone, Debug)]
 struct RuleTokens<'t> {
     text: &'t str,
@@ -518,7 +512,7 @@ impl<'t> RuleTokens<'t> {
         word
     }
 
-    /// Skips those words, if they are next.
+    /// Skips `words` if they come next.
     fn eat(&mut self, words: &str) -> bool {
         let count = words.split(' ').count();
         let ahead = self.words.get(self.next_index..self.next_index + count).unwrap_or_default();
@@ -559,7 +553,6 @@ impl<'t> RuleTokens<'t> {
         }
     }
 
-    /// A mistake at the next word.
     fn error(&self, what: impl Into<String>) -> RuleError {
         let at = self.words.get(self.next_index).map_or(self.end, |(begin, _)| *begin);
         RuleError::at(self.text, at, what)

@@ -14,29 +14,24 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A session's own state for rules; it exists as soon as rules are evaluated for the session.
 #[derive(Debug)]
 pub(super) struct SessionRules {
-    /// The session's number.
     number: u64,
-    /// Number of times that it has sent each command.
+    /// Number of times that the session has sent each command.
     command_counts: [u32; RuleCommand::ALL.len()],
-    /// Commands of any kind.
     commands: u32,
     sender: Vec<u8>,
     recipients: RecipientList,
-    /// Places that the open transaction holds under domain caps.
+    /// Places that the open transaction occupies under domain caps.
     domain_slots: DomainSlots,
     body_rules: Option<Box<BodyRules>>,
 }
 
-/// The command or message that rules are evaluated for.
 #[derive(Debug)]
 pub(super) struct CommandContext<'a> {
     pub(super) command: RuleCommand,
     pub(super) client: IpAddr,
-    /// The sender at MAIL, the recipient at RCPT, and at the end of the message if rules are evaluated for each
-    /// recipient.
+    /// The sender at MAIL, or the recipient at RCPT and in rules that are evaluated for each recipient.
     pub(super) address: Option<Path<'a>>,
     /// The message's own number, if it has a trace.
     pub(super) sequence: Option<u64>,
@@ -45,10 +40,9 @@ pub(super) struct CommandContext<'a> {
     pub(super) since_start: Duration,
 }
 
-/// Decision of the rules.
 #[derive(Debug)]
 pub(super) struct RuleDecision {
-    /// Least time before the answer.
+    /// Minimum delay of the answer.
     pub(super) delay: Duration,
     pub(super) effect: RuleEffect,
     /// The rule that decided; `None` if none did.
@@ -61,7 +55,7 @@ pub(super) const SERVICE_CLOSING: u16 = 421;
 /// The effect on a command.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum RuleEffect {
-    /// Answered as without rules.
+    /// The answer is the same as without rules.
     Accept,
     Reject(Reply),
     HangUp(Option<Reply>),
@@ -114,9 +108,9 @@ impl RuleEffect {
 #[derive(Debug, Default)]
 struct BodyRules {
     throttle: Option<ReadThrottle>,
-    /// Reset (RST) at that byte.
+    /// Reset the connection (RST) at that byte.
     reset: Option<(u64, Arc<RuleState>)>,
-    /// Time after which reading stops, with the reply and the rule.
+    /// Time after which the sink stops reading, its reply, and the rule.
     abort: Option<(Duration, Reply, Arc<RuleState>)>,
     octets: u64,
 }
@@ -135,7 +129,7 @@ pub(super) enum ReadStep {
 #[derive(Debug, Default)]
 struct RecipientList {
     octets: Vec<u8>,
-    /// End of each address; an empty one was accepted before there was such a rule.
+    /// End of each address. An entry is empty if its recipient was accepted before such a rule existed.
     ends: Vec<usize>,
 }
 
@@ -155,7 +149,7 @@ impl RecipientList {
     }
 }
 
-/// A transaction's places under domain caps, which are released when it is over.
+/// A transaction's places under domain caps, which are released when this is dropped.
 #[derive(Debug, Default)]
 pub(super) struct DomainSlots(Vec<(Arc<RuleState>, DomainKey)>);
 
@@ -172,8 +166,7 @@ impl SessionRules {
         }
     }
 
-    /// Decides a command by the rules: they are evaluated in their order, delays add up, and the first that refuses or
-    /// cuts decides.
+    /// Evaluates the rules in order. Delays add up, and the first rule that refuses or cuts the connection decides.
     pub(super) fn decide(&mut self, rules: &Ruleset, context: &CommandContext<'_>) -> RuleDecision {
         let nth = self.command_counts[context.command as usize];
         let decision =
@@ -239,7 +232,6 @@ impl SessionRules {
         decision
     }
 
-    /// Time for which a rule delays the answer.
     fn delay(&self, rule_state: &RuleState, context: &CommandContext<'_>, sample: &RuleSample) -> Duration {
         match rule_state.rule.action {
             RuleAction::Delay { from, to } if from == to => from,
@@ -252,7 +244,6 @@ impl SessionRules {
         }
     }
 
-    /// The effect of a rule on the command, if it has any.
     fn effect(&mut self, rule_state: &Arc<RuleState>, context: &CommandContext<'_>) -> Option<RuleEffect> {
         match &rule_state.rule.action {
             RuleAction::HangUp(last_word) => Some(RuleEffect::HangUp(last_word.clone())),
@@ -327,7 +318,6 @@ impl SessionRules {
         }
     }
 
-    /// Reports whether the next message is changed.
     pub(super) fn corrupts_next(&self, rules: &Ruleset) -> bool {
         let nth = self.command_counts[RuleCommand::Data as usize];
         let sample = RuleSample { seed: rules.seed, session: self.number, nth, recipient: 0 };
@@ -348,7 +338,6 @@ impl SessionRules {
         }
     }
 
-    /// The next read.
     pub(super) fn next_read(&mut self, now: impl FnOnce() -> Duration) -> ReadStep {
         let Some(body_rules) = &mut self.body_rules else { return ReadStep::All };
         if let Some((effect, by)) = body_rules.reset_due() {
@@ -366,14 +355,14 @@ impl SessionRules {
         }
     }
 
-    /// Completes the message; returns an effect if a rule was to cut its reading.
+    /// Completes the message. Returns an effect if a rule was to cut the connection while it was read.
     pub(super) fn finish_message(&mut self) -> Option<(RuleEffect, Arc<RuleState>)> {
         let body_rules = self.body_rules.take()?;
         let abort = |(_, reply, by)| (RuleEffect::HangUp(Some(reply)), by);
         body_rules.reset_due().or_else(|| body_rules.abort.map(abort))
     }
 
-    /// Ends the transaction, or begins to answer its message; returns the places that it holds.
+    /// Ends the transaction, or begins to answer its message. Returns the transaction's places under domain caps.
     pub(super) fn end_transaction(&mut self) -> DomainSlots {
         self.body_rules = None;
         self.recipients = RecipientList::default();
@@ -409,16 +398,15 @@ impl Drop for DomainSlots {
 struct RuleSample {
     seed: u64,
     session: u64,
-    /// Number of times that the session has sent the command before.
+    /// How many times the session has sent this command before.
     nth: u32,
-    /// The recipient that the rule is evaluated for, from 1; 0 for the whole message.
+    /// The recipient for whom the rule is evaluated, from 1; 0 for the whole message.
     recipient: u64,
 }
 
 impl RuleSample {
-    /// Reports whether a rule's chance occurs. A message that is dropped or doubled is chosen by its own number, so
-    /// that the choice is the same in whatever order messages come; one that is refused is chosen by its place in the
-    /// session, so that it may get through when it is sent again.
+    /// Decides at random whether a rule acts. A dropped or doubled message is chosen by its own number, so the order of
+    /// arrival does not matter. A refused message is chosen by its place in the session, so a retry may get through.
     fn occurs(&self, rule_state: &RuleState, sequence: Option<u64>) -> bool {
         let chance = rule_state.rule.chance;
         if chance >= 1.0 {
@@ -434,7 +422,7 @@ impl RuleSample {
     }
 
     fn fraction(&self, place: u64) -> f64 {
-        // A session's numbers begin where no message's numbers are.
+        // The highest bit keeps numbers of sessions apart from numbers of messages.
         self.of(place, self.session | 1 << 63, u64::from(self.nth) | self.recipient << 32)
     }
 
@@ -668,7 +656,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the commands of sessions are interleaved, the effects on each session are the same.
+        /// The effects on a session do not depend on how its commands are interleaved with others.
         #[test]
         fn a_session_meets_the_same_whatever_others_do(
             seed in any::<u64>(), turns in proptest::collection::vec((0..4_usize, 0..11_usize), 1..100)

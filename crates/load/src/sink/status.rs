@@ -35,7 +35,8 @@ pub(super) struct StatusServer {
 }
 
 impl StatusServer {
-    /// Serves on `address` until the process ends; answers requests for that address or for one of `names`.
+    /// Serves on `address` until the process ends. Refuses requests whose Host is neither that address nor one of
+    /// `names`.
     pub(super) fn serve(address: SocketAddr, names: HostNames, view: Arc<Mutex<SinkReport>>) -> Result<Self> {
         let routes = Router::new()
             .route("/", get(status))
@@ -87,9 +88,10 @@ async fn clock() -> Json<ClockAnswer> {
     Json(ClockAnswer::now())
 }
 
-/// The error of this host's clock. It takes a process, so it is no part of the answer whose round trip counts.
+/// Estimates the error of this host's clock. This starts a process, so it must not be part of the answer whose round
+/// trip is measured.
 async fn clock_error() -> Json<ChronyAnswer> {
-    // A thread that could not be had, or panicked, gives no estimate.
+    // If the thread panicked or could not be started, there is no estimate.
     Json(spawn_blocking(ChronyAnswer::now).await.unwrap_or_default())
 }
 
@@ -161,7 +163,7 @@ async fn rules(State(view): ReportState) -> Json<Value> {
     Json(lock(&view).active_rules.rulebook().to_json())
 }
 
-/// Puts the rules in force, or reports their mistake and keeps the present ones.
+/// Replaces the rules. If they have a mistake, reports it and keeps the present ones.
 async fn put_rules(State(view): ReportState, text: String) -> Response {
     let rulebook = match Rulebook::read(&text) {
         Ok(rulebook) => rulebook,

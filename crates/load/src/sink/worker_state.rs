@@ -28,17 +28,13 @@ const SECOND: Duration = Duration::from_secs(1);
 /// A tally on its way to the collector, and the way back for it.
 pub(super) type TallyTransfer = (Box<SinkTally>, SyncSender<Box<SinkTally>>);
 
-/// State that all workers share.
 #[derive(Debug)]
 pub(super) struct SinkContext {
     pub(super) active_rules: Arc<ActiveRules>,
     /// Storage of messages, if they are stored.
     pub(super) dump: Option<MessageDump>,
-    /// Users that may log in, if AUTH is offered.
     pub(super) users: Option<Users>,
-    /// Time at which the first client connected.
     pub(super) first_connection: OnceLock<Duration>,
-    /// Number of messages after which the sink ends.
     message_limit: Option<u64>,
     /// Protocol: the end of a message has one answer in SMTP, and one for each recipient in LMTP.
     pub(super) protocol: Protocol,
@@ -72,11 +68,11 @@ impl SinkContext {
         }
     }
 
-    /// A time of this clock at which a second of the trace's run begins.
+    /// Returns a time of this clock at which a second of the trace's run begins.
     fn zero_of(&self, trace: &Trace) -> Duration {
         let zero = trace.zero.time();
         if trace.clock.is_realtime() {
-            // A second more, so that it is not negative.
+            // Adds a second so that the result is not negative.
             zero + SECOND - Duration::from_nanos(self.unix_offset.subsec_nanos().into())
         } else {
             zero
@@ -98,13 +94,13 @@ pub(super) struct SinkWorkerState {
     /// The rules in force at the last look, and their version then.
     cached_rules: RefCell<Option<Arc<Ruleset>>>,
     rules_version: Cell<u64>,
-    /// The domain of the first recipient: in most runs that of all.
+    /// Domain of the first recipient. In most runs, all recipients have this domain.
     first_domain: OnceCell<Box<[u8]>>,
-    /// Numbers of the domains after the first.
     other_domains: RefCell<DomainNumbers>,
 }
 
-/// Numbers of domains, in the order in which they came. [`MAX_DOMAINS`] have one of their own, all others share the next.
+/// Numbers of domains in order of appearance. The first [`MAX_DOMAINS`] have their own, all others share the next
+/// number.
 #[derive(Debug, Default)]
 struct DomainNumbers {
     numbers: HashMap<Box<[u8]>, u16>,
@@ -112,7 +108,7 @@ struct DomainNumbers {
 }
 
 impl DomainNumbers {
-    /// The number of a domain in any spelling; the first has 0.
+    /// Returns the number of a domain, ignoring case. The first has number 0.
     fn number_of(&mut self, domain: &[u8]) -> u16 {
         if let Some(number) = self.numbers.get(domain) {
             return *number;
@@ -139,7 +135,6 @@ pub(super) struct SinkRecipient {
     pub(super) domain: u16,
 }
 
-/// A complete message.
 pub(super) struct SinkMessage {
     pub(super) found: TraceResult,
     pub(super) recipients: Vec<SinkRecipient>,
@@ -193,7 +188,7 @@ impl SinkWorkerState {
         let empty = self.empty_tallies.1.try_recv().unwrap_or_default();
         let mut full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
         full.domain_names.clone_from(&self.other_domains.borrow().names);
-        // Without a collector nothing can be sent.
+        // If the collector has ended, nobody needs the tally.
         let _ = self.tally_tx.send((full, self.empty_tallies.0.clone()));
     }
 
@@ -201,7 +196,6 @@ impl SinkWorkerState {
         self.context.users.as_ref().is_some_and(|users| users.verify(auth))
     }
 
-    /// The rules in force, if there are any.
     pub(super) fn rules(&self) -> Option<Arc<Ruleset>> {
         let version = self.context.active_rules.version();
         if version == 0 { None } else { self.cached_rules(version) }
@@ -231,7 +225,7 @@ impl SinkWorkerState {
         tally.ordered.replies += u64::from(code > 0);
     }
 
-    /// Counts the recipients of a message that rules dropped, and those that they counted more than once.
+    /// Counts the recipients that rules dropped or counted more than once.
     pub(super) fn count_ordered<'a>(&self, found: &TraceResult, effects: impl Iterator<Item = &'a RuleEffect>) {
         if sequence(found).is_some() {
             let ordered = &mut self.tally.borrow_mut().ordered;
@@ -297,7 +291,6 @@ impl SinkWorkerState {
         }
     }
 
-    /// Counts a message `times` times.
     pub(super) fn count_arrival(
         &self,
         found: &TraceResult,
@@ -312,7 +305,7 @@ impl SinkWorkerState {
         }
     }
 
-    /// Times the sender's transfer of a message: this shows whether ACKs delayed it.
+    /// Times the transfer of a message from the sender. This shows whether delayed ACKs held it up.
     pub(super) fn time_body(&self, found: &TraceResult, began: Duration, ended: Duration) {
         let tally = &mut **self.tally.borrow_mut();
         match found {
@@ -401,12 +394,11 @@ impl SinkWorkerState {
     }
 }
 
-/// Time at which a message was created, as the sink's host sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CreationTime {
     /// On this host's monotonic clock.
     Known(Duration),
-    /// After its arrival: the clocks of two hosts differ.
+    /// The creation time is later than the arrival: the clocks of the two hosts differ.
     InFuture,
     /// On another host's monotonic clock, or before this host was started.
     Unknown,
@@ -421,8 +413,8 @@ pub(super) fn sequence(found: &TraceResult) -> Option<u64> {
     }
 }
 
-/// Phase under which an error of that command is counted. Phases are those of the source: a command without one is
-/// counted with the replies.
+/// Returns the phase under which an error of that command is counted. A command that has no phase at the source counts
+/// as a reply.
 fn phase(command: RuleCommand) -> Phase {
     match command {
         RuleCommand::Connect => Phase::Banner,
@@ -437,8 +429,8 @@ fn phase(command: RuleCommand) -> Phase {
     }
 }
 
-/// Marks the units of a message in the ledger; those of other domains than the worker's first are marked when the tally
-/// is merged.
+/// Marks the units of a message in the ledger. Units of other domains than the worker's first are only marked when
+/// tallies are merged.
 fn mark_units(run: &mut RunTally, trace: &Trace, recipients: &[SinkRecipient]) {
     for SinkRecipient { id, domain } in recipients {
         let recipient = trace.numbering.number(*id);

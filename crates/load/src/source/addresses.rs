@@ -46,15 +46,14 @@ struct WeightedText {
     weight: u64,
 }
 
-/// Domains of a pattern's addresses, in lower case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PatternDomains {
     pub(super) names: Vec<String>,
-    /// Set if there are more.
+    /// Set if the pattern has more domains.
     pub(super) is_cut: bool,
 }
 
-/// What is written between an address's local part and `@`, so that the ledger can read a recipient's number there.
+/// How the recipient's number is written between local part and `@`, where the ledger reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecipientTag {
     /// Nothing.
@@ -117,7 +116,6 @@ impl AddressPattern {
         }
     }
 
-    /// The tag of this pattern's recipients if messages have several of them.
     pub(super) fn tag(&self) -> RecipientTag {
         match self.literal() {
             Some(text) if !ends_in_digit(local_part(text)) => RecipientTag::Digits,
@@ -139,7 +137,6 @@ impl AddressPattern {
         self.parts.iter().fold(1, |count, piece| count.saturating_mul(piece.count()))
     }
 
-    /// Appends the text at that place, below [`Self::count`], to `out`.
     pub(super) fn write_at(&self, mut place: u64, out: &mut Vec<u8>) {
         for piece in &self.parts {
             match piece {
@@ -150,7 +147,7 @@ impl AddressPattern {
         }
     }
 
-    /// The domains of its addresses, at most that many.
+    /// Returns the domains of the pattern's addresses, at most `most`.
     pub(super) fn domains(&self, most: usize) -> PatternDomains {
         let mut found = PatternDomains::default();
         let mut ends = vec![String::new()];
@@ -163,7 +160,8 @@ impl AddressPattern {
                         Some((_, domain)) => found.names.push(domain.to_ascii_lowercase()),
                         None => longer.push(whole),
                     }
-                    // More ends than domains may be had: the rest of the pattern only makes them longer.
+                    // There are more endings than `most` domains, so the rest of the pattern can only make these
+                    // longer.
                     if longer.len() > most || found.names.len() > MAX_COMBINATIONS {
                         break;
                     }
@@ -191,7 +189,7 @@ impl AddressPattern {
         })
     }
 
-    /// Checks every text of the pattern; of its numbers, the longest stands for all.
+    /// Checks every text of the pattern. The longest number stands for all numbers.
     fn check_all(&self, check: impl Fn(Vec<u8>) -> Result<(), String>) -> Result<(), String> {
         let choices: Vec<usize> = self.parts.iter().map(PatternPart::choice_count).collect();
         let combinations = choices.iter().try_fold(1_usize, |all, count| all.checked_mul(*count));
@@ -256,7 +254,7 @@ impl PatternPart {
         }
     }
 
-    /// Number of different texts, as far as well-formedness is concerned: all numbers are alike.
+    /// Number of texts that differ in form. All numbers count as one text, because they are alike.
     fn choice_count(&self) -> usize {
         match self {
             Self::Text(_) | Self::Number { .. } | Self::MessageNumber => 1,
@@ -267,7 +265,7 @@ impl PatternPart {
     fn write_choice(&self, choice: usize, out: &mut Vec<u8>) {
         match self {
             Self::Text(text) => out.extend_from_slice(text.as_bytes()),
-            // The longest.
+            // The longest number stands for all.
             Self::Number { most, digits, .. } => push_number(*most, *digits, out),
             Self::MessageNumber => push_number(u64::MAX, 1, out),
             Self::OneOf { choices: words, .. } => out.extend_from_slice(words[choice].text.as_bytes()),
@@ -283,12 +281,10 @@ impl PatternPart {
     }
 }
 
-/// Patterns as the user gave them, in a list.
 pub(super) fn expressions(patterns: &[AddressPattern]) -> String {
     patterns.iter().map(AddressPattern::expression).collect::<Vec<_>>().join(", ")
 }
 
-/// Parses the pieces of a pattern.
 fn parse_parts(typed: &str) -> Result<Vec<PatternPart>, String> {
     let mut pieces = Vec::new();
     let mut text = String::new();

@@ -22,16 +22,15 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-/// Time for which replies are still waited for after the user asked for the end.
+/// After the user asked for the end, the source waits this long for replies.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// End of a load in which messages that were due and not begun are no evidence that the source was behind.
+/// Messages that were due this shortly before the end and not begun do not prove that the source was late.
 const LAST_MOMENTS: Duration = Duration::from_millis(100);
 
-/// Least age of a run before a threshold may end it: a rate needs some time to settle.
+/// A threshold can end the run only after this time, because a rate needs some time to settle.
 const ABORT_DELAY: Duration = Duration::from_secs(1);
 
-/// The state of the run so far.
 pub(super) struct SourceCollector {
     context: Arc<SourceContext>,
     run: RunId,
@@ -50,7 +49,7 @@ pub(super) struct SourceCollector {
     first_due: Option<Duration>,
     stalls: StallDetector,
     next_tick: Duration,
-    /// The schedules of all workers, and the messages of them that have become due.
+    /// The schedules of all workers, and how many of their messages have become due.
     schedules: Vec<ArrivalSchedule>,
     due_so_far: u64,
     drain_deadline: Option<Duration>,
@@ -109,7 +108,7 @@ impl SourceCollector {
                 Ok((worker, mut tally)) => {
                     self.merge(&tally);
                     tally.clear();
-                    // A worker that has ended takes nothing back.
+                    // If the worker has ended, it needs no empty tally.
                     let _ = workers.empty_tallies[worker].send(tally);
                 }
                 Err(RecvTimeoutError::Timeout) => {
@@ -199,8 +198,9 @@ impl SourceCollector {
         end.map(|end| end.saturating_sub(first))
     }
 
-    /// Messages that were due after the warm-up, at open loop. If the server went away, this includes all that were still
-    /// to come. What was due in the last moments does not count as unsent: the load ended before it could be late.
+    /// Messages that were due after the warm-up, at open loop. If the server went away, this includes the messages that
+    /// were still to come. Messages of the last moments do not count as unsent, because the load ended before they
+    /// could be late.
     fn due(&self) -> Option<u64> {
         let options = &self.context.options;
         let created = self.total.created - self.total.warm_up.created;
@@ -229,7 +229,6 @@ impl SourceCollector {
         }
     }
 
-    /// Work that is due four times per second.
     fn tick(&mut self) {
         let now = clock::now();
         self.next_tick = now + TALLY_INTERVAL;
@@ -291,7 +290,7 @@ impl SourceCollector {
         }
     }
 
-    /// Time for which replies are still waited for if none comes, once no more messages are given out.
+    /// Returns how long to wait for the next reply once no more messages are given out.
     fn remaining_wait(&self, now: Duration) -> Duration {
         let total = &self.total;
         if total.open_messages() == 0 || !self.context.plan.is_over(now) {
@@ -310,7 +309,7 @@ impl SourceCollector {
             self.stop(Ending::Complete, now, limit);
         }
         match interrupt.requested() {
-            // Who controls a load ends it, in its own time.
+            // The controller of the load ends it when it wants to.
             StopRequest::Stop if control.is_some() => {}
             StopRequest::Nothing => self.end_early(now),
             StopRequest::Stop => self.stop(Ending::Interrupted, now, DRAIN_TIMEOUT),

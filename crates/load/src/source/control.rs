@@ -16,20 +16,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Numbers of messages that each host of a load has for itself, as a power of two.
 pub(crate) const NUMBERS_LOG2: u32 = 32;
 
-/// Counts of a load since they were last taken.
 #[derive(Clone, Debug, Default)]
 pub struct LoadCounts {
-    /// Connections that were established.
     pub connections: u64,
-    /// Messages that a session began.
     pub created: u64,
-    /// Messages that the server took responsibility for.
     pub accepted: u64,
-    /// Messages that the server rejected.
     pub rejected: u64,
-    /// Messages whose connection failed.
     pub failed: u64,
-    /// Bytes of the accepted messages.
     pub bytes: u64,
     /// Times from the beginning of a message until it was accepted.
     pub accepted_times: Latencies,
@@ -39,11 +32,10 @@ pub struct LoadCounts {
     pub service_times: Latencies,
     /// Times from the beginning of a message until it was rejected or failed.
     pub ended_times: Latencies,
-    /// Durations of the phases.
     pub phases: PhaseTimes,
-    /// Errors by phase and code.
     pub errors: Errors,
-    /// Messages that ended, and those of them that were not accepted, by second of Unix time, to a quarter of a second.
+    /// Messages that ended, and how many of them were not accepted, by second of Unix time. The time is exact to a
+    /// quarter of a second.
     pub ended_by_second: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -71,17 +63,15 @@ impl LoadCounts {
         }
     }
 
-    /// Messages that ended.
     pub fn ended(&self) -> u64 {
         self.accepted + self.rejected + self.failed
     }
 }
 
-/// Control of a load, which other threads hold while it runs.
 #[derive(Debug)]
 pub struct LoadControl {
     users: Mutex<UserTarget>,
-    /// The users of that target: sessions look at it with each message.
+    /// Number of users of `target`, for sessions to check with each message.
     sessions: AtomicU32,
     first_message: u64,
     interrupt: Interrupt,
@@ -91,7 +81,7 @@ pub struct LoadControl {
     next_message: AtomicU64,
 }
 
-/// Users that are wanted, and the time since which they are.
+/// The wanted number of users, and since when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UserTarget {
     pub(super) users: u32,
@@ -99,7 +89,7 @@ pub(super) struct UserTarget {
 }
 
 impl LoadControl {
-    /// Control of a load that begins with so many users, and whose messages have the numbers from `first_message` on.
+    /// Creates the control of a load that begins with `users`. Its messages have the numbers from `first_message` on.
     pub fn new(users: u32, first_message: u64, interrupt: Interrupt) -> Self {
         Self {
             users: Mutex::new(UserTarget { users, since: clock::now() }),
@@ -113,8 +103,8 @@ impl LoadControl {
         }
     }
 
-    /// Changes the number of users. Closed loop: more sessions are started at once, and surplus ones end after their
-    /// message. Open loop: the rate is another from now on.
+    /// Changes the number of users. Closed loop: starts more sessions, or lets surplus ones end after their message.
+    /// Open loop: changes the rate.
     pub fn set_users(&self, users: u32) {
         let mut target = lock(&self.users);
         if target.users != users {
@@ -123,7 +113,7 @@ impl LoadControl {
         self.sessions.store(users, Ordering::Relaxed);
     }
 
-    /// Ends the load: no more messages, and at most so long for those under way. The first call counts.
+    /// Ends the load. No more messages begin, and those under way have at most `limit`. Only the first call counts.
     pub fn drain(&self, limit: Duration) {
         lock(&self.drain_limit).get_or_insert(limit);
         if let Some(load) = self.load() {
@@ -131,12 +121,10 @@ impl LoadControl {
         }
     }
 
-    /// Takes the counts since the last call.
     pub fn take_counts(&self) -> LoadCounts {
         std::mem::take(&mut *lock(&self.counts))
     }
 
-    /// The number of the first message that this load has not given out.
     pub fn next_message(&self) -> u64 {
         if let Some(load) = self.load() {
             self.next_message.fetch_max(load.plan.next_number(), Ordering::Relaxed);
@@ -164,7 +152,7 @@ impl LoadControl {
         *lock(&self.drain_limit)
     }
 
-    /// Connects it with a load that begins.
+    /// Connects this control with a load that begins.
     pub(super) fn attach(&self, load: &Arc<SourceContext>) {
         let _ = self.load.set(Arc::downgrade(load));
         if self.drain_limit().is_some() {
@@ -182,7 +170,7 @@ impl LoadControl {
     }
 }
 
-/// Values behind these locks are whole at any time, so a holder that panicked has left them so.
+/// Each of these values is consistent at any time, so a poisoned lock can be used.
 fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

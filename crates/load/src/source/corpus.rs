@@ -37,7 +37,6 @@ const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"]
 /// Path of the corpus, and limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CorpusOptions {
-    /// A file or a directory.
     pub path: PathBuf,
     /// Limit of the memory for messages.
     pub limit_bytes: u64,
@@ -62,7 +61,6 @@ pub(super) struct Corpus {
     pub(super) skipped: u64,
 }
 
-/// A message, dot-stuffed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CorpusMessage {
     /// The header block with its empty line, if it has one.
@@ -71,7 +69,6 @@ pub(super) struct CorpusMessage {
     pub(super) body: Arc<[u8]>,
     /// Checksum of the body, unstuffed.
     pub(super) checksum: u32,
-    /// Bytes of the message, unstuffed, without the end of data.
     pub(super) bytes: u64,
     pub(super) is_eight_bit: bool,
 }
@@ -109,10 +106,6 @@ pub(super) fn read(options: &CorpusOptions) -> Result<Corpus> {
     Ok(Corpus { kind, messages: target.messages, skipped: target.skipped })
 }
 
-/// Reads the one message of a file.
-///
-/// # Errors
-/// If the file cannot be read, or its message is invalid.
 pub(super) fn read_file(path: &Path) -> Result<CorpusMessage> {
     let unreadable = || format!("--file: cannot read {}", path.display());
     let file = File::open(path).with_context(unreadable)?;
@@ -124,7 +117,8 @@ pub(super) fn read_file(path: &Path) -> Result<CorpusMessage> {
     draft.finish().map_err(|flaw| anyhow!("--file {}: {flaw}", path.display()))
 }
 
-/// The files of a Maildir or of a directory of messages, sorted by name: so a seed picks the same ones on every host.
+/// Returns the files of a Maildir or of a directory of messages. They are sorted by name, so that a seed picks the same
+/// ones on every host.
 fn message_files(path: &Path, limit_bytes: u64) -> Result<(&'static str, Vec<PathBuf>)> {
     let maildir: Vec<PathBuf> = ["cur", "new"].map(|name| path.join(name)).into_iter().filter(|p| p.is_dir()).collect();
     let (kind, directories, wanted): (_, _, fn(&Path) -> bool) = match maildir.is_empty() {
@@ -172,7 +166,6 @@ fn too_large(path: &Path, limit_bytes: u64) -> String {
     )
 }
 
-/// Messages read so far.
 struct CorpusReader<'a> {
     options: &'a CorpusOptions,
     messages: Vec<CorpusMessage>,
@@ -181,7 +174,6 @@ struct CorpusReader<'a> {
 }
 
 impl CorpusReader<'_> {
-    /// Reads a file that is one message.
     fn read_message(&mut self, path: &Path) -> Result<()> {
         let length = fs::metadata(path).map_or(0, |about| about.len());
         if self.used_bytes.saturating_add(length) > self.options.limit_bytes {
@@ -221,7 +213,6 @@ impl CorpusReader<'_> {
         self.finish(draft, path)
     }
 
-    /// Adds a line, if there is room.
     fn add_line(&mut self, draft: &mut CorpusMessageBuilder, line: &FileLine<'_>) -> Result<()> {
         draft.add_line(line);
         if self.used_bytes + draft.buffered_bytes() > self.options.limit_bytes {
@@ -230,7 +221,7 @@ impl CorpusReader<'_> {
         Ok(())
     }
 
-    /// Stores a complete message, or refuses or skips an unfit one.
+    /// Stores a complete message. If it is unfit, skips it or refuses the corpus.
     fn finish(&mut self, draft: CorpusMessageBuilder, path: &Path) -> Result<()> {
         match (draft.finish(), self.options.invalid_messages) {
             (Ok(message), _) => {
@@ -316,7 +307,6 @@ fn is_zone(word: &str) -> bool {
     }
 }
 
-/// A decimal number of so many digits.
 fn number_below(word: &str, digits: RangeInclusive<usize>, end: u32) -> Option<u32> {
     let is_number = digits.contains(&word.len()) && word.bytes().all(|octet| octet.is_ascii_digit());
     word.parse().ok().filter(|number| is_number && *number < end)
@@ -351,12 +341,11 @@ struct CorpusMessageBuilder {
     checksum: Checksum,
     bytes: u64,
     is_eight_bit: bool,
-    /// Number of the separator's line in an mbox.
     separator: Option<u64>,
     has_lf: bool,
     /// Number of the header's first line that ends in a bare CR.
     bare_cr_line: Option<u64>,
-    /// The first fault found; nothing is stored from then on.
+    /// The first fault. After it, nothing more of the message is stored.
     error: Option<String>,
 }
 

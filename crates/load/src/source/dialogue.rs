@@ -3,10 +3,9 @@ use mailrun_net::Handshake;
 use mailrun_smtp::ReceivedReply;
 use std::io::{self, Write};
 
-/// Lines of a message that are shown; of a longer one, their number.
+/// Lines of a message that are shown. For a longer message, only their number is shown.
 const MAX_LINES: usize = 200;
 
-/// Prints the dialogue to standard output.
 #[derive(Debug, Default)]
 pub(super) struct Dialogue {
     /// The server has asked for login data.
@@ -56,7 +55,7 @@ impl Dialogue {
     }
 }
 
-/// The line without what follows `AUTH MECHANISM`.
+/// Removes what follows `AUTH MECHANISM` from the line.
 fn without_login(line: &str) -> String {
     let mut words = line.splitn(3, ' ');
     match (words.next(), words.next(), words.next()) {
@@ -70,7 +69,7 @@ fn printable(text: &str) -> String {
 }
 
 fn print(text: &str) {
-    // A reader that went away is no reason to stop.
+    // If standard output is closed, the run continues.
     let _ = io::stdout().lock().write_all(text.as_bytes());
 }
 

@@ -32,12 +32,11 @@ impl RecipientDomains {
         (names.len() > 1 || is_cut).then_some(Self { names, numbers })
     }
 
-    /// Names in the order of their numbers.
     pub(super) fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Number of the address's domain; that of no name if it is not in the table.
+    /// Returns the number of the address's domain. Domains that are not in the table share one number.
     pub(super) fn number_of(&self, address: &[u8]) -> u16 {
         let domain = memrchr(b'@', address).map_or(&[][..], |at| &address[at + 1..]);
         let known = self.numbers.get(domain).or_else(|| self.numbers.get(&domain.to_ascii_lowercase()));
@@ -65,19 +64,18 @@ impl MessageDomains {
         Self(numbers)
     }
 
-    /// Notes that the server rejected the recipient at that place.
+    /// Records that the server rejected the recipient in that place.
     pub(super) fn reject(&mut self, place: usize) {
         if let Some(domain) = self.0.get_mut(place) {
             *domain |= REJECTED;
         }
     }
 
-    /// Counts the units as begun.
     pub(super) fn count_created(&self, tally: &mut DomainTally) {
         self.0.iter().for_each(|domain| tally.open(*domain).created += 1);
     }
 
-    /// Counts each unit by its fate, which is that of its place unless the server rejected it before.
+    /// Counts each unit by its fate: rejected if the server rejected its recipient before, otherwise `fate`.
     pub(super) fn count_ended(&self, tally: &mut DomainTally, fate: impl Fn(usize) -> UnitFate) {
         for (place, domain) in self.0.iter().enumerate() {
             let fates = tally.open(domain & !REJECTED);
@@ -140,7 +138,7 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that every address that a pattern gives has the number of its domain, or that there is only one.
+        /// Every address of a pattern counts under the number of its domain, or there is only one domain.
         #[test]
         fn every_address_is_counted_under_its_domain(
             typed in "(u|\\{0\\.\\.9\\}|\\{a,b\\}){1,2}@(x|\\{1\\.\\.3\\}|\\{c,D\\}){1,3}\\.(example|\\{e,F\\})",

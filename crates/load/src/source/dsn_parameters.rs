@@ -64,7 +64,6 @@ impl DsnParameters {
         if self.description().is_some() { Notifications::Asked } else { Notifications::Unasked }
     }
 
-    /// Reports whether all messages ask for the same.
     pub(super) fn is_constant(&self) -> bool {
         self.envelope_id.as_ref().is_none_or(|pattern| pattern.literal().is_some())
     }
@@ -100,7 +99,7 @@ impl DsnParameters {
             push_parameter("NOTIFY=", &notify.render(), begin, text);
         }
         if self.original_recipient {
-            // An address that is too long for the parameter is sent without it.
+            // If the address is too long for the parameter, it is sent without ORCPT.
             let original = std::str::from_utf8(&text[recipient..begin]).ok().and_then(dsn::render_original_recipient);
             original.iter().for_each(|value| push_parameter("ORCPT=", value, begin, text));
         }

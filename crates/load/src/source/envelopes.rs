@@ -20,7 +20,6 @@ pub(super) enum Envelopes {
     Generated(GeneratedEnvelopes),
 }
 
-/// One set of addresses, one size.
 #[derive(Debug)]
 pub(super) struct FixedEnvelopes {
     /// Envelopes by their parameters: bit 0 SIZE, bit 1 BODY=8BITMIME, bit 2 SMTPUTF8, bit 3 BODY=BINARYMIME.
@@ -34,7 +33,6 @@ pub(super) struct FixedEnvelopes {
     generator: GeneratedEnvelopes,
 }
 
-/// Addresses by pattern, or sizes or numbers of recipients that vary.
 #[derive(Clone, Debug)]
 pub(super) struct GeneratedEnvelopes {
     sender: AddressPattern,
@@ -60,14 +58,11 @@ impl BodyParameter {
     }
 }
 
-/// Inputs of a message's envelope.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EnvelopeInput<'a> {
-    /// The message's number.
     pub(super) number: u64,
     pub(super) recipients: u32,
     pub(super) content: MessageChoice,
-    /// Extensions of the server.
     pub(super) extensions: &'a Extensions,
 }
 
@@ -78,9 +73,9 @@ pub(super) struct EnvelopeBuffer {
     /// The ledger's numbers of their recipients.
     numbers: [Vec<u32>; 2],
     current_slot: usize,
-    /// The sender, each recipient and the parameters of its RCPT, the parameters of MAIL.
+    /// The sender, the recipients each with the parameters of RCPT, and the parameters of MAIL.
     text: Vec<u8>,
-    /// End of each of these.
+    /// End of each part of `text`.
     ends: Vec<usize>,
 }
 
@@ -89,7 +84,7 @@ pub(super) struct EnvelopeBuffer {
 struct MailParameters {
     size: Option<u64>,
     eight_bit: bool,
-    /// Replaces `eight_bit`: a message has one BODY.
+    /// Replaces `eight_bit`, because a message has only one BODY.
     binary: bool,
     /// SMTPUTF8, if any address needs it.
     utf8: bool,
@@ -113,7 +108,6 @@ impl Envelopes {
         }
     }
 
-    /// The envelope of that message.
     pub(super) fn envelope_for(&self, input: EnvelopeInput<'_>, buffer: &mut EnvelopeBuffer) -> Arc<Envelope> {
         match self {
             Self::Fixed(same) => Arc::clone(same.envelope_for(input.extensions)),
@@ -121,7 +115,7 @@ impl Envelopes {
         }
     }
 
-    /// The recipients of the message with that number, which has so many, in their order.
+    /// Returns the recipients of the message with that number, in order.
     pub(super) fn recipients_of(&self, number: u64, recipients: u32) -> Vec<String> {
         let mut buffer = EnvelopeBuffer::default();
         self.generator().write_envelope(number, recipients, MailParameters::NONE, &mut buffer);
@@ -142,7 +136,7 @@ impl Envelopes {
         }
     }
 
-    /// The ledger's numbers of the recipients of the envelope that was written to that slot of the buffer.
+    /// Returns the ledger's numbers of the recipients of the envelope in that slot of the buffer.
     pub(super) fn recipient_numbers<'a>(&'a self, buffer: &'a EnvelopeBuffer, slot: usize) -> &'a [u32] {
         match self {
             Self::Fixed(same) => &same.numbers,
@@ -166,7 +160,7 @@ impl GeneratedEnvelopes {
         self.sender.literal().is_some() && self.recipients.is_literal() && self.dsn_parameters.is_constant()
     }
 
-    /// Renders all variants, if all messages are alike.
+    /// Renders all variants if all messages are alike.
     fn render_fixed(&self, recipients: u32, bytes: u64, is_eight_bit: bool) -> FixedEnvelopes {
         let mut buffer = EnvelopeBuffer::default();
         let variants = std::array::from_fn(|bits| {
@@ -268,7 +262,8 @@ impl EnvelopeBuffer {
         &self.text[self.ends[self.ends.len() - 2]..]
     }
 
-    /// The drafted envelope, in memory that the session has used before: the one that the protocol does not hold.
+    /// Moves the drafted envelope into memory that the session has used before. The protocol still holds the other
+    /// envelope.
     fn reuse_envelope(&mut self) -> Arc<Envelope> {
         let mut kept = self.envelopes[self.current_slot].take();
         match kept.as_mut().and_then(Arc::get_mut) {
@@ -420,7 +415,7 @@ mod tests {
             assert_eq!(envelope, fresh, "message {number} is the same wherever it is written");
             assert_eq!(envelope.recipients(), 1 + number as usize % 3);
             assert!(envelope.mail().ends_with(b"@example.com> SIZE=109\r\n"), "{envelope:?}");
-            // The protocol keeps the last one until it is given the next.
+            // The protocol keeps the last envelope until it gets the next.
             held = Some(envelope);
         }
         assert!(held.is_some() && memory.len() == 2, "{} envelopes", memory.len());

@@ -4,14 +4,11 @@ use std::io::{self, BufRead};
 /// Octets of a line that SMTP allows, without its end (RFC 5322 §2.1.1).
 pub(super) const MAX_LINE_BYTES: usize = 998;
 
-/// A line without its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileLine<'a> {
     /// The line's text, up to one byte more than [`MAX_LINE_BYTES`].
     pub(super) text: &'a [u8],
-    /// Length of the line.
     pub(super) bytes: u64,
-    /// Its number, from 1.
     pub(super) number: u64,
     /// LF, or CR if no LF follows; `None` at the end of the file.
     pub(super) end: Option<u8>,
@@ -24,7 +21,7 @@ pub(super) struct FileLines<R> {
     reader: R,
     text: Vec<u8>,
     number: u64,
-    /// CRs after the one that ended the last line, with no LF after them: each ends an empty line.
+    /// Number of CRs after the last line's end that are not followed by an LF. Each of them ends an empty line.
     bare_crs: u64,
 }
 
@@ -33,7 +30,6 @@ impl<R: BufRead> FileLines<R> {
         Self { reader, text: Vec::with_capacity(MAX_LINE_BYTES + 1), number: 0, bare_crs: 0 }
     }
 
-    /// The next line; `None` at the end.
     pub(super) fn next(&mut self) -> io::Result<Option<FileLine<'_>>> {
         self.text.clear();
         if self.bare_crs > 0 {

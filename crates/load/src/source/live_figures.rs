@@ -4,7 +4,6 @@ use mailrun_journey::threshold::{Fate, MetricSource, MetricValues};
 use mailrun_journey::{Latencies, SourceTally, Stage};
 use std::time::Duration;
 
-/// The counts so far.
 pub(super) struct SourceFigures<'a> {
     pub(super) tally: &'a SourceTally,
     pub(super) now: Duration,
@@ -43,7 +42,7 @@ impl MetricValues for SourceFigures<'_> {
         (!elapsed.is_zero()).then(|| count as f64 / elapsed.as_secs_f64())
     }
 
-    /// Messages that are finished: one that is under way is not late yet.
+    /// Counts only finished messages: a message that is under way is not late yet.
     fn due(&self) -> Option<u64> {
         self.count(MetricSource::Stage(Stage::Created))
             .map(|created| created.saturating_sub(self.tally.open_messages()))

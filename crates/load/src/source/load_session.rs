@@ -26,12 +26,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// A message under way.
 #[derive(Debug)]
 pub(super) struct OutgoingMessage {
-    /// The claim: the message's number, its recipients, whether it counts.
     claim: ClaimedMessage,
-    /// The message's content.
     content: MessageChoice,
     /// The slot of its envelope in the session's buffer.
     envelope_slot: usize,
@@ -41,15 +38,15 @@ pub(super) struct OutgoingMessage {
     sent: Option<Duration>,
     /// Set once the peer has answered any of its commands.
     answered: bool,
-    /// Accepted ones of the first 64 recipients, a bit for each place.
+    /// Which of the first 64 recipients were accepted, one bit each.
     accepted: u64,
-    /// Accepted ones of the other recipients.
+    /// Which of the other recipients were accepted.
     accepted_beyond: Vec<u64>,
     /// Recipients that the peer refused.
     rejected: u32,
     /// Phases of its own dialogue so far.
     phases: MessagePhases,
-    /// Time at which the last of them ended.
+    /// End of the last of these phases.
     phase_ended_at: Duration,
     domains: MessageDomains,
 }
@@ -87,7 +84,7 @@ impl OutgoingMessage {
 
     /// Adds a phase of its dialogue that began at `since`, or after the phase before it.
     fn add_phase(&mut self, phase: Phase, since: Duration, now: Duration) {
-        // Replies that came in one read have one time: only the first of them took any.
+        // Replies from one read have the same time, so only the first of them gets a phase.
         if now == self.phase_ended_at {
             return;
         }
@@ -108,7 +105,6 @@ impl OutgoingMessage {
         }
     }
 
-    /// Its number in trace and ledger.
     fn sequence(&self) -> u64 {
         if self.claim.is_warm_up { self.claim.number | WARM_UP_SEQUENCE } else { self.claim.number }
     }
@@ -125,7 +121,7 @@ impl OutgoingMessage {
         self.accepted_beyond[beyond] |= bit;
     }
 
-    /// LMTP: the peer accepted the recipient, and then refused the message for it.
+    /// LMTP: the peer had accepted the recipient, but refused the message for it.
     fn reject_recipient(&mut self, place: usize) {
         let bit = 1 << (place % 64);
         match (place / 64).checked_sub(1) {
@@ -148,24 +144,23 @@ pub(super) struct LoadSession {
     context: Arc<SourceContext>,
     worker: Rc<SourceWorkerState>,
     park_entry: ParkEntry,
-    /// Messages under way, the oldest first: the next replies belong to it. At most two, and two only where the next
-    /// message's commands travel with a message.
+    /// Messages under way, the oldest first; the next replies belong to it. There are at most two, and two only if the
+    /// next message's commands are sent together with a message.
     messages: VecDeque<OutgoingMessage>,
-    /// Messages whose last reply came at that time, before this result was [certain](Event::settled).
+    /// Messages whose last reply came at that time, but whose result was not [certain](Event::settled) yet.
     answered: VecDeque<(OutgoingMessage, Outcome, Duration)>,
     /// Number of messages begun on this connection.
     transactions: u64,
-    /// Time at which the last commands had been handed over.
     commands_sent_at: Duration,
     /// Time of the 354 reply.
     data_accepted_at: Duration,
-    /// Set if the message is among the data being written.
+    /// Set if a message is part of the data that is being written.
     writing_message: bool,
-    /// Time at which the connection was established.
     connected_at: Duration,
     /// Time at which AUTH was sent, until it is over.
     auth_sent_at: Option<Duration>,
-    /// Set if the peer has refused the session: 421, or a refusal of the connection or of EHLO. It is counted already.
+    /// Set if the peer has refused the session: by 421, or by refusing the connection or EHLO. The refusal is counted
+    /// already.
     is_rejected: bool,
     /// Number of messages for this connection; `None` for no limit.
     message_limit: Option<u64>,
@@ -211,7 +206,7 @@ impl LoadSession {
         !self.messages.is_empty()
     }
 
-    /// Takes up a message before there is a connection for it; false if there are no more.
+    /// Claims a message before there is a connection for it. Ready with false if there are no more.
     pub(super) fn poll_claim(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let now = clock::now();
         ready!(self.poll_pause(cx, now));
@@ -220,7 +215,6 @@ impl LoadSession {
         Poll::Ready(claim.is_some())
     }
 
-    /// Begins a message.
     fn begin_message(&mut self, claim: ClaimedMessage) {
         let message = OutgoingMessage::new(claim, &self.context);
         if self.context.domains.is_some() {
@@ -229,7 +223,8 @@ impl LoadSession {
         self.messages.push_back(message);
     }
 
-    /// Counts an error. Its sample is the recipient at `place` of the oldest message, if one has been named by then.
+    /// Counts an error. Its sample is the oldest message's recipient at `place`, if that recipient has already been
+    /// named.
     fn count_error(&self, tally: &mut SourceTally, error: ErrorEvent<'_>, place: u32) {
         tally.count_error(error, self.context.zero, || {
             let message = self.messages.front().filter(|_| error.phase >= Phase::Rcpt)?;
@@ -238,7 +233,7 @@ impl LoadSession {
         });
     }
 
-    /// Completes when the pause after the last message is over, or the run is.
+    /// Completes when the pause after the last message, or the run, is over.
     fn poll_pause(&mut self, cx: &mut Context<'_>, now: Duration) -> Poll<()> {
         let Some(until) = self.pause.until else { return Poll::Ready(()) };
         if !self.context.plan.is_over(now) {
@@ -281,7 +276,7 @@ impl LoadSession {
         });
     }
 
-    /// Gives up the message that waited for a connection, because none could be established.
+    /// Gives up the message that waited for this connection.
     pub(super) fn connection_failed(&mut self, why: &str) {
         if self.dialogue.is_some() {
             Dialogue::event(&format!("No connection to {}: {why}", self.context.options.to));
@@ -291,8 +286,8 @@ impl LoadSession {
         self.fail_messages(MessageFailure::Failed);
     }
 
-    /// Handles the end of the connection: gives up the messages under way, except one of which the peer has received
-    /// the commands at most; that one goes to the next connection.
+    /// Handles the end of the connection: gives up the messages under way. A message of which the peer can have
+    /// received at most the commands goes to the next connection.
     pub(super) fn connection_ended(&mut self, ended: &SessionEnd) {
         let (verb, what) = match ended {
             SessionEnd::Closed => (None, "the peer closed the session".to_owned()),
@@ -300,7 +295,8 @@ impl LoadSession {
             SessionEnd::Lost(verb, error) if error.kind() == ErrorKind::UnexpectedEof => {
                 (*verb, "connection closed".to_owned())
             }
-            // In TLS 1.3 the client finishes before the server has seen its certificate, so a refusal comes later.
+            // In TLS 1.3 the client finishes before the server has checked its certificate, so the refusal arrives
+            // later.
             SessionEnd::Lost(_, error) if error.kind() == ErrorKind::InvalidData => {
                 (Some(Verb::StartTls), reason(error))
             }
@@ -329,7 +325,7 @@ impl LoadSession {
         self.messages.extend(kept);
     }
 
-    /// Counts all results, which have become certain with this reply.
+    /// Counts all results that became certain with this reply.
     fn settle(&mut self, event: &Event<'_>, now: Duration) {
         while let Some((message, outcome, at)) = self.answered.pop_front() {
             self.finish_transaction(message, outcome, at);
@@ -341,14 +337,14 @@ impl LoadSession {
         }
     }
 
-    /// Takes back the messages whose results are not certain: a reply may be missing.
+    /// Takes back the messages whose results are not certain, because a reply may be missing.
     fn take_back_answered(&mut self) {
         for (message, ..) in self.answered.drain(..).rev() {
             self.messages.push_front(message);
         }
     }
 
-    /// Gives up every message under way; the reason has been counted.
+    /// Gives up every message under way. The reason is counted already.
     fn fail_messages(&mut self, why: MessageFailure) {
         self.take_back_answered();
         let Some(last) = self.messages.back().map(|job| job.claim.number) else { return };
@@ -360,7 +356,7 @@ impl LoadSession {
                 let warm_up = u64::from(job.claim.is_warm_up);
                 let all = u64::from(job.claim.recipients);
                 tally.time(LatencyKind::Ended, now.saturating_sub(job.since));
-                // Recipients that the server has refused stay refused, whatever happens to the connection.
+                // Recipients that the server refused stay refused, even if the connection fails.
                 let refused = if why == MessageFailure::Rejected { all } else { u64::from(job.rejected).min(all) };
                 tally.recipients_rejected += refused;
                 tally.recipients_failed += all - refused;
@@ -383,7 +379,7 @@ impl LoadSession {
         }
     }
 
-    /// Keeps what is known of a message that the server did not take.
+    /// Records what is known about a message that the server did not take.
     fn note_missing(&self, tally: &mut SourceTally, job: &OutgoingMessage, fate: MissingFate) {
         if tally.missing.has_room() {
             tally.missing.push(MissingTransaction {
@@ -449,7 +445,6 @@ impl LoadSession {
         });
     }
 
-    /// Counts the time of a phase, and an error reply.
     fn count_reply(&mut self, event: &Event<'_>, now: Duration) {
         let phase = phase_of(event.to);
         let since = match event.to {
@@ -458,7 +453,7 @@ impl LoadSession {
             Verb::Auth => *self.auth_sent_at.get_or_insert(self.commands_sent_at),
             _ => self.commands_sent_at,
         };
-        // A login is one exchange of several replies; the cost of STARTTLS is the handshake.
+        // A login is one exchange of several replies, and the time of STARTTLS counts as the handshake.
         let is_whole = event.reply.code() != 334 && event.to != Verb::StartTls;
         if is_whole && event.to == Verb::Auth {
             self.auth_sent_at = None;
@@ -483,7 +478,7 @@ impl LoadSession {
         match event.to {
             _ if event.reply.code() == 421 => self.is_rejected = true,
             Verb::Greeting if !event.reply.is_positive() => self.is_rejected = true,
-            // A refused EHLO may be followed by an accepted HELO.
+            // The server may still accept HELO after refusing EHLO.
             Verb::Hello => self.is_rejected = !event.reply.is_positive(),
             _ => {}
         }
@@ -522,7 +517,7 @@ impl MessageSource for LoadSession {
         if self.dialogue.is_some() {
             Dialogue::tls_established(handshake);
         }
-        // The wait for the greeting, or for the reply to the next EHLO, begins here.
+        // The wait for the greeting, or for the reply to the next EHLO, starts now.
         let now = clock::now();
         self.commands_sent_at = now;
         self.connected_at = now;
@@ -666,7 +661,7 @@ fn phase_of(verb: Verb) -> Phase {
     }
 }
 
-/// The command that the session could not do with.
+/// Returns the command whose failure ended the session.
 fn failed_verb(why: GaveUp) -> Verb {
     match why {
         GaveUp::NoTls | GaveUp::TlsRefused => Verb::StartTls,
@@ -676,7 +671,7 @@ fn failed_verb(why: GaveUp) -> Verb {
     }
 }
 
-/// Reports whether the peer's own reply was the reason: that has been counted.
+/// Reports whether the peer's own reply was the reason. Such a reply has been counted already.
 fn was_rejected(why: GaveUp) -> bool {
     matches!(why, GaveUp::TlsRefused | GaveUp::NotAuthenticated | GaveUp::XclientRefused)
 }

@@ -16,7 +16,6 @@ const LINE_BYTES: usize = 80;
 const COPY_LIMIT: usize = 16 * 1024;
 /// Digits of the sequence number in a Message-ID.
 const ID_DIGITS: usize = 16;
-/// The text before them.
 const MESSAGE_ID_PREFIX: &[u8] = b"Message-ID: <";
 
 /// The clock of a trace's time.
@@ -49,12 +48,12 @@ impl TraceStamp {
         Self { run, trace_headers: traced, clock, numbering, clock_offset, zero: ZeroPhase::default() }
     }
 
-    /// The first time from `now` on at which a run may begin, so that traces can name its zero.
+    /// Returns the first time from `now` on at which a run may begin: one that traces can name as zero.
     pub(super) fn next_zero(&self, now: Duration) -> Duration {
         ZeroPhase::next_step(now + self.clock_offset).saturating_sub(self.clock_offset)
     }
 
-    /// The last time up to `then` at which a run may begin.
+    /// Returns the last time up to `then` at which a run may begin.
     pub(super) fn last_zero(&self, then: Duration) -> Duration {
         self.next_zero((then + Duration::from_nanos(1)).saturating_sub(ZeroPhase::STEP))
     }
@@ -65,7 +64,7 @@ impl TraceStamp {
     }
 }
 
-/// The beginning of a message: the trace and header fields, with the variable parts patched in place.
+/// The beginning of a message: trace and header fields. Its variable parts are patched in place.
 #[derive(Debug)]
 struct MessageHead {
     octets: Vec<u8>,
@@ -75,7 +74,7 @@ struct MessageHead {
 }
 
 impl MessageHead {
-    /// Builds it; `headers` are dot-stuffed already; `checksum` is the body's.
+    /// Builds the head. `headers` must be dot-stuffed already, and `checksum` is the body's.
     fn new(stamp: TraceStamp, checksum: u32, headers: &[u8], identity: MessageIdMode) -> Self {
         let mut octets = vec![0; stamp.bytes()];
         if stamp.trace_headers == Tracing::On {
@@ -89,12 +88,12 @@ impl MessageHead {
         Self { octets, stamp, id_at }
     }
 
-    /// Sets the zero of the run, which the traces name.
+    /// Sets the zero of the run, which traces name.
     fn set_zero(&mut self, zero: Duration) {
         self.stamp.zero = ZeroPhase::of(zero + self.stamp.clock_offset);
     }
 
-    /// Appends it with that number and time; returns the appended bytes.
+    /// Appends the head with that number and time. Returns the appended bytes.
     fn render<'b>(&self, sequence: u64, since: Duration, bytes: &'b mut Vec<u8>) -> &'b mut [u8] {
         let start = bytes.len();
         bytes.extend_from_slice(&self.octets);
@@ -110,16 +109,14 @@ impl MessageHead {
     }
 }
 
-/// Source of each message's Message-ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageIdMode {
-    /// Patched: the digits of the first Message-ID are the sequence number.
+    /// The digits of the first Message-ID are overwritten by the sequence number.
     Patched,
-    /// Unchanged, if there is one.
+    /// An existing Message-ID is sent unchanged.
     Unchanged,
 }
 
-/// A message to be sent many times.
 #[derive(Debug)]
 pub(super) struct MessageTemplate {
     head: MessageHead,
@@ -174,18 +171,18 @@ impl MessageTemplate {
     }
 }
 
-/// Messages of many sizes that are prefixes of one long body: cut at a line end, where the checksum is known, with a
-/// header line for the remaining bytes. Nothing of it is rendered or summed up for each message.
+/// Messages of many sizes, all prefixes of one long body. A message is cut at a line end, where the checksum is known,
+/// and a header line fills the remaining bytes. So nothing is rendered or summed up per message.
 #[derive(Debug)]
 pub(super) struct SizedTemplate {
     head: MessageHead,
     /// Lines of [`LINE_BYTES`].
     body: Arc<[u8]>,
-    /// The checksum of the first n lines.
+    /// Checksum of the first n lines, for each n.
     checksums: Vec<u32>,
 }
 
-/// Filler for the bytes that whole lines leave: 11 at least, because a shorter header line would be empty.
+/// Filler for the bytes that whole lines leave over. At least 11 bytes, because a shorter header line would be empty.
 const FILLER: &[u8; 91] =
     b"X-Fill: XXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXX";
 const MIN_FILLER_BYTES: usize = 11;
@@ -292,7 +289,7 @@ fn filler_text(bytes: usize) -> Vec<u8> {
     let mut body = Vec::with_capacity(bytes);
     while body.len() < bytes {
         let left = bytes - body.len();
-        // A last line of one byte would have no room for its own end.
+        // A last line of one byte would be too short for its own line end.
         let line = if left == LINE_BYTES + 1 { left } else { left.min(LINE_BYTES) };
         let content = line - 2;
         if content > 0 {
@@ -322,7 +319,7 @@ mod tests {
         TraceStamp::new(RunId([7; 16]), Tracing::On, TraceClock::Monotonic, RecipientNumbering::SINGLE)
     }
 
-    /// A message in an outbox as a receiver sees it.
+    /// Returns a message of the outbox as a receiver sees it.
     fn received(outbox: &mut Outbox) -> Vec<u8> {
         let wire = outbox.to_vec();
         let mut reader = data::DataReader::new(1_000);

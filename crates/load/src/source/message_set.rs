@@ -17,7 +17,6 @@ const DEFAULT_BYTES: u64 = 400;
 /// Default sizes of MIME messages: half of them below 24 KB, one in a hundred above 800 KB.
 const DEFAULT_MIME_SIZES: &str = "lognormal:24576,1.5";
 
-/// The messages of a run.
 #[derive(Debug)]
 pub(super) enum MessageSet {
     /// The same message, each time with its own number and time.
@@ -28,7 +27,6 @@ pub(super) enum MessageSet {
     BySize { template: SizedTemplate, sizes: Distribution, least: u64, seed: u64 },
 }
 
-/// Choice of a message's content, made when it is created.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageChoice {
     index: usize,
@@ -38,14 +36,12 @@ pub(super) struct MessageChoice {
     pub(super) is_eight_bit: bool,
 }
 
-/// The mail, and its description for the record.
 #[derive(Debug)]
 pub(super) struct PreparedMessages {
     pub(super) messages: MessageSet,
     pub(super) summary: MessageSetSummary,
 }
 
-/// Description of the mail for the record.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MessageSetSummary {
     /// Mean size of a message in bytes.
@@ -153,7 +149,7 @@ impl PreparedMessages {
 }
 
 impl MessageSet {
-    /// The content of the message with that number; this does not depend on the warm-up.
+    /// Chooses the content of the message with that number. The choice does not depend on the warm-up.
     pub(super) fn choose(&self, number: u64) -> MessageChoice {
         let of = |index: usize, template: &MessageTemplate| MessageChoice {
             index,
@@ -174,7 +170,7 @@ impl MessageSet {
         }
     }
 
-    /// The template, if every message has the same length and needs the same extensions.
+    /// Returns the template if every message has the same length and needs the same extensions.
     pub(super) fn fixed_template(&self) -> Option<&MessageTemplate> {
         match self {
             Self::Fixed(template) => Some(template),
@@ -191,7 +187,6 @@ impl MessageSet {
         }
     }
 
-    /// Renders the chosen message, with that number and time, and the end of data.
     pub(super) fn render(&self, pick: MessageChoice, sequence: u64, since: Duration, outbox: &mut Outbox) {
         match self {
             Self::Fixed(template) => template.render(sequence, since, outbox),
@@ -200,7 +195,7 @@ impl MessageSet {
         }
     }
 
-    /// Renders the same for a chunk (RFC 3030): not dot-stuffed, and without end of data.
+    /// Renders the chosen message as a chunk (RFC 3030): without dot-stuffing and end of data.
     pub(super) fn render_chunk(&self, pick: MessageChoice, sequence: u64, since: Duration, outbox: &mut Outbox) {
         let mut message = Outbox::default();
         self.render(pick, sequence, since, &mut message);
@@ -214,7 +209,7 @@ impl MessageSet {
     }
 }
 
-/// The address in the header: for a pattern the first address that it gives.
+/// Returns the address for the header. For a pattern, this is the first address that it gives.
 fn first_address(pattern: &AddressPattern) -> String {
     let mut address = Vec::new();
     pattern.write(&mut SeededRng::new(0, RandomStream::Words, 0), RecipientTag::Bare, 0, &mut address);

@@ -16,11 +16,9 @@ use std::fmt::Write;
 const MAX_SET_MESSAGES: u64 = 64;
 /// Largest number of bytes in a set, unless a single message is longer.
 const MAX_SET_BYTES: u64 = 256 << 20;
-/// Bytes of an attachment per line of base64, and the length of that line.
 const LINE_CONTENT_BYTES: u64 = 57;
 const LINE_BYTES: u64 = 78;
 
-/// Words to make sentences of.
 const WORDS: [&str; 48] = [
     "the",
     "meeting",
@@ -72,7 +70,6 @@ const WORDS: [&str; 48] = [
     "tomorrow",
 ];
 
-/// Kinds of attachments: type, and suffix of the name.
 const ATTACHMENT_TYPES: [(&str, &str); 5] = [
     ("application/pdf", "pdf"),
     ("image/jpeg", "jpg"),
@@ -81,14 +78,13 @@ const ATTACHMENT_TYPES: [(&str, &str); 5] = [
     ("application/octet-stream", "bin"),
 ];
 
-/// The header fields that do not depend on the message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MimeFields<'a> {
     pub(super) from: &'a str,
     pub(super) to: &'a str,
     pub(super) date: &'a str,
     pub(super) message_id: &'a str,
-    /// Replaces a generated one.
+    /// Replaces the generated subject.
     pub(super) subject: Option<&'a str>,
 }
 
@@ -118,7 +114,7 @@ fn message(fields: MimeFields<'_>, bytes: u64, chance: &mut SeededRng) -> Result
     let bare = said.write(fields, None)?;
     let one = said.write(fields, Some(vec![0]))?.len() as u64;
     let Some(room) = bytes.checked_sub(one) else { return Ok(bare) };
-    // `one` contains the line of the single byte: six bytes with its end.
+    // `one` counts the line of the last single byte: six bytes with its line end.
     let lines = (room + 6) / LINE_BYTES;
     let content = usize::try_from(lines.max(1) * LINE_CONTENT_BYTES)
         .context("--message-size exceeds the memory of this machine")?;
@@ -130,7 +126,6 @@ fn message(fields: MimeFields<'_>, bytes: u64, chance: &mut SeededRng) -> Result
     Ok(text)
 }
 
-/// Text of a message, without its attachment.
 #[derive(Debug)]
 struct MimeText {
     subject: String,
@@ -175,7 +170,7 @@ impl MimeText {
                 )
             }
         };
-        // Raw, because these fields must not be changed.
+        // Raw, so that the builder does not change these fields.
         MessageBuilder::new()
             .header("From", Raw::new(fields.from))
             .header("To", Raw::new(fields.to))

@@ -76,69 +76,51 @@ use transport::Transport;
 
 /// Descriptors used for other things than sessions.
 const RESERVED_DESCRIPTORS: u64 = 64;
-/// Limit for one of several addresses of a server to accept a connection, before the next one is tried.
+/// If a server has several addresses, each has this long to accept a connection before the next one is tried.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time between the choice of a run's zero and the begin of its load, in which the workers start.
 const SETUP_TIME: Duration = Duration::from_millis(2);
 
-/// All options of a source.
 #[derive(Clone, Debug)]
 pub struct SourceOptions {
-    /// Name of the run.
     pub name: String,
     /// HOST:PORT, or unix:PATH.
     pub to: String,
-    /// Number of messages; `None` if the duration decides.
     pub messages: Option<u64>,
-    /// Length of the run; `None` if the number of messages decides.
     pub duration: Option<Duration>,
-    /// Sessions at the same time.
     pub sessions: u32,
-    /// Threads.
     pub workers: usize,
-    /// Time for which they look for events before they sleep.
     pub busy_poll: BusyPoll,
     /// Size of a message in bytes; `None` for the default. Ignored with `file` and `corpus`.
     pub sizes: Option<Distribution>,
     /// Number of recipients of a message: addresses of the one pattern, or as many as there are patterns.
     pub recipients: Distribution,
-    /// Number of messages per connection; `None` for no limit.
     pub reuse: Option<Distribution>,
-    /// Pause of a session after a message, in nanoseconds.
     pub think: Option<Distribution>,
-    /// Use of PIPELINING.
     pub pipelining: Pipelining,
-    /// Sender.
     pub from: AddressPattern,
-    /// Recipients of every message; at least one.
     pub recipient_patterns: Vec<AddressPattern>,
     /// How the recipients of a message are told apart.
     pub recipient_tags: RecipientTags,
-    /// Declaration of the body.
     pub body_parameter: BodyParameter,
-    /// Notifications that the sender asks for (RFC 3461).
     pub dsn_parameters: DsnParameters,
     /// Subject; one with a number if `None`.
     pub subject: Option<String>,
     /// A file that is sent unchanged.
     pub file: Option<PathBuf>,
-    /// Messages of one's own.
+    /// The user's own messages, if given.
     pub corpus: Option<CorpusOptions>,
     /// Set if generated messages are MIME with attachments.
     pub mime: bool,
-    /// Open loop: the load that is offered whatever the server does.
+    /// Open loop: the load that is offered, whatever the server does.
     pub offered_rate: Option<OfferedRate>,
     /// Time at the beginning in which messages are not timed.
     pub warm_up: Option<Duration>,
     /// Distribution of messages over time.
     pub arrival: Arrival,
-    /// Longest wait for a connection.
     pub connect_timeout: Duration,
-    /// Longest wait for a reply.
     pub timeout: Duration,
-    /// Seed of all random choices.
     pub seed: u64,
-    /// Name in EHLO.
     pub hello: String,
     /// Trace headers in messages.
     pub trace_headers: TraceHeaders,
@@ -153,33 +135,26 @@ pub struct SourceOptions {
     pub transport: TransportOptions,
     /// Thresholds that the run is judged by.
     pub thresholds: Vec<Threshold>,
-    /// Thresholds that end the run if one is missed.
     pub abort_on: Vec<Threshold>,
     /// Time without a server after which the run ends.
     pub give_up_timeout: Duration,
     /// The trial message before the load.
     pub preflight: Preflight,
-    /// Display of the dialogue with the server.
     pub dialogue: DialogueOutput,
-    /// Result files.
     pub outputs: Outputs,
     /// Control of the load while it runs; without it, `sessions` and the plan decide.
     pub control: Option<Arc<LoadControl>>,
 }
 
-/// Trial of one connection before the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preflight {
-    /// One connection is tried first.
+    /// One connection is tried before the load.
     On,
-    /// The first connection is that of a message.
     Off,
 }
 
-/// Display of the dialogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DialogueOutput {
-    /// It is not shown.
     Nowhere,
     /// On standard output, for a single message.
     Stdout,
@@ -190,14 +165,12 @@ pub enum DialogueOutput {
 pub enum TraceHeaders {
     /// Messages carry a trace.
     On,
-    /// Messages carry none, so their fates remain unknown.
+    /// Messages carry no trace, so the sink cannot tell their fates.
     Off,
 }
 
-/// Permitted targets of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllowedTargets {
-    /// Loopback, private and reserved addresses.
     Local,
     /// Any address: the user has declared that the target is theirs.
     Public,
@@ -219,18 +192,18 @@ struct SourceContext {
     shard_start: Option<ShardStart>,
     /// Time at which the load began.
     began: Duration,
-    /// Second 0 of the record: the begin of the load. For a shard it is the time at which all shards were to begin.
+    /// Second 0 of the record: when the load began. For a shard, when all shards were to begin.
     zero: Duration,
-    /// Messages created before this time are accounted for and not timed.
+    /// Messages created before this time are in the account but not in the times.
     warm_up_until: Duration,
     /// What the server said of itself to the test connection.
     introduction: Option<ServerRow>,
-    /// The replies that workers which have ended have kept.
+    /// The replies kept by workers that have ended.
     replies: Mutex<Vec<ReplyLog>>,
 }
 
 impl SourceContext {
-    /// The recipients of a message that lists name, of all that it has.
+    /// Returns the recipients that lists name, out of all recipients of the message.
     fn named_recipients(&self, number: u64, recipients: u32) -> Vec<String> {
         let mut recipients = self.envelopes.recipients_of(number, recipients);
         recipients.truncate(MAX_SLOW_RECIPIENTS);
@@ -301,7 +274,7 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     let workers = worker::start(&setting)?;
     collector.collect(workers, &interrupt)?;
     if let (Some(ledger), Ok(logs)) = (&setting.options.outputs.ledger, setting.replies.lock()) {
-        // Without them, reports lack replies: that is no reason to fail.
+        // A failure is ignored: reports will merely lack the replies.
         let _ = reply_log::write(&setting, &logs, &ledger.with_extension("replies"));
     }
     Ok(collector.finish())
@@ -349,7 +322,7 @@ pub fn look_up(to: &str, reach: AllowedTargets) -> Result<Vec<Endpoint>> {
     Ok(found.into_iter().filter(is_allowed).collect())
 }
 
-/// The first address at which a connection is accepted, or the first of all. A single address is taken without a test.
+/// Returns the first address that accepts a connection, or else the first of all. A single address is not tested.
 fn first_reachable(mut endpoints: Vec<Endpoint>) -> Endpoint {
     let answers = |endpoint: &Endpoint| match endpoint {
         Endpoint::Tcp(address) => TcpStream::connect_timeout(address, PROBE_TIMEOUT).is_ok(),
@@ -408,8 +381,8 @@ impl SourceOptions {
         offer.map(schedule).unwrap_or_default()
     }
 
-    /// Messages that are due in that time after the load began, of those that are to be sent; `None` at closed loop and if
-    /// others control the load. Without an end, all are due.
+    /// Returns how many messages are due in that time after the load began; `None` at closed loop and if others control
+    /// the load. Without a time, counts all.
     fn due_within(&self, end: Option<Duration>) -> Option<u64> {
         let offer = self.offered_rate.as_ref().filter(|_| self.control.is_none())?;
         let workers = self.workers;
@@ -420,7 +393,8 @@ impl SourceOptions {
         end.map(due).into_iter().chain(self.messages).min()
     }
 
-    /// The requested rate, if the run can be held to one: stages that a number of messages cuts short have none.
+    /// Returns the requested rate, if the run can be held to one. If a number of messages cuts the stages short, there
+    /// is none.
     fn rate_per_s(&self) -> Option<f64> {
         let offer = self.offered_rate.as_ref()?;
         let is_whole = offer.length().is_none() || (self.messages.is_none() && self.time_limit() == offer.length());
@@ -438,14 +412,14 @@ impl SourceOptions {
         self.offered_rate.as_ref().map(OfferedRate::stages).unwrap_or_default().into_iter().map(own).collect()
     }
 
-    /// Time at which the message after that many would be due at open loop, since the run began.
+    /// Returns when the message after `messages` others would be due at open loop, since the run began.
     fn due_after(&self, messages: u64) -> Duration {
         let position = self.part().position(messages);
         let due_s = self.offered_rate.as_ref().map_or(0.0, |offer| offer.due_s(position as f64));
         Duration::try_from_secs_f64(due_s).unwrap_or_default()
     }
 
-    /// The load for the record.
+    /// Describes the load for the record.
     fn workload(&self, about: &MessageSetSummary) -> Workload {
         Workload {
             messages: self.messages,

@@ -5,7 +5,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The messages left to send.
 #[derive(Debug)]
 pub(super) struct LoadPlan {
     /// The number after the last message's.
@@ -16,10 +15,10 @@ pub(super) struct LoadPlan {
     /// Set once a connection has been established: from then on a failed one is counted as an error and does not end
     /// the run.
     connected: AtomicBool,
-    /// Reason why the run could not begin.
+    /// Reason why the run could not begin. If there is none, it began or can still begin.
     failure: Mutex<Option<String>>,
-    /// Resource that this process lacked when it could not connect: one session only lacks it, but if all do, the run
-    /// cannot begin.
+    /// A resource that this process lacked when it could not connect. If only some sessions lack it, the run goes on;
+    /// if all do, it cannot begin.
     resource_failure: Mutex<Option<String>>,
 }
 
@@ -37,7 +36,6 @@ impl LoadPlan {
         }
     }
 
-    /// The next message's sequence number; `None` if there are no more.
     pub(super) fn claim(&self, now: Duration) -> Option<u64> {
         if self.is_over(now) {
             return None;
@@ -58,17 +56,14 @@ impl LoadPlan {
         self.next.load(Ordering::Relaxed) >= self.end
     }
 
-    /// The number of the first message that has not been given out.
     pub(super) fn next_number(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Time at which messages stop being given out in any case.
     pub(super) fn until(&self) -> Option<Duration> {
         self.until
     }
 
-    /// Stops giving out messages from now on.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
@@ -80,7 +75,7 @@ impl LoadPlan {
         }
     }
 
-    /// Records that a connection could not be established. If none ever was, the run ends.
+    /// Records that a connection could not be established. The run ends if there has never been one.
     pub(super) fn record_unreachable(&self, why: &str) {
         if !self.connected.load(Ordering::Relaxed) {
             self.failure.lock().expect("nobody panics holding it").get_or_insert_with(|| why.to_owned());
@@ -88,8 +83,8 @@ impl LoadPlan {
         }
     }
 
-    /// Records that a connection could not be established for lack of a resource that other sessions may have. If none
-    /// ever is, this was the reason.
+    /// Records that a connection could not be established for lack of a resource that other sessions may have. If no
+    /// session ever connects, this was the reason.
     pub(super) fn record_resource_failure(&self, why: &str) {
         if !self.connected.load(Ordering::Relaxed) {
             self.resource_failure.lock().expect("nobody panics holding it").get_or_insert_with(|| why.to_owned());

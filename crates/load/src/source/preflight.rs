@@ -24,13 +24,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Limit for a reply here: a server that takes longer to greet is worth a message.
+/// Limit for a reply. A server that takes longer to greet is worth a message to the user.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The most extensions of a server that are kept.
 const MAX_EXTENSIONS: usize = 50;
 /// The most characters that are kept of a text of the server.
 const MAX_TEXT_CHARS: usize = 200;
-/// Interval at which a request of the user to stop is looked for.
+/// Interval at which the check looks whether the user has asked to stop.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The options that help if a certificate is not accepted.
@@ -46,7 +46,6 @@ pub(super) struct PreflightCheck {
     pub(super) envelopes: Envelopes,
 }
 
-/// A refusal by the server.
 #[derive(Clone, Debug)]
 struct RejectedCommand {
     verb: Verb,
@@ -54,7 +53,6 @@ struct RejectedCommand {
     text: String,
 }
 
-/// Progress of the connection.
 struct PreflightResult {
     ended: SessionEnd,
     rejections: Vec<RejectedCommand>,
@@ -77,12 +75,12 @@ impl PreflightCheck {
                 () = wait_for_interrupt(&interrupt) => None,
             }
         });
-        // Without an event loop there is no load either: that is reported where the load is started.
+        // Without an event loop the load cannot start either, and that is reported there.
         let Ok(outcome) = ran else { return Ok(None) };
         self.evaluate(outcome)
     }
 
-    /// Judges the attempt; `None` is an attempt that the user has stopped.
+    /// Judges the attempt. `None` means that the user stopped it.
     fn evaluate(&self, outcome: Option<io::Result<PreflightResult>>) -> Result<Option<ServerRow>> {
         let to = &self.options.to;
         match outcome {
@@ -135,7 +133,7 @@ impl PreflightCheck {
         }
     }
 
-    /// Reason why there is no connection. A lack of resources or addresses on this side is reported by the run.
+    /// Explains why there is no connection. The run itself reports a lack of resources or addresses on this side.
     fn connect_failure(&self, error: &io::Error) -> Option<String> {
         let is_own = ResourceExhausted::from_error(error, self.transport.is_bound()).is_some();
         let is_own = is_own || error.kind() == io::ErrorKind::AddrNotAvailable;
@@ -167,7 +165,7 @@ impl PreflightCheck {
         if let Some(why) = self.recipient_failure(attempt) {
             return Some(why);
         }
-        // EHLO may be refused, and HELO accepted: then the session went on.
+        // If EHLO was refused but HELO accepted, the session has continued.
         let greeted = |refusal: &&RejectedCommand| refusal.verb == Verb::Hello && attempt.recipients == 0;
         if let Some(refusal) = attempt.rejections.iter().rev().find(greeted) {
             return Some(self.hello_failure(refusal));
@@ -239,12 +237,12 @@ impl PreflightCheck {
         }
     }
 
-    /// Text on a connection that ended before the server had answered all commands.
+    /// Explains a connection that ended before the server had answered all commands.
     fn disconnect_failure(&self, attempt: &PreflightResult) -> Option<String> {
         let asked =
             |verb: &Option<Verb>| verb.map_or_else(|| "a reply".to_owned(), |verb| format!("the reply to {verb:?}"));
         match &attempt.ended {
-            // It has answered all that matters.
+            // The server has answered all commands that matter.
             SessionEnd::Lost(Some(Verb::Quit | Verb::Reset), _)
             | SessionEnd::Timeout(Some(Verb::Quit | Verb::Reset)) => None,
             SessionEnd::Lost(verb, _) if attempt.rejections.is_empty() => {
@@ -276,7 +274,7 @@ impl RejectedCommand {
         format!("{} {}", self.code, self.text)
     }
 
-    /// The option that helps, if the reply is about something else than the address.
+    /// Returns the option that helps, if the reply is not about the address.
     fn remedy(&self) -> Option<&'static str> {
         let text = self.text.to_ascii_lowercase();
         let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
@@ -301,7 +299,6 @@ fn one_line(text: &[u8]) -> String {
     String::from_utf8_lossy(text).chars().map(shown).take(MAX_TEXT_CHARS).collect()
 }
 
-/// Completes when the user asks for the end.
 async fn wait_for_interrupt(interrupt: &Interrupt) {
     while interrupt.requested() == StopRequest::Nothing {
         mailrun_net::sleep(POLL_INTERVAL).await;
@@ -338,7 +335,7 @@ impl MessageSource for Prober<'_> {
     fn replied(&mut self, event: &Event<'_>, _: Duration) {
         match event.to {
             Verb::Greeting => self.server.banner = one_line(event.reply.text().as_bytes()),
-            // The first line has the server's name.
+            // The first line contains the server's name.
             Verb::Hello if event.reply.is_positive() => {
                 self.server.extensions = event.reply.lines().skip(1).take(MAX_EXTENSIONS).map(one_line).collect();
             }

@@ -13,12 +13,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Least number of bits for addresses of which there are many: 64 bits of memory a message.
 const MIN_BITS: u32 = 6;
-/// Numbers for each recipient of a message, so that two addresses rarely share one.
+/// How many numbers there are for each recipient of a message, so that two addresses rarely share one.
 const NUMBERS_PER_RECIPIENT: u64 = 8;
-/// Draws of an address, before the pattern is searched for one that is free.
+/// Number of draws before the pattern is searched for a free address.
 const MAX_DRAWS: u32 = 32;
 
-/// How recipients are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecipientTags {
     /// By their addresses, which stay as they are.
@@ -30,10 +29,10 @@ pub enum RecipientTags {
 /// The recipients of a run's messages.
 #[derive(Clone, Debug)]
 pub(super) struct Recipients {
-    /// One for each recipient of a message; a single one is for all of them.
+    /// One pattern per recipient of a message, or a single one for all recipients.
     patterns: Vec<RecipientPattern>,
     numbering: RecipientNumbering,
-    /// Numbers of the addresses that every message goes to: other patterns must not take them.
+    /// Numbers of the addresses that every message goes to. Other patterns must avoid them.
     reserved: Vec<u32>,
 }
 
@@ -42,7 +41,7 @@ pub(super) struct Recipients {
 struct RecipientPattern {
     pattern: AddressPattern,
     tag: RecipientTag,
-    /// The number in the tag, if it is one of several patterns.
+    /// The tag's number, if this is one of several patterns.
     number: u32,
 }
 
@@ -77,13 +76,13 @@ impl Recipients {
         self.numbering
     }
 
-    /// Reports whether every message has the same recipients, if it has as many as others.
+    /// Reports whether every message has the same recipients, provided that all have equally many.
     pub(super) fn is_literal(&self) -> bool {
         self.patterns.iter().all(|recipient| recipient.pattern.literal().is_some())
     }
 
-    /// Appends the address of the recipient at that place of a message to `out`, and its number to `numbers`, which
-    /// holds those of the recipients before it.
+    /// Appends the address of the recipient in that place to `out`, and its number to `numbers`, which holds the
+    /// numbers of the recipients before it.
     pub(super) fn write(&self, chance: &mut SeededRng, place: u32, numbers: &mut Vec<u32>, out: &mut Vec<u8>) {
         let start = out.len();
         let (RecipientPattern { pattern, tag, .. }, tagged) = match self.patterns.as_slice() {
@@ -136,8 +135,8 @@ pub fn check_recipients(patterns: &[AddressPattern], most: u64, tags: RecipientT
     Recipients::new(patterns, most, tags).map(drop)
 }
 
-/// The tags of patterns, with the number of each if there are several. An address stays as it is if it ends in a number
-/// that no other address has.
+/// Returns the tags of the patterns, each with a number if there are several. An address stays as it is if it ends in a
+/// number that no other address has.
 fn tags_of(patterns: &[AddressPattern]) -> Vec<(RecipientTag, u32)> {
     if let [pattern] = patterns {
         return vec![(pattern.tag(), 0)];
@@ -163,7 +162,7 @@ fn tags_of(patterns: &[AddressPattern]) -> Vec<(RecipientTag, u32)> {
 fn numbering_of(patterns: &[AddressPattern], most: u64) -> Result<RecipientNumbering> {
     let wide_bits = (most * NUMBERS_PER_RECIPIENT).next_power_of_two().ilog2().max(MIN_BITS);
     let is_wide = |pattern: &&AddressPattern| pattern.count() > 1 << wide_bits;
-    // 32 bits of an address stand for the address.
+    // 32 bits represent each address.
     let mut known = BTreeMap::new();
     for pattern in patterns.iter().filter(|pattern| !is_wide(pattern)) {
         let mut address = Vec::new();
@@ -199,7 +198,7 @@ fn numbering_of(patterns: &[AddressPattern], most: u64) -> Result<RecipientNumbe
     let known: Vec<u32> = known.into_keys().collect();
     let are_different = |bits: u32| {
         let number = |hash: &u32| hash.checked_shr(32 - bits).unwrap_or_default();
-        // They are in order, so equal numbers are neighbours.
+        // The list is sorted, so equal numbers are neighbours.
         known.is_sorted_by(|left, right| number(left) < number(right))
     };
     let least_bits = if patterns.iter().any(|pattern| is_wide(&pattern)) { wide_bits } else { 0 };
@@ -207,7 +206,7 @@ fn numbering_of(patterns: &[AddressPattern], most: u64) -> Result<RecipientNumbe
     Ok(RecipientNumbering::address_bits(bits))
 }
 
-/// Checks that patterns of few addresses cannot run out of them because the other patterns took them.
+/// Checks that patterns with few addresses have enough of them even if the other patterns take some.
 fn check_free(patterns: &[AddressPattern], is_wide: impl Fn(&&AddressPattern) -> bool) -> Result<()> {
     let literals: BTreeSet<String> =
         patterns.iter().filter_map(AddressPattern::literal).map(str::to_ascii_lowercase).collect();
@@ -230,7 +229,7 @@ fn check_free(patterns: &[AddressPattern], is_wide: impl Fn(&&AddressPattern) ->
     Ok(())
 }
 
-/// A pattern of so many addresses that is like the one that was typed.
+/// Returns a pattern with so many addresses that resembles the one that was typed.
 fn pattern_for(typed: &AddressPattern, most: u64) -> String {
     let mut address = Vec::new();
     typed.write_at(0, &mut address);
@@ -252,7 +251,7 @@ mod tests {
         Recipients::new(&patterns(typed), most, tags)
     }
 
-    /// The addresses of a message, whose numbers must be what the sink reads, and different.
+    /// Returns the addresses of a message. Their numbers must differ, and must be the numbers that the sink reads.
     fn message(recipients: &Recipients, number: u64, count: u32) -> Vec<String> {
         let mut chance = SeededRng::new(1, RandomStream::Recipient, number);
         let mut numbers = Vec::new();

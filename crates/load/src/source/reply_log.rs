@@ -12,15 +12,13 @@ use std::time::Duration;
 /// Replies that a worker keeps: 1 MB.
 const MAX_REPLIES: usize = 8192;
 
-/// A ring of replies.
 #[derive(Debug, Default)]
 pub(super) struct ReplyLog {
     entries: Vec<LoggedReply>,
-    /// The place of the next reply, once all are in use.
+    /// Index of the next reply to overwrite, once all are in use.
     next: usize,
 }
 
-/// A reply to a message.
 #[derive(Clone, Copy, Debug)]
 struct LoggedReply {
     /// Number of the message in its trace.
@@ -42,7 +40,6 @@ impl ReplyLog {
         }
     }
 
-    /// The last reply to that message, if it is still known.
     pub(super) fn find(&self, sequence: u64) -> Option<ReplyText> {
         let (newer, older) = self.entries.split_at(self.next);
         let mut newest_first = newer.iter().rev().chain(older.iter().rev());

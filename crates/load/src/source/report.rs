@@ -12,7 +12,6 @@ use mailrun_party::usage_sampler::UsageSampler;
 use mailrun_workload::run_events::RunCourse;
 use std::time::Duration;
 
-/// The collector's results at the end.
 pub(super) struct SourceResults<'a> {
     pub(super) tally: &'a SourceTally,
     pub(super) series: &'a Series,
@@ -31,7 +30,6 @@ pub(super) struct SourceResults<'a> {
     pub(super) usage: &'a UsageSampler,
 }
 
-/// The record of this party.
 pub(super) fn record(
     context: &SourceContext,
     run: RunId,
@@ -94,7 +92,7 @@ pub(super) fn record(
     record
 }
 
-/// The slowest accepted messages. Their recipients are those that were drawn for their numbers.
+/// Lists the slowest accepted messages. Their recipients are drawn again from the message numbers.
 fn slowest(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Vec<SlowMessage> {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let row = |(took, slow): (Duration, SlowTransaction)| SlowMessage {
@@ -126,7 +124,7 @@ fn missing(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Ve
     tally.missing.iter().map(row).collect()
 }
 
-/// Results of the thresholds; for the one that ended the run, its value at that time.
+/// Evaluates the thresholds. For the one that ended the run, uses its value at that time.
 fn thresholds(record: &Record, options: &SourceOptions, missed: Option<&ThresholdRow>) -> Vec<ThresholdRow> {
     let evaluated = options.thresholds.iter().chain(&options.abort_on).map(|threshold| threshold.evaluate(record));
     let at_its_end =
@@ -134,8 +132,8 @@ fn thresholds(record: &Record, options: &SourceOptions, missed: Option<&Threshol
     evaluated.map(at_its_end).collect()
 }
 
-/// Units that were unfinished when the source stopped. Sessions that ended by themselves leave none: a missing unit
-/// then is a contradiction, and not a fate.
+/// Counts units that were unfinished when the source stopped. Sessions that ended by themselves leave none, so a unit
+/// that is missing then contradicts the other counts.
 fn open_units(record: &Record, known: &SourceResults<'_>) -> u64 {
     let tally = known.tally;
     let ended = tally.recipients_accepted + tally.recipients_rejected + tally.recipients_failed;

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pause before the next try after a connection could not be established; doubled up to the longest.
+/// Pause before the next try after a failed connection. It doubles up to the longest.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(10);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 
@@ -64,9 +64,9 @@ async fn connect(context: &SourceContext, timer: &mut Timer, began: Duration) ->
     }
 }
 
-/// Handles a connection that could not be established. A lack of resources on this side is counted as such, and another
-/// session may have them. A run without any connection ends at once for any other reason, and for a lack only if it
-/// lasts.
+/// Handles a connection that could not be established. A lack of resources on this side is counted as such, because
+/// another session may have them. If there has never been a connection, the run ends: at once for any other reason, and
+/// for a lack of resources if it lasts.
 fn count_connect_failure(
     context: &SourceContext,
     recorder: &SourceWorkerState,

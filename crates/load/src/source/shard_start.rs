@@ -9,19 +9,16 @@ use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
 use mailrun_workload::shard::{PlanHash, Shard};
 use std::time::Duration;
 
-/// Interval at which a source that waits for its begin looks at the clock, which may be set meanwhile, and for signals.
+/// While a source waits for its begin, it looks at this interval at the clock, which may be set meanwhile, and for
+/// signals.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// The longest wait: a time beyond it is a mistake.
+/// Longest wait. A later time is taken for a mistake.
 const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
 
-/// A part of a load that several machines send.
 #[derive(Clone, Debug)]
 pub struct SourceShard {
-    /// The part.
     pub part: Shard,
-    /// Time at which all parts begin.
     pub start_at: Timestamp,
-    /// Identity of the whole plan.
     pub plan: PlanHash,
     /// Messages of all parts together.
     messages: Option<u64>,
@@ -34,7 +31,7 @@ pub struct SourceShard {
 pub(super) struct ShardStart {
     /// The begin, on the monotonic clock.
     pub(super) began: Duration,
-    /// Time by which this was later than it should have been.
+    /// How late this part began.
     pub(super) late: Duration,
 }
 
@@ -46,7 +43,6 @@ impl ShardStart {
 }
 
 impl SourceShard {
-    /// A part of the plan.
     pub fn new(part: Shard, start_at: Timestamp, plan: PlanHash) -> Self {
         Self { part, start_at, plan, messages: None, sessions: 0 }
     }
@@ -92,7 +88,6 @@ impl SourceShard {
 }
 
 impl SourceOptions {
-    /// The part of the load that this source sends.
     pub(super) fn part(&self) -> Shard {
         self.shard.as_ref().map_or(Shard::WHOLE, |shard| shard.part)
     }
@@ -148,7 +143,7 @@ mod tests {
     #[test]
     fn a_part_begins_at_its_time_and_says_if_it_is_late() {
         let interrupt = Interrupt::watch().unwrap();
-        // On a busy host a part may wake up late, but not each time.
+        // A busy host may wake the part up late, but not every time.
         let is_in_time = (0..50).any(|_| {
             let soon = shard(Timestamp::now() + Duration::from_millis(120)).wait(&interrupt).unwrap();
             assert!(clock::now() >= soon.began, "it does not begin before its time");

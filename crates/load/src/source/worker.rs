@@ -30,7 +30,7 @@ impl SourceWorkers {
     /// Waits for the threads, after the last tally.
     pub(super) fn join(self) {
         for thread in self.threads {
-            // A thread that panicked has reported it on standard error.
+            // A thread that panicked has already reported this on standard error.
             let _ = thread.join();
         }
     }
@@ -57,7 +57,7 @@ pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
                 empty_rx: emptied,
             };
             let work = move |buffers| async move {
-                // The starter waits for it.
+                // The starting thread waits for this.
                 let _ = begun.send(());
                 run(post, buffers).await;
             };
@@ -90,7 +90,7 @@ fn wait_until_started(thread: JoinHandle<io::Result<()>>, begins: &Receiver<()>)
 /// Runs a worker: its sessions, its schedule and its tally, until all sessions have ended.
 async fn run(arguments: SourceWorkerArgs, buffers: WorkerBuffers) {
     let recorder = Rc::new(SourceWorkerState::new(arguments));
-    // Each session holds a sender; when the last is dropped, all sessions are over.
+    // Each session holds a sender. When the last is dropped, all sessions have ended.
     let (presence, mut everybody) = mpsc::channel::<()>(1);
     tokio::select! {
         _ = everybody.recv() => {}
@@ -103,7 +103,8 @@ async fn run(arguments: SourceWorkerArgs, buffers: WorkerBuffers) {
     recorder.send_tally();
 }
 
-/// Starts the sessions: all at once, or as many as the control of the load asks for, as long as it gives out messages.
+/// Starts the sessions: all at once, or as many as the control of the load asks for, until no more messages are given
+/// out.
 async fn keep_sessions(recorder: &Rc<SourceWorkerState>, buffers: &WorkerBuffers, presence: mpsc::Sender<()>) {
     let context = recorder.context();
     loop {

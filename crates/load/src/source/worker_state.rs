@@ -20,15 +20,13 @@ use std::time::Duration;
 /// Interval at which a worker hands over its tally.
 pub(super) const TALLY_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Interval at which a worker measures how late it wakes: often enough for a percentile, too seldom to cost anything.
+/// How often a worker measures how late it wakes up: often enough for a percentile, but too rarely to cost anything.
 const WAKE_UP_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Interval at which a schedule looks for other users of a control.
+/// Interval at which a schedule checks for a changed number of users.
 const CONTROL_INTERVAL: Duration = Duration::from_millis(20);
-/// Multiples of it, modulo 1, are spread as evenly as any.
 const GOLDEN_RATIO: f64 = 0.618_033_988_749_894_9;
 
-/// A message that a session has taken up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClaimedMessage {
     /// Its number in the run, from 0, which random choices depend on.
@@ -38,11 +36,10 @@ pub(super) struct ClaimedMessage {
     /// Time at which a session began it.
     pub(super) began: Duration,
     pub(super) recipients: u32,
-    /// Set if it was created during the warm-up: it is accounted for, and not timed.
+    /// Set if the message was created during the warm-up. It is then in the account but not in the times.
     pub(super) is_warm_up: bool,
 }
 
-/// A worker's number, channels and shared state.
 pub(super) struct SourceWorkerArgs {
     pub(super) number: usize,
     pub(super) workers: usize,
@@ -52,7 +49,7 @@ pub(super) struct SourceWorkerArgs {
 }
 
 impl SourceWorkerArgs {
-    /// This worker's schedule of the offer, which is a single user's where the load is controlled.
+    /// Returns this worker's schedule. If the load is controlled, it is a single user's.
     fn schedule(&self, offer: OfferedRate, users: Option<UserTarget>) -> ArrivalSchedule {
         let options = &self.context.options;
         let Some(target) = users else { return options.schedule(offer, self.context.began, self.number, self.workers) };
@@ -63,7 +60,7 @@ impl SourceWorkerArgs {
             OfferedRate::Constant(per_user) => OfferedRate::Constant(per_user * f64::from(target.users)),
             stages @ OfferedRate::Stages(_) => stages,
         };
-        // Other hosts have the same seed and begin at the same time; their numbers of messages are their own.
+        // Other hosts have the same seed and begin at the same time, but their messages have other numbers.
         let first = options.control.as_ref().map_or(0, |control| control.first_message());
         let seed = options.seed.wrapping_add(first);
         let phase = ((first >> NUMBERS_LOG2) as f64 * GOLDEN_RATIO).fract();
@@ -71,24 +68,20 @@ impl SourceWorkerArgs {
     }
 }
 
-/// A session's entry among those that wait until a message is due: it is listed once, however often it asks.
+/// A session's entry in the list of those that wait for a message. It is listed once, however often it asks.
 #[derive(Debug, Default)]
 pub(super) struct ParkEntry(Rc<Cell<ParkState>>);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ParkState {
-    /// Working on a message.
     #[default]
     Running,
-    /// Waiting for one.
     Parked,
-    /// Woken for one.
     Woken,
-    /// Told to end: there are more sessions than are wanted.
+    /// Told to end, because there are more sessions than wanted.
     Surplus,
 }
 
-/// A session that waits.
 struct ParkedSession {
     waker: Waker,
     state: Rc<Cell<ParkState>>,
@@ -101,7 +94,6 @@ impl ParkedSession {
     }
 }
 
-/// State that the sessions of a worker share.
 pub(super) struct SourceWorkerState {
     args: SourceWorkerArgs,
     name: Arc<str>,
@@ -109,10 +101,10 @@ pub(super) struct SourceWorkerState {
     replies: RefCell<ReplyLog>,
     /// The schedule, at open loop only.
     schedule: Option<RefCell<ArrivalSchedule>>,
-    /// Users that the schedule is for, where the load is controlled.
+    /// Number of users that the schedule is for, if the load is controlled.
     scheduled_users: Cell<Option<UserTarget>>,
     parked: RefCell<VecDeque<ParkedSession>>,
-    /// Sessions that pause between messages; each is in it once.
+    /// Sessions that pause between messages, each of them once.
     pausing: RefCell<Vec<Waker>>,
     /// Sessions that were started and not told to end.
     live_sessions: Cell<usize>,
@@ -140,12 +132,10 @@ impl SourceWorkerState {
         &self.args.context
     }
 
-    /// The host name for EHLO.
     pub(super) fn hello_name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// Keeps a reply to a message.
     pub(super) fn record_reply(&self, sequence: u64, now: Duration, reply: &ReceivedReply<'_>) {
         self.replies.borrow_mut().record(sequence, now, reply);
     }
@@ -155,14 +145,12 @@ impl SourceWorkerState {
         self.replies.borrow().find(sequence)
     }
 
-    /// Hands over the replies that are still known.
     pub(super) fn send_replies(&self) {
         if let Ok(mut logs) = self.args.context.replies.lock() {
             logs.push(self.replies.take());
         }
     }
 
-    /// Changes the tally.
     pub(super) fn update_tally(&self, count: impl FnOnce(&mut SourceTally)) {
         count(&mut self.tally.borrow_mut());
     }
@@ -183,14 +171,14 @@ impl SourceWorkerState {
         missing
     }
 
-    /// Wakes waiting sessions if there are more than are wanted; those that look for a message then end.
+    /// Wakes waiting sessions if there are more than wanted. They end when they look for a message.
     pub(super) fn wake_surplus(&self) {
         if self.live_sessions.get() > self.session_share() {
             self.parked.borrow_mut().drain(..).for_each(ParkedSession::wake);
         }
     }
 
-    /// Tells a session to end if there are more than are wanted; it is told so again whenever it asks.
+    /// Tells a session to end if there are more than wanted. It hears this again whenever it asks.
     fn is_surplus(&self, entry: &ParkEntry) -> bool {
         let is_told = entry.0.get() == ParkState::Surplus;
         if !is_told && self.args.context.options.control.is_some() && self.live_sessions.get() > self.session_share() {
@@ -201,15 +189,14 @@ impl SourceWorkerState {
         is_told
     }
 
-    /// Counts the end of a session.
     pub(super) fn session_ended(&self, entry: &ParkEntry) {
         if entry.0.get() != ParkState::Surplus {
             self.live_sessions.update(|live| live.saturating_sub(1));
         }
     }
 
-    /// The next message for a session: at once at closed loop, when it is due at open loop; `None` if there are no
-    /// more.
+    /// Returns the next message for a session: immediately at closed loop, when it is due at open loop. `None` means
+    /// that there are no more.
     pub(super) fn poll_claim(
         &self,
         cx: &mut Context<'_>,
@@ -261,7 +248,7 @@ impl SourceWorkerState {
                 tally.time(LatencyKind::Lag, now - since);
             }
         });
-        // A session that is still listed keeps its place: something other than the schedule has woken it.
+        // The session is still listed, so something other than the schedule has woken it. It keeps its place.
         if entry.0.get() == ParkState::Woken {
             entry.0.set(ParkState::Running);
         }
@@ -270,8 +257,7 @@ impl SourceWorkerState {
         }
     }
 
-    /// Registers a session that will pause, so that it learns of the end of the run even then. Call it once for each
-    /// session.
+    /// Registers a session that will pause, so that the end of the run wakes it. Must be called once per session.
     pub(super) fn register_pause(&self, cx: &mut Context<'_>) {
         self.pausing.borrow_mut().push(cx.waker().clone());
     }
@@ -298,7 +284,7 @@ impl SourceWorkerState {
             let session = self.parked.borrow_mut().pop_front();
             match session {
                 Some(session) => session.wake(),
-                // All sessions are busy: they look at the schedule themselves when they finish.
+                // All sessions are busy. They look at the schedule themselves when they finish.
                 None => mailrun_net::sleep(Duration::from_millis(1)).await,
             }
             poll_fn(yield_once()).await;
@@ -329,8 +315,8 @@ impl SourceWorkerState {
         }
     }
 
-    /// Measures how late the worker runs after an event whose time is known exactly: a timer. It waits for it in the same epoll as
-    /// for replies, and so it wakes from the same sleep, or is busy with the same work.
+    /// Measures how late the worker runs after a timer, whose time is known exactly. The timer waits in the same epoll
+    /// as replies, so it wakes from the same sleep, or waits for the same work.
     pub(super) async fn measure_wake_ups(&self) {
         loop {
             let deadline = clock::now() + WAKE_UP_INTERVAL;
@@ -340,17 +326,16 @@ impl SourceWorkerState {
         }
     }
 
-    /// Gives the tally to the collector and continues with an empty one.
     pub(super) fn send_tally(&self) {
         let empty = self.args.empty_rx.try_recv().unwrap_or_default();
         let mut full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
         full.flush_times();
-        // The collector outlives the workers; without one the tally cannot be sent.
+        // The collector outlives the workers. Without it, nobody needs the tally.
         let _ = self.args.tally_tx.send((self.args.number, full));
     }
 }
 
-/// Pending once: lets the session that was woken take its message before the schedule is looked at again.
+/// Yields once, so that the woken session takes its message before the schedule is checked again.
 fn yield_once() -> impl FnMut(&mut Context<'_>) -> Poll<()> {
     let mut yielded = false;
     move |cx| {

@@ -1,4 +1,5 @@
-//! Any text as a pattern of addresses and of texts: what is wrong with it, or a pattern every address of which is one.
+//! Parses any text as a pattern of addresses and of texts. Either the parser reports a mistake, or every address of the
+//! pattern is well-formed.
 use crate::source::addresses::{AddressPattern, RecipientTag};
 use mailrun_smtp::Path;
 use mailrun_workload::random::{RandomStream, SeededRng};

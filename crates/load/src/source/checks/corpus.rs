@@ -1,12 +1,12 @@
-//! Any octets as an mbox, as a corpus of one message and as the message of `--file`: refused, or letters that a receiver
-//! reads as they were meant. The last octet chooses how much memory there is.
+//! Reads any octets as an mbox, as a corpus of one message, and as the message of `--file`. Either they are refused, or
+//! a receiver reads the messages as intended. The last octet sets the memory limit.
 use crate::source::corpus::{self, Corpus, CorpusMessage, CorpusOptions, InvalidMessagePolicy};
 use mailrun_smtp::data::{DataPiece, DataReader};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// A file for this process alone, in memory where there is such a place.
+/// A file of this process alone, in memory if the host has a file system there.
 static PLACE: LazyLock<PathBuf> = LazyLock::new(|| {
     let memory = Path::new("/dev/shm");
     let directory = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
@@ -33,7 +33,7 @@ pub(in crate::source) fn received(letter: &CorpusMessage) -> Vec<u8> {
 fn check_corpus(corpus: &Corpus, limit_bytes: u64) {
     assert!(!corpus.messages.is_empty());
     let held: usize = corpus.messages.iter().map(|letter| letter.headers.len() + letter.body.len()).sum();
-    // The last one may go beyond the limit by what ends its data.
+    // The last message may exceed the limit by the bytes that end its data.
     assert!(held as u64 <= limit_bytes + 3, "{held} of {limit_bytes}");
     for letter in &corpus.messages {
         let content = received(letter);

@@ -1,4 +1,4 @@
-//! Any octets as lines, in blocks of any size: the same lines, numbered and measured.
+//! Reads any octets as lines, in blocks of any size: the lines, numbers and lengths must be the same.
 use crate::source::file_lines::{FileLines, MAX_LINE_BYTES};
 use std::io::BufReader;
 
@@ -11,7 +11,8 @@ fn all(text: &[u8], block_bytes: usize) -> Vec<(Vec<u8>, u64, u64, Option<u8>)> 
     found
 }
 
-/// The same in one breath, each line with its end: any number of CRs and an LF are one end, another CR is one too.
+/// The same lines, read at once. Any number of CRs before an LF end a line together with it; any other CR ends a line,
+/// too.
 fn expected(text: &[u8]) -> Vec<(&[u8], Option<u8>)> {
     let mut found = Vec::new();
     let mut rest = text;
