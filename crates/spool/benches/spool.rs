@@ -35,7 +35,6 @@ fn main() {
     reopen(&directory.path().join("queue"));
 }
 
-/// Measures the time that a spool with many messages takes to open, and the memory that they cost.
 fn reopen(directory: &Path) {
     let open = || {
         let disk = RealDisk::new(directory).expect("the directory can be written");
@@ -64,7 +63,6 @@ fn reopen(directory: &Path) {
     drop(spool);
 }
 
-/// Resident memory of this process; Linux only, as are all of mailrun's measurements.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux has /proc");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("every process has a VmRSS line");
@@ -78,7 +76,7 @@ fn compare(directory: &Path, raw: &File, bytes: usize, batch: usize) {
     let (spool, backlog) = Spool::open(Arc::new(disk), options).expect("the spool opens");
     backlog.for_each(|left| spool.done(left.expect("it is whole").id));
     let body: Arc<[u8]> = vec![b'x'; bytes].into();
-    // One round is not measured: it makes the segments that later rounds use again.
+    // The first round is not measured: it creates the segments that later rounds reuse.
     spool_rate(&spool, &body, batch);
     let before = spool.stats();
     let mut ours = Vec::new();
@@ -95,7 +93,8 @@ fn compare(directory: &Path, raw: &File, bytes: usize, batch: usize) {
     println!("{bytes:>7} {batch:>6} {ours:>12.0} {a_sync:>9.1} {raws:>12.0} {:>6.2}", ours / raws);
 }
 
-/// Messages stored and done per second, by one sender that always has one batch gathering while another is synced.
+/// Messages stored and marked done per second by one sender, which always gathers one batch while another is being
+/// synced.
 fn spool_rate(spool: &Spool, body: &Arc<[u8]>, batch: usize) -> f64 {
     let in_flight = if batch == 1 { 1 } else { 2 * batch };
     let mut waiting: VecDeque<Receipt> = VecDeque::with_capacity(in_flight);
@@ -118,7 +117,7 @@ fn spool_rate(spool: &Spool, body: &Arc<[u8]>, batch: usize) -> f64 {
     f64::from(stored) / start.elapsed().as_secs_f64()
 }
 
-/// Rate that the disk could reach: the same bytes in batches of exactly that many, nothing computed.
+/// Rate that the disk could reach: writes the same bytes in batches of that size, without computing anything.
 fn raw_rate(file: &File, body: &Arc<[u8]>, batch: usize) -> f64 {
     let record = 40 + ENVELOPE.len() + body.len();
     let bytes = vec![1; (32 + batch * record).next_multiple_of(4096)];

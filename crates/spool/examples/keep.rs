@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     std::io::stdin().read_to_end(&mut body)?;
     let received_ns = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos())?;
     let receipt = spool.store(NewMessage { received_ns, envelope: Vec::new(), body: body.into() });
-    // Only the spool makes a `Stored`, and only once the message is synced.
+    // Only the spool can make a `Stored`, and it does so only after the message is synced.
     let stored = receipt.wait()?;
     println!("{}: kept", stored.id());
     spool.close();

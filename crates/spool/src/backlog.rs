@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub struct Backlog {
     index: Arc<SharedIndex>,
     ids: std::vec::IntoIter<Id>,
-    /// Messages whose body is damaged, in the order of their numbers.
+    /// Messages whose body is damaged, in ascending order.
     damaged_bodies: Vec<Id>,
 }
 

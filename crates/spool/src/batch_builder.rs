@@ -4,12 +4,12 @@ use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bodies up to this length are copied: that costs less than a piece of their own in the system call.
+/// Bodies up to this length are copied. That is cheaper than another piece in the system call.
 const MAX_COPIED_BYTES: usize = 4096;
 
 pub(crate) struct BatchBuilder {
     bytes: Vec<u8>,
-    /// End of the part of `bytes` that the pieces cover.
+    /// The pieces cover `bytes` up to here.
     covered_end: usize,
     pieces: Vec<BatchPiece>,
     length: u64,
@@ -37,7 +37,6 @@ impl Default for BatchBuilder {
 }
 
 impl BatchBuilder {
-    /// Length of the batch so far, its own header included.
     pub(crate) fn length(&self) -> u64 {
         self.length
     }
@@ -46,7 +45,6 @@ impl BatchBuilder {
         self.records == 0
     }
 
-    /// Adds a record, and returns its offset in the batch.
     pub(crate) fn push(&mut self, content: &RecordParts<'_>, seed: u32) -> u64 {
         let at = self.length;
         content.record.encode(content.envelope, content.notes, seed, &mut self.bytes);
@@ -65,7 +63,6 @@ impl BatchBuilder {
         at
     }
 
-    /// Makes a piece of the bytes that were added to `bytes` since the last one.
     fn piece(&mut self) {
         if self.covered_end < self.bytes.len() {
             self.pieces.push(BatchPiece::Own(self.covered_end..self.bytes.len()));
@@ -73,7 +70,7 @@ impl BatchBuilder {
         }
     }
 
-    /// Completes the batch, up to the end of its last block, and returns the pieces to be written at once.
+    /// Completes the batch with padding up to the end of its last block. Returns the pieces to be written in one call.
     pub(crate) fn finish(&mut self, seed: u32, synced: u64) -> Vec<IoSlice<'_>> {
         let batch = BatchHeader { records: self.records, bytes: self.length, synced };
         self.bytes[..BATCH_HEADER_BYTES].copy_from_slice(&batch.encode(seed));
@@ -87,7 +84,6 @@ impl BatchBuilder {
         self.pieces.iter().map(slice_of).collect()
     }
 
-    /// Empties the batch, and keeps its buffers.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.bytes.resize(BATCH_HEADER_BYTES, 0);
@@ -97,7 +93,7 @@ impl BatchBuilder {
     }
 }
 
-/// A buffer that a burst has made larger than this is freed.
+/// A buffer that grew beyond this in a burst is freed.
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Queue in which messages gather while the commit thread writes: messages that come together are committed together.
+//! Queue in which messages gather while the commit thread writes. Messages that arrive together are committed together.
 use crate::message::{DeferredRecord, NumberedMessage};
 use crate::receipt::{BatchOutcome, BatchStatus, NotesReceipt};
 use crate::reserve::Reserve;
@@ -7,11 +7,11 @@ use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Longest time that notes wait for a batch to go with.
+/// Longest time that notes wait for a batch to go into.
 pub(crate) const NOTE_DELAY: Duration = Duration::from_secs(1);
-/// With so many notes the wait ends: memory is bounded.
+/// With this many notes they no longer wait, so that memory is bounded.
 const MAX_DEFERRED_RECORDS: usize = 16_384;
-/// Bytes whose checksum takes a few microseconds, and no longer than combining two checksums.
+/// Checksumming this many bytes takes a few microseconds, no longer than combining two checksums.
 const MAX_LOCKED_CHECKSUM_BYTES: usize = 64 << 10;
 
 pub(crate) struct CommitQueue {
@@ -22,16 +22,14 @@ pub(crate) struct CommitQueue {
 struct CommitQueueState {
     stores: Vec<NumberedMessage>,
     deferred_records: Vec<DeferredRecord>,
-    /// Time at which the oldest of `lazies` came.
+    /// Arrival of the oldest deferred record.
     deferred_since: Option<Instant>,
     batch_status: Arc<BatchStatus>,
     /// Receipts that wait until all notes so far are durable.
     note_syncs: Option<NoteSyncs>,
     next_id: u64,
-    /// The commit thread waits for a wake-up.
     is_waiting: bool,
     is_closing: bool,
-    /// Reason why nothing is accepted any more.
     stopped: Option<Error>,
 }
 
@@ -43,25 +41,22 @@ pub(crate) struct NoteSyncs {
 }
 
 impl NoteSyncs {
-    /// Resolves all requests.
     pub(crate) fn resolve(&self, outcome: BatchOutcome) {
         self.status.resolve(outcome);
     }
 }
 
-/// Messages and notes that the commit thread takes at once. The emptied vectors are given back and used again.
 #[derive(Default)]
 pub(crate) struct CommitBatch {
     pub(crate) stores: Vec<NumberedMessage>,
     pub(crate) deferred_records: Vec<DeferredRecord>,
     pub(crate) status: Arc<BatchStatus>,
     pub(crate) note_syncs: Option<NoteSyncs>,
-    /// Nothing comes after this.
+    /// Set if nothing follows this batch.
     pub(crate) is_last: bool,
 }
 
 impl CommitBatch {
-    /// Reports whether there is nothing to write or sync.
     pub(crate) fn is_empty(&self) -> bool {
         self.stores.is_empty() && self.deferred_records.is_empty() && self.note_syncs.is_none()
     }
@@ -80,13 +75,13 @@ impl CommitBatch {
 }
 
 impl Drop for CommitBatch {
-    /// Ends all waits for a batch in which the commit thread panicked.
+    /// If the commit thread panicked, fails the requests that it had taken.
     fn drop(&mut self) {
         self.resolve(Err(Error::Poisoned("the commit thread failed".into())));
     }
 }
 
-/// Activity of the commit thread when nothing has come.
+/// What the commit thread does when the queue is empty.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WhenIdle {
     Compact,
@@ -113,10 +108,11 @@ impl CommitQueue {
         self.state.lock().expect("nothing panics while it holds the inbox")
     }
 
-    /// Adds a message to the next batch. If `id_at` is given, writes its id there in the body. Returns the body, too.
+    /// Adds a message to the next batch. With `id_at`, writes its id into the body at that offset. Returns the body as
+    /// well.
     pub(crate) fn store(&self, mut draft: NewMessage, reserve: Reserve, id_at: Option<usize>) -> (Receipt, Arc<[u8]>) {
-        // The part of the body behind the id. Its checksum is computed in the caller's thread, because there are many
-        // of these and one commit thread, and without the lock unless that takes less than combining two checksums.
+        // Checksum the part of the body after the id in the caller's thread: there are many callers but only one commit
+        // thread. Do it without the lock, unless it takes less time than combining two checksums.
         let tail_at = id_at.map_or(0, |at| (at + Id::TEXT_BYTES).min(draft.body.len()));
         let tail_bytes = draft.body.len() - tail_at;
         let tail_crc =
@@ -143,7 +139,7 @@ impl CommitQueue {
         (receipt, body)
     }
 
-    /// Adds a note to some later batch.
+    /// Adds a note to a later batch.
     pub(crate) fn add_deferred(&self, record: DeferredRecord) {
         let mut state = self.state();
         if state.stopped.is_some() {
@@ -174,19 +170,19 @@ impl CommitQueue {
     }
 
     fn wake_committer(&self, mut state: MutexGuard<'_, CommitQueueState>) {
-        // The first to wake it clears this, so that nobody wakes it twice.
+        // Whoever wakes the thread clears this, so that it is woken only once.
         if mem::take(&mut state.is_waiting) {
             drop(state);
             self.work_added.notify_one();
         }
     }
 
-    /// The reason why nothing is accepted any more, if something has failed.
+    /// The error because of which the queue accepts nothing more, if there is one.
     pub(crate) fn failure(&self) -> Option<Error> {
         self.state().stopped.clone().filter(|error| matches!(error, Error::Poisoned(_)))
     }
 
-    /// Lets the gathered messages be committed, and accepts no more.
+    /// Accepts nothing more. Messages that are already gathered are still committed.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.is_closing = true;
@@ -209,7 +205,7 @@ impl CommitQueue {
         batch_status.resolve(BatchOutcome::Failed(error));
     }
 
-    /// Ends all remaining waits, because the commit thread is gone.
+    /// Fails everything that still waits, because the commit thread is gone.
     pub(crate) fn end(&self, reason: Error) {
         let known = self.state.lock().map(|state| state.stopped.clone()).unwrap_or_default();
         match known {
@@ -218,7 +214,7 @@ impl CommitQueue {
         }
     }
 
-    /// Fills `taken`, which is empty, with all that has come, and waits until there is something.
+    /// Moves everything from the queue into `taken`, which must be empty. Waits until there is something.
     pub(crate) fn take(&self, taken: &mut CommitBatch, meanwhile: WhenIdle) {
         let mut state = self.state();
         loop {
@@ -248,7 +244,7 @@ impl CommitQueue {
 }
 
 impl CommitQueueState {
-    /// Time that the gathered messages and notes may wait: zero if there are messages.
+    /// Longest time that the gathered records may wait: zero if there are messages.
     fn max_wait(&self) -> Option<Duration> {
         let is_awaited = !self.stores.is_empty() || self.note_syncs.is_some();
         if is_awaited || self.is_closing || self.deferred_records.len() >= MAX_DEFERRED_RECORDS {

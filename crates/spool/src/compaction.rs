@@ -14,27 +14,25 @@ use crate::{Error, Id, Options};
 use std::io;
 use std::sync::Arc;
 
-/// Compaction of a log: its progress in the oldest segment.
 #[derive(Default)]
 pub(crate) struct CompactionState {
     scan: Option<(u64, Scan)>,
-    /// Records could not be read or found no room; tried again after a change.
+    /// Some records could not be read or found no room. Compaction tries again after a change.
     is_stuck: bool,
 }
 
-/// Bytes that are moved at a time, so that messages that come meanwhile do not wait long.
+/// Bytes that are moved at a time. New messages have to wait meanwhile, so this is small.
 const SLICE_BYTES: u64 = 4 << 20;
-/// Batches that are passed at a time.
+/// Batches that are read at a time.
 const SLICE_BATCHES: u32 = 256;
 
-/// Tells whether there is more to do at once.
+/// Whether there is more to do at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CompactionProgress {
     More,
     Done,
 }
 
-/// Reports whether the oldest segment is worth emptying.
 fn is_worthwhile(fill: FillLevel, is_pressed: bool, options: &Options) -> bool {
     let segment = options.segment_bytes;
     let is_sparse = fill.segments > 4 && fill.segment_bytes > 2 * fill.live_bytes + 2 * segment;
@@ -42,7 +40,7 @@ fn is_worthwhile(fill: FillLevel, is_pressed: bool, options: &Options) -> bool {
 }
 
 impl CompactionState {
-    /// Works between batches: gives up segments, and makes part of the progress to the next one.
+    /// Works between two batches: gives up segments, and takes one step towards giving up the next one.
     pub(crate) fn compact(&mut self, log: &mut Log) -> io::Result<CompactionProgress> {
         log.retire()?;
         if !needs_compaction(log) {
@@ -64,7 +62,7 @@ impl CompactionState {
         Ok(if more { CompactionProgress::More } else { CompactionProgress::Done })
     }
 
-    /// Moves some of the messages that count in that segment.
+    /// Moves some of the live messages of that segment.
     fn compact_slice(&mut self, log: &mut Log, oldest: &Arc<Segment>) -> Result<(), LogWriteError> {
         let mut scan = match self.scan.take() {
             Some((order, scan)) if order == oldest.position => scan,
@@ -75,7 +73,7 @@ impl CompactionState {
         for _ in 0..SLICE_BATCHES {
             match scan.next_batch(&mut seen) {
                 Ok(ScanResult::Batch) => moved += relocate_all(log, oldest, &seen)?,
-                // The end, or damage.
+                // Either the segment ends here, or it is damaged.
                 Ok(ScanResult::Invalid(_)) | Err(_) => return self.compact_rest(log, oldest),
             }
             if moved >= SLICE_BYTES {
@@ -86,8 +84,8 @@ impl CompactionState {
         Ok(())
     }
 
-    /// Moves the messages that the scan did not reach because it ended at damage. A message that cannot be moved keeps
-    /// the segment until a restart, which reads it as damage.
+    /// Moves the messages behind the damage at which the scan ended. If a message cannot be moved, its segment is kept
+    /// until a restart, which reports it as damaged.
     fn compact_rest(&mut self, log: &mut Log, oldest: &Arc<Segment>) -> Result<(), LogWriteError> {
         self.is_stuck = true;
         log.flush(FlushMode::Buffered).map_err(LogWriteError::Disk)?;
@@ -106,8 +104,8 @@ impl CompactionState {
     }
 }
 
-/// Writes those messages again at the end of the log and syncs them, as far as there is room. Older copies of them
-/// are still in the spool: no segment may be released before this.
+/// Writes the messages again at the end of the log and syncs them, as far as there is room. Older copies of them are
+/// still in the spool, so no segment may be released before this.
 pub(crate) fn rewrite(log: &mut Log, messages: Vec<Id>) -> io::Result<()> {
     for id in messages {
         let Some(locations) = log.index.lock().locate(id) else { continue };
@@ -143,20 +141,20 @@ fn relocate_all(log: &mut Log, segment: &Arc<Segment>, seen: &[ScannedRecord]) -
 
 fn relocate_one(log: &mut Log, locations: &MessageLocations) -> Result<(), LogWriteError> {
     let MessageLocations { segment, record: spot, .. } = locations;
-    // A message that cannot be read stays, and so does its segment.
+    // A message that cannot be read stays where it is, and keeps its segment.
     let Ok(Some(head)) = segment.read_metadata(*spot) else { return Ok(()) };
     let Ok(mut notes) = notes_of(locations, &head) else { return Ok(()) };
     while notes.iter().map(|note| note.len() as u64 + 4).sum::<u64>() > Options::MAX_ENVELOPE_BYTES {
         notes.remove(0);
     }
     let notes = join_notes(&notes);
-    // It keeps its checksum: a damaged body remains recognizable.
+    // The body keeps its checksum, so damage to it remains detectable.
     let body = segment.read_body_lossy(*spot, &head.record);
     let record = RecordHeader { kind: RecordKind::Moved, notes_bytes: notes.len() as u32, ..head.record };
     log.relocate(&RecordParts { record, envelope: head.envelope(), notes: &notes, body: Some(&body) })
 }
 
-/// Returns all notes of a message whose head has been read: those that it carries, and those that follow.
+/// Returns all notes of a message whose head has been read: first those in its record, then those that follow.
 pub(crate) fn notes_of(
     locations: &MessageLocations,
     head: &crate::segment::RecordMetadata,

@@ -1,4 +1,4 @@
-//! Damage: the parts of a spool that do not read as they were written, and their cost.
+//! Damage: parts of a spool that do not read as they were written, and which messages this costs.
 use crate::Id;
 use std::fmt;
 
@@ -92,7 +92,7 @@ impl fmt::Display for Cost {
 }
 
 impl fmt::Display for Damage {
-    /// Writes one line: place, damaged part and cost.
+    /// Writes one line: where the damage is, what is damaged, and the cost.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { segment, offset, bytes, kind, cost, .. } = self;
         write!(f, "{segment}, offset {offset}, {bytes} bytes: {kind}; ")?;

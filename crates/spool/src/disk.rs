@@ -52,7 +52,7 @@ pub trait DiskFile: Send + Sync {
     fn sync_data(&self) -> io::Result<()>;
 }
 
-/// Reads, and repeats a failed read once: no message is given up for a single error.
+/// Reads, and retries once after an error, so that a single error costs no message.
 pub(crate) fn read_with_retry(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     file.read_at(buffer, at).or_else(|_| file.read_at(buffer, at))
 }
@@ -62,7 +62,7 @@ pub(crate) fn read_with_retry(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -
 pub struct RealDisk {
     directory: PathBuf,
     opened: File,
-    /// Files have been put into a directory below it since the last sync.
+    /// Files were moved to the quarantine directory since the last sync.
     has_quarantined: AtomicBool,
 }
 
@@ -130,7 +130,6 @@ impl Disk for RealDisk {
     }
 }
 
-/// A directory of a file system, for reading only.
 pub(crate) struct ReadOnlyDisk {
     opened: File,
 }
@@ -140,7 +139,7 @@ impl ReadOnlyDisk {
         Ok(Self { opened: File::open(directory)? })
     }
 
-    /// Excludes every process that would open the spool.
+    /// Excludes every process that wants to open the spool for writing.
     pub(crate) fn lock_shared(&self) -> io::Result<Box<dyn Send + Sync>> {
         let directory = lock_directory(&self.opened, FlockOperation::NonBlockingLockShared)?;
         match open_at(&self.opened, LOCK, OFlags::empty()) {
@@ -159,7 +158,7 @@ impl ReadOnlyDisk {
 /// Callers lock the file [`LOCK`] as well, because earlier versions lock only that, and because a network file system
 /// such as NFS shows other hosts the locks of files but not those of directories.
 fn lock_directory(directory: &File, operation: FlockOperation) -> io::Result<File> {
-    // A lock belongs to an open file, so each lock needs one of its own.
+    // A lock belongs to an open file, so each lock needs its own.
     let opened = open_at(directory, ".", OFlags::DIRECTORY)?;
     flock(&opened, "the directory", operation)?;
     Ok(opened)
@@ -218,9 +217,9 @@ impl Disk for ReadOnlyDisk {
 pub fn sync_ancestors(directory: &Path) -> io::Result<()> {
     for above in directory.canonicalize()?.ancestors().skip(1) {
         match File::open(above).and_then(|opened| opened.sync_all()) {
-            // In a directory that this user may not read, or that nobody may write, this user has created nothing.
+            // If this user may not read the directory, or nobody may write it, this user has created nothing there.
             Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {}
-            // Some file systems cannot sync a directory, and do not need it.
+            // Some file systems cannot sync directories and do not need it.
             Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => {}
             synced => synced?,
         }
@@ -272,7 +271,7 @@ impl DiskFile for File {
 
     fn preallocate(&self, bytes: u64, throttle: &dyn Fn(Duration)) -> io::Result<()> {
         match rustix::fs::fallocate(self, FallocateFlags::empty(), 0, bytes) {
-            // Not every file system can allocate; writing the zeros does it too.
+            // Not every file system can allocate. Writing zeros works everywhere.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
             Err(error) => return Err(error.into()),
         }
@@ -283,7 +282,7 @@ impl DiskFile for File {
             let length = (bytes - at).min(ZERO_CHUNK_BYTES as u64);
             self.write_all_at(&zeros[..length as usize], at)?;
             at += length;
-            // In portions, so that a sync of another file does not have to wait for all of it.
+            // Sync in portions, so that the sync of another file does not have to wait for all of it.
             self.sync_data()?;
             throttle(began.elapsed());
         }
@@ -300,11 +299,11 @@ impl DiskFile for File {
     }
 }
 
-/// The file that is locked besides the directory.
+/// Name of the file that is locked in addition to the directory.
 const LOCK: &str = "lock";
-/// The directory in a spool's directory; its files are named with it and a slash.
+/// Subdirectory of the spool. The names of files in it start with this and a slash.
 const QUARANTINE: &str = "quarantine";
-/// IOV_MAX: the pieces that Linux takes in one call.
+/// IOV_MAX: Linux takes this many pieces per call.
 const MAX_IOVECS: usize = 1024;
 /// Size of a portion: some milliseconds of a disk's time.
 const ZERO_CHUNK_BYTES: usize = 1 << 20;

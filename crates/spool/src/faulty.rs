@@ -1,5 +1,5 @@
-//! A disk in memory that behaves as badly as disks can: it crashes at any operation, tears and reorders unsynced
-//! writes, fills up, fails a sync. For tests, also those of other crates.
+//! A disk in memory that behaves as badly as a disk can: it crashes at any operation, tears and reorders unsynced
+//! writes, runs full, and fails syncs. It is for tests, also of other crates.
 use crate::disk::{Disk, DiskFile};
 use crate::newest;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,8 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Unit that is written whole or not at all; each unsynced sector may be old, new, or neither after a crash.
+/// Sectors are written whole or not at all. After a crash, each unsynced sector may have its old or its new content, or
+/// neither.
 const SECTOR_BYTES: usize = 512;
 
 /// A disk in memory. Clones refer to the same disk.
@@ -23,9 +24,9 @@ struct FaultyDiskShared {
 
 #[derive(Default)]
 struct FaultyDiskState {
-    /// The files by their names, as a process sees them.
+    /// Names of files as a process sees them.
     files: BTreeMap<String, usize>,
-    /// The files by their names, as they are stored durably.
+    /// Names of files as they are durably stored.
     durable_files: BTreeMap<String, usize>,
     contents: Vec<FileContent>,
     operations: u64,
@@ -34,7 +35,7 @@ struct FaultyDiskState {
     freeze_at_operation: Option<u64>,
     freeze_at_sync: Option<u64>,
     fail_sync: Option<u64>,
-    /// The operation that fails, and its error.
+    /// Number of the operation that fails, and its error.
     fail_operation: Option<(u64, i32)>,
     failed: Option<FailedOperation>,
     /// Parts of files that cannot be read.
@@ -60,7 +61,6 @@ pub enum FailedOperation {
     Directory,
 }
 
-/// Results of an operation.
 enum OperationOutcome {
     Done,
     Freeze,
@@ -84,7 +84,7 @@ struct FileContent {
     dirty: Vec<Range<usize>>,
 }
 
-/// A random generator that is good enough to choose sectors.
+/// A generator that is random enough to choose sectors.
 struct DiskRng(u64);
 
 impl DiskRng {
@@ -275,7 +275,7 @@ impl FileContent {
 
     fn after_power_loss(&self, dice: &mut DiskRng) -> Self {
         let mut octets = self.durable.clone();
-        // All unsynced writes, none, or some.
+        // All unsynced writes survive, or none, or some.
         let mood = dice.below(4);
         let sectors: BTreeSet<usize> =
             self.dirty.iter().flat_map(|range| range.start / SECTOR_BYTES..range.end.div_ceil(SECTOR_BYTES)).collect();
@@ -292,7 +292,7 @@ impl FileContent {
             if takes && octets.len() < from + new.len() {
                 octets.resize(from + new.len(), 0);
             }
-            // Only bytes that were never written before are torn within a sector: an assumption about the media.
+            // Assume that a sector is torn only if it was never written before.
             let is_fresh = octets.get(from..from + new.len()).is_some_and(|old| *old == [0; SECTOR_BYTES][..old.len()]);
             let length = if tears && is_fresh { dice.below(new.len() as u64 + 1) as usize } else { new.len() };
             if takes {
@@ -323,14 +323,14 @@ impl FaultyDiskState {
         Ok(if self.is_frozen { OperationOutcome::Freeze } else { OperationOutcome::Done })
     }
 
-    /// Returns the target: a log, or a segment that is being made.
+    /// Tells whether the file is a log segment, or a segment that is being made.
     fn target_of(&self, content: usize) -> FailedOperation {
         let used = self.contents[content].current.get(4096..).unwrap_or_default();
         let is_new = used.iter().all(|byte| *byte == 0);
         if is_new { FailedOperation::NewSegment } else { FailedOperation::Log }
     }
 
-    /// Counts an operation on the directory that is done or not.
+    /// Counts a directory operation. An error means that it was not done.
     fn count_directory_operation(&mut self) -> io::Result<()> {
         match self.count_operation(|_| FailedOperation::Directory)? {
             OperationOutcome::Done => Ok(()),
@@ -339,7 +339,7 @@ impl FaultyDiskState {
         }
     }
 
-    /// Counts a sync, and returns the error with which it fails, if it does.
+    /// Counts a sync, and returns its error if it fails.
     fn count_sync(&mut self, about: impl FnOnce(&Self) -> FailedOperation) -> io::Result<Option<io::Error>> {
         let run = self.count_operation(about)?;
         let number = self.syncs;
@@ -499,7 +499,7 @@ impl DiskFile for FaultyFile {
         }
         let content = &mut state.contents[self.content];
         if let Some(error) = failure {
-            // Linux marks the pages clean and reports the failure once.
+            // Like Linux: a failed sync marks the pages clean, and is reported only once.
             content.dirty.clear();
             return Err(error);
         }

@@ -4,63 +4,59 @@
 use crate::Id;
 use std::hash::{BuildHasher, RandomState};
 
-/// Batches begin at multiples of this, so that no write touches a block that an earlier sync has made durable.
+/// Batches start at multiples of this, so that no write touches a block that an earlier sync made durable.
 pub(crate) const BLOCK: u64 = 4096;
-/// Two blocks for the header, which is written to one and the other alternately; then the batches.
+/// The first two blocks hold the header, which is written to them alternately. Batches start after them.
 pub(crate) const BATCHES_OFFSET: u64 = 2 * BLOCK;
 pub(crate) const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"mrspool\0";
-/// No counter has ever reached this; a header with a larger one would make the next number overflow.
+/// No counter can have reached this value. A larger value in a header would let the next number overflow.
 const MAX_COUNTER: u64 = u64::MAX >> 1;
 
 pub(crate) const HEADER_BYTES: usize = 64;
 pub(crate) const BATCH_HEADER_BYTES: usize = 32;
 pub(crate) const RECORD_HEADER_BYTES: usize = 40;
-/// Offset of the checksum of its body in a record.
+/// Offset of the body's checksum in a record.
 pub(crate) const BODY_CRC_OFFSET: usize = 36;
 
-/// Uses of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SegmentHeaderState {
-    /// Nothing in it counts.
+    /// Nothing in the segment is live.
     Free,
     /// It holds batches.
     Used,
 }
 
-/// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) state: SegmentHeaderState,
-    /// Number of times that this file's header has been written; it determines which of its two places holds this one.
+    /// How often this file's header has been written. It decides which of the two places holds this header.
     pub(crate) revision: u64,
-    /// The number of this use: each use of any segment has the next one. In a free segment, the number of the last use.
+    /// Number of this use of the segment. All uses of all segments are numbered consecutively. In a free segment, the
+    /// number of its last use.
     pub(crate) generation: u64,
-    /// A secret number, so that no message can contain bytes that would read as a record.
+    /// Secret number, so that nobody can send a message whose bytes read as a record.
     pub(crate) salt: u64,
-    /// Every number below has been given to a message.
+    /// Every smaller number has already been given to a message.
     pub(crate) next_id: u64,
-    /// End of the batches of the previous use, which was then synced; 0 if it was not.
+    /// End of the previous use's batches, which was synced then; 0 if it was not.
     pub(crate) previous_end: u64,
 }
 
-/// Content of one of the two places of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderSlot {
     Valid(SegmentHeader),
     Newer(u32),
-    /// Zeros: nothing was ever written here.
     Blank,
     Illegible,
 }
 
 impl SegmentHeader {
-    /// Offset of this header.
     pub(crate) fn offset(&self) -> u64 {
         self.revision % 2 * BLOCK
     }
 
-    /// Seed that the checksums of this use are combined with.
+    /// Seed of all checksums in this use.
     pub(crate) fn seed(&self) -> u32 {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.generation.to_le_bytes());
@@ -68,7 +64,7 @@ impl SegmentHeader {
         checksum(&bytes)
     }
 
-    /// Makes the header with which a new use of this segment begins.
+    /// Makes the header for the next use of this segment.
     pub(crate) fn begin(self, use_number: u64, next_id: u64, previous_end: u64) -> Self {
         let mut next = Self {
             state: SegmentHeaderState::Used,
@@ -86,7 +82,7 @@ impl SegmentHeader {
         }
     }
 
-    /// Makes the header with which a use ends.
+    /// Makes the header that ends a use.
     pub(crate) fn end(self, next_id: u64) -> Self {
         Self { state: SegmentHeaderState::Free, revision: self.revision + 1, next_id, previous_end: 0, ..self }
     }
@@ -105,7 +101,6 @@ impl SegmentHeader {
         bytes
     }
 
-    /// Sets the checksum.
     pub(crate) fn seal(bytes: &mut [u8; HEADER_BYTES]) {
         let crc = checksum(&bytes[..60]);
         bytes[60..].copy_from_slice(&crc.to_le_bytes());
@@ -117,7 +112,7 @@ impl HeaderSlot {
         if bytes[..8] != MAGIC {
             return if *bytes == [0; HEADER_BYTES] { Self::Blank } else { Self::Illegible };
         }
-        // Read before the checksum, which a later version may have elsewhere.
+        // Read the version before the checksum, because later versions may have the checksum elsewhere.
         let version = u32_at(bytes, 8);
         if version > VERSION {
             return Self::Newer(version);
@@ -144,8 +139,7 @@ impl HeaderSlot {
 }
 
 impl SegmentHeader {
-    /// Returns the header that those bytes were before one bit of them was flipped. A CRC of 32 bits shows which bit it
-    /// was.
+    /// Tries to undo the flip of a single bit. The 32-bit CRC shows which bit it was.
     pub(crate) fn corrected(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         (0..HEADER_BYTES * 8).find_map(|bit| {
             let mut flipped = *bytes;
@@ -157,7 +151,7 @@ impl SegmentHeader {
         })
     }
 
-    /// Reads the numbers of an illegible header, which may be wrong: use and salt.
+    /// Reads generation and salt from an illegible header. Both may be wrong.
     pub(crate) fn generation_hint(bytes: &[u8; HEADER_BYTES]) -> Option<(u64, u32)> {
         let use_number = u64_at(bytes, 24);
         let salt = u64_at(bytes, 32);
@@ -177,9 +171,9 @@ impl SegmentHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchHeader {
     pub(crate) records: u32,
-    /// Its length, this header included, without the padding of its last block.
+    /// Length, including this header but not the padding of the last block.
     pub(crate) bytes: u64,
-    /// Everything in this use before that offset had been synced when this batch was written.
+    /// When this batch was written, everything in this use before this offset had been synced.
     pub(crate) synced: u64,
 }
 
@@ -200,7 +194,7 @@ impl BatchHeader {
         (bytes[4] == BATCH_KIND).then(|| u32_at(bytes, 0) ^ checksum(&bytes[4..]))
     }
 
-    /// Reads the batch that begins at `at`, if it could be there in a segment of `segment_bytes`.
+    /// Reads the batch header at `at`, if such a batch fits there in a segment of `segment_bytes`.
     pub(crate) fn decode(bytes: &[u8], seed: u32, at: u64, segment_bytes: u64) -> Option<Self> {
         let bytes: &[u8; BATCH_HEADER_BYTES] = bytes.first_chunk()?;
         if bytes[4] != BATCH_KIND || u32_at(bytes, 0) != checksum(&bytes[4..]) ^ seed {
@@ -212,12 +206,11 @@ impl BatchHeader {
     }
 }
 
-/// Kinds of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordKind {
-    /// A message: envelope and body.
+    /// A message with envelope and body.
     Stored = 1,
-    /// A message that was stored elsewhere before, with all its notes.
+    /// A message that was stored elsewhere before, with all of its notes.
     Moved = 2,
     /// A note about a message.
     Note = 3,
@@ -227,15 +220,14 @@ pub(crate) enum RecordKind {
 
 const BATCH_KIND: u8 = b'B';
 
-/// The fixed part of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordHeader {
     pub(crate) kind: RecordKind,
     pub(crate) id: Id,
     pub(crate) received_ns: u64,
-    /// The length of the envelope, or of the note.
+    /// Length of the envelope, or of the note.
     pub(crate) envelope_bytes: u32,
-    /// The length of all notes of a moved message, each with its length before it.
+    /// Length of all notes of a moved message, including the length field before each.
     pub(crate) notes_bytes: u32,
     pub(crate) body_bytes: u32,
     pub(crate) body_crc: u32,
@@ -247,12 +239,12 @@ impl RecordHeader {
         Self { kind, id, received_ns: 0, envelope_bytes: 0, notes_bytes: 0, body_bytes: 0, body_crc: 0 }
     }
 
-    /// Length from its first byte to its body: the part that its own checksum covers.
+    /// Length from the first byte up to the body. The record's own checksum covers this part.
     pub(crate) fn metadata_bytes(&self) -> u64 {
         RECORD_HEADER_BYTES as u64 + u64::from(self.envelope_bytes) + u64::from(self.notes_bytes)
     }
 
-    /// Length of all of it; records begin at multiples of 8.
+    /// Total length. Records start at multiples of 8.
     pub(crate) fn bytes(&self) -> u64 {
         (self.metadata_bytes() + u64::from(self.body_bytes)).next_multiple_of(8)
     }
@@ -271,7 +263,7 @@ impl RecordHeader {
         seal(&mut out[from..], seed);
     }
 
-    /// Reads the fixed part, without a check.
+    /// Reads the fixed part without checking it.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; RECORD_HEADER_BYTES] = bytes.first_chunk()?;
         let kind = match bytes[4] {
@@ -293,7 +285,7 @@ impl RecordHeader {
         })
     }
 
-    /// Reports whether `head`, from first byte to body, is as it was written.
+    /// Reports whether `head`, from the first byte up to the body, matches its checksum.
     pub(crate) fn is_intact(head: &[u8], seed: u32) -> bool {
         head.len() >= RECORD_HEADER_BYTES && u32_at(head, 0) == checksum(&head[4..]) ^ seed
     }
@@ -309,7 +301,7 @@ pub(crate) fn join_notes(notes: &[Vec<u8>]) -> Vec<u8> {
     joined
 }
 
-/// Undoes [`join_notes`]; `None` if the bytes are no joined notes.
+/// Undoes [`join_notes`]. Returns `None` for anything else.
 pub(crate) fn split_notes(mut joined: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut notes = Vec::new();
     while !joined.is_empty() {
@@ -326,7 +318,7 @@ pub(crate) fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// The checksum of two pieces together.
+/// Combines the checksums of two adjacent pieces.
 pub(crate) fn combined_checksum(first: u32, second: u32, second_bytes: usize) -> u32 {
     crc_fast::checksum_combine(crc_fast::CrcAlgorithm::Crc32Iscsi, first.into(), second.into(), second_bytes as u64)
         as u32

@@ -12,46 +12,43 @@ use crate::{Error, Id};
 use std::io;
 use std::sync::Arc;
 
-/// No segment is longer: the largest record has 4 GiB and the length of two notes.
+/// The largest segment: its record has a body of 4 GiB and two notes.
 const MAX_SEGMENT_BYTES: u64 = 8 << 30;
 
-/// A file of the spool that has been examined.
 pub(crate) struct ExaminedFile {
     pub(crate) name: String,
     pub(crate) file: Arc<dyn DiskFile>,
     pub(crate) bytes: u64,
     pub(crate) role: FileRole,
-    /// Offsets of the places of its header that are damaged.
+    /// Offsets of damaged header places.
     pub(crate) bad_slots: Vec<u64>,
 }
 
-/// Roles of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileRole {
     Used(SegmentHeader),
-    /// A use whose header is damaged: its number, if the damaged header still has it, and its seed.
+    /// A used segment whose header is damaged. Its number is known if the damaged header still has it; the seed comes
+    /// from its first batch.
     Headerless {
         generation: Option<u64>,
         seed: u32,
         first_id: Option<Id>,
     },
     Free(SegmentHeader),
-    /// A file that was being made when the power failed.
+    /// The power failed while this file was being made.
     Unfinished,
-    /// Something other than a segment, or a segment of which neither header nor first batch is legible.
+    /// Not a segment, or a segment with neither a legible header nor a legible first batch.
     Illegible,
 }
 
-/// Content of the two places of a header.
 struct HeaderSlots {
-    /// The newest header; one flipped bit in it has been corrected.
+    /// The newest header. A single flipped bit in it has been corrected.
     newest: Option<SegmentHeader>,
     bad: Vec<u64>,
-    /// Use and seed, as far as damaged places still have them.
+    /// Generations and seeds that can still be read from damaged places.
     hints: Vec<(u64, u32)>,
 }
 
-/// Examines a file.
 pub(crate) fn examine(name: &str, file: Arc<dyn DiskFile>) -> Result<ExaminedFile, Error> {
     let bytes = file.bytes()?.min(MAX_SEGMENT_BYTES);
     let places = read_slots(name, &*file)?;
@@ -100,16 +97,16 @@ fn read_slots(name: &str, file: &dyn DiskFile) -> Result<HeaderSlots, Error> {
         places.newest = places.newest.filter(|other| other.revision > header.revision).or(Some(header));
     }
     if failures.len() == 2 {
-        // This is no bad place but a bad disk: its content may be sound.
+        // The disk is bad, but not necessarily the data on it.
         return Err(Error::from(failures.swap_remove(0)));
     }
-    // The first header goes to the first place, and each of the others has been written before.
+    // The first header went to the first place, and every later one has overwritten the older place.
     let must_be_there = |at: u64| places.newest.is_some_and(|newest| at == 0 || newest.revision >= 2);
     places.bad.extend(blank.into_iter().filter(|at| must_be_there(*at)).collect::<Vec<_>>());
     Ok(places)
 }
 
-/// The first batch of a segment, whatever its seed.
+/// The first batch of a segment, read without knowing its seed.
 #[derive(Clone, Copy)]
 struct FirstBatch {
     seed: u32,
@@ -118,8 +115,8 @@ struct FirstBatch {
     has_moved: bool,
 }
 
-/// Reports whether a file with a damaged header, and without a first batch, has batches of a use that the header does
-/// not mention. A message could have caused that too, so an administrator has to examine that file.
+/// Reports whether a file with a damaged header, and without a first batch, contains batches of a use that the header
+/// does not mention. A message could have caused that as well, so an administrator has to examine the file.
 fn has_later_batch(
     places: &HeaderSlots,
     next_id: u64,
@@ -145,8 +142,8 @@ fn has_later_batch(
     Ok(false)
 }
 
-/// Reads the first batch of a segment by the seed that its own checksum gives. It counts only if the checksum of a record
-/// agrees.
+/// Reads the first batch of a segment, with the seed that follows from its own checksum. The batch counts only if a
+/// record's checksum agrees.
 fn first_batch(file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<Option<FirstBatch>> {
     let mut bytes = [0; BATCH_HEADER_BYTES];
     if read_lossy(&**file, &mut bytes, BATCHES_OFFSET)? < BATCH_HEADER_BYTES {
@@ -158,7 +155,7 @@ fn first_batch(file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<Optio
     }
     let mut scan = Scan::new(Arc::clone(file), seed, segment_bytes, BodyMode::Skip);
     let mut seen = Vec::new();
-    // Several batches are read: the first may hold only notes.
+    // Read several batches, because the first may hold only notes.
     let mut first = None;
     for _ in 0..MAX_PROBED_BATCHES {
         let found = scan.next_batch(&mut seen)?;
@@ -177,7 +174,7 @@ fn first_batch(file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<Optio
     Ok(first)
 }
 
-/// Number of batches that are searched for a message's number.
+/// Number of batches in which to look for a message's number.
 const MAX_PROBED_BATCHES: u32 = 4096;
 
 fn role_of(places: &HeaderSlots, first: Option<FirstBatch>, is_blank: bool) -> FileRole {
@@ -197,16 +194,16 @@ fn role_of(places: &HeaderSlots, first: Option<FirstBatch>, is_blank: bool) -> F
     }
 }
 
-/// Reports whether that first batch belongs to a use after the free header, and not to one long before: a use whose
-/// header never reached the disk, or was lost.
+/// Reports whether the first batch belongs to the use after the free header, and not to one long before: then that
+/// use's header was lost or never reached the disk.
 fn is_later(places: &HeaderSlots, free: &SegmentHeader, first: FirstBatch) -> bool {
     let is_new = first.last_id.is_some_and(|id| id.0 >= free.next_id);
     let is_hinted = places.hints.iter().any(|(_, seed)| *seed == first.seed);
     is_new || is_hinted || (!places.bad.is_empty() && first.first_id.is_none() && first.has_moved)
 }
 
-/// Reports whether nothing was ever written where batches begin. A file's first header is synced before any batch is
-/// written, so a file without a header and with a batch is damaged; one without either was just being made.
+/// Reports whether nothing was ever written where batches start. The first header is synced before any batch is
+/// written. So a file with a batch but without a header is damaged; a file without either was just being made.
 fn is_blank(file: &dyn DiskFile) -> io::Result<bool> {
     let mut block = [0; BLOCK as usize];
     let read = read_lossy(file, &mut block, BATCHES_OFFSET)?;

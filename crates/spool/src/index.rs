@@ -1,11 +1,11 @@
-//! Index of the messages that are not done: the places of each message and its notes, and the live bytes of each
-//! segment.
+//! Index of the messages that are not done: where each message and its notes are, and how many live bytes each segment
+//! has.
 use crate::segment::{RecordLocation, Segment};
 use crate::{Error, Id};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Messages that are not done, and the segments in use, oldest first, in a row without a gap.
+/// Messages that are not done, and the used segments without a gap, oldest first.
 #[derive(Default)]
 pub(crate) struct MessageIndex {
     messages: HashMap<u64, IndexEntry, foldhash::fast::FixedState>,
@@ -13,10 +13,10 @@ pub(crate) struct MessageIndex {
     bytes: u64,
 }
 
-/// A message: 24 bytes, and 8 for its number.
+/// Index entry of a message: 24 bytes, and 8 more for its id.
 struct IndexEntry {
     location: RecordLocation,
-    /// Places of its notes; most messages have none.
+    /// Where its notes are. Most messages have none.
     #[expect(clippy::box_collection, reason = "a third of a vector's size, for every message")]
     notes: Option<Box<Vec<RecordLocation>>>,
 }
@@ -27,7 +27,6 @@ struct SegmentUsage {
     bytes: u64,
 }
 
-/// Places of a message and its notes, and their segment.
 #[derive(Clone)]
 pub(crate) struct MessageLocations {
     pub(crate) segment: Arc<Segment>,
@@ -35,19 +34,17 @@ pub(crate) struct MessageLocations {
     pub(crate) notes: Vec<(Arc<Segment>, RecordLocation)>,
 }
 
-/// Fill level of the segments.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FillLevel {
     pub(crate) messages: u64,
     pub(crate) live_bytes: u64,
     pub(crate) segments: u64,
     pub(crate) segment_bytes: u64,
-    /// Bytes in all segments but the newest that do not count any more.
+    /// Bytes in all segments but the newest that are no longer live.
     pub(crate) wasted_bytes: u64,
 }
 
 impl MessageIndex {
-    /// Adds a new segment.
     pub(crate) fn push_segment(&mut self, segment: Arc<Segment>) {
         debug_assert!(self.newest().is_none_or(|newest| newest.wrapping_add(1) == segment.position));
         self.segments.push_back(SegmentUsage { segment, messages: 0, bytes: 0 });
@@ -57,13 +54,12 @@ impl MessageIndex {
         self.segments.back().map(|tenant| tenant.segment.position)
     }
 
-    /// Returns the oldest segment, unless it is also the newest, and the number of messages in it that are not done.
+    /// Returns the oldest segment and its number of messages that are not done. Returns none if it is also the newest.
     pub(crate) fn oldest(&self) -> Option<(&Arc<Segment>, u32)> {
         let is_alone = self.segments.len() < 2;
         self.segments.front().filter(|_| !is_alone).map(|tenant| (&tenant.segment, tenant.messages))
     }
 
-    /// Removes the oldest segment.
     pub(crate) fn pop_oldest(&mut self) -> Option<Arc<Segment>> {
         let tenant = self.segments.pop_front()?;
         debug_assert_eq!((tenant.messages, tenant.bytes), (0, 0));
@@ -80,7 +76,7 @@ impl MessageIndex {
         self.segments.get(order.checked_sub(oldest)? as usize).map(|tenant| &tenant.segment)
     }
 
-    /// Sets the place of a message, and forgets its former one. Its notes are in the same record.
+    /// Sets where a message is. Its notes are in the same record, so their former places are forgotten.
     pub(crate) fn insert(&mut self, id: Id, location: RecordLocation) {
         if let Some(former) = self.messages.insert(id.0, IndexEntry { location, notes: None }) {
             self.subtract(former.location);
@@ -92,14 +88,13 @@ impl MessageIndex {
         }
     }
 
-    /// Adds the place of a note. Notes of messages that are done are forgotten.
+    /// Adds a note, unless its message is done.
     pub(crate) fn add_note(&mut self, id: Id, location: RecordLocation) {
         if let Some(entry) = self.messages.get_mut(&id.0) {
             entry.notes.get_or_insert_default().push(location);
         }
     }
 
-    /// Removes a message that is done.
     pub(crate) fn remove(&mut self, id: Id) {
         if let Some(entry) = self.messages.remove(&id.0) {
             self.subtract(entry.location);
@@ -114,12 +109,11 @@ impl MessageIndex {
         }
     }
 
-    /// Reports whether that message is known, and not done.
     pub(crate) fn contains(&self, id: Id) -> bool {
         self.messages.contains_key(&id.0)
     }
 
-    /// Reports whether that message is stored exactly there.
+    /// Reports whether this message is stored exactly at `location`.
     pub(crate) fn is_at(&self, id: Id, location: RecordLocation) -> bool {
         self.messages.get(&id.0).is_some_and(|entry| entry.location == location)
     }
@@ -135,19 +129,18 @@ impl MessageIndex {
         })
     }
 
-    /// Number of messages in that segment that are not done.
     pub(crate) fn message_count(&self, order: u64) -> u64 {
         let found = self.segments.iter().find(|tenant| tenant.segment.position == order);
         found.map_or(0, |tenant| u64::from(tenant.messages))
     }
 
-    /// Returns the messages in that segment. Goes through all messages.
+    /// Returns the messages of one segment. It searches all messages.
     pub(crate) fn messages_in(&self, segment: &Segment) -> Vec<Id> {
         let is_there = |entry: &IndexEntry| entry.location.position == segment.position;
         self.messages.iter().filter(|(_, entry)| is_there(entry)).map(|(id, _)| Id(*id)).collect()
     }
 
-    /// Returns the messages in any of those segments (given by their place in the row) from that offset on.
+    /// Returns the messages in these segments (given by position) from the given offset on.
     pub(crate) fn messages_after(&self, tails: &[(u64, u64)]) -> Vec<Id> {
         let is_there = |location: RecordLocation| {
             tails.iter().any(|(order, from)| location.position == *order && location.offset() >= *from)
@@ -175,7 +168,6 @@ impl MessageIndex {
     }
 }
 
-/// The index that the commit thread writes and readers look up.
 #[derive(Default)]
 pub(crate) struct SharedIndex(Mutex<MessageIndex>);
 
@@ -188,8 +180,8 @@ impl SharedIndex {
         self.0.lock().expect("nothing panics while it holds the index")
     }
 
-    /// Reads a part of a message. During `read`, the message may have been moved and its segment used anew: wrong bytes
-    /// are damage only if the message is still stored there.
+    /// Reads a part of a message. The message may have been moved during `read` and its segment reused, so wrong bytes
+    /// count as damage only if the message is still stored there.
     pub(crate) fn read<T>(
         &self,
         id: Id,

@@ -1,4 +1,4 @@
-//! Inspection of a spool from outside: read as opening it would, without a change.
+//! Reads a spool from outside as opening it would, but changes nothing.
 use crate::disk::ReadOnlyDisk;
 use crate::index::SharedIndex;
 use crate::load::load;

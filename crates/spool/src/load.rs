@@ -1,6 +1,5 @@
-//! Reads all of a spool, and changes nothing: its segments in order, the records that still count, the damage.
-//!
-//! Opening a spool and inspecting one both begin here, so that they agree.
+//! Reads a whole spool without changing it: the segments in order, the live records, the damage. Opening a spool and
+//! inspecting one both start here, so that they agree.
 use crate::damage::{Cost, Damage, DamageKind};
 use crate::disk::Disk;
 use crate::format::{HEADER_BYTES, SegmentHeader, SegmentHeaderState};
@@ -14,36 +13,32 @@ use crate::segment_pool::{FreeSegment, SegmentPool};
 use crate::{Error, Id};
 use std::sync::Arc;
 
-/// The content of a directory.
 pub(crate) struct LoadedSpool {
     pub(crate) index: MessageIndex,
-    /// Segments in use, oldest first, with the end of the batches of each.
+    /// Used segments with the end of their batches, oldest first.
     pub(crate) used: Vec<(Arc<Segment>, u64)>,
     pub(crate) free_segments: Vec<FreeSegment>,
-    /// Files that hold nothing.
+    /// Files that hold nothing yet.
     pub(crate) unfinished: Vec<String>,
-    /// Files that cannot be read at all.
     pub(crate) illegible: Vec<(String, Arc<dyn crate::DiskFile>)>,
     pub(crate) resume_point: ResumePoint,
     pub(crate) damage: Vec<Damage>,
     pub(crate) damaged_bodies: Vec<Id>,
-    /// Messages that may be missing on the media, although they can be read: nothing proves that a sync of them
-    /// succeeded.
+    /// Readable messages that may be missing on the media, because nothing proves that their sync succeeded.
     pub(crate) unproven: Vec<Id>,
-    /// Bytes of a torn end.
+    /// Length of a torn end.
     pub(crate) cut_bytes: u64,
-    /// The number in the next file's name.
     pub(crate) next_file: u64,
-    /// The newest segment, if it is missing.
+    /// The newest segment according to `newest`, if its file is missing.
     pub(crate) lost_newest: Option<NewestSegment>,
 }
 
-/// A segment in use, before the whole row is known.
+/// A used segment, before its position is known.
 struct SegmentCandidate {
     segment: Segment,
-    /// Only the first batch tells something about it.
+    /// Only known from the segment's first batch.
     headerless: Option<HeaderlessUse>,
-    /// The other place of its header is damaged, and may have marked it as free.
+    /// The other header place is damaged. It may have marked this segment as free.
     may_be_free: bool,
 }
 
@@ -53,7 +48,6 @@ struct HeaderlessUse {
     first_id: Option<Id>,
 }
 
-/// Reads the directory.
 pub(crate) fn load(disk: &dyn Disk) -> Result<LoadedSpool, Error> {
     let mut reading = LoadedSpool {
         index: MessageIndex::default(),
@@ -95,17 +89,18 @@ fn header_damage(segment: &str, offset: u64, bytes: u64, cost: Cost) -> Damage {
 }
 
 impl LoadedSpool {
-    /// Drops free segments that have holes, as a copy may: a write could find no space in them.
+    /// Drops free segments with holes, which a copy of the directory may have: a write into a hole can fail for lack of
+    /// space.
     pub(crate) fn drop_sparse_segments(&mut self) {
         let is_sparse = |spare: &mut FreeSegment| !spare.file.is_allocated().unwrap_or(true);
         self.unfinished.extend(self.free_segments.extract_if(.., is_sparse).map(|spare| spare.name));
     }
 
-    /// Adds a file to the lists; a segment in use is returned.
+    /// Adds a file to the right list, or returns it if it is a used segment.
     fn classify(&mut self, look: ExaminedFile) -> Option<SegmentCandidate> {
         let ExaminedFile { name, file, bytes, role, bad_slots: bad_places } = look;
         for at in &bad_places {
-            // The use that it was the header of is found nevertheless, or else has damage of its own.
+            // The use to which this header belonged is either found otherwise, or reported as damage of its own.
             self.damage.push(header_damage(&name, *at, HEADER_BYTES as u64, Cost::Nothing));
         }
         if let FileRole::Used(header) | FileRole::Free(header) = role {
@@ -121,7 +116,7 @@ impl LoadedSpool {
             }
             FileRole::Headerless { generation: use_number, seed, first_id } => {
                 if bad_places.is_empty() {
-                    // The header never reached the disk: a crash can cause that, or the disk.
+                    // The header never reached the disk. Either a crash or the disk caused this.
                     self.damage.push(header_damage(&name, 0, HEADER_BYTES as u64, Cost::Nothing));
                 }
                 let header = SegmentHeader {
@@ -140,7 +135,7 @@ impl LoadedSpool {
                     may_be_free: false,
                 });
             }
-            // A file with a bad header is not used again.
+            // A file with a damaged header is not reused.
             FileRole::Free(_) if !bad_places.is_empty() => self.unfinished.push(name),
             FileRole::Free(header) => self.free_segments.push(FreeSegment { name, file, header, bytes }),
             FileRole::Unfinished => self.unfinished.push(name),
@@ -152,7 +147,7 @@ impl LoadedSpool {
         None
     }
 
-    /// Returns the segments in use in their order, including those without a header.
+    /// Puts the used segments in order, including those without a header.
     fn order_segments(&mut self, candidates: Vec<SegmentCandidate>) -> Vec<SegmentCandidate> {
         let (headless, mut row): (Vec<_>, Vec<_>) =
             candidates.into_iter().partition(|candidate| candidate.headerless.is_some());
@@ -175,8 +170,8 @@ impl LoadedSpool {
         self.without_freed(row)
     }
 
-    /// Leaves out a segment that was apparently given up: the oldest one, if its other header is damaged and those
-    /// after it are gone.
+    /// Removes the oldest segment if it was apparently given up: its other header is damaged and its successors are
+    /// gone.
     fn without_freed(&mut self, mut row: Vec<SegmentCandidate>) -> Vec<SegmentCandidate> {
         let is_gap = |row: &[SegmentCandidate]| {
             let [first, second, ..] = row else { return false };
@@ -190,9 +185,9 @@ impl LoadedSpool {
         row
     }
 
-    /// Goes through all segments, oldest first.
+    /// Reads all records, oldest segment first.
     fn replay_segments(&mut self, row: Vec<SegmentCandidate>, newest: Option<NewestSegment>) -> Result<(), Error> {
-        // A segment that cannot be read may be the one that is missed.
+        // A segment that cannot be read may be the missing one.
         let is_missing = |newest: &NewestSegment| {
             newest.generation >= self.resume_point.next_generation && self.illegible.is_empty()
         };
@@ -239,8 +234,8 @@ impl LoadedSpool {
     }
 }
 
-/// Returns the place in the row where a use without a header belongs: by its number, or by that of its first message,
-/// which those before it had not given when they began, and those after it had.
+/// Returns the position of a used segment without a header. It follows from the segment's generation, or else from its
+/// first message: earlier segments began before that number was given, later ones afterwards.
 fn insert_position(row: &[SegmentCandidate], known: HeaderlessUse) -> usize {
     let is_before = |candidate: &SegmentCandidate| {
         let header = &candidate.segment.header;
@@ -251,7 +246,7 @@ fn insert_position(row: &[SegmentCandidate], known: HeaderlessUse) -> usize {
         }
     };
     if known.generation.is_none() && known.first_id.is_none() {
-        // Only notes and moved messages: its place is where one is missing, or at the end.
+        // The segment has only notes and moved messages, so it belongs into the gap, or at the end.
         let numbers: Vec<u64> = row.iter().map(|candidate| candidate.segment.header.generation).collect();
         return numbers.windows(2).position(|two| two[1] == two[0] + 2).map_or(row.len(), |at| at + 1);
     }

@@ -1,4 +1,4 @@
-//! The log as the commit thread sees it: batches written and synced, segments begun and given up.
+//! The log as the commit thread sees it: it writes and syncs batches, and begins and gives up segments.
 use crate::batch_builder::{BatchBuilder, RecordParts};
 use crate::commit_queue::CommitBatch;
 use crate::format::{BATCH_HEADER_BYTES, BATCHES_OFFSET, BLOCK, RecordHeader, RecordKind};
@@ -19,19 +19,19 @@ pub(crate) struct Log {
     pub(crate) index: Arc<SharedIndex>,
     pub(crate) segment_pool: Arc<SharedSegmentPool>,
     pub(crate) counters: Arc<SpoolCounters>,
-    /// The segment that is being written; none after opening, since a torn one is never continued.
+    /// The segment that is being written. None right after opening, because a torn segment is never continued.
     current: Option<CurrentSegment>,
-    /// End of the last segment of the former run.
+    /// End of the last segment of the previous run.
     previous_end: u64,
     next_generation: u64,
     next_id: u64,
     batch: BatchBuilder,
-    /// Changes that take effect when the batch is written.
+    /// Index changes that take effect once the batch is written.
     changes: Vec<IndexChange>,
-    /// A moved message has not been synced since: its former place still counts.
+    /// Set while a moved message is not synced. Until then its former place is still needed.
     has_unsynced_moves: bool,
     newest_file: NewestFile,
-    /// A message has been rejected for lack of room since there was room.
+    /// Set when a message is rejected because the spool is full. Cleared when a segment is freed.
     pub(crate) is_under_pressure: bool,
 }
 
@@ -39,11 +39,11 @@ struct CurrentSegment {
     segment: Arc<Segment>,
     /// Offset of the next batch.
     end: u64,
-    /// Everything before this has been synced; 0 if not even the header has.
+    /// Everything before this offset has been synced; 0 if not even the header has.
     synced: u64,
 }
 
-/// Room that each segment keeps for the batch without records with which a log is closed.
+/// Space reserved in each segment for the empty batch that marks a clean close.
 const CLOSING_BATCH_BYTES: u64 = BLOCK;
 
 enum IndexChange {
@@ -52,14 +52,12 @@ enum IndexChange {
     Remove(Id),
 }
 
-/// Tells whether a batch is synced or only written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FlushMode {
     Synced,
     Buffered,
 }
 
-/// State from which an opened log continues.
 pub(crate) struct ResumePoint {
     pub(crate) previous_end: u64,
     pub(crate) next_generation: u64,
@@ -92,8 +90,8 @@ impl Log {
         }
     }
 
-    /// Writes all that was taken, and syncs it if it has messages or notes that must be durable. An error is the end of
-    /// the log; messages that were only rejected are returned with their places.
+    /// Writes everything that was taken, and syncs it if it contains messages or notes that must be durable. An error
+    /// ends the log. Messages that were only rejected are returned with their position in the batch.
     pub(crate) fn commit(&mut self, taken: &mut CommitBatch) -> io::Result<Vec<(u32, Error)>> {
         for record in taken.deferred_records.drain(..) {
             self.append_deferred(record)?;
@@ -143,7 +141,8 @@ impl Log {
         let appended = self.append(&RecordParts { record, envelope: note, notes: &[], body: None }, Reserve::Notes);
         match (lazy, appended) {
             (DeferredRecord::Note(id, _), Ok(spot)) => self.changes.push(IndexChange::AddNote(id, spot)),
-            // It is done even if that could not be written: a restart would find it again, and deliver it twice.
+            // The message is done even if this could not be written. A restart would then find it again and deliver it
+            // twice.
             (DeferredRecord::Done(id), Ok(_)) => self.changes.push(IndexChange::Remove(id)),
             (lazy, Err(LogWriteError::NoSpace)) => {
                 self.counters.unwritten.add(1);
@@ -156,7 +155,7 @@ impl Log {
         Ok(())
     }
 
-    /// Moves a message to this log's end, with its notes.
+    /// Moves a message and its notes to the end of the log.
     pub(crate) fn relocate(&mut self, content: &RecordParts<'_>) -> Result<(), LogWriteError> {
         let location = self.append(content, Reserve::Moves)?;
         self.changes.push(IndexChange::Insert(content.record.id, location));
@@ -165,7 +164,7 @@ impl Log {
         Ok(())
     }
 
-    /// Adds a record to the batch. If the segment has no room for it, the batch is completed first.
+    /// Adds a record to the batch. If the segment has no room for it, completes the batch first.
     fn append(&mut self, content: &RecordParts<'_>, reserve: Reserve) -> Result<RecordLocation, LogWriteError> {
         let bytes = content.record.bytes();
         self.segment_pool.lock().check(reserve)?;
@@ -182,17 +181,16 @@ impl Log {
         Ok(RecordLocation::new(current.segment.position, at, bytes))
     }
 
-    /// Number of bytes of records that the batch can still take.
+    /// Bytes of records that still fit into the batch.
     fn free_bytes(&self) -> u64 {
         let Some(current) = &self.current else { return 0 };
         current.segment.bytes.saturating_sub(CLOSING_BATCH_BYTES + current.end + self.batch.length())
     }
 
-    /// Begins the next segment.
     fn begin_segment(&mut self, bytes: u64, reserve: Reserve) -> Result<(), LogWriteError> {
         if self.has_unsynced_moves {
-            // The sources of moved messages are given up when the segment in use is synced, and this one will not be
-            // that any more.
+            // When the segment in use is synced, the sources of moved messages may be given up. Another segment is in
+            // use from here on, so sync this one now.
             self.sync().map_err(LogWriteError::Disk)?;
         }
         let previous_end = match &self.current {
@@ -212,13 +210,13 @@ impl Log {
         self.index.lock().push_segment(Arc::clone(&segment));
         self.current = Some(CurrentSegment { segment, end: BATCHES_OFFSET, synced: 0 });
         if self.options.durability == Durability::Write {
-            // Its batches may be lost with the host, but a segment must not be missing from the row.
+            // A crash may lose its batches, but no segment may be missing in between.
             self.sync()?;
         }
         Ok(())
     }
 
-    /// Writes the batch, and syncs it if that is requested and promised.
+    /// Writes the batch. Syncs it if this is requested and the durability promises it.
     pub(crate) fn flush(&mut self, flush: FlushMode) -> io::Result<()> {
         if let Some(current) = self.current.as_mut().filter(|_| !self.batch.is_empty()) {
             let mut pieces = self.batch.finish(current.segment.seed, current.synced);
@@ -234,7 +232,7 @@ impl Log {
         Ok(())
     }
 
-    /// Syncs the current segment, whatever the mode, if there is anything to be synced.
+    /// Syncs the current segment if it has unsynced bytes, whatever the durability.
     fn sync(&mut self) -> io::Result<()> {
         if let Some(current) = self.current.as_mut().filter(|current| current.synced < current.end) {
             current.segment.file.sync_data()?;
@@ -249,7 +247,7 @@ impl Log {
         Ok(())
     }
 
-    /// Records the segment in use outside of it.
+    /// Records in the file `newest` which segment is in use.
     fn record_newest(&mut self, state: NewestState) {
         let Some(current) = &self.current else { return };
         let segment = &current.segment;
@@ -259,14 +257,14 @@ impl Log {
             state,
             generation: header.generation,
             file_number,
-            // The message for which a segment is begun gets its number before the header is written.
+            // The message that needs the new segment got its number before the header is written.
             first_id: header.next_id.saturating_sub(1),
             next_id: self.next_id,
             closed_at: if state == NewestState::Closed { current.end } else { 0 },
         });
     }
 
-    /// Lets readers find what has been written.
+    /// Makes what has been written visible to readers.
     fn apply_changes(&mut self) {
         if self.changes.is_empty() {
             return;
@@ -281,8 +279,8 @@ impl Log {
         }
     }
 
-    /// Gives up the oldest segments in which nothing is left. It goes in order, oldest first: notes in a segment are
-    /// about messages in it or in older ones, so nothing that counts is given up with it.
+    /// Gives up the oldest segments that hold nothing live. The order matters: notes in a segment are about messages in
+    /// it or in older segments, so no live note is lost.
     pub(crate) fn retire(&mut self) -> io::Result<()> {
         while self.index.lock().oldest().is_some_and(|(_, messages)| messages == 0) {
             let is_header_synced = self.current.as_ref().is_none_or(|current| current.synced > 0);
@@ -297,8 +295,7 @@ impl Log {
         Ok(())
     }
 
-    /// Writes and syncs the rest, and marks behind it that nothing comes after: so that later damage is not mistaken
-    /// for the torn end of a crash.
+    /// Writes and syncs the rest, and marks the end. Later damage is then not mistaken for the torn end of a crash.
     pub(crate) fn close(&mut self) -> io::Result<()> {
         self.flush(FlushMode::Synced)?;
         self.sync()?;

@@ -1,4 +1,5 @@
-//! The spool that keeps nothing: drafts in memory until they are done, for runs that measure the cost of durability.
+//! A spool that stores nothing: it keeps messages in memory until they are done. For runs that measure the cost of
+//! durability.
 use crate::reserve::Reserve;
 use crate::{Error, Id, NewMessage, Options, Receipt, SpoolStats};
 use std::collections::HashMap;
@@ -8,7 +9,7 @@ use std::time::SystemTime;
 pub(crate) struct MemoryBackend {
     state: Mutex<MemoryState>,
     max_bytes: u64,
-    /// Part of it that only notices may use.
+    /// The part of the room that only notices may use.
     reserved_bytes: u64,
 }
 
@@ -21,7 +22,7 @@ struct MemoryState {
 
 impl MemoryBackend {
     pub(crate) fn new(options: &Options) -> Self {
-        // The numbers that a former run has used are not known; those of a later time are unused.
+        // The ids of an earlier run are unknown, but ids derived from the current time are unused.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let next_id = u64::try_from(now.as_nanos()).unwrap_or(1);
         let kept = MemoryState { drafts: HashMap::new(), stats: SpoolStats::default(), next_id, is_closed: false };

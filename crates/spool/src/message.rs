@@ -17,7 +17,7 @@ impl Id {
     /// Bytes of its text.
     pub const TEXT_BYTES: usize = 16;
 
-    /// Writes its text at that offset of a body, if the body is as long as that.
+    /// Writes the id as text at that offset of a body, if the body is long enough.
     pub(crate) fn write_in(self, body: &mut Arc<[u8]>, at: usize) {
         if let Some(place) = Arc::make_mut(body).get_mut(at..at + Self::TEXT_BYTES) {
             let digits: [u8; Self::TEXT_BYTES] =
@@ -77,7 +77,7 @@ pub struct RecoveredMessage {
     pub is_body_damaged: bool,
 }
 
-/// A message and the number it was given, on its way into the log.
+/// A message with its id, on its way into the log.
 #[derive(Debug)]
 pub(crate) struct NumberedMessage {
     pub(crate) id: Id,
@@ -86,7 +86,7 @@ pub(crate) struct NumberedMessage {
     pub(crate) reserve: Reserve,
 }
 
-/// A record that is written with some later batch.
+/// A record that goes into some later batch.
 #[derive(Debug)]
 pub(crate) enum DeferredRecord {
     Note(Id, Box<[u8]>),

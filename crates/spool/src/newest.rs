@@ -1,9 +1,12 @@
-//! The file `newest`: the number of the newest segment, and where the log was closed in it. Each segment proves that those
-//! before it must exist, and where they end; without this file nothing would prove that of the newest one.
+//! The file `newest`: the number of the newest segment, and where the log was closed in it. Each segment proves that
+//! the segments before it must exist, and where they end. Without this file, nothing would prove that for the newest
+//! one.
 //!
-//! The file only helps to notice a loss, so no mail is refused because of it: if it cannot be read or written, the loss of
-//! the newest segment, or of its end, goes unnoticed. It is written after the first sync of a segment, so it never names a segment that a
-//! power failure has taken back. Its two places are written in turn, as those of a segment's header.
+//!
+//! The file only helps to notice a loss. If it cannot be read or written, no mail is refused, but the loss of the
+//! newest segment or of its end goes unnoticed. The file is written after the first sync of a segment, so it never
+//! names a segment that a power failure has taken back. Like the header of a segment, it has two places that are
+//! written in turn.
 use crate::disk::{Disk, DiskFile, read_with_retry};
 use crate::format::checksum;
 use std::io::{self, ErrorKind, IoSlice};
@@ -13,38 +16,34 @@ use std::sync::Arc;
 pub(crate) const NAME: &str = "newest";
 const MAGIC: &[u8; 8] = b"mrnewest";
 const VERSION: u32 = 2;
-/// Distance of the two places.
+/// Distance between the two places.
 const SECTOR_BYTES: u64 = 512;
 /// Length of the record, with its checksum.
 const RECORD_BYTES: usize = 68;
 
-/// What the file says of the newest segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NewestSegment {
     pub(crate) state: NewestState,
-    /// Number of the use.
     pub(crate) generation: u64,
-    /// Number in the file's name.
     pub(crate) file_number: u64,
-    /// The first message that may be in it.
+    /// The first message that can be in the segment.
     pub(crate) first_id: u64,
-    /// Every number below had been given to a message when this was written.
+    /// When this was written, every smaller number had already been given to a message.
     pub(crate) next_id: u64,
-    /// Offset of the batch that closed the log, or 0 if the log is open: everything before it had been synced.
+    /// Offset of the batch that closed the log, up to which everything had been synced; 0 if the log is open.
     pub(crate) closed_at: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NewestState {
-    /// The log is open: more messages may have come after this was written.
+    /// The log is open, so more messages may have followed.
     Open = 1,
-    /// The log was closed after this.
+    /// The log was closed after this message.
     Closed = 2,
-    /// The segment was missing when the spool was opened, and this was reported.
+    /// The segment was missing when the spool was opened, and this has been reported.
     Lost = 3,
 }
 
-/// The file, which is created when the first segment is begun.
 pub(crate) struct NewestFile {
     disk: Arc<dyn Disk>,
     file: Option<Arc<dyn DiskFile>>,
@@ -80,7 +79,7 @@ impl NewestFile {
     }
 }
 
-/// Reads the file; `None` if there is none, or it cannot be read.
+/// Reads the file. Returns `None` if it does not exist or cannot be read.
 pub(crate) fn read(disk: &dyn Disk) -> Option<NewestSegment> {
     read_file(disk).map(|(_, newest)| newest)
 }

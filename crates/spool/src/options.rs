@@ -58,7 +58,7 @@ impl Options {
     /// The longest envelope, and the longest note.
     pub const MAX_ENVELOPE_BYTES: u64 = 16 << 20;
 
-    /// Adjusts the values so that they fit each other.
+    /// Adjusts the values to each other.
     pub(crate) fn fitted(mut self) -> Self {
         let wanted = self.segment_bytes.min(self.max_bytes / 8).clamp(Self::MIN_SEGMENT_BYTES, 4 << 30);
         self.segment_bytes = wanted / Self::MIN_SEGMENT_BYTES * Self::MIN_SEGMENT_BYTES;

@@ -1,4 +1,5 @@
-//! The thread that keeps a free segment ready, so that the commit thread need not wait while one is filled with zeros.
+//! The thread that keeps a free segment ready, so that the commit thread does not have to wait until one is filled with
+//! zeros.
 use crate::reserve::Reserve;
 use crate::segment_pool::{FreeSegment, SegmentPool};
 use std::io;
@@ -7,14 +8,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-/// Upper bound of a pause: a disk that stalls must not delay the segment further.
+/// Upper bound of a pause, so that a disk that stalls does not delay the segment even more.
 const MAX_WRITE_DELAY: Duration = Duration::from_millis(50);
 
-/// The supply, and the wake-up of the thread that fills it.
 pub(crate) struct SharedSegmentPool {
     pool: Mutex<SegmentPool>,
     changed: Condvar,
-    /// Someone waits for the segment that is being made: the commit thread, or the caller that closes the spool.
+    /// Somebody waits for the segment that is being made: the commit thread, or the caller that closes the spool.
     is_awaited: AtomicBool,
 }
 
@@ -27,8 +27,8 @@ impl SharedSegmentPool {
         self.pool.lock().expect("nothing panics while it holds the supply")
     }
 
-    /// Takes a segment of exactly that size: one that is ready, or about to be, or else made now. Only one thread makes
-    /// segments at a time, so that the limit of the spool holds.
+    /// Takes a segment of exactly that size. Uses one that is ready or being made, or else makes one now. Only one
+    /// thread makes segments at a time, so that the spool's limit holds.
     pub(crate) fn take(&self, bytes: u64, reserve: Reserve) -> Result<FreeSegment, crate::segment_pool::LogWriteError> {
         let mut pool = self.lock();
         while pool.is_preallocating && pool.free_segments.iter().all(|spare| spare.bytes != bytes) {
@@ -46,22 +46,21 @@ impl SharedSegmentPool {
         self.changed.wait(pool).expect("nothing panics while it holds the supply")
     }
 
-    /// Ends the thread.
     pub(crate) fn close(&self) {
         self.lock().is_closed = true;
         self.is_awaited.store(true, Ordering::Relaxed);
         self.changed.notify_all();
     }
 
-    /// Leaves the disk to the commit thread for as long as it was kept busy, because senders wait for that thread's
-    /// syncs; but not if that thread waits for the segment itself.
+    /// Leaves the disk to the commit thread for as long as the last write kept it busy, because senders wait for that
+    /// thread's syncs. Does not pause if the commit thread waits for this segment.
     fn throttle(&self, busy: Duration) {
         if !self.is_awaited.load(Ordering::Relaxed) {
             thread::sleep(busy.min(MAX_WRITE_DELAY));
         }
     }
 
-    /// Makes a segment whenever none is ready and there is room for one, until the supply is closed.
+    /// Makes a segment whenever none is ready and there is room, until the pool is closed.
     pub(crate) fn run(self: &Arc<Self>) {
         let mut pool = self.lock();
         loop {

@@ -1,4 +1,4 @@
-//! A measurement of a disk: batches as the commit thread writes them, into a segment as the spool makes it.
+//! Measures a disk: writes batches like the commit thread, into a segment made like the spool's.
 use crate::Id;
 use crate::batch_builder::{BatchBuilder, RecordParts};
 use crate::disk::{Disk, DiskFile, RealDisk};
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Envelope of a message of one recipient, about as the relay writes it.
+/// Envelope of a message with one recipient, about as long as the relay's.
 const ENVELOPE: [u8; 120] = [b'e'; 120];
-/// Seed of the checksums; a spool has one for each use of a segment.
+/// Seed of the checksums. In a spool, each use of a segment has its own.
 const SEED: u32 = 0x6d72_7031;
 
 /// A segment for measurements in a directory. It is removed when it is dropped.
@@ -46,7 +46,7 @@ impl DiskProbe {
         }
         let disk = RealDisk::new(directory)?;
         let file = disk.create(name)?;
-        // From here on the file is removed, whatever happens.
+        // From here on, `drop` removes the file.
         let probe = Self {
             disk,
             name: name.to_owned(),
@@ -115,7 +115,7 @@ impl DiskProbe {
 
 impl Drop for DiskProbe {
     fn drop(&mut self) {
-        // If it cannot be removed, the directory is no longer there or no longer writable, and nothing else helps.
+        // If removing fails, the directory is gone or no longer writable, and nothing else would help.
         _ = self.disk.remove(&self.name);
     }
 }

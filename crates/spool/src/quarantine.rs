@@ -7,13 +7,12 @@ use crate::{Damage, DamageKind, Error};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-/// Number of bytes copied at a time.
 const COPY_CHUNK_BYTES: u64 = 1 << 20;
 
-/// The name of a damage's copy: the segment's name, the seed of its use, the offset, and the kind of damage.
+/// Name of the copy: name of the segment, seed of its use, offset, and kind of damage.
 fn copy_name(damage: &Damage, reading: &LoadedSpool) -> String {
     if let (DamageKind::Body, [id]) = (damage.kind, &damage.messages[..]) {
-        // A body keeps its number when it is moved.
+        // The body of a moved message keeps its number.
         return format!("quarantine/message-{id}");
     }
     let used = reading.used.iter().find(|(segment, _)| segment.name == damage.segment);
@@ -36,7 +35,7 @@ fn damaged_file(disk: &dyn Disk, damage: &Damage, reading: &LoadedSpool) -> io::
     known.map_or_else(|| disk.open(&damage.segment), |file| Ok(Arc::clone(file)))
 }
 
-/// Marks the damage that already has a copy.
+/// Marks the damage that has already been copied.
 pub(crate) fn mark_known(disk: &dyn Disk, reading: &mut LoadedSpool) {
     let is_copied = |damage| find_copy(disk, damage, reading).is_ok_and(|(_, state)| state == CopyState::Whole);
     let known: Vec<bool> = reading.damage.iter().map(is_copied).collect();
@@ -45,18 +44,18 @@ pub(crate) fn mark_known(disk: &dyn Disk, reading: &mut LoadedSpool) {
     }
 }
 
-/// What a file of the quarantine is to a damage.
+/// How an existing file in the quarantine relates to a damage.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CopyState {
     Missing,
-    /// A crash has interrupted the copying.
+    /// A crash interrupted the copying.
     Partial,
     Whole,
-    /// A copy of other bytes: a lost or removed segment leaves its name to a later one.
+    /// A copy of other bytes. This can happen because a later segment may get the name of a lost or removed one.
     Foreign,
 }
 
-/// Returns the name of a damage's copy, and its state. The name ends in a number if it would be that of a foreign copy.
+/// Returns the name and state of a damage's copy. If that name is taken by a foreign copy, a number is appended.
 fn find_copy(disk: &dyn Disk, damage: &Damage, reading: &LoadedSpool) -> io::Result<(String, CopyState)> {
     let file = damaged_file(disk, damage, reading)?;
     let first = copy_name(damage, reading);
@@ -81,7 +80,7 @@ fn compare_copy(damage: &Damage, file: &dyn DiskFile, copy: &dyn DiskFile) -> io
         return Ok(CopyState::Whole);
     }
     let expected = end_of(damage, file)? - damage.offset.min(file.bytes()?);
-    // The copy of a whole segment also has the bytes of its header, which may be a damage of their own.
+    // The copy of a whole segment includes its header, which may be damaged itself.
     let mut is_equal = bytes >= expected;
     let mut is_part = bytes <= expected;
     let mut one = Vec::new();
@@ -92,7 +91,7 @@ fn compare_copy(damage: &Damage, file: &dyn DiskFile, copy: &dyn DiskFile) -> io
         read_lossy(file, &mut one, at)?;
         let read = read_lossy(copy, &mut other, at - damage.offset)?;
         is_equal &= one == other;
-        // Bytes that were not synced before a crash are zeros.
+        // Bytes that were not synced before a crash read as zeros.
         is_part &= other[..read].iter().zip(&one).all(|(copied, octet)| *copied == 0 || copied == octet);
     }
     Ok(match (is_equal, is_part) {
@@ -106,18 +105,18 @@ fn end_of(damage: &Damage, file: &dyn DiskFile) -> io::Result<u64> {
     Ok((damage.offset + damage.bytes).min(file.bytes()?))
 }
 
-/// Returns offsets and lengths of the parts in which it is read.
+/// Splits the damage into the parts in which it is read. Returns their offsets and lengths.
 fn parts(damage: &Damage, file: &dyn DiskFile) -> io::Result<impl Iterator<Item = (u64, usize)> + use<>> {
     let end = end_of(damage, file)?;
     let parts = (damage.offset..end).step_by(COPY_CHUNK_BYTES as usize);
     Ok(parts.map(move |at| (at, (end - at).min(COPY_CHUNK_BYTES) as usize)))
 }
 
-/// Copies the damaged bytes, and returns when the copies are durable. A torn end is copied if there is room; nothing is
-/// done about other damage without a copy.
+/// Copies the damaged bytes, and returns when the copies are durable. A torn end is only copied if there is room. For
+/// other damage, a copy is required before anything is changed.
 pub(crate) fn copy_damage(disk: &dyn Disk, reading: &LoadedSpool) -> Result<(), Error> {
     let mut is_any = false;
-    // Of a file that is missing there is nothing to copy.
+    // A missing file has no bytes to copy.
     let has_bytes = |damage: &&Damage| damage.kind != DamageKind::MissingNewest;
     for damage in reading.damage.iter().filter(|damage| !damage.is_known).filter(has_bytes) {
         match copy_one(disk, damage, reading) {

@@ -55,7 +55,7 @@ pub struct NotesReceipt {
     unwritten: Option<UnwrittenNotes>,
 }
 
-/// The counter of notes that found no room, and its former value.
+/// The counter of notes that found no room, and its earlier value.
 #[derive(Debug)]
 struct UnwrittenNotes {
     counters: Arc<SpoolCounters>,
@@ -63,7 +63,7 @@ struct UnwrittenNotes {
 }
 
 impl NotesReceipt {
-    /// The id is a placeholder, because a receipt needs one.
+    /// A receipt needs an id, so it gets a placeholder.
     pub(crate) fn of_batch(ticket: Arc<BatchStatus>, place: u32) -> Self {
         Self { receipt: Receipt::of_batch(ticket, place, Id(0)), unwritten: None }
     }
@@ -72,7 +72,7 @@ impl NotesReceipt {
         Self { receipt: Receipt::resolved(outcome.map(|()| Id(0))), unwritten: None }
     }
 
-    /// Makes it fail also if more notes than `before` have found no room by then.
+    /// Lets the receipt also fail if by then more than `before` notes have found no room.
     pub(crate) fn fail_if_unwritten(mut self, counters: &Arc<SpoolCounters>, before: u64) -> Self {
         self.unwritten = Some(UnwrittenNotes { counters: Arc::clone(counters), before });
         self
@@ -87,7 +87,7 @@ impl NotesReceipt {
 impl Future for NotesReceipt {
     type Output = Result<(), Error>;
 
-    /// Panics if it is polled again after it has resolved, as futures may.
+    /// Panics if it is polled after it has resolved, as futures may.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.receipt).poll(context).map(|outcome| {
             outcome?;
@@ -100,7 +100,7 @@ impl Future for NotesReceipt {
 impl Future for Receipt {
     type Output = Result<Stored, Error>;
 
-    /// Panics if it is polled again after it has resolved, as futures may.
+    /// Panics if it is polled after it has resolved, as futures may.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
             ReceiptState::Resolved(outcome) => Poll::Ready(outcome.take().expect("a receipt resolves once")),
@@ -124,7 +124,7 @@ impl std::task::Wake for ThreadWaker {
     }
 }
 
-/// Shared state of the receipts of one batch: one allocation for all of them.
+/// State that all receipts of a batch share, in one allocation.
 #[derive(Debug, Default)]
 pub(crate) struct BatchStatus(Mutex<BatchWaiters>);
 
@@ -134,13 +134,12 @@ struct BatchWaiters {
     wakers: Vec<Option<Waker>>,
 }
 
-/// Number of receipts that a batch has room for at first.
+/// Initial capacity for the wakers of a batch.
 const INITIAL_WAKERS: usize = 32;
 
-/// Results of a batch.
 #[derive(Debug)]
 pub(crate) enum BatchOutcome {
-    /// All are stored except these, each with its place in the batch, in that order.
+    /// All messages are stored except these. Each is given by its position in the batch, in ascending order.
     StoredExcept(Vec<(u32, Error)>),
     /// None is.
     Failed(Error),
@@ -175,7 +174,7 @@ impl BatchStatus {
         Poll::Pending
     }
 
-    /// Resolves all receipts. The first result stays.
+    /// Resolves all receipts. Only the first call counts.
     pub(crate) fn resolve(&self, outcome: BatchOutcome) {
         let wakers = {
             let mut waiting = self.lock();

@@ -1,4 +1,4 @@
-//! Opening a directory: the log is made whole, and damaged bytes are copied to the quarantine.
+//! Opens a directory: repairs the log, and copies damaged bytes to the quarantine.
 use crate::damage::Damage;
 use crate::disk::Disk;
 use crate::faulty::FaultyDisk;
@@ -20,15 +20,14 @@ pub(crate) struct RecoveredState {
     pub(crate) resume_point: ResumePoint,
     pub(crate) cut_bytes: u64,
     pub(crate) damage: Vec<Damage>,
-    /// Messages whose envelope is sound, but not their body.
+    /// Messages whose envelope is intact but whose body is damaged.
     pub(crate) damaged_bodies: Vec<Id>,
-    /// Messages to be written once more before any work relies on them.
+    /// Messages that must be written again before anything relies on them.
     pub(crate) unproven: Vec<Id>,
     pub(crate) newest_file: NewestFile,
 }
 
-/// Reads the whole spool. The only changes are those that make it whole: damaged bytes are copied, and unfinished files
-/// are removed.
+/// Reads the whole spool. It changes only what repair requires: copies damaged bytes, and removes unfinished files.
 pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<RecoveredState, Error> {
     let mut reading = load(&**disk)?;
     quarantine::mark_known(&**disk, &mut reading);
@@ -39,8 +38,8 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
     sync(&**disk, &reading)?;
     quarantine::copy_damage(&**disk, &reading)?;
     reading.drop_sparse_segments();
-    // A sync that failed in a former process has left its pages clean: they are read from the cache, the syncs above
-    // succeed, and the media has none of them. So messages without proof of a sync are written anew.
+    // If a sync failed in an earlier process, its pages are marked clean: they are read from the cache, and the syncs
+    // above succeed although the media lacks them. So messages whose sync nothing proves are written again.
     let unproven =
         if options.durability == Durability::Sync { std::mem::take(&mut reading.unproven) } else { Vec::new() };
     if !unproven.is_empty() {
@@ -48,7 +47,7 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
     }
     let mut newest_file = NewestFile::new(disk);
     if let Some(lost) = reading.lost_newest.filter(|lost| lost.state != NewestState::Lost) {
-        // Reported once: nothing more can be done about it.
+        // Report this only once, because nothing more can be done about it.
         newest_file.record(&NewestSegment { state: NewestState::Lost, next_id: reading.resume_point.next_id, ..lost });
     }
     let LoadedSpool {
@@ -91,8 +90,8 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
     })
 }
 
-/// Makes durable what was read. The writes of a process that was killed may be in the page cache only, and from here on the
-/// spool relies on them: names, headers and batches.
+/// Makes everything durable that was read. Writes of a killed process may exist only in the page cache, but from here
+/// on the spool relies on them: names, headers and batches.
 fn sync(disk: &dyn Disk, reading: &LoadedSpool) -> Result<(), Error> {
     disk.sync_directory()?;
     for (segment, _) in &reading.used {
@@ -104,7 +103,7 @@ fn sync(disk: &dyn Disk, reading: &LoadedSpool) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads a segment with any bytes, and returns the number of messages that it would hold: for fuzzing.
+/// For fuzzing: reads any bytes as a segment, and returns the number of messages in it.
 #[doc(hidden)]
 pub(crate) fn try_octets(octets: &[u8]) -> Result<u64, Error> {
     let disk = FaultyDisk::new();
@@ -115,7 +114,7 @@ pub(crate) fn try_octets(octets: &[u8]) -> Result<u64, Error> {
     Backlog::new(Arc::clone(&index), &recovered.damaged_bodies).try_fold(0, |messages, left| left.map(|_| messages + 1))
 }
 
-/// Returns those bytes, with every possible checksum made right: for fuzzing, to get behind the checksums.
+/// For fuzzing: corrects every possible checksum in the bytes, to reach the code behind the checks.
 #[doc(hidden)]
 pub(crate) fn with_checksums(octets: &[u8]) -> Vec<u8> {
     let mut octets = octets.to_vec();
@@ -146,7 +145,7 @@ mod tests {
     use crate::{NewMessage, Spool};
     use proptest::prelude::*;
 
-    /// Bytes of a segment with messages, notes and one message that is done.
+    /// A segment with messages, notes, and one message that is done.
     fn octets() -> Vec<u8> {
         let disk = FaultyDisk::new();
         let options = Options { segment_bytes: 1 << 16, ..Options::default() };
@@ -167,7 +166,7 @@ mod tests {
     fn what_is_whole_has_its_checksums_already() {
         let octets = octets();
         assert_eq!(try_octets(&octets).unwrap(), 3);
-        // The free header of a new segment is in the first place, and the batches' seed in the second.
+        // The header of the free segment is in the first place, and the header with the batches' seed in the second.
         assert_eq!(with_checksums(&octets).len(), octets.len());
     }
 

@@ -1,5 +1,5 @@
-//! Goes through the records of all segments in their order, and keeps an account of the damage: often only later
-//! records show which messages it costs.
+//! Reads the records of all segments in order, and accounts for damage. Often only later records show which messages a
+//! damage costs.
 use crate::damage::{Cost, Damage, DamageKind};
 use crate::format::{BATCHES_OFFSET, BLOCK, RECORD_HEADER_BYTES, RecordKind};
 use crate::index::MessageIndex;
@@ -18,36 +18,35 @@ pub(crate) struct Replay {
     next_id: u64,
     previous_end: u64,
     cut_bytes: u64,
-    /// Segments, by their place in the row, with the offset from which nothing proves that they had been synced.
+    /// Segments (by position) with the offset from which nothing proves a sync.
     unproven: Vec<(u64, u64)>,
-    /// The last message in the row of numbers, or the number before the first one that the first segment may hold.
+    /// The last message in ascending order, or the number before the first one that the first segment may hold.
     last_stored: Option<u64>,
-    /// Holes that no message has followed yet.
+    /// Holes after which no message has been seen yet.
     pending: Vec<PendingHole>,
-    /// Messages that were done or moved since the first of these.
+    /// Messages that were done or moved, beginning with the first segment.
     settled: HashSet<u64>,
-    /// Messages that may have been in a hole, with the index of that damage.
+    /// Messages that may have been in a hole, each with the index of that damage.
     missing: HashMap<u64, usize>,
-    /// Messages whose content is damaged, with the index of that damage.
+    /// Messages with damaged content, each with the index of that damage.
     bodies: HashMap<u64, usize>,
-    /// Messages of which only notes were found.
+    /// Messages of which only notes were seen.
     orphans: HashSet<u64>,
 }
 
-/// A hole, and the known facts about its content.
+/// A hole, and what is known about its content.
 struct PendingHole {
     damage: usize,
     /// The last message before it.
     after: Option<u64>,
-    /// Number of records missing in its region, if that is known.
+    /// Number of records that are missing in its region, if known.
     records: Option<u64>,
     max_records: u64,
     record: Option<DamagedRecord>,
-    /// The number that the next one had not yet given when it began.
+    /// The next segment had not yet given this number when it began.
     before: Option<u64>,
 }
 
-/// Result of an account.
 pub(crate) struct ReplayResult {
     pub(crate) index: MessageIndex,
     pub(crate) damage: Vec<Damage>,
@@ -55,7 +54,6 @@ pub(crate) struct ReplayResult {
     pub(crate) next_id: u64,
     pub(crate) previous_end: u64,
     pub(crate) cut_bytes: u64,
-    /// Messages in parts without proof of a sync.
     pub(crate) unproven: Vec<Id>,
 }
 
@@ -108,24 +106,24 @@ impl Replay {
         }
     }
 
-    /// Goes through a segment, up to `claimed_end`, which the next one states, or to its own end (0). Returns the
-    /// offset of the end.
+    /// Reads a segment up to `claimed_end`, the end that the next segment states; if that is 0, up to its own end.
+    /// Returns the end's offset.
     pub(crate) fn replay_segment(&mut self, segment: &Arc<Segment>, claimed_end: u64) -> Result<u64, Error> {
         self.index.push_segment(Arc::clone(segment));
         if self.last_stored.is_none() && segment.header.next_id > 0 {
-            // The message for which a segment is begun gets its number before the header is written.
+            // The message that needed this segment got its number before the header was written.
             self.last_stored = Some(segment.header.next_id.saturating_sub(2));
         }
         let bound = Some(segment.header.next_id).filter(|next_id| *next_id > 0);
         self.pending.iter_mut().for_each(|pending| pending.before = pending.before.or(bound));
         let mut scan = Scan::new(Arc::clone(&segment.file), segment.seed, segment.bytes, BodyMode::Check);
         let mut seen = Vec::new();
-        // Offset where it is cut, if nothing sound comes behind that.
+        // Offset at which the segment is cut, if nothing sound follows.
         let mut cut = None;
         loop {
             match scan.next_part(&mut seen, claimed_end)? {
                 ScanStep::Batch => {
-                    // A claim of the next segment would make the torn end here look like damage.
+                    // If the next segment stated this end, the torn end would look like damage.
                     cut = cut.map(|_| 0);
                     for one in &seen {
                         self.apply(segment, one);
@@ -158,7 +156,7 @@ impl Replay {
         if !region.was_synced {
             self.cut_bytes += region.batch.filter(|_| seen.is_empty()).map_or(lost, |batch| batch.bytes);
         }
-        // The header of one batch says nothing about the batches behind it.
+        // A batch's header says nothing about later batches.
         let whole = region.batch.filter(|batch| begin + batch.bytes.next_multiple_of(BLOCK) >= region.range.end);
         let stated = whole.map(|batch| u64::from(batch.records).saturating_sub(seen.len() as u64));
         let mut holes = region.holes.iter().peekable();
@@ -214,9 +212,9 @@ impl Replay {
         }
     }
 
-    /// Notes that a message is done, or stored here: its records elsewhere cost nothing.
+    /// Records that a message is done, or stored here. Losing its other records then costs nothing.
     fn mark_settled(&mut self, id: Id) {
-        // Most spools are sound: nothing is hashed for them.
+        // Most spools are undamaged, so skip the hashing.
         if !self.orphans.is_empty() {
             self.orphans.remove(&id.0);
         }
@@ -231,7 +229,8 @@ impl Replay {
         }
     }
 
-    /// Handles a message in the row of numbers: those between the last one and it were in the holes between.
+    /// Handles a message in ascending order. Messages with numbers between the last one and this one were in the holes
+    /// between them.
     fn resolve_pending(&mut self, id: Id) {
         for pending in std::mem::take(&mut self.pending) {
             self.resolve(&pending, Some(id.0));
@@ -240,11 +239,11 @@ impl Replay {
         self.last_stored = Some(id.0);
     }
 
-    /// Names the messages that were in a hole, up to the next message's number.
+    /// Names the messages that were in a hole, up to the number of the next message.
     fn resolve(&mut self, pending: &PendingHole, next: Option<u64>) {
         let next = next.or(pending.before);
         let before_next = next.unwrap_or_else(|| {
-            // Nothing comes after it: as many as there were, if that is known.
+            // No message follows, so assume as many as there were records, if that is known.
             pending.after.unwrap_or_default().saturating_add(1 + pending.records.unwrap_or(0))
         });
         let first = pending.after.map_or(before_next, |after| after + 1);
@@ -255,7 +254,7 @@ impl Replay {
         match pending.record {
             Some(DamagedRecord::Message(id)) if is_in_row(id) => self.mark_missing(pending.damage, id.0..id.0 + 1),
             Some(DamagedRecord::Message(id)) => {
-                // It was moved and has an older number; or the number itself is damaged.
+                // Either the message was moved and has an older number, or the number itself is damaged.
                 if id.0 < self.next_id {
                     self.mark_missing(pending.damage, id.0..id.0 + 1);
                 }
@@ -272,7 +271,7 @@ impl Replay {
         let damage = &mut self.damage[pending.damage];
         damage.cost = damage.cost.max(cost);
         if next.is_none() && pending.before.is_none() {
-            // Numbers that the lost records had are not given again.
+            // Do not give the numbers of lost records again.
             let given = pending.max_records.min(self.next_id);
             self.next_id = self.next_id.saturating_add(given);
         }
@@ -286,7 +285,7 @@ impl Replay {
         }
     }
 
-    /// Takes the loss of the newest segment into account.
+    /// Accounts for the loss of the newest segment.
     pub(crate) fn lose_newest(&mut self, lost: &NewestSegment) {
         let NewestSegment { state, file_number, first_id, next_id, .. } = *lost;
         if state != NewestState::Lost {
@@ -307,12 +306,12 @@ impl Replay {
         }
         self.next_id = self.next_id.max(next_id);
         if state == NewestState::Open {
-            // Numbers that the lost messages had are not given again: no more messages came than there were, most likely.
+            // Do not give the numbers of the lost messages again. Doubling is a guess: most likely no more messages
+            // arrived since than in all the time before.
             self.next_id = self.next_id.saturating_mul(2);
         }
     }
 
-    /// Completes the account.
     pub(crate) fn finish(mut self) -> ReplayResult {
         for pending in std::mem::take(&mut self.pending) {
             self.resolve(&pending, None);
@@ -322,7 +321,7 @@ impl Replay {
         for (id, damage) in self.missing.drain().chain(self.bodies.drain()) {
             self.damage[damage].messages.push(Id(id));
         }
-        // A moved message whose record is lost may still have notes elsewhere.
+        // A moved message whose record is lost may still have notes in other segments.
         if let Some(damage) = self.damage.iter_mut().find(|damage| damage.cost == Cost::Unknown) {
             damage.messages.extend(self.orphans.drain().map(Id));
         }

@@ -1,19 +1,19 @@
-//! Reserved segments: room that is kept for what must still be written when the spool is full.
+//! Reserved segments: room for what must still be written when the spool is full.
 
-/// Purposes of a segment.
+/// What a segment is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserve {
     /// New messages.
     Messages,
-    /// Notes, and messages that let others end: these may use one segment more.
+    /// Notes, and messages whose storing lets others end. They may use one segment more.
     Notes,
-    /// Messages that are moved, which makes room: these may use all.
+    /// Moved messages. They make room, so they may use all segments.
     Moves,
 }
 
 impl Reserve {
-    /// Number of segments that are reserved from it. The last one is only for moves: if anything else could use it up,
-    /// one message that waits at the beginning of a full log would block all the room behind it.
+    /// Number of segments that are reserved from this purpose. The last one is for moves only. If anything else could
+    /// use it up, a single waiting message at the start of a full log would block all room behind it.
     pub(crate) fn reserved_segments(self) -> u64 {
         match self {
             Self::Messages => 2,

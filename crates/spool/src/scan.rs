@@ -1,4 +1,4 @@
-//! Goes through the batches of a segment: batch by batch where they are whole, and record by record elsewhere.
+//! Reads the batches of a segment: batch by batch where they are intact, otherwise record by record.
 use crate::Id;
 use crate::disk::{DiskFile, read_with_retry};
 use crate::format::{
@@ -8,69 +8,65 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A record that has been passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ScannedRecord {
     pub(crate) kind: RecordKind,
     pub(crate) id: Id,
     pub(crate) at: u64,
     pub(crate) bytes: u64,
-    /// The body does not match its checksum; `false` if bodies are skipped.
+    /// The body does not match its checksum. Always false if bodies are skipped.
     pub(crate) is_body_damaged: bool,
 }
 
-/// Tells whether bodies are read and checked, or skipped.
+/// Whether bodies are read and checked, or skipped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyMode {
     Check,
     Skip,
 }
 
-/// Content at the scan's offset.
+/// What was found at the scan's offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScanResult {
     Batch,
-    /// No whole batch; the offset is that of the first wrong byte.
+    /// No intact batch; the offset is that of the first wrong byte.
     Invalid(u64),
 }
 
-/// Steps on the way through a segment.
 #[derive(Debug)]
 pub(crate) enum ScanStep {
-    /// A batch that is whole, except perhaps for bodies.
+    /// A batch that is intact, except perhaps for message bodies.
     Batch,
-    /// A part that is no whole batch; its sound records have been seen.
+    /// A part without an intact batch. Its sound records have been returned.
     Region(DamagedRegion),
-    /// The end.
     End,
 }
 
-/// A part of a segment that does not read as batches.
+/// A part of a segment that cannot be read as batches.
 #[derive(Debug)]
 pub(crate) struct DamagedRegion {
-    /// From the beginning of a batch to the beginning of another, or the end of the log.
+    /// From the start of a batch to the start of the next readable one, or to the end of the log.
     pub(crate) range: Range<u64>,
     /// The first byte that is wrong.
     pub(crate) damage_offset: u64,
-    /// There is proof that all of it had been synced.
+    /// Something proves that all of the region had been synced.
     pub(crate) was_synced: bool,
-    /// The batch's header, if that is legible.
+    /// The batch's header, if it is legible.
     pub(crate) batch: Option<BatchHeader>,
-    /// Ranges between the sound parts that may hold records.
+    /// Gaps between sound records, which may have held records.
     pub(crate) holes: Vec<Hole>,
 }
 
-/// A range without sound records.
 #[derive(Debug)]
 pub(crate) struct Hole {
     pub(crate) range: Range<u64>,
-    /// Number of the region's sound records before it.
+    /// Number of sound records in the region before this hole.
     pub(crate) after: usize,
-    /// The record that this would be, if its own length is right.
+    /// The record that was here, if its own length field is right.
     pub(crate) record: Option<DamagedRecord>,
 }
 
-/// Content of a damaged record, by its own fields.
+/// What a damaged record was, according to its own fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DamagedRecord {
     /// It has fields that only messages have.
@@ -101,9 +97,9 @@ pub(crate) struct Scan {
     segment_bytes: u64,
     bodies: BodyMode,
     at: u64,
-    /// The last batch stated that the log was closed behind it.
+    /// The last batch stated that the log was closed after it.
     is_closed: bool,
-    /// Everything before this had been synced, according to the batches passed.
+    /// According to the batches read so far, everything before this offset had been synced.
     synced: u64,
 }
 
@@ -114,23 +110,22 @@ impl Scan {
         Self { window, seed, segment_bytes, bodies, at: BATCHES_OFFSET, is_closed: false, synced: 0 }
     }
 
-    /// Creates a scan that begins at an offset, and skips bodies.
+    /// Creates a scan that starts at an offset and skips bodies.
     pub(crate) fn starting_at(file: Arc<dyn DiskFile>, seed: u32, segment_bytes: u64, at: u64) -> Self {
         Self { at, ..Self::new(file, seed, segment_bytes, BodyMode::Skip) }
     }
 
-    /// Offset of the next batch, if there is one.
     pub(crate) fn offset(&self) -> u64 {
         self.at
     }
 
-    /// Offset of the part without proof that it had been synced; `claimed_end` is the next segment's claim.
+    /// Offset from which nothing proves a sync. `claimed_end` is the end that the next segment states.
     pub(crate) fn unproven_from(&self, claimed_end: u64) -> Option<u64> {
         let is_proven = self.is_closed || (claimed_end > 0 && claimed_end == self.at);
         (!is_proven).then_some(self.synced)
     }
 
-    /// Passes one batch; `seen` gets its records, if it is whole. Damage of a body leaves it whole.
+    /// Reads one batch, and adds its records to `seen` if it is intact. A damaged body leaves it intact.
     pub(crate) fn next_batch(&mut self, seen: &mut Vec<ScannedRecord>) -> io::Result<ScanResult> {
         seen.clear();
         let Some(batch) = self.batch(self.at)? else { return Ok(ScanResult::Invalid(self.at)) };
@@ -150,8 +145,8 @@ impl Scan {
         Ok(ScanResult::Batch)
     }
 
-    /// Passes the next part, up to `claimed_end`, where another segment states that the batches end (0: none does).
-    /// `seen` gets the sound records in it.
+    /// Reads the next part, and adds its sound records to `seen`. `claimed_end` is the end of the batches that another
+    /// segment states, or 0.
     pub(crate) fn next_part(&mut self, seen: &mut Vec<ScannedRecord>, claimed_end: u64) -> io::Result<ScanStep> {
         seen.clear();
         let begin = self.at;
@@ -167,8 +162,8 @@ impl Scan {
         }
     }
 
-    /// Passes a batch, from `begin` to the scan's offset, in which bodies are damaged, or only torn if nothing proves
-    /// that it had been synced.
+    /// Handles a batch, from `begin` to the scan's offset, that has damaged bodies. If nothing proves that it was
+    /// synced, they count as torn.
     fn pass_bodies(&mut self, begin: u64, seen: &mut Vec<ScannedRecord>, claimed_end: u64) -> io::Result<ScanStep> {
         let was_synced = claimed_end > begin || self.later_batches(begin, self.segment_bytes)?.synced > begin;
         if was_synced {
@@ -200,7 +195,7 @@ impl Scan {
         }
         let stated_end = batch.map_or(begin, |batch| begin + batch.bytes);
         let seen_end = seen.last().map_or(begin, |one| one.at + one.bytes);
-        // Without other evidence, the log ends where the legible part does.
+        // Without other evidence, the log ends where the legible part ends.
         let is_last = next.is_none() && !is_claimed;
         let end = if is_last { stated_end.max(seen_end).next_multiple_of(BLOCK).min(to) } else { to };
         if end == begin {
@@ -210,15 +205,14 @@ impl Scan {
         let is_stated = batch.is_some() && stated_end.next_multiple_of(BLOCK) == end;
         let was_synced = is_claimed || synced > begin;
         if !was_synced {
-            // Torn within the body: the message was not answered 250.
+            // The end is torn within this body, so the message was never answered with 250.
             seen.retain(|one| !one.is_body_damaged);
         }
         let holes = self.holes(begin, if is_stated { stated_end } else { end }, seen)?;
         Ok(ScanStep::Region(DamagedRegion { range: begin..end, damage_offset, was_synced, batch, holes }))
     }
 
-    /// Finds the beginning of the first later batch before `last`, and the largest offset that any later batch states
-    /// as synced.
+    /// Finds the first later batch before `last`, and the largest offset that any later batch states as synced.
     fn later_batches(&mut self, begin: u64, last: u64) -> io::Result<LaterBatches> {
         let mut later = LaterBatches { first: None, synced: 0, is_blank: self.is_blank(begin)? };
         let mut at = begin + BLOCK;
@@ -235,7 +229,7 @@ impl Scan {
         Ok(later)
     }
 
-    /// Reports whether the block at `at` is zeros, or behind the end of the file.
+    /// Reports whether the block at `at` consists of zeros, or lies behind the end of the file.
     fn is_blank(&mut self, at: u64) -> io::Result<bool> {
         let length = BLOCK.min(self.segment_bytes.saturating_sub(at));
         Ok(self.window.bytes(at, length)?.is_none_or(|bytes| *bytes == ZEROS[..bytes.len()]))
@@ -265,8 +259,8 @@ impl Scan {
         Ok(())
     }
 
-    /// Returns the record at `at`, if it is sound. Long heads are read only while there is `budget` left, since
-    /// arbitrary bytes may claim any length.
+    /// Returns the record at `at` if it is sound. Reads long heads only while there is `budget` left, because damaged
+    /// bytes may claim any length.
     fn sound_record(&mut self, at: u64, to: u64, budget: &mut u64) -> io::Result<Option<ScannedRecord>> {
         let head = match self.window.bytes(at, RECORD_HEADER_BYTES as u64)?.and_then(RecordHeader::decode) {
             Some(record) if record.bytes() <= to - at => record.metadata_bytes(),
@@ -279,13 +273,13 @@ impl Scan {
         self.record(at, to)
     }
 
-    /// Returns the ranges of a region between its batch's header and `end` that hold nothing sound, without padding.
+    /// Returns the gaps between the batch's header and `end` that hold no sound record and no padding.
     fn holes(&mut self, begin: u64, end: u64, seen: &[ScannedRecord]) -> io::Result<Vec<Hole>> {
         let mut holes = Vec::new();
         let mut at = begin + BATCH_HEADER_BYTES as u64;
         let ends = seen.iter().map(|one| (one.at, one.at + one.bytes)).chain([(end, end)]);
         for (after, (next, next_end)) in ends.enumerate() {
-            // Bytes at the place of a batch's first record are no padding.
+            // Where a batch's first record belongs, there can be no padding.
             let is_first = at == begin + BATCH_HEADER_BYTES as u64;
             if at < next && (is_first || !self.is_padding(at, next)?) {
                 self.divide(at..next, after, &mut holes)?;
@@ -295,7 +289,7 @@ impl Scan {
         Ok(holes)
     }
 
-    /// Divides a range into the records that it would hold, if their lengths are right.
+    /// Splits a range into the records that it held, if their length fields are right.
     fn divide(&mut self, range: Range<u64>, after: usize, holes: &mut Vec<Hole>) -> io::Result<()> {
         let mut at = range.start;
         while at < range.end {
@@ -308,7 +302,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Reports whether the range is the padding of a batch's last block, and the header of another batch.
+    /// Reports whether the range is the padding of a batch's last block followed by another batch's header.
     fn is_padding(&mut self, from: u64, to: u64) -> io::Result<bool> {
         let block_end = from.next_multiple_of(BLOCK);
         if to < block_end || to > block_end + BATCH_HEADER_BYTES as u64 {
@@ -325,7 +319,7 @@ impl Scan {
         Ok(bytes.and_then(|bytes| BatchHeader::decode(bytes, seed, at, segment_bytes)))
     }
 
-    /// Returns the record at `at`, before `end`, if all of it except its body is as it was written.
+    /// Returns the record at `at`, before `end`, if everything but its body is intact.
     fn record(&mut self, at: u64, end: u64) -> io::Result<Option<ScannedRecord>> {
         let Some(bytes) = self.window.bytes(at, RECORD_HEADER_BYTES as u64)? else { return Ok(None) };
         let Some(record) = RecordHeader::decode(bytes).filter(|record| record.bytes() <= end - at.min(end)) else {
@@ -346,20 +340,20 @@ impl Scan {
 
 const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
-/// Content behind a part that is no batch.
 struct LaterBatches {
     /// Beginning of the first batch.
     first: Option<u64>,
     /// The largest offset that any batch states as synced.
     synced: u64,
-    /// There are only zeros, also before it.
+    /// There are only zeros from the part's beginning on.
     is_blank: bool,
 }
 
-/// Limit of the bytes of long heads that are checksummed in one damaged region.
+/// Limit of the bytes of long heads that are checksummed per damaged region.
 const SALVAGE_LIMIT: u64 = 1 << 30;
 
-/// Finds the first offset in a block at which a record may begin (a multiple of 8): a kind, and three zeros behind it.
+/// Finds the first offset in a block where a record may start: a multiple of 8 with a valid kind and three zeros after
+/// it.
 fn first_plausible(bytes: &[u8]) -> Option<u64> {
     let words = bytes.chunks_exact(8);
     let is_plausible = |word: &[u8]| matches!(word[4..], [1..=4, 0, 0, 0]);
@@ -379,7 +373,7 @@ struct ReadWindow {
 }
 
 impl ReadWindow {
-    /// Returns those bytes; `None` if the file ends before.
+    /// Returns `length` bytes at `at`; `None` if the file ends before.
     fn bytes(&mut self, at: u64, length: u64) -> io::Result<Option<&[u8]>> {
         if at < self.from || at + length > self.from + self.filled as u64 {
             self.fill(at, length.max(self.ahead) as usize)?;
@@ -397,7 +391,6 @@ impl ReadWindow {
         Ok(())
     }
 
-    /// Computes their checksum.
     fn checksum(&mut self, mut at: u64, length: u64) -> io::Result<Option<u32>> {
         if length <= READ_AHEAD_BYTES {
             return Ok(self.bytes(at, length)?.map(checksum));
@@ -414,8 +407,8 @@ impl ReadWindow {
     }
 }
 
-/// Reads what the disk returns, and zeros where it returns an error: the checksums will show that. Returns the number
-/// of bytes.
+/// Reads what the disk returns, and zeros where it returns an error. The checksums will reveal these. Returns the
+/// number of bytes.
 pub(crate) fn read_lossy(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     if let Ok(read) = file.read_at(buffer, at) {
         return Ok(read);
@@ -423,7 +416,7 @@ pub(crate) fn read_lossy(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io:
     let length = file.bytes()?.saturating_sub(at).min(buffer.len() as u64) as usize;
     let mut from = 0;
     while from < length {
-        // Up to the next multiple of a block of the disk.
+        // Up to the next block boundary of the disk.
         let to = (from + (BLOCK - (at + from as u64) % BLOCK) as usize).min(length);
         let part = &mut buffer[from..to];
         if read_with_retry(file, part, at + from as u64).is_err() {

@@ -1,4 +1,4 @@
-//! A segment in use, and single records read from it.
+//! A used segment, and reading single records from it.
 use crate::Error;
 use crate::disk::{DiskFile, read_with_retry};
 use crate::format::{RECORD_HEADER_BYTES, RecordHeader, SegmentHeader};
@@ -6,26 +6,25 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A segment's file and the header of its present use.
+/// A segment's file with the header of its present use.
 pub(crate) struct Segment {
     pub(crate) name: String,
     pub(crate) file: Arc<dyn DiskFile>,
     pub(crate) header: SegmentHeader,
-    /// The length of the file.
     pub(crate) bytes: u64,
-    /// Seed that the checksums of this use are combined with; the header's, unless the header was lost.
+    /// Seed of this use's checksums. It comes from the header, unless the header was lost.
     pub(crate) seed: u32,
-    /// Its place in the row of segments in use, which has no gap: the use number, unless the row had a gap when the
+    /// Position among the used segments, without gaps. It is the generation, unless a segment was missing when the
     /// spool was opened.
     pub(crate) position: u64,
-    /// Something in it was damaged when the spool was opened. It is removed, not used again, when it is given up.
+    /// Part of the segment was damaged when the spool was opened. It is removed instead of reused once it is given up.
     pub(crate) is_damaged: AtomicBool,
 }
 
-/// Place of a record. It is small, since every message that is not done has one.
+/// Where a record is. This is small because every message that is not done has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RecordLocation {
-    /// The segment's place in the row.
+    /// The segment's position.
     pub(crate) position: u64,
     offset_words: u32,
     length_words: u32,
@@ -46,7 +45,6 @@ impl RecordLocation {
     }
 }
 
-/// A record read without its body.
 pub(crate) struct RecordMetadata {
     pub(crate) record: RecordHeader,
     bytes: Vec<u8>,
@@ -63,18 +61,17 @@ impl RecordMetadata {
     }
 }
 
-/// Bytes of the first read of a record: enough for most heads.
+/// Size of the first read of a record. It suffices for most heads.
 const METADATA_READ_BYTES: u64 = 1024;
 
 impl Segment {
-    /// Creates a segment as its header states it.
+    /// Creates a segment from its header.
     pub(crate) fn new(name: String, file: Arc<dyn DiskFile>, header: SegmentHeader, bytes: u64) -> Self {
         let seed = header.seed();
         let order = header.generation;
         Self { name, file, header, bytes, seed, position: order, is_damaged: AtomicBool::new(false) }
     }
 
-    /// Marks the segment as damaged.
     pub(crate) fn mark_damaged(&self) {
         self.is_damaged.store(true, Ordering::Relaxed);
     }
@@ -83,7 +80,7 @@ impl Segment {
         Error::Damaged { file: self.name.clone(), offset }
     }
 
-    /// Reads the record at that spot up to its body; `None` if there is none.
+    /// Reads the record at that location up to its body; `None` if there is none.
     pub(crate) fn read_metadata(&self, location: RecordLocation) -> io::Result<Option<RecordMetadata>> {
         let mut bytes = vec![0; location.bytes().min(METADATA_READ_BYTES) as usize];
         let read = read_with_retry(&*self.file, &mut bytes, location.offset())?;
@@ -103,8 +100,8 @@ impl Segment {
         Ok(RecordHeader::is_intact(&bytes, self.seed).then_some(RecordMetadata { record, bytes }))
     }
 
-    /// Reads the body of that record as far as possible, with zeros for the rest: for a message that is moved; its old
-    /// checksum is kept and reveals the damage.
+    /// Reads the body of a message that is moved, with zeros for unreadable parts. The moved message keeps its old
+    /// checksum, which reveals the damage.
     pub(crate) fn read_body_lossy(&self, location: RecordLocation, record: &RecordHeader) -> Arc<[u8]> {
         match self.read_body(location, record) {
             Ok(Some(body)) => body,
@@ -112,9 +109,9 @@ impl Segment {
         }
     }
 
-    /// Reads the body of that record, without a check; `None` if the file ends before.
+    /// Reads the record's body without checking it; `None` if the file ends before.
     pub(crate) fn read_body(&self, location: RecordLocation, record: &RecordHeader) -> io::Result<Option<Arc<[u8]>>> {
-        // Collected from an iterator of known length, it is allocated once, at its final place.
+        // Collecting from an iterator of known length allocates the body only once, in its final place.
         let mut body: Arc<[u8]> = std::iter::repeat_n(0, record.body_bytes as usize).collect();
         let buffer = Arc::get_mut(&mut body).expect("nobody else has it yet");
         let read = read_with_retry(&*self.file, buffer, location.offset() + record.metadata_bytes())?;

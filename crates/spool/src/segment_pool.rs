@@ -1,4 +1,4 @@
-//! Free segments: made, used again, and never more than the spool may have.
+//! Free segments: makes them, reuses them, and keeps the spool within its limit.
 use crate::Options;
 use crate::disk::{Disk, DiskFile};
 use crate::format::{BLOCK, SegmentHeader, SegmentHeaderState};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A segment in which nothing counts: zeros or records of former uses throughout.
+/// A segment without anything live. It contains zeros or records of former uses throughout.
 pub(crate) struct FreeSegment {
     pub(crate) name: String,
     pub(crate) file: Arc<dyn DiskFile>,
@@ -17,19 +17,19 @@ pub(crate) struct FreeSegment {
     pub(crate) bytes: u64,
 }
 
-/// Reasons why something could not be written. There is no conversion from [`io::Error`] on purpose: an error of any
-/// other write or sync than those that make a segment must never pass for a lack of room.
+/// Why something could not be written. There is deliberately no conversion from [`io::Error`]: only an error of making
+/// a segment may pass for a lack of room, never one of another write or sync.
 #[derive(Debug)]
 pub(crate) enum LogWriteError {
-    /// The spool, or the disk, has no room for one more segment: nothing else has happened.
+    /// The spool or the disk has no room for another segment. Nothing else has happened.
     NoSpace,
-    /// A write or a sync has failed: the content of the disk is unknown.
+    /// A write or sync failed, so the content of the disk is unknown.
     Disk(io::Error),
 }
 
 impl LogWriteError {
-    /// Classifies the error of making a segment, which holds nothing yet: only that may fail for lack of room, or of
-    /// file descriptors, without harm.
+    /// Classifies an error of making a segment. The segment holds nothing yet, so a lack of room or of file descriptors
+    /// does no harm here.
     fn from_create(error: io::Error) -> Self {
         let is_out_of_files = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(|errno| errno.raw_os_error());
         match error.kind() {
@@ -47,19 +47,18 @@ pub(crate) struct SegmentPool {
     pub(crate) free_segments: Vec<FreeSegment>,
     /// The bytes of the segments that are in use.
     pub(crate) used_bytes: u64,
-    /// The number in the next file's name.
     pub(crate) next_file: u64,
-    /// The tender is making a segment now.
+    /// The preallocator is making a segment.
     pub(crate) is_preallocating: bool,
-    /// The tender failed to make one: it tries again after a segment was taken or given back.
+    /// The preallocator failed to make a segment. It tries again after a segment was taken or given back.
     pub(crate) has_failed: bool,
-    /// Why the tender did not make one: a file of that name exists, and this process has not created it.
+    /// The preallocator found a file with the next segment's name that this process did not create.
     pub(crate) foreign_file: Option<io::Error>,
     pub(crate) is_closed: bool,
 }
 
-/// Fits the options to a disk that may have less room than the spool may use: there segments are smaller, so that the
-/// two reserved ones are not most of it.
+/// Adapts the options to a disk that has less room than the spool may use. Segments then become smaller, so that the
+/// two reserved ones are not most of the spool.
 pub(crate) fn fit_to_disk(disk: &dyn Disk, options: Options) -> io::Result<Options> {
     let mut bytes = disk.available_bytes().unwrap_or(u64::MAX);
     for name in disk.list()?.iter().filter(|name| name.starts_with(SegmentPool::PREFIX)) {
@@ -68,13 +67,12 @@ pub(crate) fn fit_to_disk(disk: &dyn Disk, options: Options) -> io::Result<Optio
     Ok(Options { segment_bytes: options.segment_bytes.min(bytes / 8), ..options }.fitted())
 }
 
-/// Spares beyond this number are removed, unless more segments than that are in use.
+/// More free segments than this are removed, unless even more segments are in use.
 const MAX_IDLE_SEGMENTS: u64 = 4;
 
 impl SegmentPool {
     pub(crate) const PREFIX: &'static str = "segment-";
 
-    /// The bytes of all segments.
     pub(crate) fn bytes(&self) -> u64 {
         self.used_bytes + self.free_segments.iter().map(|spare| spare.bytes).sum::<u64>()
     }
@@ -84,7 +82,7 @@ impl SegmentPool {
         self.free_segments.is_empty() && !self.has_failed && self.permits(self.segment_bytes, Reserve::Messages)
     }
 
-    /// Makes a segment for the first messages, which would have to wait for it.
+    /// Makes a segment in advance, so that the first messages do not have to wait for it.
     pub(crate) fn prepare(&mut self) {
         if self.needs_segment() {
             let name = self.next_name();
@@ -92,8 +90,8 @@ impl SegmentPool {
         }
     }
 
-    /// Takes in a segment that was made ahead. If making it failed, the commit thread will try itself when it needs
-    /// one, and report the error. If a foreign file was found, the commit thread stops at the next record.
+    /// Accepts a segment that was made in advance. If making it failed, the commit thread tries again when it needs
+    /// one, and reports the error. If a foreign file was found, the commit thread stops at the next record.
     pub(crate) fn put(&mut self, made: io::Result<FreeSegment>) {
         match made {
             Ok(spare) => self.free_segments.push(spare),
@@ -109,7 +107,7 @@ impl SegmentPool {
         Self::file_name(self.next_file - 1)
     }
 
-    /// The number in a segment's name; other files do not belong to the spool.
+    /// The number in a segment's name. Files with other names do not belong to the spool.
     pub(crate) fn file_number(name: &str) -> Option<u64> {
         let digits = name.strip_prefix(Self::PREFIX)?;
         let is_ours = digits.len() >= 8 && digits.len() < 16 && digits.bytes().all(|c| c.is_ascii_hexdigit());
@@ -124,7 +122,7 @@ impl SegmentPool {
     pub(crate) fn check(&mut self, reserve: Reserve) -> Result<(), LogWriteError> {
         match self.foreign_file.take() {
             Some(error) => Err(LogWriteError::Disk(error)),
-            // A segment that was begun with reserved room is not for every purpose either.
+            // A segment that was begun with reserved room is not open to every purpose either.
             None if !self.permits(0, reserve) => Err(LogWriteError::NoSpace),
             None => Ok(()),
         }
@@ -139,7 +137,8 @@ impl SegmentPool {
         reserve.reserved_segments() * self.segment_bytes
     }
 
-    /// Reports whether the disk has that much, and the reserve besides. Others may use it up: that cannot be prevented.
+    /// Reports whether the disk has that much free space in addition to the reserve. Other programs may still use it
+    /// up, which cannot be prevented.
     fn has_disk_space(&self, bytes: u64, reserve: Reserve) -> bool {
         let spare = self.free_segments.iter().map(|spare| spare.bytes).sum::<u64>();
         let room = self.disk.available_bytes().unwrap_or(u64::MAX).saturating_add(spare);
@@ -162,7 +161,7 @@ impl SegmentPool {
     }
 
     fn make(&mut self, bytes: u64) -> Result<FreeSegment, LogWriteError> {
-        // It turns out to have the wrong size.
+        // The free segment has the wrong size.
         while self.bytes() + bytes > self.max_bytes && !self.free_segments.is_empty() {
             self.remove_free_segment().map_err(LogWriteError::Disk)?;
         }
@@ -170,8 +169,8 @@ impl SegmentPool {
         Self::make_file(&*self.disk, &name, bytes, &|_| ()).map_err(LogWriteError::from_create)
     }
 
-    /// Makes a segment, which needs no record before it is complete; `rest` is called [in the midst of
-    /// it](DiskFile::preallocate).
+    /// Makes a segment, which needs no record before it is complete. Calls `rest` [between
+    /// writes](DiskFile::preallocate).
     pub(crate) fn make_file(
         disk: &dyn Disk,
         name: &str,
@@ -187,8 +186,7 @@ impl SegmentPool {
         })?;
         let made = Self::fill_file(disk, name, file, bytes, throttle);
         if made.is_err() {
-            // A part of a segment is of no use, least of all on a full disk. If it stays, it is found when the spool is
-            // opened.
+            // Part of a segment is useless and takes space. If it cannot be removed, the next start finds it.
             _ = disk.remove(name);
         }
         made
@@ -224,8 +222,8 @@ impl SegmentPool {
         self.free_segments.pop().map_or(Ok(()), |spare| self.disk.remove(&spare.name))
     }
 
-    /// Ends the use of a segment, durably when this returns. It must be called in the order in which they were begun,
-    /// or a restart would find a gap.
+    /// Ends the use of a segment, durably when this returns. Must be called in the order in which the uses began, or a
+    /// restart would find a gap.
     pub(crate) fn retire(&mut self, segment: &Segment, next_id: u64) -> io::Result<()> {
         self.used_bytes -= segment.bytes;
         self.has_failed = false;
@@ -247,7 +245,7 @@ impl SegmentPool {
         Ok(())
     }
 
-    /// Removes spares that may never be of use: those of another size.
+    /// Removes free segments of another size, which may never be needed.
     pub(crate) fn remove_odd_sizes(&mut self) -> io::Result<()> {
         let segment_bytes = self.segment_bytes;
         for spare in self.free_segments.extract_if(.., |spare| spare.bytes != segment_bytes) {
@@ -260,7 +258,7 @@ impl SegmentPool {
     }
 }
 
-/// Writes it to its place, and the rest of the block as zeros.
+/// Writes the header to its place, and fills the rest of the block with zeros.
 pub(crate) fn write_header(file: &dyn DiskFile, header: &SegmentHeader) -> io::Result<()> {
     let rest = [0; BLOCK as usize - crate::format::HEADER_BYTES];
     file.write_at(&mut [IoSlice::new(&header.encode()), IoSlice::new(&rest)], header.offset())

@@ -293,7 +293,7 @@ impl LogBackend {
         self.segment_pool.close();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
-            // The threads end by themselves, even if one panicked: then its guard has resolved all waits.
+            // The threads exit by themselves. If one panicked, its guard has already woken all waiting callers.
             _ = thread.join();
         }
     }

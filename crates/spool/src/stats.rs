@@ -57,7 +57,6 @@ pub(crate) struct SpoolCounters {
 }
 
 impl SpoolCounters {
-    /// Returns the counters, without the fill level.
     pub(crate) fn stats(&self) -> SpoolStats {
         SpoolStats {
             commits: self.commits.value(),

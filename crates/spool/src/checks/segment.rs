@@ -1,8 +1,9 @@
-//! Any bytes as a segment file of a spool: it is opened or refused, and the same bytes always alike; never a panic.
+//! Opens any bytes as a segment file of a spool. The spool must open or refuse it without a panic, and the same bytes
+//! must always give the same result.
 use crate::recovery;
 
 pub fn check(data: &[u8]) {
-    // As they are; and with checksums made right, so that what is behind them is reached.
+    // First as they are, then with corrected checksums to reach the code behind the checks.
     for octets in [data.to_vec(), recovery::with_checksums(data)] {
         let first = recovery::try_octets(&octets);
         let again = recovery::try_octets(&octets);

@@ -1,10 +1,10 @@
-//! Crashes: whatever is asked of a spool and wherever its disk stops, what was answered is there when it is opened
-//! again.
+//! Crashes: whatever was asked of a spool and wherever its disk stopped, everything that was answered is there when it
+//! is opened again.
 use crate::model::{SpoolModel, SpoolOperation, open, small, steps};
 use mailrun_spool::faulty::FaultyDisk;
 use proptest::prelude::*;
 
-/// Runs all steps, or until the disk stops, and returns the disk as the crash leaves it.
+/// Runs all steps, or until the disk stops. Returns the disk as the crash leaves it.
 fn run(model: &mut SpoolModel, disk: &FaultyDisk, steps: &[SpoolOperation], power_loss: Option<u64>) -> FaultyDisk {
     let Ok((spool, backlog)) = open(disk, small()) else {
         disk.freeze();
@@ -29,7 +29,7 @@ fn after(disk: &FaultyDisk, power_loss: Option<u64>) -> FaultyDisk {
     }
 }
 
-/// Steps enough that segments are begun, emptied and used again.
+/// Enough steps to begin, empty and reuse segments.
 pub(crate) fn long_sequence() -> Vec<SpoolOperation> {
     let index = |at: usize| prop::sample::Index::from_raw_for_test(at);
     let mut steps = Vec::new();
@@ -51,7 +51,7 @@ trait IndexFromRaw {
 }
 
 impl IndexFromRaw for prop::sample::Index {
-    /// proptest has no constructor for it; an index is a fraction of the range of usize.
+    /// proptest has no constructor for this; an index is a fraction of the range of usize.
     fn from_raw_for_test(at: usize) -> Self {
         use proptest::strategy::ValueTree;
         use proptest::test_runner::TestRunner;

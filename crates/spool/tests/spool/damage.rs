@@ -1,4 +1,5 @@
-//! Damage of a spool at rest: a bit, a sector, a header, a file. No sound record is lost, and no loss is silent.
+//! Damage while the spool is closed: to a bit, a sector, a header, or a file. No sound record may be lost, and every
+//! loss must be reported.
 use crate::model::{assert_genuine, draft, open, small};
 use mailrun_spool::faulty::FaultyDisk;
 use mailrun_spool::{Cost, DamageKind, Id, NewMessage, Options};
@@ -7,17 +8,16 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-/// A spool at rest, and its content.
 struct Base {
     files: BTreeMap<String, Vec<u8>>,
-    /// The messages that are not done, and their drafts.
+    /// The messages that are not done, with their drafts.
     waiting: BTreeMap<Id, NewMessage>,
     next_id: u64,
-    /// Content of the file that tells where the log was closed.
+    /// Content of the file `newest`.
     newest: Vec<u8>,
 }
 
-/// Makes several segments: messages in batches of one and of many, notes, some that are done, some that were moved.
+/// Makes several segments with messages in batches of one and of many, notes, done messages and moved messages.
 fn base() -> &'static Base {
     static BASE: OnceLock<Base> = OnceLock::new();
     BASE.get_or_init(|| make(false))
@@ -28,7 +28,7 @@ fn base_with_moves() -> &'static Base {
     BASE.get_or_init(|| make(true))
 }
 
-/// A spool of one segment with four messages, of which one is done, and a note.
+/// A spool of one segment with four messages, one of them done, and a note.
 fn small_base() -> Base {
     let disk = FaultyDisk::new();
     let (spool, _) = open(&disk, small()).unwrap();
@@ -92,7 +92,7 @@ impl Base {
         Self { files, waiting, next_id: last.0 + 1, newest: disk.octets("newest").unwrap() }
     }
 
-    /// Returns the disk with one of its files as `change` leaves it.
+    /// Returns the disk after `change` has been applied to one of its files.
     fn disk(&self, file: &str, change: impl FnOnce(&mut Vec<u8>)) -> FaultyDisk {
         let disk = FaultyDisk::new();
         for (name, octets) in self.files.iter().filter(|(name, _)| *name != file) {
@@ -105,13 +105,13 @@ impl Base {
         disk
     }
 
-    /// Returns the messages of which some record, whether it counts or not, reaches into that part of a file.
+    /// Returns the messages that have a record, live or not, in that part of a file.
     fn touched(&self, file: &str, range: &Range<usize>) -> Vec<Id> {
         let octets = &self.files[file];
         let reaches = |draft: &NewMessage| {
             let found = memchr_all(octets, &draft.envelope);
             found.into_iter().any(|at| {
-                // Notes may be between the envelope and the body of a moved message.
+                // In the record of a moved message, notes may come between envelope and body.
                 let end = at + draft.envelope.len() + 4096 + draft.body.len();
                 at - 40 < range.end && range.start < end
             })
@@ -119,8 +119,8 @@ impl Base {
         self.waiting.iter().filter(|(_, draft)| reaches(draft)).map(|(id, _)| *id).collect()
     }
 
-    /// Opens a damaged disk, and checks that everything untouched is there and that missing messages are named, or may
-    /// be unnamed.
+    /// Opens a damaged disk. All untouched messages must be there, and missing messages must be named or covered by the
+    /// number of unnamed ones.
     fn check(&self, disk: &FaultyDisk, touched: &[Id], has_moves: bool, what: &str) {
         let (spool, backlog) = open(disk, small()).unwrap();
         let left: BTreeMap<Id, _> = backlog.map(|left| left.unwrap()).map(|left| (left.id, left)).collect();
@@ -132,7 +132,7 @@ impl Base {
                 Some(left) if !left.is_body_damaged => assert_genuine(&spool, left),
                 _ => {
                     assert!(touched.contains(id), "{what}: {id} is sound and lost; {damage:?}");
-                    // A moved message has no place in the row of numbers, and the last has none behind it.
+                    // A moved message is out of order, and no message follows the last one.
                     let has_no_place = has_moves || id.0 + 1 == self.next_id;
                     assert!(named(id) || has_no_place && is_untold, "{what}: {id} is lost in silence; {damage:?}");
                 }
@@ -145,7 +145,7 @@ impl Base {
         let next = spool.store(draft(1, 1)).wait().unwrap().id();
         assert!(next.0 >= self.next_id, "{what}: {next} was given before");
         spool.close();
-        // Damage in the quarantine is not reported as new the next time, and nothing more is lost.
+        // The second time, the quarantined damage must not count as new, and nothing more may be lost.
         let (again, backlog) = open(&disk.after_kill(), small()).unwrap();
         assert!(again.damage().iter().all(|damage| damage.is_known || !damage.is_alarming()), "{:?}", again.damage());
         assert_eq!(backlog.len(), left.len() + 1, "{what}");
@@ -153,7 +153,7 @@ impl Base {
 }
 
 impl Base {
-    /// Opens a disk of which a part cannot be read, and checks that all messages elsewhere are there.
+    /// Opens a disk of which a part cannot be read. All messages elsewhere must be there.
     fn assert_sound_are_left(&self, disk: &FaultyDisk, touched: &[Id]) {
         let (spool, backlog) = open(disk, small()).unwrap();
         let left = backlog.map(|left| left.unwrap()).filter(|left| !left.is_body_damaged);
@@ -165,11 +165,11 @@ impl Base {
 }
 
 fn memchr_all(octets: &[u8], wanted: &[u8]) -> Vec<usize> {
-    // An envelope is not followed by a digit.
+    // The envelope ends where no digit follows.
     octets.windows(wanted.len()).enumerate().filter(|(_, window)| window == &wanted).map(|(at, _)| at).collect()
 }
 
-/// Returns a place in one of the files, biased to the places of headers, batches and records.
+/// Returns an offset in one of the files, preferably near headers, batches and records.
 fn place(base: &Base, file: prop::sample::Index, at: prop::sample::Index, near: usize) -> (String, usize) {
     let names: Vec<&String> = base.files.keys().collect();
     let name = names[file.index(names.len())].clone();
@@ -238,7 +238,7 @@ proptest! {
         let disk = base.disk(&name, |octets| match filling {
             0 => octets[at..end].fill(0),
             1 => octets[at..end].fill(0xFF),
-            // Torn: half of each sector is that of another.
+            // Torn: half of each sector is taken from another.
             _ => (at..end).step_by(512).for_each(|sector| octets.copy_within(256..512, sector + 256)),
         });
         let touched = base.touched(&name, &(at..end));
@@ -253,7 +253,7 @@ proptest! {
         let base = if moves { base_with_moves() } else { base() };
         let (name, at) = place(base, file, at, 0);
         let disk = base.disk(&name, |_| ());
-        // A disk returns errors for whole blocks.
+        // A disk reports errors for whole blocks.
         let at = at / 4096 * 4096;
         disk.fail_reads(&name, at..at + 4096);
         let touched = base.touched(&name, &(at..at + 4096));
@@ -343,7 +343,7 @@ fn what_is_damaged_is_kept_aside_until_somebody_removes_it() {
     assert_eq!(copy[..8], disk.octets(name).unwrap()[damage.offset as usize..][..8]);
 }
 
-/// Returns the offsets of the sectors of a file that hold something.
+/// Returns the offsets of the sectors of a file that are not empty.
 fn used_sectors(octets: &[u8]) -> Vec<usize> {
     (0..octets.len()).step_by(512).filter(|at| octets[*at..*at + 512] != [0; 512]).collect()
 }

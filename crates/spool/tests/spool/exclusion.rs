@@ -1,4 +1,3 @@
-//! Only one process uses a spool, whatever is deleted from its directory, and none overwrites a file that is not its own.
 use crate::model::{draft, open, small, wait_until};
 use mailrun_spool::faulty::FaultyDisk;
 use mailrun_spool::{DiskProbe, Error, RealDisk, Spool, inspect};
@@ -21,7 +20,7 @@ fn store(spool: &Spool, bytes: usize) -> Result<(), Error> {
     spool.store(draft(1, bytes)).wait().map(drop)
 }
 
-/// Takes the first segment, and waits until another one is ready and no file is being created.
+/// Takes the first segment. Waits until another one is ready and no file is being created.
 fn settle(spool: &Spool) {
     store(spool, 10).unwrap();
     wait_until(|| spool.stats().disk_bytes >= 2 * small().segment_bytes);
@@ -70,7 +69,7 @@ fn a_deleted_lock_file_lets_nobody_in() {
     open_at(&moved).unwrap();
 }
 
-/// Versions before the directory's own lock, and other hosts on a network file system, see only the file's.
+/// Older versions lock only the file. So do other hosts on a network file system.
 #[test]
 fn a_process_that_locks_only_the_file_is_excluded_as_well() {
     let place = tempfile::tempdir().unwrap();
@@ -99,7 +98,7 @@ fn a_spool_whose_directory_was_replaced_leaves_the_new_one_alone() {
         names
     };
     let before = files(&directory);
-    // Each of them has a segment of its own, which is created and removed again.
+    // Each spool creates and removes a segment of its own.
     for _ in 0..4 {
         let stored = old.store(draft(1, 100_000)).wait().unwrap();
         old.done(stored.id());
@@ -122,7 +121,8 @@ fn a_spool_whose_directory_was_deleted_accepts_nothing() {
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
 }
 
-/// Asserts that a spool refuses mail, and why, when a file with the name of its next segment has appeared.
+/// Asserts that a spool refuses mail, with the right reason, after a file with the name of its next segment has
+/// appeared.
 fn assert_foreign(outcome: Result<(), Error>, name: &str) {
     let Err(error @ Error::Poisoned(_)) = outcome else { panic!("{outcome:?}") };
     let text = error.to_string();
@@ -149,7 +149,8 @@ fn a_segment_that_is_made_ahead_overwrites_no_file() {
     let (spool, _) = open(&disk, small()).unwrap();
     settle(&spool);
     disk.put("segment-00000002", b"of another relay");
-    // The spare is taken, and the next one cannot be made. No message is accepted after that has been noticed.
+    // The spool first takes the spare segment, and cannot make another. Once it has noticed that, it accepts no
+    // message.
     let outcome = (0..10_000).map(|_| store(&spool, 20_000)).find(Result::is_err).unwrap();
     assert_foreign(outcome, "segment-00000002");
     assert!(spool.stats().segments <= 2, "{:?}", spool.stats());
@@ -181,7 +182,6 @@ fn a_copy_in_the_quarantine_is_not_replaced_by_another() {
     };
     let before = copies();
     assert_eq!(before.iter().map(|(octets, _)| octets).collect::<Vec<_>>(), [&damaged(1), &damaged(2)]);
-    // A crash has left part of a copy: it is completed.
     disk.put(&before[1].1, &[damaged(2)[..10_000].to_vec(), vec![0; 1000]].concat());
     disk.put("segment-00000000", &damaged(2));
     drop(open(&disk, small()).unwrap());

@@ -1,4 +1,4 @@
-//! A naive model of the messages that a spool must hold by its answers, and the comparison after a crash.
+//! A naive model of the messages that a spool must hold according to its answers, and the comparison after a crash.
 use mailrun_spool::faulty::FaultyDisk;
 use mailrun_spool::{Backlog, Error, Id, NewMessage, Options, Receipt, RecoveredMessage, Spool, Stored};
 use proptest::prelude::*;
@@ -6,16 +6,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// An operation of a spool.
 #[derive(Clone, Debug)]
 pub(crate) enum SpoolOperation {
-    /// That many messages at once, of that size.
+    /// Stores this many messages of this size at once.
     Store { messages: usize, bytes: usize },
-    /// A note of one of the messages that are not done.
+    /// Adds a note to one of the messages that are not done.
     Note(prop::sample::Index),
-    /// A mark that one of them is done.
+    /// Marks one of them as done.
     Done(prop::sample::Index),
-    /// Marks that all but one of them are done.
+    /// Marks all but one of them as done.
     DoneButOne,
 }
 
@@ -30,7 +29,7 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<SpoolOperation>> {
     prop::collection::vec(step, 1..most)
 }
 
-/// Waits until it holds; deferred records take about a second.
+/// Waits until the condition holds. Deferred records take about a second.
 #[track_caller]
 pub(crate) fn wait_until(mut holds: impl FnMut() -> bool) {
     let limit = Instant::now() + Duration::from_secs(60);
@@ -40,21 +39,20 @@ pub(crate) fn wait_until(mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The known facts about a message.
+/// What is known about a message.
 #[derive(Clone, Debug, Default)]
 struct KnownMessage {
     notes: Vec<Vec<u8>>,
-    /// Number of the notes that were taken before a message that has been stored since.
+    /// Number of notes that are certain, because a message was stored after them.
     sure_notes: usize,
     is_done: bool,
     is_surely_done: bool,
 }
 
-/// The requests to a spool and its answers, over any number of crashes.
 #[derive(Clone, Default)]
 pub(crate) struct SpoolModel {
     known: BTreeMap<Id, KnownMessage>,
-    /// The highest number that was ever answered, including those of messages that are done.
+    /// The highest number that was ever answered, also by messages that are done.
     highest: u64,
     drafts: u64,
 }
@@ -67,7 +65,7 @@ pub(crate) fn open(disk: &FaultyDisk, options: Options) -> Result<(Spool, Backlo
     Spool::open(Arc::new(disk.clone()), options)
 }
 
-/// Makes a draft from which its own correct content can be computed.
+/// Makes a draft whose correct content follows from its own number.
 pub(crate) fn draft(number: u64, bytes: usize) -> NewMessage {
     let envelope = format!("draft {number} of {bytes}").into_bytes();
     NewMessage { received_ns: number, envelope, body: body(number, bytes) }
@@ -100,7 +98,7 @@ impl SpoolModel {
         self.known.iter().filter(|(_, known)| !known.is_done).map(|(id, _)| *id)
     }
 
-    /// Runs the step, and reports whether the spool still answers.
+    /// Runs the step. Returns whether the spool still answers.
     pub(crate) fn step(&mut self, spool: &Spool, step: &SpoolOperation) -> bool {
         match step {
             SpoolOperation::Store { messages, bytes } => return self.store(spool, *messages, *bytes),
@@ -144,7 +142,7 @@ impl SpoolModel {
         true
     }
 
-    /// Notes that everything handed over before a stored message has been synced with it.
+    /// Records that everything handed over before a stored message has been synced with it.
     fn stored(&mut self, id: Id, before: &BTreeMap<Id, KnownMessage>) {
         assert!(id.0 > self.highest, "{id} is not new");
         self.highest = id.0;
@@ -156,7 +154,7 @@ impl SpoolModel {
         }
     }
 
-    /// Compares the content of a spool with the required one, and takes it as known from now on.
+    /// Compares the content of a spool with the required content, and takes the result as known from now on.
     pub(crate) fn compare(&mut self, spool: &Spool, backlog: Backlog, unwritten: u64) {
         let left: BTreeMap<Id, RecoveredMessage> =
             backlog.map(|left| left.unwrap()).map(|left| (left.id, left)).collect();
@@ -167,7 +165,7 @@ impl SpoolModel {
         for (id, left) in &left {
             assert_genuine(spool, left);
             if let Some(known) = self.known.get(id) {
-                // One that a full spool did not write may be missing between others, as may one that was not synced.
+                // A note may be missing between others if a full spool did not write it or it was not synced.
                 let mut in_order = known.notes.iter();
                 let are_known = left.notes.iter().all(|note| in_order.any(|known| known == note));
                 assert!(are_known, "{id}: {:?} of {:?}", left.notes, known.notes);

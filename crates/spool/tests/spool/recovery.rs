@@ -1,4 +1,3 @@
-//! Tests of opening: a torn end is cut, damage is refused by name and place, foreign files are left alone.
 use crate::model::{assert_genuine, draft, open, small};
 use mailrun_spool::faulty::FaultyDisk;
 use mailrun_spool::{
@@ -6,7 +5,7 @@ use mailrun_spool::{
 };
 use std::sync::Arc;
 
-/// Makes a disk with three batches of one small message each, in one segment, whose spool was closed.
+/// A disk with three batches of one small message each in one segment, after the spool was closed.
 fn three_batches() -> (FaultyDisk, String) {
     let disk = FaultyDisk::new();
     store_three(&disk).close();
@@ -14,7 +13,7 @@ fn three_batches() -> (FaultyDisk, String) {
     (disk, name)
 }
 
-/// The same, but the process was killed.
+/// Like `three_batches`, but the process was killed.
 fn three_batches_killed() -> (FaultyDisk, String) {
     let disk = FaultyDisk::new();
     let spool = store_three(&disk);
@@ -40,7 +39,7 @@ fn an_id_is_written_into_the_body() {
     for (options, is_kept) in [(options, true), (memory, false)] {
         let (spool, _) = open(&disk, options.clone()).unwrap();
         let mut bodies = Vec::new();
-        // The longest one's checksum is made of two.
+        // The checksum of the longest message is combined from two.
         for bytes in [8, 16, 17, 300, 5_000, 70_000, 200_000] {
             for at in [0, 1, 150] {
                 let mut draft = draft(1, bytes);
@@ -64,14 +63,14 @@ fn an_id_is_written_into_the_body() {
     }
 }
 
-/// The first segment, which is in use.
+/// The first segment that is in use.
 fn segment_of(disk: &FaultyDisk) -> String {
     disk.names().into_iter().find(|name| name.starts_with("segment-")).unwrap()
 }
 
 const BATCHES_AT: usize = 8192;
 const BLOCK: usize = 4096;
-/// Bytes of a batch of one message of 300 bytes: heads, envelope and body, before the padding of the block.
+/// Length of a batch with one message of 300 bytes: heads, envelope and body, without the padding of the block.
 const BATCH: usize = UNPADDED.next_multiple_of(8);
 const UNPADDED: usize = 32 + 40 + "draft 1 of 300".len() + 300;
 
@@ -85,7 +84,6 @@ fn refusing() -> Options {
     Options { on_damage: OnDamage::Refuse, ..small() }
 }
 
-/// Returns the damage that is reported if damage is refused.
 fn refused(disk: &FaultyDisk) -> Vec<Damage> {
     match open(disk, refusing()) {
         Err(Error::DamageRefused(damage)) => damage.to_vec(),
@@ -111,14 +109,13 @@ fn a_torn_tail_is_cut_wherever_it_is_torn() {
         let is_same = cut == octets;
         let disk = with_octets(&name, &cut);
         assert_eq!(numbers_left(&disk).unwrap(), if is_same { vec![1, 2, 3] } else { vec![1, 2] }, "{torn}");
-        // The file itself may end there, too.
+        // The file itself may also end there.
         let disk = with_octets(&name, &octets[..last + torn]);
         assert_eq!(numbers_left(&disk).unwrap().len(), if torn == BATCH { 3 } else { 2 }, "{torn}");
     }
 }
 
-/// Reads bytes that were written by a script that follows `docs/spool-format.md`, not by this code; fuzzing begins from
-/// them.
+/// The bytes were written by a script that follows `docs/spool-format.md`, not by this code. Fuzzing starts from them.
 #[test]
 fn what_the_format_says_is_what_is_read() {
     let seed = |name: &str| {
@@ -150,7 +147,7 @@ fn after_a_cut_the_log_goes_on_and_the_torn_rest_never_counts() {
     assert_eq!(spool.stats().cut_bytes, BATCH as u64);
     spool.store(draft(4, 300)).wait().unwrap();
     spool.close();
-    // The flipped byte flips back: this spool answered that message to nobody.
+    // Recovery flips the byte back. The message was never answered by this spool.
     let mut octets = disk.octets(&name).unwrap();
     octets[BATCHES_AT + 2 * BLOCK + 100] ^= 1;
     disk.put(&name, &octets);
@@ -166,7 +163,7 @@ fn a_bad_middle_is_refused_with_file_and_offset() {
         let mut bad = octets.clone();
         bad[batch + at] ^= 0x10;
         let disk = with_octets(&name, &bad);
-        // Damage of a batch's header costs nothing, nor does damage of the padding.
+        // Damage to a batch's header or to padding costs no message.
         if !(32..UNPADDED).contains(&at) {
             assert_eq!(open(&disk, refusing()).unwrap().1.len(), 3, "{at}");
             continue;
@@ -176,7 +173,7 @@ fn a_bad_middle_is_refused_with_file_and_offset() {
         assert_eq!((&damage[0].segment, damage[0].offset), (&name, batch as u64 + 32), "{at}");
         assert_eq!((damage[0].cost, damage[0].messages[0].0), (Cost::Messages, 2), "{at}: {damage:?}");
     }
-    // A write that never reached the media, although it was synced.
+    // A write that never reached the media although it was synced.
     let mut bad = octets.clone();
     bad[batch..batch + BLOCK].fill(0);
     let damage = refused(&with_octets(&name, &bad));
@@ -190,7 +187,7 @@ fn a_segment_that_ends_before_the_next_one_begins_is_damaged() {
     spool.store(draft(4, 300)).wait().unwrap();
     spool.close();
     let mut octets = disk.octets(&name).unwrap();
-    octets[BATCHES_AT + 2 * BLOCK + 50] ^= 1; // the last batch of its segment, not of the log
+    octets[BATCHES_AT + 2 * BLOCK + 50] ^= 1; // The last batch of its segment, but not of the log.
     disk.put(&name, &octets);
     let damage = refused(&disk);
     assert_eq!((&damage[0].segment, damage[0].offset, damage[0].messages[0].0), (&name, 16_416, 3), "{damage:?}");
@@ -219,7 +216,7 @@ fn a_segment_that_is_missing_is_noticed() {
     assert_eq!(numbers_left(&less).unwrap(), [1, 3]);
 }
 
-/// A spool with a message in each of three segments, whose newest segment is deleted; and that segment's name.
+/// A spool with one message in each of three segments, without its newest segment; and that segment's name.
 fn without_newest(is_closed: bool) -> (FaultyDisk, String) {
     let disk = FaultyDisk::new();
     for number in 1..=3 {
@@ -236,7 +233,7 @@ fn without_newest(is_closed: bool) -> (FaultyDisk, String) {
 }
 
 fn without_last(disk: FaultyDisk) -> (FaultyDisk, String) {
-    // The use's number is in the newer header.
+    // The generation is in the newer header.
     let use_number = |name: &String| {
         let octets = disk.octets(name).unwrap();
         let at = [0, BLOCK].into_iter().max_by_key(|at| octets[at + 16]).unwrap();
@@ -260,14 +257,15 @@ fn a_newest_segment_that_is_missing_is_noticed_once() {
         let (spool, backlog) = open(&disk, small()).unwrap();
         assert_eq!((spool.damage().len(), spool.stats().lost_messages, backlog.len()), (1, 1, 2));
         spool.close();
-        // Nothing more can be done about it, so mail is taken as before, under numbers that were not given yet.
+        // Nothing more can be done about the loss, so the spool accepts mail as usual, with numbers that were not given
+        // yet.
         let (spool, backlog) = open(&disk, refusing()).unwrap();
         assert_eq!((spool.damage().len(), backlog.len()), (0, 2));
         assert!(spool.store(draft(4, 300)).wait().unwrap().id().0 > 3);
         spool.close();
         let (spool, backlog) = open(&disk, refusing()).unwrap();
         assert_eq!((spool.damage().len(), backlog.len()), (0, 3));
-        // The next loss is noticed again.
+        // The next loss is reported again.
         spool.close();
         let (disk, _) = without_last(disk);
         assert_eq!(refused(&disk)[0].kind, DamageKind::MissingNewest);
@@ -299,7 +297,7 @@ fn the_record_of_the_newest_segment_costs_no_sync_a_message() {
     let disk = FaultyDisk::new();
     let (spool, _) = open(&disk, small()).unwrap();
     spool.store(draft(1, 300)).wait().unwrap();
-    // Making the next segment takes syncs too, but delays nobody.
+    // Making the next segment also syncs, but delays nobody.
     while spool.stats().disk_bytes < 2 * (64 << 10) {
         std::thread::yield_now();
     }
@@ -378,7 +376,7 @@ fn numbers_are_never_used_again() {
     for round in 0..6 {
         let (spool, backlog) = open(&disk, small()).unwrap();
         assert!(backlog.is_empty());
-        // An oversized one is removed as a file, but its numbers must not be forgotten.
+        // An oversized segment is removed as a file, but its numbers must not be forgotten.
         let bytes = if round % 2 == 0 { 200_000 } else { 100 };
         let id = spool.store(draft(1, bytes)).wait().unwrap().id();
         assert!(id.0 > last, "{id}");
@@ -389,7 +387,6 @@ fn numbers_are_never_used_again() {
     }
 }
 
-/// Returns the names of all files below a directory, and their content.
 fn files_in(directory: &std::path::Path) -> Vec<(String, Vec<u8>)> {
     let read = |entry: std::io::Result<std::fs::DirEntry>| {
         let entry = entry.unwrap();
@@ -440,7 +437,7 @@ fn inspection_finds_what_opening_finds_and_changes_nothing() {
     assert_eq!(left, [(ids[0], false), (ids[1], true)]);
     assert_eq!(files_in(&place.path().join("quarantine")).len(), 2);
     spool.close();
-    // Damage in the quarantine is not reported twice.
+    // Quarantined damage is not reported twice.
     let inspection = mailrun_spool::inspect(place.path()).unwrap();
     assert!(inspection.damage.iter().all(|one| one.is_known), "{:?}", inspection.damage);
     drop(inspection);

@@ -1,5 +1,4 @@
-//! Tests of room: a full spool reports it and recovers by itself, segments are used again, one message blocks no
-//! others.
+//! Tests of a full spool: it says so, recovers by itself and reuses segments, and no message blocks the others.
 use crate::model::{assert_genuine, draft, open, small, wait_until};
 use mailrun_spool::faulty::FaultyDisk;
 use mailrun_spool::{Disk, DiskFile, Durability, Error, Id, Options, Receipt, Spool};
@@ -12,7 +11,7 @@ fn store(spool: &Spool, number: u64, bytes: usize) -> Result<Id, Error> {
     spool.store(draft(number, bytes)).wait().map(|stored| stored.id())
 }
 
-/// Waits until a free segment is ready, and no disk operation is under way.
+/// Waits until a free segment is ready and no disk operation is running.
 fn settle(spool: &Spool) {
     settle_at(spool, 2 * (64 << 10));
 }
@@ -62,10 +61,10 @@ fn a_full_spool_whose_messages_are_spread_recovers_too() {
     }
 }
 
-/// Marks all but the first as done in a completely full spool, also full of notes, and checks that there is room again.
+/// Marks all but the first message as done in a spool that is full of messages and notes. There must be room again.
 fn assert_recovers_but_for_one(spool: &Spool) {
     let mut ids = fill(spool, 10_000);
-    // More notes than their reserve can hold; then all remaining room is tried.
+    // Writes more notes than their reserve can hold, and then uses up all remaining room.
     let note = vec![b'n'; 3000];
     (0..100).for_each(|_| spool.note(ids[1], &note));
     wait_until(|| spool.stats().unwritten > 0);
@@ -97,12 +96,12 @@ fn one_message_that_waits_does_not_keep_a_full_disk_full() {
 fn what_brings_others_to_their_end_is_stored_in_a_full_spool() {
     for durability in [Durability::Sync, Durability::Memory] {
         let (spool, _) = open(&FaultyDisk::new(), Options { durability, ..small() }).unwrap();
-        // Of a size that fills a block: moving messages makes no room.
+        // The messages fill whole blocks, so moving them makes no room.
         let ids = fill(&spool, 4000);
         let notice = || spool.store_from_reserve(draft(7, 4000)).wait();
         assert!((0..10).all(|_| notice().is_ok()));
         assert!(matches!(store(&spool, 8, 1000), Err(Error::Full)), "it is none the less full");
-        // The reserve has an end too.
+        // The reserve is limited, too.
         assert!((0..100).any(|_| matches!(notice(), Err(Error::Full))));
         ids.iter().for_each(|id| spool.done(*id));
         wait_until(|| store(&spool, 9, 1000).is_ok());
@@ -116,7 +115,7 @@ fn a_full_disk_is_a_full_spool() {
     let (spool, _) = open(&disk, small()).unwrap();
     let ids = fill(&spool, 10_000);
     assert!(!ids.is_empty());
-    // Two are reserved, as far as there are two.
+    // Two segments are reserved, if there are two.
     let usage = spool.stats();
     assert!(usage.segments == 3 && usage.disk_bytes <= 5 * (64 << 10), "{usage:?}");
     disk.limit_capacity(None);
@@ -199,7 +198,7 @@ fn one_message_that_waits_holds_up_no_segment_and_keeps_its_notes() {
     assert_eq!(found.notes, tries);
 }
 
-/// The scan for messages to move ends at the damage; those behind it are found by the index.
+/// The scan for messages to move ends at the damage. The index finds the messages behind it.
 #[test]
 fn damage_before_a_message_that_waits_holds_up_no_segment() {
     let disk = FaultyDisk::new();
@@ -268,7 +267,7 @@ fn a_failed_sync_poisons_for_good() {
     assert_eq!(backlog.map(|left| left.unwrap().id).collect::<Vec<_>>()[0], id);
 }
 
-/// A disk whose files panic when a batch is written.
+/// A disk that panics when a batch is written.
 struct PanickingDisk(FaultyDisk);
 
 struct PanickingFile(Arc<dyn DiskFile>);
@@ -363,7 +362,7 @@ fn notes_are_durable_when_that_is_asked_for() {
     spool.note(ids[0], b"held");
     spool.done(ids[1]);
     spool.sync_notes(mark).wait().unwrap();
-    // Also messages that were written before, and only not synced.
+    // This includes messages that were already written but not yet synced.
     spool.note(ids[2], b"held too");
     let commits = spool.stats().commits;
     wait_until(|| spool.stats().commits > commits);
