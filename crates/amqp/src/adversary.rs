@@ -1,5 +1,5 @@
-//! Peers that send good frames in any order. Whatever comes, no message is counted twice or forgotten, and what we write
-//! keeps the rules: nothing follows a close, an end or a detach of ours.
+//! Peers that send valid frames in any order. No message may be counted twice or forgotten, and we must write nothing
+//! after our own close, end or detach.
 use crate::checks::{amqp_client, amqp_listener};
 use crate::codec::Writer;
 use crate::frame::{self, AMQP_HEADER, DeliveryOutcome, Layer, LinkRole, Performative, SASL_HEADER};
@@ -165,7 +165,7 @@ fn script(before: &[u8], steps: &[(Step, u16)]) -> Vec<u8> {
     octets
 }
 
-/// Checks that what we have written keeps the rules.
+/// Checks that our output obeys the rules.
 fn check_output(outcome: &FuzzOutcome) {
     let mut octets = BytesMut::from(&outcome.output[..]);
     let mut sessions = HashSet::new();

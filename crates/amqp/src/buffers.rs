@@ -1,13 +1,14 @@
-//! Buffers: a message in the pieces in which it was read, and the output, of which only small pieces are copied.
+//! Buffers for input and output. A message is kept in the pieces in which it was read; the output copies only small
+//! pieces.
 use bytes::{Buf, Bytes};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Pieces shorter than this are copied: another system call's vector entry, and a whole read buffer kept for their
-/// sake, cost more.
+/// Shorter pieces are copied. Another entry in the system call's vector, and a read buffer kept alive for it, would
+/// cost more.
 const MIN_PIECE_BYTES: usize = 16 << 10;
-/// Size below which what was read is copied into its message: a piece of 16 KiB would keep a read buffer of up to 320
-/// KiB in memory.
+/// Shorter input is copied into its message. A shared piece of 16 KiB would keep a read buffer of up to 320 KiB in
+/// memory.
 const MIN_SHARED_BYTES: usize = 64 << 10;
 
 /// A message, encoded, in the pieces that it came in.
@@ -36,8 +37,8 @@ impl EncodedMessage {
         }
     }
 
-    /// Appends what was read. Short pieces are joined: in frames of one byte each, a message would otherwise take
-    /// many times its size.
+    /// Appends what was read. Joins short pieces: otherwise a message in frames of one byte each would take many times
+    /// its size.
     pub(crate) fn append(&mut self, octets: &Bytes) {
         if octets.len() >= MIN_SHARED_BYTES {
             return self.push(octets.clone());
@@ -96,26 +97,23 @@ impl From<Vec<u8>> for EncodedMessage {
 /// Output that waits to be written.
 #[derive(Debug, Default)]
 pub struct OutputBuffer {
-    /// Pieces before the tail.
+    /// Pieces that come before the tail.
     pieces: VecDeque<Bytes>,
-    /// The bytes written last, and how many of them have gone.
+    /// The bytes written last, and how many of them have been sent.
     tail: Vec<u8>,
     tail_written: usize,
     piece_bytes: usize,
 }
 
 impl OutputBuffer {
-    /// Buffer to which the next bytes are appended.
     pub(crate) fn tail(&mut self) -> &mut Vec<u8> {
         &mut self.tail
     }
 
-    /// Puts a message to the end.
     pub(crate) fn push(&mut self, message: EncodedMessage) {
         message.pieces.into_iter().for_each(|piece| self.push_piece(piece));
     }
 
-    /// Puts a piece to the end; it is copied if it is short.
     pub(crate) fn push_piece(&mut self, piece: Bytes) {
         if piece.len() < MIN_PIECE_BYTES {
             self.tail.extend_from_slice(&piece);
@@ -126,7 +124,6 @@ impl OutputBuffer {
         }
     }
 
-    /// Makes the tail a piece.
     fn freeze_tail(&mut self) {
         if self.tail_written < self.tail.len() {
             let mut piece = Bytes::from(std::mem::take(&mut self.tail));

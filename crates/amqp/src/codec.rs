@@ -1,8 +1,9 @@
 //! Encoding of AMQP 1.0's types: reads values in place, and writes them.
 //!
-//! A value is a constructor (a format code, before it perhaps a descriptor) and what it announces; the high half of the
-//! format code says how long that is (AMQP 1.0 §1.2), so whatever is of no interest is stepped over in one addition,
-//! however deeply it is nested. Nothing here recurses: no peer can exhaust the stack.
+//!
+//! A value consists of a constructor (a format code, possibly after a descriptor) and its content. The high half of the
+//! format code tells how long the content is (AMQP 1.0 §1.2), so a value that is not needed is skipped in one addition,
+//! however deeply it is nested. Nothing here recurses, so no peer can exhaust the stack.
 use thiserror::Error;
 
 /// Bytes that are not valid AMQP.
@@ -35,14 +36,14 @@ const DESCRIBED: u8 = 0x00;
 /// One value, where it lies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value<'a> {
-    /// The descriptor, if it is a number or one of AMQP's own names.
+    /// The descriptor, if it is a number or one of AMQP's own symbols.
     descriptor: Option<u64>,
     code: u8,
     /// The bytes without constructor, size and count.
     body: &'a [u8],
     /// Elements of a list, map or array.
     count: u32,
-    /// All of it, as it was sent.
+    /// The whole value as it was sent.
     octets: &'a [u8],
 }
 
@@ -123,7 +124,7 @@ impl<'a> Reader<'a> {
         Ok(Value { descriptor, octets, ..value })
     }
 
-    /// Reads the value after a format code.
+    /// Reads the value whose format code has been read.
     fn plain(&mut self, code: u8) -> Result<Value<'a>, DecodeError> {
         let (body, count) = match code >> 4 {
             0x4 => (self.take(0)?, 0),
@@ -146,7 +147,7 @@ impl<'a> Reader<'a> {
         self.take(length)
     }
 
-    /// A size that includes the count, the count, the elements.
+    /// Reads a size, which includes the count, then the count and the elements.
     fn counted(&mut self, width: usize) -> Result<(&'a [u8], u32), DecodeError> {
         let all = self.sized(width)?;
         let (count, body) = all.split_at_checked(width).ok_or(DecodeError::Truncated)?;
@@ -247,7 +248,7 @@ impl<'a> Value<'a> {
         let code = reader.octet().ok()?;
         let mut symbols = Vec::new();
         for _ in 0..self.count {
-            // Each has at least the byte of its length: a count that lies ends here.
+            // Each symbol has at least its length byte, so this loop ends even if the count is wrong.
             symbols.push(reader.plain(code).ok()?.as_text()?);
         }
         Some(symbols)
@@ -277,7 +278,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Descriptors that some peers send by name.
+/// Descriptors that some peers send as symbols.
 fn descriptor_named(name: &str) -> Option<u64> {
     Some(match name {
         "amqp:error:list" => 0x1d,
@@ -467,7 +468,6 @@ impl<'a> Writer<'a> {
         self.variable(0xa0, octets);
     }
 
-    /// Writes a value with its length, in one octet if that is enough.
     fn variable(&mut self, short: u8, octets: &[u8]) {
         match u8::try_from(octets.len()) {
             Ok(length) => self.out.extend_from_slice(&[short, length]),
@@ -527,7 +527,7 @@ impl<'a> Writer<'a> {
         self.count += 1;
     }
 
-    /// Size and count are known when the fields are written: they are put in then.
+    /// Writes a compound value. Size and count are only known afterwards and are filled in then.
     fn compound(&mut self, code: u8, fields: impl FnOnce(&mut Writer<'_>)) {
         self.out.push(code);
         let at = self.out.len();
@@ -638,7 +638,7 @@ mod tests {
 
     #[test]
     fn nesting_costs_nothing() {
-        // 200,000 lists, each in the next: a reader that recursed would have run out of stack.
+        // 200,000 nested lists. A recursive reader would run out of stack.
         let mut octets = vec![0x45];
         for _ in 0..200_000 {
             let size = (octets.len() as u32 + 4).to_be_bytes();
@@ -647,7 +647,7 @@ mod tests {
             octets.push(0xd0);
         }
         octets.reverse();
-        // Reversed as a whole so that it could be built from the inside.
+        // Built from the inside out, so it has to be reversed.
         let list = Reader::new(&octets).value().unwrap();
         assert_eq!(list.octets().len(), octets.len());
     }

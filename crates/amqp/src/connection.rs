@@ -48,20 +48,20 @@ use std::sync::Arc;
 pub use client::{ConnectionOptions, LinkRequest, SessionRefused};
 pub use error::{ConnectionError, EndError, Scope, Violation};
 
-/// Limit of a frame that we accept. A message of 1 MB then comes in a few frames.
+/// Largest frame that we accept. A message of 1 MB then arrives in a few frames.
 const MAX_FRAME_SIZE: u32 = 256 << 10;
-/// The smallest limit of a frame that a peer may have (AMQP 1.0 §2.3.1).
+/// Smallest maximum frame size that a peer may have (AMQP 1.0 §2.3.1).
 const MIN_MAX_FRAME_SIZE: u32 = 512;
-/// Limit of a frame that we send, even if the peer would accept a larger one: other links get their turn between
-/// frames. A message of 1 MiB goes in one frame: a fe2o3-amqp at the other end reads every byte of one that comes in
-/// several.
+/// Largest frame that we send, even if the peer would accept larger ones, because other links get their turn between
+/// frames. A message of 1 MiB fits into one frame: when a message comes in several, fe2o3-amqp at the other end reads
+/// each of its bytes.
 const MAX_SENT_FRAME_SIZE: u32 = (1 << 20) + (64 << 10);
 /// Interval in which we want to hear something, in milliseconds. A peer that is silent for twice as long counts as
 /// gone (AMQP 1.0 §2.4.5).
 pub const IDLE_TIMEOUT_MS: u32 = 30_000;
-/// Frames that a session may have on the way to us.
+/// Number of frames that may be under way to us in a session.
 const INCOMING_WINDOW: u32 = 4096;
-/// Sessions of a connection, and links of a session.
+/// Limit of a connection's sessions, and of a session's links.
 const MAX_SESSIONS: usize = 64;
 const MAX_LINKS: usize = 64;
 /// The longest name of a link.
@@ -165,20 +165,20 @@ enum ConnectionRole {
     Client(Box<SaslClient>),
 }
 
-/// Drain mode of a receiver, as its last flow has it (AMQP 1.0 §2.6.7).
+/// Drain mode of a receiver, according to its last flow (AMQP 1.0 §2.6.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drain {
     Off,
-    /// All available messages are to be sent, and the rest of the credit given back.
+    /// The peer wants all available messages, and the rest of its credit returned.
     Asked,
     Answered,
 }
 
-/// A message of which not all pieces have come.
+/// A message that has arrived only in part.
 #[derive(Debug)]
 struct IncompleteDelivery {
     id: u32,
-    /// The tag, and its length.
+    /// The tag and its length.
     tag: ([u8; MAX_TAG_BYTES], usize),
     message_format: u32,
     settled: bool,
@@ -188,10 +188,10 @@ struct IncompleteDelivery {
 #[derive(Debug)]
 struct LinkState {
     peer: LinkRole,
-    /// Messages that may still go over the link: to us or from us.
+    /// Number of messages that may still go over the link, in its direction.
     credit: u32,
-    /// Messages that a server may still send beyond the credit: RabbitMQ 3 counts the credit of a flow from when it reads it, and
-    /// those on their way come in addition. As many as the credit was, at most.
+    /// Number of messages that a server may send beyond the credit. RabbitMQ 3 counts credit from the time when it
+    /// reads a flow, so messages that are already under way come on top: at most as many as the credit was.
     tolerance: u32,
     delivery_count: u32,
     drain: Drain,
@@ -199,15 +199,15 @@ struct LinkState {
     presettled: bool,
     name: String,
     incomplete: Option<IncompleteDelivery>,
-    /// The peer's number of the link; none until it has answered our attach.
+    /// The peer's number of the link; `None` until it has answered our attach.
     remote_handle: Option<u32>,
-    /// Messages may pass. Not so before the link is accepted, and after we have detached it.
+    /// Messages may pass. False until the link is accepted, and again after we have detached it.
     accepted: bool,
-    /// Set when we have detached the link: frames of it that may have been on their way to us then.
+    /// Set when we detach the link: the number of frames that may still be under way to us.
     detach_sent: Option<u32>,
-    /// We have reported the end of the link before the peer has answered.
+    /// We have reported the end of the link although the peer has not answered yet.
     is_reported: bool,
-    /// The peer was asked to give credit back that it does not use.
+    /// The peer was asked to return unused credit.
     drain_sent: bool,
     max_message_bytes: u64,
 }
@@ -218,7 +218,7 @@ struct UnsettledDelivery<T> {
     token: T,
 }
 
-/// A message whose other frames wait for the session's window.
+/// A message whose remaining frames wait for the session's window.
 #[derive(Debug)]
 struct BlockedTransfer {
     handle: u32,
@@ -227,25 +227,25 @@ struct BlockedTransfer {
 
 #[derive(Debug)]
 struct Session<T> {
-    /// The peer's number of the session; none until it has answered our begin.
+    /// The peer's number of the session; `None` until it has answered our begin.
     remote_channel: Option<u16>,
     end_sent: bool,
-    /// We have reported the end of the session before the peer has answered.
+    /// We have reported the end of the session although the peer has not answered yet.
     is_reported: bool,
     /// The caller has ended the session.
     is_released: bool,
-    /// Links in the order of their handles: when a session ends, its links end in that order. There are few.
+    /// Links by handle. When a session ends, its links end in this order. There are few.
     links: BTreeMap<u32, LinkState>,
     next_incoming_id: u32,
     incoming_window: u32,
     next_outgoing_id: u32,
     remote_incoming_window: u32,
-    /// The next delivery's number; the peer sees its lower half.
+    /// Number of the next delivery. The peer sees only its lower half.
     next_delivery: i64,
-    /// Unsettled deliveries by number. A settled one is dropped, even if earlier ones are still unsettled.
+    /// Unsettled deliveries by number. A settled one is removed even if earlier ones are still unsettled.
     unsettled: BTreeMap<i64, UnsettledDelivery<T>>,
     blocked: Option<BlockedTransfer>,
-    /// Deliveries with the same outcome that are not reported yet: the first, the last, the outcome.
+    /// Deliveries with the same outcome that have not been reported yet: the first, the last, and the outcome.
     pending_disposition: Option<(u32, u32, DeliveryOutcome)>,
 }
 
@@ -255,15 +255,15 @@ pub struct AmqpConnection<T> {
     state: ConnectionState,
     role: ConnectionRole,
     options: ConnectionOptions,
-    /// The highest number of a session that the peer allows.
+    /// Highest session number that the peer allows.
     peer_channel_max: u16,
-    /// The largest frame that the peer takes.
+    /// Largest frame that the peer accepts.
     peer_max_frame_size: u32,
     peer_idle_timeout_ms: Option<u32>,
     peer_product: PeerProduct,
     sessions: BTreeMap<u16, Session<T>>,
-    /// Numbers of sessions of a client that have ended, although the caller has not ended them: it may still name them,
-    /// so no other session gets them.
+    /// Numbers of a client's sessions that have ended without the caller's doing. The caller may still use them, so no
+    /// other session gets them.
     ended: BTreeSet<u16>,
     output: OutputBuffer,
     events: VecDeque<ConnectionEvent<T>>,
@@ -349,7 +349,7 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Reads one header or one frame; false if there is none.
+    /// Reads one header or one frame. Returns false if there is none.
     fn step(&mut self, input: &mut BytesMut) -> Result<bool, ConnectionError> {
         match self.state {
             ConnectionState::Closed => Ok(false),
@@ -393,7 +393,7 @@ impl<T> AmqpConnection<T> {
                 self.state = ConnectionState::ExpectOpen;
                 Ok(())
             }
-            // A peer that skips SASL where it is required gets the header that we accept (AMQP 1.0 §2.2).
+            // If a peer skips SASL although it is required, we answer with the header that we accept (AMQP 1.0 §2.2).
             AMQP_HEADER => {
                 out.extend_from_slice(&SASL_HEADER);
                 Err(ConnectionError::Unauthenticated)
@@ -452,7 +452,7 @@ impl<T> AmqpConnection<T> {
                 self.peer_channel_max = channel_max;
                 self.peer_idle_timeout_ms = idle_ms.filter(|idle| *idle > 0);
             }
-            // A server that refuses a connection closes it; some have not opened it first.
+            // A server that refuses a connection closes it, sometimes without an open.
             Performative::Close { error } if matches!(self.role, ConnectionRole::Client(_)) => {
                 self.read_close(error);
                 return Ok(());
@@ -498,7 +498,7 @@ impl<T> AmqpConnection<T> {
         self.state = ConnectionState::Closed;
     }
 
-    /// The session that the peer means by its number; none if we have ended it: what still comes over it is dropped.
+    /// Returns our session for the peer's number. `None` if we have ended it: what still arrives on it is dropped.
     fn local_channel(&mut self, remote: u16, performative: &Performative<'_>) -> Result<Option<u16>, ConnectionError> {
         check_channel(remote)?;
         let found = match self.role {
@@ -528,7 +528,7 @@ impl<T> AmqpConnection<T> {
                 self.read_close(error);
                 return Ok(());
             }
-            // What was on its way when we closed.
+            // The frame was already under way when we closed.
             _ if self.state == ConnectionState::CloseSent => return Ok(()),
             Performative::Open { .. } => return Err(Violation::illegal_state("a second open").into()),
             Performative::Begin { remote_channel, next_outgoing_id, incoming_window } => {
@@ -581,14 +581,14 @@ impl<T> AmqpConnection<T> {
                 let payload = body.slice_ref(transfer.payload);
                 self.transfer(channel, &transfer, &payload)?;
             }
-            // A sender's disposition brings no news: we settled its deliveries when they came.
+            // Ignore a sender's disposition: we settled its deliveries when they arrived.
             Performative::Disposition(disposition) if disposition.role == LinkRole::Sender => {}
             Performative::Disposition(disposition) => self.disposition(channel, disposition),
         }
         Ok(())
     }
 
-    /// The link that the peer means by its number.
+    /// Returns our link for the peer's number.
     fn local_link(&self, channel: u16, remote: u32) -> Result<Option<LinkId>, Violation> {
         check_handle(remote)?;
         let Some(session) = self.sessions.get(&channel) else { return Ok(None) };
@@ -643,7 +643,7 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Ends a session because of an error of the peer's, and reports that at once: the peer may never answer.
+    /// Ends a session because of the peer's error. Reports this at once, because the peer may never answer.
     fn fail_session(&mut self, channel: u16, violation: Violation) {
         self.write_dispositions();
         let Some(session) = self.sessions.get_mut(&channel) else { return };
@@ -665,7 +665,7 @@ impl<T> AmqpConnection<T> {
         }
         let is_same = |link: &LinkState| link.name == attach.name && link.peer == attach.role;
         let same = session.links.iter().find(|(_, link)| is_same(link) && link.detach_sent.is_none());
-        // The second link of a name takes the place of the first (AMQP 1.0 §2.6.1).
+        // The second link with a name replaces the first (AMQP 1.0 §2.6.1).
         if let Some(handle) = same.map(|(handle, _)| *handle) {
             let stolen = Violation::new("amqp:link:stolen", "the link was attached again with another handle");
             self.fail_link(LinkId { channel, handle }, stolen);
@@ -721,7 +721,7 @@ impl<T> AmqpConnection<T> {
         self.send_detach(id, Some((condition, why)));
     }
 
-    /// Detaches a link from our side, and returns it; none if that was done before.
+    /// Detaches a link from our side and returns it; `None` if it was already detached.
     fn send_detach(&mut self, id: LinkId, error: Option<(&str, &str)>) -> Option<&mut LinkState> {
         if !self.is_open() {
             return None;
@@ -732,13 +732,13 @@ impl<T> AmqpConnection<T> {
         link.detach_sent = Some(session.incoming_window);
         link.credit = 0;
         link.incomplete = None;
-        // The rest of a message that is half sent goes with its link.
+        // If a message of this link is half sent, its rest is dropped.
         session.blocked.take_if(|blocked| blocked.handle == id.handle);
         write_detach(self.output.tail(), id, true, error);
         Some(link)
     }
 
-    /// Detaches a link because of an error of the peer's, and reports that at once: the peer may never answer.
+    /// Detaches a link because of the peer's error. Reports this at once, because the peer may never answer.
     fn fail_link(&mut self, id: LinkId, violation: Violation) {
         self.write_dispositions();
         let Some(link) = self.send_detach(id, Some(violation.parts())) else { return };
@@ -756,7 +756,7 @@ impl<T> AmqpConnection<T> {
         self.write_dispositions();
         let Some(session) = self.sessions.get_mut(&id.channel) else { return };
         let Some(link) = session.links.remove(&id.handle) else { return };
-        // The rest of a message for which no link waits.
+        // The rest of a message whose link no longer exists.
         session.blocked.take_if(|blocked| blocked.handle == id.handle);
         let unsettled = session.take_unsettled(id.handle);
         if link.detach_sent.is_none() {
@@ -777,11 +777,11 @@ impl<T> AmqpConnection<T> {
             }
         };
         let Some(session) = self.sessions.get_mut(&channel) else { return Ok(()) };
-        // A peer that has not yet received our begin counts from our first transfer (AMQP 1.0 §2.5.6).
+        // A peer that has not received our begin yet counts from our first transfer (AMQP 1.0 §2.5.6).
         let seen = flow.next_incoming_id.unwrap_or(0);
         session.remote_incoming_window = remaining_credit(flow.incoming_window, seen, session.next_outgoing_id);
         let mut drained = None;
-        // A flow may cross a detach of ours.
+        // A flow may cross our detach.
         let link = id.and_then(|id| Some((id, session.links.get_mut(&id.handle)?)));
         let link = link.filter(|(_, link)| link.accepted);
         let id = link.as_ref().map(|(id, _)| *id);
@@ -829,7 +829,8 @@ impl<T> AmqpConnection<T> {
         let link = id.and_then(|id| Some((id, session.links.get_mut(&id.handle)?)));
         let (id, link) = link.ok_or(of_session(Violation::unattached_handle()))?;
         if let Some(underway) = &mut link.detach_sent {
-            // What still comes over a link that we have detached is dropped; its sender has it unsettled.
+            // Transfers that still arrive on a link that we have detached are dropped. For their sender they remain
+            // unsettled.
             let goes_on = Violation::new("amqp:session:errant-link", "transfers of a link that we have detached go on");
             *underway = underway.checked_sub(1).ok_or(of_session(goes_on))?;
         } else {
@@ -838,7 +839,7 @@ impl<T> AmqpConnection<T> {
             if let Some((delivery, settled, message)) = received {
                 self.events.push_back(ConnectionEvent::MessageReceived { link: id, delivery, message, settled });
             } else if transfer.aborted {
-                // It has used up credit for nothing.
+                // The transfer was aborted, so return its credit.
                 let credit = link.credit.saturating_add(1);
                 self.grant(id, credit);
             } else if self.incomplete_bytes() > max_incomplete_bytes {
@@ -855,7 +856,7 @@ impl<T> AmqpConnection<T> {
 
     fn disposition(&mut self, channel: u16, disposition: DispositionFrame) {
         let DispositionFrame { first, last, settled, outcome, error, .. } = disposition;
-        // Settled without a state: the receiver forgets the message without confirming that it has it.
+        // Settled without a state: the receiver forgets the message without confirming it.
         let Some(outcome) = outcome.or(settled.then_some(DeliveryOutcome::Released)) else { return };
         let error = error.map(Arc::new);
         let Some(session) = self.sessions.get_mut(&channel) else { return };
@@ -994,8 +995,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Counts a delivery that is to be sent. Returns its number and whether it is settled; and whether it has used up
-    /// the credit of a link that drains.
+    /// Counts a delivery to be sent. Returns its number, whether it is settled, and whether it has used up the credit
+    /// of a link that drains.
     fn begin_delivery(&mut self, id: LinkId, token: T) -> ((u32, bool), bool) {
         let session = self.sessions.get_mut(&id.channel).expect("may_send found it");
         let link = session.links.get_mut(&id.handle).expect("may_send found it");
@@ -1051,7 +1052,7 @@ impl<T> AmqpConnection<T> {
         let link = handle.and_then(|handle| session.links.get(&handle));
         frame::write(self.output.tail(), Layer::Amqp, channel, |out| {
             out.described_list(0x13, |fields| {
-                // Not known before the peer has answered the begin.
+                // The peer's number is unknown until it answers our begin.
                 match session.remote_channel {
                     Some(_) => fields.uint(session.next_incoming_id),
                     None => fields.null(),
@@ -1100,7 +1101,7 @@ impl<T> AmqpConnection<T> {
                 self.output.tail().extend_from_slice(&AMQP_HEADER);
                 self.state = ConnectionState::ExpectOpen;
             }
-            // Our open is on its way.
+            // Our open has been sent.
             (ConnectionRole::Client(_), ConnectionState::ExpectHeader { authenticated: true }) => {
                 self.state = ConnectionState::ExpectOpen;
             }
@@ -1126,8 +1127,8 @@ impl<T> AmqpConnection<T> {
     }
 }
 
-/// Credit that is left of a grant: the peer had seen `seen` messages when it granted, and `sent` have been sent now.
-/// A peer that takes its credit back while messages are on their way to it has granted less than zero.
+/// Returns the credit left of a grant. The peer had seen `seen` messages when it granted, and `sent` have been sent by
+/// now. The result is negative if the peer withdraws credit while messages are under way to it.
 fn remaining_credit(granted: u32, seen: u32, sent: u32) -> u32 {
     granted.saturating_sub(sent.wrapping_sub(seen))
 }
@@ -1141,12 +1142,13 @@ fn check_handle(remote: u32) -> Result<(), Violation> {
     ((remote as usize) < MAX_LINKS).then_some(()).ok_or(Violation::framing("a handle above handle-max"))
 }
 
-/// Payloads that stay in the buffer in which they were read.
+/// Which payloads stay in the buffer in which they were read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PayloadSharing {
-    /// Long ones: the queues of a server keep a message for long, and a short one would keep the whole buffer.
+    /// Only long ones. A server's queues keep messages for a long time, and a short message would keep the whole
+    /// buffer.
     Long,
-    /// All that came in one frame: a client is done with them soon.
+    /// All that arrive in a single frame, because a client processes them soon.
     Whole,
 }
 
@@ -1170,8 +1172,8 @@ impl LinkState {
         }
     }
 
-    /// Puts the pieces of a message together. Returns its number, whether it is settled, and the message, when it is
-    /// complete.
+    /// Adds a piece to a message. When the message is complete, returns its number, whether it is settled, and the
+    /// message.
     fn add_transfer(
         &mut self,
         transfer: &Transfer<'_>,
@@ -1245,7 +1247,8 @@ impl IncompleteDelivery {
 }
 
 impl<T> Session<T> {
-    /// A session; `answered` has the peer's number, its next-outgoing-id and its window, if they are known already.
+    /// Creates a session. `answered` contains the peer's number, its next-outgoing-id and its window, if they are
+    /// already known.
     fn new(answered: Option<(u16, u32, u32)>) -> Self {
         let (remote_channel, next_incoming_id, remote_incoming_window) =
             answered.map_or((None, 0, 0), |(channel, next, window)| (Some(channel), next, window));
@@ -1272,12 +1275,13 @@ impl<T> Session<T> {
         self.next_outgoing_id = self.next_outgoing_id.wrapping_add(1);
     }
 
-    /// The delivery that a peer names by the lower half of its number: the nearest to the next one.
+    /// Returns the full number of a delivery whose lower half the peer sent. It is the one nearest to the next
+    /// delivery.
     fn number_of(&self, id: u32) -> i64 {
         self.next_delivery + i64::from(id.wrapping_sub(self.next_delivery as u32) as i32)
     }
 
-    /// Takes what was sent over a link and not settled, in order.
+    /// Removes and returns the unsettled deliveries of a link, in order.
     fn take_unsettled(&mut self, handle: u32) -> Vec<T> {
         let all = std::mem::take(&mut self.unsettled).into_iter();
         let (back, others): (Vec<_>, Vec<_>) = all.partition(|(_, sent)| sent.handle == handle);
@@ -1285,7 +1289,7 @@ impl<T> Session<T> {
         back.into_iter().map(|(_, sent)| sent.token).collect()
     }
 
-    /// Takes the links; gives the ends of those whose end is not reported yet.
+    /// Removes the links. Returns the ends of those that have not been reported.
     fn take_detached(&mut self, channel: u16, error: Option<&EndError>) -> Vec<ConnectionEvent<T>> {
         let links = std::mem::take(&mut self.links).into_iter().filter(|(_, link)| !link.is_reported);
         let detached = links.map(|(handle, _)| ConnectionEvent::Detached {
@@ -1297,8 +1301,8 @@ impl<T> Session<T> {
         detached.collect()
     }
 
-    /// Writes the frames of a message that the window allows and holds back the others. `head` is what the first frame
-    /// says of the delivery: its number, and whether it is settled.
+    /// Writes those frames of a message that the window allows, and holds back the others. `head` is what the first
+    /// frame contains about the delivery: its number, and whether it is settled.
     fn write_transfers(
         &mut self,
         (out, most): (&mut OutputBuffer, u32),
@@ -1327,7 +1331,7 @@ impl<T> Session<T> {
     }
 }
 
-/// No transfer performative of ours is longer.
+/// Our transfer performatives are never longer.
 const MAX_TRANSFER_BYTES: usize = 64;
 
 fn write_transfer(out: &mut Writer<'_>, handle: u32, head: Option<(u32, bool)>, more: bool) {
@@ -1346,7 +1350,7 @@ fn write_transfer(out: &mut Writer<'_>, handle: u32, head: Option<(u32, bool)>, 
     });
 }
 
-/// Answers an attach: source and target as the peer wishes them, or none, which announces a detach (AMQP 1.0 §2.6.3).
+/// Answers an attach. Source and target are as the peer wants them, or empty to announce a detach (AMQP 1.0 §2.6.3).
 fn write_attach(out: &mut Vec<u8>, channel: u16, attach: &Attach<'_>, max_message_bytes: u64, found: bool) {
     let ours = match attach.role {
         LinkRole::Sender => LinkRole::Receiver,
@@ -1475,7 +1479,7 @@ mod tests {
         AmqpConnection::server(ListenerAuth::Any, "server", 1000)
     }
 
-    /// Feeds all of it, and grants 10 messages to each link that wants to send.
+    /// Feeds all octets, and grants 10 messages to each link that wants to send.
     fn feed(connection: &mut TestConnection, octets: &[u8]) -> Result<Vec<ConnectionEvent<u32>>, ConnectionError> {
         let mut input = BytesMut::from(octets);
         let mut events = Vec::new();
@@ -1499,7 +1503,7 @@ mod tests {
         connection
     }
 
-    /// The descriptors of the frames that it writes, with their payloads' lengths.
+    /// Returns descriptor and payload length of each frame that was written.
     fn written_frames(connection: &mut TestConnection) -> Vec<(u64, usize)> {
         connection.write_dispositions();
         let length = connection.output.remaining();
@@ -1537,7 +1541,7 @@ mod tests {
         assert!(!connection.may_send(LINK), "no credit");
         feed(&mut connection, &flow(2, 1, 5)).unwrap();
         assert!(connection.may_send(LINK));
-        // Frames of 512 octets: three of them, and the window is two.
+        // With frames of 512 octets the message needs three, but the window is two.
         connection.send(LINK, EncodedMessage::from(vec![7; 1000]), 42);
         let first = written_frames(&mut connection);
         assert_eq!(first.len(), 2);
@@ -1573,13 +1577,13 @@ mod tests {
     fn credit_that_is_taken_back_while_messages_are_on_their_way_is_none() {
         let mut connection = opened(&[attach(1, LinkRole::Receiver, "q"), flow(100, 1, 5)]);
         (0..3).for_each(|number| connection.send(LINK, EncodedMessage::from(vec![1]), number));
-        // The peer has seen none of the three, and wants no more than one.
+        // The peer has seen none of the three and grants only one.
         feed(&mut connection, &flow(100, 1, 1)).unwrap();
         assert!(!connection.may_send(LINK));
         assert_eq!(connection.credit(LINK), 0);
         feed(&mut connection, &flow(100, 1, u32::MAX)).unwrap();
         assert_eq!(connection.credit(LINK), u32::MAX - 3);
-        // The window: three frames are beyond it.
+        // Three frames exceed the window.
         feed(&mut connection, &flow(2, 1, 10)).unwrap();
         assert!(!connection.may_send(LINK));
     }
@@ -1599,7 +1603,7 @@ mod tests {
             written_frames(&mut connection);
         }
         assert_eq!(connection.sessions[&0].unsettled.len(), 1);
-        // Ranges that lie: upside down, ahead of what was sent, and all the world.
+        // Wrong ranges: reversed, ahead of what was sent, and all numbers.
         for (first, last) in [(5, 0), (10_000, 10_005), (u32::MAX, u32::MAX - 1)] {
             assert_eq!(
                 feed(&mut connection, &settled(first, last, DeliveryOutcome::Accepted)).unwrap(),
@@ -1631,7 +1635,7 @@ mod tests {
         }
         written_frames(&mut connection);
         for handle in 0..10 {
-            // One byte per frame is the most expensive case: only the bytes are kept, not the frames.
+            // One byte per frame is the most expensive case. Only the bytes may be kept, not the frames.
             let frames: Vec<u8> = (0..900).flat_map(|_| transfer(handle, handle, true, b"x")).collect();
             feed(&mut connection, &frames).unwrap();
         }
@@ -1643,7 +1647,7 @@ mod tests {
         assert!(connection.sessions[&0].links.values().all(|link| pieces(link) <= 1));
     }
 
-    /// A flow of a receiver that wants its credit back; it has seen no messages.
+    /// A flow from a receiver that withdraws its credit and has seen no messages.
     fn drain(window: u32, credit: u32) -> Vec<u8> {
         frame_of(0, |out| {
             out.described_list(0x13, |fields| {
@@ -1654,7 +1658,7 @@ mod tests {
         })
     }
 
-    /// The frames that it writes.
+    /// Returns the frames that were written.
     fn written_bodies(connection: &mut TestConnection) -> Vec<Bytes> {
         connection.write_dispositions();
         let length = connection.output.remaining();
@@ -1662,7 +1666,7 @@ mod tests {
         std::iter::from_fn(|| frame::decode(&mut octets, 1 << 20).unwrap()).map(|frame| frame.body).collect()
     }
 
-    /// The answers to a drain that it writes: delivery-count, and whether a transfer follows.
+    /// Returns the answers to a drain: delivery-count, and whether a transfer follows.
     fn written_drains(connection: &mut TestConnection) -> Vec<u32> {
         let bodies = written_bodies(connection);
         let drained = bodies.iter().filter_map(|body| match Performative::read(body).unwrap() {
@@ -1679,7 +1683,7 @@ mod tests {
     fn a_drain_is_answered_when_the_queue_is_empty_or_the_credit_used_up() {
         let message = || EncodedMessage::from(vec![7; 1000]);
         let begun = || opened(&[attach(1, LinkRole::Receiver, "q")]);
-        // The queue is empty: the rest of the credit is given back.
+        // The queue is empty, so the rest of the credit is returned.
         let mut connection = begun();
         feed(&mut connection, &drain(100, 5)).unwrap();
         assert!(connection.is_draining(LINK));
@@ -1690,12 +1694,12 @@ mod tests {
         connection.complete_drain(LINK);
         assert_eq!(written_drains(&mut connection), [], "once is enough");
         assert!(!connection.may_send(LINK) && !connection.is_draining(LINK));
-        // The credit becomes 0.
+        // The last message uses up the credit.
         let mut connection = begun();
         feed(&mut connection, &drain(100, 2)).unwrap();
         (1..3).for_each(|number| connection.send(LINK, message(), number));
         assert_eq!(written_drains(&mut connection), [2]);
-        // It has been spent before, or there was none.
+        // The credit was used up before, or there was none.
         for credit in [0, 1] {
             let mut connection = begun();
             feed(&mut connection, &flow(100, 1, credit)).unwrap();
@@ -1708,7 +1712,7 @@ mod tests {
             feed(&mut connection, &flow(100, 1, credit + 1)).unwrap();
             assert!(connection.may_send(LINK), "credit ends the drain");
         }
-        // The answer follows the last frame of the last message, which waits for the session's window.
+        // The answer must follow the last frame of the last message, which waits for the session's window.
         let mut connection = begun();
         feed(&mut connection, &drain(2, 1)).unwrap();
         connection.send(LINK, message(), 1);
@@ -1732,7 +1736,7 @@ mod tests {
         }
     }
 
-    /// What it ends, and the conditions.
+    /// Returns what each error ends, with its condition.
     fn written_errors(connection: &mut TestConnection) -> Vec<(&'static str, String)> {
         let bodies = written_bodies(connection);
         let ended = bodies.iter().filter_map(|body| match Performative::read(body).unwrap() {
@@ -1856,7 +1860,7 @@ mod tests {
             });
             assert_eq!(ended.collect::<Vec<_>>(), expected, "{what}");
         }
-        // What continues a delivery may repeat what its first transfer has said, or say nothing.
+        // Later transfers of a delivery may repeat or omit what the first one said.
         let mut connection = opened(&[sender()]);
         let pieces = [begun(true), begun(true), transfer_of(1, None, None, None, false)].concat();
         assert_eq!(feed(&mut connection, &pieces).unwrap().len(), 1);
@@ -1879,13 +1883,14 @@ mod tests {
         let error = || Some(EndError::Violation(Violation::invalid_field("a transfer without delivery-id")));
         let detached = ConnectionEvent::Detached { link: LINK, unsettled: vec![], scope: Scope::Link, error: error() };
         assert_eq!(feed(&mut connection, &of_none).unwrap(), [detached]);
-        // What was on its way over the link is dropped, and the answer to the detach is no news.
+        // Transfers that were under way are dropped, and the peer's answer to the detach causes no event.
         assert_eq!(feed(&mut connection, &transfer(1, 3, false, b"x")).unwrap(), []);
         let mut detach = Vec::new();
         write_detach(&mut detach, LINK, true, None);
         assert_eq!(feed(&mut connection, &detach).unwrap(), []);
         assert!(connection.may_send(receiver), "the other link stays");
-        // The link is detached on both sides by now: to send over it ends the session, and the link beside it.
+        // Both sides have detached the link by now. Sending over it is an error that ends the session, with its other
+        // link.
         let events = feed(&mut connection, &transfer(1, 4, false, b"x")).unwrap();
         let [ConnectionEvent::Detached { link, unsettled, scope, .. }, ConnectionEvent::Ended { session, .. }] =
             &events[..]
@@ -1894,7 +1899,7 @@ mod tests {
         };
         assert_eq!((*link, &unsettled[..], *scope, *session), (receiver, &[7][..], Scope::Session, SessionId(0)));
         written_frames(&mut connection);
-        // What still comes over the session is dropped until the peer ends it, and nothing is said there.
+        // Frames that still arrive for the session are dropped without an answer until the peer ends it.
         let late = [
             transfer(1, 5, false, b"x"),
             flow(9, 2, 9),
@@ -2060,7 +2065,7 @@ mod tests {
         fn no_octets_are_too_much(
             octets in proptest::collection::vec(any::<u8>(), 1..300), keep in 0usize..200,
         ) {
-            // A good beginning, cut somewhere, and anything behind it.
+            // A valid beginning, cut somewhere, with anything after it.
             let good = [open(), begin(1000), attach(1, LinkRole::Sender, "q"), attach(2, LinkRole::Receiver, "q"), flow(9, 2, 9)].concat();
             let mut all = good[..keep.min(good.len())].to_vec();
             all.extend(octets);

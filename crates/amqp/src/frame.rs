@@ -8,30 +8,27 @@ use crate::peer_error::{PeerError, read_error};
 use crate::peer_product::{self, PeerProduct};
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Length of a frame's header.
 pub(crate) const HEADER_BYTES: usize = 8;
-/// A frame that opens a layer of its own: eight octets, and then frames.
+/// Header that begins the AMQP layer. Frames follow these eight octets.
 pub(crate) const AMQP_HEADER: [u8; 8] = *b"AMQP\x00\x01\x00\x00";
-/// The same for SASL.
+/// Header that begins the SASL layer.
 pub(crate) const SASL_HEADER: [u8; 8] = *b"AMQP\x03\x01\x00\x00";
 
-/// The layer that a frame belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layer {
     Amqp,
     Sasl,
 }
 
-/// A frame as it was cut.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Frame {
     pub(crate) layer: Layer,
     pub(crate) channel: u16,
-    /// Performative and payload; empty in a heartbeat.
+    /// Performative and payload. Empty in a heartbeat.
     pub(crate) body: Bytes,
 }
 
-/// Cuts off the first frame, if it is complete; refuses one of more than `most` bytes without waiting for it.
+/// Cuts off the first frame if it is complete. A frame of more than `max_size` bytes is refused without waiting for it.
 pub(crate) fn decode(input: &mut BytesMut, max_size: usize) -> Result<Option<Frame>, DecodeError> {
     let Some(size) = input.first_chunk().map(|size| u32::from_be_bytes(*size) as usize) else { return Ok(None) };
     if size < HEADER_BYTES {
@@ -94,7 +91,6 @@ pub enum DeliveryOutcome {
     },
 }
 
-/// A performative of a peer; of each only the fields that are of interest here.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Performative<'a> {
     Open { max_frame_size: u32, channel_max: u16, idle_ms: Option<u32>, product: PeerProduct },
@@ -134,7 +130,7 @@ pub(crate) struct Flow {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DispositionFrame {
-    /// The end of the link that reports it.
+    /// Role of the peer's end of the link.
     pub(crate) role: LinkRole,
     pub(crate) first: u32,
     pub(crate) last: u32,
@@ -153,12 +149,10 @@ pub(crate) struct Transfer<'a> {
     pub(crate) settled: Option<bool>,
     pub(crate) more: bool,
     pub(crate) aborted: bool,
-    /// Payload: it follows the performative in the frame.
     pub(crate) payload: &'a [u8],
 }
 
 impl<'a> Performative<'a> {
-    /// Reads the body of a frame of the AMQP layer.
     pub(crate) fn read(body: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(body);
         let value = reader.value()?;
@@ -266,7 +260,7 @@ fn read_disposition(fields: &mut Elements<'_>) -> Result<DispositionFrame, Decod
     Ok(DispositionFrame { role, first, last, settled, outcome, error })
 }
 
-/// `received` is a state on the way, and no outcome.
+/// Reads an outcome. `received` is an intermediate state, not an outcome.
 fn outcome(state: &Value<'_>) -> Result<Option<DeliveryOutcome>, DecodeError> {
     Ok(Some(match state.descriptor() {
         Some(0x24) => DeliveryOutcome::Accepted,
@@ -280,20 +274,20 @@ fn outcome(state: &Value<'_>) -> Result<Option<DeliveryOutcome>, DecodeError> {
     }))
 }
 
-/// The address in a source or a target; none where it is dynamic, a coordinator, or has none.
+/// Returns the address of a source or target. `None` if it is dynamic, a coordinator, or missing.
 pub(crate) fn address<'a>(terminus: Option<Value<'a>>) -> Option<&'a str> {
     let terminus = terminus.filter(|terminus| matches!(terminus.descriptor(), Some(0x28 | 0x29)))?;
     terminus.as_list()?.field().ok().flatten()?.as_text().filter(|address| !address.is_empty())
 }
 
-/// Writes a frame: what `performative` writes is its performative, what is behind it in `out` its payload.
+/// Writes a frame. `performative` writes the performative; whatever it writes after that is the payload.
 pub(crate) fn write(out: &mut Vec<u8>, layer: Layer, channel: u16, performative: impl FnOnce(&mut Writer<'_>)) {
     let start = begin(out, layer, channel);
     performative(&mut Writer::new(out));
     finish(out, start, 0);
 }
 
-/// Begins a frame; `close` puts its size in.
+/// Begins a frame. `finish` fills in its size.
 pub(crate) fn begin(out: &mut Vec<u8>, layer: Layer, channel: u16) -> usize {
     let start = out.len();
     let kind = if layer == Layer::Sasl { 1 } else { 0 };
@@ -302,13 +296,12 @@ pub(crate) fn begin(out: &mut Vec<u8>, layer: Layer, channel: u16) -> usize {
     start
 }
 
-/// Ends a frame. `elsewhere` bytes of payload follow it that are not in this buffer.
+/// Fills in the size of a frame, including `elsewhere` bytes of payload that are not in this buffer.
 pub(crate) fn finish(out: &mut [u8], start: usize, external_bytes: usize) {
     let size = (out.len() - start + external_bytes) as u32;
     out[start..start + 4].copy_from_slice(&size.to_be_bytes());
 }
 
-/// Writes an outcome as a delivery's state.
 pub(crate) fn write_outcome(fields: &mut Writer<'_>, outcome: DeliveryOutcome) {
     match outcome {
         DeliveryOutcome::Accepted => fields.described_list(0x24, |_| {}),
@@ -318,7 +311,7 @@ pub(crate) fn write_outcome(fields: &mut Writer<'_>, outcome: DeliveryOutcome) {
     }
 }
 
-/// Writes an error: a condition and what is wrong.
+/// Writes an error: a condition and a description.
 pub(crate) fn write_error(fields: &mut Writer<'_>, error: Option<(&str, &str)>) {
     match error {
         Some((condition, description)) => fields.described_list(0x1d, |fields| {
@@ -329,7 +322,7 @@ pub(crate) fn write_error(fields: &mut Writer<'_>, error: Option<(&str, &str)>) 
     }
 }
 
-/// Writes a rejection of one delivery, with its reason.
+/// Writes the rejection of one delivery and its reason.
 pub(crate) fn write_rejection(out: &mut Vec<u8>, channel: u16, delivery: u32, error: (&str, &str)) {
     write(out, Layer::Amqp, channel, |out| {
         out.described_list(0x15, |fields| {
@@ -342,7 +335,6 @@ pub(crate) fn write_rejection(out: &mut Vec<u8>, channel: u16, delivery: u32, er
     });
 }
 
-/// Writes a disposition of ours.
 pub(crate) fn write_disposition(
     out: &mut Vec<u8>,
     channel: u16,
@@ -398,7 +390,7 @@ mod tests {
         ] {
             assert!(decode(&mut BytesMut::from(&head[..]), 512).is_err(), "{head:x?}");
         }
-        // Nothing more is waited for.
+        // The reader does not wait for more.
         for size in [&[0, 0, 0, 7], &[0xff; 4]] {
             assert!(decode(&mut BytesMut::from(&size[..]), 512).is_err(), "{size:x?}");
         }

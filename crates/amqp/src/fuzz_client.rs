@@ -1,13 +1,14 @@
-//! A client that answers each event at once, for fuzz targets: takes a server's bytes, and gives events, output and what is kept.
+//! For fuzz targets: a client that answers each event at once. Takes a server's bytes and returns events, output, and
+//! what it still keeps.
 use crate::connection::{AmqpConnection, ConnectionEvent, ConnectionOptions, LinkId, LinkRequest};
 use crate::frame::{DeliveryOutcome, LinkRole};
 use crate::fuzz_support::FuzzOutcome;
 use crate::sasl_client::ClientLogin;
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Credit that it grants.
+/// Credit that the client grants.
 const CREDIT: u32 = 10;
-/// Size of the messages that it sends: two frames where the peer takes the smallest.
+/// Size of the messages that the client sends. With the smallest frame size, they need two frames.
 const SENT_BYTES: usize = 600;
 
 /// A client that begins a session and a link of each role as soon as it may.
@@ -99,7 +100,7 @@ impl FuzzClient {
         }
     }
 
-    /// Sends one message, if the peer takes one.
+    /// Sends one message, if the peer accepts one.
     fn send(&mut self) {
         if let Some(link) = self.sender.filter(|link| self.connection.may_send(*link)) {
             self.next += 1;

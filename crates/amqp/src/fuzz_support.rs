@@ -1,4 +1,5 @@
-//! A connection that answers each event at once, for fuzz targets: takes bytes, and gives events, output and what is kept.
+//! For fuzz targets: a connection that answers each event at once. Takes bytes and returns events, output, and what it
+//! still keeps.
 use crate::buffers::EncodedMessage;
 use crate::connection::{AmqpConnection, ConnectionError, ConnectionEvent, LinkId};
 use crate::frame::{DeliveryOutcome, LinkRole};
@@ -7,7 +8,7 @@ use bytes::{Buf, BytesMut};
 
 /// Credit that a session grants a peer.
 const CREDIT: u32 = 10;
-/// Size of the messages that it sends: two frames where the peer takes the smallest.
+/// Size of the messages that the connection sends. With the smallest frame size, they need two frames.
 const SENT_BYTES: usize = 600;
 
 /// A connection that answers each event at once, and alike each time.
@@ -34,7 +35,6 @@ pub struct FuzzOutcome {
 }
 
 impl FuzzOutcome {
-    /// Messages that were sent and have come back by an event.
     pub(crate) fn returned(&self) -> usize {
         let returned = self.events.iter().map(|event| match event {
             ConnectionEvent::Settled { .. } => 1,
@@ -110,7 +110,8 @@ impl FuzzConnection {
         }
     }
 
-    /// Sends one message, over the first link that may have one; the others have all there is.
+    /// Sends one message over the first link that may send. The links before it have no more messages, so a drain of
+    /// theirs is complete.
     fn send(&mut self) {
         for link in &self.receivers {
             if self.connection.may_send(*link) {

@@ -1,4 +1,3 @@
-//! A password, which is never shown.
 use std::fmt;
 
 /// Something that is never shown.

@@ -2,7 +2,7 @@
 use crate::codec::{DecodeError, Elements, Value};
 use std::fmt;
 
-/// The most characters of a peer's text that are kept.
+/// Longest text of a peer that is kept, in characters.
 const MAX_TEXT_CHARACTERS: usize = 1000;
 
 /// Error that a peer reports.
@@ -38,7 +38,6 @@ impl fmt::Display for PeerError {
     }
 }
 
-/// Reads the error in the next field, if there is one.
 pub(crate) fn read_error(fields: &mut Elements<'_>) -> Result<Option<PeerError>, DecodeError> {
     let Some(value) = fields.field()? else { return Ok(None) };
     let expected = DecodeError::Expected("an error");

@@ -1,7 +1,8 @@
-//! Product of a peer, as its open names it (AMQP 1.0 §2.7.1: the properties `product` and `version` are what brokers send).
+//! Product of a peer according to its open (AMQP 1.0 §2.7.1). Brokers send it in the properties `product` and
+//! `version`.
 use crate::codec::{DecodeError, Elements};
 
-/// The most characters of a peer's text that are kept.
+/// Longest text of a peer that is kept, in characters.
 const MAX_TEXT_CHARACTERS: usize = 100;
 
 /// Product of a peer. Empty texts: it did not say.
@@ -15,7 +16,7 @@ pub struct PeerProduct {
     pub version: String,
 }
 
-/// Reads a product out of the properties of an open.
+/// Reads the product from the properties of an open.
 pub(crate) fn read(container: String, properties: Option<Elements<'_>>) -> Result<PeerProduct, DecodeError> {
     let mut product = PeerProduct { container, ..PeerProduct::default() };
     let Some(mut entries) = properties else { return Ok(product) };
@@ -30,7 +31,7 @@ pub(crate) fn read(container: String, properties: Option<Elements<'_>>) -> Resul
     Ok(product)
 }
 
-/// The beginning of a peer's text, in one line.
+/// Shortens a peer's text and makes it one line.
 pub(crate) fn cut(text: &str) -> String {
     text.chars().take(MAX_TEXT_CHARACTERS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

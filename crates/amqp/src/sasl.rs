@@ -21,7 +21,6 @@ pub enum ListenerAuth {
     Plain(PlainCredentials),
 }
 
-/// Verdict on a peer's authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AuthOutcome {
     Accepted,
@@ -30,12 +29,12 @@ pub(crate) enum AuthOutcome {
 }
 
 impl ListenerAuth {
-    /// Reports whether SASL may be left out.
+    /// Reports whether the client may skip SASL.
     pub(crate) fn is_optional(&self) -> bool {
         *self == Self::Any
     }
 
-    /// Writes the frame that offers them.
+    /// Writes the frame that offers the mechanisms.
     pub(crate) fn write_offer(&self, out: &mut Vec<u8>) {
         let names: &[&str] = match self {
             Self::Any => &["PLAIN", "ANONYMOUS"],
@@ -44,7 +43,7 @@ impl ListenerAuth {
         frame::write(out, Layer::Sasl, 0, |out| out.described_list(0x40, |fields| fields.symbols(names)));
     }
 
-    /// Judges a sasl-init.
+    /// Checks a sasl-init.
     pub(crate) fn check_init(&self, body: &[u8]) -> Result<AuthOutcome, DecodeError> {
         let init = Reader::new(body).value()?;
         let expected = DecodeError::Expected("a sasl-init");
@@ -61,7 +60,7 @@ impl ListenerAuth {
 
 impl PlainCredentials {
     /// Reports whether a response of PLAIN names this login: `[authzid] NUL authcid NUL password` (RFC 4616 §2). It
-    /// compares all bytes, wherever the first difference is, so that its duration reveals nothing.
+    /// always compares all bytes, so its duration reveals nothing.
     fn matches(&self, response: &[u8]) -> bool {
         let mut parts = response.split(|octet| *octet == 0).skip(1);
         let user = parts.next().unwrap_or_default();

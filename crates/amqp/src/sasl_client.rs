@@ -75,7 +75,6 @@ pub enum LoginError {
     Malformed(#[from] DecodeError),
 }
 
-/// Result of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoginStep {
     Continue,
@@ -91,7 +90,6 @@ enum LoginState {
     ExpectServerFinal(ScramProof),
 }
 
-/// The client's side of the exchange.
 #[derive(Clone, Debug)]
 pub(crate) struct SaslClient {
     login: ClientLogin,
@@ -104,7 +102,6 @@ impl SaslClient {
         Self { login, hostname: hostname.to_owned(), state: LoginState::ExpectMechanisms }
     }
 
-    /// Reads a frame of the peer, and writes the answer.
     pub(crate) fn read(&mut self, body: &[u8], out: &mut Vec<u8>) -> Result<LoginStep, LoginError> {
         let value = Reader::new(body).value()?;
         let mut fields = value.as_list().ok_or(DecodeError::Expected("a SASL frame"))?;
@@ -124,8 +121,8 @@ impl SaslClient {
         }
         let mut state = LoginState::ExpectOutcome;
         let response = match &self.login {
-            // An empty response of EXTERNAL means the identity in the certificate; without a response the server would
-            // ask for one by a challenge.
+            // EXTERNAL sends an empty response, which means the identity in the certificate. Without a response the
+            // server would send a challenge first.
             ClientLogin::Anonymous | ClientLogin::External => Vec::new(),
             ClientLogin::Plain { user, password } => plain_response(user, password.reveal())?,
             ClientLogin::Scram { hash, user, nonce, .. } => {
@@ -188,7 +185,7 @@ impl SaslClient {
     }
 }
 
-/// The response of PLAIN: `NUL user NUL password`.
+/// Response of PLAIN: `NUL user NUL password`.
 fn plain_response(user: &str, password: &str) -> Result<Vec<u8>, LoginError> {
     if user.contains('\0') || password.contains('\0') {
         return Err(LoginError::Forbidden);

@@ -14,9 +14,9 @@ use sha2::{Digest, Sha256, Sha512};
 use std::borrow::Cow;
 use subtle::ConstantTimeEq;
 
-/// The fewest iterations that are accepted (RFC 7677 §4): fewer would make guessing cheap for an eavesdropper.
+/// Smallest number of iterations that is accepted (RFC 7677 §4). Fewer would make guessing cheap for an eavesdropper.
 const MIN_ITERATIONS: u32 = 4096;
-/// The most iterations: a server could keep a client computing for ever.
+/// Largest number of iterations that is accepted. Otherwise a server could keep the client computing forever.
 const MAX_ITERATIONS: u32 = 600_000;
 
 /// A hash function of SCRAM.
@@ -93,7 +93,7 @@ fn is_nonce(nonce: &str) -> bool {
     !nonce.is_empty() && nonce.bytes().all(|octet| octet.is_ascii_graphic() && octet != b',')
 }
 
-/// The exchange after the client's first message.
+/// State of the exchange after the client's first message.
 #[derive(Clone, Debug)]
 pub(crate) struct ScramFirst {
     hash: ScramHash,
@@ -101,21 +101,21 @@ pub(crate) struct ScramFirst {
     nonce_bytes: usize,
 }
 
-/// The exchange after the client's proof.
+/// State of the exchange after the client's proof.
 #[derive(Clone, Debug)]
 pub(crate) struct ScramProof {
     signature: Vec<u8>,
 }
 
 impl ScramFirst {
-    /// Makes the client's first message, with that name and nonce; `None` if one of them has forbidden characters.
+    /// Creates the client's first message. `None` if name or nonce contains forbidden characters.
     pub(crate) fn new(hash: ScramHash, name: &str, nonce: &str) -> Option<Self> {
         let name = prepared(name).filter(|name| !name.is_empty() && is_nonce(nonce))?;
         let escaped = name.replace('=', "=3D").replace(',', "=2C");
         Some(Self { hash, bare: format!("n={escaped},r={nonce}"), nonce_bytes: nonce.len() })
     }
 
-    /// The message, without channel binding or another name to act as.
+    /// Returns the message. It requests neither channel binding nor another identity.
     pub(crate) fn message(&self) -> String {
         format!("n,,{}", self.bare)
     }
@@ -141,7 +141,7 @@ impl ScramFirst {
 }
 
 impl ScramProof {
-    /// Reports whether server-final proves that the server knows the password's keys.
+    /// Reports whether server-final proves that the server knows the keys of the password.
     pub(crate) fn is_answered_by(&self, server_final: &[u8]) -> bool {
         let signature = server_final.strip_prefix(b"v=").and_then(|text| STANDARD.decode(text).ok());
         signature.is_some_and(|signature| bool::from(signature.ct_eq(&self.signature)))
@@ -152,7 +152,7 @@ impl ScramProof {
 mod tests {
     use super::*;
 
-    /// The exchange of RFC 7677 §3.
+    /// Example from RFC 7677 §3.
     const SERVER_FIRST: &str = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
         for lie in ["", "v=", "v=AAAA", "e=other-error", "v=7rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="] {
             assert!(!proof.is_answered_by(lie.as_bytes()), "{lie}");
         }
-        // RFC 5802 §5.
+        // Example from RFC 5802 §5.
         let first = ScramFirst::new(ScramHash::Sha1, "user", "fyko+d2lbbFgONRv9qkxdawL").unwrap();
         let server_first = "r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,s=QSXCR+Q6sek8bf92,i=4096";
         let (message, proof) = first.prove("pencil", server_first.as_bytes()).unwrap();

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
-/// No test takes longer.
+/// Limit for each test.
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 fn limited<F: Future<Output = ()>>(test: F) {
@@ -27,7 +27,6 @@ fn limited<F: Future<Output = ()>>(test: F) {
     runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, test).await.expect("the test hangs") });
 }
 
-/// A client and its stream.
 struct Client {
     connection: AmqpConnection<u32>,
     stream: DuplexStream,
@@ -46,7 +45,7 @@ impl Client {
         Self { connection: AmqpConnection::client(login, options), stream, input: BytesMut::new() }
     }
 
-    /// Writes and reads until there is an event.
+    /// Writes and reads until an event occurs.
     async fn event(&mut self) -> Result<ConnectionEvent<u32>, ConnectionError> {
         loop {
             if let Some(event) = self.connection.next_event(&mut self.input)? {
@@ -89,7 +88,7 @@ impl Client {
     }
 }
 
-/// A peer that lets in whom `sasl` lets in, and settles or sends; and a client's end of the stream to it.
+/// Starts a peer that uses `sasl`, and settles or sends. Returns the client's end of the stream to it.
 fn peer<S: SaslAcceptor + Send + Sync + 'static>(sasl: S) -> DuplexStream {
     let (ours, theirs) = duplex(64 << 10);
     tokio::spawn(async move {
@@ -107,7 +106,7 @@ fn peer<S: SaslAcceptor + Send + Sync + 'static>(sasl: S) -> DuplexStream {
     ours
 }
 
-/// Accepts, rejects and releases in turns.
+/// Accepts, rejects and releases messages in turn.
 async fn settle_each(mut link: Receiver) {
     let mut number = 0;
     while let Ok(delivery) = link.recv::<Body<Value>>().await {
@@ -125,7 +124,7 @@ async fn settle_each(mut link: Receiver) {
     let _ = link.close().await;
 }
 
-/// Sends messages, the last of many frames, and after them the number of those that were accepted.
+/// Sends messages, the last of which needs many frames. Then sends the number of accepted messages.
 async fn send(mut link: Sender) {
     let mut accepted = 0_u32;
     for number in 0..20_u32 {
@@ -147,7 +146,7 @@ fn what_a_client_sends_is_settled_one_way_or_the_other() {
         let mut sent = 0;
         while settled.len() < 9 {
             while sent < 9 && client.connection.may_send(link) {
-                // The third is longer than a frame of the peer's, and than the stream's buffer.
+                // The third message is longer than the peer's frame and than the stream's buffer.
                 let length = if sent == 2 { 1_500_000_u32 } else { 10 };
                 let section = [&[0, 0x53, 0x75, 0xb0][..], &length.to_be_bytes()].concat();
                 client.connection.send_parts(link, &section, Bytes::from(vec![7; length as usize]), sent);
@@ -185,7 +184,7 @@ fn what_a_client_receives_comes_whole_within_its_credit() {
             }
         }
         assert!(lengths[19].len() > 100_000 && lengths[0].len() < 10);
-        // amqp-value, smalluint: all twenty were accepted.
+        // amqp-value with smalluint 20: all twenty messages were accepted.
         assert_eq!(&lengths[20][..], [0, 0x53, 0x77, 0x52, 20]);
         client.closed(link).await;
     });

@@ -5,12 +5,11 @@
 #![allow(clippy::unwrap_used, reason = "a test may")]
 use mailrun_amqp::{Reader, Scalar};
 
-/// Any `width` octets, as the payload of a value.
 fn filler(width: usize) -> Vec<u8> {
     (1..=width as u8).collect()
 }
 
-/// Asserts that these octets are one value: alone, with another value behind it, and not if they are cut off.
+/// Asserts that the octets form one value: alone, with another value after them, and not if they are cut.
 fn assert_length(octets: &[u8]) {
     let mut reader = Reader::new(octets);
     assert_eq!(reader.value().unwrap().octets(), octets, "{octets:x?}");
@@ -24,7 +23,8 @@ fn assert_length(octets: &[u8]) {
     }
 }
 
-/// Every format code of §1.6, in the order of its subsections, with its value; `Other` where it has no use here.
+/// All format codes of §1.6, in the specification's order, with their values. `Other` marks types that are not used
+/// here.
 const SCALARS: &[(&[u8], Scalar<'_>)] = &[
     // §1.6.1 null, §1.6.2 boolean
     (&[0x40], Scalar::Null),
@@ -80,7 +80,7 @@ fn every_primitive_encoding_has_its_value_and_its_length() {
 
 #[test]
 fn every_width_of_a_format_code_is_known_from_its_high_half() {
-    // §1.2: the subcategory says how many octets follow, also for codes that no table has.
+    // §1.2: the subcategory determines the length, also for codes that no table contains.
     for (high, width) in [(0x4_u8, 0), (0x5, 1), (0x6, 2), (0x7, 4), (0x8, 8), (0x9, 16)] {
         for low in 0..16 {
             assert_length(&[&[high << 4 | low][..], &filler(width)].concat());
@@ -106,7 +106,7 @@ fn lists_maps_and_arrays_have_their_elements_in_each_width() {
         }
         assert_eq!(elements.element().unwrap(), None, "{octets:x?}");
     }
-    // §1.6.23 map8, map32: the count is of keys and values.
+    // §1.6.23 map8, map32: the count includes keys and values.
     let maps: [&[u8]; 2] = [b"\xc1\x06\x02\xa3\x01k\x52\x01", b"\xd1\x00\x00\x00\x09\x00\x00\x00\x02\xa3\x01k\x52\x01"];
     for octets in maps {
         assert_length(octets);
@@ -115,7 +115,7 @@ fn lists_maps_and_arrays_have_their_elements_in_each_width() {
         assert_eq!(elements.number(), Ok(Some(1)));
         assert_eq!(elements.element(), Ok(None));
     }
-    // §1.6.24 array8, array32: one constructor for all.
+    // §1.6.24 array8, array32: all elements share one constructor.
     let arrays: [&[u8]; 2] =
         [b"\xe0\x06\x02\xa3\x01a\x01b", b"\xf0\x00\x00\x00\x0f\x00\x00\x00\x02\xb3\x00\x00\x00\x01a\x00\x00\x00\x01b"];
     for octets in arrays {
@@ -126,12 +126,12 @@ fn lists_maps_and_arrays_have_their_elements_in_each_width() {
 
 #[test]
 fn described_types_have_their_descriptor_and_their_value() {
-    // §1.3.4 and figure 1.4: a described type is a descriptor and a value of any type.
+    // §1.3.4 and figure 1.4: a described type consists of a descriptor and a value of any type.
     let url = b"\x00\xa3\x03URL\xa1\x1ehttp://example.org/hello-world";
     assert_length(url);
     let value = Reader::new(url).value().unwrap();
     assert_eq!((value.descriptor(), value.as_string()), (None, Some("http://example.org/hello-world")));
-    // §1.5, figure 1.17: a composite type is a described list; by number, and by name.
+    // §1.5, figure 1.17: a composite type is a described list. The descriptor may be a number or a symbol.
     let book = b"\x00\xa3\x11amqp:accepted:list\xc0\x01\x00";
     assert!(Reader::new(book).value().is_err(), "a symbol of 18 octets that says 17");
     for octets in

@@ -1,12 +1,12 @@
-//! What a server may send to a client of AMQP: whole or cut, the client takes the same and answers the same; it answers no more
-//! than is in proportion, and loses no message that it has sent. The last octet of the input chooses the login and the cut.
+//! Any server output for an AMQP client. Whole or cut, the client must accept and answer the same. Its answers must
+//! stay in proportion to the input, and no message that it has sent may be lost. The last octet chooses the login and
+//! the cut.
 use crate::{ClientLogin, FuzzClient, FuzzOutcome, Password, ScramHash};
 
-/// Octets said before anything is heard, and for each octet that is heard. The dearest is a flow of 20 octets, which is
-/// answered and lets a message of 600 go.
+/// Octets of output that are allowed at the start, and for each octet of input. A flow is the most expensive input: its
+/// 20 octets are answered and release a message of 600.
 const SAID_BYTES: usize = 2048;
 const SAID_FOR_EACH: usize = 64;
-/// The largest message.
 const MOST_BYTES: u64 = 1000;
 
 /// The login that the last octet of an input chooses.
@@ -25,7 +25,6 @@ pub fn login(choice: u8) -> ClientLogin {
     }
 }
 
-/// Plays a client to its end.
 pub(crate) fn heard<'a>(pieces: impl Iterator<Item = &'a [u8]>, login: ClientLogin) -> FuzzOutcome {
     let mut rehearsal = FuzzClient::new(login, MOST_BYTES);
     for piece in pieces {
@@ -35,7 +34,8 @@ pub(crate) fn heard<'a>(pieces: impl Iterator<Item = &'a [u8]>, login: ClientLog
     rehearsal.finish()
 }
 
-/// Tells that a challenge costs more than the fewest iterations: the limit of them is tested elsewhere.
+/// Reports whether a challenge asks for more than the fewest iterations, which would take too long here. Another test
+/// covers the limit.
 fn is_costly(octets: &[u8]) -> bool {
     let asks = |at: usize| octets[at..].starts_with(b"i=") && octets.get(at + 6).is_some_and(u8::is_ascii_digit);
     (0..octets.len()).any(asks)

@@ -1,12 +1,11 @@
-//! Any octets to a listener of AMQP, whole and cut: it hears and says the same, bounded by what it was told, and no message
-//! is lost. The last octet of the input chooses who may come in, and the cut.
+//! Any octets for an AMQP listener, whole and cut. The listener must read and write the same, within its limits, and
+//! lose no message. The last octet chooses who may log in, and the cut.
 use crate::{FuzzConnection, FuzzOutcome, ListenerAuth, Password, PlainCredentials};
 
-/// Octets said before anything is heard, and for each octet that is heard. The dearest is a flow of 20 octets, which is
-/// answered and lets a message of 600 go.
+/// Octets of output that are allowed at the start, and for each octet of input. A flow is the most expensive input: its
+/// 20 octets are answered and release a message of 600.
 const SAID_BYTES: usize = 1024;
 const SAID_FOR_EACH: usize = 64;
-/// The largest message.
 const MOST_BYTES: u64 = 1000;
 
 fn mechanisms(choice: u8) -> ListenerAuth {
@@ -16,12 +15,11 @@ fn mechanisms(choice: u8) -> ListenerAuth {
     }
 }
 
-/// Plays a listener to its end.
 pub(crate) fn heard<'a>(pieces: impl Iterator<Item = &'a [u8]>, auth: ListenerAuth) -> FuzzOutcome {
     let mut rehearsal = FuzzConnection::new(auth, MOST_BYTES);
     for piece in pieces {
         rehearsal.feed(piece);
-        // What is one too much ends its link, and is not kept.
+        // A message that is too long ends its link and is not kept.
         assert!(rehearsal.incomplete_bytes() <= 2 * MOST_BYTES);
     }
     rehearsal.finish()

@@ -1,4 +1,4 @@
-//! The client's part of a connection: its login, and the sessions and links that it begins.
+//! The client's part of a connection: login, and beginning sessions and links.
 use super::{
     AmqpConnection, ConnectionError, ConnectionEvent, ConnectionRole, ConnectionState, FrameError, LinkId, LinkState,
     MAX_LINK_NAME_BYTES, MAX_LINKS, MAX_SESSIONS, MIN_MAX_FRAME_SIZE, Session, SessionId, Violation, write_end,
@@ -69,7 +69,7 @@ impl<T> AmqpConnection<T> {
         self.state = match (header, authenticated) {
             (SASL_HEADER, false) => ConnectionState::ExpectSasl,
             (AMQP_HEADER, true) => ConnectionState::ExpectOpen,
-            // A server may let anybody in, and ask those without rights for SASL again.
+            // Some servers accept anybody, and ask for SASL again if the client has no rights.
             (SASL_HEADER, true) => return Err(LoginError::Rejected.into()),
             (AMQP_HEADER, false) => return Err(LoginError::NoSasl.into()),
             _ => return Err(ConnectionError::Header(header)),
@@ -106,7 +106,7 @@ impl<T> AmqpConnection<T> {
         Ok(SessionId(channel))
     }
 
-    /// Reads the answer to a begin of ours; `rest` is its next-outgoing-id and its incoming-window.
+    /// Reads the answer to our begin. `rest` contains its next-outgoing-id and its incoming-window.
     pub(super) fn read_begin(&mut self, remote: u16, ours: u16, rest: (u32, u32)) -> Result<(), Violation> {
         if self.sessions.values().any(|session| session.remote_channel == Some(remote)) {
             return Err(Violation::not_allowed("a session that has begun already"));
@@ -140,7 +140,7 @@ impl<T> AmqpConnection<T> {
         Some(LinkId { channel: session.0, handle })
     }
 
-    /// Reads the answer to an attach of ours. One without the node announces a detach (AMQP 1.0 §2.6.3).
+    /// Reads the answer to our attach. An answer without the node announces a detach (AMQP 1.0 §2.6.3).
     pub(super) fn read_attach(&mut self, channel: u16, attach: &Attach<'_>) -> Result<(), FrameError> {
         let Some(session) = self.sessions.get_mut(&channel) else { return Ok(()) };
         if session.links.values().any(|link| link.remote_handle == Some(attach.handle)) {
@@ -241,7 +241,7 @@ fn write_request(out: &mut Vec<u8>, channel: u16, handle: u32, request: &LinkReq
                 LinkRole::Receiver => {
                     fields.described_list(0x28, |source| {
                         write_node(source, request.address);
-                        // As of a target, and: distribution-mode, filter, default-outcome, outcomes
+                        // Same fields as in a target, and: distribution-mode, filter, default-outcome, outcomes
                         (0..8).for_each(|_| source.null());
                         source.symbols(request.capabilities);
                     });
@@ -261,7 +261,7 @@ fn write_request(out: &mut Vec<u8>, channel: u16, handle: u32, request: &LinkReq
     });
 }
 
-/// Writes the first fields of a terminus: its address, and that it keeps what is not settled (unsettled-state).
+/// Writes the first fields of a terminus: its address, and that it keeps unsettled deliveries (unsettled-state).
 fn write_node(terminus: &mut Writer<'_>, address: &str) {
     terminus.string(address);
     terminus.uint(2);
@@ -294,7 +294,7 @@ mod tests {
         LinkRequest { name, role, address: "q", capabilities: &["queue"], settled: false, max_message_bytes: 100_000 }
     }
 
-    /// A client and a server, joined by two buffers.
+    /// A client and a server that are connected by two buffers.
     struct Pair {
         client: AmqpConnection<u32>,
         server: AmqpConnection<u32>,
@@ -312,7 +312,7 @@ mod tests {
             }
         }
 
-        /// Carries at most that many bytes at a time each way until both are silent; gives the events of both. The
+        /// Carries at most `step` bytes at a time each way until both are silent. Returns the events of both. The
         /// server accepts each link and grants 10 messages.
         fn run(&mut self, step: usize) -> Result<(Events, Events), ConnectionError> {
             let mut heard = Events::new();
@@ -350,7 +350,7 @@ mod tests {
         ClientLogin::Plain { user: "u".to_owned(), password: Password::new(password) }
     }
 
-    /// A pair with a session and a link of each role: to send and to receive.
+    /// A pair with a session, a sending link and a receiving link.
     fn opened(step: usize) -> (Pair, LinkId, LinkId) {
         let mut pair = Pair::new(ClientLogin::Anonymous, ListenerAuth::Any);
         assert_eq!(pair.run(step).unwrap().0, [ConnectionEvent::Opened]);
@@ -372,7 +372,7 @@ mod tests {
             assert!(pair.client.may_send(sender));
             pair.client.send_parts(sender, b"head", Bytes::from(vec![number as u8; length]), number as u32);
         }
-        // The peer's numbers of the links are its own: they are those that it was asked for.
+        // The peer numbers its links itself. Here it uses the numbers that it was sent.
         pair.server.send(receiver, EncodedMessage::from(vec![9; 1500]), 77);
         let (mut heard, mut served) = pair.run(step).unwrap();
         for event in &served {
@@ -406,7 +406,7 @@ mod tests {
         (heard, served)
     }
 
-    /// Settlements, in the order of the messages: the order in which they are heard depends on the cut.
+    /// Settlements, sorted by message, because the order of arrival depends on the cut.
     fn outcomes(heard: &Events) -> Vec<String> {
         let is_settled = |event: &&ConnectionEvent<u32>| matches!(event, ConnectionEvent::Settled { .. });
         let mut settled: Vec<String> = heard.iter().filter(is_settled).map(|event| format!("{event:?}")).collect();
@@ -453,7 +453,7 @@ mod tests {
         assert_eq!(error, ConnectionError::Login(LoginError::NotOffered));
     }
 
-    /// Bytes of a server, written by our own: until a client has a link to send and one to receive.
+    /// Bytes that our own server sends until a client has a link of each direction.
     fn recorded() -> Vec<u8> {
         let mut pair = Pair::new(ClientLogin::Anonymous, ListenerAuth::Any);
         let mut said = Vec::new();
@@ -477,7 +477,7 @@ mod tests {
         said
     }
 
-    /// A client that begins a session and two links as soon as it may, and what it makes of those bytes.
+    /// Runs a client that begins a session and two links as soon as it can. Returns what it makes of the bytes.
     fn hear(octets: &[u8], cut: usize) -> (Result<Events, ConnectionError>, AmqpConnection<u32>) {
         let mut client = AmqpConnection::client(ClientLogin::Anonymous, options());
         let mut input = BytesMut::new();
@@ -546,7 +546,7 @@ mod tests {
         })
     }
 
-    /// The server's bytes until the connection is open, and those.
+    /// The server's bytes until the connection is open, followed by `then`.
     fn after_open(then: &[Vec<u8>]) -> Vec<u8> {
         let mut pair = Pair::new(ClientLogin::Anonymous, ListenerAuth::Any);
         let mut said = Vec::new();
@@ -617,7 +617,7 @@ mod tests {
         assert!(client.is_closed());
     }
 
-    /// Conditions of the errors that a client writes, and what they end.
+    /// Returns the errors that the client writes: each condition, and what it ends.
     fn written_errors(client: &mut AmqpConnection<u32>) -> Vec<(&'static str, String)> {
         let count = client.output().remaining();
         let mut octets = BytesMut::from(&client.output().copy_to_bytes(count)[..]);
@@ -779,7 +779,7 @@ mod tests {
         fn a_hostile_server_is_bounded(
             octets in proptest::collection::vec(any::<u8>(), 0..300), keep in 0usize..500, cut in 1usize..50,
         ) {
-            // A good beginning, cut somewhere, and anything behind it.
+            // A valid beginning, cut somewhere, with anything after it.
             let good = recorded();
             let all = [&good[..keep.min(good.len())], &octets].concat();
             let (whole, mut client) = hear(&all, all.len().max(1));

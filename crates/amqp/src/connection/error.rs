@@ -46,7 +46,7 @@ impl Violation {
         Self::new("amqp:session:unattached-handle", "a frame of a link that is not attached")
     }
 
-    /// Condition and description, as a detach, an end or a close has them.
+    /// Condition and description, as in a detach, an end or a close.
     pub(super) fn parts(&self) -> (&str, &str) {
         (self.condition, self.description)
     }
@@ -123,7 +123,7 @@ pub enum EndError {
 #[derive(Debug)]
 pub(super) enum FrameError {
     Link(LinkId, Violation),
-    /// The session of that number of ours.
+    /// Ends our session with that number.
     Session(u16, Violation),
     Connection(ConnectionError),
 }
