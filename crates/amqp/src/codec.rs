@@ -1,6 +1,5 @@
 //! Encoding of AMQP 1.0's types: reads values in place, and writes them.
 //!
-//!
 //! A value consists of a constructor (a format code, possibly after a descriptor) and its content. The high half of the
 //! format code tells how long the content is (AMQP 1.0 §1.2), so a value that is not needed is skipped in one addition,
 //! however deeply it is nested. Nothing here recurses, so no peer can exhaust the stack.

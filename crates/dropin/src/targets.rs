@@ -18,9 +18,7 @@ impl PublicTargets {
 
     /// Checks whether load may be sent to this address. Error messages call it `named`.
     ///
-    ///
     /// # Errors
-    ///
     ///
     /// Advice, if it may not.
     pub(super) fn check(self, address: IpAddr, named: impl std::fmt::Display) -> Result<(), String> {

@@ -35,7 +35,6 @@ fn report(name: &str, wire: &[u8]) {
     println!("{name:<34} {:>10.2} {:>10.2} {:>10.2}", rates[0], rates[ROUNDS / 2], rates[ROUNDS - 1]);
 }
 
-/// Reads the message, and returns the seconds that it took.
 fn read(wire: &[u8]) -> f64 {
     let began = Instant::now();
     let mut reader = DataReader::new(1000);

@@ -13,15 +13,13 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time in these sessions: none passes.
+/// Time does not pass in these sessions.
 const NOW: Duration = Duration::ZERO;
 /// Bytes of a line of a message, `<CRLF>` included.
 const LINE_BYTES: usize = 80;
-/// Bytes of the messages that are read and stuffed.
 const MESSAGE_BYTES: usize = 1 << 20;
-/// Bytes of the message of a session.
 const SESSION_MESSAGE_BYTES: usize = 4096;
-/// Bytes that a driver reads at a time.
+/// Bytes that a driver reads at once.
 const BLOCK_BYTES: usize = 256 * 1024;
 /// Limit of the length of a line.
 const LINE_LIMIT: usize = 1000;
@@ -36,13 +34,12 @@ fn main() {
     criterion.final_summary();
 }
 
-/// Measures a benchmark that handles so many bytes in each iteration.
 fn measure<T>(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, bytes: usize, mut iteration: impl FnMut() -> T) {
     group.throughput(Throughput::BytesDecimal(bytes as u64));
     group.bench_function(BenchmarkId::from_parameter(name), |bencher| bencher.iter(|| black_box(iteration())));
 }
 
-/// Command lines, each read alone.
+/// Command lines, each read by itself.
 fn bench_commands(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("command");
     let lines: [(&str, &[u8]); 5] = [
@@ -59,7 +56,7 @@ fn bench_commands(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Replies, as a client gathers them.
+/// Replies as a client collects them.
 fn bench_replies(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("reply");
     let offered = Reply::new(250, &Extensions::all(1 << 30).render("mx.example.com"));
@@ -79,14 +76,13 @@ fn bench_replies(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Reads one reply; its code.
+/// Reads one reply and returns its code.
 fn read_reply(mut wire: &[u8]) -> u16 {
     let mut reader = ReplyReader::default();
     let reply = reader.next(&mut wire).expect("it is a reply");
     reply.expect("it is whole").code()
 }
 
-/// Messages by the beginning of their lines.
 fn messages() -> [(&'static str, Vec<u8>); 3] {
     [
         ("plain", message(b'X', LINE_BYTES, MESSAGE_BYTES)),
@@ -95,7 +91,7 @@ fn messages() -> [(&'static str, Vec<u8>); 3] {
     ]
 }
 
-/// A message of lines of `line` bytes that begin with `first`.
+/// A message whose lines have `line` bytes and begin with `first`.
 fn message(first: u8, line: usize, bytes: usize) -> Vec<u8> {
     let mut text = vec![b'X'; line - 2];
     text[0] = first;
@@ -103,7 +99,6 @@ fn message(first: u8, line: usize, bytes: usize) -> Vec<u8> {
     text.iter().copied().cycle().take(bytes / line * line).collect()
 }
 
-/// The message as it stands on the wire.
 fn on_the_wire(message: &[u8]) -> Vec<u8> {
     let mut wire = Vec::new();
     stuff(message, &mut wire);
@@ -139,7 +134,7 @@ fn bench_reading(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Reads a message in blocks of that length; the bytes of its content.
+/// Reads a message in blocks of that length. Returns the number of content bytes.
 fn read_message(wire: &[u8], block_bytes: usize) -> u64 {
     let mut reader = DataReader::new(LINE_LIMIT);
     let mut is_ended = false;
@@ -185,7 +180,7 @@ fn bench_sessions(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A server's side of a session that reads those blocks; the bytes of the messages that it took.
+/// Runs the server's side of a session that reads these blocks. Returns the number of message bytes.
 fn serve(settings: &Arc<ServerSettings>, blocks: &[&[u8]]) -> u64 {
     let mut server = Server::new(Arc::clone(settings), NOW);
     let mut out = Vec::with_capacity(1024);
@@ -205,19 +200,19 @@ fn serve(settings: &Arc<ServerSettings>, blocks: &[&[u8]]) -> u64 {
     bytes
 }
 
-/// A client's side of a session, with the replies that it awaits.
+/// The client's side of a session, with the replies that it will get.
 struct ClientSession {
     name: Arc<str>,
     mode: PipelineMode,
     envelope: Arc<Envelope>,
     message: Vec<u8>,
-    /// Replies of the server, one for each time that the client waits.
+    /// The server's replies, one block for each time that the client waits.
     replies: Vec<Vec<u8>>,
     sent_bytes: usize,
 }
 
 impl ClientSession {
-    /// Learns the replies from a server that takes the same session.
+    /// Gets the replies from a server that runs the same session.
     fn new(mode: PipelineMode, settings: &Arc<ServerSettings>, message: &[u8]) -> Self {
         let envelope = Envelope::new("from@example.com", "", ["to@example.com"]).expect("both are mailboxes");
         let name = Arc::from("client.example.com");
@@ -250,13 +245,13 @@ impl ClientSession {
         session
     }
 
-    /// Runs the session on the replies that it knows.
+    /// Runs the session with the recorded replies.
     fn run(&self) -> Outcome {
         let mut replies = self.replies.iter();
         self.drive(|_| replies.next().map(Vec::as_slice).unwrap_or_default())
     }
 
-    /// Drives a client from the greeting to QUIT: `exchange` takes what it has sent and gives what it hears.
+    /// Drives a client from the greeting to QUIT. `exchange` gets its output and returns its input.
     fn drive<R: AsRef<[u8]>>(&self, mut exchange: impl FnMut(&[u8]) -> R) -> Outcome {
         let mut client = Client::new(Arc::clone(&self.name), self.mode, NOW);
         let mut out = Vec::with_capacity(2 * SESSION_MESSAGE_BYTES);

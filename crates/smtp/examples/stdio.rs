@@ -7,12 +7,12 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Serves one session, and returns the messages that it brought.
+/// Serves one session, and returns the messages received.
 pub(crate) fn serve(mut input: impl Read, mut output: impl Write) -> io::Result<Vec<Vec<u8>>> {
     let began = Instant::now();
     let mut server = Server::new(Arc::new(ServerSettings::new("stdio.example", Limits::default())), began.elapsed());
     let mut out = Vec::new();
-    // The first question is the greeting.
+    // The session first asks whether to greet.
     server.grant(began.elapsed(), &mut out);
     let mut content = Vec::new();
     let mut messages = Vec::new();
@@ -27,11 +27,11 @@ pub(crate) fn serve(mut input: impl Read, mut output: impl Write) -> io::Result<
         }
         let mut rest = &block[..count];
         while let Some(event) = server.next_event(&mut rest, began.elapsed(), &mut out) {
-            // Extensions that are not offered do not come; if they did, nobody would decide about them.
+            // Clients cannot use extensions that are not offered. If such an event came anyway, nobody would decide it.
             let is_served = !matches!(event, Event::Auth(_) | Event::Proof(_) | Event::Xclient(_) | Event::StartTls);
             match event {
                 Event::Block(bytes) => content.extend_from_slice(bytes),
-                // What came of a message that is over must not be part of the next.
+                // Nothing of a finished message may become part of the next.
                 Event::Discarded(_) | Event::Mail(_) => content.clear(),
                 Event::Message { .. } => messages.push(std::mem::take(&mut content)),
                 _ => {}

@@ -69,7 +69,7 @@ impl<'a> Path<'a> {
     /// the parts are meaningless.
     pub fn checked_before(mailbox: &'a [u8]) -> Self {
         let is_quoted = mailbox.first() == Some(&b'"');
-        // A quoted local part may contain an @.
+        // A quoted local part may itself contain an @.
         let at = if is_quoted { quoted_length(mailbox) } else { memchr::memchr(b'@', mailbox) };
         Self { mailbox, at }
     }
@@ -117,7 +117,7 @@ fn closing_bracket(text: &[u8]) -> Option<usize> {
     })
 }
 
-/// Drops a source route: `@a,@b:` before the mailbox.
+/// Removes a source route: `@a,@b:` before the mailbox.
 fn without_route(path: &[u8]) -> Result<&[u8], PathError> {
     if path.first() != Some(&b'@') {
         return Ok(path);
@@ -166,9 +166,9 @@ fn quoted_length(mailbox: &[u8]) -> Option<usize> {
     None
 }
 
-/// Allowed in a dot-string (RFC 5322 §3.2.3; above ASCII, RFC 6531 §3.3).
+/// Allowed in a dot-string (RFC 5322 §3.2.3; RFC 6531 §3.3 for characters above ASCII).
 const ATEXT: u8 = 1;
-/// Allowed in a label. Underscores are accepted: hosts have them, whatever RFC 1123 says.
+/// Allowed in a label. This includes underscores: RFC 1123 forbids them, but hosts have them.
 const LABEL: u8 = 2;
 /// Above ASCII.
 const HIGH: u8 = 4;
@@ -195,7 +195,6 @@ static CLASSES: [u8; 256] = {
     classes
 };
 
-/// Reports whether it is a domain or an address literal.
 fn is_domain(domain: &[u8]) -> bool {
     if domain.first() == Some(&b'[') {
         return address_literal(domain).is_some();
@@ -233,7 +232,7 @@ pub fn address_literal(domain: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Reads four decimal numbers of one to three digits. The grammar lets them begin with zeros, which do not make them
+/// Reads four decimal numbers of one to three digits. The grammar allows leading zeros, which do not make a number
 /// octal.
 fn ipv4(text: &[u8]) -> Option<Ipv4Addr> {
     let mut octets = [0; 4];
@@ -284,12 +283,12 @@ fn groups(text: &[u8]) -> Option<([u16; 8], usize)> {
     Some((groups, count))
 }
 
-/// Reports whether text of characters allowed in a label is a label.
+/// Reports whether text that contains only label characters is a label.
 fn is_label(text: &[u8]) -> bool {
     (1..=MAX_LABEL_BYTES).contains(&text.len()) && !text.starts_with(b"-") && !text.ends_with(b"-")
 }
 
-/// Reports whether text is UTF-8; `seen` holds the classes of all its bytes.
+/// Reports whether text is UTF-8. `seen` combines the classes of all its bytes.
 fn is_utf8(text: &[u8], seen: u8) -> bool {
     seen & HIGH == 0 || std::str::from_utf8(text).is_ok()
 }
@@ -425,7 +424,7 @@ mod tests {
 
         #[test]
         fn what_is_read_as_an_address_is_one_for_others_too(text in "[0-9a-f:.]{1,24}") {
-            // Zeros in front of a decimal number are an exception: other parsers reject them.
+            // Decimal numbers with leading zeros are an exception: other parsers reject them.
             let plain = text.split('.').all(|part| part.rsplit(':').next().is_some_and(|it| it == "0" || !it.starts_with('0')));
             if plain && let Some(address) = address_literal(format!("[IPv6:{text}]").as_bytes()) {
                 prop_assert_eq!(text.parse::<IpAddr>().ok(), Some(address));

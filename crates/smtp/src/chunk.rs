@@ -1,7 +1,7 @@
-//! The message in chunks: a given number of bytes after each BDAT, with any content (RFC 3030).
+//! Messages in chunks: each BDAT is followed by a given number of bytes with any content (RFC 3030).
 //!
-//! A message that is not declared as binary consists of lines nevertheless, and the rules of DATA apply to its line
-//! endings and lengths: a message that comes by BDAT may have to be forwarded by DATA.
+//! Unless a message is declared as binary, it consists of lines, and the rules of DATA for line ends and lengths apply:
+//! a message received by BDAT may have to be forwarded by DATA.
 use crate::command::Chunk;
 use crate::data::{LineChecker, LineFault};
 
@@ -59,7 +59,7 @@ impl ChunkReader {
     pub fn fault(&self) -> Option<LineFault> {
         match self.content_kind {
             ContentKind::Any => None,
-            // The message has ended, or may have: no byte follows that could complete the line end.
+            // The message has ended or may have ended. Then no further byte can complete the line end.
             ContentKind::Lines if !self.is_open && self.chunk.last && self.lines.previous == b'\r' => {
                 Some(LineFault::BareLineEnding)
             }
@@ -126,7 +126,7 @@ mod tests {
             for (octets, flaw) in [(ContentKind::Lines, *flaw), (ContentKind::Any, None)] {
                 assert_eq!(read(octets, &chunks, &[wire]), Some((wire.to_vec(), flaw, 0)), "{sizes:?} {wire:?}");
             }
-            // To the check, 16 is an empty chunk.
+            // The check takes 16 as an empty chunk.
             let mut input: Vec<u8> = sizes.iter().map(|size| if *size == 0 { 16 } else { *size as u8 }).collect();
             input.extend([b"\0", *wire, b"MAIL"].concat());
             check(&input);

@@ -148,15 +148,15 @@ impl<'a> Command<'a> {
     }
 }
 
-/// Placeholder of a verb of more than four letters.
+/// Placeholder for verbs with more than four letters.
 const LONG_VERB: &[u8; 4] = b"\0\0\0\0";
 
-/// Longest line of that verb, `<CRLF>` included.
+/// Returns the longest line of that verb, including CRLF.
 fn max_line_bytes(verb: [u8; 4]) -> usize {
     match &verb {
         b"MAIL" => MAX_LINE_BYTES,
         b"RCPT" => MAX_COMMAND_LINE_BYTES + MAX_RCPT_PARAMETER_BYTES,
-        // Tokens are long: RFC 4954 §4 has the limit for responses, and peers send them here.
+        // RFC 4954 §4 gives the limit for responses. Peers send long tokens in AUTH itself.
         b"AUTH" => MAX_EXCHANGE_LINE_BYTES,
         _ => MAX_COMMAND_LINE_BYTES,
     }
@@ -185,8 +185,7 @@ fn long_verb<'a>(line: &'a [u8], argument: &'a [u8]) -> Result<Command<'a>, Repl
     Err(ReplyReason::UnknownCommand)
 }
 
-/// Reads BDAT. A size that cannot be read ends the session: the bytes that follow may be the message or may be
-/// commands.
+/// Reads BDAT. If the size cannot be read, the session ends, because the next bytes may be the message or commands.
 fn chunk(argument: &[u8]) -> Result<Command<'_>, ReplyReason> {
     let mut words = argument.split(|octet| *octet == b' ').filter(|word| !word.is_empty());
     let bytes = words.next().and_then(number).ok_or(ReplyReason::BadChunk)?;
@@ -211,13 +210,13 @@ fn bare<'a>(argument: &[u8], command: Command<'a>) -> Result<Command<'a>, ReplyR
     if argument.is_empty() { Ok(command) } else { Err(ReplyReason::Syntax) }
 }
 
-/// Reads a greeting. The name is the rest of the line, whatever it is, because RFC 5321 §4.1.4 forbids refusing mail
-/// for a name that is not the client's, and nothing here depends on it.
+/// Reads a greeting. The name is the rest of the line, whatever it contains: RFC 5321 §4.1.4 forbids refusing mail
+/// because the name is not the client's, and nothing here depends on it.
 fn hello(kind: Hello, name: &[u8]) -> Result<Command<'_>, ReplyReason> {
     if name.is_empty() { Err(ReplyReason::HelloNeedsName) } else { Ok(Command::Hello(kind, name)) }
 }
 
-/// Returns the path after `FROM:` or `TO:` and the parameters after it. A blank after the colon is accepted.
+/// Returns the path after `FROM:` or `TO:`, and the parameters. A space after the colon is accepted.
 fn path_after<'a>(keyword: &[u8], argument: &'a [u8], bad: ReplyReason) -> Result<(Path<'a>, &'a [u8]), ReplyReason> {
     let matches = argument.len() >= keyword.len() && argument[..keyword.len()].eq_ignore_ascii_case(keyword);
     if !matches {
@@ -263,7 +262,8 @@ fn split_parameter(word: &[u8]) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// Sets the value of a parameter; each may occur once (RFC 5321 §4.1.2: esmtp-param), and must have a valid value.
+/// Sets the value of a parameter. It must be valid, and each parameter may occur only once (RFC 5321 §4.1.2:
+/// esmtp-param).
 fn set<T>(target: &mut Option<T>, value: Option<T>) -> Result<(), ReplyReason> {
     if target.is_some() || value.is_none() {
         return Err(ReplyReason::BadParameter);
@@ -272,13 +272,12 @@ fn set<T>(target: &mut Option<T>, value: Option<T>) -> Result<(), ReplyReason> {
     Ok(())
 }
 
-/// Sets the value of a parameter that is only passed on to the next server. A value that cannot be read is dropped,
-/// because mail must not be refused for it.
+/// Sets a parameter that is only passed on to the next server. An unreadable value is dropped, because it must not
+/// cause mail to be refused.
 fn pass_on<T>(target: &mut Option<T>, value: Option<T>) {
     *target = target.take().or(value);
 }
 
-/// Reads one parameter of MAIL.
 fn mail_parameter<'a>(word: &'a [u8], mail: &mut Mail<'a>, body: &mut Option<BodyType>) -> Result<(), ReplyReason> {
     let (keyword, value) = split_parameter(word);
     let is = |name: &[u8]| keyword.eq_ignore_ascii_case(name);
@@ -326,7 +325,6 @@ fn recipient(argument: &[u8]) -> Result<Command<'_>, ReplyReason> {
     Ok(Command::Recipient(recipient))
 }
 
-/// Reads one parameter of RCPT.
 fn recipient_parameter<'a>(word: &'a [u8], recipient: &mut Recipient<'a>) -> Result<(), ReplyReason> {
     let (keyword, value) = split_parameter(word);
     if keyword.eq_ignore_ascii_case(b"NOTIFY") {

@@ -17,8 +17,8 @@
 use memchr::memmem::Finder;
 use std::sync::LazyLock;
 
-/// Searches for lines that begin with a dot: the end of data, or a stuffed line. Built once, because it chooses its
-/// vector code by the processor.
+/// Finds lines that begin with a dot: the end of data, or a stuffed line. Built only once, because this chooses vector
+/// code for the processor.
 static DOT_LINE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n."));
 
 /// The end of a message whose last line is complete.
@@ -104,7 +104,7 @@ impl DataReader {
         self.state = at;
     }
 
-    /// Takes everything up to the next line that begins with a dot, or to the end of the block.
+    /// Takes everything up to the next line that begins with a dot, or up to the end of the block.
     fn take_text<'a>(&mut self, input: &mut &'a [u8]) -> DataPiece<'a> {
         let length = DOT_LINE.find(input).map_or(input.len(), |at| at + 2);
         let (content, rest) = input.split_at(length);
@@ -121,10 +121,10 @@ impl DataReader {
     }
 }
 
-/// State of the check of a message's lines, whether it comes by DATA or by BDAT.
+/// State of the line checks of a message, for DATA and BDAT alike.
 #[derive(Clone, Debug)]
 pub(crate) struct LineChecker {
-    /// The last byte of content; a message begins as if after a line.
+    /// Last byte of the content so far. A message begins as if after a line end.
     pub(crate) previous: u8,
     line_bytes: usize,
     line_limit: usize,
@@ -149,8 +149,8 @@ impl LineChecker {
         self.previous = content.last().copied().unwrap_or(self.previous);
     }
 
-    /// Reports whether every line stays within the limit. It searches backwards for the last line end within each
-    /// limit's length, so that short lines cost one search per thousand bytes rather than one each.
+    /// Reports whether every line stays within the limit. It looks backwards for the last line end within each limit's
+    /// length, so that short lines cost one search per thousand bytes instead of one each.
     fn lines_fit(&mut self, content: &[u8]) -> bool {
         let mut rest = content;
         loop {
@@ -166,7 +166,8 @@ impl LineChecker {
                     return true;
                 }
                 None => {
-                    // Too long: the count begins again here, so that the rest of the message is still checked.
+                    // After a line that is too long, counting starts again, so that the rest of the message is still
+                    // checked.
                     self.line_bytes = 0;
                     return false;
                 }
@@ -175,8 +176,8 @@ impl LineChecker {
     }
 }
 
-/// Reports whether `block`, coming after `previous`, has CR or LF without the other, or NUL. It is written so that the
-/// compiler generates vector code: every byte is read once, without a branch.
+/// Reports whether `block`, which follows `previous`, contains CR or LF without the other, or NUL. The compiler turns
+/// this into vector code: every byte is read once, without a branch.
 fn has_bare_line_ending(previous: u8, block: &[u8]) -> bool {
     let Some(&first) = block.first() else { return false };
     let flawed = |before: u8, octet: u8| u8::from((octet == b'\n') != (before == b'\r')) | u8::from(octet == 0);
@@ -194,7 +195,7 @@ pub fn stuff(message: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(&rest[..at + 2]);
         out.push(b'.');
         rest = &rest[at + 2..];
-        // The dot itself goes with the next part: it cannot match again, for a match begins with CR.
+        // The dot is left to the next part. It cannot match again, because a match begins with CR.
     }
     out.extend_from_slice(rest);
 }
@@ -245,7 +246,7 @@ mod tests {
             (b"a\r\n.\r.\r\n.\r\n", b"a\r\n\r.\r\n", BARE),
             (b"a\r\n\0.\r\nb\r\n.\r\n", b"a\r\n\0.\r\nb\r\n", BARE),
             (b"a\r\n.\0\r\nb\r\n.\r\n", b"a\r\n\0\r\nb\r\n", BARE),
-            // The bare LF counts, although the long line comes first.
+            // The bare LF counts although the long line comes first.
             (b"123456789\r\na\nb\r\n.\r\n", b"123456789\r\na\nb\r\n", BARE),
         ];
         for (wire, content, flaw) in rows {
@@ -267,7 +268,7 @@ mod tests {
         }
     }
 
-    /// Bytes, with those that matter to SMTP being frequent.
+    /// Bytes of which many matter to SMTP.
     fn alphabet() -> impl Strategy<Value = Vec<u8>> {
         let octets: Vec<&[u8]> = vec![b"\r", b"\n", b".", b"a", b"\0", b"\xff", b"\r\n", b"\r\n.", b".\r", b".\r\n"];
         proptest::collection::vec(proptest::sample::select(octets), 0..30).prop_map(|octets| octets.concat())

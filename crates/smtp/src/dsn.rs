@@ -95,8 +95,8 @@ const MAX_ORIGINAL_RECIPIENT_BYTES: usize = 500;
 const MAX_ENVELOPE_ID_BYTES: usize = 100;
 
 impl<'a> OriginalRecipient<'a> {
-    /// Reads the value of ORCPT. The address may be any xtext, whatever that decodes to, because the value is passed on
-    /// as it came. With the kind `utf-8`, it may also contain characters that are not ASCII.
+    /// Reads the value of ORCPT. Any xtext is accepted, whatever it decodes to, because the value is passed on
+    /// unchanged. With the type `utf-8`, it may also contain characters above ASCII.
     pub(crate) fn parse(value: &'a [u8]) -> Option<Self> {
         let at = memchr::memchr(b';', value)?;
         let kind = &value[..at];
@@ -114,7 +114,7 @@ impl fmt::Debug for OriginalRecipient<'_> {
     }
 }
 
-/// Checks an address that is not ASCII (RFC 6533 §3: utf-8-addr-unitext): its ASCII characters are xtext.
+/// Checks an address with characters above ASCII (RFC 6533 §3: utf-8-addr-unitext). Its ASCII characters must be xtext.
 fn is_unitext(address: &[u8]) -> bool {
     std::str::from_utf8(address).is_ok_and(|text| {
         let ascii: Vec<u8> = text.chars().map(|letter| if letter.is_ascii() { letter as u8 } else { b'~' }).collect();

@@ -1,4 +1,4 @@
-//! Rendered MAIL, RCPT and DATA, to be sent many times: whole, or one command at a time.
+//! MAIL, RCPT and DATA, rendered once and sent many times: whole, or one command at a time.
 use crate::address::{Path, PathError};
 
 /// Commands of a transaction in the form in which they are sent.

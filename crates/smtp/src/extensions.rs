@@ -1,4 +1,4 @@
-//! Extensions in a server's reply to EHLO (RFC 5321 §4.1.1.1), written and read by the same table.
+//! Extensions in a server's reply to EHLO (RFC 5321 §4.1.1.1). One table serves for writing and reading.
 use crate::sasl::Mechanisms;
 use crate::xclient::Attributes;
 
@@ -100,7 +100,7 @@ impl Extensions {
     }
 }
 
-/// Reads a decimal number of at most 20 digits (RFC 1870 §3); one beyond 64 bits is read as the largest number.
+/// Reads a decimal number of at most 20 digits (RFC 1870 §3). Numbers that exceed 64 bits become the largest number.
 pub(crate) fn number(digits: &[u8]) -> Option<u64> {
     if !(1..=20).contains(&digits.len()) {
         return None;

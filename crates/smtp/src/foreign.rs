@@ -1,28 +1,27 @@
-//! Detection of other protocols by their first lines. The connection of a client that speaks one is closed, for nothing
-//! that follows is meant as mail.
+//! Detects other protocols by their first lines, and closes such connections, because nothing in them is meant as mail.
 //!
-//! A web page can make a browser POST to any port of its host, the loopback ones too, and a POST's body may hold a
-//! whole transaction. A server that answers 500 to the request line and the header and continues would accept it
-//! (cross-protocol request forgery). TLS is no better: names, tickets and session ids in a ClientHello are chosen by
-//! others, and may hold line ends. Postfix does likewise (`smtpd_forbidden_commands`, and any line that looks like a
-//! header field).
+//! A web page can make a browser POST to any port of its host, including loopback ports, and the body of a POST may
+//! contain a whole transaction. A server that answers 500 to the request line and the header and then continues would
+//! accept that mail (cross-protocol request forgery). TLS is no better: others choose the names, tickets and session
+//! ids in a ClientHello, and these may contain line ends. Postfix does the same (`smtpd_forbidden_commands`, and any
+//! line that looks like a header field).
 
 /// Requests of HTTP (RFC 9110 §9, RFC 5789): SMTP has no such verbs.
 const METHODS: [&[u8]; 9] = [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH"];
 /// Versions, at the end of a request of any method or at the start of a response: HTTP, RTSP (RFC 7826), SIP (RFC
 /// 3261).
 const VERSIONS: [&[u8]; 3] = [b"HTTP/", b"RTSP/", b"SIP/"];
-/// The first bytes of both ends of SSH (RFC 4253 §4.2).
+/// First bytes from both ends of SSH (RFC 4253 §4.2).
 const SSH: &[u8] = b"SSH-";
 
-/// Reports whether no command line begins with that byte: a verb consists of letters (RFC 5321 §4.1.1). TLS begins with
-/// 0x16, SSLv2 with 0x80, SOCKS with 0x04 or 0x05. Blank lines and blanks are typed by people, and a dot is the end of
-/// a message that was refused.
+/// Reports whether no command line can begin with that byte. Verbs consist of letters (RFC 5321 §4.1.1). TLS begins
+/// with 0x16, SSLv2 with 0x80, SOCKS with 0x04 or 0x05. Blank lines and spaces are allowed because people type them,
+/// and a dot because it ends a message that was refused.
 pub(crate) fn begins_otherwise(first: u8) -> bool {
     !(first.is_ascii_alphabetic() || matches!(first, b' ' | b'\t' | b'\r' | b'\n' | b'.'))
 }
 
-/// Reports whether a line that is no command of SMTP belongs to another protocol, or to a message's header.
+/// Reports whether an invalid command line belongs to another protocol, or to a message's header.
 pub(crate) fn is_foreign(line: &[u8]) -> bool {
     let line = line.trim_ascii_end();
     let word = line.split(|byte| *byte == b' ').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Lines gathered over blocks, bounded: an endless line costs no more memory than the longest that is allowed.
+//! Gathers lines over several blocks. An endless line takes no more memory than the longest line that is allowed.
 
 /// Result of a read.
 #[derive(Debug, PartialEq, Eq)]
@@ -7,23 +7,22 @@ pub(crate) enum ReadLine<'a> {
     Whole(&'a [u8]),
     /// A line that ended in a bare `<LF>`, without it.
     BareLf(&'a [u8]),
-    /// A line longer than the limit; it has been skipped.
+    /// A line longer than the limit, which has been skipped.
     TooLong,
-    /// No line end yet: needs more bytes.
+    /// The line end has not arrived yet.
     Partial,
 }
 
-/// Holds the beginning of a line until its end comes.
 #[derive(Debug, Default)]
 pub(crate) struct LineReader {
     held: Vec<u8>,
     overlong: bool,
-    /// `held` was returned by the last call and must be dropped by this one.
+    /// The last call returned `held`, so this call must drop it.
     spent: bool,
 }
 
 impl LineReader {
-    /// Takes one line off the front of `input`. `limit` counts the `<CRLF>`.
+    /// Takes one line from the front of `input`. `limit` includes the CRLF.
     pub(crate) fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8], limit: usize) -> ReadLine<'s> {
         self.release();
         let Some(end) = memchr::memchr(b'\n', input) else {
@@ -54,7 +53,7 @@ impl LineReader {
         !self.overlong && (self.held.is_empty() || self.spent)
     }
 
-    /// Memory it takes on the heap.
+    /// Bytes on the heap.
     #[cfg(test)]
     pub(crate) fn heap_bytes(&self) -> usize {
         self.held.capacity()

@@ -1,4 +1,4 @@
-//! Questions of a server session to its application about a client that logs in (RFC 4954).
+//! Questions that a server session asks its application about a login (RFC 4954).
 use crate::sasl::Mechanism;
 use std::fmt;
 

@@ -11,8 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The longest header of version 1, `<CRLF>` included.
 pub const MAX_V1_BYTES: usize = 107;
-/// The longest header of version 2 that names a client: the addresses of UNIX sockets, and extensions, of which a
-/// client's certificate may be one. The protocol would allow 64 KB.
+/// The longest version 2 header that names a client: addresses of UNIX sockets and extensions, one of which may be a
+/// client's certificate. The protocol would allow 64 KB.
 const MAX_PROXIED_BYTES: usize = V2_HEAD_BYTES + 216 + (16 << 10);
 /// The longest header of version 2 at all: one without useful content may be as long as its length field can express,
 /// and is skipped.
@@ -24,7 +24,7 @@ const V2_HEAD_BYTES: usize = 16;
 /// Version 2 and its commands (§2.2).
 const LOCAL: u8 = 0x20;
 const PROXY: u8 = 0x21;
-/// The family and protocol of connections without addresses.
+/// Family and protocol of connections without addresses.
 const UNSPECIFIED: u8 = 0x00;
 
 /// Content of a header.
@@ -132,7 +132,7 @@ fn port(text: &str) -> Option<u16> {
 
 fn length_v2(bytes: &[u8]) -> Result<Option<usize>, ProxyHeaderError> {
     let Some(head) = bytes.get(..V2_HEAD_BYTES) else {
-        // Version and command come before the rest: a wrong one is reported without waiting.
+        // Version and command come first, so wrong ones are reported without waiting for the rest.
         return bytes.get(12).map_or(Ok(None), |command| is_command(*command).map(|()| None));
     };
     is_command(head[12])?;
@@ -156,14 +156,13 @@ fn is_command(octet: u8) -> Result<(), ProxyHeaderError> {
     if matches!(octet, LOCAL | PROXY) { Ok(()) } else { Err(ProxyHeaderError::Malformed) }
 }
 
-/// Reports whether the block behind the head is skipped, whatever its content (§2.2): all of it for a LOCAL connection,
-/// the family too; for a proxied one if its family is unspecified.
+/// Reports whether to skip the block after the head, whatever it contains (§2.2). This is so for LOCAL connections, and
+/// for proxied ones whose family is unspecified.
 fn is_skipped(head: &[u8]) -> bool {
     head[12] == LOCAL || head[13] == UNSPECIFIED
 }
 
-/// Reads the addresses, and returns the bytes that follow them too. SMTP only runs over streams, so datagrams are
-/// rejected.
+/// Reads the addresses. Returns the bytes after them as well. Rejects datagrams, because SMTP only runs over streams.
 fn v2_header(family: u8, body: &[u8]) -> Option<(ProxyHeader, &[u8])> {
     let (header, length) = match family {
         0x11 => (proxied::<4>(body)?, 12),
@@ -190,7 +189,7 @@ where
 /// The extension that holds a CRC32c of the header (PP2_TYPE_CRC32C).
 const CHECKSUM: u8 = 0x03;
 
-/// Checks that every extension ends where it states, and that a checksum is right.
+/// Checks that every extension ends where it says, and that a checksum is right.
 fn check_extensions(extensions: &[u8], whole: &[u8]) -> Result<(), ProxyHeaderError> {
     let mut rest = extensions;
     while !rest.is_empty() {
@@ -209,7 +208,7 @@ fn check_extensions(extensions: &[u8], whole: &[u8]) -> Result<(), ProxyHeaderEr
     Ok(())
 }
 
-/// Computes CRC32c of a header with zeros in the checksum's place.
+/// Computes the CRC32c of a header, with zeros in place of the checksum.
 fn checksum(before: &[u8], after: &[u8]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     digest.update(before);
@@ -269,7 +268,7 @@ mod tests {
         ProxyHeader::Proxied { source: source.parse().unwrap(), destination: destination.parse().unwrap() }
     }
 
-    /// Reads a header whole, as it grows byte by byte, and with bytes behind it.
+    /// Reads a header whole, growing byte by byte, and with more bytes after it.
     fn read(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderError> {
         check(bytes);
         check(&[bytes, b"EHLO a\r\n".as_slice()].concat());
@@ -343,7 +342,7 @@ mod tests {
             (v2(0x21, 0x11, &FOUR), four),
             (v2(0x20, 0x11, &FOUR), ProxyHeader::Local),
             (v2(0x20, 0x00, b""), ProxyHeader::Local),
-            // Of LOCAL only the length is read (§2.2): an invalid family, half an address, a wrong checksum.
+            // For LOCAL, only the length counts (§2.2). The rest may be wrong: family, address length, checksum.
             (v2(0x20, 0x12, &FOUR), ProxyHeader::Local),
             (v2(0x20, 0xff, b"anything"), ProxyHeader::Local),
             (v2(0x20, 0x11, &FOUR[..11]), ProxyHeader::Local),
@@ -400,7 +399,7 @@ mod tests {
         let mut bytes = v2(0x21, 0x11, &[FOUR.as_slice(), b"\x03\0\x04\0\0\0\0\x04\0\0"].concat());
         assert_eq!(parse(&bytes), Err(ProxyHeaderError::Checksum));
         let at = bytes.len() - 7;
-        // Bit by bit, from the polynomial (RFC 3720 §12.1): another way than the one under test.
+        // Computed bit by bit from the polynomial (RFC 3720 §12.1), unlike the code under test.
         let mut crc = u32::MAX;
         for octet in &bytes {
             crc ^= u32::from(*octet);

@@ -149,7 +149,7 @@ impl<'a> ReceivedReply<'a> {
         joined.join(" ").chars().map(|c| if c.is_control() { '?' } else { c }).collect()
     }
 
-    /// The subject of the enhanced status code in the first line, if it has one digit: the 1 of `250 2.1.0 Ok`.
+    /// Subject of the enhanced status code in the first line, if it has one digit: 1 in `250 2.1.0 Ok`.
     pub(crate) fn subject(&self) -> Option<u8> {
         match self.wire.get(4..8) {
             Some([_, b'.', subject @ b'0'..=b'9', b'.']) => Some(subject - b'0'),
@@ -239,13 +239,13 @@ impl ReplyReader {
         }
     }
 
-    /// Memory it takes on the heap.
+    /// Bytes on the heap.
     #[cfg(test)]
     pub(crate) fn heap_bytes(&self) -> usize {
         self.held.capacity()
     }
 
-    /// Reads a reply that began in an earlier block: moves one line at a time to the held bytes.
+    /// Reads a reply that began in an earlier block. Moves one line at a time to the held bytes.
     fn next_held(&mut self, input: &mut &[u8]) -> Result<Option<ReceivedReply<'_>>, ReplyError> {
         while !input.is_empty() {
             let end = memchr::memchr(b'\n', input).map_or(input.len(), |at| at + 1);
@@ -265,7 +265,7 @@ impl ReplyReader {
     }
 }
 
-/// Returns code and length of the whole reply that `bytes` start with, if they hold one.
+/// Returns code and length of the complete reply at the beginning of `bytes`, if there is one.
 fn whole_reply(bytes: &[u8]) -> Result<Option<(u16, usize)>, ReplyError> {
     let mut start = 0;
     while let Some(at) = memchr::memchr(b'\n', &bytes[start..]) {

@@ -1,4 +1,4 @@
-//! Table of all replies that a server session gives by itself, with their texts.
+//! Table of all replies that a server session sends by itself, with their texts.
 use crate::reply::{Reply, say};
 
 /// Reasons for a reply that a server session gives without asking the application.

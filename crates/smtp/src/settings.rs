@@ -95,7 +95,7 @@ impl ServerSettings {
         }
     }
 
-    /// Extensions that are offered to a client in that state.
+    /// Returns the extensions that are offered to a client in that state.
     pub(crate) fn offers(&self, is_over_tls: bool) -> &Extensions {
         if is_over_tls { &self.extensions_over_tls } else { &self.extensions }
     }
@@ -104,7 +104,7 @@ impl ServerSettings {
         if is_over_tls { &self.ehlo_over_tls } else { &self.ehlo }
     }
 
-    /// Longest line of a command, except AUTH with its long responses.
+    /// Longest command line. AUTH may be longer because of its responses.
     pub(crate) fn line_bytes(&self) -> usize {
         if self.extensions_over_tls.auth.is_empty() { MAX_LINE_BYTES } else { MAX_EXCHANGE_LINE_BYTES }
     }

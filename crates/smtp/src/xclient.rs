@@ -168,7 +168,7 @@ impl<'a> Xclient<'a> {
         }
     }
 
-    /// Reports whether the client is said to be logged in.
+    /// Reports whether the proxy says that the client is logged in.
     pub(crate) fn is_logged_in(&self) -> bool {
         matches!(self.value(Attribute::Login), Some(AttributeValue::Value(_)))
     }
@@ -234,7 +234,8 @@ impl XclientRequest {
         Ok(self)
     }
 
-    /// Returns the command lines with those attributes that the peer accepts; each within the length of a command.
+    /// Returns the command lines for those attributes that the peer accepts. Each is within the limit of a command
+    /// line.
     pub(crate) fn lines(&self, offered: Attributes) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
         for (_, word) in self.attributes.iter().filter(|(attribute, _)| offered.has(*attribute)) {

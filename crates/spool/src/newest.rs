@@ -2,7 +2,6 @@
 //! the segments before it must exist, and where they end. Without this file, nothing would prove that for the newest
 //! one.
 //!
-//!
 //! The file only helps to notice a loss. If it cannot be read or written, no mail is refused, but the loss of the
 //! newest segment or of its end goes unnoticed. The file is written after the first sync of a segment, so it never
 //! names a segment that a power failure has taken back. Like the header of a segment, it has two places that are

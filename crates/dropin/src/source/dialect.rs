@@ -117,9 +117,7 @@ pub(crate) trait Dialect: Sized + 'static {
 
     /// Connects for a message. Returns `None` to give the message up.
     ///
-    ///
     /// # Errors
-    ///
     ///
     /// If the run must end.
     async fn connect(

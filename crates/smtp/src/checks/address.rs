@@ -1,4 +1,5 @@
-//! Any bytes as a path: what is taken obeys the lengths, is made of its parts, and stands in brackets as it is.
+//! Parses any bytes as a path. An accepted path obeys the length limits, consists of its parts, and reads the same in
+//! brackets.
 use crate::Path;
 use crate::limits::{MAX_DOMAIN_BYTES, MAX_LOCAL_PART_BYTES, MAX_PATH_BYTES};
 

@@ -1,4 +1,5 @@
-//! Any octets in any chunks: cut or whole they read the same, as many as were announced, and flawed where their lines are.
+//! Reads any octets in any chunks. Cut or whole they must read the same, have the announced length, and be flawed
+//! exactly if their lines are.
 use super::SplitMix64;
 use crate::chunk::{ChunkPiece, ChunkReader, ContentKind};
 use crate::command::Chunk;
@@ -6,7 +7,7 @@ use crate::data::LineFault;
 
 const LINE_BYTES: usize = 10;
 
-/// Returns content, flaw, and the number of bytes after the last chunk.
+/// Returns the content, its fault, and the number of bytes after the last chunk.
 pub(crate) fn read(
     octets: ContentKind,
     chunks: &[Chunk],
@@ -17,7 +18,7 @@ pub(crate) fn read(
     let mut content = Vec::new();
     reader.begin(*chunks.next()?);
     let mut left: usize = blocks.iter().map(|block| block.len()).sum();
-    // An empty chunk ends without an octet more.
+    // An empty chunk ends without another octet.
     for block in blocks.iter().chain(&[b"".as_slice()]) {
         let mut input = *block;
         while let Some(piece) = reader.next(&mut input) {
@@ -40,7 +41,7 @@ pub(crate) fn read(
 }
 
 pub fn check(data: &[u8]) {
-    // Up to eight sizes of chunks, ended by a zero if they are fewer; then the message.
+    // Up to eight chunk sizes, ended by a zero if there are fewer; then the message.
     let (sizes, message) = match data.iter().take(8).position(|octet| *octet == 0) {
         Some(end) => (&data[..end], &data[end + 1..]),
         None => data.split_at(data.len().min(8)),

@@ -1,5 +1,5 @@
-//! Any bytes as a command line: what is taken as MAIL or RCPT is taken again when it is written anew, and no
-//! envelope has more lines than it should.
+//! Parses any bytes as a command line. An accepted MAIL or RCPT must be accepted again after it is rendered, and no
+//! envelope may have extra lines.
 use crate::command::{BodyType, Command, Mail, Recipient};
 use crate::dsn::{Notify, Return};
 use crate::envelope::Envelope;

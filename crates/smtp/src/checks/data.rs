@@ -1,5 +1,5 @@
-//! Any bytes as a message: cut or whole it reads the same, only CRLF.CRLF ends it, nothing bare is missed, and what
-//! is stuffed is unstuffed. The last octet of the input chooses the cuts.
+//! Reads any bytes as a message. Cut or whole they must read the same, only CRLF.CRLF may end them, every bare line end
+//! must be noticed, and unstuffing must undo stuffing. The last octet chooses the cuts.
 use super::SplitMix64;
 use crate::data::{self, DataPiece, DataReader, LineFault};
 
@@ -34,7 +34,7 @@ pub(crate) fn read(blocks: &[&[u8]], line_limit: usize) -> Message {
     Message { content, flaw: reader.fault(), length: None }
 }
 
-/// What RFC 5321 §4.5.2 says, one line after another.
+/// Applies RFC 5321 §4.5.2 one line at a time.
 fn by_the_book(bytes: &[u8]) -> Message {
     let end = find(&[b"\r\n", bytes].concat(), b"\r\n.\r\n");
     let text = &bytes[..end.unwrap_or(bytes.len())];

@@ -1,4 +1,4 @@
-//! Any bytes as a PROXY header: taken at the same length however they come, and written back as they were meant.
+//! Reads any bytes as a PROXY header. It must have the same length however it arrives, and render to the same meaning.
 use crate::proxy::{self, MAX_V1_BYTES, MAX_V2_BYTES, ProxyHeader, parse, render_v1, render_v2};
 
 pub fn check(data: &[u8]) {

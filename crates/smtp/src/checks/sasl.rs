@@ -1,11 +1,12 @@
-//! Any responses to a server's side of AUTH, and any challenges to a client's: nobody gets in without the secret, and no
-//! server that does not know it is believed. The first octet chooses the mechanism; lines are the messages.
+//! Plays any responses to a server's side of AUTH, and any challenges to a client's. Nobody may get in without the
+//! secret, and the client must not trust a server that lacks it. The first octet chooses the mechanism; lines are the
+//! messages.
 use crate::sasl::scram::Keys;
 use crate::sasl::server::{self, ExchangeStep};
 use crate::sasl::{Credentials, Mechanism, Mechanisms, Secret, client};
 use std::sync::LazyLock;
 
-/// Made once: they take long.
+/// Computed once, because this is slow.
 static KEYS: LazyLock<Keys> = LazyLock::new(|| Keys::derive("long and secret", b"salt", 4096).expect("good input"));
 
 fn server(mechanism: Mechanism, lines: &[&[u8]]) {
@@ -33,7 +34,7 @@ fn client(mechanism: Mechanism, lines: &[&[u8]]) {
     let credentials = Credentials::new("user", "long and secret").by(Mechanisms::ALL);
     let mut exchange = client::ClientExchange::new(mechanism, &credentials, Some(&[7; 18])).expect("good credentials");
     for (number, line) in lines.iter().enumerate() {
-        // An honest number of iterations costs too much here, and a challenge may be repeated.
+        // Realistic iteration counts are too slow here, and a challenge may be repeated.
         if number > 0 && line.windows(2).any(|pair| pair == b"i=") {
             return;
         }
@@ -53,7 +54,7 @@ pub fn check(data: &[u8]) {
         let mut words = text.splitn(2, '\n');
         let name = words.next().unwrap_or_default();
         let secret = words.next().unwrap_or_default();
-        // What one side writes the other reads, or the first does not write it.
+        // Either the other side can read what one side writes, or the first side refuses to write it.
         let credentials = Credentials::new(name, secret);
         if mechanism == Mechanism::Plain
             && let Ok(exchange) = client::ClientExchange::new(mechanism, &credentials, None)

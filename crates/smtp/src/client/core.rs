@@ -1,4 +1,4 @@
-//! Facts of a client session that outlast its states, and the replies that its transactions await.
+//! Facts of a client session that outlive its states, and the queue of awaited replies.
 use super::event::{GaveUp, Verb};
 use super::options::{BurstSize, Chunking, PipelineMode};
 use super::state::DueReply;
@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Options, facts and clock of a session, and the replies that its transactions await.
+/// Options, facts and clock of a session, and the replies that its transactions still await.
 #[derive(Debug)]
 pub(super) struct ClientCore {
     pub(super) name: Arc<str>,
@@ -21,7 +21,7 @@ pub(super) struct ClientCore {
     pub(super) greeting_timeout: Option<Duration>,
     pub(super) extensions: Extensions,
     pub(super) is_over_tls: bool,
-    /// Transactions end before their message.
+    /// Transactions end before the message is sent.
     pub(super) is_probe: bool,
     pub(super) mechanism: Option<Mechanism>,
     pub(super) gave_up: Option<GaveUp>,
@@ -34,24 +34,24 @@ pub(super) struct ClientCore {
     pub(super) under_way: u32,
     /// Transactions that are over, and whose results are not [certain](super::Event::settled).
     pub(super) unsettled: u32,
-    /// Every positive reply to MAIL and RCPT had an enhanced status code with the subject 1 (addressing).
+    /// Every positive reply to MAIL and RCPT so far had an enhanced status code with subject 1 (addressing).
     pub(super) are_addresses_labelled: bool,
-    /// The replies since the last certain result have enhanced status codes that show to which kind of command they
-    /// belong.
+    /// All replies since the last certain result have enhanced status codes, which show the kind of command they belong
+    /// to.
     pub(super) is_labelled: bool,
-    /// Recipients that the peer accepted, of the transaction whose replies are coming.
+    /// Recipients accepted so far in the transaction whose replies are arriving.
     pub(super) accepted: u32,
-    /// LMTP: numbers of the accepted recipients, until the result of their message is known.
+    /// LMTP: numbers of the accepted recipients whose result is still unknown.
     pub(super) accepted_recipients: VecDeque<u32>,
-    /// LMTP: the message was accepted for one of them.
+    /// LMTP: the message was accepted for at least one recipient.
     pub(super) is_delivered: bool,
-    /// MAIL was accepted, so a failed transaction needs RSET before the next.
+    /// MAIL was accepted, so if the transaction fails, RSET must come before the next one.
     pub(super) mail_stands: bool,
-    /// A reply showed that the peer has lost track of the session, which ends with the current transaction.
+    /// A reply showed that the peer has lost track. The session ends with the current transaction.
     pub(super) is_out_of_step: bool,
     /// The peer has accepted EHLO or LHLO.
     pub(super) is_greeted: bool,
-    /// The message that is being sent in chunks cannot be accepted any more: MAIL, every RCPT or a chunk was refused.
+    /// The message being sent in chunks can no longer be accepted, because MAIL, every RCPT or a chunk was refused.
     pub(super) is_doomed: bool,
 }
 
@@ -107,13 +107,13 @@ impl ClientCore {
         self.burst.messages > 0 && self.streams() && self.chunks()
     }
 
-    /// Reports whether the next chunk is worth sending before replies come. If several messages are under way, the
-    /// refused one may have been an earlier one.
+    /// Reports whether to send the next chunk before replies come. If several messages are under way, an earlier one
+    /// may have been the one that was refused.
     pub(super) fn wants_chunk(&self) -> bool {
         self.due.is_empty() || self.groups() && (!self.is_doomed || self.under_way > 1)
     }
 
-    /// Reports whether a free session may begin a transaction before all replies have come.
+    /// Reports whether an idle session may begin a transaction before all replies have come.
     pub(super) fn may_begin_early(&self) -> bool {
         let uncertain = self.under_way + self.unsettled;
         if self.bursts() && self.under_way > 0 {

@@ -1,11 +1,11 @@
 //! The client's side of a session: replies in, commands out.
 //!
-//! `ClientState` has the drawing. A step takes the state by value and gives the next, so that an
-//! ended session cannot go on; what outlasts the states is in `ClientCore`.
+//! `ClientState` documents the state machine. A step consumes the state and returns the next, so an ended session
+//! cannot continue. Facts that outlive a state are in `ClientCore`.
 //!
-//! The session keeps the queue of replies that its transactions await, so pipelined and lock-step dialogues are one
-//! machine: they differ only in the number of commands that [`Client::begin`] writes at once. The caller asks
-//! [`Client::wants`] for the session's next request, and writes the message itself, uncopied.
+//! The session keeps a queue of the replies that its transactions await. So pipelined and lock-step dialogues are the
+//! same machine, and differ only in the number of commands that [`Client::begin`] writes at once. The caller asks
+//! [`Client::wants`] what the session needs next, and writes the message itself without copying it.
 mod core;
 mod event;
 mod options;
@@ -98,7 +98,7 @@ impl Client {
         Ok(Some(event))
     }
 
-    /// Takes the state out, for a step; a session without a state is closed.
+    /// Takes the state out for a step. If there is no state, the session is closed.
     fn take_state(&mut self) -> ClientState {
         std::mem::replace(&mut self.state, ClientState::Closed(None))
     }
@@ -240,13 +240,14 @@ mod tests {
 
     const NOW: Duration = Duration::ZERO;
 
-    /// Runs a dialogue: `< reply` lines are input, and the client's output is compared with the `> ` lines after them.
-    /// A message is one `> (message)`, one in chunks `hello` and nothing, and the beginning of TLS `> (tls)`.
+    /// Runs a dialogue. Lines `< reply` are input, and the client's output must match the `> ` lines after them. A
+    /// message is one `> (message)`, a message in chunks is `hello` and an empty chunk, and `> (tls)` is the start of
+    /// TLS.
     fn dialogue(pipelining: PipelineMode, recipients: &[&str], messages: u32, script: &str) {
         play(Client::new("me".into(), pipelining, NOW), recipients, messages, script);
     }
 
-    /// Runs it with options, and returns the client in its final state.
+    /// Like `dialogue`, with other options. Returns the client in its final state.
     fn dialogue_with(options: Options, recipients: &[&str], messages: u32, script: &str) -> Client {
         let client = Client::with_options("me".into(), Arc::new(options), Some([7; 18]), NOW);
         play(client, recipients, messages, script)
@@ -280,12 +281,12 @@ mod tests {
     struct ScriptedCaller {
         left: u32,
         envelope: Arc<Envelope>,
-        /// The first chunk of a message has been sent.
+        /// The first chunk of the current message has been sent.
         is_half_way: bool,
     }
 
     impl ScriptedCaller {
-        /// Fulfils the session's request, and reports whether there may be another.
+        /// Does what the session wants. Returns whether it may want more.
         fn act(&mut self, client: &mut Client, out: &mut Vec<u8>) -> bool {
             match client.wants() {
                 Want::Transaction if self.left > 0 => {
@@ -391,7 +392,7 @@ mod tests {
         let rows = [
             "< 503 bad sequence\n< 503 bad sequence\n< 503 bad sequence\n< 503 bad sequence\n> QUIT\n",
             "< 250 ok\n< 503 bad sequence\n< 250 ok\n< 354 go\n> (message)\n< 250 ok\n> QUIT\n",
-            // Here 503 follows from the replies before it.
+            // Here 503 follows from the earlier refusals.
             "< 550 no\n< 503 what\n< 503 what\n< 503 what\n> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> RCPT TO:<e@f>\n> DATA\n",
             "< 250 ok\n< 550 no\n< 550 no\n< 503 what\n> RSET\n< 250 ok\n> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> RCPT TO:<e@f>\n> DATA\n",
         ];
@@ -418,7 +419,7 @@ mod tests {
         );
     }
 
-    /// Begins messages in groups, sends them, and reads the replies.
+    /// Begins messages in groups, sends them, and reads the replies. Returns the outcomes.
     fn streamed(replies: &str) -> (Vec<Option<Outcome>>, u32, Option<Violation>) {
         let mut client = Client::new("me".into(), PipelineMode::Group, NOW);
         let envelope = Arc::new(Envelope::new("a@b", "", ["c@d"]).unwrap());
@@ -462,7 +463,7 @@ mod tests {
     #[test]
     fn a_result_is_certain_when_no_reply_can_be_missing() {
         for (rest, settled) in [
-            // Without codes only when all is answered.
+            // Without status codes, nothing is certain until everything is answered.
             ("250 ok\r\n250 ok\r\n250 ok\r\n", 0),
             ("250 ok\r\n250 ok\r\n250 ok\r\n354 go\r\n", 1),
             ("250 ok\r\n421 4.3.2 enough\r\n", 0),
@@ -586,7 +587,8 @@ mod tests {
     #[test]
     fn a_chunked_message_that_failed_is_reset() {
         let rows = [
-            // MAIL was refused, every recipient, a chunk, the last chunk; and a positive reply that makes no sense.
+            // Refused are MAIL, every recipient, a chunk, or the last chunk; in the last row a positive reply makes no
+            // sense.
             "< 550 no\n< 503 no\n< 503 no\n< 503 no\n< 503 no\n> QUIT\n",
             "< 250 ok\n< 550 no\n< 550 no\n< 554 no\n< 554 no\n> RSET\n< 250 ok\n> QUIT\n",
             "< 250 ok\n< 250 ok\n< 250 ok\n< 452 no\n< 503 no\n> RSET\n< 250 ok\n> QUIT\n",

@@ -1,4 +1,4 @@
-//! Options of a client session: what it asks for, and how far ahead of replies it sends.
+//! Options of a client session: what it requests, and how many commands it sends before their replies.
 use crate::sasl::Credentials;
 use crate::settings::Protocol;
 use crate::xclient::XclientRequest;

@@ -13,7 +13,8 @@ use crate::settings::Protocol;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Takes the greeting. A peer that refuses to serve waits for QUIT (RFC 5321 §3.1); with 421 it closes by itself (§3.8).
+/// Handles the greeting. A peer that refuses service waits for QUIT (RFC 5321 §3.1), but after 421 it closes the
+/// connection itself (§3.8).
 pub(super) fn greeted(
     setup: Option<Box<SessionSetup>>,
     reply: &ReceivedReply<'_>,
@@ -28,14 +29,13 @@ pub(super) fn greeted(
     }
 }
 
-/// Reports whether a greeting or the reply to EHLO names the client itself.
+/// Reports whether the peer introduces itself with the client's own name, in the greeting or in the reply to EHLO.
 fn is_own_name(setup: Option<&SessionSetup>, reply: &ReceivedReply<'_>, core: &ClientCore) -> bool {
     let name =
         |line: &'_ [u8]| line.split(|byte| *byte == b' ').next().map(Domain::new) == Some(Domain::new(&*core.name));
     setup.is_some_and(|setup| setup.options.refuses_own_name) && reply.lines().next().is_some_and(name)
 }
 
-/// Sends EHLO or LHLO.
 pub(super) fn hello(setup: Option<Box<SessionSetup>>, core: &ClientCore, out: &mut Vec<u8>) -> ClientState {
     let verb: &[u8] = match core.protocol {
         Protocol::Lmtp => b"LHLO ",
@@ -51,8 +51,8 @@ fn send_hello(verb: &[u8], core: &ClientCore, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Takes the reply to EHLO: a permanent refusal falls back to HELO (RFC 5321 §3.2), unless EHLO was accepted before TLS
-/// or XCLIENT. LHLO has no fallback.
+/// Handles the reply to EHLO. After a permanent refusal the client falls back to HELO (RFC 5321 §3.2), unless EHLO was
+/// accepted before TLS or XCLIENT. LHLO has no fallback.
 pub(super) fn hello_answered(
     form: HelloForm,
     setup: Option<Box<SessionSetup>>,
@@ -86,7 +86,7 @@ fn give_up(why: GaveUp, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState
     quit(out)
 }
 
-/// Takes the next step; a session without options is free at once.
+/// Returns the next step. Without options, the session is idle immediately.
 fn next_step(setup: Option<Box<SessionSetup>>, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
     match setup {
         Some(setup) => setup.secure(core, out),
@@ -99,7 +99,7 @@ pub(super) fn xclient_refused(core: &mut ClientCore, out: &mut Vec<u8>) -> Clien
     give_up(GaveUp::XclientRefused, core, out)
 }
 
-/// The steps: TLS, then XCLIENT, then AUTH; after the last the session is free.
+/// The steps are TLS, XCLIENT and AUTH, in this order. After the last one, the session is idle.
 impl SessionSetup {
     pub(super) fn new(options: Arc<Options>, nonce: Option<Nonce>) -> Self {
         Self { options, nonce, has_asked_for_tls: false, xclient_lines: None }
@@ -150,7 +150,7 @@ impl SessionSetup {
         }
     }
 
-    /// Logs in, if the server has what the envelopes need.
+    /// Logs in, provided that the server supports what the envelopes need.
     fn log_in(&self, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
         if self.options.notifications == Notifications::Asked && !core.extensions.dsn {
             return give_up(GaveUp::NoDsn, core, out);
@@ -162,8 +162,8 @@ impl SessionSetup {
     }
 }
 
-/// Sends AUTH by the strongest mechanism that is allowed, offered and suited to the credentials. The first response is
-/// part of the command if the line is no longer than a command may be (RFC 4954 §4).
+/// Sends AUTH with the strongest mechanism that is allowed, offered and suits the credentials. The first response is
+/// part of the command unless the line would become too long (RFC 4954 §4).
 fn authenticate(
     credentials: &Credentials,
     nonce: Option<&Nonce>,
@@ -220,12 +220,12 @@ pub(super) fn auth_answered(
     }
 }
 
-/// Gives up after the reply to `*`, whatever it is.
+/// Gives up after the reply to `*`, whatever the reply is.
 pub(super) fn cancelled(why: ExchangeError, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
     give_up(GaveUp::Exchange(why), core, out)
 }
 
-/// Returns the response to a challenge, as it goes on the wire, with the exchange after it.
+/// Returns the encoded response to a challenge, and the state of the exchange after it.
 fn respond(exchange: ClientExchange, reply: &ReceivedReply<'_>) -> Result<(String, ClientExchange), ExchangeError> {
     let challenge = reply.lines().last().and_then(|text| sasl::decode(text.trim_ascii()));
     let (response, exchange) = exchange.respond(&challenge.ok_or(ExchangeError::Challenge)?)?;

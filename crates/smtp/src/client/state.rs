@@ -23,17 +23,17 @@ use std::sync::Arc;
 /// ```
 #[derive(Debug)]
 pub(super) enum ClientState {
-    /// The reply to a command before the first transaction.
+    /// Waits for the reply to a command before the first transaction.
     SetUp(SetUpState),
-    /// The caller, or the replies of transactions.
+    /// Waits for the caller, or for the replies of transactions.
     Transaction(SendState),
-    /// The reply to QUIT, behind those to [earlier commands](super::core::ClientCore::before_quit).
+    /// Waits for the reply to QUIT, after the replies to [earlier commands](super::core::ClientCore::before_quit).
     ExpectQuit,
-    /// Nothing any more; holds the command whose reply did not come.
+    /// The session is over. Contains the command whose reply did not come.
     Closed(Option<Verb>),
 }
 
-/// States before the first transaction: one command is under way at a time.
+/// States before the first transaction. Only one command is under way at a time.
 #[derive(Debug)]
 #[expect(clippy::enum_variant_names, reason = "a state is named by what it waits for")]
 pub(super) enum SetUpState {
@@ -53,13 +53,13 @@ pub(super) enum SetUpState {
     ExpectCancelled(ExchangeError),
 }
 
-/// Options of the steps, and which of them have been taken.
+/// Options of the steps, and which steps are done.
 #[derive(Debug)]
 pub(super) struct SessionSetup {
     pub(super) options: Arc<Options>,
     pub(super) nonce: Option<Nonce>,
     pub(super) has_asked_for_tls: bool,
-    /// Lines of XCLIENT that are still to be sent, once they are known.
+    /// Lines of XCLIENT that remain to be sent; `None` until they are known.
     pub(super) xclient_lines: Option<VecDeque<String>>,
 }
 
@@ -88,19 +88,18 @@ pub(super) enum HelloForm {
 pub(super) enum SendState {
     /// No transaction is being sent.
     Idle,
-    /// The reply to the last command.
+    /// Waits for the reply to the last command.
     LockStep(Arc<Envelope>),
-    /// The replies to MAIL, RCPT and DATA.
+    /// Waits for the replies to MAIL, RCPT and DATA.
     Group,
-    /// The message; 354 was read.
+    /// The message must be sent; 354 was read.
     Message,
-    /// The next chunk of the message.
+    /// The next chunk of the message must be sent.
     Chunks,
-    /// The reply to a message that was sent empty, for nobody was to have it.
+    /// Waits for the reply to a message that was sent empty because it had no recipients.
     EmptyMessage,
 }
 
-/// Replies that a transaction awaits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DueReply {
     Mail,

@@ -6,7 +6,7 @@ use super::state::{ClientState, SendState, SetUpState};
 use crate::reply::ReceivedReply;
 
 impl ClientState {
-    /// Takes a reply; the commands that follow from it go to `out`.
+    /// Handles a reply. Appends the commands that follow from it to `out`.
     pub(super) fn receive<'r>(
         &mut self,
         reply: ReceivedReply<'r>,
@@ -14,7 +14,7 @@ impl ClientState {
         out: &mut Vec<u8>,
     ) -> Result<Event<'r>, Violation> {
         let event = |to, ends, settled| Ok(Event { to, reply, ends, settled });
-        // Only the inner state moves: the outer one is large, and most replies do not change it.
+        // Only replaces the inner state, because the outer one is large and most replies do not change it.
         match self {
             Self::Transaction(sending) => {
                 let state = std::mem::replace(sending, SendState::Idle);
@@ -28,7 +28,7 @@ impl ClientState {
                     return Err(Violation::Misplaced(reply.code()));
                 }
                 let step = state.step(due, &reply, core, out);
-                // What it replaces holds nothing: to drop that would be a check at each reply.
+                // The replaced value holds nothing. Dropping it would cost a check for each reply.
                 std::mem::forget(std::mem::replace(sending, step.next));
                 if core.is_out_of_step && (step.ends.is_some() || step.to == Verb::Reset) {
                     *self = self.end_out_of_step(core, out);
@@ -52,7 +52,7 @@ impl ClientState {
         }
     }
 
-    /// Ends a session with which the peer has lost track. QUIT is sent only if no other reply is due, so that the peer
+    /// Ends a session in which the peer has lost track. QUIT is sent only if no other reply is due, so that the peer
     /// cannot take it for a line of a message.
     fn end_out_of_step(&self, core: &ClientCore, out: &mut Vec<u8>) -> Self {
         if matches!(self, Self::Transaction(SendState::Idle)) && core.due.is_empty() {
@@ -73,7 +73,7 @@ impl ClientState {
         Self::ExpectQuit
     }
 
-    /// The command whose reply comes next.
+    /// Returns the command whose reply comes next.
     #[inline]
     pub(super) fn awaited(&self, core: &ClientCore) -> Option<Verb> {
         match self {
@@ -86,7 +86,6 @@ impl ClientState {
 }
 
 impl SetUpState {
-    /// Takes a reply.
     fn step(self, reply: &ReceivedReply<'_>, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
         let is_done = reply.code() / 100 == 2;
         match self {
@@ -102,7 +101,7 @@ impl SetUpState {
         }
     }
 
-    /// The command whose reply is awaited; none before TLS.
+    /// Returns the command whose reply is awaited; `None` while TLS is to begin.
     fn awaited(&self) -> Option<Verb> {
         match self {
             Self::ExpectGreeting(_) => Some(Verb::Greeting),

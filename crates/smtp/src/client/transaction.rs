@@ -12,19 +12,18 @@ use std::sync::Arc;
 /// The step that a reply causes.
 pub(super) struct ReplyStep {
     pub(super) next: SendState,
-    /// The command that it belongs to.
+    /// The command that the reply belongs to.
     pub(super) to: Verb,
-    /// The transaction it belongs to is over.
+    /// Set if the transaction of that command is over.
     pub(super) ends: Option<Outcome>,
-    /// Number of transactions whose results have become certain.
+    /// How many transactions have certain results now.
     pub(super) settled: u32,
 }
 
-/// The next state of the sending side, and the result of the transaction whose reply came, if it is over.
+/// The next state of the sending side, and the outcome of the transaction if this reply ended it.
 type SendStep = (SendState, Option<Outcome>);
 
 impl SendState {
-    /// Takes the reply that was due.
     pub(super) fn step(
         self,
         due: DueReply,
@@ -34,7 +33,7 @@ impl SendState {
     ) -> ReplyStep {
         let recipient = if due == DueReply::Message { core.accepted_recipients.pop_front() } else { None };
         let is_done = reply.code() / 100 == 2;
-        // LMTP: after 421, no recipient will have another reply.
+        // LMTP: after 421 there is no reply for the remaining recipients.
         let is_last = due != DueReply::Message || core.accepted_recipients.is_empty() || reply.code() == 421;
         let are_all_answered = core.due.is_empty() && is_last;
         core.is_out_of_step |= match due {
@@ -60,9 +59,9 @@ impl SendState {
         ReplyStep { next, to: recipient.map_or(due.verb(), Verb::Delivery), ends, settled }
     }
 
-    /// Takes a reply that no command asked for. A refusal while the message is being written is the peer's final reply
-    /// to it (too big, time-out): the message can be neither finished nor recalled, so the session is over. A 421
-    /// between messages is the end of the session (RFC 5321 §3.8), as after QUIT. It is over in any case.
+    /// Handles a reply that no command asked for. While the message is being written, a refusal is the peer's final
+    /// reply to it (for example too big, or a time-out). The message can then be neither finished nor recalled. Between
+    /// messages, 421 ends the session (RFC 5321 §3.8), also after QUIT. In any case, the session is over.
     pub(super) fn interrupted(self, reply: &ReceivedReply<'_>) -> Result<(Verb, Option<Outcome>), Violation> {
         match self {
             Self::Message | Self::Chunks if !reply.is_positive() => Ok((Verb::Message, Some(Outcome::Refused))),
@@ -102,14 +101,14 @@ impl SendState {
 
     fn chunk_answered(self, is_done: bool, core: &mut ClientCore) -> SendStep {
         if !is_done {
-            // The transaction is over, so the rest of it has one reply in LMTP too.
+            // The transaction is over, so the rest of the message has a single reply, also in LMTP.
             core.is_doomed = true;
             core.accepted_recipients.clear();
         }
         (self, None)
     }
 
-    /// Takes the reply to the message. A positive reply to a message that lacks a chunk does not count.
+    /// Handles the reply to the message. A positive reply does not count if a chunk is missing.
     fn message_answered(self, is_done: bool, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
         if is_done && !core.is_doomed {
             core.mail_stands = false;
@@ -118,7 +117,7 @@ impl SendState {
         self.message_refused(core, out)
     }
 
-    /// Takes the reply to the message for one recipient, in LMTP.
+    /// LMTP: handles the reply to the message for one recipient.
     fn delivery_answered(self, is_done: bool, is_end: bool, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
         core.is_delivered |= is_done && !core.is_doomed;
         if !core.accepted_recipients.is_empty() && !is_end {
@@ -133,8 +132,8 @@ impl SendState {
         self.message_refused(core, out)
     }
 
-    /// Ends the transaction of a refused message. RFC 3030 §2: RSET follows a BDAT that was refused, unless the next
-    /// transaction is under way.
+    /// Ends the transaction of a refused message. A refused BDAT must be followed by RSET (RFC 3030 §2), unless the
+    /// next transaction is already under way.
     fn message_refused(self, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
         match self {
             Self::Idle if core.due.is_empty() => core.refused(out),
@@ -150,7 +149,7 @@ impl SendState {
     }
 }
 
-/// Sends the next command in lock step: RCPT of that number, or after the last recipient DATA or a chunk.
+/// Sends the next command in lock step: RCPT for recipient `number`, or after the last recipient DATA or a chunk.
 fn ask(envelope: Arc<Envelope>, number: usize, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
     if number < envelope.recipients() {
         core.send(envelope.recipient(number), DueReply::Recipient(number as u32), out);
@@ -164,8 +163,8 @@ fn ask(envelope: Arc<Envelope>, number: usize, core: &mut ClientCore, out: &mut 
     (SendState::LockStep(envelope), None)
 }
 
-/// Takes the reply to DATA. A peer that answers 354 although it refused MAIL, or accepted no recipient, gets an empty
-/// message (RFC 2920 §3.1). In LMTP there is no recipient that such a message could have a reply for.
+/// Handles the reply to DATA. A peer may answer 354 although it refused MAIL or accepted no recipient. It then gets an
+/// empty message (RFC 2920 §3.1). In LMTP there would be no recipient for which to reply to that message.
 fn data_answered(is_go_ahead: bool, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
     if !is_go_ahead {
         return core.refused(out);
@@ -187,12 +186,13 @@ fn data_answered(is_go_ahead: bool, core: &mut ClientCore, out: &mut Vec<u8>) ->
 
 /// Commands of transactions, and the replies that become due.
 impl ClientCore {
-    /// Counts the transactions whose results are certain after this reply: all, if every command has been answered.
-    /// Enhanced status codes tell the replies to MAIL and RCPT, with the subject 1 (addressing), from all others:
+    /// Counts the transactions whose results are certain after this reply. If every command has been answered, all of
+    /// them are. Otherwise enhanced status codes help, because only replies to MAIL and RCPT have subject 1
+    /// (addressing):
     ///
-    /// - If only MAIL, RCPT and DATA are behind a message, its reply cannot be one of theirs.
-    /// - A reply of MAIL at its place shows that the results before it were at theirs. So does 421, which a server says to
-    ///   MAIL that takes only so many messages in a session.
+    /// - If only MAIL, RCPT and DATA follow a message, its reply cannot be one of theirs.
+    /// - If a reply that belongs to MAIL comes when MAIL's is due, the earlier results were in the right place, too.
+    ///   The same is true of 421, which a server sends to MAIL if it accepts only so many messages per session.
     fn settle(&mut self, to: DueReply, reply: &ReceivedReply<'_>, are_all_answered: bool) -> u32 {
         let is_done = reply.code() / 100 == 2;
         let is_address = matches!(to, DueReply::Mail | DueReply::Recipient(_));
@@ -217,8 +217,8 @@ impl ClientCore {
         std::mem::take(&mut self.unsettled)
     }
 
-    /// Reports whether the command cannot have this reply. A positive reply about an address does not accept a message
-    /// if it may belong to a MAIL or RCPT behind it. In LMTP, Cyrus says so for each recipient.
+    /// Reports whether the command cannot have this reply. If a positive reply about an address may belong to a later
+    /// MAIL or RCPT, it does not accept a message. In LMTP, however, Cyrus sends such a reply for each recipient.
     pub(super) fn is_misplaced(&self, to: DueReply, reply: &ReceivedReply<'_>) -> bool {
         match (reply.code(), to) {
             (354, DueReply::Data) => false,
@@ -230,8 +230,7 @@ impl ClientCore {
         }
     }
 
-    /// Reports whether the peer has accepted all that this command depends on. If it has not, 503 is the reply to
-    /// expect.
+    /// Reports whether the peer has accepted everything that this command depends on. If not, 503 is to be expected.
     fn is_due_for(&self, command: DueReply) -> bool {
         match command {
             DueReply::Mail | DueReply::Reset => true,
@@ -267,7 +266,7 @@ impl ClientCore {
         SendState::Group
     }
 
-    /// Awaits the reply to the message that the caller sends.
+    /// The caller has sent the message, so its reply is awaited.
     pub(super) fn message_sent(&mut self) -> SendState {
         self.due.push_back(DueReply::Message);
         self.mail_stands = false;
@@ -290,7 +289,7 @@ impl ClientCore {
         }
     }
 
-    /// Ends a transaction that was refused, with RSET if the peer holds it.
+    /// Ends a refused transaction. RSET is needed if the peer still holds it.
     fn refused(&mut self, out: &mut Vec<u8>) -> SendStep {
         self.accepted_recipients.clear();
         if std::mem::take(&mut self.mail_stands) && !self.is_out_of_step {
@@ -299,7 +298,7 @@ impl ClientCore {
         (SendState::Idle, Some(Outcome::Refused))
     }
 
-    /// The command whose reply comes next.
+    /// Returns the command whose reply comes next.
     pub(super) fn awaited(&self) -> Option<Verb> {
         let due = self.due.front()?;
         let recipient = if *due == DueReply::Message { self.accepted_recipients.front() } else { None };

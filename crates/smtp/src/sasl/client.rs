@@ -15,21 +15,22 @@ pub enum ExchangeError {
     ServerUnverified,
 }
 
-/// States of an exchange, by what comes next.
+/// States of an exchange, by the expected challenge.
 #[derive(Clone, Debug)]
 enum State {
-    /// The first message, which a server may ask for with an empty challenge; and the state that SCRAM needs after it.
+    /// A server may ask for the first message with an empty challenge. Contains also the state that SCRAM needs after
+    /// it.
     First(Vec<u8>, Option<scram::ClientFirst>),
-    /// LOGIN's question for the name, then for the password.
+    /// LOGIN asks for the name, then for the password.
     Name,
     Password,
     /// CRAM-MD5's challenge.
     Challenge,
     ServerFirst(scram::ClientFirst),
     ServerFinal(scram::ClientFinal),
-    /// Only the server's verdict.
+    /// Only the server's verdict is left.
     Verdict,
-    /// XOAUTH2: the verdict, or the reason of a refusal, which gets an empty response.
+    /// XOAUTH2: either the verdict, or the reason for a refusal, which gets an empty response.
     VerdictOrReason,
 }
 
@@ -141,7 +142,7 @@ fn begin(mechanism: Mechanism, credentials: &Credentials, nonce: Option<String>)
     }
 }
 
-/// The state after the first message.
+/// Returns the state after the first message.
 fn after_first(mechanism: Mechanism, scram: Option<scram::ClientFirst>) -> State {
     match scram {
         Some(scram) => State::ServerFirst(scram),

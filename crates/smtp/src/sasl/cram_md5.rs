@@ -1,4 +1,4 @@
-//! CRAM-MD5 (RFC 2195): a digest of the secret with a challenge that is never used twice.
+//! CRAM-MD5 (RFC 2195): a digest of the secret and a challenge that is never reused.
 use hmac::{Hmac, KeyInit, Mac};
 use md5::Md5;
 

@@ -1,4 +1,4 @@
-//! Made-up secrets of users that do not exist, so that a login as one of them looks like a login as any other.
+//! Invented secrets for users that do not exist, so that their logins look like any other.
 use super::scram::{Keys, MIN_ITERATIONS};
 use super::{Nonce, encode};
 use hmac::{Hmac, KeyInit, Mac};

@@ -1,4 +1,4 @@
-//! The mechanisms of AUTH (RFC 4954) as state, challenge in and response out, for both sides.
+//! The mechanisms of AUTH (RFC 4954) as state machines for both sides: challenge in, response out.
 //!
 //! | mechanism | first word | what crosses the wire | RFC |
 //! |---|---|---|---|
@@ -178,7 +178,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Reports whether two secrets are equal. Its time does not reveal where they differ.
+/// Reports whether two secrets are equal, in a time that does not reveal where they differ.
 pub(crate) fn same(one: &[u8], other: &[u8]) -> bool {
     subtle::ConstantTimeEq::ct_eq(one, other).into()
 }
@@ -187,7 +187,7 @@ pub(crate) fn encode(octets: &[u8]) -> String {
     STANDARD.encode(octets)
 }
 
-/// Decodes strictly: padded, no blanks, no bits left over.
+/// Decodes strictly: requires padding, and rejects spaces and left-over bits.
 pub(crate) fn decode(text: &[u8]) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()
 }

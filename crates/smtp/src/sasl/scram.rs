@@ -113,13 +113,13 @@ pub(super) struct ClientFinal {
 }
 
 impl ClientFirst {
-    /// Makes the client's first message, with that name and nonce; `None` if the name contains forbidden characters.
+    /// Creates the client's first message. `None` if the name contains forbidden characters.
     pub(super) fn new(name: &str, nonce: &str) -> Option<Self> {
         let name = prepared(name).filter(|name| !name.is_empty() && is_nonce(nonce))?;
         Some(Self { bare: format!("n={},r={nonce}", escaped(&name)), nonce_bytes: nonce.len() })
     }
 
-    /// The message, without channel binding or another name to act as.
+    /// Returns the message. It requests neither channel binding nor another identity.
     pub(super) fn message(&self) -> String {
         format!("n,,{}", self.bare)
     }
@@ -144,14 +144,14 @@ impl ClientFirst {
 }
 
 impl ClientFinal {
-    /// Reports whether server-final proves that the server has the password's keys.
+    /// Reports whether server-final proves that the server knows the keys of the password.
     pub(super) fn is_proved_by(&self, server_final: &[u8]) -> bool {
         let signature = server_final.strip_prefix(b"v=").and_then(decode);
         signature.is_some_and(|signature| same(&signature, &self.signature))
     }
 }
 
-/// Reports whether client-first is valid except for a request to act as another user (RFC 5802 §5.1, `a=`).
+/// Reports whether client-first is valid except that it asks to act as another user (RFC 5802 §5.1, `a=`).
 pub(super) fn acts_as_other(client_first: &[u8]) -> bool {
     let Some(text) = std::str::from_utf8(client_first).ok() else { return false };
     let mut parts = text.splitn(3, ',');
@@ -163,7 +163,6 @@ pub(super) fn acts_as_other(client_first: &[u8]) -> bool {
     names_somebody && !is_legible(text) && is_legible(&format!("{binding},,{bare}"))
 }
 
-/// The server's side, after the client's first message.
 #[derive(Clone, Debug)]
 pub(super) struct ClientFirstMessage {
     pub(super) name: String,
@@ -173,7 +172,6 @@ pub(super) struct ClientFirstMessage {
     nonce: String,
 }
 
-/// The server's side, after its challenge.
 #[derive(Clone, Debug)]
 pub(super) struct ServerChallenge {
     client_first: ClientFirstMessage,
@@ -182,8 +180,8 @@ pub(super) struct ServerChallenge {
 }
 
 impl ClientFirstMessage {
-    /// Reads client-first; `None` if it is invalid, or requests something that is not offered: channel binding, or to
-    /// act as another user.
+    /// Reads client-first. `None` if it is invalid, or requests channel binding or another identity, which are not
+    /// offered.
     pub(super) fn parse(client_first: &[u8], server_nonce: &str) -> Option<Self> {
         let text = std::str::from_utf8(client_first).ok()?;
         let (binding, rest) = text.split_once(',').filter(|(binding, _)| matches!(*binding, "n" | "y"))?;
@@ -201,7 +199,6 @@ impl ClientFirstMessage {
         })
     }
 
-    /// Makes server-first.
     pub(super) fn challenge(self, keys: Keys) -> (String, ServerChallenge) {
         let server_first = format!("r={},s={},i={}", self.nonce, encode(&keys.salt), keys.iterations);
         (server_first.clone(), ServerChallenge { client_first: self, server_first, keys })
@@ -209,7 +206,7 @@ impl ClientFirstMessage {
 }
 
 impl ServerChallenge {
-    /// Checks client-final, and returns server-final if the proof is right.
+    /// Checks client-final. Returns server-final if the proof is right.
     pub(super) fn verify(&self, client_final: &[u8]) -> ProofResult {
         self.parse(client_final).map_or(ProofResult::Malformed, |(without_proof, proof)| {
             let all = format!("{},{},{without_proof}", self.client_first.bare, self.server_first);
@@ -221,7 +218,7 @@ impl ServerChallenge {
         })
     }
 
-    /// Returns the part of client-final that the proof covers, and the proof.
+    /// Returns the part of client-final that the proof covers, and the proof itself.
     fn parse<'a>(&self, client_final: &'a [u8]) -> Option<(&'a str, Sha256Output)> {
         let text = std::str::from_utf8(client_final).ok()?;
         let (without_proof, proof) = text.rsplit_once(",p=")?;
@@ -238,7 +235,7 @@ impl ServerChallenge {
 /// Result of a proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ProofResult {
-    /// It is right. Holds server-final.
+    /// The proof is right. Contains server-final.
     Right(String),
     /// It is wrong.
     Wrong,

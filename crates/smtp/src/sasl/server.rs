@@ -64,7 +64,7 @@ impl ServerExchange {
     }
 }
 
-/// Begins CRAM-MD5. The server sends the first message, so AUTH has no response (RFC 4954 §4).
+/// Begins CRAM-MD5. The server sends the first message, so AUTH must not contain a response (RFC 4954 §4).
 fn begin_cram_md5(nonce: &str, host: &str, initial: Option<&[u8]>) -> ExchangeStep {
     if initial.is_some() {
         return ExchangeStep::Malformed;
@@ -77,7 +77,7 @@ fn begin_cram_md5(nonce: &str, host: &str, initial: Option<&[u8]>) -> ExchangeSt
 #[derive(Clone, Debug)]
 pub struct AwaitedResponse(State);
 
-/// States of an exchange that waits for a response, by the response.
+/// States of an exchange, by the expected response.
 #[derive(Clone, Debug)]
 enum State {
     /// The only message of PLAIN.
@@ -115,8 +115,8 @@ impl AwaitedResponse {
     }
 }
 
-/// Reads a response of PLAIN (RFC 4616 §2): the user to act as, the user's own name, the password. Acting as another
-/// user is refused like a wrong password.
+/// Reads a response of PLAIN (RFC 4616 §2): the user to act as, the user's own name, and the password. Acting as
+/// another user is refused like a wrong password.
 fn plain(response: &[u8]) -> Option<ExchangeStep> {
     let mut parts = response.split(|octet| *octet == 0);
     let acts_as = parts.next()?;
@@ -200,12 +200,11 @@ pub struct SecretLookup {
     proof: LookupProof,
 }
 
-/// Uses of the secret, by mechanism.
 #[derive(Clone)]
 enum LookupProof {
-    /// It is compared with the digest of the challenge.
+    /// The secret is compared with the digest of the challenge.
     CramMd5 { challenge: String, digest: Vec<u8> },
-    /// The challenge to the client is made of it, and of the nonce.
+    /// The secret and the nonce make the challenge to the client.
     ScramSha256 { message: scram::ClientFirstMessage, nonce: String },
 }
 
@@ -251,7 +250,8 @@ impl SecretLookup {
     }
 }
 
-/// Makes the keys of a secret. A password is salted with the nonce: it is not stored, so its salt need not be.
+/// Derives the keys from a secret. A password is salted with the nonce: it is not stored, so its salt does not have to
+/// be either.
 fn keys(secret: &Secret, nonce: &str) -> Option<scram::Keys> {
     match secret {
         Secret::Password(password) => scram::Keys::derive(password, nonce.as_bytes(), scram::MIN_ITERATIONS),
@@ -297,7 +297,6 @@ impl AwaitedProof {
     }
 }
 
-/// Reads a name: text that is not empty.
 fn named(name: &[u8]) -> Option<String> {
     let name = std::str::from_utf8(name).ok()?;
     (!name.is_empty() && !name.contains('\0')).then(|| name.to_owned())
@@ -316,8 +315,7 @@ mod tests {
         ServerExchange::new(mechanism, &NONCE, "test")
     }
 
-    /// Joins both sides until one of them ends. Returns whether the server and the client each consider the login
-    /// proved.
+    /// Runs both sides until one of them ends. Returns whether server and client consider the login proved.
     fn joined(mechanism: Mechanism, credentials: &Credentials, secret: Option<&Secret>, early: bool) -> (bool, bool) {
         let mut client = client::ClientExchange::new(mechanism, credentials, Some(&[9; 18])).unwrap();
         let initial = client.initial().map(<[u8]>::to_vec).filter(|_| early);

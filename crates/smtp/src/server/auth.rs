@@ -24,7 +24,7 @@ use std::time::Duration;
 const XOAUTH2_REFUSAL: &[u8] = br#"{"status":"401","schemes":"bearer"}"#;
 
 impl AuthRequest {
-    /// Reads the response: `=` is an empty one.
+    /// Reads the response. A `=` stands for an empty one.
     pub(super) fn new(mechanism: Mechanism, initial: Option<&[u8]>) -> Result<Self, ReplyReason> {
         let initial = match initial {
             None => None,
@@ -37,13 +37,13 @@ impl AuthRequest {
         Ok(Self { mechanism, initial })
     }
 
-    /// Begins the exchange. Mechanisms without a nonce ignore it.
+    /// Begins the exchange. Mechanisms that need no nonce ignore it.
     pub(super) fn begin(self, nonce: &Nonce, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
         let exchange = ServerExchange::new(self.mechanism, nonce, &core.settings.name);
         advance(exchange.begin(self.initial.as_deref()), core, out)
     }
 
-    /// Takes an answer that is no nonce: a refusal, or nothing that helps.
+    /// Handles an answer that is not a nonce: a refusal, or one that does not help.
     pub(super) fn answered(self, answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
         match answer {
             Some(reply) if !reply.is_positive() => refused(reply, out),
@@ -52,7 +52,7 @@ impl AuthRequest {
     }
 }
 
-/// Begins an exchange, or asks for the nonce that it needs.
+/// Begins an exchange, or first asks for the nonce that it needs.
 pub(super) fn begin<'a>(request: AuthRequest, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
     if request.mechanism.needs_server_nonce() {
         return (State::Answer(OpenQuestion::Nonce(Box::new(request))), Some(Event::Nonce));
@@ -61,7 +61,7 @@ pub(super) fn begin<'a>(request: AuthRequest, core: &mut ServerCore, out: &mut V
 }
 
 impl AuthResponse {
-    /// Takes the line, or its fault.
+    /// Handles the line or its fault.
     pub(super) fn step<'a>(
         self,
         line: Result<&[u8], ReplyReason>,
@@ -82,7 +82,7 @@ impl AuthResponse {
     }
 }
 
-/// Decodes a line of the client's.
+/// Decodes a line from the client.
 fn decode(line: Result<&[u8], ReplyReason>) -> Result<Vec<u8>, ReplyReason> {
     match line? {
         b"*" => Err(ReplyReason::AuthCancelled),
@@ -113,7 +113,7 @@ impl LoginQuestion {
         }
     }
 
-    /// Takes the application's answer; `None` is yes, which is no answer to the question for a secret.
+    /// Handles the application's answer. `None` means yes, which does not answer the question for a secret.
     pub(super) fn answered(self, answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
         match (self, answer) {
             (Self::Check(shown), Some(reply)) if !reply.is_positive() => check_refused(&shown, reply, out),
@@ -126,7 +126,7 @@ impl LoginQuestion {
     }
 }
 
-/// Takes the secret from the application, or `None` if the name is unknown.
+/// Handles the secret from the application; `None` means that the name is unknown.
 pub(super) fn provide_secret(
     lookup: SecretLookup,
     secret: Option<&Secret>,
@@ -166,7 +166,7 @@ fn granted(reply: &Reply, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
     State::AuthEnd(AuthEnd::Granted)
 }
 
-/// Refuses name and secret that were shown.
+/// Refuses the name and secret that the client has shown.
 fn check_refused(shown: &ShownSecret, reply: &Reply, out: &mut Vec<u8>) -> State {
     if shown.mechanism() != Mechanism::Xoauth2 {
         return refused(reply, out);
@@ -181,7 +181,7 @@ fn refused(reply: &Reply, out: &mut Vec<u8>) -> State {
     State::AuthEnd(AuthEnd::RefusedByApplication { has_failed: (500..600).contains(&reply.code()) })
 }
 
-/// Refuses with a reply of the session's own.
+/// Refuses with one of the session's own replies.
 fn failed(reason: ReplyReason, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
     if !core.bears(reason) {
         return core.give_up_state(ReplyReason::TooManyCommands, out);
@@ -191,8 +191,8 @@ fn failed(reason: ReplyReason, core: &mut ServerCore, out: &mut Vec<u8>) -> Stat
 }
 
 impl AuthEnd {
-    /// Reports the result. A client that fails too often is given up; a refusal by the application is an error like a
-    /// refusal by the session itself, which was counted when it was sent.
+    /// Reports the result. A client that fails too often is disconnected. A refusal by the application counts as an
+    /// error, like a refusal by the session, which was counted when it was sent.
     pub(super) fn step<'a>(self, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
         let is_borne = match self {
             Self::Granted => return (State::Command(CommandState::ExpectMail), Some(Event::Authenticated)),
@@ -200,7 +200,7 @@ impl AuthEnd {
                 core.failed_logins += u32::from(reason == ReplyReason::NotAuthenticated);
                 true
             }
-            // Other replies, for example 454, say nothing about the secret.
+            // Other replies, such as 454, say nothing about the secret.
             Self::RefusedByApplication { has_failed } => {
                 core.failed_logins += u32::from(has_failed);
                 core.bears(ReplyReason::NotAuthenticated)

@@ -1,4 +1,4 @@
-//! Commands of a client: their order (RFC 5321 §4.1.4), the server's offer and its requirements.
+//! A client's commands: their order (RFC 5321 §4.1.4), and what the server offers and requires.
 use super::auth;
 use super::core::ServerCore;
 use super::event::Event;
@@ -27,7 +27,7 @@ fn ask(question: OpenQuestion, event: Event<'_>) -> Transition<'_> {
 }
 
 impl CommandState {
-    /// Takes a line: a command, or the reason to refuse it.
+    /// Handles a line: a command, or the reason to refuse it.
     pub(super) fn step<'a>(
         self,
         command: &Result<Command<'a>, ReplyReason>,
@@ -44,7 +44,7 @@ impl CommandState {
         }
     }
 
-    /// Takes a command, and asks the application if it is in order.
+    /// Handles a command. Asks the application if the command is in order.
     fn command<'a>(
         self,
         command: &Command<'a>,
@@ -52,7 +52,7 @@ impl CommandState {
         core: &mut ServerCore,
         out: &mut Vec<u8>,
     ) -> Transition<'a> {
-        // A chunk that is not admitted is refused after its bytes.
+        // If a chunk is not admitted, it is refused after its bytes.
         if !matches!(command, Command::Chunk(_))
             && let Err(reason) = core.admits(command, &self)
         {
@@ -75,8 +75,9 @@ impl CommandState {
         }
     }
 
-    /// Refuses a command or a line, and stays. Recipients beyond the limit are no error: the sender will send the
-    /// others later (RFC 5321 §4.5.3.1.10), so closing the connection would lose the message for the accepted ones.
+    /// Refuses a command or a line, and keeps the state. Recipients beyond the limit are not errors: the sender sends
+    /// the message to them later (RFC 5321 §4.5.3.1.10), and closing the connection would lose it for the accepted
+    /// ones.
     pub(super) fn refuse<'a>(
         mut self,
         reason: ReplyReason,
@@ -93,13 +94,13 @@ impl CommandState {
         core.refuse(State::Command(self), reason, out)
     }
 
-    /// Reports whether a BDAT out of order is no error: if every RCPT was refused, so is every chunk that was already in
-    /// the pipeline.
+    /// Reports whether BDAT out of order is no error. If every RCPT was refused, the chunks that were already in the
+    /// pipeline are refused as well.
     pub(super) fn is_in_good_faith(&self) -> bool {
         matches!(self, Self::ExpectRecipient(TransactionState { refused: 1.., .. }))
     }
 
-    /// The state after a RSET that was granted.
+    /// Returns the state after RSET was granted.
     pub(super) fn reset(&self) -> Self {
         match self {
             Self::ExpectHello => Self::ExpectHello,
@@ -155,7 +156,7 @@ impl CommandState {
         }
     }
 
-    /// Takes BDAT (RFC 3030). If it is refused, its bytes are read nevertheless.
+    /// Handles BDAT (RFC 3030). Even if it is refused, its bytes are read.
     fn chunk<'a>(self, chunk: Chunk, now: Duration, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
         if !core.offers().chunking {
             return self.refuse(ReplyReason::NotImplemented, core, out);
@@ -185,7 +186,7 @@ impl CommandState {
         }
     }
 
-    /// Bytes of the message so far.
+    /// Message bytes so far.
     fn message_bytes(&self) -> u64 {
         match self {
             Self::ExpectHello | Self::ExpectMail | Self::ExpectRecipient(_) => 0,
@@ -193,7 +194,7 @@ impl CommandState {
         }
     }
 
-    /// Takes STARTTLS (RFC 3207), which is not allowed within a transaction.
+    /// Handles STARTTLS (RFC 3207), which is not allowed during a transaction.
     fn start_tls<'a>(self, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
         let is_offered = core.offers().starttls || core.is_over_tls && core.settings.extensions.starttls;
         if !is_offered {
@@ -207,7 +208,7 @@ impl CommandState {
         }
     }
 
-    /// Takes AUTH (RFC 4954), which is not allowed within a transaction.
+    /// Handles AUTH (RFC 4954), which is not allowed during a transaction.
     fn auth<'a>(
         self,
         mechanism: Option<Mechanism>,
@@ -229,7 +230,7 @@ impl CommandState {
         }
     }
 
-    /// Takes XCLIENT, which is not allowed within a transaction.
+    /// Handles XCLIENT, which is not allowed during a transaction.
     fn xclient<'a>(self, xclient: &Xclient<'a>, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
         if core.offers().xclient.is_empty() {
             return self.refuse(ReplyReason::NotImplemented, core, out);
@@ -244,9 +245,9 @@ impl CommandState {
     }
 }
 
-/// Checks of commands against offer, requirements and limits.
+/// Checks commands against the offer, the requirements and the limits.
 impl ServerCore {
-    /// Checks the requirements of the server (RFC 3207 §4, RFC 4954 §6).
+    /// Checks what the server requires before this command (RFC 3207 §4, RFC 4954 §6).
     fn admits(&self, command: &Command<'_>, state: &CommandState) -> Result<(), ReplyReason> {
         let requires = &self.settings.requires;
         let is_free = matches!(command, Command::Hello(..) | Command::Noop | Command::Quit | Command::StartTls);
@@ -293,8 +294,7 @@ impl ServerCore {
         Ok(())
     }
 
-    /// Checks that there are recipients. LMTP has 503 if no recipient was accepted (RFC 2033 §4.2), whatever the
-    /// reason.
+    /// Checks that there are recipients. LMTP answers 503 if none was accepted, for whatever reason (RFC 2033 §4.2).
     fn has_recipients(&self, transaction: TransactionState) -> Result<(), ReplyReason> {
         match transaction {
             TransactionState { accepted: 1.., .. } => Ok(()),

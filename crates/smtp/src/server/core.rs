@@ -1,4 +1,4 @@
-//! Facts, counts and clock of a server session, which outlast its states.
+//! Facts, counts and clock of a server session, which outlive its states.
 use super::event::Event;
 use super::state::{ChunkedMessage, DataMessage, MessagePace, State, Transition};
 use crate::command::{Chunk, Command, Hello};
@@ -14,18 +14,18 @@ use std::time::Duration;
 pub(super) struct ServerCore {
     pub(super) settings: Arc<ServerSettings>,
     pub(super) errors: u32,
-    /// Unknown commands before EHLO, over the whole session.
+    /// Number of unknown commands before EHLO, over the whole session.
     pub(super) unknown: u32,
     pub(super) idle_commands: u32,
     pub(super) failed_logins: u32,
     pub(super) junk_commands: u32,
-    /// MAIL was granted, and neither RSET nor the end of its message has come since.
+    /// MAIL was granted, and neither RSET nor the end of its message has followed.
     pub(super) has_open_mail: bool,
     pub(super) gave_up: Option<ReplyReason>,
     pub(super) last_received: Duration,
-    /// The end of the last message, or the beginning of the session, plus the application's time since then.
+    /// When the last message ended or the session began, plus the time that the application has taken since.
     pub(super) last_message: Duration,
-    /// Bytes dropped behind STARTTLS.
+    /// Number of bytes dropped after STARTTLS.
     pub(super) injected: u64,
     /// The client sent QUIT.
     pub(super) has_quit: bool,
@@ -57,8 +57,8 @@ impl ServerCore {
         }
     }
 
-    /// Time at which the client will have been silent, or its message under way, or the session without a message, for
-    /// too long.
+    /// Returns when the client will have been silent, its message under way, or the session without a message for too
+    /// long.
     pub(super) fn deadline(&self, message_pace: Option<&MessagePace>) -> Duration {
         let limits = &self.settings.limits;
         let idle = self.last_received + limits.idle_timeout;
@@ -68,13 +68,13 @@ impl ServerCore {
         }
     }
 
-    /// Notes the time of an answer. The application's time is not counted against the peer.
+    /// Records the time of an answer. The application's time does not count against the peer.
     pub(super) fn application_answered(&mut self, now: Duration) {
         self.last_message += now.saturating_sub(self.last_received);
         self.last_received = now;
     }
 
-    /// Forgets what was said in the clear.
+    /// Forgets everything that was sent without encryption.
     pub(super) fn tls_started(&mut self, now: Duration) {
         self.is_over_tls = true;
         self.is_authenticated = false;
@@ -92,7 +92,7 @@ impl ServerCore {
         }
     }
 
-    /// Counts a command, or a line that is none, and reports whether there have been too many.
+    /// Counts a command or an invalid line. Returns true if there have been too many.
     pub(super) fn is_too_much(&mut self, command: &Result<Command<'_>, ReplyReason>, now: Duration) -> bool {
         self.last_received = now;
         self.idle_commands += 1;
@@ -100,8 +100,8 @@ impl ServerCore {
         is_too_idle || command.as_ref().is_ok_and(|command| self.is_too_much_junk(command))
     }
 
-    /// Counts a command that has nothing to do with mail, and reports whether there have been too many. A client whose
-    /// message failed has to send RSET: that is not counted.
+    /// Counts a command that has nothing to do with mail. Returns true if there have been too many. A RSET after a
+    /// failed message is necessary and does not count.
     fn is_too_much_junk(&mut self, command: &Command<'_>) -> bool {
         let is_junk = match command {
             Command::Noop | Command::Verify(_) | Command::Help | Command::Hello(..) => true,
@@ -116,13 +116,12 @@ impl ServerCore {
         out.extend_from_slice(reason.reply().wire());
     }
 
-    /// Answers a command by itself.
+    /// The session answers the command itself.
     pub(super) fn answered<'a>(&self, next: State, reason: ReplyReason, out: &mut Vec<u8>) -> Transition<'a> {
         self.say(reason, out);
         (next, Some(Event::Answered))
     }
 
-    /// Refuses a command; the session stays in its state, unless that was one error too many.
     pub(super) fn refuse<'a>(&mut self, stays: State, reason: ReplyReason, out: &mut Vec<u8>) -> Transition<'a> {
         let reason = match reason {
             ReplyReason::BadChunk if !self.offers().chunking => ReplyReason::NotImplemented,
@@ -135,8 +134,8 @@ impl ServerCore {
         self.answered(stays, reason, out)
     }
 
-    /// Counts an error, and reports whether the limits still permit it. RCPT or BDAT after a refused MAIL or BDAT is
-    /// what a pipelining client sends in good faith (RFC 2920 §3.1, RFC 3030 §4.2).
+    /// Counts an error. Returns whether the limits still permit it. RCPT or BDAT after a refused MAIL or BDAT is not an
+    /// error, because a pipelining client sends it in good faith (RFC 2920 §3.1, RFC 3030 §4.2).
     pub(super) fn bears(&mut self, reason: ReplyReason) -> bool {
         let is_error = !matches!(reason, ReplyReason::TooManyRecipients | ReplyReason::MailFirst);
         self.errors += u32::from(is_error);
@@ -144,12 +143,12 @@ impl ServerCore {
         self.errors <= limits.errors && self.unknown <= limits.unknown_before_hello
     }
 
-    /// Ends the session because of its client.
+    /// Ends the session because of the client.
     pub(super) fn give_up<'a>(&mut self, reason: ReplyReason, out: &mut Vec<u8>) -> Transition<'a> {
         (self.give_up_state(reason, out), Some(Event::Answered))
     }
 
-    /// Ends the session because of its client, within a step that has an event of its own.
+    /// Ends the session because of the client, in a step that has its own event.
     pub(super) fn give_up_state(&mut self, reason: ReplyReason, out: &mut Vec<u8>) -> State {
         self.gave_up = Some(reason);
         self.say(reason, out);

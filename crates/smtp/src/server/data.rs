@@ -1,4 +1,4 @@
-//! Messages as they come in: by DATA, by BDAT (RFC 3030), and chunks that are refused.
+//! Reading messages by DATA and by BDAT (RFC 3030), and skipping refused chunks.
 use super::core::ServerCore;
 use super::event::Event;
 use super::state::{
@@ -26,7 +26,7 @@ impl DataMessage {
     }
 
     /// Reads a piece of the message. Bytes beyond the size limit are read and dropped, because the sender reads a reply
-    /// only at the end; at many times the limit the session ends, for that end may never come.
+    /// only at the end. At many times the limit the session ends, because the message may never end.
     pub(super) fn step<'a>(
         mut self: Box<Self>,
         input: &mut &'a [u8],
@@ -101,7 +101,7 @@ impl ChunkedMessage {
                 next
             }
             ChunkPiece::End(Chunk { last: false, bytes }) => {
-                // A chunk that is not empty is progress, as a recipient is.
+                // Like a recipient, a chunk that is not empty is progress.
                 core.idle_commands -= u32::from(bytes > 0);
                 let next = State::Command(CommandState::ExpectChunk(self));
                 core.answered(next, ReplyReason::ChunkAccepted, out)
@@ -111,12 +111,12 @@ impl ChunkedMessage {
 }
 
 impl SkippedChunk {
-    /// The state in which a chunk is skipped.
+    /// Returns the state in which a chunk is skipped.
     pub(super) fn state(chunk: Chunk, pace: MessagePace, refusal: ChunkRefusal) -> State {
         State::Skip(Box::new(Self { left: chunk.bytes, pace, refusal }))
     }
 
-    /// Skips the bytes that have come, and refuses the chunk after its last.
+    /// Skips the bytes that have arrived. Refuses the chunk after its last byte.
     pub(super) fn step<'a>(
         mut self: Box<Self>,
         input: &mut &[u8],
@@ -173,7 +173,7 @@ impl ServerCore {
         }
     }
 
-    /// Refuses a message whose last byte has been read.
+    /// Refuses a message after its last byte has been read.
     fn discard<'a>(&mut self, reason: ReplyReason, times: u32, out: &mut Vec<u8>) -> Transition<'a> {
         self.has_brought_mail();
         (0..times).for_each(|_| self.say(reason, out));
@@ -186,14 +186,14 @@ impl ServerCore {
         (State::Closed, Some(Event::Discarded(reason)))
     }
 
-    /// Notes that a message has had its last reply.
+    /// A message has got its last reply.
     pub(super) fn settled(&mut self) -> State {
         self.has_brought_mail();
         self.errors = 0;
         State::Command(CommandState::ExpectMail)
     }
 
-    /// Notes that a message has come, accepted or not: the counts of commands without mail begin anew.
+    /// A message was received, whether accepted or not, so counting of commands without mail starts again.
     fn has_brought_mail(&mut self) {
         self.idle_commands = 0;
         self.junk_commands = 0;

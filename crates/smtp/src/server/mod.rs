@@ -1,10 +1,11 @@
 //! The server's side of a session: commands in, events out, answers back in.
 //!
-//! `State` has the drawing. A step takes the state by value and gives the next, so that an ended session
-//! cannot go on; what outlasts the states is in `ServerCore`.
+//! `State` documents the state machine. A step consumes the state and returns the next, so an ended session cannot
+//! continue. Facts that outlive a state are in `ServerCore`.
 //!
-//! An event that [asks](Event::asks) waits for [`Server::grant`] or [`Server::answer`]; until then no further event comes, so that replies
-//! leave in the order of their commands (RFC 2920 §3.2). The session answers all other commands by itself.
+//! An event that [asks](Event::asks) waits for [`Server::grant`] or [`Server::answer`]. Until then no further event
+//! comes, so that replies are sent in the order of their commands (RFC 2920 §3.2). The session answers all other
+//! commands by itself.
 mod auth;
 mod command;
 mod core;
@@ -50,7 +51,7 @@ impl Server {
         now: Duration,
         out: &mut Vec<u8>,
     ) -> Option<Event<'s>> {
-        // Most calls in vain end here, before the state moves.
+        // Most calls that have nothing to do end here, before the state is moved.
         if self.state.is_waiting(input) {
             self.lines.release();
             return None;
@@ -58,13 +59,13 @@ impl Server {
         let (state, event) = self.take_state().step(&mut self.lines, input, now, &mut self.core, out);
         self.state.put(state);
         if event.is_none() {
-            // A question about a login borrows from the state what the client claims.
+            // A question about a login borrows the client's claims from the state.
             return self.state.login_event();
         }
         event
     }
 
-    /// Takes the state out, for a step; a session without a state is closed.
+    /// Takes the state out for a step. If there is no state, the session is closed.
     fn take_state(&mut self) -> State {
         std::mem::replace(&mut self.state, State::Closed)
     }
@@ -87,7 +88,7 @@ impl Server {
         self.decide(None, now, out);
     }
 
-    /// Takes the application's decision: a reply that is not 421, or yes with the usual one.
+    /// Handles the application's decision: a reply other than 421, or yes with the usual reply.
     fn decide(&mut self, reply: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
         let next = match self.take_state() {
             State::Answer(question) => {
@@ -245,7 +246,7 @@ mod tests {
         server
     }
 
-    /// The most memory that the session held while it received that many blocks.
+    /// Returns the most memory that the session used while it received that many blocks.
     fn heap_bytes(server: &mut Server, block: &[u8], blocks: usize) -> usize {
         let mut most = 0;
         let mut out = Vec::new();

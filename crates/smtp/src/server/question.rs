@@ -23,20 +23,20 @@ impl DeliveryState {
     }
 }
 
-/// Sends the answer, or the usual reply that says yes.
+/// Sends the application's answer, or the usual positive reply.
 fn send<'a>(answer: Option<&'a Reply>, usual: &'a Reply, out: &mut Vec<u8>) -> &'a Reply {
     let reply = answer.unwrap_or(usual);
     out.extend_from_slice(reply.wire());
     reply
 }
 
-/// Returns the state after a reply: `granted` if it is positive.
+/// Returns `granted` if the reply is positive, otherwise the state after a refusal.
 fn after(reply: &Reply, granted: CommandState, refused: CommandState) -> State {
     State::Command(if reply.is_positive() { granted } else { refused })
 }
 
 impl OpenQuestion {
-    /// Takes the application's answer, which is not 421; `None` is yes, with the usual reply.
+    /// Handles the application's answer, which is not 421. `None` means yes, with the usual reply.
     pub(super) fn answered(
         self,
         answer: Option<&Reply>,
@@ -115,7 +115,7 @@ fn recipient_answered(
 ) -> State {
     let reply = send(answer, say!("250 2.1.5 Ok"), out);
     if reply.is_positive() {
-        // An accepted recipient is progress: a message may have as many as the limit says.
+        // Accepted recipients are progress. Their number per message is limited separately.
         core.idle_commands -= 1;
         transaction.accepted += 1;
     } else {
@@ -140,7 +140,8 @@ fn data_answered(
     }
 }
 
-/// Begins the message, or skips its first chunk. A positive answer is not sent: the chunk's end has a reply.
+/// Begins the message, or skips its first chunk. A positive answer is not sent, because the reply comes at the end of
+/// the chunk.
 fn first_chunk_answered(
     transaction: TransactionState,
     chunk: Chunk,
@@ -149,7 +150,7 @@ fn first_chunk_answered(
     core: &mut ServerCore,
 ) -> State {
     match answer {
-        // The chunks that follow in the pipeline must not be accepted as the message (RFC 3030 §2).
+        // Chunks that follow in the pipeline must not be accepted as the message (RFC 3030 §2).
         Some(reply) if !reply.is_positive() => {
             let times = core.replies_to_chunk(chunk, transaction.accepted);
             let pace = MessagePace::begin(now, &core.settings.limits);
@@ -159,7 +160,7 @@ fn first_chunk_answered(
     }
 }
 
-/// Sends the reply to the message. In LMTP the application answers for all recipients at once, or for each.
+/// Sends the reply to the message. In LMTP the application answers for all recipients at once, or for each of them.
 fn message_answered(recipients: u32, answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
     match (core.settings.protocol, answer) {
         (Protocol::Smtp, answer) => {

@@ -10,7 +10,7 @@ use crate::sasl::Mechanism;
 use crate::sasl::server::{AwaitedProof, AwaitedResponse, SecretLookup, ShownSecret};
 use std::time::Duration;
 
-/// The next state, and the event of the step; no event needs more bytes.
+/// The next state, and the event of the step. Without an event, the step needs more bytes.
 pub(super) type Transition<'a> = (State, Option<Event<'a>>);
 
 /// States of the session, by what it waits for. Each holds what it needs, so that no other state can have it; what is
@@ -45,29 +45,29 @@ pub(super) type Transition<'a> = (State, Option<Event<'a>>);
 /// ```
 #[derive(Debug)]
 pub(super) enum State {
-    /// The application's answer.
+    /// Waits for the application's answer.
     Answer(OpenQuestion),
-    /// A command.
+    /// Waits for a command.
     Command(CommandState),
-    /// QUIT, after a refusal to greet.
+    /// Waits for QUIT after refusing to greet.
     ExpectQuit,
-    /// The message after DATA.
+    /// Reads the message after DATA.
     Message(Box<DataMessage>),
-    /// The bytes of a chunk.
+    /// Reads the bytes of a chunk.
     Chunk(Box<ChunkedMessage>),
-    /// The bytes of a chunk that is refused.
+    /// Reads the bytes of a refused chunk.
     Skip(Box<SkippedChunk>),
-    /// Nothing: the next recipient's result is asked for.
+    /// Waits for nothing: the session asks for the next recipient's result.
     Delivery(DeliveryState),
-    /// A line of the client's in an exchange of AUTH.
+    /// Waits for a line of the client in an exchange of AUTH.
     AuthResponse(AuthResponse),
-    /// Nothing: the application is asked about the client that logs in.
+    /// Waits for nothing: the session asks the application about the login.
     AuthQuestion(LoginQuestion),
-    /// Nothing: the result of the exchange is reported.
+    /// Waits for nothing: the session reports the result of the exchange.
     AuthEnd(AuthEnd),
-    /// TLS.
+    /// Waits for TLS.
     ExpectTls,
-    /// Nothing any more.
+    /// The session is over.
     Closed,
 }
 
@@ -81,7 +81,7 @@ pub(super) enum CommandState {
     ExpectMail,
     /// MAIL was granted.
     ExpectRecipient(TransactionState),
-    /// A chunk of the message has been read, and it was not the last.
+    /// A chunk of the message, but not the last, has been read.
     ExpectChunk(Box<ChunkedMessage>),
 }
 
@@ -96,14 +96,12 @@ pub(super) struct TransactionState {
     pub(super) content_kind: ContentKind,
 }
 
-/// Form of the addresses of a transaction, by its MAIL (RFC 6531 §3.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Addresses {
     Ascii,
     Utf8,
 }
 
-/// A message that comes by DATA.
 #[derive(Debug)]
 pub(super) struct DataMessage {
     pub(super) reader: DataReader,
@@ -111,7 +109,6 @@ pub(super) struct DataMessage {
     pub(super) recipients: u32,
 }
 
-/// A message that comes by BDAT.
 #[derive(Debug)]
 pub(super) struct ChunkedMessage {
     pub(super) reader: ChunkReader,
@@ -123,8 +120,8 @@ pub(super) struct ChunkedMessage {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessagePace {
     since: Duration,
-    /// Time at which it will have been too slow. Each byte puts this off by its share of a second, but never beyond the
-    /// idle timeout from now: so no fast beginning makes up for a slow end.
+    /// When the message will have been too slow. Each byte moves this on by its share of a second, but never beyond the
+    /// idle timeout from now, so a fast start does not make up for a slow end.
     slow_at: Duration,
 }
 
@@ -147,7 +144,7 @@ impl MessagePace {
     }
 }
 
-/// Remaining bytes of a chunk that is refused: they are read nevertheless (RFC 3030 §2).
+/// The rest of a refused chunk. It must be read nevertheless (RFC 3030 §2).
 #[derive(Debug)]
 pub(super) struct SkippedChunk {
     pub(super) left: u64,
@@ -155,20 +152,20 @@ pub(super) struct SkippedChunk {
     pub(super) refusal: ChunkRefusal,
 }
 
-/// Refusal of a chunk: its cause, and the reply after its bytes.
+/// Why a chunk is refused, and the reply after its bytes.
 #[derive(Debug)]
 pub(super) enum ChunkRefusal {
-    /// The command was out of order, in this state.
+    /// The command was out of order in this state.
     Command(CommandState, ReplyReason),
-    /// The client was turned away at the greeting.
+    /// The client was refused at the greeting.
     TurnedAway,
-    /// The message was refused, with that number of replies.
+    /// The message was refused, with this number of replies.
     Message(ReplyReason, u32),
-    /// The application refused with this reply, sent that number of times.
+    /// The application refused with this reply, which is sent this number of times.
     Said(Reply, u32),
 }
 
-/// The question that is open. It holds the state in which a refusal leaves the session.
+/// The open question. It holds the state to which a refusal returns.
 #[derive(Debug)]
 pub(super) enum OpenQuestion {
     Greeting,
@@ -190,50 +187,49 @@ pub(super) enum OpenQuestion {
     Xclient { is_logged_in: bool, before: CommandState },
 }
 
-/// The recipients of a message in LMTP whose results are still to be asked for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeliveryState {
     pub(super) next: u32,
     pub(super) recipients: u32,
 }
 
-/// AUTH before its exchange: the mechanism, and the response that came with the command.
+/// AUTH before its exchange: the mechanism and the initial response.
 #[derive(Debug)]
 pub(super) struct AuthRequest {
     pub(super) mechanism: Mechanism,
     pub(super) initial: Option<Vec<u8>>,
 }
 
-/// A line of the client's that is awaited.
+/// The line that is expected from the client.
 #[derive(Debug)]
 pub(super) enum AuthResponse {
     /// The next response.
     Exchange(Box<AwaitedResponse>),
-    /// The proof, which is not checked before the application permits it.
+    /// The proof. It is checked only after the application has permitted that.
     Proof(Box<AwaitedProof>),
-    /// The empty response of a client of XOAUTH2 that was sent the reason of its refusal; then this reply.
+    /// XOAUTH2: the empty response of a client that was sent the reason of its refusal. The reply comes after it.
     Acknowledgement(Box<Reply>),
 }
 
 /// A question to the application about a client that logs in.
 #[derive(Debug)]
 pub(super) enum LoginQuestion {
-    /// Do name and secret belong together?
+    /// Asks whether name and secret belong together.
     Check(Box<ShownSecret>),
-    /// The secret is asked for.
+    /// Asks for the secret.
     Lookup(Box<SecretLookup>),
-    /// May this proof be checked?
+    /// Asks whether this proof may be checked.
     Proof(Box<PendingProof>),
 }
 
-/// A proof that the application has not permitted to check yet.
+/// A proof whose check the application has not permitted yet.
 #[derive(Debug)]
 pub(super) struct PendingProof {
     pub(super) exchange: Box<AwaitedProof>,
     pub(super) response: Vec<u8>,
 }
 
-/// Results of an exchange whose last reply has been sent.
+/// Result of an exchange whose last reply has been sent.
 #[derive(Debug)]
 pub(super) enum AuthEnd {
     /// The client is logged in.
@@ -242,7 +238,7 @@ pub(super) enum AuthEnd {
     Refused(ReplyReason),
     /// The application refused.
     RefusedByApplication {
-        /// Set if the reply is final, so that the secret was wrong.
+        /// Set if the reply is final: the secret was wrong.
         has_failed: bool,
     },
 }

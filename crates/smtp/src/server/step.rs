@@ -11,20 +11,20 @@ use crate::sasl::MAX_EXCHANGE_LINE_BYTES;
 use std::time::Duration;
 
 impl State {
-    /// Puts the state after a step in the place from which the one before was taken. That place holds nothing: to drop
-    /// its content would be a check at each step.
+    /// Puts the state after a step back in its place. That place is empty; dropping its content would cost a check for
+    /// each step.
     pub(super) fn put(&mut self, next: Self) {
         std::mem::forget(std::mem::replace(self, next));
     }
 
-    /// Reports whether there is no step to take: without an answer, or without bytes.
+    /// Reports whether no step is possible without an answer or without more bytes.
     pub(super) fn is_waiting(&self, input: &[u8]) -> bool {
         match self {
             Self::Answer(_) | Self::Closed => true,
             Self::Command(_) | Self::ExpectQuit | Self::Message(_) | Self::AuthResponse(_) | Self::ExpectTls => {
                 input.is_empty()
             }
-            // The end of an empty chunk is a step without bytes.
+            // Ending an empty chunk is a step without bytes.
             Self::Chunk(_) | Self::Skip(_) | Self::Delivery(_) | Self::AuthQuestion(_) | Self::AuthEnd(_) => false,
         }
     }
@@ -69,7 +69,7 @@ impl State {
         }
     }
 
-    /// The question about the client that logs in, if it is open.
+    /// Returns the open question about a login, if there is one.
     pub(super) fn login_event(&self) -> Option<Event<'_>> {
         match self {
             Self::Answer(OpenQuestion::Login(question)) => Some(question.event()),
@@ -88,12 +88,13 @@ impl State {
     }
 }
 
-/// Reports whether the client speaks another protocol. Its first byte is enough: a ClientHello may lack a line's end.
+/// Reports whether the client speaks another protocol. The first byte must suffice, because a ClientHello may have no
+/// line end.
 fn is_other_protocol(lines: &LineReader, input: &[u8]) -> bool {
     lines.is_at_start() && input.first().is_some_and(|&first| foreign::begins_otherwise(first))
 }
 
-/// Reads the next line of a command, or the reason to refuse it; `None` needs more bytes.
+/// Reads the next command, or the reason to refuse the line. `None` means that more bytes are needed.
 fn read_command<'s, 'i: 's>(
     lines: &'s mut LineReader,
     input: &mut &'i [u8],
@@ -107,22 +108,23 @@ fn read_command<'s, 'i: 's>(
     }
 }
 
-/// Reads a command, or the reason to refuse the line.
+/// Parses a command. The error is the reason to refuse the line.
 fn parse(line: &[u8]) -> Result<Command<'_>, ReplyReason> {
     let mut command = Command::parse(line);
-    // In place, because a command is large.
+    // Changed in place, because a command is large.
     if let Err(reason) = &mut command {
         *reason = fault(line, *reason);
     }
     command
 }
 
-/// The reason to refuse a line that is no command: another protocol ends the session, whatever else is wrong.
+/// Returns the reason to refuse an invalid line. If it belongs to another protocol, this ends the session, whatever
+/// else is wrong.
 fn fault(line: &[u8], reason: ReplyReason) -> ReplyReason {
     if foreign::is_foreign(line) { ReplyReason::OtherProtocol } else { reason }
 }
 
-/// Reads the next line of an exchange of AUTH; `None` needs more bytes.
+/// Reads the next line of an exchange of AUTH. `None` means that more bytes are needed.
 fn read_response<'s, 'i: 's>(lines: &'s mut LineReader, input: &mut &'i [u8]) -> Option<Result<&'s [u8], ReplyReason>> {
     match lines.next(input, MAX_EXCHANGE_LINE_BYTES) {
         ReadLine::Partial => None,

@@ -6,7 +6,6 @@ use crate::command::{Chunk, Command};
 use crate::reply_reason::ReplyReason;
 use std::time::Duration;
 
-/// Answers a line: a command, or none.
 pub(super) fn step<'a>(
     command: &Result<Command<'a>, ReplyReason>,
     now: Duration,
@@ -26,7 +25,7 @@ pub(super) fn step<'a>(
     }
 }
 
-/// Refuses whatever came.
+/// Refuses whatever the client sent.
 pub(super) fn refuse<'a>(core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
     core.refuse(State::ExpectQuit, ReplyReason::NoService, out)
 }

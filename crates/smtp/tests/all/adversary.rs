@@ -1,6 +1,6 @@
-//! A client session whose server accepts and rejects as it likes, and whose replies are dropped or changed on the way.
-//! Whatever happens, the session calls no message delivered that the server did not take, and rejects none without a
-//! permanent reply to one of its own commands. Fuzz targets include this file by path.
+//! A client session with a server that accepts and rejects at will, whose replies are dropped or changed on the way.
+//! Whatever happens, the session must not report a message as delivered that the server did not accept, and must not
+//! report one as rejected without a permanent reply to one of its own commands. Fuzz targets include this file by path.
 use mailrun_smtp::checks::SplitMix64;
 use mailrun_smtp::client::{BurstSize, ChunkPosition, Chunking, Client, Options, Outcome, PipelineMode, Verb, Want};
 use mailrun_smtp::envelope::Envelope;
@@ -11,13 +11,13 @@ use std::time::Duration;
 
 const NOW: Duration = Duration::ZERO;
 const MESSAGES: u32 = 12;
-/// Replies put in place of others. None accepts a message, sender or recipient: the adversary adds no 250 of its own.
+/// Replies that replace others. None of them accepts a message, sender or recipient, because the adversary must not add
+/// a 250.
 const FORGED: [u16; 8] = [354, 421, 450, 500, 503, 530, 550, 554];
-/// If replies in a burst have enhanced status codes, a result counts as certain once the reply to the next MAIL has
-/// come. Four faults together could imitate that, so there may be three.
+/// If the replies of a burst have enhanced status codes, a result is certain after the reply to the next MAIL. Four
+/// faults together could imitate that reply, so at most three are allowed.
 const MAX_BURST_FAULTS: u32 = 3;
 
-/// Decisions, one for each byte; 0 when they have run out.
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {
@@ -28,7 +28,7 @@ impl Choices<'_> {
     }
 }
 
-/// The server, and the way back from it.
+/// The server, and the connection back from it.
 struct AdversarialServer<'a> {
     choices: Choices<'a>,
     has_chunking: bool,
@@ -43,12 +43,12 @@ struct AdversarialServer<'a> {
     message: u32,
     recipients: u32,
     taken: BTreeSet<u32>,
-    /// Messages of which one command has a permanent reply, as it is on the wire.
+    /// Messages that got a permanent reply to one of their commands on the wire.
     rejected: BTreeSet<u32>,
 }
 
 impl AdversarialServer<'_> {
-    /// Reads commands, as far as they are complete.
+    /// Reads all complete commands.
     fn receive(&mut self, bytes: &mut Vec<u8>) {
         self.input.append(bytes);
         while let Some(end) = self.input.windows(2).position(|pair| pair == b"\r\n") {
@@ -74,7 +74,7 @@ impl AdversarialServer<'_> {
                     self.recipients = 0;
                 }
                 "RCPT" => self.recipients += u32::from(self.answer("250 2.1.5 Ok", self.has_mail)),
-                // Some servers go ahead although there is nobody to have the message.
+                // Some servers accept DATA although there are no recipients.
                 "DATA" => {
                     let is_willing = self.recipients > 0 || self.choices.next() % 4 == 1;
                     self.is_in_data = self.answer("354 Go on", is_willing);
@@ -91,7 +91,7 @@ impl AdversarialServer<'_> {
                     self.answer("221 2.0.0 Bye", true);
                     self.is_closed = true;
                 }
-                // A message for which the server did not ask.
+                // The server did not ask for this message.
                 _ => _ = self.answer("", false),
             }
         }
@@ -105,7 +105,7 @@ impl AdversarialServer<'_> {
         (self.has_mail, self.recipients) = (false, 0);
     }
 
-    /// Sends that reply, or one that refuses the command; either may be changed or dropped on the way. Returns whether
+    /// Sends that reply, or one that refuses the command. Either may be changed or dropped on the way. Returns whether
     /// the server accepted the command.
     fn answer(&mut self, usual: &str, is_possible: bool) -> bool {
         let refusal = match self.choices.next() {
@@ -150,18 +150,18 @@ struct OpenMessage {
     is_rejected: bool,
 }
 
-/// The caller of the session, which always has another message.
+/// The caller of the session. It always has another message.
 struct EagerCaller {
     client: Client,
     begun: u32,
-    /// Messages whose results are not certain, oldest first.
+    /// Messages without a certain result, the oldest first.
     open: VecDeque<OpenMessage>,
     delivered: BTreeSet<u32>,
     rejected: BTreeSet<u32>,
 }
 
 impl EagerCaller {
-    /// Takes the replies in a block. Returns false if they end the session.
+    /// Handles the replies in a block. Returns false if they end the session.
     fn receive(&mut self, block: &[u8], out: &mut Vec<u8>) -> bool {
         let mut input = block;
         loop {
@@ -186,7 +186,7 @@ impl EagerCaller {
         }
     }
 
-    /// Does what the session wants, as far as possible without the server.
+    /// Does what the session wants, as long as this needs no reply.
     fn act(&mut self, out: &mut Vec<u8>) {
         while self.step(out) && self.client.bursts() && self.client.wants() == Want::Chunk {}
     }
@@ -222,7 +222,7 @@ impl EagerCaller {
     }
 }
 
-/// Plays a session. The first byte chooses how messages are sent, each of the others a reply's fate.
+/// Plays a session. The first byte chooses how messages are sent, and each other byte the fate of a reply.
 pub(crate) fn check(bytes: &[u8]) {
     let mut choices = Choices(bytes);
     let mode = choices.next();

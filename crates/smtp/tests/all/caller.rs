@@ -1,4 +1,4 @@
-//! A client session whose caller does whatever the session wants, before a server that says anything. A fuzz target
+//! A client session whose caller does whatever the session wants, with a server that may send anything. A fuzz target
 //! includes this file by path.
 use mailrun_smtp::checks::SplitMix64;
 use mailrun_smtp::client::{ChunkPosition, Client, Options, Violation, Want};
@@ -22,7 +22,7 @@ fn run(blocks: &[&[u8]], options: &Arc<Options>) -> (Vec<String>, Vec<u8>, Optio
                     told.push(format!("{:?} {} {} {:?}", event.to, event.reply.code(), event.reply.text(), event.ends));
                 }
                 Ok(None) => break,
-                // How many octets came at once depends on the cut.
+                // How many octets were injected at once depends on the cut.
                 Err(Violation::Injected(_)) => return (told, out, Some(Violation::Injected(0))),
                 Err(violation) => return (told, out, Some(violation)),
             }
@@ -38,7 +38,7 @@ fn act(client: &mut Client, envelope: &Arc<Envelope>, replies: usize, out: &mut 
     match client.wants() {
         Want::Transaction if replies % 16 == 15 => client.quit(NOW, out),
         Want::Transaction => client.begin(envelope.clone(), NOW, out),
-        // Now and then the peer's next reply comes before the message is out.
+        // Sometimes the peer's next reply comes before the message has been sent.
         Want::Message if replies % 5 == 4 => {}
         Want::Message => {
             client.message_sent(NOW);
@@ -46,7 +46,7 @@ fn act(client: &mut Client, envelope: &Arc<Envelope>, replies: usize, out: &mut 
                 client.begin(envelope.clone(), NOW, out);
             }
         }
-        // Likewise the next reply comes before TLS is on.
+        // Sometimes the next reply comes before TLS has begun.
         Want::Tls if replies % 5 == 4 => {}
         Want::Tls => client.tls_started(NOW, out),
         Want::Chunk => {
@@ -59,7 +59,7 @@ fn act(client: &mut Client, envelope: &Arc<Envelope>, replies: usize, out: &mut 
     }
 }
 
-/// Checks that a session hears and says the same however its replies are cut, and always knows what it waits for.
+/// However the replies are cut, the session must report and send the same, and must always know what it waits for.
 pub(crate) fn check(bytes: &[u8], options: &Arc<Options>, seed: u64) {
     let whole = run(&[bytes], options);
     assert_eq!(run(&bytes.chunks(1).collect::<Vec<_>>(), options), whole);

@@ -1,4 +1,5 @@
-//! Tests of time and the application: when a session gives up, and how it waits for answers. Time is a number here.
+//! Tests of time and the application: when a session gives up, and how it waits for answers. Times are only numbers
+//! here.
 use mailrun_smtp::client::{Client, PipelineMode};
 use mailrun_smtp::envelope::Envelope;
 use mailrun_smtp::limits::Limits;
@@ -15,7 +16,6 @@ fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A session that has not been greeted yet.
 fn silent_server() -> Server {
     let limits = Limits { idle_timeout: IDLE, message_timeout: MESSAGE, ..Limits::default() };
     Server::new(Arc::new(ServerSettings::new("test", limits)), at(0))
@@ -191,11 +191,11 @@ fn an_answer_to_no_question_is_not_said() {
     assert!(out.is_empty());
 }
 
-/// Every question, in order, and the bytes that cause it.
+/// All questions in order, each with the bytes that cause it.
 const QUESTIONS: [&[u8]; 6] =
     [b"", b"EHLO a\r\n", b"MAIL FROM:<a@b>\r\n", b"RCPT TO:<c@d>\r\n", b"DATA\r\n", b"x\r\n.\r\n"];
 
-/// Makes a session that waits for the answer to that question.
+/// Creates a session that waits for the answer to that question.
 fn server_asking(question: usize, out: &mut Vec<u8>) -> Server {
     let mut server = silent_server();
     for bytes in &QUESTIONS[1..=question] {
@@ -314,7 +314,7 @@ fn a_session_that_brings_no_message_ends_however_busy_it_is() {
     feed(&mut server, b"EHLO a\r\n", at(1), &mut out);
     let mut last_message = at(0);
     for second in (10..2000).step_by(10) {
-        // A transaction that is begun and given up is no message; one that is refused is, for it was read.
+        // A transaction that is begun and abandoned is not a message. A refused one is, because it was read.
         let block: &[u8] = match second {
             500 => b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\nx\r\n.\r\n",
             1000 => b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\nx\ny\r\n.\r\n",
@@ -347,7 +347,7 @@ fn a_message_that_has_begun_has_a_time_of_its_own() {
     assert_eq!(server.deadline(), Some(at(880) + IDLE), "and from its end the time begins anew");
 }
 
-/// Feeds a message, a piece every step of time, until it ends or the session does; the time of that.
+/// Feeds a message, one piece per step of time, until the message or the session ends. Returns the time of that.
 fn feed_slowly(head: &[u8], piece: &[u8], step: Duration, rate: u64, seconds: u64) -> Result<(), Duration> {
     let limits = Limits { idle_timeout: at(60), message_timeout: MESSAGE, min_data_rate: rate, ..Limits::default() };
     let mut server = Server::new(Arc::new(ServerSettings::new("test", limits)), at(0));
@@ -378,12 +378,12 @@ fn a_message_that_comes_too_slowly_ends_the_session() {
         assert_eq!(feed_slowly(head, b"x", at(1) * 4 / 5, 500, 900), Err(Duration::from_millis(60_800)));
         assert_eq!(feed_slowly(head, &[b'x'; 499], second, 500, 900), Ok(()), "a minute is lost in 500");
         assert_eq!(feed_slowly(head, &[b'x'; 250], second, 500, 900), Err(at(119)), "half of it");
-        // A client that stops for less than the idle timeout, and then catches up.
+        // The client pauses for less than the idle timeout, then catches up.
         assert_eq!(feed_slowly(head, &[b'x'; 25_500], at(50), 500, 900), Ok(()));
         assert_eq!(feed_slowly(head, b"x", second, 0, 900), Ok(()), "no minimum");
         assert_eq!(feed_slowly(head, b"x", second, 0, 2000), Err(MESSAGE), "the whole time has a limit nevertheless");
     }
-    // Many chunks, each answered: what counts is what they bring.
+    // Many chunks, each of them answered. Only their content counts as progress.
     assert_eq!(feed_slowly(to_rcpt, b"BDAT 1\r\nx", second, 500, 900), Err(at(62)));
     assert_eq!(feed_slowly(to_rcpt, b"BDAT 0\r\n", second, 500, 900), Err(at(61)));
 }

@@ -13,7 +13,6 @@ fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A server that offers everything, greeted.
 fn server(protocol: Protocol, limits: Limits) -> Server {
     let mut offer = Offer::new(&limits);
     offer.protocol = protocol;
@@ -31,8 +30,7 @@ fn smtp() -> Server {
     server(Protocol::Smtp, Limits::default())
 }
 
-/// Sends those bytes, and returns the replies; questions are answered with `answers` as long as there are any, then
-/// with yes.
+/// Sends the bytes and returns the replies. Questions get the given answers as long as there are any, then yes.
 fn say(server: &mut Server, bytes: &[u8], answers: &[Option<&Reply>]) -> String {
     let mut input = bytes;
     let mut out = Vec::new();
@@ -48,7 +46,7 @@ fn say(server: &mut Server, bytes: &[u8], answers: &[Option<&Reply>]) -> String 
     String::from_utf8(out).unwrap()
 }
 
-/// Returns the events that those bytes cause, all questions answered with yes.
+/// Returns the events that the bytes cause. All questions are answered with yes.
 fn events(server: &mut Server, bytes: &[u8]) -> Vec<String> {
     let mut input = bytes;
     let mut out = Vec::new();
@@ -224,7 +222,7 @@ fn a_yes_is_no_answer_to_the_question_for_a_secret() {
     }
 }
 
-/// Every new question, and the bytes that cause it.
+/// All new questions, each with the bytes that cause it.
 const QUESTIONS: [&[u8]; 8] = [
     b"STARTTLS\r\n",
     b"AUTH CRAM-MD5\r\n",
@@ -263,7 +261,7 @@ fn a_refusal_leaves_the_session_fit_for_the_next_transaction() {
     for (number, bytes) in QUESTIONS.iter().enumerate() {
         let mut server = smtp();
         let answers = [vec![None; before(number)], vec![Some(&no)]].concat();
-        // XOAUTH2 gets the reason, and answers with an empty response.
+        // XOAUTH2 gets the reason and must send an empty response.
         let rest: &[u8] = if number == 3 {
             b"\r\n"
         } else if number == 5 {

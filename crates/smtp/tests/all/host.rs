@@ -1,4 +1,4 @@
-//! A server session with an application that records all events. Fuzz targets include it by path.
+//! A server session with an application that records all events. Fuzz targets include this file by path.
 #![allow(dead_code)] // each place that includes it uses a part
 
 use mailrun_smtp::checks::SplitMix64;
@@ -13,8 +13,8 @@ use mailrun_smtp::server::{Event, Server, ServerSettings};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-/// Events recorded by the application: an [`Event`] that owns its text. Blocks are joined, for they are cut as the
-/// bytes came; those of a message that was refused are not kept, for the session may pass on fewer of them.
+/// A recorded [`Event`] that owns its text. Blocks are joined, because they are cut as the bytes arrived. Blocks of a
+/// refused message are dropped, because the session may pass on only some of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RecordedEvent {
     Hello(Hello, Vec<u8>),
@@ -35,7 +35,7 @@ pub(crate) enum RecordedEvent {
     Reset,
     Verify(Vec<u8>),
     StartTls,
-    /// Mechanism, name, and the secret if it is shown.
+    /// Mechanism, name, and the secret if the client showed it.
     Auth(Mechanism, String, Option<Vec<u8>>),
     Authenticated,
     NotAuthenticated,
@@ -68,7 +68,7 @@ impl RecordingServer {
         Self::greeting(None, identity, refuse)
     }
 
-    /// Creates a session that has sent that reply in place of its greeting.
+    /// Creates a session that has sent `reply` instead of its greeting.
     pub(crate) fn greeting(
         instead: Option<&Reply>,
         identity: &Arc<ServerSettings>,
@@ -83,12 +83,11 @@ impl RecordingServer {
         Self { server, events: Vec::new(), out, refuse, message: Vec::new(), accepted: Vec::new() }
     }
 
-    /// Creates a session with those limits and an application that accepts everything.
     pub(crate) fn with_limits(limits: Limits) -> Self {
         Self::new(&Arc::new(ServerSettings::new("test", limits)), |_| None)
     }
 
-    /// Handles a block to its end, or to the end of the session.
+    /// Handles a block until it or the session ends.
     pub(crate) fn receive(&mut self, block: &[u8], now: Duration) {
         let mut input = block;
         while let Some(event) = self.server.next_event(&mut input, now, &mut self.out) {
@@ -116,7 +115,7 @@ impl RecordingServer {
         assert!(input.is_empty() || is_over, "a block is read to its end");
     }
 
-    /// Keeps the recipients that were accepted.
+    /// Records an accepted recipient.
     fn keep(&mut self, heard: Option<&RecordedEvent>, yes: bool) {
         match heard {
             Some(RecordedEvent::Mail { .. }) => self.accepted.clear(),
@@ -126,7 +125,7 @@ impl RecordingServer {
     }
 }
 
-/// Checks that sessions that get the same bytes in different blocks hear and say the same, and come to rest. They send
+/// Sessions that get the same bytes in different blocks must report and send the same, and must come to rest. They send
 /// `greeting` in place of their own. The application refuses recipients that begin with "no".
 pub(crate) fn check(greeting: Option<&Reply>, identity: &Arc<ServerSettings>, bytes: &[u8], seed: u64) {
     let now = Duration::from_secs(1);
@@ -160,7 +159,7 @@ fn secret_of(heard: &RecordedEvent) -> Option<Secret> {
     }
 }
 
-/// The keys of `user`, made once, because they take some time. Salted with the value that a session would use.
+/// The keys of `user`, computed once because this takes time. They are salted like a session's.
 static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     Keys::derive("pencil", b"ZWlnaHRlZW4gb2N0ZXRzIG9r", 4096).expect("a password, a salt, enough iterations")
 });

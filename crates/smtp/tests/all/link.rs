@@ -3,24 +3,24 @@ use mailrun_smtp::checks::SplitMix64;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Bytes under way.
+/// Bytes on their way.
 pub(crate) struct SimulatedLink {
     blocks: VecDeque<(Duration, Vec<u8>)>,
     rng: SplitMix64,
     latest: Duration,
-    /// Bytes it still carries before it breaks.
+    /// How many bytes the link carries before it breaks.
     left: u64,
     pub(crate) carried: u64,
 }
 
 impl SimulatedLink {
-    /// A link whose cuts and delays follow from `seed`, and that breaks after so many bytes.
+    /// Creates a link whose cuts and delays follow from `seed`, and which breaks after `breaks_after` bytes.
     pub(crate) fn new(seed: u64, breaks_after: u64) -> Self {
         let blocks = VecDeque::new();
         Self { blocks, rng: SplitMix64(seed), latest: Duration::ZERO, left: breaks_after, carried: 0 }
     }
 
-    /// Takes all of `bytes` and sends them off.
+    /// Sends all of `bytes`.
     pub(crate) fn send(&mut self, bytes: &mut Vec<u8>, now: Duration) {
         let carried = (bytes.len() as u64).min(self.left);
         self.left -= carried;
@@ -36,7 +36,6 @@ impl SimulatedLink {
         bytes.clear();
     }
 
-    /// Time at which the next block arrives.
     pub(crate) fn due(&self) -> Option<Duration> {
         self.blocks.front().map(|(at, _)| *at)
     }

@@ -1,5 +1,5 @@
-//! Tests of client and server joined by a link in virtual time: whatever the link and the application do, each message
-//! and each reply arrives once, or the session ends and both sides learn of it.
+//! Client and server connected by a link in virtual time. Whatever the link and the application do, each message and
+//! each reply arrives once, or the session ends and both sides notice.
 use crate::link::SimulatedLink;
 use mailrun_smtp::checks::SplitMix64;
 use mailrun_smtp::client::{
@@ -25,9 +25,9 @@ enum SendMode {
     LockStep,
     /// MAIL, RCPT and DATA together.
     Group,
-    /// The next group with the message before it.
+    /// The next group together with the message before it.
     Stream,
-    /// The next group as soon as the session permits it, behind RSET as well.
+    /// The next group as soon as the session permits it, even after RSET.
     Eager,
 }
 
@@ -43,7 +43,7 @@ struct Features {
     protocol: Protocol,
     /// Bytes of a chunk, if messages go by BDAT.
     chunk_bytes: Option<usize>,
-    /// Messages under way at a time.
+    /// How many messages are under way at a time.
     burst: u32,
     tls: bool,
     mechanism: Option<Mechanism>,
@@ -82,7 +82,7 @@ impl Features {
     }
 }
 
-/// A single byte from the client that stands for the handshake of TLS here.
+/// A single byte from the client, which stands for the TLS handshake.
 const HANDSHAKE: u8 = 0x16;
 
 /// Behaviours of the application behind the server.
@@ -90,9 +90,9 @@ const HANDSHAKE: u8 = 0x16;
 enum AppBehavior {
     /// Yes, at once.
     Accepting,
-    /// Sometimes no, sometimes late.
+    /// Sometimes refuses, sometimes answers late.
     Flaky,
-    /// The same, and sometimes 421.
+    /// Like `Flaky`, and sometimes answers 421.
     Closing,
 }
 
@@ -114,7 +114,6 @@ struct TestSender {
     open: VecDeque<usize>,
     begun: usize,
     chunk_bytes: usize,
-    /// Bytes of the message that have been sent in chunks.
     chunked: usize,
     out: Vec<u8>,
 }
@@ -130,7 +129,7 @@ impl TestSender {
         self.act(now);
     }
 
-    /// Does what the session wants until it wants replies.
+    /// Does what the session wants until it needs replies.
     fn act(&mut self, now: Duration) {
         loop {
             match self.client.wants() {
@@ -187,7 +186,7 @@ impl TestSender {
     }
 }
 
-/// Notes a reply. Replies come in the order of their commands, so each belongs to the oldest open message.
+/// Records a reply. Replies come in the order of their commands, so each belongs to the oldest open message.
 fn note(event: &client::Event<'_>, open: &mut VecDeque<usize>, sent: &mut [SentMessage]) {
     let code = event.reply.code();
     let oldest = open.front().copied();
@@ -238,7 +237,7 @@ struct TestReceiver {
     later: Option<DelayedAnswer>,
     protocol: Protocol,
     current: AcceptedMessage,
-    /// LMTP: the current message is among `taken` already, for a recipient before this.
+    /// LMTP: the current message has been added to `taken` for an earlier recipient.
     is_delivered: bool,
     taken: Vec<AcceptedMessage>,
     out: Vec<u8>,
@@ -264,7 +263,7 @@ impl TestReceiver {
             let asks = event.asks();
             let asked = take(&mut self.current, &event);
             let is_open = match event {
-                // RSET, NOOP and QUIT are granted: `clocks` tests the effect of a refused one.
+                // RSET, NOOP and QUIT are always granted. `clocks` tests what a refusal does.
                 Event::Reset | Event::Noop | Event::Quit | Event::Proof(_) => {
                     self.server.grant(now, &mut self.out);
                     false
@@ -290,7 +289,7 @@ impl TestReceiver {
         self.pending_input = input.to_vec();
     }
 
-    /// Answers, or puts the answer off and returns false.
+    /// Answers, or postpones the answer and returns false.
     fn decide(&mut self, asked: QuestionKind, now: Duration) -> bool {
         let answer = self.verdict();
         if self.behavior != AppBehavior::Accepting && self.rng.once_in(6) {
@@ -342,7 +341,7 @@ impl TestReceiver {
     }
 }
 
-/// Keeps the content of an event, and returns its question.
+/// Records the content of an event, and returns its question.
 fn take(current: &mut AcceptedMessage, event: &Event<'_>) -> QuestionKind {
     match event {
         Event::Mail(mail) => {
@@ -365,11 +364,11 @@ struct PairPlan {
     mode: SendMode,
     features: Features,
     behavior: AppBehavior,
-    /// Recipients of each message.
+    /// Number of recipients of each message.
     messages: Vec<usize>,
-    /// Refused commands that the server permits.
+    /// Number of errors that the server tolerates.
     errors: u32,
-    /// Bytes after which each direction breaks.
+    /// Number of bytes after which each direction breaks.
     up_breaks: u64,
     down_breaks: u64,
 }
@@ -382,7 +381,7 @@ impl PairPlan {
         Self { seed, mode, features, behavior: temper, messages, errors, up_breaks: breaks, down_breaks: breaks }
     }
 
-    /// Text with dots where they matter, different for each message.
+    /// Text with dots in the places that matter, different for each message.
     fn content(number: usize, dice: &mut SplitMix64) -> Vec<u8> {
         let mut content = format!("Subject: {number}\r\n\r\n").into_bytes();
         for _ in 0..dice.below(8) {
@@ -451,7 +450,7 @@ impl SessionPair {
     /// Runs until nothing is under way any more.
     fn run(plan: &PairPlan) -> Self {
         let mut pair = Self::new(plan);
-        // The greeting is an answer too.
+        // Greeting is also an answer.
         let put_off = !pair.receiver.decide(QuestionKind::Other, Duration::ZERO);
         assert_eq!(put_off, pair.receiver.later.is_some());
         while let Some(now) = pair.turn() {
@@ -460,7 +459,7 @@ impl SessionPair {
         pair
     }
 
-    /// Sends all output, then lets the next thing happen.
+    /// Delivers all output, then lets the next thing happen. Returns its time.
     fn turn(&mut self) -> Option<Duration> {
         self.up.send(&mut self.sender.out, self.now);
         self.down.send(&mut self.receiver.out, self.now);
@@ -485,7 +484,7 @@ impl SessionPair {
         self.sender.client.wants() == Want::Close && self.receiver.server.is_closed()
     }
 
-    /// Messages that were reported to the sender as accepted, in the form that the receiver must have.
+    /// Messages that were reported to the sender as accepted, in the form in which the receiver must have them.
     fn accepted(&self) -> Vec<AcceptedMessage> {
         let accepted = self.sender.sent.iter().enumerate().filter(|(_, sent)| sent.outcomes == [Outcome::Accepted]);
         let is_lmtp = self.receiver.protocol == Protocol::Lmtp;
@@ -503,9 +502,9 @@ impl SessionPair {
             .collect()
     }
 
-    /// Checks what must hold if both sides ended in good order.
+    /// Checks what must hold if both sides ended normally.
     fn check_every_reply_came_once(&self) {
-        // A server whose EHLO was refused has not offered PIPELINING.
+        // A server that refused EHLO has not offered PIPELINING.
         let extensions = self.sender.client.extensions();
         let grouped = self.sender.mode != SendMode::LockStep && extensions.pipelining;
         let by_data = self.sender.chunk_bytes == 0 || !extensions.chunking;
@@ -551,7 +550,7 @@ fn features() -> impl Strategy<Value = Features> {
     })
 }
 
-/// Plans with any agreed features.
+/// Plans with any combination of features.
 fn extended(temper: AppBehavior) -> impl Strategy<Value = PairPlan> {
     (plans(temper), features()).prop_map(|(plan, features)| PairPlan { features, ..plan })
 }
@@ -620,9 +619,9 @@ proptest! {
     }
 }
 
-/// Checks a run whose link breaks: every message that the client got 250 for is there, and besides it at most the one
-/// message whose reply was under way; by BDAT the one after it too, if that may be sent before the reply, or as many as
-/// a burst has.
+/// Checks a run whose link breaks. The receiver must have every message for which the client got 250. Besides these it
+/// may have the message whose reply was under way; with BDAT also the next one if it may be sent before that reply, or
+/// as many as a burst has.
 fn check_broken(plan: &PairPlan) {
     let is_ahead = plan.features.chunk_bytes.is_some() && matches!(plan.mode, SendMode::Stream | SendMode::Eager);
     let in_doubt = if is_ahead { plan.features.burst.max(2) as usize } else { 1 };
