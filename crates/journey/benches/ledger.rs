@@ -1,6 +1,7 @@
-//! Marks the units of 100 million messages and reports the cost; fails above 32 MB.
+//! Marks the units of 100 million messages and reports the cost. Fails above 32 MB.
 //!
-//! Sequences arrive as they do from 100 sessions: nearly in order, each a little ahead of or behind the others.
+//! The sequence numbers arrive as they would from 100 sessions: nearly in order, each a little ahead of or behind the
+//! others.
 #![allow(clippy::print_stdout)]
 use mailrun_journey::{Ledger, MarkResult};
 use std::process::ExitCode;
@@ -16,7 +17,7 @@ fn main() -> ExitCode {
     let start = Instant::now();
     for round in 0..UNITS / SESSIONS {
         for session in 0..SESSIONS {
-            // 37 and 100 have no common divisor: every session once a round, out of order.
+            // 37 and 100 are coprime, so every session has its turn once per round, but out of order.
             let sequence = round * SESSIONS + session * 37 % SESSIONS;
             assert_eq!(ledger.mark(sequence, 0), MarkResult::First);
         }
@@ -35,7 +36,6 @@ fn nanoseconds(took: std::time::Duration) -> f64 {
     took.as_secs_f64() * 1e9 / UNITS as f64
 }
 
-/// Resident memory of this process; Linux only, as are all of mailrun's measurements.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux has /proc");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("every process has a VmRSS line");

@@ -1,14 +1,13 @@
-//! Criterion micro-benchmarks of what a message costs the harness: its trace line, its body's checksum, a histogram, a ledger.
-//!
-//! `cargo bench -p mailrun-journey --bench recording`. The sums below are what an observed message costs beyond SMTP itself.
+//! Criterion micro-benchmarks of what a message costs the harness: its trace line, the checksum of its body, a
+//! histogram, a ledger. Run `cargo bench -p mailrun-journey --bench recording`. The sums below are what observing a
+//! message costs in addition to SMTP.
 use criterion::{BatchSize, BenchmarkGroup, BenchmarkId, Criterion, Throughput, measurement::WallTime};
 use mailrun_journey::{ClockId, Latencies, Ledger, RunId, Trace, TraceReader, TraceResult, trace};
 use std::hint::black_box;
 use std::time::Duration;
 
-/// Sizes of the messages' bodies.
 const BODY_BYTES: [usize; 3] = [256, 4096, 1 << 20];
-/// Times that are recorded, and units that are marked, in an iteration.
+/// Times recorded, and units marked, per iteration.
 const BATCH: u64 = 1000;
 
 fn main() {
@@ -20,7 +19,6 @@ fn main() {
     criterion.final_summary();
 }
 
-/// Measures a benchmark with its throughput.
 fn measure<T>(
     group: &mut BenchmarkGroup<'_, WallTime>,
     name: impl ToString,
@@ -82,12 +80,11 @@ fn bench_recognition(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Times put into a histogram.
 fn bench_histogram(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("histogram");
     let mut latencies = Latencies::default();
     measure(&mut group, "record", Throughput::Elements(BATCH), || {
-        // From 0.1 ms to 1.1 s: where latencies are.
+        // From 0.1 ms to 1.1 s, the usual range of latencies.
         (0..BATCH).for_each(|number| latencies.record(Duration::from_micros(100 + number * 1_100)));
     });
     measure(&mut group, "summary", Throughput::Elements(1), || latencies.summary());

@@ -1,4 +1,4 @@
-//! Cost of a trace: the checksum of large and small bodies, patching a header, and finding it again.
+//! Cost of a trace: the checksum of small and large bodies, patching a header, and finding the header again.
 #![allow(clippy::print_stdout)]
 use mailrun_journey::trace::{Checksum, RecipientNumbering, ZeroPhase, checksum};
 use mailrun_journey::{ClockId, RunId, Trace, TraceReader, TraceResult};

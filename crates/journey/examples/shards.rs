@@ -34,7 +34,7 @@ fn write(directory: &Path, index: u32, count: u32) -> Result<(), Box<dyn std::er
     tally.first_created = Some(Duration::from_secs(1));
     let mut units = Ledger::default();
     for message in 0..MESSAGES {
-        // Times that differ from part to part, and have a long tail.
+        // The times differ from part to part and have a long tail.
         let draw = (message * 7_919 + u64::from(index) * 104_729) % 10_007;
         let took = Duration::from_micros(300 + draw * draw / 500);
         tally.created += 1;

@@ -14,32 +14,28 @@ pub struct AccountInputs<'a> {
     pub recipients_created: u64,
     /// Units that the source received 250 for.
     pub accepted: &'a Ledger,
-    /// Units that the server rejected, as the source counted them.
     pub rejected: u64,
-    /// Units whose connection failed, as the source counted them.
     pub failed: u64,
-    /// Units whose result the source did not know when it stopped.
     pub open: u64,
-    /// Accepted units that the source's ledger had no room for.
+    /// Accepted units for which the source's ledger had no room.
     pub overflow: u64,
-    /// Arrivals; `None` if there was no sink to count them.
+    /// Arrivals; `None` if no sink counted them.
     pub arrivals: Option<Arrivals<'a>>,
-    /// What is known of the queue between both ends.
+    /// What is known about the queue between both ends.
     pub queue: ServerQueue<'a>,
 }
 
-/// Queue between both ends: it decides whether a unit that did not arrive is lost.
+/// The queue between both ends. It decides whether a unit that did not arrive is lost.
 #[derive(Clone, Copy, Debug)]
 pub enum ServerQueue<'a> {
     /// There is no server.
     Absent,
-    /// A server's queue, which cannot be read.
+    /// A server whose queue cannot be read.
     Unknown,
-    /// That of our relay.
+    /// Our relay, whose queue is known.
     Known(RelayInputs<'a>),
 }
 
-/// Arrivals at the sink.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrivals<'a> {
     /// Distinct units of this run.
@@ -56,7 +52,7 @@ pub struct Arrivals<'a> {
     pub untimed: u64,
     /// Messages that arrived before they were created, by the clocks of two hosts.
     pub negative: u64,
-    /// Units that the sink's ledger had no room for.
+    /// Units for which the sink's ledger had no room.
     pub overflow: u64,
 }
 
@@ -65,14 +61,14 @@ pub struct Arrivals<'a> {
 pub struct RelayInputs<'a> {
     /// Units of this run in its queue.
     pub queued: &'a Ledger,
-    /// Units that it gave up on and reported to their senders.
+    /// Units that the relay gave up on and reported to their senders.
     pub given_up: u64,
 }
 
 /// Systems between source and sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// Nothing: source and sink measure each other.
+    /// Nothing: source and sink are measured themselves.
     Direct,
     /// The server under test.
     Server,
@@ -124,7 +120,7 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
         foreign: Some(arrivals.foreign),
         untimed: Some(arrivals.untimed),
         negative: Some(arrivals.negative),
-        // The counts of a sink on another host may be any numbers.
+        // A sink on another host may report any numbers.
         overflow: Some(state.overflow.saturating_add(arrivals.overflow).saturating_add(no_room)),
     }
 }
@@ -143,7 +139,7 @@ fn source_only_row(state: &AccountInputs) -> LedgerRow {
     }
 }
 
-/// Units that arrived although the source received no 250 for them, by the fate that the source counted.
+/// Units that arrived although the source got no 250 for them, by the fate that the source counted.
 struct Unheard {
     open: u64,
     failed: u64,
@@ -151,8 +147,7 @@ struct Unheard {
 }
 
 impl Unheard {
-    /// Assigns them first to those in flight, then to those whose connection failed, then to those that the server
-    /// rejected.
+    /// Assigns such units first to those in flight, then to those whose connection failed, then to rejected ones.
     fn among(state: &AccountInputs, units: u64) -> Self {
         let open = units.min(state.open);
         let failed = (units - open).min(state.failed);
@@ -178,7 +173,7 @@ pub fn sum_of_fates(ledger: &LedgerRow) -> u64 {
         ledger.not_delivered,
         ledger.in_flight,
     ];
-    // Records of others may have any numbers.
+    // Foreign records may contain any numbers.
     fates.into_iter().flatten().fold(0, u64::saturating_add)
 }
 
@@ -188,7 +183,7 @@ pub fn unsent(record: &Record) -> u64 {
     record.due.unwrap_or_default().saturating_sub(created)
 }
 
-/// Reports whether both ends of the journey are known.
+/// Reports whether both ends were observed.
 pub fn is_watched(ledger: &LedgerRow) -> bool {
     ledger.created.is_some() && ledger.delivered.is_some()
 }

@@ -1,36 +1,36 @@
-//! Errors of times between hosts: a delivered time is read from the clock of the sink's host and from that of the source's.
+//! Errors of times between hosts: delivered times depend on the clocks of both the sink's host and the source's.
 //!
-//! Clocks of one boot are one clock. Those of two hosts differ; the difference was measured by an exchange of messages, or it
-//! is not known. chrony's estimates of both hosts are another bound, which counts where it is the smaller one. No time is corrected by it: the bound of the error is told, and a threshold that it could turn is not judged.
+//! Times from one boot are from one clock. The difference between two hosts' clocks was either measured by an exchange
+//! of messages or is unknown. chrony's estimates for both hosts give another bound, which is used if it is smaller. No
+//! time is corrected: the reader is told the bound, and a threshold that the error could decide is not judged.
 use crate::reason::Reason;
 use crate::record::{Cause, Record};
 use crate::stage::Stage;
 use std::time::Duration;
 
-/// Part of a median that the error of times may be: one in so many.
+/// The error of times may be one part in this many of a median.
 const ERROR_SHARE: f64 = 10.0;
 
 /// The error of the times between two hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClockError {
-    /// One clock.
+    /// Both ends use one clock.
     #[default]
     None,
-    /// Up to that.
+    /// At most the measured difference plus its uncertainty.
     Bound {
-        /// Difference of the clocks, whichever is ahead.
+        /// Absolute difference of the clocks.
         difference: Duration,
-        /// The most by which the difference may be wrong.
         uncertainty: Duration,
     },
-    /// Up to that, by chrony's estimates of both hosts.
+    /// At most this, according to chrony's estimates for both hosts.
     ByChrony(Duration),
     /// Not known.
     Unknown,
 }
 
 impl ClockError {
-    /// Error of the times from a source's host to a sink's, by the records of both.
+    /// Returns the error of times from the source's host to the sink's, according to the records of both.
     pub fn between(source: &Record, sink_boot: &str) -> Self {
         let Some(clock) = &source.clock else { return Self::Unknown };
         if clock.boot == sink_boot {
@@ -46,7 +46,7 @@ impl ClockError {
         }
     }
 
-    /// The larger of two.
+    /// Returns the larger of two errors.
     #[must_use]
     pub fn or_larger(self, other: Self) -> Self {
         if self.size() < other.size() { other } else { self }
@@ -62,8 +62,8 @@ impl ClockError {
     }
 }
 
-/// Tells the reader about the error of delivered times; the run is not valid if a threshold judges times that the error could
-/// change much.
+/// Reports the error of delivered times. The run is not valid if a threshold judges times that the error could change
+/// much.
 pub fn clock_reason(record: &Record, error: ClockError) -> Option<Reason> {
     let delivered = record.stages.iter().find(|row| row.name == Stage::Delivered)?;
     let median_ms = delivered.latency_ms.as_ref()?.p50;
@@ -82,7 +82,7 @@ pub fn clock_reason(record: &Record, error: ClockError) -> Option<Reason> {
     Some(Reason::new(cause, format!("{known}: {rest}")))
 }
 
-/// The error of delivered times in words, and where it is known from; `None` if there is none.
+/// Describes the error of delivered times and how it is known; `None` if there is none.
 fn describe(error: ClockError) -> Option<String> {
     let size = time(error.size());
     Some(match error {
@@ -99,7 +99,7 @@ fn describe(error: ClockError) -> Option<String> {
     })
 }
 
-/// A time in a unit in which it has few digits.
+/// Formats a time in a unit that needs few digits.
 fn time(time: Duration) -> String {
     match time.as_secs_f64() {
         seconds if seconds >= 1.0 => format!("{seconds:.1} s"),

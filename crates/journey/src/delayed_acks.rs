@@ -1,27 +1,28 @@
-//! The signature of a delayed ACK: many times of about 40 ms where most are far shorter.
+//! Detects delayed ACKs: many times of about 40 ms among times that are mostly far shorter.
 //!
-//! A host holds an ACK back for 40 ms (Linux: TCP_DELACK_MIN) in the hope of sending it with data. A peer that writes a
-//! reply or a message in small pieces without TCP_NODELAY waits for that ACK before it sends the next piece (Nagle, RFC
-//! 896), and so both wait for each other. A single pause of the whole server puts a reply of each session into such a cluster:
-//! times that overlap count as one.
+//! A host delays an ACK by 40 ms (Linux: TCP_DELACK_MIN), hoping to send it with data. A peer that writes a reply or a
+//! message in small pieces without TCP_NODELAY waits for that ACK before it sends the next piece (Nagle, RFC 896), so
+//! both wait for each other. A single pause of the whole server also puts a reply of each session into such a cluster.
+//! Therefore times that overlap count only once.
 use crate::latencies::Latencies;
 use crate::record::PauseRow;
 use crate::stage::Phase;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Below this a time is short: it contains no delayed ACK.
+/// Shorter times cannot contain a delayed ACK.
 const SHORT_MS: u64 = 10;
-/// Range of delayed ACKs: 40 ms, and the delay of timers of a 250 Hz kernel; a little less if the clock started late.
+/// Delayed ACKs take 40 ms plus the delay of a 250 Hz kernel's timers, or slightly less if our clock started late.
 const WITHIN_MS: Range<u64> = 38..45;
-/// Ranges of the same width before and after it: times that are as frequent there are a broad tail and no cluster.
+/// Range of the same width before the cluster. If times are as frequent there, the distribution has a broad tail and no
+/// cluster.
 const BEFORE_MS: Range<u64> = 31..38;
 const AFTER_MS: Range<u64> = 45..52;
 /// Share of all times that must be in the cluster.
 const MIN_SHARE: f64 = 0.01;
-/// Smallest number of times that do not overlap; fewer are chance, or a few pauses of the whole server.
+/// Fewer times that do not overlap may be chance, or a few pauses of the whole server.
 const MIN_COUNT: u64 = 10;
-/// Factor by which times in the cluster must outnumber those before it.
+/// Times in the cluster must outnumber those before it by this factor.
 const MIN_RATIO: u64 = 3;
 
 /// Times in the cluster that do not overlap.
@@ -32,14 +33,13 @@ pub struct TimesApart {
 }
 
 impl TimesApart {
-    /// Counts a time from `began` to `ended` if it is in the cluster and began after the last one that was counted.
+    /// Counts a time from `began` to `ended` if it is in the cluster and began after the last counted one.
     pub fn record(&mut self, began: Duration, ended: Duration) {
         if WITHIN_MS.contains(&whole_ms(ended.saturating_sub(began))) && began >= self.until {
             *self = Self { count: self.count + 1, until: ended };
         }
     }
 
-    /// Adds the count of another worker.
     pub fn merge(&mut self, other: &Self) {
         *self = Self { count: self.count + other.count, until: self.until.max(other.until) };
     }
@@ -49,7 +49,7 @@ fn whole_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Times of one kind, sorted into the ranges of the rule.
+/// Times of one kind, counted in the ranges of the rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DelayedAcks {
     all: u64,
@@ -72,7 +72,7 @@ impl DelayedAcks {
         self.after += u64::from(AFTER_MS.contains(&ms));
     }
 
-    /// Sorts the times of a distribution, of which those in `apart` do not overlap.
+    /// Counts the times of a distribution. Those in `apart` do not overlap.
     pub fn from_latencies(times: &Latencies, apart: TimesApart) -> Self {
         let between = |range: Range<u64>| {
             times.count_between(Duration::from_millis(range.start), Duration::from_millis(range.end))
@@ -87,7 +87,6 @@ impl DelayedAcks {
         }
     }
 
-    /// Adds the counts of another.
     pub fn merge(&mut self, other: &Self) {
         self.all += other.all;
         self.short += other.short;
@@ -97,14 +96,13 @@ impl DelayedAcks {
         self.apart.merge(&other.apart);
     }
 
-    /// Makes the row of a record, if the times have the signature.
+    /// Makes the row of a record, if the times look like delayed ACKs.
     pub fn row(&self, party: &str, phase: Phase) -> Option<PauseRow> {
         let Self { all, within, .. } = *self;
         self.is_delayed_ack().then(|| PauseRow { party: party.to_owned(), phase, count: within, of: all })
     }
 
-    /// Reports whether more than 1 % of the times are in a cluster of their own, while most of the times are short or
-    /// in the cluster.
+    /// Reports whether more than 1 % of the times form a cluster, and most times are short or in the cluster.
     fn is_delayed_ack(&self) -> bool {
         let Self { all, short, before, within, after, apart } = *self;
         let is_frequent = apart.count >= MIN_COUNT && within as f64 > all as f64 * MIN_SHARE;
@@ -118,7 +116,6 @@ impl DelayedAcks {
 mod tests {
     use super::*;
 
-    /// One time after the other, each with its beginning and its end.
     fn in_turn(times: &[(u64, u64)]) -> impl Iterator<Item = [Duration; 2]> {
         let mut now = Duration::ZERO;
         times.iter().flat_map(|(ms, count)| vec![*ms; *count as usize]).map(move |ms| {
@@ -134,14 +131,14 @@ mod tests {
         pauses
     }
 
-    /// Times as (milliseconds, count), and whether they have the signature.
+    /// Times as (milliseconds, count), and whether they look like delayed ACKs.
     const TABLE: &[(&[(u64, u64)], bool)] = &[
         (&[], false),
         (&[(1, 1000)], false),
         // Just above 1 %, and just at it.
         (&[(1, 989), (41, 11)], true),
         (&[(1, 990), (41, 10)], false),
-        // Small counts are chance, whatever their share.
+        // Small counts may be chance, whatever their share.
         (&[(1, 50), (41, 9)], false),
         (&[(1, 50), (41, 10)], true),
         // The edges of the window.
@@ -152,11 +149,11 @@ mod tests {
         // A median just below 10 ms, and just not.
         (&[(9, 501), (41, 499)], true),
         (&[(9, 500), (20, 400), (41, 100)], false),
-        // Every message waits: then the median itself is 41 ms.
+        // If every message waits, the median itself is 41 ms.
         (&[(41, 1000)], true),
         (&[(20, 499), (41, 501)], true),
         (&[(20, 500), (41, 500)], false),
-        // A tail that falls off through the window, and one that is flat in it.
+        // A tail that decreases through the range, and one that is flat there.
         (&[(1, 800), (33, 34), (41, 101), (48, 60)], false),
         (&[(1, 800), (33, 33), (41, 100), (48, 60)], true),
         (&[(1, 800), (41, 60), (48, 61)], false),
@@ -175,7 +172,7 @@ mod tests {
             let mut latencies = Latencies::coarse();
             let mut apart = TimesApart::default();
             for [began, ended] in in_turn(times) {
-                // In the middle of its millisecond: the histogram has two digits.
+                // Middle of the millisecond, because the histogram has two digits.
                 latencies.record(ended - began + Duration::from_micros(500));
                 apart.record(began, ended);
             }

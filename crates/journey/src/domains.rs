@@ -1,30 +1,26 @@
-//! Fates by domain of the recipients, bounded.
+//! Fates by recipient domain, for a bounded number of domains.
 use crate::record::DomainRow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Domains with a row of their own; all others share one.
+/// Number of domains with their own row. All others share one row.
 pub const MAX_DOMAINS: usize = 100;
 
 /// Units of a domain, as a source counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DomainFates {
-    /// Units that a session began.
     pub created: u64,
     /// Units that the peer took responsibility for.
     pub accepted: u64,
-    /// Units that the server rejected.
     pub rejected: u64,
-    /// Units whose connection failed.
     pub failed: u64,
 }
 
-/// Counts of a source by the number of a domain in a table of its own. Empty if there is only one domain.
+/// Counts of a source by domain number. Empty if there is only one domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DomainTally(Vec<DomainFates>);
 
 impl DomainTally {
-    /// Returns the counts of that domain.
     pub fn open(&mut self, domain: u16) -> &mut DomainFates {
         let place = usize::from(domain);
         if self.0.len() <= place {
@@ -33,7 +29,6 @@ impl DomainTally {
         &mut self.0[place]
     }
 
-    /// Adds the counts of another worker, or of this one since its last tick.
     pub fn merge(&mut self, other: &Self) {
         for (domain, theirs) in (0..).zip(&other.0) {
             let ours = self.open(domain);
@@ -44,13 +39,12 @@ impl DomainTally {
         }
     }
 
-    /// Begins anew and keeps the memory.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Makes the rows of the run record, the largest first. `names` are those of the table; a domain beyond it is one of
-    /// the others.
+    /// Makes the rows of the run record, the largest first. `names` are the table's names. Domains that are not in it
+    /// belong to the others.
     pub fn rows(&self, names: &[String]) -> Vec<DomainRow> {
         let row = |(place, fates): (usize, &DomainFates)| DomainRow {
             domain: names.get(place).cloned().unwrap_or_default(),
@@ -67,14 +61,11 @@ impl DomainTally {
     }
 }
 
-/// A unit that arrived for another domain than a worker's first.
+/// A unit that arrived for a domain other than the worker's first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DomainUnit {
-    /// Number of the message.
     pub sequence: u64,
-    /// Number of the recipient.
     pub recipient: u32,
-    /// Number of the domain among the worker's names.
     pub domain: u16,
 }
 
@@ -85,14 +76,12 @@ pub struct DomainArrivals(BTreeMap<Arc<str>, ArrivedUnits>);
 /// Arrivals of a domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArrivedUnits {
-    /// Distinct units.
     pub delivered: u64,
-    /// Arrivals of a unit after its first.
     pub duplicates: u64,
 }
 
 impl DomainArrivals {
-    /// Returns the counts of that domain, or of all others if there are too many.
+    /// Returns the counts of that domain, or those of all others if there are too many.
     pub fn open(&mut self, name: &Arc<str>) -> &mut ArrivedUnits {
         let is_full = self.0.len() >= MAX_DOMAINS && !self.0.contains_key(name);
         self.0.entry(if is_full { Arc::default() } else { Arc::clone(name) }).or_default()
@@ -114,9 +103,9 @@ impl DomainArrivals {
     }
 }
 
-/// Joins the rows of source and sink. A domain that has no row of its own at one end is among the others at both.
+/// Joins the rows of source and sink. A domain without its own row at one end belongs to the others at both ends.
 ///
-/// The result is empty if the source knew of one domain only. `is_observed` is false if no sink counted arrivals.
+/// The result is empty if the source had only one domain. `is_observed` is false if no sink counted arrivals.
 pub fn join(source: Vec<DomainRow>, sink: &[DomainRow], is_observed: bool) -> Vec<DomainRow> {
     if source.len() < 2 || !is_observed {
         return source;
@@ -141,7 +130,6 @@ pub fn join(source: Vec<DomainRow>, sink: &[DomainRow], is_observed: bool) -> Ve
     rows
 }
 
-/// Adds the counts of a row, which may be any numbers in the record of a sink on another host.
 fn add(row: &mut DomainRow, more: &DomainRow) {
     let sum = |one: Option<u64>, other: Option<u64>| one.unwrap_or_default().saturating_add(other.unwrap_or_default());
     row.created = row.created.saturating_add(more.created);

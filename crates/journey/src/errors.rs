@@ -7,7 +7,6 @@ use std::time::Duration;
 /// An error that is to be counted.
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorEvent<'a> {
-    /// Phase of the dialogue.
     pub phase: Phase,
     /// Reply code; 0 if there was no reply.
     pub code: u16,
@@ -17,22 +16,19 @@ pub struct ErrorEvent<'a> {
     pub at: Duration,
 }
 
-/// Errors by phase and reply code, with the first of each kind. Bounded: a peer that answers with ever new codes cannot
-/// make it grow.
+/// Errors by phase and reply code, with the first text of each kind. The number of kinds is limited, so that a peer
+/// with ever new codes cannot use up memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
     kinds: BTreeMap<(Phase, u16), ErrorKind>,
-    /// Errors of kinds that did not fit, by phase of the first of them.
+    /// Errors whose kind did not fit, under the phase of the first of them.
     other: Option<(Phase, ErrorCount)>,
 }
 
-/// A kind of error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ErrorKind {
     count: ErrorCount,
-    /// Text of the first.
     text: String,
-    /// Recipient of the first.
     sample: Option<String>,
 }
 
@@ -62,7 +58,8 @@ impl Errors {
     /// The longest address has 254 bytes (RFC 5321 §4.5.3.1.3).
     const MAX_SAMPLE_CHARACTERS: usize = 256;
 
-    /// Counts an error. `sample` gives its recipient, if one had been named; it is asked for the first of a kind only.
+    /// Counts an error. `sample` returns its recipient if one has been named; it is called only for the first error of
+    /// a kind.
     pub fn add(&mut self, error: ErrorEvent<'_>, sample: impl FnOnce() -> Option<String>) {
         let count = ErrorCount::one(error.at);
         if let Some(kind) = self.kinds.get_mut(&(error.phase, error.code)) {
@@ -76,12 +73,11 @@ impl Errors {
         }
     }
 
-    /// Number of errors of all kinds.
     pub fn total(&self) -> u64 {
         self.kinds.values().map(|kind| kind.count.count).sum::<u64>() + self.other.map_or(0, |(_, other)| other.count)
     }
 
-    /// The kind of the latest error with the text of its first: `450 at rcpt: 4.2.0 Greylisted`.
+    /// Describes the kind of the latest error by its first text: `450 at rcpt: 4.2.0 Greylisted`.
     pub fn latest(&self) -> Option<String> {
         let (&(phase, code), kind) = self.kinds.iter().max_by_key(|(_, kind)| kind.count.last)?;
         let name = phase.name();
@@ -112,7 +108,6 @@ impl Errors {
         known.chain(other).collect()
     }
 
-    /// Adds the counts of another.
     pub fn merge(&mut self, other: &Self) {
         for (&(phase, code), kind) in &other.kinds {
             if let Some(known) = self.kinds.get_mut(&(phase, code)) {
@@ -140,7 +135,8 @@ impl Errors {
     }
 }
 
-/// Makes a peer's text safe to print: cut, and with blanks for control characters (a reply may hold escape sequences).
+/// Makes a peer's text safe to print: cuts it, and replaces control characters by blanks, because a reply may contain
+/// escape sequences.
 fn printable(text: &str, most: usize) -> String {
     text.trim().chars().take(most).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

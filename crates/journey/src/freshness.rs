@@ -13,9 +13,9 @@ use crate::account;
 use crate::record::{Ending, FreshWindow, Record, SeriesRow};
 use std::time::Duration;
 
-/// A last window that is shorter than this share of the others belongs to the one before it.
+/// If the last window is shorter than this share of the others, it is joined to the one before it.
 const MIN_WINDOW_SHARE: f64 = 0.5;
-/// Rows that are added for messages that were never sent: a week of seconds.
+/// Limit of the rows added for messages that were never sent: one week of seconds.
 const MAX_UNSENT_ROWS: usize = 7 * 24 * 3600;
 
 /// Limit of the age, and the windows in which it is judged.
@@ -27,11 +27,11 @@ pub struct FreshnessLimit {
     pub window: Option<Duration>,
 }
 
-/// Windows of a run; `None` if nobody observed when messages arrived, or if the run is shorter than a window.
+/// Windows of a run; `None` if nobody observed arrivals, or if the run is shorter than a window.
 ///
-/// The first begins with the first second in which a message was due, and the last ends with the last such second: nothing
-/// is fresh after the load. Until the first message arrives, the age counts from the beginning. Messages that were due and
-/// never sent belong to the load.
+/// The first window begins with the first second in which a message was due, and the last ends with the last such
+/// second, because nothing is fresh after the load. Until the first message arrives, the age counts from the beginning.
+/// Messages that were due and never sent belong to the load.
 pub(crate) fn windows(record: &Record, limit: FreshnessLimit) -> Option<Vec<FreshWindow>> {
     let delivered = record.ledger.delivered?;
     let rows = with_unsent(judged(&record.series)?, record);
@@ -70,19 +70,19 @@ pub(crate) fn is_shorter_than_window(record: &Record, limit: FreshnessLimit) -> 
     limit.window.is_some_and(|window| length_s < window.as_secs_f64())
 }
 
-/// The share of the worst window, in percent.
+/// Returns the worst window's share in percent.
 pub(crate) fn worst(windows: &[FreshWindow]) -> Option<f64> {
     windows.iter().map(|window| window.fresh_percent).min_by(f64::total_cmp)
 }
 
-/// The rows from the first to the last in which a message was due.
+/// Returns the rows from the first to the last in which a message was due.
 fn judged(rows: &[SeriesRow]) -> Option<&[SeriesRow]> {
     let first = rows.iter().position(|row| row.created > 0)?;
     let last = rows.iter().rposition(|row| row.created > 0)?;
     rows.get(first..=last)
 }
 
-/// The rows up to the end of the load, if messages were due until then and never sent.
+/// Adds rows up to the end of the load, if messages were due until then and never sent.
 fn with_unsent(rows: &[SeriesRow], record: &Record) -> Vec<SeriesRow> {
     let mut rows = rows.to_vec();
     let is_cut_short = matches!(record.ending, Some(Ending::Interrupted | Ending::Aborted));
@@ -98,7 +98,7 @@ fn with_unsent(rows: &[SeriesRow], record: &Record) -> Vec<SeriesRow> {
     rows
 }
 
-/// The first second of rows, and the end of the last row.
+/// Returns the first second of the rows, and the end of the last row.
 fn span(rows: &[SeriesRow]) -> Option<(u64, u64)> {
     Some((rows.first()?.second, rows.last()?.second.saturating_add(width(rows))))
 }
@@ -109,7 +109,7 @@ fn width(rows: &[SeriesRow]) -> u64 {
     steps.filter(|step| *step > 0).min().unwrap_or(1)
 }
 
-/// The length of a window; 0 for the whole run, whose only window has the number 0.
+/// Length of a window, or 0 for the whole run, which is the only window and has the number 0.
 fn finite(window_s: f64) -> f64 {
     if window_s.is_finite() { window_s } else { 0.0 }
 }
@@ -134,7 +134,7 @@ mod tests {
     use crate::stage::Stage;
     use crate::tally::SourceTally;
 
-    /// A run of a message per second, with these greatest ages in its seconds; the last row is after the load.
+    /// A run with one message per second and these greatest ages. The last row is after the load.
     fn record(ages_s: &[Option<f64>]) -> Record {
         let mut record = Record::empty();
         record.ledger.delivered = Some(ages_s.len() as u64);
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_gap_counts_from_where_the_limit_was_passed() {
-        // From 4 s on nothing newer comes for 3 s.
+        // From 4 s on, nothing newer arrives for 3 s.
         let record = record(&[1.0, 1.0, 1.0, 1.0, 1.5, 2.5, 3.5, 1.0, 1.0, 1.0].map(Some));
         assert_eq!(shares(&record, 2.0, None), Some(vec![85.0]), "0.5 s of second 5 and all of second 6");
         assert_eq!(shares(&record, 2.0, Some(5)), Some(vec![100.0, 70.0]));
@@ -190,7 +190,7 @@ mod tests {
         let fresh = |record: &Record| windows(record, FreshnessLimit { age: Duration::from_secs(2), window: None });
         assert_eq!(fresh(&record).unwrap()[0].fresh_percent, 100.0, "all that was due was sent");
         record.due = Some(20);
-        // The age is 1 s at the end of the last second, and grows until the load would have ended.
+        // The age is 1 s at the end of the last second, and would grow until the load ends.
         let window = &fresh(&record).unwrap()[0];
         assert_eq!((window.fresh_percent.round(), window.to_s), (55.0, 23.0));
         record.ending = Some(Ending::Interrupted);

@@ -2,14 +2,13 @@
 use crate::record::TlsRow;
 use std::collections::BTreeMap;
 
-/// Largest number of kinds; all of TLS 1.2 and 1.3 has about a dozen.
+/// Largest number of kinds. TLS 1.2 and 1.3 together have about a dozen.
 const MAX_KINDS: usize = 64;
 
 /// Number of handshakes of each kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Handshakes {
     kinds: BTreeMap<(String, String), HandshakeCount>,
-    /// Handshakes that failed.
     pub failed: u64,
 }
 
@@ -20,7 +19,6 @@ struct HandshakeCount {
 }
 
 impl Handshakes {
-    /// Counts a handshake.
     pub fn add(&mut self, version: &str, cipher: &str, is_resumed: bool) {
         let is_known = self.kinds.len() < MAX_KINDS;
         let name = (version.to_owned(), cipher.to_owned());
@@ -29,7 +27,6 @@ impl Handshakes {
         *(if is_resumed { &mut kind.resumed } else { &mut kind.full }) += 1;
     }
 
-    /// Adds the counts of another.
     pub fn merge(&mut self, other: &Self) {
         self.failed += other.failed;
         for (name, kind) in &other.kinds {
@@ -39,7 +36,6 @@ impl Handshakes {
         }
     }
 
-    /// Makes the rows of the run record.
     pub fn rows(&self, party: &str) -> Vec<TlsRow> {
         let row = |((version, cipher), kind): (&(String, String), &HandshakeCount)| TlsRow {
             party: party.to_owned(),

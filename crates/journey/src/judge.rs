@@ -20,24 +20,23 @@ use crate::validity::{limits, warnings};
 use crate::words::{counted, grouped, listed};
 use std::time::Duration;
 
-/// Open loop: limit of the 99th percentile of the delay at which messages start. Beyond it, the source was not offering
-/// the load.
+/// Open loop: if the 99th percentile of the start delay exceeds this, the source did not offer the load.
 const LAG_LIMIT_MS: f64 = 10.0;
-/// Open loop: share of the requested rate that must have been offered.
+/// Open loop: at least this share of the requested rate must have been offered.
 const MIN_RATE_SHARE: f64 = 0.95;
-/// Share of its threads' time that a source or sink may use before it counts as the limit itself.
+/// A source or sink that uses more of its threads' time than this may itself have been the limit.
 const MAX_BUSY_SHARE: f64 = 0.90;
-/// Shortest run for that rule: in less time, a process spends most of its work on beginning and ending.
+/// Shortest run for that rule. In less time, a process is mostly busy starting and ending.
 const MIN_BUSY_S: f64 = 1.0;
-/// In less time the first connections decide, and a rate that was missed says nothing of the server.
+/// In a shorter run the first connections decide, and missing the rate says nothing about the server.
 const MIN_RATE_S: f64 = 1.0;
-/// Remark on a run without a server. It is true, but requires no action: a short report omits it.
+/// Remark on a run without a server. It requires no action, so a short report omits it.
 pub const NO_SERVER: &str = "There was no server: this is the limit of source and sink on this host.";
 /// Number of stalls that are listed one by one.
 const MAX_NAMED_STALLS: usize = 3;
 
 impl Cause {
-    /// Outcome of a run whose first reason has this cause; `None` for one that changes nothing.
+    /// Returns the outcome of a run whose first reason has this cause; `None` if the cause changes nothing.
     pub fn outcome(self) -> Option<Outcome> {
         match self {
             Self::Defect
@@ -69,7 +68,7 @@ impl Cause {
         }
     }
 
-    /// Reports whether the account stays open because of it.
+    /// Reports whether this cause leaves the account open.
     fn keeps_open(self) -> bool {
         matches!(
             self,
@@ -83,7 +82,6 @@ impl Cause {
         )
     }
 
-    /// Reports whether the figures are invalid because of it.
     fn makes_invalid(self) -> bool {
         self == Self::Defect || self.outcome() == Some(Outcome::Invalid)
     }
@@ -92,11 +90,10 @@ impl Cause {
 /// Facts that a record does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct VerdictInputs {
-    /// Systems between source and sink.
     pub topology: Topology,
-    /// Faults that the user of this run ordered of its sink; `None` if none were ordered.
+    /// Faults that the user ordered from this run's sink; `None` if there were none.
     pub ordered: Option<Ordered>,
-    /// Pause in arrivals after which nothing more was waited for, if that ended the wait.
+    /// Length of the pause in arrivals that ended the wait for mail, if one did.
     pub quiet_timeout: Option<Duration>,
 }
 
@@ -126,13 +123,12 @@ pub fn judge(record: &Record, circumstances: &VerdictInputs) -> Verdict {
     verdict
 }
 
-/// Returns the verdict on a part of a load: there is none before all parts are together.
 fn part_verdict(shard: &ShardRow) -> Verdict {
     let why = format!("Part {}/{}: mailrun merge judges all parts together.", shard.index, shard.count);
     Verdict { why: why.clone(), reasons: vec![why], causes: vec![Cause::Remark], ..Verdict::default() }
 }
 
-/// Makes a verdict from reasons: they are sorted, and the first decides. `pass` is the text for a run without any.
+/// Makes a verdict from reasons. They are sorted, and the first decides. `pass` is the text of a run without any.
 pub fn decide(mut reasons: Vec<Reason>, pass: &str) -> Verdict {
     reasons.sort_by_key(|reason| reason.cause);
     let outcome = reasons.first().and_then(|reason| reason.cause.outcome());
@@ -157,7 +153,7 @@ pub fn add_reason(verdict: &mut Verdict, reason: Reason, pass: &str) {
     *verdict = Verdict { closed, ..decide(known.chain([reason]).collect(), pass) };
 }
 
-/// Accepts causes that the user ordered: they have no weight any more, and `why` says so.
+/// Accepts causes that the user ordered. They no longer have weight, and the verdict's text says so.
 pub fn accept_ordered(verdict: &mut Verdict, causes: &[Cause], why: Reason, pass: &str) {
     let closed = verdict.closed;
     let texts = std::mem::take(&mut verdict.reasons).into_iter();
@@ -170,7 +166,7 @@ pub fn accept_ordered(verdict: &mut Verdict, causes: &[Cause], why: Reason, pass
     *verdict = Verdict { closed, ..decide(reasons, pass) };
 }
 
-/// Returns the outcome of a run. Older records do not have one: then it is derived from their other fields.
+/// Returns the outcome of a run. For older records, which have none, it is derived from other fields.
 pub fn outcome(record: &Record) -> Option<Outcome> {
     let verdict = &record.verdict;
     if verdict.outcome.is_some()
@@ -190,7 +186,7 @@ pub fn outcome(record: &Record) -> Option<Outcome> {
     })
 }
 
-/// Describes a passed run: the amount that came through.
+/// Describes how much came through in a passed run.
 pub fn pass_text(record: &Record) -> String {
     let ledger = &record.ledger;
     let created = ledger.created.unwrap_or_default();
@@ -221,7 +217,7 @@ pub fn pass_text(record: &Record) -> String {
     }
 }
 
-/// Finds contradictions between the counts of both ends, and units that the ledgers had no room for.
+/// Finds contradictions between the counts of both ends, and units that did not fit into the ledgers.
 fn account_reasons(record: &Record) -> Vec<Reason> {
     let ledger = &record.ledger;
     let noun = unit_noun(record);
@@ -244,7 +240,7 @@ fn account_reasons(record: &Record) -> Vec<Reason> {
     reasons
 }
 
-/// Finds processes that ended without being told to.
+/// Finds processes that ended unexpectedly.
 fn death_reasons(record: &Record) -> Vec<Reason> {
     let name = |role: Role| match role {
         Role::Source => "source",
@@ -253,15 +249,15 @@ fn death_reasons(record: &Record) -> Vec<Reason> {
     };
     let died = record.parties.iter().filter_map(|party| Some((party.role, party.died.as_ref()?)));
     let reason = |(role, found)| match role {
-        // The relay is what is measured.
+        // The relay is what is being measured.
         Role::Relay => Reason::new(Cause::Died, death_text(name(role), found)),
         Role::Source | Role::Sink => death_reason(name(role), found),
     };
     died.map(reason).collect()
 }
 
-/// What the death of a source, a sink or an endpoint of ours means for the verdict: if it lacked memory, the server is not
-/// to blame.
+/// Returns what the death of our own source, sink or endpoint means for the verdict. If it ran out of memory, the
+/// server is not to blame.
 pub fn death_reason(name: &str, death: &Death) -> Reason {
     let cause = if death.out_of_memory { Cause::Exhausted } else { Cause::Died };
     Reason::new(cause, death_text(name, death))
@@ -275,13 +271,13 @@ pub fn death_text(name: &str, death: &Death) -> String {
     format!("The {name} {ended} at {:.1} s: {}{said}.", death.at_s, death.how)
 }
 
-/// Reports whether a source or sink of ours ended for lack of memory.
+/// Reports whether our own source or sink ended for lack of memory.
 fn lacked_memory(record: &Record) -> bool {
     let ours = record.parties.iter().filter(|party| party.role != Role::Relay);
     ours.filter_map(|party| party.died.as_ref()).any(|death| death.out_of_memory)
 }
 
-/// Reports whether the death of a source or sink may have caused that.
+/// Reports whether the death of a source or sink may be the reason for this cause.
 fn follows_from_death(cause: Cause) -> bool {
     matches!(
         cause,
@@ -293,26 +289,26 @@ fn has_death(record: &Record) -> bool {
     record.parties.iter().any(|party| party.died.is_some())
 }
 
-/// Finds lost, doubled, corrupt, rejected, failed and expired mail beyond what thresholds grant and what was ordered.
+/// Finds lost, doubled, corrupt, rejected, failed and expired mail beyond what thresholds allow and what was ordered.
 fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     let bounds = OrderedBounds::of(record, circumstances);
     let found = Fate::ALL.into_iter().filter_map(|fate| {
         let count = fate.count(&record.ledger).unwrap_or_default();
         match () {
-            // The threshold decides, and makes its own reason if it is missed.
+            // The threshold decides. If it is missed, it has its own reason.
             () if has_threshold(record, fate) => None,
             () if count == 0 && bounds.min(fate) == 0 => None,
             () if bounds.contain(fate, count) => {
                 Some(Reason::new(Cause::Ordered, format!("As ordered, {}: {}.", fate.name(), grouped(count))))
             }
             () if fate == Fate::Failed && final_stall(record).is_some() && !has_death(record) => None,
-            // The source could not connect: `limits` says what it lacked.
+            // The source could not connect. `validity::limits` reports what it lacked.
             () if fate == Fate::Failed && count <= refused_by_ourselves(record) => None,
             () => Some(Reason::new(fate.cause(), fate_text(record, fate, count, &bounds))),
         }
     });
     let mut reasons: Vec<Reason> = found.collect();
-    // A threshold grants connections that fail now and then, not a server that is gone.
+    // A threshold may allow connections that fail now and then, but not a server that is gone.
     if !has_death(record)
         && refused_by_ourselves(record) == 0
         && let Some(stall) = final_stall(record)
@@ -326,14 +322,14 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     reasons
 }
 
-/// Units whose connection the source could not open for lack of descriptors or ports of its own.
+/// Units whose connection failed because the source itself ran out of descriptors or ports.
 fn refused_by_ourselves(record: &Record) -> u64 {
     let of_source = |party: &str| record.parties.iter().any(|known| known.role == Role::Source && known.name == party);
     let times = record.exhausted.iter().filter(|row| of_source(&row.party)).map(|row| row.count);
     times.fold(0, u64::saturating_add).saturating_mul(u64::from(record.workload.recipients.max(1)))
 }
 
-/// Reports the mail that our relay gave up on and sent notifications for.
+/// Reports the mail that our relay gave up on and reported to the senders.
 fn expired_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reason> {
     let expired = record.ledger.expired.filter(|expired| *expired > 0)?;
     let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies.max(ordered.cuts) > 0);
@@ -342,17 +338,17 @@ fn expired_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reas
     Some(Reason::new(if is_ordered { Cause::Ordered } else { Cause::Expired }, text))
 }
 
-/// Bounds of each fate that follow from what was ordered.
+/// Bounds of each fate, according to what was ordered.
 struct OrderedBounds {
     ordered: Option<Ordered>,
     topology: Topology,
     /// Fate of the mail that the sink drops.
     missing: Fate,
-    /// Pause in arrivals that ended the wait for them.
+    /// Length of the pause in arrivals that ended the wait for mail.
     quiet_timeout: Option<Duration>,
-    /// The most units that one reply, or one connection, can concern.
+    /// Most units that a single reply or connection can concern.
     each: u64,
-    /// Units that may have escaped a fate because they met another first.
+    /// Units that may have escaped a fate because another one came first.
     slack: u64,
 }
 
@@ -367,7 +363,7 @@ impl OrderedBounds {
             quiet_timeout: circumstances.quiet_timeout,
             missing: if ledger.lost.is_none() { Fate::NotDelivered } else { Fate::Lost },
             each: u64::from(record.workload.recipients.max(1)) * if is_stream { 2 } else { 1 },
-            // Records of others may have any numbers.
+            // Foreign records may contain any numbers.
             slack: others.into_iter().flatten().fold(0, u64::saturating_add),
         }
     }
@@ -377,7 +373,7 @@ impl OrderedBounds {
         (self.min(fate)..=self.max(fate)).contains(&count)
     }
 
-    /// Lower bound, if what was ordered was done.
+    /// Lower bound, provided that what was ordered was done.
     fn min(&self, fate: Fate) -> u64 {
         let Some(ordered) = self.ordered else { return 0 };
         match fate {
@@ -385,21 +381,20 @@ impl OrderedBounds {
             Fate::Lost | Fate::NotDelivered => 0,
             Fate::Duplicates => ordered.duplicates.saturating_sub(self.slack),
             Fate::Corrupt => ordered.corrupt,
-            // A refusal may concern a command that belongs to no message, or to one that is tried again.
+            // A refusal may concern a command that belongs to no message, or a message that is tried again.
             Fate::Rejected | Fate::Failed => 0,
         }
     }
 
-    /// Upper bound.
     fn max(&self, fate: Fate) -> u64 {
         let Some(ordered) = self.ordered else { return 0 };
         match fate {
             Fate::Lost | Fate::NotDelivered if fate == self.missing => ordered.lost,
             Fate::Lost | Fate::NotDelivered => 0,
-            // A relay that receives no 250 sends the message again.
+            // If a relay gets no 250, it sends the message again.
             Fate::Duplicates => ordered.duplicates.saturating_add(ordered.unanswered),
             Fate::Corrupt => ordered.corrupt,
-            // With a relay between, the source does not speak to the sink.
+            // With a relay in between, the source does not talk to the sink.
             Fate::Rejected | Fate::Failed if self.topology == Topology::Server => 0,
             Fate::Rejected => ordered.replies.saturating_add(ordered.cuts).saturating_mul(self.each),
             Fate::Failed => ordered.cuts.saturating_mul(self.each),
@@ -411,7 +406,7 @@ impl OrderedBounds {
     }
 }
 
-/// Most likely cause if a sink is watched and everything is lost, as a question to the user.
+/// Most likely cause, as a question to the user, if the sink was watched and everything is lost.
 const NOTHING_CAME: &str = " The sink has seen nothing of this run: does the server relay to it?";
 
 fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) -> String {
@@ -443,7 +438,7 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
     }
 }
 
-/// The faults of a sink, if some of them led to that fate: ` (the sink was told to: drop 0.02)`.
+/// Names the faults of a sink if some of them led to that fate: ` (the sink was told to: drop 0.02)`.
 fn faults_behind(record: &Record, fate: Fate) -> String {
     let number = |done: &Ordered| match fate {
         Fate::Lost | Fate::NotDelivered => done.lost,
@@ -454,7 +449,7 @@ fn faults_behind(record: &Record, fate: Fate) -> String {
     };
     let sinks = record.parties.iter().filter(|party| party.role == Role::Sink);
     let at_work = sinks.filter(|party| party.ordered.as_ref().is_some_and(|done| number(done) > 0));
-    // `'.: drop 0.02' (15 times)`: the quotes, the place that is every place, and the count are left out.
+    // Removes the quotes, the place if it is every place, and the count from `'.: drop 0.02' (15 times)`.
     let rule = |text: &String| {
         let rule = text.rsplit_once("' (").map_or(text.as_str(), |(rule, _)| rule).trim_matches('\'');
         rule.strip_prefix(".: ").unwrap_or(rule).to_owned()
@@ -463,7 +458,7 @@ fn faults_behind(record: &Record, fate: Fate) -> String {
     if rules.is_empty() { String::new() } else { format!(" (the sink was told to: {})", rules.join(", ")) }
 }
 
-/// Tells of mail that a server whose queue is unknown has accepted: it may be delivered later.
+/// Reports mail that a server with an unknown queue has accepted. It may be delivered later.
 fn not_delivered_text(record: &Record, count: u64, quiet_timeout: Option<Duration>, told: &str) -> String {
     let within = quiet_timeout.map(|time| format!(" within {} s", time.as_secs_f64()));
     let were = if count == 1 { "was" } else { "were" };
@@ -478,7 +473,7 @@ fn not_delivered_text(record: &Record, count: u64, quiet_timeout: Option<Duratio
     )
 }
 
-/// The command that shows the queue of the server, if its greeting has a known name.
+/// Returns the command that shows the server's queue, if its greeting has a known name.
 fn queue_command(record: &Record) -> Option<&'static str> {
     let banner = record.server.as_ref()?.banner.to_ascii_lowercase();
     let known = [
@@ -503,7 +498,7 @@ fn first_said(record: &Record, is_meant: impl Fn(&ErrorRow) -> bool) -> String {
     })
 }
 
-/// Finds the stall in which the server went away: it lasted to the end, and connections failed in it.
+/// Finds the stall in which the server disappeared: it lasted to the end, and connections failed in it.
 fn final_stall(record: &Record) -> Option<&StallRow> {
     let accepting = record.stalls.iter().rfind(|stall| stall.stage == Stage::Accepted);
     accepting.filter(|stall| stall.to_the_end && stall.failed > 0 && stall.rejected == 0)
@@ -527,7 +522,7 @@ fn server_gone_text(record: &Record, stall: &StallRow) -> String {
     )
 }
 
-/// Finds reasons why the figures are misleading.
+/// Finds reasons why the figures may be misleading.
 fn validity_reasons(record: &Record, between: Topology) -> Vec<Reason> {
     let reason = |cause: Cause| move |text: String| Reason::new(cause, text);
     let mut reasons: Vec<Reason> = warm_up_text(record).into_iter().map(reason(Cause::NothingTimed)).collect();
@@ -544,7 +539,7 @@ fn validity_reasons(record: &Record, between: Topology) -> Vec<Reason> {
     reasons
 }
 
-/// Reports figures that are based on no message.
+/// Reports that all messages were in the warm-up, so the figures are based on none.
 fn warm_up_text(record: &Record) -> Option<String> {
     let warm_up = record.warm_up.filter(|warm_up| warm_up.created > 0)?;
     let counted = stage(record, Stage::Created)?.count;
@@ -557,7 +552,7 @@ fn warm_up_text(record: &Record) -> Option<String> {
     })
 }
 
-/// Reports the number of sessions of a party that ended by a panic, if any did: the fate of their messages is unknown.
+/// Reports how many sessions of a party ended by a panic. The fate of their messages is unknown.
 pub fn defect_text(party: &Party) -> Option<String> {
     let failed = party.failed_sessions.filter(|failed| *failed > 0)?;
     Some(format!(
@@ -568,7 +563,8 @@ pub fn defect_text(party: &Party) -> Option<String> {
     ))
 }
 
-/// Reports that the source fell behind its schedule at open loop although a session was free. The times include its delay.
+/// Open loop: reports that the source fell behind its schedule although a session was free. The times include its
+/// delay.
 pub fn behind_schedule(record: &Record) -> Option<String> {
     let lag = record.lag_ms.filter(|_| is_open_loop(record))?.p99;
     (lag > LAG_LIMIT_MS && !waits_outweigh(record, lag)).then(|| {
@@ -579,13 +575,13 @@ pub fn behind_schedule(record: &Record) -> Option<String> {
     })
 }
 
-/// Reports whether the waits for a session that the server kept busy are much longer than the source's own delay.
+/// Reports whether waits for busy sessions, which are the server's doing, are much longer than the source's own delay.
 fn waits_outweigh(record: &Record, lag_ms: f64) -> bool {
     stage(record, Stage::Created).and_then(|row| row.latency_ms).is_some_and(|waited| waited.p99 > 2.0 * lag_ms)
 }
 
-/// The weight of the source's own delay: the run is invalid only if the delay may have decided a threshold, and no other
-/// threshold was missed for certain. `behind` says that the source was late on the whole.
+/// Weighs the source's own delay. It makes the run invalid only if it may have decided a threshold and no other
+/// threshold was certainly missed. `behind` says that the source was late as a whole.
 pub fn lag_reason(record: &Record, behind: Option<String>) -> Option<Reason> {
     let is_undecided = |row: &&ThresholdRow| threshold::is_undecided_by_lag(record, row, LAG_LIMIT_MS);
     let is_missed = |row: &&ThresholdRow| !row.passed && (row.value.is_some() || row.is_infinite) && !is_undecided(row);
@@ -622,21 +618,21 @@ fn busy_text(party: &Party, duration_s: f64) -> Option<String> {
     })
 }
 
-/// A rate that was asked for and not offered.
+/// A requested rate that was not offered.
 pub enum MissedRate {
-    /// It was asked for in so short a time that it says nothing: the reason.
+    /// The rate was requested for so short a time that missing it says nothing. Contains the reason.
     TooShort(Reason),
-    /// The beginning of the sentence about it.
+    /// Contains the beginning of the sentence about it.
     Missed(String),
 }
 
-/// The rate that was not offered in an open loop that was not cut short; `None` if it was. `party_offered` begins the
-/// sentence.
+/// Returns the rate that was not offered in a complete open-loop run; `None` if it was offered. `party_offered` begins
+/// the sentence.
 pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     let asked = record.workload.rate_per_s.filter(|_| is_open_loop(record))?;
     let created = stage(record, Stage::Created)?;
     let offered = created.offered_rate_per_s.or(Some(created.rate_per_s).filter(|rate| *rate > 0.0))?;
-    // A Poisson count of n scatters by √n: two of these are chance.
+    // A Poisson count of n scatters by √n. Twice that may be chance.
     let chance = match record.workload.arrival {
         Arrival::Poisson => 2.0 / (created.count.max(1) as f64).sqrt(),
         Arrival::Closed | Arrival::Constant | Arrival::Market => 0.0,
@@ -657,7 +653,8 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     Some(MissedRate::TooShort(Reason::new(Cause::RateNotOffered, text)))
 }
 
-/// Reports a requested rate that was not offered: the generator's fault if it was the limit, else the server's.
+/// Reports a requested rate that was not offered. If the generator was the limit, it is its fault, otherwise the
+/// server's.
 fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option<Reason> {
     let is_our_fault = is_our_fault || between == Topology::Direct;
     let missed = match missed_rate(record, if is_our_fault { "The source offered" } else { "The server took" })? {
@@ -678,8 +675,8 @@ fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option
     Some(Reason::new(Cause::RateMissed, text))
 }
 
-/// Finds thresholds that were missed, or that concern something unseen. A missed limit of a fate weighs as much as the
-/// fate.
+/// Finds thresholds that were missed, or that concern something unobserved. A missed limit of a fate weighs as much as
+/// the fate.
 pub fn threshold_reasons(record: &Record) -> Vec<Reason> {
     let open = record.thresholds.iter().filter(|row| !row.passed);
     let reason = |row: &ThresholdRow| match (row.value, threshold::fate_of(&row.expression)) {
@@ -698,7 +695,8 @@ pub fn threshold_reasons(record: &Record) -> Vec<Reason> {
     open.map(reason).collect()
 }
 
-/// Reports whether a threshold concerns that fate: then it decides, and not the rule that there be none.
+/// Reports whether a threshold concerns that fate. The threshold then decides instead of the rule that the fate must
+/// not occur.
 pub fn has_threshold(record: &Record, fate: Fate) -> bool {
     record.thresholds.iter().any(|row| threshold::fate_of(&row.expression) == Some(fate))
 }
@@ -714,7 +712,7 @@ fn missed_text(row: &ThresholdRow) -> String {
     }
 }
 
-/// Explains why the run ended early, and what was under way then.
+/// Explains why the run ended early, and what was still under way.
 fn ending_reasons(record: &Record) -> Vec<Reason> {
     let ledger = &record.ledger;
     let noun = unit_noun(record);
@@ -738,7 +736,7 @@ fn ending_reasons(record: &Record) -> Vec<Reason> {
     reasons
 }
 
-/// Further facts that a reader must know.
+/// Lists further facts that a reader must know.
 fn notes(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     let ledger = &record.ledger;
     let mut reasons: Vec<Reason> = queued_reason(record, circumstances).into_iter().collect();
@@ -776,7 +774,7 @@ fn notes(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     reasons
 }
 
-/// Reports the mail in the relay's queue, which is safe, but not delivered.
+/// Reports the mail in the relay's queue. It is safe but not delivered.
 fn queued_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reason> {
     let queued = record.ledger.queued.filter(|queued| *queued > 0)?;
     let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies.max(ordered.cuts) > 0);
@@ -811,7 +809,7 @@ fn stage_stall_reason(record: &Record, stage: Stage, is_gone: bool) -> Option<Re
     Some(Reason::new(Cause::Stalled, format!("Nothing was {} {}.", stage.name(), listed(&named))))
 }
 
-/// Reports waits that are not the source's fault: the sessions were busy, because the server was slow or they were too
+/// Reports waits that are not the source's fault: all sessions were busy, because the server was slow or they were too
 /// few.
 fn wait_note(record: &Record) -> Option<String> {
     let waited = stage(record, Stage::Created)?.latency_ms?.p99;
@@ -824,7 +822,7 @@ fn wait_note(record: &Record) -> Option<String> {
     })
 }
 
-/// Reports messages that were due and that the source did not begin before the load ended.
+/// Reports messages that were due but not begun before the load ended.
 fn unsent_note(record: &Record) -> Option<String> {
     let count = unsent(record);
     (count > 0).then(|| {
@@ -836,7 +834,7 @@ fn unsent_note(record: &Record) -> Option<String> {
     })
 }
 
-/// Reports units that arrived without a 250. They count as delivered, but the lost replies are worth a remark.
+/// Reports units that arrived without a 250. They count as delivered, but the lost replies deserve a remark.
 fn unheard_note(record: &Record) -> Option<String> {
     let LedgerRow { delivered, lost, not_delivered, accepted, queued, expired, .. } = record.ledger;
     let missing = lost.or(not_delivered)?;
@@ -860,7 +858,7 @@ fn is_nothing(count: &Option<u64>) -> bool {
     count.unwrap_or_default() == 0
 }
 
-/// The ledger's unit in a reader's words.
+/// Returns the user's word for the ledger's unit.
 fn unit_noun(record: &Record) -> &'static str {
     if record.workload.recipients > 1 { "copies" } else { "messages" }
 }

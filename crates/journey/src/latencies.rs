@@ -11,12 +11,12 @@ use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer}
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
-/// Smallest time that the histogram distinguishes; a shorter one reads as 0 or as this.
+/// Smallest time that the histogram distinguishes. Shorter ones read as 0 or as this.
 const LOWEST_NS: u64 = 1_000;
 /// Longer times count as this.
 const HIGHEST_NS: u64 = 3_600_000_000_000;
 const NS_PER_MS: f64 = 1e6;
-/// The longest text that is read as a histogram: the largest that is written has a tenth of that.
+/// Longest text that is read as a histogram. Those that we write have at most a tenth of that.
 const MAX_ENCODED_BYTES: usize = 1 << 20;
 
 /// Significant digits of a distribution.
@@ -36,7 +36,6 @@ impl Precision {
     }
 }
 
-/// A distribution of times.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Latencies {
     histogram: Option<Box<Histogram<u64>>>,
@@ -44,49 +43,46 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// Creates one with two significant digits in place of three, which takes an eighth of the memory: for times that
-    /// are recorded often per message, where three digits would push a server's own data out of the processor's caches.
+    /// Creates one with two significant digits instead of three. It takes an eighth of the memory. For times that are
+    /// recorded several times per message: with three digits, they would push a server's own data out of the
+    /// processor's caches.
     pub fn coarse() -> Self {
         Self { histogram: None, digits: Precision::Two }
     }
 
-    /// Counts one time; more than an hour counts as an hour.
     pub fn record(&mut self, time: Duration) {
         let nanoseconds = time.as_secs().saturating_mul(1_000_000_000).saturating_add(time.subsec_nanos().into());
         let nanoseconds = nanoseconds.min(HIGHEST_NS);
         self.histogram_mut().record(nanoseconds).expect("it resizes itself and an hour fits");
     }
 
-    /// Adds all times of `other`.
     pub fn merge(&mut self, other: &Self) {
         if let Some(other) = other.recorded() {
             self.histogram_mut().add(other).expect("it resizes itself and both end at an hour");
         }
     }
 
-    /// Forgets all times and keeps the memory.
     pub fn clear(&mut self) {
         if let Some(histogram) = self.histogram.as_mut().filter(|histogram| !histogram.is_empty()) {
             histogram.reset();
         }
     }
 
-    /// Number of times.
     pub fn count(&self) -> u64 {
         self.recorded().map_or(0, |histogram| histogram.len())
     }
 
-    /// Number of times of at least `from` and less than `to`, to the histogram's digits.
+    /// Counts the times of at least `from` and less than `to`, to the histogram's precision.
     pub fn count_between(&self, from: Duration, to: Duration) -> u64 {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(HIGHEST_NS).min(HIGHEST_NS);
         let from = ns(from);
         let to = ns(to).saturating_sub(1);
-        // The histogram would search its last bucket for times beyond it.
+        // Times beyond the last bucket would be searched for in that bucket.
         let reached = self.recorded().filter(|histogram| histogram.max() >= from && to >= from);
         reached.map_or(0, |histogram| histogram.count_between(from, to))
     }
 
-    /// The usual figures; `None` if nothing was counted.
+    /// The usual figures; `None` if there are no times.
     pub fn summary(&self) -> Option<LatencyMs> {
         let histogram = self.recorded()?;
         Some(LatencyMs {
@@ -101,13 +97,13 @@ impl Latencies {
         })
     }
 
-    /// Returns the time that a share `quantile` (0 to 1) of all does not exceed, in milliseconds; 0 if nothing was
-    /// counted.
+    /// Returns the time in milliseconds that a share `quantile` (0 to 1) of all times does not exceed; 0 if there are
+    /// no times.
     pub fn quantile_ms(&self, quantile: f64) -> f64 {
         self.recorded().map_or(0.0, |histogram| in_ms(histogram.value_at_quantile(quantile)))
     }
 
-    /// The recorded times in nanoseconds, to the histogram's digits, each with its number; in ascending order.
+    /// Recorded times in nanoseconds with their counts, ascending, to the histogram's precision.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let recorded = self.recorded().into_iter().flat_map(|histogram| histogram.iter_recorded());
         recorded.map(|bucket| (bucket.value_iterated_to(), bucket.count_at_value()))
@@ -120,19 +116,19 @@ impl Latencies {
         Some(STANDARD.encode(bytes))
     }
 
-    /// Reads what [`Self::encoded`] wrote; `None` for anything else.
+    /// Reads the output of [`Self::encoded`]; `None` for anything else.
     pub fn decode(text: &str) -> Option<Self> {
         let text = Some(text).filter(|text| text.len() <= MAX_ENCODED_BYTES)?;
         let bytes = STANDARD.decode(text).ok()?;
         let mut histogram: Histogram<u64> = Deserializer::new().deserialize(&mut bytes.as_slice()).ok()?;
         let digits =
             [Precision::Two, Precision::Three].into_iter().find(|digits| digits.number() == histogram.sigfig())?;
-        // What is added to it may be longer than all that it has.
+        // A histogram that is added later may have larger times.
         histogram.auto(true);
         Some(Self { histogram: Some(Box::new(histogram)), digits })
     }
 
-    /// Number of times no longer than `limit`, to the histogram's digits.
+    /// Counts the times of at most `limit`, to the histogram's precision.
     pub fn count_within(&self, limit: Duration) -> u64 {
         self.count_between(Duration::ZERO, limit.saturating_add(Duration::from_nanos(1)))
     }
@@ -191,7 +187,7 @@ impl<W: Write> IntervalLog<W> {
                 &nothing
             }
         };
-        // hdrhistogram's writer borrows its output: one writer per line lets this type own the output.
+        // hdrhistogram's writer borrows its output. One writer per line lets this type own the output.
         IntervalLogWriterBuilder::new()
             .begin_log_with(&mut self.to, &mut self.serializer)?
             .write_histogram(histogram, from, length, Tag::new(&tag))
@@ -248,7 +244,7 @@ mod tests {
     fn what_lies_between_is_counted() {
         let latencies = of([1, 5, 39, 40, 44, 45, 900].map(Duration::from_millis));
         let between = |from, to| latencies.count_between(Duration::from_millis(from), Duration::from_millis(to));
-        // The edges are between the times: a bucket is as wide as the third digit.
+        // The edges lie between the times, because a bucket is as wide as the third digit.
         assert_eq!([between(0, 10), between(38, 42), between(42, 48), between(48, 800)], [2, 2, 2, 0]);
         assert_eq!([between(901, 5000), between(10_000_000, 20_000_000), between(5, 5)], [0; 3]);
         assert_eq!(between(0, u64::MAX), 7);

@@ -17,39 +17,33 @@ const PAGE_BYTES: usize = PAGE_WORDS * 8;
 const PAGE_BITS_LOG2: u32 = 15;
 const PAGE_BITS: u64 = 1 << PAGE_BITS_LOG2;
 const MAGIC: &[u8; 8] = b"MRLEDGR1";
-/// Pages that [`Ledger::clear`] keeps: 1 MB, enough for two ticks at any speed measured so far.
+/// Pages that [`Ledger::clear`] keeps: 1 MB, which is enough for two ticks at any speed measured so far.
 const SPARE_PAGES: usize = 256;
 
 type LedgerPage = Box<[u64; PAGE_WORDS]>;
 
-/// Results of [`Ledger::mark`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkResult {
     /// Not seen before.
     First,
-    /// Seen before: a duplicate.
     Again,
-    /// Not recorded: it needs a page beyond the limit.
+    /// Not recorded, because it would need a page beyond the limit.
     Full,
 }
 
 /// Result of [`Ledger::merge`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MergeResult {
-    /// Units that both held: duplicates.
     pub again: u64,
-    /// Units not recorded, for lack of pages.
     pub full: u64,
 }
 
-/// Key of a page: a recipient's number and the upper bits of the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct PageKey {
     recipient: u32,
     number: u64,
 }
 
-/// A set of (sequence, recipient).
 #[derive(Clone, Debug)]
 pub struct Ledger {
     pages: Vec<LedgerPage>,
@@ -67,7 +61,7 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// Default memory for pages: room for 536 million units.
+    /// Default limit of the pages' memory. It suffices for 536 million units.
     pub const LIMIT_BYTES: usize = 64 << 20;
 
     /// Creates an empty ledger whose pages take at most that many bytes.
@@ -82,7 +76,7 @@ impl Ledger {
         }
     }
 
-    /// Records a unit, and reports whether it was new.
+    /// Records a unit. Returns whether it was new.
     pub fn mark(&mut self, sequence: u64, recipient: u32) -> MarkResult {
         let key = PageKey { recipient, number: sequence >> PAGE_BITS_LOG2 };
         let Some(page) = self.open_page(key) else { return MarkResult::Full };
@@ -117,17 +111,16 @@ impl Ledger {
         merged
     }
 
-    /// Number of its units.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Number of its units that `other` does not have.
+    /// Counts the units that `other` lacks.
     pub fn count_without(&self, other: &Self) -> u64 {
         self.index.iter().map(|(&key, &page)| count_ones_without(&self.pages[page], other.page(key))).sum()
     }
 
-    /// The first messages, at most that many, of which `other` does not have all units, with the number of these units.
+    /// Returns the first messages, at most `most`, of which `other` lacks units, with the number of these.
     pub fn messages_without(&self, other: &Self, most: usize) -> Vec<(u64, u32)> {
         let mut keys: Vec<(PageKey, usize)> = self.index.iter().map(|(&key, &page)| (key, page)).collect();
         keys.sort_unstable_by_key(|(key, _)| (key.number, key.recipient));
@@ -155,7 +148,7 @@ impl Ledger {
         found
     }
 
-    /// The units whose messages have these numbers, during the warm-up or after it.
+    /// Returns the units whose messages have these numbers, in the warm-up or after it.
     pub fn within(&self, numbers: &[Range<u64>]) -> Self {
         let mut found = Self { page_limit: self.page_limit, ..Self::with_limit(0) };
         for (&key, &page) in &self.index {
@@ -177,7 +170,6 @@ impl Ledger {
         found
     }
 
-    /// Memory that its pages take, spare ones included.
     pub fn bytes(&self) -> usize {
         (self.pages.len() + self.spare.len()) * PAGE_BYTES
     }
@@ -207,8 +199,8 @@ impl Ledger {
         to.flush()
     }
 
-    /// Reads what [`Self::write_to`] wrote. Anything else, or more than [`Self::LIMIT_BYTES`] of pages, is an error;
-    /// memory grows only with what is really read.
+    /// Reads the output of [`Self::write_to`]. Anything else, or more than [`Self::LIMIT_BYTES`] of pages, is an error.
+    /// Memory grows only with what is actually read.
     pub fn read_from(mut from: impl Read) -> io::Result<Self> {
         let mut ledger = Self::default();
         ledger.read_pages(&mut from)?;
@@ -246,7 +238,7 @@ impl Ledger {
         self.index.get(&key).map(|&page| &self.pages[page])
     }
 
-    /// Returns the page of that key, and adds it if needed; `None` beyond the limit.
+    /// Returns the page of that key, and adds it if needed. `None` if that would exceed the limit.
     #[inline]
     fn open_page(&mut self, key: PageKey) -> Option<usize> {
         match self.latest {

@@ -9,14 +9,14 @@ use crate::time_axis::align;
 use std::collections::BTreeMap;
 
 const NS_PER_S: i128 = 1_000_000_000;
-/// Time after the source's last second in which a relay may still deliver. Later rows come from another host's clock.
+/// A relay may deliver for this long after the source's last second. Later rows come from another host's clock.
 const MAX_TAIL_S: u64 = 24 * 3600;
 
-/// Joins the records of source and sink into the run's record, with the settled ledger. A sink on another host may have
-/// written any numbers: none of them overflows. The verdict is left open: the caller may still fill in parties that it
-/// watched, and then call `judge::judge`.
+/// Joins the records of source and sink into the run's record, and settles the ledger. No number in the record of a
+/// sink on another host can cause an overflow. The verdict remains open, because the caller may still add parties that
+/// it watched; it must then call `judge::judge`.
 ///
-/// Identity, host, its surroundings and workload are taken from the source.
+/// Identity, host, surroundings and workload come from the source.
 pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) -> Record {
     let mut run = Record { ledger, verdict: Verdict::default(), ..source };
     if let Some(mut sink) = sink {
@@ -44,7 +44,7 @@ pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) ->
 }
 
 /// Adds to the sink's stage what only the source knows: the messages that never arrived, the time in which load was
-/// offered, and whether the time in the trace is that of creation or of the schedule.
+/// offered, and whether a trace's time is that of creation or of the schedule.
 fn as_seen_from_source(
     mut row: StageRow,
     since: Option<Stage>,
@@ -60,7 +60,7 @@ fn as_seen_from_source(
     row
 }
 
-/// Conversion of the sink's times, which count from its own origin, to those of the run.
+/// Converts the sink's times, which count from its own origin, to times of the run.
 struct SinkClock {
     /// Origin of the sink, in seconds after that of the run.
     shift_s: f64,
@@ -74,7 +74,7 @@ impl SinkClock {
         Self { shift_s: (i128::from(sink.origin_ns) - i128::from(run.origin_ns)) as f64 / 1e9, end_s: end as f64 }
     }
 
-    /// The time in the run; what was before it is at 0. `None` for times of another host's clock.
+    /// Converts a time. Times before the run become 0; `None` for times from another host's clock.
     fn time(&self, at_s: f64) -> Option<f64> {
         let at_s = at_s + self.shift_s;
         (-(MAX_TAIL_S as f64)..=self.end_s).contains(&at_s).then(|| at_s.max(0.0))
@@ -89,7 +89,7 @@ impl SinkClock {
         rows.into_iter().filter_map(|row| Some(EventRow { at_s: self.time(row.at_s)?, ..row })).collect()
     }
 
-    /// The seconds of each party since the run began.
+    /// Converts the seconds of each party.
     fn usage(&self, parties: Vec<PartyUsage>) -> Vec<PartyUsage> {
         let row = |row: UsageRow| {
             let at_s = row.second as f64 + self.shift_s;
@@ -122,7 +122,7 @@ pub(crate) fn join_errors(mut errors: Vec<ErrorRow>, more: Vec<ErrorRow>) -> Vec
     errors
 }
 
-/// Adds to the slowest accepted messages when they arrived, if the sink knows: they may not be the slowest to arrive.
+/// Adds the arrivals to the slowest accepted messages, if the sink knows them. These may not be the slowest to arrive.
 fn join_slowest(mut messages: Vec<SlowMessage>, arrived: &[SlowMessage]) -> Vec<SlowMessage> {
     for message in &mut messages {
         let arrivals = arrived.iter().filter(|arrival| arrival.message == message.message);
@@ -131,7 +131,7 @@ fn join_slowest(mut messages: Vec<SlowMessage>, arrived: &[SlowMessage]) -> Vec<
     messages
 }
 
-/// Joins events in the order of time.
+/// Joins events in order of time.
 pub fn join_events(events: Vec<EventRow>, more: Vec<EventRow>) -> Vec<EventRow> {
     let mut joined = events;
     joined.extend(more);
@@ -139,8 +139,9 @@ pub fn join_events(events: Vec<EventRow>, more: Vec<EventRow>) -> Vec<EventRow> 
     joined
 }
 
-/// Joins both series, whose seconds begin at the same time: sent and accepted are the source's, delivered and latencies the
-/// sink's. Rows of the sink outside the run, which begins after the warm-up, or on another host's clock, are left out.
+/// Joins both series, whose seconds begin at the same time. Sent and accepted come from the source, delivered and
+/// latencies from the sink. Rows of the sink are left out if they are outside the run, which begins after the warm-up,
+/// or on another host's clock.
 fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
     let shift = (i128::from(sink.origin_ns) - i128::from(source.origin_ns) + NS_PER_S / 2).div_euclid(NS_PER_S);
     let begin = source.series.first().map_or(u64::MAX, |row| row.second);
@@ -161,7 +162,7 @@ fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
     with_queue(trimmed(seconds.into_values().collect()))
 }
 
-/// `row` with the latencies of another.
+/// Returns `row` with the latencies of `other`.
 fn with_latencies_of(other: &SeriesRow, row: SeriesRow) -> SeriesRow {
     SeriesRow {
         p50_ms: other.p50_ms,
@@ -174,7 +175,7 @@ fn with_latencies_of(other: &SeriesRow, row: SeriesRow) -> SeriesRow {
     }
 }
 
-/// Removes the idle seconds after the last event (a sink continues to run).
+/// Removes the idle seconds after the last event, because a sink continues to run.
 fn trimmed(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
     let is_idle = |row: &SeriesRow| {
         [row.created, row.sent, row.accepted, row.delivered, row.errors].iter().all(|count| *count == 0)

@@ -1,4 +1,5 @@
-//! Messages that did not arrive, with the server's replies, by which its log has them. Bounded.
+//! Messages that did not arrive, with the server's replies, by which they can be found in its log. The number is
+//! limited.
 use crate::ledger::Ledger;
 use crate::record::{MissingFate, MissingMessage};
 use crate::trace::WARM_UP_SEQUENCE;
@@ -7,48 +8,42 @@ use std::time::Duration;
 /// Messages that are kept.
 pub const MAX_MISSING: usize = 1000;
 
-/// A message that the server did not take, as the source knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingTransaction {
-    /// Its number in the run.
     pub message: u64,
-    /// Time at which it was created, or at open loop due.
     pub since: Duration,
-    /// What became of it.
+    /// Why it did not arrive.
     pub fate: MissingFate,
-    /// Number of its recipients.
     pub recipients: u32,
     /// The server's last reply to it, if there was one.
     pub reply: Option<String>,
 }
 
-/// The first [`MAX_MISSING`] of a worker, or of a run.
+/// The first [`MAX_MISSING`] of a worker or of a run.
 #[derive(Clone, Debug, Default)]
 pub struct MissingTransactions {
     messages: Vec<MissingTransaction>,
-    /// Number of those that were handed over.
+    /// Number of messages that were handed over already.
     cleared: usize,
 }
 
 impl MissingTransactions {
-    /// Reports whether another one is kept.
+    /// Reports whether there is room for another message.
     pub fn has_room(&self) -> bool {
         self.messages.len() + self.cleared < MAX_MISSING
     }
 
-    /// Adds one, if there is room.
     pub fn push(&mut self, message: MissingTransaction) {
         if self.has_room() {
             self.messages.push(message);
         }
     }
 
-    /// Adds those of another.
     pub fn merge(&mut self, other: &Self) {
         other.messages.iter().for_each(|message| self.push(message.clone()));
     }
 
-    /// Removes all; there is no more room than before.
+    /// Removes all messages. This does not make room for more.
     pub fn clear(&mut self) {
         self.cleared += self.messages.len();
         self.messages.clear();
@@ -60,19 +55,15 @@ impl MissingTransactions {
     }
 }
 
-/// The server's reply to a message that it took.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownReply {
-    /// Time at which it came.
     pub at: Duration,
-    /// Recipients of the message.
     pub recipients: Vec<String>,
-    /// Its text.
     pub text: String,
 }
 
-/// Lists the messages of which some units are in `accepted` and not in `arrived`, the first ones. `known` gives the reply
-/// to a sequence number, and `origin` is the time from which the record counts.
+/// Lists the first messages of which some units are in `accepted` but not in `arrived`. `known` returns the reply to a
+/// sequence number, and `origin` is the time from which the record counts.
 pub fn not_seen(
     accepted: &Ledger,
     arrived: &Ledger,

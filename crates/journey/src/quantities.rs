@@ -15,11 +15,11 @@ use std::borrow::Cow;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// The largest count: a `f64` holds every whole number up to it, and a thousand times it fits into 64 bits.
+/// The largest count. A `f64` represents every whole number up to it, and a thousand times as many fit into 64 bits.
 pub const MAX_COUNT: u64 = 1_000_000_000_000_000;
 /// The largest size, 1024T.
 pub const MAX_BYTES: u64 = 1 << 50;
-/// The longest time, 10,000 days: its nanoseconds fit into 64 bits.
+/// The longest time, 10,000 days. Its nanoseconds fit into 64 bits.
 pub const MAX_DURATION: Duration = Duration::from_secs(10_000 * 86_400);
 /// The highest rate, per second.
 pub const MAX_RATE_PER_S: f64 = 1e7;
@@ -158,8 +158,8 @@ fn signed_number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| is_number && number.is_finite())
 }
 
-/// Removes the commas between thousands, as in `1,000/s`. In an option they would separate the parts of a list, so the
-/// readers of this module refuse them, like the comma in `0,1`.
+/// Removes commas between thousands, as in `1,000/s`. The readers of this module refuse commas, like the one in `0,1`,
+/// because in an option they would separate the parts of a list.
 pub fn without_commas(text: &str) -> Cow<'_, str> {
     let (number, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != ',').unwrap_or(text.len()));
     match plain_form(number) {
@@ -249,10 +249,10 @@ fn nanoseconds_of(unit: &str) -> Option<u128> {
     })
 }
 
-/// Digits behind the point that count.
+/// Number of decimal places that count.
 const DECIMAL_PLACES: usize = 18;
 const ONE: u128 = 1_000_000_000_000_000_000;
-/// Beyond this a number is too large for every quantity; with a factor it still fits into 128 bits.
+/// Larger numbers exceed every quantity. Up to this, a number times its factor fits into 128 bits.
 const MAX_WHOLE: u128 = 1 << 70;
 
 /// A number without sign and exponent.
@@ -280,7 +280,7 @@ impl Decimal {
         Some(Self { whole: number(whole), fraction: number(fraction) })
     }
 
-    /// The product, if it is a whole number.
+    /// Returns the product if it is a whole number.
     fn exactly(self, factor: u128) -> Option<u128> {
         (self.fraction * factor).is_multiple_of(ONE).then(|| self.about(factor))
     }
@@ -300,8 +300,8 @@ fn too_large(text: &str, most: impl std::fmt::Display) -> String {
     format!("{text:?} is too large; at most {most}")
 }
 
-/// Makes the refusal of an invalid quantity: a negative one, one in a form for which `form` has the valid one, or
-/// `what`.
+/// Makes the refusal of an invalid quantity. It may be negative, or in a form for which `form` has the valid one;
+/// otherwise `what` says what is expected.
 fn refusal(text: &str, what: &str, form: impl Fn(&str) -> Option<String>) -> String {
     let rest = text.strip_prefix('-');
     if rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
@@ -313,7 +313,7 @@ fn refusal(text: &str, what: &str, form: impl Fn(&str) -> Option<String>) -> Str
     }
 }
 
-/// Valid form of a count that has an exponent or commas: in digits, and with k, M or G if that is shorter.
+/// Returns the valid form of a count with an exponent or commas: in digits, or with k, M or G if that is shorter.
 fn count_form(text: &str) -> Option<String> {
     let digits = plain_form(text)?;
     let number = count(&digits).ok()?;

@@ -1,6 +1,6 @@
-//! A server's reply in memory of fixed size, so that one can be kept for each message without an allocation.
+//! A server's reply in a fixed amount of memory, so that one can be kept per message without an allocation.
 
-/// Bytes of a reply that are kept. Servers write the queue id at its beginning.
+/// Bytes of a reply that are kept. Servers write the queue id at the beginning of a reply.
 pub const MAX_REPLY_BYTES: usize = 119;
 
 /// The beginning of a reply, as it came.
@@ -11,7 +11,6 @@ pub struct ReplyText {
 }
 
 impl ReplyText {
-    /// Copies a reply of one or more lines.
     #[inline]
     pub fn new(wire: &[u8]) -> Self {
         let mut octets = [0; MAX_REPLY_BYTES];

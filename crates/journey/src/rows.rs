@@ -7,9 +7,9 @@ use crate::tally::{RunTally, SourceTally};
 use std::time::Duration;
 
 impl SourceTally {
-    /// Makes the stages that a source observes. `since` is the start of their latencies: `Scheduled` at open loop, else
-    /// `Created`. At open loop the created stage's latency is the slip. `offered` is the time in which load was
-    /// offered. None of them includes the warm-up.
+    /// Makes the stages that a source observes, without the warm-up. Latencies count from `since`: `Scheduled` at open
+    /// loop, else `Created`. At open loop, the latency of the created stage is the slip. `offered` is how long load was
+    /// offered.
     pub fn stages(&self, party: &str, since: Stage, offered: Option<Duration>) -> Vec<StageRow> {
         let span = |last: Option<Duration>| span(self.first_created, last);
         let warm = &self.warm_up;
@@ -46,10 +46,9 @@ impl SourceTally {
 }
 
 impl SourceTally {
-    /// Makes the phases that have the signature of delayed ACKs: those that end with data from the server.
+    /// Makes rows for the phases that look like delayed ACKs. Only phases that end with data from the server count.
     pub fn delayed_acks(&self, party: &str) -> Vec<PauseRow> {
-        // A connection is established without a segment that could be held back, and the message is sent when the
-        // kernel has it.
+        // Connecting sends no segment that could be held back, and a message counts as sent when the kernel has it.
         let is_of_the_server = |phase: &Phase| !matches!(phase, Phase::Connect | Phase::Body);
         let row = |phase: Phase| {
             let place = phase as usize;
@@ -113,7 +112,7 @@ pub(crate) fn offered_rate(count: u64, offered_s: Option<f64>) -> Option<f64> {
     offered_s.filter(|offered_s| *offered_s > 0.0).map(|offered_s| count as f64 / offered_s)
 }
 
-/// Rate of `count` in that time; 0 if no time passed, because one message in zero time is not a rate.
+/// Returns the rate of `count` in that time. It is 0 if no time passed: one message in zero time is not a rate.
 fn per_second(count: u64, took: Duration) -> f64 {
     if took.is_zero() { 0.0 } else { count as f64 / took.as_secs_f64() }
 }

@@ -7,30 +7,24 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// Parts of a second in which the newest arrival is known.
+/// Number of parts of a second by which the newest arrival is known.
 pub(crate) const PARTS: usize = 10;
-/// Times that [`EventTimes`] tells apart before it halves its resolution.
+/// Number of times that [`EventTimes`] distinguishes before it halves its resolution.
 const MAX_TIMES: usize = 36_000;
 
-/// Begin of the second that contains `at`, where `zero` is the begin of any second.
+/// Returns the beginning of the second that contains `at`. `zero` is the beginning of any second.
 pub fn second_of(at: Duration, zero: Duration) -> Duration {
     const NS_PER_S: u32 = 1_000_000_000;
     let part_ns = (at.subsec_nanos() + NS_PER_S - zero.subsec_nanos()) % NS_PER_S;
     at.saturating_sub(Duration::from_nanos(part_ns.into()))
 }
 
-/// Events of one second.
 #[derive(Clone, Debug, Default)]
 pub struct SecondTally {
-    /// Its begin.
     pub begin: Duration,
-    /// Messages handed over.
     pub sent: u64,
-    /// Messages accepted.
     pub accepted: u64,
-    /// Messages delivered.
     pub delivered: u64,
-    /// Errors.
     pub errors: u64,
     /// Latencies of the messages that reached the last stage which the party observes.
     pub latencies: Latencies,
@@ -41,9 +35,8 @@ pub struct SecondTally {
 /// Arrivals of a part of a second.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrivals {
-    /// Time of the first.
     pub(crate) first: Duration,
-    /// Time at which the newest of the messages was created, or due.
+    /// When the newest of these messages was created or due.
     pub(crate) newest: Duration,
 }
 
@@ -55,12 +48,12 @@ impl Arrivals {
 }
 
 impl SecondTally {
-    /// The second that begins then, in which nothing has happened.
+    /// Creates the second that begins at `begin`, with zero counts.
     pub fn new(begin: Duration) -> Self {
         Self { begin, ..Self::default() }
     }
 
-    /// Notes that a message arrived at `at` that was created, or due, at `created`.
+    /// Records that a message arrived at `at` that was created or due at `created`.
     #[inline]
     pub fn arrive(&mut self, at: Duration, created: Duration) {
         let part = at.saturating_sub(self.begin).subsec_millis() as usize * PARTS / 1_000;
@@ -81,20 +74,20 @@ impl SecondTally {
 /// The seconds of a worker since its last tick: in most cases one or two.
 #[derive(Clone, Debug, Default)]
 pub struct Seconds {
-    /// Seconds in use, and behind them empty ones whose memory is kept.
+    /// Seconds in use, followed by empty ones whose memory is kept.
     tallies: Vec<SecondTally>,
     used: usize,
 }
 
 impl Seconds {
-    /// The second that contains `at`; `zero` is the begin of any second of the run.
+    /// Returns the second that contains `at`. `zero` is the beginning of any second of the run.
     #[inline]
     pub fn at(&mut self, at: Duration, zero: Duration) -> &mut SecondTally {
         let index = self.index(at, zero);
         &mut self.tallies[index]
     }
 
-    /// Index of the second that contains `at`, until they are cleared.
+    /// Index of the second that contains `at`. It is valid until the seconds are cleared.
     #[inline]
     pub(crate) fn index(&mut self, at: Duration, zero: Duration) -> usize {
         let contains = |tally: &SecondTally| at.checked_sub(tally.begin).is_some_and(|since| since < SECOND);
@@ -123,7 +116,7 @@ impl Seconds {
         self.tallies[..self.used].iter()
     }
 
-    /// Begins anew and keeps the memory of two seconds.
+    /// Removes all seconds, but keeps the memory of two.
     pub fn clear(&mut self) {
         self.tallies.truncate(2);
         self.tallies.iter_mut().for_each(SecondTally::clear);
@@ -150,7 +143,7 @@ impl DueSeconds {
         self.0.drain(..)
     }
 
-    /// Begins of seconds, and their messages. A second may occur more than once.
+    /// Beginnings of seconds with their messages. A second may occur more than once.
     pub fn iter(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         self.0.iter().copied()
     }
@@ -160,8 +153,8 @@ impl DueSeconds {
     }
 }
 
-/// Times of events that belong to no run in particular, such as errors of a sink: to 1/128 s, and after `MAX_TIMES` such
-/// steps to half of that, and so on.
+/// Times of events that belong to no particular run, such as errors of a sink. The resolution is 1/128 s, and is halved
+/// whenever there would be more than `MAX_TIMES` steps.
 #[derive(Clone, Debug, Default)]
 pub struct EventTimes {
     /// How often the resolution was halved.
@@ -172,12 +165,10 @@ pub struct EventTimes {
 impl EventTimes {
     const STEP_NS: u64 = crate::trace::ZeroPhase::STEP.as_nanos() as u64;
 
-    /// Counts an event.
     pub fn add(&mut self, at: Duration) {
         self.add_steps((at.as_nanos() / u128::from(Self::STEP_NS)) as u64, 1);
     }
 
-    /// Adds the events of another.
     pub fn merge(&mut self, other: &Self) {
         other.counts.iter().for_each(|(step, count)| self.add_steps(*step, *count));
     }

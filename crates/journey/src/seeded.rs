@@ -1,11 +1,11 @@
-//! Random numbers as a function of a seed, a purpose and a number, so that a seed gives the same results in whatever
-//! order numbers come.
+//! Random numbers as a function of a seed, a purpose and a number. So a seed gives the same results in whatever order
+//! the numbers come.
 
-/// Draws for one purpose and one number: the generator SplitMix64, with another start for each.
+/// Draws for one purpose and one number, by the generator SplitMix64 with a different start for each.
 #[derive(Clone, Copy, Debug)]
 pub struct SeededRng(u64);
 
-/// 2^64 divided by the golden ratio: its multiples are far apart.
+/// 2^64 divided by the golden ratio. Its multiples are far apart.
 const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl SeededRng {
@@ -35,7 +35,7 @@ impl SeededRng {
         ((self.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
-    /// Draws an event of that probability, and reports whether it happens.
+    /// Draws whether an event of that probability happens.
     #[inline]
     pub fn happens(&mut self, probability: f64) -> bool {
         probability > 0.0 && self.unit() <= probability
@@ -55,7 +55,7 @@ pub fn scale(draw: u64, count: u64) -> u64 {
     ((u128::from(draw) * u128::from(count)) >> 64) as u64
 }
 
-/// Computes a number from a text, for items without a number.
+/// Computes a number from a text, for items that have no number.
 pub fn hash_text(text: &[u8]) -> u64 {
     text.iter().fold(GOLDEN_GAMMA, |number, octet| mix(number ^ u64::from(*octet)))
 }
@@ -74,7 +74,8 @@ mod tests {
 
     #[test]
     fn sequences_stay_what_they_are() {
-        // SplitMix64's own first number from 0; the rest is our own, and a recorded seed must keep its meaning.
+        // The first number is SplitMix64's for 0. The others are our own; they must not change, so that a recorded seed
+        // keeps its meaning.
         assert_eq!(SeededRng(0).next_u64(), 0xe220_a839_7b1d_cdaf);
         let draws = |seed, purpose: u64, number| {
             let mut chance = SeededRng::new(seed, purpose, number);
@@ -99,7 +100,7 @@ mod tests {
     fn draws_of_consecutive_numbers_are_even() {
         let mut counts = [0_u32; 10];
         (0..100_000).for_each(|number| counts[SeededRng::new(1, 1_u64, number).below(10) as usize] += 1);
-        // Of 100,000 draws, each of ten classes has 10,000 with a deviation of 95.
+        // With 100,000 draws, each of ten classes has 10,000 with a standard deviation of 95.
         assert!(counts.iter().all(|count| (9_500..10_500).contains(count)), "{counts:?}");
     }
 

@@ -10,25 +10,24 @@ use std::time::Duration;
 
 /// Rows before the resolution is halved: 10 hours of seconds, 5 MB.
 const MAX_ROWS: usize = 36_000;
-/// Latest seconds whose latencies are kept, because a worker may still hand over some of theirs.
+/// The latencies of this many seconds are kept open, because a worker may still hand over some of theirs.
 const MAX_OPEN: usize = 4;
 
 /// The rows of a run so far.
 ///
-/// After `MAX_ROWS` rows each two become one and from then on a row covers twice as long; `second` is its start.
-/// Quantiles cannot be added, so such a row keeps the worse one. So does the row of a second that got more latencies after
-/// `MAX_OPEN` later ones.
+/// After `MAX_ROWS` rows, each two become one, and from then on a row covers twice the time; `second` is its start.
+/// Quantiles cannot be added, so such a row keeps the worse one. The same happens if a second gets more latencies after
+/// `MAX_OPEN` later seconds.
 #[derive(Clone, Debug)]
 pub struct Series {
     zero: Duration,
-    /// Rows that end before this are left out, because of the warm-up.
+    /// Rows that end before this belong to the warm-up and are left out.
     from: Duration,
     width_s: u64,
     rows: BTreeMap<u64, SeriesRow>,
     open: BTreeMap<u64, OpenSecond>,
-    /// Time at which the newest message of the closed seconds was created, or due.
+    /// When the newest message of the closed seconds was created or due.
     newest: Option<Duration>,
-    /// The first second that is not closed.
     first_open: u64,
 }
 
@@ -45,8 +44,8 @@ impl Series {
         Self { zero, from: zero, width_s: 1, rows: BTreeMap::new(), open: BTreeMap::new(), newest: None, first_open: 0 }
     }
 
-    /// Leaves out rows that end before that time and count no message: those of a warm-up. The others keep their place:
-    /// the first remaining row has the number of its second.
+    /// Leaves out rows that end before `then` and count no message: those of a warm-up. The others keep the number of
+    /// their second.
     #[must_use]
     pub fn omit_before(self, then: Duration) -> Self {
         Self { from: then.max(self.zero), ..self }
@@ -96,14 +95,14 @@ impl Series {
         self.row(second).errors += errors;
     }
 
-    /// Makes a row for the last second that has ended, even if nothing happened in it.
+    /// Adds a row for the last second that has ended, even if nothing happened in it.
     pub fn reach(&mut self, now: Duration) {
         if let Some(second) = now.saturating_sub(self.zero).as_secs().checked_sub(1) {
             self.row(second);
         }
     }
 
-    /// All rows up to the last second in which something happened, as they are at that time.
+    /// Returns all rows up to the last second in which something happened, as of `now`.
     pub fn rows(&self, now: Duration) -> Vec<SeriesRow> {
         let mut all = self.clone();
         while !all.open.is_empty() {
@@ -111,7 +110,7 @@ impl Series {
         }
         all.fill_gaps();
         let first = (self.from - self.zero).as_secs();
-        // A message that was created in the warm-up's last second belongs to the run.
+        // A message created in the last second of the warm-up belongs to the run.
         let belongs = |row: &SeriesRow| {
             row.second + all.width_s > first || row.created + row.sent + row.accepted + row.delivered > 0
         };
@@ -167,7 +166,7 @@ impl Series {
         join(self.row(second), &closed);
     }
 
-    /// Makes rows for the seconds between others in which nothing happened, unless they are too many.
+    /// Adds rows for seconds in which nothing happened, unless they are too many.
     fn fill_gaps(&mut self) {
         let ends = self.rows.keys().next().zip(self.rows.keys().next_back());
         let Some((first, last)) = ends.map(|(first, last)| (*first, *last)) else { return };
@@ -200,7 +199,7 @@ fn join(row: &mut SeriesRow, next: &SeriesRow) {
     row.oldest_ms = greater(row.oldest_ms, next.oldest_ms);
 }
 
-/// The greater of two numbers, of which each may be unknown.
+/// Returns the greater of two numbers. Either may be unknown.
 fn greater(one: Option<f64>, other: Option<f64>) -> Option<f64> {
     one.into_iter().chain(other).max_by(f64::total_cmp)
 }
@@ -211,7 +210,7 @@ mod tests {
 
     const ZERO: Duration = Duration::from_millis(10_300);
 
-    /// A second in which that many messages were handed over, and one arrived after that time.
+    /// A second in which `sent` messages were handed over, and one arrived after `ms`.
     fn second(number: u64, sent: u64, ms: Option<u64>) -> SecondTally {
         let mut tally = SecondTally::new(ZERO + Duration::from_secs(number));
         tally.sent = sent;
@@ -281,7 +280,7 @@ mod tests {
     fn rows_of_the_warm_up_are_left_out_and_the_others_keep_their_second() {
         let mut series = Series::new(ZERO).omit_before(ZERO + Duration::from_millis(2_500));
         for number in 0..5 {
-            // An event that is no message continues to be counted: an error.
+            // Events that are not messages still count: here an error.
             series.add_errors(ZERO + Duration::from_secs(number), number + 1);
             series.add(&second(number, number.saturating_sub(2), None));
         }

@@ -1,4 +1,4 @@
-//! The slowest messages of a run: a bounded heap, of which the hot path sees one comparison.
+//! The slowest messages of a run, in a bounded heap. On the hot path this costs one comparison.
 use crate::record::SlowPhase;
 use crate::reply_text::ReplyText;
 use crate::stage::Phase;
@@ -9,13 +9,13 @@ use std::time::Duration;
 /// Messages that are kept.
 pub const MAX_SLOWEST: usize = 50;
 
-/// The slowest of many, with what is known of each.
+/// The slowest of many messages, with what is known about each.
 ///
-/// A worker clears its heap when it hands its tally over, and keeps the floor: whatever is not above it was already
-/// outdone by [`MAX_SLOWEST`] others.
+/// A worker clears its heap when it hands over its tally, but keeps the floor: anything that is not above it is slower
+/// than none of [`MAX_SLOWEST`] others.
 #[derive(Clone, Debug)]
 pub struct Slowest<T> {
-    /// Nothing at or below this can be among the slowest.
+    /// Anything at or below this cannot be among the slowest.
     floor: Duration,
     heap: BinaryHeap<Reverse<TimedEntry<T>>>,
 }
@@ -54,13 +54,13 @@ impl<T> Default for Slowest<T> {
 }
 
 impl<T: Clone> Slowest<T> {
-    /// Reports whether something that took so long would be among the slowest.
+    /// Reports whether something that took this long would be among the slowest.
     #[inline]
     pub fn admits(&self, took: Duration) -> bool {
         took > self.floor
     }
 
-    /// Adds something that is [admitted](Self::admits); the fastest of too many leaves.
+    /// Adds something that is [admitted](Self::admits). If there are too many, the fastest is removed.
     #[cold]
     #[inline(never)]
     pub fn insert(&mut self, took: Duration, what: T) {
@@ -86,7 +86,7 @@ impl<T: Clone> Slowest<T> {
         }
     }
 
-    /// Begins anew; keeps the memory and the floor.
+    /// Removes all entries, but keeps the memory and the floor.
     pub fn clear(&mut self) {
         self.heap.clear();
     }
@@ -101,13 +101,13 @@ impl<T: Clone> Slowest<T> {
 
 /// Durations of the phases of one message's dialogue, in microseconds, without an allocation.
 ///
-/// They do not overlap: the time between two replies belongs to the phase of the later one, also where commands were
+/// The phases do not overlap. The time between two replies belongs to the phase of the later one, even if commands were
 /// sent in a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessagePhases([u32; Phase::ALL.len()]);
 
 impl MessagePhases {
-    /// Adds to a phase; more than 71 minutes count as that.
+    /// Adds to a phase. More than 71 minutes count as 71 minutes.
     #[inline]
     pub fn add(&mut self, phase: Phase, took: Duration) {
         let microseconds = took.as_secs().saturating_mul(1_000_000).saturating_add(took.subsec_micros().into());
@@ -122,35 +122,25 @@ impl MessagePhases {
     }
 }
 
-/// An accepted message that took long, as the source knows it. Its time is that from `since` to the server's 250.
+/// An accepted message that took long, as the source knows it. Its time counts from `since` to the server's 250.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlowTransaction {
     /// Its number in the run.
     pub message: u64,
-    /// Time at which it was created, or at open loop due.
     pub since: Duration,
-    /// Time at which a session began it.
     pub began: Duration,
-    /// Phases of its dialogue.
     pub phases: MessagePhases,
-    /// Its bytes.
     pub bytes: u64,
-    /// Number of its recipients.
     pub recipients: u32,
-    /// The server's reply to its end, if it is known.
     pub reply: Option<ReplyText>,
 }
 
-/// A message that took long to arrive, as the sink knows it. Its time is that from `created` to its arrival.
+/// A message that took long to arrive, as the sink knows it. Its time counts from `created` to its arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlowDelivery {
-    /// Its number in the run.
     pub message: u64,
-    /// Time at which it was created, on the sink's clock.
     pub created: Duration,
-    /// Its bytes.
     pub bytes: u64,
-    /// Recipients with which it arrived.
     pub recipients: u32,
 }
 
@@ -170,7 +160,7 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that workers which clear their heaps at every tick find together what one sorted list has.
+        /// Workers that clear their heaps at every tick must together find what one sorted list contains.
         #[test]
         fn the_slowest_are_those_of_all(times in prop::collection::vec(0..400_u64, 0..600), tick in 1..200_usize) {
             let mut workers = [Slowest::default(), Slowest::default()];

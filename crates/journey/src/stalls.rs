@@ -1,21 +1,19 @@
-//! Detection, from the collector's ticks, of times in which messages waited and none reached a stage (a server accepted
-//! none, an endpoint delivered none).
+//! Detects, at the collector's ticks, times in which messages waited and none reached a stage (a server accepted none,
+//! an endpoint delivered none).
 //!
-//! A tick holds the times of the first and the last message since the last tick, so that a stall's ends are as exact as
-//! the messages around it. A time counts only while messages wait: a source that has nothing to send is no stall.
+//! A tick contains the times of the first and the last message since the last tick, so the ends of a stall are as exact
+//! as the messages around it. Time counts only while messages wait: a source that has nothing to send is not stalled.
 use crate::record::StallRow;
 use crate::stage::Stage;
 use std::time::Duration;
 
-/// Shortest stall: shorter times are pauses of a working server.
+/// Shorter times are normal pauses of a working server.
 const MIN_STALL: Duration = Duration::from_secs(1);
-/// Largest number of stalls that are kept; a server that halts more often is described by the first of them.
+/// Largest number of stalls that are kept. If a server stalls more often, the first ones describe it.
 const MAX_STALLS: usize = 100;
 
-/// State of a collector at a tick.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tick {
-    /// Time of the tick.
     pub now: Duration,
     /// Time at which the first message since the last tick reached the stage.
     pub first: Option<Duration>,
@@ -25,9 +23,7 @@ pub struct Tick {
     pub first_open: Option<Duration>,
     /// Messages that wait for it.
     pub open: u64,
-    /// Messages rejected since the run began.
     pub rejected: u64,
-    /// Messages whose connection failed since the run began.
     pub failed: u64,
 }
 
@@ -36,25 +32,24 @@ pub struct Tick {
 pub struct StallDetector {
     stage: Stage,
     zero: Duration,
-    /// Time at which the last message reached the stage, or one began to wait.
+    /// When the last message reached the stage, or when one began to wait.
     since: Duration,
-    /// Rejected and failed messages at `since`.
+    /// Rejected and failed messages at that time.
     rejected: u64,
     failed: u64,
-    /// Nothing waited at the latest tick.
+    /// At the latest tick, no message waited.
     is_idle: bool,
     latest: Tick,
     rows: Vec<StallRow>,
 }
 
 impl StallDetector {
-    /// Begins with the load: finds times in which no message reached that stage. They count from `zero`.
+    /// Begins with the load to look for times in which no message reached that stage. Times count from `zero`.
     pub fn new(stage: Stage, zero: Duration, began: Duration) -> Self {
         let latest = Tick { now: began, ..Tick::default() };
         Self { stage, zero, since: began, rejected: 0, failed: 0, is_idle: false, latest, rows: Vec::new() }
     }
 
-    /// Takes a tick.
     pub fn add(&mut self, tick: Tick) {
         let is_waiting = self.is_waiting(&tick);
         if let Some(began) = tick.first_open.filter(|_| self.is_idle) {
@@ -62,7 +57,8 @@ impl StallDetector {
         }
         if let (Some(first), Some(last)) = (tick.first, tick.last) {
             self.end(first);
-            // Workers report at different times, so a tick's last message may be older than that of the tick before.
+            // Workers report at different times, so the last message of a tick may be older than that of the tick
+            // before.
             self.begin(last.max(self.since), &tick);
         } else if !is_waiting && !self.is_failing() {
             self.begin(tick.now, &tick);
@@ -71,12 +67,12 @@ impl StallDetector {
         self.latest = tick;
     }
 
-    /// Returns the time in which no message has reached the stage although messages waited, with the failures in it.
+    /// Returns the time in which no message has reached the stage although messages waited, and the failures in it.
     pub fn current(&self) -> StallRow {
         self.row(self.latest.now, true)
     }
 
-    /// All stalls, the present one included if it is one.
+    /// Returns all stalls. Includes the present time if it is long enough.
     pub fn rows(&self) -> Vec<StallRow> {
         let present = Some(self.current()).filter(is_long);
         self.rows.iter().copied().chain(present).collect()
@@ -88,7 +84,8 @@ impl StallDetector {
         tick.open > 0 || ended(tick) > ended(&self.latest)
     }
 
-    /// Reports whether messages failed and none succeeded. A session that pauses after a failure proves nothing.
+    /// Reports whether messages failed and none succeeded. A session that pauses after a failure does not show that the
+    /// server is back.
     fn is_failing(&self) -> bool {
         self.latest.rejected + self.latest.failed > self.rejected + self.failed
     }
@@ -101,7 +98,7 @@ impl StallDetector {
 
     fn end(&mut self, at: Duration) {
         let row = self.row(at, false);
-        // A worker that reports later may have had the message that ended the latest stall.
+        // The message that ended the latest stall may be reported later by another worker.
         let at_s = self.second(at);
         if let Some(last) = self.rows.last_mut().filter(|last| at_s > last.from_s && at_s < last.to_s) {
             last.to_s = at_s;
@@ -140,7 +137,7 @@ mod tests {
         Duration::from_millis(number)
     }
 
-    /// Four ticks per second from 10.0 s on; `at` returns the state at each.
+    /// Four ticks per second from 10.0 s on. `at` returns the state at each.
     fn of(ticks: u64, at: impl Fn(u64) -> Tick) -> StallDetector {
         let mut stalls = StallDetector::new(Stage::Accepted, ms(10_000), ms(10_000));
         for number in 1..=ticks {
@@ -177,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_server_that_died_accepts_nothing_since_its_last_reply() {
-        // Each message fails at once, so none waits when the collector looks.
+        // Each message fails at once, so none is waiting when the collector looks.
         let at = |number: u64| Tick {
             first_open: Some(ms(9_800 + number * 250)),
             open: 0,
@@ -199,7 +196,7 @@ mod tests {
     fn a_source_with_nothing_to_send_is_no_stall() {
         let idle = |_| Tick::default();
         assert!(of(40, idle).rows().is_empty());
-        // One message per second, each accepted at once.
+        // One message per second, which is accepted at once.
         let seldom =
             |number: u64| if number.is_multiple_of(8) { Tick { open: 0, ..busy(number) } } else { Tick::default() };
         assert!(of(40, seldom).rows().is_empty());

@@ -1,7 +1,7 @@
-//! Counts of a worker between two ticks; the collector merges them and the worker begins anew.
+//! Counts of a worker between two ticks. The collector merges them, and the worker starts again.
 //!
-//! Every number is a sum, so merging is adding: no lock and no channel is needed per message. Only two things are more
-//! than sums: ledgers (a unit that two workers saw is a duplicate) and first and last times.
+//! Almost every number is a sum, so merging is adding, and a message needs no lock or channel. The exceptions are
+//! ledgers, because a unit that two workers saw is a duplicate, and first and last times.
 use crate::delayed_acks::{DelayedAcks, TimesApart};
 use crate::domains::{DomainArrivals, DomainTally, DomainUnit};
 use crate::errors::{ErrorEvent, Errors};
@@ -33,7 +33,6 @@ impl Default for PhaseTimes {
 /// Kinds of times that a source measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LatencyKind {
-    /// A phase of the dialogue.
     Phase(Phase),
     /// Since created (closed loop) or scheduled (open loop), until sent.
     Sent,
@@ -51,35 +50,28 @@ pub enum LatencyKind {
     Lag,
 }
 
-/// A time that is not in its histogram yet.
+/// A time that has not been added to its histogram yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingTime {
     what: LatencyKind,
-    /// Index of the second to whose latencies it belongs too, if there is one.
+    /// Index of the second whose latencies also get this time, if there is one.
     second: u32,
     took: Duration,
 }
 
-/// Times that are gathered before they are added to their histograms: a dozen histograms touched with every message
-/// would push a server's own data out of the processor's caches.
+/// Times are gathered before they are added to their histograms, because touching a dozen histograms per message would
+/// push a server's own data out of the processor's caches.
 const MAX_PENDING_TIMES: usize = 512;
 
-/// Messages that were created during the warm-up. They are in the other counts too, but in no time.
+/// Messages that were created during the warm-up. They are included in the other counts, but not in times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WarmUpCounts {
-    /// Messages that a session began.
     pub created: u64,
-    /// Messages whose last byte was handed over.
     pub sent: u64,
-    /// Messages that the peer took responsibility for.
     pub accepted: u64,
-    /// Messages that the server rejected.
     pub rejected: u64,
-    /// Messages whose connection failed.
     pub failed: u64,
-    /// Message bytes handed over.
     pub bytes_sent: u64,
-    /// Message bytes accepted.
     pub bytes_accepted: u64,
 }
 
@@ -95,7 +87,6 @@ impl WarmUpCounts {
     }
 }
 
-/// Number of failures for lack of each resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExhaustedCounts {
     descriptors: u64,
@@ -104,7 +95,6 @@ pub struct ExhaustedCounts {
 }
 
 impl ExhaustedCounts {
-    /// Counts a failure.
     pub fn add(&mut self, resource: Resource) {
         *match resource {
             Resource::Descriptors => &mut self.descriptors,
@@ -113,7 +103,6 @@ impl ExhaustedCounts {
         } += 1;
     }
 
-    /// Adds the counts of another.
     pub fn merge(&mut self, other: &Self) {
         self.descriptors += other.descriptors;
         self.host_descriptors += other.host_descriptors;
@@ -136,34 +125,21 @@ impl ExhaustedCounts {
     }
 }
 
-/// Counts of a source.
 #[derive(Clone, Debug, Default)]
 pub struct SourceTally {
-    /// Connections that were established.
     pub connections: u64,
-    /// Messages that a session began.
     pub created: u64,
-    /// Messages whose last byte was handed over.
     pub sent: u64,
-    /// Messages that the peer took responsibility for.
     pub accepted: u64,
-    /// Messages that the server rejected with 4xx or 5xx.
     pub rejected: u64,
-    /// Messages whose connection was refused, cut or timed out.
     pub failed: u64,
-    /// Units (message, recipient) that a session began.
     pub recipients_created: u64,
-    /// Units that the peer took responsibility for.
     pub recipients_accepted: u64,
-    /// Units that the server rejected.
     pub recipients_rejected: u64,
-    /// Units whose connection failed before the server had answered for them.
     pub recipients_failed: u64,
-    /// Message bytes handed over.
     pub bytes_sent: u64,
-    /// Message bytes accepted.
     pub bytes_accepted: u64,
-    /// The part of all this that belongs to the warm-up.
+    /// The part of these counts that belongs to the warm-up.
     pub warm_up: WarmUpCounts,
     /// [`LatencyKind::Sent`].
     pub sent_latency: Latencies,
@@ -177,32 +153,28 @@ pub struct SourceTally {
     pub ended_latency: Latencies,
     /// [`LatencyKind::Phase`].
     pub phases: PhaseTimes,
-    /// For each phase what tells delayed ACKs from pauses of the whole server.
+    /// For each phase, the times that distinguish delayed ACKs from pauses of the whole server.
     pub pauses: [TimesApart; Phase::ALL.len()],
     /// [`LatencyKind::Slip`].
     pub slip: Latencies,
     /// [`LatencyKind::Lag`].
     pub lag: Latencies,
-    /// Delays of the worker's own wake-ups: how late it ran after a timer that it had set to learn this.
+    /// How late the worker woke up from a timer that it set only to measure this.
     pub wake_ups: Latencies,
-    /// TLS handshakes.
     pub handshakes: Handshakes,
-    /// Lack of resources.
     pub exhausted: ExhaustedCounts,
-    /// Times that are not in their histograms yet.
+    /// Times that have not been added to their histograms yet.
     pub(crate) pending_times: Vec<PendingTime>,
-    /// Errors.
     pub errors: Errors,
     /// The slowest accepted messages.
     pub slowest: Slowest<SlowTransaction>,
-    /// Messages that the server did not take.
     pub missing: MissingTransactions,
     /// Fates by domain; empty if there is only one.
     pub domains: DomainTally,
-    /// Messages since the last tick by the second in which they were due, without the warm-up. Neither these nor `seconds`
-    /// are merged: the collector gives them to its series.
+    /// Messages since the last tick by the second in which they were due, without the warm-up. Merging leaves out these
+    /// and `seconds`: the collector adds them to its series.
     pub due_seconds: DueSeconds,
-    /// Other events since the last tick by the second in which they happened; messages without those of the warm-up.
+    /// Other events since the last tick by their second. Messages of the warm-up are left out.
     pub seconds: Seconds,
     /// Time at which the first message since the last tick was created, or due, the warm-up included.
     pub first_due: Option<Duration>,
@@ -227,7 +199,7 @@ pub struct SourceTally {
 }
 
 impl SourceTally {
-    /// Counts a time. It is in its histogram after [`SourceTally::flush_times`] at the latest.
+    /// Counts a time. [`SourceTally::flush_times`] adds it to its histogram at the latest.
     pub fn time(&mut self, what: LatencyKind, took: Duration) {
         self.push_time(PendingTime { what, second: u32::MAX, took });
     }
@@ -238,8 +210,8 @@ impl SourceTally {
         self.time(LatencyKind::Phase(phase), ended.saturating_sub(began));
     }
 
-    /// Counts the acceptance of a message at `at`, with its time, in all and in the second; `zero` is the begin of any
-    /// second of the run.
+    /// Counts an accepted message and its time, in total and in its second. `zero` is the beginning of any second of
+    /// the run.
     pub fn accept(&mut self, took: Duration, at: Duration, zero: Duration) {
         let second = self.seconds.index(at, zero);
         self.push_time(PendingTime { what: LatencyKind::Accepted, second: second as u32, took });
@@ -248,7 +220,6 @@ impl SourceTally {
         }
     }
 
-    /// Counts an error, in all and in its second.
     pub fn count_error(&mut self, error: ErrorEvent<'_>, zero: Duration, sample: impl FnOnce() -> Option<String>) {
         self.seconds.at(error.at, zero).errors += 1;
         self.errors.add(error, sample);
@@ -286,8 +257,8 @@ impl SourceTally {
         }
     }
 
-    /// Adds the counts of another worker, or of this one since its last tick. Times that the other has not settled are
-    /// settled here.
+    /// Adds the counts of another worker, or of this one since its last tick. Times that the other has gathered are
+    /// added to histograms here.
     pub fn merge(&mut self, other: &Self) {
         for PendingTime { what, took, .. } in &other.pending_times {
             self.latencies(*what).record(*took);
@@ -335,12 +306,10 @@ impl SourceTally {
         self.last_ended = self.last_ended.max(other.last_ended);
     }
 
-    /// Messages that were begun and have not ended.
     pub fn open_messages(&self) -> u64 {
         self.created.saturating_sub(self.accepted + self.rejected + self.failed)
     }
 
-    /// Begins anew and keeps the memory.
     pub fn clear(&mut self) {
         let mut kept = std::mem::take(self);
         kept.phases.0.iter_mut().for_each(Latencies::clear);
@@ -382,18 +351,13 @@ impl SourceTally {
     }
 }
 
-/// Counts of a sink.
 #[derive(Clone, Debug, Default)]
 pub struct SinkTally {
     /// Faults that it made because they were ordered.
     pub ordered: Ordered,
-    /// Connections that were accepted.
     pub connections: u64,
-    /// Messages, traced or not.
     pub messages: u64,
-    /// Recipients of all messages.
     pub recipients: u64,
-    /// Bytes of all messages.
     pub bytes: u64,
     /// Messages without a readable trace.
     pub untraced: u64,
@@ -401,9 +365,7 @@ pub struct SinkTally {
     pub first_arrival: Option<Duration>,
     /// Time at which the last message arrived.
     pub last_arrival: Option<Duration>,
-    /// TLS handshakes.
     pub handshakes: Handshakes,
-    /// Lack of resources.
     pub exhausted: ExhaustedCounts,
     /// Durations of messages without a trace, from the go-ahead to their end.
     pub bodies: DelayedAcks,
@@ -411,11 +373,10 @@ pub struct SinkTally {
     pub runs: RunTallies,
     /// Names of the domains that the worker has seen, in the order of their numbers; empty in merged tallies.
     pub domain_names: Vec<Arc<str>>,
-    /// Errors.
     pub errors: Errors,
-    /// Their times.
     pub error_times: EventTimes,
-    /// Messages without a trace since the last tick, by the second in which they arrived; not merged, as those of a run.
+    /// Messages without a trace since the last tick, by the second of their arrival. Merging leaves them out, as for
+    /// runs.
     pub seconds: Seconds,
 }
 
@@ -426,7 +387,7 @@ impl SinkTally {
         self.errors.add(error, sample);
     }
 
-    /// Counts a message, of that run if it has a trace.
+    /// Counts a message, under its run if it has a trace.
     pub fn count_message(&mut self, run: Option<RunId>) {
         if let Some(run) = run.map(|run| self.runs.open(run)) {
             if run.messages == 0 {
@@ -437,7 +398,6 @@ impl SinkTally {
         self.messages += 1;
     }
 
-    /// Adds the counts of another worker, or of this one since its last tick.
     pub fn merge(&mut self, other: &Self) {
         self.runs.merge(&other.runs, &other.domain_names, self.messages);
         for (_, run) in &mut self.runs.rows {
@@ -459,7 +419,6 @@ impl SinkTally {
         self.error_times.merge(&other.error_times);
     }
 
-    /// Begins anew and keeps the memory.
     pub fn clear(&mut self) {
         let mut kept = std::mem::take(self);
         kept.runs.clear();
@@ -480,11 +439,11 @@ impl Ordered {
     }
 }
 
-/// The runs that a sink has seen, at most [`MAX_RUNS`]: a new one replaces the one that was inactive longest.
+/// The runs that a sink has seen, at most [`MAX_RUNS`]. A new run replaces the one that has been inactive the longest.
 #[derive(Clone, Debug, Default)]
 pub struct RunTallies {
     rows: Vec<(RunId, RunTally)>,
-    /// Messages of runs that were replaced; their other counts are lost.
+    /// Messages of replaced runs. Their other counts are lost.
     pub evicted_messages: u64,
     /// Number of runs that were replaced.
     pub evicted: u64,
@@ -510,8 +469,8 @@ impl RunTallies {
         self.rows.iter().map(|(run, tally)| (*run, tally))
     }
 
-    /// Adds the counts of another worker, whose domains have these names. `messages_before` are those of all kinds that
-    /// were merged so far.
+    /// Adds the counts of another worker, whose domains have these names. `messages_before` is how many messages of all
+    /// kinds were merged so far.
     fn merge(&mut self, other: &Self, domains: &[Arc<str>], messages_before: u64) {
         self.evicted += other.evicted;
         self.evicted_messages += other.evicted_messages;
@@ -525,7 +484,6 @@ impl RunTallies {
         }
     }
 
-    /// Begins anew. Keeps the memory of active runs, drops the others.
     pub fn clear(&mut self) {
         self.rows.retain(|(_, tally)| tally.is_active());
         self.rows.iter_mut().for_each(|(_, tally)| tally.clear());
@@ -550,72 +508,64 @@ impl RunTallies {
     }
 }
 
-/// Counts of a sink for one run.
 #[derive(Clone, Debug, Default)]
 pub struct RunTally {
-    /// Messages that arrived, whatever their state.
+    /// Messages that arrived in any state.
     pub messages: u64,
-    /// Their recipients.
     pub recipients: u64,
-    /// Their bytes.
     pub bytes: u64,
-    /// Number of these messages that were created during the warm-up, and are in no time.
+    /// How many of these messages were created during the warm-up. They are not included in times.
     pub warm_up_messages: u64,
-    /// Their bytes.
     pub warm_up_bytes: u64,
-    /// Messages of any kind that came before the first of these: to the sink or, in a worker's tally, to the worker in
-    /// the same tick.
+    /// Messages of any kind that the sink had received before the first of this run. In a worker's tally: that the
+    /// worker had received in the same tick.
     pub messages_before: u64,
-    /// Errors of all mail since the tick in which the first of these arrived; in merged tallies only.
+    /// Errors of all mail since the tick in which the first message of this run arrived. Only in merged tallies.
     pub errors: Errors,
-    /// TLS handshakes of all mail since then; in merged tallies only.
+    /// TLS handshakes of all mail since then. Only in merged tallies.
     pub handshakes: Handshakes,
-    /// Units that arrived again.
     pub duplicates: u64,
-    /// Messages whose checksum was wrong.
     pub corrupt: u64,
     /// Messages that a relay converted to 7-bit, and whose checksum matches the original.
     pub converted: u64,
-    /// Messages whose creation time is on another host's CLOCK_MONOTONIC: without a latency.
+    /// Messages whose creation time is on another host's CLOCK_MONOTONIC, so that their latency is unknown.
     pub untimed: u64,
-    /// Messages whose creation time is in the future, by the clocks of two hosts: without a latency.
+    /// Messages whose creation time is in the future because the clocks of two hosts differ. They have no latency.
     pub negative: u64,
-    /// Units that did not fit into the ledger.
     pub overflow: u64,
-    /// Distinct units that arrived.
     pub units: Ledger,
     /// Latencies from created to delivered.
     pub delivered: Latencies,
     /// The slowest messages.
     pub slowest: Slowest<SlowDelivery>,
-    /// Units since the last tick of other domains than the worker's first. They are in no other count yet: whether a
-    /// unit arrived before is known when it is merged.
+    /// Units since the last tick for domains other than the worker's first. They are in no other count yet, because
+    /// only merging shows whether a unit has arrived before.
     pub domain_units: Vec<DomainUnit>,
-    /// Arrivals by domain, those of merged tallies only.
+    /// Arrivals by domain. Only in merged tallies.
     pub domains: DomainArrivals,
     /// Durations of the messages, from the go-ahead to their end.
     pub bodies: DelayedAcks,
-    /// Time at which the earliest message was created, on the sink's clock; `None` while none has a time.
+    /// When the earliest message was created, on the sink's clock; `None` until one has a time.
     pub first_created: Option<Duration>,
-    /// Arrivals since the last tick, without those of the warm-up, by the second in which they came. This is not merged: the
-    /// collector gives it to the run's series.
+    /// Arrivals since the last tick by second, without the warm-up. Merging leaves them out: the collector adds them to
+    /// the run's series.
     pub seconds: Seconds,
     /// Time at which the last message arrived.
     pub last_delivered: Option<Duration>,
     /// Time at which the last message arrived that was created after the warm-up.
     pub last_counted: Option<Duration>,
-    /// Some time was taken across hosts, by Unix time.
+    /// Some time was measured between hosts, by Unix time.
     pub realtime: bool,
 }
 
 impl RunTally {
-    /// Reports whether anything came: a message, or further recipients of one that came before, as in LMTP.
+    /// Reports whether anything arrived: a message, or further recipients of an earlier one, as in LMTP.
     fn is_active(&self) -> bool {
         self.messages > 0 || self.recipients > 0
     }
 
     /// Adds the counts of another worker, or of this one since its last tick. A unit that both saw is a duplicate.
-    /// `domains` are the names of the other's domains; what is in its ledger is of the first.
+    /// `domains` are the names of the other's domains; its ledger contains units of the first domain.
     fn merge(&mut self, other: &Self, domains: &[Arc<str>]) {
         let merged = self.units.merge(&other.units);
         if let Some(first) = domains.first() {
@@ -659,7 +609,6 @@ impl RunTally {
         }
     }
 
-    /// Begins anew and keeps the memory.
     pub fn clear(&mut self) {
         let mut kept = std::mem::take(self);
         kept.units.clear();
@@ -688,7 +637,7 @@ mod tests {
         Some(Duration::from_secs(second))
     }
 
-    /// Counts one message of `run` to its first recipient, as a worker would.
+    /// Counts one message of `run` for its first recipient, as a worker would.
     fn arrive(sink: &mut SinkTally, run: RunId, sequence: u64, second: u64) {
         sink.count_message(Some(run));
         let tally = sink.runs.open(run);
@@ -874,7 +823,7 @@ mod tests {
         let unit = |sequence| DomainUnit { sequence, recipient: 0, domain: 1 };
         let mut one = SinkTally { domain_names: names(&["a", "b"]), ..SinkTally::default() };
         let mut other = SinkTally { domain_names: names(&["b", "a"]), ..SinkTally::default() };
-        // The first domain of one worker is the second of the other; messages 1 and 2 are to a, 3 and 4 to b.
+        // One worker's first domain is the other's second. Messages 1 and 2 are for a, 3 and 4 for b.
         arrive(&mut one, run, 1, 1);
         arrive(&mut one, run, 1, 1);
         one.runs.open(run).domain_units.extend([unit(3), unit(3), unit(4)]);

@@ -21,12 +21,12 @@ use std::time::Duration;
 
 /// The longest expression that is read.
 const MAX_BYTES: usize = 200;
-/// The shortest window of freshness: the record has seconds.
+/// The shortest window of freshness, because the record has one row per second.
 const MIN_WINDOW: Duration = Duration::from_secs(1);
-/// Letters that may differ in a name that is suggested for another.
+/// Most letters by which a suggested name may differ.
 const MAX_DISTANCE: usize = 2;
 
-/// Stages that every record has of its messages.
+/// Stages that every record has.
 const STAGES: [Stage; 4] = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered];
 /// Stages of a run over MADES that have no common name.
 const MADES_STAGES: [(&str, &str); 11] = [
@@ -38,7 +38,7 @@ const MADES_STAGES: [(&str, &str); 11] = [
     ("received", "RECEIVED"),
     ("tracing", "TRACING"),
     ("acknowledged", "acknowledged"),
-    // As the report writes them.
+    // Written as in the report.
     ("DELIVERED", "DELIVERED"),
     ("RECEIVED", "RECEIVED"),
     ("TRACING", "TRACING"),
@@ -51,7 +51,7 @@ const METRICS: [&str; 11] = ["p50", "p90", "p95", "p99", "p999", "min", "mean", 
 pub enum Fate {
     /// Accepted and lost.
     Lost,
-    /// Accepted by a server whose queue is unknown, and lost or in that queue.
+    /// Accepted by a server whose queue is unknown: either lost, or still in that queue.
     NotDelivered,
     /// Arrivals after the first.
     Duplicates,
@@ -64,7 +64,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// All of them, the weightiest first.
+    /// All fates, the most serious first.
     pub const ALL: [Self; 6] =
         [Self::Lost, Self::NotDelivered, Self::Duplicates, Self::Corrupt, Self::Rejected, Self::Failed];
 
@@ -105,7 +105,7 @@ impl Fate {
     }
 }
 
-/// Names that an expression may use.
+/// Decides which names an expression may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunProtocol {
     /// Stages, and phases of the dialogue.
@@ -114,12 +114,10 @@ pub enum RunProtocol {
     Mades,
 }
 
-/// Origins of times and counts.
+/// What times and counts are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricSource {
-    /// A stage of the journey.
     Stage(Stage),
-    /// A phase of the dialogue.
     Phase(Phase),
     /// A stage of MADES, by its name in the record.
     Mades(&'static str),
@@ -136,10 +134,9 @@ impl MetricSource {
     }
 }
 
-/// A figure of a place.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Metric {
-    /// A share from 0 to 1.
+    /// A quantile as a share from 0 to 1.
     Quantile(f64),
     Min,
     Mean,
@@ -157,7 +154,6 @@ enum Subject {
     Fresh(FreshnessLimit),
 }
 
-/// Comparisons of value and limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Comparator {
     Less,
@@ -181,7 +177,6 @@ impl Comparator {
     }
 }
 
-/// Units of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LimitUnit {
     Milliseconds,
@@ -201,7 +196,6 @@ impl LimitUnit {
     }
 }
 
-/// A parsed threshold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Threshold {
     expression: String,
@@ -211,27 +205,26 @@ pub struct Threshold {
     unit: LimitUnit,
 }
 
-/// Source of the figures: a record, or a run in progress. `None` is a figure that nobody can see.
+/// Source of the figures: a record, or a run in progress. `None` means that nobody can see the figure.
 pub trait MetricValues {
-    /// All times of it.
     fn times(&self, of: MetricSource) -> Option<Latencies>;
-    /// A summary of them, if nothing else is left.
+    /// A summary of the times, if they themselves are not kept.
     fn summary(&self, of: MetricSource) -> Option<LatencyMs>;
     /// Messages that reached it, or times that it occurred.
     fn count(&self, of: MetricSource) -> Option<u64>;
-    /// Messages per second over the time in which load was offered; phases have none.
+    /// Messages per second over the time in which load was offered. Phases have none.
     fn rate_per_s(&self, of: MetricSource) -> Option<f64>;
     /// Messages created, or due if more were.
     fn due(&self) -> Option<u64>;
     /// Recipients created.
     fn created_units(&self) -> Option<u64>;
-    /// Messages that were due and never sent: their times are infinite.
+    /// Messages that were due and never sent. Their times are infinite.
     fn unsent(&self) -> u64 {
         0
     }
     /// Recipients that met that fate.
     fn fate(&self, fate: Fate) -> Option<u64>;
-    /// Freshness by windows; known only when the run is over.
+    /// Freshness per window. Known only after the run.
     fn fresh_windows(&self, limit: FreshnessLimit) -> Option<Vec<FreshWindow>> {
         let _ = limit;
         None
@@ -262,12 +255,11 @@ impl Threshold {
         Ok(Self { expression: text.to_owned(), subject, comparison, limit, unit })
     }
 
-    /// The expression as it was typed.
     pub fn expression(&self) -> &str {
         &self.expression
     }
 
-    /// Reports whether it concerns something that only the far end sees.
+    /// Reports whether the threshold concerns something that only the far end sees.
     pub fn is_of_delivery(&self) -> bool {
         match self.subject {
             Subject::Figure(place, _) => !matches!(
@@ -287,19 +279,21 @@ impl Threshold {
         }
     }
 
-    /// Reports whether it concerns times, and not a number or a rate.
+    /// Reports whether the threshold concerns times instead of a number or a rate.
     pub fn is_of_time(&self) -> bool {
         matches!(self.subject, Subject::Figure(_, metric) if !matches!(metric, Metric::Rate | Metric::Count))
     }
 
-    /// Reports whether a run can reach it only by continuing: such a threshold decides nothing while it runs.
+    /// Reports whether the value can only improve as the run continues. Such a threshold decides nothing before the
+    /// end.
     pub fn needs_the_end(&self) -> bool {
         let is_minimum = matches!(self.subject, Subject::Figure(_, Metric::Count)) && !self.comparison.is_upper();
         is_minimum || matches!(self.subject, Subject::Fresh(_))
     }
 
-    /// The threshold as a share of messages that may be lost, if it can be one: a percentile, a maximum or `within` of a
-    /// stage, or a percentage of a fate. `delivered.p99 < 1s` is at most 1 % of what was due later than 1 s, or never.
+    /// Converts the threshold to a share of messages that may be lost, if possible: from a percentile, a maximum or
+    /// `within` of a stage, or a percentage of a fate. For example, `delivered.p99 < 1s` means that at most 1 % of the
+    /// due messages may take longer than 1 s or never arrive.
     pub fn loss_goal(&self) -> Option<LossGoal> {
         let limit = Duration::try_from_secs_f64(self.limit / 1e3).ok();
         let (subject, loss_ratio) = match self.subject {
@@ -321,7 +315,7 @@ impl Threshold {
             }
             Subject::Figure(..) | Subject::Fate(_) | Subject::Fresh(_) => return None,
         };
-        // 1 - 0.99 is a little more than 0.01.
+        // 1 - 0.99 is slightly more than 0.01.
         let loss_ratio = (loss_ratio * 1e9).round() / 1e9;
         (0.0..1.0).contains(&loss_ratio).then(|| LossGoal { expression: self.expression.clone(), subject, loss_ratio })
     }
@@ -369,7 +363,7 @@ impl Threshold {
     }
 }
 
-/// A threshold as a share of messages that may be lost, or as good as lost.
+/// A share of messages that may be lost, or too late.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LossGoal {
     expression: String,
@@ -377,17 +371,13 @@ pub struct LossGoal {
     loss_ratio: f64,
 }
 
-/// Messages that count as lost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum LossSubject {
-    /// Those that did not reach the stage in that time.
     Late(MetricSource, Duration),
-    /// Those that met that fate.
     Fate(Fate),
 }
 
 impl LossGoal {
-    /// The expression as it was typed.
     pub fn expression(&self) -> &str {
         &self.expression
     }
@@ -413,7 +403,7 @@ impl LossGoal {
         }
     }
 
-    /// Share of `due` messages that was lost; `None` if nobody could see it.
+    /// Returns the share of the `due` messages that was lost; `None` if nobody could see it.
     pub fn lost_share(&self, figures: &impl MetricValues, due: u64) -> Option<f64> {
         match self.subject {
             LossSubject::Fate(fate) => Some(figures.fate(fate)? as f64 / figures.created_units()?.max(1) as f64),
@@ -435,7 +425,7 @@ fn metric_value(figures: &impl MetricValues, place: MetricSource, metric: Metric
             percent_of(figures.times(place)?.count_within(limit), figures.count(place)?)
         }
         (Metric::Within(limit), _) => {
-            // If nothing arrived, nothing was in time; if messages have no times, the value is unknown.
+            // If nothing arrived, nothing was in time. If messages have no times, the value is unknown.
             let arrived = figures.count(place)?;
             let times = figures.times(place).filter(|times| times.count() > 0 || arrived == 0);
             let in_time = if arrived == 0 { 0 } else { times?.count_within(limit) };
@@ -465,7 +455,7 @@ fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric) 
     }
 }
 
-/// Returns a quantile if only the usual ones are left, as in records of earlier versions.
+/// Returns a quantile if only the usual ones are kept, as in records of earlier versions.
 fn quantile_of_summary(summary: &LatencyMs, quantile: f64) -> Option<f64> {
     let known =
         [(0.5, summary.p50), (0.9, summary.p90), (0.95, summary.p95), (0.99, summary.p99), (0.999, summary.p999)];
@@ -500,7 +490,7 @@ fn fate_named(name: &str) -> Option<Fate> {
     Fate::ALL.into_iter().find(|fate| fate.name() == name)
 }
 
-/// The threshold of a row of a record.
+/// Parses the threshold of a record's row again.
 fn read_again(row: &ThresholdRow) -> Option<Threshold> {
     let protocols = [RunProtocol::Smtp, RunProtocol::Mades];
     protocols.into_iter().find_map(|protocol| Threshold::parse(&row.expression, protocol).ok())
@@ -508,10 +498,9 @@ fn read_again(row: &ThresholdRow) -> Option<Threshold> {
 
 /// Reports whether the source's own delay may have decided a threshold on latency.
 ///
-/// A time that was measured is the server's time and the source's delay. So if a threshold is missed, the server alone misses
-/// it for certain if more messages are above the limit and some delay than were delayed by more than that. A threshold that
-/// holds is not certain if the delay added to the measured times crosses the limit, because a load that comes late may be
-/// easier.
+/// A measured time is the sum of the server's time and the source's delay. A missed threshold is certainly the server's
+/// fault if more messages exceed the limit plus some delay than were delayed by more than that. A threshold that holds
+/// is uncertain if adding the delay to the measured times crosses the limit, because a late load may be easier.
 pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f64) -> bool {
     let Some(lag) = record.lag_ms else { return false };
     let Some(threshold) = read_again(row).filter(|_| !row.is_infinite) else { return false };
@@ -644,7 +633,7 @@ impl MadesShape {
     }
 }
 
-/// The messages of one shape.
+/// Values of the messages of one shape.
 impl MetricValues for MadesShape {
     fn times(&self, of: MetricSource) -> Option<Latencies> {
         Latencies::decode(self.row(of)?.histogram.as_deref()?)
@@ -811,7 +800,7 @@ fn parse_limit(text: &str, subject: Subject) -> Result<(f64, LimitUnit), String>
     }
 }
 
-/// Reads a time. It needs a unit: without one, half of the readers would take it for milliseconds.
+/// Reads a time. It must have a unit, because otherwise half of the readers would take it for milliseconds.
 fn parse_time(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     match duration(text) {
@@ -822,7 +811,7 @@ fn parse_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Describes the fault of a name, and suggests a similar one.
+/// Reports an unknown name, and suggests a similar one.
 fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     let distance = |known: &str| strsim::damerau_levenshtein(&known.to_lowercase(), &name.to_lowercase());
     let nearest = known.iter().map(|known| (distance(known), *known)).min_by_key(|(distance, _)| *distance);

@@ -1,9 +1,9 @@
-//! The place of a record's times on the clock of another: exact for times of one boot, by Unix time for those of others.
+//! Places the times of one record on the clock of another: exactly for times of one boot, otherwise by Unix time.
 use crate::record::Record;
 
 const NS_PER_S: i128 = 1_000_000_000;
 
-/// Seconds from the origin of one record to that of another, to the nearest.
+/// Returns the seconds from the origin of one record to that of another, rounded.
 pub(crate) fn seconds_between(one: &Record, other: &Record) -> i128 {
     let between = i128::from(other.origin_ns) - i128::from(one.origin_ns);
     let between = match (&one.clock, &other.clock) {
@@ -15,8 +15,8 @@ pub(crate) fn seconds_between(one: &Record, other: &Record) -> i128 {
     (between + NS_PER_S / 2).div_euclid(NS_PER_S)
 }
 
-/// Moves the origin of a record from another host to the clock of `to`, whole seconds from the origin there. That of a record
-/// of the same host stays what it is.
+/// Moves the origin of a record from another host to the clock of `to`, by whole seconds. The origin of a record from
+/// the same host remains unchanged.
 pub(crate) fn align(record: &mut Record, to: &Record) {
     let (Some(ours), Some(theirs)) = (&to.clock, &record.clock) else { return };
     if ours.boot != theirs.boot {

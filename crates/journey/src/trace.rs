@@ -20,18 +20,18 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// Recipients of one message that a trace can distinguish. Of the numbers in tagged addresses, larger ones count as 0.
+/// Number of recipients of a message that a trace can distinguish. Larger numbers in tagged addresses count as 0.
 pub const MAX_RECIPIENTS: u32 = 1024;
 
-/// First sequence number of messages that were created during the warm-up. They are accounted for like any other;
-/// figures leave them out. The mark is in the number itself, so that every far end can read it.
+/// First sequence number of messages created during the warm-up. They are in the account but not in figures. The mark
+/// is part of the number, so that every far end can read it.
 pub const WARM_UP_SEQUENCE: u64 = 1 << 48;
 
 /// The end of a header line and the empty line after it.
 static EMPTY_LINE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\n\r\n"));
 const EMPTY_LINE_BYTES: usize = 3;
 
-/// Name of the field with the encoding of the whole body.
+/// Field with the encoding of the whole body.
 const ENCODING: &[u8] = b"Content-Transfer-Encoding:";
 
 const NAME: &[u8] = b"X-Mailrun:";
@@ -43,14 +43,13 @@ const CLOCK_OFFSET: usize = CREATED_OFFSET + 16 + 1;
 const CHECKSUM_OFFSET: usize = CLOCK_OFFSET + 8 + 1;
 const LINE_BYTES: usize = CHECKSUM_OFFSET + 8;
 
-/// Bits of the sequence field that are the sequence number, the mark of the warm-up included.
+/// Bits of the sequence field that form the sequence number, including the mark of the warm-up.
 const SEQUENCE_BITS: u32 = 49;
 const SEQUENCE_MASK: u64 = (1 << SEQUENCE_BITS) - 1;
 
 /// Header by which the far end recognises a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// The run that sent it.
     pub run: RunId,
     /// Its number in the run, from 0 and below 2^49.
     pub sequence: u64,
@@ -92,7 +91,7 @@ impl Trace {
         write_hex(&mut header[CREATED_OFFSET..], &nanoseconds(created).to_be_bytes());
     }
 
-    /// Overwrites the checksum in such a line, for bodies that are parts of one another.
+    /// Overwrites the checksum in such a line. For bodies that are prefixes of one another.
     pub fn patch_checksum(header: &mut [u8], checksum: u32) {
         write_hex(&mut header[CHECKSUM_OFFSET..], &checksum.to_be_bytes());
     }
@@ -102,7 +101,7 @@ impl Trace {
         self.sequence >= WARM_UP_SEQUENCE
     }
 
-    /// Reads one header line, with or without its CRLF. Strict except for the case of name and digits.
+    /// Reads one header line with or without its CRLF. Only the case of name and digits may vary.
     pub fn parse(line: &[u8]) -> Option<Self> {
         let line: &[u8; LINE_BYTES] = strip_line_end(line).try_into().ok()?;
         let spaced = [SEQUENCE_OFFSET, CREATED_OFFSET, CLOCK_OFFSET, CHECKSUM_OFFSET]
@@ -124,16 +123,15 @@ impl Trace {
     }
 }
 
-/// Where in a second of the trace's clock the seconds of a run begin, in steps of 1/128 s.
+/// Offset of a run's seconds within a second of the trace's clock, in steps of 1/128 s.
 ///
-/// A load begins at such a step. A sink, whoever started it, can therefore count the same seconds as the source does.
+/// A load begins at such a step. Therefore a sink can count the same seconds as the source, whoever started it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZeroPhase(u8);
 
 impl ZeroPhase {
     const STEPS: u32 = 128;
     const MASK: u8 = 127;
-    /// Length of a step.
     pub const STEP: Duration = Duration::from_nanos(1_000_000_000 / Self::STEPS as u64);
 
     /// The step at or before that time.
@@ -226,7 +224,7 @@ pub fn checksum(body: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(body)
 }
 
-/// CRC-32C of a body that comes in blocks: 4 bytes, so that a session can afford one.
+/// CRC-32C of a body that comes in blocks. It takes only 4 bytes, so every session can have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checksum(u32);
 
@@ -237,7 +235,6 @@ impl Default for Checksum {
 }
 
 impl Checksum {
-    /// Takes the next block.
     pub fn update(&mut self, block: &[u8]) {
         let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(self.0));
         digest.update(block);
@@ -277,15 +274,15 @@ pub struct TraceReader {
     line: UnfinishedLine,
     seen: TraceHeader,
     checksum: Checksum,
-    /// The restored body, if a relay states that it has encoded it.
+    /// The restored body, if a relay says that it has encoded it.
     original: Option<Box<RestoredBody>>,
     /// A line of the header has been read.
     has_line: bool,
-    /// The trace came first: no relay has put anything before it, so none has converted the message.
+    /// The trace came first, so no relay has added a header, and none has converted the message.
     is_from_source: bool,
 }
 
-/// A body that is decoded as it comes, with the checksum of the result.
+/// Decodes a body as it arrives, and computes the checksum of the result.
 #[derive(Clone, Debug, Default)]
 struct RestoredBody {
     restorer: Restorer,
@@ -293,13 +290,13 @@ struct RestoredBody {
 }
 
 impl RestoredBody {
-    /// Begins behind a header line that records a conversion, or else an encoding of the whole body: that may be a
-    /// relay's, or the sender's own.
+    /// Begins after a header line that records a conversion, or else after one that encodes the whole body. That may be
+    /// a relay's or the sender's own.
     fn begin(line: &[u8]) -> Option<Box<Self>> {
         if line.get(..MARKER.len()).is_some_and(|name| name.eq_ignore_ascii_case(MARKER)) {
             return Some(Box::default());
         }
-        // A longer line may be cut here.
+        // A longer line may have been cut.
         let is_whole = line.len() < UnfinishedLine::LIMIT;
         let value = line.get(..ENCODING.len()).filter(|name| is_whole && name.eq_ignore_ascii_case(ENCODING));
         let value = value.map(|_| line[ENCODING.len()..].trim_ascii())?;
@@ -329,7 +326,6 @@ enum MessagePart {
     Body,
 }
 
-/// State of the header block so far.
 #[derive(Clone, Copy, Debug, Default)]
 enum TraceHeader {
     #[default]
@@ -378,8 +374,7 @@ impl TraceReader {
     fn read_header<'b>(&mut self, block: &'b [u8]) -> &'b [u8] {
         let mut rest = block;
         if !self.has_line && self.line.kept().is_empty() && is_named(block) {
-            // Our own message, directly from its source: the trace comes first, and of the other header lines only the
-            // end matters.
+            // Our own message directly from its source: the trace comes first, and only the end of the header matters.
             if let Some(end) = EMPTY_LINE.find(block) {
                 self.read_line(&block[..memchr(b'\n', block).map_or(end, |at| at + 1)]);
                 self.part = MessagePart::Body;
@@ -402,7 +397,7 @@ impl TraceReader {
         &[]
     }
 
-    /// Reads a line whose end has come, joined to its beginning from earlier blocks. True if it is empty.
+    /// Reads a line that is now complete, together with its beginning from earlier blocks. Returns true if it is empty.
     fn end_line(&mut self, end: &[u8]) -> bool {
         if self.line.kept().is_empty() {
             return self.read_line(end);
@@ -412,7 +407,7 @@ impl TraceReader {
         self.read_line(line.kept())
     }
 
-    /// Reads one line of the header block. True if it is empty. The first trace wins.
+    /// Reads one line of the header. Returns true if it is empty. Only the first trace counts.
     fn read_line(&mut self, line: &[u8]) -> bool {
         if matches!(self.seen, TraceHeader::Absent) && is_named(line) {
             self.seen = Trace::parse(line).map_or(TraceHeader::Unreadable, TraceHeader::Trace);
@@ -425,7 +420,7 @@ impl TraceReader {
     }
 }
 
-/// The start of a line whose end has not come yet, cut one byte beyond the length of a trace.
+/// The start of an incomplete line, up to one byte more than a trace has.
 #[derive(Clone, Copy, Debug)]
 struct UnfinishedLine {
     octets: [u8; Self::LIMIT],
@@ -453,7 +448,7 @@ impl Default for UnfinishedLine {
     }
 }
 
-/// What a recipient's number can depend on: which of the two it is, only the trace of the message says.
+/// Everything that a recipient's number can depend on. Only the trace of the message says which part counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecipientId {
     /// The digits that end the local part.
@@ -462,7 +457,7 @@ pub struct RecipientId {
 }
 
 impl RecipientId {
-    /// Longest address that SMTP allows (RFC 5321 §4.5.3.1); of a longer one, the rest is ignored.
+    /// Longest address that SMTP allows (RFC 5321 §4.5.3.1). The rest of a longer one is ignored.
     const MAX_ADDRESS: usize = 320;
 
     /// Reads an address, without brackets. The case of its letters does not matter, because servers change it.
@@ -472,7 +467,7 @@ impl RecipientId {
         let lower = &mut lower[..length];
         lower.copy_from_slice(&address[..length]);
         lower.make_ascii_lowercase();
-        // CRC is linear, so similar addresses would share bits: the multiplication mixes them.
+        // CRC is linear, so similar addresses would share bits. The multiplication mixes them.
         Self { tag: tag(address) as u16, hash: checksum(lower).wrapping_mul(0x9e37_79b9) }
     }
 }
@@ -490,7 +485,7 @@ pub struct RecipientNumbering(u8);
 impl RecipientNumbering {
     /// By the digits that end the local part.
     pub const TAG: Self = Self(0);
-    /// For messages of one recipient, whatever its address.
+    /// For messages with one recipient, whatever its address.
     pub const SINGLE: Self = Self(1);
 
     /// By so many bits, at most 32, of the address.
@@ -557,8 +552,8 @@ fn read_hex16(digits: &[u8; 16]) -> Option<u64> {
     Some(u64::from(high) << 32 | u64::from(low))
 }
 
-/// Reads eight hexadecimal digits in one word, one byte per digit: a trace has eighty of them. One copy of the code for
-/// all fields: ten would take more of the instruction cache than the calls cost.
+/// Reads eight hexadecimal digits in one word, with one byte per digit, because a trace has eighty of them. All fields
+/// share one copy of the code: ten copies would use more of the instruction cache than the calls cost.
 #[inline(never)]
 fn read_hex8(digits: &[u8; 8]) -> Option<u32> {
     const ONES: u64 = u64::MAX / 255;
@@ -566,7 +561,7 @@ fn read_hex8(digits: &[u8; 8]) -> Option<u32> {
     let is_letter = (octets >> 6) & ONES;
     let values = (octets & (0x0f * ONES)) + 9 * is_letter;
     let at_least_ten = ((values + 6 * ONES) >> 4) & ONES;
-    // The digits of these values must equal the input, except for the case of letters.
+    // Encoding the values again must give the input, ignoring case.
     let written = values.wrapping_add(0x30 * ONES + 0x27 * at_least_ten);
     if values & (0xf0 * ONES) != 0 || written != octets | (is_letter << 5) {
         return None;
@@ -750,14 +745,14 @@ mod tests {
         assert_eq!(number(8, "ann@a.example"), number(32, "ann@a.example") >> 24);
         assert_eq!(number(0, "ann@a.example"), 0);
         assert_eq!(number(99, "ann@a.example"), number(32, "ann@a.example"));
-        // Similar addresses must not share few numbers.
+        // Similar addresses must get many different numbers.
         let numbers: std::collections::BTreeSet<u32> = (0..1000).map(|n| number(6, &format!("user{n}@b"))).collect();
         assert_eq!(numbers.len(), 64);
         let long = "x".repeat(1000);
         assert_eq!(number(32, &long), number(32, &long[..320]));
     }
 
-    /// Reads a message whole, byte by byte, and in every two parts; all must agree.
+    /// Reads a message whole, byte by byte, and in any two parts. All must agree.
     fn found(message: &[u8]) -> TraceResult {
         let mut reader = TraceReader::default();
         reader.receive(message);
@@ -816,7 +811,7 @@ mod tests {
         }
     }
 
-    /// Makes a message as a source makes it, and as a converting relay forwards it.
+    /// Makes a message like a source, and the same message as a converting relay forwards it.
     fn relayed(head: &str, body: &[u8]) -> (Trace, Vec<u8>) {
         let trace = Trace { checksum: checksum(body), ..trace() };
         let mut line = [0; Trace::HEADER_BYTES];

@@ -20,15 +20,15 @@ use crate::time_axis::seconds_between;
 use std::collections::BTreeMap;
 
 const NS_PER_S: u64 = 1_000_000_000;
-/// Times further than that from the first record's are from a clock that is wrong.
+/// If times differ more from the first record's, a clock is wrong.
 const MAX_SHIFT_S: i128 = 7 * 86_400;
-/// Seconds that a record may have: a hostile one names any.
+/// Last second that a record may have. A hostile record may name any.
 const MAX_SECOND: u64 = 366 * 86_400;
 /// Events that are kept.
 const MAX_EVENTS: usize = 1_000;
 /// Rows of a kind that are kept, and read from one record.
 const MAX_ROWS: usize = 1_000;
-/// Shortest stall of all parties together that is one.
+/// Shortest stall of all parties together.
 const MIN_STALL_S: f64 = 1.0;
 
 /// The sum of several records.
@@ -54,7 +54,7 @@ struct UnionStage {
     span: TimeSpan,
 }
 
-/// From the earliest begin to the latest end, in seconds on the axis.
+/// From the earliest beginning to the latest end, in seconds on the axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct TimeSpan {
     begin_s: f64,
@@ -75,7 +75,8 @@ impl TimeSpan {
     }
 }
 
-/// Histograms of a record, read before anything is added: a record that has an unreadable one is not added at all.
+/// Histograms of a record. They are read before anything is added, so that a record with an unreadable one is not added
+/// in part.
 struct Histograms {
     stages: Vec<(Option<Latencies>, Option<Latencies>)>,
     phases: Vec<Latencies>,
@@ -187,7 +188,7 @@ impl RecordUnion {
         }
     }
 
-    /// Adds events. Those of the plan are the same everywhere.
+    /// Adds events. Planned events are the same in all records.
     fn add_events(&mut self, events: Vec<EventRow>) {
         let is_new = |event: &EventRow| {
             let is_of_plan = matches!(event.kind, EventKind::WarmUpEnded | EventKind::RateStage);
@@ -209,7 +210,7 @@ impl RecordUnion {
         record.lag_ms = self.lag.as_ref().and_then(Latencies::summary).or(record.lag_ms.filter(|_| self.lag.is_none()));
         record.events = self.events;
         record.stalls.retain(|stall| stall.to_s - stall.from_s >= MIN_STALL_S);
-        // No time is before the axis's origin.
+        // No time may be before the axis's origin.
         let earliest = self.seconds.keys().chain(self.usage.keys()).min().copied().unwrap_or_default().min(0);
         let lead = u64::try_from(-earliest).unwrap_or_default().min(record.origin_ns / NS_PER_S);
         record.origin_ns -= lead * NS_PER_S;
@@ -272,7 +273,7 @@ fn name_party(record: &mut Record, name: &str) {
     record.pauses.iter_mut().for_each(|row| name.clone_into(&mut row.party));
 }
 
-/// Cuts lists that only a hostile record has.
+/// Cuts lists that are too long. Only hostile records have such lists.
 fn limit_rows(record: &mut Record) {
     record.errors.truncate(MAX_ROWS);
     record.domains.truncate(MAX_ROWS);
@@ -308,7 +309,7 @@ fn add_second(known: &mut SeriesRow, row: &SeriesRow) {
     known.p99_ms = known.p99_ms.max(row.p99_ms);
     known.p999_ms = known.p999_ms.max(row.p999_ms);
     known.max_ms = known.max_ms.max(row.max_ms);
-    // The newest message of all is at least as young as that of each.
+    // The newest message of all is at least as young as each party's newest.
     known.oldest_ms = known.oldest_ms.into_iter().chain(row.oldest_ms).min_by(f64::total_cmp);
 }
 
@@ -362,7 +363,7 @@ fn add_pause(rows: &mut Vec<PauseRow>, row: PauseRow) {
     }
 }
 
-/// Adds a domain, or if there are too many to the row of all others.
+/// Adds a domain. If there are too many, adds it to the row of all others.
 fn add_domain(rows: &mut Vec<DomainRow>, mut row: DomainRow) {
     if rows.len() >= MAX_ROWS && !rows.iter().any(|known| known.domain == row.domain) {
         row.domain.clear();
@@ -390,11 +391,11 @@ fn slowest_of(mut messages: Vec<SlowMessage>, more: Vec<SlowMessage>) -> Vec<Slo
     messages
 }
 
-/// Times in which no party reached the stage: where one still did, the server was there.
+/// Times in which no party reached the stage. If a single one did, the server was not stalled.
 fn common_stalls(ours: &[StallRow], theirs: &[StallRow]) -> Vec<StallRow> {
     let common = |one: &StallRow, other: &StallRow| {
         let from_s = one.from_s.max(other.from_s);
-        // The later of two loads goes on alone.
+        // After the end of one load, the other continues alone.
         let to_s = match (one.to_the_end, other.to_the_end) {
             (true, true) => one.to_s.max(other.to_s),
             _ => one.to_s.min(other.to_s),
@@ -411,7 +412,7 @@ fn common_stalls(ours: &[StallRow], theirs: &[StallRow]) -> Vec<StallRow> {
     ours.iter().flat_map(|one| theirs.iter().filter_map(move |other| common(one, other))).take(MAX_EVENTS).collect()
 }
 
-/// The reason that says more: a part that was interrupted, or gave up, is a part that did not send its load.
+/// Returns the ending that says more. A part that was interrupted or gave up did not send its whole load.
 fn worse_ending(one: Option<Ending>, other: Option<Ending>) -> Option<Ending> {
     match (one, other) {
         (None | Some(Ending::Complete), Some(other)) => Some(other),
@@ -445,7 +446,7 @@ fn add_ledger(sum: &mut LedgerRow, more: &LedgerRow) {
     add(&mut sum.overflow, more.overflow);
 }
 
-/// The largest shares of busy and of stolen processor time of both hosts. Other figures concern one host only and are left out.
+/// Takes the larger shares of busy and of stolen processor time. Other figures concern only one host and are left out.
 fn disturbance(one: Option<Surroundings>, other: Option<Surroundings>) -> Option<Surroundings> {
     let largest = |one: Option<f64>, other: Option<f64>| one.into_iter().chain(other).reduce(f64::max);
     let one = one.unwrap_or_default();
@@ -466,7 +467,7 @@ mod tests {
     use proptest::prelude::*;
     use std::time::Duration;
 
-    /// A source that measured these times, in microseconds, of messages that all were created in its first second.
+    /// A source that measured these times in microseconds. All messages were created in its first second.
     fn source(times_us: &[u64], origin_s: u64, boot: &str, unix_s: u64) -> Record {
         let mut tally = SourceTally::default();
         for time in times_us.iter().copied().map(Duration::from_micros) {

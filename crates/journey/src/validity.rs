@@ -1,25 +1,24 @@
 //! Limits and disturbances of a run besides its own pace, with their remedies: descriptors, ports, listen queues,
 //! stolen and foreign processor time, delayed ACKs.
 //!
-//! Each rule gives a sentence or none. Two kinds make the figures unreliable, and so the run invalid: a resource that a
-//! source or a sink lacked, since it was then the limit; and a processor that was used by others for a quarter of the
-//! time, since rates and latencies then depend on the hypervisor. Everything else may have disturbed the run or not,
-//! and is only reported.
+//! Each rule gives a sentence or none. Two kinds make the run invalid because the figures are unreliable: a resource
+//! that a source or a sink lacked was the limit; and if others used a processor for a quarter of the time, rates and
+//! latencies depend on the hypervisor. Anything else may or may not have disturbed the run, and is only reported.
 use crate::reason::Reason;
 use crate::record::{Cause, ExhaustedRow, PauseRow, Record, Resource, Role, Surroundings};
 use crate::words::{counted, grouped};
 
-/// Share of processor time given to others from which it is reported.
+/// Stolen processor time is reported from this share on.
 const STEAL_WARNING_SHARE: f64 = 0.05;
-/// Share from which the figures are no longer this host's.
+/// From this share on, the figures no longer describe this host.
 const STEAL_LIMIT: f64 = 0.25;
-/// Share of processor time that others on the host may use before it is reported.
+/// Processor time of other processes is reported from this share on.
 const OTHERS_WARNING_SHARE: f64 = 0.10;
-/// Open loop: delay of a single message by the source from which it is reported. It is in no percentile that makes a
-/// run invalid, and may be the largest latency of all.
+/// Open loop: reports a message that the source delayed for longer. Such a delay affects no percentile that makes a run
+/// invalid, but may be the largest latency.
 const MAX_LAG_MS: f64 = 100.0;
 
-/// Reasons why the figures cannot be believed.
+/// Finds reasons why the figures cannot be trusted.
 pub fn limits(record: &Record) -> Vec<Reason> {
     let steal = record.surroundings.as_ref().and_then(|around| steal_text(around, STEAL_LIMIT..f64::INFINITY));
     let exhausted = record.exhausted.iter().map(|row| Reason::new(Cause::Exhausted, exhausted_text(row)));
@@ -120,7 +119,7 @@ fn listen_queue_warning(around: &Surroundings) -> Option<String> {
     })
 }
 
-/// Makes one sentence for all phases: if commands are pipelined, a single pause is in several.
+/// Makes one sentence for all phases, because with pipelined commands a single pause appears in several.
 fn delayed_ack_warning(role: Role, rows: &[&PauseRow]) -> Option<String> {
     let worst = rows.iter().max_by_key(|row| row.count)?;
     let share = worst.count as f64 * 100.0 / worst.of.max(1) as f64;

@@ -1,4 +1,4 @@
-//! Any bytes as a ledger file: an error, or a ledger that is written and read again as the same set.
+//! Reads any bytes as a ledger file. Either it is refused, or writing and reading it again gives the same set.
 use crate::ledger::Ledger;
 
 pub fn check(data: &[u8]) {

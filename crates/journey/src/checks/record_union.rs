@@ -1,4 +1,4 @@
-//! Any bytes as the record of a part of a load: it is refused, or added to another, and the sum is a record.
+//! Reads any bytes as the record of a part of a load. Either it is refused, or adding it to another gives a record.
 use crate::record::Record;
 use crate::union::RecordUnion;
 

@@ -1,5 +1,5 @@
-//! Any text as a threshold, and as the histogram of a record: what is wrong with it, or a threshold that is read again as
-//! the same and has a value or none.
+//! Reads any text as a threshold, and as the histogram of a record. Either the mistake is reported, or the threshold's
+//! expression reads as the same threshold, whose evaluation does not panic.
 use crate::Latencies;
 use crate::record::Record;
 use crate::threshold::{RunProtocol, Threshold, fate_of};

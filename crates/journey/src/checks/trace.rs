@@ -1,4 +1,4 @@
-//! Any bytes as a trace line: what is read is written back as the same line, but for the case of its letters.
+//! Reads any bytes as a trace line. A line that is accepted must be written back the same, ignoring case.
 use crate::trace::{MAX_RECIPIENTS, RecipientId, RecipientNumbering, RunId, Trace};
 
 pub fn check(data: &[u8]) {

@@ -1,9 +1,9 @@
-//! Any message, whole and cut: the same trace is found. The last octet of the input chooses the cuts.
+//! Finds the trace of any message, whole and cut, with the same result. The last octet chooses the cuts.
 use crate::seeded::SeededRng;
 use crate::trace::{ClockId, RecipientNumbering, RunId, Trace, TraceReader, TraceResult, ZeroPhase, checksum};
 use std::time::Duration;
 
-/// Cuts bytes into blocks, mostly short ones.
+/// Cuts bytes into blocks, most of them short.
 fn cut(choice: u8, mut bytes: &[u8]) -> Vec<&[u8]> {
     let mut random = SeededRng::new(choice.into(), 0_u64, 0);
     let mut blocks = Vec::new();
@@ -27,7 +27,7 @@ pub fn check(data: &[u8]) {
     let whole = found(&mut reader, &[message]);
     assert_eq!(found(&mut reader, &message.chunks(1).collect::<Vec<_>>()), whole);
     assert_eq!(found(&mut reader, &cut(choice, message)), whole);
-    // The same bytes as the body of a message of our own are intact, and one changed bit is not.
+    // The same bytes as the body of our own message must be intact, and no longer if one bit is changed.
     let mut wire = vec![0; Trace::HEADER_BYTES];
     let run = RunId([choice; 16]);
     let created = Duration::from_nanos(7);
@@ -44,7 +44,7 @@ pub fn check(data: &[u8]) {
     wire.extend_from_slice(b"\r\n");
     wire.extend_from_slice(message);
     assert_eq!(found(&mut reader, &cut(choice, &wire)), TraceResult::Intact(trace));
-    // So it is when a relay has converted it; what is not 8-bit it leaves.
+    // This also holds after a relay has converted the message. It leaves anything that is not 8-bit.
     let relayed = [b"Received: by a\r\n", wire.as_slice()].concat();
     let converted = mailrun_mime::to_seven_bit(&relayed, "relay.example").expect("a text can be converted");
     let expected = if converted.is_some() { TraceResult::Converted(trace) } else { TraceResult::Intact(trace) };

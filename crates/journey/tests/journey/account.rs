@@ -1,4 +1,4 @@
-//! Tests of the account: the books of both ends give the fates, and the verdict names each fault with its count.
+//! Tests of the account: the counts of both ends determine the fates, and the verdict names each fault and its count.
 use crate::sample;
 use mailrun_journey::account::{AccountInputs, Arrivals, RelayInputs, ServerQueue, Topology, fates_sum, reconcile};
 use mailrun_journey::judge::{VerdictInputs, judge, outcome};
@@ -66,14 +66,14 @@ fn what_was_accepted_and_did_not_arrive_is_lost() {
 
 #[test]
 fn what_arrived_though_no_reply_was_heard_is_delivered() {
-    // 10 accepted; 10..12 arrived although their replies never came.
+    // 10 units were accepted; 10..12 arrived although their replies were lost.
     let counted = |rejected, failed, open| SourceCounts { rejected, failed, open };
     let row = settled(&ledger(0..10), &ledger(0..12), counted(6, 0, 4));
     assert_eq!(fates(&row), [12, 6, 0, 0, 2]);
-    // The peer accepted it and then the connection broke: to the source it failed, and the sink has it.
+    // The peer accepted the message, then the connection broke. The source counts it as failed, but the sink has it.
     let row = settled(&ledger(0..10), &ledger(0..12), counted(3, 7, 0));
     assert_eq!(fates(&row), [12, 3, 5, 0, 0]);
-    // The peer kept a message that it rejected.
+    // The peer kept a message that it had rejected.
     let row = settled(&ledger(0..10), &ledger(0..12), counted(3, 1, 0));
     assert_eq!(fates(&row), [12, 2, 0, 0, 0]);
     assert!(fates_sum(&row));
@@ -221,7 +221,7 @@ fn with(ledger: LedgerRow) -> Record {
     Record { ledger, ..sample::run() }
 }
 
-/// The verdict's first reason after a change to a run that closes.
+/// The first reason of the verdict after a change to a closed run.
 fn changed(change: impl FnOnce(&mut Record), between: Topology) -> (Record, String) {
     let mut record = sample::run();
     change(&mut record);
@@ -412,7 +412,7 @@ fn a_threshold_grants_what_fails_by_default() {
     let (record, _) = changed(reject(true), Topology::Server);
     assert!(passed(&record), "{:?}", record.verdict);
     assert_eq!(record.verdict.why, "99 of 100 delivered, 1 rejected");
-    // A fate that is not granted weighs more than figures that are the generator's own.
+    // A fate that is not allowed weighs more than figures that describe the generator.
     let both = |record: &mut Record| {
         reject(false)(record);
         record.surroundings = Some(Surroundings { steal_share: Some(0.3), ..Surroundings::default() });
@@ -437,7 +437,7 @@ fn what_was_ordered_passes_and_no_more() {
     for (lost, rejected, between) in [
         (3, 3, Topology::Direct),
         (2, 4, Topology::Direct),
-        // With a server between, the source does not speak to the sink.
+        // With a server in between, the source does not talk to the sink.
         (2, 3, Topology::Server),
     ] {
         assert_eq!(verdict(lost, rejected, between).outcome, Some(Outcome::Fail), "{lost} {rejected}");
@@ -688,7 +688,8 @@ fn what_may_have_disturbed_a_run_is_said_and_leaves_it_valid() {
     }
 }
 
-/// A load of 600 messages at 150/s. The source takes up each message that late, and the server takes that long.
+/// A load of 600 messages at 150/s. `lags_ms` is how late the source takes up each message, and `server_ms` how long
+/// the server takes.
 fn replayed(lags_ms: &[f64], server_ms: f64, expressions: &[&str]) -> Verdict {
     let ms = |ms: f64| Duration::from_secs_f64(ms / 1e3);
     let mut tally = SourceTally::default();
@@ -731,7 +732,7 @@ fn the_sources_own_delay_makes_a_run_invalid_only_if_it_may_have_decided_a_thres
         }
         assert_eq!(outcome(100.0, &["accepted.p99 < 1us"]), Outcome::Fail, "{lags:?}");
         assert_eq!(outcome(100.0, &["accepted.p99 < 1ms"]), Outcome::Fail, "{lags:?}");
-        // The delay alone crosses the limit, or would.
+        // The delay alone crosses the limit, or would cross it.
         let undecided = replayed(lags, 5_000.0, &["accepted.max < 5010ms"]);
         assert_eq!(undecided.outcome, Some(Outcome::Invalid), "{lags:?}");
         assert!(undecided.why.ends_with("or more --workers (mailrun source)."), "{undecided:?}");

@@ -1,4 +1,4 @@
-//! Tests that HdrHistogram's own reader understands the interval log.
+//! HdrHistogram's own reader must understand the interval log.
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 use mailrun_journey::{IntervalLog, Latencies};
 use std::time::{Duration, SystemTime};

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 type LedgerUnit = (u64, u32);
 
-/// Units that collide often, on few pages and at page borders, and some from anywhere.
+/// Units that often collide, on a few pages and at page borders, and some from anywhere.
 fn unit() -> impl Strategy<Value = LedgerUnit> {
     let sequence = prop_oneof![8 => 0..200u64, 4 => 32_700..32_800u64, 1 => any::<u64>()];
     (sequence, prop_oneof![8 => 0..3u32, 1 => 0..MAX_RECIPIENTS])
@@ -181,9 +181,9 @@ proptest! {
         prop_assert_eq!((read.count(), read.count_without(&ledger)), (ledger.count(), 0));
     }
 
-    /// Checks that the fates of any run are those of its units. Each unit is accepted, rejected, failed or left open,
-    /// and arrives or does not, and is in the relay's queue or not, whatever the source received: the model gives each
-    /// unit its fate, one by one.
+    /// The fates of any run must be those of its units. Each unit is accepted, rejected, failed or left open. Whatever
+    /// the source received, the unit may have arrived or be in the relay's queue. The model assigns fates to one unit
+    /// at a time.
     #[test]
     fn the_fates_of_any_run_are_those_of_its_units(
         units in vec((0..4u8, any::<bool>(), any::<bool>()), 0..300), given_up in 0..20u64
@@ -217,19 +217,19 @@ proptest! {
         let expired = given_up.min(model.missing);
         prop_assert_eq!((row.delivered, row.queued), (Some(model.delivered), Some(model.queued)));
         prop_assert_eq!((row.expired, row.lost), (Some(expired), Some(model.missing - expired)));
-        // The source counts those without a 250; it cannot know which of them arrived nevertheless.
+        // The source counts those without a 250. It cannot know which of them arrived.
         let unheard: u64 = [row.rejected, row.failed, row.in_flight].into_iter().flatten().sum();
         prop_assert_eq!(unheard, model.nowhere);
         let no_more_than = [(row.rejected, rejected), (row.failed, failed), (row.in_flight, open)];
         prop_assert!(no_more_than.into_iter().all(|(fate, counted)| fate.unwrap() <= counted));
-        // A unit that is missing in the books of one side is detected.
+        // A unit that one side does not count must be noticed.
         if accepted.count() > 0 {
             let short = reconcile(AccountInputs { recipients_created: recipients_created - 1, ..watched });
             prop_assert!(!fates_sum(&short));
         }
     }
 
-    /// Checks that freshness is a share, grows with the limit, and that its windows cover the load without a gap.
+    /// Freshness must be a share and grow with the limit, and its windows must cover the load without a gap.
     #[test]
     fn freshness_is_a_share_that_grows_with_the_limit(
         seconds in vec((0..3u64, proptest::option::of(0.0..100e3_f64)), 1..100), age in 1..100u64, window in 1..50u64
@@ -259,7 +259,7 @@ proptest! {
         prop_assert_eq!(short.windows.iter().map(|window| window.created).sum::<u64>(), judged);
     }
 
-    /// Checks that thresholds made from the grammar are read, and that their values match the known times.
+    /// Thresholds made from the grammar must be accepted, and their values must match the known times.
     #[test]
     fn thresholds_measure_what_was_timed(
         times in vec(1..10_000u64, 1..200), created in 0..300u64, percent in 1..100u32, limit in 1..20_000u64
@@ -277,7 +277,7 @@ proptest! {
         };
         let within = value(format!("accepted.within({limit}ms) >= {percent}%"));
         let in_time = times.iter().filter(|ms| **ms <= limit).count() as f64 * 100.0 / created as f64;
-        // The histogram has three digits: times within a thousandth of the limit may be on either side.
+        // The histogram has three digits, so times within a thousandth of the limit may count on either side.
         let near = times.iter().filter(|ms| ms.abs_diff(limit) * 500 <= limit).count() as f64 * 100.0 / created as f64;
         prop_assert!((within.value.unwrap() - in_time).abs() <= near + 1e-9, "{within:?} {in_time}");
         prop_assert_eq!(within.passed, within.value.unwrap() >= f64::from(percent));
@@ -292,8 +292,7 @@ proptest! {
     }
 }
 
-/// The fates of units, counted one by one.
-/// A record with a row of each kind, whose whole numbers are taken from `numbers` in turn.
+/// A record with a row of each kind. Its whole numbers are taken from `numbers` in turn.
 fn record_of_numbers(numbers: &[u64]) -> Record {
     let mut record = sample::run();
     record.series = vec![sample::second(0), sample::second(1)];
@@ -312,7 +311,7 @@ fn record_of_numbers(numbers: &[u64]) -> Record {
     serde_json::from_value(json).unwrap()
 }
 
-/// Sets whole numbers, but for those that have less than 64 bits.
+/// Sets all whole numbers, except those with less than 64 bits.
 fn set_numbers(json: &mut Value, next: &mut impl Iterator<Item = u64>) {
     match json {
         Value::Object(fields) => {

@@ -15,7 +15,6 @@ pub(crate) fn sink() -> Record {
     Record { parties: vec![party(Role::Sink, "sink")], stages: vec![stage(Stage::Delivered, "sink")], ..record() }
 }
 
-/// A run whose account is closed.
 pub(crate) fn run() -> Record {
     let ledger = LedgerRow { created: Some(100), accepted: Some(100), delivered: Some(100), ..LedgerRow::zero() };
     mailrun_journey::merge::merge_records(source(), Some(sink()), ledger)

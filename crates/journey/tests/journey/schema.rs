@@ -1,4 +1,3 @@
-//! Tests of the schema of the record, and of records that other versions wrote.
 use crate::sample;
 use mailrun_journey::Record;
 use mailrun_journey::account::fates_sum;

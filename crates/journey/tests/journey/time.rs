@@ -1,4 +1,4 @@
-//! The time axis: what the records say of runs on a virtual clock, in which the time of each event is known.
+//! The time axis: checks records of runs on a virtual clock, where the time of each event is known.
 use crate::sample;
 use mailrun_journey::merge::merge_records;
 use mailrun_journey::record::{LedgerRow, Record, SeriesRow, StallRow};
@@ -20,7 +20,7 @@ struct Message {
     delivered: Duration,
 }
 
-/// What happens at a party, on the common clock.
+/// What happens at a party, in virtual time.
 #[derive(Clone, Copy)]
 enum Event {
     Due(Duration),
@@ -30,9 +30,9 @@ enum Event {
     Delivered {
         due: Duration,
     },
-    /// The worker hands its tally over.
+    /// The worker hands over its tally.
     HandOver,
-    /// The collector takes what was handed over, and looks.
+    /// The collector takes what was handed over, and evaluates it.
     Tick,
 }
 
@@ -41,7 +41,7 @@ fn later(rng: &mut SeededRng, most: Duration) -> Duration {
     most.mul_f64(rng.unit())
 }
 
-/// Workers with these tallies, and a collector, each with its own beat; ends some time after the last event.
+/// Workers with these tallies and a collector, each with its own rhythm. The party ends some time after the last event.
 struct Party<T> {
     workers: Vec<T>,
     events: Vec<(Duration, usize, Event)>,
@@ -52,7 +52,7 @@ impl<T: Default + Clone> Party<T> {
         Self { workers: vec![T::default(); workers], events: Vec::new() }
     }
 
-    /// All events in the order of time, with those that come four times a second.
+    /// All events in order of time, together with the ones that come four times a second.
     fn ordered(&self, rng: &mut SeededRng, began: Duration) -> Vec<(Duration, usize, Event)> {
         let mut events = self.events.clone();
         let end = events.iter().map(|(at, ..)| *at).max().unwrap() + 2 * TICK;
@@ -61,7 +61,7 @@ impl<T: Default + Clone> Party<T> {
             let mut at = began + later(rng, TICK);
             while at < end + TICK {
                 events.push((at, worker, event));
-                // On a busy host, work that is due every quarter of a second comes late.
+                // On a busy host, work that is due every quarter of a second runs late.
                 at += TICK + later(rng, TICK / 2);
             }
         }
@@ -129,7 +129,7 @@ fn source(rng: &mut SeededRng, zero: Duration, messages: &[Message]) -> Record {
     Record { origin_ns: ns(zero), series: series.rows(end), stalls: stalls.rows(), ..sample::source() }
 }
 
-/// The sink's record of them. It began at another time and knows the zero only by the traces.
+/// The sink's record of these messages. The sink began at another time and knows the zero only from the traces.
 fn sink(rng: &mut SeededRng, zero: Duration, messages: &[Message]) -> Record {
     let began = zero.saturating_sub(later(rng, Duration::from_secs(100)));
     let phase = ZeroPhase::of(zero).time();
@@ -166,12 +166,12 @@ fn ns(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
-/// The zero of a run, on a clock that has been running for long.
+/// The zero of a run, on a clock that has run for a long time.
 fn zero(rng: &mut SeededRng) -> Duration {
     ZeroPhase::next_step(Duration::from_secs(1_000) + later(rng, Duration::from_secs(1_000_000)))
 }
 
-/// A load at that rate through a server and a relay, which take that long at most.
+/// A load at that rate through a server and a relay, which take at most that long.
 fn load(rng: &mut SeededRng, zero: Duration, rate: u32, length: Duration, most: Duration) -> Vec<Message> {
     let count = (f64::from(rate) * length.as_secs_f64()) as u32;
     let message = |number| {

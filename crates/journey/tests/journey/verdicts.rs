@@ -21,7 +21,7 @@ fn often_not() -> impl Strategy<Value = bool> {
 }
 
 prop_compose! {
-    /// Units of all fates; they sum to the created units unless `off_by` says otherwise.
+    /// Units of all fates. They sum to the created units unless `off_by` differs from zero.
     fn ledger()(
         delivered in prop_oneof![4 => 1..200u64, 1 => Just(0)],
         counts in [few(), few(), few(), few(), few(), few(), few(), few()],
@@ -129,7 +129,8 @@ fn is_gone(record: &Record) -> bool {
     record.stalls.iter().any(|stall| stall.to_the_end && stall.failed > 0 && stall.rejected == 0)
 }
 
-/// Reports mail that is lost, changed, rejected or unaccounted for, beyond what thresholds grant. Nothing was ordered.
+/// Reports whether mail was lost, changed, rejected or unaccounted for, beyond what thresholds allow. Nothing was
+/// ordered.
 fn is_mail_amiss(record: &Record) -> bool {
     let beyond = |fate: Fate| match rows_of(record, fate).as_slice() {
         [] => fate != Fate::NotDelivered && of(record, fate) > 0,
@@ -149,13 +150,13 @@ fn is_open(record: &Record) -> bool {
     record.workload.arrival != Arrival::Closed
 }
 
-/// Reports whether the source, or mailrun itself, was the limit; except for a rate that was not offered.
+/// Reports whether the source or mailrun itself was the limit, except for a rate that was not offered.
 fn is_limited_by_us(record: &Record, between: Topology) -> bool {
     let is_busy = record.parties[0].user_s > Some(9.0);
     (between == Topology::Server && is_busy) || record.parties[1].failed_sessions > Some(0)
 }
 
-/// Reports whether the source was late although a session was free; no threshold of these records is decided by that.
+/// Reports whether the source was late although a session was free. This decides no threshold in these records.
 fn is_behind(record: &Record) -> bool {
     is_open(record) && record.lag_ms.unwrap().p99 > 10.0
 }
@@ -165,7 +166,7 @@ fn is_rate_missed(record: &Record) -> bool {
     is_open(record) && created.offered_rate_per_s == Some(5.0) && record.ending == Some(Ending::Complete)
 }
 
-/// The rules of docs/ci.md, one after the other.
+/// Applies the rules of docs/ci.md one after another.
 fn expected(record: &Record, between: Topology) -> Outcome {
     let is_ours = is_limited_by_us(record, between);
     let is_rate_ours = is_rate_missed(record) && (is_ours || is_behind(record) || between == Topology::Direct);
@@ -316,7 +317,7 @@ fn a_source_or_sink_without_memory_is_not_the_servers_failure() {
             out_of_memory: true,
         });
         record.parties = vec![died];
-        // Connections fail when the sink is gone, with a threshold and without.
+        // Connections fail when the sink is gone, with and without a threshold.
         record.ledger.created = record.ledger.created.map(|created| created + 20);
         record.ledger.failed = Some(20);
         record.thresholds.push(Threshold::parse("failed <= 1", RunProtocol::Smtp).unwrap().evaluate(&record));
