@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Forwards to one server.
+/// Forwards all messages to one server.
 #[derive(Clone)]
 struct ForwardHandler {
     next: Endpoint,
@@ -17,13 +17,13 @@ struct ForwardHandler {
 
 impl MessageHandler for ForwardHandler {
     fn handle_recipient(&mut self, message: &ReceivedMessage, _: &Path<'_>) -> Answer {
-        // The message has one reply, so it has one recipient: the client sends it again for the others.
+        // A message has only one reply, so it has one recipient. The client sends it again for the others.
         if message.recipients.is_empty() { Answer::Yes } else { Answer::reply(452, "4.5.3 One recipient at a time") }
     }
 
     fn handle_message(&mut self, message: ReceivedMessage) -> Answer {
         let next = self.next.clone();
-        // The worker serves other sessions meanwhile.
+        // Meanwhile the worker serves other sessions.
         Answer::later(async move {
             Some(match forward(&next, &message).await {
                 Ok(outcome) => Reply::new(outcome.code, &outcome.text),
@@ -38,13 +38,13 @@ async fn forward(next: &Endpoint, message: &ReceivedMessage) -> Result<SendOutco
     let client = Client::builder("forward.example").timeout(Duration::from_secs(30));
     let mut client = client.connect_async(next).await?;
     let outcome = client.send(&Arc::new(envelope), &message.content).await?;
-    // The answer is known: what becomes of the connection does not matter.
+    // The answer is known, so the rest of the connection does not matter.
     let _ = client.quit().await;
     Ok(outcome)
 }
 
 pub(crate) fn serve(address: SocketAddr, next: Endpoint) -> io::Result<RunningServer> {
-    // What is not announced to the next server must not be accepted here.
+    // Do not accept here what the next server does not offer.
     let server = Server::for_messages(ForwardHandler { next }).name("forward.example").offer(|offer| {
         offer.extensions.smtp_utf8 = false;
         offer.extensions.eight_bit_mime = false;

@@ -8,7 +8,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Stores in a spool; every session has a clone of it.
+/// Stores messages in a spool. Every session has a clone of this.
 #[derive(Clone)]
 struct StoreHandler {
     spool: Spool,
@@ -26,7 +26,8 @@ impl MessageHandler for StoreHandler {
         let received_ns = u64::try_from(clock::wall().as_nanos()).unwrap_or(u64::MAX);
         let envelope = format!("{}\n{}", message.sender, message.recipients.join("\n")).into_bytes();
         let receipt = self.spool.store(NewMessage { received_ns, envelope, body: message.content.into() });
-        // The receipt resolves once the message is synced, together with those of other sessions; nobody waits for that.
+        // The receipt resolves when the message is synced together with those of other sessions. No thread waits for
+        // that.
         Answer::later(async {
             match receipt.await {
                 Ok(_stored) => None,

@@ -9,7 +9,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Handler of one session.
 #[derive(Default)]
 struct CountingHandler {
     sender: String,
@@ -39,7 +38,7 @@ impl Handler for CountingHandler {
         Answer::reply(250, &format!("2.0.0 {lines} lines"))
     }
 
-    /// RSET, EHLO, or a message that was refused: what came of it must not count for the next.
+    /// After RSET, EHLO, or a refused message, nothing of it may count for the next one.
     fn reset(&mut self, _why: Option<ReplyReason>) {
         *self = Self::default();
     }

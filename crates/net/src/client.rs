@@ -1,6 +1,6 @@
-//! Clients for programs that send a message now and then: connect, log in, send, quit. [`Client`] blocks, so it suits any
-//! program; [`AsyncClient`] does not, and lives in a task of a worker, for example in an answer that takes time. A program
-//! with many connections at a time drives [`crate::ClientSession`]s.
+//! Clients for programs that send a message now and then: connect, log in, send, quit. [`Client`] blocks, so it suits
+//! any program. [`AsyncClient`] does not block; it runs in a task of a worker, for example in an answer that takes
+//! time. A program with many connections at a time should use [`crate::ClientSession`]s.
 use crate::client_io::{AsyncIo, BlockingIo, ClientIo, run_blocking};
 use crate::client_session::ClientSecurity;
 use crate::nonce::nonce;
@@ -17,9 +17,9 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest wait for each reply, if a program sets no other: RFC 5321 §4.5.3.2 wants 5 minutes.
+/// Longest wait for each reply, unless a program sets another. RFC 5321 §4.5.3.2 requires 5 minutes.
 const DEFAULT_REPLY_TIMEOUT: Duration = Duration::from_secs(300);
-/// Mechanisms that do not show the password: the only ones without TLS.
+/// Mechanisms that do not reveal the password. Without TLS, only these are used.
 const HIDING_MECHANISMS: Mechanisms = Mechanisms::NONE.with(Mechanism::ScramSha256).with(Mechanism::CramMd5);
 
 /// Reasons why a conversation could not continue.
@@ -219,11 +219,11 @@ impl AsyncClient {
     }
 }
 
-/// Content of the replies to a transaction.
+/// What the replies to a transaction said.
 #[derive(Debug, Default)]
 struct TransactionReplies {
     outcome: Option<(Outcome, u16, String)>,
-    /// A rejected MAIL decides, although the replies to the commands that were pipelined with it come after it.
+    /// The reply that rejected MAIL. It decides, although replies to the commands that were pipelined with it follow.
     mail_refused: Option<(u16, String)>,
     refused: Vec<(u32, u16, String)>,
     last: String,
@@ -243,7 +243,7 @@ impl TransactionReplies {
         }
     }
 
-    /// Returns the result of the message, unless the peer closed before it was known.
+    /// Returns the result of the message, or an error if the peer closed before the result was known.
     fn into_outcome(self) -> Result<SendOutcome, Error> {
         let (outcome, code, text) = self.outcome.ok_or(Error::Closed(self.last))?;
         let accepted = outcome == Outcome::Accepted;
@@ -252,7 +252,6 @@ impl TransactionReplies {
     }
 }
 
-/// A session and its connection.
 #[derive(Debug)]
 struct Dialogue<I> {
     io: I,
@@ -323,7 +322,7 @@ impl<I: ClientIo> Dialogue<I> {
             .await
     }
 
-    /// Reads replies, and does what the session wants for them, until it wants what the caller waits for.
+    /// Reads replies, and does what the session wants after each, until it wants what the caller waits for.
     async fn read_until(
         &mut self,
         wanted: impl Fn(Want) -> bool,
@@ -360,7 +359,7 @@ impl<I: ClientIo> Dialogue<I> {
         Ok(())
     }
 
-    /// The error for a session that is over: it gave up, or the peer ended it.
+    /// Returns the error for a session that is over: it gave up, or the peer ended it.
     fn end_error(&self, last: String) -> Error {
         match self.session.gave_up() {
             Some(why) => Error::GaveUp(why, last),
@@ -368,7 +367,7 @@ impl<I: ClientIo> Dialogue<I> {
         }
     }
 
-    /// The error for a peer that refused service and did not wait for QUIT: its last reply has the reason.
+    /// Returns the error for a peer that refused service and did not wait for QUIT. Its last reply contains the reason.
     fn close_error(&self, error: io::Error, last: String) -> Error {
         match self.session.waits_for() {
             Some(Verb::Quit) if !last.is_empty() => self.end_error(last),

@@ -1,5 +1,5 @@
-//! Connections of the clients, blocking and not, with one interface: their methods are futures, and those of a blocking
-//! connection are ready at once.
+//! Connections of the clients, blocking or not, with one interface. Its methods are futures; those of a blocking
+//! connection are ready immediately.
 use crate::stream::Stream;
 use crate::tls::{blocking_tls_error, with_handshake_fault};
 use crate::tls_setup::ClientTls;
@@ -13,19 +13,15 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// A connection that can begin TLS.
 pub(crate) trait ClientIo {
-    /// Reads the available bytes, waiting for the first; 0 is the peer's end.
+    /// Reads available bytes, after waiting for the first. Returns 0 at the end.
     async fn read(&mut self, room: &mut [u8]) -> io::Result<usize>;
-    /// Writes all of it.
     async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Begins TLS.
     async fn start_tls(&mut self, setup: &ClientTls) -> io::Result<()>;
-    /// Reports whether TLS is in use.
     fn is_encrypted(&self) -> bool;
 }
 
-/// Runs a future of a blocking connection: it never waits.
+/// Runs a future of a blocking connection, which never has to wait.
 pub(crate) fn run_blocking<T>(work: impl Future<Output = T>) -> T {
     match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,
@@ -50,7 +46,7 @@ impl fmt::Debug for BlockingTls {
 }
 
 impl BlockingIo {
-    /// Connects to the first of the addresses that takes the connection.
+    /// Connects to the first of the addresses that accepts the connection.
     pub(crate) fn connect(addresses: impl ToSocketAddrs, timeout: Duration) -> io::Result<Self> {
         let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
         for address in addresses.to_socket_addrs()? {
@@ -104,10 +100,10 @@ impl ClientIo for BlockingIo {
 }
 
 impl Drop for BlockingTls {
-    /// Sends a close alert, as far as the socket takes it.
+    /// Sends a close alert, if the socket accepts it.
     fn drop(&mut self) {
         self.0.conn.send_close_notify();
-        // A peer that is gone needs none.
+        // If the peer is gone, it needs no alert.
         let _ = self.0.conn.write_tls(&mut self.0.sock);
     }
 }
@@ -121,7 +117,7 @@ pub(crate) struct AsyncIo {
 }
 
 impl AsyncIo {
-    /// Connects within that time, which is also the limit of each read and each write.
+    /// Connects within that time, which also limits each read and each write.
     pub(crate) async fn connect(server: &Endpoint, timeout: Duration) -> io::Result<Self> {
         let mut timer = Timer::default();
         let connected = timer.timeout_at(clock::now() + timeout, Socket::connect_to(None, server)).await;
@@ -134,7 +130,7 @@ impl AsyncIo {
     }
 }
 
-/// Writes what the connection takes of `rest`; ready when it has taken all.
+/// Writes what the connection accepts of `rest`. Ready when everything is written.
 fn poll_write(stream: &mut Stream, rest: &mut &[u8]) -> Poll<io::Result<()>> {
     loop {
         let outcome = match rest.is_empty() {

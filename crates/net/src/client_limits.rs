@@ -21,7 +21,7 @@ use std::time::Duration;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Pause between two reports of one client's refusals.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
-/// Reports per minute, over all clients.
+/// Limit of reports per minute for all clients together.
 const MAX_REPORTS: u32 = 600;
 
 /// Key of a client in the limits: an IPv4 address, or the /64 of an IPv6 address.
@@ -128,7 +128,7 @@ pub struct ClientLimits {
 }
 
 impl Default for ClientLimits {
-    /// 50 connections at a time, as in Postfix, and rates that no honest sender reaches.
+    /// As in Postfix, 50 connections at a time; the rates are higher than any honest sender's.
     fn default() -> Self {
         Self {
             connections: Some(50),
@@ -156,7 +156,7 @@ impl ClientLimits {
         }
     }
 
-    /// Allowance per minute; `None` also for a limit that is no rate.
+    /// Allowance per minute. `None` also for limits that are not rates.
     fn rate(&self, limit: ClientLimit) -> Option<u32> {
         match limit {
             ClientLimit::Connections => None,
@@ -192,15 +192,14 @@ pub struct Clients {
     report_rate: Mutex<RateBucket>,
 }
 
-/// Some of the clients.
 #[derive(Debug)]
 struct ClientTable {
-    /// Open connections of each client that has any.
+    /// Number of open connections per client, without zeros.
     open: HashMap<ClientKey, u32>,
     recent: RecentMap<ClientKey, ClientUsage>,
 }
 
-/// A client's recent activity.
+/// What a client did recently.
 #[derive(Debug, Default)]
 struct ClientUsage {
     rates: [RateBucket; ClientLimit::ALL.len()],
@@ -208,14 +207,14 @@ struct ClientUsage {
     unreported: u64,
 }
 
-/// A rate limit, stored as the time at which the bucket will be full.
+/// A rate limit. It is stored as the time when the bucket will be full.
 #[derive(Clone, Copy, Debug, Default)]
 struct RateBucket {
     full_at: Duration,
 }
 
 impl RateBucket {
-    /// Takes one of a minute's allowance, if any is left.
+    /// Takes one from the allowance, if any is left.
     fn take(&mut self, per_minute: u32, now: Duration) -> bool {
         let full_at = self.full_at.max(now) + MINUTE / per_minute.max(1);
         let has_one = full_at.saturating_sub(now) <= MINUTE;
@@ -312,7 +311,6 @@ impl Clients {
         }
     }
 
-    /// Counts a refusal, and reports it if a report is due.
     fn refuse(&self, client: ClientKey, limit: ClientLimit, times: Option<u64>, now: Duration) {
         self.refused[limit as usize].fetch_add(1, Ordering::Relaxed);
         let (Some(report), Some(times)) = (&self.on_refusal, times) else { return };
@@ -336,7 +334,7 @@ impl ClientTable {
         if recent.rates[limit as usize].take(rate, now) { Ok(()) } else { Err(limit) }
     }
 
-    /// Notes a refusal, and returns the number of refusals if they are to be reported now.
+    /// Counts a refusal. Returns the number of refusals if they should be reported now.
     fn count_refusal(&mut self, client: ClientKey, now: Duration) -> Option<u64> {
         let recent = self.recent.get_or_insert_with(client, ClientUsage::default);
         recent.unreported += 1;
@@ -466,8 +464,8 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that no window of a minute or more holds more than the rate allows, and that no more connections are
-        /// open than allowed, whatever a client does and when.
+        /// Whatever a client does and when, no window of a minute or more may exceed the rate, and no more connections
+        /// may be open than allowed.
         #[test]
         fn no_window_holds_more_than_it_may(
             rate in 1..100_u32, most in 1..5_u32, steps in prop::collection::vec((0..3000_u64, 0..3_u8, 0..3_u8), 1..300)
@@ -499,7 +497,7 @@ mod tests {
             }
         }
 
-        /// Checks that the table never holds more addresses than its limit, however many come.
+        /// The number of addresses in the table must never exceed its limit, however many come.
         #[test]
         fn strangers_without_number_take_bounded_memory(seeds in prop::collection::vec(any::<u64>(), 1..2000)) {
             let limits = ClientLimits { connection_rate: Some(10), clients: 128, ..ClientLimits::none() };

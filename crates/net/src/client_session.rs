@@ -1,4 +1,4 @@
-//! Drives a client session for a caller that has many of them: writes, reads, reports. It decides nothing.
+//! Drives a client session for a caller that has many of them: writes, reads, and reports. It makes no decisions.
 use crate::outbox::Outbox;
 use crate::server_session::handshake_timeout;
 use crate::stream::Stream;
@@ -84,10 +84,10 @@ pub enum SessionEnd {
     TlsFailed(io::Error),
 }
 
-/// Reasons why a conversation pauses.
+/// Why a conversation pauses.
 enum PauseReason {
     Ended(SessionEnd),
-    /// All is written, and TLS is to begin.
+    /// Everything is written, and TLS must begin.
     ForTls,
 }
 
@@ -99,15 +99,16 @@ pub struct ClientSession<'a, C: MessageSource> {
     timer: &'a mut Timer,
     reply_timeout: Duration,
     worker_buffers: WorkerBuffers,
-    /// Time of this turn: of the last read, or of the last wake-up.
+    /// Time of this turn: when the last read ended, or when the task was woken.
     now: Duration,
-    /// Nothing has been read since the task was woken, so `now` may be long ago.
+    /// Nothing has been read since the task was woken, so `now` may be long past.
     is_woken: bool,
-    /// The output holds a message, or takes more than one write: the clock is read when it has been written.
+    /// The output contains a message or needs several writes, so the clock is read when it has been written.
     has_message: bool,
-    /// A message waits to be written with the others of the turn. The time of its write is known at the next turn.
+    /// A message will be written together with the output of others. The time of its write is known only in the next
+    /// turn.
     is_write_batched: bool,
-    /// Output that the connection has not taken yet.
+    /// Output that the connection has not accepted yet.
     unsent: Option<Box<Outbox>>,
     security: Option<ClientSecurity>,
 }
@@ -183,7 +184,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
     }
 
     async fn begin_tls(&mut self, setup: &ClientTls) -> Result<(), SessionEnd> {
-        // Before a greeting, the handshake has the greeting's time.
+        // Before the greeting, the handshake may take as long as the greeting.
         let latest = self.client.deadline(self.reply_timeout).unwrap_or_else(|| clock::now() + self.reply_timeout);
         let timeout = latest.saturating_sub(clock::now());
         let handshake = match self.timer.timeout_at(latest, Box::pin(self.stream.connect_tls(setup))).await {
@@ -197,13 +198,13 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         self.write_now(&worker_buffers).map_err(|error| self.lost(error))
     }
 
-    /// Writes the content of the shared outbox to the connection before another session has its turn.
+    /// Writes the content of the shared outbox before another session has its turn.
     fn write_now(&mut self, worker_buffers: &WorkerBuffers) -> io::Result<()> {
         worker_buffers.with(|buffers| self.flush(&mut buffers.outbox)).map(|_| ())
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, buffers: &mut IoBuffers) -> Poll<PauseReason> {
-        // If the task is polled twice in one turn, for example by a timer, the output has not been written yet.
+        // If the task is polled twice in one turn, for example by a timer, its output may not have been written yet.
         if self.is_write_batched && !self.stream.is_write_batched() {
             self.is_write_batched = false;
             self.source.written(self.stream.written_at());
@@ -220,7 +221,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
                 Ok(true) => {}
                 Ok(false) => return self.poll_timeout(),
                 Err(error) => {
-                    // The worker's next turn probably belongs to another session, which must not send the rest of this
+                    // The worker's next turn probably belongs to another session. It must not send the rest of this
                     // output.
                     buffers.outbox.clear();
                     return Poll::Ready(PauseReason::Ended(self.write_failed(buffers.input.bytes(), error)));
@@ -248,13 +249,13 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         }
     }
 
-    /// Does what the session wants, as far as possible without the peer.
+    /// Does what the session wants, as long as this needs no input.
     fn advance(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) {
-        // If the session sends in bursts, a message that was begun is written at once, and the next one behind it.
+        // If the session sends in bursts, write a message at once after beginning it, and the next one after it.
         while self.step(cx, outbox) && self.client.bursts() && self.client.wants() == Want::Chunk {}
     }
 
-    /// Writes the message that is due, and begins the next one if there is any. Returns whether it began one.
+    /// Writes the message that is due, and begins the next one if there is one. Returns whether it began one.
     fn step(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> bool {
         let mut early = false;
         if self.client.wants() == Want::Message {
@@ -283,7 +284,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         false
     }
 
-    /// Writes the output; true once nothing is left to write.
+    /// Writes the output. Returns true if nothing is left.
     fn flush(&mut self, outbox: &mut Outbox) -> io::Result<bool> {
         if self.unsent.is_none() {
             if outbox.is_empty() {
@@ -319,7 +320,6 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         }
     }
 
-    /// Handles every reply in `input`.
     fn process_replies(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Result<(), SessionEnd> {
         let now = self.stream.input_at();
         self.now = now;
@@ -338,11 +338,11 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         SessionEnd::Lost(self.client.waits_for(), error)
     }
 
-    /// Handles a failed write. The peer may have sent a reason before it closed: `552`, `421`, or a TLS alert.
+    /// Handles a failed write. The peer may have sent a reason before closing: `552`, `421`, or a TLS alert.
     fn write_failed(&mut self, input: &mut [u8], error: io::Error) -> SessionEnd {
         let taken = match self.stream.try_read(input) {
             Ok(count) if count > 0 => self.process_replies(&input[..count], &mut Vec::new()),
-            // Under TLS, the input is an alert, or no record. It says more than the broken pipe.
+            // Under TLS, the input is an alert or not a record at all. Either says more than the broken pipe.
             Err(alert) if alert.kind() == io::ErrorKind::InvalidData => return self.lost(alert),
             Ok(_) | Err(_) => Ok(()),
         };
@@ -373,7 +373,7 @@ mod tests {
 
     const MESSAGES: usize = 20;
 
-    /// Sends messages one after the other, and notes when each was rendered and when it was reported as written.
+    /// Sends messages one after another, and records when each was rendered and when it was reported as written.
     #[derive(Default)]
     struct RecordingSource {
         rendered: Vec<Duration>,
@@ -434,7 +434,7 @@ mod tests {
                 let talk =
                     ClientSession::new(socket, client, &mut source, &mut timer, reply_timeout, worker_buffers).run();
                 let mut talk = pin!(talk);
-                // A timer or another task may wake a session in the turn in which it wrote: then it is polled again
+                // A timer or another task may wake a session in the turn in which it wrote. It is then polled again
                 // before its output is written.
                 poll_fn(|cx| match talk.as_mut().poll(cx) {
                     Poll::Pending => talk.as_mut().poll(cx),

@@ -1,5 +1,6 @@
-//! The trait that an embedding program implements: one handler per session. Only the answer to a message has no default:
-//! it decides who is responsible for it. By default every command is accepted, and nobody is let in (AUTH, XCLIENT).
+//! The trait that an embedding program implements. Each session has its own handler. By default every command is
+//! accepted, and nobody is let in (AUTH, XCLIENT). Only the answer to a message has no default, because it decides who
+//! is responsible for the message.
 use crate::tls::Handshake;
 use mailrun_smtp::Path;
 use mailrun_smtp::command::{Hello, Mail, Recipient};

@@ -20,11 +20,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Limit of a message for a server of whole messages, in bytes: 32 MiB, as in aiosmtpd.
+/// Default limit of a message, in bytes: 32 MiB, as in aiosmtpd.
 pub(crate) const DEFAULT_MESSAGE_BYTES: u64 = 32 << 20;
-/// Limit of all messages that are being received at a time, in bytes, for a server that sets no other.
+/// Default limit of all messages together that are being received, in bytes.
 const DEFAULT_BUFFER_BYTES: usize = 512 << 20;
-/// The least memory that a message takes at a time.
+/// Smallest piece of memory that a message takes from the budget.
 const MIN_GROWTH: usize = 4096;
 
 /// A message with its envelope.
@@ -149,14 +149,12 @@ impl BufferBudget {
     }
 }
 
-/// Content of a message that is being received.
 #[derive(Debug)]
 struct ContentBuffer {
     content: Vec<u8>,
     budget: BufferBudget,
-    /// Bytes of the budget that it has taken.
+    /// Number of bytes that it has taken from the budget.
     taken: usize,
-    /// The budget did not suffice: the rest of the message is dropped.
     is_short: bool,
 }
 
@@ -165,7 +163,7 @@ impl ContentBuffer {
         Self { content: Vec::new(), budget, taken: 0, is_short: false }
     }
 
-    /// Appends a block, if there is memory for it.
+    /// Appends a block, if the budget has memory for it.
     fn append(&mut self, block: &[u8]) {
         if self.is_short {
             return;
@@ -184,13 +182,12 @@ impl ContentBuffer {
         self.content.extend_from_slice(block);
     }
 
-    /// Takes the content out. Its share of the budget is kept until the next [`ContentBuffer::clear`]: the handler still
-    /// has it.
+    /// Removes the content. Its share of the budget is kept until the next [`ContentBuffer::clear`], because the
+    /// handler still holds it.
     fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.content)
     }
 
-    /// Forgets everything.
     fn clear(&mut self) {
         self.content = Vec::new();
         self.is_short = false;
@@ -208,12 +205,12 @@ impl Drop for ContentBuffer {
 #[derive(Debug)]
 pub struct BufferingHandler<H> {
     handler: H,
-    /// Client and envelope so far; its content is in `buffer`.
+    /// Client and envelope so far. The content is in `buffer`.
     message: ReceivedMessage,
     buffer: ContentBuffer,
-    /// Recipient that an answer accepted which took time.
+    /// A recipient that was accepted by an answer that took time.
     late_recipient: Rc<RefCell<Option<String>>>,
-    /// Name of the login that is being decided.
+    /// Name of the login that awaits a decision.
     candidate: Option<String>,
 }
 
@@ -234,7 +231,6 @@ impl<H: MessageHandler> BufferingHandler<H> {
         Self { handler, message, buffer, late_recipient: Rc::default(), candidate: None }
     }
 
-    /// Forgets the transaction, and nothing of the session.
     fn forget(&mut self) {
         self.message.sender.clear();
         self.message.recipients.clear();
@@ -243,13 +239,13 @@ impl<H: MessageHandler> BufferingHandler<H> {
         self.buffer.clear();
     }
 
-    /// Adds the recipient whose acceptance took time.
+    /// Adds the recipient that was accepted late.
     fn settle_recipient(&mut self) {
         self.message.recipients.extend(self.late_recipient.take());
     }
 }
 
-/// Reports whether an answer accepts; one that takes time has not done so yet.
+/// Reports whether an answer accepts. An answer that takes time has not accepted yet.
 fn accepts(answer: &Answer) -> bool {
     match answer {
         Answer::Yes => true,
@@ -258,7 +254,7 @@ fn accepts(answer: &Answer) -> bool {
     }
 }
 
-/// The same answer, which keeps the recipient if it accepts it in the end.
+/// Returns the same answer. If it finally accepts, it also records the recipient.
 fn keeping(answer: Answer, recipient: String, kept: Rc<RefCell<Option<String>>>) -> Answer {
     Answer::eventually(async move {
         let mut answer = answer;
@@ -338,7 +334,7 @@ impl<H: MessageHandler> Handler for BufferingHandler<H> {
 
     fn tls_established(&mut self, handshake: &Handshake) {
         self.message.handshake = Some(handshake.clone());
-        // Nothing that was said in the clear counts (RFC 3207 §4.2).
+        // Nothing that was sent before TLS counts (RFC 3207 §4.2).
         self.message.hello.clear();
         self.message.user = None;
     }
@@ -389,8 +385,8 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that a buffer holds exactly what came since it was cleared, or nothing, and that its share of the budget
-        /// covers its memory.
+        /// A buffer must contain exactly what came since it was cleared, or nothing, and its share of the budget must
+        /// cover its memory.
         #[test]
         fn memory_is_charged_before_it_is_taken(
             limit in 0..40_000_usize,

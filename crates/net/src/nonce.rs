@@ -1,4 +1,4 @@
-//! Bytes that nobody can guess, for CRAM-MD5 and SCRAM-SHA-256.
+//! Unpredictable bytes for CRAM-MD5 and SCRAM-SHA-256.
 use mailrun_smtp::sasl::{NONCE_BYTES, Nonce};
 
 /// Creates a nonce.

@@ -1,4 +1,4 @@
-//! Output of a turn: bytes, and at most one long message body among them, which is not copied.
+//! Output of a turn: bytes, and at most one long message body, which is not copied.
 use crate::stream::Stream;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub struct Outbox {
     bytes: Vec<u8>,
-    /// A shared body: its place among `bytes`, and the length to send.
+    /// A shared body: its offset in `bytes`, and the length to send.
     body: Option<SharedBody>,
     written: usize,
 }

@@ -1,10 +1,10 @@
-//! The PROXY header before the first byte of a session: whether there is one, and how it is read.
+//! The PROXY header before the first byte of a session: whether there is one, and reading it.
 use mailrun_eventloop::Socket;
 use mailrun_smtp::proxy::{self, MAX_V1_BYTES, ProxyHeader, ProxyHeaderError};
 use std::future::poll_fn;
 use std::io;
 
-/// Memory that a long header takes at a time: its sender may announce 64 KB and send none of them.
+/// Memory is taken in steps of this size for a long header, because a sender may announce 64 KB and send nothing.
 const STEP_BYTES: usize = 4096;
 
 /// Use of a proxy that names the real client of each connection.
@@ -40,7 +40,7 @@ pub(crate) async fn take_header(socket: &Socket) -> io::Result<ProxyHeader> {
     }
 }
 
-/// Looks at the first bytes without taking them: only they give the length of the header.
+/// Looks at the first bytes without taking them. They contain the length of the header.
 async fn header_length(socket: &Socket) -> io::Result<usize> {
     let mut first = [0; MAX_V1_BYTES];
     loop {

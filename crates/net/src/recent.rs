@@ -1,4 +1,4 @@
-//! Tables of bounded size for state that unknown clients cause: keys that were used lately, in shards.
+//! Tables of bounded size for state that unknown clients cause. They keep recently used keys, in shards.
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -38,7 +38,7 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
             self.make_room();
             return self.young.entry(key).or_insert(value);
         }
-        // The key is there: nothing is made.
+        // The key exists, so `make` is not called.
         self.young.entry(key).or_insert_with(make)
     }
 
@@ -66,7 +66,7 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
         self.len() == 0
     }
 
-    /// Makes room for one more key in the younger generation.
+    /// Makes room for another key in the young generation.
     fn make_room(&mut self) {
         if self.young.len() >= self.generation {
             self.old = std::mem::take(&mut self.young);
@@ -74,7 +74,7 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
     }
 }
 
-/// Number of locks that share the keys: more than any known host has workers, so that they seldom contend.
+/// Number of locks for the keys. It exceeds the number of workers on any known host, so the locks rarely contend.
 const SHARDS: usize = 64;
 
 /// Tables that share keys by hash, each behind a lock of its own. The hash is keyed at random.
@@ -95,7 +95,7 @@ impl<T> Shards<T> {
     /// Locks and returns the table of that key.
     pub fn lock(&self, key: &impl Hash) -> MutexGuard<'_, T> {
         let number = self.hasher.hash_one(key) as usize % self.shards.len();
-        // A thread that panicked leaves only counters: at worst one of them is off by one.
+        // The values are only counters. If a thread panicked, at worst one of them is off by one.
         self.shards[number].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -125,14 +125,14 @@ mod tests {
     }
 
     proptest! {
-        /// Compares it with a list in the order of use: the latest half is always there with its value, and there are
-        /// never more keys than the capacity.
+        /// Compares the table with a list in order of use. The latest half must be there with its values, and the table
+        /// must not exceed its capacity.
         #[test]
         fn the_latest_keys_are_held(
             capacity in 2..40_usize, steps in prop::collection::vec((0..60_u8, 0..4_u8), 0..400)
         ) {
             let mut map = RecentMap::new(capacity);
-            // A key that was removed leaves its place empty.
+            // A removed key leaves its place empty.
             let mut used: VecDeque<Option<(u8, usize)>> = VecDeque::new();
             for (number, (key, what)) in steps.into_iter().enumerate() {
                 let at = used.iter().position(|one| one.is_some_and(|(one, _)| one == key));

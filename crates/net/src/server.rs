@@ -33,11 +33,11 @@ use tokio::sync::watch;
 
 /// Interval of [`Service::tick`].
 const TICK_INTERVAL: Duration = Duration::from_millis(250);
-/// Time that sessions get to send QUIT after the stop was requested.
+/// Time that sessions have to send QUIT after the stop was requested.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
-/// Interval of the checks whether they have.
+/// Interval at which the server checks whether they have.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Pause after a failed accept (descriptors ran out) before the next try.
+/// Pause after a failed accept, for example because descriptors ran out.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// Change that a program makes to the server's offer.
@@ -269,7 +269,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
     }
 }
 
-/// Finds the reason why a worker ended before it listened: most likely descriptors have run out.
+/// Finds out why a worker ended before it listened. Most likely, descriptors have run out.
 fn startup_error(worker: WorkerHandle) -> io::Error {
     match worker.join() {
         Ok(Err(error) | Ok(Err(error))) => error,
@@ -277,10 +277,10 @@ fn startup_error(worker: WorkerHandle) -> io::Error {
     }
 }
 
-/// A worker's thread. Its results are those of its event loop, and then of listening.
+/// A worker's thread. The outer result is that of its event loop, the inner one that of listening.
 type WorkerHandle = JoinHandle<io::Result<io::Result<()>>>;
 
-/// The party that opened a listening socket, and that removes its path.
+/// Who opened the listening socket. The owner removes its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SocketOwner {
     Server,
@@ -317,7 +317,7 @@ impl RunningServer {
     /// Waits until the workers end by themselves.
     pub fn wait(mut self) {
         for worker in std::mem::take(&mut self.workers) {
-            // A worker that panicked has reported it on standard error; the others are still waited for.
+            // A worker that panicked has already reported this on standard error. Continue with the others.
             let _ = worker.join();
         }
     }
@@ -326,14 +326,15 @@ impl RunningServer {
 impl Drop for RunningServer {
     fn drop(&mut self) {
         if let (Endpoint::Unix(path), SocketOwner::Server) = (&self.endpoint, self.owner) {
-            // The socket may be gone already.
+            // The socket may already be gone.
             let _ = std::fs::remove_file(path);
         }
         self.stop.send_replace(true);
     }
 }
 
-/// Sessions of all workers: the kernel spreads connections as it likes, so a share for each worker would be no limit.
+/// Sessions of all workers together. The kernel distributes connections as it likes, so a share for each worker would
+/// not be a limit.
 #[derive(Debug)]
 struct SessionSlots {
     open: AtomicUsize,
@@ -341,7 +342,7 @@ struct SessionSlots {
 }
 
 impl SessionSlots {
-    /// Takes a place for one more session, and reports whether there was one. Clients with limits cannot have the last
+    /// Takes a place for another session. Returns false if there is none. Clients with limits cannot have the last
     /// quarter.
     fn try_acquire(&self, client: ClientClass) -> bool {
         let most = match client {
@@ -386,7 +387,7 @@ async fn serve<S: Service>(
 ) -> io::Result<()> {
     let service = Rc::new(make());
     let acceptor = Acceptor::new(listener)?;
-    // The thread that started it may have heard of another worker's failure, and be gone.
+    // If another worker failed, the starting thread may already be gone.
     let _ = begun.send(());
     let open = Rc::new(Cell::new(0));
     tokio::select! {
@@ -430,7 +431,7 @@ async fn accept<S: Service>(
         let client = classify(&**service, address.ip());
         let (client, admission) = match place.proxied {
             Proxied::No => (client, admit(&place.clients, client, address.ip())),
-            // Its address is the proxy's; the client's is known later.
+            // The address is the proxy's. The client's will be known later.
             Proxied::Yes => (ClientClass::Exempt, Ok(None)),
         };
         let refusal = match &admission {
@@ -439,7 +440,7 @@ async fn accept<S: Service>(
             Ok(_) => None,
         };
         if let Some(reply) = refusal {
-            // Best effort: the client notices the closed connection as well.
+            // Best effort: the client also notices that the connection is closed.
             let _ = send(&descriptor, reply.wire(), SendFlags::NOSIGNAL);
             continue;
         }
@@ -455,7 +456,7 @@ async fn accept<S: Service>(
         let service = service.clone();
         let admission = admission.ok().flatten();
         worker::spawn_local(async move {
-            // Without a descriptor to watch it by, the connection is closed at once.
+            // Without another descriptor the connection cannot be watched, so it is closed immediately.
             if let Ok(socket) = Socket::from_accepted(descriptor) {
                 let session =
                     ServerSession::new(socket.into(), handler, settings, security, worker_buffers).admitted(admission);
@@ -467,7 +468,7 @@ async fn accept<S: Service>(
     }
 }
 
-/// The client of a unix-domain socket, which has no address, was admitted by the socket's permissions.
+/// The client of a unix-domain socket has no address. The permissions of the socket have admitted it.
 fn classify<S: Service>(service: &S, address: IpAddr) -> ClientClass {
     let is_exempt = address.is_unspecified() || service.is_exempt(address);
     if is_exempt { ClientClass::Exempt } else { ClientClass::Limited }

@@ -1,4 +1,4 @@
-//! Drives a server session for its handler: reads, asks, answers, writes. It decides nothing.
+//! Drives a server session for its handler: reads, asks, answers, and writes. It makes no decisions.
 use crate::client_limits::{Admission, ClientLimit};
 use crate::handler::{Answer, CloseReason, Handler, LoginOutcome, ReadLimit};
 use crate::nonce::nonce;
@@ -21,12 +21,12 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-/// The limits of a client that may connect, if it has any; or the limit that it exceeded.
+/// The limits of a client that may connect, if it has any, or the limit that it has exceeded.
 pub(crate) type ClientAdmission = Result<Option<Admission>, ClientLimit>;
 
-/// Longest wait for the peer's end after this side's last reply. A peer that reads closes at once.
+/// Longest wait for the peer's end after our last reply. A peer that reads it closes immediately.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most bytes that it may send meanwhile: those that are on their way already, in the buffers of both ends.
+/// Most bytes that the peer may send during that wait. This covers what is already in the buffers of both ends.
 const MAX_LINGER_BYTES: usize = 16 << 20;
 
 /// An answer that takes time.
@@ -40,23 +40,22 @@ pub(crate) struct ServerSession<H: Handler> {
     handler: H,
     worker_buffers: WorkerBuffers,
     timer: Timer,
-    /// The open question ends the transaction if it is granted: RSET, EHLO.
+    /// If the open question is granted, the transaction ends: RSET, EHLO.
     resets: bool,
-    /// Input that was read while an answer was not known yet.
+    /// Input that was read before an answer was known.
     backlog: Vec<u8>,
-    /// Output that the socket has not taken yet.
+    /// Output that the socket has not accepted yet.
     unsent: Vec<u8>,
     close_reason: Option<CloseReason>,
-    /// Limits of its client; `None` for a client without limits.
+    /// Limits of the client, if it has any.
     admission: Option<Admission>,
-    /// The connection is closed without regard to what the peer still sends: the handler asked for it, or the peer has
-    /// sent nothing.
+    /// Close without waiting for the peer's end: the handler asked for that, or the peer has sent nothing.
     is_aborted: bool,
-    /// Longest time that a peer may be silent, or leave its replies unread.
+    /// How long a peer may be silent, or leave its replies unread.
     idle_timeout: Duration,
-    /// Time at which a peer that does not read its replies is given up.
+    /// When the server gives up on a peer that does not read its replies.
     flushed_by: Option<Duration>,
-    /// Time of the last turn, until the task sleeps: it is kept so that the clock is not read twice.
+    /// Time of the last turn, until the task sleeps. Saves reading the clock twice.
     now: Option<Duration>,
 }
 
@@ -89,13 +88,12 @@ impl<H: Handler> ServerSession<H> {
         }
     }
 
-    /// Sets the client's limits, if it has any.
     pub(crate) fn admitted(mut self, admission: Option<Admission>) -> Self {
         self.admission = admission;
         self
     }
 
-    /// Runs the session to its end. `admit` is called if the client is known only from its proxy's header.
+    /// Runs the session to its end. Calls `admit` if the client is known only from the proxy's header.
     pub(crate) async fn run(mut self, proxied: Proxied, admit: impl FnOnce(IpAddr) -> ClientAdmission) {
         let outcome = match proxied {
             Proxied::No => self.serve().await,
@@ -111,7 +109,7 @@ impl<H: Handler> ServerSession<H> {
         };
         self.notify_disconnect(reason);
         if reason == CloseReason::HungUp && !self.is_aborted {
-            // Boxed, because few sessions end so: it must not make every session larger.
+            // Boxed, because few sessions end like this, and it must not make every session larger.
             Box::pin(self.linger()).await;
         }
     }
@@ -125,10 +123,10 @@ impl<H: Handler> ServerSession<H> {
         self.handler.disconnect(reason);
     }
 
-    /// Waits until the peer has closed, and drops what it still sends. Closing with bytes unread would reset the
-    /// connection, and the peer could lose the last reply before it reads it (RFC 1122 §4.2.2.13).
+    /// Waits until the peer has closed, and drops what it still sends. Closing a socket with unread bytes would reset
+    /// the connection, and the peer could lose our last reply before it has read it (RFC 1122 §4.2.2.13).
     async fn linger(&mut self) {
-        // If it fails there is no peer to wait for.
+        // If this fails, there is no peer to wait for.
         if self.stream.shutdown_write().is_ok() {
             let latest = clock::now() + LINGER_TIMEOUT;
             let mut left = MAX_LINGER_BYTES;
@@ -166,14 +164,14 @@ impl<H: Handler> ServerSession<H> {
             }
             Err(error) => {
                 self.handler.proxy_header_missing(&error);
-                // A peer that is no proxy gets no reply.
+                // A peer that is not a proxy gets no reply.
                 self.server.hang_up(None, &mut Vec::new());
                 Err(error)
             }
         }
     }
 
-    /// Ends a session that may not begin.
+    /// Ends a session that is not allowed to begin.
     fn refuse_client(&mut self, limit: ClientLimit) -> io::Result<()> {
         self.turn(|session, buffers| {
             session.server.hang_up(Some(limit.reply()), buffers.outbox.bytes());
@@ -184,7 +182,7 @@ impl<H: Handler> ServerSession<H> {
 
     async fn serve(&mut self) -> io::Result<CloseReason> {
         if let ServerSecurity::Implicit(setup) = self.security.clone() {
-            // A reply cannot be sent before TLS has begun.
+            // A reply cannot be sent until TLS has begun.
             if exceeded(self.admission.as_ref(), ClientLimit::HandshakeRate, clock::now()).is_some() {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
@@ -232,7 +230,7 @@ impl<H: Handler> ServerSession<H> {
             }
             Err(error) => {
                 self.handler.tls_failed(&error);
-                // The handler has been given the reason; it must not count the same time-out again when the session
+                // The handler already knows the reason. It must not count the same time-out again when the session
                 // ends.
                 Err(io::ErrorKind::ConnectionAborted.into())
             }
@@ -243,7 +241,7 @@ impl<H: Handler> ServerSession<H> {
         !self.unsent.is_empty() || !self.stream.is_flushed()
     }
 
-    /// Runs one turn with the shared buffers: `work` decides, then its output is written.
+    /// Runs one turn with the shared buffers: calls `work`, then writes its output.
     fn turn(
         &mut self,
         work: impl FnOnce(&mut Self, &mut IoBuffers) -> Option<PendingAnswer>,
@@ -282,7 +280,7 @@ impl<H: Handler> ServerSession<H> {
         })
     }
 
-    /// Returns the number of bytes that the handler accepts next; `None` if it accepts no more at all.
+    /// Returns how many bytes the handler accepts next; `None` if it accepts nothing more.
     fn poll_read_limit(&mut self, out: &mut Vec<u8>) -> Poll<Option<usize>> {
         loop {
             match self.handler.read_limit() {
@@ -306,7 +304,7 @@ impl<H: Handler> ServerSession<H> {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Handles all commands in `input`, until an answer has to be waited for; the rest is kept.
+    /// Handles all commands in `input` until one needs a wait for its answer. Keeps the rest.
     fn process_input(&mut self, mut input: &[u8], now: Duration, out: &mut Vec<u8>) -> Option<PendingAnswer> {
         while let Some(event) = self.server.next_event(&mut input, now, out) {
             let asks = event.asks();
@@ -331,7 +329,7 @@ impl<H: Handler> ServerSession<H> {
         None
     }
 
-    /// Gives an answer to the session, or returns the future of one that takes time.
+    /// Passes an answer to the session. Returns its future if the answer takes time.
     fn apply_answer(&mut self, answer: Answer, now: Duration, out: &mut Vec<u8>) -> Option<PendingAnswer> {
         match answer {
             Answer::Yes => {
@@ -354,7 +352,7 @@ impl<H: Handler> ServerSession<H> {
         None
     }
 
-    /// Tells the handler that the transaction is over, if the question that was granted ends it.
+    /// Tells the handler that the transaction is over, if the granted question ends it.
     fn end_reset(&mut self) {
         if std::mem::take(&mut self.resets) {
             self.handler.reset(None);
@@ -386,7 +384,7 @@ impl<H: Handler> ServerSession<H> {
         self.process_input(&backlog, now, out)
     }
 
-    /// Writes what the socket takes and keeps the rest; `out` is empty afterwards.
+    /// Writes what the socket accepts and keeps the rest. `out` is empty afterwards.
     fn write(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
         let mut written = 0;
         while self.unsent.is_empty() && written < out.len() {
@@ -404,7 +402,7 @@ impl<H: Handler> ServerSession<H> {
         Ok(())
     }
 
-    /// Writes the rest of the output. A peer that does not read its replies is timed out like a silent one.
+    /// Writes the rest of the output. A peer that does not read its replies is timed out like a silent peer.
     fn poll_flush(&mut self) -> Poll<io::Result<()>> {
         while self.has_unsent() {
             if self.stream.poll_writable().is_pending() {
@@ -434,25 +432,25 @@ pub(crate) fn handshake_timeout(timeout: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("TLS: no handshake within {timeout:?}"))
 }
 
-/// The limit that an event counts against.
+/// Returns the limit that an event counts against.
 fn limit_of(event: &Event<'_>) -> Option<ClientLimit> {
     match event {
         Event::Mail(_) => Some(ClientLimit::MessageRate),
         Event::Recipient(_) => Some(ClientLimit::RecipientRate),
         Event::StartTls => Some(ClientLimit::HandshakeRate),
         Event::Nonce => Some(ClientLimit::LoginRate),
-        // Mechanisms that need a nonce have been counted when the nonce was asked for.
+        // Mechanisms that need a nonce were counted when it was asked for.
         Event::Auth(auth) if !auth.mechanism.needs_server_nonce() => Some(ClientLimit::LoginRate),
         _ => None,
     }
 }
 
-/// Counts an event against a limit, and returns the reply if the client exceeded it.
+/// Counts an event against a limit. Returns the reply if the client has exceeded it.
 fn exceeded(admission: Option<&Admission>, limit: ClientLimit, now: Duration) -> Option<&'static Reply> {
     admission?.take(limit, now).err().map(ClientLimit::reply)
 }
 
-/// Calls the handler; the answer to an event that asks nothing is not used.
+/// Calls the handler. If the event asks nothing, the answer is not used.
 fn call_handler<H: Handler>(handler: &mut H, event: Event<'_>, now: Duration) -> Answer {
     match event {
         Event::Hello(kind, name) => handler.hello(kind, name),
@@ -491,14 +489,14 @@ fn call_handler<H: Handler>(handler: &mut H, event: Event<'_>, now: Duration) ->
 }
 
 impl<H: Handler> Drop for ServerSession<H> {
-    /// A session that is dropped before its end belongs to a server that stops: it sends the reply for that (RFC 5321
-    /// §3.8).
+    /// A session that is dropped before its end belongs to a server that is stopping. It sends the reply for that (RFC
+    /// 5321 §3.8).
     fn drop(&mut self) {
         if self.close_reason.is_some() {
             return;
         }
         if !self.has_unsent() {
-            // The peer may be gone already; then the reply has no reader.
+            // If the peer is gone, nobody would read the reply.
             let _ = self.stream.try_write(ReplyReason::ShuttingDown.reply().wire());
         }
         self.handler.disconnect(CloseReason::ShuttingDown);

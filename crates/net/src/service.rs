@@ -1,4 +1,4 @@
-//! The service that makes a handler for each session of a worker.
+//! The service that creates a handler for each session of a worker.
 use crate::handler::{Handler, Peer};
 use std::io;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! A connection, plain or under TLS, with one interface: a session reads and writes the same in both cases.
+//! A connection with or without TLS. Both have one interface, so a session does not have to distinguish them.
 use crate::proxy_header::take_header;
 use crate::tls::{Handshake, TlsLayer, with_handshake_fault, with_scratch};
 use crate::tls_setup::{ClientTls, ServerTls};
@@ -15,7 +15,7 @@ use std::time::Duration;
 pub struct Stream {
     socket: Socket,
     tls: Option<Box<TlsLayer>>,
-    /// Most bytes of one write of a long message; `None` for as many as there are.
+    /// Most bytes of one write of a long message; `None` for no limit.
     write_limit: Option<NonZeroUsize>,
 }
 
@@ -44,13 +44,13 @@ impl Stream {
         self.handshake(Box::new(TlsLayer::server(setup)?)).await
     }
 
-    /// Takes the PROXY header that the connection begins with.
+    /// Reads the PROXY header with which the connection begins.
     pub(crate) async fn take_proxy_header(&self) -> io::Result<ProxyHeader> {
         take_header(&self.socket).await
     }
 
     async fn handshake(&mut self, tls: Box<TlsLayer>) -> io::Result<Handshake> {
-        // Boxed: the memory that a handshake needs must not make every session larger.
+        // Boxed, so that the memory of a handshake does not make every session larger.
         Box::pin(self.tls.insert(tls).complete_handshake(&self.socket)).await
     }
 
@@ -65,7 +65,7 @@ impl Stream {
         }
     }
 
-    /// Reads, whether or not input is known to have come.
+    /// Reads even if no event has reported input.
     pub(crate) fn try_read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         if self.tls.is_none() {
             return self.socket.try_read(room);
@@ -128,7 +128,7 @@ impl Stream {
         self.socket.input_at()
     }
 
-    /// Reports whether the last output waits for the end of the turn of all sessions.
+    /// Reports whether the last output waits for the end of the turn.
     pub(crate) fn is_write_batched(&self) -> bool {
         self.socket.is_write_batched()
     }
@@ -167,7 +167,6 @@ impl Stream {
         self.socket.poll_read(room)
     }
 
-    /// Makes closing reset the connection (RST).
     pub(crate) fn reset_on_close(&self) {
         self.socket.reset_on_close();
     }

@@ -1,5 +1,5 @@
-//! TLS as a state machine over a connection: records in and out, by rustls' unbuffered interface, so that a session's
-//! bytes are read into the worker's buffers and an idle session holds almost none.
+//! TLS as a state machine over a connection: records in and out. It uses rustls' unbuffered interface, so that bytes
+//! are read into the worker's buffers and an idle session holds almost none.
 use crate::tls_setup::{ClientTls, ServerTls};
 use mailrun_eventloop::Socket;
 use mailrun_eventloop::clock;
@@ -16,10 +16,10 @@ use std::io;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-/// Plaintext that is encrypted into records at a time; one system call then sends them.
+/// Bytes of plaintext that are encrypted at a time, and then sent by one system call.
 const CHUNK_BYTES: usize = 64 * 1024;
 const RECORD_BYTES: usize = 16 * 1024;
-/// Memory that a session keeps of an emptied buffer.
+/// An emptied buffer keeps at most this much memory.
 const MAX_KEPT_BYTES: usize = 1024;
 
 /// Parameters that a handshake agreed on.
@@ -35,13 +35,11 @@ pub struct Handshake {
     pub resumed: bool,
 }
 
-/// One end's state.
 enum TlsConnection {
     Client(UnbufferedClientConnection),
     Server(UnbufferedServerConnection),
 }
 
-/// The TLS on a connection.
 pub(crate) struct TlsLayer {
     connection: TlsConnection,
     buffers: TlsBuffers,
@@ -50,23 +48,23 @@ pub(crate) struct TlsLayer {
 /// Data in transit.
 #[derive(Default)]
 struct TlsBuffers {
-    /// The beginning of a record whose end has not come; after the handshake, the bytes that came behind its end.
+    /// The beginning of an incomplete record. After the handshake, also bytes that came after its end.
     incoming: Vec<u8>,
-    /// `incoming` is as the handshake left it: it may hold whole records.
+    /// `incoming` has not changed since the handshake, so it may contain whole records.
     is_fresh: bool,
-    /// Decrypted bytes that there was no space for yet.
+    /// Decrypted bytes for which there was no space yet.
     plain: Vec<u8>,
     outgoing: OutgoingRecords,
     /// The peer has closed its sending direction.
     is_closed: bool,
-    /// The peer broke the protocol, or is not trusted.
+    /// The peer violated the protocol, or is not trusted.
     has_failed: bool,
 }
 
-/// Encrypted bytes, not all of them sent.
+/// Encrypted bytes that have not all been sent.
 #[derive(Default)]
 struct OutgoingRecords {
-    /// Lent by the worker while there is something in it. It keeps its length: extending it again would write zeros
+    /// Lent by the worker while it holds something. It keeps its length, because extending it again would write zeros
     /// where records go.
     memory: Vec<u8>,
     filled: usize,
@@ -74,14 +72,14 @@ struct OutgoingRecords {
 }
 
 thread_local! {
-    /// The worker's memory for outgoing records. A session whose socket is full keeps it, and the next session
-    /// allocates another.
+    /// The worker's memory for outgoing records. If a session's socket is full, the session keeps it, and the next
+    /// session allocates another.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-    /// The worker's buffer in which records are read and decrypted; allocated when its first TLS connection reads.
+    /// The worker's buffer for reading and decrypting records. It is allocated when the first TLS connection reads.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Bytes of TLS records that one read may bring, and a record that was begun before it.
+/// Room for the records of one read, and for a record that began before it.
 const SCRATCH_BYTES: usize = 128 * 1024;
 
 /// Lends the worker's buffer for TLS records.
@@ -94,9 +92,9 @@ pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
 
 /// Results of one step of the state machine.
 enum TlsStep {
-    /// There may be another step.
+    /// Call again: another step may be possible.
     Again,
-    /// More input has to come first.
+    /// The next step needs more input.
     NeedsInput,
 }
 
@@ -113,7 +111,6 @@ impl TlsLayer {
         Ok(Self { connection: TlsConnection::Server(side), buffers: TlsBuffers::default() })
     }
 
-    /// Makes the handshake.
     pub(crate) async fn complete_handshake(&mut self, socket: &Socket) -> io::Result<Handshake> {
         let began = clock::now();
         loop {
@@ -162,8 +159,8 @@ impl TlsLayer {
         }
     }
 
-    /// Decrypts `incoming` into `room`, and keeps what does not fit there. Returns the number of bytes of `incoming`
-    /// that were used, and the number of bytes in `room` that were filled.
+    /// Decrypts `incoming` into `room`, and keeps what does not fit. Returns the number of bytes used of `incoming`,
+    /// and the number of bytes written to `room`.
     fn process_records(&mut self, socket: &Socket, incoming: &mut [u8], room: &mut [u8]) -> io::Result<(usize, usize)> {
         let mut used = 0;
         let mut filled = 0;
@@ -193,8 +190,8 @@ impl TlsLayer {
         }
     }
 
-    /// Sends, after an error, the alert that tells the peer the reason, as far as it can be sent at once. The state
-    /// machine must not be called for anything else after that, or it panics.
+    /// After an error, sends the alert that tells the peer the reason, as far as possible without waiting. Nothing else
+    /// may be called on the state machine afterwards, or it panics.
     fn send_alert(&mut self, socket: &Socket, incoming: &mut [u8]) {
         self.buffers.has_failed = true;
         let has_alert = match &self.connection {
@@ -202,13 +199,13 @@ impl TlsLayer {
             TlsConnection::Server(side) => side.wants_write(),
         };
         if has_alert {
-            // A second error changes nothing, nor does a peer that is gone.
+            // A second error changes nothing, and neither does a peer that is gone.
             let _ = self.step(incoming, &mut [], &mut 0);
             let _ = self.flush(socket);
         }
     }
 
-    /// Reads and decrypts the available bytes; 0 is the peer's end. `scratch` takes the records.
+    /// Reads and decrypts available bytes; 0 is the peer's end. `scratch` is used for the records.
     pub(crate) fn poll_read(
         &mut self,
         socket: &Socket,
@@ -223,7 +220,7 @@ impl TlsLayer {
             if self.buffers.is_closed || self.buffers.has_failed {
                 return Poll::Ready(Ok(0));
             }
-            // The handshake's last segment may have brought whole records already.
+            // The last segment of the handshake may already have contained whole records.
             let held = self.buffers.incoming.len();
             let brought = match socket.poll_read(&mut scratch[held..]) {
                 Poll::Pending if held == 0 || !std::mem::take(&mut self.buffers.is_fresh) => return Poll::Pending,
@@ -243,7 +240,7 @@ impl TlsLayer {
         }
     }
 
-    /// Decrypts whole records and keeps the beginning of the next.
+    /// Decrypts whole records, and keeps the beginning of the next.
     fn decrypt(&mut self, socket: &Socket, records: &mut [u8], room: &mut [u8]) -> io::Result<usize> {
         let (used, filled) = self.process_records(socket, records, room)?;
         let rest = &records[used..];
@@ -251,8 +248,8 @@ impl TlsLayer {
         Ok(filled)
     }
 
-    /// Encrypts and sends what the socket takes. Encrypted bytes count as written: [`TlsLayer::flush`] reports when all have
-    /// been sent.
+    /// Encrypts and sends what the socket accepts. Encrypted bytes count as written; [`TlsLayer::flush`] reports when
+    /// all have been sent.
     pub(crate) fn try_write(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
         if !self.flush(socket)? {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -263,8 +260,8 @@ impl TlsLayer {
         Ok(chunk.len())
     }
 
-    /// Runs one step of writing: output of the state machine itself goes first. It gets the input that has not been
-    /// read, because it may have begun to process that.
+    /// Runs one step of writing. Output of the state machine itself goes first. The step gets the unread input, because
+    /// the state machine may have begun to process it.
     fn encrypt(&mut self, chunk: &[u8]) -> io::Result<TlsStep> {
         if self.buffers.has_failed {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -280,12 +277,11 @@ impl TlsLayer {
         step
     }
 
-    /// Reports whether no encrypted bytes wait to be sent.
     pub(crate) fn is_flushed(&self) -> bool {
         self.buffers.outgoing.is_empty()
     }
 
-    /// Sends the encrypted bytes; true once all are sent.
+    /// Sends the encrypted bytes. Returns true when all are sent.
     pub(crate) fn flush(&mut self, socket: &Socket) -> io::Result<bool> {
         self.buffers.outgoing.send(socket)
     }
@@ -297,7 +293,7 @@ impl TlsLayer {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends a close alert (close_notify), as far as the socket takes it.
+    /// Sends a close alert (close_notify), if the socket accepts it.
     pub(crate) fn send_close_notify(&mut self, socket: &Socket) {
         if self.buffers.has_failed {
             return;
@@ -308,14 +304,13 @@ impl TlsLayer {
             TlsConnection::Server(side) => self.buffers.queue_close_notify(side.process_tls_records(&mut incoming)),
         };
         if said {
-            // Best effort: a peer that is gone needs no close alert.
+            // Best effort: a peer that is gone needs no alert.
             let _ = self.flush(socket);
         }
     }
 }
 
 impl TlsBuffers {
-    /// Runs one step of reading.
     fn process<Data>(
         &mut self,
         status: UnbufferedStatus<'_, '_, Data>,
@@ -348,7 +343,7 @@ impl TlsBuffers {
                 Ok(TlsStep::Again)
             }
             Ok(ConnectionState::TransmitTlsData(data)) => {
-                // It is in `outgoing`, which is sent before anything else.
+                // The record is in `outgoing`, which is sent before anything else.
                 data.done();
                 Ok(TlsStep::Again)
             }
@@ -365,8 +360,8 @@ impl TlsBuffers {
         (discard, step)
     }
 
-    /// Places as much of `payload` as there is space for, and returns its length; if other plaintext waits already, all
-    /// of it waits behind that.
+    /// Copies as much of `payload` as there is space for, and returns its length. If other plaintext is waiting, all of
+    /// it waits after that.
     fn store_plaintext(&mut self, payload: &[u8], room: &mut [u8]) -> usize {
         let count = if self.plain.is_empty() { payload.len().min(room.len()) } else { 0 };
         room[..count].copy_from_slice(&payload[..count]);
@@ -374,7 +369,6 @@ impl TlsBuffers {
         count
     }
 
-    /// Runs one step of writing.
     fn encrypt<Data>(&mut self, status: UnbufferedStatus<'_, '_, Data>, chunk: &[u8]) -> (usize, io::Result<TlsStep>) {
         let UnbufferedStatus { discard, state } = status;
         let Ok(ConnectionState::WriteTraffic(mut traffic)) = state else {
@@ -411,7 +405,7 @@ impl OutgoingRecords {
         self.filled == 0
     }
 
-    /// Appends the output of `write`, which returns the space that it needs if there is too little.
+    /// Appends the output of `write`. If the space is too small, `write` returns how much it needs.
     fn append(&mut self, mut write: impl FnMut(&mut [u8]) -> Result<io::Result<usize>, usize>) -> io::Result<()> {
         if self.is_empty() {
             self.memory = SPARE.try_with(Cell::take).unwrap_or_default();
@@ -430,7 +424,7 @@ impl OutgoingRecords {
         }
     }
 
-    /// Sends it to the socket; true once all is sent.
+    /// Sends the records to the socket. Returns true when all are sent.
     fn send(&mut self, socket: &Socket) -> io::Result<bool> {
         while self.sent < self.filled {
             match socket.try_write(&self.memory[self.sent..self.filled]) {
@@ -448,7 +442,7 @@ impl OutgoingRecords {
     fn return_memory(&mut self) {
         (self.filled, self.sent) = (0, 0);
         let memory = std::mem::take(&mut self.memory);
-        // A thread that ends has no use for it.
+        // If the thread is ending, it does not need the buffer.
         let _ = SPARE.try_with(|spare| {
             let other = spare.take();
             spare.set(if other.len() > memory.len() { other } else { memory });
@@ -465,13 +459,13 @@ fn take_front(from: &mut Vec<u8>, room: &mut [u8]) -> usize {
     count
 }
 
-/// Wraps an error of TLS itself: always of the kind [`io::ErrorKind::InvalidData`], so that a caller can tell it from a
+/// Wraps an error of TLS itself. Its kind is always [`io::ErrorKind::InvalidData`], so that callers can tell it from a
 /// broken connection.
 fn tls_error(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, TlsError(error))
 }
 
-/// Translates an error of rustls' own streams, which block, into one of this crate.
+/// Translates an error of rustls' blocking streams into one of this crate.
 pub(crate) fn blocking_tls_error(error: io::Error) -> io::Error {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(fault) => tls_error(fault.clone()),
@@ -479,7 +473,7 @@ pub(crate) fn blocking_tls_error(error: io::Error) -> io::Error {
     }
 }
 
-/// Adds a [`HandshakeFault`] to the error of a handshake with that server, if it is one.
+/// Adds a [`HandshakeFault`] to an error of a handshake with that server, if the error is such a fault.
 pub(crate) fn with_handshake_fault(error: io::Error, setup: &ClientTls) -> io::Error {
     let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
     match refusal.and_then(|refusal| HandshakeFault::of(&refusal.0, &setup.name().to_str())) {
@@ -488,7 +482,7 @@ pub(crate) fn with_handshake_fault(error: io::Error, setup: &ClientTls) -> io::E
     }
 }
 
-/// An error that rustls reports, or the peer's side of TLS.
+/// An error reported by rustls or by the peer's TLS.
 #[derive(Debug)]
 struct TlsError(rustls::Error);
 

@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Interval between looks at the files. A changed file is read after it has been unchanged for as long, since
-/// certificate and key are not replaced in one step.
+/// Interval at which the files are checked. A changed file is read only after it has been unchanged for this long,
+/// because certificate and key are not replaced in one step.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Files from which a server's side of TLS is made, all in PEM format.
@@ -144,12 +144,13 @@ impl FileStamp {
 pub struct TlsWatch {
     files: TlsFiles,
     setup: ServerTls,
-    /// State of the files when they were read last.
+    /// State of the files when they were last read.
     read: [FileStamp; 3],
-    /// State of the files at the last look, if it differs from that.
+    /// State of the files at the last check, if it differs from `read`.
     changing: Option<[FileStamp; 3]>,
     next_check: Duration,
-    /// State of the files that were reported as unreadable. The reason may be temporary, so they are tried again.
+    /// State of the files when they were reported as unreadable. The reason may be temporary, so reading is tried
+    /// again.
     unreadable: Option<[FileStamp; 3]>,
 }
 
@@ -191,7 +192,7 @@ impl TlsWatch {
     /// # Errors
     /// [`TlsFilesError`]; the server continues as before.
     pub fn reload(&mut self) -> Result<(), TlsFilesError> {
-        // Before they are read, so that a change meanwhile is noticed and read again.
+        // Taken before reading, so that a change during the read is noticed and read again.
         self.read = self.files.stamps();
         self.changing = None;
         let files = &self.files;
@@ -233,7 +234,7 @@ mod tests {
             fs::write(&self.files.key, made.key_to_pem()).unwrap();
         }
 
-        /// Results of a watch over some seconds.
+        /// Runs the watch for some seconds and returns its results.
         fn seconds(&mut self, watch: &mut TlsWatch) -> Vec<Result<(), String>> {
             let mut said = Vec::new();
             for _ in 0..40 {
@@ -268,7 +269,7 @@ mod tests {
         let mut watch = TlsWatch::new(place.files.clone(), setup.clone());
         let old = in_force(&setup);
         let other = Certificate::self_signed(&["localhost"]).unwrap();
-        // A key that does not belong to the certificate, no key at all, and no file.
+        // First a key that does not match the certificate, then no key, then no file.
         fs::write(&place.files.key, other.key_to_pem()).unwrap();
         let said = place.seconds(&mut watch);
         assert!(matches!(&said[..], [Err(why)] if why.contains("cannot be used")), "{said:?}");

@@ -9,8 +9,8 @@ use rustls::{ClientConfig, NamedGroup, RootCertStore, ServerConfig, SupportedPro
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// Tickets of TLS 1.3 that a client keeps. Each is good for one handshake, so with fewer tickets than sessions at a
-/// time some handshakes would be full ones. (rustls' own store keeps eight per server.)
+/// Number of TLS 1.3 tickets that a client keeps. Each is good for one handshake, so with fewer tickets than parallel
+/// sessions some handshakes would be full. rustls' own store keeps eight per server.
 const MAX_TICKETS: usize = 1024;
 
 /// Reasons why input cannot be used for TLS.
@@ -146,7 +146,7 @@ impl ServerTls {
         match resumption {
             SessionResumption::On => {
                 config.ticketer = rustls::crypto::ring::Ticketer::new()?;
-                // A client that returns needs one per handshake, resumed ones included; each costs both sides a key
+                // A returning client needs one ticket per handshake, resumed ones included. Each costs both sides a key
                 // derivation, an encryption and a record.
                 config.send_tls13_tickets = 1;
             }
@@ -264,7 +264,7 @@ impl ClientTls {
     }
 }
 
-/// Sessions that a client remembers of the one server that it connects to.
+/// Sessions that a client remembers. It connects to only one server.
 #[derive(Default)]
 struct SessionStore(Mutex<StoredSessions>);
 
@@ -272,20 +272,20 @@ struct SessionStore(Mutex<StoredSessions>);
 struct StoredSessions {
     group: Option<NamedGroup>,
     session: Option<Tls12ClientSessionValue>,
-    /// The latest is last.
+    /// The newest ticket is the last.
     tickets: Vec<Tls13ClientSessionValue>,
 }
 
 impl SessionStore {
     fn lock(&self) -> MutexGuard<'_, StoredSessions> {
-        // A panic leaves a whole value behind: none is changed in more than one step.
+        // No value is changed in more than one step, so they are consistent even after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for SessionStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Sessions are secrets.
+        // Sessions are secret, so only count them.
         f.debug_struct("Remembered").field("tickets", &self.lock().tickets.len()).finish_non_exhaustive()
     }
 }
@@ -313,7 +313,7 @@ impl ClientSessionStore for SessionStore {
 
     fn insert_tls13_ticket(&self, _: ServerName<'static>, ticket: Tls13ClientSessionValue) {
         let tickets = &mut self.lock().tickets;
-        // A full store needs no more: the tickets in it are younger than the run, and a server sets their lifetime.
+        // A full store needs no new tickets: its tickets are younger than the run, and the server sets their lifetime.
         if tickets.len() < MAX_TICKETS {
             tickets.push(ticket);
         }
@@ -341,7 +341,7 @@ fn certificates_from(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsSetu
     if found.is_empty() { Err(TlsSetupError::NoCertificate) } else { Ok(found) }
 }
 
-/// The system's certificates, once they have been read.
+/// The system's certificates, after they have been read.
 static SYSTEM_ROOTS: Mutex<Option<Arc<RootCertStore>>> = Mutex::new(None);
 
 /// Reads the certificates that the system trusts, for all clients with [`Trust::System`] that are created from now on. A
@@ -388,7 +388,7 @@ mod tests {
         ServerTls::new(Certificate::self_signed(&["localhost"]).unwrap(), None, SessionResumption::On).unwrap()
     }
 
-    /// Exchanges the output of a pair of ends until both have none.
+    /// Passes the output of each end to the other until neither has any.
     fn shake(client: &mut ClientConnection, server: &mut ServerConnection) {
         while client.is_handshaking() || server.is_handshaking() || server.wants_write() {
             let mut wire = Vec::new();
@@ -414,7 +414,7 @@ mod tests {
             let server = server();
             let mut kinds = Vec::new();
             for _ in 0..3 {
-                // All begin before the first has ended, as parallel sessions do.
+                // All begin before the first has ended, like parallel sessions.
                 let mut pairs: Vec<_> = (0..40).map(|_| ends(&client, &server)).collect();
                 pairs.iter_mut().for_each(|(client, server)| shake(client, server));
                 kinds

@@ -10,15 +10,14 @@ use std::io;
 use std::rc::Rc;
 use std::thread::JoinHandle;
 
-/// Most bytes of one read. Large enough that a 10 MB message takes few system calls, small enough for the second-level
-/// cache, in which end of data, line endings and checksum are then computed.
+/// Most bytes of one read. Large enough that a 10 MB message needs few system calls; small enough for the second-level
+/// cache, where end of data, line endings and checksum are computed next.
 pub(crate) const READ_BYTES: usize = 256 * 1024;
 
 /// Buffers that the sessions of a worker share: a session borrows them for one turn, and never while it waits.
 #[derive(Clone, Debug)]
 pub struct WorkerBuffers(Rc<RefCell<IoBuffers>>);
 
-/// The shared buffers.
 #[derive(Debug)]
 pub(crate) struct IoBuffers {
     pub(crate) input: PageAlignedBuffer,
@@ -38,7 +37,6 @@ impl Default for WorkerBuffers {
 }
 
 impl WorkerBuffers {
-    /// Lends the buffers for one turn.
     pub(crate) fn with<T>(&self, turn: impl FnOnce(&mut IoBuffers) -> T) -> T {
         turn(&mut self.0.borrow_mut())
     }
