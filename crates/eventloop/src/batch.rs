@@ -17,12 +17,12 @@ pub(crate) const BATCH_EVENTS: usize = 64;
 /// Most bytes that are read ahead of a task. A task whose input fills this reads for itself from then on, so that large
 /// messages are not copied twice.
 pub(crate) const MAX_READ_AHEAD: usize = 2048;
-/// The longest write that waits for the others of its batch.
+/// Longer writes do not wait for the others of their batch.
 pub(crate) const MAX_BATCHED_WRITE: usize = 2048;
 /// Alignment of reads: one cache line.
 const CACHE_LINE_BYTES: usize = 64;
 
-/// Input of a batch's sessions, one after the other.
+/// Input of a batch's sessions, one after another.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
     memory: Vec<u8>,
@@ -30,7 +30,7 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Begins a new batch. The bytes of the last one have been taken or kept elsewhere.
+    /// Begins a new batch. The bytes of the last batch have been taken or kept elsewhere.
     pub(crate) fn begin(&mut self) {
         self.memory.resize(BATCH_EVENTS * (MAX_READ_AHEAD + CACHE_LINE_BYTES), 0);
         self.used = 0;
@@ -41,7 +41,7 @@ impl ReadAhead {
         &mut self.memory[self.used..self.used + MAX_READ_AHEAD]
     }
 
-    /// Notes that `count` bytes were read into the free space, and returns their place.
+    /// Records that `count` bytes were read into the free space. Returns their place.
     pub(crate) fn read(&mut self, count: usize) -> Range<usize> {
         let begins = self.used;
         self.used += count.next_multiple_of(CACHE_LINE_BYTES);
@@ -64,9 +64,8 @@ pub(crate) struct WriteBatch {
 /// Output of one session.
 #[derive(Debug)]
 pub(crate) struct PendingWrite {
-    /// The source's name.
     pub(crate) token: u64,
-    /// Kept open until the piece is written: the session may have ended meanwhile.
+    /// Kept open until the bytes are written, because the session may have ended meanwhile.
     pub(crate) descriptor: Rc<OwnedFd>,
     length: usize,
 }
@@ -85,7 +84,7 @@ impl WriteBatch {
         self.writes.is_empty()
     }
 
-    /// Hands each piece to `write` with its bytes, and empties the batch.
+    /// Passes the bytes of each write to `write`, and empties the batch.
     pub(crate) fn drain(&mut self, mut write: impl FnMut(&PendingWrite, &[u8])) {
         let mut rest = self.bytes.as_slice();
         for piece in self.writes.drain(..) {
@@ -113,7 +112,7 @@ mod tests {
     use std::task::Poll;
     use std::time::Duration;
 
-    /// A connection with small buffers, so that writes sometimes find no space.
+    /// Small buffers, so that writes sometimes find no space.
     fn pair() -> (OwnedFd, OwnedFd) {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("sockets");
@@ -145,7 +144,7 @@ mod tests {
         }
     }
 
-    /// Writes a piece and reads as much, each as far as possible: neither end may wait for the other to read first.
+    /// Writes a piece and reads as many bytes. Neither end may wait for the other to read first.
     async fn exchange(socket: &Socket, mut piece: &[u8], room: &mut [u8]) -> Vec<u8> {
         let all = piece.len();
         let mut back = Vec::new();
@@ -175,7 +174,7 @@ mod tests {
         back
     }
 
-    /// Sends pieces of these lengths, reads each echo before it sends the next, and reports the bytes that it read.
+    /// Sends pieces of these lengths, reading each echo before sending the next. Returns the bytes read.
     async fn talk(descriptor: OwnedFd, lengths: Vec<usize>, salt: usize, heard: Rc<RefCell<usize>>) {
         let socket = Socket::from_accepted(descriptor).expect("watched");
         let mut room = vec![0; 8192];
@@ -187,7 +186,7 @@ mod tests {
         *heard.borrow_mut() += 1;
     }
 
-    /// Runs as many connections as there are lists of lengths, all on one loop, and returns the number that completed.
+    /// Runs one connection per list of lengths, all on one loop. Returns how many completed.
     fn conversations(lists: Vec<Vec<usize>>, room: usize) -> usize {
         let heard = Rc::new(RefCell::new(0));
         let count = Rc::clone(&heard);
@@ -198,7 +197,7 @@ mod tests {
                 Reactor::current().spawn(echo(one, room));
                 Reactor::current().spawn(talk(other, lengths, salt, Rc::clone(&count)));
             }
-            // A minute, for a busy machine.
+            // Up to a minute, because the machine may be busy.
             for _ in 0..12_000 {
                 if *count.borrow() == all {
                     return;
@@ -213,8 +212,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
 
-        /// Checks that all bytes come back in order, however long the pieces are and however little a session reads at
-        /// a time.
+        /// All bytes must come back in order, however long the pieces are and however little a session reads at a time.
         #[test]
         fn nothing_is_lost_between_batch_and_task(
             lists in prop::collection::vec(
@@ -228,7 +226,7 @@ mod tests {
             ),
             room in prop_oneof![1..10usize, 100..5000usize],
         ) {
-            // Few bytes per read and long pieces make many turns, so the long ones are shortened then.
+            // Small reads of long pieces take many turns, so use shorter pieces then.
             let longest = if room < 10 { 3000 } else { usize::MAX };
             let lists: Vec<Vec<usize>> =
                 lists.into_iter().map(|list| list.into_iter().map(|length| length.min(longest)).collect()).collect();

@@ -1,7 +1,7 @@
-//! Busy polling: a worker that has just had an event looks for the next one for a while before it sleeps.
+//! Busy polling: after an event, a worker looks for the next one for a while before it sleeps.
 //!
-//! An idle processor takes 20 to 70 µs to wake, if it may sleep. With one session that is most of a round trip; with many sessions
-//! there is always an event, and a worker never sleeps. Looking costs a processor, which others may need.
+//! Waking an idle processor takes 20 to 70 µs if it may sleep. With one session that is most of a round trip; with many
+//! sessions there is always an event, and a worker never sleeps. Looking occupies a processor that others may need.
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,11 +17,11 @@ pub enum BusyPoll {
     For(Duration),
 }
 
-/// Longest time of [`BusyPoll::For`]: a second without an event is no load.
+/// Longest time of [`BusyPoll::For`]. If nothing happens for a second, there is no load.
 const MAX_LOOK: Duration = Duration::from_secs(1);
 
 impl BusyPoll {
-    /// Time for which to look; `None` for none.
+    /// How long to look; `None` means not at all.
     pub(crate) fn limit(self) -> Option<Duration> {
         match self {
             Self::Off => None,
@@ -58,15 +58,16 @@ impl fmt::Display for BusyPoll {
     }
 }
 
-/// Time that the workers of this process have looked in vain or until an event came, in nanoseconds.
+/// Total time in nanoseconds that this process's workers have spent looking for events, whether or not one came.
 static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Time that the workers of this process have spent in looking for events.
+/// Total time that this process's workers have spent looking for events.
 pub(crate) fn looked() -> Duration {
     Duration::from_nanos(LOOKED_NS.load(Ordering::Relaxed))
 }
 
-/// Adds a look of at most `limit`. If it took longer, the thread was without a processor meanwhile, and that is no cost.
+/// Adds the length of a look that was limited to `limit`. If it took longer, the thread had no processor meanwhile,
+/// which is not a cost of looking.
 pub(crate) fn add_look(length: Duration, limit: Duration) {
     LOOKED_NS.fetch_add(length.min(limit).as_nanos() as u64, Ordering::Relaxed);
 }

@@ -4,7 +4,6 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
-/// Prefix of a path.
 const UNIX: &str = "unix:";
 /// The longest path that a socket may have (unix(7)), with the zero byte at its end.
 const MAX_PATH_BYTES: usize = 108;
@@ -44,7 +43,7 @@ impl Endpoint {
         }
         let unknown = |why: &str| io::Error::new(io::ErrorKind::NotFound, format!("unknown host {host:?}{why}"));
         let addresses = (host, port).to_socket_addrs().map_err(|error| match error.raw_os_error() {
-            // For example, descriptors have run out: the host may well exist.
+            // For example, descriptors ran out. The host may well exist.
             Some(_) => error,
             None => unknown(""),
         })?;

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Clients that may wait to be accepted; the kernel takes the smaller of this and `net.core.somaxconn`.
+/// Connections that may wait to be accepted. The kernel uses the smaller of this and `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
 /// Listens on `address`; port 0 lets the kernel choose. `[::]` is every address of this host, including the IPv4 ones,
@@ -26,7 +26,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// Tells whether the kernel has no IPv6, or no address of it.
+/// Reports whether the kernel has no IPv6, or no IPv6 address.
 fn lacks_ipv6(error: &io::Error) -> bool {
     let codes = [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL];
     codes.iter().any(|code| error.raw_os_error() == Some(code.raw_os_error()))
@@ -40,7 +40,7 @@ fn listen_once(address: SocketAddr) -> io::Result<TcpListener> {
     if address.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED) {
         sockopt::set_ipv6_v6only(&socket, false)?;
     }
-    // Accepted sockets inherit it: a 40 ms wait for a delayed ACK is a classic source of false results.
+    // Accepted sockets inherit this. Without it, waiting 40 ms for a delayed ACK often falsifies results.
     sockopt::set_tcp_nodelay(&socket, true)?;
     net::bind(&socket, &address)?;
     net::listen(&socket, BACKLOG)?;
@@ -71,14 +71,14 @@ pub fn adopt(socket: &OwnedFd, endpoint: &Endpoint) -> io::Result<()> {
     if matches!(endpoint, Endpoint::Tcp(_)) {
         sockopt::set_tcp_nodelay(socket, true)?;
     }
-    // A second call of listen changes only the length of the queue.
+    // Calling listen again only changes the length of the queue.
     net::listen(socket, BACKLOG)?;
     Ok(())
 }
 
 fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
-    // The socket of a killed server is in the way; a server that still runs accepts. Any file refuses connections, so
-    // only a socket may be removed.
+    // A killed server leaves its socket behind, while a running one accepts. All files refuse connections, so remove
+    // the file only if it is a socket.
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     if is_socket && try_connect(path) == Err(Errno::CONNREFUSED) {
         std::fs::remove_file(path)?;
@@ -127,7 +127,7 @@ mod tests {
         drop(listen_unix(&socket).unwrap());
         let living = listen_unix(&socket).unwrap();
         assert_eq!(listen_unix(&socket).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        // A server that accepts nothing: its queue is full.
+        // A server that never accepts, so its queue fills up.
         net::listen(&living, 1).unwrap();
         let connect = || {
             let client =

@@ -37,22 +37,19 @@ use std::time::Duration;
 const MAX_EVENTS: usize = 1024;
 /// No wait.
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-/// Reads or accepts that a task may make before the others have their turn.
+/// Number of reads or accepts that a task may make before the others have their turn.
 const TASK_BUDGET: u32 = 64;
-/// Bytes of input that count as one more read. A task that has read 256 KiB has used up its budget, so that a turn stays
-/// short when many peers send faster than their tasks can work.
+/// This many bytes of input count as one more read. A task that has read 256 KiB has used up its budget. So a turn
+/// stays short even if many peers send faster than their tasks can work.
 const BUDGETED_BYTES: usize = 4096;
-/// The task that the loop was started for.
 const MAIN_TASK: usize = 0;
 /// Event of the timerfd.
 const TIMER_TOKEN: u64 = u64::MAX;
 /// Event of the wake queue.
 const WAKE_TOKEN: u64 = u64::MAX - 1;
 
-/// Tasks of this process that ended by a panic.
 static FAILED_TASKS: AtomicU64 = AtomicU64::new(0);
 
-/// See [`crate::worker::failed_tasks`].
 pub(crate) fn failed_tasks() -> u64 {
     FAILED_TASKS.load(Ordering::Relaxed)
 }
@@ -62,7 +59,6 @@ thread_local! {
     static CURRENT: RefCell<Option<Rc<Reactor>>> = const { RefCell::new(None) };
 }
 
-/// An event loop.
 pub(crate) struct Reactor {
     epoll: OwnedFd,
     busy_poll: BusyPoll,
@@ -71,51 +67,49 @@ pub(crate) struct Reactor {
     sources: RefCell<Slab<IoSource>>,
     read_ahead: RefCell<ReadAhead>,
     write_batch: RefCell<WriteBatch>,
-    /// Time at which the input of the batch had been read.
+    /// When the input of the batch had been read.
     batch_read_at: Cell<Duration>,
-    /// Time at which the last input had been read; none if the clock was not read for it.
+    /// When the last input had been read; `None` if the clock was not read for it.
     input_at: Cell<Option<Duration>>,
     tasks: RefCell<Slab<Option<Task>>>,
-    /// Tasks to be polled although no event came for them: new ones, and those whose budget ran out.
+    /// Tasks to be polled without an event: new ones, and those whose budget ran out.
     ready_tasks: RefCell<Vec<usize>>,
-    /// The task that is being polled.
     current_task: Cell<usize>,
     budget: Cell<u32>,
-    /// The main task has ended. No other task is polled then, not even for an event of the same batch: nobody would
-    /// count its work any more.
+    /// The main task has ended. From then on no other task is polled, not even for an event of the same batch, because
+    /// nobody would count its work.
     finished: Cell<bool>,
-    /// Number of sources created so far: an event that names an older one is stale.
+    /// Number of sources created so far. It tells stale events, which name an older source.
     next_generation: Cell<u32>,
 }
 
-/// A descriptor that is watched, edge by edge.
+/// A descriptor that is watched (edge-triggered).
 struct IoSource {
     task: usize,
     generation: u32,
     readable: bool,
     writable: bool,
-    /// The peer has closed, or the connection failed: after the last input only the end can follow.
+    /// The peer has closed or the connection failed. After the last input, nothing but the end can follow.
     ended: bool,
-    /// Its task has asked for input when there was none: a batch may read for it.
+    /// The task has asked for input when there was none, so a batch may read for it.
     awaits_input: bool,
-    /// More came at once than a batch reads ahead: its task reads it into the large buffer.
+    /// More input came at once than a batch reads ahead, so the task reads it into the large buffer itself.
     comes_in_bulk: bool,
-    /// Input that a batch has read for it.
+    /// Input that a batch has read for the task.
     buffered: Option<BufferedRead>,
-    /// The descriptor of a connection.
     descriptor: Option<Rc<OwnedFd>>,
-    /// The last output of its task waits for the end of the batch.
+    /// The task's last output waits for the end of the batch.
     is_write_batched: bool,
-    /// Its task needs the time at which its writes were handed to the kernel.
+    /// The task needs to know when its writes were handed to the kernel.
     is_timed: bool,
-    /// Time at which a batch had written its output.
+    /// When a batch had written the task's output.
     written_at: Duration,
     cold: Option<Box<ColdFields>>,
 }
 
 /// Input that was read for a task before it was polled.
 enum BufferedRead {
-    /// Place of the input in the batch's read-ahead; an empty one is the peer's end.
+    /// Place of the input in the batch's read-ahead. An empty place is the peer's end.
     Read(Range<usize>),
     Failed(Errno),
 }
@@ -123,11 +117,11 @@ enum BufferedRead {
 /// Fields that few sources need.
 #[derive(Default)]
 struct ColdFields {
-    /// Input that was read for its task, which did not take it in its turn.
+    /// Input that was read for the task, but which the task did not take in its turn.
     input: Vec<u8>,
-    /// Gathered output that the socket has not taken.
+    /// Batched output that the socket has not accepted.
     unsent: Vec<u8>,
-    /// A write of a batch failed.
+    /// The error of a batch's write.
     error: Option<Errno>,
 }
 
@@ -144,7 +138,7 @@ impl IoSource {
         self.cold.as_ref().is_some_and(|cold| !cold.input.is_empty())
     }
 
-    /// Notes the readiness that an event reports.
+    /// Updates the readiness from an event.
     fn update_readiness(&mut self, flags: EventFlags) {
         let ended = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
         self.ended |= ended;
@@ -155,7 +149,7 @@ impl IoSource {
         }
     }
 
-    /// Reads for its task as much as the batch has space for.
+    /// Reads for the task as much as the batch has space for.
     fn fill_read_ahead(&mut self, read_ahead: &mut ReadAhead) {
         let Some(descriptor) = &self.descriptor else { return };
         let room = read_ahead.room();
@@ -200,7 +194,7 @@ struct Task {
 }
 
 impl ColdFields {
-    /// Returns the input that was read for the task at an earlier turn; an error comes after it.
+    /// Returns input that was read for the task in an earlier turn. An error is returned after that.
     fn take_input(&mut self, room: &mut [u8]) -> Option<Result<usize, Errno>> {
         let count = self.input.len().min(room.len());
         room[..count].copy_from_slice(&self.input[..count]);
@@ -209,7 +203,7 @@ impl ColdFields {
     }
 }
 
-/// Returns the source of that name, unless it is gone.
+/// Returns the source with that token, unless it is gone.
 fn find_source(sources: &mut Slab<IoSource>, token: u64) -> Option<&mut IoSource> {
     sources.get_mut(token as u32 as usize).filter(|source| source.generation == (token >> 32) as u32)
 }
@@ -241,21 +235,19 @@ pub struct WorkerOptions {
 /// Kinds of watched descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SourceKind {
-    /// A connection: in both directions.
+    /// A connection, watched in both directions.
     Connection,
-    /// A connection that is being made: it becomes writable when it is established.
+    /// A connection attempt. It becomes writable when the connection is established.
     Connecting,
-    /// A listener.
     Listener,
 }
 
 impl Reactor {
-    /// The loop that runs on this thread.
     pub(crate) fn current() -> Rc<Self> {
         CURRENT.with_borrow(|current| current.clone()).expect("sockets, timers and tasks live on worker threads only")
     }
 
-    /// Runs `work` and the tasks that it spawns on this thread; those that are left when `work` ends are dropped.
+    /// Runs `work` and the tasks that it spawns on this thread. Tasks that remain when `work` ends are dropped.
     pub(crate) fn run<T: 'static>(options: WorkerOptions, work: impl Future<Output = T> + 'static) -> io::Result<T> {
         let reactor = Rc::new(Self::new(options)?);
         let before = CURRENT.replace(Some(Rc::clone(&reactor)));
@@ -273,10 +265,10 @@ impl Reactor {
     }
 
     fn new(options: WorkerOptions) -> io::Result<Self> {
-        // Other threads write to the wake queue: its descriptor has to be in their table too.
+        // Other threads write to the wake queue, so its descriptor must be in their table as well.
         let wake_queue = Arc::new(WakeQueue::new()?);
         if options.fd_table == FdTable::Private {
-            // If this is not allowed the table stays shared, which is only slower.
+            // If this is not permitted, the table remains shared, which is merely slower.
             let _ = unshare(CloneFlags::CLONE_FILES);
         }
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -312,12 +304,11 @@ impl Reactor {
         self.ready_tasks.borrow_mut().push(key);
     }
 
-    /// The task that is being polled.
     pub(crate) fn current_task(&self) -> usize {
         self.current_task.get()
     }
 
-    /// Polls the current task again when the others have had their turn.
+    /// Polls the current task again after the others have had their turn.
     pub(crate) fn poll_again(&self) {
         self.ready_tasks.borrow_mut().push(self.current_task());
     }
@@ -349,8 +340,8 @@ impl Reactor {
         }
     }
 
-    /// Polls the tasks that were woken. The loop calls this after each batch, so that another thread's call waits for one
-    /// batch and for the tasks that were woken before it, but not for all connections that have input.
+    /// Polls the tasks that were woken. The loop calls this after each batch. So a call from another thread waits for
+    /// one batch and the tasks woken before it, but not for all connections that have input.
     fn poll_woken(&self, woken: &mut Vec<usize>) {
         self.wake_queue.drain(woken);
         if woken.is_empty() {
@@ -376,7 +367,7 @@ impl Reactor {
         }
     }
 
-    /// Looks for events until there is one, or the time is over; true if there is something to do.
+    /// Looks for events until there is one or the time is over. Returns true if there is something to do.
     fn look_for_events(&self, events: &mut Vec<Event>, limit: Duration) -> io::Result<bool> {
         self.take_events(events, Some(&AT_ONCE))?;
         if !events.is_empty() {
@@ -394,7 +385,7 @@ impl Reactor {
         }
     }
 
-    /// Takes events; waits for one until `timeout` is over, or for ever.
+    /// Takes events. Waits for one until `timeout` is over, or forever.
     fn take_events(&self, events: &mut Vec<Event>, timeout: Option<&Timespec>) -> io::Result<()> {
         match epoll::wait(&self.epoll, spare_capacity(events), timeout) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -419,7 +410,7 @@ impl Reactor {
         }
     }
 
-    /// Notes the readiness of the sources, and reads for those whose tasks wait for input.
+    /// Updates the readiness of the sources, and reads for those whose tasks wait for input.
     fn begin_batch(&self, batch: &[Event]) {
         let mut sources = self.sources.borrow_mut();
         let mut read_ahead = self.read_ahead.borrow_mut();
@@ -436,7 +427,7 @@ impl Reactor {
         }
     }
 
-    /// Keeps input that its task did not take for that task's next turn.
+    /// Keeps input that tasks did not take until their next turn.
     fn keep_unread(&self, batch: &[Event]) {
         if batch.len() == 1 {
             return;
@@ -486,7 +477,7 @@ impl Reactor {
                     source.writable = false;
                 }
                 Err(error) => {
-                    // Its task learns of the error after it has read what the peer may have sent before.
+                    // The task gets the error after it has read what the peer may have sent before.
                     source.cold().error = Some(error);
                     source.readable = true;
                     self.ready_tasks.borrow_mut().push(source.task);
@@ -499,7 +490,7 @@ impl Reactor {
         if self.finished.get() {
             return;
         }
-        // A stale wake-up: the task is gone.
+        // The task no longer exists.
         let Some(mut task) = self.tasks.borrow_mut().get_mut(key).and_then(Option::take) else { return };
         self.current_task.set(key);
         self.budget.set(TASK_BUDGET);
@@ -511,7 +502,7 @@ impl Reactor {
                 FAILED_TASKS.fetch_add(1, Ordering::Relaxed);
                 resume_unwind(panic)
             }
-            // A session that panicked has reported it on standard error and is over; the others must not suffer for it.
+            // The session panicked, which was reported on standard error. Only this session ends.
             Err(_) => {
                 FAILED_TASKS.fetch_add(1, Ordering::Relaxed);
                 drop(self.tasks.borrow_mut().remove(key));
@@ -524,14 +515,12 @@ impl Reactor {
         drop(tasks);
     }
 
-    /// Watches a connection for the task that is being polled.
     pub(crate) fn register_connection(&self, descriptor: &Rc<OwnedFd>, kind: SourceKind) -> io::Result<usize> {
         let key = self.register(descriptor, kind)?;
         self.sources.borrow_mut()[key].descriptor = Some(Rc::clone(descriptor));
         Ok(key)
     }
 
-    /// Watches a descriptor for the task that is being polled.
     pub(crate) fn register(&self, descriptor: impl AsFd, watch: SourceKind) -> io::Result<usize> {
         let generation = self.next_generation.get().wrapping_add(1);
         self.next_generation.set(generation);
@@ -567,8 +556,8 @@ impl Reactor {
         self.sources.borrow_mut().remove(key);
     }
 
-    /// Reports whether a read may succeed and the task still has budget in this turn; if it has none, it is polled
-    /// again.
+    /// Reports whether a read may succeed and the task still has budget in this turn. Without budget, the task will be
+    /// polled again.
     pub(crate) fn may_read(&self, key: usize) -> bool {
         let source = &self.sources.borrow()[key];
         if !source.readable && source.buffered.is_none() && !source.has_kept_input() {
@@ -583,8 +572,8 @@ impl Reactor {
         true
     }
 
-    /// Notes that a read brought `count` bytes. If that is less than there was space for, all has been read, except the
-    /// end if it has come.
+    /// Records that a read brought `count` bytes. If there was space for more, everything has been read, except perhaps
+    /// the end.
     pub(crate) fn did_read(&self, key: usize, count: usize, room: usize) {
         let source = &mut self.sources.borrow_mut()[key];
         source.comes_in_bulk = count > MAX_READ_AHEAD;
@@ -594,7 +583,7 @@ impl Reactor {
         self.budget.set(self.budget.get().saturating_sub((count / BUDGETED_BYTES) as u32));
     }
 
-    /// Returns the error of a batch's write, if one failed.
+    /// Returns the error of the last batched write, if it failed.
     pub(crate) fn error(&self, key: usize) -> Option<Errno> {
         self.sources.borrow()[key].cold.as_ref()?.error
     }
@@ -604,12 +593,12 @@ impl Reactor {
         self.sources.borrow_mut()[key].readable = true;
     }
 
-    /// Notes that there is nothing to read.
+    /// Records that there is nothing to read.
     pub(crate) fn clear_readable(&self, key: usize) {
         self.sources.borrow_mut()[key].readable = false;
     }
 
-    /// Notes that there is nothing to read, and that the task waits for input.
+    /// Records that there is nothing to read and the task waits for input.
     pub(crate) fn await_input(&self, key: usize) {
         self.sources.borrow_mut()[key].awaits_input = true;
     }
@@ -637,12 +626,11 @@ impl Reactor {
         }
     }
 
-    /// Time at which the last input had been read.
     pub(crate) fn input_at(&self) -> Duration {
         self.input_at.get().unwrap_or_else(clock::now)
     }
 
-    /// Gathers a write with the others of its batch. It may fail later: then the task is polled, and a read fails.
+    /// Adds a write to the batch. If it fails later, the task is polled, and its next read fails.
     pub(crate) fn batch_write(&self, key: usize, descriptor: &Rc<OwnedFd>, bytes: &[u8]) -> Result<(), Errno> {
         let mut sources = self.sources.borrow_mut();
         let source = &mut sources[key];
@@ -658,7 +646,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Writes the gathered output first, before the task writes by itself.
+    /// Writes batched output, so that the task's own write comes after it.
     pub(crate) fn flush_before_write(&self, key: usize) -> Result<(), Errno> {
         self.flush_batch();
         match self.sources.borrow()[key].cold.as_deref() {
@@ -668,33 +656,29 @@ impl Reactor {
         }
     }
 
-    /// Reports whether all gathered output was sent.
     pub(crate) fn is_flushed(&self, key: usize) -> bool {
         !self.sources.borrow()[key].has_unsent()
     }
 
-    /// Reports whether the task's last output waits for the end of the batch.
     pub(crate) fn is_write_batched(&self, key: usize) -> bool {
         self.sources.borrow()[key].is_write_batched
     }
 
-    /// Turns on the timing of the task's writes.
     pub(crate) fn time_writes(&self, key: usize) {
         self.sources.borrow_mut()[key].is_timed = true;
     }
 
-    /// Time at which the last gathered output had been handed to the kernel, if writes are timed.
+    /// When the last batched output had been handed to the kernel, if writes are timed.
     pub(crate) fn written_at(&self, key: usize) -> Duration {
         self.sources.borrow()[key].written_at
     }
 
-    /// Reports whether a write may succeed.
     pub(crate) fn may_write(&self, key: usize) -> bool {
         let source = &self.sources.borrow()[key];
         source.writable && !source.has_unsent()
     }
 
-    /// Notes that the socket takes nothing more.
+    /// Records that the socket accepts nothing more.
     pub(crate) fn clear_writable(&self, key: usize) {
         self.sources.borrow_mut()[key].writable = false;
     }
@@ -718,7 +702,7 @@ mod tests {
     use std::rc::Rc;
     use std::task::{Poll, Waker};
 
-    /// Connections that have input at the same time: several batches of them.
+    /// Connections with input at the same time: enough for several batches.
     const CONNECTIONS: usize = 3 * BATCH_EVENTS;
 
     fn pair() -> (Socket, UnixStream) {
@@ -728,8 +712,8 @@ mod tests {
         (Socket::from_accepted(one.into()).expect("watched"), other)
     }
 
-    /// A task that is woken like one that serves the calls of other threads. It notes how many others had been polled
-    /// before it.
+    /// A task that is woken like one that handles calls from other threads. It records how many other tasks had been
+    /// polled before it.
     #[derive(Default)]
     struct Call {
         waker: RefCell<Option<Waker>>,
@@ -738,7 +722,7 @@ mod tests {
     }
 
     impl Call {
-        /// Starts the task and returns when it waits.
+        /// Starts the task. Returns when it is waiting.
         async fn start() -> Rc<Self> {
             let call = Rc::new(Self::default());
             let served = Rc::clone(&call);
@@ -794,7 +778,7 @@ mod tests {
             while waiting.get() < CONNECTIONS {
                 yield_now().await;
             }
-            // All of it is there before the loop looks for events again.
+            // Everything has been sent before the loop looks for events again.
             for peer in &mut peers {
                 peer.write_all(b"x").expect("written");
             }
@@ -825,7 +809,7 @@ mod tests {
             poll_fn(|_| {
                 let mut read = 0;
                 loop {
-                    // The peer sends at least as fast as this task reads.
+                    // The peer sends at least as fast as this task reads, so there is always input.
                     while peer.write(&[b'x'; 4096]).is_ok() {}
                     match socket.poll_read(&mut room) {
                         Poll::Ready(count) => read += count.expect("read"),

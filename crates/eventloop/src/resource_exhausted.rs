@@ -1,4 +1,4 @@
-//! Resources that a process or its host may run out of while it connects and accepts, told from all other errors.
+//! Resources that a process or its host may run out of while it connects or accepts, as opposed to other errors.
 use rustix::io::Errno;
 use std::io;
 

@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Pause before a unix-domain server whose queue is full is tried again.
+/// Pause before connecting again to a unix-domain server whose queue is full.
 const CONNECT_RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// A connection. It belongs to the task that made it.
@@ -173,7 +173,7 @@ impl Socket {
 
     /// Makes closing reset the connection (RST): output that has not reached the peer is lost.
     pub fn reset_on_close(&self) {
-        // If this fails the connection is closed the usual way.
+        // If this fails, the connection is closed in the usual way.
         let _ = sockopt::set_socket_linger(&self.descriptor, Some(Duration::ZERO));
     }
 
@@ -204,7 +204,7 @@ impl Socket {
         }
     }
 
-    /// Returns the peer's end, or the error of an earlier write.
+    /// Returns the peer's end (0), or the error of an earlier write.
     fn eof_or_error(&self) -> io::Result<usize> {
         self.reactor.error(self.key).map_or(Ok(0), |error| Err(error.into()))
     }

@@ -7,13 +7,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-/// Key of a timer: its due time, and a number that tells it from others due at the same time.
+/// Key of a timer: when it is due, and a number that distinguishes timers due at the same time.
 pub(crate) type TimerKey = (Duration, u64);
 
-/// All timers of a worker.
 pub(crate) struct Timers {
     timerfd: OwnedFd,
-    /// The task that each wakes.
+    /// The task that each timer wakes.
     tasks: RefCell<BTreeMap<TimerKey, usize>>,
     /// Time that the timerfd is set to.
     armed_for: Cell<Option<Duration>>,
@@ -27,7 +26,7 @@ impl Timers {
         Ok(Self { timerfd, tasks: RefCell::default(), armed_for: Cell::default(), next_number: Cell::default() })
     }
 
-    /// Descriptor to watch: it becomes readable, edge by edge, when a timer is due.
+    /// Descriptor to watch (edge-triggered). It becomes readable when a timer is due.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.timerfd.as_fd()
     }
@@ -49,7 +48,7 @@ impl Timers {
         if self.armed_for.get().is_some_and(|at| at <= first) {
             return Ok(());
         }
-        // A time of zero would disarm it.
+        // Zero would disarm the timer.
         let at = first.max(Duration::from_nanos(1));
         let at = Timespec { tv_sec: at.as_secs() as i64, tv_nsec: i64::from(at.subsec_nanos()) as _ };
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
@@ -58,7 +57,7 @@ impl Timers {
         Ok(())
     }
 
-    /// Returns the tasks that are due after the timerfd has fired.
+    /// Returns the tasks whose timers are due, after the timerfd has fired.
     pub(crate) fn fire(&self) -> Vec<usize> {
         self.armed_for.set(None);
         let mut tasks = self.tasks.borrow_mut();

@@ -1,4 +1,4 @@
-//! Wakes tasks for other reasons than their own events: from other tasks, from other threads.
+//! Wakes tasks for reasons other than events of their own: from other tasks or from other threads.
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
@@ -16,7 +16,6 @@ pub(crate) struct WakeQueue {
     owner: ThreadId,
 }
 
-/// A task's waker.
 struct TaskWaker {
     queue: Arc<WakeQueue>,
     task: usize,
@@ -30,17 +29,15 @@ impl WakeQueue {
         Ok(Self { woken: Mutex::default(), has_woken: AtomicBool::new(false), eventfd, owner })
     }
 
-    /// Creates a waker for that task.
     pub(crate) fn waker(queue: &Arc<Self>, task: usize) -> Waker {
         Arc::new(TaskWaker { queue: Arc::clone(queue), task }).into()
     }
 
-    /// Descriptor to watch: it becomes readable, edge by edge, when another thread wakes a task.
+    /// Descriptor to watch (edge-triggered). It becomes readable when another thread wakes a task.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.eventfd.as_fd()
     }
 
-    /// Reports whether a task was woken.
     pub(crate) fn has_woken(&self) -> bool {
         self.has_woken.load(Ordering::Acquire)
     }
@@ -60,7 +57,7 @@ impl WakeQueue {
         let is_first = !self.has_woken.swap(true, Ordering::AcqRel);
         drop(woken);
         if is_first && thread::current().id() != self.owner {
-            // It fails only if the count is full, and then the loop is awake already.
+            // This fails only if the count is full, and then the loop is already awake.
             let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
         }
     }

@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(turns.expect("a loop"), "ababab");
     }
 
-    /// Sends a byte there and back so often.
+    /// Sends a byte back and forth `count` times.
     async fn exchange(count: usize) -> usize {
         let listener = listener::listen("127.0.0.1:0".parse().expect("an address")).expect("a listener");
         let address = listener.local_addr().expect("an address");

@@ -15,26 +15,25 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Number of a file or directory; none is used twice, so that nothing that the kernel remembers is taken for another.
+/// Number of a file or directory. Numbers are never reused, so the kernel cannot confuse files that it remembers.
 pub type Inode = u64;
 
 /// The directory at the mount point.
 pub const ROOT: Inode = 1;
 
-/// The unit in which media write: whole or not at all, where it held something before.
+/// Unit in which media write. A sector that held data before is written whole or not at all.
 pub const SECTOR: usize = 512;
 
-/// The files, as processes see them and as the media has them.
+/// All files, both as processes see them and as the media has them.
 #[derive(Debug)]
 pub struct FileSystem {
     nodes: BTreeMap<Inode, Node>,
     next: Inode,
-    /// Bytes that all files together may have.
     capacity: u64,
-    /// Changes of directories since these were synced, oldest first.
+    /// Directory changes that have not been synced, oldest first.
     changes: Vec<NameChange>,
     has_journal: bool,
-    /// Time of the changes that come.
+    /// Time stamp for the next changes.
     now: SystemTime,
 }
 
@@ -43,7 +42,7 @@ struct Node {
     permissions: u16,
     owner: Owner,
     times: Times,
-    /// Descriptors that refer to it.
+    /// Number of open descriptors.
     opened: u32,
     content: Content,
 }
@@ -52,11 +51,11 @@ struct Node {
 enum Content {
     File(File),
     Directory(Directory),
-    /// A FIFO or a socket, whose contents are the kernel's.
+    /// A FIFO or a socket. The kernel handles its content.
     Special(SpecialFile),
 }
 
-/// A file without contents of its own.
+/// A file without content of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpecialFile {
     /// A named pipe.
@@ -68,11 +67,11 @@ pub enum SpecialFile {
 /// Kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
-    /// With contents.
+    /// Has content.
     Regular,
-    /// With names.
+    /// Contains names.
     Directory,
-    /// With neither.
+    /// Has neither.
     Special(SpecialFile),
 }
 
@@ -85,12 +84,12 @@ pub struct Owner {
     pub group: u32,
 }
 
-/// When a file was changed. Servers go by that: OpenSMTPD reads at its start what is older than the start.
+/// When a file was changed. Servers rely on this: when it starts, OpenSMTPD reads what is older than the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// When its contents were changed, or what utimes(2) says.
+    /// When the content was changed, or the time set by utimes(2).
     pub modified: SystemTime,
-    /// When anything of it was changed.
+    /// When content or attributes were changed.
     pub changed: SystemTime,
 }
 
@@ -98,11 +97,11 @@ pub struct Times {
 struct File {
     /// Bytes as processes read them.
     seen: Vec<u8>,
-    /// Bytes as the media has them for certain.
+    /// Bytes that the media certainly has.
     durable: Vec<u8>,
-    /// What sectors have held since the last sync, oldest first, by their numbers.
+    /// Earlier contents of each sector since the last sync, oldest first.
     versions: BTreeMap<usize, Vec<Sector>>,
-    /// Lengths since the last sync, oldest first.
+    /// Earlier lengths since the last sync, oldest first.
     lengths: Vec<usize>,
 }
 
@@ -129,7 +128,7 @@ pub struct Attributes {
     pub inode: Inode,
     /// Its kind.
     pub kind: FileKind,
-    /// Its length; 0 for what has no contents.
+    /// Its length; 0 if it has no content.
     pub bytes: u64,
     /// The bits of chmod(2).
     pub permissions: u16,
@@ -139,14 +138,14 @@ pub struct Attributes {
     pub times: Times,
 }
 
-/// How much of what was not synced a cut leaves.
+/// How much unsynced data survives a power cut.
 #[derive(Clone, Copy, Debug)]
 enum Survival {
     Nothing,
     Everything,
-    /// Any part of it, later writes without earlier ones too.
+    /// Any part of it, possibly later writes without earlier ones.
     Any,
-    /// The same, and sectors that were zeros before are torn within.
+    /// The same, and sectors that were zeros before may be torn.
     Torn,
 }
 
@@ -175,7 +174,7 @@ impl File {
         sector_of(&self.seen, number)
     }
 
-    /// Remembers what those sectors hold now, where that is new.
+    /// Records the current content of those sectors, if it is new.
     fn remember(&mut self, sectors: std::ops::Range<usize>) {
         for number in sectors {
             let now = self.sector(number);
@@ -215,7 +214,7 @@ impl File {
         self.lengths.clear();
     }
 
-    /// A sync that fails: some of what was to be synced is on the media, and the rest never will be.
+    /// Fails a sync: some of the data reaches the media, the rest never will.
     fn fail_sync(&mut self, chance: &mut StdRng) {
         if chance.random() {
             self.durable.resize(self.seen.len(), 0);
@@ -233,7 +232,7 @@ impl File {
         self.versions.is_empty() && self.lengths.is_empty()
     }
 
-    /// The file as a cut leaves it.
+    /// Returns the file as a power cut leaves it.
     fn cut(mut self, chance: &mut StdRng) -> Self {
         let survival = Survival::choose(chance);
         let length = match (survival, self.lengths.last()) {
@@ -262,7 +261,7 @@ impl File {
     }
 }
 
-/// A sector of a file, with zeros behind its end.
+/// Returns a sector of a file, with zeros after the file's end.
 fn sector_of(bytes: &[u8], number: usize) -> Sector {
     let mut sector = [0; SECTOR];
     let from = (number * SECTOR).min(bytes.len());
@@ -271,7 +270,7 @@ fn sector_of(bytes: &[u8], number: usize) -> Sector {
     sector
 }
 
-/// Writes a sector as far as the file goes.
+/// Writes the part of a sector that is within the file.
 fn put_sector(bytes: &mut [u8], number: usize, sector: &Sector) {
     let from = (number * SECTOR).min(bytes.len());
     let to = (from + SECTOR).min(bytes.len());
@@ -279,7 +278,7 @@ fn put_sector(bytes: &mut [u8], number: usize, sector: &Sector) {
 }
 
 impl FileSystem {
-    /// An empty one for so many bytes.
+    /// Creates an empty file system with room for so many bytes.
     pub fn new(capacity: u64) -> Self {
         let root = Node {
             permissions: 0o755,
@@ -298,7 +297,7 @@ impl FileSystem {
         }
     }
 
-    /// Says what time it is.
+    /// Sets the time for later changes.
     pub fn set_time(&mut self, now: SystemTime) {
         self.now = now;
     }
@@ -317,7 +316,7 @@ impl FileSystem {
         Ok(node)
     }
 
-    /// Bytes of all files that have a name or are open, and the most there may be.
+    /// Returns the bytes of all files that have a name or are open, and the limit.
     pub fn used_and_capacity(&self) -> (u64, u64) {
         (self.files().map(|(_, file)| file.seen.len() as u64).sum(), self.capacity)
     }
@@ -333,17 +332,17 @@ impl FileSystem {
         self.directories().any(|directory| directory.seen.values().any(|named| *named == inode))
     }
 
-    /// Whether the media has a name for that file for certain.
+    /// Reports whether the media certainly has a name for that file.
     pub fn is_durably_named(&self, inode: Inode) -> bool {
         self.directories().any(|directory| directory.durable.values().any(|named| *named == inode))
     }
 
-    /// Whether the media has that name for that file for certain.
+    /// Reports whether the media certainly has that name for that file.
     pub fn is_durably_called(&self, inode: Inode, name: &str) -> bool {
         self.directories().any(|directory| directory.durable.get(name) == Some(&inode))
     }
 
-    /// Whether a header is on the media: a segment that is being made has none yet.
+    /// Reports whether a segment's header is on the media. A segment that is being made has none yet.
     pub fn has_durable_header(&self, inode: Inode) -> bool {
         const HEADERS_BYTES: usize = 8192;
         self.files()
@@ -357,7 +356,7 @@ impl FileSystem {
         })
     }
 
-    /// Whether the media has all of every file that has a name there.
+    /// Reports whether the media has the complete content of every file that has a name there.
     pub fn is_clean(&self) -> bool {
         self.files().all(|(inode, file)| file.is_clean() || !self.is_durably_named(inode))
     }
@@ -440,7 +439,7 @@ impl FileSystem {
         self.attributes(inode)
     }
 
-    /// Removes a name of a file, or an empty directory.
+    /// Removes a file's name, or an empty directory.
     pub fn remove(&mut self, directory: Inode, name: &str) -> Result<(), Errno> {
         let inode = self.look_up(directory, name)?.inode;
         if self.directory(inode).is_ok_and(|removed| !removed.seen.is_empty()) {
@@ -452,7 +451,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Gives a file or directory another name; what had that name before has none any more.
+    /// Renames a file or directory. An existing file with the new name is replaced.
     pub fn rename(&mut self, from: (Inode, &str), to: (Inode, &str)) -> Result<(), Errno> {
         let inode = self.look_up(from.0, from.1)?.inode;
         self.directory(to.0)?.seen.insert(to.1.to_owned(), inode);
@@ -467,13 +466,13 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Counts a descriptor.
+    /// Counts another open descriptor.
     pub fn open(&mut self, inode: Inode) -> Result<(), Errno> {
         self.node(inode)?.opened += 1;
         Ok(())
     }
 
-    /// Counts a descriptor less.
+    /// Counts one open descriptor less.
     pub fn close(&mut self, inode: Inode) {
         if let Ok(node) = self.node(inode) {
             node.opened = node.opened.saturating_sub(1);
@@ -486,31 +485,31 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Gives a file to a user and a group.
+    /// Sets user and group of a file.
     pub fn set_owner(&mut self, inode: Inode, owner: Owner) -> Result<(), Errno> {
         self.mark_changed(inode)?.owner = owner;
         Ok(())
     }
 
-    /// Says when the contents were changed, as utimes(2) does.
+    /// Sets when the content was changed, like utimes(2).
     pub fn set_modified(&mut self, inode: Inode, modified: SystemTime) -> Result<(), Errno> {
         self.mark_changed(inode)?.times.modified = modified;
         Ok(())
     }
 
-    /// Makes the disk larger or smaller; what is there stays.
+    /// Makes the disk larger or smaller. Existing data is kept.
     pub fn set_capacity(&mut self, bytes: u64) {
         self.capacity = bytes;
     }
 
-    /// Reads bytes as processes see them; fewer at the end.
+    /// Reads bytes as processes see them. Returns fewer at the end of the file.
     pub fn read(&mut self, inode: Inode, at: u64, bytes: usize) -> Result<&[u8], Errno> {
         let seen = &self.file(inode)?.seen;
         let from = seen.len().min(at as usize);
         Ok(&seen[from..seen.len().min(from + bytes)])
     }
 
-    /// Writes bytes, which no sync has made durable.
+    /// Writes bytes. They are not durable until the next sync.
     pub fn write(&mut self, inode: Inode, at: u64, bytes: &[u8]) -> Result<(), Errno> {
         self.check_room(inode, at + bytes.len() as u64)?;
         self.file(inode)?.write(bytes, at as usize);
@@ -518,7 +517,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Makes a file so long: zeros at its end, or what was there cut off.
+    /// Sets the length of a file: cuts it, or extends it with zeros.
     pub fn set_length(&mut self, inode: Inode, bytes: u64) -> Result<(), Errno> {
         self.check_room(inode, bytes)?;
         self.file(inode)?.resize(bytes as usize);
@@ -526,7 +525,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Makes a file at least so long.
+    /// Extends a file to at least that length.
     pub fn allocate(&mut self, inode: Inode, bytes: u64) -> Result<(), Errno> {
         let longest = self.attributes(inode)?.bytes.max(bytes);
         self.set_length(inode, longest)
@@ -538,13 +537,13 @@ impl FileSystem {
         if grows_by > 0 && used + grows_by > capacity { Err(Errno::NOSPC) } else { Ok(()) }
     }
 
-    /// Keeps changes of names in a journal, as ext4 and XFS do: a sync of any file or directory makes all changes before it
-    /// durable, and a cut leaves the first of them. Servers rely on that; POSIX does not promise it.
+    /// Keeps changes of names in a journal, like ext4 and XFS: syncing any file or directory makes all earlier changes
+    /// durable, and a power cut keeps the first ones. Servers rely on that, but POSIX does not promise it.
     pub fn keep_journal(&mut self) {
         self.has_journal = true;
     }
 
-    /// Makes durable what has been written to a file, and its length.
+    /// Makes the written data of a file and its length durable.
     pub fn sync(&mut self, inode: Inode) -> Result<(), Errno> {
         self.file(inode)?.sync();
         if self.has_journal {
@@ -560,14 +559,14 @@ impl FileSystem {
         self.forget_unused();
     }
 
-    /// A sync that fails, of a file or a directory.
+    /// Fails a sync of a file or a directory.
     pub fn fail_sync(&mut self, inode: Inode, chance: &mut StdRng) {
         if let Ok(file) = self.file(inode) {
             file.fail_sync(chance);
         }
     }
 
-    /// Makes durable the names in a directory.
+    /// Makes the names in a directory durable.
     pub fn sync_directory(&mut self, inode: Inode) -> Result<(), Errno> {
         self.directory(inode)?;
         if self.has_journal {
@@ -604,7 +603,7 @@ impl FileSystem {
         }
     }
 
-    /// Drops files that have no name, neither for processes nor on the media, and that nobody has open.
+    /// Drops files that nobody has open and that have no name, either for processes or on the media.
     fn forget_unused(&mut self) {
         let mut used = BTreeSet::from([ROOT]);
         for directory in self.directories() {
@@ -621,7 +620,7 @@ impl FileSystem {
         self.nodes.retain(|inode, node| node.opened > 0 || used.contains(inode));
     }
 
-    /// Makes everything durable, as time does.
+    /// Makes everything durable, as happens in time.
     pub fn sync_all(&mut self) {
         for node in self.nodes.values_mut() {
             if let Content::File(file) = &mut node.content {
@@ -631,7 +630,7 @@ impl FileSystem {
         self.make_all_names_durable();
     }
 
-    /// The power is cut and comes back: of what was not synced, chance decides what is there.
+    /// Cuts the power and restores it. Chance decides which unsynced data remains.
     pub fn cut(&mut self, chance: &mut StdRng) {
         let changes = std::mem::take(&mut self.changes);
         let survival = if self.has_journal { 2 } else { chance.random_range(0..4) };
@@ -654,7 +653,7 @@ impl FileSystem {
         }
     }
 
-    /// A node as the media has it; what is below a directory comes back under new numbers.
+    /// Restores a node as the media has it. The content of a directory gets new numbers.
     fn revive(&mut self, node: Node, old: &mut BTreeMap<Inode, Node>, chance: &mut StdRng) -> Node {
         let content = match node.content {
             Content::File(file) => Content::File(file.cut(chance)),
@@ -662,7 +661,7 @@ impl FileSystem {
             Content::Directory(directory) => {
                 let mut names = BTreeMap::new();
                 for (name, inode) in directory.durable {
-                    // A name that was to be given by a rename that did not survive is the older one's.
+                    // A rename that did not survive would have given this name, so the older file keeps it.
                     let Some(below) = old.remove(&inode) else { continue };
                     let below = self.revive(below, old, chance);
                     let inode = self.next;
@@ -676,7 +675,7 @@ impl FileSystem {
         Node { opened: 0, content, ..node }
     }
 
-    /// Flips one bit of a file, for processes and on the media.
+    /// Flips one bit of a file, both for processes and on the media.
     pub fn flip_bit(&mut self, inode: Inode, at: u64, chance: &mut StdRng) -> Result<(), Errno> {
         let bit = 1 << (chance.next_u32() % 8);
         let file = self.file(inode)?;

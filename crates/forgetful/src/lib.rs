@@ -1,4 +1,4 @@
-//! A file system that forgets: in memory, served over FUSE. What was not synced may be gone after a power cut, and its
+//! A file system that forgets. It is kept in memory and served over FUSE. Unsynced data may be lost in a power cut, and
 //! operations can be made to fail.
 mod file_system;
 mod mount;

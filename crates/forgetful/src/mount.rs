@@ -27,11 +27,11 @@ use tempfile::TempDir;
 /// Name of the file system in /proc/mounts.
 pub const FILE_SYSTEM: &str = "mailrun-power-cut";
 
-/// Nothing is remembered by the kernel: after a cut all of it would be wrong.
+/// The kernel must not cache anything, because all of it would be wrong after a cut.
 const NO_CACHE: Duration = Duration::ZERO;
 
-/// The longest that an operation stays unanswered after a cut. The process is killed within milliseconds; this is for a
-/// caller that has failed meanwhile.
+/// Longest time that an operation remains unanswered after a cut. The process is killed within milliseconds; this limit
+/// is for a caller that has failed meanwhile.
 const UNANSWERED_LIMIT: Duration = Duration::from_secs(60);
 
 /// What goes wrong with an operation.
@@ -39,13 +39,13 @@ const UNANSWERED_LIMIT: Duration = Duration::from_secs(60);
 pub enum Fault {
     /// A write to a segment in use fails and writes nothing.
     Write(Errno),
-    /// A write to a segment in use writes a part and says so, which is no failure.
+    /// A write to a segment in use writes only a part and reports this. This is not a failure.
     ShortWrite,
-    /// A sync of a segment in use fails; some of its pages are never written.
+    /// A sync of a segment in use fails. Some of its pages are never written.
     Sync(Errno),
     /// A sync of a directory fails.
     DirectorySync(Errno),
-    /// A file that is being made cannot be: its creation, its allocation, a write or a sync of it fails.
+    /// Making a file fails: its creation, its allocation, a write or a sync.
     Making(Errno),
     /// A read fails.
     Read(Errno),
@@ -73,25 +73,25 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A fault that has come about.
+/// A fault that has occurred.
 #[derive(Clone, Copy, Debug)]
 pub struct Hit {
     /// The fault.
     pub fault: Fault,
-    /// The time at which it came about.
+    /// When it occurred.
     pub at: Instant,
 }
 
-/// What is to happen while a process uses the disk.
+/// What should happen while a process uses the disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plan {
-    /// The power is cut at that change or sync, counted from 1.
+    /// Cut the power at this change or sync, counted from 1.
     pub cut_at: Option<u64>,
-    /// And the operation at which that goes wrong, counted from 1 among those to which it can happen.
+    /// A fault, and the operation at which it occurs, counted from 1 among those that it can affect.
     pub fault: Option<(Fault, u64)>,
 }
 
-/// What an operation does, as far as plans care.
+/// What an operation does, as far as it matters to a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Read,
@@ -110,37 +110,37 @@ struct State {
     operations: u64,
     faultable: u64,
     hit: Option<Hit>,
-    /// The write that has failed. It fails again when it is repeated: the kernel divides long writes, and when the second
-    /// part fails it reports the first part as written and no error.
+    /// The write that has failed. Repeating it fails again, because the kernel divides long writes: if the second part
+    /// fails, it reports the first part as written and no error.
     failed_write: Option<(Operation, Fault)>,
-    /// Whether the power is cut: nothing is done and nothing answered.
+    /// The power is off: nothing is done and nothing is answered.
     is_off: bool,
-    /// Whether what was not answered may be, since nobody is left to hear it.
+    /// Unanswered operations may be answered, because nobody is left who could hear it.
     is_released: bool,
-    /// When every file was wholly durable for the last time.
+    /// When every file was last completely durable.
     clean_at: Instant,
-    /// Operations that were asked for and do not exist here.
+    /// Operations that were requested but do not exist here.
     unsupported: BTreeSet<&'static str>,
 }
 
 #[derive(Clone)]
 struct Shared(Arc<(Mutex<State>, Condvar)>);
 
-/// A file system that is mounted; unmounted when dropped.
+/// A mounted file system. It is unmounted when this is dropped.
 pub struct Disk {
     shared: Shared,
     session: Option<BackgroundSession>,
-    /// Where it is mounted.
     path: PathBuf,
-    /// The directory, where it is our own.
+    /// The directory, if it is our own.
     _place: Option<TempDir>,
 }
 
 impl Disk {
-    /// Mounts an empty one in a directory of its own, with room for so many bytes. The seed chooses what cuts and failed
-    /// syncs leave.
+    /// Mounts an empty file system in its own directory, with room for so many bytes. The seed decides what cuts and
+    /// failed syncs leave.
     ///
     /// # Errors
+    ///
     /// If it cannot be mounted.
     pub fn mount(capacity: u64, seed: u64) -> io::Result<Self> {
         let place = tempfile::tempdir()?;
@@ -149,9 +149,10 @@ impl Disk {
         Ok(disk)
     }
 
-    /// The same on a directory that is there.
+    /// Mounts an empty file system on an existing directory.
     ///
     /// # Errors
+    ///
     /// If it cannot be mounted.
     pub fn mount_at(path: &Path, capacity: u64, seed: u64) -> io::Result<Self> {
         let state = State {
@@ -172,7 +173,7 @@ impl Disk {
         config.mount_options = vec![
             MountOption::FSName(FILE_SYSTEM.to_owned()),
             MountOption::NoAtime,
-            // The processes of a server are several users, each with the rights that the modes give.
+            // The processes of a server run as several users. Each has the rights that the modes give.
             MountOption::DefaultPermissions,
         ];
         config.acl = fuser::SessionACL::All;
@@ -180,12 +181,12 @@ impl Disk {
         Ok(Self { shared, session: Some(session), path: path.to_owned(), _place: None })
     }
 
-    /// Where it is mounted. For other processes only.
+    /// Where it is mounted. Only other processes may use this path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Begins to count anew, with that to happen.
+    /// Starts counting again with this plan.
     pub fn plan(&self, plan: Plan) {
         let mut state = self.shared.lock();
         state.plan = plan;
@@ -196,12 +197,12 @@ impl Disk {
         state.is_released = false;
     }
 
-    /// The planned fault, once it has come about.
+    /// Returns the planned fault after it has occurred.
     pub fn hit(&self) -> Option<Hit> {
         self.shared.lock().hit
     }
 
-    /// Waits for the planned cut; whether it came within that time.
+    /// Waits for the planned cut. Returns whether it happened within that time.
     pub fn wait_for_cut(&self, time: Duration) -> bool {
         let state = self.shared.lock();
         let waited = self.shared.0.1.wait_timeout_while(state, time, |state| !state.is_off);
@@ -214,13 +215,13 @@ impl Disk {
         self.shared.0.1.notify_all();
     }
 
-    /// Answers what was left unanswered. Whoever asked has been killed and hears nothing of it, but cannot end before.
+    /// Answers the unanswered operations. Their processes have been killed and do not notice, but could not end before.
     pub fn release(&self) {
         self.shared.lock().is_released = true;
         self.shared.0.1.notify_all();
     }
 
-    /// Drops what was not synced when the power was cut, and works again.
+    /// Drops the data that was unsynced when the power was cut, and resumes work.
     pub fn restore_power(&self) {
         let mut state = self.shared.lock();
         let State { files, chance, .. } = &mut *state;
@@ -231,18 +232,18 @@ impl Disk {
         state.clean_at = Instant::now();
     }
 
-    /// When every file was wholly durable for the last time.
+    /// When every file was last completely durable.
     pub fn clean_at(&self) -> Instant {
         self.shared.lock().clean_at
     }
 
-    /// Operations that were asked for and do not exist here, for example `link`. A shared mapping of a file (mmap(2)) is
-    /// refused by the kernel and not among them.
+    /// Operations that were requested but do not exist here, for example `link`. This does not include shared mappings
+    /// (mmap(2)): the kernel refuses them itself.
     pub fn unsupported(&self) -> Vec<&'static str> {
         self.shared.lock().unsupported.iter().copied().collect()
     }
 
-    /// Looks at the files, or changes them behind everybody's back.
+    /// Inspects or changes the files without any process noticing.
     pub fn with_files<T>(&self, look: impl FnOnce(&mut FileSystem, &mut StdRng) -> T) -> T {
         let State { files, chance, .. } = &mut *self.shared.lock();
         look(files, chance)
@@ -253,7 +254,7 @@ impl Drop for Disk {
     fn drop(&mut self) {
         self.cut_now();
         self.release();
-        // At once, also under a process that hangs: it then gets an error instead of an answer.
+        // Immediately, even if a process hangs. It then gets an error instead of an answer.
         if let Err(error) = rustix::mount::unmount(&self.path, UnmountFlags::DETACH) {
             eprintln!("cannot unmount {}: {error}", self.path.display());
         }
@@ -273,14 +274,14 @@ impl Shared {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves an operation unanswered until somebody releases it.
+    /// Leaves an operation unanswered until it is released.
     fn stop(&self, state: MutexGuard<'_, State>) -> Errno {
         let wait = self.0.1.wait_timeout_while(state, UNANSWERED_LIMIT, |state| state.is_off && !state.is_released);
         drop(wait);
         Errno::IO
     }
 
-    /// Does an operation that changes nothing on the media.
+    /// Performs an operation that changes nothing on the media.
     fn look<T>(
         &self,
         operation: Operation,
@@ -296,7 +297,7 @@ impl Shared {
         }
     }
 
-    /// Does an operation that changes something, or asks for it to be durable.
+    /// Performs an operation that changes something or makes it durable.
     fn change<T>(
         &self,
         operation: Operation,
@@ -310,7 +311,7 @@ impl Shared {
         state.files.set_time(SystemTime::now());
         let fault = state.fault_of(operation);
         let is_cut = state.plan.cut_at == Some(state.operations);
-        // The media may have done it, and had no time to say so.
+        // The media may have completed the operation without having had time to report it.
         let is_done = !is_cut || matches!(operation, Operation::Write(..)) || state.chance.random();
         let State { files, chance, .. } = &mut *state;
         let changed = if is_done { change(files, fault, chance) } else { Err(Errno::IO) };
@@ -327,7 +328,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Refuses an operation that does not exist here, as Linux's file systems without it do.
+    /// Refuses an operation that does not exist here, like a Linux file system without it.
     fn refuse(&self, operation: &'static str, error: Errno) -> fuser::Errno {
         self.lock().unsupported.insert(operation);
         errno(error)
@@ -335,7 +336,7 @@ impl Shared {
 }
 
 impl State {
-    /// The planned fault, if it is this operation's turn.
+    /// Returns the planned fault if this operation has to fail.
     fn fault_of(&mut self, operation: Operation) -> Option<Fault> {
         if let Some((_, fault)) = self.failed_write.filter(|(failed, _)| *failed == operation) {
             return Some(fault);
@@ -353,8 +354,8 @@ impl State {
     }
 
     fn can_have(&self, operation: Operation, fault: Fault) -> bool {
-        // A sync of the directory for another file may name a segment for good that is still being made.
-        // The spool does without the file `newest`, so a fault in it has no consequence.
+        // Syncing the directory for another file may permanently name a segment that is still being made. The spool can
+        // do without the file `newest`, so a fault in it has no consequence.
         let is_used = |inode| {
             self.files.is_durably_named(inode)
                 && self.files.has_durable_header(inode)
@@ -374,7 +375,6 @@ impl State {
     }
 }
 
-/// The handler of FUSE's requests.
 struct Served(Shared);
 
 fn errno(errno: Errno) -> fuser::Errno {
@@ -418,7 +418,7 @@ fn permissions(mode: u32, umask: u32) -> u16 {
     (mode & !umask & 0o7777) as u16
 }
 
-/// Gives a new file to the user who made it.
+/// Gives a new file to the user who created it.
 fn owned(files: &mut FileSystem, made: Attributes, request: &Request) -> Result<Attributes, Errno> {
     files.set_owner(made.inode, Owner { user: request.uid(), group: request.gid() })?;
     files.attributes(made.inode)
@@ -725,7 +725,7 @@ impl Filesystem for Served {
     }
 }
 
-/// Why no file system can be mounted here, if so.
+/// Returns the reason why no file system can be mounted here, if there is one.
 pub fn obstacle() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("mounting a file system needs root".to_owned());

@@ -1,5 +1,5 @@
-//! What holds of the file system whatever is done to it: what was synced is there after a cut, and what was not is
-//! as it was or as somebody wrote it.
+//! Whatever is done to the file system: after a cut, synced data must be there, and unsynced data must be either old or
+//! as somebody wrote it.
 #![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
 
 use mailrun_forgetful::{FileSystem, Inode, ROOT, SECTOR};
@@ -8,7 +8,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rustix::io::Errno;
 
-/// Something that is done to the only file.
+/// An operation on the only file.
 #[derive(Clone, Debug)]
 enum Act {
     Write { at: usize, bytes: Vec<u8> },
@@ -25,7 +25,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     )
 }
 
-/// A file system whose names are durable, with one file.
+/// A file system with one file whose name is durable.
 fn with_file(name: &str) -> (FileSystem, Inode) {
     let mut files = FileSystem::new(1 << 20);
     let inode = files.create(ROOT, name, 0o600).unwrap().inode;
@@ -46,7 +46,7 @@ proptest! {
     #[test]
     fn each_sector_is_as_it_was_when_synced_or_as_it_has_been_since(acts in acts(), seed: u64) {
         let (mut files, inode) = with_file("a");
-        // All that the file has been since the last sync.
+        // Every content of the file since the last sync.
         let mut past = vec![Vec::new()];
         let mut now = Vec::new();
         for act in acts {
@@ -74,7 +74,7 @@ proptest! {
         for (number, sector) in left.chunks(SECTOR).enumerate() {
             let at = |file: &Vec<u8>, byte: usize| file.get(number * SECTOR + byte).copied().unwrap_or(0);
             let is_whole = |file: &Vec<u8>| (0..sector.len()).all(|byte| sector[byte] == at(file, byte));
-            // Torn: the beginning of one, and the rest zeros as before.
+            // Torn: begins like one version, and the rest is zeros as before.
             let end = sector.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
             let is_begun = |file: &Vec<u8>| (0..end).all(|byte| sector[byte] == at(file, byte));
             let was_zeros = (0..SECTOR).all(|byte| at(&past[0], byte) == 0);
@@ -113,7 +113,7 @@ proptest! {
     }
 }
 
-/// Whether that is so after a cut, for some seeds and not for others.
+/// Whether this is so after a cut with some seeds but not with others.
 fn depends_on_chance(is_so: impl Fn(u64) -> bool) -> bool {
     let so = (0..200).filter(|seed| is_so(*seed)).count();
     (1..200).contains(&so)

@@ -20,8 +20,8 @@ use std::ops::Range;
 
 /// The longest line, its end not counted (RFC 5322 §2.1.1).
 const MAX_LINE_BYTES: usize = 998;
-/// Bytes that the result may have beyond twice the length of the message: an encoding needs less than twice as much,
-/// and each part needs a few lines.
+/// The result may exceed twice the length of the message by this much. An encoding less than doubles the length, and
+/// each part adds a few lines.
 const MAX_GROWTH_BYTES: usize = 64 << 10;
 /// The longest field that is kept under a longer name.
 const MAX_FIELD_BYTES: usize = MAX_LINE_BYTES - ORIGINAL.len();
@@ -51,7 +51,7 @@ pub fn to_seven_bit(message: &[u8], host: &str) -> Result<Option<Vec<u8>>, Conve
     Ok(Some(converter.out))
 }
 
-/// Reports whether a line is allowed in a 7-bit message. Only the last line of a message may lack its end.
+/// Reports whether a 7-bit message may contain this line. Only the last line of a message may lack its end.
 fn is_plain_line(line: &[u8], may_be_open: bool) -> bool {
     let text = match line.strip_suffix(b"\r\n") {
         Some(text) => text,
@@ -70,14 +70,13 @@ struct Converter<'a> {
     leaf: Option<Leaf>,
 }
 
-/// A leaf whose end has not been found yet.
 struct Leaf {
     header: Range<usize>,
     entity: Entity,
     body: usize,
 }
 
-/// Tells whether a body is followed by a delimiter.
+/// Whether a body is followed by a delimiter.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BodyEnd {
     Delimiter,
@@ -131,11 +130,11 @@ impl<'a> Converter<'a> {
         Ok(())
     }
 
-    /// Handles the end at `at` of the part that was read last.
+    /// Handles the end of the current part at `at`.
     fn end_leaf(&mut self, at: usize, end: BodyEnd) -> Result<(), ConversionError> {
         let message = self.message;
         let Some(Leaf { header, entity, body }) = self.leaf.take() else {
-            // A header without an empty line, or nothing behind a delimiter.
+            // A header without an empty line, or a delimiter without anything after it.
             self.out.extend_from_slice(&message[self.header.min(at)..at]);
             self.header = at;
             return Ok(());
@@ -176,7 +175,7 @@ impl<'a> Converter<'a> {
         encoding.encode(content, &mut self.out);
         match (end, encoding) {
             (BodyEnd::Delimiter, _) => {}
-            // The line end that DATA will add does not belong to the content.
+            // The line end that DATA will add is not part of the content.
             (BodyEnd::Message, Encoding::QuotedPrintable) if content.ends_with(b"\r\n") => {}
             (BodyEnd::Message, Encoding::QuotedPrintable) => self.out.extend_from_slice(b"=\r\n"),
             (BodyEnd::Message, Encoding::Base64) => self.out.extend_from_slice(b"\r\n"),
@@ -184,7 +183,7 @@ impl<'a> Converter<'a> {
         Ok(())
     }
 
-    /// Writes a header and the empty line behind it; `word` is the encoding of what follows.
+    /// Writes a header and the empty line after it. `word` is the encoding of the body.
     fn write_header(
         &mut self,
         header: &Range<usize>,
@@ -224,15 +223,15 @@ impl<'a> Converter<'a> {
         Ok(())
     }
 
-    /// Adds the fields that a header lacks for its content to be decoded.
+    /// Adds the fields without which the content could not be decoded.
     fn add_fields(&mut self, entity: &Entity, word: &str, content: &[u8]) {
         let mut add = |field: &[u8]| self.out.extend_from_slice(field);
         if entity.is_message && !entity.has_version {
             add(b"MIME-Version: 1.0\r\n");
         }
         if !entity.has_type {
-            // No charset was declared; bytes that are valid UTF-8 are hardly anything else. RFC 1428 §3 has a name for
-            // the rest.
+            // No charset was declared. Bytes that are valid UTF-8 are almost certainly UTF-8, and RFC 1428 §3 has a
+            // name for the rest.
             let charset = if std::str::from_utf8(content).is_ok() { "utf-8" } else { "unknown-8bit" };
             add(format!("Content-Type: text/plain; charset={charset}\r\n").as_bytes());
         }
@@ -246,7 +245,7 @@ impl<'a> Converter<'a> {
     }
 }
 
-/// Reports whether a label is already right: `7bit` for 7-bit content.
+/// Reports whether the label is already correct: `7bit` for 7-bit content.
 fn says(kind: TransferEncodingKind, word: &str) -> bool {
     match kind {
         TransferEncodingKind::SevenBit => word == "7bit",

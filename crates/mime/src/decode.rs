@@ -21,11 +21,11 @@ struct Base64Group {
     bits: u32,
     digits: u8,
     padding: u8,
-    /// A group with padding was the last.
+    /// The last group had padding, so no more may follow.
     is_last: bool,
 }
 
-/// The unfinished end of a block of quoted-printable.
+/// The incomplete sequence at the end of a block of quoted-printable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QuotedState {
     Nothing,
@@ -74,7 +74,7 @@ impl Decoder {
 }
 
 impl Base64Group {
-    /// Takes the next character; false if it is not allowed here.
+    /// Takes the next character. Returns false if it is not allowed here.
     fn take(&mut self, byte: u8, out: &mut Vec<u8>) -> bool {
         match (sextet(byte), byte) {
             (None, b'\r' | b'\n') => return true,
@@ -179,7 +179,7 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that encoded content is short lines of ASCII, and that decoding restores it, however it is cut.
+        /// Encoded content must consist of short ASCII lines, and decoding it in any blocks must restore it.
         #[test]
         fn decoding_undoes_encoding(content in any_content(), block in 1..100_usize) {
             for encoding in [Encoding::QuotedPrintable, Encoding::Base64] {

@@ -50,7 +50,7 @@ impl Encoding {
     }
 }
 
-/// Writes `content` as base64, with CRLF between the lines and none behind the last.
+/// Writes `content` as base64, with CRLF between the lines but not after the last.
 fn base64_lines(content: &[u8], out: &mut Vec<u8>) {
     out.reserve(content.len().div_ceil(BASE64_LINE_BYTES) * (MAX_LINE_BYTES + 2));
     let mut text = [0; BASE64_LINES * MAX_LINE_BYTES];
@@ -65,7 +65,7 @@ fn base64_lines(content: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Writes `content` as quoted-printable. CRLF stays a line end; a bare CR or LF is a byte like any other.
+/// Writes `content` as quoted-printable. CRLF remains a line end, while a bare CR or LF is encoded like any other byte.
 fn quoted_printable(content: &[u8], out: &mut Vec<u8>) {
     let mut rest = content;
     let line_end = memchr::memmem::Finder::new(b"\r\n");
@@ -81,7 +81,7 @@ fn quoted_printable(content: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Writes one line of content, in as many lines as it takes.
+/// Writes one line of content as one or more encoded lines.
 fn quote_line(line: &[u8], out: &mut Vec<u8>) {
     let mut column = 0;
     for (at, byte) in line.iter().enumerate() {
@@ -89,18 +89,18 @@ fn quote_line(line: &[u8], out: &mut Vec<u8>) {
         let is_literal = match byte {
             b' ' | b'\t' => !is_last,
             b'=' => false,
-            // At the start of a line that was broken here, it must not look like a delimiter.
+            // After a soft break, a line must not look like a delimiter.
             b'-' => column > 0,
             byte => byte.is_ascii_graphic(),
         };
         let width = if is_literal { 1 } else { 3 };
-        // The last line needs no space for the `=` of a soft break; treating all lines alike is simpler.
+        // The last line would not need space for the `=` of a soft break, but treating all lines alike is simpler.
         if column + width > MAX_LINE_BYTES - 1 {
             out.extend_from_slice(b"=\r\n");
             column = 0;
         }
         match (is_literal, byte) {
-            // It was in the middle of a line until the break came before it.
+            // Until the soft break was inserted before it, this character was in the middle of a line.
             (true, b'-') if column == 0 => column += push_quoted(b'-', out),
             (true, byte) => {
                 out.push(*byte);

@@ -2,10 +2,10 @@
 //! §5.1, §6.1).
 use std::ops::Range;
 
-/// The longest boundary that is read. RFC 2046 §5.1.1 allows 70 characters; some programs write longer ones.
+/// The longest boundary that is read. RFC 2046 §5.1.1 allows 70 characters, but some programs write longer ones.
 const MAX_BOUNDARY_BYTES: usize = 200;
 
-/// A value that can be read in more than one way, or in none.
+/// A value that readers may understand differently or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AmbiguousValue;
 
@@ -23,15 +23,14 @@ pub(crate) enum MediaType {
     Message,
     /// `message/partial` and others of which only 7bit is allowed (RFC 2045 §6.4).
     FixedMessage,
-    /// Any other type, which may be encoded as a whole; `message/global` too (RFC 6532 §3.7).
+    /// Any other type, including `message/global` (RFC 6532 §3.7). It may be encoded as a whole.
     Other,
 }
 
-/// The value of a Content-Transfer-Encoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TransferEncoding {
     pub(crate) kind: TransferEncodingKind,
-    /// Place of the word in the value.
+    /// Where the word is in the value.
     pub(crate) word: Range<usize>,
 }
 
@@ -52,7 +51,6 @@ impl TransferEncodingKind {
     }
 }
 
-/// Reads the value of a Content-Type.
 pub(crate) fn media_type(value: &[u8]) -> Result<MediaType, AmbiguousValue> {
     let mut scanner = Scanner { text: value, at: 0 };
     scanner.skip_blanks()?;
@@ -78,7 +76,6 @@ pub(crate) fn media_type(value: &[u8]) -> Result<MediaType, AmbiguousValue> {
     }
 }
 
-/// Reads the value of a Content-Transfer-Encoding.
 pub(crate) fn transfer_encoding(value: &[u8]) -> Result<TransferEncoding, AmbiguousValue> {
     let mut scanner = Scanner { text: value, at: 0 };
     scanner.skip_blanks()?;
@@ -113,7 +110,7 @@ impl<'a> Scanner<'a> {
         is_there
     }
 
-    /// Skips white space, line ends of folding, and comments in any depth.
+    /// Skips white space, folded line ends, and nested comments.
     fn skip_blanks(&mut self) -> Result<(), AmbiguousValue> {
         let mut depth = 0_usize;
         while let Some(byte) = self.peek() {
@@ -139,7 +136,6 @@ impl<'a> Scanner<'a> {
         &self.text[begin..self.at]
     }
 
-    /// Reads a token or a quoted string.
     fn value(&mut self) -> Result<Vec<u8>, AmbiguousValue> {
         if !self.take(b'"') {
             let word = self.word();
@@ -160,7 +156,7 @@ impl<'a> Scanner<'a> {
         Err(AmbiguousValue)
     }
 
-    /// Returns the boundary among the parameters. All of them must be correct: a reader that skips a mistake may read
+    /// Returns the boundary parameter. All parameters must be correct, because readers that skip a mistake may find
     /// another boundary.
     fn boundary(&mut self) -> Result<Option<Vec<u8>>, AmbiguousValue> {
         let mut found = None;
@@ -183,7 +179,7 @@ impl<'a> Scanner<'a> {
             }
             self.skip_blanks()?;
             let value = self.value()?;
-            // In pieces or with a charset (RFC 2231), readers do not agree on it.
+            // Readers disagree about a boundary that is split or has a charset (RFC 2231).
             if name.starts_with(b"boundary*") {
                 return Err(AmbiguousValue);
             }

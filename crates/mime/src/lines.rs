@@ -1,6 +1,6 @@
 //! Lines of a text in memory, each with its end.
 
-/// Splits text into lines with their ends (LF); a CR before the LF belongs to the line.
+/// Splits text into lines including their ends (LF). A CR before the LF belongs to the line.
 pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = text;
     std::iter::from_fn(move || {

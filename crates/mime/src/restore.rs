@@ -1,5 +1,5 @@
-//! Restores a converted message, in blocks of any size: parts that `convert` or another relay encoded are decoded, and
-//! changed labels read as before. In bounded memory; for checksums, not for readers.
+//! Restores a converted message in blocks of any size: decodes the parts that `convert` or another relay encoded, and
+//! restores changed labels. It uses bounded memory, and its output is for checksums, not for readers.
 use super::decode::Decoder;
 use super::encode::Encoding;
 use super::field::TransferEncodingKind;
@@ -24,23 +24,23 @@ const MAX_HEADER_LINE_BYTES: usize = 64 << 10;
 #[derive(Clone, Debug)]
 pub struct Restorer {
     walker: Walker,
-    /// The beginning of a line.
     line: Vec<u8>,
     out: Vec<u8>,
     edit: HeaderEdit,
-    /// Decoder of the leaf that is being read.
+    /// Decoder of the current leaf.
     decoder: Option<Decoder>,
-    /// Set in the outermost header if nothing else is known: another relay's conversion of a message of one part.
+    /// Set in the outermost header if nothing else is known: perhaps another relay converted a message with a single
+    /// part.
     is_simple: bool,
     is_valid: bool,
 }
 
-/// Changes to be made to the next lines of a header.
+/// Changes to make to the next lines of a header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum HeaderEdit {
     #[default]
     Nothing,
-    /// The next line is new, and the one behind it had another name.
+    /// The next line is new; the line after it had another name.
     Changed,
     /// The line had another name.
     Renamed,
@@ -161,7 +161,7 @@ impl Restorer {
         }
     }
 
-    /// Prepares for a body in that encoding.
+    /// Prepares for a body with that encoding.
     fn expect(&mut self, word: &[u8]) {
         self.decoder = match word {
             b"quoted-printable" => Some(Decoder::new(Encoding::QuotedPrintable)),
@@ -178,7 +178,7 @@ impl Restorer {
         if is_inner {
             self.out.extend_from_slice(b"\r\n");
         } else if matches!(content, EntityContent::Fixed(_)) {
-            // A message of one part: the label in the outermost header is that of the conversion.
+            // In a message with a single part, the label in the outermost header is the conversion's.
             match label {
                 Some(TransferEncodingKind::QuotedPrintable) => self.expect(b"quoted-printable"),
                 Some(TransferEncodingKind::Base64) => self.expect(b"base64"),
@@ -199,7 +199,7 @@ impl Restorer {
         if let Some(decoder) = self.decoder.take() {
             self.is_valid &= decoder.is_valid();
             if decoder.encoding() == Encoding::Base64 {
-                // The decoder does not return the line end that belongs to the delimiter.
+                // The line end that belongs to the delimiter is not returned by the decoder.
                 self.out.extend_from_slice(b"\r\n");
             }
         }
@@ -213,7 +213,7 @@ impl Default for Restorer {
     }
 }
 
-/// Returns the old and the new word of a marker that `convert` writes.
+/// Returns the old and the new word of a marker written by `convert`.
 fn marked(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = line.get(MARKER.len()..).filter(|_| line.starts_with(MARKER))?;
     let mut words = text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());

@@ -12,23 +12,20 @@ use super::conversion_error::ConversionError;
 use super::field::{self, MediaType, TransferEncoding, TransferEncodingKind};
 use std::ops::Range;
 
-/// Depth of nested parts: honest mail is never nested deeper. Postfix allows 100.
+/// Limit of nested parts. Honest mail is never nested deeper; Postfix allows 100.
 const MAX_DEPTH: usize = 50;
 /// The longest value of a field that is read.
 const MAX_FIELD_BYTES: usize = 8 << 10;
 
-/// Kinds of lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LineKind {
-    /// A line of a header.
     Header,
-    /// The empty line behind a header, and the entity that the header describes.
+    /// The empty line after a header, and the entity that the header describes.
     EndOfHeader(Entity),
-    /// A line of a body.
     Body,
-    /// A line before the first part or behind the last, which readers ignore.
+    /// A line before the first part or after the last. Readers ignore it.
     Gap,
-    /// The delimiter before a part, or behind the last.
+    /// The delimiter before a part or after the last.
     Delimiter,
 }
 
@@ -36,15 +33,15 @@ pub(crate) enum LineKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entity {
     pub(crate) content: EntityContent,
-    /// Place of its Content-Transfer-Encoding, if it has one.
+    /// Where its Content-Transfer-Encoding is, if it has one.
     pub(crate) transfer_encoding: Option<TransferEncodingField>,
     pub(crate) has_type: bool,
     pub(crate) has_version: bool,
-    /// It is a message, and not a part of one.
+    /// The entity is a message, not just a part.
     pub(crate) is_message: bool,
 }
 
-/// Place of a label, as offsets in the message.
+/// Where a label is, as offsets in the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TransferEncodingField {
     pub(crate) kind: TransferEncodingKind,
@@ -54,30 +51,26 @@ pub(crate) struct TransferEncodingField {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntityContent {
-    /// Parts and their delimiters.
     Multipart,
-    /// A message.
     Message,
     Text,
     Other,
-    /// Content that may not be encoded (again), and the reason.
+    /// Content that must not be encoded (again), and the reason.
     Fixed(ConversionError),
 }
 
-/// Reads a message line by line.
 #[derive(Clone, Debug)]
 pub(crate) struct Walker {
     /// Open multiparts, the outermost first.
     open: Vec<Multipart>,
-    /// Their numbers, sorted by boundary.
+    /// Indices of open multiparts, sorted by boundary.
     sorted: Vec<usize>,
     state: WalkState,
     header: HeaderParser,
-    /// Number of messages within messages.
+    /// Depth of messages within messages.
     messages: usize,
-    /// Offset of the next line.
     offset: usize,
-    /// The first header holds a signature over the body.
+    /// The first header contains a signature over the body.
     is_signed: bool,
 }
 
@@ -106,7 +99,7 @@ struct HeaderParser {
     media_type: Vec<u8>,
     labels: usize,
     label: Vec<u8>,
-    /// Offsets of the label's field, its value, and its end.
+    /// Offsets of the label's field, of its value, and of its end.
     label_places: [usize; 3],
     has_version: bool,
 }
@@ -132,17 +125,15 @@ impl Walker {
         }
     }
 
-    /// Reports whether the first header has been read.
     pub(crate) fn is_beyond_header(&self) -> bool {
         self.state != WalkState::Header || !self.header.is_outermost
     }
 
-    /// Reports whether the first header holds a signature over the body.
     pub(crate) fn is_signed(&self) -> bool {
         self.is_signed
     }
 
-    /// Takes the next line with its end. `is_clean`: the line before ended in CRLF.
+    /// Handles the next line with its end. `is_clean` means that the previous line ended in CRLF.
     pub(crate) fn line(&mut self, line: &[u8], is_clean: bool) -> Result<LineKind, ConversionError> {
         let begin = self.offset;
         self.offset += line.len();
@@ -157,14 +148,14 @@ impl Walker {
         }
     }
 
-    /// Reports whether the line is a delimiter of an open multipart; the lines after it belong to another part.
+    /// Reports whether the line is a delimiter of an open multipart. If so, the following lines belong to another part.
     fn is_delimiter(&mut self, line: &[u8], is_clean: bool) -> Result<bool, ConversionError> {
         let text = line[2..].trim_ascii_end();
         let boundary = |number: &usize| self.open[*number].boundary.as_slice();
         let mut looks_like_one = false;
         let mut found = Vec::new();
-        // Multiparts whose boundary begins with the text so far. There are fewer with each byte, so that a line costs no
-        // more than its length, however many multiparts are open.
+        // Multiparts whose boundary begins with the text so far. Each byte makes them fewer, so a line costs no more
+        // than its length, however many multiparts are open.
         let mut near = self.sorted.as_slice();
         for length in 0..=text.len() {
             let ended = near.partition_point(|number| boundary(number).len() == length);
@@ -290,7 +281,7 @@ impl HeaderParser {
         self.keep(line)
     }
 
-    /// Keeps a line of a field that will be read.
+    /// Keeps a line of a field that will be read later.
     fn keep(&mut self, more: &[u8]) -> Result<(), ConversionError> {
         let value = match self.in_field {
             FieldKind::Other => return Ok(()),
@@ -317,7 +308,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The delimiter that a line is, found by comparing it with each boundary.
+    /// Finds the delimiter by comparing the line with each boundary.
     fn compared(boundaries: &[Vec<u8>], line: &[u8]) -> Result<Option<(usize, bool)>, ConversionError> {
         let text = line[2..].trim_ascii_end();
         let rest_of = |number: &usize| text.strip_prefix(boundaries[*number].as_slice());

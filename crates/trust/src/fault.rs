@@ -3,7 +3,7 @@ use crate::verifier::is_marked_as_authority;
 use rustls::pki_types::UnixTime;
 use rustls::{CertificateError, Error, InvalidMessage};
 
-/// Largest number of a certificate's names that are reported: there may be hundreds.
+/// Largest number of a certificate's names that are reported. There may be hundreds.
 const MAX_NAMES: usize = 3;
 const HOUR_SECONDS: u64 = 3600;
 const DAY_SECONDS: u64 = 24 * HOUR_SECONDS;
@@ -97,7 +97,7 @@ impl HandshakeFault {
                 format!("{self}: create one with subjectAltName={}:{server}, or {insecure}", kind_of(server))
             }
             Self::OtherName { names, .. } => {
-                // A pattern is not a name to ask for.
+                // A pattern cannot be asked for.
                 let asked = names.iter().find(|name| !name.contains('*')).map_or("NAME", String::as_str);
                 format!("{self}: {}", name.replace("NAME", asked))
             }

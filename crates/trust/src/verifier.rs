@@ -47,8 +47,8 @@ struct TrustedServers {
 }
 
 impl TrustedServers {
-    /// Returns true if the certificate is valid at `now`. webpki has no function for that; but it checks the dates
-    /// before the issuer and the signature, so an error about those means that the dates are valid.
+    /// Returns true if the certificate is valid at `now`. webpki has no function for that, but it checks the dates
+    /// before the issuer and the signature. So an error about one of these means that the dates are valid.
     fn is_in_date(&self, certificate: &ParsedCertificate<'_>, now: UnixTime) -> bool {
         let verified =
             verify_server_cert_signed_by_trust_anchor(certificate, &self.roots, &[], now, self.algorithms.all);
@@ -108,7 +108,7 @@ impl ServerCertVerifier for TrustedServers {
     }
 }
 
-/// Verifies the handshake's signatures and nothing else.
+/// Verifies only the signatures of the handshake.
 #[derive(Debug)]
 struct AnyServer(WebPkiSupportedAlgorithms);
 
@@ -157,14 +157,13 @@ mod tests {
     fn params(names: &[&str], is_ca: IsCa, years: [i32; 2]) -> CertificateParams {
         let mut params =
             CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap();
-        // As `openssl req -x509 -subj /CN=…`: the issuer of a self-signed certificate has a name.
+        // Like `openssl req -x509 -subj /CN=…`: the issuer of a self-signed certificate has a name.
         params.distinguished_name.push(DnType::CommonName, "localhost");
         params.is_ca = is_ca;
         [params.not_before, params.not_after] = years.map(|year| date_time_ymd(year, 1, 1));
         params
     }
 
-    /// Makes a self-signed certificate.
     fn own(names: &[&str], is_ca: IsCa, years: [i32; 2]) -> CertificateDer<'static> {
         params(names, is_ca, years).self_signed(&KeyPair::generate().unwrap()).unwrap().der().clone()
     }
@@ -177,7 +176,6 @@ mod tests {
         Arc::new(rustls::crypto::ring::default_provider())
     }
 
-    /// The middle of 2030.
     fn now() -> UnixTime {
         UnixTime::since_unix_epoch(Duration::from_secs(1_909_000_000))
     }

@@ -1,4 +1,4 @@
-//! Any text as an address and a port: what is wrong with it, or parts that make the same again.
+//! Parses any text as an address with a port. Either the mistake is reported, or the parts make the same address again.
 use crate::Endpoint;
 
 pub fn check(data: &[u8]) {

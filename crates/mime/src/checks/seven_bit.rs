@@ -1,4 +1,5 @@
-//! Any bytes as a message for a server without 8BITMIME: left, refused, or made 7-bit, and restored as it was however it is cut.
+//! Converts any bytes as a message for a server without 8BITMIME. The message is left alone, refused, or made 7-bit; in
+//! that case restoring it in any blocks must give the original.
 use crate::{MARKER, Restorer};
 
 fn body(message: &[u8]) -> &[u8] {
@@ -10,7 +11,7 @@ fn body(message: &[u8]) -> &[u8] {
 
 pub fn check(data: &[u8]) {
     let Some((&block, message)) = data.split_first() else { return };
-    // As restored it is whatever it is; but it is nothing that panics or grows.
+    // Restoring may give anything, but must not panic or need much memory.
     let mut restorer = Restorer::new();
     let mut bytes = 0;
     message.chunks(usize::from(block) + 1).for_each(|block| restorer.receive(block, |text| bytes += text.len()));
@@ -19,7 +20,7 @@ pub fn check(data: &[u8]) {
     match crate::to_seven_bit(message, "relay.example") {
         Ok(Some(converted)) => {
             assert!(converted.len() <= 4 * message.len() + (65 << 10));
-            // A message that has been converted before has two marks.
+            // A message that was converted before has two markers.
             if memchr::memmem::find(message, MARKER).is_none() {
                 check_restored(message, &converted, usize::from(block) + 1);
             }

@@ -1,5 +1,4 @@
-//! Tests of conversion: which messages are converted; that another parser and `restore` find the original content in
-//! the result.
+//! Tests of conversion: which messages are converted, and that another parser and `restore` find the original content.
 use super::*;
 use crate::checks::seven_bit::{self, check_restored};
 use mail_parser::{MessageParser, PartType};
@@ -151,7 +150,7 @@ fn what_need_not_be_changed_is_not_either() {
     ] {
         assert_eq!(convert(message.as_bytes()), Ok(None), "{message}");
     }
-    // A signed part stays as it is, beside one that is converted.
+    // A signed part must not change, even next to one that is converted.
     let signed = "Content-Type: multipart/signed; boundary=s\r\nContent-Transfer-Encoding: 8bit\r\n\r\n--s\r\n\
         Content-Transfer-Encoding: 8bit\r\n\r\nsigned\r\n--s--\r\n";
     let outcome = converted(&format!(
@@ -175,7 +174,7 @@ fn a_message_of_other_ends_is_read_to_its_end() {
     }
 }
 
-/// Returns the bodies of leaves as mail-parser decodes them, and the number of headers of parts.
+/// Returns the decoded bodies of leaves according to mail-parser, and the number of part headers.
 fn leaves(message: &[u8]) -> Vec<Vec<u8>> {
     let parsed = MessageParser::default().parse(message).expect("it is a message");
     let contents = parsed.parts.iter().filter_map(|part| match &part.body {
@@ -244,7 +243,7 @@ fn any_part() -> impl Strategy<Value = GeneratedPart> {
         prop_oneof![
             proptest::collection::vec(inner.clone(), 1..4).prop_map(GeneratedPart::Many),
             inner.prop_map(|part| match part {
-                // mail-parser 0.11.9 panics at a message that only consists of a message.
+                // mail-parser 0.11.9 panics if a message only consists of another message.
                 GeneratedPart::Message(_) => GeneratedPart::Many(vec![part]),
                 part => GeneratedPart::Message(Box::new(part)),
             }),
@@ -252,7 +251,7 @@ fn any_part() -> impl Strategy<Value = GeneratedPart> {
     })
 }
 
-/// Pieces that hostile mail is made of.
+/// Fragments that hostile mail consists of.
 fn any_message() -> impl Strategy<Value = Vec<u8>> {
     let pieces: Vec<&str> = vec![
         "\r\n",
@@ -297,13 +296,13 @@ fn any_message() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Checks any input: a converted message is 7-bit, and restoring it gives the original, however it is cut.
+    /// A converted message must be 7-bit, and restoring it in any blocks must give the original.
     #[test]
     fn any_message_is_converted_or_left(message in any_message(), block: u8) {
         seven_bit::check(&[vec![block], message].concat());
     }
 
-    /// Checks that well-formed mail is converted, and that other parsers find the same contents in it.
+    /// Well-formed mail must be converted, and other parsers must find the same content in it.
     #[test]
     fn parts_keep_their_contents(part in any_part(), block in 1..200_usize) {
         let mut message = b"From: <a@b.example>\r\nMIME-Version: 1.0\r\n".to_vec();
