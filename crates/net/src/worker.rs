@@ -1,4 +1,4 @@
-//! A worker that serves sessions: a thread of [`eventloop`], and the buffers that all its sessions share.
+//! A worker that serves sessions: a thread of [`mailrun_eventloop`], and the buffers that all its sessions share.
 use crate::outbox::Outbox;
 pub use mailrun_eventloop::worker::{
     busy_polled, default_count, failed_tasks as failed_sessions, spawn_local, yield_now,
