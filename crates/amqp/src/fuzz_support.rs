@@ -30,7 +30,7 @@ pub struct FuzzOutcome {
     pub error: Option<ConnectionError>,
     /// Output bytes.
     pub output: Vec<u8>,
-    /// Messages that were sent and have not come back. There are never any.
+    /// Messages that were sent and not returned by an event. There must not be any.
     pub lost: u64,
 }
 
@@ -122,7 +122,7 @@ impl FuzzConnection {
         }
     }
 
-    /// Bytes that it keeps of messages that are not complete.
+    /// Bytes of incomplete messages that the connection keeps.
     pub fn incomplete_bytes(&self) -> u64 {
         self.connection.incomplete_bytes()
     }

@@ -5,7 +5,7 @@ use crate::codec::{DecodeError, Elements};
 /// Longest text of a peer that is kept, in characters.
 const MAX_TEXT_CHARACTERS: usize = 100;
 
-/// Product of a peer. Empty texts: it did not say.
+/// Product of a peer. Texts are empty if the peer did not name it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerProduct {
     /// Its container-id.

@@ -22,7 +22,7 @@ const DEFAULT_REPLY_TIMEOUT: Duration = Duration::from_secs(300);
 /// Mechanisms that do not reveal the password. Without TLS, only these are used.
 const HIDING_MECHANISMS: Mechanisms = Mechanisms::NONE.with(Mechanism::ScramSha256).with(Mechanism::CramMd5);
 
-/// Reasons why a conversation could not continue.
+/// Why a conversation could not continue.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The connection could not be made, or it broke.
@@ -37,11 +37,11 @@ pub enum Error {
     /// The peer does not speak SMTP.
     #[error("{0}")]
     Protocol(#[from] Violation),
-    /// STARTTLS or AUTH is not offered, or was rejected. Nothing was sent. Without TLS only SCRAM-SHA-256 and CRAM-MD5 are
-    /// used, which do not show the password. Holds the peer's last reply.
+    /// STARTTLS or AUTH was not offered or was rejected. Nothing was sent. Without TLS, only SCRAM-SHA-256 and CRAM-MD5
+    /// are used, because they do not reveal the password. Contains the peer's last reply.
     #[error("{0}: {1}")]
     GaveUp(GaveUp, String),
-    /// The peer ended the session. Holds its last reply.
+    /// The peer ended the session. Contains its last reply.
     #[error("the peer closed the session: {0}")]
     Closed(String),
 }
@@ -51,7 +51,7 @@ pub enum Error {
 pub struct SendOutcome {
     /// The peer took responsibility for the recipients it accepted.
     pub accepted: bool,
-    /// The reply that decided it.
+    /// Code of the reply that decided the result.
     pub code: u16,
     /// Text of that reply.
     pub text: String,
@@ -87,7 +87,7 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// Sets the longest wait for each reply; 5 minutes, if it is not set.
+    /// Sets the longest wait for each reply. The default is 5 minutes.
     #[must_use]
     pub fn timeout(self, reply_timeout: Duration) -> Self {
         Self { reply_timeout, ..self }
@@ -105,7 +105,7 @@ impl ClientBuilder {
         Self { security: Some(ClientSecurity::Implicit(tls)), ..self }
     }
 
-    /// Logs in, or sends nothing. Without TLS only by mechanisms that do not show the password.
+    /// Logs in, or sends nothing. Without TLS, only mechanisms that do not reveal the password are used.
     #[must_use]
     pub fn login(self, credentials: Credentials) -> Self {
         Self { credentials: Some(credentials), ..self }

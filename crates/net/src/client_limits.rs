@@ -87,8 +87,8 @@ impl ClientLimit {
         }
     }
 
-    /// Reply to a client that exceeds the limit. Every limit except that of recipients ends the session: the recipients
-    /// that were accepted before can still get their message.
+    /// Reply to a client that exceeds the limit. Every limit except the one for recipients ends the session. After that
+    /// one, the recipients that were accepted before can still get their message.
     pub fn reply(self) -> &'static Reply {
         macro_rules! fixed {
             ($text:literal) => {{
@@ -169,7 +169,7 @@ impl ClientLimits {
     }
 }
 
-/// A refusal of a client, for a log: reported at once, and then once a minute for each client.
+/// A refusal of a client, for a log. It is reported at once, and then at most once a minute per client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientRefusal {
     /// The client.
@@ -245,8 +245,8 @@ impl Clients {
         }
     }
 
-    /// Sets the function that refusals are reported to, from the thread of the worker that refused: seldom enough for a
-    /// log, however many there are.
+    /// Sets the function to which refusals are reported, on the thread of the worker that refused. It is called rarely
+    /// enough for a log, however many refusals there are.
     #[must_use]
     pub fn on_refusal(mut self, report: impl Fn(&ClientRefusal) + Send + Sync + 'static) -> Self {
         self.on_refusal = Some(Box::new(report));
@@ -346,7 +346,7 @@ impl ClientTable {
     }
 }
 
-/// An admitted connection. Dropping it ends it.
+/// An admitted connection. Drop this when the connection ends.
 #[derive(Debug)]
 pub struct Admission {
     clients: Arc<Clients>,
@@ -366,7 +366,7 @@ impl Admission {
         self.clients.take(self.client, limit, now)
     }
 
-    /// Lifts the rate limits, for the client has logged in: only the connection counts from here on.
+    /// Lifts the rate limits because the client has logged in. From here on, only the connection counts.
     pub fn waive_rates(&mut self) {
         self.has_rates = false;
     }

@@ -16,21 +16,21 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// Requests of a caller to a session that is free.
+/// What a caller wants from a session that is free.
 #[derive(Debug)]
 pub enum NextAction {
     /// Send a message with this envelope.
     Transaction(Arc<Envelope>),
-    /// Send QUIT. A session that is not free yet is asked again when it is.
+    /// Send QUIT. If the session is not free yet, it asks again when it is.
     Quit,
-    /// Nothing, for this message is to be written alone. The session asks again when it is free.
+    /// Do nothing, so that this message is written alone. The session asks again when it is free.
     Nothing,
 }
 
-/// A source of messages. `now` is [`crate::clock::now`] at the read or write in question.
+/// A source of messages. `now` is [`crate::clock::now`] at the read or write that led to the call.
 pub trait MessageSource {
-    /// The session is free, or, if `early`, will be when the message just rendered is answered. `Pending` leaves it
-    /// idle until the task is woken.
+    /// The session is free. If `early` is set, it will be free when the message just rendered is answered. `Pending`
+    /// leaves it idle until the task is woken.
     fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<NextAction>;
     /// The peer waits for the message: its bytes, dot-stuffed, and the end of data.
     fn render(&mut self, outbox: &mut Outbox);
@@ -67,7 +67,7 @@ pub enum ClientSecurity {
     OnDemand(ClientTls),
 }
 
-/// Reasons why a conversation ended.
+/// Why a conversation ended.
 #[derive(Debug)]
 pub enum SessionEnd {
     /// After QUIT, or because the peer said 421 or refused to greet.
@@ -141,7 +141,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         }
     }
 
-    /// Sets TLS for it.
+    /// Sets the use of TLS.
     #[must_use]
     pub fn with_security(self, security: Option<ClientSecurity>) -> Self {
         Self { security, ..self }
@@ -154,7 +154,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         self
     }
 
-    /// Runs it until it ends.
+    /// Runs the conversation until it ends.
     pub async fn run(mut self) -> SessionEnd {
         if let Some(ClientSecurity::Implicit(setup)) = self.security.clone()
             && let Err(ended) = self.begin_tls(&setup).await

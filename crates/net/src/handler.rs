@@ -30,7 +30,7 @@ pub enum Answer {
     Yes,
     /// This reply. 4xx and 5xx refuse; 421 ends the session.
     Reply(Reply),
-    /// The answer that the future ends with. The session reads nothing meanwhile.
+    /// The answer that the future returns. Until then, the session reads nothing.
     Later(Pin<Box<dyn Future<Output = Answer>>>),
     /// The secret that [`Handler::look_up`] was asked for; `None` if the name is unknown. It is no answer to any other
     /// question: the connection is then closed.
@@ -41,17 +41,17 @@ pub enum Answer {
     Reset,
 }
 
-/// Amount of input that a session reads next.
+/// How much input a session reads next.
 #[derive(Debug)]
 pub enum ReadLimit {
     /// All that there is space for.
     All,
-    /// That many bytes at most, at least one.
+    /// At most that many bytes, which must be at least one.
     AtMost(usize),
     /// Nothing before that time: the peer eventually finds the connection full.
     NotBefore(Duration),
-    /// Nothing any more: an [`Answer::HangUp`] or [`Answer::Reset`] that is not the answer to a command. Other answers
-    /// are treated as [`Answer::HangUp`] without a reply.
+    /// Nothing more: the answer must be an [`Answer::HangUp`] or [`Answer::Reset`] that does not answer a command.
+    /// Other answers count as [`Answer::HangUp`] without a reply.
     Close(Answer),
 }
 
@@ -63,7 +63,7 @@ impl Answer {
         Self::eventually(async { answer.await.map_or(Self::Yes, Self::Reply) })
     }
 
-    /// Likewise, for an answer of any kind.
+    /// Like [`Answer::later`], but for an answer of any kind.
     pub fn eventually(answer: impl Future<Output = Self> + 'static) -> Self {
         Self::Later(Box::pin(answer))
     }
@@ -87,7 +87,7 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// Reasons why a session ended.
+/// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
     /// QUIT.

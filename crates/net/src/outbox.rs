@@ -58,7 +58,7 @@ impl Outbox {
         self.bytes.len() + self.body.as_ref().map_or(0, |body| body.length)
     }
 
-    /// Appends the content of another outbox; its long body is not copied if this one has none.
+    /// Appends the content of another outbox. Its long body is not copied if this outbox has none.
     pub fn append(&mut self, other: Self) {
         match other.body {
             None => self.bytes.extend_from_slice(&other.bytes),
@@ -70,7 +70,7 @@ impl Outbox {
         }
     }
 
-    /// Copies all of it into one piece, as it will be written.
+    /// Copies the whole content into one piece, as it will be written.
     pub fn to_vec(&self) -> Vec<u8> {
         match &self.body {
             Some(body) => [&self.bytes[..body.at], body.bytes(), &self.bytes[body.at..]].concat(),

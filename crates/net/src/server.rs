@@ -142,7 +142,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self.clients(Arc::new(Clients::new(limits)))
     }
 
-    /// Sets the same, counted together with other servers.
+    /// Sets limits that are counted together with other servers.
     #[must_use]
     pub fn clients(mut self, clients: Arc<Clients>) -> Self {
         self.clients = clients;
@@ -172,7 +172,8 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
-    /// Sets the time for which workers look for events before they sleep: less delay with few sessions, for a processor.
+    /// Sets how long workers look for events before they sleep. With few sessions this reduces delays, but it occupies
+    /// a processor.
     #[must_use]
     pub fn busy_poll(mut self, busy_poll: BusyPoll) -> Self {
         self.worker_options.busy_poll = busy_poll;
@@ -307,8 +308,8 @@ impl RunningServer {
         self.endpoint.address()
     }
 
-    /// Stops accepting, lets sessions end by themselves for a moment, ends the remaining ones with 421 and waits for
-    /// the workers.
+    /// Stops accepting, gives sessions a moment to end by themselves, ends the others with 421, and waits for the
+    /// workers.
     pub fn stop(self) {
         self.stop.send_replace(true);
         self.wait();

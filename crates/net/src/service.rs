@@ -15,7 +15,8 @@ pub trait Service: 'static {
     fn is_exempt(&self, client: IpAddr) -> bool {
         client.to_canonical().is_loopback()
     }
-    /// A client could not be accepted: descriptors have run out ([`crate::ResourceExhausted`]), or it has gone again.
+    /// A client could not be accepted, because descriptors have run out ([`crate::ResourceExhausted`]) or because it
+    /// has already disconnected.
     fn accept_failed(&self, why: &io::Error) {
         let _ = why;
     }

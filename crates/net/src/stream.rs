@@ -143,7 +143,7 @@ impl Stream {
         self.socket.written_at()
     }
 
-    /// Ready when the connection may take more than it did.
+    /// Ready when the connection may accept more output than before.
     pub fn poll_writable(&self) -> Poll<()> {
         self.socket.poll_writable()
     }

@@ -22,10 +22,10 @@ pub struct Path<'a> {
 /// Faults of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// It does not follow the grammar.
+    /// The path does not follow the grammar.
     #[error("the address is not of the form <local-part@domain>")]
     Syntax,
-    /// A path above 256, local part above 64 or domain above 255 bytes.
+    /// The path exceeds 256 bytes, its local part 64, or its domain 255.
     #[error("the address is too long")]
     TooLong,
 }
@@ -65,8 +65,8 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Takes a value that [`Self::as_bytes`] of a path returned: it is only divided again, not checked. For other bytes
-    /// the parts are meaningless.
+    /// Takes a value that a path's [`Self::as_bytes`] returned. The value is only divided again, not checked, so for
+    /// other bytes the parts are meaningless.
     pub fn checked_before(mailbox: &'a [u8]) -> Self {
         let is_quoted = mailbox.first() == Some(&b'"');
         // A quoted local part may itself contain an @.
@@ -89,12 +89,12 @@ impl<'a> Path<'a> {
         self.at.map(|at| &self.mailbox[at + 1..])
     }
 
-    /// Reports whether it is `<>`, the sender of notifications.
+    /// Reports whether the path is `<>`, the sender of notifications.
     pub fn is_null(&self) -> bool {
         self.mailbox.is_empty()
     }
 
-    /// Reports whether it needs SMTPUTF8 (RFC 6531 §3.2).
+    /// Reports whether the path needs SMTPUTF8 (RFC 6531 §3.2).
     pub fn is_internationalized(&self) -> bool {
         !self.mailbox.is_ascii()
     }
@@ -222,8 +222,8 @@ pub fn literal(address: IpAddr) -> String {
     }
 }
 
-/// Reads an address literal with its brackets: `[192.0.2.1]`, `[IPv6:2001:db8::1]` (RFC 5321 §4.1.3). That grammar
-/// allows other tags; only `IPv6` has been registered, so the text behind another tag is not an address.
+/// Reads an address literal with its brackets: `[192.0.2.1]`, `[IPv6:2001:db8::1]` (RFC 5321 §4.1.3). The grammar
+/// allows other tags than `IPv6`, but none has been registered, so text after another tag is not an address.
 pub fn address_literal(domain: &[u8]) -> Option<IpAddr> {
     let text = domain.strip_prefix(b"[")?.strip_suffix(b"]")?;
     match text.split_first_chunk::<5>() {

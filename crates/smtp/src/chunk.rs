@@ -19,7 +19,7 @@ pub enum ContentKind {
 pub enum ChunkPiece<'a> {
     /// Bytes of the message.
     Content(&'a [u8]),
-    /// The chunk has been read.
+    /// The end of the chunk has been read.
     End(Chunk),
 }
 
@@ -34,7 +34,7 @@ pub struct ChunkReader {
 }
 
 impl ChunkReader {
-    /// Creates a reader at the start of a message. If it has lines, they may have `line_limit` bytes.
+    /// Creates a reader at the start of a message. Lines, if the content has any, may be `line_limit` bytes long.
     pub fn new(content_kind: ContentKind, line_limit: usize) -> Self {
         let chunk = Chunk { bytes: 0, last: false };
         Self { lines: LineChecker::new(line_limit), content_kind, chunk, left: 0, is_open: false }
@@ -67,7 +67,7 @@ impl ChunkReader {
         }
     }
 
-    /// Takes the next piece off the front of `input`; `None` needs more bytes, or a chunk.
+    /// Takes the next piece from the front of `input`. `None` means that more bytes, or a new chunk, are needed.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<ChunkPiece<'a>> {
         if !self.is_open {
             return None;

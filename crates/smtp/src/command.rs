@@ -50,7 +50,7 @@ pub struct Mail<'a> {
     pub returns: Option<Return>,
     /// ENVID (RFC 3461).
     pub envelope_id: Option<Xtext<'a>>,
-    /// AUTH: the original sender, as the client believes (RFC 4954 §5); `<>` is an unknown one.
+    /// AUTH: the original sender according to the client (RFC 4954 §5). `<>` means that it is unknown.
     pub auth: Option<Xtext<'a>>,
 }
 
@@ -76,9 +76,9 @@ impl<'a> Deref for Recipient<'a> {
 /// BDAT: number of bytes that follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// That number.
+    /// Number of bytes.
     pub bytes: u64,
-    /// LAST: the message ends with them.
+    /// LAST: these bytes end the message.
     pub last: bool,
 }
 

@@ -29,7 +29,7 @@ pub const END_OF_DATA: &[u8] = b".\r\n";
 pub enum LineFault {
     /// CR or LF without the other, or NUL.
     BareLineEnding,
-    /// A line above the limit.
+    /// A line is longer than the limit.
     LineTooLong,
 }
 
@@ -58,7 +58,7 @@ pub struct DataReader {
 }
 
 impl DataReader {
-    /// Creates a reader at the start of a message whose lines, `<CRLF>` included, may have `line_limit` bytes.
+    /// Creates a reader at the start of a message. Its lines may be `line_limit` bytes long, including CRLF.
     pub fn new(line_limit: usize) -> Self {
         Self { state: DataState::LineStart, lines: LineChecker::new(line_limit) }
     }
@@ -74,7 +74,7 @@ impl DataReader {
         self.lines.fault
     }
 
-    /// Takes the next piece off the front of `input`; `None` needs more bytes.
+    /// Takes the next piece from the front of `input`. `None` means that more bytes are needed.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<DataPiece<'a>> {
         loop {
             let first = *input.first()?;
@@ -185,7 +185,8 @@ fn has_bare_line_ending(previous: u8, block: &[u8]) -> bool {
     pairs.fold(flawed(previous, first), |seen, (&before, &octet)| seen | flawed(before, octet)) != 0
 }
 
-/// Dot-stuffs a message (RFC 5321 §4.5.2) onto `out`; its lines end in `<CRLF>`. The end of data is not added.
+/// Dot-stuffs a message (RFC 5321 §4.5.2), and appends it to `out`. Its lines must end in CRLF. The end of data is not
+/// added.
 pub fn stuff(message: &[u8], out: &mut Vec<u8>) {
     if message.first() == Some(&b'.') {
         out.push(b'.');

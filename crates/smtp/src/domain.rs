@@ -31,7 +31,7 @@ impl<'a> Domain<'a> {
         })
     }
 
-    /// Makes it independent of the text that it was read from.
+    /// Makes the domain independent of the text from which it was read.
     pub fn into_owned(self) -> Domain<'static> {
         Domain(Cow::Owned(self.0.into_owned()))
     }

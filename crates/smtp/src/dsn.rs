@@ -51,7 +51,7 @@ impl Notify {
         Self(self.0 | other.0)
     }
 
-    /// Reports whether all of `other` is wanted; false after NEVER.
+    /// Reports whether all events of `other` are wanted. Always false after NEVER.
     pub fn wants(self, other: Self) -> bool {
         other.0 != 0 && self.0 & other.0 == other.0
     }
@@ -122,7 +122,7 @@ fn is_unitext(address: &[u8]) -> bool {
     })
 }
 
-/// Reports whether addresses of that kind are written as RFC 6533 §3 says.
+/// Reports whether addresses of that type are written according to RFC 6533 §3.
 pub fn is_utf8(kind: &[u8]) -> bool {
     kind.eq_ignore_ascii_case(b"utf-8")
 }

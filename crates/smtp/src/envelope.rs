@@ -33,9 +33,10 @@ impl Envelope {
         Ok(envelope)
     }
 
-    /// Renders them with parameters after each recipient (`NOTIFY=NEVER`; [`crate::dsn`]).
+    /// Renders the commands, with parameters after each recipient (`NOTIFY=NEVER`; see [`crate::dsn`]).
     ///
     /// # Errors
+    ///
     /// As [`Envelope::new`].
     pub fn with_parameters<'a>(
         sender: &str,

@@ -30,8 +30,8 @@ pub struct Extensions {
 }
 
 impl Extensions {
-    /// All extensions that a server of this crate offers by default: not those that need a certificate, a list of users
-    /// or trust.
+    /// All extensions that a server of this crate offers by default. Extensions that need a certificate, a list of
+    /// users or trust are left out.
     pub fn all(message_bytes: u64) -> Self {
         Self {
             pipelining: true,
@@ -68,7 +68,8 @@ impl Extensions {
         lines.join("\n")
     }
 
-    /// Reads the lines of an EHLO reply; the first one, the server's name, is skipped. Unknown keywords are ignored.
+    /// Reads the lines of an EHLO reply. Skips the first line, which contains the server's name, and ignores unknown
+    /// keywords.
     pub fn parse<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut offered = Self::default();
         for line in lines.skip(1) {

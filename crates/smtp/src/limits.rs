@@ -15,7 +15,7 @@ pub const MAX_LOCAL_PART_BYTES: usize = 64;
 /// Longest domain (RFC 5321 §4.5.3.1.2).
 pub const MAX_DOMAIN_BYTES: usize = 255;
 
-/// Limits of a session. The sizes are the smallest that RFC 5321 lets a server offer, except where a larger one costs
+/// Limits of a session. The sizes are the smallest that RFC 5321 allows a server, except where a larger one costs
 /// nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -25,15 +25,17 @@ pub struct Limits {
     pub recipients: usize,
     /// Bytes of a message; SIZE announces this (RFC 1870).
     pub message_bytes: u64,
-    /// Factor of `message_bytes` up to which a message that is too long is read. Its client gets 552 only at its end,
-    /// and would send the message again if it were cut off before; beyond this the session ends with 421.
+    /// Multiple of `message_bytes` up to which an oversized message is still read. The client gets 552 only at the end,
+    /// and would send the message again if it were cut off earlier. Beyond this, the session ends with 421.
     pub oversize_factor: u64,
-    /// Rejected commands without a message between them, after which the session ends. Recipients beyond the limit are
-    /// not counted here.
+    /// Number of rejected commands without a message between them after which the session ends. Recipients beyond the
+    /// limit do not count.
     pub errors: u32,
-    /// Unknown commands before EHLO, after which the session ends: the client may speak another protocol.
+    /// Number of unknown commands before EHLO after which the session ends, because the client may speak another
+    /// protocol.
     pub unknown_before_hello: u32,
-    /// Commands without a message between them, accepted recipients not counted, after which the session ends.
+    /// Number of commands without a message between them after which the session ends. Accepted recipients do not
+    /// count.
     pub idle_commands: u32,
     /// Commands that have nothing to do with mail (NOOP, VRFY, HELP, a greeting, RSET with nothing to reset) without a
     /// message between them, after which the session ends. As Postfix's `smtpd_junk_command_limit`.

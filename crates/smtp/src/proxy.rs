@@ -14,8 +14,8 @@ pub const MAX_V1_BYTES: usize = 107;
 /// The longest version 2 header that names a client: addresses of UNIX sockets and extensions, one of which may be a
 /// client's certificate. The protocol would allow 64 KB.
 const MAX_PROXIED_BYTES: usize = V2_HEAD_BYTES + 216 + (16 << 10);
-/// The longest header of version 2 at all: one without useful content may be as long as its length field can express,
-/// and is skipped.
+/// The longest header of version 2. A header without useful content may be as long as its length field can express, and
+/// is skipped.
 pub const MAX_V2_BYTES: usize = V2_HEAD_BYTES + u16::MAX as usize;
 
 const V1: &[u8] = b"PROXY ";

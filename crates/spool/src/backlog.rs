@@ -4,8 +4,8 @@ use crate::index::SharedIndex;
 use crate::{Error, Id, RecoveredMessage};
 use std::sync::Arc;
 
-/// The messages that were not done when the spool was opened, in the order of the log. Costs 8 bytes per message; each
-/// is read when it is asked for, and left out if it is done by then.
+/// The messages that were not done when the spool was opened, in the order of the log. This costs 8 bytes per message.
+/// Each message is read when it is asked for, and left out if it is done by then.
 pub struct Backlog {
     index: Arc<SharedIndex>,
     ids: std::vec::IntoIter<Id>,
@@ -23,7 +23,7 @@ impl Backlog {
         Self { index: Arc::default(), ids: Vec::new().into_iter(), damaged_bodies: Vec::new() }
     }
 
-    /// Largest number of messages still to come.
+    /// Upper limit of the messages still to come.
     pub fn len(&self) -> usize {
         self.ids.len()
     }

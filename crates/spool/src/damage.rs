@@ -15,19 +15,19 @@ pub struct Damage {
     pub kind: DamageKind,
     /// The loss that it causes.
     pub cost: Cost,
-    /// The lost messages, as far as their numbers are known: from the legible parts, or because their numbers are
-    /// missing in the row. At most [`Damage::MAX_NAMED`].
+    /// The lost messages whose numbers are known, from legible parts or because the numbers are missing in the
+    /// sequence. At most [`Damage::MAX_NAMED`].
     pub messages: Vec<Id>,
     /// Number of messages that may be lost besides those that are named.
     pub unnamed: u64,
-    /// The same bytes are in the quarantine from an earlier start, which reported all this.
+    /// An earlier start has reported this damage, and the same bytes are in the quarantine.
     pub is_known: bool,
 }
 
 /// Kinds of damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DamageKind {
-    /// A header of a segment: neither legible nor zeros, or zeros where a header was written.
+    /// A header of a segment that is neither legible nor zeros, or zeros in place of a header that was written.
     Header,
     /// A segment is missing that must have existed.
     MissingSegment,
@@ -39,18 +39,18 @@ pub enum DamageKind {
     Records,
     /// The content of a message whose envelope is sound. The message is known, and cannot be delivered.
     Body,
-    /// The end of the log that a crash tore, which had not been synced. It is no damage if there was a crash.
+    /// The unsynced end of the log that a crash tore. If there was a crash, this is not damage.
     TornEnd,
 }
 
 /// Losses that damage causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cost {
-    /// Everything in it was done, is also stored elsewhere, or was recovered.
+    /// Nothing is lost: everything there was done, is also stored elsewhere, or was recovered.
     Nothing,
-    /// Notes of messages, or marks that they are done: some of the work may be repeated.
+    /// Notes, or marks that messages are done. Some work may be repeated.
     Notes,
-    /// The content is unknown: notes, or a message that had been moved.
+    /// It is unknown what is lost: notes, or a message that had been moved.
     Unknown,
     /// Messages that were not done.
     Messages,
@@ -60,7 +60,7 @@ impl Damage {
     /// Limit of messages that are named.
     pub const MAX_NAMED: usize = 10_000;
 
-    /// Reports whether an administrator must act: the damage costs something, and is not what a crash leaves.
+    /// Reports whether an administrator must act: the damage costs something, and does not merely result from a crash.
     pub fn is_alarming(&self) -> bool {
         self.cost != Cost::Nothing && self.kind != DamageKind::TornEnd
     }

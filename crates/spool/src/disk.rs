@@ -23,7 +23,7 @@ pub trait Disk: Send + Sync {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// Returns when the creation and removal of files before it are durable.
+    /// Returns when earlier creations and removals of files are durable.
     fn sync_directory(&self) -> io::Result<()>;
     /// Number of bytes that further files may have, as far as that is known.
     fn available_bytes(&self) -> io::Result<u64> {

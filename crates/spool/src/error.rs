@@ -3,17 +3,17 @@ use crate::{Damage, Id};
 use std::io;
 use std::sync::Arc;
 
-/// Reasons why the spool did not do what it was asked. Cheap to clone: a whole batch may fail for one reason.
+/// Why the spool did not do what it was asked. Cheap to clone, because a whole batch may fail for one reason.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no room for this message now; there will be when others are done. An SMTP server answers 452.
+    /// There is no room for this message until other messages are done. An SMTP server should answer 452.
     #[error("the spool is full")]
     Full,
-    /// A write or a sync failed, so the content of the disk is unknown: the spool accepts nothing any more. An SMTP
-    /// server answers 451; a restart recovers what is on the disk.
+    /// A write or a sync failed, so the content of the disk is unknown, and the spool accepts nothing more. An SMTP
+    /// server should answer 451. A restart recovers what is on the disk.
     #[error("the spool's disk failed; no mail is accepted until a restart: {0}")]
     Poisoned(Arc<str>),
-    /// Synced bytes do not read as they were written. The file and the offset give the place.
+    /// Synced bytes do not read as they were written.
     #[error("{file} is damaged at offset {offset}")]
     Damaged {
         /// Its name in the spool's directory.
@@ -21,7 +21,7 @@ pub enum Error {
         /// The first byte that is wrong.
         offset: u64,
     },
-    /// The spool is damaged, and was to be opened only if it is sound ([`OnDamage::Refuse`](crate::OnDamage::Refuse)).
+    /// The spool is damaged, but should be opened only if it is sound ([`OnDamage::Refuse`](crate::OnDamage::Refuse)).
     #[error("the spool is damaged, and damage is not permitted; nothing was changed: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     DamageRefused(Arc<[Damage]>),
     /// A copy of damaged bytes could not be kept. Nothing was removed.
@@ -32,7 +32,7 @@ pub enum Error {
         /// The reason.
         error: Arc<io::Error>,
     },
-    /// A later mailrun has written this segment.
+    /// A later version of mailrun has written this segment.
     #[error("{file} was written by a later version of mailrun (spool format {version}): open it with that one")]
     NewerVersion {
         /// Its name in the spool's directory.
@@ -43,7 +43,7 @@ pub enum Error {
     /// Another process has this spool open.
     #[error("another process has this spool open")]
     Locked,
-    /// The message, or its envelope, is larger than the options allow, whatever room there is.
+    /// The message or its envelope is larger than the options allow, even in an empty spool.
     #[error("{bytes} bytes are more than the limit of {most} per message")]
     TooLarge {
         /// Size of the message or envelope.

@@ -44,9 +44,9 @@ pub enum SegmentState {
         /// End of its batches.
         end: u64,
     },
-    /// Nothing in it counts.
+    /// Nothing in it is live.
     Free,
-    /// It was being made when the process ended, and holds nothing.
+    /// The process ended while this file was being made. It holds nothing.
     Unfinished,
     /// It cannot be read at all.
     Illegible,

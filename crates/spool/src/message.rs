@@ -47,7 +47,8 @@ pub struct StoredEnvelope {
     pub envelope: Vec<u8>,
 }
 
-/// The proof that a message is as durable as the spool's mode promises. Only the spool makes one, and only afterwards.
+/// Proves that a message is as durable as the spool's mode promises. Only the spool can create it, and does so only
+/// after the message is durable.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Stored {
     pub(crate) id: Id,

@@ -20,12 +20,12 @@ impl SplitMix64 {
         (mixed ^ (mixed >> 31)) % sides
     }
 
-    /// True once in `times` calls, on average.
+    /// Returns true once in `times` calls, on average.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// Cuts bytes into blocks, mostly short ones.
+    /// Cuts bytes into blocks, most of them short.
     pub fn cut<'a>(&mut self, bytes: &'a [u8]) -> Vec<&'a [u8]> {
         let mut blocks = Vec::new();
         let mut rest = bytes;

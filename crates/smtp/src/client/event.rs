@@ -2,7 +2,7 @@
 use crate::reply::{ReceivedReply, ReplyError};
 use crate::sasl::client::ExchangeError;
 
-/// Commands that replies belong to.
+/// A command, for replies to refer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// The connection.
@@ -25,7 +25,7 @@ pub enum Verb {
     Chunk,
     /// The final dot, or the last BDAT.
     Message,
-    /// The same in LMTP, for the recipient of that number.
+    /// The final dot in LMTP, for the recipient with this number.
     Delivery(u32),
     /// RSET.
     Reset,
@@ -36,11 +36,11 @@ pub enum Verb {
 /// A reply and its command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// The command that it belongs to.
+    /// The command that the reply belongs to.
     pub to: Verb,
     /// The reply.
     pub reply: ReceivedReply<'a>,
-    /// The transaction it belongs to is over.
+    /// Set if the reply ends the transaction of its command.
     pub ends: Option<Outcome>,
     /// Number of transactions, from the oldest on, whose results have become certain. As long as replies to later
     /// commands are due, a missing reply may have made the session take another command's reply for the result. If the
@@ -54,24 +54,24 @@ pub enum Outcome {
     /// The peer took responsibility for the recipients that it accepted; in LMTP for at least one of them, namely those
     /// whose [`Verb::Delivery`] had a positive reply.
     Accepted,
-    /// The peer did not.
+    /// The peer did not take responsibility.
     Refused,
 }
 
-/// Requests of the session to its caller.
+/// What the session wants its caller to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// Replies: read.
+    /// Read replies.
     Replies,
-    /// TLS, once all is written; then [`Client::tls_started`](super::Client::tls_started).
+    /// Begin TLS once everything is written, then call [`Client::tls_started`](super::Client::tls_started).
     Tls,
-    /// A transaction to [begin](super::Client::begin), or [quit](super::Client::quit).
+    /// [Begin](super::Client::begin) a transaction, or [quit](super::Client::quit).
     Transaction,
-    /// The message and its end of data, then [`Client::message_sent`](super::Client::message_sent).
+    /// Write the message and its end of data, then call [`Client::message_sent`](super::Client::message_sent).
     Message,
-    /// The next [chunk](super::Client::chunk) of the message, and its bytes as they are.
+    /// Announce the next [chunk](super::Client::chunk) of the message, and write its bytes unchanged.
     Chunk,
-    /// Nothing more: close the connection.
+    /// Close the connection.
     Close,
 }
 
@@ -84,7 +84,7 @@ pub enum ChunkPosition {
     Last,
 }
 
-/// Reasons why a session sent QUIT before it sent anything else.
+/// Why a session sent QUIT before it sent anything else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GaveUp {
     /// TLS is required and not offered.
@@ -102,13 +102,13 @@ pub enum GaveUp {
     /// The exchange could not continue.
     #[error("AUTH: {0}")]
     Exchange(ExchangeError),
-    /// XCLIENT is not offered, or with none of the attributes to be sent.
+    /// XCLIENT is not offered, or supports none of the attributes to be sent.
     #[error("the server does not offer XCLIENT")]
     NoXclient,
     /// XCLIENT was refused.
     #[error("the server rejected XCLIENT")]
     XclientRefused,
-    /// Notifications are asked for, and DSN is not offered.
+    /// The envelopes ask for notifications, but DSN is not offered.
     #[error("the server does not offer DSN")]
     NoDsn,
     /// The server calls itself by the name of this client ([`Options::refuses_own_name`](super::Options)).
@@ -125,10 +125,10 @@ pub enum Violation {
     /// A reply that no command asked for.
     #[error("the peer sent an unexpected reply {0}")]
     Unasked(u16),
-    /// A reply that its command cannot have: replies before it are missing, or there are too many of them.
+    /// A reply that its command cannot have. Either earlier replies are missing, or there are too many.
     #[error("the peer's reply {0} does not belong to the command that awaits one: a reply is missing, or was added")]
     Misplaced(u16),
-    /// Bytes in the clear behind the 220 to STARTTLS: injected by a third party (CVE-2011-0411).
+    /// Unencrypted bytes after the 220 to STARTTLS. A third party has injected them (CVE-2011-0411).
     #[error("{0} bytes of plain text followed the reply to STARTTLS")]
     Injected(usize),
 }

@@ -36,14 +36,14 @@ pub struct Client {
 }
 
 impl Client {
-    /// Creates a session on an established connection; the peer speaks first. `name` goes into EHLO.
+    /// Creates a session on an established connection, on which the peer speaks first. `name` goes into EHLO.
     pub fn new(name: Arc<str>, pipelining: PipelineMode, now: Duration) -> Self {
         let core = ClientCore::new(name, pipelining, now);
         let state = ClientState::SetUp(SetUpState::ExpectGreeting(None));
         Self { reader: ReplyReader::default(), state, core }
     }
 
-    /// Creates a session with options; SCRAM-SHA-256 is not chosen without a nonce.
+    /// Creates a session with options. Without a nonce, SCRAM-SHA-256 is not used.
     pub fn with_options(name: Arc<str>, options: Arc<Options>, nonce: Option<Nonce>, now: Duration) -> Self {
         let mut client = Self::new(name, options.pipelining, now);
         client.core.protocol = options.protocol;
@@ -111,8 +111,8 @@ impl Client {
         self
     }
 
-    /// Begins a transaction: MAIL, or MAIL, RCPT and DATA if groups are agreed. A session that is not free for it
-    /// writes nothing.
+    /// Begins a transaction: writes MAIL, or MAIL, RCPT and DATA if groups are agreed. Writes nothing if the session is
+    /// not ready for it.
     pub fn begin(&mut self, envelope: Arc<Envelope>, now: Duration, out: &mut Vec<u8>) {
         self.core.last_received = now;
         if let ClientState::Transaction(sending @ SendState::Idle) = &mut self.state {
@@ -120,8 +120,8 @@ impl Client {
         }
     }
 
-    /// Notes that the message and its end of data are being sent: a reply is due. A session that is over does not wait
-    /// for it.
+    /// Tells the session that the message and its end of data are being sent, so a reply is due. A session that is over
+    /// does not wait for it.
     pub fn message_sent(&mut self, now: Duration) {
         if let ClientState::Transaction(sending @ SendState::Message) = &mut self.state {
             self.core.last_received = now;
@@ -142,7 +142,7 @@ impl Client {
         }
     }
 
-    /// Notes that part of a message was sent: the peer is not silent, but receiving.
+    /// Tells the session that part of a message was sent. The peer is then receiving, and not silent.
     pub fn progressed(&mut self, now: Duration) {
         self.core.last_received = now;
     }
@@ -161,7 +161,7 @@ impl Client {
         };
     }
 
-    /// Sends QUIT, unless the session is over. Replies that are due before have no effect any more.
+    /// Sends QUIT, unless the session is over. Replies that are due before it no longer have an effect.
     pub fn quit(&mut self, now: Duration, out: &mut Vec<u8>) {
         self.core.last_received = now;
         self.state = self.take_state().quit(&mut self.core, out);
@@ -193,7 +193,8 @@ impl Client {
         self.core.bursts()
     }
 
-    /// Reports whether another message may go behind that many bytes of output, or they are written first.
+    /// Reports whether another message may be added after that many bytes of output, or whether these must be written
+    /// first.
     pub fn may_hold_back(&self, bytes: usize) -> bool {
         !self.core.bursts() || bytes < self.core.burst.bytes
     }
@@ -203,7 +204,7 @@ impl Client {
         &self.core.extensions
     }
 
-    /// The reason why the session ended itself before it sent anything else.
+    /// Why the session ended itself before it sent anything else.
     pub fn gave_up(&self) -> Option<GaveUp> {
         self.core.gave_up
     }
@@ -218,7 +219,7 @@ impl Client {
         self.state.awaited(&self.core)
     }
 
-    /// Time at which `patience` with the peer ends, if a reply is awaited.
+    /// Returns when `patience` with the peer ends, if a reply is awaited.
     pub fn deadline(&self, timeout: Duration) -> Option<Duration> {
         let verb = self.waits_for()?;
         let shorter = match self.state {

@@ -13,14 +13,14 @@ pub enum PipelineMode {
     /// MAIL, RCPT and DATA together, if the peer offers PIPELINING (RFC 2920); or MAIL, RCPT and every BDAT. The next
     /// message waits for the result of the one before it.
     Transaction,
-    /// As `Transaction`; and the next message's commands may follow a message before its result.
+    /// As `Transaction`, and the next message's commands may follow a message before its result is known.
     Group,
 }
 
 /// Use of STARTTLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StartTls {
-    /// Not used: no TLS, or TLS from the first byte on.
+    /// Not used. The session has no TLS, or TLS from the first byte on.
     #[default]
     Never,
     /// Used if it is offered and granted.
@@ -45,18 +45,19 @@ pub enum Notifications {
     /// Envelopes have none.
     #[default]
     Unasked,
-    /// Envelopes have some: nothing is sent to a server that does not offer DSN.
+    /// Envelopes have some. Nothing is sent to a server that does not offer DSN.
     Asked,
 }
 
-/// Size of a burst: messages that are under way at a time if they go by BDAT and commands in groups.
+/// Size of a burst: how many messages may be under way at a time, if messages go by BDAT and commands in groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BurstSize {
     /// Number of messages under way; 0 means two: the current one and the one that [may begin
     /// early](super::Client::may_begin_early). Beyond two, each message is behind a RSET, so that none depends on the
     /// result of another (RFC 3030 §2). If the connection breaks, the result of that many is unknown.
     pub messages: u32,
-    /// Output that is written at once and not held back for another message, so that the peer can begin.
+    /// If this much output is waiting, it is written at once instead of being held back for another message, so that
+    /// the peer can begin.
     pub bytes: usize,
 }
 
@@ -95,7 +96,7 @@ pub struct Options {
     pub notifications: Notifications,
     /// Size of a burst of messages.
     pub burst: BurstSize,
-    /// Longest wait for the answer to QUIT, if it is shorter than for other replies: nothing depends on it any more.
+    /// Longest wait for the answer to QUIT, if it is shorter than for other replies. Nothing depends on this reply.
     pub quit_timeout: Option<Duration>,
     /// Give up if the server calls itself by the client's name, in its greeting or its reply to EHLO.
     pub refuses_own_name: bool,
