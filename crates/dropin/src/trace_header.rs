@@ -18,8 +18,8 @@ pub(super) struct TraceHeaderWriter {
 }
 
 impl TraceHeaderWriter {
-    /// Builds it for messages that consist of `head`, of which only the end is the same in all, and `rest`, which is
-    /// the same. Both are in wire format, without the end of data.
+    /// Builds the line for messages that consist of `head` and `rest`. `rest` is the same in all messages; of `head`, only
+    /// the end must be. Both are in wire format, without the end of data.
     ///
     /// # Errors
     /// If the text under the checksum would not be the same in all messages; or there is no randomness.

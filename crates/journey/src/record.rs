@@ -320,7 +320,6 @@ pub enum KeepAwake {
 }
 
 impl KeepAwake {
-    /// What reports say.
     pub fn words(self) -> &'static str {
         match self {
             Self::On => "processors kept awake",

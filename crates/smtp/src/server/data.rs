@@ -149,7 +149,7 @@ impl SkippedChunk {
     }
 }
 
-/// Ends of messages.
+/// What happens when the last byte of a message has been read, or when the message is given up.
 impl ServerCore {
     /// The largest number of bytes of a message that are read.
     pub(super) fn most_bytes(&self) -> u64 {
