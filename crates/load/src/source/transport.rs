@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// Options of the connection.
 #[derive(Clone, Debug, Default)]
 pub struct TransportOptions {
     /// Start of TLS.
@@ -29,6 +30,7 @@ pub struct TransportOptions {
     pub certificate: Option<(PathBuf, PathBuf)>,
     /// Resumption of TLS sessions.
     pub resumption: SessionResumption,
+    /// User and password.
     pub credentials: Option<Credentials>,
     /// SMTP or LMTP.
     pub protocol: Protocol,
@@ -36,6 +38,7 @@ pub struct TransportOptions {
     pub chunking: Chunking,
     /// Most bytes of one write of a long message; as many as the connection takes by default.
     pub write_size: Option<NonZeroUsize>,
+    /// Local addresses of connections.
     pub bind: Option<AddressRange>,
     /// Version of the PROXY header that is sent first, if one is.
     pub proxy: Option<ProxyVersion>,
@@ -52,9 +55,12 @@ impl TransportOptions {
     }
 }
 
+/// Form of the PROXY header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum ProxyVersion {
+    /// Text
     V1,
+    /// Binary
     V2,
 }
 
@@ -92,6 +98,7 @@ impl fmt::Display for AddressRange {
     }
 }
 
+/// The connection options, ready for use.
 #[derive(Debug)]
 pub(super) struct Transport {
     pub(super) security: Option<ClientSecurity>,
@@ -140,7 +147,7 @@ impl Transport {
         Self { options: Arc::new(options), ..self }
     }
 
-    /// Returns the PROXY header of a connection between these addresses, if one is to be sent.
+    /// The PROXY header of a connection between these addresses, if one is to be sent.
     pub(super) fn proxy_header(&self, source: Option<SocketAddr>, destination: SocketAddr) -> Option<Vec<u8>> {
         let header = match source {
             Some(source) => ProxyHeader::Proxied { source, destination },
@@ -152,6 +159,7 @@ impl Transport {
         })
     }
 
+    /// Reports whether connections use the given source addresses.
     pub(super) fn is_bound(&self) -> bool {
         self.bind.is_some()
     }
