@@ -153,8 +153,8 @@ fn mail_that_another_server_did_not_deliver_ends_the_search() {
     let server = sink.address();
     let words = [server.as_str(), "--sink", sink.url(), "--goal", "delivered.p99 < 1s", "--lost-after", "500ms"];
     let (ended, result) = capacity(&[&words, &SHORT[..]].concat(), place.path());
-    assert_eq!((ended.code, result["trials"].as_array().map(Vec::len)), (Some(3), Some(1)), "{ended:?}");
-    assert_eq!(result["capacity"]["ending"], "mail_lost", "{result}");
+    // A busy machine may void a trial before.
+    assert_eq!((ended.code, &result["capacity"]["ending"]), (Some(3), &"mail_lost".into()), "{ended:?}");
     let verdict = ended.out.lines().last().unwrap();
     assert!(verdict.starts_with("INCONCLUSIVE  ") && verdict.contains("were not delivered within 0.5 s"), "{ended:?}");
 }
