@@ -77,7 +77,7 @@ struct BehaviourArgs {
     /// The default is what the plan says, or an endpoint.
     #[arg(long, value_enum, value_name = "MODE")]
     mode: Option<EndpointMode>,
-    /// ideal, ecp-2022 or custom-1563
+    /// ideal, ecp-2022 or custom-1563 [default: ideal]
     ///
     /// A built-in plan to start from: ecp-2022 carries 10.8, 7.3 and 6.5 msg/s, custom-1563 1,563 msg/s, ideal all.
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(PRESETS),
