@@ -221,7 +221,6 @@ fn plain() -> Vec<Case> {
     cases
 }
 
-/// Formats of Go's printf with one number.
 const FORMATS: &str = "x|%d|a %d b|%5d!|%-5d!|%05d!|%-05d!|%+d|% d|%.4d|%8.4d!|%08.4d!|%-8.4d!|%x|%X|%#x|%#X|%o|%#o|%O|%#O|\
     %b|%#b|%c|%5c!|%05c!|%q|%+q|%#q|%U|%#U|%8U!|%.6U|%v|%+v|%#v|%5v!|%T|%.2T|%5T!|%05T!|%s|%5s|%05s|%p|%w|%t|%e|%g|%|%5|%!|\
     %d%d|%[1]d|%[1]d%[1]x|%[2]d|%[1]|%[|%[]d|%[1]5d|%[1].3d|%[x]d|%*d|%*[1]d!|%[1]*[1]d!|%.*[1]d|%.*d|%9999999d|\

@@ -50,7 +50,6 @@ impl Node {
         self.place.path().join("broker").to_str().unwrap().to_owned()
     }
 
-    /// Starts or restarts the broker.
     fn run(&self) {
         let directory = self.directory();
         let ports: Vec<String> = self.ports.iter().map(u16::to_string).collect();

@@ -128,7 +128,6 @@ impl Postfix {
         self.command("flush");
     }
 
-    /// Number of recipients delivered to.
     pub(crate) fn sent(&self) -> u64 {
         self.log().matches("status=sent").count() as u64
     }

@@ -93,7 +93,7 @@ fn mail_that_a_server_took_and_never_handed_on_is_not_delivered() {
     assert_eq!(processes_of(place.path()), 0);
 }
 
-/// The second mailrun counts the processes before and after the first one runs.
+/// Kills a mailrun, then counts the processes that it left, before and after a second mailrun.
 const KILLED: &str = r#"ip link set lo up
 "$1" bench --relay "$2" --duration 1h --rate 1 --quiet --out "$3/killed" & first=$!
 count() { grep -l MAILRUN_RECIPE= /proc/[0-9]*/environ | wc -l; }

@@ -97,7 +97,6 @@ impl Relay {
         Wire::greeted(self.smtp[0])
     }
 
-    /// Stops the relay in order.
     pub(crate) fn stop(self) -> Ended {
         self.process.terminate();
         let ended = self.process.finish();

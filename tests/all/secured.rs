@@ -89,7 +89,6 @@ fn timed(record: &Record, phase: Phase) -> u64 {
     record.phases.iter().find(|row| row.name == phase).map_or(0, |row| row.count)
 }
 
-/// The text of the first error in this phase.
 fn said(record: &Record, phase: Phase) -> &str {
     record.errors.iter().find(|row| row.phase == phase).map_or("", |row| &row.text)
 }

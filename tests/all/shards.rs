@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Messages of all parts.
 const MESSAGES: u64 = 901;
 
 /// A common start time for the parts of a test.

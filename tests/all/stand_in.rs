@@ -15,9 +15,7 @@ pub(crate) enum At {
     Mail,
     Recipient,
     Data,
-    /// In the middle of the message.
     Body,
-    /// The final dot.
     Message,
     Reset,
     Quit,
@@ -31,7 +29,6 @@ pub(crate) enum Act {
     /// Sends this reply and goes on. In the middle of a message, it is the reply to the message.
     Say(&'static str),
     Close,
-    /// Closes the connection with RST.
     Reset,
     /// Stops replying, but goes on reading.
     Silence,
@@ -43,7 +40,6 @@ pub(crate) enum Act {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     pub(crate) at: At,
-    /// Number of earlier connections.
     pub(crate) connection: u64,
     /// How often this connection was at this point before.
     pub(crate) before: u64,
@@ -104,7 +100,6 @@ impl StandIn {
         self.counts.taken.load(Ordering::SeqCst)
     }
 
-    /// Number of QUITs.
     pub(crate) fn quits(&self) -> u64 {
         self.counts.quits.load(Ordering::SeqCst)
     }

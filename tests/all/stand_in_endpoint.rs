@@ -37,7 +37,6 @@ impl Endpoint {
         Self { process, url: format!("amqp://{address}") }
     }
 
-    /// Stops the process for this time.
     pub(crate) fn pause(&self, time: Duration) {
         self.process.suspend();
         thread::sleep(time);

@@ -50,7 +50,6 @@ impl OnTerminal {
         Self { child, said, reader: Some(reader), columns: columns.into(), _place: place }
     }
 
-    /// The current screen with its history.
     pub(crate) fn screen(&self) -> Screen {
         Screen::of(&self.said.lock().unwrap(), self.columns)
     }

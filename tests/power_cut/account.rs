@@ -6,14 +6,12 @@ use std::ops::AddAssign;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Account {
-    /// Power cuts, including those after a fault.
     pub(crate) cuts: u64,
     /// Power cuts before the relay listened.
     pub(crate) cuts_at_start: u64,
     pub(crate) kills: u64,
     pub(crate) stops: u64,
     faults: BTreeMap<String, u64>,
-    /// Messages that got a 250.
     pub(crate) messages: u64,
     /// Messages that got another reply.
     pub(crate) refused: u64,

@@ -119,7 +119,6 @@ struct Life {
 #[derive(Clone, Debug)]
 pub(crate) struct Course {
     pub(crate) seed: u64,
-    /// Relays that end before the last one.
     pub(crate) relays: u64,
     /// Lines of configuration that affect the outcome.
     pub(crate) durability: &'static str,
@@ -255,7 +254,6 @@ impl Life {
         })
     }
 
-    /// Completes a relay's end.
     fn end(&mut self, relay: &mut Relay, ending: Ending) -> Result<(), String> {
         let at = Instant::now();
         let hit = self.disk.hit();

@@ -9,10 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A message that got a 250.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
-    /// Time at which its sender began.
     began: Instant,
     /// The relay's queue id.
     id: String,

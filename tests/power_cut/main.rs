@@ -73,7 +73,6 @@ fn cut(cuts: u64, seed: u64) -> Result<Account, String> {
     }
 }
 
-/// The number in an environment variable.
 fn said(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }

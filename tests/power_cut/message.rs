@@ -3,7 +3,6 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::fmt::Write;
 
-/// The field that holds the number.
 const FIELD: &str = "X-Number: ";
 
 /// Number of lines. Most messages are small; some fill several blocks, a few a segment of their own.

@@ -15,7 +15,6 @@ use tempfile::TempDir;
 /// Limit of every wait, even on a slow machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
-/// How the start of a relay ended.
 pub(crate) enum Beginning {
     Listening(SocketAddr),
     Cut,

@@ -12,7 +12,6 @@ pub struct PlanningInputs {
     pub peak_per_s: Option<f64>,
     /// Messages per user in the busy hour.
     pub messages_per_user: Option<f64>,
-    /// Cores of one server.
     pub cores: Option<f64>,
 }
 

@@ -39,7 +39,6 @@ pub struct GoalOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SearchEnding {
-    /// Every goal has its finding.
     Complete,
     TimeLimit,
     /// Mail was lost or changed.

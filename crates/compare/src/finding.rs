@@ -62,7 +62,6 @@ pub(crate) struct LogEstimate {
     pub(crate) rounds: usize,
     /// With fewer rounds, there is no verdict.
     pub(crate) min_rounds: usize,
-    /// Number of metrics tested together.
     pub(crate) metrics: usize,
 }
 

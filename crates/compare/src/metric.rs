@@ -11,7 +11,6 @@ pub enum Gain {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ComparedMetric {
-    /// Name in the report.
     pub name: String,
     pub gain: Gain,
 }

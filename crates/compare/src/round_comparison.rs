@@ -25,7 +25,6 @@ pub struct RoundContestant {
     pub runs: Vec<Vec<RunFigure>>,
     /// Peak memory of any of its runs.
     pub max_rss_bytes: Option<u64>,
-    /// Why the contestant was given up.
     pub failure: Option<String>,
 }
 
@@ -60,7 +59,6 @@ pub struct RoundLoad {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct RoundCourse {
     pub planned_rounds: usize,
-    /// Number of counted rounds.
     pub rounds: usize,
     /// Number of rounds that did not count and were repeated.
     pub invalid_rounds: usize,
@@ -103,11 +101,9 @@ pub struct RoundComparison {
 pub struct ContestantRow {
     pub name: String,
     pub description: String,
-    /// Number of counted rounds.
     pub rounds: usize,
     /// Peak memory of any of its runs.
     pub max_rss_bytes: Option<u64>,
-    /// Why the contestant was given up.
     pub failure: Option<String>,
     /// The value of each round, per metric.
     pub values: BTreeMap<String, Vec<f64>>,

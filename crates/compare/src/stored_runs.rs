@@ -18,7 +18,6 @@ use std::collections::BTreeSet;
 const COMPARISON_FORMAT: &str = "mailrun-compare/1";
 const CONFIDENCE_PERCENT: f64 = 95.0;
 
-/// The method in sentences.
 const METHOD: [&str; 4] = [
     "The sides were measured at different times: a change of the host in between looks like a difference.",
     "The ratio is the median of the ratios of all pairs of runs (Hodges and Lehmann), the 95 % interval that of the \
@@ -50,9 +49,7 @@ pub struct StoredComparison {
     pub format: &'static str,
     /// Always false, because the runs do not belong to rounds.
     pub paired: bool,
-    /// Number of counted runs.
     pub runs: usize,
-    /// Number of reference runs.
     pub against: usize,
     /// Ratio up to which two figures count as the same.
     pub margin: f64,
@@ -95,10 +92,8 @@ pub struct MetricRow {
     /// Name with the unit.
     pub name: String,
     pub higher_is_better: bool,
-    /// Values of the reference runs.
     pub against_values: Vec<f64>,
     pub values: Vec<f64>,
-    /// Median of the reference runs.
     pub against_median: f64,
     pub median: f64,
     /// Hodges–Lehmann estimate of the judged runs divided by the reference runs.

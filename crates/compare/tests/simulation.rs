@@ -55,7 +55,6 @@ fn normal(random: &mut SeededRng) -> f64 {
 #[derive(Clone, Copy)]
 struct Simulation {
     rounds: usize,
-    /// Factor of B's rate.
     factor: f64,
     /// Each figure is multiplied by (1 + drift) once per earlier run.
     drift: f64,

@@ -13,7 +13,6 @@ pub(crate) struct History {
     bins: Vec<HistoryBin>,
 }
 
-/// Sum and number of the values in a bin.
 #[derive(Clone, Copy, Debug, Default)]
 struct HistoryBin {
     sum: f64,

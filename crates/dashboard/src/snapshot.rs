@@ -81,7 +81,6 @@ pub struct StageTimes {
     pub name: String,
     /// Latencies since the last report.
     pub now: TimesMs,
-    /// Latencies of the whole run.
     pub run: TimesMs,
 }
 

@@ -42,7 +42,6 @@ pub(crate) struct DashboardView {
     pub(crate) queue: History,
     /// Processors used by each party, in the order of the snapshots.
     pub(crate) cores: Vec<History>,
-    /// Counts of the last second.
     recent: VecDeque<RateStep>,
 }
 

@@ -2,7 +2,6 @@
 //! with the shortest round trip counts, and its error is at most half of that round trip.
 use std::time::Duration;
 
-/// Exchanges per measurement.
 const EXCHANGES: u32 = 8;
 const INTERVAL: Duration = Duration::from_secs(30);
 /// Time after which a question counts as unanswered.

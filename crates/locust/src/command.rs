@@ -32,13 +32,11 @@ pub enum MasterCommand {
     Unknown,
 }
 
-/// The users that a worker should have.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SpawnTarget {
     /// The master's Unix time.
     pub timestamp: f64,
     pub classes: Vec<(String, u64)>,
-    /// Server to be loaded.
     pub host: Option<String>,
     /// Time that users have to finish.
     pub stop_timeout: Option<Duration>,

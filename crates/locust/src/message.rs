@@ -91,18 +91,15 @@ pub struct StatsEntry {
     pub last_s: Option<f64>,
 }
 
-/// A kind of error since the last report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ErrorEntry {
     pub name: String,
     pub method: String,
     /// Text of the error. All workers must use the same words for the same error.
     pub error: String,
-    /// Occurrences since the last report.
     pub occurrences: u64,
 }
 
-/// An exact histogram since the last report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExactHistogram {
     pub tag: String,
@@ -119,7 +116,6 @@ pub struct StatsReport {
     /// The other rows of its table.
     pub entries: Vec<StatsEntry>,
     pub errors: Vec<ErrorEntry>,
-    /// Current users.
     pub classes: ClassCounts,
     /// Exact histograms, which a stock master ignores.
     pub histograms: Vec<ExactHistogram>,

@@ -39,7 +39,6 @@ const FAREWELL_LIMIT: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug)]
 pub struct WorkerLimits {
-    /// Maximum number of users.
     pub max_sessions: u32,
     /// Servers that a master may name, in the form of [`canonical_target`].
     pub targets: Vec<String>,
@@ -62,7 +61,6 @@ pub enum WorkerAction {
     Send(WorkerMessage),
     /// Send the counts since the last report, with these users.
     SendStats(ClassCounts),
-    /// Send the last counts of a test.
     SendFinalStats(ClassCounts),
     /// Run the load with so many users, and start it if necessary.
     Run {

@@ -1,4 +1,3 @@
-//! A broker, and how to connect to it.
 use crate::error::Error;
 use crate::security::{BrokerSecurity, SaslMechanism};
 use crate::url::BrokerUrl;
@@ -85,7 +84,6 @@ impl Broker {
         })
     }
 
-    /// Our name in error texts.
     pub(crate) fn who(&self) -> &str {
         match self.mechanism() {
             SaslMechanism::External => "the owner of the client certificate",

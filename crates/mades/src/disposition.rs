@@ -1,4 +1,3 @@
-//! Outcomes of messages that were sent.
 use crate::error::{Error, one_line};
 use mailrun_amqp::{DeliveryOutcome, PeerError};
 use tokio::sync::oneshot;

@@ -63,7 +63,6 @@ pub struct EndpointOptions {
 #[derive(Debug)]
 pub struct EndpointSnapshot<'a> {
     pub totals: &'a SimulationTotals,
-    /// Messages in transit.
     pub stored: usize,
     /// Number of reconnections to a broker.
     pub reconnects: u64,
@@ -123,7 +122,6 @@ struct EndpointRunner {
     clock: fn() -> Duration,
     /// Steps that wait for room, by queue.
     waiting: [VecDeque<(MessageKey, EndpointStep)>; OutputQueue::COUNT],
-    /// Number from which ids are derived.
     last_id: u128,
     message_log: Option<io::BufWriter<Box<dyn Write + Send>>>,
 }

@@ -40,10 +40,7 @@ pub enum Error {
     PlainPeer { address: String, why: String },
     /// The peer speaks TLS, and we do not.
     #[error("{address} requires TLS; use amqps://")]
-    TlsPeer {
-        /// Address of the broker.
-        address: String,
-    },
+    TlsPeer { address: String },
     #[error("{address}: {why}")]
     Untrusted { address: String, why: String },
     /// The peer wants a certificate from us, or rejects the one that it got.
@@ -190,7 +187,6 @@ pub(crate) enum ConnectionFailure {
     Protocol(ConnectionError),
     ClosedByPeer(Option<PeerError>),
     Io(io::Error),
-    /// The peer was silent for too long.
     Silent,
 }
 

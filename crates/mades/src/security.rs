@@ -1,4 +1,3 @@
-//! TLS, and authentication to a broker.
 use crate::error::Error;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};

@@ -29,11 +29,9 @@ pub(super) struct RelayContext {
     backlog: Mutex<Option<Backlog>>,
     pub(super) resolver: Resolver,
     pub(super) ca_files: Arc<CaFiles>,
-    /// Reads the spool.
     pub(super) spool_pool: BlockingPool,
     /// Delivers into Maildirs. It is separate so that a hanging file system does not block reads of the spool.
     pub(super) maildir_pool: BlockingPool,
-    /// Converts messages to 7-bit.
     pub(super) converter_pool: BlockingPool,
     pub(super) maildir_names: Arc<maildir::MaildirNames>,
     pub(super) counters: Arc<RelayCounters>,

@@ -33,7 +33,6 @@ pub(super) struct RelayCounters {
     /// Attempts that ended with a temporary refusal or without an answer.
     pub(super) deferred: RelayCounter,
     pub(super) failed: RelayCounter,
-    /// Recipients whose messages expired.
     pub(super) expired: RelayCounter,
     pub(super) notices: RelayCounter,
     /// Messages that a next hop accepted with their 8-bit parts encoded.

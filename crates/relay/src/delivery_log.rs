@@ -29,7 +29,6 @@ const WRITE_BYTES: usize = 32 << 10;
 /// Maximum wait at the end for the last batches.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// An attempt, as recorded by the worker.
 struct LoggedDelivery {
     id: MessageId,
     destination: Arc<str>,
@@ -47,7 +46,6 @@ struct LoggedDelivery {
 
 pub(super) struct DeliveryLog {
     batch: RefCell<Vec<LoggedDelivery>>,
-    /// Time of the first entry in the batch.
     since: Cell<Duration>,
     accept_reply: RefCell<Option<DeliveryRefusal>>,
     writer: DeliveryLogWriter,

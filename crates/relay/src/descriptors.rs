@@ -24,7 +24,6 @@ struct DescriptorNeed {
     /// Reserved descriptors, including those of the spool.
     reserved: u64,
     listeners: u64,
-    /// Sessions of each listener.
     sessions: u64,
     deliveries: u64,
 }

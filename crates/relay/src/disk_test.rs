@@ -18,9 +18,7 @@ const GROUPS: [u32; 3] = [1, 8, 64];
 const SIZES: [u64; 3] = [1 << 10, 4 << 10, 64 << 10];
 /// Size of the file: more than seven of the largest batches of the usual sizes.
 const SEGMENT_BYTES: u64 = 32 << 20;
-/// Size of the file if there is little room.
 const MIN_SEGMENT_BYTES: u64 = 8 << 20;
-/// File systems in memory.
 const IN_MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
 /// Usual disks cannot sync faster than this median, so a cache must be involved.
 const FAST_SYNC_MS: f64 = 0.02;
@@ -46,7 +44,6 @@ pub struct DiskTestResult {
     /// False if the file system is in memory, so that the figures prove nothing.
     pub durable: bool,
     pub segment_bytes: u64,
-    /// Set if the user ended it.
     pub interrupted: bool,
     pub rows: Vec<DiskTestRow>,
     /// The reachable rate, or `None` if no messages of that size were measured.
@@ -68,7 +65,6 @@ pub struct DiskTestRow {
     pub messages_per_s: f64,
     /// Bytes written to the disk, in whole blocks.
     pub bytes_per_s: f64,
-    /// Median time of a write with its sync.
     pub p50_ms: f64,
     /// 99th percentile of that time.
     pub p99_ms: f64,

@@ -12,7 +12,6 @@ pub(crate) struct OwnAddresses {
 }
 
 impl OwnAddresses {
-    /// The configured addresses.
     pub(crate) fn new<'a>(listeners: impl Iterator<Item = &'a Endpoint>) -> Self {
         Self { configured: listeners.cloned().collect(), bound: OnceLock::new() }
     }

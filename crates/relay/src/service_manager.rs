@@ -20,7 +20,6 @@ pub(super) fn notify_ready(status: &str) {
     send(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// Reports the progress of a slow start.
 pub(super) fn notify_status(status: &str) {
     send(&[NotifyState::Status(status)]);
 }

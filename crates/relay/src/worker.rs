@@ -187,7 +187,6 @@ impl RelayWorker {
         (self.agents.deliver)(Rc::clone(self), slot);
     }
 
-    /// Does all due work.
     pub(crate) fn tick(self: &Rc<Self>) {
         if self.config_version.get() != self.context.config_version() {
             self.config_version.set(self.context.config_version());

@@ -64,7 +64,6 @@ pub struct RunCurves {
 pub struct ComparedFigure {
     /// Name with the unit.
     pub name: String,
-    /// Index of the side.
     pub side: usize,
     pub higher_is_better: bool,
     /// Values of the first side, one per run or round.

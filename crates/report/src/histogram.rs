@@ -8,7 +8,6 @@ use mailrun_journey::record::Record;
 
 /// Ends of the bins within a decade, from coarse to fine.
 const ENDS: [&[u64]; 3] = [&[10, 20, 50], &[10, 15, 20, 30, 50, 70], &[10, 12, 15, 18, 22, 27, 33, 39, 47, 56, 68, 82]];
-/// Desired number of bins per distribution.
 const WANTED_BINS: usize = 10;
 const MIN_BAR: usize = 10;
 /// The first decade begins at a tenth of a microsecond.

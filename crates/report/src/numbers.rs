@@ -10,7 +10,6 @@
 
 pub use mailrun_journey::words::{counted, grouped as count};
 
-/// Text for an unknown figure.
 pub(crate) const UNKNOWN: &str = "unknown";
 
 /// Text for a figure without meaning, such as a rate over a time of zero.

@@ -5,7 +5,6 @@ use mailrun_journey::stage::Phase;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Average number of messages due per second.
 pub(crate) const RATE: u64 = 1_000;
 /// Messages that the server accepts per second when it catches up.
 const MAX_RATE: u64 = 1_600;

@@ -46,7 +46,6 @@ impl SparklineRow {
         vec![self.name.to_owned(), bars, shown(least), shown(median), shown(largest)]
     }
 
-    /// Minimum, median and maximum.
     fn spread(&self) -> [Option<f64>; 3] {
         let mut sorted = self.full_seconds.clone();
         sorted.sort_by(f64::total_cmp);

@@ -18,6 +18,5 @@ impl Section {
 #[derive(Clone, Debug)]
 pub(crate) enum SectionBody {
     Figures(Table),
-    /// Names, each with a text.
     Facts(Vec<(&'static str, String)>),
 }

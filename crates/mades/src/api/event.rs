@@ -39,7 +39,6 @@ impl EventState {
         }
     }
 
-    /// The state as written in the message.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Accepted => "ACCEPTED",
@@ -125,7 +124,6 @@ fn state(message: &DecodedMessage, oddities: &mut Vec<Oddity>) -> Option<EventSt
 #[derive(Clone, Debug)]
 pub struct EventDraft<'a> {
     pub state: EventState,
-    /// Correlation-id of the submission.
     pub correlation: Option<AmqpMessageId<'a>>,
     /// The id that the endpoint gave.
     pub message_id: &'a str,
@@ -133,7 +131,6 @@ pub struct EventDraft<'a> {
     pub ba_message_id: Option<&'a str>,
     pub receiver_code: Option<&'a str>,
     pub message_type: Option<&'a str>,
-    /// Code and text of the failure.
     pub failure: Option<(&'a str, &'a str)>,
 }
 

@@ -11,7 +11,6 @@ use mailrun_amqp::{DecodeError, EncodedMessage, Reader, Scalar, Value, Writer};
 use std::borrow::Cow;
 use uuid::Uuid;
 
-/// Descriptors of the sections.
 const HEADER: u8 = 0x70;
 const DELIVERY_ANNOTATIONS: u8 = 0x71;
 const MESSAGE_ANNOTATIONS: u8 = 0x72;
@@ -23,7 +22,6 @@ const VALUE: u8 = 0x77;
 const FOOTER: u8 = 0x78;
 const DEFAULT_PRIORITY: u8 = 4;
 
-/// A message id, which has one of four types.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AmqpMessageId<'m> {
     String(Cow<'m, str>),

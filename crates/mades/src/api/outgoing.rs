@@ -93,7 +93,6 @@ impl OutgoingTemplate {
         &self.message
     }
 
-    /// Sets the payload of all further messages.
     pub fn set_payload(&mut self, payload: Payload) {
         self.message.payload = payload;
     }

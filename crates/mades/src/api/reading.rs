@@ -100,7 +100,6 @@ impl<'m> PropertyReader<'m> {
         text
     }
 
-    /// A required application property.
     pub(super) fn required(&mut self, name: &'static str) -> Option<Cow<'m, str>> {
         if self.get(name).is_none() {
             self.oddities.push(Oddity::Missing(name));

@@ -19,7 +19,6 @@ pub enum ReplyOutcome<'m> {
     /// The endpoint accepted the message under [`Reply::message_id`].
     Accepted,
     Refused(ErrorReply<'m>),
-    /// A status document, from an EDX toolbox.
     Status(Box<StatusDocument>),
     /// The reply has neither id, error nor status.
     Unclear,

@@ -57,7 +57,6 @@ pub(super) struct AcknowledgementCounts {
 pub(super) enum AcknowledgedMessage {
     /// The message of this run with this number, if one has it.
     Own(u64),
-    /// The preflight message.
     Preflight,
     /// A document of another run or application.
     Other,
@@ -75,7 +74,6 @@ pub(super) fn count_one(count: &Cell<u64>) {
 }
 
 impl Acknowledgements {
-    /// Acknowledgements of the messages of a run.
     pub(super) fn new(options: AcknowledgementOptions, receiver: &str, run: Uuid, began: jiff::Timestamp) -> Self {
         Self {
             document: AcknowledgementText::new(run, began),

@@ -64,7 +64,6 @@ impl AcknowledgementText {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReceivedAcknowledgement {
-    /// The mRID of the acknowledged document.
     pub(super) about: String,
     /// The reason's code. If there are several, one other than A01.
     pub(super) code: String,

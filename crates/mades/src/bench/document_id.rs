@@ -6,7 +6,6 @@
 //! ```
 use crate::Uuid;
 
-/// Length of an mRID in characters.
 pub(super) const DOCUMENT_ID_BYTES: usize = 32;
 const VERSION: u64 = 0x8000;
 const VERSION_MASK: u64 = 0xf000;

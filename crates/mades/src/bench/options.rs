@@ -20,7 +20,6 @@ pub enum PayloadKind {
     Bare,
     /// A market document, which compresses well.
     Xml,
-    /// A file, unchanged.
     File(PathBuf),
 }
 

@@ -104,7 +104,6 @@ impl LoadPacer {
         }
     }
 
-    /// Reports whether creation has ended.
     pub(super) fn is_over(&self, now: Duration) -> bool {
         let is_past = |until: Duration| {
             now >= until + self.schedule.as_ref().map_or(Duration::ZERO, |schedule| schedule.grace(until))

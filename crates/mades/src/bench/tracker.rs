@@ -63,7 +63,6 @@ pub(super) struct MessageTracker {
     redelivered: u64,
     /// Messages that timed out before the broker confirmed them.
     unanswered: u64,
-    /// Finished messages by fate.
     ended: [u64; MadesFate::COUNT],
     /// Time of the endpoint's last answer or of the last reconnection, and the number of messages that timed out since.
     last_answer: Option<Duration>,

@@ -219,7 +219,6 @@ impl OutboxMessage {
         self.id.to_string()
     }
 
-    /// ECP accepted the message.
     pub(super) fn reply_accepted(&self, at_ms: i64) -> EncodedMessage {
         let mut octets = self.begin_message(self.id, at_ms, &[("messageID", Some(&self.id_text()))]);
         Writer::new(&mut octets).described_binary(DATA, b"");

@@ -30,7 +30,6 @@ pub(super) enum SendResult {
     /// The message is in the queue.
     Settled,
     Pending,
-    /// The queue rejects the message.
     Refused,
     /// The queue is full.
     NoRoom,

@@ -15,7 +15,6 @@ use std::time::Duration;
 const MAX_SIGMA: f64 = 5.0;
 /// Longest delay. Larger random values are cut to it.
 const MAX_DELAY: Duration = Duration::from_secs(7 * 86_400);
-/// Maximum number of times in a file.
 const MAX_TIMES: usize = 10_000_000;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

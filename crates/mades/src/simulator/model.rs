@@ -203,7 +203,6 @@ impl<M> Simulator<M> {
         &self.totals
     }
 
-    /// Messages in transit.
     pub fn stored(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -383,7 +382,6 @@ impl<M> Simulator<M> {
 
 /// Random and time-dependent decisions.
 impl<M> Simulator<M> {
-    /// Draws the faults of a message.
     fn draw_faults(&self, consumed: &ConsumedMessage) -> InjectedFaults {
         let faults = &self.plan.faults;
         let happens = |purpose, probability| self.chance(purpose, consumed.number).happens(probability);
@@ -493,7 +491,6 @@ fn when_up(plan: &SimulatorPlan, began: Duration, place: OutageTarget, at: Durat
     if plan.outages.is_empty() { at } else { began + outage::up_at(&plan.outages, place, at.saturating_sub(began)) }
 }
 
-/// The sequence of steps.
 impl<M> Simulator<M> {
     fn accept_now(&mut self, key: MessageKey, now: Duration) {
         let Some(message) = self.message_mut(key) else { return };
@@ -511,7 +508,6 @@ impl<M> Simulator<M> {
         self.close_step(key);
     }
 
-    /// Forwards the message from A.
     fn forward(&mut self, key: MessageKey, now: Duration) {
         let Some(message) = self.message(key) else { return };
         let consumed = message.consumed;
@@ -706,7 +702,6 @@ impl<M> Simulator<M> {
     }
 }
 
-/// The stored messages.
 impl<M> Simulator<M> {
     fn store(&mut self, message: SimulatedMessage<M>) -> MessageKey {
         match self.free.pop() {

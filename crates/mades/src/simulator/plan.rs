@@ -119,7 +119,6 @@ pub struct SimulatorPlan {
     pub mode: EndpointMode,
     pub tracing_value: TracingValue,
     pub received_on: ReceivedOn,
-    /// Seed of all random decisions.
     pub seed: u64,
     /// Codes of endpoint B. If there are none, any receiver code is accepted.
     pub receivers: Vec<String>,

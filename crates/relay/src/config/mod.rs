@@ -43,7 +43,6 @@ pub struct Config {
     pub listen: Vec<Endpoint>,
     /// Addresses with TLS before the greeting.
     pub(crate) listen_tls: Vec<Endpoint>,
-    /// Addresses for LMTP.
     pub(crate) listen_lmtp: Vec<Endpoint>,
     /// Each connection begins with a PROXY header, which names the client.
     pub(crate) proxy_protocol: bool,
@@ -65,7 +64,6 @@ pub struct Config {
     pub(crate) dsn: DsnConfig,
     pub(crate) dns: DnsConfig,
     pub delivery_scope: DeliveryScope,
-    /// Address for metrics, health and readiness.
     pub http: Option<SocketAddr>,
     /// The host name in `http`, if any. Requests may use it.
     pub(crate) http_name: Option<String>,
@@ -190,9 +188,7 @@ impl RelayLimits {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoginLimits {
-    /// Failures per client address.
     pub(crate) failures: u32,
-    /// Failures per user, from any address.
     pub(crate) user_failures: u32,
     /// The failures count within this time.
     pub(crate) period: Duration,
@@ -229,7 +225,6 @@ pub(crate) enum RefusedGreeting {
     /// Try the next server, and defer the message if there is none (Postfix: `smtp_skip_5xx_greeting = yes`).
     #[default]
     Skip,
-    /// Bounce the message.
     Fail,
 }
 
@@ -258,7 +253,6 @@ impl DsnConfig {
     }
 }
 
-/// Recipient of a DSN instead of the sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DsnTarget {
     Postmaster,
@@ -316,7 +310,6 @@ pub enum DeliveryScope {
     Anywhere,
 }
 
-/// The least that is worth a line of log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum LogLevel {
     /// Faults of the relay.
@@ -340,7 +333,6 @@ pub(crate) struct ConfigEnvironment<'a> {
     pub(crate) read: &'a dyn Fn(&Path) -> io::Result<Vec<u8>>,
     pub(crate) variable: &'a dyn Fn(&str) -> Option<String>,
     pub(crate) hostname: String,
-    /// Permissions of a file, if known.
     pub(crate) mode: &'a dyn Fn(&Path) -> Option<u32>,
     /// Networks to which mail may go even if the file does not allow them.
     pub(crate) delivery_scope: DeliveryScope,
@@ -549,7 +541,6 @@ mod tests {
     use mailrun_smtp::Path as Address;
     use proptest::prelude::*;
 
-    /// Files in memory.
     fn file(path: &Path) -> io::Result<Vec<u8>> {
         let certificate = || mailrun_net::Certificate::self_signed(&["localhost"]).expect("it is a name");
         let text = match path.to_str().unwrap() {

@@ -34,7 +34,6 @@ pub enum ControlRequest {
     Show {
         id: QueueId,
     },
-    /// Execute a command.
     #[serde(rename = "order")]
     Change {
         #[serde(rename = "order")]
@@ -49,7 +48,6 @@ pub enum ControlRequest {
 #[serde(rename_all = "lowercase")]
 pub enum CommandScope {
     Id(QueueId),
-    /// Messages with recipients at this hop.
     Hop(String),
     All,
 }

@@ -39,7 +39,6 @@ struct DestinationEntry {
     next_hop: NextHop,
     /// Certificates are read once per host and when they change, not for each connection.
     hosts: Vec<HostTls>,
-    /// Name in logs and statistics.
     name: Arc<str>,
     /// Until this time, it gets one message at a time.
     unstreamed_until: Duration,

@@ -139,7 +139,6 @@ pub(crate) fn create(root: &Path) -> io::Result<()> {
         .try_for_each(|part| DirBuilder::new().recursive(true).mode(0o700).create(root.join(part)))
 }
 
-/// Writes the message and syncs it.
 fn write(file: File, message: &MaildirMessage<'_>) -> io::Result<()> {
     let mut out = BufWriter::with_capacity(WRITE_BUFFER_BYTES, file);
     out.write_all(&header_fields(message))?;

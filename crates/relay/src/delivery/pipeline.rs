@@ -32,7 +32,6 @@ pub(crate) enum SendProgress {
     NotSent,
     /// A part is in the output buffer.
     Buffered,
-    /// The last byte has been handed over.
     Sent,
 }
 

@@ -40,7 +40,6 @@ pub(crate) struct DsnRecipient<'a> {
     pub(crate) code: Option<u16>,
     /// Text of the reply, which may contain any bytes. Empty if there was none.
     pub(crate) text: &'a [u8],
-    /// The next hop that replied.
     pub(crate) remote_mta: Option<&'a str>,
     pub(crate) last_attempt: Option<Timestamp>,
 }

@@ -17,7 +17,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr;
 use std::sync::Arc;
 
-/// The version of both formats.
 const VERSION: u8 = 1;
 /// Maximum recipients of a message, whose numbers have 16 bits here and in the queue.
 pub(crate) const MAX_RECIPIENTS: usize = u16::MAX as usize;

@@ -1,4 +1,3 @@
-//! Stores messages in the spool.
 use crate::message::Message;
 use crate::message::envelope::EnvelopeTooLarge;
 use mailrun_spool::{NewMessage, Spool, Stored};

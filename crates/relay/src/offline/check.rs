@@ -147,7 +147,6 @@ impl SpoolReport {
 }
 
 impl fmt::Display for SpoolReport {
-    /// Writes the report for people.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RecipientCounts { to_deliver, to_tell, done } = self.recipients;
         let states = ["used", "free", "unfinished", "illegible"].map(|state| (self.in_state(state), state));

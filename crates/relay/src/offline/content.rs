@@ -14,7 +14,6 @@ pub(super) struct SpooledMessage {
 #[derive(Debug)]
 pub(super) struct UnreadableMessage {
     pub(super) id: Option<Id>,
-    /// Its content, if that is readable.
     pub(super) body: Option<InspectedBody>,
     pub(super) why: String,
 }

@@ -33,7 +33,6 @@ pub struct SalvageSummary {
     pub delivered: u64,
     /// Only for a spool: the new queue ids.
     pub(crate) renamed: Vec<RenamedMessage>,
-    /// Messages that could not be copied.
     pub left_out: Vec<LeftOut>,
     /// Messages with an unreadable note, so that some work may be repeated.
     pub with_bad_notes: Vec<String>,
@@ -47,7 +46,6 @@ impl SalvageSummary {
     }
 }
 
-/// A message's old and new queue id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct RenamedMessage {
     pub(crate) was: String,

@@ -786,7 +786,6 @@ fn an_empty_queue_is_small_again() {
     assert!(queue.messages.capacity() <= 2 * SPARE_MESSAGES);
 }
 
-/// Delivers at least this many.
 fn deliver(queue: &mut MailQueue<TestMessage>, most: u64) -> u64 {
     let mut sent = 0;
     let mut ids = Vec::new();
@@ -832,7 +831,6 @@ fn a_restart_does_not_hurry_the_next_try() {
     assert_eq!((slot.destination, stats(&queue, 0).ready), (DestinationId(0), 1));
 }
 
-/// Opens as many connections as allowed.
 fn all_opened(queue: &mut MailQueue<TestMessage>, now: Duration) -> Vec<ConnectionSlot> {
     std::iter::from_fn(|| match queue.next_connection_action(now) {
         Some(ConnectionAction::Open(slot)) => Some(slot),

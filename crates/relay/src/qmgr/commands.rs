@@ -10,7 +10,6 @@ use crate::message::envelope::{Fact, RecipientFate};
 pub(crate) enum OperatorCommand {
     /// Sends nothing until it is released. The message ages nevertheless.
     Hold,
-    /// Makes it ready at once.
     Release,
     /// Removes it without a DSN.
     Remove,

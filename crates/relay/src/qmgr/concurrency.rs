@@ -92,7 +92,6 @@ pub(super) struct ConnectionLists {
     scalable: VecDeque<DestinationId>,
     /// Destinations with waiting connections.
     idle: VecDeque<DestinationId>,
-    /// Number of all connections.
     pub(super) open: u32,
     /// Number of connections that were told to close.
     closing: u32,
@@ -444,7 +443,6 @@ impl DestinationQueue {
         }
     }
 
-    /// Idle connections, for statistics.
     pub(super) fn idle_connections(&self) -> u32 {
         self.idle + self.woken + self.dismissed
     }

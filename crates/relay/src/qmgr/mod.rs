@@ -104,7 +104,6 @@ pub(crate) struct NewEntry<M> {
     pub(crate) message_bytes: u32,
     pub(crate) received_unix_s: u64,
     pub(crate) kind: MessageKind,
-    /// Progress before a restart.
     pub(crate) progress: EntryProgress,
 }
 
@@ -142,7 +141,6 @@ pub(crate) struct DeliveryRequest<M> {
     pub(crate) destination: DestinationId,
     pub(crate) recipients: RecipientNumbers,
     pub(crate) message: M,
-    /// Number of earlier attempts.
     pub(crate) attempts: u32,
 }
 

@@ -45,7 +45,6 @@ pub(crate) struct Actions {
     pub(crate) id: MessageId,
     pub(crate) facts: Vec<Fact>,
     pub(crate) dsn: Option<DsnEvent>,
-    /// The message is finished.
     pub(crate) done: bool,
 }
 
@@ -276,7 +275,6 @@ impl<M: Clone> MailQueue<M> {
         Actions { id, facts, dsn: None, done }
     }
 
-    /// Settles all recipients of the entry.
     fn settle(&mut self, at: EntryIndex, fates: Vec<(u16, RecipientFate)>) -> Actions {
         let id = self.entries[at].id;
         let facts = facts_of(&fates);

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Backoff {
-    /// The wait after the first attempt.
     pub(crate) initial: Duration,
     /// Maximum wait, before the spread.
     pub(crate) max: Duration,

@@ -55,7 +55,6 @@ pub(crate) struct ListedEntry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EntryPage {
     pub(crate) entries: Vec<ListedEntry>,
-    /// Position at which the next page begins.
     pub(crate) next: Option<u32>,
 }
 

@@ -365,7 +365,6 @@ struct ExpansionCheck {
 }
 
 enum ExpansionError {
-    /// Aliases that lead to each other.
     Loop(Vec<usize>),
     TooMany(usize),
     TooDeep(usize),

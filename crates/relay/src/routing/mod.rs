@@ -182,7 +182,6 @@ struct RoutingTable {
     local: LocalDomains,
     targets: Vec<RouteTarget>,
     index: RouteIndex,
-    /// Target if no route matches.
     fallback: RouteTarget,
 }
 
@@ -385,7 +384,6 @@ impl RoutingTable {
         self.route_remote(sender, &String::from_utf8_lossy(path.local_part()), &domain)
     }
 
-    /// The mailbox of a user that is no alias.
     fn mailbox(&self, sender: &Path<'_>, local_part: &str, domain: &str) -> Result<NextHop, RouteError> {
         let name = normalize_local_part(local_part);
         if !self.local.has_user(&name) {

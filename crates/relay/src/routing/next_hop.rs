@@ -11,7 +11,6 @@ use std::sync::Arc;
 /// A next hop. A clone only increments a counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum NextHop {
-    /// Accept and discard.
     Discard,
     Maildir(Arc<Path>),
     /// A server for final delivery (RFC 2033).
@@ -54,7 +53,6 @@ pub(crate) struct TargetHost {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NextHopTls {
     pub(crate) policy: TlsPolicy,
-    /// Accept any certificate.
     pub(crate) insecure: bool,
     /// CA to trust instead of the system's.
     pub(crate) ca_file: Option<Arc<CaFile>>,

@@ -332,7 +332,6 @@ impl Drop for DetachedReservation {
 pub(crate) struct PendingAdmission {
     reservation: Rc<Reservation>,
     bytes: u64,
-    /// Number in the queue.
     number: Option<u64>,
     until: Duration,
     timer: Timer,
@@ -398,7 +397,6 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::task::Wake;
 
-    /// Counts wake-ups.
     #[derive(Default)]
     struct AdmissionWakes(AtomicUsize);
 

@@ -33,13 +33,12 @@ const TEXT_WIDTH: usize = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportFormat {
-    /// An HTML page with curves, in one file.
+    /// A page with curves, in one file.
     Html,
     /// All tables, as on a terminal.
     Text,
     /// The report that fits a terminal of 80×24.
     Short,
-    /// The distributions of latencies as bars.
     Hist,
     Markdown,
     Json,
@@ -56,9 +55,7 @@ pub enum ExportFormat {
     ActionBenchmarkBigger,
     /// Latencies, for github-action-benchmark's customSmallerIsBetter.
     ActionBenchmarkSmaller,
-    /// The description of a run for publication.
     Share,
-    /// The description in five lines.
     ShareShort,
 }
 

@@ -264,7 +264,6 @@ fn sides(page: &ComparisonPage) -> Option<PagePart> {
     (!body.is_empty()).then_some(PagePart { id: "sides", title: "Sides", body })
 }
 
-/// The method and its limits.
 fn method(page: &ComparisonPage) -> Option<PagePart> {
     let rows: String = page.method.iter().map(|text| format!("<li>{}</li>", escaped(text))).collect();
     (!rows.is_empty()).then(|| PagePart { id: "method", title: "Method", body: format!("<ul>{rows}</ul>") })

@@ -49,7 +49,6 @@ fn answer(runs: PageRuns<'_>) -> Vec<PagePart> {
     parts.into_iter().flatten().chain(worst(runs).filter(|_| !is_passed(runs.record))).collect()
 }
 
-/// The worst messages, and the errors.
 fn worst(runs: PageRuns<'_>) -> impl Iterator<Item = PagePart> {
     let parts = [slowest::missing(runs), slowest::part(runs), errors::part(runs), mades::outages(runs)];
     parts.into_iter().flatten()

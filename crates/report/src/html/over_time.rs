@@ -265,7 +265,6 @@ fn spoken(panel: &TimePanel) -> String {
     format!("{} over time: {}", panel.title, names.join(", "))
 }
 
-/// Stalls and events behind the curves.
 fn background(record: &Record, x: &PlotScale) -> String {
     let stalls = record.stalls.iter().take(MAX_STALLS).map(|stall| plot::shade(stall.from_s, stall.to_s, x));
     let events = record.events.iter().take(MAX_EVENTS).map(|event| plot::mark(event.at_s, x));

@@ -4,7 +4,6 @@
 //! an outer one, positioned by per cent.
 use super::escape::escaped;
 
-/// Side length of the stretched view.
 const VIEW: f64 = 1_000.0;
 const TOP: u32 = 10;
 const BELOW: u32 = 26;
@@ -14,7 +13,6 @@ const MAX_DECADES: i32 = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CurveStyle {
-    /// Name of the colour in the style sheet.
     pub(super) colour: &'static str,
     /// Lengths of dashes and gaps. Empty for a solid line.
     pub(super) dashes: &'static [u32],

@@ -11,7 +11,6 @@ use mailrun_journey::record::{Arrival, Record, SeriesRow};
 const HEIGHT: u32 = 240;
 /// With fewer seconds, no plot is drawn.
 const MIN_POINTS: usize = 3;
-/// Number of rate ranges in the table.
 const RANGES: usize = 4;
 
 /// The points of all seconds, and their medians by range. `None` if there are too few, or the load had a single rate.
