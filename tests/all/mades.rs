@@ -1,6 +1,7 @@
 //! `mailrun mades`, `mailrun mades-endpoint` and `mailrun bench mades` as a user runs them. The bench must see exactly
 //! what the stand-in for the endpoints did, and it must report faults of its surroundings.
 use crate::party::{Ended, LIMIT, MAILRUN, Process, ended_so, mailrun, undisturbed, wait_until};
+use crate::rows::each;
 use crate::stand_in_endpoint::Endpoint;
 use mailrun_journey::account::fates_sum;
 use mailrun_journey::record::{Arrival, Ending, Mades, MadesHop, MadesStage, Record};
@@ -81,12 +82,6 @@ fn bench(url: &str, words: &str) -> Run {
     Run::of(&words)
 }
 
-/// Tests all cases at the same time, because each mostly waits.
-fn at_once<T: Sync>(cases: &[T], test: impl Fn(&T) + Sync) {
-    let test = &test;
-    thread::scope(|scope| cases.iter().for_each(|case| drop(scope.spawn(move || test(case)))));
-}
-
 #[test]
 fn every_mode_closes_its_account_at_a_closed_loop() {
     for (mode, last, stages) in
@@ -146,7 +141,7 @@ fn acknowledgements_come_back_to_the_senders_inbox_and_are_a_stage_of_their_own(
 #[test]
 fn what_happens_to_acknowledgements_on_their_way_is_in_counts_of_their_own_and_fails_the_run() {
     let faults = "--drop 5% --reject 5% --fail 5% --duplicate 5% --corrupt 5% --reorder 10%";
-    at_once(&["endpoint", "toolbox"], |mode| {
+    each(&["endpoint", "toolbox"], |mode| {
         let load = "--acknowledge --message-timeout 3s --rate 150 --duration 2s";
         let run = rehearse(&format!("--mode {mode} --seed 5 {load} {faults}"));
         assert!(ended_so(run.ended.code, 0, &run.record), "{mode}: {:?}", run.ended);
@@ -213,7 +208,7 @@ fn documents_of_the_receiver_are_known_by_the_mrid_that_they_acknowledge() {
 fn what_happens_to_documents_of_the_receiver_is_in_counts_of_their_own_and_fails_the_run() {
     let faults =
         "--drop 5% --reject 5% --fail 5% --no-reply 5% --duplicate 5% --corrupt 5% --reorder 10% --reject-documents 5%";
-    at_once(&["endpoint", "toolbox"], |mode| {
+    each(&["endpoint", "toolbox"], |mode| {
         let load = "--payload xml --await-acknowledgements --message-timeout 3s --rate 150 --duration 2s";
         let run = rehearse(&format!("--mode {mode} --seed 5 {load} {faults}"));
         assert!(ended_so(run.ended.code, 0, &run.record), "{mode}: {:?}", run.ended);
@@ -294,7 +289,7 @@ fn a_document_for_no_message_and_one_that_cannot_be_read_have_their_names() {
 fn what_the_stand_in_does_wrong_the_bench_sees_exactly() {
     let faults =
         "--drop 5% --reject 5% --fail 5% --no-reply 5% --reject-code E77 --message-timeout 3s --rate 150 --duration 2s";
-    at_once(&["endpoint", "toolbox", "tracing"], |mode| {
+    each(&["endpoint", "toolbox", "tracing"], |mode| {
         let mode = *mode;
         // In mode tracing, messages never reach an inbox.
         let of_an_inbox = if mode == "tracing" { "" } else { "--duplicate 5% --corrupt 5% --reorder 10%" };
@@ -446,7 +441,7 @@ fn a_queue_that_no_endpoint_reads_is_named_before_the_load() {
     let endpoint = Endpoint::embedded(&[]);
     let [prefix, mode] = [["--prefix", "wrong"], ["--mode", "toolbox"]];
     let cases = [(prefix, "does an endpoint read wrong.outbox?"), (mode, "does a toolbox read edx.endpoint.outbox?")];
-    at_once(&cases, |(words, outbox)| {
+    each(&cases, |(words, outbox)| {
         let ended =
             mailrun(&[&["mades", "--broker", &endpoint.url, "--messages", "100", "--quiet"], &words[..]].concat());
         assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended:?}");
@@ -872,7 +867,7 @@ fn agrees_with(run: &Run, shape: &str, truth: &[serde_json::Value]) {
 
 #[test]
 fn each_shape_is_what_the_endpoint_did() {
-    at_once(&SHAPES, |(shape, messages)| {
+    each(&SHAPES, |(shape, messages)| {
         let load = format!("{ACCELERATED} --messages {messages} --message-timeout 3s");
         let (run, truth) = run_of_shape(shape, &load, None);
         assert_eq!(run.record.ledger.created, Some(*messages), "{shape}: {:?}", run.ended);
@@ -882,7 +877,7 @@ fn each_shape_is_what_the_endpoint_did() {
 
 #[test]
 fn each_shape_is_what_the_endpoint_did_also_when_that_stands_still() {
-    at_once(&SHAPES, |(shape, messages)| {
+    each(&SHAPES, |(shape, messages)| {
         // The answers to the messages sent during the pause may arrive after their time limit.
         let load = format!("{ACCELERATED} --messages {messages} --message-timeout 700ms --linger-time 3s");
         let (run, truth) = run_of_shape(shape, &load, Some(Duration::from_millis(1_500)));
@@ -893,7 +888,7 @@ fn each_shape_is_what_the_endpoint_did_also_when_that_stands_still() {
 
 #[test]
 fn each_shape_ends_with_its_duration() {
-    at_once(&SHAPES, |(shape, _)| {
+    each(&SHAPES, |(shape, _)| {
         let load = format!("{ACCELERATED} --duration 3s --message-timeout 5s");
         let (run, truth) = run_of_shape(shape, &load, Some(Duration::from_millis(500)));
         assert_eq!(run.record.ending, Some(Ending::Complete), "{shape}: {:?}", run.ended);

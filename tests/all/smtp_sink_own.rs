@@ -126,11 +126,17 @@ fn nothing_is_taken_during_a_delay() {
     let taken = format!("{ok}250 2.0.0 Ok|221 Bye|");
     let aborted = format!("{ok}550 This violates SMTP|");
     let at_least = |options: &[&str], said: &str, expected: &str, seconds: u64| {
-        let (_sink, address) = ours(options);
+        let (mut sink, address) = ours(options);
         let before = Instant::now();
-        let heard = hear(&address, said).replace("220 smtp-sink ESMTP\\r\\n", "").replace("\\r\\n", "|");
-        let took = before.elapsed().as_secs();
-        assert!(heard == expected && took >= seconds, "{options:?}: {heard} in {took} s");
+        let heard = hear(&address, said);
+        let took = before.elapsed();
+        let replies = heard.replace("220 smtp-sink ESMTP\\r\\n", "").replace("\\r\\n", "|");
+        assert!(
+            replies == expected && took.as_secs() >= seconds,
+            "{options:?}: {heard:?} in {took:?}; ended: {}, {:?}",
+            sink.has_ended(),
+            sink.said("err")
+        );
     };
     thread::scope(|scope| {
         scope.spawn(|| at_least(&["-W", "mail:1"], &all, &taken, 1));

@@ -331,8 +331,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// The next event in what was read; none: more must be read. An error ends the connection, and the close that says
-    /// so is in the output.
+    /// Returns the next event. `None` means that more input is needed. An error ends the connection, and the output
+    /// then contains the close that reports it.
     pub fn next_event(&mut self, input: &mut BytesMut) -> Result<Option<ConnectionEvent<T>>, ConnectionError> {
         loop {
             if let Some(event) = self.events.pop_front() {

@@ -296,7 +296,7 @@ pub(crate) fn begin(out: &mut Vec<u8>, layer: Layer, channel: u16) -> usize {
     start
 }
 
-/// Fills in the size of a frame, including `elsewhere` bytes of payload that are not in this buffer.
+/// Fills in the size of a frame, including `external_bytes` of payload that are not in this buffer.
 pub(crate) fn finish(out: &mut [u8], start: usize, external_bytes: usize) {
     let size = (out.len() - start + external_bytes) as u32;
     out[start..start + 4].copy_from_slice(&size.to_be_bytes());

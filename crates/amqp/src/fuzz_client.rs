@@ -23,7 +23,7 @@ pub struct FuzzClient {
 }
 
 impl FuzzClient {
-    /// A client that authenticates itself so; a message of more than `max_message_bytes` ends its link.
+    /// Creates a client that logs in with `login`. A message of more than `max_message_bytes` ends its link.
     pub fn new(login: ClientLogin, max_message_bytes: u64) -> Self {
         let options = ConnectionOptions {
             container: "rehearsal".to_owned(),

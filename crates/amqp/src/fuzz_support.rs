@@ -46,8 +46,8 @@ impl FuzzOutcome {
 }
 
 impl FuzzConnection {
-    /// A session with a peer that authenticates itself by `mechanisms`; messages of more than `most_bytes` end
-    /// their link.
+    /// Creates a connection to a peer that authenticates itself by `mechanisms`. A message of more than
+    /// `max_message_bytes` ends its link.
     pub fn new(mechanisms: ListenerAuth, max_message_bytes: u64) -> Self {
         Self {
             connection: AmqpConnection::server(mechanisms, "rehearsal", max_message_bytes),
@@ -110,8 +110,7 @@ impl FuzzConnection {
         }
     }
 
-    /// Sends one message over the first link that may send. The links before it have no more messages, so a drain of
-    /// theirs is complete.
+    /// Sends one message over the first link that may send. Answers drains of the links before it.
     fn send(&mut self) {
         for link in &self.receivers {
             if self.connection.may_send(*link) {

@@ -79,7 +79,7 @@ pub(crate) struct Reactor {
     /// The main task has ended. From then on no other task is polled, not even for an event of the same batch, because
     /// nobody would count its work.
     finished: Cell<bool>,
-    /// Number of sources created so far. It tells stale events, which name an older source.
+    /// Number of sources created so far. An event that names an older source is stale.
     next_generation: Cell<u32>,
 }
 

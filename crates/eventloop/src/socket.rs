@@ -335,8 +335,8 @@ impl Acceptor {
         Ok((descriptor, address.unwrap_or_else(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))))
     }
 
-    /// Likewise, with its address if it is an Internet address: the client of a unix-domain socket has none. Without a
-    /// connection, the task is polled again when one comes.
+    /// Returns the next connection, with the client's address if that is an Internet address. The client of a
+    /// unix-domain socket has none. If no connection waits, the task is polled again when one comes.
     ///
     /// # Errors
     /// As [`Acceptor::accept`].

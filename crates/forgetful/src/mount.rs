@@ -131,7 +131,7 @@ pub struct Disk {
     shared: Shared,
     session: Option<BackgroundSession>,
     path: PathBuf,
-    /// The directory, if it is our own.
+    /// Removes the directory on drop. `None` if the caller gave the directory.
     _place: Option<TempDir>,
 }
 
@@ -186,7 +186,7 @@ impl Disk {
         &self.path
     }
 
-    /// Starts counting again with this plan.
+    /// Replaces the plan and forgets the last fault. Operations are counted from zero again.
     pub fn plan(&self, plan: Plan) {
         let mut state = self.shared.lock();
         state.plan = plan;

@@ -89,7 +89,7 @@ fn quote_line(line: &[u8], out: &mut Vec<u8>) {
         let is_literal = match byte {
             b' ' | b'\t' => !is_last,
             b'=' => false,
-            // After a soft break, a line must not look like a delimiter.
+            // The line must not begin like a delimiter.
             b'-' => column > 0,
             byte => byte.is_ascii_graphic(),
         };

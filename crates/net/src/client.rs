@@ -17,7 +17,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest wait for each reply, unless a program sets another. RFC 5321 §4.5.3.2 requires 5 minutes.
+/// Longest wait for each reply, unless a program sets another. RFC 5321 §4.5.3.2 recommends 5 minutes for most replies.
 const DEFAULT_REPLY_TIMEOUT: Duration = Duration::from_secs(300);
 /// Mechanisms that do not reveal the password. Without TLS, only these are used.
 const HIDING_MECHANISMS: Mechanisms = Mechanisms::NONE.with(Mechanism::ScramSha256).with(Mechanism::CramMd5);

@@ -209,8 +209,8 @@ pub trait Handler: 'static {
         None
     }
 
-    /// The same, for a handler that needs time, or rejects: [`Answer::Secret`], or any reply. [`Answer::Yes`] is no answer
-    /// to this question: 454.
+    /// Like [`Handler::secret`], for a handler that needs time or rejects the login. The answer is [`Answer::Secret`]
+    /// or any reply. [`Answer::Yes`] does not answer this question, so the client gets 454.
     fn look_up(&mut self, auth: &Auth<'_>) -> Answer {
         Answer::Secret(self.secret(auth))
     }

@@ -304,7 +304,7 @@ impl<H: Handler> ServerSession<H> {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Handles all commands in `input` until one needs a wait for its answer. Keeps the rest.
+    /// Handles the commands in `input` until an answer takes time. Keeps the rest.
     fn process_input(&mut self, mut input: &[u8], now: Duration, out: &mut Vec<u8>) -> Option<PendingAnswer> {
         while let Some(event) = self.server.next_event(&mut input, now, out) {
             let asks = event.asks();

@@ -112,10 +112,10 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsFilesError> {
     std::fs::read(path).map_err(|why| TlsFilesError::Unreadable { path: path.to_owned(), why })
 }
 
-/// Refuses a FIFO or a device, which a thread would read for ever.
+/// Refuses a FIFO or a device, because a thread might read it forever.
 ///
 /// # Errors
-/// If it is no regular file, and errors of finding it.
+/// If the path cannot be examined, or is not a regular file.
 pub fn check_regular(path: &Path) -> io::Result<()> {
     match std::fs::metadata(path)?.is_file() {
         true => Ok(()),

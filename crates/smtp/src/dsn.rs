@@ -32,7 +32,7 @@ impl Return {
     }
 }
 
-/// Events that a sender wants notifications for, for one recipient (RFC 3461 §4.1).
+/// Events about which a sender wants notifications for one recipient (RFC 3461 §4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notify(u8);
 

@@ -113,7 +113,7 @@ pub fn inspect(directory: &Path) -> Result<Inspection, Error> {
 }
 
 impl Inspection {
-    /// Reports whether no damage costs anything.
+    /// Reports whether no damage requires an administrator to act; see [`Damage::is_alarming`].
     pub fn is_sound(&self) -> bool {
         !self.damage.iter().any(Damage::is_alarming)
     }

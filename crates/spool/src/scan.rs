@@ -125,7 +125,8 @@ impl Scan {
         (!is_proven).then_some(self.synced)
     }
 
-    /// Reads one batch, and adds its records to `seen` if it is intact. A damaged body leaves it intact.
+    /// Reads one batch, and replaces `seen` by its records. After [`ScanResult::Invalid`], `seen` has the records before
+    /// the damage. A damaged body does not make a batch invalid.
     pub(crate) fn next_batch(&mut self, seen: &mut Vec<ScannedRecord>) -> io::Result<ScanResult> {
         seen.clear();
         let Some(batch) = self.batch(self.at)? else { return Ok(ScanResult::Invalid(self.at)) };

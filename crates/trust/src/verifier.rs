@@ -7,7 +7,8 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use std::sync::Arc;
 
-/// Verifies servers whose certificate one of the `trusted` certificates has signed, or is.
+/// Returns a verifier that trusts a server's certificate if it is one of `trusted`, or is signed by one of them. Name
+/// and validity period are checked in either case.
 ///
 /// # Errors
 /// If one of them cannot be read, or there is none.

@@ -34,7 +34,7 @@ pub(crate) fn heard<'a>(pieces: impl Iterator<Item = &'a [u8]>, login: ClientLog
     rehearsal.finish()
 }
 
-/// Reports whether a challenge asks for more than the fewest iterations, which would take too long here. Another test
+/// Reports whether a challenge may ask for 10,000 iterations or more, which would take too long here. Another test
 /// covers the limit.
 fn is_costly(octets: &[u8]) -> bool {
     let asks = |at: usize| octets[at..].starts_with(b"i=") && octets.get(at + 6).is_some_and(u8::is_ascii_digit);

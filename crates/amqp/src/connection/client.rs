@@ -119,8 +119,8 @@ impl<T> AmqpConnection<T> {
         Ok(())
     }
 
-    /// Asks for a link. `Attached` or `Detached` follows. None if the session has ended, has as many links as it may
-    /// have, or one of that name and role, or if the name is too long.
+    /// Asks for a link. `Attached` or `Detached` follows. Returns `None` if the session has ended, has no room for
+    /// another link, or already has a link with that name and role, or if the name is too long.
     pub fn attach_link(&mut self, session: SessionId, request: &LinkRequest<'_>) -> Option<LinkId> {
         let peer = match request.role {
             LinkRole::Sender => LinkRole::Receiver,

@@ -19,7 +19,7 @@ pub struct Violation {
 impl Violation {
     /// The condition of a message that is longer than its link allows.
     pub const MESSAGE_SIZE: &str = "amqp:link:message-size-exceeded";
-    /// The condition of a limit of ours that no rule obliges the peer to know.
+    /// The condition if the peer exceeds one of our own limits, such as the time for a handshake.
     pub const RESOURCE_LIMIT: &str = "amqp:resource-limit-exceeded";
 
     pub(super) fn new(condition: &'static str, description: &'static str) -> Self {

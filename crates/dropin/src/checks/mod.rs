@@ -6,3 +6,47 @@ pub mod go_reply;
 pub mod go_subject;
 pub mod host_port;
 pub mod source_reply;
+
+use crate::reply_reader::{MAX_REPLY_BYTES, ReplyReader};
+use std::fmt::Debug;
+
+/// Checks that the replies in `data` are the same however they are cut, and that none is too long. The last byte of `data`
+/// chooses a length of pieces.
+fn check_replies<T: PartialEq + Debug>(
+    data: &[u8],
+    is_last: impl Fn(&[u8], &[u8]) -> bool,
+    parse: impl Fn(&[u8]) -> T,
+) {
+    let Some((&size, bytes)) = data.split_last() else { return };
+    let whole = replies([bytes].into_iter(), &is_last, &parse);
+    assert_eq!(replies(bytes.chunks(1), &is_last, &parse), whole);
+    assert_eq!(replies(bytes.chunks(usize::from(size).max(1)), &is_last, &parse), whole);
+}
+
+/// All replies in these blocks; the last is `None` if it has no end.
+fn replies<'a, T>(
+    blocks: impl Iterator<Item = &'a [u8]>,
+    is_last: impl Fn(&[u8], &[u8]) -> bool,
+    parse: impl Fn(&[u8]) -> T,
+) -> Vec<Option<T>> {
+    let mut reader = ReplyReader::default();
+    let mut replies = Vec::new();
+    for block in blocks {
+        let mut input = block;
+        loop {
+            match reader.next(&mut input, &is_last) {
+                Ok(Some(wire)) => {
+                    assert!(wire.len() <= MAX_REPLY_BYTES);
+                    replies.push(Some(parse(wire)));
+                }
+                Ok(None) => break,
+                Err(_) => {
+                    replies.push(None);
+                    return replies;
+                }
+            }
+        }
+        assert!(input.is_empty(), "a block is read to its end");
+    }
+    replies
+}

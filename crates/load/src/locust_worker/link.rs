@@ -22,7 +22,7 @@ const IDLE_WAIT: Duration = Duration::from_millis(20);
 const LINGER: Duration = Duration::from_millis(150);
 /// Largest number of a registration: it must fit below the bit that marks the warm-up in a trace.
 const MAX_INDEX: u64 = (1 << 16) - 1;
-/// A smaller difference is not the clocks': it is the time that the message took.
+/// Smallest difference that counts as a difference of the clocks. The time that a message travels explains less.
 const LEAST_SKEW_S: f64 = 1.0;
 /// If the clocks differ by more (ten years), one of them is not set.
 const MOST_SKEW_S: f64 = 315_360_000.0;

@@ -36,7 +36,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The options that help if a certificate is not accepted.
 const REMEDIES: Remedies = Remedies { trust: "--cacert FILE", name: "--tls-name NAME", insecure: "--insecure" };
 
-/// The trial: options and server.
 #[derive(Debug)]
 pub(super) struct PreflightCheck {
     pub(super) options: SourceOptions,

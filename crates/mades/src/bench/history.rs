@@ -41,7 +41,7 @@ impl MessageHistory {
         Self { complete: whole, pages: Vec::new(), finished_below: 0, packed_pages: 0 }
     }
 
-    /// Adds facts about a message. Returns which of them were new, and all facts known now.
+    /// Adds facts about a message. Returns whether any of them was new, and all facts known now.
     pub(super) fn add(&mut self, sequence: u64, flags: MessageFlags) -> (Novelty, MessageFlags) {
         let (page, number) = position(sequence);
         while self.pages.len() <= page {

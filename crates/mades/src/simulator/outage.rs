@@ -65,7 +65,7 @@ pub(super) fn up_at(outages: &[Outage], target: OutageTarget, mut at: Duration) 
     at
 }
 
-/// Time at which the target last came up, as of `now`.
+/// Time at which the target last came up, as of `at`.
 pub(super) fn up_since(outages: &[Outage], target: OutageTarget, at: Duration) -> Duration {
     let ends = outages.iter().filter(|outage| outage.target == target && outage.to <= at).map(|outage| outage.to);
     ends.max().unwrap_or(Duration::ZERO)

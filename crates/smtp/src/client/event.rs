@@ -25,7 +25,7 @@ pub enum Verb {
     Chunk,
     /// The final dot, or the last BDAT.
     Message,
-    /// The final dot in LMTP, for the recipient with this number.
+    /// LMTP: the final dot, or the last BDAT, for the recipient with this number.
     Delivery(u32),
     /// RSET.
     Reset,

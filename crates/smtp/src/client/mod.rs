@@ -219,7 +219,8 @@ impl Client {
         self.state.awaited(&self.core)
     }
 
-    /// Returns when `patience` with the peer ends, if a reply is awaited.
+    /// Returns when the session times out, if a reply is awaited. `timeout` is the longest wait for each reply; the
+    /// options may shorten it for the greeting and QUIT.
     pub fn deadline(&self, timeout: Duration) -> Option<Duration> {
         let verb = self.waits_for()?;
         let shorter = match self.state {

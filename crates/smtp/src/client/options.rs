@@ -65,7 +65,7 @@ impl BurstSize {
     /// No bursts.
     pub const NONE: Self = Self::of(0);
 
-    /// A burst of that many messages, and of 16 KiB: what the usual buffer of a server takes in one read.
+    /// A burst of that many messages. Output is written as soon as it has 16 KiB, which a server usually reads at once.
     pub const fn of(messages: u32) -> Self {
         Self { messages, bytes: 16 * 1024 }
     }

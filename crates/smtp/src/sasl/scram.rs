@@ -15,7 +15,7 @@ type Sha256Output = [u8; 32];
 
 /// The fewest iterations that are accepted (RFC 7677 §4): fewer would make guessing cheap for an eavesdropper.
 pub const MIN_ITERATIONS: u32 = 4096;
-/// The most iterations: a server could keep a client computing for ever.
+/// The most iterations that are accepted. Otherwise a server could keep a client computing forever.
 pub const MAX_ITERATIONS: u32 = 600_000;
 
 /// Keys that a server stores in place of a password.

@@ -10,13 +10,14 @@ pub enum Secret {
     Password(String),
     /// The keys that SCRAM-SHA-256 needs in place of the password.
     Keys(scram::Keys),
-    /// No secret: any proof is accepted. SCRAM-SHA-256 cannot work with it, for the server too has to prove something.
+    /// No secret: any proof is accepted. SCRAM-SHA-256 cannot work with it, because the server also has to
+    /// prove that it knows the secret.
     Any,
 }
 
 impl Secret {
-    /// Reports whether `shown` is this secret: for mechanisms that show it. It takes as long for a wrong one as for the
-    /// right one, and for one of another length.
+    /// Reports whether `shown` is this secret, for mechanisms that show it. This takes the same time whether the secret
+    /// is right, wrong, or of another length.
     pub fn is(&self, shown: &[u8]) -> bool {
         match self {
             Self::Password(password) => same(&Sha256::digest(password), &Sha256::digest(shown)),

@@ -68,7 +68,7 @@ impl RecordingServer {
         Self::greeting(None, identity, refuse)
     }
 
-    /// Creates a session that has sent `reply` instead of its greeting.
+    /// Creates a session that has sent `instead` in place of its greeting, if it is given.
     pub(crate) fn greeting(
         instead: Option<&Reply>,
         identity: &Arc<ServerSettings>,

@@ -115,7 +115,7 @@ fn a_full_disk_is_a_full_spool() {
     let (spool, _) = open(&disk, small()).unwrap();
     let ids = fill(&spool, 10_000);
     assert!(!ids.is_empty());
-    // Two segments are reserved, if there are two.
+    // The disk has room for five segments. Stores use three, because the last two are reserved.
     let usage = spool.stats();
     assert!(usage.segments == 3 && usage.disk_bytes <= 5 * (64 << 10), "{usage:?}");
     disk.limit_capacity(None);
