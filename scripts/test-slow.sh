@@ -2,7 +2,7 @@
 # What takes too long for `make test`. The workflow "slow" runs all of it every night.
 #
 #   scripts/test-slow.sh                   all parts; a part that fails does not keep the others from running
-#   scripts/test-slow.sh PART…             these parts, for example: power-cut crash
+#   scripts/test-slow.sh PART…             these parts, for example: power-cut audit
 #   scripts/test-slow.sh changed [COMMIT]  the parts whose subject has changed since that commit, by default since
 #                                          origin/main, or the commit before the last one where there is no origin
 #
@@ -25,8 +25,7 @@ locust      900  workers under real Locust masters of three versions
 power-cut   600  300 power cuts (MAILRUN_CUTS) on a file system that forgets what was not synced
 damage      300  a large spool with damage in random places
 statistics  300  a thousand simulated comparisons (MAILRUN_COMPARISONS) for each promise of mailrun compare
-crash       300  50 kills of the relay under load (MAILRUN_CRASH_KILLS)
-audit       600  20 rounds of each fault for our relay, 5 for Postfix
+audit       600  20 rounds of each fault for our relay (MAILRUN_ROUNDS), 5 for Postfix
 recipes    1200  Exim, OpenSMTPD, chasquid and Haraka by their recipes, apart from this host: audits
 browser     600  report.html in Chromium
 dashboard   300  the dashboard in tmux
@@ -74,7 +73,6 @@ damage() { ignored damage; }
 statistics() {
     MAILRUN_COMPARISONS=${MAILRUN_COMPARISONS:-1000} cargo nextest run --profile slow --cargo-quiet -p mailrun-compare -E 'binary(simulation)'
 }
-crash() { ignored crash; }
 audit() { ignored audit; }
 recipes() {
     scripts/install-test-peers.sh exim
@@ -107,7 +105,7 @@ targets_of() {
 changed_parts() {
     local files=$1
     has() { grep -qE "$1" <<<"$files"; }
-    has '^crates/(spool|relay)/' && printf '%s\n' power-cut damage crash audit
+    has '^crates/(spool|relay)/' && printf '%s\n' power-cut damage audit
     has '^crates/compare/' && echo statistics
     has '^crates/(mades|amqp)/' && echo brokers
     has '^crates/report/|^tests/browser/' && echo browser

@@ -8,23 +8,175 @@ const WIDTH: usize = 80;
 /// Column at which the text about an option begins.
 const TEXT_COLUMN: usize = 28;
 
+/// A command with so many options that `-h` lists only the usual ones.
+struct Usual {
+    words: &'static [&'static str],
+    /// Long names, in the order in which they are listed.
+    options: &'static [&'static str],
+    examples: &'static [&'static str],
+}
+
+const USUAL: [Usual; 5] = [
+    Usual {
+        words: &["bench"],
+        options: &[
+            "messages",
+            "duration",
+            "sessions",
+            "message-size",
+            "rate",
+            "reuse",
+            "to",
+            "from",
+            "sink",
+            "sink-listen",
+            "relay",
+            "tls",
+            "user",
+            "threshold",
+            "out",
+            "json",
+            "quiet",
+        ],
+        examples: &[
+            "mailrun bench mx.example --to ann@mx.example",
+            "mailrun bench 127.0.0.1:25 --sink http://127.0.0.1:8025 -m 10000 -s 50",
+        ],
+    },
+    Usual {
+        words: &["source"],
+        options: &[
+            "messages",
+            "duration",
+            "sessions",
+            "message-size",
+            "corpus",
+            "rate",
+            "reuse",
+            "pipelining",
+            "to",
+            "from",
+            "recipients",
+            "tls",
+            "cacert",
+            "insecure",
+            "user",
+            "threshold",
+            "out",
+            "json",
+            "quiet",
+        ],
+        examples: &["mailrun source 127.0.0.1:2525 -m 1000 -s 10"],
+    },
+    Usual {
+        words: &["sink"],
+        options: &[
+            "listen",
+            "http",
+            "max-messages",
+            "max-message-size",
+            "tls",
+            "tls-cert",
+            "tls-key",
+            "tls-write-cert",
+            "auth-any",
+            "auth-users",
+            "lmtp",
+            "fault",
+            "maildir",
+            "dump-dir",
+            "out",
+            "json",
+            "quiet",
+        ],
+        examples: &["mailrun sink --listen 127.0.0.1:2525 --http 127.0.0.1:8025"],
+    },
+    Usual {
+        words: &["capacity"],
+        options: &[
+            "goal",
+            "quick",
+            "rfc2544",
+            "min-rate",
+            "max-rate",
+            "trial",
+            "max-time",
+            "confirm",
+            "peak",
+            "messages-per-user",
+            "sessions",
+            "message-size",
+            "reuse",
+            "sink",
+            "sink-listen",
+            "relay",
+            "out",
+            "json",
+            "quiet",
+        ],
+        examples: &["mailrun capacity 127.0.0.1:25 --sink-listen :2526 --goal 'delivered.p99 < 1s'"],
+    },
+    Usual {
+        words: &["locust", "worker"],
+        options: &[
+            "master-host",
+            "master-port",
+            "master-timeout",
+            "allow-target",
+            "max-sessions",
+            "drain",
+            "message-size",
+            "corpus",
+            "reuse",
+            "pipelining",
+            "think-time",
+            "to",
+            "from",
+            "recipients",
+            "tls",
+            "cacert",
+            "insecure",
+            "user",
+        ],
+        examples: &["mailrun locust worker mx.example --master-host 192.0.2.1"],
+    },
+];
+
 /// The `-h` text of the command with these words, `bench relay-400` for one.
 pub(super) fn of(command: &mut Command, words: &[&str]) -> String {
-    match words {
-        ["bench"] => return BENCH.to_owned(),
-        ["source"] => return SOURCE.to_owned(),
-        ["sink"] => return SINK.to_owned(),
-        ["capacity"] => return CAPACITY.to_owned(),
-        ["locust", "worker"] => return WORKER.to_owned(),
-        _ => {}
-    }
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
     let usage = command.render_usage().to_string();
     let mut text = format!("{}\n{usage}\n\n", wrapped(&about, "", "", WIDTH).join("\n"));
-    push_commands(&mut text, command);
-    push_options(&mut text, command);
-    let _ = writeln!(text, "\nAll options, with examples: mailrun {} --help", words.join(" "));
+    if let Some(usual) = USUAL.iter().find(|usual| usual.words == words) {
+        push_command_names(&mut text, command);
+        let positional = command.get_arguments().filter(|option| option.is_positional());
+        let named = usual
+            .options
+            .iter()
+            .filter_map(|name| command.get_arguments().find(|option| option.get_long() == Some(name)));
+        push_options(&mut text, positional.chain(named));
+        text.push('\n');
+        for example in usual.examples {
+            let _ = writeln!(text, "  {example}");
+        }
+    } else {
+        push_commands(&mut text, command);
+        let is_shown = |option: &&Arg| !option.is_hide_set() && !option.is_hide_short_help_set();
+        push_options(&mut text, command.get_arguments().filter(is_shown));
+        text.push('\n');
+    }
+    let _ = writeln!(text, "All options, with examples: mailrun {} --help", words.join(" "));
     text
+}
+
+fn push_command_names(text: &mut String, command: &Command) {
+    let inner = command.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help");
+    let names: Vec<&str> = inner.map(Command::get_name).collect();
+    if !names.is_empty() {
+        let heading = command.get_subcommand_help_heading().unwrap_or("Commands");
+        let indent = " ".repeat(heading.len() + 2);
+        let _ = writeln!(text, "{}", wrapped(&names.join(" "), &format!("{heading}: "), &indent, WIDTH).join("\n"));
+    }
 }
 
 fn push_commands(text: &mut String, command: &Command) {
@@ -37,8 +189,8 @@ fn push_commands(text: &mut String, command: &Command) {
     }
 }
 
-fn push_options(text: &mut String, command: &Command) {
-    for option in command.get_arguments().filter(|option| !option.is_hide_set() && !option.is_hide_short_help_set()) {
+fn push_options<'a>(text: &mut String, options: impl Iterator<Item = &'a Arg>) {
+    for option in options {
         let help = option.get_help().map(ToString::to_string).unwrap_or_default();
         push_row(text, &format!("  {}", name_and_value(option)), &(first_sentence(&help) + &default(option)));
     }
@@ -87,130 +239,6 @@ fn first_sentence(text: &str) -> String {
     sentence[..end].to_owned()
 }
 
-const BENCH: &str = "\
-Measures a mail server. Without a server: a demonstration, source -> mailrun
-relay -> sink on this host.
-
-Usage: mailrun bench [OPTIONS] [SERVER]   HOST[:25], smtp://, smtps://, lmtp://
-       mailrun bench SCENARIO [OPTIONS]     relay-400 relay-64k relay-100k
-         relay-latency relay-backlog relay-soak mades mades-compare
-         smtp-source-table smtp-source-check kotlin-profile sizes
-         large-message; your own: FILE.toml (--list)
-
-  -m, -n, --messages N      number of messages    -s, -c, --sessions N  [100]
-  -d, --duration TIME       length of the run   -l, --message-size BYTES [400]
-      --rate N              open loop: N per second, or 500/m
-      --reuse [N]           N messages per connection, without N no limit
-      --to, --from ADDRESS  recipient and sender [to@example.com]
-      --sink URL            mailrun sink that the server delivers to
-      --sink-listen ADDR    the same, started by this bench
-      --relay WHICH         without a server: mailrun, postfix, FILE.toml, none
-      --tls WHEN            none, starttls, implicit; --cacert FILE, --insecure
-      --user NAME           login; --password-file FILE or MAILRUN_PASSWORD
-      --threshold EXPR      'accepted.p99 < 50ms', 'rejected <= 0.1%', ...
-      --out DIR, --json FILE|-   results;  -q, --quiet   -v, --verbose
-
-  mailrun bench mx.example --to ann@mx.example
-  mailrun bench 127.0.0.1:25 --sink http://127.0.0.1:8025 -m 10000 -s 50
-All options: mailrun bench --help, mailrun bench SCENARIO --help
-";
-
-const SOURCE: &str = "\
-Sends mail and measures the latency of every phase.
-
-Usage: mailrun source [OPTIONS] SERVER    HOST[:25], smtp://, smtps://, lmtp://,
-                                          unix:PATH
-  -m, -n, --messages N      number of messages [10000 without -d]
-  -d, --duration TIME       length of the run
-  -s, -c, --sessions N      parallel sessions [100]
-  -l, --message-size BYTES  400, 64k, 400..64k, lognormal:4k,1.2 [400]
-      --corpus PATH         mail from an mbox, a Maildir or .eml files
-      --rate N              open loop: N per second, or 500/m
-      --reuse [N]           N messages per connection, without N no limit
-      --pipelining MODE     off, group, stream
-      --to, --from ADDRESS  recipient and sender [to@example.com]
-      --recipients N        recipients per message [1]
-      --tls WHEN            none, starttls, implicit; --cacert FILE, --insecure
-      --user NAME           login; --password-file FILE or MAILRUN_PASSWORD
-      --threshold EXPR      'accepted.p99 < 50ms', 'rejected <= 0.1%', ...
-      --out DIR, --json FILE|-   results;  -q, --quiet   -v, --verbose
-
-  mailrun source 127.0.0.1:2525 -m 1000 -s 10
-All options: mailrun source --help
-";
-
-const SINK: &str = "\
-Accepts mail, checks the trace headers of mailrun source, counts every message.
-
-Usage: mailrun sink [OPTIONS]
-
-      --listen HOST:PORT    [127.0.0.1:2525]; also :2525, unix:PATH
-      --http HOST:PORT      JSON: /status, /ledger, /rules
-  -m, -n, --max-messages N  end after N messages
-      --max-message-size BYTES  [1G]
-      --tls WHEN            none, starttls, implicit; --tls-cert, --tls-key FILE
-      --tls-write-cert FILE write the self-signed certificate
-      --auth-any, --auth-users FILE   offer AUTH;  --auth-required
-      --lmtp                LMTP instead of SMTP
-      --fault RULE          'drop 1%', 'delay 20ms', 'rcpt: soft reject 1%', ...
-      --dump-dir DIR, --dump-file FILE, --maildir DIR      store messages
-      --out DIR, --json FILE|-   results;  -q, --quiet   -v, --verbose
-
-  mailrun sink --listen 127.0.0.1:2525 --http 127.0.0.1:8025
-All options and rules: mailrun sink --help
-";
-
-const WORKER: &str = "\
-Sends mail for a Locust master: each user is a session.
-
-Usage: mailrun locust worker [OPTIONS] SERVER    HOST[:25], smtp://, smtps://,
-                                                 lmtp://, unix:PATH
-      --master-host HOST    the Locust master [127.0.0.1];  --master-port [5557]
-      --master-timeout TIME end if there is no master for this long [5m]
-      --allow-target SERVER server that the master may name, besides SERVER
-      --max-sessions N      most sessions that a master can ask for [1000]
-      --drain TIME          time for messages under way at a stop [5s]
-  -l, --message-size BYTES  400, 64k, 400..64k, lognormal:4k,1.2 [400]
-      --corpus PATH         mail from an mbox, a Maildir or .eml files
-      --reuse [N]           N messages per connection, without N no limit
-      --pipelining MODE     off, group, stream
-      --think-time TIME     pause of a session after each message
-      --to, --from ADDRESS  recipient and sender [to@example.com]
-      --recipients N        recipients per message [1]
-      --tls WHEN            none, starttls, implicit; --cacert FILE, --insecure
-      --user NAME           login; --password-file FILE or MAILRUN_PASSWORD
-
-  mailrun locust worker mx.example --master-host 192.0.2.1
-All options: mailrun locust worker --help
-";
-
-const CAPACITY: &str = "\
-Finds the highest rate that a server takes and still meets its goals.
-
-Usage: mailrun capacity [OPTIONS] [SERVER]    HOST[:25], smtp://, smtps://,
-                                              lmtp://, unix:PATH
-       mailrun capacity mades [OPTIONS]       a MADES endpoint
-      --goal EXPR           'delivered.p99 < 1s', 'rejected <= 0.1%'; repeatable
-      --quick               a fifth of the time: trials of 2 s, bounds of 5 %
-      --rfc2544             one trial of 60 s for each rate; needs --max-rate
-      --min-rate, --max-rate RATE   [10/s, 1M/s]
-      --trial TIME          length of a trial [5s]
-      --max-time TIME       longest time of all trials [20m]
-      --confirm TIME        trials at 80, 100 and 120 % [60s]; 0s for none
-      --peak RATE           plan: instances and headroom at --safety 0.6
-      --messages-per-user N plan: users in the busy hour
-  -s, -c, --sessions N      parallel sessions [100]
-  -l, --message-size BYTES  [400]
-      --reuse [N]           N messages per connection, without N no limit
-      --sink URL            mailrun sink that the server delivers to
-      --sink-listen ADDR    the same, started for each trial
-      --relay WHICH         without a server: mailrun, postfix, a command [none]
-      --out DIR, --json FILE|-   results;  -q, --quiet
-
-  mailrun capacity 127.0.0.1:25 --sink-listen :2526 --goal 'delivered.p99 < 1s'
-All options: mailrun capacity --help
-";
-
 #[cfg(test)]
 mod tests {
     use super::super::Cli;
@@ -244,18 +272,12 @@ mod tests {
 
     #[test]
     fn a_summary_names_options_that_exist() {
-        for name in ["bench", "source", "sink", "capacity", "locust worker"] {
-            let words: Vec<&str> = name.split(' ').collect();
+        for usual in &USUAL {
+            let words: Vec<String> = usual.words.iter().map(ToString::to_string).collect();
             let mut whole = Cli::command();
-            let command = words.iter().fold(&mut whole, |command, word| command.find_subcommand_mut(word).unwrap());
-            let text = of(command, &words);
-            let is_known = |option: &str| {
-                let long = option.trim_start_matches("--");
-                long == "help" || command.get_arguments().any(|known| known.get_long() == Some(long))
-            };
-            let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
-            for option in words.filter(|word| word.starts_with("--")) {
-                assert!(is_known(option), "{name}: {option}");
+            let command = found(&mut whole, &words);
+            for name in usual.options {
+                assert!(command.get_arguments().any(|known| known.get_long() == Some(name)), "{words:?}: {name}");
             }
         }
     }

@@ -27,7 +27,6 @@ mod circles;
 mod compare;
 mod compare_live;
 mod completions;
-mod crash;
 mod defects;
 #[path = "../dialogs/dialog.rs"]
 mod dialog;

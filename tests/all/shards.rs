@@ -393,7 +393,7 @@ class Changed(http.server.BaseHTTPRequestHandler):
         if self.path == "/clock" and self.server.server_port == 8026:
             answer["unix_ns"] += 5_000_000_000
         elif self.path == "/clock":
-            time.sleep(0.02)
+            time.sleep(0.1)
         body = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
@@ -408,7 +408,7 @@ END
 python3 changed.py &
 for attempt in $(seq 600); do python3 -c 'import socket; socket.create_connection(("10.9.0.1", 8027))' 2> /dev/null && break; sleep 0.1; done
 send() {
-  ip netns exec host$1 sh on_host $1 bench 10.9.0.1:2525 --shard 0/1 --start-at $(date -u -d '+4 seconds' +%FT%TZ) --messages 100 \
+  ip netns exec host$1 sh on_host $1 bench 10.9.0.1:2525 --shard 0/1 --start-at $(date -u -d '+7 seconds' +%FT%TZ) --messages 100 \
     --sink http://10.9.0.1:$2 --threshold "$3.p99 < 1m" --out $4-$3 --quiet
   "$MAILRUN" merge $4-$3 --sink http://10.9.0.1:8025 --out whole-$4-$3 --quiet || true
 }
@@ -456,9 +456,10 @@ fn three_hosts_with_networks_of_their_own_are_one_run() {
     assert!(reasons(&delivered).contains("the clocks of the hosts differ by 5.0 s"), "{:?}", delivered.verdict);
     assert_eq!(accepted.verdict.outcome, Some(Outcome::Pass), "{:?}", accepted.verdict);
     assert!(reasons(&accepted).contains("too much to rely on them"), "{:?}", accepted.verdict);
-    // Without chrony, an exchange that takes 20 ms leaves an error of 10 ms, far above a tenth of the times.
+    // Without chrony, an exchange that takes 100 ms leaves an error of 50 ms. That is more than a tenth of the times, even
+    // if a busy host needs 400 ms for a message.
     assert_eq!(slow.verdict.outcome, Some(Outcome::Invalid), "{:?}", slow.verdict);
     assert!(reasons(&slow).contains("(by an exchange of messages): too much"), "{:?}", slow.verdict);
     let clock = record(&place.path().join("slow-delivered")).clock.unwrap();
-    assert!(clock.sinks[0].error_ns >= 10_000_000, "{clock:?}");
+    assert!(clock.sinks[0].error_ns >= 50_000_000, "{clock:?}");
 }

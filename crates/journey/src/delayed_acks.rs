@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 /// Shorter times cannot contain a delayed ACK.
-const SHORT_MS: u64 = 10;
+const SHORT: Duration = Duration::from_millis(10);
 /// Delayed ACKs take 40 ms plus the delay of a 250 Hz kernel's timers, or slightly less if our clock started late.
 const WITHIN_MS: Range<u64> = 38..45;
 /// Range of the same width before the cluster. If times are as frequent there, the distribution has a broad tail and no
@@ -35,7 +35,8 @@ pub struct TimesApart {
 impl TimesApart {
     /// Counts a time from `began` to `ended` if it is in the cluster and began after the last counted one.
     pub fn record(&mut self, began: Duration, ended: Duration) {
-        if WITHIN_MS.contains(&whole_ms(ended.saturating_sub(began))) && began >= self.until {
+        let time = ended.saturating_sub(began);
+        if time >= SHORT && WITHIN_MS.contains(&whole_ms(time)) && began >= self.until {
             *self = Self { count: self.count + 1, until: ended };
         }
     }
@@ -63,10 +64,14 @@ pub struct DelayedAcks {
 impl DelayedAcks {
     /// Counts the time from `began` to `ended`.
     pub fn record(&mut self, began: Duration, ended: Duration) {
-        self.apart.record(began, ended);
-        let ms = whole_ms(ended.saturating_sub(began));
         self.all += 1;
-        self.short += u64::from(ms < SHORT_MS);
+        let time = ended.saturating_sub(began);
+        if time < SHORT {
+            self.short += 1;
+            return;
+        }
+        self.apart.record(began, ended);
+        let ms = whole_ms(time);
         self.before += u64::from(BEFORE_MS.contains(&ms));
         self.within += u64::from(WITHIN_MS.contains(&ms));
         self.after += u64::from(AFTER_MS.contains(&ms));
@@ -79,7 +84,7 @@ impl DelayedAcks {
         };
         Self {
             all: times.count(),
-            short: between(0..SHORT_MS),
+            short: times.count_between(Duration::ZERO, SHORT),
             before: between(BEFORE_MS),
             within: between(WITHIN_MS),
             after: between(AFTER_MS),
