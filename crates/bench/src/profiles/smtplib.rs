@@ -1,4 +1,5 @@
-//! Python's smtplib as the client of large messages, in place of mailrun's source: the one whose speed is published.
+//! Python's smtplib as the client of large messages, in place of mailrun's source. It is there for
+//! comparison because smtplib's speed is what others have published.
 use super::measurement::ProfileMeasurement;
 use crate::engine::{RunTurn, TimedChild};
 use crate::plan::BenchTarget;
@@ -14,7 +15,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Sends a message so many times on one connection, and prints the seconds from connecting to the last answer.
+/// Sends the message `count` times on one connection. Prints the seconds from before the connection
+/// until the last reply.
 const SCRIPT: &str = r#"import smtplib, sys, time
 host, port, path, count, recipient = sys.argv[1:]
 with open(path, "rb") as file:
@@ -29,7 +31,6 @@ client.quit()
 
 const RUN_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Python, which has smtplib.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Python;
 
@@ -46,12 +47,11 @@ impl ComparedProgram for Python {
 pub(super) struct SmtplibRun<'r> {
     pub(super) target: &'r BenchTarget,
     pub(super) recipient: &'r str,
-    /// The message.
     pub(super) file: &'r Path,
     pub(super) messages: u64,
 }
 
-/// Reason why there can be no runs of smtplib; `None` if there can.
+/// Explains why smtplib cannot be run against this target. Returns `None` if it can be run.
 pub(super) fn missing(target: &BenchTarget) -> Option<&'static str> {
     match target {
         BenchTarget::Relay(_) => Some("smtplib: not run, because it sends to mailrun's sink or to SERVER alone."),
@@ -64,10 +64,10 @@ pub(super) fn missing(target: &BenchTarget) -> Option<&'static str> {
 }
 
 impl SmtplibRun<'_> {
-    /// Makes the run; `None` if the user ended it.
+    /// Makes the run. Returns `None` if the user ended it.
     ///
     /// # Errors
-    /// If sink or Python could not start, or failed.
+    /// Returns an error if the sink or Python could not be started, or if one of them failed.
     pub(super) fn measure(&self, turn: &mut RunTurn<'_>) -> Result<Option<ProfileMeasurement>> {
         let sink = match self.target {
             BenchTarget::OwnSink => Some(start_sink()?),

@@ -1,9 +1,8 @@
-//! Targets of a scenario: what is wanted, what was measured, and PASS, FAIL or INCONCLUSIVE.
+//! Targets of a scenario: the wanted value, the measured value, and PASS, FAIL or INCONCLUSIVE.
 use crate::engine::{Conclusion, Defects, MedianRange, TextReport};
 use mailrun_report::numbers::counted;
 use mailrun_report::table::{Align, Table};
 
-/// A target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Goal {
     what: String,
@@ -11,16 +10,15 @@ pub(super) struct Goal {
     result: GoalResult,
 }
 
-/// Result of a target: reached, missed, or not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum GoalResult {
-    /// The target was reached, with the figure.
+    /// The target was met. The text is the measured value.
     Pass(String),
-    /// The target was missed, with the figure.
+    /// The target was missed. The text is the measured value.
     Missed(String),
-    /// Mail is missing, or was changed: no figure counts for anything then.
+    /// Mail is missing or was changed, so the run failed and its other figures do not count.
     Unaccounted(String),
-    /// Not known, with the reason.
+    /// The target could not be judged. The text says why.
     Unknown(String),
 }
 
@@ -29,7 +27,7 @@ impl Goal {
         Self { what: what.into(), wanted: wanted.into(), result: found }
     }
 
-    /// A figure of several rounds whose middle is to stay below a limit.
+    /// Creates the target that the median over several rounds is below a limit.
     pub(super) fn median_below(
         what: impl Into<String>,
         values: MedianRange,
@@ -40,12 +38,13 @@ impl Goal {
         Self::new(what, format!("< {}", show(limit)), found(values.render(show)))
     }
 
-    /// The target that something holds.
+    /// Creates a target that is met if `is_so`.
     pub(super) fn condition(what: impl Into<String>, is_so: bool, found: String, wanted: impl Into<String>) -> Self {
         Self::new(what, wanted, if is_so { GoalResult::Pass(found) } else { GoalResult::Missed(found) })
     }
 
-    /// The target that the account of all mail closes.
+    /// Creates the target that all mail is accounted for. If this target is missed, the whole
+    /// scenario has failed.
     pub(super) fn account(what: impl Into<String>, is_closed: bool, found: String, wanted: impl Into<String>) -> Self {
         Self::new(what, wanted, if is_closed { GoalResult::Pass(found) } else { GoalResult::Unaccounted(found) })
     }
@@ -60,8 +59,8 @@ impl Goal {
     }
 }
 
-/// A scenario's report: its tables, the targets below them, and what must be known besides. It passes if all targets are
-/// reached, and nothing else is wrong.
+/// Builds a scenario's report: its tables, the table of targets, and remarks. The scenario passes
+/// if all targets are met and `wrong` is empty.
 pub(super) fn report(
     title: &str,
     mut tables: Vec<Table>,
