@@ -7,18 +7,18 @@ use mailrun_journey::threshold::Fate;
 use mailrun_report::numbers::count;
 use mailrun_report::relay::{self, RelayFigures};
 
-/// A run's figures.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RelayMeasurement {
     pub(super) figures: RelayFigures,
-    /// Milliseconds of the relay's whole tree for 1,000 messages; `None` where it was not seen.
+    /// Milliseconds of CPU time of all processes of the relay per 1,000 messages. `None` if the
+    /// relay's processes could not be observed.
     pub(super) cpu_ms_per_1000: Option<f64>,
-    /// Bytes that the kernel charged the relay's processes with for a message.
+    /// Bytes per message that the kernel charged to the relay's processes.
     pub(super) written_per_message: Option<f64>,
-    /// Bytes that the disk wrote per message, including writes of others on the host.
+    /// Bytes per message that the disk wrote. Writes of other processes on the host are included.
     pub(super) disk_per_message: Option<f64>,
     pub(super) max_rss_bytes: Option<u64>,
-    /// Limits of source, sink or host, thresholds, and the rate that was asked for.
+    /// Limits that the source, the sink or the host reached, failed thresholds, and a missed rate.
     pub(super) flaws: RunFlaws,
 }
 
@@ -29,10 +29,9 @@ impl BenchFigures for RelayMeasurement {
 }
 
 impl RelayMeasurement {
-    /// Takes the figures from a run's record.
     ///
     /// # Errors
-    /// If one of its ends was not observed.
+    /// Returns an error if the record has no figures of acceptance or delivery.
     pub(super) fn of(record: &Record, disk_bytes: Option<u64>, messages: u64) -> Result<Self> {
         let figures = RelayFigures::of(record).context("the record has no figures of delivery")?;
         let relay = relay::party(record);
@@ -42,7 +41,7 @@ impl RelayMeasurement {
         let rate = record.verdict.reasons.iter().zip(&record.verdict.causes).find(is_rate);
         let mut flaws = RunFlaws::of(record, fault(record, messages));
         flaws.missed.extend(rate.map(|(text, _)| text.clone()));
-        // Bytes written have a column of their own.
+        // Drop the note about the disk's writes, because the table has a column for them.
         flaws.notes.retain(|note| !note.starts_with("The disk "));
         Ok(Self {
             cpu_ms_per_1000: relay.and_then(|party| relay::cpu_ms_per_1000(party, figures.accepted)),
@@ -55,7 +54,8 @@ impl RelayMeasurement {
     }
 }
 
-/// Fault of a run, unless all messages were sent, accepted and delivered exactly once, except as thresholds allow.
+/// Describes what went wrong in a run. Returns `None` if every message was accepted and delivered
+/// exactly once, apart from what the thresholds allow.
 fn fault(record: &Record, messages: u64) -> Option<String> {
     let ledger = &record.ledger;
     let number = |field: Option<u64>| field.unwrap_or_default();
@@ -108,7 +108,7 @@ mod tests {
     fn what_is_missing_is_said() {
         let fault = RelayMeasurement::of(&sample::lossy(), None, 200_000).unwrap().flaws.fault.unwrap();
         assert_eq!(fault, "of 200,000 messages 200,000 were accepted and 199,800 delivered, lost 200");
-        // All that was accepted came, but not all was accepted.
+        // The sink received every accepted message, but one message was not accepted.
         let fault = RelayMeasurement::of(&sample::held(), None, 200_001).unwrap().flaws.fault.unwrap();
         assert!(fault.starts_with("of 200,001 messages 200,000 were accepted"), "{fault}");
     }

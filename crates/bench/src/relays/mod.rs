@@ -32,11 +32,13 @@ use crate::engine::TextReport;
 use crate::launch;
 use anyhow::Result;
 
-/// Runs a comparison of relays to its end, or until SIGINT or SIGTERM; either way there is a table of what was run.
+/// Runs a comparison of relays to its end, or stops early at SIGINT or SIGTERM. In both cases the
+/// report shows the runs that were made.
 ///
 /// # Errors
 ///
-/// If it could not run at all. A relay that fails is named in the table.
+/// Returns an error if no run could be started at all. A relay that fails is named in the table
+/// instead.
 pub fn run(options: &RelayComparisonOptions) -> Result<TextReport> {
     options.contestants.iter().try_for_each(launch::check)?;
     let scenario = ScenarioRun::prepare(&options.scenario)?;

@@ -1,5 +1,5 @@
-//! The tables of a comparison of relays: figures with their spread, ratios to one of the contestants, and all that must be
-//! known besides.
+//! The tables of a comparison of relays: the figures with their spread, the ratios to a base relay,
+//! and notes.
 use super::comparison::{RelayCase, RelayComparisonOptions, RelayResults, RelaySeries, SyscallsPerMessage};
 use super::measure::RelayMeasurement;
 use crate::contestant::Contestant;
@@ -37,7 +37,6 @@ const RATIOS: [RatioColumn<RelayMeasurement>; 4] = [
     },
 ];
 
-/// The tables.
 pub(super) fn of(results: &RelayResults, options: &RelayComparisonOptions) -> TextReport {
     let (ratios, ratio_notes) = ratios(results);
     let mut notes = notes(results, options);
@@ -76,7 +75,7 @@ fn figures(results: &RelayResults) -> Table {
     engine::table(&results.series, &columns, &leave_out)
 }
 
-/// Table of the relays' costs.
+/// Shows the CPU time, the system calls, the writes and the memory of each relay.
 fn costs(results: &RelayResults) -> Table {
     let columns = [
         Column::words("relay", |series| series.name.clone()),
@@ -106,8 +105,8 @@ fn ledger(series: &RelaySeries) -> String {
     }
 }
 
-/// The relay that the others are compared with: Postfix, or the last that was named. Source and sink alone are never
-/// the base.
+/// Returns the relay with which the others are compared: Postfix, or else the last relay that was
+/// named. A row without a relay, in which the source sends directly to the sink, is never the base.
 fn base(results: &RelayResults) -> Option<&RelaySeries> {
     let postfix = results.series.iter().find(|series| series.name == "postfix");
     let last = || results.series.iter().rfind(|series| series.case.contestant != Contestant::None);
@@ -124,7 +123,6 @@ fn ratios(results: &RelayResults) -> (Table, Vec<String>) {
     ratio_table(&["relay", "against"], pairs.collect(), &RATIOS)
 }
 
-/// Notes that a reader must know besides.
 fn notes(results: &RelayResults, options: &RelayComparisonOptions) -> Vec<String> {
     let mut notes: Vec<String> = results.series.iter().flat_map(|series| run_remarks([series].into_iter())).collect();
     for series in results.series.iter().filter(|_| options.counts_syscalls) {
@@ -209,7 +207,8 @@ mod tests {
 
     #[test]
     fn figures_have_their_spread_and_ratios_are_of_the_same_round() {
-        // 2, 10 and 5 times as fast as theirs in its round; the medians, 4 s and 10 s, would give 2.5.
+        // In the three rounds ours is 2, 10 and 5 times as fast as theirs, so the median ratio is
+        // 5. The ratio of the medians (10 s and 4 s) would be 2.5.
         let ours = vec![done(4.0, 10.0), done(1.0, 10.0), done(8.0, 10.0)];
         let theirs = vec![done(8.0, 100.0), done(10.0, 100.0), done(40.0, 100.0)];
         let report = of(&results(ours, theirs), &options());
