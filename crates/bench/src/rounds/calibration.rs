@@ -1,32 +1,36 @@
-//! Choice of the number of messages in a round: the fastest contestant then takes 0.25 to 0.5 s, or less if a slow one would
-//! leave no time for enough rounds.
+//! Chooses the number of messages of a round. The fastest contestant should take 0.25 to 0.5 s. A
+//! round takes less if a slow contestant would otherwise leave no time for enough rounds.
 use std::time::Duration;
 
-/// Length that is aimed at, and the limits within which it is right.
+/// Time in seconds that the fastest contestant should take, and the range that is good enough.
 const GOAL_S: f64 = 0.36;
 const RIGHT_S: std::ops::RangeInclusive<f64> = 0.25..=0.5;
-/// Half of the comparison's time must suffice for so many rounds: those of a verdict, and the first block.
+/// Half of the comparison's time must suffice for this many rounds: those that a verdict needs,
+/// plus the first block, which does not count.
 const ROUNDS: f64 = 24.0;
-/// How far that time may be from filled: the number of messages that would fill it, divided by the number tried.
+/// Accepted range of the quotient of the number of messages that would fill this time and the
+/// number that was tried.
 const FITS: std::ops::RangeInclusive<f64> = 0.7..=1.5;
-/// A step multiplies the number by no more: what a start costs hides the rest of it.
+/// Largest factor between two consecutive tries. The startup time hides how long each message
+/// takes, so a larger step would be a guess.
 const MAX_FACTOR: f64 = 20.0;
-/// The most messages of a round.
+/// Maximum number of messages of a round.
 const MAX_MESSAGES: u64 = 1_000_000;
-/// Messages of the first run: few, for those who take a tenth of a second for each.
+/// Messages of the first run. They are few because some contestants take a tenth of a second for
+/// each message.
 const FIRST_MESSAGES: u64 = 20;
-/// Factor of the expected time after which a run is killed; never before the shortest limit.
+/// A run that takes this many times longer than expected is killed, but never before `MIN_LIMIT`.
 const LIMIT_FACTOR: f64 = 10.0;
 const MIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// The next number of messages to try, or the number of a round.
+/// The next number of messages to try, or `Done` if the last number is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Calibration {
     Try(u64),
     Done,
 }
 
-/// Times of the contestants in a round, and of the whole comparison.
+/// Times that the contestants took in a round, and the time for the whole comparison.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoundTimes {
     pub(super) fastest_s: f64,
@@ -34,13 +38,14 @@ pub(super) struct RoundTimes {
     pub(super) budget_s: f64,
 }
 
-/// Messages of the first runs.
+/// Returns the number of messages of the first run.
 pub(super) fn first_messages(asked: Option<u64>, sessions: u32) -> u64 {
     let few = FIRST_MESSAGES.max(sessions.into());
     asked.map_or(few, |asked| asked.min(few))
 }
 
-/// The step after runs of `messages` messages that took those times; `asked` is the number that the user wants.
+/// Decides what follows after all contestants have sent `messages` messages in the time `took`.
+/// `asked` is the number of messages that the user wants, if any.
 pub(super) fn next_step(asked: Option<u64>, sessions: u32, messages: u64, took: RoundTimes) -> Calibration {
     let least = u64::from(sessions).max(1);
     let fitting = took.budget_s / 2.0 / (ROUNDS * took.together_s.max(1e-3));
@@ -57,7 +62,8 @@ pub(super) fn next_step(asked: Option<u64>, sessions: u32, messages: u64, took: 
     if next == messages { Calibration::Done } else { Calibration::Try(next) }
 }
 
-/// The longest that a run of `messages` messages may take, after one of `before` took `took`.
+/// Returns the time limit for a run of `messages` messages. `took` is the number of messages and
+/// the time of the contestant's previous run.
 pub(super) fn time_limit(took: Option<(u64, Duration)>, messages: u64) -> Duration {
     let Some((before, took)) = took else { return MIN_LIMIT };
     let more = (messages as f64 / before.max(1) as f64).max(1.0);
@@ -68,8 +74,9 @@ pub(super) fn time_limit(took: Option<(u64, Duration)>, messages: u64) -> Durati
 mod tests {
     use super::*;
 
-    /// The number of messages for a generator that starts in `start_s` and sends `rate` a second, beside one that takes
-    /// `times` as long.
+    /// Calibrates for a generator that needs `start_s` to start and then sends `rate` messages per
+    /// second, compared with a generator that takes `times` as long. Returns the number of messages
+    /// and the number of tries.
     fn calibrated_beside(times: f64, start_s: f64, rate: f64) -> (u64, usize) {
         let mut messages = first_messages(None, 10);
         for steps in 1..20 {
@@ -103,7 +110,7 @@ mod tests {
             let took = start_s + messages as f64 / rate;
             assert!((0.25..=0.5).contains(&took) && steps <= 6, "{start_s} {rate}: {messages} take {took} s");
         }
-        // One message a session is the least, however long it takes.
+        // There is at least one message per session, even if it takes longer than half a second.
         assert_eq!(calibrated(0.0, 5.0).0, 10);
         assert_eq!(calibrated(0.0, 1e9).0, MAX_MESSAGES);
     }

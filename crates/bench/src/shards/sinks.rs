@@ -1,5 +1,5 @@
-//! The far ends of a run: sinks that are running, and directories of sinks that have ended. What arrived at any of them
-//! arrived.
+//! The sinks of a run: running sinks, and directories of sinks that have ended. A message has
+//! arrived if it is at any of them.
 use super::clocks::SinkHostClock;
 use super::parts::{Parts, read_ledger, read_record};
 use crate::gather::SinkResults;
@@ -16,14 +16,13 @@ use std::time::Instant;
 
 pub(super) struct Sinks(Vec<SinkPlace>);
 
-/// Arrivals at all of them.
+/// What arrived at all sinks together.
 pub(super) struct AllArrivals {
     pub(super) results: SinkResults,
-    /// Clocks of those at which something arrived.
+    /// Clocks of the sinks at which something arrived.
     pub(super) clocks: Vec<SinkHostClock>,
 }
 
-/// Place where a sink's results are.
 enum SinkPlace {
     Running { sink: RemoteSink, address: String },
     Ended(PathBuf),
@@ -35,10 +34,9 @@ struct SinkFiles {
 }
 
 impl Sinks {
-    /// Looks for them, before any part is read.
+    /// Connects to the running sinks before any part is read, so that a missing sink is noticed
+    /// early.
     ///
-    /// # Errors
-    /// If one is not there.
     pub(super) fn open(places: &[String]) -> Result<Self> {
         let open = |place: &String| {
             let path = PathBuf::from(place);
@@ -50,10 +48,11 @@ impl Sinks {
         Ok(Self(places.iter().map(open).collect::<Result<_>>()?))
     }
 
-    /// Waits until all that was accepted has arrived, or nothing new does, and joins what is known; `None` without a sink.
+    /// Waits until everything that was accepted has arrived, or until nothing new arrives. Then
+    /// merges the results of all sinks. Returns `None` if there are no sinks.
     ///
     /// # Errors
-    /// If a sink does not answer, or its files cannot be read.
+    /// Returns an error if a sink does not answer or its files cannot be read.
     pub(super) fn collect(&self, parts: &Parts) -> Result<Option<AllArrivals>> {
         if self.0.is_empty() {
             return Ok(None);
@@ -83,14 +82,14 @@ impl Sinks {
         let mut record = union.finish("sink");
         if let Some(record) = &mut record {
             let books = &mut record.ledger;
-            // The same unit at two sinks arrived twice.
+            // A unit that is at two sinks is a duplicate.
             books.duplicates = Some(books.duplicates.unwrap_or_default().saturating_add(again));
             books.overflow = Some(books.overflow.unwrap_or_default().saturating_add(no_room));
         }
         Ok(Some(AllArrivals { results: SinkResults { record, units: Some(units) }, clocks }))
     }
 
-    /// Waits while messages are still on their way to a sink that is running.
+    /// Waits while messages are still on their way to a running sink.
     fn await_arrivals(&self, run: RunId, parts: &Parts) -> Result<()> {
         let interrupt = Interrupt::watch()?;
         let numbers = parts.numbers.as_deref();
@@ -117,7 +116,7 @@ impl Sinks {
     }
 }
 
-/// Units of these numbers, or all.
+/// Keeps the units of the messages with the given numbers. `None` keeps all units.
 fn units_within(units: Ledger, numbers: Option<&[Range<u64>]>) -> Ledger {
     match numbers {
         Some(numbers) => units.within(numbers),
@@ -137,7 +136,8 @@ impl SinkPlace {
         matches!(self, Self::Running { .. })
     }
 
-    /// Units of these numbers, or all, that arrived at a sink that has ended.
+    /// Counts the units that arrived at a sink that has ended. `numbers` limits the messages that
+    /// are counted.
     fn arrived_before(&self, run: RunId, numbers: Option<&[Range<u64>]>) -> Result<u64> {
         match self {
             Self::Running { .. } => Ok(0),
@@ -145,8 +145,9 @@ impl SinkPlace {
         }
     }
 
-    /// Units of these numbers, or all, that have arrived so far at a sink that is running. Mail of a part that is missing must
-    /// not stand for mail of another that is still under way.
+    /// Counts the units that have arrived at a running sink so far. `numbers` limits the count to
+    /// the parts that were read. Otherwise mail of a missing part could take the place of mail that
+    /// is still under way, and the wait would end too early.
     fn arriving(&self, run: RunId, numbers: Option<&[Range<u64>]>) -> Result<u64> {
         match self {
             Self::Running { sink, .. } if numbers.is_some() => Ok(units_within(sink.units(run)?, numbers).count()),

@@ -1,4 +1,4 @@
-//! Run records on disk: those of runs that were made before, by anybody.
+//! Run records that were written to disk earlier.
 //!
 //! ```text
 //! RUN/run.json, or a run.json ─┐
