@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! start_sink ─ listening ─→ follow_source ─ exited ─→ await_arrivals ─ all there, or quiet ─→ stop_sink ─→ finish
-//!        └ start_relay ─ listening ─┘                                    └ rest_relay, stop_relay ─┘
+//!        └ start_relay ─ listening ─┘                              └ await_relay_idle, stop_relay ─┘
 //! ```
 //!
 //! All waiting goes through `process_events`, which runs at least twenty times a second. It reads

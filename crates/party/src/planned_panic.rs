@@ -1,7 +1,9 @@
-//! A panic at a named place, if a test asks for one: this shows the consequences of a defect in the program that users
-//! have. Builds without debug assertions, and so every release, do not contain it.
+//! Causes a panic at a named place if a test asks for it. Such a test shows what a bug in the
+//! program would do to users. Builds without debug assertions, such as releases, do not contain the
+//! panic.
 
-/// Panics, once in the life of the process, if the environment's `MAILRUN_PLANNED_PANIC` names that place.
+/// Panics if the environment variable `MAILRUN_PLANNED_PANIC` names this place. Happens at most
+/// once in a process.
 #[cfg(debug_assertions)]
 pub fn planned_panic(place: &str) {
     use std::sync::OnceLock;
@@ -14,7 +16,6 @@ pub fn planned_panic(place: &str) {
     }
 }
 
-/// Does nothing.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub fn planned_panic(_place: &str) {}

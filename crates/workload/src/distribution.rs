@@ -1,4 +1,4 @@
-//! A number that may vary from message to message: its syntax, and its distribution.
+//! A number that may vary from message to message: the syntax of the option and the distribution.
 //!
 //! ```text
 //! 400                      always the same
@@ -8,19 +8,19 @@
 //!                          of the median, or above a hundred times it, are clamped
 //! lognormal:4k,1.2,1m      the same, at most 1m
 //! ```
-//! A draw maps 64 uniform bits to a number by the distribution's quantile function, so 64 evenly spaced draws represent
-//! the distribution.
+//! To draw a number, 64 uniform random bits select a quantile of the distribution. Evenly spaced
+//! quantiles, for example 64 of them, therefore represent the whole distribution.
 use super::random::{RandomStream, SeededRng, scale};
 use mailrun_journey::record::Varied;
 
-/// Factor that bounds the distance of a log-normal number from its median, unless the user gives a bound.
+/// A log-normal number is at most this many times larger or smaller than the median, unless the
+/// user sets a maximum.
 const MAX_MEDIAN_FACTOR: f64 = 100.0;
-/// Largest deviation accepted: the middle two thirds then reach from 1/148 to 148 times the median.
+/// Largest deviation that is accepted. With it, the middle two thirds of the numbers lie between
+/// 1/148 of the median and 148 times the median.
 const MAX_SIGMA: f64 = 5.0;
-/// Largest number of parts in a list.
 const MAX_PARTS: usize = 1_000;
 
-/// A number, or a distribution of numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
     expression: String,
@@ -34,7 +34,7 @@ enum DistributionKind {
     LogNormal { median: f64, sigma: f64, most: u64 },
 }
 
-/// A range from `least` to `most`, both included.
+/// A range of numbers. Both ends are included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ValueRange {
     least: u64,
@@ -52,7 +52,6 @@ impl ValueRange {
 }
 
 impl Distribution {
-    /// Always that number.
     pub fn constant(number: u64) -> Self {
         Self {
             expression: number.to_string(),
@@ -60,10 +59,10 @@ impl Distribution {
         }
     }
 
-    /// Parses the text; `read` reads one number of it.
+    /// Parses a distribution. `read` parses a single number, for example with a unit.
     ///
     /// # Errors
-    /// If it is malformed: the mistake, and the correct form.
+    /// Returns an error that names the mistake and shows the correct form.
     pub fn parse(text: &str, read: impl Fn(&str) -> Result<u64, String>) -> Result<Self, String> {
         let shape = match text.strip_prefix("lognormal:") {
             Some(rest) => parse_log_normal(rest, &read)?,
@@ -72,17 +71,16 @@ impl Distribution {
         Ok(Self { expression: text.to_owned(), kind: shape })
     }
 
-    /// The expression as the user gave it.
+    /// Returns the text from which the distribution was parsed.
     pub fn expression(&self) -> &str {
         &self.expression
     }
 
-    /// The one number that it always is, if it does not vary.
+    /// Returns the number if it does not vary.
     pub fn as_constant(&self) -> Option<u64> {
         (self.min() == self.max()).then(|| self.min())
     }
 
-    /// The smallest number that it can give.
     pub fn min(&self) -> u64 {
         match &self.kind {
             DistributionKind::Range(range) => range.least,
@@ -91,7 +89,6 @@ impl Distribution {
         }
     }
 
-    /// The largest number that it can give.
     pub fn max(&self) -> u64 {
         match &self.kind {
             DistributionKind::Range(range) => range.most,
@@ -100,26 +97,27 @@ impl Distribution {
         }
     }
 
-    /// Its mean.
     pub fn mean(&self) -> f64 {
         match &self.kind {
             DistributionKind::Range(range) => range.mean(),
             DistributionKind::Weighted { parts, total } => {
                 parts.iter().map(|(weight, range)| *weight as f64 * range.mean()).sum::<f64>() / *total as f64
             }
-            // Both ends are clamped, so no formula holds: this is the mean of many evenly spaced draws.
+            // The numbers are clamped at both ends, so the formula for the mean does not apply.
+            // Average many evenly spaced quantiles instead.
             DistributionKind::LogNormal { .. } => {
                 self.quantiles(1 << 14).map(|number| number as f64).sum::<f64>() / 16_384.0
             }
         }
     }
 
-    /// Reports whether numbers beyond its bounds are clamped to them. A narrower bound then changes nothing in kind.
+    /// Returns true if numbers outside the bounds are clamped to the bounds. A caller may then
+    /// narrow the bounds without changing the kind of distribution.
     pub fn is_clamped(&self) -> bool {
         matches!(self.kind, DistributionKind::LogNormal { .. })
     }
 
-    /// Describes it for the record, with all numbers below `least` clamped to `least`.
+    /// Describes the distribution for the run record as if all numbers below `least` were `least`.
     pub fn summary_from(&self, least: u64) -> Varied {
         let described = self.summary_in(1.0);
         if self.min() >= least {
@@ -129,7 +127,8 @@ impl Distribution {
         Varied { least: least as f64, mean, ..described }
     }
 
-    /// The number for a message.
+    /// Draws the number for a message. The same seed, purpose and message always give the same
+    /// number.
     pub fn sample(&self, seed: u64, purpose: RandomStream, number: u64) -> u64 {
         match &self.kind {
             DistributionKind::Range(range) if range.least == range.most => range.least,
@@ -137,7 +136,7 @@ impl Distribution {
         }
     }
 
-    /// The quantile of the distribution at `chance` / 2^64.
+    /// Returns the quantile of the distribution at `chance` / 2^64.
     fn quantile(&self, chance: u64) -> u64 {
         match &self.kind {
             DistributionKind::Range(range) => range.quantile(chance),
@@ -150,18 +149,19 @@ impl Distribution {
         }
     }
 
-    /// The distribution in small: `count` numbers, evenly spaced in it.
+    /// Returns `count` evenly spaced quantiles, which represent the distribution.
     pub fn quantiles(&self, count: u64) -> impl Iterator<Item = u64> {
         let gap = u64::MAX / count.max(1);
         (0..count).map(move |place| self.quantile(place * gap + gap / 2))
     }
 
-    /// Describes it for the record; `None` if it does not vary.
+    /// Describes the distribution for the run record. Returns `None` if the number does not vary.
     pub fn summary(&self) -> Option<Varied> {
         self.as_constant().is_none().then(|| self.summary_in(1.0))
     }
 
-    /// Describes it for the record, in a larger unit: `unit` of its own make one.
+    /// Describes the distribution for the run record in a larger unit. `unit` is the number of its
+    /// own units in one of these.
     pub fn summary_in(&self, unit: f64) -> Varied {
         Varied {
             expression: self.expression.clone(),
@@ -172,8 +172,8 @@ impl Distribution {
     }
 }
 
-/// Draws from a list. A part of weight w has w of the `total` equal steps; the position of the draw within these steps
-/// is the draw within the part.
+/// Returns a quantile of a weighted list. `chance` is mapped to `total` equal steps, of which a
+/// part of weight w has w. The position within these steps is the quantile within the part.
 fn weighted_quantile(parts: &[(u64, ValueRange)], total: u64, chance: u64) -> u64 {
     let mut place = u128::from(chance) * u128::from(total);
     for (weight, range) in parts {
@@ -217,7 +217,7 @@ fn parse_log_normal(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> 
     }
 }
 
-/// Parses a list of parts with weights; most lists have one part.
+/// Parses a list of parts with weights. Most lists have a single part without a weight.
 fn parse_weighted(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<DistributionKind, String> {
     let words: Vec<&str> = text.split(',').map(str::trim).collect();
     if let [word] = words[..]
@@ -239,12 +239,11 @@ fn parse_weighted_part(word: &str, read: &impl Fn(&str) -> Result<u64, String>) 
     Ok((parse_weight(weight).ok_or_else(|| weight_error(word, weight))?, parse_range(part, read)?))
 }
 
-/// A weight: a number from 1 to a billion.
+/// Parses a weight, a whole number from 1 to a billion.
 pub fn parse_weight(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|weight| (1..=1_000_000_000).contains(weight))
 }
 
-/// Error text for a bad weight.
 pub fn weight_error(word: &str, weight: &str) -> String {
     format!("{word:?}: {weight:?} is not a weight; a weight is a whole number of at least 1, as in 400:80,64k:20")
 }
@@ -258,12 +257,12 @@ fn parse_range(word: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Resul
     if range.least > range.most {
         return Err(format!("{word:?}: write the smaller value first"));
     }
-    // The size of the range must fit into the number's type.
+    // The number of values in the range must fit into a u64.
     if range.most == u64::MAX { Err(format!("the range {word:?} is too wide")) } else { Ok(range) }
 }
 
-/// The quantile function of the normal distribution, for shares above 0 and below 1: P. J. Acklam's rational
-/// approximations (2003), exact to 1.2e-9 of the result.
+/// Quantile function of the normal distribution, for shares greater than 0 and less than 1. Uses P.
+/// J. Acklam's rational approximations (2003), whose relative error is below 1.2e-9.
 fn normal_quantile(share: f64) -> f64 {
     const CENTRE: [f64; 6] = [
         -3.969683028665376e1,
@@ -409,7 +408,8 @@ mod tests {
     #[test]
     fn a_log_normal_number_has_its_median_its_spread_and_its_bounds() {
         let all = drawn("lognormal:4k,1.2", 100_000);
-        // exp(±1.2) of the median at one deviation; exp(1.2²/2) is the mean's factor.
+        // The quantiles at ± one deviation are exp(±1.2) times the median. The mean is exp(1.2²/2)
+        // times the median.
         for (share, factor) in [(0.5, 1.0), (0.841_345, 1.2_f64.exp()), (0.158_655, (-1.2_f64).exp())] {
             let found = all[(share * 1e5) as usize] as f64 / 4_096.0;
             assert!((found / factor - 1.0).abs() < 0.03, "{share}: {found} for {factor}");

@@ -1,4 +1,5 @@
-//! Any text as stages of an offered rate, one a line: what is wrong with it, or a schedule that never goes back.
+//! Checks the parser of the stages of an offered rate with any text, one stage per line. Either the
+//! parser reports a mistake, or the due times never decrease.
 use crate::offered_rate::{OfferedRate, RateStage};
 
 pub fn check(data: &[u8]) {
