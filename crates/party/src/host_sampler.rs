@@ -81,15 +81,16 @@ impl CpuTicks {
         Some(Self {
             busy: later.busy.checked_sub(self.busy)?,
             stolen: later.stolen.checked_sub(self.stolen)?,
-            // The kernel's iowait may decrease, because it is corrected when a CPU wakes up.
+            // The time of waiting for disks (iowait) can decrease, for example when a processor
+            // comes back online.
             idle: later.idle.saturating_sub(self.idle),
             all: later.all.checked_sub(self.all)?,
         })
     }
 }
 
-/// Copies the CPU time during the load from the source's own record, because only the source knows
-/// exactly when it ran.
+/// Copies what the host's processors did during the load from the source's own record. The source
+/// measures exactly while it runs.
 pub fn set_load(around: &mut Surroundings, of_source: Option<&Surroundings>) {
     around.load_processor_s = of_source.and_then(|of_source| of_source.processor_s);
     around.used_share = of_source.and_then(|of_source| of_source.used_share);

@@ -4,10 +4,10 @@
 //! ```text
 //! {"event":"listening","smtp":["127.0.0.1:40001"],"http":null}     a sink, first
 //! {"event":"ready","amqp":["127.0.0.1:40002"]}                     a MADES endpoint, first
-//! {"event":"progress","elapsed_s":1.25,"accepted":67000,…}         both, every 250 ms
-//! {"event":"error","text":"450 at rcpt: 4.2.0 Greylisted"}         both, when another kind of error is the latest
-//! {"event":"unwritten","record":"{…}"}                             both, if the record cannot be written to its file
-//! {"event":"done"}                                                 both, last
+//! {"event":"progress","elapsed_s":1.25,"accepted":67000,…}         all parties, every 250 ms
+//! {"event":"error","text":"450 at rcpt: 4.2.0 Greylisted"}         all parties, when the latest error is a different one
+//! {"event":"unwritten","record":"{…}"}                             all parties, if the record cannot be written to its file
+//! {"event":"done"}                                                 all parties, last
 //! ```
 use mailrun_journey::Latencies;
 use serde::{Deserialize, Serialize};
@@ -46,7 +46,8 @@ pub enum LiveEvent {
         amqp: Vec<String>,
     },
     Progress(LiveProgress),
-    /// The error that differs from the previous one and is the latest.
+    /// The latest error. A party reports an error only if it differs from the one that it reported
+    /// before.
     Error {
         /// Code, phase and text of the error. The text comes from a peer.
         text: String,
@@ -88,7 +89,8 @@ pub struct LiveProgress {
     pub goal_messages: u64,
     /// Seconds for which messages are created, or 0 if there is no such limit.
     pub goal_s: f64,
-    /// Messages that were created and whose fate is not yet known.
+    /// Messages under way: those that a source has created or a relay has queued, and whose fate is
+    /// not yet known.
     pub open: u64,
     /// Seconds for which the party still waits for outstanding messages if nothing more arrives. 0
     /// while messages are being created.
@@ -98,7 +100,7 @@ pub struct LiveProgress {
     /// 99th percentile of the latency in the recent past.
     pub p99_ms: f64,
     pub rejected: u64,
-    /// Messages whose session failed before a reply.
+    /// Messages whose session failed.
     pub failed: u64,
     /// All percentiles of the latency in the recent past.
     pub now: LiveTimes,

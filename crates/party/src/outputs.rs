@@ -25,7 +25,7 @@ use std::time::{Duration, SystemTime};
 pub struct Outputs {
     /// File for the run record.
     pub json: Option<PathBuf>,
-    /// File for the ledger, which has a bit for each message.
+    /// File for the ledger, which has a bit for each unit: a message for one recipient.
     pub ledger: Option<PathBuf>,
     /// File for the HdrHistogram interval log.
     pub hlog: Option<PathBuf>,

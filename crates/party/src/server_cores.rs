@@ -16,7 +16,6 @@ pub fn available() -> io::Result<u32> {
 
 /// Starts a child on the first `count` of the processors on which this thread may run. All threads
 /// and children of the child run on the same processors.
-/// have the same ones.
 ///
 /// # Errors
 ///

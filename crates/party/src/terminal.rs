@@ -1,7 +1,7 @@
 //! What the reader of a stream can display: its width, characters beyond ASCII, and colours.
 //!
 //! ```text
-//! letters   LC_ALL, else LC_CTYPE, else LANG names UTF-8   UTF-8        as the C library decides; none of them is C
+//! letters   LC_ALL, else LC_CTYPE, else LANG names UTF-8   UTF-8        as the C library decides; C if none is set
 //!           anything else, or TERM=dumb                     ASCII       one character for each: columns stay aligned
 //! colour    --color always | never                          so
 //!           auto: a terminal, no NO_COLOR, TERM not dumb    colour, else none

@@ -18,8 +18,8 @@ const MIN_COVERED_S: f64 = 0.4;
 pub struct UsageSampler {
     /// Time of the last sample and the CPU time at that moment.
     last: Option<(Duration, f64)>,
-    /// Seconds that a row covers: 1 at first, and twice as many each time that there are too many
-    /// rows. 0 before the first change.
+    /// Seconds that a row covers. It is doubled each time that there are too many rows. 0 stands
+    /// for 1.
     width_s: u64,
     rows: Vec<UsageInterval>,
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! comparison ─→ (engine::run_all) ─→ measure ─→ report     relay-400, relay-64k, relay-100k: time to accept, time to deliver
-//!   strace: system calls a message, in short runs of their own
+//!   strace: counts system calls per message, in separate short runs
 //!
 //! scenario ─→ latency (capacity search)                    relay-latency: accept p99 at half the highest sustainable rate
 //!         ├─→ backlog (operation, usage)                   relay-backlog: a queue without a next hop, and a restart on it

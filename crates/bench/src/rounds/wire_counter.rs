@@ -2,7 +2,7 @@
 //! connection and counts all bytes that either side gave to TCP.
 //!
 //! ```text
-//! contestant ── sent ─→ WireCounter ─→ server        counted when read: what the other side leaves unread counts too
+//! contestant ── sent ─→ WireCounter ─→ server        bytes are counted when they are read from the sender
 //!            ←─ received ─┘       ←───
 //! ```
 use anyhow::{Context, Result, ensure};

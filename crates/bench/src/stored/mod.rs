@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! RUN/run.json, or a run.json ─┐
-//! DIR/*/run.json               ┴→ read ─→ Record, or what is wrong with it in a line; audits: the last one of a server
+//! DIR/*/run.json               ┴→ reading ─→ Record, or an error of one line ─→ audits: the last audit of a server
 //! mailrun-baselines/NAME/*/run.json ←→ baselines
 //! ```
 mod audits;
