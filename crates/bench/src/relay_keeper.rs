@@ -19,7 +19,7 @@ use mailrun_journey::trace::RunId;
 use mailrun_party::interrupt::StopRequest;
 use std::path::{Path, PathBuf};
 
-/// How long a relay lives that the bench starts.
+/// Lifetime of a relay that the bench starts.
 #[derive(Debug, Default)]
 pub(super) enum RelayKeeper {
     /// Each run starts a relay and stops it at the end.

@@ -97,8 +97,8 @@ fn cpu_ms_per_megabyte(record: &Record, role: Role, bytes: u64) -> Option<f64> {
 }
 
 /// Describes what went wrong in a run. Returns `None` if all expected messages were accepted and
-/// none was lost or changed. Fates that have a threshold do not count, because the threshold judges
-/// them.
+/// none was lost or changed. Failures for which a threshold is set do not count, because the
+/// threshold judges them.
 fn fault(record: &Record, messages: Option<u64>) -> Option<String> {
     let ledger = &record.ledger;
     let accepted = ledger.accepted.unwrap_or_default();

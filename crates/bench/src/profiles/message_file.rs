@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-/// The Kotlin guide's messages have as many header fields.
+/// Header of all messages. It has as many fields as the messages of the Kotlin guide.
 const HEADER: &[u8] = b"From: <from@example.com>\r\nTo: <to@example.com>\r\nSubject: mailrun profile\r\n\r\n";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

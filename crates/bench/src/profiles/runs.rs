@@ -95,7 +95,7 @@ impl ProfileRuns {
         load: ProfileLoad<'_>,
         turn: &RunTurn<'_>,
     ) -> Result<Option<ComparedRun<ProfileMeasurement>>> {
-        // A run that can also end after a time has no fixed number of messages.
+        // If the run can also end after a time, the number of its messages is not known in advance.
         let expected = load.workload.messages.filter(|_| load.workload.duration_limit_s.is_none());
         let measure = |outcome: BenchOutcome| ProfileMeasurement::of(&outcome.record, expected);
         self.scenario.run_compared(self.bench(load), turn, measure, description)

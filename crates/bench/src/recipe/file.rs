@@ -28,7 +28,8 @@ const BUILT_IN: &[(&str, &str)] = &[
 const LISTEN: [&str; 2] = ["{listen}", "{listen_port}"];
 const TO: [&str; 2] = ["{to}", "{to_port}"];
 
-/// How durable a message is when the server answers 250, according to its documentation.
+/// Allowed values of `durability`: how durable a message is when the server answers 250, according
+/// to the server's documentation.
 const DURABILITIES: [&str; 4] = ["sync", "write", "memory", "unknown"];
 
 #[derive(Clone, PartialEq, Eq)]
@@ -224,7 +225,7 @@ impl Recipe {
         Ok(())
     }
 
-    /// Returns how durable a message is when the server answers 250, according to its
+    /// Returns how durable a message is when the server answers 250, according to the server's
     /// documentation.
     pub fn durability(&self) -> String {
         self.keys.durability.get_ref().replace("{variant}", &self.variant)

@@ -8,8 +8,8 @@ const RIGHT_S: std::ops::RangeInclusive<f64> = 0.25..=0.5;
 /// Half of the comparison's time must suffice for this many rounds: those that a verdict needs,
 /// plus the first block, which does not count.
 const ROUNDS: f64 = 24.0;
-/// Accepted range of the quotient of the number of messages that would fill this time and the
-/// number that was tried.
+/// Accepted range for the number of messages that would fill this time, divided by the number that
+/// was tried.
 const FITS: std::ops::RangeInclusive<f64> = 0.7..=1.5;
 /// Largest factor between two consecutive tries. The startup time hides how long each message
 /// takes, so a larger step would be a guess.
@@ -75,8 +75,8 @@ mod tests {
     use super::*;
 
     /// Calibrates for a generator that needs `start_s` to start and then sends `rate` messages per
-    /// second, compared with a generator that takes `times` as long. Returns the number of messages
-    /// and the number of tries.
+    /// second, compared with a generator that takes `times` times as long. Returns the number of
+    /// messages and the number of tries.
     fn calibrated_beside(times: f64, start_s: f64, rate: f64) -> (u64, usize) {
         let mut messages = first_messages(None, 10);
         for steps in 1..20 {

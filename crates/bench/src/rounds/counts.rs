@@ -21,8 +21,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 const CALLS: [&str; 2] = ["system calls a message", "syncs a message"];
 const BYTES: [&str; 2] = ["bytes sent a message", "bytes received a message"];
 
-/// What is counted. Each way yields two figures per message, computed from a run with one message
-/// and a run with many.
+/// A way of counting. It yields two figures per message, computed from a run with one message and a
+/// run with many.
 #[derive(Clone, Copy, Debug)]
 enum CountingWay<'o> {
     Calls(&'o Path),

@@ -61,7 +61,7 @@ impl RoundRun {
 }
 
 pub(super) struct RoundRuns {
-    /// `None` if nobody sees the deliveries.
+    /// `None` if no sink sees the deliveries.
     sink: Option<RefCell<RoundSink>>,
     /// Recipient of the mail, for contestants that are servers.
     to: Option<String>,
@@ -106,8 +106,8 @@ impl RoundRuns {
         Ok(())
     }
 
-    /// Returns an error, which ends the contestant, if the contestant has sent far more messages
-    /// than it should.
+    /// Returns an error if the contestant has sent far more messages than it should. The error
+    /// makes the caller kill the contestant.
     fn check_excess(&self, before: u64, wanted: u64) -> Result<()> {
         let sent = self.count_since(before)?.unwrap_or_default();
         ensure!(
