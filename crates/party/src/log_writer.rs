@@ -108,8 +108,8 @@ impl LogWriter {
         self.0.filled.notify_one();
     }
 
-    /// Writes lines without escaping hidden characters. Waits until half of the buffer is free, so
-    /// that other lines take precedence.
+    /// Writes lines as they are, so they must not contain hidden characters. Waits until half of
+    /// the buffer is free, so that other lines take precedence.
     pub fn write_blocking(&self, lines: &[u8]) {
         let mut state = self.0.lock();
         while state.pending.len() > self.0.limit / 2 {

@@ -53,8 +53,8 @@ impl ProcessUsage {
         }
     }
 
-    /// Returns `later`, with figures of this reading where they are larger. A process that has
-    /// ended no longer shows its memory and its written bytes.
+    /// Returns `later`, a later reading of the same process. Peak memory and written bytes of this
+    /// reading are kept if they are larger, because a process that has ended no longer shows them.
     pub fn followed_by(self, later: Self) -> Self {
         Self {
             max_rss_bytes: later.max_rss_bytes.max(self.max_rss_bytes),

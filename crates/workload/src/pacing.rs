@@ -27,8 +27,8 @@ pub struct ArrivalSchedule {
     next_s: f64,
     worker: usize,
     workers: usize,
-    /// Delay of constant arrivals as a share of a position. It differs between hosts, so that hosts
-    /// do not all send at the same moments.
+    /// Delay of constant arrivals as a share of a position. Each host has its own delay, so that
+    /// the hosts do not all send at the same moments.
     phase: f64,
     random: Option<StdRng>,
 }
