@@ -61,7 +61,6 @@ impl RelayKeeper {
 
     /// Creates the supervisor of the next run. If a kept relay is still running, the supervisor
     /// takes it over.
-    ///
     pub(super) fn supervisor(&mut self, options: &BenchOptions) -> Result<Supervisor> {
         match self {
             Self::Kept(series) if options.relay().is_some() => series.supervisor(options),
@@ -70,7 +69,6 @@ impl RelayKeeper {
     }
 
     /// Starts the sink, and the relay if none is running. Returns the address to send mail to.
-    ///
     pub(super) fn start(
         &mut self,
         program: &Path,

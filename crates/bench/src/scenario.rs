@@ -765,9 +765,7 @@ struct ScenarioHead {
 }
 
 impl Scenario {
-    ///
-    /// # Errors
-    /// Returns the first mistake as one line: `FILE:LINE:COLUMN: words`.
+    /// Parses a scenario. An error is the first mistake as one line: `FILE:LINE:COLUMN: words`.
     pub fn read(text: &str, file: &Path) -> Result<Self, String> {
         if text.len() > MAX_BYTES {
             return Err(error_at(text, file, 0, &format!("a scenario has at most {MAX_BYTES} bytes")));

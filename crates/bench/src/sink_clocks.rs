@@ -11,9 +11,7 @@ use mailrun_party::clock_exchange::{ClockMeasurement, before_and_after};
 pub(super) struct SinkClocks(Vec<(RemoteSink, Option<ClockMeasurement>)>);
 
 impl SinkClocks {
-    ///
-    /// # Errors
-    /// Returns an error if a sink does not answer.
+    /// Measures the clocks before the load. Returns an error if a sink does not answer.
     pub(super) fn measure(options: &BenchOptions, remote_sink: Option<&RemoteSink>) -> Result<Self> {
         let named = options.clock_sinks.iter().map(|address| RemoteSink::connect(address));
         let sinks: Vec<RemoteSink> = remote_sink.cloned().map(Ok).into_iter().chain(named).collect::<Result<_>>()?;

@@ -18,7 +18,6 @@ pub struct LiveMetrics {
 
 impl LiveMetrics {
     /// Starts to serve on `address` until the process ends, and prints the address.
-    ///
     pub fn serve(address: SocketAddr) -> Result<Self> {
         let latest: Arc<Mutex<LiveProgress>> = Arc::default();
         let routes = Router::new().route("/", get(source_metrics)).route("/metrics", get(source_metrics));

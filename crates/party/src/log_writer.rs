@@ -77,7 +77,6 @@ impl LogWriter {
     }
 
     /// Starts a thread that writes to `out`. Up to `limit` bytes can wait to be written.
-    ///
     pub fn start(out: impl Write + Send + 'static, limit: usize) -> io::Result<Self> {
         Self::start_in_form(out, limit, LogForm::Lines)
     }

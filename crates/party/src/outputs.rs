@@ -125,7 +125,6 @@ impl ProgressOutput {
 
     /// Moves the writing of events to a thread, so that a reader who stops reading does not block
     /// the caller.
-    ///
     pub fn on_thread(self) -> io::Result<Self> {
         let (sender, lines) = sync_channel::<(String, SyncSender<()>)>(MAX_PENDING_EVENTS);
         let write_all = move || {

@@ -82,9 +82,8 @@ impl UserTable {
 }
 
 impl Users {
-    ///
-    /// # Errors
-    /// Returns an error if the file cannot be read, has a malformed line, or contains no users.
+    /// Reads a file of users. Returns an error if the file cannot be read, has a malformed line, or
+    /// contains no users.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         Self::parse(&text, path)

@@ -1,11 +1,11 @@
 //! Computes when the next message is due in an open loop. The schedule does not depend on the pace
 //! of the server, which avoids coordinated omission (G. Tene, "How NOT to Measure Latency", 2013).
 //!
-//! This module does no I/O: a schedule is a function of the offered rate and its seed. Every message
-//! has a position in the whole run, and `offered_rate` computes when that position is due. Each of n
-//! workers takes every n-th position, so their schedules together make up the whole. With Poisson
-//! arrivals the positions of a worker have random distances with a mean of n. Independent Poisson
-//! processes add up to a Poisson process, so the workers together have the whole rate.
+//! This module does no I/O: a schedule is a function of the offered rate and its seed. Every
+//! message has a position in the whole run, and `offered_rate` computes when that position is due.
+//! Each of n workers takes every n-th position, so their schedules together make up the whole. With
+//! Poisson arrivals the positions of a worker have random distances with a mean of n. Independent
+//! Poisson processes add up to a Poisson process, so the workers together have the whole rate.
 use super::offered_rate::OfferedRate;
 use mailrun_journey::record::Arrival;
 use rand::rngs::StdRng;

@@ -32,7 +32,6 @@ impl BodyLines {
 
     /// Writes a message with a body of `body_bytes`, which must be at least 2. Waits until the file
     /// is on disk, so that the kernel does not write it during a run.
-    ///
     pub(super) fn write_message(self, path: &Path, body_bytes: u64) -> Result<()> {
         let write = || -> io::Result<()> {
             let mut file = BufWriter::new(File::create(path)?);

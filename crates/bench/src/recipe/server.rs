@@ -88,7 +88,6 @@ impl Recipe {
 
     /// Creates the state directory and the server's files, and runs the recipe's `prepare`
     /// commands.
-    ///
     pub(crate) fn prepare(&self, places: &Places) -> Result<ServerCommand> {
         self.check_host(&places.mailrun)?;
         leftovers::remove().iter().for_each(|line| mailrun_party::tell!("{line}"));

@@ -29,9 +29,8 @@ impl BenchFigures for RelayMeasurement {
 }
 
 impl RelayMeasurement {
-    ///
-    /// # Errors
-    /// Returns an error if the record has no figures of acceptance or delivery.
+    /// Takes the figures from the record of a run. Returns an error if the record has no figures of
+    /// acceptance or delivery.
     pub(super) fn of(record: &Record, disk_bytes: Option<u64>, messages: u64) -> Result<Self> {
         let figures = RelayFigures::of(record).context("the record has no figures of delivery")?;
         let relay = relay::party(record);

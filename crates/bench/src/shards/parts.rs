@@ -61,9 +61,8 @@ struct PartsBuilder {
 }
 
 impl Parts {
-    ///
-    /// # Errors
-    /// Returns an error if no part can be read or if two parts belong to different plans or runs.
+    /// Reads all parts and merges them. Returns an error if no part can be read or if two parts
+    /// belong to different plans or runs.
     pub(super) fn read(directories: &[PathBuf]) -> Result<Self> {
         let mut builder = PartsBuilder {
             union: RecordUnion::default(),

@@ -36,7 +36,6 @@ struct SinkFiles {
 impl Sinks {
     /// Connects to the running sinks before any part is read, so that a missing sink is noticed
     /// early.
-    ///
     pub(super) fn open(places: &[String]) -> Result<Self> {
         let open = |place: &String| {
             let path = PathBuf::from(place);

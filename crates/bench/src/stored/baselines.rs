@@ -98,7 +98,6 @@ impl BaselineDirectory {
     }
 
     /// Returns the names of the baselines, sorted. There are none if the directory does not exist.
-    ///
     pub fn names(&self) -> Result<Vec<BaselineName>> {
         let entries = match fs::read_dir(&self.path) {
             Ok(entries) => entries,
