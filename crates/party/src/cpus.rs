@@ -38,6 +38,7 @@ impl CpuList {
         Self::new(numbers).ok_or_else(|| io::Error::other("no processor is available"))
     }
 
+    /// Returns the numbers in ascending order.
     pub fn numbers(&self) -> &[usize] {
         &self.0
     }

@@ -29,9 +29,12 @@ pub struct HttpClient {
     max_response_bytes: usize,
 }
 
+/// An HTTP response that was received completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpAnswer {
+    /// HTTP status, such as 200.
     pub status: StatusCode,
+    /// The whole body.
     pub body: Bytes,
 }
 

@@ -27,6 +27,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 
+/// Maximum number of concurrent connections.
 pub const CONNECTION_LIMIT: usize = 64;
 /// Time limit for receiving a request's header, and for the pause between two requests.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -105,6 +106,7 @@ fn normalized(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
+/// Counts connections and requests that the server turned away.
 #[derive(Debug, Default)]
 pub struct HttpCounters {
     /// Connections that were closed to make room for newer ones.

@@ -15,9 +15,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// What the user has asked for so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StopRequest {
+    /// The user has sent no signal, so the run continues.
     Nothing,
+    /// Stop the load, and report.
     Stop,
+    /// Wait for nothing and report what is known.
     StopNow,
+    /// Exit without a report.
     Quit,
 }
 
@@ -50,8 +54,11 @@ pub const INTERRUPTED_STATUS: u8 = 130;
 pub struct Interrupted(pub(crate) &'static str);
 
 impl Interrupted {
+    /// The user stopped the command before it sent the first message.
     pub const BEFORE_LOAD: Self = Self("interrupted before the first message");
+    /// The user stopped the command before it had anything to report.
     pub const BEFORE_REPORT: Self = Self("interrupted before the report");
+    /// The user ended the command with a third signal.
     pub const WITHOUT_REPORT: Self = Self("interrupted three times: ended without a report");
 }
 

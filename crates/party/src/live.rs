@@ -36,6 +36,7 @@ pub enum LiveMode {
 pub enum LiveEvent {
     /// The sink accepts connections.
     Listening {
+        /// Addresses on which the sink accepts mail.
         smtp: Vec<String>,
         /// Address of the status server, if one was requested.
         http: Option<String>,
@@ -45,6 +46,7 @@ pub enum LiveEvent {
         /// Addresses on which it listens. Empty if it does not listen.
         amqp: Vec<String>,
     },
+    /// The party's figures so far.
     Progress(LiveProgress),
     /// The latest error. A party reports an error only if it differs from the one that it reported
     /// before.
@@ -73,13 +75,17 @@ pub struct LiveProgress {
     pub elapsed_s: f64,
     /// Messages that were due in an open loop. 0 in a closed loop.
     pub due: u64,
+    /// Messages that the source has created.
     pub created: u64,
     /// Messages handed over to the server.
     pub sent: u64,
+    /// Messages that the server has accepted with 250.
     pub accepted: u64,
+    /// Messages that have reached the sink.
     pub delivered: u64,
     /// Recipients of the messages that were accepted or, for a sink, delivered.
     pub recipients: u64,
+    /// Bytes of the messages that `accepted` or, for a sink, `delivered` counts.
     pub bytes: u64,
     /// Refusals, broken connections and time-outs.
     pub errors: u64,
@@ -99,6 +105,7 @@ pub struct LiveProgress {
     pub p50_ms: f64,
     /// 99th percentile of the latency in the recent past.
     pub p99_ms: f64,
+    /// Messages that the server has rejected.
     pub rejected: u64,
     /// Messages whose session failed.
     pub failed: u64,
@@ -108,17 +115,24 @@ pub struct LiveProgress {
     pub run: LiveTimes,
 }
 
+/// Percentiles of a latency in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LiveTimes {
+    /// Median.
     pub p50_ms: f64,
+    /// 95th percentile.
     pub p95_ms: f64,
+    /// 99th percentile.
     pub p99_ms: f64,
+    /// 99.9th percentile.
     pub p999_ms: f64,
+    /// The longest latency.
     pub max_ms: f64,
 }
 
 impl LiveTimes {
+    /// Takes the percentiles from a histogram of latencies.
     pub fn of(latencies: &Latencies) -> Self {
         Self {
             p50_ms: latencies.quantile_ms(0.5),

@@ -9,6 +9,7 @@ use mailrun_journey::{Latencies, Stage};
 
 /// Figures of a running bench for its thresholds. Figures that are not reported yet are unknown.
 pub struct LiveValues<'a> {
+    /// The latest progress that the source reported.
     pub source: &'a LiveProgress,
     /// `None` if there is no sink or it has not reported yet.
     pub sink: Option<&'a LiveProgress>,

@@ -262,6 +262,7 @@ impl RateWindow {
         self.steps.clear();
     }
 
+    /// Returns the rate over the window, or 0 if there are fewer than two counts.
     pub fn per_s(&self) -> f64 {
         match (self.steps.front(), self.steps.back()) {
             (Some((from_s, before)), Some((to_s, after))) if to_s > from_s => {
@@ -293,6 +294,7 @@ pub enum LiveDisplay {
         /// Time of the last line.
         written_at: Instant,
     },
+    /// No output.
     Nothing,
 }
 

@@ -28,6 +28,7 @@ impl LiveMetrics {
         Ok(Self { latest })
     }
 
+    /// Replaces the progress that is served.
     pub fn set(&self, progress: &LiveProgress) {
         *lock(&self.latest) = *progress;
     }

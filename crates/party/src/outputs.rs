@@ -69,13 +69,16 @@ impl Outputs {
     }
 }
 
+/// Result of a source's or sink's run.
 #[derive(Debug)]
 pub struct FinishedRun {
+    /// The record of the run. It is complete even if it could not be written.
     pub record: Record,
     /// The first error of writing a file.
     pub write_error: Option<anyhow::Error>,
 }
 
+/// Writes a run record to a file as JSON.
 pub fn write_record(path: &Path, record: &Record) -> Result<()> {
     let text = record.to_json().context("a record is always JSON")?;
     fs::write(path, text + "\n").map_err(|error| cannot_write(path, &error))
@@ -199,6 +202,7 @@ fn write_event(line: &str) {
 
 /// Records latencies by second: in the record's series and, if requested, in the interval log.
 pub struct IntervalRecorder {
+    /// Counts and latencies of each second, for the record.
     pub series: Series,
     tag: &'static str,
     log: Option<IntervalLog<BufWriter<File>>>,

@@ -64,11 +64,13 @@ impl PartyOptions {
         self
     }
 
+    /// Removes the options with these names.
     pub fn without(mut self, names: &[&str]) -> Self {
         self.options.retain(|name, _| !names.contains(&name.as_str()));
         self
     }
 
+    /// Returns true if the option or flag is set.
     pub fn has(&self, name: &str) -> bool {
         self.options.contains_key(name)
     }
@@ -87,6 +89,7 @@ impl PartyOptions {
         self.arguments.iter().cloned().chain(self.options.iter().flat_map(option)).collect()
     }
 
+    /// Returns the JSON document that `read` reads.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }

@@ -10,6 +10,7 @@ pub fn read(path: &Path) -> io::Result<String> {
     std::fs::read_to_string(path).map(|text| password(&text).to_owned())
 }
 
+/// Returns the first line of the text. Later lines are ignored.
 pub fn password(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }

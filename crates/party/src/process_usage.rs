@@ -15,7 +15,9 @@ pub struct ProcessUsage {
     pub user_s: f64,
     /// CPU time in the kernel.
     pub sys_s: f64,
+    /// Resident memory at the time of the reading.
     pub rss_bytes: Option<u64>,
+    /// Peak resident memory since the start of the process.
     pub max_rss_bytes: Option<u64>,
     /// Bytes that the process caused to be written to storage.
     pub write_bytes: Option<u64>,

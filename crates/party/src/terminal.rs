@@ -20,8 +20,10 @@ pub fn width(stream: &impl AsFd) -> Option<usize> {
 /// Characters that a reader can display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CharacterSet {
+    /// The reader can display all characters.
     #[default]
     Utf8,
+    /// The reader can display only ASCII.
     Ascii,
 }
 

@@ -20,6 +20,7 @@ const MAX_ERRORS: usize = 50;
 /// Beginnings of serde's messages about a value of the wrong type.
 const TYPE_ERRORS: [&str; 4] = ["invalid type", "invalid value", "data did not match", "wanted string or table"];
 
+/// A mistake in a file, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// Line, counted from 1.
@@ -134,10 +135,12 @@ impl ErrorCollector {
         self.warnings.borrow_mut().push(what);
     }
 
+    /// Returns the warnings so far and forgets them.
     pub fn take_warnings(&self) -> Vec<String> {
         self.warnings.take()
     }
 
+    /// Returns true if there are no errors. Warnings do not count.
     pub fn is_empty(&self) -> bool {
         self.count() == 0
     }

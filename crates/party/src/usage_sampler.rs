@@ -42,6 +42,7 @@ impl UsageSampler {
         sampler
     }
 
+    /// Adds a sample of this process.
     pub fn sample_own(&mut self, now: Duration) {
         let own = process_usage::own_sample();
         self.add(now, own.used_s, own.rss_bytes);

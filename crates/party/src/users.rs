@@ -18,6 +18,7 @@ const MAX_USERS: usize = 1_000_000;
 /// are computed at each login, which takes 4096 rounds of hashing, about a millisecond.
 const MAX_KEPT_KEYS: usize = 20_000;
 
+/// The users that may log in to a sink or relay.
 #[derive(Debug)]
 pub enum Users {
     /// Anybody may log in with any password.

@@ -21,6 +21,7 @@ const MAX_MEDIAN_FACTOR: f64 = 100.0;
 const MAX_SIGMA: f64 = 5.0;
 const MAX_PARTS: usize = 1_000;
 
+/// A number that is constant or varies from message to message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
     expression: String,
@@ -52,6 +53,7 @@ impl ValueRange {
 }
 
 impl Distribution {
+    /// Creates a distribution that always gives `number`.
     pub fn constant(number: u64) -> Self {
         Self {
             expression: number.to_string(),
@@ -81,6 +83,7 @@ impl Distribution {
         (self.min() == self.max()).then(|| self.min())
     }
 
+    /// Returns the smallest number that can be drawn.
     pub fn min(&self) -> u64 {
         match &self.kind {
             DistributionKind::Range(range) => range.least,
@@ -89,6 +92,7 @@ impl Distribution {
         }
     }
 
+    /// Returns the largest number that can be drawn.
     pub fn max(&self) -> u64 {
         match &self.kind {
             DistributionKind::Range(range) => range.most,
@@ -97,6 +101,7 @@ impl Distribution {
         }
     }
 
+    /// Returns the mean of the numbers that are drawn.
     pub fn mean(&self) -> f64 {
         match &self.kind {
             DistributionKind::Range(range) => range.mean(),
@@ -244,6 +249,7 @@ pub fn parse_weight(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|weight| (1..=1_000_000_000).contains(weight))
 }
 
+/// Returns the error message for a weight that `parse_weight` refuses.
 pub fn weight_error(word: &str, weight: &str) -> String {
     format!("{word:?}: {weight:?} is not a weight; a weight is a whole number of at least 1, as in 400:80,64k:20")
 }

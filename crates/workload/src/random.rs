@@ -15,7 +15,9 @@ pub enum RandomStream {
     Reuse,
     /// Pause of the session after the message.
     Think,
+    /// Address of the sender.
     Sender,
+    /// Addresses of the recipients.
     Recipient,
     /// Text of a generated message.
     Words,

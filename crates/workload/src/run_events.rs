@@ -17,6 +17,7 @@ pub struct RunCourse<'a> {
     /// Times during which the server accepted nothing. As in the record, they count from the
     /// origin.
     pub stalls: &'a [StallRow],
+    /// Reason why the load ended.
     pub ending: Ending,
     /// Time at which the load was stopped, if it was stopped early.
     pub stopped_at: Option<Duration>,

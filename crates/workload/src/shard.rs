@@ -18,8 +18,10 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
+/// Maximum number of parts of a load.
 pub const MAX_SHARDS: u32 = 65_536;
 
+/// One of the parts into which a load is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     index: u32,
@@ -35,10 +37,12 @@ impl Shard {
         (index < count && count <= MAX_SHARDS).then_some(Self { index, count })
     }
 
+    /// Returns the number of this part, counted from 0.
     pub fn index(self) -> u32 {
         self.index
     }
 
+    /// Returns the number of parts of the whole load.
     pub fn count(self) -> u32 {
         self.count
     }
@@ -87,6 +91,7 @@ impl Shard {
         sent.saturating_mul(u64::from(self.count)).saturating_add(u64::from(self.index))
     }
 
+    /// Returns this part's share of a rate.
     pub fn rate(self, per_s: f64) -> f64 {
         per_s / f64::from(self.count)
     }
