@@ -2,7 +2,8 @@
 //! search asks for is a run of the bench. Afterwards, longer runs confirm the result.
 //!
 //! ```text
-//! CapacitySearch ─→ trial ─→ mail_trials or mades_trials ─→ record ─→ judgement ─→ CapacitySearch … ─→ confirmation ─→ CapacityRun
+//! CapacitySearch ─→ trial ─→ mail_trials or mades_trials ─→ record ─→ judgement ─→ CapacitySearch …
+//!                └→ confirmation ─→ CapacityRun
 //! ```
 mod judgement;
 mod mades_trials;
@@ -63,8 +64,7 @@ pub struct SearchCourse {
     pub arrival: Arrival,
     /// Seed of the first trial, and of the order in which the confirmation runs its loads.
     pub seed: u64,
-    /// Demand for which the report plans servers. The search fills in the capacity when it is
-    /// known.
+    /// Demand for which the report plans servers. `capacity_per_s` is not known before the search.
     pub planning: PlanningInputs,
     /// Command line that the user typed, for the report.
     pub command: Vec<String>,
