@@ -1,9 +1,9 @@
 //! The run directory: `mailrun-results/<UTC time>-<name>/`, or the directory that `--out` names.
 //!
 //! ```text
-//! run.json  report.md  report.html         the run
-//! source.json  source.hlog  source.stdout  source.stderr      each party's own
-//! relay.spool/                                                what the relay keeps; gone when the account is closed
+//! run.json  report.md  report.html                         the run
+//! source.json  source.hlog  source.stdout  source.stderr   each party's own
+//! relay.spool/                                             mail of the relay, until accounted for
 //! ```
 use anyhow::{Context, Result};
 use jiff::Timestamp;

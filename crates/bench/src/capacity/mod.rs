@@ -2,7 +2,7 @@
 //! search asks for is a run of the bench. Afterwards, longer runs confirm the result.
 //!
 //! ```text
-//! CapacitySearch ─→ trial ─→ mail_trials or mades_trials ─→ record ─→ judgement ─→ CapacitySearch …
+//! CapacitySearch ─→ trial ─→ mail_trials or mades_trials ─→ record ─→ judgement ─→ CapacitySearch
 //!                └→ confirmation ─→ CapacityRun
 //! ```
 mod judgement;

@@ -2,9 +2,9 @@
 //! of the result.
 //!
 //! ```text
-//! cases × rounds ─→ runner ────────────────→ spread ──────────────→ report ─→ text_report ─→ screen
-//!                     one run at a time,      median, both ends,     tables,    all of it      what fits
-//!                     by a Comparison         ratio of a round       faults
+//! cases × rounds ─→ runner ───────────→ spread ───────────→ report ──→ text_report ─→ screen
+//!                   one run at a time,  median, both ends,  tables,    all of it      what fits
+//!                   by a Comparison     ratio of a round    faults
 //! ```
 //! A scenario implements `Comparison`, which says how one run of one case is made and measured. A
 //! run is either a program that is started as a `TimedChild`, or a whole bench.

@@ -4,8 +4,8 @@
 //!
 //! ```text
 //! mailrun mades-endpoint --embedded ── ready ─→ mailrun mades ── exited ─→ stop the endpoint
-//!        └ endpoint.json: what it did                └ run.json: what was seen ─→ truth ─→ run.json, report.md
-//!                                                     └ died: its progress ─→ unrecorded ─┘
+//!        └ endpoint.json: what it did     └ run.json: what was seen ─→ truth ─→ run.json, report.md
+//!                                         └ died: its progress ─→ unrecorded ─┘
 //! ```
 //!
 //! If the endpoint is already running, only the MADES bench is started, and there is nothing to

@@ -2,7 +2,7 @@
 //! work on the same broker.
 //!
 //! ```text
-//! contestants ─→ cases ─→ (engine::run_all) ─→ runs: an environment, a contestant, its costs ─→ report
+//! contestants ─→ cases ─→ (engine::run_all) ─→ runs: environment, contestant, costs ─→ report
 //!  (commands)     (rows)                        environment: the stand-in, embedded or on a broker
 //!                                               reported: what the contestant itself reports
 //! ```
