@@ -133,7 +133,7 @@ impl RunDirectory {
         remove_tree(&self.spool())
     }
 
-    /// Deletes what a run has left that failed before it had a result. A directory that the user
+    /// Deletes what is left of a run that failed before it had a result. A directory that the user
     /// named is kept, except for the relay's spool in it.
     pub(super) fn discard(&self) {
         if self.origin == DirectoryOrigin::Generated {

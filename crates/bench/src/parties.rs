@@ -213,8 +213,8 @@ pub(super) struct PartyProcess {
     recipe_directory: Option<PathBuf>,
     /// Names of processes that the party left running when it exited.
     left_behind: Vec<String>,
-    /// Number of processes on this host that the kernel had killed for lack of memory when this
-    /// party started.
+    /// When this party started, the kernel had killed this many processes of the host for lack of
+    /// memory.
     out_of_memory_kills: Option<u64>,
 }
 
@@ -340,7 +340,7 @@ impl PartyProcess {
         self.sampling_stopped = true;
     }
 
-    /// Reports whether no exit of the party has been seen.
+    /// Reports whether the party still runs, as far as the bench has seen.
     pub(super) fn is_running(&self) -> bool {
         self.ended.is_none()
     }

@@ -10,7 +10,8 @@ use std::fs;
 /// Number of processors from which each party gets its own by default. With fewer, a party's share
 /// would be too small for its work.
 pub const APART_FROM: usize = 8;
-/// Number of cores from which each party gets its own processors by default.
+/// Minimum number of cores for separate processors. Both this limit and `APART_FROM` must be
+/// reached.
 const MIN_CORES: usize = 4;
 
 /// Processors of each party that the bench starts. `None` means all processors.

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 /// Duration of a bench for which the user gave neither a number of messages nor a duration.
 const DEFAULT_DURATION_S: f64 = 10.0;
-/// The same for a bench with a relay. It is shorter, because the relay may take as long again to
-/// forward what it has accepted.
+/// Duration of a bench with a relay, if the user gave neither of these. It is shorter, because the
+/// relay may take as long again to forward what it has accepted.
 const RELAYED_DURATION_S: f64 = 8.0;
 /// Address of the bench's own sink. The kernel chooses the port.
 const ANY_PORT: &str = "127.0.0.1:0";

@@ -58,7 +58,7 @@ impl Conclusion {
         format!("{} {}", outcome_word(self.outcome, TextStyle::Plain), self.why)
     }
 
-    /// Returns the same line in `style`, broken into lines by `wrap`.
+    /// Returns the last line of the scenario's report in `style`, broken into lines by `wrap`.
     pub(super) fn lines(&self, style: TextStyle, wrap: impl Fn(&str) -> Vec<String>) -> Vec<String> {
         let mut lines = wrap(&self.line());
         let plain = outcome_word(self.outcome, TextStyle::Plain);

@@ -137,7 +137,7 @@ impl RunTurn<'_> {
         ended.then(|| contestant.reap()).transpose()
     }
 
-    /// Does the same, and calls `watch` meanwhile. After the contestant has exited, processes that
+    /// Waits like `await_exit`, and calls `watch` meanwhile. After the contestant has exited, processes that
     /// it has left running are killed.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Prints a report: the verdict alone, as much as a terminal of 80×24 can show, or all of it. The
+//! Formats a report: the verdict alone, as much as a terminal of 80×24 can show, or all of it. The
 //! verdict comes last.
 //!
 //! A report is shortened only if a file has all of it. Parts are left out in this order: empty

@@ -16,7 +16,7 @@ pub struct TextReport {
     /// Text of the whole report without the conclusion, as it is written to a file.
     pub(crate) text: String,
     pub conclusion: Conclusion,
-    /// File that has the whole report, if it was written.
+    /// File with the whole report. `None` if no file has it.
     pub(crate) file: Option<PathBuf>,
 }
 

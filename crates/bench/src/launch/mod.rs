@@ -1,5 +1,5 @@
-//! Starts each relay: its command line, the directory of its mail, and the sign that the relay is
-//! ready.
+//! Describes how each relay is started: its command line, the directory of its mail, and the sign
+//! that the relay is ready.
 mod port;
 mod ready_signal;
 pub(super) mod strace;
@@ -82,7 +82,7 @@ pub(crate) fn prepare(
     }))
 }
 
-/// Makes the launch of a server that was prepared by its recipe.
+/// Describes how to start a server that its recipe has prepared.
 pub(crate) fn launch_server(
     recipe: &Recipe,
     server: ServerCommand,

@@ -33,8 +33,8 @@ impl ReadySignal {
         let mut greeting = [0; 512];
         let length = stream.read(&mut greeting).ok()?;
         stream.write_all(b"QUIT\r\n").ok()?;
-        // Read the reply to QUIT: a server might complain if the client closed the connection
-        // before it.
+        // Read the reply to QUIT, because a server might log a complaint about a client that hangs
+        // up first.
         let _ = stream.read(&mut [0; 512]);
         greeting[..length].starts_with(b"220").then(|| address.to_string())
     }

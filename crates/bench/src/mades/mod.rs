@@ -4,8 +4,8 @@
 //!
 //! ```text
 //! mailrun mades-endpoint --embedded ── ready ─→ mailrun mades ── exited ─→ stop the endpoint
-//!        └ endpoint.json: what it did     └ run.json: what was seen ─→ truth ─→ run.json, report.md
-//!                                         └ died: its progress ─→ unrecorded ─┘
+//!        └ endpoint.json: what it did    └ run.json: what was seen ─→ truth ─→ run.json, report.md
+//!                                        └ died: its progress ─→ unrecorded ─┘
 //! ```
 //!
 //! If the endpoint is already running, only the MADES bench is started, and there is nothing to
@@ -64,7 +64,7 @@ pub struct MadesBenchOptions {
     /// The load in the form of a record. It goes into the record if the MADES bench dies without
     /// leaving one.
     pub workload: Workload,
-    /// More facts for that record, which only records of MADES have.
+    /// Facts that only records of MADES have, for a record that is made in the same case.
     pub mades: Mades,
     pub thresholds: Vec<Threshold>,
     pub live: LiveMode,
@@ -366,7 +366,7 @@ impl MadesBenchSupervisor {
         let endpoint = self.endpoint.as_ref();
         let progress = &self.progress;
         let last_error = &self.last_error;
-        // The times in the progress are those of arrivals, so that they are no times of the source.
+        // The times in the progress are those of arrivals. Remove them from the source's figures.
         let untimed = LiveProgress { run: LiveTimes::default(), ..*progress };
         self.display.update(|| RunSnapshot {
             parties: std::iter::once(mades).chain(endpoint).filter_map(PartyProcess::load).collect(),
