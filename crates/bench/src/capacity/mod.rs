@@ -272,8 +272,8 @@ fn limit_remarks(goals: &[LossGoal], settings: &SearchSettings, trials: &[Capaci
         if let Some((per_s, p50_ms)) = missed {
             return Some(format!("{}: even at {}/s half take {}", goal.expression(), rate(per_s), latency(p50_ms)));
         }
-        // A limit of `trial_s` or more is meant as a deadline, not as a goal for the latency. A usual
-        // trial is too short to reach it, so it deserves no remark.
+        // A limit of `trial_s` or more is meant as a deadline, not as a goal for the latency. A
+        // usual trial is too short to reach it, so the limit deserves no remark.
         let is_long = !settings.holds_limit(limit_s) && limit_s < settings.trial_s;
         is_long.then(|| {
             format!(

@@ -137,8 +137,8 @@ impl RunTurn<'_> {
         ended.then(|| contestant.reap()).transpose()
     }
 
-    /// Waits like `await_exit`, and calls `watch` meanwhile. After the contestant has exited, processes that
-    /// it has left running are killed.
+    /// Waits like `await_exit`, and calls `watch` meanwhile. After the contestant has exited,
+    /// processes that it has left running are killed.
     ///
     /// # Errors
     /// If the contestant takes longer than `limit`, or if `watch` fails.
