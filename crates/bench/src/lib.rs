@@ -218,8 +218,9 @@ fn sink_owner(target: &BenchTarget) -> SinkOwner {
     }
 }
 
-/// Returns the results of the source: from its files or, if a party died, from the last progress
-/// that the source reported. A source that could not run has neither, which is an error.
+/// Returns the results of the source: from the record that it sent because it could not write it,
+/// from its files or, if a party died, from the last progress that it reported. A source that could
+/// not run has none of these, which is an error.
 fn source_results(
     options: &BenchOptions,
     run: RunId,
