@@ -1,4 +1,5 @@
-//! Any text as a scenario file: a mistake with a place within it, or a scenario that is read again as the same.
+//! Checks that the scenario parser handles any text. The parser must either report an error with a
+//! place inside the text, or give the same scenario when it reads the text again.
 use crate::scenario::Scenario;
 use std::path::Path;
 

@@ -1,38 +1,41 @@
-//! The verdict of a scenario of several runs: in the words, and in the order, of the verdict of one run.
+//! The verdict of a scenario with several runs. It uses the words of a single run's verdict, and
+//! the same order of weight.
 use mailrun_journey::record::Outcome;
 use mailrun_report::{TextStyle, outcome_word};
 
-/// Defects that were found, by their weight: the first list that is not empty decides.
+/// Defects of a scenario, from the weightiest to the lightest. The first list that is not empty
+/// decides the outcome.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Defects {
-    /// Runs that failed, or whose account does not close.
+    /// Runs that failed or did not do all of their work.
     pub(crate) failed: Vec<String>,
-    /// Runs in which the generator, the sink or the host was the limit.
+    /// Runs in which the generator, the sink or the host was the bottleneck.
     pub(crate) invalid: Vec<String>,
     /// Targets and thresholds that were missed.
     pub(crate) missed: Vec<String>,
-    /// Mail that is lost or in a queue that cannot be read. Unlike other runs without a result, such a run never counts as
-    /// a success.
+    /// Mail that was accepted but not delivered. It may be lost, or in a queue that cannot be read.
+    /// Unlike other scenarios without a result, a scenario with such mail never counts as a
+    /// success.
     pub(crate) undelivered: Vec<String>,
-    /// Observations that were asked for and are missing.
+    /// Observations that the user asked for but that are missing.
     pub(crate) unobserved: Vec<String>,
 }
 
-/// Conclusion of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conclusion {
     pub outcome: Outcome,
-    /// The reason, in a sentence.
+    /// Reason for the outcome, in one sentence.
     why: String,
-    /// Set if an invalid or inconclusive scenario is no success: targets or thresholds were asked for, or mail was not
-    /// delivered.
+    /// Set if an invalid or inconclusive outcome must not count as a success, because targets or
+    /// thresholds were asked for, or because mail was not delivered.
     pub is_strict: bool,
-    /// Set if the user ended it.
+    /// Set if the user stopped the scenario.
     pub is_interrupted: bool,
 }
 
 impl Conclusion {
-    /// From what was found wrong; `pass` says why nothing was. Where targets were asked for it `is_strict`.
+    /// Decides the outcome from the defects. `pass` is the reason to give if there are none. The
+    /// caller sets `is_strict` if the user asked for targets or thresholds.
     pub(crate) fn of(wrong: &Defects, pass: &str, is_strict: bool) -> Self {
         let lists = [
             (&wrong.failed, Outcome::Fail),
@@ -50,17 +53,17 @@ impl Conclusion {
         Self { outcome, why, is_strict: is_strict || !wrong.undelivered.is_empty(), is_interrupted: false }
     }
 
-    /// The last line of the scenario's report: `PASS all 3 targets met`.
+    /// Returns the last line of the scenario's report, such as `PASS all 3 targets met`.
     pub(crate) fn line(&self) -> String {
         format!("{} {}", outcome_word(self.outcome, TextStyle::Plain), self.why)
     }
 
-    /// The same in `style`, in lines that `wrap` makes.
+    /// Returns the last line of the scenario's report in `style`, broken into lines by `wrap`.
     pub(super) fn lines(&self, style: TextStyle, wrap: impl Fn(&str) -> Vec<String>) -> Vec<String> {
         let mut lines = wrap(&self.line());
         let plain = outcome_word(self.outcome, TextStyle::Plain);
         let painted = outcome_word(self.outcome, style);
-        // Painted after it is broken into lines: escape sequences have no width.
+        // Colour the word after wrapping, because escape sequences take no room on the screen.
         if let Some(first) = lines.first_mut() {
             *first = first.replacen(&plain, &painted, 1);
         }
