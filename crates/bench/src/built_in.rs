@@ -45,8 +45,8 @@ impl BuiltInScenario {
     /// # Errors
     /// If there is no such scenario. If another one has a similar name, the error suggests it.
     pub fn named(name: &str) -> Result<Self> {
-        if let Some(found) = BUILT_IN.iter().find(|scenario| scenario.name == name) {
-            return Ok(*found);
+        if let Some(scenario) = BUILT_IN.iter().find(|scenario| scenario.name == name) {
+            return Ok(*scenario);
         }
         match BUILT_IN.iter().find(|scenario| is_misspelling(name, scenario.name)) {
             Some(meant) => bail!("unknown scenario {name:?}; did you mean {:?}?", meant.name),
@@ -107,8 +107,8 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_answered_with_the_nearest() {
-        let why = BuiltInScenario::named("relay-40").unwrap_err().to_string();
-        assert_eq!(why, "unknown scenario \"relay-40\"; did you mean \"relay-400\"?");
+        let error = BuiltInScenario::named("relay-40").unwrap_err().to_string();
+        assert_eq!(error, "unknown scenario \"relay-40\"; did you mean \"relay-400\"?");
         assert!(BuiltInScenario::named("x").unwrap_err().to_string().contains("--list"));
     }
 }

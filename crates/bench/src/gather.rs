@@ -409,48 +409,48 @@ fn queue_between(between: Topology, relay: Option<&BenchRelayResults>) -> Server
 
 /// Settles the account between what the source sent and what the sink received.
 pub(super) fn close_account(source: &PartyResults, sink: Option<&SinkResults>, queue: ServerQueue) -> LedgerRow {
-    let books = &source.record.ledger;
-    let accepted = books.accepted.unwrap_or_default();
-    let Some(units) = &source.units else { return account_without_units(books, sink) };
+    let ledger = &source.record.ledger;
+    let accepted = ledger.accepted.unwrap_or_default();
+    let Some(units) = &source.units else { return account_without_units(ledger, sink) };
     account::reconcile(AccountInputs {
-        recipients_created: books.created.unwrap_or_default(),
+        recipients_created: ledger.created.unwrap_or_default(),
         accepted: units,
-        rejected: books.rejected.unwrap_or_default(),
-        failed: books.failed.unwrap_or_default(),
+        rejected: ledger.rejected.unwrap_or_default(),
+        failed: ledger.failed.unwrap_or_default(),
         arrivals: sink.and_then(arrivals),
         queue,
         // The source does not see deliveries, so it counts accepted messages as in flight, too.
-        open: books.in_flight.unwrap_or_default().saturating_sub(accepted),
-        overflow: books.overflow.unwrap_or_default(),
+        open: ledger.in_flight.unwrap_or_default().saturating_sub(accepted),
+        overflow: ledger.overflow.unwrap_or_default(),
     })
 }
 
 /// Makes the account of a source whose units are unknown. The number of arrivals is known, but not
 /// which messages arrived.
-fn account_without_units(books: &LedgerRow, sink: Option<&SinkResults>) -> LedgerRow {
-    match sink.and_then(arrivals).filter(|_| books.created.is_none()) {
-        None => books.clone(),
+fn account_without_units(ledger: &LedgerRow, sink: Option<&SinkResults>) -> LedgerRow {
+    match sink.and_then(arrivals).filter(|_| ledger.created.is_none()) {
+        None => ledger.clone(),
         Some(arrivals) => LedgerRow {
             delivered: Some(arrivals.units.count()),
             duplicates: Some(arrivals.duplicates),
             corrupt: Some(arrivals.corrupt),
-            ..books.clone()
+            ..ledger.clone()
         },
     }
 }
 
 pub(super) fn arrivals(sink: &SinkResults) -> Option<Arrivals<'_>> {
     let units = sink.units.as_ref()?;
-    let books = sink.record.as_ref().map(|record| record.ledger.clone()).unwrap_or_default();
+    let ledger = sink.record.as_ref().map(|record| record.ledger.clone()).unwrap_or_default();
     Some(Arrivals {
         units,
-        duplicates: books.duplicates.unwrap_or_default(),
-        corrupt: books.corrupt.unwrap_or_default(),
-        converted: books.converted.unwrap_or_default(),
-        foreign: books.foreign.unwrap_or_default(),
-        untimed: books.untimed.unwrap_or_default(),
-        negative: books.negative.unwrap_or_default(),
-        overflow: books.overflow.unwrap_or_default(),
+        duplicates: ledger.duplicates.unwrap_or_default(),
+        corrupt: ledger.corrupt.unwrap_or_default(),
+        converted: ledger.converted.unwrap_or_default(),
+        foreign: ledger.foreign.unwrap_or_default(),
+        untimed: ledger.untimed.unwrap_or_default(),
+        negative: ledger.negative.unwrap_or_default(),
+        overflow: ledger.overflow.unwrap_or_default(),
     })
 }
 
@@ -485,26 +485,26 @@ fn bench_events(
 }
 
 fn death_event_text(name: &str, death: &Death) -> String {
-    let said = death.said.trim_end_matches('.');
-    let said = if said.is_empty() { String::new() } else { format!("; its last message: {said}") };
-    format!("the {name} died: {}{said}", death.how)
+    let message = death.said.trim_end_matches('.');
+    let suffix = if message.is_empty() { String::new() } else { format!("; its last message: {message}") };
+    format!("the {name} died: {}{suffix}", death.how)
 }
 
 /// Fills in the usage per second of a party that did not observe itself, such as a relay or a party
 /// that left no record.
-fn fill_usage(record: &mut Record, seen: &PartyObservation) {
-    let party = record.parties.iter().find(|party| party.role == seen.role);
-    let name = party.map_or_else(|| name(seen.role).to_owned(), |party| party.name.clone());
+fn fill_usage(record: &mut Record, observation: &PartyObservation) {
+    let party = record.parties.iter().find(|party| party.role == observation.role);
+    let name = party.map_or_else(|| name(observation.role).to_owned(), |party| party.name.clone());
     if !record.usage.iter().any(|usage| usage.party == name) {
-        record.usage.extend(seen.usage_by_second.party(&name, record.origin_ns));
+        record.usage.extend(observation.usage_by_second.party(&name, record.origin_ns));
     }
 }
 
 /// Fills in the costs of a party. The bench has observed the party until its end, but the party's
 /// own figures stop when it writes them.
-pub(super) fn fill_costs(record: &mut Record, seen: &PartyObservation) {
-    if let Some(party) = record.parties.iter_mut().find(|party| party.role == seen.role) {
-        seen.usage.fill(party);
-        party.command.clone_from(&seen.command);
+pub(super) fn fill_costs(record: &mut Record, observation: &PartyObservation) {
+    if let Some(party) = record.parties.iter_mut().find(|party| party.role == observation.role) {
+        observation.usage.fill(party);
+        party.command.clone_from(&observation.command);
     }
 }

@@ -111,9 +111,9 @@ impl PartyCommand {
         directory: &RunDirectory,
         listen: &str,
     ) -> Self {
-        let told = options.sink_arguments(run, &directory.party_files(Role::Sink), listen);
+        let arguments = options.sink_arguments(run, &directory.party_files(Role::Sink), listen);
         let cores = options.server_cores.filter(|_| options.target == BenchTarget::OwnSink);
-        Self { cores, options: Some(told), ..Self::new(program, directory, Role::Sink, vec!["sink".to_owned()]) }
+        Self { cores, options: Some(arguments), ..Self::new(program, directory, Role::Sink, vec!["sink".to_owned()]) }
     }
 
     /// Makes the command for the source, which sends to `target`.
@@ -124,8 +124,8 @@ impl PartyCommand {
         directory: &RunDirectory,
         target: &str,
     ) -> Self {
-        let told = options.source_arguments(run, &directory.party_files(Role::Source), target);
-        Self { options: Some(told), ..Self::new(program, directory, Role::Source, vec!["source".to_owned()]) }
+        let arguments = options.source_arguments(run, &directory.party_files(Role::Source), target);
+        Self { options: Some(arguments), ..Self::new(program, directory, Role::Source, vec!["source".to_owned()]) }
     }
 
     /// Makes the command for a party with another name. Its output goes to files with this name.
@@ -233,7 +233,7 @@ impl PartyProcess {
             command.process_group(0);
         }
         let program = party.program.to_string_lossy().into_owned();
-        let told = party.options.as_ref().map(PartyOptions::words).unwrap_or_default();
+        let words = party.options.as_ref().map(PartyOptions::words).unwrap_or_default();
         let spawned = match (&party.cpus, party.cores) {
             (Some(cpus), _) => server_cores::spawn_within(&mut command, cpus),
             (None, Some(count)) => server_cores::spawn_on(&mut command, count),
@@ -253,7 +253,7 @@ impl PartyProcess {
         Ok(Self {
             role,
             name,
-            command: std::iter::once(program).chain(party.arguments).chain(told).collect(),
+            command: std::iter::once(program).chain(party.arguments).chain(words).collect(),
             child,
             stdout_reader: Some(listener),
             stderr: party.stderr,
@@ -371,10 +371,10 @@ impl PartyProcess {
         match status.code() {
             Some(0 | 1 | 3 | 130) => Ok(()),
             Some(code) => {
-                let said = self.last_stderr_line(&format!("it exited with {code}"));
+                let line = self.last_stderr_line(&format!("it exited with {code}"));
                 // The source's message needs no prefix, because it names the server.
                 let prefix = if name == "source" { String::new() } else { format!("the {name} could not run: ") };
-                bail!("{prefix}{said}")
+                bail!("{prefix}{line}")
             }
             None => bail!("the {name} died ({status}): {}", self.last_stderr_line("no output")),
         }
@@ -409,15 +409,15 @@ impl PartyProcess {
     /// Returns the last line that the party wrote to standard error, or `otherwise` if there is
     /// none.
     pub(super) fn last_stderr_line(&self, otherwise: &str) -> String {
-        let said = fs::read(&self.stderr).unwrap_or_default();
-        let said = String::from_utf8_lossy(&said);
+        let output = fs::read(&self.stderr).unwrap_or_default();
+        let output = String::from_utf8_lossy(&output);
         // Prefer this line, because notes on backtraces follow it.
-        if let Some(line) = said.lines().find(|line| line.starts_with(ALLOCATION_FAILED)) {
+        if let Some(line) = output.lines().find(|line| line.starts_with(ALLOCATION_FAILED)) {
             return line.to_owned();
         }
         // Skip the line that says where the party listens, because it is no complaint.
         let is_telling = |line: &&str| !line.is_empty() && !line.contains(": listening on ");
-        let line = said.lines().rev().map(str::trim).find(is_telling);
+        let line = output.lines().rev().map(str::trim).find(is_telling);
         match line {
             Some(line) => line.strip_prefix("mailrun: ").unwrap_or(line).to_owned(),
             // The disk may have had no room for the party's own message either.

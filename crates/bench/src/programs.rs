@@ -45,8 +45,8 @@ impl<T: ComparedProgram> InstalledPrograms<T> {
     /// # Errors
     /// Returns an error if the program is not installed.
     pub(crate) fn path(&self, program: T) -> Result<&Path> {
-        let found = self.found.iter().find(|(known, _)| *known == program);
-        found.map(|(_, path)| path.as_path()).with_context(|| format!("not installed: {}", program.name()))
+        let entry = self.found.iter().find(|(known, _)| *known == program);
+        entry.map(|(_, path)| path.as_path()).with_context(|| format!("not installed: {}", program.name()))
     }
 }
 

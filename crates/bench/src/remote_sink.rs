@@ -59,14 +59,14 @@ impl RemoteSink {
         let client = HttpClient::new(address, RESPONSE_TIMEOUT, MAX_RESPONSE_BYTES)
             .map_err(|_| anyhow!("--sink {address} is not the HTTP address of a mailrun sink; use http://HOST:PORT"))?;
         let sink = Self { client, quiet_timeout: QUIET_TIMEOUT };
-        let there = sink.get("/status", |_| Ok(()));
-        let there = there.and_then(|answer| answer.context("it has no /status"));
-        match there {
+        let status = sink.get("/status", |_| Ok(()));
+        let status = status.and_then(|answer| answer.context("it has no /status"));
+        match status {
             Ok(()) => Ok(sink),
             Err(error) => {
-                let why = error.root_cause();
+                let cause = error.root_cause();
                 let authority = sink.client.authority();
-                bail!("no mailrun sink answers at {address} ({why}); start it with: mailrun sink --http {authority}")
+                bail!("no mailrun sink answers at {address} ({cause}); start it with: mailrun sink --http {authority}")
             }
         }
     }
@@ -284,9 +284,9 @@ mod tests {
 
     #[test]
     fn what_comes_after_a_shorter_pause_is_late_and_not_lost() {
-        let asked = std::sync::atomic::AtomicU64::new(0);
+        let count = std::sync::atomic::AtomicU64::new(0);
         let address = serve(move |path| {
-            let first = asked.fetch_add(u64::from(path.starts_with("/ledger/")), std::sync::atomic::Ordering::Relaxed);
+            let first = count.fetch_add(u64::from(path.starts_with("/ledger/")), std::sync::atomic::Ordering::Relaxed);
             let units = if first < 4 { 99 } else { 100 };
             match path {
                 "/status" => (200, b"{}".to_vec()),

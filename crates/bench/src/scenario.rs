@@ -156,8 +156,8 @@ pub fn window(text: &str) -> Result<SendWindow, String> {
     }
 }
 
-fn small_count(text: &str, most: u32) -> Result<u32, String> {
-    count_up_to(text, u64::from(most)).map(|number| number as u32)
+fn small_count(text: &str, max: u32) -> Result<u32, String> {
+    count_up_to(text, u64::from(max)).map(|number| number as u32)
 }
 
 /// Defines types for values that are numbers or times.
@@ -873,9 +873,9 @@ mod tests {
 
     #[test]
     fn a_recipe_is_no_scenario() {
-        let why = read("durability = \"sync\"\ncommand = [\"mta\", \"{listen}\", \"{to}\"]\n").unwrap_err();
-        let said = "my.toml is a recipe: name it in the parties of a scenario, or use mailrun bench --relay my.toml";
-        assert_eq!(why, said);
+        let error = read("durability = \"sync\"\ncommand = [\"mta\", \"{listen}\", \"{to}\"]\n").unwrap_err();
+        let text = "my.toml is a recipe: name it in the parties of a scenario, or use mailrun bench --relay my.toml";
+        assert_eq!(error, text);
     }
 
     #[test]
@@ -891,7 +891,7 @@ mod tests {
 
     #[test]
     fn a_mistake_has_its_place_and_its_remedy() {
-        for (from, to, said) in [
+        for (from, to, reason) in [
             ("messages = 100", "mesages = 100", "my.toml:6:1: unknown key \"mesages\"; did you mean \"messages\"?"),
             ("messages = 100", "burst = 1", "my.toml:6:1: unknown key \"burst\"; known keys: messages, "),
             ("messages = 100", "messages = 0", "my.toml:6:12: \"0\": must be more than zero"),
@@ -907,12 +907,12 @@ mod tests {
             ("[workload]", "[workload", "my.toml:5:"),
             ("\"1k\"", "\"1\"", "my.toml:7:16: \"1\": the size must be between 300 bytes and 64M"),
         ] {
-            let why = read(&SMALL.replace(from, to)).expect_err(to);
-            assert!(why.contains(said) && !why.contains('\n'), "{to}: {why}");
+            let error = read(&SMALL.replace(from, to)).expect_err(to);
+            assert!(error.contains(reason) && !error.contains('\n'), "{to}: {error}");
         }
         let two = SMALL.replace("throughput", "soak").replace("[\"mailrun\"]", "[\"mailrun\", \"none\"]");
-        assert!(read(&two.replace("rounds = 2\n", "")).is_err_and(|why| why.contains("of one relay")));
-        assert!(read(&" ".repeat(MAX_BYTES + 1)).is_err_and(|why| why.contains("at most")));
+        assert!(read(&two.replace("rounds = 2\n", "")).is_err_and(|error| error.contains("of one relay")));
+        assert!(read(&" ".repeat(MAX_BYTES + 1)).is_err_and(|error| error.contains("at most")));
     }
 
     proptest! {

@@ -278,8 +278,8 @@ impl Supervisor {
                 return Ok(address);
             }
             if Instant::now() > limit {
-                let said = self.party(role).last_stderr_line("no output");
-                bail!("the {} did not listen within {} s; its last output: {said}", name(role), timeout.as_secs());
+                let output = self.party(role).last_stderr_line("no output");
+                bail!("the {} did not listen within {} s; its last output: {output}", name(role), timeout.as_secs());
             }
             ensure!(self.interrupt.requested() == StopRequest::Nothing, Interrupted::BEFORE_LOAD);
         }
@@ -437,8 +437,8 @@ impl Supervisor {
             stopping.urged_at = Some(Instant::now());
         }
         let (since, limit) = match (stopping.asked_at, stopping.urged_at) {
-            (_, Some(urged)) => (urged, URGENT_STOP_TIMEOUT),
-            (Some(told), None) => (told, STOP_TIMEOUT),
+            (_, Some(urged_at)) => (urged_at, URGENT_STOP_TIMEOUT),
+            (Some(asked_at), None) => (asked_at, STOP_TIMEOUT),
             (None, None) => return Ok(()),
         };
         let left = limit.saturating_sub(since.elapsed());
@@ -457,10 +457,10 @@ impl Supervisor {
 
     /// Reads the reports of the parties. If there are none, waits up to 50 ms for one.
     pub(super) fn process_events(&mut self) {
-        let mut heard = self.events.recv_timeout(EVENT_TIMEOUT).ok();
-        while let Some(said) = heard {
-            self.handle_event(said);
-            heard = self.events.try_recv().ok();
+        let mut next_event = self.events.recv_timeout(EVENT_TIMEOUT).ok();
+        while let Some(event) = next_event {
+            self.handle_event(event);
+            next_event = self.events.try_recv().ok();
         }
         let parties = [&self.source, &self.relay, &self.sink];
         let progress = &self.progress;
@@ -561,8 +561,8 @@ impl Supervisor {
     /// party's complaint if it could not do its work. Any other failure is recorded as the party's
     /// death.
     fn exit_error(&mut self, role: Role, status: ExitStatus) -> Option<anyhow::Error> {
-        while let Ok(said) = self.events.try_recv() {
-            self.handle_event(said);
+        while let Ok(event) = self.events.try_recv() {
+            self.handle_event(event);
         }
         let has_record = self.unwritten.iter().any(|(whose, _)| *whose == role);
         let outcome = self.party(role).check_exit(status);

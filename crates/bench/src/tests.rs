@@ -236,10 +236,10 @@ fn a_source_that_dies_leaves_what_it_had_said() {
     assert_eq!(death(&record, Role::Source).said, "out of memory");
     let died = record.events.iter().find(|event| event.kind == EventKind::Died).expect("an event");
     assert!((0.0..100.0).contains(&died.at_s), "its time counts from the begin of the run: {died:?}");
-    let why = &record.verdict.why;
+    let reason = &record.verdict.why;
     assert!(
-        why.starts_with("The source died at ") && why.ends_with("(SIGKILL); its last message: out of memory."),
-        "{why}"
+        reason.starts_with("The source died at ") && reason.ends_with("(SIGKILL); its last message: out of memory."),
+        "{reason}"
     );
     assert_eq!((record.ledger.accepted, record.ledger.delivered), (Some(UNITS), Some(UNITS)));
     assert_eq!(record.verdict.outcome, Some(Outcome::Fail));
@@ -251,8 +251,8 @@ fn a_record_that_could_not_be_written_is_reported_all_the_same() {
     let event = serde_json::json!({ "event": "unwritten", "record": record });
     let source = format!("printf '%s\\n' '{event}'; echo 'mailrun: cannot write source.json: disk full' >&2; exit 2");
     let outcome = BenchFixture::new(&source, GOOD_SINK, UNITS).run().expect("there is a report");
-    let why = outcome.unwritten.expect("a file is missing").to_string();
-    assert_eq!(why, "cannot write source.json: disk full");
+    let error = outcome.unwritten.expect("a file is missing").to_string();
+    assert_eq!(error, "cannot write source.json: disk full");
     let record = outcome.record;
     assert_eq!((record.ledger.accepted, record.ledger.delivered), (Some(UNITS), None));
     assert!(record.parties.iter().all(|party| party.died.is_none()), "{:?}", record.parties);
@@ -263,8 +263,8 @@ fn a_file_of_the_run_that_cannot_be_written_is_told_beside_the_report() {
     let source = GOOD_SOURCE.replace("finish", "mkdir \"$here/results/run.json\"; finish");
     let fixture = BenchFixture::new(&source, GOOD_SINK, UNITS);
     let outcome = fixture.run().expect("there is a report");
-    let why = outcome.unwritten.expect("a file is missing").to_string();
-    assert_eq!(why, format!("cannot write {}: Is a directory", fixture.results().join("run.json").display()));
+    let error = outcome.unwritten.expect("a file is missing").to_string();
+    assert_eq!(error, format!("cannot write {}: Is a directory", fixture.results().join("run.json").display()));
     assert!(outcome.record.verdict.closed, "{:?}", outcome.record.verdict);
 }
 
@@ -381,8 +381,8 @@ fn a_relay_that_died_between_two_runs_is_named_and_started_anew() {
     let outcome = fixture.run_in_series(&mut keeper);
     assert_eq!(outcome.record.verdict.outcome, Some(Outcome::Pass), "{:?}", outcome.record.verdict);
     assert_eq!(fixture.relays().len(), 2);
-    let said = "The relay died between two trials (exit status 3: no output), and was started anew.";
-    assert_eq!(keeper.remarks(), [said]);
+    let remark = "The relay died between two trials (exit status 3: no output), and was started anew.";
+    assert_eq!(keeper.remarks(), [remark]);
     drop(keeper);
     assert!(!is_alive(fixture.relays()[1]), "out of scope it is gone");
 }

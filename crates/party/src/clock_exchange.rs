@@ -87,12 +87,12 @@ fn nanoseconds(time: Duration) -> u64 {
 pub fn measure(sink: &HttpClient) -> Result<Option<ClockMeasurement>> {
     let mut best: Option<SinkClockRow> = None;
     let mut count = 0;
-    sink.get_repeatedly("/clock", EXCHANGES, AskedAt::now, |asked, answer| {
-        let round_trip = mailrun_net::clock::now().saturating_sub(asked.steady);
-        let Some(found) = exchange(asked, round_trip, &answer) else { return };
+    sink.get_repeatedly("/clock", EXCHANGES, AskedAt::now, |asked_at, answer| {
+        let round_trip = mailrun_net::clock::now().saturating_sub(asked_at.steady);
+        let Some(row) = exchange(asked_at, round_trip, &answer) else { return };
         count += 1;
-        if best.as_ref().is_none_or(|best| found.error_ns < best.error_ns) {
-            best = Some(found);
+        if best.as_ref().is_none_or(|best| row.error_ns < best.error_ns) {
+            best = Some(row);
         }
     })?;
     let Some(best) = best else { return Ok(None) };
@@ -115,13 +115,13 @@ fn chrony_error(answer: &HttpAnswer) -> Option<u64> {
 }
 
 /// Computes the difference of the clocks from one exchange.
-fn exchange(asked: AskedAt, round_trip: Duration, answer: &HttpAnswer) -> Option<SinkClockRow> {
+fn exchange(asked_at: AskedAt, round_trip: Duration, answer: &HttpAnswer) -> Option<SinkClockRow> {
     if answer.status != StatusCode::OK {
         return None;
     }
     let there: ClockAnswer = serde_json::from_slice(&answer.body).ok()?;
     let half = round_trip / 2;
-    let here = nanoseconds(asked.unix + half);
+    let here = nanoseconds(asked_at.unix + half);
     Some(SinkClockRow {
         boot: there.boot,
         difference_ns: i64::try_from(i128::from(there.unix_ns) - i128::from(here)).ok()?,
@@ -212,8 +212,8 @@ mod tests {
 
     #[test]
     fn what_tells_no_time_is_no_measurement() {
-        let asked = AskedAt { unix: Duration::from_secs(1_000), steady: Duration::ZERO };
-        let ask = |status, body: &str| exchange(asked, Duration::from_millis(2), &answer(status, body));
+        let asked_at = AskedAt { unix: Duration::from_secs(1_000), steady: Duration::ZERO };
+        let ask = |status, body: &str| exchange(asked_at, Duration::from_millis(2), &answer(status, body));
         assert_eq!(ask(StatusCode::NOT_FOUND, "no"), None);
         for body in ["", "{}", "{\"boot\":1,\"unix_ns\":2}", "{\"boot\":\"b\",\"unix_ns\":-2}", "[]"] {
             assert_eq!(ask(StatusCode::OK, body), None, "{body}");
@@ -225,13 +225,13 @@ mod tests {
     proptest! {
         #[test]
         fn the_truth_lies_within_the_bound(there_us in 0_u64..900_000, back_us in 0_u64..900_000, ahead_ns in -5_000_000_000_i64..5_000_000_000) {
-            let asked = AskedAt { unix: Duration::from_secs(1_000), steady: Duration::ZERO };
-            let heard = asked.unix + Duration::from_micros(there_us);
-            let told = i64::try_from(heard.as_nanos()).unwrap() + ahead_ns;
-            let body = serde_json::to_string(&ClockAnswer { boot: "b".to_owned(), unix_ns: told as u64 }).unwrap();
+            let asked_at = AskedAt { unix: Duration::from_secs(1_000), steady: Duration::ZERO };
+            let answered_at = asked_at.unix + Duration::from_micros(there_us);
+            let sink_ns = i64::try_from(answered_at.as_nanos()).unwrap() + ahead_ns;
+            let body = serde_json::to_string(&ClockAnswer { boot: "b".to_owned(), unix_ns: sink_ns as u64 }).unwrap();
             let round_trip = Duration::from_micros(there_us + back_us);
-            let found = exchange(asked, round_trip, &answer(StatusCode::OK, &body)).unwrap();
-            prop_assert!(found.difference_ns.abs_diff(ahead_ns) <= found.error_ns, "{found:?}");
+            let row = exchange(asked_at, round_trip, &answer(StatusCode::OK, &body)).unwrap();
+            prop_assert!(row.difference_ns.abs_diff(ahead_ns) <= row.error_ns, "{row:?}");
         }
     }
 }

@@ -55,8 +55,8 @@ impl CpuList {
         match self.0.iter().find(|number| !available.0.contains(number)) {
             None => Ok(()),
             Some(number) => {
-                let why = format!("processor {number} is not available; available: {available}");
-                Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+                let reason = format!("processor {number} is not available; available: {available}");
+                Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
             }
         }
     }
@@ -101,11 +101,11 @@ impl FromStr for CpuList {
 
     /// Parses numbers and ranges that are separated by commas, for example `0,2-3`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?}: use numbers of processors and ranges, such as 0,1 or 0-3");
+        let error = || format!("{text:?}: use numbers of processors and ranges, such as 0,1 or 0-3");
         let number = |word: &str| {
             let is_number = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
             let number = word.parse::<usize>().ok().filter(|_| is_number);
-            number.filter(|number| *number < CpuSet::MAX_CPU).ok_or_else(wrong)
+            number.filter(|number| *number < CpuSet::MAX_CPU).ok_or_else(error)
         };
         let mut numbers = Vec::new();
         for part in text.split(',') {
@@ -113,11 +113,11 @@ impl FromStr for CpuList {
             let first = number(first)?;
             let last = number(last)?;
             if first > last {
-                return Err(wrong());
+                return Err(error());
             }
             numbers.extend(first..=last);
         }
-        Self::new(numbers).ok_or_else(wrong)
+        Self::new(numbers).ok_or_else(error)
     }
 }
 
@@ -152,14 +152,14 @@ mod tests {
             assert_eq!(list(text).to_string(), shown, "{text}");
         }
         for text in ["", ",", "0,", "a", "-1", "1-", "3-1", "0 1", "+1", "1024", "0-99999999999999999999", "½"] {
-            assert!(text.parse::<CpuList>().is_err_and(|why| why.contains("such as 0,1 or 0-3")), "{text}");
+            assert!(text.parse::<CpuList>().is_err_and(|error| error.contains("such as 0,1 or 0-3")), "{text}");
         }
     }
 
     #[test]
     fn processors_that_are_not_available_are_refused() {
-        let why = list("1-4").check_within(&list("0-2,5")).unwrap_err().to_string();
-        assert_eq!(why, "processor 3 is not available; available: 0-2,5");
+        let error = list("1-4").check_within(&list("0-2,5")).unwrap_err().to_string();
+        assert_eq!(error, "processor 3 is not available; available: 0-2,5");
         assert!(list("5,0").check_within(&list("0-2,5")).is_ok());
         assert!(CpuList::available().unwrap().check().is_ok());
     }

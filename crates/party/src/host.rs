@@ -100,8 +100,8 @@ fn os_name(os_release: &str) -> String {
 fn cpu_model(cpuinfo: &str) -> String {
     let value =
         |wanted: &str| cpuinfo.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == wanted);
-    let found = ["model name", "Model", "Hardware"].into_iter().find_map(value);
-    known_or_unknown(found.map(|(_, model)| model))
+    let entry = ["model name", "Model", "Hardware"].into_iter().find_map(value);
+    known_or_unknown(entry.map(|(_, model)| model))
 }
 
 fn memory_bytes(meminfo: &str) -> u64 {

@@ -144,9 +144,9 @@ mod tests {
         ]);
         let ticks_per_s = rustix::param::clock_ticks_per_second() as f64;
         let used = before.used_until(&later, 20);
-        let told: Vec<_> =
+        let rows: Vec<_> =
             used.iter().map(|row| (row.name.as_str(), row.processes, row.processor_s * ticks_per_s)).collect();
-        assert_eq!(told, [("master", 1, 100.0), ("smtpd", 2, 50.0)], "40 of master's were smtpd's before");
+        assert_eq!(rows, [("master", 1, 100.0), ("smtpd", 2, 50.0)], "40 of master's were smtpd's before");
     }
 
     #[test]

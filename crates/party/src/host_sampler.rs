@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn hostile_text_is_unknown() {
-        let most = u64::MAX;
+        let max = u64::MAX;
         for text in [
             "",
             "cpu",
@@ -193,7 +193,7 @@ mod tests {
             "cpu  1 2 3 4 5 6 7 x",
             "cpu  -1 2 3 4 5 6 7 8",
             "cpu0 1 2 3 4 5 6 7 8",
-            &format!("cpu  {most} {most} 3 4 5 6 7 8"),
+            &format!("cpu  {max} {max} 3 4 5 6 7 8"),
             "cpu  99999999999999999999999 2 3 4 5 6 7 8",
         ] {
             assert_eq!(parse_ticks(text), None, "{text}");

@@ -86,16 +86,16 @@ impl HttpClient {
         mut take: impl FnMut(T, HttpAnswer),
     ) -> Result<()> {
         let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-        let asked = async {
+        let requests = async {
             let mut sender = self.handshake().await?;
             for _ in 0..count {
-                let begun = begin();
-                take(begun, self.ask(&mut sender, path).await?);
+                let start = begin();
+                take(start, self.ask(&mut sender, path).await?);
             }
             Ok(())
         };
-        let asked = runtime.block_on(async { timeout(self.response_timeout, asked).await });
-        asked.with_context(|| format!("no answer within {:?}", self.response_timeout))?
+        let outcome = runtime.block_on(async { timeout(self.response_timeout, requests).await });
+        outcome.with_context(|| format!("no answer within {:?}", self.response_timeout))?
     }
 
     async fn exchange(&self, path: &str) -> Result<HttpAnswer> {

@@ -154,8 +154,8 @@ async fn answer(State(guard): State<Arc<RequestGuard>>, request: Request, next: 
             return (status, "a request must have one Host field, with a name or an address\n").into_response();
         }
         guard.counters.misdirected.fetch_add(1, Ordering::Relaxed);
-        let why = "unknown host name; use the address of this server, localhost, or its configured name\n";
-        return (status, why).into_response();
+        let reason = "unknown host name; use the address of this server, localhost, or its configured name\n";
+        return (status, reason).into_response();
     }
     match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => response,

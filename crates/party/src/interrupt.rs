@@ -124,9 +124,9 @@ impl Interrupt {
         self.requested() != StopRequest::Nothing
     }
 
-    /// Waits until the user has asked for `least` or more.
-    pub async fn wait_for(&self, least: StopRequest) {
-        while self.requested() < least {
+    /// Waits until the user has asked for `min_request` or more.
+    pub async fn wait_for(&self, min_request: StopRequest) {
+        while self.requested() < min_request {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
@@ -160,10 +160,10 @@ impl SighupWatch {
             signal(SignalKind::hangup()).context("cannot watch for signals")?
         };
         let watched = Self(Arc::default());
-        let came = Arc::clone(&watched.0);
+        let received = Arc::clone(&watched.0);
         let heed = async move {
             while hangups.recv().await.is_some() {
-                came.store(true, Ordering::Relaxed);
+                received.store(true, Ordering::Relaxed);
             }
         };
         let thread = std::thread::Builder::new().name("hangups".to_owned()).spawn(move || runtime.block_on(heed));

@@ -145,9 +145,9 @@ impl LiveLine {
         }
     }
 
-    /// Joins the parts that are at least as important as `least`.
-    fn joined(&self, least: LinePart, separator: &str) -> String {
-        let kept = self.parts.iter().filter(|(part, _)| *part >= least).map(|(_, text)| text.as_str());
+    /// Joins the parts that are at least as important as `min_part`.
+    fn joined(&self, min_part: LinePart, separator: &str) -> String {
+        let kept = self.parts.iter().filter(|(part, _)| *part >= min_part).map(|(_, text)| text.as_str());
         kept.collect::<Vec<_>>().join(separator)
     }
 
@@ -167,10 +167,10 @@ impl LiveLine {
             LinePart::Count,
             LinePart::Goal,
         ];
-        for least in order {
-            let text = letters.encode(&self.joined(least, separator));
+        for min_part in order {
+            let text = letters.encode(&self.joined(min_part, separator));
             let columns = text.chars().count();
-            let bar = self.share.filter(|_| least <= LinePart::Bar);
+            let bar = self.share.filter(|_| min_part <= LinePart::Bar);
             let room = width.saturating_sub(columns + 1);
             match bar {
                 Some(share) if room >= MIN_BAR_COLUMNS => {
@@ -592,16 +592,16 @@ mod tests {
     #[test]
     fn what_stood_there_is_removed_though_it_was_wrapped() {
         let mut terminal = TerminalLine { charset: CharacterSet::Utf8, is_dumb: false, columns: 0, drawn_at: None };
-        let said = |text: &str| LiveLine::sentence(None, text);
-        assert_eq!(terminal.frame(&said("first line of it"), 80), "first line of it");
-        assert_eq!(terminal.frame(&said("second"), 80), "\r\u{1b}[Ksecond");
-        terminal.frame(&said("a line of thirty columns, long"), 80);
-        assert_eq!(terminal.frame(&said("short"), 20), "\r\u{1b}[1A\u{1b}[Jshort");
+        let sentence = |text: &str| LiveLine::sentence(None, text);
+        assert_eq!(terminal.frame(&sentence("first line of it"), 80), "first line of it");
+        assert_eq!(terminal.frame(&sentence("second"), 80), "\r\u{1b}[Ksecond");
+        terminal.frame(&sentence("a line of thirty columns, long"), 80);
+        assert_eq!(terminal.frame(&sentence("short"), 20), "\r\u{1b}[1A\u{1b}[Jshort");
         assert_eq!(terminal.erase(20), "\r\u{1b}[K");
         assert_eq!(terminal.erase(20), "", "nothing stands there");
         let mut dumb = TerminalLine { is_dumb: true, ..terminal };
-        dumb.frame(&said("abc"), 80);
-        assert_eq!(dumb.frame(&said("d"), 80), "\r   \rd");
+        dumb.frame(&sentence("abc"), 80);
+        assert_eq!(dumb.frame(&sentence("d"), 80), "\r   \rd");
     }
 
     proptest! {

@@ -10,8 +10,8 @@ pub fn planned_panic(place: &str) {
     use std::sync::atomic::{AtomicBool, Ordering};
     static ASKED: OnceLock<Option<String>> = OnceLock::new();
     static HAS_PANICKED: AtomicBool = AtomicBool::new(false);
-    let asked = ASKED.get_or_init(|| std::env::var("MAILRUN_PLANNED_PANIC").ok());
-    if asked.as_deref() == Some(place) && !HAS_PANICKED.swap(true, Ordering::Relaxed) {
+    let panic_place = ASKED.get_or_init(|| std::env::var("MAILRUN_PLANNED_PANIC").ok());
+    if panic_place.as_deref() == Some(place) && !HAS_PANICKED.swap(true, Ordering::Relaxed) {
         panic!("a test asked for this panic in {place}");
     }
 }

@@ -47,8 +47,8 @@ pub fn spawn_within(command: &mut Command, cpus: &CpuList) -> io::Result<Child> 
 fn first_of(all: &CpuList, count: u32) -> io::Result<CpuList> {
     let numbers = all.numbers();
     numbers.get(..count as usize).and_then(|first| CpuList::new(first.to_vec())).ok_or_else(|| {
-        let why = format!("{count} processors were asked for, and {} are there", numbers.len());
-        io::Error::new(io::ErrorKind::InvalidInput, why)
+        let reason = format!("{count} processors were asked for, and {} are there", numbers.len());
+        io::Error::new(io::ErrorKind::InvalidInput, reason)
     })
 }
 
@@ -66,8 +66,8 @@ mod tests {
     fn the_first_of_those_that_are_allowed_are_chosen() {
         assert_eq!(first_of(&set(&[1, 3, 6]), 2).unwrap(), set(&[1, 3]));
         assert_eq!(first_of(&set(&[5]), 1).unwrap(), set(&[5]));
-        let why = first_of(&set(&[0, 1]), 3).unwrap_err().to_string();
-        assert_eq!(why, "3 processors were asked for, and 2 are there");
+        let error = first_of(&set(&[0, 1]), 3).unwrap_err().to_string();
+        assert_eq!(error, "3 processors were asked for, and 2 are there");
         assert!(first_of(&set(&[0]), 0).is_err());
     }
 
@@ -79,8 +79,8 @@ mod tests {
         // The shell starts grep, so this tests a child of the child.
         command.args(["-c", "grep Cpus_allowed_list /proc/self/status; true"]).stdout(Stdio::piped());
         let output = spawn_on(&mut command, 1).unwrap().wait_with_output().unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(said.split_whitespace().collect::<Vec<_>>(), ["Cpus_allowed_list:", &first.to_string()]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text.split_whitespace().collect::<Vec<_>>(), ["Cpus_allowed_list:", &first.to_string()]);
         assert_eq!(sched_getaffinity(None).unwrap(), before);
         assert!(spawn_on(&mut command, before.count() + 1).is_err());
         assert_eq!(sched_getaffinity(None).unwrap(), before);

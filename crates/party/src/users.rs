@@ -161,8 +161,8 @@ mod tests {
         assert!(nobody.is_some() && nobody == known.secret(&digest("eve")) && nobody != known.secret(&digest("ann")));
         assert_eq!(known.secret(&digest("ann")), Some(Secret::Password("se:cret".to_owned())));
         assert_eq!(parse("").unwrap_err().to_string(), "dir/users contains no users; each line must be name:password");
-        let wrong = parse("ann:x\n:x\n").unwrap_err().to_string();
-        assert_eq!(wrong, "dir/users:2: must have the form name:password");
+        let error = parse("ann:x\n:x\n").unwrap_err().to_string();
+        assert_eq!(error, "dir/users:2: must have the form name:password");
     }
 
     #[test]

@@ -43,8 +43,8 @@ struct ValueRange {
 }
 
 impl ValueRange {
-    fn quantile(self, chance: u64) -> u64 {
-        self.least + scale(chance, self.most - self.least + 1)
+    fn quantile(self, position: u64) -> u64 {
+        self.least + scale(position, self.most - self.least + 1)
     }
 
     fn mean(self) -> f64 {
@@ -122,14 +122,14 @@ impl Distribution {
         matches!(self.kind, DistributionKind::LogNormal { .. })
     }
 
-    /// Describes the distribution for the run record as if all numbers below `least` were `least`.
-    pub fn summary_from(&self, least: u64) -> Varied {
+    /// Describes the distribution for the run record as if all numbers below `min` were `min`.
+    pub fn summary_from(&self, min: u64) -> Varied {
         let described = self.summary_in(1.0);
-        if self.min() >= least {
+        if self.min() >= min {
             return described;
         }
-        let mean = self.quantiles(1 << 14).map(|number| number.max(least) as f64).sum::<f64>() / 16_384.0;
-        Varied { least: least as f64, mean, ..described }
+        let mean = self.quantiles(1 << 14).map(|number| number.max(min) as f64).sum::<f64>() / 16_384.0;
+        Varied { least: min as f64, mean, ..described }
     }
 
     /// Draws the number for a message. The same seed, purpose and message always give the same
@@ -141,13 +141,13 @@ impl Distribution {
         }
     }
 
-    /// Returns the quantile of the distribution at `chance` / 2^64.
-    fn quantile(&self, chance: u64) -> u64 {
+    /// Returns the quantile of the distribution at `position` / 2^64.
+    fn quantile(&self, position: u64) -> u64 {
         match &self.kind {
-            DistributionKind::Range(range) => range.quantile(chance),
-            DistributionKind::Weighted { parts, total } => weighted_quantile(parts, *total, chance),
+            DistributionKind::Range(range) => range.quantile(position),
+            DistributionKind::Weighted { parts, total } => weighted_quantile(parts, *total, position),
             DistributionKind::LogNormal { median, sigma, most } => {
-                let share = (chance as f64 + 0.5) / 2_f64.powi(64);
+                let share = (position as f64 + 0.5) / 2_f64.powi(64);
                 let number = median * (sigma * normal_quantile(share.clamp(1e-18, 1.0 - 1e-16))).exp();
                 (number.round() as u64).clamp(self.min(), *most)
             }
@@ -177,10 +177,10 @@ impl Distribution {
     }
 }
 
-/// Returns a quantile of a weighted list. `chance` is mapped to `total` equal steps, of which a
-/// part of weight w has w. The position within these steps is the quantile within the part.
-fn weighted_quantile(parts: &[(u64, ValueRange)], total: u64, chance: u64) -> u64 {
-    let mut place = u128::from(chance) * u128::from(total);
+/// Returns a quantile of a weighted list. `position` is mapped to `total` equal steps, of which a
+/// part of weight w has w. The place within these steps is the quantile within the part.
+fn weighted_quantile(parts: &[(u64, ValueRange)], total: u64, position: u64) -> u64 {
+    let mut place = u128::from(position) * u128::from(total);
     for (weight, range) in parts {
         let width = u128::from(*weight) << 64;
         if place < width {
@@ -192,26 +192,26 @@ fn weighted_quantile(parts: &[(u64, ValueRange)], total: u64, chance: u64) -> u6
 }
 
 fn parse_log_normal(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<DistributionKind, String> {
-    let wrong = || {
+    let error = || {
         format!(
             "lognormal:{text} is not a valid distribution; use something like lognormal:4k,1.2 (median, deviation of \
              the logarithm)"
         )
     };
     let mut words = text.split(',').map(str::trim);
-    let (Some(median), Some(sigma)) = (words.next(), words.next()) else { return Err(wrong()) };
+    let (Some(median), Some(sigma)) = (words.next(), words.next()) else { return Err(error()) };
     let median = read(median)?;
-    let sigma: f64 = sigma.parse().map_err(|_| wrong())?;
-    let most = words.next().map(read).transpose()?;
+    let sigma: f64 = sigma.parse().map_err(|_| error())?;
+    let max = words.next().map(read).transpose()?;
     if words.next().is_some() {
-        return Err(wrong());
+        return Err(error());
     }
     if median == 0 || !(0.0..=MAX_SIGMA).contains(&sigma) || sigma == 0.0 {
         return Err(format!(
             "lognormal:{text}: the median must be more than zero, and the deviation at most {MAX_SIGMA}"
         ));
     }
-    match most {
+    match max {
         Some(most) if most < median => Err(format!("lognormal:{text}: the maximum is below the median")),
         Some(most) => Ok(DistributionKind::LogNormal { median: median as f64, sigma, most }),
         None => Ok(DistributionKind::LogNormal {
@@ -255,11 +255,11 @@ pub fn weight_error(word: &str, weight: &str) -> String {
 }
 
 fn parse_range(word: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<ValueRange, String> {
-    let Some((least, most)) = word.split_once("..") else {
+    let Some((min, max)) = word.split_once("..") else {
         let number = read(word)?;
         return Ok(ValueRange { least: number, most: number });
     };
-    let range = ValueRange { least: read(least.trim())?, most: read(most.trim())? };
+    let range = ValueRange { least: read(min.trim())?, most: read(max.trim())? };
     if range.least > range.most {
         return Err(format!("{word:?}: write the smaller value first"));
     }
@@ -323,7 +323,7 @@ mod tests {
     }
 
     fn spread(text: &str) -> Distribution {
-        Distribution::parse(text, read).unwrap_or_else(|why| panic!("{why}"))
+        Distribution::parse(text, read).unwrap_or_else(|error| panic!("{error}"))
     }
 
     fn drawn(text: &str, count: u64) -> Vec<u64> {
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn what_is_typed_has_its_bounds_and_mean() {
-        for (text, least, most, mean) in [
+        for (text, min, max, mean) in [
             ("400", 400, 400, 400.0),
             ("400..64k", 400, 65_536, 32_968.0),
             ("7..7", 7, 7, 7.0),
@@ -349,10 +349,10 @@ mod tests {
             ("5:9", 5, 5, 5.0),
         ] {
             let spread = spread(text);
-            assert_eq!((spread.min(), spread.max()), (least, most), "{text}");
+            assert_eq!((spread.min(), spread.max()), (min, max), "{text}");
             assert!((spread.mean() - mean).abs() < 1e-6, "{text}: {}", spread.mean());
             assert_eq!(spread.expression(), text);
-            assert_eq!(spread.summary().is_none(), least == most, "{text}");
+            assert_eq!(spread.summary().is_none(), min == max, "{text}");
         }
     }
 
@@ -383,8 +383,8 @@ mod tests {
             ("lognormal:4k,1,8k,9k", "median, deviation"),
             ("lognormal:4k,1,400", "below the median"),
         ] {
-            let why = Distribution::parse(text, read).expect_err(text);
-            assert!(why.contains(named), "{text}: {why}");
+            let error = Distribution::parse(text, read).expect_err(text);
+            assert!(error.contains(named), "{text}: {error}");
         }
         assert!(Distribution::parse(&["1"; 2_000].join(","), read).is_err());
     }
@@ -394,8 +394,8 @@ mod tests {
         let all = drawn("400..64k", 100_000);
         assert!((mean(&all) / 32_968.0 - 1.0).abs() < 0.01, "{}", mean(&all));
         for (share, expected) in [(0.1, 6_914.0), (0.5, 32_968.0), (0.9, 59_022.0)] {
-            let found = all[(share * 1e5) as usize] as f64;
-            assert!((found / expected - 1.0).abs() < 0.03, "{share}: {found}");
+            let quantile = all[(share * 1e5) as usize] as f64;
+            assert!((quantile / expected - 1.0).abs() < 0.03, "{share}: {quantile}");
         }
         assert!(all[0] >= 400 && all[99_999] <= 65_536);
     }
@@ -417,8 +417,8 @@ mod tests {
         // The quantiles at ± one deviation are exp(±1.2) times the median. The mean is exp(1.2²/2)
         // times the median.
         for (share, factor) in [(0.5, 1.0), (0.841_345, 1.2_f64.exp()), (0.158_655, (-1.2_f64).exp())] {
-            let found = all[(share * 1e5) as usize] as f64 / 4_096.0;
-            assert!((found / factor - 1.0).abs() < 0.03, "{share}: {found} for {factor}");
+            let quantile = all[(share * 1e5) as usize] as f64 / 4_096.0;
+            assert!((quantile / factor - 1.0).abs() < 0.03, "{share}: {quantile} for {factor}");
         }
         let expected = 4_096.0 * (1.2_f64 * 1.2 / 2.0).exp();
         assert!((mean(&all) / expected - 1.0).abs() < 0.02, "{} for {expected}", mean(&all));

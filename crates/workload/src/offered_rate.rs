@@ -28,10 +28,10 @@ impl RateStage {
     /// # Errors
     /// Returns an error that names the mistake and shows the correct form.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let wrong =
+        let error =
             || format!("{text:?} is not a valid stage; use something like 10s:100/s, or 60s:100/s..1000/s for a ramp");
-        let (length, rates) = text.split_once(':').ok_or_else(wrong)?;
-        let within = |why: String| format!("{text:?}: {why}");
+        let (length, rates) = text.split_once(':').ok_or_else(error)?;
+        let within = |reason: String| format!("{text:?}: {reason}");
         let length = duration(length.trim()).map_err(within)?;
         if length.is_zero() || length > Duration::from_secs(366 * 86_400) {
             return Err(format!("{text:?}: a stage must last more than zero and at most a year"));
@@ -199,8 +199,8 @@ mod tests {
             ("10s:1..", "not a valid rate"),
             ("10s:1..2..3", "not a valid rate"),
         ] {
-            let why = RateStage::parse(text).expect_err(text);
-            assert!(why.contains(named), "{text}: {why}");
+            let error = RateStage::parse(text).expect_err(text);
+            assert!(error.contains(named), "{text}: {error}");
         }
     }
 

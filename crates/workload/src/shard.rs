@@ -107,11 +107,11 @@ impl FromStr for Shard {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || format!("{text:?} is not a part of a load; use I/N, such as 0/8 for the first of eight parts");
-        let (index, count) = text.split_once('/').ok_or_else(wrong)?;
+        let error = || format!("{text:?} is not a part of a load; use I/N, such as 0/8 for the first of eight parts");
+        let (index, count) = text.split_once('/').ok_or_else(error)?;
         let read = |digits: &str| {
             let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-            digits.parse::<u32>().ok().filter(|_| is_number).ok_or_else(wrong)
+            digits.parse::<u32>().ok().filter(|_| is_number).ok_or_else(error)
         };
         let index = read(index)?;
         let count = read(count)?;
@@ -190,8 +190,8 @@ mod tests {
             ("0/99999999999", "use I/N"),
             ("", "use I/N"),
         ] {
-            let why = text.parse::<Shard>().expect_err(text);
-            assert!(why.contains(named), "{text}: {why}");
+            let error = text.parse::<Shard>().expect_err(text);
+            assert!(error.contains(named), "{text}: {error}");
         }
     }
 

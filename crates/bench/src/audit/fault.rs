@@ -55,8 +55,8 @@ impl FromStr for AuditFault {
     type Err = String;
 
     fn from_str(typed: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|fault| fault.name() == typed);
-        found.ok_or_else(|| format!("{typed:?} is not one of {}", Self::ALL.map(Self::name).join(", ")))
+        let fault = Self::ALL.into_iter().find(|fault| fault.name() == typed);
+        fault.ok_or_else(|| format!("{typed:?} is not one of {}", Self::ALL.map(Self::name).join(", ")))
     }
 }
 
@@ -74,9 +74,9 @@ impl Moments {
         from + to.saturating_sub(from).mul_f64(self.0.unit())
     }
 
-    /// Draws a number from 1 to `most`.
-    pub(super) fn number(&mut self, most: u64) -> u64 {
-        1 + self.0.below(most)
+    /// Draws a number from 1 to `max`.
+    pub(super) fn number(&mut self, max: u64) -> u64 {
+        1 + self.0.below(max)
     }
 
     /// Returns true with a probability of 1 in `times`.

@@ -266,8 +266,8 @@ impl Round<'_> {
             supervisor.kill_relay()?;
         }
         if let Err(error) = supervisor.start_relay(self.launch(server, places, 3)) {
-            let why = self.options.recipe.start_error(&error, &places.directory);
-            disturbance.never_back = Some(format!("{why:#}"));
+            let reason = self.options.recipe.start_error(&error, &places.directory);
+            disturbance.never_back = Some(format!("{reason:#}"));
             return Err(error);
         }
         disturbance.back = Some(began.elapsed());

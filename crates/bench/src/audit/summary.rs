@@ -122,11 +122,11 @@ fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
     let mut reasons = judge::threshold_reasons(record);
     let mut find =
         |cause: Cause, fate: Option<Fate>, number: fn(&AuditRow) -> u64, text: &dyn Fn(u64, String) -> String| {
-            let found: Vec<&AuditRow> = rows.iter().filter(|row| number(row) > 0).collect();
+            let affected_rows: Vec<&AuditRow> = rows.iter().filter(|row| number(row) > 0).collect();
             let by_fault: Vec<String> =
-                found.iter().map(|row| format!("{} with {}", count(number(row)), row.fault)).collect();
-            if !found.is_empty() && fate.is_none_or(|fate| !judge::has_threshold(record, fate)) {
-                let sum = found.iter().map(|row| number(row)).sum();
+                affected_rows.iter().map(|row| format!("{} with {}", count(number(row)), row.fault)).collect();
+            if !affected_rows.is_empty() && fate.is_none_or(|fate| !judge::has_threshold(record, fate)) {
+                let sum = affected_rows.iter().map(|row| number(row)).sum();
                 reasons.push(Reason::new(cause, text(sum, listed(&by_fault))));
             }
         };
@@ -243,11 +243,11 @@ mod tests {
                 "The server did not come back after 1 fault: 1 with kill. it ended",
             ),
         ];
-        for (row_of_kill, threshold, outcome, said) in rows {
+        for (row_of_kill, threshold, outcome, reason) in rows {
             let record = audited(vec![row_of_kill.clone(), row("stop")], threshold);
             let verdict = verdict(&record, Some("it ended".to_owned()));
             assert_eq!(verdict.outcome, Some(outcome), "{row_of_kill:?} {verdict:?}");
-            assert!(verdict.why.contains(said), "{row_of_kill:?}: {}", verdict.why);
+            assert!(verdict.why.contains(reason), "{row_of_kill:?}: {}", verdict.why);
         }
         let unsupported = ["link", "symlink"].map(str::to_owned).to_vec();
         let row_of_cut =
@@ -270,8 +270,8 @@ mod tests {
             let ledger = LedgerRow { accepted: Some(10), lost, not_delivered: Some(4), ..LedgerRow::default() };
             add_account(row_of(&mut rows, fault), &ledger, back_s);
         }
-        let found: Vec<_> = rows.iter().map(|row| (row.fault.as_str(), row.rounds, row.lost, row.back_s)).collect();
-        assert_eq!(found, [("kill", 2, 3, Some(0.5)), ("stop", 1, 0, Some(0.1))]);
+        let summaries: Vec<_> = rows.iter().map(|row| (row.fault.as_str(), row.rounds, row.lost, row.back_s)).collect();
+        assert_eq!(summaries, [("kill", 2, 3, Some(0.5)), ("stop", 1, 0, Some(0.1))]);
         assert_eq!((rows[0].answered, rows[0].not_delivered), (20, 8));
     }
 }

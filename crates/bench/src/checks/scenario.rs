@@ -7,12 +7,12 @@ pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match Scenario::read(text, Path::new("s")) {
         Ok(read) => assert_eq!(Scenario::read(text, Path::new("s")), Ok(read)),
-        Err(why) => {
-            let mut parts = why.splitn(4, ':').skip(1);
+        Err(error) => {
+            let mut parts = error.splitn(4, ':').skip(1);
             let line: usize = parts.next().and_then(|line| line.parse().ok()).expect("it has a line");
             let column: usize = parts.next().and_then(|column| column.parse().ok()).expect("it has a column");
-            assert!((1..=text.split('\n').count()).contains(&line) && column > 0, "{why}");
-            assert!(!why.contains('\n'), "{why}");
+            assert!((1..=text.split('\n').count()).contains(&line) && column > 0, "{error}");
+            assert!(!error.contains('\n'), "{error}");
         }
     }
 }

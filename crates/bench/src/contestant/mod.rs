@@ -244,8 +244,8 @@ mod tests {
         let command: Contestant = "/opt/mta --in {listen} --out {to}".parse().unwrap();
         assert_eq!(command.to_string(), "mta");
         assert_eq!(command.durability(), "unknown");
-        for wrong in ["sendmail", "", "mailrun:never", "  "] {
-            assert!(wrong.parse::<Contestant>().is_err(), "{wrong}");
+        for word in ["sendmail", "", "mailrun:never", "  "] {
+            assert!(word.parse::<Contestant>().is_err(), "{word}");
         }
     }
 

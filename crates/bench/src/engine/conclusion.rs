@@ -36,21 +36,21 @@ pub struct Conclusion {
 impl Conclusion {
     /// Decides the outcome from the defects. `pass` is the reason to give if there are none. The
     /// caller sets `is_strict` if the user asked for targets or thresholds.
-    pub(crate) fn of(wrong: &Defects, pass: &str, is_strict: bool) -> Self {
+    pub(crate) fn of(defects: &Defects, pass: &str, is_strict: bool) -> Self {
         let lists = [
-            (&wrong.failed, Outcome::Fail),
-            (&wrong.invalid, Outcome::Invalid),
-            (&wrong.missed, Outcome::Fail),
-            (&wrong.undelivered, Outcome::Inconclusive),
-            (&wrong.unobserved, Outcome::Inconclusive),
+            (&defects.failed, Outcome::Fail),
+            (&defects.invalid, Outcome::Invalid),
+            (&defects.missed, Outcome::Fail),
+            (&defects.undelivered, Outcome::Inconclusive),
+            (&defects.unobserved, Outcome::Inconclusive),
         ];
         let first = lists.into_iter().find_map(|(list, outcome)| Some((outcome, list.first()?, list.len() - 1)));
         let (outcome, why) = match first {
             None => (Outcome::Pass, pass.to_owned()),
-            Some((outcome, why, 0)) => (outcome, why.clone()),
-            Some((outcome, why, more)) => (outcome, format!("{} (and {more} more)", why.trim_end_matches('.'))),
+            Some((outcome, text, 0)) => (outcome, text.clone()),
+            Some((outcome, text, more)) => (outcome, format!("{} (and {more} more)", text.trim_end_matches('.'))),
         };
-        Self { outcome, why, is_strict: is_strict || !wrong.undelivered.is_empty(), is_interrupted: false }
+        Self { outcome, why, is_strict: is_strict || !defects.undelivered.is_empty(), is_interrupted: false }
     }
 
     /// Returns the last line of the scenario's report, such as `PASS all 3 targets met`.
@@ -77,21 +77,21 @@ mod tests {
 
     #[test]
     fn the_weightiest_decides_as_it_does_for_a_run() {
-        let said = |text: &str| vec![text.to_owned()];
-        let mut wrong = Defects::default();
-        let outcome = |wrong: &Defects| Conclusion::of(wrong, "all well", true).line();
-        assert_eq!(outcome(&wrong), "PASS all well");
-        wrong.unobserved = said("stopped");
-        assert_eq!(outcome(&wrong), "INCONCLUSIVE stopped");
-        assert!(!Conclusion::of(&wrong, "all well", false).is_strict);
-        wrong.undelivered = said("24 not delivered");
-        assert_eq!(outcome(&wrong), "INCONCLUSIVE 24 not delivered");
-        assert!(Conclusion::of(&wrong, "all well", false).is_strict, "whatever was asked for");
-        wrong.missed = vec!["p99.".to_owned(), "rate.".to_owned()];
-        assert_eq!(outcome(&wrong), "FAIL p99 (and 1 more)");
-        wrong.invalid = said("busy");
-        assert_eq!(outcome(&wrong), "INVALID busy");
-        wrong.failed = said("lost 1");
-        assert_eq!(outcome(&wrong), "FAIL lost 1");
+        let texts = |text: &str| vec![text.to_owned()];
+        let mut defects = Defects::default();
+        let outcome = |defects: &Defects| Conclusion::of(defects, "all well", true).line();
+        assert_eq!(outcome(&defects), "PASS all well");
+        defects.unobserved = texts("stopped");
+        assert_eq!(outcome(&defects), "INCONCLUSIVE stopped");
+        assert!(!Conclusion::of(&defects, "all well", false).is_strict);
+        defects.undelivered = texts("24 not delivered");
+        assert_eq!(outcome(&defects), "INCONCLUSIVE 24 not delivered");
+        assert!(Conclusion::of(&defects, "all well", false).is_strict, "whatever was asked for");
+        defects.missed = vec!["p99.".to_owned(), "rate.".to_owned()];
+        assert_eq!(outcome(&defects), "FAIL p99 (and 1 more)");
+        defects.invalid = texts("busy");
+        assert_eq!(outcome(&defects), "INVALID busy");
+        defects.failed = texts("lost 1");
+        assert_eq!(outcome(&defects), "FAIL lost 1");
     }
 }

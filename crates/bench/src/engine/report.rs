@@ -170,17 +170,17 @@ impl<C, M> ComparisonResults<C, M> {
     /// Makes the report. Below the tables, it lists the runs that went wrong and then the notes.
     pub(crate) fn report(&self, parts: ReportParts) -> TextReport {
         let mut remarks: Vec<String> = self.faults().map(|(_, fault)| format!("NOT OK: {fault}")).collect();
-        let mut wrong = parts.wrong;
+        let mut defects = parts.wrong;
         let failed = self.faults().filter(|(run, _)| !matches!(run, ComparedRun::Undecided(..)));
-        wrong.failed.extend(failed.map(|(_, fault)| fault));
+        defects.failed.extend(failed.map(|(_, fault)| fault));
         let is_interrupted = self.done < self.planned;
         if is_interrupted {
-            wrong.unobserved.push(format!("it was stopped after {} of {} runs", self.done, self.planned));
+            defects.unobserved.push(format!("it was stopped after {} of {} runs", self.done, self.planned));
             remarks.push(format!("Stopped after {} of {} runs.", self.done, self.planned));
         }
         remarks.extend(parts.notes);
         let pass = format!("{}, {}", counted(self.done as u64, "run"), parts.pass);
-        let mut conclusion = Conclusion::of(&wrong, &pass, parts.is_strict);
+        let mut conclusion = Conclusion::of(&defects, &pass, parts.is_strict);
         conclusion.is_interrupted = is_interrupted;
         TextReport::new(&parts.title, parts.tables, remarks, conclusion)
     }

@@ -90,15 +90,15 @@ pub(crate) fn run_remarks<'s, C: 's, M: BenchFigures + 's>(
 
 /// Collects the flaws of several runs. Each text begins with the name of its run.
 pub(crate) fn named_defects<'m>(runs: impl Iterator<Item = (&'m String, &'m RunFlaws)>) -> Defects {
-    let mut wrong = Defects::default();
+    let mut defects = Defects::default();
     for (name, flaws) in runs {
         let named = |text: &String| format!("{name}: {text}");
-        wrong.invalid.extend(flaws.invalid.as_ref().map(named));
-        wrong.missed.extend(flaws.missed.iter().map(named));
-        wrong.undelivered.extend(flaws.undelivered.as_ref().map(named));
-        wrong.unobserved.extend(flaws.unobserved.iter().map(named));
+        defects.invalid.extend(flaws.invalid.as_ref().map(named));
+        defects.missed.extend(flaws.missed.iter().map(named));
+        defects.undelivered.extend(flaws.undelivered.as_ref().map(named));
+        defects.unobserved.extend(flaws.unobserved.iter().map(named));
     }
-    wrong
+    defects
 }
 
 #[cfg(test)]
@@ -118,9 +118,9 @@ mod tests {
         let run = |fault, undelivered| ComparedRun::of_bench(RunFlaws { fault, undelivered, ..RunFlaws::default() });
         assert!(matches!(run(None, None), ComparedRun::Sound(_)));
         assert!(matches!(run(None, text("1 was not delivered")), ComparedRun::Sound(_)));
-        assert!(matches!(run(text("lost 1"), None), ComparedRun::Faulty(_, why) if why == "lost 1"));
+        assert!(matches!(run(text("lost 1"), None), ComparedRun::Faulty(_, reason) if reason == "lost 1"));
         let queued = run(text("not delivered 1"), text("1 was not delivered"));
-        assert!(matches!(queued, ComparedRun::Undecided(_, why) if why == "not delivered 1"));
+        assert!(matches!(queued, ComparedRun::Undecided(_, reason) if reason == "not delivered 1"));
     }
 
     #[test]

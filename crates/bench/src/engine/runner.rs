@@ -83,7 +83,7 @@ impl<M> ComparedRun<M> {
     pub(crate) fn fault(&self) -> Option<&str> {
         match self {
             Self::Sound(_) => None,
-            Self::Faulty(_, why) | Self::Undecided(_, why) | Self::Failed(why) => Some(why),
+            Self::Faulty(_, reason) | Self::Undecided(_, reason) | Self::Failed(reason) => Some(reason),
         }
     }
 }

@@ -116,8 +116,8 @@ mod tests {
         };
         let faults: Vec<String> = (0..faults).map(|number| format!("NOT OK: fault {number}")).collect();
         let notes = (0..remarks).map(|number| format!("Remark {number}."));
-        let wrong = Defects { failed: faults.clone(), ..Defects::default() };
-        let conclusion = Conclusion::of(&wrong, "all well", true);
+        let defects = Defects { failed: faults.clone(), ..Defects::default() };
+        let conclusion = Conclusion::of(&defects, "all well", true);
         let tables = vec![table("first"), table("middle"), table("last")];
         let mut report =
             TextReport::new("relay-x: what", tables, faults.iter().cloned().chain(notes).collect(), conclusion);

@@ -26,7 +26,7 @@ impl MedianRange {
     pub(crate) fn of(values: impl Iterator<Item = f64>) -> Self {
         let values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
         let ends = values.iter().copied().reduce(f64::min).zip(values.iter().copied().reduce(f64::max));
-        Self(ends.map(|(least, most)| [least, middle(&values), most]))
+        Self(ends.map(|(min, max)| [min, middle(&values), max]))
     }
 
     pub(crate) fn median(self, show: fn(f64) -> String) -> String {
@@ -41,8 +41,8 @@ impl MedianRange {
     /// the same, only the median is shown.
     pub(crate) fn render(self, show: fn(f64) -> String) -> String {
         let Some(values) = self.0 else { return MISSING.to_owned() };
-        let [least, median, most] = values.map(show);
-        if least == most { median } else { format!("{median} ({least}–{most})") }
+        let [min, median, max] = values.map(show);
+        if min == max { median } else { format!("{median} ({min}–{max})") }
     }
 }
 

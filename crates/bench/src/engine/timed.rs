@@ -83,8 +83,8 @@ impl TimedChild {
 
     /// Waits for the child to exit, but at most 10 ms. Returns whether it has exited.
     pub(crate) fn poll_exit(&mut self) -> Result<bool> {
-        let [least, most] = SAMPLE_INTERVAL_LIMITS;
-        let wait = (self.age() / 10).clamp(least, most);
+        let [min, max] = SAMPLE_INTERVAL_LIMITS;
+        let wait = (self.age() / 10).clamp(min, max);
         let timeout = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
         match poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&timeout)) {
             // Either the time is up, or a signal interrupted the wait. The bench handles signals
@@ -113,11 +113,11 @@ impl TimedChild {
         let file = File::create(output).with_context(|| format!("cannot write {}", output.display()))?;
         command.args(["--live", "json"]).stdout(file);
         let mut process = Self::start(command)?;
-        let found = process.await_ready(name, limit, || {
+        let sign = process.await_ready(name, limit, || {
             let text = fs::read_to_string(output).unwrap_or_default();
             text.lines().filter_map(LiveEvent::from_line).find_map(&look)
         })?;
-        Ok((process, found))
+        Ok((process, sign))
     }
 
     /// Waits until `look` finds a sign that the child is ready.
@@ -294,13 +294,13 @@ mod tests {
     #[test]
     fn one_that_ends_is_not_ready_and_says_why() {
         let mut timed = shell("echo why >&2; exit 3");
-        let why = timed.await_ready("it", Duration::from_secs(60), || None::<()>).unwrap_err().to_string();
-        assert_eq!(why, "it ended before it was ready: why");
+        let error = timed.await_ready("it", Duration::from_secs(60), || None::<()>).unwrap_err().to_string();
+        assert_eq!(error, "it ended before it was ready: why");
         assert_eq!(timed.ensure_running("it").unwrap_err().to_string(), "it ended during the run: why");
         let mut timed = shell("sleep 600");
         assert_eq!(timed.await_ready("it", Duration::from_secs(60), || Some(7)).unwrap(), 7);
-        let why = timed.await_ready("it", Duration::from_secs(0), || None::<()>).unwrap_err().to_string();
-        assert_eq!(why, "it was not ready within 0 s");
+        let error = timed.await_ready("it", Duration::from_secs(0), || None::<()>).unwrap_err().to_string();
+        assert_eq!(error, "it was not ready within 0 s");
     }
 
     #[test]

@@ -128,12 +128,12 @@ fn run_parties(
     let totals = directory.path().join("endpoint.json");
     let mut supervisor = MadesBenchSupervisor::new(options)?;
     let (url, target_options) = start_target(program, options, directory, &totals, &mut supervisor)?;
-    let told = target_options.and(options.bench_options.clone());
-    let told = told.with("live", "json").with("out", directory.path().display()).with("label", &options.name);
+    let arguments = target_options.and(options.bench_options.clone());
+    let arguments = arguments.with("live", "json").with("out", directory.path().display()).with("label", &options.name);
     let started_at = jiff::Timestamp::now();
     let processes = HostProcesses::start();
     let FinishedBench { mades, exit_error: complaint, death } =
-        supervisor.run_bench(PartyCommand::named("mades", "mades", told, program, directory, Role::Source))?;
+        supervisor.run_bench(PartyCommand::named("mades", "mades", arguments, program, directory, Role::Source))?;
     let processes = processes.finish();
     supervisor.stop_endpoint()?;
     let surroundings = sampler.finish();
@@ -180,9 +180,9 @@ fn start_target(
     directory.write("plan.toml", &options.plan)?;
     // Remove the summary of an older run, which must not be taken for that of this run.
     let _ = fs::remove_file(totals);
-    let told = options.endpoint_options.clone().flag("embedded", true).with("listen", "127.0.0.1:0");
-    let told = told.with("live", "json").with("plan", plan.display()).with("summary", totals.display());
-    let endpoint = PartyCommand::named("endpoint", "mades-endpoint", told, program, directory, Role::Relay);
+    let arguments = options.endpoint_options.clone().flag("embedded", true).with("listen", "127.0.0.1:0");
+    let arguments = arguments.with("live", "json").with("plan", plan.display()).with("summary", totals.display());
+    let endpoint = PartyCommand::named("endpoint", "mades-endpoint", arguments, program, directory, Role::Relay);
     let url = supervisor.start_endpoint(endpoint)?;
     // Send no preflight message. The stand-in is known to read its outbox, and the message could be
     // hit by a fault that the user ordered.
@@ -209,7 +209,7 @@ fn hold_against_truth(
 
 /// Puts the endpoint's death into the verdict, because nobody can check any more what the endpoint
 /// did before.
-fn record_death(record: &mut Record, death: &Death, asked: StopRequest) {
+fn record_death(record: &mut Record, death: &Death, request: StopRequest) {
     let pass = judge::pass_text(record);
     let verdict = &mut record.verdict;
     let texts = std::mem::take(&mut verdict.reasons).into_iter().zip(std::mem::take(&mut verdict.causes));
@@ -221,7 +221,7 @@ fn record_death(record: &mut Record, death: &Death, asked: StopRequest) {
     // If the MADES bench died, too, its death comes first: nobody watches the endpoint after that.
     let reasons = others.chain([judge::death_reason("endpoint", death)]).collect();
     *verdict = Verdict { closed, ..judge::decide(reasons, &pass) };
-    if asked == StopRequest::Nothing {
+    if request == StopRequest::Nothing {
         record.ending = Some(Ending::ServerEnded);
     }
 }
@@ -351,11 +351,11 @@ impl MadesBenchSupervisor {
                 return Ok(FinishedBench { mades, exit_error: None, death });
             }
             let wanted = if self.death.is_some() { StopRequest::Stop } else { StopRequest::Nothing };
-            let asked = self.interrupt.requested().max(wanted);
-            ensure!(asked < StopRequest::Quit, Interrupted::WITHOUT_REPORT);
-            if asked > sent.0 {
+            let request = self.interrupt.requested().max(wanted);
+            ensure!(request < StopRequest::Quit, Interrupted::WITHOUT_REPORT);
+            if request > sent.0 {
                 mades.terminate();
-                sent = (asked, Instant::now());
+                sent = (request, Instant::now());
             }
             let is_in_time = sent.0 == StopRequest::Nothing || sent.1.elapsed() < STOP_TIMEOUT;
             ensure!(is_in_time, "the bench did not stop within {} s", STOP_TIMEOUT.as_secs());

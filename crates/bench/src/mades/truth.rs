@@ -97,9 +97,9 @@ pub(super) fn compare(record: &mut Record, totals: &StandInTotals, faults: &[Str
         let ordered = format!("As ordered ({}): all counts of the bench and the stand-in agree.", faults.join(", "));
         // If the user set a threshold for a fate, the threshold decides, even if faults were
         // ordered.
-        let asked: Vec<Cause> =
+        let threshold_causes: Vec<Cause> =
             Fate::ALL.into_iter().filter(|fate| has_threshold(record, *fate)).map(Fate::cause).collect();
-        let excused: Vec<Cause> = FAULT_CAUSES.into_iter().filter(|cause| !asked.contains(cause)).collect();
+        let excused: Vec<Cause> = FAULT_CAUSES.into_iter().filter(|cause| !threshold_causes.contains(cause)).collect();
         judge::accept_ordered(&mut record.verdict, &excused, Reason::new(Cause::Ordered, ordered), &pass);
     }
     if let Some(mades) = &mut record.mades {
@@ -137,7 +137,7 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
     }
     if let Some(back) = mades.acknowledgements.as_ref().filter(|back| back.sender == AcknowledgementSender::Receiver) {
         let documents = totals.acknowledgements.as_deref().cloned().unwrap_or_default();
-        let gone = documents.refused + documents.failed + documents.lost;
+        let missing_documents = documents.refused + documents.failed + documents.lost;
         // A message that does not arrive, or that arrives changed, is not acknowledged.
         rows.extend([
             (
@@ -147,7 +147,7 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
             ),
             ("acknowledgements put there twice", documents.duplicated, stage("acknowledged").duplicates),
             ("rejecting acknowledgements", documents.rejecting, back.rejecting),
-            ("not acknowledged", lost + totals.corrupted + gone, stage("acknowledged").missing),
+            ("not acknowledged", lost + totals.corrupted + missing_documents, stage("acknowledged").missing),
         ]);
     } else if let Some(back) = &mades.acknowledgements {
         let totals = totals.acknowledgements.as_deref().cloned().unwrap_or_default();
@@ -168,12 +168,12 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
 }
 
 fn times(mades: &Mades, totals: &StandInTotals) -> Vec<MadesTimes> {
-    let told = &totals.latency_ms;
+    let latencies = &totals.latency_ms;
     let by_stage = |name: &str| match name {
-        "replied" => told.replied,
-        "inbox" => told.inboxed,
-        "DELIVERED" | "TRACING" => told.delivered,
-        "RECEIVED" => told.received,
+        "replied" => latencies.replied,
+        "inbox" => latencies.inboxed,
+        "DELIVERED" | "TRACING" => latencies.delivered,
+        "RECEIVED" => latencies.received,
         _ => None,
     };
     let row = |stage: &MadesStage| {
@@ -204,8 +204,8 @@ mod tests {
         mades.troubles.clear();
         mades.stages.iter_mut().for_each(|row| row.missing = 0);
         let events = EventTotals { delivered: 9_999, received: 9_999, ..EventTotals::default() };
-        let told = LatencyMs { p50: 7.0, ..LatencyMs::default() };
-        let latency_ms = StandInLatencies { inboxed: Some(told), ..StandInLatencies::default() };
+        let latency = LatencyMs { p50: 7.0, ..LatencyMs::default() };
+        let latency_ms = StandInLatencies { inboxed: Some(latency), ..StandInLatencies::default() };
         let totals =
             StandInTotals { consumed: 10_000, lost: 1, inboxed: 9_999, events, latency_ms, ..StandInTotals::default() };
         (record, totals)
@@ -225,10 +225,10 @@ mod tests {
     #[test]
     fn what_was_ordered_and_told_is_no_failure() {
         let lost = Reason::new(Cause::Lost, "1 of 10,000 lost.");
-        for (told, outcome) in [(1, Outcome::Pass), (2, Outcome::Fail)] {
+        for (lost_count, outcome) in [(1, Outcome::Pass), (2, Outcome::Fail)] {
             let (mut record, mut totals) = run();
             record.verdict = judge::decide(vec![lost.clone()], "");
-            totals.lost = told;
+            totals.lost = lost_count;
             compare(&mut record, &totals, &["drop 0.1".to_owned()]);
             assert_eq!(record.verdict.outcome, Some(outcome), "{:?}", record.verdict);
         }
@@ -282,13 +282,13 @@ mod tests {
         mades.acknowledgements = Some(back);
         let name = "acknowledged".to_owned();
         mades.stages.push(MadesStage { name, count: 9_990, duplicates: 3, ..MadesStage::default() });
-        let told = LatencyMs { p50: 4.0, ..LatencyMs::default() };
+        let latency = LatencyMs { p50: 4.0, ..LatencyMs::default() };
         let way_back = StandInTotals {
             consumed: 9_999,
             lost: 8,
             inboxed: 9_994,
             corrupt_copies: 1,
-            latency_ms: StandInLatencies { inboxed: Some(told), ..StandInLatencies::default() },
+            latency_ms: StandInLatencies { inboxed: Some(latency), ..StandInLatencies::default() },
             ..StandInTotals::default()
         };
         totals.acknowledgements = Some(Box::new(way_back));

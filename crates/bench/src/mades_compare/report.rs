@@ -152,7 +152,7 @@ mod tests {
             "NOT OK: go-mades-bench, window 16: it did not end within 5 s and was killed",
             "NOT OK: mailrun mades, window 16: lost 7.",
         ] {
-            assert!(report.text.lines().any(|said| said == line), "{}", report.text);
+            assert!(report.text.lines().any(|text| text == line), "{}", report.text);
         }
         assert!(!report.text.contains("300") && report.text.contains(" 2.00 "), "{}", report.text);
     }

@@ -104,14 +104,14 @@ fn fault(record: &Record, messages: Option<u64>) -> Option<String> {
     let accepted = ledger.accepted.unwrap_or_default();
     let wanted = messages.or(ledger.created).unwrap_or_default();
     let number = |fate: Fate| fate.count(ledger).unwrap_or_default();
-    let wrong: Vec<Fate> =
+    let fates: Vec<Fate> =
         Fate::ALL.into_iter().filter(|fate| !has_threshold(record, *fate) && number(*fate) > 0).collect();
     let refused = [Fate::Rejected, Fate::Failed].into_iter().filter(|fate| has_threshold(record, *fate));
-    if wrong.is_empty() && accepted + refused.map(number).sum::<u64>() == wanted {
+    if fates.is_empty() && accepted + refused.map(number).sum::<u64>() == wanted {
         return None;
     }
     let mut parts = vec![format!("of {} messages {} were accepted", count(wanted), count(accepted))];
-    parts.extend(wrong.into_iter().map(|fate| format!("{} {}", fate.name(), count(number(fate)))));
+    parts.extend(fates.into_iter().map(|fate| format!("{} {}", fate.name(), count(number(fate)))));
     parts.extend(record.errors.first().map(|error| format!("first error: {} {}", error.code, error.text)));
     Some(parts.join(", "))
 }
@@ -150,8 +150,8 @@ mod tests {
     fn a_run_without_an_accepted_message_has_no_figures() {
         let mut record = sample::held();
         record.stages.retain(|row| row.name != Stage::Accepted);
-        let why = ProfileMeasurement::of(&record, None).unwrap_err().to_string();
-        assert!(why.contains("shorter --warm-up"), "{why}");
+        let error = ProfileMeasurement::of(&record, None).unwrap_err().to_string();
+        assert!(error.contains("shorter --warm-up"), "{error}");
         record.ledger.accepted = Some(0);
         assert_eq!(ProfileMeasurement::of(&record, None).unwrap_err().to_string(), "no message was accepted");
     }

@@ -102,9 +102,9 @@ impl ProfileRuns {
     }
 
     fn bench(&self, load: ProfileLoad<'_>) -> BenchOptions {
-        let told = load.shape.reuse_option().with("file", load.file.display()).with("to", &self.server.recipient);
+        let options = load.shape.reuse_option().with("file", load.file.display()).with("to", &self.server.recipient);
         let bench = self.scenario.bench(&load.place, &Contestant::None, &load.shape, load.workload);
-        BenchOptions { target: self.server.target.clone(), source_options: told.and(load.source_options), ..bench }
+        BenchOptions { target: self.server.target.clone(), source_options: options.and(load.source_options), ..bench }
     }
 }
 

@@ -130,9 +130,9 @@ mod tests {
     #[test]
     fn what_smtplib_cannot_do_is_said() {
         let relay = BenchTarget::Relay("postfix".parse().unwrap());
-        assert!(missing(&relay).is_some_and(|why| why.contains("SERVER alone")));
+        assert!(missing(&relay).is_some_and(|reason| reason.contains("SERVER alone")));
         let socket = BenchTarget::Server { address: "unix:/tmp/x".to_owned(), sink: None };
-        assert!(missing(&socket).is_some_and(|why| why.contains("unix-domain")));
+        assert!(missing(&socket).is_some_and(|reason| reason.contains("unix-domain")));
     }
 
     #[test]

@@ -320,7 +320,7 @@ mod tests {
         assert_eq!((default.durability().as_str(), default.to_string().as_str()), ("sync", "mailrun"));
         assert_eq!((write.durability().as_str(), write.to_string().as_str()), ("write", "mailrun:write"));
         assert_ne!(default, write);
-        for (word, said) in [
+        for (word, error) in [
             ("mailrun:never", "recipe mailrun:1:1: \"never\" is not one of the variants sync, write, memory"),
             ("postfix:x", "recipe postfix:1:1: there is no \"x\": the recipe has no variants"),
             ("postfx", "unknown recipe \"postfx\"; did you mean \"postfix\"?"),
@@ -331,14 +331,14 @@ mod tests {
             ),
             ("/nowhere/x.toml", "cannot read /nowhere/x.toml"),
         ] {
-            assert_eq!(Recipe::load(word).unwrap_err().to_string(), said);
+            assert_eq!(Recipe::load(word).unwrap_err().to_string(), error);
         }
     }
 
     #[test]
     fn a_mistake_has_its_place_and_its_key() {
         assert_eq!(read(SMALL, Some("b")).map(|recipe| recipe.variant), Ok("b".to_owned()));
-        for (from, to, said) in [
+        for (from, to, reason) in [
             ("durability", "durabilty", "my.toml:1:1: unknown key \"durabilty\"; did you mean \"durability\"?"),
             ("\"memory\"", "\"disk\"", "my.toml:1:14: durability: \"disk\" is not one of sync, write, memory, unknown"),
             ("\"memory\"", "7", "my.toml:1:14: invalid type: integer `7`, expected a string"),
@@ -352,9 +352,9 @@ mod tests {
             ("etc/x", "", "must be a path in the state directory"),
             ("[[file]]", "[[file]", "my.toml:5:"),
         ] {
-            let why = read(&SMALL.replace(from, to), None).expect_err(to);
-            assert!(why.contains(said) && !why.contains('\n'), "{to}: {why}");
+            let error = read(&SMALL.replace(from, to), None).expect_err(to);
+            assert!(error.contains(reason) && !error.contains('\n'), "{to}: {error}");
         }
-        assert!(read(&" ".repeat(MAX_BYTES + 1), None).is_err_and(|why| why.contains("at most")));
+        assert!(read(&" ".repeat(MAX_BYTES + 1), None).is_err_and(|error| error.contains("at most")));
     }
 }

@@ -77,11 +77,11 @@ pub(crate) fn kill_in(directory: &Path) {
 /// each server and each file system for the user.
 pub(crate) fn remove() -> Vec<String> {
     let orphans = || all().into_iter().filter(|process| !owner_lives(&process.token)).collect::<Vec<_>>();
-    let mut found = orphans();
+    let mut processes = orphans();
     kill_all(orphans);
     let directory = |process: &RecipeProcess| process.token.splitn(3, ':').nth(2).unwrap_or_default().to_owned();
-    found.sort_by_key(directory);
-    let servers = found.chunk_by(|one, other| directory(one) == directory(other));
+    processes.sort_by_key(directory);
+    let servers = processes.chunk_by(|one, other| directory(one) == directory(other));
     let line = |processes: &[RecipeProcess]| {
         format!(
             "mailrun: killed what an earlier mailrun had left of the server in {}: {} ({})",
@@ -96,11 +96,11 @@ pub(crate) fn remove() -> Vec<String> {
 fn kill_all(processes: impl Fn() -> Vec<RecipeProcess>) {
     let limit = Instant::now() + KILL_TIMEOUT;
     loop {
-        let found = processes();
-        if found.is_empty() || Instant::now() > limit {
+        let survivors = processes();
+        if survivors.is_empty() || Instant::now() > limit {
             return;
         }
-        send_kill(&found);
+        send_kill(&survivors);
         thread::sleep(Duration::from_millis(2));
     }
 }

@@ -72,10 +72,10 @@ impl Recipe {
                 && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&begin))
         };
         let roots = debian_roots().into_iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten();
-        let found = roots.map(|entry| entry.path()).find(is_it);
+        let root = roots.map(|entry| entry.path()).find(is_it);
         let install = self.keys.install.as_deref().unwrap_or_default();
         let words = || format!("there is no target/roots/{begin}*.tar; to make it: {install}");
-        found.map(Some).ok_or_else(|| self.error("debian", debian.span().start, &words()))
+        root.map(Some).ok_or_else(|| self.error("debian", debian.span().start, &words()))
     }
 
     fn program(&self, name: &str, key: &str, offset: usize) -> Result<PathBuf> {
@@ -181,7 +181,7 @@ impl Recipe {
         command.stdout(stdout.try_clone().with_context(cannot)?).stderr(stderr.try_clone().with_context(cannot)?);
         let status = wait(&mut command.spawn().with_context(cannot)?).with_context(|| shown.clone())?;
         let [stdout, stderr] = [stdout, stderr].map(read_whole);
-        let last = [&stderr, &stdout].into_iter().find_map(|said| said.lines().rfind(|line| !line.trim().is_empty()));
+        let last = [&stderr, &stdout].into_iter().find_map(|text| text.lines().rfind(|line| !line.trim().is_empty()));
         let ending = status.to_string().replacen(": ", " ", 1);
         ensure!(status.success(), "{shown:?} ended with {ending}: {}", last.unwrap_or("no output"));
         Ok(stdout)

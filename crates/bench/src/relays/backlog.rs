@@ -402,9 +402,9 @@ fn cost_per_message(accepted: FillPhase) -> Option<String> {
 fn phases(results: &BacklogResults) -> Table {
     let right = |title| (title, Align::Right);
     let columns = [("phase", Align::Left), right("messages"), right("took"), right("msg/s")];
-    let [phase, messages, took, per_s] = columns;
+    let [phase, messages, elapsed, per_s] = columns;
     let mut table =
-        Table::new([phase, messages, took, per_s, right("RSS then"), right("RSS peak"), right("disk then")]);
+        Table::new([phase, messages, elapsed, per_s, right("RSS then"), right("RSS peak"), right("disk then")]);
     let mut row = |phase: &str, messages: u64, took_s: f64, places: [Option<u64>; 3]| {
         let places = places.map(|bytes| shown(bytes, memory));
         let cells = [phase.to_owned(), count(messages), seconds(took_s), rate(messages as f64 / took_s)];
@@ -440,7 +440,7 @@ fn readiness_goal(results: &BacklogResults, target: Option<ReadyTarget>) -> Goal
     let Some((accepted, reopened)) = results.fill.zip(results.restart) else {
         return Goal::new("ready after a restart", wanted, GoalResult::Unknown("stopped before".to_owned()));
     };
-    let found = format!(
+    let value = format!(
         "{} of {} queued after {}",
         count(reopened.queued),
         count(accepted.messages),
@@ -448,7 +448,7 @@ fn readiness_goal(results: &BacklogResults, target: Option<ReadyTarget>) -> Goal
     );
     let is_quick =
         target.is_none_or(|target| reopened.ready_s < target.time.as_secs_f64() || accepted.messages > target.messages);
-    Goal::condition("ready after a restart", reopened.queued == accepted.messages && is_quick, found, wanted)
+    Goal::condition("ready after a restart", reopened.queued == accepted.messages && is_quick, value, wanted)
 }
 
 /// Checks the peak memory of the relay before and after the restart. Returns `None` if there were
@@ -459,8 +459,8 @@ fn memory_goal(results: &BacklogResults, target: MemoryTarget) -> Option<Goal> {
         results.restart.map(|reopened| reopened.peak_bytes).max(results.drain.map(|drained| drained.peak_bytes));
     let peak_bytes = later.unwrap_or_default().max(accepted.peak_bytes);
     let wanted = format!("< {} up to {}", memory(target.bytes), count(target.messages));
-    let found = format!("{} with {} queued", memory(peak_bytes), count(accepted.messages));
-    Some(Goal::condition("RSS of the relay, at its peak", peak_bytes < target.bytes, found, wanted))
+    let value = format!("{} with {} queued", memory(peak_bytes), count(accepted.messages));
+    Some(Goal::condition("RSS of the relay, at its peak", peak_bytes < target.bytes, value, wanted))
 }
 
 fn account_goal(results: &BacklogResults, record: &Record) -> Goal {
@@ -471,7 +471,7 @@ fn account_goal(results: &BacklogResults, record: &Record) -> Goal {
     }
     let ledger = &record.ledger;
     let number = |field: Option<u64>| field.unwrap_or_default();
-    let found = format!(
+    let value = format!(
         "{} of {} delivered, lost {}, {}",
         count(number(ledger.delivered)),
         count(number(ledger.accepted)),
@@ -480,7 +480,7 @@ fn account_goal(results: &BacklogResults, record: &Record) -> Goal {
     );
     // Duplicates are allowed but counted (RFC 1047). Lost and changed messages are not allowed.
     let is_good = ledger.delivered == ledger.accepted && number(ledger.lost) + number(ledger.corrupt) == 0;
-    Goal::account(what, is_good && number(ledger.accepted) > 0, found, wanted)
+    Goal::account(what, is_good && number(ledger.accepted) > 0, value, wanted)
 }
 
 #[cfg(test)]

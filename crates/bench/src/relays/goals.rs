@@ -23,8 +23,8 @@ pub(super) enum GoalResult {
 }
 
 impl Goal {
-    pub(super) fn new(what: impl Into<String>, wanted: impl Into<String>, found: GoalResult) -> Self {
-        Self { what: what.into(), wanted: wanted.into(), result: found }
+    pub(super) fn new(what: impl Into<String>, wanted: impl Into<String>, outcome: GoalResult) -> Self {
+        Self { what: what.into(), wanted: wanted.into(), result: outcome }
     }
 
     /// Creates the target that the median over several rounds is below a limit.
@@ -34,38 +34,38 @@ impl Goal {
         limit: f64,
         show: fn(f64) -> String,
     ) -> Self {
-        let found = if values.is_median_below(limit) { GoalResult::Pass } else { GoalResult::Missed };
-        Self::new(what, format!("< {}", show(limit)), found(values.render(show)))
+        let variant = if values.is_median_below(limit) { GoalResult::Pass } else { GoalResult::Missed };
+        Self::new(what, format!("< {}", show(limit)), variant(values.render(show)))
     }
 
     /// Creates a target that is met if `is_so`.
-    pub(super) fn condition(what: impl Into<String>, is_so: bool, found: String, wanted: impl Into<String>) -> Self {
-        Self::new(what, wanted, if is_so { GoalResult::Pass(found) } else { GoalResult::Missed(found) })
+    pub(super) fn condition(what: impl Into<String>, is_so: bool, value: String, wanted: impl Into<String>) -> Self {
+        Self::new(what, wanted, if is_so { GoalResult::Pass(value) } else { GoalResult::Missed(value) })
     }
 
     /// Creates the target that all mail is accounted for. If this target is missed, the whole
     /// scenario has failed.
-    pub(super) fn account(what: impl Into<String>, is_closed: bool, found: String, wanted: impl Into<String>) -> Self {
-        Self::new(what, wanted, if is_closed { GoalResult::Pass(found) } else { GoalResult::Unaccounted(found) })
+    pub(super) fn account(what: impl Into<String>, is_closed: bool, value: String, wanted: impl Into<String>) -> Self {
+        Self::new(what, wanted, if is_closed { GoalResult::Pass(value) } else { GoalResult::Unaccounted(value) })
     }
 
     fn row(&self) -> Vec<String> {
         let (measured, verdict) = match &self.result {
             GoalResult::Pass(measured) => (measured, "PASS"),
             GoalResult::Missed(measured) | GoalResult::Unaccounted(measured) => (measured, "FAIL"),
-            GoalResult::Unknown(why) => (why, "INCONCLUSIVE"),
+            GoalResult::Unknown(reason) => (reason, "INCONCLUSIVE"),
         };
         vec![self.what.clone(), self.wanted.clone(), measured.clone(), verdict.to_owned()]
     }
 }
 
 /// Builds a scenario's report: its tables, the table of targets, and remarks. The scenario passes
-/// if all targets are met and `wrong` is empty.
+/// if all targets are met and `defects` is empty.
 pub(super) fn report(
     title: &str,
     mut tables: Vec<Table>,
     goals: &[Goal],
-    mut wrong: Defects,
+    mut defects: Defects,
     remarks: Vec<String>,
 ) -> TextReport {
     let columns = ["target", "wanted", "measured", "verdict"].map(|title| (title, Align::Wrapped));
@@ -73,16 +73,16 @@ pub(super) fn report(
     goals.iter().for_each(|goal| table.row(goal.row()));
     tables.push(table);
     for goal in goals {
-        let Goal { what, wanted, result: found } = goal;
-        match found {
+        let Goal { what, wanted, result: outcome } = goal;
+        match outcome {
             GoalResult::Pass(_) => {}
-            GoalResult::Missed(found) => wrong.missed.push(format!("{what}: wanted {wanted}, was {found}")),
-            GoalResult::Unaccounted(found) => wrong.failed.push(format!("{what}: wanted {wanted}, was {found}")),
-            GoalResult::Unknown(why) => wrong.unobserved.push(format!("{what}: {why}")),
+            GoalResult::Missed(value) => defects.missed.push(format!("{what}: wanted {wanted}, was {value}")),
+            GoalResult::Unaccounted(value) => defects.failed.push(format!("{what}: wanted {wanted}, was {value}")),
+            GoalResult::Unknown(reason) => defects.unobserved.push(format!("{what}: {reason}")),
         }
     }
     let pass = format!("all {} met", counted(goals.len() as u64, "target"));
-    let conclusion = Conclusion::of(&wrong, &pass, true);
+    let conclusion = Conclusion::of(&defects, &pass, true);
     TextReport::new(title, tables, remarks, conclusion)
 }
 

@@ -303,8 +303,8 @@ fn report(results: &LatencyResults, options: &LatencyOptions) -> TextReport {
     let tables = vec![throughput(&results.rows), latencies(rounds, options)];
     // Only rounds count here: steps of the search overload the relay, so they may miss any
     // threshold.
-    let wrong = named_defects(rounds.iter().map(|row| (&row.name, &row.measurement.flaws)));
-    goals::report(&title, tables, &goals(results, rounds, options), wrong, remarks)
+    let defects = named_defects(rounds.iter().map(|row| (&row.name, &row.measurement.flaws)));
+    goals::report(&title, tables, &goals(results, rounds, options), defects, remarks)
 }
 
 fn throughput(rows: &[LatencyRow]) -> Table {
@@ -329,7 +329,7 @@ fn throughput(rows: &[LatencyRow]) -> Table {
             rate(figures.accepted_per_s),
             rate(figures.delivered_per_s),
             shown(late, |late| seconds(late.max(0.0))),
-            shown(figures.deepest, |(most, _)| count(most)),
+            shown(figures.deepest, |(messages, _)| count(messages)),
             latency(row.accept.p99),
             row.verdict.to_owned(),
         ]);
@@ -383,7 +383,7 @@ fn goals(results: &LatencyResults, rounds: &[LatencyRow], options: &LatencyOptio
     let limit_ms = limit.as_secs_f64() * 1e3;
     let p99 = MedianRange::of(rounds.iter().map(|row| row.accept.p99));
     let unknown =
-        |why: &str| Goal::new("accept p99", format!("< {}", latency(limit_ms)), GoalResult::Unknown(why.to_owned()));
+        |text: &str| Goal::new("accept p99", format!("< {}", latency(limit_ms)), GoalResult::Unknown(text.to_owned()));
     let p99 = match rounds.len() {
         0 if results.rows.len() > 1 && results.sustained_per_s.is_none() => unknown("no rate was sustained"),
         0 => unknown("stopped before"),

@@ -60,9 +60,9 @@ fn fault(record: &Record, messages: u64) -> Option<String> {
     let number = |field: Option<u64>| field.unwrap_or_default();
     let accepted = number(ledger.accepted);
     let delivered = number(ledger.delivered);
-    let asked = |fate: Fate| if has_threshold(record, fate) { number(fate.count(ledger)) } else { 0 };
-    let refused = asked(Fate::Rejected) + asked(Fate::Failed);
-    let lost = asked(Fate::Lost) + asked(Fate::NotDelivered);
+    let allowed = |fate: Fate| if has_threshold(record, fate) { number(fate.count(ledger)) } else { 0 };
+    let refused = allowed(Fate::Rejected) + allowed(Fate::Failed);
+    let lost = allowed(Fate::Lost) + allowed(Fate::NotDelivered);
     let is_whole = |fate: Fate| has_threshold(record, fate) || number(fate.count(ledger)) == 0;
     let is_closed = record.verdict.closed
         || [Fate::Lost, Fate::NotDelivered, Fate::Duplicates, Fate::Corrupt].into_iter().all(is_whole);

@@ -63,7 +63,7 @@ fn figures(results: &RelayResults) -> Table {
         Column::spread("delivered/s", |run| Some(run.figures.delivered_per_s), rate),
         Column::median("MB/s", |run| Some(run.figures.delivered_bytes_per_s), megabytes),
         Column::median("drain s", |run| Some(run.figures.drain_s()), figure),
-        Column::spread("queue", |run| run.figures.deepest.map(|(most, _)| most as f64), whole),
+        Column::spread("queue", |run| run.figures.deepest.map(|(messages, _)| messages as f64), whole),
         Column::words("ledger", ledger),
     ];
     let audited = |series: &RelaySeries| Some(audit_outcome(&series.case.contestant.last_audit()?.audit?));
@@ -126,8 +126,8 @@ fn ratios(results: &RelayResults) -> (Table, Vec<String>) {
 fn notes(results: &RelayResults, options: &RelayComparisonOptions) -> Vec<String> {
     let mut notes: Vec<String> = results.series.iter().flat_map(|series| run_remarks([series].into_iter())).collect();
     for series in results.series.iter().filter(|_| options.counts_syscalls) {
-        if let SyscallsPerMessage::NotMeasured(why) = &series.case.syscalls {
-            notes.push(plain(&format!("calls of {}: not measured: {why}.", series.name)));
+        if let SyscallsPerMessage::NotMeasured(reason) = &series.case.syscalls {
+            notes.push(plain(&format!("calls of {}: not measured: {reason}.", series.name)));
         }
     }
     for series in &results.series {

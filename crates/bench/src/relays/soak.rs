@@ -93,8 +93,8 @@ fn report(outcome: &BenchOutcome, options: &SoakOptions) -> Result<TextReport> {
     remarks.extend(measure.flaws.notes.iter().cloned());
     let RunFlaws { invalid, missed, undelivered, unobserved, .. } = measure.flaws.clone();
     let [invalid, undelivered] = [invalid, undelivered].map(|text| text.into_iter().collect());
-    let wrong = Defects { invalid, missed, undelivered, unobserved, ..Defects::default() };
-    Ok(goals::report(&title, vec![figures(&measure), memory_and_disk(tenths, outcome)], &goals, wrong, remarks))
+    let defects = Defects { invalid, missed, undelivered, unobserved, ..Defects::default() };
+    Ok(goals::report(&title, vec![figures(&measure), memory_and_disk(tenths, outcome)], &goals, defects, remarks))
 }
 
 fn figures(measure: &RelayMeasurement) -> Table {
@@ -107,7 +107,7 @@ fn figures(measure: &RelayMeasurement) -> Table {
         figure(figures.deliver_s),
         rate(figures.delivered_per_s),
         figure(figures.drain_s()),
-        shown(figures.deepest, |(most, _)| count(most)),
+        shown(figures.deepest, |(messages, _)| count(messages)),
         shown(measure.cpu_ms_per_1000, figure),
         shown(measure.disk_per_message, bytes),
     ]);
@@ -124,7 +124,7 @@ fn memory_and_disk(tenths: Option<[u64; 2]>, outcome: &BenchOutcome) -> Table {
 
 fn account_goal(record: &Record, measure: &RelayMeasurement, messages: u64) -> Goal {
     let accepted = record.ledger.accepted.unwrap_or_default();
-    let found = match &measure.flaws.fault {
+    let result = match &measure.flaws.fault {
         None => GoalResult::Pass(format!("{} delivered, each once", counted(messages, "message"))),
         Some(_) if record.verdict.closed && accepted < messages => {
             GoalResult::Unknown(format!("stopped after {}, all delivered", counted(accepted, "message")))
@@ -132,7 +132,7 @@ fn account_goal(record: &Record, measure: &RelayMeasurement, messages: u64) -> G
         Some(_) if measure.flaws.undelivered.is_some() => GoalResult::Unknown("see below".to_owned()),
         Some(_) => GoalResult::Unaccounted("see below".to_owned()),
     };
-    Goal::new("every message accounted for", "closes", found)
+    Goal::new("every message accounted for", "closes", result)
 }
 
 fn memory_goal(tenths: Option<[u64; 2]>, growth: MemoryGrowth) -> Goal {
@@ -144,8 +144,8 @@ fn memory_goal(tenths: Option<[u64; 2]>, growth: MemoryGrowth) -> Goal {
     let Some([first, rest]) = tenths else {
         return Goal::new(what, "no more", GoalResult::Unknown("too short to measure".to_owned()));
     };
-    let most = (first as f64 * growth.factor) as u64 + growth.allowance_bytes;
-    Goal::condition(what, rest <= most, memory(rest), format!("≤ {}", memory(most)))
+    let limit = (first as f64 * growth.factor) as u64 + growth.allowance_bytes;
+    Goal::condition(what, rest <= limit, memory(rest), format!("≤ {}", memory(limit)))
 }
 
 fn disk_goal(disk_usage: DiskUsage, limit_bytes: u64) -> Goal {

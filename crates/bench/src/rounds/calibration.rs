@@ -39,35 +39,35 @@ pub(super) struct RoundTimes {
 }
 
 /// Returns the number of messages of the first run.
-pub(super) fn first_messages(asked: Option<u64>, sessions: u32) -> u64 {
+pub(super) fn first_messages(requested_count: Option<u64>, sessions: u32) -> u64 {
     let few = FIRST_MESSAGES.max(sessions.into());
-    asked.map_or(few, |asked| asked.min(few))
+    requested_count.map_or(few, |count| count.min(few))
 }
 
-/// Decides what follows after all contestants have sent `messages` messages in the time `took`.
-/// `asked` is the number of messages that the user wants, if any.
-pub(super) fn next_step(asked: Option<u64>, sessions: u32, messages: u64, took: RoundTimes) -> Calibration {
-    let least = u64::from(sessions).max(1);
-    let fitting = took.budget_s / 2.0 / (ROUNDS * took.together_s.max(1e-3));
-    let is_right = (RIGHT_S.contains(&took.fastest_s) && fitting >= *FITS.start())
-        || (took.fastest_s < *RIGHT_S.start() && FITS.contains(&fitting));
-    let next = match asked {
-        Some(asked) => asked,
+/// Decides what follows after all contestants have sent `messages` messages. `times` are the times
+/// that this took, and `requested_count` is the number of messages that the user wants, if any.
+pub(super) fn next_step(requested_count: Option<u64>, sessions: u32, messages: u64, times: RoundTimes) -> Calibration {
+    let min_count = u64::from(sessions).max(1);
+    let fitting = times.budget_s / 2.0 / (ROUNDS * times.together_s.max(1e-3));
+    let is_right = (RIGHT_S.contains(&times.fastest_s) && fitting >= *FITS.start())
+        || (times.fastest_s < *RIGHT_S.start() && FITS.contains(&fitting));
+    let next = match requested_count {
+        Some(count) => count,
         None if is_right => messages,
         None => {
-            let factor = (GOAL_S / took.fastest_s.max(1e-3)).min(fitting).min(MAX_FACTOR);
-            ((messages as f64 * factor).round() as u64).clamp(least.min(MAX_MESSAGES), MAX_MESSAGES)
+            let factor = (GOAL_S / times.fastest_s.max(1e-3)).min(fitting).min(MAX_FACTOR);
+            ((messages as f64 * factor).round() as u64).clamp(min_count.min(MAX_MESSAGES), MAX_MESSAGES)
         }
     };
     if next == messages { Calibration::Done } else { Calibration::Try(next) }
 }
 
-/// Returns the time limit for a run of `messages` messages. `took` is the number of messages and
-/// the time of the contestant's previous run.
-pub(super) fn time_limit(took: Option<(u64, Duration)>, messages: u64) -> Duration {
-    let Some((before, took)) = took else { return MIN_LIMIT };
-    let more = (messages as f64 / before.max(1) as f64).max(1.0);
-    Duration::from_secs_f64((took.as_secs_f64() * more * LIMIT_FACTOR).min(1e6)).max(MIN_LIMIT)
+/// Returns the time limit for a run of `messages` messages. `last_run` is the number of messages
+/// and the time of the contestant's previous run.
+pub(super) fn time_limit(last_run: Option<(u64, Duration)>, messages: u64) -> Duration {
+    let Some((previous_count, elapsed)) = last_run else { return MIN_LIMIT };
+    let growth = (messages as f64 / previous_count.max(1) as f64).max(1.0);
+    Duration::from_secs_f64((elapsed.as_secs_f64() * growth * LIMIT_FACTOR).min(1e6)).max(MIN_LIMIT)
 }
 
 #[cfg(test)]
@@ -81,8 +81,8 @@ mod tests {
         let mut messages = first_messages(None, 10);
         for steps in 1..20 {
             let fastest_s = start_s + messages as f64 / rate;
-            let took = RoundTimes { fastest_s, together_s: fastest_s * (1.0 + times), budget_s: 120.0 };
-            match next_step(None, 10, messages, took) {
+            let round_times = RoundTimes { fastest_s, together_s: fastest_s * (1.0 + times), budget_s: 120.0 };
+            match next_step(None, 10, messages, round_times) {
                 Calibration::Try(next) => messages = next,
                 Calibration::Done => return (messages, steps),
             }
@@ -107,8 +107,8 @@ mod tests {
     fn a_round_takes_a_quarter_to_half_of_a_second() {
         for (start_s, rate) in [(0.002, 10_000.0), (0.005, 60_000.0), (0.05, 500.0), (0.0, 60.0), (0.2, 2_000.0)] {
             let (messages, steps) = calibrated(start_s, rate);
-            let took = start_s + messages as f64 / rate;
-            assert!((0.25..=0.5).contains(&took) && steps <= 6, "{start_s} {rate}: {messages} take {took} s");
+            let elapsed_s = start_s + messages as f64 / rate;
+            assert!((0.25..=0.5).contains(&elapsed_s) && steps <= 6, "{start_s} {rate}: {messages} take {elapsed_s} s");
         }
         // There is at least one message per session, even if it takes longer than half a second.
         assert_eq!(calibrated(0.0, 5.0).0, 10);
@@ -118,9 +118,9 @@ mod tests {
     #[test]
     fn the_number_that_was_asked_for_is_tried_after_a_few() {
         assert_eq!([first_messages(Some(5), 10), first_messages(Some(900), 10)], [5, 20]);
-        let took = |fastest_s| RoundTimes { fastest_s, together_s: 2.0 * fastest_s, budget_s: 60.0 };
-        assert_eq!(next_step(Some(900), 10, 20, took(0.01)), Calibration::Try(900));
-        assert_eq!(next_step(Some(900), 10, 900, took(30.0)), Calibration::Done);
+        let times = |fastest_s| RoundTimes { fastest_s, together_s: 2.0 * fastest_s, budget_s: 60.0 };
+        assert_eq!(next_step(Some(900), 10, 20, times(0.01)), Calibration::Try(900));
+        assert_eq!(next_step(Some(900), 10, 900, times(30.0)), Calibration::Done);
     }
 
     #[test]

@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn what_is_no_contestant_is_refused_with_the_reason() {
-        for (typed, why) in [
+        for (typed, reason) in [
             ("smtp-source", "a contestant is NAME=COMMAND"),
             ("=x {port} {messages}", "a contestant's name has 1 to 40"),
             ("a\u{1b}b=x {port} {messages}", "a contestant's name has 1 to 40"),
@@ -256,19 +256,19 @@ mod tests {
             ("a=x", "a: the command has no {port}"),
         ] {
             let error = typed.parse::<LiveContestant>().unwrap_err();
-            assert!(error.starts_with(why), "{typed}: {error}");
+            assert!(error.starts_with(reason), "{typed}: {error}");
         }
     }
 
     #[test]
     fn a_scenario_that_cannot_be_compared_is_refused_with_the_reason() {
-        for (typed, why) in [
+        for (typed, reason) in [
             ("a=relay-soak", "a: relay-soak: only scenarios that measure throughput"),
             ("a=/no/such.toml", "a: cannot read /no/such.toml"),
         ] {
             let contestant: LiveContestant = typed.parse().unwrap();
             let error = format!("{:#}", contestant.check().unwrap_err());
-            assert!(error.starts_with(why), "{typed}: {error}");
+            assert!(error.starts_with(reason), "{typed}: {error}");
         }
     }
 

@@ -181,9 +181,9 @@ impl<'o> Rounds<'o> {
     /// result.
     fn calibrate(&mut self) {
         for _ in 0..MAX_CALIBRATION_STEPS {
-            let took = self.warm_up_round();
-            let Some(took) = took.filter(|_| !(self.is_stopped)()) else { return };
-            match next_step(self.options.messages, self.options.sessions, self.messages, took) {
+            let times = self.warm_up_round();
+            let Some(times) = times.filter(|_| !(self.is_stopped)()) else { return };
+            match next_step(self.options.messages, self.options.sessions, self.messages, times) {
                 Calibration::Done => return,
                 Calibration::Try(messages) => self.messages = messages,
             }
@@ -230,10 +230,10 @@ impl<'o> Rounds<'o> {
 
     /// Makes one run. Returns `None` if the user stopped it.
     fn run_once(&mut self, place: usize, line: LiveLine, is_thorough: bool) -> Option<RoundRun> {
-        let took = self.standings[place].took;
+        let last_run = self.standings[place].took;
         let limit = match self.options.kind() {
-            ContestantKind::Scenario if took.is_none() => SCENARIO_LIMIT,
-            _ => time_limit(took, self.messages),
+            ContestantKind::Scenario if last_run.is_none() => SCENARIO_LIMIT,
+            _ => time_limit(last_run, self.messages),
         };
         let case = RoundCase {
             contestant: &self.options.contestants[place],
@@ -253,8 +253,8 @@ impl<'o> Rounds<'o> {
         Some(run)
     }
 
-    fn give_up(&mut self, place: usize, why: String) {
-        self.standings[place].contestant.failure = Some(why);
+    fn give_up(&mut self, place: usize, reason: String) {
+        self.standings[place].contestant.failure = Some(reason);
     }
 
     fn run_all(&mut self) {
@@ -273,7 +273,7 @@ impl<'o> Rounds<'o> {
             match round {
                 Ok(figures) if !plan.is_warm_up => self.keep(figures),
                 Ok(_) => {}
-                Err(why) => self.note_invalid(why),
+                Err(reason) => self.note_invalid(reason),
             }
             order.finish_round(is_valid);
             self.course.rounds = order.counted();
@@ -345,10 +345,10 @@ impl<'o> Rounds<'o> {
         }
     }
 
-    fn note_invalid(&mut self, why: String) {
+    fn note_invalid(&mut self, reason: String) {
         let reasons = &mut self.course.invalid;
-        if reasons.len() < MAX_REASONS && !reasons.contains(&why) {
-            reasons.push(why);
+        if reasons.len() < MAX_REASONS && !reasons.contains(&reason) {
+            reasons.push(reason);
         }
     }
 

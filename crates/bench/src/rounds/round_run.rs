@@ -160,8 +160,8 @@ impl RoundRuns {
             after = sink.await_quiet()?;
         }
         self.last.set(Some(after));
-        let came = after.saturating_sub(before);
-        Ok((came != wanted).then(|| format!("the sink has {} of {} messages", count(came), count(wanted))))
+        let arrived = after.saturating_sub(before);
+        Ok((arrived != wanted).then(|| format!("the sink has {} of {} messages", count(arrived), count(wanted))))
     }
 
     /// Returns the figures of a finished run, or a text that says why there are none.
@@ -215,7 +215,7 @@ impl RoundRuns {
             return Ok(Some(RoundRun::failed(format!("{:#}", child.exit_error(status)), false)));
         }
         Ok(Some(match (figures, miscount) {
-            (Err(why), _) | (_, Some(why)) => RoundRun::failed(why, false),
+            (Err(reason), _) | (_, Some(reason)) => RoundRun::failed(reason, false),
             (Ok(figures), None) => {
                 let max_rss_bytes = costs.max_rss_bytes.filter(|_| case.contestant.kind() == ContestantKind::Source);
                 let calls = fs::read_to_string(record.with_extension("strace")).ok().map(|text| strace::parse(&text));
@@ -316,8 +316,8 @@ mod tests {
         };
         let all = names(server_figures(&record, Some(&record), 200_000).unwrap());
         assert_eq!(all, "rate, msg/s; accepted p50, ms; accepted p99, ms; delivered p50, ms; delivered p99, ms");
-        let why = server_figures(&record, None, 200_001).unwrap_err();
-        assert!(why.starts_with("it accepted 200,000 of 200,001 messages"), "{why}");
+        let reason = server_figures(&record, None, 200_001).unwrap_err();
+        assert!(reason.starts_with("it accepted 200,000 of 200,001 messages"), "{reason}");
     }
 
     #[test]

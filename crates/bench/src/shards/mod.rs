@@ -92,12 +92,12 @@ fn run_record(options: &MergeOptions, name: String, parts: Parts, arrived: Optio
     reasons.extend(unreadable.into_iter().filter_map(Result::err).map(parts::threshold_reason));
     let thresholds: Vec<Threshold> = planned.into_iter().flatten().chain(options.thresholds.iter().cloned()).collect();
     record.thresholds = thresholds.iter().map(|threshold| threshold.evaluate(&record)).collect();
-    let asked = record.workload.rate_per_s;
+    let rate = record.workload.rate_per_s;
     // If parts are missing or late, they did not offer their share of the rate. The server is not
     // to blame for that, so the rate is not judged.
-    record.workload.rate_per_s = asked.filter(|_| reasons.iter().all(|reason| reason.cause != Cause::RateNotOffered));
+    record.workload.rate_per_s = rate.filter(|_| reasons.iter().all(|reason| reason.cause != Cause::RateNotOffered));
     record.verdict = judge(&record, &VerdictInputs { topology: Topology::Server, ordered: None, quiet_timeout: None });
-    record.workload.rate_per_s = asked;
+    record.workload.rate_per_s = rate;
     if let Some(reason) = clock_reason(&record, clocks) {
         reasons.push(reason);
         reasons.extend(unknown_clocks);
@@ -110,17 +110,17 @@ fn run_record(options: &MergeOptions, name: String, parts: Parts, arrived: Optio
 }
 
 /// Accounts for the messages of all parts, using everything that arrived at the sinks.
-fn close_account(books: &LedgerRow, units: &Ledger, arrived: Option<&SinkResults>) -> LedgerRow {
-    let accepted = books.accepted.unwrap_or_default();
+fn close_account(ledger: &LedgerRow, units: &Ledger, arrived: Option<&SinkResults>) -> LedgerRow {
+    let accepted = ledger.accepted.unwrap_or_default();
     account::reconcile(AccountInputs {
-        recipients_created: books.created.unwrap_or_default(),
+        recipients_created: ledger.created.unwrap_or_default(),
         accepted: units,
-        rejected: books.rejected.unwrap_or_default(),
-        failed: books.failed.unwrap_or_default(),
+        rejected: ledger.rejected.unwrap_or_default(),
+        failed: ledger.failed.unwrap_or_default(),
         arrivals: arrived.and_then(arrivals),
         queue: ServerQueue::Unknown,
         // A source does not see deliveries, so its `in_flight` includes accepted messages.
-        open: books.in_flight.unwrap_or_default().saturating_sub(accepted),
-        overflow: books.overflow.unwrap_or_default(),
+        open: ledger.in_flight.unwrap_or_default().saturating_sub(accepted),
+        overflow: ledger.overflow.unwrap_or_default(),
     })
 }

@@ -106,8 +106,8 @@ pub(super) fn read_record(path: &Path) -> Result<Record> {
 }
 
 pub(super) fn read_ledger(directory: &Path) -> Result<Ledger> {
-    let found = LEDGER_FILES.iter().map(|name| directory.join(name)).find(|path| path.exists());
-    let path = found.context("it has no ledger")?;
+    let path = LEDGER_FILES.iter().map(|name| directory.join(name)).find(|path| path.exists());
+    let path = path.context("it has no ledger")?;
     let file = File::open(&path).map_err(|error| anyhow::anyhow!("{}: {}", path.display(), reason(&error)))?;
     Ledger::read_from(BufReader::new(file)).with_context(|| format!("{} is no ledger", path.display()))
 }
@@ -125,8 +125,8 @@ impl PartsBuilder {
             return Ok(());
         }
         let summary = without_rows(&record);
-        if let Err(why) = self.union.add(record, &format!("source {part}")) {
-            self.unreadable(directory, &why);
+        if let Err(reason) = self.union.add(record, &format!("source {part}")) {
+            self.unreadable(directory, &reason);
             return Ok(());
         }
         if shard.late_s > MAX_LATE_S {
@@ -137,16 +137,16 @@ impl PartsBuilder {
         Ok(())
     }
 
-    fn unreadable(&mut self, directory: &Path, why: &str) {
+    fn unreadable(&mut self, directory: &Path, reason: &str) {
         let place = directory.display().to_string();
-        let text = format!("{} is not in the figures: {}.", printable(&place), printable(why));
+        let text = format!("{} is not in the figures: {}.", printable(&place), printable(reason));
         self.reasons.push(Reason::new(Cause::RateNotOffered, text));
     }
 
     fn finish(mut self) -> Result<Parts> {
         let Some((plan, run_id)) = self.plan else {
-            let why = self.reasons.first().map_or_else(|| "there is none".to_owned(), |reason| reason.text.clone());
-            bail!("no part of a load can be read: {why}");
+            let reason = self.reasons.first().map_or_else(|| "there is none".to_owned(), |reason| reason.text.clone());
+            bail!("no part of a load can be read: {reason}");
         };
         let mut source = self.union.finish("source").context("no part of a load can be read")?;
         source.run_id = run_id;
@@ -233,8 +233,8 @@ fn duplicate_reason(part: Shard, first: &Path, again: &Path, is_copy: bool) -> R
 }
 
 /// Explains that a threshold could not be parsed.
-pub(super) fn threshold_reason(why: String) -> Reason {
-    Reason::new(Cause::ThresholdUnseen, format!("A threshold of the parts cannot be read: {}.", printable(&why)))
+pub(super) fn threshold_reason(error: String) -> Reason {
+    Reason::new(Cause::ThresholdUnseen, format!("A threshold of the parts cannot be read: {}.", printable(&error)))
 }
 
 /// Lists the names. After the first ten, the list only says how many others there are.

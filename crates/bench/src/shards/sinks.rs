@@ -61,29 +61,29 @@ impl Sinks {
         let mut union = RecordUnion::default();
         let mut units = Ledger::with_limit(super::parts::MAX_LEDGER_BYTES);
         let mut clocks = Vec::new();
-        let mut again = 0_u64;
-        let mut no_room = 0_u64;
+        let mut duplicate_count = 0_u64;
+        let mut overflow_count = 0_u64;
         for (number, place) in self.0.iter().enumerate() {
-            let found = place.results(run)?;
-            let found_units = units_within(found.units, parts.numbers.as_deref());
-            let merged = units.merge(&found_units);
-            again = again.saturating_add(merged.again);
-            no_room = no_room.saturating_add(merged.full);
+            let results = place.results(run)?;
+            let sink_units = units_within(results.units, parts.numbers.as_deref());
+            let merged = units.merge(&sink_units);
+            duplicate_count = duplicate_count.saturating_add(merged.again);
+            overflow_count = overflow_count.saturating_add(merged.full);
             let name = if self.0.len() == 1 { "sink".to_owned() } else { format!("sink {number}") };
-            if let Some(record) = found.record {
-                if found_units.count() > 0 {
+            if let Some(record) = results.record {
+                if sink_units.count() > 0 {
                     let boot = record.clock.as_ref().map(|clock| clock.boot.clone()).unwrap_or_default();
                     clocks.push(SinkHostClock { sink: place.name(), boot });
                 }
-                union.add(record, &name).map_err(|why| anyhow!("{}: {why}", place.name()))?;
+                union.add(record, &name).map_err(|reason| anyhow!("{}: {reason}", place.name()))?;
             }
         }
         let mut record = union.finish("sink");
         if let Some(record) = &mut record {
-            let books = &mut record.ledger;
+            let ledger = &mut record.ledger;
             // A unit that is at two sinks is a duplicate.
-            books.duplicates = Some(books.duplicates.unwrap_or_default().saturating_add(again));
-            books.overflow = Some(books.overflow.unwrap_or_default().saturating_add(no_room));
+            ledger.duplicates = Some(ledger.duplicates.unwrap_or_default().saturating_add(duplicate_count));
+            ledger.overflow = Some(ledger.overflow.unwrap_or_default().saturating_add(overflow_count));
         }
         Ok(Some(AllArrivals { results: SinkResults { record, units: Some(units) }, clocks }))
     }

@@ -28,13 +28,13 @@ pub(crate) fn outcome(audit: &Audit) -> String {
         ("changed", |row| row.corrupt),
         ("never back", |row| row.never_back),
     ];
-    let found = outcomes.into_iter().filter_map(|(word, number)| {
+    let texts = outcomes.into_iter().filter_map(|(word, number)| {
         let rows = audit.faults.iter().filter(|row| number(row) > 0);
         let faults: Vec<String> = rows.map(|row| plain(&row.fault)).collect();
         (!faults.is_empty()).then(|| format!("{word} with {}", listed(&faults)))
     });
-    let found: Vec<String> = found.collect();
-    if found.is_empty() { "kept".to_owned() } else { found.join("; ") }
+    let texts: Vec<String> = texts.collect();
+    if texts.is_empty() { "kept".to_owned() } else { texts.join("; ") }
 }
 
 /// For example `audited on 2026-11-26 (Exim version 4.96; seed 7): kill 0 of 344 lost in 2 rounds,

@@ -134,7 +134,7 @@ impl BaselineDirectory {
     /// does not write.
     pub fn remove(&self, name: &BaselineName) -> Result<()> {
         let path = self.path_of(name);
-        if !path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+        if !path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
             self.read(name)?;
             bail!("{} is a link: nothing was removed", path.display());
         }
@@ -163,18 +163,18 @@ fn remove_runs(directory: &Path) -> Result<()> {
     let cannot =
         |path: &Path, error: &std::io::Error| anyhow::anyhow!("cannot remove {}: {}", path.display(), reason(error));
     let entries = |path: &Path| -> Result<Vec<PathBuf>> {
-        let found = fs::read_dir(path).map_err(|error| cannot(path, &error))?;
-        found.map(|entry| entry.map(|entry| entry.path()).map_err(|error| cannot(path, &error))).collect()
+        let entries = fs::read_dir(path).map_err(|error| cannot(path, &error))?;
+        entries.map(|entry| entry.map(|entry| entry.path()).map_err(|error| cannot(path, &error))).collect()
     };
     let runs = entries(directory)?;
     for run in &runs {
-        let is_directory = run.symlink_metadata().is_ok_and(|found| found.is_dir());
-        let strange = match is_directory {
+        let is_directory = run.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
+        let other_file = match is_directory {
             true => entries(run)?.into_iter().find(|file| !file.ends_with(RECORD_FILE)),
             false => Some(run.clone()),
         };
-        if let Some(strange) = strange {
-            bail!("{} is no part of a baseline: nothing was removed", strange.display());
+        if let Some(other_file) = other_file {
+            bail!("{} is no part of a baseline: nothing was removed", other_file.display());
         }
     }
     for run in &runs {

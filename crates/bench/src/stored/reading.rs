@@ -78,11 +78,11 @@ pub fn read_run(path: &Path) -> Result<Record> {
 
 fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut json = Vec::new();
-    let most = MAX_RECORD_BYTES + 1;
+    let limit = MAX_RECORD_BYTES + 1;
     if is_standard_input(path) {
-        io::stdin().lock().take(most).read_to_end(&mut json)?;
+        io::stdin().lock().take(limit).read_to_end(&mut json)?;
     } else {
-        File::open(path)?.take(most).read_to_end(&mut json)?;
+        File::open(path)?.take(limit).read_to_end(&mut json)?;
     }
     Ok(json)
 }

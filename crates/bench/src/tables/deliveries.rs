@@ -80,13 +80,13 @@ fn after<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
 /// Reads a file that `smtp-sink -S SEPARATOR -D` wrote. Each message is preceded by the separator
 /// and a line for each field of the envelope, and followed by an empty line.
 pub(super) fn of_smtp_sink(mut dump: impl BufRead, separator: &str) -> io::Result<Deliveries> {
-    let mut found = Deliveries::default();
+    let mut deliveries = Deliveries::default();
     let mut message = None::<DumpedMessage>;
     let mut place = DumpSection::Header;
     let mut line = Vec::new();
     while read_line(&mut dump, &mut line)? {
         if line == separator.as_bytes() {
-            message.replace(DumpedMessage::default()).iter().for_each(|before| found.add(before));
+            message.replace(DumpedMessage::default()).iter().for_each(|before| deliveries.add(before));
             place = DumpSection::Header;
             continue;
         }
@@ -101,8 +101,8 @@ pub(super) fn of_smtp_sink(mut dump: impl BufRead, separator: &str) -> io::Resul
             DumpSection::Text | DumpSection::End => current.read_text(&line),
         }
     }
-    message.iter().for_each(|last| found.add(last));
-    Ok(found)
+    message.iter().for_each(|last| deliveries.add(last));
+    Ok(deliveries)
 }
 
 /// Part of a message in smtp-sink's file.
@@ -124,7 +124,7 @@ struct DumpedEnvelope {
 /// Reads a file that `mailrun sink --dump-file` wrote. A last message that is not yet complete is
 /// left out.
 pub(super) fn of_mailrun(mut dump: impl BufRead) -> io::Result<Deliveries> {
-    let mut found = Deliveries::default();
+    let mut deliveries = Deliveries::default();
     let mut line = Vec::new();
     while read_line(&mut dump, &mut line)? {
         let envelope: DumpedEnvelope = match serde_json::from_slice(&line) {
@@ -145,9 +145,9 @@ pub(super) fn of_mailrun(mut dump: impl BufRead) -> io::Result<Deliveries> {
         if text.limit() > 0 || !read_line(&mut dump, &mut line)? {
             break;
         }
-        found.add(&message);
+        deliveries.add(&message);
     }
-    Ok(found)
+    Ok(deliveries)
 }
 
 /// Reads a line without its line end. A line that is too long is read in pieces. Returns false at
@@ -183,10 +183,10 @@ mod tests {
     }
 
     /// Returns the counts of messages, recipients and duplicates. Asserts that no text was changed.
-    fn counts(found: io::Result<Deliveries>) -> [u64; 3] {
-        let found = found.unwrap();
-        assert_eq!(found.changed, 0, "{found:?}");
-        [found.messages, found.recipients, found.duplicates()]
+    fn counts(deliveries: io::Result<Deliveries>) -> [u64; 3] {
+        let deliveries = deliveries.unwrap();
+        assert_eq!(deliveries.changed, 0, "{deliveries:?}");
+        [deliveries.messages, deliveries.recipients, deliveries.duplicates()]
     }
 
     type WriteDump = fn(u32, &[&str]) -> String;
@@ -235,8 +235,8 @@ mod tests {
                     head["bytes"] = (text.len() - 1).into();
                     changed = format!("{head}\n{text}");
                 }
-                let found = read((good.clone() + &changed + &good).as_bytes()).unwrap();
-                assert_eq!((found.messages, found.recipients, found.changed), (3, 3, 1), "{changed}");
+                let deliveries = read((good.clone() + &changed + &good).as_bytes()).unwrap();
+                assert_eq!((deliveries.messages, deliveries.recipients, deliveries.changed), (3, 3, 1), "{changed}");
             }
         }
     }
@@ -259,9 +259,9 @@ mod tests {
         fn any_bytes_end_in_an_answer(bytes in proptest::collection::vec(any::<u8>(), 0..2000), id in any::<u32>()) {
             for (written, read) in KINDS {
                 let text = [written(id, &["c@d"]).as_bytes(), &bytes].concat();
-                if let Ok(found) = read(&text) {
-                    prop_assert!(found.duplicates() <= found.recipients && found.messages >= 1);
-                    prop_assert!(found.changed <= found.messages);
+                if let Ok(deliveries) = read(&text) {
+                    prop_assert!(deliveries.duplicates() <= deliveries.recipients && deliveries.messages >= 1);
+                    prop_assert!(deliveries.changed <= deliveries.messages);
                 }
                 let _ = read(&bytes);
             }

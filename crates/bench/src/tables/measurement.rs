@@ -27,9 +27,9 @@ impl TableMeasurement {
     pub(super) fn delivery_fault(&self, messages: u64, recipients: u32) -> Option<String> {
         let units = messages * u64::from(recipients);
         let mut faults = Vec::new();
-        let mut expect = |found: u64, wanted: u64, what: &str| {
-            if found != wanted {
-                faults.push(format!("{} of {} {what}", count(found), count(wanted)));
+        let mut expect = |actual: u64, wanted: u64, what: &str| {
+            if actual != wanted {
+                faults.push(format!("{} of {} {what}", count(actual), count(wanted)));
             }
         };
         if let Some(kept) = &self.deliveries {
@@ -84,8 +84,8 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_counted() {
-        let said = run(&[1, 3]).delivery_fault(3, 2).unwrap();
-        assert!(said.starts_with("the sink has 2 of 3 messages in its dump, 4 of 6 recipients in its dump"), "{said}");
+        let text = run(&[1, 3]).delivery_fault(3, 2).unwrap();
+        assert!(text.starts_with("the sink has 2 of 3 messages in its dump, 4 of 6 recipients in its dump"), "{text}");
     }
 
     #[test]
@@ -95,8 +95,8 @@ mod tests {
 
     #[test]
     fn a_changed_text_is_found() {
-        let said = with_text(&[1, 2], "La de da\r\n").delivery_fault(2, 2).unwrap();
-        assert_eq!(said, "the sink has 2 messages with a changed text");
+        let fault = with_text(&[1, 2], "La de da\r\n").delivery_fault(2, 2).unwrap();
+        assert_eq!(fault, "the sink has 2 messages with a changed text");
     }
 
     #[test]

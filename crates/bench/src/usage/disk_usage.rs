@@ -81,8 +81,8 @@ mod tests {
     fn what_does_not_fit_is_said_before_anything_is_written() {
         let place = tempfile::tempdir().unwrap();
         assert!(ensure_free(place.path(), 1).is_ok());
-        let why = ensure_free(place.path(), 1 << 60).unwrap_err().to_string();
-        assert!(why.starts_with("it needs up to 1,048,576 TiB of disk in"), "{why}");
-        assert!(why.contains("are free") && why.contains("--out"), "{why}");
+        let error = ensure_free(place.path(), 1 << 60).unwrap_err().to_string();
+        assert!(error.starts_with("it needs up to 1,048,576 TiB of disk in"), "{error}");
+        assert!(error.contains("are free") && error.contains("--out"), "{error}");
     }
 }

@@ -127,15 +127,15 @@ fn subtree(root: u32, all: &[ProcessStat]) -> Vec<ProcessStat> {
     for member in all {
         of_parent.entry(member.parent).or_default().push(*member);
     }
-    let mut found: Vec<ProcessStat> = all.iter().filter(|member| member.pid == root).copied().collect();
+    let mut processes: Vec<ProcessStat> = all.iter().filter(|member| member.pid == root).copied().collect();
     let mut next = 0;
-    while next < found.len() {
+    while next < processes.len() {
         // Remove each list of children when it is used. The processes may change while they are
         // being read, so the parents could form a circle.
-        found.extend(of_parent.remove(&found[next].pid).unwrap_or_default());
+        processes.extend(of_parent.remove(&processes[next].pid).unwrap_or_default());
         next += 1;
     }
-    found
+    processes
 }
 
 fn read(pid: u32, file: &str) -> Option<String> {

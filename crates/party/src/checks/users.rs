@@ -10,7 +10,7 @@ pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let users = match Users::parse(text, Path::new("users")) {
         Ok(users) => users,
-        Err(why) => return assert!(!why.to_string().is_empty()),
+        Err(error) => return assert!(!error.to_string().is_empty()),
     };
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     // If a name occurs several times, its last line counts.

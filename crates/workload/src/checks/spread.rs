@@ -7,7 +7,7 @@ pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let spread = match Distribution::parse(text, mailrun_journey::quantities::bytes) {
         Ok(spread) => spread,
-        Err(why) => return assert!(!why.is_empty()),
+        Err(error) => return assert!(!error.is_empty()),
     };
     let bounds = spread.min()..=spread.max();
     assert!(!bounds.is_empty() && spread.expression() == text);

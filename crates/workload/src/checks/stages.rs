@@ -11,7 +11,7 @@ pub fn check(data: &[u8]) {
                 assert_eq!(RateStage::parse(&stage.expression()), Ok(stage));
                 read.push(stage);
             }
-            Err(why) => assert!(!why.is_empty()),
+            Err(error) => assert!(!error.is_empty()),
         }
     }
     let offer = OfferedRate::Stages(read);
