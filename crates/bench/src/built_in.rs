@@ -49,7 +49,7 @@ impl BuiltInScenario {
             return Ok(*scenario);
         }
         match BUILT_IN.iter().find(|scenario| is_misspelling(name, scenario.name)) {
-            Some(meant) => bail!("unknown scenario {name:?}; did you mean {:?}?", meant.name),
+            Some(suggestion) => bail!("unknown scenario {name:?}; did you mean {:?}?", suggestion.name),
             None => bail!("unknown scenario {name:?}; mailrun bench --list lists them"),
         }
     }

@@ -229,8 +229,8 @@ pub(super) fn relay(
     let party = relay_party(contestant, options.placement.relay.as_ref(), own.as_ref())?;
     let mut remarks = Vec::new();
     if arrived == Completeness::NotAll && !contestant.is_own() {
-        let kept = if directory.spool().exists() { ", and its directory is kept (relay.spool)" } else { "" };
-        remarks.push(format!("The bench stopped waiting for the relay{kept}."));
+        let directory_note = if directory.spool().exists() { ", and its directory is kept (relay.spool)" } else { "" };
+        remarks.push(format!("The bench stopped waiting for the relay{directory_note}."));
     }
     if ["sync", "write"].contains(&party.durability.as_str()) && is_in_memory(&directory.spool()) {
         remarks.push(
@@ -274,9 +274,9 @@ pub(super) fn relay_queue(program: &Path, directory: &RunDirectory, run: RunId) 
     let mut command = Command::new(program);
     command.args(["queue", "units", "--run-id", &run.to_string(), "--ledger"]).arg(&path);
     command.arg("--spool").arg(directory.spool()).stdin(Stdio::null()).stdout(Stdio::null());
-    let ended = command.output().context("cannot start mailrun queue")?;
-    let stderr = String::from_utf8_lossy(&ended.stderr);
-    ensure!(ended.status.success(), "{}", stderr.trim().trim_start_matches("mailrun: "));
+    let output = command.output().context("cannot start mailrun queue")?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}", stderr.trim().trim_start_matches("mailrun: "));
     let file = File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
     Ledger::read_from(BufReader::new(file)).with_context(|| format!("cannot read {}", path.display()))
 }
@@ -315,7 +315,7 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
     let ledger = close_account(&source, arrivals.as_ref(), queue_between(between, relay.as_ref()));
     let not_seen = not_seen(directory, &source, arrivals.as_ref());
     let events = bench_events(&deaths, &faults, load_started_at, source.record.origin_ns);
-    let folded = merge_records(source.record, arrivals.and_then(|sink| sink.record), ledger);
+    let merged = merge_records(source.record, arrivals.and_then(|sink| sink.record), ledger);
     let mut record = Record {
         format: FORMAT.to_owned(),
         run_id: run.to_string(),
@@ -324,8 +324,8 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
         command: options.command.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         host: host::facts(Some(directory)),
-        events: join_events(folded.events, events),
-        ..folded
+        events: join_events(merged.events, events),
+        ..merged
     };
     record.missing.extend(not_seen);
     record.missing.truncate(MAX_MISSING);
@@ -342,9 +342,9 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
         }
         record.parties.iter_mut().filter(|party| party.role == role).for_each(|party| party.died = Some(death.clone()));
     }
-    for seen in observations {
-        fill_costs(&mut record, &seen);
-        fill_usage(&mut record, &seen);
+    for observation in observations {
+        fill_costs(&mut record, &observation);
+        fill_usage(&mut record, &observation);
     }
     host_sampler::set_load(&mut surroundings, record.surroundings.as_ref());
     record.surroundings = Some(others_usage(&record, between, surroundings));

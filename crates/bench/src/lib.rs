@@ -267,7 +267,7 @@ fn collect_deliveries(
     keeper: &RelayKeeper,
     supervisor: &mut Supervisor,
 ) -> Result<RemoteEnd> {
-    let nobody = RemoteEnd { results: None, completeness: Completeness::All, ending: None, exit_error: None };
+    let empty_end = RemoteEnd { results: None, completeness: Completeness::All, ending: None, exit_error: None };
     match (&options.target, remote_sink) {
         (BenchTarget::OwnSink | BenchTarget::Relay(_), _) => {
             let (arrived, complaint) = drain(supervisor, options, gather::accepted_messages(&source.record), keeper)?;
@@ -279,20 +279,20 @@ fn collect_deliveries(
                 (None, Err(error)) => return Err(complaint.unwrap_or(error)),
             };
             let results = if options.has_trace() { results } else { results.map(SinkResults::without_deliveries) };
-            Ok(RemoteEnd { results, completeness: arrived, exit_error: complaint, ..nobody })
+            Ok(RemoteEnd { results, completeness: arrived, exit_error: complaint, ..empty_end })
         }
         (BenchTarget::Server { .. }, Some(sink)) => {
             let units = source.units.clone().unwrap_or_default();
             match sink.await_arrivals(run, &units, supervisor) {
-                Ok(results) => Ok(RemoteEnd { results: Some(results), ..nobody }),
+                Ok(results) => Ok(RemoteEnd { results: Some(results), ..empty_end }),
                 // Keep the source's figures even if the sink is gone.
                 Err(error) => {
                     supervisor.print_line(&format!("{error:#}"));
-                    Ok(RemoteEnd { ending: Some(Ending::SinkEnded), ..nobody })
+                    Ok(RemoteEnd { ending: Some(Ending::SinkEnded), ..empty_end })
                 }
             }
         }
-        (BenchTarget::Server { .. }, None) => Ok(nobody),
+        (BenchTarget::Server { .. }, None) => Ok(empty_end),
     }
 }
 

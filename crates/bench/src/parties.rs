@@ -234,12 +234,12 @@ impl PartyProcess {
         }
         let program = party.program.to_string_lossy().into_owned();
         let words = party.options.as_ref().map(PartyOptions::words).unwrap_or_default();
-        let spawned = match (&party.cpus, party.cores) {
+        let result = match (&party.cpus, party.cores) {
             (Some(cpus), _) => server_cores::spawn_within(&mut command, cpus),
             (None, Some(count)) => server_cores::spawn_on(&mut command, count),
             (None, None) => command.spawn(),
         };
-        let mut child = spawned.with_context(|| format!("cannot start the {name} ({program})"))?;
+        let mut child = result.with_context(|| format!("cannot start the {name} ({program})"))?;
         if let Some((mut stdin, options)) = child.stdin.take().zip(party.options.as_ref()) {
             // Ignore an error: if the party could not read its options, it exits and says so.
             let _ = stdin.write_all(options.to_json().as_bytes());
@@ -297,9 +297,9 @@ impl PartyProcess {
         let Some(directory) = &self.recipe_directory else { return Vec::new() };
         let limit = Instant::now() + DESCENDANTS_TIMEOUT;
         loop {
-            let left = leftovers::processes_in(directory);
-            if left.is_empty() || Instant::now() > limit {
-                return left.into_iter().map(|process| format!("{} ({})", process.name, process.pid)).collect();
+            let processes = leftovers::processes_in(directory);
+            if processes.is_empty() || Instant::now() > limit {
+                return processes.into_iter().map(|process| format!("{} ({})", process.name, process.pid)).collect();
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -307,21 +307,21 @@ impl PartyProcess {
 
     /// Returns an error that names the processes that the party left behind. They have been killed.
     pub(super) fn left_behind(&self) -> Option<anyhow::Error> {
-        let left = Some(&self.left_behind).filter(|left| !left.is_empty())?;
-        Some(anyhow!("the {} ended and left processes behind: {}", self.name, left.join(", ")))
+        let names = Some(&self.left_behind).filter(|names| !names.is_empty())?;
+        Some(anyhow!("the {} ended and left processes behind: {}", self.name, names.join(", ")))
     }
 
     pub(super) fn sample(&mut self) -> ProcessUsage {
         self.sampled_at = Instant::now();
         let pid = self.child.id();
-        let seen = match self.scope {
+        let usage = match self.scope {
             ProcessScope::Process => process_usage::of(pid),
             ProcessScope::Tree => tree::usage(pid),
         };
-        if let Some(seen) = seen {
-            self.usage = self.usage.followed_by(seen);
-            self.memory.add(seen.rss_bytes);
-            self.usage_by_second.add(outputs::record_time(), seen.user_s + seen.sys_s, seen.rss_bytes);
+        if let Some(usage) = usage {
+            self.usage = self.usage.followed_by(usage);
+            self.memory.add(usage.rss_bytes);
+            self.usage_by_second.add(outputs::record_time(), usage.user_s + usage.sys_s, usage.rss_bytes);
         }
         self.sample_interval = SAMPLE_INTERVAL.max(self.sampled_at.elapsed() * SAMPLING_SHARE);
         self.usage
@@ -385,8 +385,8 @@ impl PartyProcess {
         if interrupt.has_ended(status) {
             return Interrupted::BEFORE_LOAD.into();
         }
-        let early = || anyhow!("the {} ended before it listened: {}", self.name, self.last_stderr_line("no output"));
-        self.check_exit(status).err().unwrap_or_else(early)
+        let error = || anyhow!("the {} ended before it listened: {}", self.name, self.last_stderr_line("no output"));
+        self.check_exit(status).err().unwrap_or_else(error)
     }
 
     /// Kills the party and all processes that belong to it.

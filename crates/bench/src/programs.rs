@@ -74,8 +74,8 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
 /// tests build peers.
 fn places(own: &Path) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let beside = own.parent().and_then(Path::parent).map(|target| target.join("peers"));
-    let built = beside.into_iter().chain([PathBuf::from("target/peers")]);
+    let peers = own.parent().and_then(Path::parent).map(|target| target.join("peers"));
+    let built = peers.into_iter().chain([PathBuf::from("target/peers")]);
     let built = built.flat_map(|peers| [peers.join("bin"), peers]);
     std::env::split_paths(&path)
         .chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from))

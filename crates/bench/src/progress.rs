@@ -107,8 +107,8 @@ impl LatestProgress {
             return LiveLine::of(&self.source, self.source.accepted, "accepted", rate_per_s);
         };
         let errors = self.source.errors + sink.errors;
-        let seen = LiveProgress { p50_ms: sink.p50_ms, p99_ms: sink.p99_ms, errors, ..self.source };
-        LiveLine::of(&seen, sink.delivered, "delivered", rate_per_s)
+        let progress = LiveProgress { p50_ms: sink.p50_ms, p99_ms: sink.p99_ms, errors, ..self.source };
+        LiveLine::of(&progress, sink.delivered, "delivered", rate_per_s)
     }
 }
 

@@ -119,9 +119,9 @@ impl RemoteSink {
         let mut arrived = 0;
         let mut quiet_since = Instant::now();
         loop {
-            let standing = self.run_status(run)?;
-            if standing.delivered > arrived {
-                arrived = standing.delivered;
+            let status = self.run_status(run)?;
+            if status.delivered > arrived {
+                arrived = status.delivered;
                 quiet_since = Instant::now();
                 // The counts alone are not enough: the sink may also have messages whose 250 never
                 // reached the source, while accepted messages are still missing.

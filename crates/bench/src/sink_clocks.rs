@@ -27,14 +27,14 @@ impl SinkClocks {
     pub(super) fn finish(self, record: &mut Record, remote_sink: Option<&RemoteSink>) {
         let Some(own) = &mut record.clock else { return };
         let after = self.0.into_iter().map(|(sink, before)| before_and_after(before, sink.clock()));
-        let measured: Vec<Option<SinkClockRow>> = after.collect();
-        own.sinks = measured.iter().flatten().filter(|sink| sink.boot != own.boot).cloned().collect();
+        let rows: Vec<Option<SinkClockRow>> = after.collect();
+        own.sinks = rows.iter().flatten().filter(|sink| sink.boot != own.boot).cloned().collect();
         // Without a remote sink, this run is a part of a load. Leave the judgement to `mailrun
         // merge`.
         if remote_sink.is_none() {
             return;
         }
-        let error = match measured.first().cloned().flatten() {
+        let error = match rows.first().cloned().flatten() {
             Some(sink) => ClockError::between(record, &sink.boot),
             None => ClockError::Unknown,
         };

@@ -493,8 +493,8 @@ impl Supervisor {
 
     /// Returns the record that a party could not write to its file.
     pub(super) fn take_unwritten(&mut self, role: Role) -> Option<Record> {
-        let at = self.unwritten.iter().position(|(whose, _)| *whose == role)?;
-        Some(self.unwritten.swap_remove(at).1)
+        let position = self.unwritten.iter().position(|(whose, _)| *whose == role)?;
+        Some(self.unwritten.swap_remove(position).1)
     }
 
     /// Returns the time at which the load began, on the clock that run records use. 0 before the

@@ -119,12 +119,12 @@ fn exchange(asked_at: AskedAt, round_trip: Duration, answer: &HttpAnswer) -> Opt
     if answer.status != StatusCode::OK {
         return None;
     }
-    let there: ClockAnswer = serde_json::from_slice(&answer.body).ok()?;
+    let sink_clock: ClockAnswer = serde_json::from_slice(&answer.body).ok()?;
     let half = round_trip / 2;
-    let here = nanoseconds(asked_at.unix + half);
+    let own_ns = nanoseconds(asked_at.unix + half);
     Some(SinkClockRow {
-        boot: there.boot,
-        difference_ns: i64::try_from(i128::from(there.unix_ns) - i128::from(here)).ok()?,
+        boot: sink_clock.boot,
+        difference_ns: i64::try_from(i128::from(sink_clock.unix_ns) - i128::from(own_ns)).ok()?,
         error_ns: nanoseconds(half),
         exchanges: 1,
         chrony_bound_ns: None,
@@ -146,9 +146,9 @@ pub fn before_and_after(before: Option<ClockMeasurement>, after: Option<ClockMea
     let change = before.difference_ns.abs_diff(after.difference_ns);
     let exchanges = before.exchanges + after.exchanges;
     let best = if after.error_ns < before.error_ns { after } else { before };
-    let joined = SinkClockRow { error_ns: best.error_ns.saturating_add(change), exchanges, ..best };
-    let chrony_bound_ns = chrony_ns.filter(|bound| is_smaller_bound(*bound, &joined));
-    Some(SinkClockRow { chrony_bound_ns, ..joined })
+    let row = SinkClockRow { error_ns: best.error_ns.saturating_add(change), exchanges, ..best };
+    let chrony_bound_ns = chrony_ns.filter(|bound| is_smaller_bound(*bound, &row));
+    Some(SinkClockRow { chrony_bound_ns, ..row })
 }
 
 /// Returns true if chrony's bound is smaller than the bound of the exchange. A bound that is

@@ -140,8 +140,8 @@ impl Interrupt {
 /// Checks that enough file descriptors are free for a runtime. Without those for its signals, tokio
 /// would panic.
 fn check_descriptors() -> Result<()> {
-    let opened: io::Result<Vec<_>> = (0..RUNTIME_DESCRIPTORS / 2).map(|_| UnixStream::pair()).collect();
-    opened.map(drop).map_err(|error| anyhow!("cannot watch for signals: {}. Raise `ulimit -n`.", reason(&error)))
+    let sockets: io::Result<Vec<_>> = (0..RUNTIME_DESCRIPTORS / 2).map(|_| UnixStream::pair()).collect();
+    sockets.map(drop).map_err(|error| anyhow!("cannot watch for signals: {}. Raise `ulimit -n`.", reason(&error)))
 }
 
 /// Watches for SIGHUP.

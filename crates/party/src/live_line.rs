@@ -441,8 +441,8 @@ impl ServerLiveLine {
             LiveDisplay::Terminal(terminal) if !terminal.is_dumb => Some(terminal.charset),
             _ => None,
         };
-        let shown = letters.map(|letters| LogDisplay { log: log.clone(), charset: letters });
-        Self { display: shown, accepted: RateWindow::default(), delivered: RateWindow::default() }
+        let log_display = letters.map(|letters| LogDisplay { log: log.clone(), charset: letters });
+        Self { display: log_display, accepted: RateWindow::default(), delivered: RateWindow::default() }
     }
 
     /// Shows how many messages the server has accepted, delivered and queued.

@@ -22,8 +22,8 @@ impl LiveMetrics {
         let latest: Arc<Mutex<LiveProgress>> = Arc::default();
         let routes = Router::new().route("/", get(source_metrics)).route("/metrics", get(source_metrics));
         let routes = routes.with_state(Arc::clone(&latest));
-        let served = http_server::serve(address, HostNames::new([]), &Arc::default(), routes);
-        let address = served.with_context(|| format!("cannot listen on {address} (--http)"))?;
+        let result = http_server::serve(address, HostNames::new([]), &Arc::default(), routes);
+        let address = result.with_context(|| format!("cannot listen on {address} (--http)"))?;
         crate::tell!("mailrun source: metrics on http://{address}/metrics");
         Ok(Self { latest })
     }

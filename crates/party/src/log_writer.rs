@@ -145,8 +145,8 @@ impl LogWriter {
             if left.is_zero() {
                 return;
             }
-            let waited = self.0.emptied.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let result = self.0.emptied.wait_timeout(state, left);
+            state = result.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -211,12 +211,12 @@ impl LogBuffer {
             let below = state.status_line.clone();
             state.is_status_new = false;
             state.is_writing = true;
-            let untold = std::mem::take(&mut state.unreported);
+            let dropped_count = std::mem::take(&mut state.unreported);
             drop(state);
             self.emptied.notify_all();
-            if untold > 0 {
+            if dropped_count > 0 {
                 // The dropped lines came after the lines of this batch.
-                let what = format!("log lines were dropped because standard error was blocked lines={untold}");
+                let what = format!("log lines were dropped because standard error was blocked lines={dropped_count}");
                 batch.extend_from_slice(format_line("WARN", &what).as_bytes());
             }
             is_below_shown = !below.is_empty();

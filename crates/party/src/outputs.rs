@@ -47,9 +47,9 @@ impl Outputs {
     /// Writes the record and the ledger to their files, if there are any. If that fails, sends the
     /// record as an event and returns the error.
     pub fn write_or_report(&self, record: &Record, units: &Ledger, telling: &ProgressOutput) -> Option<anyhow::Error> {
-        let unwritten = self.write(record, units).err()?;
+        let error = self.write(record, units).err()?;
         telling.unwritten(record);
-        Some(unwritten)
+        Some(error)
     }
 
     /// Returns the directory of the output files, if there are any.
@@ -255,8 +255,8 @@ impl IntervalRecorder {
     pub fn finish(&mut self, now: Duration) -> Option<anyhow::Error> {
         self.write_interval(now);
         if let Some(log) = self.log.take() {
-            let finished = log.finish().map(drop);
-            self.check_written(finished);
+            let result = log.finish().map(drop);
+            self.check_written(result);
         }
         self.failure.take()
     }
@@ -265,14 +265,14 @@ impl IntervalRecorder {
         let Some(log) = &mut self.log else { return };
         let from = self.interval_began - self.began;
         let length = now.saturating_sub(self.interval_began);
-        let written = log.write(self.tag, from, length, &self.interval);
-        self.check_written(written);
+        let result = log.write(self.tag, from, length, &self.interval);
+        self.check_written(result);
         self.interval.clear();
         self.interval_began = now;
     }
 
-    fn check_written(&mut self, written: io::Result<()>) {
-        if let Err(error) = written {
+    fn check_written(&mut self, result: io::Result<()>) {
+        if let Err(error) = result {
             self.failure.get_or_insert_with(|| cannot_write(&self.path, &error));
             self.log = None;
         }

@@ -77,13 +77,13 @@ pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, ConfigError> {
 
 /// Rewrites a message of serde as one line. A hint replaces a long list of names.
 fn plain_message(message: &str) -> String {
-    let mut quoted = message.split('`').skip(1).step_by(2);
-    let name = quoted.next().unwrap_or_default();
+    let mut words = message.split('`').skip(1).step_by(2);
+    let name = words.next().unwrap_or_default();
     if message.starts_with("missing field ") {
         return format!("the key {name:?} is missing");
     }
     if message.starts_with("unknown field ") {
-        return unknown_key(name, "", quoted);
+        return unknown_key(name, "", words);
     }
     message.replace('\n', ", ")
 }
@@ -108,9 +108,9 @@ fn value_message(key: &str, example: &str, message: &str) -> String {
     if !message.starts_with("unknown variant ") {
         return format!("{key}: {}", message.replace('\n', ", "));
     }
-    let mut quoted = message.split('`').skip(1).step_by(2);
-    let text = quoted.next().unwrap_or_default();
-    let known: Vec<&str> = quoted.collect();
+    let mut words = message.split('`').skip(1).step_by(2);
+    let text = words.next().unwrap_or_default();
+    let known: Vec<&str> = words.collect();
     match known.iter().find(|known| is_misspelling(text, known) || text.eq_ignore_ascii_case(known)) {
         Some(known) => format!("{key} {text:?} is unknown; did you mean {known:?}?"),
         None => format!("{key} {text:?} is unknown; known are {}", known.join(", ")),

@@ -84,14 +84,14 @@ impl UsageSampler {
     pub fn party(&self, name: &str, origin_ns: u64) -> Option<PartyUsage> {
         let origin_s = origin_ns / NS_PER_S;
         let later_share = (origin_ns % NS_PER_S) as f64 / 1e9 / self.width() as f64;
-        let mut joined: BTreeMap<u64, UsageInterval> = BTreeMap::new();
+        let mut intervals: BTreeMap<u64, UsageInterval> = BTreeMap::new();
         for interval in &self.rows {
             let Some(second) = interval.second.checked_sub(origin_s) else { continue };
             let before = second.checked_sub(self.width()).map(|before| (before, later_share));
             for (second, share) in
                 before.into_iter().chain([(second, 1.0 - later_share)]).filter(|(_, share)| *share > 0.0)
             {
-                let row = joined.entry(second).or_default();
+                let row = intervals.entry(second).or_default();
                 row.used_s += interval.used_s * share;
                 row.covered_s += interval.covered_s * share;
                 row.rss_bytes = interval.rss_bytes;
@@ -102,7 +102,7 @@ impl UsageSampler {
             cores: row.used_s / row.covered_s,
             rss_bytes: row.rss_bytes,
         };
-        let seconds: Vec<UsageRow> = joined.into_iter().map(row).collect();
+        let seconds: Vec<UsageRow> = intervals.into_iter().map(row).collect();
         (!seconds.is_empty()).then(|| PartyUsage { party: name.to_owned(), seconds })
     }
 

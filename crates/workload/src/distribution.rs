@@ -124,12 +124,12 @@ impl Distribution {
 
     /// Describes the distribution for the run record as if all numbers below `min` were `min`.
     pub fn summary_from(&self, min: u64) -> Varied {
-        let described = self.summary_in(1.0);
+        let summary = self.summary_in(1.0);
         if self.min() >= min {
-            return described;
+            return summary;
         }
         let mean = self.quantiles(1 << 14).map(|number| number.max(min) as f64).sum::<f64>() / 16_384.0;
-        Varied { least: min as f64, mean, ..described }
+        Varied { least: min as f64, mean, ..summary }
     }
 
     /// Draws the number for a message. The same seed, purpose and message always give the same
@@ -297,18 +297,18 @@ fn normal_quantile(share: f64) -> f64 {
     const TAIL_BELOW: [f64; 5] =
         [7.784695709041462e-3, 3.224671290700398e-1, 2.445134137142996, 3.754408661907416, 1.0];
     const TAIL_SHARE: f64 = 0.02425;
-    let polynomial = |terms: &[f64], at: f64| terms.iter().fold(0.0, |sum, term| sum * at + term);
+    let polynomial = |terms: &[f64], x: f64| terms.iter().fold(0.0, |sum, term| sum * x + term);
     let tail = |share: f64| {
-        let at = (-2.0 * share.ln()).sqrt();
-        polynomial(&TAIL, at) / polynomial(&TAIL_BELOW, at)
+        let x = (-2.0 * share.ln()).sqrt();
+        polynomial(&TAIL, x) / polynomial(&TAIL_BELOW, x)
     };
     if share < TAIL_SHARE {
         tail(share)
     } else if share > 1.0 - TAIL_SHARE {
         -tail(1.0 - share)
     } else {
-        let at = share - 0.5;
-        at * polynomial(&CENTRE, at * at) / polynomial(&CENTRE_BELOW, at * at)
+        let x = share - 0.5;
+        x * polynomial(&CENTRE, x * x) / polynomial(&CENTRE_BELOW, x * x)
     }
 }
 

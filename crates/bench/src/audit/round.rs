@@ -179,7 +179,7 @@ impl Round<'_> {
         let mut disturbance = Disturbance::default();
         let mut events = Vec::new();
         let source = PartyCommand::source(self.program, &bench, run, self.directory, &target);
-        let followed = supervisor.follow_disturbed_source(source, |supervisor, elapsed| {
+        let result = supervisor.follow_disturbed_source(source, |supervisor, elapsed| {
             if disturbance.at.is_some() || elapsed < planned {
                 return Ok(());
             }
@@ -193,7 +193,7 @@ impl Round<'_> {
             events.truncate(1);
             return Ok(RoundResult { fault: self.fault, end: RoundEnd::NeverBack(reason), events });
         }
-        if let Some(complaint) = followed? {
+        if let Some(complaint) = result? {
             return Err(complaint);
         }
         let mut source = gather::read_party(self.directory, Role::Source)?;
@@ -208,9 +208,9 @@ impl Round<'_> {
         supervisor.stop_relay(PartyProcess::terminate)?;
         supervisor.stop_sink()?.map_or(Ok(()), Err)?;
         let sink = SinkResults::from(gather::read_party(self.directory, Role::Sink)?);
-        let nothing = Ledger::default();
+        let empty_ledger = Ledger::default();
         let queue = match queue {
-            QueueState::Empty => ServerQueue::Known(RelayInputs { queued: &nothing, given_up: 0 }),
+            QueueState::Empty => ServerQueue::Known(RelayInputs { queued: &empty_ledger, given_up: 0 }),
             QueueState::Unknown => ServerQueue::Unknown,
         };
         source.record.ledger = gather::close_account(&source, Some(&sink), queue);

@@ -77,11 +77,11 @@ pub(super) fn record(
 }
 
 fn row_of<'r>(rows: &'r mut Vec<AuditRow>, fault: &str) -> &'r mut AuditRow {
-    let at = rows.iter().position(|row| row.fault == fault).unwrap_or_else(|| {
+    let position = rows.iter().position(|row| row.fault == fault).unwrap_or_else(|| {
         rows.push(AuditRow { fault: fault.to_owned(), ..AuditRow::default() });
         rows.len() - 1
     });
-    &mut rows[at]
+    &mut rows[position]
 }
 
 fn add_account(row: &mut AuditRow, ledger: &LedgerRow, back_s: f64) {

@@ -308,8 +308,8 @@ pub fn save(run: &CapacityRun, json: &str, text: &str) -> Result<()> {
 /// If a goal is about deliveries, and the bench has no sink behind the server.
 pub fn check_goals(goals: &[LossGoal], target: &BenchTarget) -> Result<()> {
     let is_watched = !matches!(target, BenchTarget::Server { sink: None, .. });
-    let unseen = goals.iter().find(|goal| goal.expression().starts_with("delivered") && !is_watched);
-    match unseen {
+    let unseen_goal = goals.iter().find(|goal| goal.expression().starts_with("delivered") && !is_watched);
+    match unseen_goal {
         Some(goal) => bail!(
             "{}: nobody sees deliveries; let the server deliver to a mailrun sink, and name it with --sink or --sink-listen",
             goal.expression()

@@ -147,11 +147,11 @@ pub fn name_apart(contestants: &mut [Contestant]) {
 /// Numbers names that are still equal, for example those of one program with different options.
 fn number_equal_names(alike: Vec<&mut String>) {
     let names: Vec<String> = alike.iter().map(|name| (*name).clone()).collect();
-    for (at, own) in alike.into_iter().enumerate() {
-        let before = names[..at].iter().filter(|name| *name == &names[at]).count();
-        let all = names.iter().filter(|name| *name == &names[at]).count();
+    for (position, name) in alike.into_iter().enumerate() {
+        let before = names[..position].iter().filter(|name| *name == &names[position]).count();
+        let all = names.iter().filter(|name| *name == &names[position]).count();
         if all > 1 {
-            *own = format!("{} #{}", names[at], before + 1);
+            *name = format!("{} #{}", names[position], before + 1);
         }
     }
 }

@@ -134,8 +134,8 @@ pub(crate) enum ShownFigures {
 }
 
 /// Describes the number of rounds for the title of a report.
-pub(crate) fn rounds_text(rounds: u32, shown: ShownFigures) -> String {
-    match (rounds, shown) {
+pub(crate) fn rounds_text(rounds: u32, figures: ShownFigures) -> String {
+    match (rounds, figures) {
         (1, _) => "one round".to_owned(),
         (rounds, ShownFigures::Medians) => format!("medians of {rounds} rounds, interleaved"),
         (rounds, ShownFigures::Spreads) => format!("medians (least–most) of {rounds} rounds, interleaved"),

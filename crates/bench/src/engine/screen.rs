@@ -59,9 +59,9 @@ impl TextReport {
         if lines_in(&parts) > room {
             let details = self.file.iter().map(|file| format!("details: {}", printable(&file.to_string_lossy())));
             let details: Vec<String> = details.collect();
-            let folded: usize = details.iter().map(|line| display_width(line).div_ceil(width.max(1))).sum();
+            let line_count: usize = details.iter().map(|line| display_width(line).div_ceil(width.max(1))).sum();
             parts.push(ReportPart { priority: TablePriority::Always, has_gap: true, lines: details });
-            fit(&mut parts, (room + 1).saturating_sub(folded.saturating_sub(1)), TablePriority::Always);
+            fit(&mut parts, (room + 1).saturating_sub(line_count.saturating_sub(1)), TablePriority::Always);
         } else {
             parts.push(ReportPart { priority: TablePriority::Always, has_gap: true, lines: Vec::new() });
         }

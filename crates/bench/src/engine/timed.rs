@@ -132,8 +132,8 @@ impl TimedChild {
     ) -> Result<T> {
         loop {
             let has_ended = self.poll_exit()?;
-            if let Some(seen) = look().filter(|_| !has_ended) {
-                return Ok(seen);
+            if let Some(sign) = look().filter(|_| !has_ended) {
+                return Ok(sign);
             }
             if has_ended {
                 bail!("{name} ended before it was ready: {}", self.last_words());
@@ -186,13 +186,13 @@ impl TimedChild {
         let elapsed_s = self.started_at.elapsed().as_secs_f64();
         // From here on, another process may get the same process ID.
         self.is_reaped = true;
-        let ended = result?;
-        let peak_bytes = ended.rusage.maxrss;
+        let exit = result?;
+        let peak_bytes = exit.rusage.maxrss;
         Ok((
-            ended.status,
+            exit.status,
             Costs {
-                user_s: ended.rusage.utime.as_secs_f64(),
-                sys_s: ended.rusage.stime.as_secs_f64(),
+                user_s: exit.rusage.utime.as_secs_f64(),
+                sys_s: exit.rusage.stime.as_secs_f64(),
                 elapsed_s,
                 max_rss_bytes: if peak_bytes > self.min_peak_bytes {
                     Some(peak_bytes)
@@ -218,8 +218,8 @@ impl TimedChild {
     }
 
     fn sample_memory(&mut self) {
-        let seen = process_usage::of(self.child.id()).and_then(|usage| usage.max_rss_bytes);
-        self.sampled_peak_bytes = self.sampled_peak_bytes.max(seen);
+        let peak_bytes = process_usage::of(self.child.id()).and_then(|usage| usage.max_rss_bytes);
+        self.sampled_peak_bytes = self.sampled_peak_bytes.max(peak_bytes);
     }
 }
 

@@ -63,8 +63,8 @@ pub(crate) fn prepare(
         }
         Contestant::Command(RelayCommand { words, .. }) => {
             // The directory will hold mail, so that only its owner may read it.
-            let made = DirBuilder::new().recursive(true).mode(0o700).create(&spool);
-            made.with_context(|| format!("cannot create {}", spool.display()))?;
+            let result = DirBuilder::new().recursive(true).mode(0o700).create(&spool);
+            result.with_context(|| format!("cannot create {}", spool.display()))?;
             let listen = free_port()?;
             let words = fill_placeholders(words, &listen, sink, &spool);
             let command = PartyCommand::relay(Path::new(&words[0]), words[1..].to_vec(), directory);

@@ -13,8 +13,8 @@ const PORT_COUNT: u32 = 12_000;
 pub(crate) fn free() -> Result<SocketAddr> {
     static NEXT_OFFSET: AtomicU32 = AtomicU32::new(0);
     for _ in 0..PORT_COUNT {
-        let tried = NEXT_OFFSET.fetch_add(1, Ordering::Relaxed);
-        let port = FIRST_PORT + std::process::id().wrapping_mul(613).wrapping_add(tried.wrapping_mul(7)) % PORT_COUNT;
+        let offset = NEXT_OFFSET.fetch_add(1, Ordering::Relaxed);
+        let port = FIRST_PORT + std::process::id().wrapping_mul(613).wrapping_add(offset.wrapping_mul(7)) % PORT_COUNT;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, u16::try_from(port).unwrap_or(u16::MAX)));
         if TcpListener::bind(address).is_ok() {
             return Ok(address);

@@ -112,8 +112,8 @@ pub struct MadesBenchOutcome {
 pub fn run(options: &MadesBenchOptions) -> Result<MadesBenchOutcome> {
     let program = own_program()?;
     let mut directory = RunDirectory::create(options.out.as_deref(), &options.name, jiff::Timestamp::now())?;
-    let conducted = run_parties(&program, options, &directory);
-    let (record, complaint) = conducted.inspect_err(|_| directory.discard())?;
+    let result = run_parties(&program, options, &directory);
+    let (record, complaint) = result.inspect_err(|_| directory.discard())?;
     let unwritten = directory.save(&record).err().or(complaint);
     Ok(MadesBenchOutcome { record, directory: directory.path().to_owned(), unwritten })
 }
@@ -137,8 +137,8 @@ fn run_parties(
     let processes = processes.finish();
     supervisor.stop_endpoint()?;
     let surroundings = sampler.finish();
-    let written = read_written(&directory.path().join("run.json"), Record::from_json);
-    let (mut record, complaint) = match (supervisor.unwritten.take(), written, death) {
+    let written_record = read_written(&directory.path().join("run.json"), Record::from_json);
+    let (mut record, complaint) = match (supervisor.unwritten.take(), written_record, death) {
         (Some(record), _, _) | (None, Ok(record), _) => (record, complaint),
         (None, Err(_), Some(death)) => {
             (unrecorded::record(options, &url, started_at, &supervisor.progress, death), complaint)
@@ -330,7 +330,7 @@ impl MadesBenchSupervisor {
     fn run_bench(&mut self, order: PartyCommand) -> Result<FinishedBench> {
         let mut mades = PartyProcess::start(order, self.events_tx.clone())?;
         let began = Instant::now();
-        let mut sent = (StopRequest::Nothing, began);
+        let mut last_request = (StopRequest::Nothing, began);
         loop {
             self.process_events();
             self.update_dashboard(&mades);
@@ -353,11 +353,11 @@ impl MadesBenchSupervisor {
             let wanted = if self.death.is_some() { StopRequest::Stop } else { StopRequest::Nothing };
             let request = self.interrupt.requested().max(wanted);
             ensure!(request < StopRequest::Quit, Interrupted::WITHOUT_REPORT);
-            if request > sent.0 {
+            if request > last_request.0 {
                 mades.terminate();
-                sent = (request, Instant::now());
+                last_request = (request, Instant::now());
             }
-            let is_in_time = sent.0 == StopRequest::Nothing || sent.1.elapsed() < STOP_TIMEOUT;
+            let is_in_time = last_request.0 == StopRequest::Nothing || last_request.1.elapsed() < STOP_TIMEOUT;
             ensure!(is_in_time, "the bench did not stop within {} s", STOP_TIMEOUT.as_secs());
         }
     }

@@ -48,25 +48,25 @@ pub(super) fn command(
     program: &Path,
     case: &CompareCase,
     options: &CompareOptions,
-    at: &BrokerAddress,
+    broker: &BrokerAddress,
     directory: &Path,
 ) -> Command {
     let mut command = Command::new(program);
     match case.tool {
-        MadesTool::GoMadesBench => original_arguments(&mut command, case, options, at),
-        MadesTool::Mailrun => own_arguments(&mut command, case, options, at, directory),
+        MadesTool::GoMadesBench => original_arguments(&mut command, case, options, broker),
+        MadesTool::Mailrun => own_arguments(&mut command, case, options, broker, directory),
     }
     command
 }
 
-fn original_arguments(command: &mut Command, case: &CompareCase, options: &CompareOptions, at: &BrokerAddress) {
+fn original_arguments(command: &mut Command, case: &CompareCase, options: &CompareOptions, broker: &BrokerAddress) {
     let queues = CompareQueues::of(options);
     command.args(["-mode", options.mode.name()]);
     command.args(["-n", &options.messages.to_string(), "-size", &options.message_bytes.to_string()]);
     for (side, queue) in [("outbox", &queues.outbox), ("inbox", &queues.inbox)] {
-        command.args([&format!("-{side}"), queue, &format!("-{side}-addr"), &at.url]);
+        command.args([&format!("-{side}"), queue, &format!("-{side}-addr"), &broker.url]);
         // go-mades-bench accepts a password only on its command line.
-        command.args([&format!("-{side}-user"), &at.user, &format!("-{side}-pass"), &at.password]);
+        command.args([&format!("-{side}-user"), &broker.user, &format!("-{side}-pass"), &broker.password]);
     }
     command.args(["-outbox-reply", &queues.reply, "-outbox-send-event", &queues.event]);
     if let SendWindow::Same(window) = case.window {
@@ -78,24 +78,24 @@ fn own_arguments(
     command: &mut Command,
     case: &CompareCase,
     options: &CompareOptions,
-    at: &BrokerAddress,
+    broker: &BrokerAddress,
     directory: &Path,
 ) {
     let queues = CompareQueues::of(options);
     // go-mades-bench does not send a message before its load either.
-    command.args(["mades", "--live", "off", "--no-preflight", "--mode", options.mode.name(), "--broker", &at.url]);
+    command.args(["mades", "--live", "off", "--no-preflight", "--mode", options.mode.name(), "--broker", &broker.url]);
     command.args(["--messages", &options.messages.to_string(), "--payload-size", &options.message_bytes.to_string()]);
     command.args(queues.arguments(options.mode));
     // Give up lost messages before the time limit ends the whole run.
     let timeout_s = (options.max_time.as_secs_f64() / 3.0).max(1.0);
     command.args(["--message-timeout", &format!("{timeout_s:.0}s")]).arg("--out").arg(directory);
-    command.args(["--user", &at.user]).env(PASSWORD_VARIABLE, &at.password);
-    if at.is_shared {
+    command.args(["--user", &broker.user]).env(PASSWORD_VARIABLE, &broker.password);
+    if broker.is_shared {
         // go-mades-bench also empties the queues when it starts. This is safe because nobody else
         // uses the comparison's queues.
         command.arg("--purge");
     }
-    if let Some(cacert) = &at.cacert {
+    if let Some(cacert) = &broker.cacert {
         command.arg("--cacert").arg(cacert);
     }
     if let SendWindow::Same(window) = case.window {

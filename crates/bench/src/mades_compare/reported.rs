@@ -47,8 +47,8 @@ pub(super) fn last_table(output: &str) -> Vec<StatisticsLine<'_>> {
 pub(super) fn of_original(output: &str) -> Result<ReportedResult> {
     let lines = last_table(output);
     let last = lines.last().context("it printed no report")?;
-    let short = lines.iter().find(|line| line.count != line.limit);
-    let fault = short.map(|line| format!("{}: {} of {} messages", line.name, line.count, line.limit));
+    let short_line = lines.iter().find(|line| line.count != line.limit);
+    let fault = short_line.map(|line| format!("{}: {} of {} messages", line.name, line.count, line.limit));
     Ok(ReportedResult { rate_per_s: last.rate_per_s, fault })
 }
 

@@ -142,11 +142,11 @@ pub fn run(options: &LargeMessageOptions) -> Result<TextReport> {
 /// Creates the rows, grouped by size, and writes their message files.
 fn cases(options: &LargeMessageOptions, runs: &ProfileRuns) -> Result<Vec<LargeMessageCase>> {
     let mut cases = Vec::new();
-    let mut written = BTreeSet::new();
+    let mut written_files = BTreeSet::new();
     for &body_bytes in &options.body_sizes {
         for cost in std::iter::once(None).chain(options.costs.iter().copied().map(Some)) {
             let file = runs.path(lines(cost), body_bytes);
-            if written.insert(file.clone()) {
+            if written_files.insert(file.clone()) {
                 lines(cost).write_message(&file, body_bytes)?;
             }
             cases.push(LargeMessageCase { body_bytes, cost, file });

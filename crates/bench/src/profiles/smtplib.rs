@@ -78,16 +78,16 @@ impl SmtplibRun<'_> {
             (None, BenchTarget::Server { address, .. }) => address.clone(),
             (None, _) => bail!("smtplib sends to mailrun's sink or to SERVER alone"),
         };
-        let mut printed = tempfile::tempfile().context("cannot create a temporary file")?;
-        let mut client = TimedChild::start(self.command(&address, &printed)?)?;
+        let mut output = tempfile::tempfile().context("cannot create a temporary file")?;
+        let mut client = TimedChild::start(self.command(&address, &output)?)?;
         let Some((status, costs)) = turn.await_exit(&mut client, RUN_TIMEOUT, || None)? else { return Ok(None) };
         if !status.success() {
             return Err(client.exit_error(status));
         }
         let mut seconds = String::new();
-        printed
+        output
             .rewind()
-            .and_then(|()| printed.read_to_string(&mut seconds))
+            .and_then(|()| output.read_to_string(&mut seconds))
             .context("cannot read what python3 printed")?;
         let elapsed_s: f64 = seconds.trim().parse().context("python3 printed no time")?;
         let (sink_cpu_s, arrived) = match sink.map(TableSink::stop).transpose()? {
@@ -102,12 +102,12 @@ impl SmtplibRun<'_> {
         Ok(Some(measured))
     }
 
-    fn command(&self, address: &str, printed: &File) -> Result<Command> {
+    fn command(&self, address: &str, output: &File) -> Result<Command> {
         let (host, port) = address.rsplit_once(':').context("the server has no port")?;
         let python = InstalledPrograms::find(&[Python])?;
         let mut command = Command::new(python.path(Python)?);
         command.args(["-c", SCRIPT, host.trim_matches(['[', ']']), port]).arg(self.file);
-        command.args([&self.messages.to_string(), self.recipient]).stdout(printed.try_clone()?);
+        command.args([&self.messages.to_string(), self.recipient]).stdout(output.try_clone()?);
         Ok(command)
     }
 }
@@ -142,10 +142,10 @@ mod tests {
         }
         let target = BenchTarget::OwnSink;
         let run = SmtplibRun { target: &target, recipient: "a@b", file: Path::new("m.eml"), messages: 5 };
-        let printed = tempfile::tempfile().unwrap();
-        let command = run.command("[::1]:25", &printed).unwrap();
+        let output = tempfile::tempfile().unwrap();
+        let command = run.command("[::1]:25", &output).unwrap();
         let words: Vec<String> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
         assert_eq!(words[2..], ["::1", "25", "m.eml", "5", "a@b"]);
-        assert!(run.command("nowhere", &printed).is_err());
+        assert!(run.command("nowhere", &output).is_err());
     }
 }

@@ -156,7 +156,7 @@ impl Recipe {
             return Ok(text);
         }
         match names().find(|known| is_misspelling(name, known)) {
-            Some(meant) => bail!("unknown recipe {name:?}; did you mean {meant:?}?"),
+            Some(suggestion) => bail!("unknown recipe {name:?}; did you mean {suggestion:?}?"),
             None => bail!(
                 "unknown recipe {name:?}; built in are {}; the name of a file ends in .toml",
                 names().collect::<Vec<_>>().join(", ")

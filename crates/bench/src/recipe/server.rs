@@ -80,7 +80,7 @@ impl Recipe {
 
     fn program(&self, name: &str, key: &str, offset: usize) -> Result<PathBuf> {
         find_program(name).ok_or_else(|| {
-            let install = self.keys.install.as_ref().map(|how| format!("; to install it: {how}"));
+            let install = self.keys.install.as_ref().map(|command| format!("; to install it: {command}"));
             let install = install.unwrap_or_default();
             self.error(key, offset, &format!("there is no program {name:?} in PATH or /usr/sbin{install}"))
         })
@@ -101,12 +101,12 @@ impl Recipe {
         for place in [directory, &places.state] {
             fs::set_permissions(place, Permissions::from_mode(mode)).with_context(cannot)?;
         }
-        let closed = directory.ancestors().find(|place| *other_users.get_ref() && !is_traversable(place));
-        if let Some(closed) = closed {
+        let closed_directory = directory.ancestors().find(|place| *other_users.get_ref() && !is_traversable(place));
+        if let Some(closed_directory) = closed_directory {
             let words = format!(
                 "the server's processes run as other users without access to {}; chmod o+x it, or use --out to name \
                  another directory",
-                closed.display()
+                closed_directory.display()
             );
             return Err(self.error("other_users", other_users.span().start, &words));
         }
@@ -169,7 +169,7 @@ impl Recipe {
     /// Runs a command until it exits, and returns its standard output.
     fn run(&self, words: &[String], places: &Places) -> Result<String> {
         let words = self.fill_all(words, places);
-        let shown = words.join(" ");
+        let command_line = words.join(" ");
         let program = find_program(&words[0]).with_context(|| format!("there is no program {:?}", words[0]))?;
         let output = || tempfile::tempfile().context("cannot make a temporary file");
         let (stdout, stderr) = (output()?, output()?);
@@ -177,13 +177,13 @@ impl Recipe {
         command.args(&words[1..]).envs(self.environment(places)).stdin(Stdio::null());
         // Use files instead of pipes: a process that the command leaves behind would keep a pipe
         // open, so reading from the pipe would not end.
-        let cannot = || format!("cannot start {shown:?}");
+        let cannot = || format!("cannot start {command_line:?}");
         command.stdout(stdout.try_clone().with_context(cannot)?).stderr(stderr.try_clone().with_context(cannot)?);
-        let status = wait(&mut command.spawn().with_context(cannot)?).with_context(|| shown.clone())?;
+        let status = wait(&mut command.spawn().with_context(cannot)?).with_context(|| command_line.clone())?;
         let [stdout, stderr] = [stdout, stderr].map(read_whole);
         let last = [&stderr, &stdout].into_iter().find_map(|text| text.lines().rfind(|line| !line.trim().is_empty()));
         let ending = status.to_string().replacen(": ", " ", 1);
-        ensure!(status.success(), "{shown:?} ended with {ending}: {}", last.unwrap_or("no output"));
+        ensure!(status.success(), "{command_line:?} ended with {ending}: {}", last.unwrap_or("no output"));
         Ok(stdout)
     }
 

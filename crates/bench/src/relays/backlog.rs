@@ -195,7 +195,7 @@ impl<'g> BacklogRun<'g> {
         let arrived = self.results.drain.map_or(Completeness::NotAll, |drained| drained.completeness);
         let relay = gather::relay(self.bench, self.directory, arrived);
         let observations = self.supervisor.finish();
-        let memory = observations.iter().find(|seen| seen.role == Role::Relay).map(|seen| seen.memory.clone());
+        let memory = observations.iter().find(|party| party.role == Role::Relay).map(|party| party.memory.clone());
         let surroundings = sampler.finish();
         let between = Topology::Server;
         let disk_bytes = None;
@@ -309,7 +309,7 @@ impl<'g> BacklogRun<'g> {
         let ready_s = restarted_at.elapsed().as_secs_f64();
         self.faults.push(BenchFault::ends("the relay is ready again"));
         let usage = self.supervisor.sample_relay();
-        let reopened = RestartPhase {
+        let restart = RestartPhase {
             stop_s,
             listen_s,
             ready_s,
@@ -317,8 +317,8 @@ impl<'g> BacklogRun<'g> {
             peak_bytes: usage.max_rss_bytes.unwrap_or_default(),
             rss_bytes: usage.rss_bytes.unwrap_or_default(),
         };
-        self.results.restart = Some(reopened);
-        let queued = counted(reopened.queued, "message");
+        self.results.restart = Some(restart);
+        let queued = counted(restart.queued, "message");
         self.supervisor.print_line(&format!("started again: ready after {}, {queued} queued", seconds(ready_s)));
         Ok(())
     }
@@ -437,18 +437,18 @@ fn readiness_goal(results: &BacklogResults, target: Option<ReadyTarget>) -> Goal
         || "all queued".to_owned(),
         |target| format!("all queued, < {} up to {}", seconds(target.time.as_secs_f64()), count(target.messages)),
     );
-    let Some((accepted, reopened)) = results.fill.zip(results.restart) else {
+    let Some((accepted, restart)) = results.fill.zip(results.restart) else {
         return Goal::new("ready after a restart", wanted, GoalResult::Unknown("stopped before".to_owned()));
     };
     let value = format!(
         "{} of {} queued after {}",
-        count(reopened.queued),
+        count(restart.queued),
         count(accepted.messages),
-        seconds(reopened.ready_s)
+        seconds(restart.ready_s)
     );
     let is_quick =
-        target.is_none_or(|target| reopened.ready_s < target.time.as_secs_f64() || accepted.messages > target.messages);
-    Goal::condition("ready after a restart", reopened.queued == accepted.messages && is_quick, value, wanted)
+        target.is_none_or(|target| restart.ready_s < target.time.as_secs_f64() || accepted.messages > target.messages);
+    Goal::condition("ready after a restart", restart.queued == accepted.messages && is_quick, value, wanted)
 }
 
 /// Checks the peak memory of the relay before and after the restart. Returns `None` if there were
@@ -456,7 +456,7 @@ fn readiness_goal(results: &BacklogResults, target: Option<ReadyTarget>) -> Goal
 fn memory_goal(results: &BacklogResults, target: MemoryTarget) -> Option<Goal> {
     let accepted = results.fill.filter(|accepted| accepted.messages <= target.messages)?;
     let later =
-        results.restart.map(|reopened| reopened.peak_bytes).max(results.drain.map(|drained| drained.peak_bytes));
+        results.restart.map(|restart| restart.peak_bytes).max(results.drain.map(|drained| drained.peak_bytes));
     let peak_bytes = later.unwrap_or_default().max(accepted.peak_bytes);
     let wanted = format!("< {} up to {}", memory(target.bytes), count(target.messages));
     let value = format!("{} with {} queued", memory(peak_bytes), count(accepted.messages));
@@ -543,7 +543,7 @@ mod tests {
     #[test]
     fn a_queue_that_lacks_something_and_a_loss_are_missed() {
         let mut lacks = results(1_000, 1.0, 1 << 20);
-        lacks.restart = lacks.restart.map(|reopened| RestartPhase { queued: 999, ..reopened });
+        lacks.restart = lacks.restart.map(|restart| RestartPhase { queued: 999, ..restart });
         let lacks = judged_report(&lacks, &sample::relayed(), 1_000);
         assert!(!lacks.is_good() && lacks.text.contains("999 of 1,000 queued"), "{}", lacks.text);
         let lossy = judged_report(&results(1_000, 1.0, 1 << 20), &sample::lossy(), 1_000);

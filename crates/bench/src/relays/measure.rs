@@ -34,7 +34,7 @@ impl RelayMeasurement {
     pub(super) fn of(record: &Record, disk_bytes: Option<u64>, messages: u64) -> Result<Self> {
         let figures = RelayFigures::of(record).context("the record has no figures of delivery")?;
         let relay = relay::party(record);
-        let written = relay.and_then(|party| party.write_bytes).filter(|_| figures.accepted > 0);
+        let written_bytes = relay.and_then(|party| party.write_bytes).filter(|_| figures.accepted > 0);
         let each = |bytes: u64| bytes as f64 / figures.accepted as f64;
         let is_rate = |(_, cause): &(&String, &Cause)| **cause == Cause::RateMissed;
         let rate = record.verdict.reasons.iter().zip(&record.verdict.causes).find(is_rate);
@@ -44,7 +44,7 @@ impl RelayMeasurement {
         flaws.notes.retain(|note| !note.starts_with("The disk "));
         Ok(Self {
             cpu_ms_per_1000: relay.and_then(|party| relay::cpu_ms_per_1000(party, figures.accepted)),
-            written_per_message: written.map(each),
+            written_per_message: written_bytes.map(each),
             disk_per_message: disk_bytes.filter(|_| figures.accepted > 0).map(each),
             max_rss_bytes: relay.and_then(|party| party.max_rss_bytes),
             flaws,

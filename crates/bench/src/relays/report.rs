@@ -98,10 +98,10 @@ fn syscalls(series: &RelaySeries, choose: fn(f64, f64) -> f64) -> String {
 }
 
 fn ledger(series: &RelaySeries) -> String {
-    let bad = series.runs.iter().filter(|run| run.fault().is_some()).count();
-    match bad {
+    let fault_count = series.runs.iter().filter(|run| run.fault().is_some()).count();
+    match fault_count {
         0 => "closed".to_owned(),
-        bad => format!("NOT OK in {bad} of {}", series.runs.len()),
+        fault_count => format!("NOT OK in {fault_count} of {}", series.runs.len()),
     }
 }
 

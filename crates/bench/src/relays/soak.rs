@@ -117,7 +117,7 @@ fn figures(measure: &RelayMeasurement) -> Table {
 fn memory_and_disk(tenths: Option<[u64; 2]>, outcome: &BenchOutcome) -> Table {
     let titles = ["RSS, first tenth", "RSS, the rest", "disk at the start", "disk at the end"];
     let mut table = Table::new(titles.map(|title| (title, Align::Right)));
-    let rss = |at: usize| shown(tenths, |tenths| memory(tenths[at]));
+    let rss = |index: usize| shown(tenths, |tenths| memory(tenths[index]));
     table.row(vec![rss(0), rss(1), memory(outcome.disk_usage.at_start), memory(outcome.disk_usage.at_end)]);
     table
 }

@@ -40,22 +40,22 @@ pub(super) struct RoundTimes {
 
 /// Returns the number of messages of the first run.
 pub(super) fn first_messages(requested_count: Option<u64>, sessions: u32) -> u64 {
-    let few = FIRST_MESSAGES.max(sessions.into());
-    requested_count.map_or(few, |count| count.min(few))
+    let first_count = FIRST_MESSAGES.max(sessions.into());
+    requested_count.map_or(first_count, |count| count.min(first_count))
 }
 
 /// Decides what follows after all contestants have sent `messages` messages. `times` are the times
 /// that this took, and `requested_count` is the number of messages that the user wants, if any.
 pub(super) fn next_step(requested_count: Option<u64>, sessions: u32, messages: u64, times: RoundTimes) -> Calibration {
     let min_count = u64::from(sessions).max(1);
-    let fitting = times.budget_s / 2.0 / (ROUNDS * times.together_s.max(1e-3));
-    let is_right = (RIGHT_S.contains(&times.fastest_s) && fitting >= *FITS.start())
-        || (times.fastest_s < *RIGHT_S.start() && FITS.contains(&fitting));
+    let fit_ratio = times.budget_s / 2.0 / (ROUNDS * times.together_s.max(1e-3));
+    let is_right = (RIGHT_S.contains(&times.fastest_s) && fit_ratio >= *FITS.start())
+        || (times.fastest_s < *RIGHT_S.start() && FITS.contains(&fit_ratio));
     let next = match requested_count {
         Some(count) => count,
         None if is_right => messages,
         None => {
-            let factor = (GOAL_S / times.fastest_s.max(1e-3)).min(fitting).min(MAX_FACTOR);
+            let factor = (GOAL_S / times.fastest_s.max(1e-3)).min(fit_ratio).min(MAX_FACTOR);
             ((messages as f64 * factor).round() as u64).clamp(min_count.min(MAX_MESSAGES), MAX_MESSAGES)
         }
     };

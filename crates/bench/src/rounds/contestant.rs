@@ -199,10 +199,10 @@ impl FromStr for LiveContestant {
         {
             return Ok(named(work));
         }
-        let lacking = REQUIRED.iter().find(|needed| !words.iter().any(|word| word.contains(**needed)));
-        if let Some(lacking) = lacking {
+        let placeholder = REQUIRED.iter().find(|needed| !words.iter().any(|word| word.contains(**needed)));
+        if let Some(placeholder) = placeholder {
             return Err(format!(
-                "{name}: the command has no {lacking}; it must send {{messages}} messages to {{host}} port {{port}}"
+                "{name}: the command has no {placeholder}; it must send {{messages}} messages to {{host}} port {{port}}"
             ));
         }
         Ok(named(ContestantWork::Command(words)))

@@ -315,23 +315,23 @@ impl<'o> Rounds<'o> {
             return Some(Err(format!("{name}: {why}")));
         }
         let stolen = host.finish().steal_share.filter(|share| *share >= STEAL_LIMIT);
-        let disturbed = |share: f64| format!("the hypervisor gave {:.0} % of the CPU to others", share * 100.0);
-        Some(stolen.map_or(Ok(figures), |share| Err(disturbed(share))))
+        let reason = |share: f64| format!("the hypervisor gave {:.0} % of the CPU to others", share * 100.0);
+        Some(stolen.map_or(Ok(figures), |share| Err(reason(share))))
     }
 
     /// Builds the progress line: the round, the elapsed share of the time, and the ratios so far.
     fn line(&self, plan: &RoundPlan, order: &BlockOrder, name: &str) -> LiveLine {
         let planned = self.options.rounds;
-        let spent = self.began.elapsed().as_secs_f64() / self.options.budget.as_secs_f64();
-        let share = (order.counted() as f64 / planned as f64).max(spent);
+        let spent_share = self.began.elapsed().as_secs_f64() / self.options.budget.as_secs_f64();
+        let share = (order.counted() as f64 / planned as f64).max(spent_share);
         let mut text = match plan.is_warm_up {
             true => format!("first block, which does not count: {name}"),
             false => format!("round {} of {planned}: {name}", order.counted() + 1),
         };
         let reference = &self.standings[self.options.reference].contestant;
         for other in self.standings.iter().map(|standing| &standing.contestant) {
-            let so_far = Some(other).filter(|other| !std::ptr::eq(*other, reference));
-            if let Some((metric, ratio)) = so_far.and_then(|other| other.ratio_so_far(reference)) {
+            let contestant = Some(other).filter(|other| !std::ptr::eq(*other, reference));
+            if let Some((metric, ratio)) = contestant.and_then(|other| other.ratio_so_far(reference)) {
                 let metric = metric.split(',').next().unwrap_or_default();
                 text.push_str(&format!(" · {} {ratio:.2} × {metric}", other.name));
             }

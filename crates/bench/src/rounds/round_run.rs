@@ -87,8 +87,8 @@ impl RoundRuns {
         let Some(sink) = &self.sink else { return Ok(0) };
         sink.borrow_mut().ensure_running()?;
         let before = sink.borrow().messages()?;
-        let late = before - self.last.replace(Some(before)).unwrap_or(before).min(before);
-        ensure!(late == 0, "{} messages came after the end of the run before", count(late));
+        let late_count = before - self.last.replace(Some(before)).unwrap_or(before).min(before);
+        ensure!(late_count == 0, "{} messages came after the end of the run before", count(late_count));
         Ok(before)
     }
 
@@ -109,11 +109,11 @@ impl RoundRuns {
     /// Returns an error if the contestant has sent far more messages than it should. The error
     /// makes the caller kill the contestant.
     fn check_excess(&self, before: u64, wanted: u64) -> Result<()> {
-        let sent = self.count_since(before)?.unwrap_or_default();
+        let sent_count = self.count_since(before)?.unwrap_or_default();
         ensure!(
-            sent <= wanted.saturating_add(MAX_EXCESS),
+            sent_count <= wanted.saturating_add(MAX_EXCESS),
             "it sent {} messages instead of {} and was killed",
-            count(sent),
+            count(sent_count),
             count(wanted)
         );
         Ok(())
@@ -136,8 +136,8 @@ impl RoundRuns {
         let mut child = TimedChild::start(command)?;
         let mut looked_at = Instant::now();
         let progress = || {
-            let sent = self.count_since(before).ok()??;
-            Some(format!("the sink had {} of {} messages", count(sent), count(load.messages)))
+            let sent_count = self.count_since(before).ok()??;
+            Some(format!("the sink had {} of {} messages", count(sent_count), count(load.messages)))
         };
         let ended = turn.await_exit_watched(&mut child, case.limit, progress, || {
             if looked_at.elapsed() < WATCH_INTERVAL {

@@ -101,17 +101,17 @@ impl RoundSink {
     /// Waits until the sink has received `wanted` messages in total, or until no more arrive.
     /// Returns the count.
     pub(super) fn await_messages(&self, wanted: u64) -> Result<u64> {
-        let mut seen = self.messages()?;
+        let mut count = self.messages()?;
         let mut quiet_since = Instant::now();
-        while seen < wanted && quiet_since.elapsed() < self.quiet_timeout {
+        while count < wanted && quiet_since.elapsed() < self.quiet_timeout {
             std::thread::sleep(POLL_INTERVAL);
             let now = self.messages()?;
-            if now != seen {
-                seen = now;
+            if now != count {
+                count = now;
                 quiet_since = Instant::now();
             }
         }
-        Ok(seen)
+        Ok(count)
     }
 
     /// Waits until no more messages arrive. Returns the count.

@@ -120,10 +120,10 @@ fn serve(client: &TcpStream, server: SocketAddr, counts: &WireCounts) -> std::io
         stream.set_read_timeout(Some(QUIET_TIMEOUT))?;
     }
     std::thread::scope(|scope| {
-        let back = scope.spawn(|| copy(&upstream, client, &counts.received));
-        let there = copy(client, &upstream, &counts.sent);
-        let back = back.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into()));
-        there.and(back)
+        let receiving = scope.spawn(|| copy(&upstream, client, &counts.received));
+        let sending = copy(client, &upstream, &counts.sent);
+        let receiving = receiving.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into()));
+        sending.and(receiving)
     })
 }
 

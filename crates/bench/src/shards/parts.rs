@@ -217,10 +217,10 @@ fn late_reason(late: &[(u32, f64)], count: u32) -> Option<Reason> {
     Some(Reason::new(Cause::RateNotOffered, format!("{text} Use a later --start-at.")))
 }
 
-fn duplicate_reason(part: Shard, first: &Path, again: &Path, is_copy: bool) -> Reason {
+fn duplicate_reason(part: Shard, first: &Path, second: &Path, is_copy: bool) -> Reason {
     let first = first.display().to_string();
-    let again = again.display().to_string();
-    let places = format!("{} and {}", printable(&first), printable(&again));
+    let second = second.display().to_string();
+    let places = format!("{} and {}", printable(&first), printable(&second));
     match is_copy {
         true => Reason::new(Cause::Remark, format!("Part {part} was named twice, as {places}: it counts once.")),
         false => Reason::new(
@@ -239,10 +239,10 @@ pub(super) fn threshold_reason(error: String) -> Reason {
 
 /// Lists the names. After the first ten, the list only says how many others there are.
 pub(super) fn named(names: impl ExactSizeIterator<Item = String>) -> String {
-    let more = names.len().saturating_sub(MAX_NAMED);
+    let other_count = names.len().saturating_sub(MAX_NAMED);
     let mut named: Vec<String> = names.take(MAX_NAMED).collect();
-    if more > 0 {
-        named.push(counted(more as u64, "other"));
+    if other_count > 0 {
+        named.push(counted(other_count as u64, "other"));
     }
     listed(&named)
 }

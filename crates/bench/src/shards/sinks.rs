@@ -93,12 +93,12 @@ impl Sinks {
         let interrupt = Interrupt::watch()?;
         let numbers = parts.numbers.as_deref();
         let accepted = parts.units.count();
-        let ended: u64 = self.0.iter().map(|place| place.arrived_before(run, numbers)).sum::<Result<u64>>()?;
+        let finished_count: u64 = self.0.iter().map(|place| place.arrived_before(run, numbers)).sum::<Result<u64>>()?;
         let mut arrived = 0;
         let mut quiet_since = Instant::now();
         loop {
-            let arriving = self.0.iter().map(|place| place.arriving(run, numbers)).sum::<Result<u64>>()?;
-            let now = ended.saturating_add(arriving);
+            let arriving_count = self.0.iter().map(|place| place.arriving(run, numbers)).sum::<Result<u64>>()?;
+            let now = finished_count.saturating_add(arriving_count);
             if now > arrived {
                 arrived = now;
                 quiet_since = Instant::now();

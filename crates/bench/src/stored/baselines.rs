@@ -84,17 +84,17 @@ impl BaselineDirectory {
         fs::create_dir_all(&self.path).map_err(|error| cannot_write(&self.path, &error))?;
         // The leading dot keeps this temporary name different from the name of any baseline.
         let new = self.path.join(format!(".{name}.{}", std::process::id()));
-        let written = write_runs(&new, runs).and_then(|()| {
+        let result = write_runs(&new, runs).and_then(|()| {
             if path.symlink_metadata().is_ok() {
                 self.remove(name)?;
             }
             fs::rename(&new, &path).map_err(|error| cannot_write(&path, &error))
         });
-        if written.is_err() {
+        if result.is_err() {
             // Ignore a second error, because the first one explains more.
             let _ = remove_runs(&new);
         }
-        written.map(|()| path)
+        result.map(|()| path)
     }
 
     /// Returns the names of the baselines, sorted. There are none if the directory does not exist.

@@ -68,12 +68,12 @@ pub fn run_file_stem(record: &Record) -> String {
 /// Returns an error if there is no record or if this version cannot read the record's format.
 pub fn read_run(path: &Path) -> Result<Record> {
     let file = if path.is_dir() { record_in(path)? } else { path.to_owned() };
-    let shown = if is_standard_input(&file) { "standard input".to_owned() } else { file.display().to_string() };
-    let json = read_bytes(&file).map_err(|error| anyhow!("cannot read {shown}: {}", reason(&error)))?;
+    let file_name = if is_standard_input(&file) { "standard input".to_owned() } else { file.display().to_string() };
+    let json = read_bytes(&file).map_err(|error| anyhow!("cannot read {file_name}: {}", reason(&error)))?;
     if json.len() as u64 > MAX_RECORD_BYTES {
-        bail!("{shown} has more than 256 MiB: that is no run record");
+        bail!("{file_name} has more than 256 MiB: that is no run record");
     }
-    record_of(&json).map_err(|mistake| anyhow!("{shown} {mistake}"))
+    record_of(&json).map_err(|mistake| anyhow!("{file_name} {mistake}"))
 }
 
 fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {

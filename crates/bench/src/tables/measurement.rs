@@ -32,16 +32,16 @@ impl TableMeasurement {
                 faults.push(format!("{} of {} {what}", count(actual), count(wanted)));
             }
         };
-        if let Some(kept) = &self.deliveries {
-            expect(kept.messages, messages, "messages in its dump");
-            expect(kept.recipients, units, "recipients in its dump");
+        if let Some(deliveries) = &self.deliveries {
+            expect(deliveries.messages, messages, "messages in its dump");
+            expect(deliveries.recipients, units, "recipients in its dump");
         }
         if let Some(counts) = self.counts {
             expect(counts.messages, messages, "messages by its count");
             expect(counts.recipients, units, "recipients by its count");
         }
-        if let Some(twice) = self.deliveries.as_ref().map(|kept| kept.duplicates()).filter(|twice| *twice > 0) {
-            faults.push(counted(twice, "duplicate"));
+        if let Some(count) = self.deliveries.as_ref().map(|kept| kept.duplicates()).filter(|count| *count > 0) {
+            faults.push(counted(count, "duplicate"));
         }
         if let Some(changed) = self.deliveries.as_ref().map(|kept| kept.changed).filter(|changed| *changed > 0) {
             faults.push(format!("{} with a changed text", counted(changed, "message")));

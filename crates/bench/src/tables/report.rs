@@ -109,8 +109,8 @@ pub(super) fn check_report(results: &TableResults, missing: &[&str], options: &T
 /// first round that did.
 fn proof<'a>(title: &'static str, text: impl Fn(&TableMeasurement, &TableCase) -> Option<String> + 'a) -> Column<'a> {
     Column::figure(title, move |series| {
-        let shown = first_fault(series).or(series.runs.last()).and_then(ComparedRun::measurement);
-        shown.and_then(|run| text(run, &series.case)).unwrap_or_else(|| MISSING.to_owned())
+        let measurement = first_fault(series).or(series.runs.last()).and_then(ComparedRun::measurement);
+        measurement.and_then(|run| text(run, &series.case)).unwrap_or_else(|| MISSING.to_owned())
     })
 }
 

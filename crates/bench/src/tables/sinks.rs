@@ -126,13 +126,13 @@ impl TableSink {
         let mut length = 0;
         let mut quiet_since = Instant::now();
         loop {
-            let kept = self.read_dump()?;
+            let deliveries = self.read_dump()?;
             let now = fs::metadata(dump_file(&self.directory)).map_or(0, |metadata| metadata.len());
             if now != length {
                 (length, quiet_since) = (now, Instant::now());
             }
-            if kept.messages >= messages || quiet_since.elapsed() >= QUIET_TIMEOUT {
-                return Ok(kept);
+            if deliveries.messages >= messages || quiet_since.elapsed() >= QUIET_TIMEOUT {
+                return Ok(deliveries);
             }
             std::thread::sleep(QUIET_TIMEOUT / 10);
         }
@@ -146,11 +146,11 @@ impl TableSink {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Deliveries::default()),
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         };
-        let kept = match self.receiver {
+        let deliveries = match self.receiver {
             SinkTool::SmtpSink => deliveries::of_smtp_sink(file, SEPARATOR),
             SinkTool::Mailrun => deliveries::of_mailrun(file),
         };
-        kept.with_context(|| format!("cannot read {}", path.display()))
+        deliveries.with_context(|| format!("cannot read {}", path.display()))
     }
 
     /// Stops the sink. Returns its costs, and its counts if it reports them.

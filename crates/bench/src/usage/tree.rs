@@ -59,8 +59,8 @@ pub(crate) fn usage(root: u32) -> Option<ProcessUsage> {
         total.sys_s += sys_s + member.children_sys as f64 / ticks_per_s;
         // A zombie, a process that has ended but was not waited for, still shows its final figures.
         // If this process may not read them, the sum is unknown.
-        let written = read(member.pid, "io").and_then(|text| field(&text, "write_bytes:"));
-        total.write_bytes = total.write_bytes.zip(written).map(|(all, one)| all + one);
+        let written_bytes = read(member.pid, "io").and_then(|text| field(&text, "write_bytes:"));
+        total.write_bytes = total.write_bytes.zip(written_bytes).map(|(all, one)| all + one);
         held.add(member.pid);
     }
     (total.rss_bytes, total.max_rss_bytes) = (held.resident(), held.peak());
