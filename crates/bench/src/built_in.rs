@@ -1,4 +1,4 @@
-//! Scenarios that the program has by itself, as they are in `crates/bench/scenarios`.
+//! Scenarios that are built into the program, from the files in `crates/bench/scenarios`.
 use super::scenario::Scenario;
 use super::toml_file::{self, is_toml_file};
 use anyhow::{Result, bail};
@@ -9,7 +9,7 @@ use std::path::Path;
 pub struct BuiltInScenario {
     pub name: &'static str,
     pub text: &'static str,
-    /// Reports whether it only shows that mailrun itself reaches its targets.
+    /// Set if the scenario only shows that mailrun itself reaches its targets.
     pub is_acceptance_test: bool,
 }
 
@@ -23,7 +23,7 @@ macro_rules! built_in {
     };
 }
 
-/// All of them, in the order of the help text.
+/// All built-in scenarios, in the order of the help text.
 pub const BUILT_IN: &[BuiltInScenario] = &[
     built_in!("smtp-source-table", is_acceptance_test: false),
     built_in!("smtp-source-check", is_acceptance_test: true),
@@ -40,25 +40,25 @@ pub const BUILT_IN: &[BuiltInScenario] = &[
 ];
 
 impl BuiltInScenario {
-    /// Finds the one of that name.
+    /// Finds the built-in scenario with this name.
     ///
     /// # Errors
-    /// If there is none; a name like it is named.
+    /// If there is no such scenario. If another one has a similar name, the error suggests it.
     pub fn named(name: &str) -> Result<Self> {
-        if let Some(found) = BUILT_IN.iter().find(|scenario| scenario.name == name) {
-            return Ok(*found);
+        if let Some(scenario) = BUILT_IN.iter().find(|scenario| scenario.name == name) {
+            return Ok(*scenario);
         }
         match BUILT_IN.iter().find(|scenario| is_misspelling(name, scenario.name)) {
-            Some(meant) => bail!("unknown scenario {name:?}; did you mean {:?}?", meant.name),
+            Some(suggestion) => bail!("unknown scenario {name:?}; did you mean {:?}?", suggestion.name),
             None => bail!("unknown scenario {name:?}; mailrun bench --list lists them"),
         }
     }
 }
 
-/// Reads the scenario of that name, or in the file of that name.
+/// Reads the scenario in a TOML file, or the built-in scenario with this name.
 ///
 /// # Errors
-/// If it cannot be read, or has a mistake.
+/// If the scenario cannot be read, or if it contains a mistake.
 pub fn load_scenario(name: &str) -> Result<Scenario> {
     let text = match is_toml_file(name) {
         true => toml_file::read(Path::new(name))?,
@@ -107,8 +107,8 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_answered_with_the_nearest() {
-        let why = BuiltInScenario::named("relay-40").unwrap_err().to_string();
-        assert_eq!(why, "unknown scenario \"relay-40\"; did you mean \"relay-400\"?");
+        let error = BuiltInScenario::named("relay-40").unwrap_err().to_string();
+        assert_eq!(error, "unknown scenario \"relay-40\"; did you mean \"relay-400\"?");
         assert!(BuiltInScenario::named("x").unwrap_err().to_string().contains("--list"));
     }
 }

@@ -1,9 +1,9 @@
-//! The run directory: `mailrun-results/<UTC time>-<name>/`, or what `--out` says.
+//! The run directory: `mailrun-results/<UTC time>-<name>/`, or the directory that `--out` names.
 //!
 //! ```text
-//! run.json  report.md  report.html         the run
-//! source.json  source.hlog  source.stdout  source.stderr      each party's own
-//! relay.spool/                                                what the relay keeps; gone when the account is closed
+//! run.json  report.md  report.html                         the run
+//! source.json  source.hlog  source.stdout  source.stderr   each party's own
+//! relay.spool/                                             mail of the relay, until accounted for
 //! ```
 use anyhow::{Context, Result};
 use jiff::Timestamp;
@@ -13,20 +13,20 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Parent of the directories that nobody named.
+/// Parent of the run directories that the user did not name.
 pub const RESULTS_DIRECTORY: &str = "mailrun-results";
 
-/// Kinds of file that a party writes: those of an older run must not be taken for this run's.
+/// Kinds of files that a party writes. They are deleted before a run, so that those of an older run
+/// cannot be taken for this run's.
 const PARTY_FILES: [&str; 5] = ["json", "ledger", "hlog", "stdout", "stderr"];
 
-/// Says who named the directory, and so who may delete it.
+/// Says who named the directory. Only a directory with a generated name may be deleted as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DirectoryOrigin {
     User,
     Generated,
 }
 
-/// Files in which a party writes its results.
 #[derive(Clone, Debug)]
 pub(super) struct PartyFiles {
     pub(super) record: PathBuf,
@@ -35,7 +35,7 @@ pub(super) struct PartyFiles {
 }
 
 impl PartyFiles {
-    /// The certificate of the bench's own sink, beside what the parties write.
+    /// Path to which the bench's own sink writes its certificate, beside the files of the parties.
     pub(super) fn certificate(&self) -> String {
         self.record.with_file_name("sink-certificate.pem").to_string_lossy().into_owned()
     }
@@ -48,8 +48,8 @@ pub(super) struct RunDirectory {
 }
 
 impl RunDirectory {
-    /// Makes the directory. An older run's result in a directory that the user named is removed first: if this run
-    /// fails, the old result must not be mistaken for its own.
+    /// Creates the directory. If the user named one that exists, the results of an older run in it
+    /// are deleted first. If this run fails, they must not be mistaken for its own.
     pub(super) fn create(out: Option<&Path>, name: &str, started_at: Timestamp) -> Result<Self> {
         match out {
             Some(path) => Self::create_named(path),
@@ -68,7 +68,7 @@ impl RunDirectory {
                 remove(&directory.file(role, kind))?;
             }
         }
-        // A relay would take an older run's mail for its own.
+        // Delete an older run's spool, because the relay would deliver the mail in it.
         remove_tree(&directory.spool())?;
         Ok(directory)
     }
@@ -81,7 +81,7 @@ impl RunDirectory {
             let path = results.join(if number == 1 { stem.clone() } else { format!("{stem}-{number}") });
             match fs::create_dir(&path) {
                 Ok(()) => return Ok(Self { path: absolute(&path)?, origin: DirectoryOrigin::Generated }),
-                // Two runs in one second.
+                // Another run has started in the same second.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
                 Err(error) => return Err(error).with_context(|| format!("cannot create {}", path.display())),
             }
@@ -93,13 +93,12 @@ impl RunDirectory {
         &self.path
     }
 
-    /// Files that a party writes.
     pub(super) fn party_files(&self, role: Role) -> PartyFiles {
         let file = |kind: &str| self.file(role, kind);
         PartyFiles { record: file("json"), ledger: file("ledger"), intervals: file("hlog") }
     }
 
-    /// `source.stderr` and the like.
+    /// Path of a party's file, such as `source.stderr`.
     pub(super) fn file(&self, role: Role, kind: &str) -> PathBuf {
         self.path.join(format!("{}.{kind}", name(role)))
     }
@@ -109,8 +108,9 @@ impl RunDirectory {
         self.file(Role::Relay, "spool")
     }
 
-    /// Writes the run's own files. A closed account has no more use for the parties' ledgers. An open account keeps
-    /// them, since they name the messages, and the relay's spool, which may contain them.
+    /// Writes the run's record and reports. If the account is closed, the parties' ledgers are
+    /// deleted. Otherwise they are kept, because they name the messages. The relay's spool is kept,
+    /// too, if messages may still be in it.
     pub(super) fn save(&mut self, record: &Record) -> Result<()> {
         let json = record.to_json().context("the record cannot be written as JSON")?;
         self.write("run.json", &format!("{json}\n"))?;
@@ -128,15 +128,17 @@ impl RunDirectory {
         Ok(())
     }
 
-    /// Removes what the relay has kept.
+    /// Deletes the relay's directory, with the mail that is left in it.
     pub(super) fn remove_spool(&self) -> Result<()> {
         remove_tree(&self.spool())
     }
 
-    /// Removes what is left of a run that never was, where the user did not name the place.
+    /// Deletes what is left of a run that failed before it had a result. A directory that the user
+    /// named is kept, except for the relay's spool in it.
     pub(super) fn discard(&self) {
         if self.origin == DirectoryOrigin::Generated {
-            // The error that is on its way to the user matters more than a directory that stays.
+            // Ignore the error: the one that the user is about to see matters more than a directory
+            // that stays.
             let _ = fs::remove_dir_all(&self.path);
         }
         let _ = remove_tree(&self.spool());
@@ -179,7 +181,8 @@ fn remove_tree(path: &Path) -> Result<()> {
     }
 }
 
-/// A run's name as a part of a path: whatever could lead elsewhere becomes a dash.
+/// Converts a run's name to a part of a path. Every character that could lead to another directory
+/// becomes a dash.
 fn as_file_name(name: &str) -> String {
     let letter = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '-' };
     let safe: String = name.chars().take(64).map(letter).collect();

@@ -1,4 +1,5 @@
-//! Merges the parties' files into the run's record: closes the account, fills in costs, and decides the verdict.
+//! Merges the parties' files into the run's record: closes the account, fills in costs, and decides
+//! the verdict.
 use super::contestant::Contestant;
 use super::directory::{RunDirectory, name};
 use super::parties::PartyObservation;
@@ -33,17 +34,18 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// File systems without permanent storage: tmpfs, ramfs (statfs(2)).
+/// Types of file systems without permanent storage, as statfs(2) reports them: tmpfs and ramfs.
 const MEMORY_FILESYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
 #[derive(Clone, Debug)]
 pub(super) struct PartyResults {
     pub(super) record: Record,
-    /// Units accepted, or delivered; `None` where the file could not be written.
+    /// Units that the source's server accepted, or that the sink received. `None` if the party
+    /// could not write the file.
     pub(super) units: Option<Ledger>,
 }
 
-/// Files of a sink; there is no record if nothing of the run ever reached it.
+/// Results of a sink. There is no record if nothing of the run ever reached the sink.
 #[derive(Clone, Debug)]
 pub(super) struct SinkResults {
     pub(super) record: Option<Record>,
@@ -51,7 +53,8 @@ pub(super) struct SinkResults {
 }
 
 impl SinkResults {
-    /// Facts about a sink that cannot know the run's messages, which have no trace: what arrived is unknown.
+    /// Removes the deliveries. Without a trace in the messages, the sink cannot know which of them
+    /// belong to the run.
     pub(super) fn without_deliveries(mut self) -> Self {
         self.record.iter_mut().for_each(|record| record.stages.retain(|row| row.name != Stage::Delivered));
         Self { units: None, ..self }
@@ -64,20 +67,22 @@ impl From<PartyResults> for SinkResults {
     }
 }
 
-/// Facts about the relay, except what was seen of it from outside.
+/// Results of the relay, except those that the bench observed from outside.
 #[derive(Clone, Debug)]
 pub(super) struct BenchRelayResults {
     pub(super) party: Party,
-    /// Units of this run in its queue; `None` if it is not our relay, or its queue cannot be read.
+    /// Units of this run in the relay's queue. `None` if the relay is not ours, or if its queue
+    /// cannot be read.
     pub(super) queued: Option<Ledger>,
-    /// Recipients that it gave up on.
+    /// Recipients to whom the relay gave up delivering.
     pub(super) given_up: u64,
-    /// Remarks that a reader must know.
+    /// Remarks on the relay for the report.
     pub(super) notes: Vec<String>,
 }
 
 impl BenchRelayResults {
-    /// Records the contents of its queue, or that they are unknown.
+    /// Stores which units are in the relay's queue. If the queue could not be read, adds a remark
+    /// instead.
     pub(super) fn record_queue(&mut self, queued: Result<Ledger>) {
         match queued {
             Ok(queued) => self.queued = Some(queued),
@@ -93,13 +98,13 @@ impl BenchRelayResults {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SinkOwner {
-    /// The bench's own: its rules came with the bench's command line.
+    /// The bench started the sink, so the sink's fault rules come from the bench's command line.
     Own,
-    /// A sink that the bench did not start, or none.
+    /// The bench did not start the sink, or there is no sink.
     Other,
 }
 
-/// The begin or the end of a fault that the bench itself made, as when it stops a relay.
+/// Beginning or end of a fault that the bench itself causes, for example when it stops a relay.
 #[derive(Clone, Debug)]
 pub(super) struct BenchFault {
     at: Duration,
@@ -116,34 +121,37 @@ impl BenchFault {
         Self { at: outputs::record_time(), kind: EventKind::FaultOff, text }
     }
 
-    /// The event of the record; what was before the run is at 0.
+    /// Converts the fault to an event of the record. A fault from before the run is placed at 0 s.
     pub(super) fn event(&self, origin_ns: u64) -> EventRow {
         let at_s = self.at.saturating_sub(Duration::from_nanos(origin_ns)).as_secs_f64();
         EventRow { at_s, kind: self.kind, text: self.text.to_owned() }
     }
 }
 
-/// Everything that is left when the parties have ended.
+/// Results of a run, collected after all parties have ended. The run's record is made from them.
 #[derive(Clone, Debug)]
 pub(super) struct RunResults {
     pub(super) run: RunId,
     pub(super) source: PartyResults,
-    /// `None` where there was none, or nothing is known of what stood between.
+    /// `None` if there was no relay, or if nothing is known about the server between source and
+    /// sink.
     pub(super) relay: Option<BenchRelayResults>,
-    /// Bytes that the disk wrote meanwhile.
+    /// Bytes that all processes of the host wrote during the run to the disk that has the run
+    /// directory. `None` without a relay.
     pub(super) disk_bytes: Option<u64>,
-    /// Disk space that the relay's directory took.
+    /// Disk space that the relay's directory took before and after the run.
     pub(super) disk_usage: DiskUsage,
-    /// `None` if the far end was not observed.
+    /// `None` if nobody observed deliveries.
     pub(super) arrivals: Option<SinkResults>,
     pub(super) between: Topology,
-    /// Owner of the sink, and so whether its faults were ordered.
+    /// Owner of the sink. Only faults of the bench's own sink count as ordered by the user.
     pub(super) sink: SinkOwner,
-    /// Reason why the run ended, where the source cannot know it.
+    /// Reason why the run ended early, if the source cannot know it.
     pub(super) ending: Option<Ending>,
-    /// Pause in arrivals that ended the wait for them; `None` if something else ended it.
+    /// Pause in arrivals after which the bench no longer waits for missing messages. `None` if the
+    /// run ended early.
     pub(super) quiet_timeout: Option<Duration>,
-    /// Parties that ended without having been asked to.
+    /// Parties that exited without having been asked to.
     pub(super) deaths: Vec<(Role, Death)>,
     pub(super) faults: Vec<BenchFault>,
     /// Time at which the load began, on the monotonic clock.
@@ -152,7 +160,7 @@ pub(super) struct RunResults {
     pub(super) surroundings: Surroundings,
 }
 
-/// Reads what a party wrote into the run directory.
+/// Reads the files that a party wrote into the run directory.
 pub(super) fn read_party(directory: &RunDirectory, role: Role) -> Result<PartyResults> {
     let files = directory.party_files(role);
     let unreadable = |path: &std::path::Path| format!("cannot read {}, which a party should have left", path.display());
@@ -163,7 +171,8 @@ pub(super) fn read_party(directory: &RunDirectory, role: Role) -> Result<PartyRe
     Ok(PartyResults { record, units: Some(units) })
 }
 
-/// Last progress of a source that left no files. `began` is when the load did, on the clock of run records.
+/// Makes the results of a source that left no files, from the last progress that it reported.
+/// `began` is the time at which the load began, on the clock of run records.
 pub(super) fn source_from_progress(
     options: &BenchOptions,
     run: RunId,
@@ -203,12 +212,12 @@ fn stage_from_progress(name: Stage, count: u64, rate_per_s: f64, duration_s: f64
     }
 }
 
-/// A party that left no record.
+/// Makes the entry of a party that left no record.
 pub(super) fn party_without_record(role: Role) -> Party {
     Party::new(role, name(role))
 }
 
-/// The relay as it was started, with its own figures.
+/// Collects the results of the relay, including the figures that our own relay recorded.
 pub(super) fn relay(
     options: &BenchOptions,
     directory: &RunDirectory,
@@ -220,8 +229,8 @@ pub(super) fn relay(
     let party = relay_party(contestant, options.placement.relay.as_ref(), own.as_ref())?;
     let mut remarks = Vec::new();
     if arrived == Completeness::NotAll && !contestant.is_own() {
-        let kept = if directory.spool().exists() { ", and its directory is kept (relay.spool)" } else { "" };
-        remarks.push(format!("The bench stopped waiting for the relay{kept}."));
+        let directory_note = if directory.spool().exists() { ", and its directory is kept (relay.spool)" } else { "" };
+        remarks.push(format!("The bench stopped waiting for the relay{directory_note}."));
     }
     if ["sync", "write"].contains(&party.durability.as_str()) && is_in_memory(&directory.spool()) {
         remarks.push(
@@ -242,10 +251,9 @@ pub(super) fn relay(
     Some(BenchRelayResults { party, queued, given_up, notes: remarks })
 }
 
-/// The relay as a party of the run.
 fn relay_party(contestant: &Contestant, cpus: Option<&CpuList>, own: Option<&Record>) -> Option<Party> {
     contestant.role()?;
-    // Its own figures: our own relay writes a record.
+    // Only our own relay writes a record with its figures.
     let known = own.and_then(|record| record.parties.iter().find(|party| party.role == Role::Relay));
     Some(Party {
         durability: contestant.durability(),
@@ -257,7 +265,7 @@ fn relay_party(contestant: &Contestant, cpus: Option<&CpuList>, own: Option<&Rec
     })
 }
 
-/// Units of a run in the queue of our own relay, which has stopped.
+/// Reads which units of a run are in the queue of our own relay. The relay must have stopped.
 ///
 /// # Errors
 /// If the queue cannot be read.
@@ -266,25 +274,26 @@ pub(super) fn relay_queue(program: &Path, directory: &RunDirectory, run: RunId) 
     let mut command = Command::new(program);
     command.args(["queue", "units", "--run-id", &run.to_string(), "--ledger"]).arg(&path);
     command.arg("--spool").arg(directory.spool()).stdin(Stdio::null()).stdout(Stdio::null());
-    let ended = command.output().context("cannot start mailrun queue")?;
-    let stderr = String::from_utf8_lossy(&ended.stderr);
-    ensure!(ended.status.success(), "{}", stderr.trim().trim_start_matches("mailrun: "));
+    let output = command.output().context("cannot start mailrun queue")?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}", stderr.trim().trim_start_matches("mailrun: "));
     let file = File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
     Ledger::read_from(BufReader::new(file)).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Reports whether the files below that directory are in memory, so that a sync proves nothing.
+/// Reports whether the files below that directory are in memory. A sync of such files proves
+/// nothing.
 fn is_in_memory(directory: &Path) -> bool {
     rustix::fs::statfs(directory).is_ok_and(|filesystem| MEMORY_FILESYSTEMS.contains(&(filesystem.f_type as u64)))
 }
 
-/// Messages that were answered 250, those of the warm-up included.
+/// Number of messages that were answered 250, including those of the warm-up.
 pub(super) fn accepted_messages(source: &Record) -> u64 {
     let counted: u64 = source.stages.iter().filter(|row| row.name == Stage::Accepted).map(|row| row.count).sum();
     counted + source.warm_up.map_or(0, |warm_up| warm_up.accepted)
 }
 
-/// The run's record. `directory` is that of its files.
+/// Makes the run's record. `directory` is the one that has the run's files.
 pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Timestamp, results: RunResults) -> Record {
     let RunResults {
         run,
@@ -306,7 +315,7 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
     let ledger = close_account(&source, arrivals.as_ref(), queue_between(between, relay.as_ref()));
     let not_seen = not_seen(directory, &source, arrivals.as_ref());
     let events = bench_events(&deaths, &faults, load_started_at, source.record.origin_ns);
-    let folded = merge_records(source.record, arrivals.and_then(|sink| sink.record), ledger);
+    let merged = merge_records(source.record, arrivals.and_then(|sink| sink.record), ledger);
     let mut record = Record {
         format: FORMAT.to_owned(),
         run_id: run.to_string(),
@@ -315,15 +324,15 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
         command: options.command.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         host: host::facts(Some(directory)),
-        events: join_events(folded.events, events),
-        ..folded
+        events: join_events(merged.events, events),
+        ..merged
     };
     record.missing.extend(not_seen);
     record.missing.truncate(MAX_MISSING);
     let mut remarks = Vec::new();
     if let Some(relay) = relay {
         surroundings.disk_written_bytes = disk_bytes;
-        // Between those whose mail goes through it.
+        // Put the relay between source and sink, in the order in which the mail passes them.
         record.parties.insert(record.parties.len().min(1), relay.party);
         remarks.extend(relay.notes);
     }
@@ -333,9 +342,9 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
         }
         record.parties.iter_mut().filter(|party| party.role == role).for_each(|party| party.died = Some(death.clone()));
     }
-    for seen in observations {
-        fill_costs(&mut record, &seen);
-        fill_usage(&mut record, &seen);
+    for observation in observations {
+        fill_costs(&mut record, &observation);
+        fill_usage(&mut record, &observation);
     }
     host_sampler::set_load(&mut surroundings, record.surroundings.as_ref());
     record.surroundings = Some(others_usage(&record, between, surroundings));
@@ -350,7 +359,8 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
     record
 }
 
-/// The accepted messages that the sink has not seen, with the replies that the source left in the directory.
+/// Lists the accepted messages that the sink has not seen, each with the reply of the server. The
+/// source left the replies in a file in `directory`, which this function deletes.
 pub(super) fn not_seen(directory: &Path, source: &PartyResults, sink: Option<&SinkResults>) -> Vec<MissingMessage> {
     let path = directory.join(format!("{}.replies", name(Role::Source)));
     let text = fs::read(&path).unwrap_or_default();
@@ -369,7 +379,8 @@ pub(super) fn not_seen(directory: &Path, source: &PartyResults, sink: Option<&Si
     missing::not_seen(accepted, arrived.units, origin, |sequence| known.remove(&sequence))
 }
 
-/// Evaluates thresholds; those of a part of a load are kept for the whole.
+/// Evaluates the thresholds. If the run is only a part of a load, the thresholds are stored
+/// instead, to be evaluated for the whole load.
 fn evaluate(record: &mut Record, thresholds: &[Threshold]) {
     match &mut record.shard {
         Some(shard) => shard.thresholds = thresholds.iter().map(|one| one.expression().to_owned()).collect(),
@@ -380,12 +391,12 @@ fn evaluate(record: &mut Record, thresholds: &[Threshold]) {
     }
 }
 
-/// Faults of the sink that were ordered.
+/// Number of faults that the sink caused because the user ordered them.
 fn ordered_faults(record: &Record) -> Option<Ordered> {
     record.parties.iter().find(|party| party.role == Role::Sink)?.ordered
 }
 
-/// The queue that may hold what did not arrive.
+/// Returns the queue that may hold messages that did not arrive.
 fn queue_between(between: Topology, relay: Option<&BenchRelayResults>) -> ServerQueue<'_> {
     match (between, relay) {
         (Topology::Direct, _) => ServerQueue::Absent,
@@ -396,54 +407,56 @@ fn queue_between(between: Topology, relay: Option<&BenchRelayResults>) -> Server
     }
 }
 
-/// Settles the account of what the source sent and the sink received.
+/// Settles the account between what the source sent and what the sink received.
 pub(super) fn close_account(source: &PartyResults, sink: Option<&SinkResults>, queue: ServerQueue) -> LedgerRow {
-    let books = &source.record.ledger;
-    let accepted = books.accepted.unwrap_or_default();
-    let Some(units) = &source.units else { return account_without_units(books, sink) };
+    let ledger = &source.record.ledger;
+    let accepted = ledger.accepted.unwrap_or_default();
+    let Some(units) = &source.units else { return account_without_units(ledger, sink) };
     account::reconcile(AccountInputs {
-        recipients_created: books.created.unwrap_or_default(),
+        recipients_created: ledger.created.unwrap_or_default(),
         accepted: units,
-        rejected: books.rejected.unwrap_or_default(),
-        failed: books.failed.unwrap_or_default(),
+        rejected: ledger.rejected.unwrap_or_default(),
+        failed: ledger.failed.unwrap_or_default(),
         arrivals: sink.and_then(arrivals),
         queue,
-        // A source does not see deliveries: in its account, accepted messages are in flight as well.
-        open: books.in_flight.unwrap_or_default().saturating_sub(accepted),
-        overflow: books.overflow.unwrap_or_default(),
+        // The source does not see deliveries, so it counts accepted messages as in flight, too.
+        open: ledger.in_flight.unwrap_or_default().saturating_sub(accepted),
+        overflow: ledger.overflow.unwrap_or_default(),
     })
 }
 
-/// The account of a source whose units are unknown: the number of arrivals is known, but not which they are.
-fn account_without_units(books: &LedgerRow, sink: Option<&SinkResults>) -> LedgerRow {
-    match sink.and_then(arrivals).filter(|_| books.created.is_none()) {
-        None => books.clone(),
+/// Makes the account of a source whose units are unknown. The number of arrivals is known, but not
+/// which messages arrived.
+fn account_without_units(ledger: &LedgerRow, sink: Option<&SinkResults>) -> LedgerRow {
+    match sink.and_then(arrivals).filter(|_| ledger.created.is_none()) {
+        None => ledger.clone(),
         Some(arrivals) => LedgerRow {
             delivered: Some(arrivals.units.count()),
             duplicates: Some(arrivals.duplicates),
             corrupt: Some(arrivals.corrupt),
-            ..books.clone()
+            ..ledger.clone()
         },
     }
 }
 
 pub(super) fn arrivals(sink: &SinkResults) -> Option<Arrivals<'_>> {
     let units = sink.units.as_ref()?;
-    let books = sink.record.as_ref().map(|record| record.ledger.clone()).unwrap_or_default();
+    let ledger = sink.record.as_ref().map(|record| record.ledger.clone()).unwrap_or_default();
     Some(Arrivals {
         units,
-        duplicates: books.duplicates.unwrap_or_default(),
-        corrupt: books.corrupt.unwrap_or_default(),
-        converted: books.converted.unwrap_or_default(),
-        foreign: books.foreign.unwrap_or_default(),
-        untimed: books.untimed.unwrap_or_default(),
-        negative: books.negative.unwrap_or_default(),
-        overflow: books.overflow.unwrap_or_default(),
+        duplicates: ledger.duplicates.unwrap_or_default(),
+        corrupt: ledger.corrupt.unwrap_or_default(),
+        converted: ledger.converted.unwrap_or_default(),
+        foreign: ledger.foreign.unwrap_or_default(),
+        untimed: ledger.untimed.unwrap_or_default(),
+        negative: ledger.negative.unwrap_or_default(),
+        overflow: ledger.overflow.unwrap_or_default(),
     })
 }
 
-/// Use of this host by others: known if the use of all that took part is known, the bench included. The use of a
-/// server under test is not, unless it is a relay that the bench started.
+/// Computes how much of the host was used by others. This needs the usage of everything that took
+/// part, including the bench. The usage of a server under test is known only if the bench started
+/// it as a relay.
 fn others_usage(record: &Record, between: Topology, mut surroundings: Surroundings) -> Surroundings {
     let has_relay = record.parties.iter().any(|party| party.role == Role::Relay);
     let used_s: Option<f64> = record.parties.iter().map(|party| Some(party.user_s? + party.sys_s?)).sum();
@@ -454,8 +467,8 @@ fn others_usage(record: &Record, between: Topology, mut surroundings: Surroundin
     surroundings
 }
 
-/// Events that the bench knows of: parties that ended without having been asked to, and its own faults. The time of a death
-/// counts from the begin of the load.
+/// Returns the events that the bench knows of: parties that exited without having been asked to,
+/// and faults that the bench caused. `Death::at_s` counts from the beginning of the load.
 fn bench_events(
     deaths: &[(Role, Death)],
     faults: &[BenchFault],
@@ -472,25 +485,26 @@ fn bench_events(
 }
 
 fn death_event_text(name: &str, death: &Death) -> String {
-    let said = death.said.trim_end_matches('.');
-    let said = if said.is_empty() { String::new() } else { format!("; its last message: {said}") };
-    format!("the {name} died: {}{said}", death.how)
+    let message = death.said.trim_end_matches('.');
+    let suffix = if message.is_empty() { String::new() } else { format!("; its last message: {message}") };
+    format!("the {name} died: {}{suffix}", death.how)
 }
 
-/// Fills in the usage by second of a party that did not observe itself: a relay, or one that left no record.
-fn fill_usage(record: &mut Record, seen: &PartyObservation) {
-    let party = record.parties.iter().find(|party| party.role == seen.role);
-    let name = party.map_or_else(|| name(seen.role).to_owned(), |party| party.name.clone());
+/// Fills in the usage per second of a party that did not observe itself, such as a relay or a party
+/// that left no record.
+fn fill_usage(record: &mut Record, observation: &PartyObservation) {
+    let party = record.parties.iter().find(|party| party.role == observation.role);
+    let name = party.map_or_else(|| name(observation.role).to_owned(), |party| party.name.clone());
     if !record.usage.iter().any(|usage| usage.party == name) {
-        record.usage.extend(seen.usage_by_second.party(&name, record.origin_ns));
+        record.usage.extend(observation.usage_by_second.party(&name, record.origin_ns));
     }
 }
 
-/// Fills in costs. Figures seen from outside are complete to the party's end; its own figures stop when it wrote
-/// them.
-pub(super) fn fill_costs(record: &mut Record, seen: &PartyObservation) {
-    if let Some(party) = record.parties.iter_mut().find(|party| party.role == seen.role) {
-        seen.usage.fill(party);
-        party.command.clone_from(&seen.command);
+/// Fills in the costs of a party. The bench has observed the party until its end, but the party's
+/// own figures stop when it writes them.
+pub(super) fn fill_costs(record: &mut Record, observation: &PartyObservation) {
+    if let Some(party) = record.parties.iter_mut().find(|party| party.role == observation.role) {
+        observation.usage.fill(party);
+        party.command.clone_from(&observation.command);
     }
 }

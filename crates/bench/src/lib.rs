@@ -1,13 +1,15 @@
-//! The bench: starts the parties of a run as processes, watches them, and folds what they wrote into one record.
+//! The bench. It starts the parties of a run as processes, watches them, and merges what they wrote
+//! into one record.
 //!
 //! ```text
-//! plan ─→ directory ─→ supervisor ──────────────────────────────────────→ gather ─→ run.json, report.md, report.html
-//!          (files)      sink, relay up → source runs → drain → stop        (records + ledgers → account → verdict)
+//! plan ─→ directory ─→ supervisor ─────────────────────────────────→ gather ─→ run.json, reports
+//!          (files)      sink, relay up → source runs → drain → stop   (records, account, verdict)
 //! ```
 //!
-//! A run never disturbs itself: the parties are processes of their own, measured by `mailrun_party::process_usage` from outside, and this
-//! process does nothing but wait, draw a bar four times a second and, at the end, the sums.
-#![allow(missing_docs)] // only the command line uses it: a field whose name says all has no sentence
+//! A run does not disturb itself. The parties are processes of their own, and
+//! `mailrun_party::process_usage` measures them from outside. The bench's process only waits,
+//! updates the terminal a few times per second, and computes the results at the end.
+#![allow(missing_docs)] // only the command line uses this crate, so clear names suffice
 
 pub mod audit;
 mod built_in;
@@ -70,22 +72,21 @@ use usage::{DiskCounter, DiskUsage, MemoryCurve};
 
 #[derive(Debug)]
 pub struct BenchOutcome {
-    /// All that the run learned.
     pub record: Record,
-    /// Directory of its files.
     pub directory: PathBuf,
-    /// Bytes that the disk below the relay's directory wrote meanwhile, for everybody on the host; only with a relay.
+    /// Bytes that all processes of the host wrote during the run to the disk that has the run
+    /// directory. `None` without a relay.
     pub(crate) disk_bytes: Option<u64>,
-    /// The relay's memory, where there was one that the bench started.
+    /// Memory that the relay used. Empty if the bench started no relay.
     pub(crate) relay_memory: MemoryCurve,
-    /// Disk space that the relay's directory took.
+    /// Disk space that the relay's directory took before and after the run.
     pub(crate) disk_usage: DiskUsage,
-    /// The first file of the run that could not be written, and why.
+    /// Error of the first file that could not be written.
     pub unwritten: Option<anyhow::Error>,
 }
 
 impl BenchOutcome {
-    /// Result of merging what several machines sent.
+    /// Makes the outcome of a merged record, which has no figures about a relay's disk and memory.
     fn of_merge(record: Record, directory: PathBuf) -> Self {
         Self {
             record,
@@ -98,11 +99,12 @@ impl BenchOutcome {
     }
 }
 
-/// Runs the bench to its end, or until SIGINT or SIGTERM; either way there is a report.
+/// Runs the bench until it is done, or until SIGINT or SIGTERM. In both cases there is a report.
 ///
 /// # Errors
 ///
-/// If it could not run: a party did not start, nothing listens, the directory cannot be made; or the user wants no report.
+/// If a party does not start, if nothing listens at the target, if the directory cannot be created,
+/// or if the user wants no report.
 pub fn run(options: BenchOptions) -> Result<BenchOutcome> {
     let program = programs::own_program()?;
     run_with(&program, &options)
@@ -133,8 +135,8 @@ fn run_in_series(program: &Path, options: &BenchOptions, keeper: &mut RelayKeepe
     Ok(BenchOutcome { record, directory, disk_bytes, relay_memory, disk_usage, unwritten })
 }
 
-/// Sends the load from end to end and collects what each party wrote; with the first complaint of a party that could not
-/// write its files.
+/// Sends the load through all parties and collects what each of them wrote. Also returns the first
+/// error of a party that could not write its files.
 fn run_parties(
     program: &Path,
     options: &BenchOptions,
@@ -200,7 +202,7 @@ fn run_parties(
     Ok((results, complaint))
 }
 
-/// Servers between source and sink.
+/// Says whether there is a server between source and sink.
 fn topology(target: &BenchTarget) -> Topology {
     match target {
         BenchTarget::OwnSink => Topology::Direct,
@@ -208,7 +210,7 @@ fn topology(target: &BenchTarget) -> Topology {
     }
 }
 
-/// Owner of the sink: the bench, where the target is its own.
+/// Returns the owner of the sink. This is the bench, unless the target is a `BenchTarget::Server`.
 fn sink_owner(target: &BenchTarget) -> SinkOwner {
     match target {
         BenchTarget::OwnSink | BenchTarget::Relay(_) => SinkOwner::Own,
@@ -216,8 +218,9 @@ fn sink_owner(target: &BenchTarget) -> SinkOwner {
     }
 }
 
-/// Facts about the source: from its files, else from its last progress, else from what was seen of it. A source that
-/// could not run has none of these.
+/// Returns the results of the source: from the record that it sent because it could not write it,
+/// from its files or, if a party died, from the last progress that it reported. A source that could
+/// not run has none of these, which is an error.
 fn source_results(
     options: &BenchOptions,
     run: RunId,
@@ -243,18 +246,18 @@ fn source_results(
     }
 }
 
-/// Facts from the far end of the chain.
+/// Results from the end of the chain, where the mail finally arrives.
 struct RemoteEnd {
-    /// `None` if the far end was not observed, or its observer is gone.
+    /// `None` if nobody observed deliveries, or if the observer is gone.
     results: Option<SinkResults>,
     completeness: Completeness,
-    /// A sink that the bench did not start is gone.
+    /// Set if a sink that the bench did not start is gone.
     ending: Option<Ending>,
-    /// A party could not write its files.
+    /// Set if a party could not write its files.
     exit_error: Option<anyhow::Error>,
 }
 
-/// Waits for what is under way, and asks the observer of the far end.
+/// Waits for messages that are under way, and collects what the sink observed.
 fn collect_deliveries(
     options: &BenchOptions,
     run: RunId,
@@ -264,7 +267,7 @@ fn collect_deliveries(
     keeper: &RelayKeeper,
     supervisor: &mut Supervisor,
 ) -> Result<RemoteEnd> {
-    let nobody = RemoteEnd { results: None, completeness: Completeness::All, ending: None, exit_error: None };
+    let empty_end = RemoteEnd { results: None, completeness: Completeness::All, ending: None, exit_error: None };
     match (&options.target, remote_sink) {
         (BenchTarget::OwnSink | BenchTarget::Relay(_), _) => {
             let (arrived, complaint) = drain(supervisor, options, gather::accepted_messages(&source.record), keeper)?;
@@ -276,25 +279,26 @@ fn collect_deliveries(
                 (None, Err(error)) => return Err(complaint.unwrap_or(error)),
             };
             let results = if options.has_trace() { results } else { results.map(SinkResults::without_deliveries) };
-            Ok(RemoteEnd { results, completeness: arrived, exit_error: complaint, ..nobody })
+            Ok(RemoteEnd { results, completeness: arrived, exit_error: complaint, ..empty_end })
         }
         (BenchTarget::Server { .. }, Some(sink)) => {
             let units = source.units.clone().unwrap_or_default();
             match sink.await_arrivals(run, &units, supervisor) {
-                Ok(results) => Ok(RemoteEnd { results: Some(results), ..nobody }),
-                // The source's figures stand, whatever became of the sink.
+                Ok(results) => Ok(RemoteEnd { results: Some(results), ..empty_end }),
+                // Keep the source's figures even if the sink is gone.
                 Err(error) => {
                     supervisor.print_line(&format!("{error:#}"));
-                    Ok(RemoteEnd { ending: Some(Ending::SinkEnded), ..nobody })
+                    Ok(RemoteEnd { ending: Some(Ending::SinkEnded), ..empty_end })
                 }
             }
         }
-        (BenchTarget::Server { .. }, None) => Ok(nobody),
+        (BenchTarget::Server { .. }, None) => Ok(empty_end),
     }
 }
 
-/// Waits for what is under way, then stops the relay, unless it is kept, and after it the sink, which takes what the relay
-/// still has in hand. With the first complaint of one that could not write its files.
+/// Waits for messages that are under way. Then stops the relay, unless the next run needs it, and
+/// after that the sink, which must take what the relay still delivers. Also returns the first error
+/// of a party that could not write its files.
 fn drain(
     supervisor: &mut Supervisor,
     options: &BenchOptions,

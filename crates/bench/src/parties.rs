@@ -1,4 +1,5 @@
-//! Parties as child processes: started, listened to, measured, stopped.
+//! Runs the parties as child processes: starts them, reads their events, measures them and stops
+//! them.
 //!
 //! ```text
 //!            ┌ stdout ─→ a thread: each line to source.stdout, each event to the bench
@@ -6,9 +7,10 @@
 //!            └ /proc/PID every 250 ms, and once more when it has ended and is not yet waited for
 //! ```
 //!
-//! Each child leads a process group of its own, so that a Ctrl-C at the terminal reaches the bench alone, and the
-//! bench stops the source before the relay and the relay before the sink. Whatever happens, a `Process` that goes out
-//! of scope is killed, and what a relay has started with it.
+//! Each child leads a process group of its own, so that Ctrl-C at the terminal reaches only the
+//! bench. The bench then stops the source before the relay, and the relay before the sink. When a
+//! `PartyProcess` is dropped, its process is killed, together with everything that a relay has
+//! started.
 use super::directory::{self, RunDirectory};
 use super::plan::{BenchOptions, BenchTarget};
 use super::recipe::leftovers;
@@ -37,69 +39,71 @@ use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Interval of the samples of a party's usage.
+/// Minimum interval between two samples of a party's usage.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// Limit of the cost of sampling, as one part in this many of the run: a sample of a tree of hundreds of processes
-/// takes milliseconds.
+/// Sampling may take one part in this many of the run's time. A sample of a tree of hundreds of
+/// processes takes milliseconds, so its interval must be longer.
 const SAMPLING_SHARE: u32 = 100;
 
-/// Limit of the time in which the other processes of a server end after its first.
+/// Time in which the other processes of a server must exit after its first process has exited.
 const DESCENDANTS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The beginning of what Rust's standard library says before it aborts a process without memory.
+/// Beginning of the message that Rust's standard library writes before it aborts a process without
+/// memory.
 const ALLOCATION_FAILED: &str = "memory allocation of ";
 
-/// The exit status of a program that reports its end by SIGTERM: 128 + 15.
+/// Exit status of a program that reports that it was ended by SIGTERM: 128 + 15.
 const SIGTERM_EXIT_CODE: i32 = 143;
 
-/// Processes that belong to a party.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProcessScope {
-    /// The process that is started.
+    /// Only the process that is started.
     Process,
-    /// All that it starts, too.
+    /// The process that is started, and everything that it starts.
     Tree,
 }
 
 /// Says who keeps Ctrl-C at the terminal from a party.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GroupLeader {
-    /// The bench: it makes the party the leader of a process group.
+    /// The bench. It makes the party the leader of a process group.
     Bench,
-    /// The party itself: it begins a session, which the leader of a group may not (setsid(2)).
+    /// The party itself. It begins a session, which the leader of a process group is not allowed to
+    /// do (setsid(2)).
     Party,
 }
 
-/// A command to start.
 #[derive(Clone, Debug)]
 pub(super) struct PartyCommand {
     pub(super) role: Role,
-    /// Its name in messages.
+    /// Name of the party in messages.
     pub(super) name: &'static str,
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
-    /// Options that it reads from its standard input, if it is one of our own.
+    /// Options that the party reads from standard input, if it is one of our own programs.
     pub(super) options: Option<PartyOptions>,
     pub(super) environment: Vec<(OsString, OsString)>,
-    /// State directory of a server that is run by a recipe, by which all of its processes are known.
+    /// State directory of a server that is run by a recipe. The bench finds all processes of the
+    /// server by this directory.
     pub(super) recipe_directory: Option<PathBuf>,
     pub(super) scope: ProcessScope,
     pub(super) group_leader: GroupLeader,
-    /// Processors that it runs on; `None` for all.
+    /// Number of processors that the party may use. `None` means all of them.
     pub(super) cores: Option<u32>,
-    /// The same by their numbers, where it does not place itself.
+    /// Numbers of the processors that the party may use. `None` also for a party that chooses its
+    /// processors itself.
     pub(super) cpus: Option<CpuList>,
     pub(super) stdout: PathBuf,
     pub(super) stderr: PathBuf,
 }
 
 impl PartyCommand {
-    /// The bench's own sink.
+    /// Makes the command for the bench's own sink.
     pub(super) fn sink(program: &Path, options: &BenchOptions, run: RunId, directory: &RunDirectory) -> Self {
         Self::sink_at(program, options, run, directory, options.sink_listen())
     }
 
-    /// The same at an address of the caller's choice.
+    /// Makes the command for the sink at an address that the caller chooses.
     pub(super) fn sink_at(
         program: &Path,
         options: &BenchOptions,
@@ -107,12 +111,12 @@ impl PartyCommand {
         directory: &RunDirectory,
         listen: &str,
     ) -> Self {
-        let told = options.sink_arguments(run, &directory.party_files(Role::Sink), listen);
+        let arguments = options.sink_arguments(run, &directory.party_files(Role::Sink), listen);
         let cores = options.server_cores.filter(|_| options.target == BenchTarget::OwnSink);
-        Self { cores, options: Some(told), ..Self::new(program, directory, Role::Sink, vec!["sink".to_owned()]) }
+        Self { cores, options: Some(arguments), ..Self::new(program, directory, Role::Sink, vec!["sink".to_owned()]) }
     }
 
-    /// The source, with `target` to send to.
+    /// Makes the command for the source, which sends to `target`.
     pub(super) fn source(
         program: &Path,
         options: &BenchOptions,
@@ -120,11 +124,11 @@ impl PartyCommand {
         directory: &RunDirectory,
         target: &str,
     ) -> Self {
-        let told = options.source_arguments(run, &directory.party_files(Role::Source), target);
-        Self { options: Some(told), ..Self::new(program, directory, Role::Source, vec!["source".to_owned()]) }
+        let arguments = options.source_arguments(run, &directory.party_files(Role::Source), target);
+        Self { options: Some(arguments), ..Self::new(program, directory, Role::Source, vec!["source".to_owned()]) }
     }
 
-    /// A party of another name, whose output goes to files of that name.
+    /// Makes the command for a party with another name. Its output goes to files with this name.
     pub(super) fn named(
         name: &'static str,
         command: &str,
@@ -139,7 +143,7 @@ impl PartyCommand {
         Self { name, stdout, stderr, options: Some(options), ..party }
     }
 
-    /// A relay: whatever it starts is its own.
+    /// Makes the command for a relay. Every process that the relay starts is part of the party.
     pub(super) fn relay(program: &Path, arguments: Vec<String>, directory: &RunDirectory) -> Self {
         Self { scope: ProcessScope::Tree, ..Self::new(program, directory, Role::Relay, arguments) }
     }
@@ -163,7 +167,7 @@ impl PartyCommand {
     }
 }
 
-/// Observations of a party that has ended.
+/// What the bench has observed of a party.
 #[derive(Clone, Debug)]
 pub(super) struct PartyObservation {
     pub(super) role: Role,
@@ -174,7 +178,7 @@ pub(super) struct PartyObservation {
 }
 
 impl PartyObservation {
-    /// Adds the observations of the process that had its role before.
+    /// Adds the observations of the process that had the same role before.
     pub(super) fn merge_previous(self, former: Option<Self>) -> Self {
         let Some(former) = former else { return self };
         Self {
@@ -186,7 +190,7 @@ impl PartyObservation {
     }
 }
 
-/// A party that was started and is ours to stop.
+/// Process that the bench has started and must stop.
 #[derive(Debug)]
 pub(super) struct PartyProcess {
     role: Role,
@@ -197,25 +201,25 @@ pub(super) struct PartyProcess {
     stderr: PathBuf,
     scope: ProcessScope,
     usage: ProcessUsage,
-    /// Usage in the runs before this one, where it runs on from one to the next.
+    /// Usage in earlier runs, if the process serves several runs.
     usage_before: Option<ProcessUsage>,
     memory: MemoryCurve,
     usage_by_second: UsageSampler,
     sampled_at: Instant,
     sample_interval: Duration,
-    /// Its figures are taken: what it uses to stop is not the run's.
+    /// Set when the measured work is done, so that the CPU time of the shutdown is not counted.
     sampling_stopped: bool,
     ended: Option<ExitStatus>,
-    /// State directory of a server that is run by a recipe.
     recipe_directory: Option<PathBuf>,
-    /// Processes that it left behind when it ended by itself.
+    /// Names of processes that the party left running when it exited.
     left_behind: Vec<String>,
-    /// How often the kernel had killed a process of this host for lack of memory when this one started.
+    /// When this party started, the kernel had killed this many processes of the host for lack of
+    /// memory.
     out_of_memory_kills: Option<u64>,
 }
 
 impl PartyProcess {
-    /// Starts it; its events go to `events`.
+    /// Starts the party. Its events are sent to `events`.
     pub(super) fn start(party: PartyCommand, events: Sender<(Role, LiveEvent)>) -> Result<Self> {
         let name = party.name;
         let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
@@ -229,15 +233,15 @@ impl PartyProcess {
             command.process_group(0);
         }
         let program = party.program.to_string_lossy().into_owned();
-        let told = party.options.as_ref().map(PartyOptions::words).unwrap_or_default();
-        let spawned = match (&party.cpus, party.cores) {
+        let words = party.options.as_ref().map(PartyOptions::words).unwrap_or_default();
+        let result = match (&party.cpus, party.cores) {
             (Some(cpus), _) => server_cores::spawn_within(&mut command, cpus),
             (None, Some(count)) => server_cores::spawn_on(&mut command, count),
             (None, None) => command.spawn(),
         };
-        let mut child = spawned.with_context(|| format!("cannot start the {name} ({program})"))?;
+        let mut child = result.with_context(|| format!("cannot start the {name} ({program})"))?;
         if let Some((mut stdin, options)) = child.stdin.take().zip(party.options.as_ref()) {
-            // Whether it has read them is seen by what it does.
+            // Ignore an error: if the party could not read its options, it exits and says so.
             let _ = stdin.write_all(options.to_json().as_bytes());
         }
         let stdout = child.stdout.take().expect("it was piped");
@@ -249,7 +253,7 @@ impl PartyProcess {
         Ok(Self {
             role,
             name,
-            command: std::iter::once(program).chain(party.arguments).chain(told).collect(),
+            command: std::iter::once(program).chain(party.arguments).chain(words).collect(),
             child,
             stdout_reader: Some(listener),
             stderr: party.stderr,
@@ -268,8 +272,9 @@ impl PartyProcess {
         })
     }
 
-    /// Samples its usage now and then, and reports whether it has ended. Its last figures are taken before it is
-    /// waited for: until then `/proc` still has them, and no other process can have its number.
+    /// Samples the party's usage at intervals, and reports whether the party has exited. The last
+    /// sample is taken before the process is reaped. Until then, `/proc` still has its figures, and
+    /// no other process can have its ID.
     pub(super) fn poll(&mut self) -> Result<Option<ExitStatus>> {
         if self.ended.is_some() {
             return Ok(self.ended);
@@ -286,42 +291,43 @@ impl PartyProcess {
         Ok(self.ended)
     }
 
-    /// Waits until the other processes of a recipe's server have ended too; gives the names of those that did not.
+    /// Waits until the other processes of a recipe's server have exited, too. Returns the names of
+    /// those that have not.
     fn await_descendants(&self) -> Vec<String> {
         let Some(directory) = &self.recipe_directory else { return Vec::new() };
         let limit = Instant::now() + DESCENDANTS_TIMEOUT;
         loop {
-            let left = leftovers::processes_in(directory);
-            if left.is_empty() || Instant::now() > limit {
-                return left.into_iter().map(|process| format!("{} ({})", process.name, process.pid)).collect();
+            let processes = leftovers::processes_in(directory);
+            if processes.is_empty() || Instant::now() > limit {
+                return processes.into_iter().map(|process| format!("{} ({})", process.name, process.pid)).collect();
             }
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// Complaint about processes that it left behind, and that were killed.
+    /// Returns an error that names the processes that the party left behind. They have been killed.
     pub(super) fn left_behind(&self) -> Option<anyhow::Error> {
-        let left = Some(&self.left_behind).filter(|left| !left.is_empty())?;
-        Some(anyhow!("the {} ended and left processes behind: {}", self.name, left.join(", ")))
+        let names = Some(&self.left_behind).filter(|names| !names.is_empty())?;
+        Some(anyhow!("the {} ended and left processes behind: {}", self.name, names.join(", ")))
     }
 
     pub(super) fn sample(&mut self) -> ProcessUsage {
         self.sampled_at = Instant::now();
         let pid = self.child.id();
-        let seen = match self.scope {
+        let usage = match self.scope {
             ProcessScope::Process => process_usage::of(pid),
             ProcessScope::Tree => tree::usage(pid),
         };
-        if let Some(seen) = seen {
-            self.usage = self.usage.followed_by(seen);
-            self.memory.add(seen.rss_bytes);
-            self.usage_by_second.add(outputs::record_time(), seen.user_s + seen.sys_s, seen.rss_bytes);
+        if let Some(usage) = usage {
+            self.usage = self.usage.followed_by(usage);
+            self.memory.add(usage.rss_bytes);
+            self.usage_by_second.add(outputs::record_time(), usage.user_s + usage.sys_s, usage.rss_bytes);
         }
         self.sample_interval = SAMPLE_INTERVAL.max(self.sampled_at.elapsed() * SAMPLING_SHARE);
         self.usage
     }
 
-    /// Begins to count for another run.
+    /// Begins to count the usage for another run.
     pub(super) fn begin_run(&mut self) {
         self.memory = MemoryCurve::default();
         self.usage_by_second = UsageSampler::default();
@@ -329,25 +335,27 @@ impl PartyProcess {
         self.usage_before = Some(self.sample());
     }
 
-    /// Stops the sampling: the measured work is done.
+    /// Stops the sampling. The caller does this when the measured work is done.
     pub(super) fn stop_sampling(&mut self) {
         self.sampling_stopped = true;
     }
 
-    /// Reports whether it was not seen to end.
+    /// Reports whether the party still runs, as far as the bench has seen.
     pub(super) fn is_running(&self) -> bool {
         self.ended.is_none()
     }
 
-    /// Asks it to stop and write its files.
+    /// Asks the party to write its files and exit.
     pub(super) fn terminate(&self) {
         if self.ended.is_none() {
-            // It may have ended by itself meanwhile; not being waited for, its number is still its own.
+            // Ignore an error: the party may have exited meanwhile. Its ID still belongs to it,
+            // because nobody has waited for it yet.
             let _ = kill_process(self.pid(), Signal::TERM);
         }
     }
 
-    /// Asks the programs that it runs to stop, and not itself: strace ends when the traced program has ended.
+    /// Asks the programs that the party runs to stop, but not the party itself. This stops strace,
+    /// which exits when the program that it traces has exited.
     pub(super) fn terminate_children(&self) {
         if self.ended.is_none() {
             for pid in tree::children(self.child.id()).into_iter().filter_map(as_pid) {
@@ -356,31 +364,32 @@ impl PartyProcess {
         }
     }
 
-    /// Checks that it ran to its end: 1, 3 and 130 are its own verdict on that run, which is not the bench's.
+    /// Checks that the party ran to its end. With status 1, 3 or 130, the party judges the run
+    /// itself. This is no error, because the bench makes its own verdict.
     pub(super) fn check_exit(&self, status: ExitStatus) -> Result<()> {
         let name = self.name;
         match status.code() {
             Some(0 | 1 | 3 | 130) => Ok(()),
             Some(code) => {
-                let said = self.last_stderr_line(&format!("it exited with {code}"));
-                // The source's own line names the server.
+                let line = self.last_stderr_line(&format!("it exited with {code}"));
+                // The source's message needs no prefix, because it names the server.
                 let prefix = if name == "source" { String::new() } else { format!("the {name} could not run: ") };
-                bail!("{prefix}{said}")
+                bail!("{prefix}{line}")
             }
             None => bail!("the {name} died ({status}): {}", self.last_stderr_line("no output")),
         }
     }
 
-    /// The error of its end before it was ready.
+    /// Makes the error for a party that exited before it was ready.
     pub(super) fn start_error(&self, status: ExitStatus, interrupt: &Interrupt) -> anyhow::Error {
         if interrupt.has_ended(status) {
             return Interrupted::BEFORE_LOAD.into();
         }
-        let early = || anyhow!("the {} ended before it listened: {}", self.name, self.last_stderr_line("no output"));
-        self.check_exit(status).err().unwrap_or_else(early)
+        let error = || anyhow!("the {} ended before it listened: {}", self.name, self.last_stderr_line("no output"));
+        self.check_exit(status).err().unwrap_or_else(error)
     }
 
-    /// Kills it and all that is its own.
+    /// Kills the party and all processes that belong to it.
     pub(super) fn kill(&mut self) -> Result<()> {
         if self.ended.is_none() {
             self.ended = Some(self.reap().context("cannot wait for a party")?);
@@ -388,7 +397,7 @@ impl PartyProcess {
         Ok(())
     }
 
-    /// Describes its end, which nobody asked for.
+    /// Describes an exit of the party that nobody asked for.
     pub(super) fn death(&self, status: ExitStatus, at_s: f64) -> Death {
         let said = self.last_stderr_line("");
         let is_killed = status.signal() == Some(Signal::KILL.as_raw());
@@ -397,26 +406,27 @@ impl PartyProcess {
         Death { at_s, how: describe_exit(status), said, out_of_memory }
     }
 
-    /// The last line that it wrote on its standard error, or `otherwise`.
+    /// Returns the last line that the party wrote to standard error, or `otherwise` if there is
+    /// none.
     pub(super) fn last_stderr_line(&self, otherwise: &str) -> String {
-        let said = fs::read(&self.stderr).unwrap_or_default();
-        let said = String::from_utf8_lossy(&said);
-        // Below it are notes on backtraces.
-        if let Some(line) = said.lines().find(|line| line.starts_with(ALLOCATION_FAILED)) {
+        let output = fs::read(&self.stderr).unwrap_or_default();
+        let output = String::from_utf8_lossy(&output);
+        // Prefer this line, because notes on backtraces follow it.
+        if let Some(line) = output.lines().find(|line| line.starts_with(ALLOCATION_FAILED)) {
             return line.to_owned();
         }
-        // That it listens is no complaint.
+        // Skip the line that says where the party listens, because it is no complaint.
         let is_telling = |line: &&str| !line.is_empty() && !line.contains(": listening on ");
-        let line = said.lines().rev().map(str::trim).find(is_telling);
+        let line = output.lines().rev().map(str::trim).find(is_telling);
         match line {
             Some(line) => line.strip_prefix("mailrun: ").unwrap_or(line).to_owned(),
-            // Its own message may not have found room either.
+            // The disk may have had no room for the party's own message either.
             None if is_full(&self.stderr) => format!("No space left on device: {}", self.stderr.display()),
             None => otherwise.to_owned(),
         }
     }
 
-    /// Processors and memory that it uses now.
+    /// Processors and memory that the party uses now.
     pub(super) fn load(&self) -> Option<PartyLoad> {
         party_load(self.name, &self.usage_by_second)
     }
@@ -435,12 +445,14 @@ impl PartyProcess {
         Pid::from_child(&self.child)
     }
 
-    /// Kills what is left of its process group, waits for it, and reads the last of its output.
+    /// Kills what is left of the party's processes, waits for the party, and reads the rest of its
+    /// output.
     fn reap(&mut self) -> std::io::Result<ExitStatus> {
-        // Not being waited for, its number, and so its group's, is still its own. A child of its own that lived on
-        // would keep the pipe open and the listener waiting.
+        // The IDs of the process and of its group still belong to the party, because nobody has
+        // waited for it yet. A child of the party that lived on would keep the pipe open, and the
+        // reader thread would never end.
         if self.scope == ProcessScope::Tree {
-            // Some may have left the group.
+            // Kill these processes one by one, because some may have left the group.
             for pid in tree::members(self.child.id()).into_iter().filter_map(|member| as_pid(member.pid)) {
                 let _ = kill_process(pid, Signal::KILL);
             }
@@ -452,7 +464,7 @@ impl PartyProcess {
         }
         let status = self.child.wait()?;
         if let Some(listener) = self.stdout_reader.take() {
-            // A panic in it has nothing to add.
+            // Ignore a panic of the reader thread: the exit status is what counts.
             let _ = listener.join();
         }
         Ok(status)
@@ -467,13 +479,13 @@ impl Drop for PartyProcess {
     }
 }
 
-/// Reports whether a relay that was asked to stop did so: another program may have no better exit than that of the
-/// signal, or report it as 143, as shells and Java do.
+/// Reports whether a relay exited because it was asked to. A program that is not ours may be ended
+/// by SIGTERM itself, or report this as status 143, as shells and Java do.
 pub(super) fn has_stopped(status: ExitStatus) -> bool {
     status.signal() == Some(Signal::TERM.as_raw()) || status.code() == Some(SIGTERM_EXIT_CODE)
 }
 
-/// `signal 9 (SIGKILL)`, `exit status 2`
+/// Describes an exit, such as `signal 9 (SIGKILL)` or `exit status 2`.
 pub(super) fn describe_exit(status: ExitStatus) -> String {
     status.to_string().replacen(": ", " ", 1)
 }
@@ -487,13 +499,14 @@ fn as_pid(number: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(number).ok()?)
 }
 
-/// Hands on each event and keeps each line, until the party closes its output.
+/// Sends each event to the bench and writes each line to the transcript, until the party closes its
+/// output.
 fn read_events(stdout: impl BufRead, mut transcript: File, role: Role, events: &Sender<(Role, LiveEvent)>) {
     for line in stdout.split(b'\n').map_while(Result::ok) {
-        // A full disk must not stop the run; the record at its end reports it.
+        // Ignore an error: a full disk must not stop the run, and the record at the end reports it.
         let _ = transcript.write_all(&line).and_then(|()| transcript.write_all(b"\n"));
         if let Some(event) = LiveEvent::from_line(&String::from_utf8_lossy(&line)) {
-            // The bench may have given up; the party is then being stopped.
+            // Ignore an error: if the bench no longer listens, it is stopping the party.
             let _ = events.send((role, event));
         }
     }
@@ -601,8 +614,8 @@ mod tests {
 
     #[test]
     fn its_processor_time_is_complete_though_it_has_ended() {
-        // Longer than one sampling interval, so that memory is seen; its processor time is read from the ended
-        // process.
+        // The loop takes longer than one sampling interval, so that memory is seen. CPU time is
+        // read from the process after its exit.
         let mut shell = shell("i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done");
         wait(&mut shell.process);
         let usage = shell.process.observation().usage;

@@ -1,26 +1,28 @@
-//! Placement: the processors that each party of a bench runs on.
+//! Placement: which processors each party of a bench runs on.
 //!
-//! On a host with enough processors load and server are kept apart, so that the server's figures are not those of a server
-//! that shares its processors with the load. Logical processors of one core share its units: a core is never divided.
+//! On a host with enough processors, load and server get separate processors, so that the load does
+//! not slow the server down and change its figures. Logical processors of one core share the core's
+//! units, so a core is never divided between two parties.
 use mailrun_party::cpus::CpuList;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Processors from which parties are kept apart without being told: with fewer, a part is too small for what it carries.
+/// Number of processors from which each party gets its own by default. With fewer, a party's share
+/// would be too small for its work.
 pub const APART_FROM: usize = 8;
-/// Cores below which they are not.
+/// Minimum number of cores for separate processors. Both this limit and `APART_FROM` must be
+/// reached.
 const MIN_CORES: usize = 4;
 
-/// Processors of each party that the bench starts; `None` for all.
+/// Processors of each party that the bench starts. `None` means all processors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     pub source: Option<CpuList>,
-    /// Those of the relay and all that it starts.
+    /// Processors of the relay and of everything that it starts.
     pub relay: Option<CpuList>,
     pub sink: Option<CpuList>,
 }
 
-/// Says whether a relay stands between source and sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelayPresence {
     Present,
@@ -28,14 +30,15 @@ pub enum RelayPresence {
 }
 
 impl Placement {
-    /// Parts of this host's processors that do not overlap, if it has enough of them.
+    /// Gives each party its own processors of this host, if the host has enough of them.
     pub fn apart(relay: RelayPresence) -> Self {
         let available = CpuList::available().map(|list| list.numbers().to_vec()).unwrap_or_default();
         Self::divide(&cores_of(&available, siblings), relay)
     }
 
-    /// Parts of the processors of `cores` that do not overlap; no parts if there are fewer than [`APART_FROM`]. Source and sink
-    /// have half each; with a relay, which does the most, a quarter each, and the relay the rest.
+    /// Divides the processors of `cores` between the parties. Without a relay, source and sink get
+    /// half each. With a relay, which does the most, source and sink get a quarter each and the
+    /// relay gets the rest. If there are fewer than [`APART_FROM`] processors, no party is placed.
     fn divide(cores: &[Vec<usize>], relay: RelayPresence) -> Self {
         let count: usize = cores.iter().map(Vec::len).sum();
         if count < APART_FROM || cores.len() < MIN_CORES {
@@ -54,13 +57,13 @@ impl Placement {
         Self { source: list(source), relay: list(relay_part), sink: list(sink) }
     }
 
-    /// Reports whether no party is placed.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// The available processors, those of one core together; in the order of their lowest numbers.
+/// Groups the available processors by core. The cores are in the order of their lowest processor
+/// numbers.
 fn cores_of(available: &[usize], siblings: impl Fn(usize) -> Option<CpuList>) -> Vec<Vec<usize>> {
     let mut cores: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for number in available {
@@ -70,7 +73,7 @@ fn cores_of(available: &[usize], siblings: impl Fn(usize) -> Option<CpuList>) ->
     cores.into_values().collect()
 }
 
-/// Processors of the same core, as the kernel says it.
+/// Returns the processors of the same core, which the kernel lists in sysfs.
 fn siblings(number: usize) -> Option<CpuList> {
     let path = format!("/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list");
     fs::read_to_string(path).ok()?.trim().parse().ok()

@@ -1,4 +1,4 @@
-//! Options of a bench, and the command lines that follow from them.
+//! Options of a bench, and the options of its parties that follow from them.
 use super::contestant::{CERTIFICATE_FILE, Contestant, ListenerOptions};
 use super::directory::PartyFiles;
 use super::placement::Placement;
@@ -12,11 +12,12 @@ use mailrun_party::party_options::{PartyOptions, value_name};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Duration of a bench that was given neither a number of messages nor a time.
+/// Duration of a bench for which the user gave neither a number of messages nor a duration.
 const DEFAULT_DURATION_S: f64 = 10.0;
-/// The same where a relay stands between, which may take as long again to hand on what it has taken.
+/// Duration of a bench with a relay, if the user gave neither of these. It is shorter, because the
+/// relay may take as long again to forward what it has accepted.
 const RELAYED_DURATION_S: f64 = 8.0;
-/// Address of the bench's own sink: the kernel chooses the port.
+/// Address of the bench's own sink. The kernel chooses the port.
 const ANY_PORT: &str = "127.0.0.1:0";
 
 /// Option of a source whose messages have no trace.
@@ -24,59 +25,60 @@ pub(super) const NO_TRACE: &str = "no-trace";
 
 #[derive(Clone, Debug, Default)]
 pub struct BenchOptions {
-    /// The user's name for the run.
+    /// Name of the run, as the user gave it.
     pub name: String,
-    /// The run directory; `None` for a new one under `mailrun-results/`.
+    /// Run directory. `None` creates a new one under `mailrun-results/`.
     pub out: Option<PathBuf>,
-    /// Id of the run; a random one if `None`.
+    /// ID of the run. `None` chooses a random one.
     pub run: Option<RunId>,
-    /// Target of the load.
     pub target: BenchTarget,
-    /// The load, as far as the bench has to know it; the source's own account of it goes into the record.
+    /// The load, as far as the bench has to know it. The record has the load as the source
+    /// describes it.
     pub workload: Workload,
-    /// More options for the source: what is sent, to whom, in stages or not. The workload's replace those of the same names.
+    /// More options for the source, such as its recipients and the sizes of messages. Options that
+    /// follow from the workload replace those with the same names.
     pub source_options: PartyOptions,
-    /// More options for the sink, its faults among them.
+    /// More options for the sink, including its faults.
     pub sink_options: PartyOptions,
     /// Options for each of mailrun's own parties: `--workers` and `--busy-poll`.
     pub party_options: PartyOptions,
-    /// The relay runs under strace, which counts its system calls and slows it.
+    /// Says whether the relay runs under strace, which counts its system calls but slows it down.
     pub syscall_counting: SyscallCounting,
-    /// Processors that the server under test runs on, where the bench starts it; `None` for all.
+    /// Number of processors that the server under test may use, if the bench starts it. `None`
+    /// means all of them.
     pub server_cores: Option<u32>,
     pub placement: Placement,
-    /// Certificate that the source trusts.
     pub trusted: TrustedCertificate,
-    /// Extensions that the relay which the bench starts has to offer.
+    /// Features that the relay must offer, if the bench starts it.
     pub listener: ListenerOptions,
     pub thresholds: Vec<Threshold>,
-    /// Says whether the source tries one connection before the load, where the server is not the bench's own.
+    /// Says whether the source tries one connection before the load. It never does so if the bench
+    /// has started the server.
     pub preflight: BenchPreflight,
-    /// HTTP addresses of sinks whose clocks are compared with this host's: those of a part of a load, which judges no deliveries.
+    /// HTTP addresses of sinks whose clocks are compared with the clock of this host. They are set
+    /// if the run is a part of a load and cannot judge deliveries itself.
     pub clock_sinks: Vec<String>,
-    /// Pause in arrivals after which what is missing counts as lost; `None` for the usual one of a few seconds.
+    /// Pause in arrivals after which missing messages count as lost. `None` means the usual few
+    /// seconds.
     pub lost_after: Option<Duration>,
-    /// Progress output while it runs.
     pub live: LiveMode,
-    /// Name of the run in the progress line, where it is one of several.
+    /// Name of the run in the progress line, if it is one of several runs.
     pub title: Option<String>,
-    /// The command line that was typed.
+    /// Command line that the user typed, for the record.
     pub command: Vec<String>,
 }
 
-/// Certificate that the source trusts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TrustedCertificate {
-    /// Those that the options of the source name.
+    /// The certificates that the source's options name.
     #[default]
     Configured,
-    /// That of the bench's own sink alone, which the sink writes into the run directory.
+    /// Only the certificate of the bench's own sink, which the sink writes into the run directory.
     OwnSink,
-    /// That of the relay that the bench starts, and that one alone.
+    /// Only the certificate of the relay that the bench starts.
     OwnRelay,
 }
 
-/// Says whether one connection is tried before the load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BenchPreflight {
     On,
@@ -84,26 +86,26 @@ pub enum BenchPreflight {
     Off,
 }
 
-/// Target of the load, and the observer of the far end.
+/// Target of the load, which also says where deliveries are observed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum BenchTarget {
     /// A sink that the bench starts for itself.
     #[default]
     OwnSink,
-    /// A relay that forwards to a sink, both of them the bench's own; never `Contestant::None`.
+    /// A relay that forwards to the bench's own sink. It is never `Contestant::None`.
     Relay(Contestant),
-    /// A server that is running.
+    /// A server that is already running.
     Server {
-        /// HOST:PORT.
+        /// `HOST:PORT` of the server.
         address: String,
-        /// The status address of the mailrun sink at the end of the chain; `None` if there is none, and then
-        /// delivery is unknown.
+        /// Status address of the mailrun sink at the end of the chain. If it is `None`, nobody
+        /// observes deliveries.
         sink: Option<String>,
     },
 }
 
 impl BenchTarget {
-    /// The contestant as the target of a run's load.
+    /// Returns the target for a contestant. Without a relay, this is the bench's own sink.
     pub fn of(contestant: Contestant) -> Self {
         match contestant {
             Contestant::None => Self::OwnSink,
@@ -111,7 +113,7 @@ impl BenchTarget {
         }
     }
 
-    /// Reports whether a server under test runs on this host, beside the load generator.
+    /// Reports whether a server under test runs on this host, next to the load generator.
     pub fn has_server_here(&self) -> bool {
         match self {
             Self::OwnSink => false,
@@ -120,7 +122,7 @@ impl BenchTarget {
         }
     }
 
-    /// The status address of a sink that is running.
+    /// Returns the status address of a sink that is already running.
     pub(super) fn remote_sink(&self) -> Option<&str> {
         match self {
             Self::OwnSink | Self::Relay(_) => None,
@@ -129,29 +131,28 @@ impl BenchTarget {
     }
 }
 
-/// Says whether system calls are counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SyscallCounting {
     #[default]
     Off,
-    /// Counted by strace, at this path.
+    /// strace, which is at this path, counts the system calls.
     Strace(PathBuf),
 }
 
 impl BenchOptions {
-    /// Limit of its duration: what was asked for, or ten seconds where there is no other end.
+    /// Time limit of the run. If the user limited neither the duration nor the number of messages,
+    /// it has a default.
     pub(super) fn duration_limit_s(&self) -> Option<f64> {
         let workload = &self.workload;
         let default_s = if self.relay().is_some() { RELAYED_DURATION_S } else { DEFAULT_DURATION_S };
         workload.duration_limit_s.or(workload.messages.is_none().then_some(default_s))
     }
 
-    /// Reports whether the messages have a trace, by which the sink knows them.
+    /// Reports whether the messages have a trace, by which the sink recognises them.
     pub(super) fn has_trace(&self) -> bool {
         !self.source_options.has(NO_TRACE)
     }
 
-    /// The relay between source and sink.
     pub(super) fn relay(&self) -> Option<&Contestant> {
         match &self.target {
             BenchTarget::Relay(contestant) => Some(contestant),
@@ -159,7 +160,7 @@ impl BenchOptions {
         }
     }
 
-    /// Address that the bench's own sink listens on.
+    /// Address on which the bench's own sink listens.
     pub(super) fn sink_listen(&self) -> &str {
         match self.relay() {
             Some(Contestant::Running { sink, .. }) => sink,
@@ -167,7 +168,7 @@ impl BenchOptions {
         }
     }
 
-    /// Options of `mailrun sink`.
+    /// Makes the options for `mailrun sink`.
     pub(super) fn sink_arguments(&self, run: RunId, files: &PartyFiles, listen: &str) -> PartyOptions {
         let own_certificate = (self.trusted == TrustedCertificate::OwnSink).then(|| files.certificate());
         of_party(run, files)
@@ -179,12 +180,13 @@ impl BenchOptions {
             .with_some("cpus", self.placement.sink.as_ref())
     }
 
-    /// Options of `mailrun source`.
+    /// Makes the options for `mailrun source`.
     pub(super) fn source_arguments(&self, run: RunId, files: &PartyFiles, target: &str) -> PartyOptions {
         let workload = &self.workload;
         let limit_s = self.duration_limit_s().filter(|_| workload.stages.is_empty());
         let arrival = Some(workload.arrival).filter(|arrival| !matches!(arrival, Arrival::Closed | Arrival::Market));
-        // A server that the bench has just started is there, and its rules are for the load.
+        // A server that the bench has just started is known to be ready. Its fault rules are meant
+        // for the load, so no preflight message may use them up.
         let is_own =
             !matches!(self.target, BenchTarget::Server { .. } | BenchTarget::Relay(Contestant::Running { .. }));
         let options = of_party(run, files)
@@ -210,7 +212,7 @@ impl BenchOptions {
     }
 }
 
-/// Options of every party: its run, its files, and events for the bench.
+/// Makes the options of every party: the run's ID, the files to write, and events for the bench.
 fn of_party(run: RunId, files: &PartyFiles) -> PartyOptions {
     PartyOptions::default()
         .with("run-id", run)
@@ -220,7 +222,8 @@ fn of_party(run: RunId, files: &PartyFiles) -> PartyOptions {
         .with("live", "json")
 }
 
-/// The placement of one of our own programs, which takes as many workers.
+/// Option that places one of our own programs on these processors. The program then starts as many
+/// workers.
 pub(super) fn cpus_option(cpus: &CpuList) -> String {
     format!("--cpus={cpus}")
 }

@@ -1,17 +1,16 @@
-//! Programs that are compared, as far as they are installed.
+//! Finds the programs that a comparison needs, and notes which of them are not installed.
 use anyhow::{Context, Result, ensure};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 pub(crate) trait ComparedProgram: Copy + PartialEq {
-    /// Its name, in reports and in PATH.
+    /// Name that reports show, and the file name that is searched in PATH.
     fn name(self) -> &'static str;
 
-    /// Reports whether it is this program, which is always there.
+    /// Returns true if this is mailrun itself, which is always installed.
     fn is_own(self) -> bool;
 }
 
-/// The programs that were found, and those that this machine lacks.
 #[derive(Clone, Debug)]
 pub(crate) struct InstalledPrograms<T> {
     found: Vec<(T, PathBuf)>,
@@ -19,10 +18,10 @@ pub(crate) struct InstalledPrograms<T> {
 }
 
 impl<T: ComparedProgram> InstalledPrograms<T> {
-    /// Looks for the programs that are wanted.
+    /// Searches for the wanted programs.
     ///
     /// # Errors
-    /// If none is installed.
+    /// Returns an error if none of them is installed.
     pub(crate) fn find(wanted: &[T]) -> Result<Self> {
         let own = own_program()?;
         let places = places(&own);
@@ -38,35 +37,30 @@ impl<T: ComparedProgram> InstalledPrograms<T> {
         Ok(installed)
     }
 
-    /// Those that were found, in the order in which they are wanted.
+    /// Returns the installed programs, in the order in which `find` was given them.
     pub(crate) fn list(&self) -> Vec<T> {
         self.found.iter().map(|(program, _)| *program).collect()
     }
 
-    /// Path of a program.
-    ///
     /// # Errors
-    /// If it was not found.
+    /// Returns an error if the program is not installed.
     pub(crate) fn path(&self, program: T) -> Result<&Path> {
-        let found = self.found.iter().find(|(known, _)| *known == program);
-        found.map(|(_, path)| path.as_path()).with_context(|| format!("not installed: {}", program.name()))
+        let entry = self.found.iter().find(|(known, _)| *known == program);
+        entry.map(|(_, path)| path.as_path()).with_context(|| format!("not installed: {}", program.name()))
     }
 }
 
-/// A note about programs that are missing; none if all are there.
+/// Writes a note about the missing programs. Returns `None` if there are none.
 pub(crate) fn missing_note(missing: &[&str]) -> Option<String> {
     (!missing.is_empty()).then(|| format!("Not compared because not installed: {}.", missing.join(", ")))
 }
 
-/// Path of this program.
-///
-/// # Errors
-/// If it cannot be found.
 pub(crate) fn own_program() -> Result<PathBuf> {
     std::env::current_exe().context("cannot find mailrun's own program file")
 }
 
-/// Finds a program by its path, or by its name in PATH and the other places.
+/// Finds a program. A `name` with a slash is a path. Other names are searched in PATH and in the
+/// directories that `places` adds.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name)).filter(|path| is_program(path));
@@ -75,12 +69,13 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     find(name, &own, &places(&own))
 }
 
-/// PATH; where Debian puts Postfix's test programs, which a plain user's PATH leaves out; and where the tests build
-/// peers of their own (`target/peers`, beside `target/release`).
+/// Returns the directories to search: those of PATH, the two `sbin` directories where Debian puts
+/// Postfix's test programs, which are not in a plain user's PATH, and `target/peers`, where the
+/// tests build peers.
 fn places(own: &Path) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let beside = own.parent().and_then(Path::parent).map(|target| target.join("peers"));
-    let built = beside.into_iter().chain([PathBuf::from("target/peers")]);
+    let peers = own.parent().and_then(Path::parent).map(|target| target.join("peers"));
+    let built = peers.into_iter().chain([PathBuf::from("target/peers")]);
     let built = built.flat_map(|peers| [peers.join("bin"), peers]);
     std::env::split_paths(&path)
         .chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from))
@@ -89,7 +84,8 @@ fn places(own: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The first program of that name that is not this one under the older tool's name (`mailrun install-links`).
+/// Returns the first program with this name. Skips links that `mailrun install-links` made under
+/// that name, because they would run mailrun itself.
 fn find(name: &str, own: &Path, places: &[PathBuf]) -> Option<PathBuf> {
     places.iter().map(|place| place.join(name)).find(|path| is_program(path) && !is_ours(path, own))
 }

@@ -1,4 +1,5 @@
-//! Progress of a run, from what its parties report: the bench's line while load is sent, and while it waits.
+//! Progress of a run: the line that the bench shows while it sends load and while it waits for
+//! deliveries. The figures come from reports of the source and the sink.
 use super::plan::{BenchOptions, BenchTarget};
 use mailrun_journey::record::Workload;
 use mailrun_journey::threshold::Threshold;
@@ -10,21 +11,18 @@ use mailrun_report::numbers::count;
 use mailrun_report::printable::printable;
 use std::time::{Duration, Instant};
 
-/// Time after which a source that has not reported is taken to have ended.
+/// A source that has not reported for this long has ended.
 const MAX_REPORT_INTERVAL_S: f64 = 0.6;
 
-/// Latest reports of the parties.
 #[derive(Clone, Debug)]
 pub(super) struct LatestProgress {
     source: LiveProgress,
     sink: Option<LiveProgress>,
-    /// Time of the source's last report.
     source_reported_at: Option<Instant>,
-    /// Text of the latest error that a party reported.
     last_error: String,
-    /// Rate of messages done, by the reporting party's own clock.
+    /// Rate of delivered messages, or of accepted messages until a sink reports. Its times are from
+    /// the clock of the reporting party.
     rate: RateWindow,
-    /// The server and the load in a few words.
     subject: String,
     thresholds: Vec<Threshold>,
 }
@@ -73,10 +71,11 @@ impl LatestProgress {
         self.last_error = text;
     }
 
-    /// The figures of the run for the dashboard, with those of the parties' processes.
+    /// Returns the figures of the run for the dashboard, including the load of the parties'
+    /// processes.
     pub(super) fn figures(&self, parties: Vec<PartyLoad>) -> RunSnapshot {
         let silence_s = self.source_reported_at.map_or(0.0, |at| at.elapsed().as_secs_f64());
-        // A source that has ended reports no time any more.
+        // A source that has ended stops reporting, so its time since then must be added.
         let beyond_s = if silence_s > MAX_REPORT_INTERVAL_S { silence_s } else { 0.0 };
         let figures = load_figures(&self.source, self.sink.as_ref());
         let elapsed_s = figures.elapsed_s + beyond_s;
@@ -91,42 +90,42 @@ impl LatestProgress {
         }
     }
 
-    /// Latest progress that the source reported.
     pub(super) fn source(&self) -> LiveProgress {
         self.source
     }
 
-    /// Messages that the sink has.
+    /// Returns the number of messages that the sink has received.
     pub(super) fn delivered(&self) -> u64 {
         self.sink.map_or(0, |sink| sink.delivered)
     }
 
-    /// The progress line: messages delivered, if a sink reports them, else accepted; latencies are from the same process.
+    /// Builds the progress line. It shows delivered messages and their latencies if a sink reports
+    /// them, otherwise accepted messages.
     pub(super) fn line(&self) -> LiveLine {
         let rate_per_s = self.rate.per_s();
         let Some(sink) = self.sink else {
             return LiveLine::of(&self.source, self.source.accepted, "accepted", rate_per_s);
         };
         let errors = self.source.errors + sink.errors;
-        let seen = LiveProgress { p50_ms: sink.p50_ms, p99_ms: sink.p99_ms, errors, ..self.source };
-        LiveLine::of(&seen, sink.delivered, "delivered", rate_per_s)
+        let progress = LiveProgress { p50_ms: sink.p50_ms, p99_ms: sink.p99_ms, errors, ..self.source };
+        LiveLine::of(&progress, sink.delivered, "delivered", rate_per_s)
     }
 }
 
-/// The line while `arrived` of `accepted` messages are there.
+/// Builds the line that is shown while the bench waits for messages that were accepted but have not
+/// arrived.
 pub(super) fn wait_line(arrived: u64, accepted: u64, left: Duration) -> LiveLine {
     let share = if accepted == 0 { 1.0 } else { arrived as f64 / accepted as f64 };
     let missing = format!("{} at the sink", count(accepted.saturating_sub(arrived)));
     LiveLine::sentence(Some(share), waiting_text(accepted, &missing, left.as_secs_f64()))
 }
 
-/// The bench's place on standard error.
+/// Shows the bench's progress line on standard error.
 #[derive(Debug)]
 pub(super) struct ProgressDisplay {
     display: LiveDisplay,
-    /// Name of the run within a series: `run 3 of 16: postfix`.
+    /// Name of the run within a series, for example `run 3 of 16: postfix`.
     title: Option<String>,
-    /// Name of the run on the dashboard.
     name: String,
 }
 
@@ -137,27 +136,28 @@ impl ProgressDisplay {
         Self { display: LiveDisplay::on_stderr(live, NonTerminalOutput::Lines), title, name }
     }
 
-    /// Takes the figures of the run, for a dashboard.
+    /// Passes the figures of the run to the dashboard. `figures` is not called if they are not
+    /// needed yet.
     pub(super) fn update(&mut self, figures: impl FnOnce() -> RunSnapshot) {
         let name = &self.name;
         self.display.update(|| RunSnapshot { title: name.clone(), ..figures() });
     }
 
-    /// Shows a line, if it is time for another.
+    /// Shows a progress line. `line` is not called if the previous line is still recent.
     pub(super) fn show(&mut self, line: impl FnOnce() -> LiveLine) {
         let title = self.title.as_deref();
         self.display.show(|| title.into_iter().fold(line(), LiveLine::with_title));
     }
 
-    /// Prints a line that stays.
+    /// Prints a line that later progress lines do not overwrite.
     pub(super) fn print_line(&mut self, line: &str) {
         self.display.make_room();
-        // It may contain text of an unknown server.
+        // Escape each line, because it may contain text from an unknown server.
         let line = line.split('\n').map(printable).collect::<Vec<_>>().join("\n");
         mailrun_party::tell!("mailrun: {line}");
     }
 
-    /// Leaves the terminal as it was.
+    /// Removes the progress line from the terminal.
     pub(super) fn clear(&mut self) {
         self.display.clear();
     }

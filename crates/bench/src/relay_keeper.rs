@@ -1,5 +1,6 @@
-//! The relay of runs that follow each other: it runs on from one to the next, as a server does, while nothing is left in its
-//! queue.
+//! Keeps a relay running across consecutive runs, as a server in production runs on. A run that
+//! leaves mail in the relay's queue ends this: the relay is stopped, and the next run starts a new
+//! one.
 //!
 //! ```text
 //! a new relay, at a sink's address that stays ─→ sink, load, all there ─→ sink, load, all there ─→ sink, load, some missing
@@ -18,51 +19,48 @@ use mailrun_journey::trace::RunId;
 use mailrun_party::interrupt::StopRequest;
 use std::path::{Path, PathBuf};
 
-/// Says how long a relay that the bench starts lives.
+/// Lifetime of a relay that the bench starts.
 #[derive(Debug, Default)]
 pub(super) enum RelayKeeper {
-    /// As long as the run.
+    /// Each run starts a relay and stops it at the end.
     #[default]
     EachRun,
-    /// From one run to the next.
+    /// A relay serves several runs.
     Kept(RelaySeries),
 }
 
-/// The relays of a series of runs, one after the other.
 #[derive(Debug)]
 pub(super) struct RelaySeries {
-    /// Directory of the series, with one for each relay.
+    /// Directory of the series. Each relay gets a subdirectory.
     place: PathBuf,
     starts: u32,
     kept: Option<Box<KeptRelay>>,
-    /// Relays that were stopped with mail in their queue.
+    /// Number of relays that were stopped because a run had left mail in their queue.
     left_mail: u32,
-    /// Sentences on relays that died between two runs.
+    /// One sentence about each relay that died between two runs.
     deaths: Vec<String>,
 }
 
-/// A relay that serves more than one run.
 #[derive(Debug)]
 struct KeptRelay {
     directory: RunDirectory,
-    /// Address of the sinks that it hands on to, one after the other.
+    /// Address of the sinks to which the relay forwards. Each run starts a new sink at this
+    /// address.
     sink: String,
     address: String,
-    /// `None` during a run.
+    /// `None` during a run, because the run's `Supervisor` then owns the process.
     process: Option<StandingRelay>,
 }
 
 impl RelayKeeper {
-    /// Keeps relays, with a directory for each in `place`.
+    /// Keeps each relay for several runs. `place` contains a directory for each relay.
     pub(super) fn in_directory(place: &Path) -> Self {
         let place = place.to_owned();
         Self::Kept(RelaySeries { place, starts: 0, kept: None, left_mail: 0, deaths: Vec::new() })
     }
 
-    /// A supervisor of the next run; the relay is with it if it runs.
-    ///
-    /// # Errors
-    /// If signals cannot be handled.
+    /// Creates the supervisor of the next run. If a kept relay is still running, the supervisor
+    /// takes it over.
     pub(super) fn supervisor(&mut self, options: &BenchOptions) -> Result<Supervisor> {
         match self {
             Self::Kept(series) if options.relay().is_some() => series.supervisor(options),
@@ -70,10 +68,7 @@ impl RelayKeeper {
         }
     }
 
-    /// Starts the sink, and the relay if it does not run; the address at which the relay takes mail.
-    ///
-    /// # Errors
-    /// If one of them cannot run.
+    /// Starts the sink, and the relay if none is running. Returns the address to send mail to.
     pub(super) fn start(
         &mut self,
         program: &Path,
@@ -91,7 +86,8 @@ impl RelayKeeper {
         }
     }
 
-    /// The directory of the relay's files: that of the run, unless it serves others too.
+    /// Returns the directory of the relay's files. This is the run's own directory, unless the
+    /// relay serves several runs.
     pub(super) fn relay_directory<'a>(&'a self, run: &'a RunDirectory) -> &'a RunDirectory {
         match self {
             Self::Kept(RelaySeries { kept: Some(kept), .. }) => &kept.directory,
@@ -99,7 +95,9 @@ impl RelayKeeper {
         }
     }
 
-    /// Reports whether the relay is to run on after a run: nothing of it is left in its queue.
+    /// Returns true if the relay should keep running after this run. The queue must be empty, no
+    /// party may have died, and the user must not have asked to stop. A relay under strace is
+    /// always stopped, because strace writes its counts at the end.
     pub(super) fn keeps(&self, options: &BenchOptions, arrived: Completeness, supervisor: &Supervisor) -> bool {
         let is_series = matches!(self, Self::Kept(RelaySeries { kept: Some(_), .. }));
         let is_well = arrived == Completeness::All && supervisor.deaths().is_empty();
@@ -109,7 +107,8 @@ impl RelayKeeper {
             && options.syscall_counting == SyscallCounting::Off
     }
 
-    /// Ends a run; gives what was seen of its parties.
+    /// Ends a run and takes back the relay if it is still running. Returns what was observed of the
+    /// run's parties.
     pub(super) fn finish_run(&mut self, supervisor: Supervisor) -> Vec<PartyObservation> {
         let (observations, running) = supervisor.finish_run();
         if let Self::Kept(RelaySeries { kept: Some(kept), .. }) = self {
@@ -118,10 +117,8 @@ impl RelayKeeper {
         observations
     }
 
-    /// Leaves a relay that was stopped behind. Its directory stays if it may have mail that is missing.
-    ///
-    /// # Errors
-    /// If its spool cannot be removed.
+    /// Forgets the kept relay if the run stopped it. Its spool is deleted only if no mail is
+    /// missing, because missing mail may still be in the spool.
     pub(super) fn settle(&mut self, record: &Record) -> Result<()> {
         let Self::Kept(series) = self else { return Ok(()) };
         let Some(kept) = series.kept.take_if(|kept| kept.process.is_none()) else { return Ok(()) };
@@ -132,23 +129,21 @@ impl RelayKeeper {
         Ok(())
     }
 
-    /// Stops the relay: there are no more runs.
-    ///
-    /// # Errors
-    /// If it does not stop, or its spool cannot be removed.
+    /// Stops the kept relay after the last run and deletes its spool.
     pub(super) fn finish(&mut self, options: &BenchOptions) -> Result<()> {
         let Self::Kept(series) = self else { return Ok(()) };
         let Some(kept) = series.kept.take() else { return Ok(()) };
         let KeptRelay { directory, process, .. } = *kept;
         if let Some(relay) = process {
             let mut supervisor = Supervisor::with_relay(options, relay)?;
-            // What it complains of at its end concerns no run.
+            // Ignore complaints: all runs are finished, so an error at the relay's end affects
+            // none.
             supervisor.stop_relay(PartyProcess::terminate)?;
         }
         directory.remove_spool()
     }
 
-    /// Remarks on relays that did not run from the first run to the last.
+    /// Returns remarks for the report about relays that had to be replaced.
     pub(super) fn remarks(&self) -> Vec<String> {
         let Self::Kept(series) = self else { return Vec::new() };
         let mut remarks: Vec<String> = series.deaths.clone();
@@ -207,23 +202,23 @@ impl RelaySeries {
 }
 
 impl Drop for RelaySeries {
-    /// Leaves no mail behind where the series could not be ended.
+    /// Deletes the mail in the spool if the series ends because of an error.
     fn drop(&mut self) {
         if let Some(kept) = self.kept.take() {
             let KeptRelay { directory, process, .. } = *kept;
             drop(process);
-            // The error that is on its way to the user matters more.
+            // Ignore this error: the error that ended the series is the one to report.
             let _ = directory.remove_spool();
         }
     }
 }
 
-/// Reports whether the relay is the user's own, and running.
+/// Returns true if the user named a relay that is already running.
 fn is_running(options: &BenchOptions) -> bool {
     matches!(options.relay(), Some(Contestant::Running { .. }))
 }
 
-/// Starts the relay, if it is not running already; where it takes mail.
+/// Starts the relay unless it is already running. Returns the address to send mail to.
 fn start_relay(
     program: &Path,
     options: &BenchOptions,

@@ -1,7 +1,9 @@
-//! A mailrun sink that is running already, at the end of whatever chain the server under test feeds.
+//! A mailrun sink that is already running at the end of the chain that starts with the server under
+//! test.
 //!
-//! It is asked over HTTP: first whether it is there at all, then, when the load is sent, how much of the run has
-//! arrived, until nothing is missing or nothing new comes.
+//! The bench asks this sink over HTTP. Before the load, the bench checks that the sink is there.
+//! After the load, it asks how many of the run's messages have arrived, until none is missing or no
+//! new ones arrive.
 use super::gather::SinkResults;
 use super::supervisor::Supervisor;
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -16,31 +18,30 @@ use serde::Deserialize;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Interval of the questions to the sink.
+/// Interval at which the bench asks the sink while it waits for deliveries.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Interval of the questions while the load is sent.
+/// Interval at which the bench asks the sink while the load is sent.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// Pause in arrivals after which nothing more is waited for. It is longer than the pauses of a relay that is
-/// working, and shorter than its first retry after a failure: a bench that runs into those says so.
+/// If no message arrives for this long, the bench stops waiting. A working relay pauses for less. A
+/// relay's first retry after a failure comes later, so the bench reports such messages as missing.
 pub(super) const QUIET_TIMEOUT: Duration = Duration::from_secs(10);
-/// An answer takes no longer; a ledger of 64 MB at 10 MB/s does not.
+/// Longer than any answer takes: a ledger of 64 MB needs 6.4 s at 10 MB/s.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes of the largest answer, twice a full ledger.
+/// Twice the size of a full ledger, which is the largest answer.
 const MAX_RESPONSE_BYTES: usize = 128 << 20;
 
-/// Messages of all runs that a sink has taken.
+/// The sink's count of messages from all runs.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct SinkStatus {
     messages: u64,
 }
 
-/// Share of a run that has arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct RemoteRunStatus {
     pub(super) delivered: u64,
 }
 
-/// Reports of the sink at the far end, while this exists.
+/// Watches a remote sink until this value is dropped.
 #[derive(Debug)]
 pub(super) struct SinkWatch {
     _stop: Sender<()>,
@@ -53,47 +54,49 @@ pub(super) struct RemoteSink {
 }
 
 impl RemoteSink {
-    /// Makes sure that it is there, before any load is sent.
+    /// Checks that a mailrun sink answers at `address`, before any load is sent.
     pub(super) fn connect(address: &str) -> Result<Self> {
         let client = HttpClient::new(address, RESPONSE_TIMEOUT, MAX_RESPONSE_BYTES)
             .map_err(|_| anyhow!("--sink {address} is not the HTTP address of a mailrun sink; use http://HOST:PORT"))?;
         let sink = Self { client, quiet_timeout: QUIET_TIMEOUT };
-        let there = sink.get("/status", |_| Ok(()));
-        let there = there.and_then(|answer| answer.context("it has no /status"));
-        match there {
+        let status = sink.get("/status", |_| Ok(()));
+        let status = status.and_then(|answer| answer.context("it has no /status"));
+        match status {
             Ok(()) => Ok(sink),
             Err(error) => {
-                let why = error.root_cause();
+                let cause = error.root_cause();
                 let authority = sink.client.authority();
-                bail!("no mailrun sink answers at {address} ({why}); start it with: mailrun sink --http {authority}")
+                bail!("no mailrun sink answers at {address} ({cause}); start it with: mailrun sink --http {authority}")
             }
         }
     }
 
-    /// The clock of its host, as this host sees it; `None` if it cannot be measured.
+    /// Measures the clock of the sink's host against this host's clock. Returns `None` if that
+    /// fails.
     pub(super) fn clock(&self) -> Option<ClockMeasurement> {
-        // An error of the connection is told by whatever is asked next.
+        // Ignore connection errors: the next request to the sink reports them.
         clock_exchange::measure(&self.client).ok().flatten()
     }
 
-    /// Pause in arrivals after which nothing more is waited for.
+    /// Returns the pause in arrivals after which the bench stops waiting.
     pub(super) fn quiet_timeout(&self) -> Duration {
         self.quiet_timeout
     }
 
-    /// The same with another pause in arrivals after which nothing more is waited for, if there is one.
+    /// Sets the pause in arrivals after which the bench stops waiting. `None` keeps the default.
     pub(super) fn lost_after(self, pause: Option<Duration>) -> Self {
         Self { quiet_timeout: pause.unwrap_or(self.quiet_timeout), ..self }
     }
 
-    /// Reports every second how much of the run has arrived, until the result is dropped.
+    /// Reports every second how many messages of the run have arrived. Dropping the returned value
+    /// ends the reports.
     pub(super) fn watch(&self, run: RunId, events: Sender<(Role, LiveEvent)>) -> SinkWatch {
         let (stop, stopped) = channel::<()>();
         let sink = self.clone();
         let began = Instant::now();
         std::thread::spawn(move || {
             while stopped.recv_timeout(WATCH_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                // A sink that does not answer is reported when it is asked for the result.
+                // Ignore errors: if the sink is gone, the request for the results reports that.
                 let Ok(status) = sink.run_status(run) else { continue };
                 let elapsed_s = began.elapsed().as_secs_f64();
                 let progress = LiveProgress { elapsed_s, delivered: status.delivered, ..LiveProgress::default() };
@@ -105,7 +108,8 @@ impl RemoteSink {
         SinkWatch { _stop: stop }
     }
 
-    /// Waits until all that was accepted has arrived or nothing new does, and fetches what is known of it.
+    /// Waits until all accepted messages have arrived or no new ones arrive. Then fetches the
+    /// sink's record and ledger of the run.
     pub(super) fn await_arrivals(
         &self,
         run: RunId,
@@ -115,11 +119,12 @@ impl RemoteSink {
         let mut arrived = 0;
         let mut quiet_since = Instant::now();
         loop {
-            let standing = self.run_status(run)?;
-            if standing.delivered > arrived {
-                arrived = standing.delivered;
+            let status = self.run_status(run)?;
+            if status.delivered > arrived {
+                arrived = status.delivered;
                 quiet_since = Instant::now();
-                // As many as were accepted are not yet the same: some may have arrived whose 250 was lost.
+                // The counts alone are not enough: the sink may also have messages whose 250 never
+                // reached the source, while accepted messages are still missing.
                 if arrived >= accepted.count() && accepted.count_without(&self.units(run)?) == 0 {
                     break;
                 }
@@ -141,14 +146,16 @@ impl RemoteSink {
         supervisor.show_wait(arrived, accepted, left);
     }
 
-    /// Messages that it has taken, as of a quarter of a second ago.
+    /// Returns the number of messages that the sink has received from all runs. The sink updates
+    /// this number four times a second.
     pub(super) fn messages(&self) -> Result<u64> {
         let read = |body: &[u8]| serde_json::from_slice(body).context("the sink's status cannot be read");
         let status: Option<SinkStatus> = self.get("/status", read)?;
         Ok(status.context("the sink has no /status")?.messages)
     }
 
-    /// Share of the run that has arrived; none of a run that the sink has never seen.
+    /// Returns how many messages of the run have arrived. This is 0 if the sink does not know the
+    /// run.
     pub(super) fn run_status(&self, run: RunId) -> Result<RemoteRunStatus> {
         let read = |body: &[u8]| serde_json::from_slice(body).context("its answer is not that of a mailrun sink");
         Ok(self.get(&format!("/ledger/{run}"), read)?.unwrap_or_default())
@@ -165,7 +172,7 @@ impl RemoteSink {
         Ok(record.map(without_earlier_usage))
     }
 
-    /// The answer to a GET; `None` if the sink does not have it.
+    /// Sends a GET request and reads the answer. Returns `None` if the sink answers 404.
     fn get<T>(&self, path: &str, read: impl FnOnce(&[u8]) -> Result<T>) -> Result<Option<T>> {
         let server = self.client.authority();
         let answer = self.client.get(path).with_context(|| format!("the sink at {server} does not answer"))?;
@@ -177,15 +184,17 @@ impl RemoteSink {
     }
 }
 
-/// A sink that was running before the run counts processor time and storage from its own beginning: that is not
-/// this run's. Its peak of memory is, as an upper bound.
+/// Removes figures of the sink's process that do not belong to this run. A sink that was already
+/// running counts CPU time and written bytes from its own start. Its peak memory stays as an upper
+/// bound.
 fn without_earlier_usage(mut record: Record) -> Record {
     for party in &mut record.parties {
         party.user_s = None;
         party.sys_s = None;
         party.write_bytes = None;
     }
-    // What it ran out of may have been another run's need; what it saw around it began before this one.
+    // Clear `exhausted` and `surroundings`: the sink was already running, so both may date from an
+    // earlier run.
     record.exhausted.clear();
     record.surroundings = None;
     record
@@ -198,7 +207,7 @@ mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::net::{SocketAddr, TcpListener};
 
-    /// Answers every request by its path, until the test process ends.
+    /// Answers each request as `answer` says for its path, until the test process ends.
     fn serve(answer: impl Fn(&str) -> (u16, Vec<u8>) + Send + 'static) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -275,9 +284,9 @@ mod tests {
 
     #[test]
     fn what_comes_after_a_shorter_pause_is_late_and_not_lost() {
-        let asked = std::sync::atomic::AtomicU64::new(0);
+        let count = std::sync::atomic::AtomicU64::new(0);
         let address = serve(move |path| {
-            let first = asked.fetch_add(u64::from(path.starts_with("/ledger/")), std::sync::atomic::Ordering::Relaxed);
+            let first = count.fetch_add(u64::from(path.starts_with("/ledger/")), std::sync::atomic::Ordering::Relaxed);
             let units = if first < 4 { 99 } else { 100 };
             match path {
                 "/status" => (200, b"{}".to_vec()),

@@ -1,11 +1,12 @@
-//! Scenario files: what a bench of several runs measures, as TOML. Each kind of measurement has keys of its own.
+//! Scenario files in TOML. A scenario says what a bench of several runs measures. Each kind of
+//! measurement has its own keys.
 //!
 //! ```text
 //! measure = "throughput"  ─→ head ─→ the measurement's own keys, each checked ─→ Scenario
 //! parties, rounds, order             a mistake: FILE:LINE:COLUMN: words
 //! [workload] [matrix] [search] [targets]
 //! ```
-//! Most keys are the values that the options of `mailrun bench SCENARIO` have where they are not typed.
+//! Most keys are defaults for options of `mailrun bench SCENARIO`.
 use super::contestant::Contestant;
 use super::toml_file::{MAX_BYTES, error_at, parse};
 use mailrun_journey::Stage;
@@ -20,32 +21,30 @@ use std::marker::PhantomData;
 use std::path::Path;
 use std::time::Duration;
 
-/// Limit of the values of a list.
 const MAX_LIST: usize = 100;
-/// Limit of the characters of a title.
 const MAX_TITLE: usize = 120;
-/// Limit of the recipients of a message: what sinks accept.
+/// Maximum number of recipients of a message. Sinks accept no more.
 const MAX_RECIPIENTS: u64 = 1_000;
 
-/// The meaning of a value that is written as a number or a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScenarioSetting<T> {
     pub value: T,
 }
 
 pub(crate) trait ScenarioValue: Sized {
-    /// Reads it as people type it.
+    /// Parses the value as users type it.
     fn read(text: &str) -> Result<Self, String>;
 }
 
 impl<'de, T: ScenarioValue> Deserialize<'de> for ScenarioSetting<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // The visitor reads the text too, so that an error has the position of this value in a list.
+        // The visitor also parses the text, so that an error contains the position of this value
+        // within a list.
         deserializer.deserialize_any(SettingVisitor(PhantomData)).map(|value| Self { value })
     }
 }
 
-/// Takes numbers as their digits.
+/// Reads numbers as well as texts, and passes both on as text.
 struct SettingVisitor<T>(PhantomData<T>);
 
 impl<T: ScenarioValue> Visitor<'_> for SettingVisitor<T> {
@@ -68,7 +67,7 @@ impl<T: ScenarioValue> Visitor<'_> for SettingVisitor<T> {
     }
 }
 
-/// Takes a list of at least one value.
+/// Reads a list of at least one value.
 fn some_values<'de, D, T>(deserializer: D) -> Result<Vec<ScenarioSetting<T>>, D::Error>
 where
     D: Deserializer<'de>,
@@ -82,7 +81,7 @@ where
     }
 }
 
-/// Takes a list of exactly one value: a measurement of one relay.
+/// Reads a list of exactly one value, for measurements that support only one relay.
 fn one_value<'de, D, T>(deserializer: D) -> Result<ScenarioSetting<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -105,7 +104,8 @@ fn choose<T: Copy>(text: &str, names: &[(&str, T)]) -> Result<T, String> {
     }
 }
 
-/// Messages of a run: counts of recipients that smtp-source keeps fit into an int.
+/// Reads the number of messages of a run. The limit keeps the recipient counters of smtp-source,
+/// which are of type int, from overflowing with up to 21 recipients per message.
 pub fn messages(text: &str) -> Result<u64, String> {
     count_up_to(text, 100_000_000)
 }
@@ -126,7 +126,8 @@ pub fn recipient_count(text: &str) -> Result<u32, String> {
     count_up_to(text, MAX_RECIPIENTS).map(|number| number as u32)
 }
 
-/// Size of a message: room for a trace and a header, and no more than a relay takes.
+/// Reads the size of a message. The minimum leaves room for the header and the trace; relays accept
+/// no more than the maximum.
 pub fn message_size(text: &str) -> Result<u64, String> {
     match bytes(text)? {
         bytes @ 300..=67_108_864 => Ok(bytes),
@@ -134,7 +135,8 @@ pub fn message_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Bytes of the body of a message: a line at least, and no more than a source holds in memory with ease.
+/// Reads the size of a message's body. The minimum is an empty line. The maximum is what a source
+/// can easily hold in memory.
 pub fn body_size(text: &str) -> Result<u64, String> {
     match bytes(text)? {
         bytes @ 2..=268_435_456 => Ok(bytes),
@@ -142,12 +144,11 @@ pub fn body_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Cost that a large message may have.
 pub fn message_cost(text: &str) -> Result<MessageCost, String> {
     MessageCost::read(text)
 }
 
-/// Number of outstanding sends.
+/// Reads the number of outstanding sends.
 pub fn window(text: &str) -> Result<SendWindow, String> {
     match text {
         "defaults" => Ok(SendWindow::Defaults),
@@ -155,11 +156,11 @@ pub fn window(text: &str) -> Result<SendWindow, String> {
     }
 }
 
-fn small_count(text: &str, most: u32) -> Result<u32, String> {
-    count_up_to(text, u64::from(most)).map(|number| number as u32)
+fn small_count(text: &str, max: u32) -> Result<u32, String> {
+    count_up_to(text, u64::from(max)).map(|number| number as u32)
 }
 
-/// Defines kinds of values that are numbers or times.
+/// Defines types for values that are numbers or times.
 macro_rules! values {
     ($($(#[$doc:meta])* $name:ident($value:ty) = $read:expr;)*) => {
         $(
@@ -179,25 +180,25 @@ macro_rules! values {
 
 values! {
     MessageCount(u64) = messages;
-    /// Bytes of a message, header included.
+    /// Bytes of a message including its header.
     MessageBytes(u64) = message_size;
     BodyBytes(u64) = body_size;
-    /// Bytes of a payload; zero is one too.
+    /// Bytes of a payload, which may be 0.
     PayloadBytes(u64) = bytes;
-    /// Bytes of memory or disk.
+    /// Bytes of memory or disk space.
     SpaceBytes(u64) = |text| positive(text, bytes);
     SessionCount(u32) = sessions;
     RecipientCount(u32) = recipient_count;
-    /// Messages per connection; zero for no limit.
+    /// Messages per connection. 0 means no limit.
     ConnectionMessages(u64) = count;
     RoundCount(u32) = rounds;
     StepCount(u32) = steps;
-    /// A time longer than zero.
+    /// A time longer than 0.
     TimeLength(Duration) = |text| positive(text, duration);
     OfferedPerSecond(f64) = |text| positive(text, rate);
-    /// A share that is not zero.
+    /// A share greater than 0.
     RateShare(f64) = |text| positive(text, probability);
-    /// A factor from 1 up.
+    /// A factor of at least 1.
     GrowthFactor(f64) = growth;
 }
 
@@ -206,7 +207,7 @@ fn growth(text: &str) -> Result<f64, String> {
     factor.ok_or_else(|| format!("{text:?} is not a valid factor; a factor is a number from 1 to 1000, such as 1.2"))
 }
 
-/// Defines how values with names are read.
+/// Defines how values with fixed names are read.
 macro_rules! named_values {
     ($($type:ty { $($name:literal => $value:expr,)* })*) => {
         $(impl ScenarioValue for $type {
@@ -219,81 +220,82 @@ macro_rules! named_values {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MeasureKind {
-    /// Time to accept and to deliver a number of messages.
+    /// Time until a number of messages is accepted, and until it is delivered.
     Throughput,
-    /// Latency of the 250 at a share of the sustained rate.
+    /// Latency of the 250 at a share of the highest sustained rate.
     Latency,
-    /// A queue while the next hop is down, and a restart on it.
+    /// A queue that builds up while the next hop is down, and a restart with that queue.
     Backlog,
-    /// Memory and disk over many messages.
+    /// Memory and disk use over many messages.
     Soak,
     Sources,
-    /// Deliveries of sources.
+    /// Check that sources deliver what they should.
     SourceCheck,
-    /// Programs that measure MADES.
+    /// Comparison of programs that measure MADES.
     Mades,
-    /// Rate and latency at several sizes of a message.
+    /// Rate and latency at several message sizes.
     Profile,
     /// Large messages on one connection, and what dots, lines and tracing cost.
     LargeMessage,
 }
 
-/// Order of the parties in a round.
+/// Order in which the parties run in each round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoundOrder {
-    /// In every other round the opposite order, so that none is always first.
+    /// Every other round has the opposite order, so that no party always runs first.
     #[default]
     Alternating,
-    /// As they are listed.
+    /// Every round has the order of the list.
     Fixed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceTool {
-    /// Postfix's: the one that the others are compared with.
+    /// Postfix's `smtp-source`, with which the others are compared.
     SmtpSource,
     GoSmtpSource,
-    /// This program, called `mailrun smtp-source`.
+    /// mailrun as `mailrun smtp-source`.
     Mailrun,
-    /// The same with `--busy-poll 50us`.
+    /// mailrun as `mailrun smtp-source --busy-poll 50us`.
     MailrunBusyPoll,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SinkTool {
-    /// Postfix's.
+    /// Postfix's `smtp-sink`.
     SmtpSink,
-    /// This program, called `mailrun sink`.
+    /// mailrun as `mailrun sink`.
     Mailrun,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MadesTool {
-    /// The program that ours is compared with.
+    /// The program with which mailrun is compared.
     GoMadesBench,
-    /// This program, called `mailrun mades`.
+    /// mailrun as `mailrun mades`.
     Mailrun,
 }
 
-/// A cost that is added to, or taken from, the way of a large message.
+/// A change to the source or to the message that makes a large message cheaper or more expensive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageCost {
-    /// BDAT: no dots, and no search for the end of the message.
+    /// The source sends BDAT, so there are no dots to double and no end of the message to search
+    /// for.
     Chunking,
-    /// Every line begins with a dot.
+    /// Every line begins with a dot, which the source doubles and the sink removes.
     Dots,
-    /// Lines of four bytes.
+    /// The lines have four bytes each.
     ShortLines,
-    /// Writes of 4 KiB.
+    /// The source writes at most 4 KiB at a time.
     SmallWrites,
-    /// No trace line, and no check of the body.
+    /// There is no trace line, and the body is not checked.
     NoTrace,
-    /// Python's smtplib in place of mailrun's source.
+    /// Python's smtplib sends the messages instead of mailrun's source.
     Smtplib,
 }
 
 impl MessageCost {
-    /// Its name, as the file spells it.
+    /// Returns the name that scenario files use.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Chunking => "chunking",
@@ -306,24 +308,24 @@ impl MessageCost {
     }
 }
 
-/// Path that the messages of MADES take.
+/// Path of the MADES messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompareMode {
     Amqp,
-    /// An ECP endpoint.
+    /// Through an ECP endpoint.
     Endpoint,
-    /// An EDX toolbox.
+    /// Through an EDX toolbox.
     Toolbox,
-    /// An ECP endpoint's connectivity test.
+    /// The connectivity test of an ECP endpoint.
     Tracing,
 }
 
-/// Number of sends that may be outstanding.
+/// Number of sends that may be outstanding at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendWindow {
-    /// The same number for all.
+    /// All programs get the same number.
     Same(u32),
-    /// The default number of each.
+    /// Each program uses its own default.
     Defaults,
 }
 
@@ -375,24 +377,24 @@ impl ScenarioValue for SendWindow {
 impl ScenarioValue for Contestant {
     fn read(text: &str) -> Result<Self, String> {
         match text.contains(',') {
-            // The option takes several relays with commas between them.
+            // A comma would be ambiguous, because the option takes several relays separated by
+            // commas.
             true => Err(format!("{text:?}: the command of a relay must not contain a comma")),
             false => text.parse(),
         }
     }
 }
 
-/// Our own relay, which keeps its queue.
+/// mailrun's own relay with a durability that keeps the queue on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoringRelay {
-    /// The message is on disk.
+    /// The relay answers 250 when the message has been synced to disk.
     Synced,
-    /// The kernel has it.
+    /// The relay answers 250 when it has written the message to the kernel's page cache.
     Written,
 }
 
 impl StoringRelay {
-    /// The value of the option `--durability`.
     pub fn durability(self) -> &'static str {
         match self {
             Self::Synced => "sync",
@@ -411,7 +413,7 @@ impl ScenarioValue for Threshold {
     }
 }
 
-/// A threshold of runs at closed loop.
+/// A threshold for runs in a closed loop.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ClosedLoopThreshold;
 
@@ -421,7 +423,8 @@ impl ScenarioValue for ClosedLoopThreshold {
     }
 }
 
-/// Reads a threshold of runs at closed loop, in which a message is due when it is created.
+/// Parses a threshold for runs in a closed loop. Refuses times that start at the creation, because
+/// a message is due when it is created.
 pub fn closed_loop_threshold(text: &str) -> Result<Threshold, String> {
     let threshold = Threshold::parse(text, RunProtocol::Smtp)?;
     if threshold.is_of_time() && threshold.source() == Some(MetricSource::Stage(Stage::Created)) {
@@ -430,7 +433,7 @@ pub fn closed_loop_threshold(text: &str) -> Result<Threshold, String> {
     Ok(threshold)
 }
 
-/// A line that says what is measured.
+/// A line of text that says what the scenario measures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ScenarioTitle(String);
 
@@ -462,7 +465,7 @@ pub struct ThroughputScenario {
 #[serde(deny_unknown_fields, expecting = "the table [workload]")]
 pub struct ThroughputWorkload {
     pub(crate) messages: ScenarioSetting<MessageCount>,
-    /// Messages with `--full`.
+    /// Number of messages with `--full`.
     pub published_messages: Option<ScenarioSetting<MessageCount>>,
     #[serde(default = "usual_size")]
     pub message_size: ScenarioSetting<MessageBytes>,
@@ -498,19 +501,20 @@ pub(crate) struct LatencyWorkload {
     pub(crate) pipelining: Option<ScenarioSetting<Pipelining>>,
     pub(crate) arrival: Option<ScenarioSetting<Arrival>>,
     pub(crate) duration: Option<ScenarioSetting<TimeLength>>,
-    /// Rate of the rounds, without a search.
+    /// Rate of the rounds. If set, there is no search.
     pub(crate) rate: Option<ScenarioSetting<OfferedPerSecond>>,
 }
 
-/// The search for the highest rate that is sustained.
+/// The search for the highest sustained rate.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the table [search]")]
 pub struct RateSearch {
     pub(crate) step: Option<ScenarioSetting<TimeLength>>,
     pub(crate) steps: Option<ScenarioSetting<StepCount>>,
-    /// Share of the rate found that the rounds offer.
+    /// The rounds offer the rate that was found multiplied by this share.
     pub share: Option<ScenarioSetting<RateShare>>,
-    /// A rate is sustained if all is over so long after a step, plus a share of its length, and enough was sent.
+    /// A rate is sustained if everything is delivered at most `max_delay` plus `max_delay_share` of
+    /// the step's length after the step's end, and if at least the share `min_sent` was sent.
     pub max_delay: Option<ScenarioSetting<TimeLength>>,
     pub max_delay_share: Option<ScenarioSetting<RateShare>>,
     pub min_sent: Option<ScenarioSetting<RateShare>>,
@@ -545,7 +549,7 @@ pub(crate) struct StoredWorkload {
     pub(crate) pipelining: Option<ScenarioSetting<Pipelining>>,
 }
 
-/// Targets of a backlog, and the number of messages up to which each holds.
+/// Targets of a backlog, and for each target the maximum number of messages for which it applies.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the table [targets]")]
 pub struct BacklogTargets {
@@ -584,15 +588,16 @@ pub(crate) struct SoakWorkload {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the table [targets]")]
 pub struct SoakTargets {
-    /// The peak after the first tenth of the messages, over the peak in it.
+    /// Maximum ratio of the peak memory after the first tenth of the messages to the peak in that
+    /// tenth.
     pub memory_growth: Option<ScenarioSetting<GrowthFactor>>,
-    /// Memory that is allowed on top.
+    /// Memory that may be used in addition to this ratio.
     pub memory_allowance: Option<ScenarioSetting<SpaceBytes>>,
-    /// Disk space of our own relay when no message waits.
+    /// Maximum disk space of mailrun's own relay when its queue is empty.
     pub idle_spool: Option<ScenarioSetting<SpaceBytes>>,
 }
 
-/// A table of sources, or a check of their deliveries.
+/// A table that compares sources, or a check of their deliveries.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourcesScenario {
@@ -615,7 +620,8 @@ pub(crate) struct SourcesWorkload {
     pub(crate) messages: ScenarioSetting<MessageCount>,
 }
 
-/// The rows of a table of sources: every combination, each with and without many messages per connection.
+/// Rows of a table of sources. Each combination has two rows: with one message per connection and
+/// with many.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the table [matrix]")]
 pub struct SourcesMatrix {
@@ -656,7 +662,7 @@ pub(crate) struct MadesMatrix {
     pub(crate) windows: Vec<ScenarioSetting<SendWindow>>,
 }
 
-/// A measurement of rate and latency at several sizes.
+/// A measurement of rate and latency at several message sizes.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProfileScenario {
@@ -672,7 +678,8 @@ pub struct ProfileScenario {
     pub(crate) matrix: ProfileMatrix,
 }
 
-/// The load of such a measurement: it ends after the messages or the time, whichever is over first.
+/// The load of a profile. A run ends after the given number of messages or after the given time,
+/// whichever comes first.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the table [workload]")]
 pub(crate) struct ProfileWorkload {
@@ -709,11 +716,11 @@ pub struct LargeMessageScenario {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the table [workload]")]
 pub(crate) struct LargeMessageWorkload {
-    /// Bytes of all messages of a run together.
+    /// Total bytes of all messages of a run.
     pub(crate) volume: ScenarioSetting<SpaceBytes>,
 }
 
-/// The rows of such a measurement: each size plain, and with each of the costs.
+/// Rows of the table. Each size has a plain row and a row for each cost.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the table [matrix]")]
 pub(crate) struct LargeMessageMatrix {
@@ -738,19 +745,19 @@ pub enum Measure {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// The line that says what is measured.
+    /// Text that says what the scenario measures.
     pub title: Option<String>,
     pub measure: Measure,
-    /// Values of all keys as they are written, by the names of the keys; of a list each value.
+    /// The values of all keys as they are written in the file. A list contributes all its values.
     pub values: BTreeMap<String, Vec<String>>,
 }
 
-/// The size of messages that bench has, too.
+/// Default size of messages, the same as for `mailrun bench`.
 fn usual_size() -> ScenarioSetting<MessageBytes> {
     ScenarioSetting { value: MessageBytes(400) }
 }
 
-/// The keys that say how to read the others.
+/// The keys that decide how the other keys are read.
 #[derive(Deserialize)]
 struct ScenarioHead {
     measure: ScenarioSetting<MeasureKind>,
@@ -758,10 +765,7 @@ struct ScenarioHead {
 }
 
 impl Scenario {
-    /// Reads a scenario.
-    ///
-    /// # Errors
-    /// The first mistake, in a line: `FILE:LINE:COLUMN: words`.
+    /// Parses a scenario. An error is the first mistake as one line: `FILE:LINE:COLUMN: words`.
     pub fn read(text: &str, file: &Path) -> Result<Self, String> {
         if text.len() > MAX_BYTES {
             return Err(error_at(text, file, 0, &format!("a scenario has at most {MAX_BYTES} bytes")));
@@ -790,13 +794,14 @@ impl Scenario {
         Ok(Self { title: head.title.map(|title| title.value.0), measure, values })
     }
 
-    /// The kind of its measurement, as the file spells it.
+    /// Returns the kind of measurement as the file spells it.
     pub fn kind(&self) -> String {
         self.values.get("measure").map(|kind| kind.concat()).unwrap_or_default()
     }
 }
 
-/// Collects the values of a table and of the tables in it. No measurement has two keys of one name.
+/// Collects the values of a table and of the tables in it. No kind of measurement uses the same key
+/// in two tables, so no value overwrites another.
 fn collect_values(table: toml::Table, values: &mut BTreeMap<String, Vec<String>>) {
     for (key, value) in table {
         match value {
@@ -811,7 +816,7 @@ fn collect_values(table: toml::Table, values: &mut BTreeMap<String, Vec<String>>
     }
 }
 
-/// A value as people type it.
+/// Writes a value as users type it on the command line.
 fn value_text(value: &toml::Value) -> String {
     match value {
         toml::Value::String(text) => text.clone(),
@@ -819,7 +824,7 @@ fn value_text(value: &toml::Value) -> String {
     }
 }
 
-/// Reads a profile, which has an end.
+/// Reads a profile and checks that its runs have an end.
 fn parse_profile(text: &str, file: &Path) -> Result<ProfileScenario, String> {
     let scenario: ProfileScenario = parse(text, file)?;
     match (&scenario.workload.messages, &scenario.workload.duration) {
@@ -868,9 +873,9 @@ mod tests {
 
     #[test]
     fn a_recipe_is_no_scenario() {
-        let why = read("durability = \"sync\"\ncommand = [\"mta\", \"{listen}\", \"{to}\"]\n").unwrap_err();
-        let said = "my.toml is a recipe: name it in the parties of a scenario, or use mailrun bench --relay my.toml";
-        assert_eq!(why, said);
+        let error = read("durability = \"sync\"\ncommand = [\"mta\", \"{listen}\", \"{to}\"]\n").unwrap_err();
+        let text = "my.toml is a recipe: name it in the parties of a scenario, or use mailrun bench --relay my.toml";
+        assert_eq!(error, text);
     }
 
     #[test]
@@ -886,7 +891,7 @@ mod tests {
 
     #[test]
     fn a_mistake_has_its_place_and_its_remedy() {
-        for (from, to, said) in [
+        for (from, to, reason) in [
             ("messages = 100", "mesages = 100", "my.toml:6:1: unknown key \"mesages\"; did you mean \"messages\"?"),
             ("messages = 100", "burst = 1", "my.toml:6:1: unknown key \"burst\"; known keys: messages, "),
             ("messages = 100", "messages = 0", "my.toml:6:12: \"0\": must be more than zero"),
@@ -902,12 +907,12 @@ mod tests {
             ("[workload]", "[workload", "my.toml:5:"),
             ("\"1k\"", "\"1\"", "my.toml:7:16: \"1\": the size must be between 300 bytes and 64M"),
         ] {
-            let why = read(&SMALL.replace(from, to)).expect_err(to);
-            assert!(why.contains(said) && !why.contains('\n'), "{to}: {why}");
+            let error = read(&SMALL.replace(from, to)).expect_err(to);
+            assert!(error.contains(reason) && !error.contains('\n'), "{to}: {error}");
         }
         let two = SMALL.replace("throughput", "soak").replace("[\"mailrun\"]", "[\"mailrun\", \"none\"]");
-        assert!(read(&two.replace("rounds = 2\n", "")).is_err_and(|why| why.contains("of one relay")));
-        assert!(read(&" ".repeat(MAX_BYTES + 1)).is_err_and(|why| why.contains("at most")));
+        assert!(read(&two.replace("rounds = 2\n", "")).is_err_and(|error| error.contains("of one relay")));
+        assert!(read(&" ".repeat(MAX_BYTES + 1)).is_err_and(|error| error.contains("at most")));
     }
 
     proptest! {

@@ -1,13 +1,16 @@
-//! Supervises a run: sink up, relay up, source runs, the last messages arrive, relay and sink stop.
+//! Supervises a run. Starts the sink, the relay and the source, waits until the last messages have
+//! arrived, and stops the relay and the sink.
 //!
 //! ```text
 //! start_sink ─ listening ─→ follow_source ─ exited ─→ await_arrivals ─ all there, or quiet ─→ stop_sink ─→ finish
-//!        └ start_relay ─ listening ─┘                                    └ rest_relay, stop_relay ─┘
+//!        └ start_relay ─ listening ─┘                              └ await_relay_idle, stop_relay ─┘
 //! ```
 //!
-//! Everything happens in `turn`, twenty times a second: hear the parties, show how far they are. A first SIGINT or
-//! SIGTERM ends the source, then the others, and the run is reported; with a second nothing is waited for any more, and
-//! what is known is reported; a third ends it all. A party that ends by itself ends the source too, and is reported.
+//! All waiting goes through `process_events`, which runs at least twenty times a second. It reads
+//! the reports of the parties and updates the display. After a first SIGINT or SIGTERM the
+//! supervisor stops the source, then the other parties, and the run is reported. After a second
+//! signal it waits for nothing and reports what is known. A third signal ends the run without a
+//! report. If a party dies, the supervisor stops the source, and the death is reported.
 use super::directory::name;
 use super::launch::{ReadySignal, RelayLaunch};
 use super::parties::{self, PartyCommand, PartyObservation, PartyProcess};
@@ -25,34 +28,36 @@ use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Limit of the time that a turn waits for a report.
+/// Longest time that `process_events` waits for a report.
 const EVENT_TIMEOUT: Duration = Duration::from_millis(50);
-/// Limit of the time until the sink says that it listens.
+/// Time that the sink has to report that it listens.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Limit of the time in which a party writes its files and exits, once asked to.
+/// Time that a party has to write its files and exit after it is asked to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
-/// The same after a second signal.
+/// As `STOP_TIMEOUT`, after the user's second signal.
 const URGENT_STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause after which no more messages are expected: the bench's own sink is one hop away.
+/// If nothing arrives for this long, no more messages are expected. The pause is short because the
+/// bench's own sink is only one hop away.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(2);
-/// The same behind a relay, which may pause, but has nothing to wait for: its next hop takes whatever it is given.
+/// As `QUIET_TIMEOUT`, behind a relay. A working relay may pause, but has no reason to wait for
+/// long because its next hop accepts everything.
 const RELAY_QUIET_TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval of the checks whether the relay is idle.
+/// Interval at which the bench checks whether the relay is idle.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(300);
-/// Share of a processor below which the relay counts as idle.
+/// The relay counts as idle if it uses less than this share of a CPU.
 const IDLE_CPU_SHARE: f64 = 0.02;
-/// Limit of the wait until it is idle: some relays never are.
+/// The bench stops waiting after this time even if the relay is still busy. Some relays never
+/// become idle.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Says whether all accepted messages have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Completeness {
     All,
-    /// No more messages came, or the user did not want to wait.
+    /// No more messages arrived, or the user did not want to wait.
     NotAll,
 }
 
-/// A relay that runs on after a run, for the next one.
+/// A relay that keeps running after a run, for the next run.
 #[derive(Debug)]
 pub(super) struct StandingRelay {
     process: PartyProcess,
@@ -61,7 +66,8 @@ pub(super) struct StandingRelay {
 }
 
 impl StandingRelay {
-    /// The end of one that has ended meanwhile: `exit status 2: disk full`.
+    /// If the relay has ended in the meantime, returns how it ended, for example `exit status 2:
+    /// disk full`.
     pub(super) fn exit(&mut self) -> Result<Option<String>> {
         let ended = self.process.poll()?;
         Ok(ended.map(|status| {
@@ -70,7 +76,6 @@ impl StandingRelay {
     }
 }
 
-/// A run on its way.
 #[derive(Debug)]
 pub(super) struct Supervisor {
     events: Receiver<(Role, LiveEvent)>,
@@ -79,41 +84,42 @@ pub(super) struct Supervisor {
     progress: LatestProgress,
     display: ProgressDisplay,
     listening: Vec<ListenAddresses>,
-    /// Set if a relay is between source and sink, the bench's own or not.
+    /// Set if there is a relay between the source and the sink. The relay may be the bench's own or
+    /// one that was already running.
     has_relay: bool,
-    /// Pause in arrivals after which no more are expected.
+    /// Pause in arrivals after which no more messages are expected.
     quiet_timeout: Duration,
     source: Option<PartyProcess>,
     relay: Option<PartyProcess>,
-    /// Observations of the relay before it was started again.
+    /// Observations of the relay's earlier processes, if the relay was restarted during the run.
     previous_relay: Option<PartyObservation>,
     sink: Option<PartyProcess>,
-    /// Time at which the load began.
     load_started_at: Option<LoadStart>,
     /// Parties that ended without having been asked to.
     deaths: Vec<(Role, Death)>,
-    /// Records that parties could not write to their files.
+    /// Records that parties could not write to their files. The parties reported them on standard
+    /// output instead.
     unwritten: Vec<(Role, Record)>,
 }
 
-/// The begin of the load.
+/// Start of the load.
 #[derive(Clone, Copy, Debug)]
 struct LoadStart {
     instant: Instant,
-    /// The same on the clock of run records.
+    /// The same time on the clock that run records use.
     at: Duration,
 }
 
-/// A party on its way to its end.
+/// Progress of stopping a party.
 #[derive(Debug, Default)]
 struct Stopping {
-    /// Time at which it was asked to stop.
+    /// Time at which the party was asked to stop.
     asked_at: Option<Instant>,
-    /// Time at which it was asked once more, because the user does not want to wait any longer.
+    /// Time at which the party was asked again, because the user did not want to wait any longer.
     urged_at: Option<Instant>,
 }
 
-/// Source of the word that a party listens.
+/// Addresses that a party reported when it started to listen.
 #[derive(Debug)]
 struct ListenAddresses {
     role: Role,
@@ -122,16 +128,16 @@ struct ListenAddresses {
 }
 
 impl Supervisor {
-    /// Makes the run, with no party started.
+    /// Creates a supervisor for a run. No party is started yet.
     pub(super) fn new(options: &BenchOptions) -> Result<Self> {
         let (events_tx, events) = channel();
         Self::with_events(options, events, events_tx)
     }
 
-    /// Makes the run with a relay that has served other runs.
+    /// Creates a supervisor for a run with a relay that is already running from an earlier run.
     pub(super) fn with_relay(options: &BenchOptions, relay: StandingRelay) -> Result<Self> {
         let StandingRelay { mut process, events, events_tx } = relay;
-        // What is left there was said by parties of the former run.
+        // Discard reports that parties of the previous run have left in the channel.
         while events.try_recv().is_ok() {}
         process.begin_run();
         Ok(Self { relay: Some(process), ..Self::with_events(options, events, events_tx)? })
@@ -163,29 +169,31 @@ impl Supervisor {
         })
     }
 
-    /// The place for reports of others than the parties.
+    /// Returns a sender for reports that do not come from the supervisor's own parties, such as
+    /// those of a remote sink.
     pub(super) fn events(&self) -> Sender<(Role, LiveEvent)> {
         self.events_tx.clone()
     }
 
-    /// Pause in arrivals after which no more are expected.
+    /// Returns the pause in arrivals after which no more messages are expected.
     pub(super) fn quiet_timeout(&self) -> Duration {
         self.quiet_timeout
     }
 
-    /// Starts the sink and waits until it takes mail; gives its address.
+    /// Starts the sink and waits until it listens. Returns its address.
     pub(super) fn start_sink(&mut self, command: PartyCommand) -> Result<String> {
         self.sink = Some(PartyProcess::start(command, self.events_tx.clone())?);
         self.await_listening(Role::Sink, &ReadySignal::Reported, LISTEN_TIMEOUT)
     }
 
-    /// Starts the relay and waits until it takes mail; gives its address. One that ran before has ended.
+    /// Starts the relay and waits until it listens. Returns its address. A relay that ran before
+    /// must have ended.
     pub(super) fn start_relay(&mut self, launch: RelayLaunch) -> Result<String> {
         self.spawn_relay(launch.command)?;
         self.await_listening(Role::Relay, &launch.ready_signal, launch.ready_within)
     }
 
-    /// Starts the relay without waiting for it.
+    /// Starts the relay without waiting until it listens.
     pub(super) fn spawn_relay(&mut self, command: PartyCommand) -> Result<()> {
         self.listening.retain(|listening| listening.role != Role::Relay);
         if let Some(former) = self.relay.take().map(|relay| relay.observation()) {
@@ -195,41 +203,39 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Kills all processes of the relay.
     pub(super) fn kill_relay(&mut self) -> Result<()> {
         self.party(Role::Relay).kill()
     }
 
-    /// Reports whether the relay has ended.
     pub(super) fn relay_has_ended(&mut self) -> Result<bool> {
         Ok(self.party(Role::Relay).poll()?.is_some())
     }
 
-    /// Fails if the relay has ended.
     pub(super) fn ensure_relay_alive(&mut self) -> Result<()> {
         self.check_party(Role::Relay)?;
         self.ensure_all_alive()
     }
 
-    /// Messages that the sink has reported.
+    /// Returns the number of messages that the sink has reported.
     pub(super) fn delivered(&self) -> u64 {
         self.progress.delivered()
     }
 
-    /// Address at which the relay answers HTTP, if it does.
+    /// Returns the relay's HTTP address, if the relay has reported one.
     pub(super) fn relay_http(&self) -> Option<&str> {
         self.listening.iter().find(|listening| listening.role == Role::Relay)?.http.as_deref()
     }
 
-    /// Resources used by the relay, by that of its present start.
+    /// Samples the CPU time and the memory of the relay. After a restart, the figures are those of
+    /// the relay's current process only.
     pub(super) fn sample_relay(&mut self) -> ProcessUsage {
         self.party(Role::Relay).sample()
     }
 
-    /// Waits until `is_there`, and shows `line` meanwhile.
+    /// Waits until `is_there` returns true, and shows `line` in the meantime.
     ///
     /// # Errors
-    /// If the relay ends, the user wants no more, or it takes longer than `limit`.
+    /// Returns an error if a party dies, if the user asks to stop, or after `limit`.
     pub(super) fn await_relay(
         &mut self,
         line: &str,
@@ -257,7 +263,8 @@ impl Supervisor {
         let limit = Instant::now() + timeout;
         loop {
             let ended = self.party(role).poll()?;
-            // Read after the poll: the last reports of a party that has ended have then arrived.
+            // Read the reports after the poll: if the party has ended, its last reports have then
+            // arrived.
             self.process_events();
             if let Some(listening) = self.listening.iter().find(|listening| listening.role == role) {
                 let first = listening.smtp.first().cloned();
@@ -271,8 +278,8 @@ impl Supervisor {
                 return Ok(address);
             }
             if Instant::now() > limit {
-                let said = self.party(role).last_stderr_line("no output");
-                bail!("the {} did not listen within {} s; its last output: {said}", name(role), timeout.as_secs());
+                let output = self.party(role).last_stderr_line("no output");
+                bail!("the {} did not listen within {} s; its last output: {output}", name(role), timeout.as_secs());
             }
             ensure!(self.interrupt.requested() == StopRequest::Nothing, Interrupted::BEFORE_LOAD);
         }
@@ -290,13 +297,14 @@ impl Supervisor {
         }
     }
 
-    /// Starts the source and follows it to its end. Gives what it complained of where it could not run or could not write
-    /// its files.
+    /// Starts the source and waits until it ends. Returns the source's complaint if the source
+    /// could not run or could not write its files.
     pub(super) fn follow_source(&mut self, command: PartyCommand) -> Result<Option<anyhow::Error>> {
         self.follow_disturbed_source(command, |_, _| Ok(()))
     }
 
-    /// The same, with `disturb` called again and again with the time since the load began.
+    /// Does the same as `follow_source`. In addition, calls `disturb` repeatedly with the time
+    /// since the start of the load.
     pub(super) fn follow_disturbed_source(
         &mut self,
         command: PartyCommand,
@@ -322,10 +330,10 @@ impl Supervisor {
         }
     }
 
-    /// Gives the sink time to receive what is under way to it (`accepted` messages in all).
+    /// Waits until the sink has received all `accepted` messages or until no more arrive.
     ///
-    /// A relay gets this time even if the user asked for an end: the run is shorter then, and its account may still
-    /// close. A second request during the wait ends it.
+    /// A relay gets this time even if the user has asked to stop: the run is shorter then, but all
+    /// of its messages may still be accounted for. A second request ends the wait.
     pub(super) fn await_arrivals(&mut self, accepted: u64) -> Result<Completeness> {
         let quiet = self.quiet_timeout;
         let last_request = match self.has_relay {
@@ -351,12 +359,13 @@ impl Supervisor {
         Ok(if arrived < accepted { Completeness::NotAll } else { Completeness::All })
     }
 
-    /// Reports whether accepted messages can still arrive.
+    /// Returns false if the relay or the sink has died, because then no more messages can arrive.
     fn may_still_arrive(&self) -> bool {
         !self.deaths.iter().any(|(role, _)| *role != Role::Source)
     }
 
-    /// Waits until the relay has done what is to do after the last delivery, and takes its figures.
+    /// Waits until the relay has finished the work that follows the last delivery. Then ends the
+    /// sampling of the relay, so that the CPU time of its shutdown is not counted.
     pub(super) fn await_relay_idle(&mut self) -> Result<()> {
         if self.relay.is_none() {
             return Ok(());
@@ -384,13 +393,14 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Stops the relay, by a signal to itself or to what it runs. What it complained of is its death, unless it could only
-    /// not write its record.
+    /// Stops the relay. `stop` sends the signal. A failing exit status is recorded as the relay's
+    /// death, unless the relay only failed to write its record. In that case the complaint is
+    /// returned.
     pub(super) fn stop_relay(&mut self, stop: impl Fn(&PartyProcess)) -> Result<Option<anyhow::Error>> {
         self.stop_party(Role::Relay, &stop)
     }
 
-    /// Stops the sink; gives what it complained of where it could not write its files.
+    /// Stops the sink. Returns the sink's complaint if the sink could not write its files.
     pub(super) fn stop_sink(&mut self) -> Result<Option<anyhow::Error>> {
         self.stop_party(Role::Sink, &PartyProcess::terminate)
     }
@@ -409,10 +419,11 @@ impl Supervisor {
         Ok(None)
     }
 
-    /// Asks a party to stop, once more if the user has waited enough; kills it if it takes too long.
+    /// Asks a party to stop, and asks again when the user does not want to wait any longer. Kills
+    /// the party if it takes too long. The caller repeats the call until the party has ended.
     ///
     /// # Errors
-    /// If the user wants no report.
+    /// Returns an error if the user's third signal asks to end without a report.
     fn stop(&mut self, role: Role, stopping: &mut Stopping, stop: &dyn Fn(&PartyProcess)) -> Result<()> {
         ensure!(self.asked() < StopRequest::Quit, Interrupted::WITHOUT_REPORT);
         let is_urgent = self.asked() == StopRequest::StopNow;
@@ -426,8 +437,8 @@ impl Supervisor {
             stopping.urged_at = Some(Instant::now());
         }
         let (since, limit) = match (stopping.asked_at, stopping.urged_at) {
-            (_, Some(urged)) => (urged, URGENT_STOP_TIMEOUT),
-            (Some(told), None) => (told, STOP_TIMEOUT),
+            (_, Some(urged_at)) => (urged_at, URGENT_STOP_TIMEOUT),
+            (Some(asked_at), None) => (asked_at, STOP_TIMEOUT),
             (None, None) => return Ok(()),
         };
         let left = limit.saturating_sub(since.elapsed());
@@ -444,12 +455,12 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Reads the parties' reports, or waits a twentieth of a second for one.
+    /// Reads the reports of the parties. If there are none, waits up to 50 ms for one.
     pub(super) fn process_events(&mut self) {
-        let mut heard = self.events.recv_timeout(EVENT_TIMEOUT).ok();
-        while let Some(said) = heard {
-            self.handle_event(said);
-            heard = self.events.try_recv().ok();
+        let mut next_event = self.events.recv_timeout(EVENT_TIMEOUT).ok();
+        while let Some(event) = next_event {
+            self.handle_event(event);
+            next_event = self.events.try_recv().ok();
         }
         let parties = [&self.source, &self.relay, &self.sink];
         let progress = &self.progress;
@@ -470,41 +481,39 @@ impl Supervisor {
         }
     }
 
-    /// Shows that all is sent and `arrived` of `accepted` are there; what is missing is waited for so much longer.
+    /// Shows that everything is sent, that `arrived` of `accepted` messages have arrived, and that
+    /// the bench waits for the rest for the time `left`.
     pub(super) fn show_wait(&mut self, arrived: u64, accepted: u64, left: Duration) {
         self.display.show(|| wait_line(arrived, accepted, left));
     }
 
-    /// Latest progress that the source reported.
     pub(super) fn source_progress(&self) -> LiveProgress {
         self.progress.source()
     }
 
-    /// The record that a party could not write to its file.
+    /// Returns the record that a party could not write to its file.
     pub(super) fn take_unwritten(&mut self, role: Role) -> Option<Record> {
-        let at = self.unwritten.iter().position(|(whose, _)| *whose == role)?;
-        Some(self.unwritten.swap_remove(at).1)
+        let position = self.unwritten.iter().position(|(whose, _)| *whose == role)?;
+        Some(self.unwritten.swap_remove(position).1)
     }
 
-    /// Time at which the load began, on the monotonic clock; zero before that.
+    /// Returns the time at which the load began, on the clock that run records use. 0 before the
+    /// load.
     pub(super) fn load_started_at(&self) -> Duration {
         self.load_started_at.map_or(Duration::ZERO, |start| start.at)
     }
 
-    /// Parties that ended without having been asked to.
+    /// Returns the parties that ended without having been asked to.
     pub(super) fn deaths(&self) -> &[(Role, Death)] {
         &self.deaths
     }
 
-    /// The death of a party, if it ended without having been asked to.
+    /// Returns how a party died, if it ended without having been asked to.
     pub(super) fn death_of(&self, role: Role) -> Option<&Death> {
         self.deaths.iter().find_map(|(whose, death)| (*whose == role).then_some(death))
     }
 
-    /// Fails if a party has died, for callers that cannot use half a run.
-    ///
-    /// # Errors
-    /// If a party ended without having been asked to.
+    /// Returns an error if a party has died. For callers that cannot use the results of half a run.
     pub(super) fn ensure_all_alive(&self) -> Result<()> {
         match self.deaths.first() {
             Some((role, death)) => bail!("{}", judge::death_text(name(*role), death)),
@@ -512,17 +521,17 @@ impl Supervisor {
         }
     }
 
-    /// Request of the user: go on, stop or stop at once.
+    /// Returns what the user has asked for with signals so far.
     pub(super) fn asked(&self) -> StopRequest {
         self.interrupt.requested()
     }
 
-    /// Ends the show; gives what was seen of each party.
+    /// Ends the display and returns what was observed of each party.
     pub(super) fn finish(self) -> Vec<PartyObservation> {
         self.finish_run().0
     }
 
-    /// The same, with the relay if it was not stopped.
+    /// Does the same as `finish`. If the relay was not stopped, returns it as well.
     pub(super) fn finish_run(mut self) -> (Vec<PartyObservation>, Option<StandingRelay>) {
         self.display.clear();
         let observations = self.observations();
@@ -537,7 +546,7 @@ impl Supervisor {
         [watched(&self.source), relay, watched(&self.sink)].into_iter().flatten().collect()
     }
 
-    /// Notes it where a party of the bench's own has ended by itself.
+    /// Records the death of a party if the party has ended by itself.
     fn check_party(&mut self, role: Role) -> Result<()> {
         let at_s = self.load_s();
         let Some(party) = self.slot(role) else { return Ok(()) };
@@ -548,10 +557,12 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Complaint of a party that has ended, where it was asked to end. An end that is none of mailrun's own is noted.
+    /// Judges the exit status of a party that was asked to stop or has finished. Returns the
+    /// party's complaint if it could not do its work. Any other failure is recorded as the party's
+    /// death.
     fn exit_error(&mut self, role: Role, status: ExitStatus) -> Option<anyhow::Error> {
-        while let Ok(said) = self.events.try_recv() {
-            self.handle_event(said);
+        while let Ok(event) = self.events.try_recv() {
+            self.handle_event(event);
         }
         let has_record = self.unwritten.iter().any(|(whose, _)| *whose == role);
         let outcome = self.party(role).check_exit(status);
@@ -565,14 +576,14 @@ impl Supervisor {
         outcome.err()
     }
 
-    /// Notes the first death of a party.
+    /// Records the death of a party. Later deaths of the same party are ignored.
     fn record_death(&mut self, role: Role, death: Death) {
         if !self.deaths.iter().any(|(whose, _)| *whose == role) {
             self.deaths.push((role, death));
         }
     }
 
-    /// Seconds since the load began; 0 before.
+    /// Returns the seconds since the load began, or 0 before that.
     fn load_s(&self) -> f64 {
         self.load_started_at.map_or(0.0, |began| began.instant.elapsed().as_secs_f64())
     }

@@ -1,4 +1,5 @@
-//! Runs of the bench with a shell script for a source, a relay and a sink: what the bench itself does, without any mail.
+//! Tests of the bench with a shell script as source, relay and sink. They check what the bench
+//! itself does, and no mail is sent.
 use super::contestant::{Contestant, ContestantDurability};
 use super::plan::{BenchOptions, BenchPreflight, BenchTarget};
 use super::relay_keeper::RelayKeeper;
@@ -13,10 +14,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Units that the script's source reports as accepted.
+/// Number of messages that the script reports as accepted when it is the source.
 const UNITS: u64 = 1_000;
 
-/// Copies prepared results to the paths in its options, prints a party's output, and ends as ordered.
+/// Acts as any party. Copies prepared results to the paths in its options, prints the output of the
+/// party, and exits as the test wants.
 const SCRIPT: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 role=$1
@@ -42,7 +44,8 @@ const GOOD_SOURCE: &str = r#"echo '{"event":"progress","elapsed_s":1,"accepted":
 finish
 "#;
 
-/// Has done half of its work itself and the other half by a child that has ended; keeps a file.
+/// A relay that does half of its work itself and the other half in a child process that has ended.
+/// It leaves a directory behind as its spool.
 const GOOD_RELAY: &str = r#"trap 'exit 0' TERM
 mkdir -p "$here/results/relay.spool"
 i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done
@@ -51,7 +54,7 @@ echo '{"event":"listening","smtp":["127.0.0.1:40002"],"http":null}'
 while :; do sleep 0.2; done
 "#;
 
-/// Options for a run without output.
+/// Options for a run without progress output.
 pub(super) fn options() -> BenchOptions {
     BenchOptions {
         name: "rehearsal".to_owned(),
@@ -63,7 +66,7 @@ pub(super) fn options() -> BenchOptions {
     }
 }
 
-/// A ledger with sequence numbers 0 to `units`.
+/// A ledger with the sequence numbers 0 to `units` - 1.
 pub(super) fn ledger(units: u64) -> Ledger {
     let mut ledger = Ledger::default();
     for sequence in 0..units {
@@ -72,7 +75,7 @@ pub(super) fn ledger(units: u64) -> Ledger {
     ledger
 }
 
-/// The same as a file.
+/// The bytes of a file with this ledger.
 pub(super) fn ledger_bytes(units: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     ledger(units).write_to(&mut bytes).expect("a vector takes all");
@@ -84,7 +87,8 @@ struct BenchFixture {
 }
 
 impl BenchFixture {
-    /// `source` and `sink` are the rest of the script; of the accepted units `delivered` arrive.
+    /// Creates the script and the prepared results. `source` and `sink` are the parties' parts of
+    /// the script. The sink's results have the first `delivered` units.
     fn new(source: &str, sink: &str, delivered: u64) -> Self {
         let place = tempfile::tempdir().expect("a directory");
         let write = |name: &str, bytes: &[u8]| fs::write(place.path().join(name), bytes).expect("written");
@@ -100,7 +104,7 @@ impl BenchFixture {
         Self { place }
     }
 
-    /// The same with a relay between.
+    /// Does the same as `new`, with a relay between the source and the sink.
     fn relayed(source: &str, relay: &str, delivered: u64) -> Self {
         let fixture = Self::new(source, GOOD_SINK, delivered);
         fs::write(fixture.place.path().join("relay.sh"), relay).expect("written");
@@ -159,7 +163,7 @@ fn a_run_is_folded_written_and_reported() {
     assert_eq!(record.parties.len(), 2);
     assert!(record.parties.iter().all(|party| party.user_s.is_some() && party.command.len() > 5));
     assert_eq!(outcome.directory, fixture.results());
-    // The text is compared: a number that is read back may differ in its last digit.
+    // Compare the text, because a number that is parsed again may differ in its last digit.
     let written = read(&fixture.results().join("run.json"));
     assert_eq!(written, format!("{}\n", record.to_json().expect("JSON")));
     assert!(Record::from_json(written.as_bytes()).is_ok());
@@ -191,13 +195,13 @@ fn a_source_that_cannot_run_says_why() {
     assert_eq!(error.to_string(), "nothing listens on 127.0.0.1:40001");
 }
 
-/// A source that has sent its messages, and then runs until it is asked to stop.
+/// A source that has sent its messages, but keeps running until it is asked to stop.
 const STOPPED_SOURCE: &str = r#"trap finish TERM
 echo '{"event":"progress","elapsed_s":1,"created":1000,"accepted":1000,"recipients":1000}'
 while :; do sleep 0.02; done
 "#;
 
-/// Listens, and is killed a little later.
+/// A party that listens and is killed a little later.
 const DYING: &str = "echo '{\"event\":\"listening\",\"smtp\":[\"127.0.0.1:1\"],\"http\":null}'; sleep 0.2; kill -9 $$";
 
 fn death(record: &Record, role: Role) -> &Death {
@@ -205,7 +209,7 @@ fn death(record: &Record, role: Role) -> &Death {
     party.died.as_ref().expect("it died")
 }
 
-/// Checks that the run failed because that party died, and that this reason comes first.
+/// Asserts that the run failed because this party died, and that this reason comes first.
 fn assert_failed_by(record: &Record, role: Role, how: &str) {
     assert_eq!(death(record, role).how, how);
     assert_eq!((record.verdict.outcome, record.verdict.causes[0]), (Some(Outcome::Fail), Cause::Died));
@@ -232,10 +236,10 @@ fn a_source_that_dies_leaves_what_it_had_said() {
     assert_eq!(death(&record, Role::Source).said, "out of memory");
     let died = record.events.iter().find(|event| event.kind == EventKind::Died).expect("an event");
     assert!((0.0..100.0).contains(&died.at_s), "its time counts from the begin of the run: {died:?}");
-    let why = &record.verdict.why;
+    let reason = &record.verdict.why;
     assert!(
-        why.starts_with("The source died at ") && why.ends_with("(SIGKILL); its last message: out of memory."),
-        "{why}"
+        reason.starts_with("The source died at ") && reason.ends_with("(SIGKILL); its last message: out of memory."),
+        "{reason}"
     );
     assert_eq!((record.ledger.accepted, record.ledger.delivered), (Some(UNITS), Some(UNITS)));
     assert_eq!(record.verdict.outcome, Some(Outcome::Fail));
@@ -247,8 +251,8 @@ fn a_record_that_could_not_be_written_is_reported_all_the_same() {
     let event = serde_json::json!({ "event": "unwritten", "record": record });
     let source = format!("printf '%s\\n' '{event}'; echo 'mailrun: cannot write source.json: disk full' >&2; exit 2");
     let outcome = BenchFixture::new(&source, GOOD_SINK, UNITS).run().expect("there is a report");
-    let why = outcome.unwritten.expect("a file is missing").to_string();
-    assert_eq!(why, "cannot write source.json: disk full");
+    let error = outcome.unwritten.expect("a file is missing").to_string();
+    assert_eq!(error, "cannot write source.json: disk full");
     let record = outcome.record;
     assert_eq!((record.ledger.accepted, record.ledger.delivered), (Some(UNITS), None));
     assert!(record.parties.iter().all(|party| party.died.is_none()), "{:?}", record.parties);
@@ -259,8 +263,8 @@ fn a_file_of_the_run_that_cannot_be_written_is_told_beside_the_report() {
     let source = GOOD_SOURCE.replace("finish", "mkdir \"$here/results/run.json\"; finish");
     let fixture = BenchFixture::new(&source, GOOD_SINK, UNITS);
     let outcome = fixture.run().expect("there is a report");
-    let why = outcome.unwritten.expect("a file is missing").to_string();
-    assert_eq!(why, format!("cannot write {}: Is a directory", fixture.results().join("run.json").display()));
+    let error = outcome.unwritten.expect("a file is missing").to_string();
+    assert_eq!(error, format!("cannot write {}: Is a directory", fixture.results().join("run.json").display()));
     assert!(outcome.record.verdict.closed, "{:?}", outcome.record.verdict);
 }
 
@@ -272,7 +276,7 @@ fn a_party_without_results_is_an_error() {
 
 #[test]
 fn a_relay_is_a_party_with_all_that_its_children_used() {
-    // The source prints the server that it was given.
+    // The source writes down to which server it was told to send.
     let source = GOOD_SOURCE.replace("finish", "echo \"$to\" > \"$here/target\"; finish");
     let fixture = BenchFixture::relayed(&source, GOOD_RELAY, UNITS);
     let outcome = fixture.run_relayed().expect("it runs");
@@ -323,7 +327,7 @@ fn a_relay_that_knows_no_better_end_than_the_signals_has_stopped() {
     assert!(record.verdict.why.ends_with("its last message: disk full."), "{}", record.verdict.why);
 }
 
-/// Notes its process id, and ends when it finds the file `die`.
+/// A relay that notes its process ID and exits with status 3 as soon as the file `die` exists.
 const SERIES_RELAY: &str = r#"trap 'exit 0' TERM
 echo $$ >> "$here/pids"
 echo '{"event":"listening","smtp":["127.0.0.1:40002"],"http":null}'
@@ -333,7 +337,6 @@ exit 3
 "#;
 
 impl BenchFixture {
-    /// A run of a series.
     fn run_in_series(&self, keeper: &mut RelayKeeper) -> BenchOutcome {
         let out = Some(self.results().join("run"));
         let target = BenchTarget::Relay(Contestant::Mailrun(ContestantDurability::Sync));
@@ -342,7 +345,7 @@ impl BenchFixture {
         run_in_series(&self.place.path().join("mailrun"), &options, keeper).expect("it runs")
     }
 
-    /// Process ids of the relays so far.
+    /// Returns the process IDs of all relays that were started so far.
     fn relays(&self) -> Vec<u32> {
         let pids = fs::read_to_string(self.place.path().join("pids")).expect("noted");
         pids.lines().map(|pid| pid.parse().expect("a number")).collect()
@@ -378,8 +381,8 @@ fn a_relay_that_died_between_two_runs_is_named_and_started_anew() {
     let outcome = fixture.run_in_series(&mut keeper);
     assert_eq!(outcome.record.verdict.outcome, Some(Outcome::Pass), "{:?}", outcome.record.verdict);
     assert_eq!(fixture.relays().len(), 2);
-    let said = "The relay died between two trials (exit status 3: no output), and was started anew.";
-    assert_eq!(keeper.remarks(), [said]);
+    let remark = "The relay died between two trials (exit status 3: no output), and was started anew.";
+    assert_eq!(keeper.remarks(), [remark]);
     drop(keeper);
     assert!(!is_alive(fixture.relays()[1]), "out of scope it is gone");
 }
@@ -397,7 +400,8 @@ fn a_relay_that_keeps_mail_is_not_the_next_runs() {
     assert_eq!(keeper.remarks(), ["The relay was started anew 2 times, after trials that left mail in its queue."]);
 }
 
-/// A process that was not waited for yet does not live.
+/// Returns true if the process is running. A process that has exited but was not waited for (state
+/// Z) counts as dead.
 fn is_alive(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.lines().any(|line| line.starts_with("State:") && !line.contains('Z'))

@@ -1,4 +1,3 @@
-//! Reads scenarios and recipes.
 use anyhow::{Context, Result};
 use mailrun_party::toml_file::{self, ConfigError};
 use serde::de::DeserializeOwned;
@@ -6,15 +5,16 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Length of the longest file, in bytes.
+/// Maximum size of a scenario or a recipe in bytes.
 pub(crate) const MAX_BYTES: usize = 1 << 16;
 
-/// Reports whether the word is the name of a TOML file.
+/// Returns true if the word is the name of a TOML file.
 pub fn is_toml_file(word: &str) -> bool {
     Path::new(word).extension().is_some_and(|extension| extension == "toml")
 }
 
-/// Reads at most one byte more than is allowed, which is enough to refuse the file.
+/// Reads a file, but at most one byte more than `MAX_BYTES`. That is enough to refuse a file that
+/// is too large.
 pub(crate) fn read(path: &Path) -> Result<String> {
     let mut text = String::new();
     let file = File::open(path);
@@ -23,15 +23,15 @@ pub(crate) fn read(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Parses a file's text.
+/// Parses the text of a file.
 ///
 /// # Errors
-/// The first mistake.
+/// Returns the first mistake with its position.
 pub(crate) fn parse<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T, String> {
     toml_file::read(text).map_err(|error| error.in_file(file))
 }
 
-/// An error at a byte of the file's text.
+/// Formats an error message with the position of a byte in the file.
 pub(crate) fn error_at(text: &str, file: &Path, offset: usize, words: &str) -> String {
     ConfigError::at(text, offset, words.to_owned()).in_file(file)
 }

@@ -1,5 +1,5 @@
-//! Shows the dashboard of the sample run until it is stopped (`q`, Ctrl-C): for tests on a terminal, whose screens must be
-//! the same each time.
+//! Shows the dashboard of the sample run until the user stops it (`q`, Ctrl-C). Tests of the
+//! terminal use it because its screens are the same each time.
 //!
 //! ```text
 //! dashboard_replay              says on standard output how it ended
@@ -40,7 +40,7 @@ fn main() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows figures as a run has them, which change four times a second.
+/// Shows figures that change four times a second, as those of a run do.
 fn measure(mut display: LiveDisplay, seconds: u64) -> anyhow::Result<ExitCode> {
     let last = sample::snapshots().pop().unwrap_or_default();
     for number in 1..=seconds * 4 {
@@ -60,7 +60,7 @@ fn measure(mut display: LiveDisplay, seconds: u64) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Processor time of the thread that draws, in the kernel's ticks of 10 ms.
+/// Returns the CPU time of the thread that draws, which the kernel reports in ticks of 10 ms.
 fn thread_seconds() -> f64 {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let times = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());

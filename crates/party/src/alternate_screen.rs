@@ -1,49 +1,50 @@
-//! The terminal's alternate screen, which a dashboard has as long as it is shown, and what restores the terminal however
-//! the process ends.
+//! The terminal's alternate screen, which a dashboard uses while it is shown. The terminal is
+//! restored however the process ends.
 //!
 //! ```text
 //! enter ─→ shown ─ leave: the end of the run, an error, a panic, the second signal ─→ as it was before
 //!             └ tell!: lines are kept, and written when it is left
 //! ```
-//! A process has one terminal, and a panic hook is the process's: so is the state.
+//! A process has one terminal and one panic hook, so the state is global.
 use rustix::termios::{self, LocalModes, OptionalActions, SpecialCodeIndex, Termios};
 use std::fmt::Arguments;
 use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-/// Alternate screen on; cursor hidden.
+/// Switches to the alternate screen, hides the cursor and clears the screen.
 const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l\u{1b}[2J";
-/// Colours reset; cursor shown; alternate screen off.
+/// Resets colours, shows the cursor and leaves the alternate screen.
 const LEAVE: &str = "\u{1b}[0m\u{1b}[?25h\u{1b}[?1049l";
-/// Lines that are kept for the end: more of them nobody reads.
+/// Maximum number of lines that are kept until the screen is left. Nobody would read more.
 const MAX_KEPT_LINES: usize = 200;
 
-/// The screen that is shown; `None`: the terminal is as its user had it.
+/// The alternate screen, or `None` if it is not shown.
 static SHOWN: Mutex<Option<ShownScreen>> = Mutex::new(None);
 
-/// State of the terminal before.
 struct ShownScreen {
     before: Termios,
     kept_lines: Vec<String>,
 }
 
 fn shown() -> MutexGuard<'static, Option<ShownScreen>> {
-    // Nothing panics while it is locked; if something did, the terminal is still to be restored.
+    // No code panics while it holds the lock. If some code did, the terminal would still have to be
+    // restored, so ignore the poisoning.
     SHOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Enters the alternate screen of the terminal on standard error. Keys are read one by one and not shown; Ctrl-C still
-/// is a signal.
+/// Switches the terminal on standard error to the alternate screen. Keys are read one by one and
+/// are not echoed. Ctrl-C still sends a signal.
 ///
 /// # Errors
-/// If it is no terminal.
+/// Returns an error if standard error is not a terminal.
 pub(crate) fn enter() -> io::Result<()> {
     static HOOK: Once = Once::new();
     HOOK.call_once(leave_on_panic);
     let before = termios::tcgetattr(io::stderr())?;
     let mut modes = before.clone();
     modes.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
-    // Suspended by its key, the process has to leave the screen first; a core dump (Ctrl-\) would leave it as it is.
+    // Disable Ctrl-Z and Ctrl-\. A suspended process would leave the terminal on the alternate
+    // screen, and a core dump would not restore the terminal.
     for code in [SpecialCodeIndex::VSUSP, SpecialCodeIndex::VQUIT] {
         modes.special_codes[code] = 0;
     }
@@ -56,33 +57,35 @@ pub(crate) fn enter() -> io::Result<()> {
     Ok(())
 }
 
-/// Leaves the screen, if it is shown: the terminal is as it was, with the lines below that were told meanwhile.
+/// Leaves the alternate screen if it is shown, restores the terminal, and prints the lines that
+/// were kept in the meantime.
 pub(crate) fn leave() {
-    // Locked until all is written: nobody else's line comes between.
+    // Hold the lock until everything is written, so that no other thread's line comes in between.
     let mut shown = shown();
     let Some(screen) = shown.take() else { return };
     write(LEAVE);
-    // A terminal that is gone needs no modes.
+    // Ignore errors: the terminal may be gone.
     let _ = termios::tcsetattr(io::stderr(), OptionalActions::Drain, &screen.before);
     for line in screen.kept_lines {
         write(&format!("{line}\n"));
     }
 }
 
-/// Draws, if the screen is still shown. Reports whether it is.
+/// Draws a frame if the screen is still shown. Returns false if it is not.
 pub(crate) fn draw(frame: &[u8]) -> bool {
     let screen = shown();
     if screen.is_some() {
         let mut errors = io::stderr().lock();
-        // A terminal that takes no more is no reason to stop.
+        // Ignore write errors: the run must not fail because its terminal is gone.
         let _ = errors.write_all(frame).and_then(|()| errors.flush());
     }
     screen.is_some()
 }
 
-/// Writes a line on standard error, or keeps it until the screen is left.
+/// Writes a line to standard error. While the screen is shown, keeps the line until the screen is
+/// left.
 pub fn tell(line: Arguments<'_>) {
-    // What is formatted may panic, and the panic's hook takes the lock.
+    // Format before taking the lock: formatting may panic, and the panic hook takes the lock.
     let line = line.to_string();
     let mut shown = shown();
     if let Some(screen) = shown.as_mut() {
@@ -92,11 +95,12 @@ pub fn tell(line: Arguments<'_>) {
         return;
     }
     drop(shown);
-    // If standard error is full or closed, the line is lost; this is no reason to stop.
+    // Ignore errors: if standard error is full or closed, the line is lost, but the process must go
+    // on.
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
-/// A panic's message belongs on the normal screen.
+/// Leaves the screen on a panic, so that the panic's message appears on the normal screen.
 fn leave_on_panic() {
     let other = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

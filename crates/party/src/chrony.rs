@@ -1,32 +1,37 @@
-//! Error of this host's clock, by chrony's estimate: `chronyc -c -n tracking`, where chronyd runs and has synchronised it.
+//! Estimates the error of this host's clock with `chronyc -c -n tracking`. This needs a chronyd
+//! that is running and has synchronised the clock.
 //!
-//! The bound is that of chrony's manual (chronyc, tracking): the offset of the system time that is still to be corrected, the
-//! root dispersion, and half of the root delay. It holds if the servers at the root are right.
+//! The upper bound of the error follows chrony's manual (chronyc, tracking): it is the offset of
+//! the system time that is still to be corrected, plus the root dispersion, plus half of the root
+//! delay. The bound holds if the servers at the root are right.
 use rustix::io::{Errno, ioctl_fionbio};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Limit for the time of `chronyc`; it answers within milliseconds if chronyd runs, and gives up after 3 s if nothing answers.
+/// Time limit for `chronyc`. It answers within milliseconds if chronyd runs, and gives up by itself
+/// after 3 s if nothing answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Age of an answer up to which it is given again.
+/// An answer is reused for this long.
 const KEEP_TIMEOUT: Duration = Duration::from_secs(1);
-/// Interval of looking whether `chronyc` has ended.
+/// Interval at which to check whether `chronyc` has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Bytes of the longest answer that is read; a real one has some 150.
+/// Maximum number of bytes that are read. A real answer has about 150.
 const MAX_ANSWER_BYTES: usize = 4096;
-/// Fields of the report.
 const FIELDS: usize = 14;
-/// Reference of a clock that is synchronised with itself alone (127.127.1.1, `local` in chrony.conf): its bound is of no use.
+/// Reference ID of a clock that is synchronised only with itself (127.127.1.1, `local` in
+/// chrony.conf). Its estimate is useless.
 const LOCAL_REFERENCE: &str = "7F7F0101";
-/// Above that, an estimate is none.
+/// A larger estimate is not credible and is ignored.
 const MAX_ERROR_S: f64 = 1e6;
 
-/// The most by which this host's clock is wrong; `None` without chrony, if it is not synchronised, or does not answer in time.
+/// Returns the largest possible error of this host's clock. Returns `None` if chrony is not
+/// installed, has not synchronised the clock, or does not answer in time.
 #[must_use]
 pub fn clock_error() -> Option<Duration> {
-    // However many ask a sink, it runs one process at a time, and those that waited for it get the same answer.
+    // The lock and the cached answer keep many clients of a sink from starting many processes. Only
+    // one `chronyc` runs at a time, and clients that waited for it get the same answer.
     static LAST: Mutex<Option<(Instant, Option<Duration>)>> = Mutex::new(None);
     let mut last = LAST.lock().ok()?;
     if let Some((_, error)) = last.filter(|(at, _)| at.elapsed() < KEEP_TIMEOUT) {
@@ -49,7 +54,7 @@ fn clock_error_by(command: &mut Command, limit: Duration) -> Option<Duration> {
     parse_tracking(std::str::from_utf8(&answer).ok()?)
 }
 
-/// Waits for the end of a process; one that takes too long is killed.
+/// Waits until a process has ended. Kills it if it takes too long.
 fn await_end(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let began = Instant::now();
     while began.elapsed() < limit {
@@ -58,13 +63,14 @@ fn await_end(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
         }
         sleep(POLL_INTERVAL);
     }
-    // It may have ended by itself just now.
+    // Ignore errors: the process may have ended by itself just now.
     let _ = child.kill();
     let _ = child.wait();
     None
 }
 
-/// The output of a process that has ended; one that it left behind, and that goes on writing, is not waited for.
+/// Reads the output of a process that has ended. Reads only what is there: a process that it left
+/// behind may keep the pipe open and go on writing.
 fn read_available(pipe: ChildStdout) -> Option<Vec<u8>> {
     ioctl_fionbio(&pipe, true).ok()?;
     let mut answer = vec![0; MAX_ANSWER_BYTES];
@@ -81,10 +87,12 @@ fn read_available(pipe: ChildStdout) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// The bound in a report of `chronyc -c tracking`; `None` if the clock is not synchronised, or it is no such report.
+/// Reads the upper bound of the clock's error from a report of `chronyc -c tracking`. Returns
+/// `None` if the clock is not synchronised or if the text is not such a report.
 ///
-/// The fields are: reference, its name, stratum, reference time, **system time offset**, last offset, RMS offset, frequency,
-/// residual frequency, skew, **root delay**, **root dispersion**, update interval, leap status. Times are in seconds.
+/// The fields are: reference, its name, stratum, reference time, **system time offset**, last
+/// offset, RMS offset, frequency, residual frequency, skew, **root delay**, **root dispersion**,
+/// update interval, leap status. Times are in seconds. The bound uses those in bold.
 #[must_use]
 pub fn parse_tracking(report: &str) -> Option<Duration> {
     let mut lines = report.lines();

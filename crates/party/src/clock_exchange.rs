@@ -1,11 +1,12 @@
-//! The clock of another host, by an exchange of messages with a sink there: `GET /clock`.
+//! Measures the clock of another host by exchanging messages with a sink there (`GET /clock`).
 //!
-//! The answer was written between question and answer; so its time is that of the middle, and wrong by half of the round trip
-//! at most, however the way there and the way back differ. Of several exchanges the one with the shortest round trip counts
-//! (NTP's clock filter, RFC 5905 section 10).
+//! The sink reads its clock at some time between question and answer. The middle of the exchange is
+//! therefore wrong by at most half of the round trip, even if the way there and the way back take
+//! different times. Of several exchanges the one with the shortest round trip is used (NTP's clock
+//! filter, RFC 5905 section 10).
 //!
-//! Where chrony has synchronised both hosts, the sum of its estimates is another bound of the difference of their clocks.
-//! The smaller of the two bounds counts.
+//! If chrony has synchronised both hosts, the sum of its two estimates is another bound for the
+//! difference of the clocks. The smaller of the two bounds is used.
 use crate::chrony;
 use crate::http_client::{HttpAnswer, HttpClient, StatusCode};
 use crate::outputs::clock_row;
@@ -14,50 +15,51 @@ use mailrun_journey::record::SinkClockRow;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime};
 
-/// Exchanges of a measurement.
 const EXCHANGES: u32 = 16;
 
-/// Answer of `/clock`.
+/// Answer to `GET /clock`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockAnswer {
-    /// The boot of the host, 8 hexadecimal digits.
+    /// Boot ID of the host: 8 hexadecimal digits.
     pub boot: String,
     /// Unix time in nanoseconds.
     pub unix_ns: u64,
 }
 
 impl ClockAnswer {
-    /// The clock of this host, now.
+    /// Reads the clock of this host.
     #[must_use]
     pub fn now() -> Self {
         Self { boot: clock_row().boot, unix_ns: nanoseconds(unix_time()) }
     }
 }
 
-/// Answer of `/clock/chrony`.
+/// Answer to `GET /clock/chrony`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChronyAnswer {
-    /// The most by which the clock is wrong, in nanoseconds, by chrony's estimate; `None` where there is none.
+    /// Largest possible error of the host's clock in nanoseconds, as chrony estimates it. `None` if
+    /// there is no estimate.
     pub error_ns: Option<u64>,
 }
 
 impl ChronyAnswer {
-    /// The error of this host's clock, now.
+    /// Estimates the current error of this host's clock.
     #[must_use]
     pub fn now() -> Self {
         Self { error_ns: chrony::clock_error().map(nanoseconds) }
     }
 }
 
-/// The clock of a sink's host, measured once.
+/// One measurement of the clock of a sink's host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClockMeasurement {
     exchange: SinkClockRow,
-    /// The most by which the clocks differ by chrony's estimates of both hosts.
+    /// Largest possible difference of the two hosts' clocks by chrony's estimates.
     chrony_ns: Option<u64>,
 }
 
-/// Time at which a question was sent.
+/// Time at which the question was sent. `steady` is for the round trip, because the Unix clock may
+/// be set in between.
 #[derive(Clone, Copy, Debug)]
 struct AskedAt {
     unix: Duration,
@@ -78,19 +80,19 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Measures the clock of the sink's host; `None` if that sink tells no time, as an older one.
+/// Measures the clock of the sink's host. Returns `None` if the sink is too old to have `/clock`.
 ///
 /// # Errors
-/// If the sink cannot be reached.
+/// Returns an error if the sink cannot be reached.
 pub fn measure(sink: &HttpClient) -> Result<Option<ClockMeasurement>> {
     let mut best: Option<SinkClockRow> = None;
     let mut count = 0;
-    sink.get_repeatedly("/clock", EXCHANGES, AskedAt::now, |asked, answer| {
-        let round_trip = mailrun_net::clock::now().saturating_sub(asked.steady);
-        let Some(found) = exchange(asked, round_trip, &answer) else { return };
+    sink.get_repeatedly("/clock", EXCHANGES, AskedAt::now, |asked_at, answer| {
+        let round_trip = mailrun_net::clock::now().saturating_sub(asked_at.steady);
+        let Some(row) = exchange(asked_at, round_trip, &answer) else { return };
         count += 1;
-        if best.as_ref().is_none_or(|best| found.error_ns < best.error_ns) {
-            best = Some(found);
+        if best.as_ref().is_none_or(|best| row.error_ns < best.error_ns) {
+            best = Some(row);
         }
     })?;
     let Some(best) = best else { return Ok(None) };
@@ -99,37 +101,39 @@ pub fn measure(sink: &HttpClient) -> Result<Option<ClockMeasurement>> {
     Ok(Some(ClockMeasurement { exchange, chrony_ns }))
 }
 
-/// The most by which the clocks of the two hosts differ by chrony's estimates; `None` if either host has none.
+/// Returns the largest possible difference of the two clocks by chrony's estimates. Returns `None`
+/// if either host has no estimate.
 fn chrony_bound(sink: &HttpClient) -> Option<u64> {
     let there_ns = chrony_error(&sink.get("/clock/chrony").ok()?)?;
     ChronyAnswer::now().error_ns?.checked_add(there_ns)
 }
 
-/// The estimate in an answer; an older sink has none.
+/// Reads chrony's estimate from an answer. Older sinks do not have one.
 fn chrony_error(answer: &HttpAnswer) -> Option<u64> {
     let is_known = answer.status == StatusCode::OK;
     is_known.then(|| serde_json::from_slice::<ChronyAnswer>(&answer.body).ok())??.error_ns
 }
 
-/// The clock as one exchange shows it.
-fn exchange(asked: AskedAt, round_trip: Duration, answer: &HttpAnswer) -> Option<SinkClockRow> {
+/// Computes the difference of the clocks from one exchange.
+fn exchange(asked_at: AskedAt, round_trip: Duration, answer: &HttpAnswer) -> Option<SinkClockRow> {
     if answer.status != StatusCode::OK {
         return None;
     }
-    let there: ClockAnswer = serde_json::from_slice(&answer.body).ok()?;
+    let sink_clock: ClockAnswer = serde_json::from_slice(&answer.body).ok()?;
     let half = round_trip / 2;
-    let here = nanoseconds(asked.unix + half);
+    let own_ns = nanoseconds(asked_at.unix + half);
     Some(SinkClockRow {
-        boot: there.boot,
-        difference_ns: i64::try_from(i128::from(there.unix_ns) - i128::from(here)).ok()?,
+        boot: sink_clock.boot,
+        difference_ns: i64::try_from(i128::from(sink_clock.unix_ns) - i128::from(own_ns)).ok()?,
         error_ns: nanoseconds(half),
         exchanges: 1,
         chrony_bound_ns: None,
     })
 }
 
-/// Joins measurements from before and after the load: the better one, wrong also by what changed in between. Either may be
-/// missing; of different boots none counts.
+/// Joins measurements from before and after the load. The more precise of the two is used, and the
+/// change between them is added to its error. Returns `None` if a measurement is missing, or if the
+/// sink's host was rebooted in between.
 #[must_use]
 pub fn before_and_after(before: Option<ClockMeasurement>, after: Option<ClockMeasurement>) -> Option<SinkClockRow> {
     let (Some(before), Some(after)) = (before, after) else { return None };
@@ -142,12 +146,13 @@ pub fn before_and_after(before: Option<ClockMeasurement>, after: Option<ClockMea
     let change = before.difference_ns.abs_diff(after.difference_ns);
     let exchanges = before.exchanges + after.exchanges;
     let best = if after.error_ns < before.error_ns { after } else { before };
-    let joined = SinkClockRow { error_ns: best.error_ns.saturating_add(change), exchanges, ..best };
-    let chrony_bound_ns = chrony_ns.filter(|bound| is_smaller_bound(*bound, &joined));
-    Some(SinkClockRow { chrony_bound_ns, ..joined })
+    let row = SinkClockRow { error_ns: best.error_ns.saturating_add(change), exchanges, ..best };
+    let chrony_bound_ns = chrony_ns.filter(|bound| is_smaller_bound(*bound, &row));
+    Some(SinkClockRow { chrony_bound_ns, ..row })
 }
 
-/// Reports whether chrony's bound is the smaller one. One that the exchange refutes is wrong: the clocks differ by more.
+/// Returns true if chrony's bound is smaller than the bound of the exchange. A bound that is
+/// smaller than the least difference that the exchange allows is wrong and is not used.
 fn is_smaller_bound(chrony_ns: u64, exchange: &SinkClockRow) -> bool {
     let difference_ns = exchange.difference_ns.unsigned_abs();
     let least_ns = difference_ns.saturating_sub(exchange.error_ns);
@@ -207,8 +212,8 @@ mod tests {
 
     #[test]
     fn what_tells_no_time_is_no_measurement() {
-        let asked = AskedAt { unix: Duration::from_secs(1_000), steady: Duration::ZERO };
-        let ask = |status, body: &str| exchange(asked, Duration::from_millis(2), &answer(status, body));
+        let asked_at = AskedAt { unix: Duration::from_secs(1_000), steady: Duration::ZERO };
+        let ask = |status, body: &str| exchange(asked_at, Duration::from_millis(2), &answer(status, body));
         assert_eq!(ask(StatusCode::NOT_FOUND, "no"), None);
         for body in ["", "{}", "{\"boot\":1,\"unix_ns\":2}", "{\"boot\":\"b\",\"unix_ns\":-2}", "[]"] {
             assert_eq!(ask(StatusCode::OK, body), None, "{body}");
@@ -220,13 +225,13 @@ mod tests {
     proptest! {
         #[test]
         fn the_truth_lies_within_the_bound(there_us in 0_u64..900_000, back_us in 0_u64..900_000, ahead_ns in -5_000_000_000_i64..5_000_000_000) {
-            let asked = AskedAt { unix: Duration::from_secs(1_000), steady: Duration::ZERO };
-            let heard = asked.unix + Duration::from_micros(there_us);
-            let told = i64::try_from(heard.as_nanos()).unwrap() + ahead_ns;
-            let body = serde_json::to_string(&ClockAnswer { boot: "b".to_owned(), unix_ns: told as u64 }).unwrap();
+            let asked_at = AskedAt { unix: Duration::from_secs(1_000), steady: Duration::ZERO };
+            let answered_at = asked_at.unix + Duration::from_micros(there_us);
+            let sink_ns = i64::try_from(answered_at.as_nanos()).unwrap() + ahead_ns;
+            let body = serde_json::to_string(&ClockAnswer { boot: "b".to_owned(), unix_ns: sink_ns as u64 }).unwrap();
             let round_trip = Duration::from_micros(there_us + back_us);
-            let found = exchange(asked, round_trip, &answer(StatusCode::OK, &body)).unwrap();
-            prop_assert!(found.difference_ns.abs_diff(ahead_ns) <= found.error_ns, "{found:?}");
+            let row = exchange(asked_at, round_trip, &answer(StatusCode::OK, &body)).unwrap();
+            prop_assert!(row.difference_ns.abs_diff(ahead_ns) <= row.error_ns, "{row:?}");
         }
     }
 }

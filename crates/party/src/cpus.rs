@@ -1,51 +1,52 @@
-//! Processors that a process runs on: a list such as 0,2-3, checked against those that the kernel allows.
+//! Processors on which a process runs. They are given as a list such as 0,2-3, which is checked
+//! against the processors that the kernel allows.
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fmt;
 use std::io;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-/// Numbers of processors, at least one, in order and without repetition.
+/// Numbers of processors: at least one, in ascending order, without duplicates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuList(Vec<usize>);
 
-/// The placement of this process, once it was made.
+/// Where this process was placed, if it was.
 static PLACED: OnceLock<Placed> = OnceLock::new();
 
 #[derive(Debug)]
 struct Placed {
     cpus: CpuList,
-    /// Processors that were available before.
+    /// Number of processors that were available before the placement.
     cores_before: usize,
 }
 
 impl CpuList {
-    /// The list of these numbers; `None` without any.
+    /// Creates a list of processors. Returns `None` if there are no numbers.
     pub fn new(mut numbers: Vec<usize>) -> Option<Self> {
         numbers.sort_unstable();
         numbers.dedup();
         (!numbers.is_empty()).then_some(Self(numbers))
     }
 
-    /// The processors that this thread may run on.
+    /// Returns the processors on which this thread may run.
     ///
     /// # Errors
-    /// If the kernel does not say.
+    /// Returns an error if the kernel does not tell.
     pub fn available() -> io::Result<Self> {
         let allowed = sched_getaffinity(None)?;
         let numbers = (0..CpuSet::MAX_CPU).filter(|number| allowed.is_set(*number)).collect();
         Self::new(numbers).ok_or_else(|| io::Error::other("no processor is available"))
     }
 
-    /// The numbers.
+    /// Returns the numbers in ascending order.
     pub fn numbers(&self) -> &[usize] {
         &self.0
     }
 
-    /// Refuses processors that this thread may not run on.
+    /// Checks that this thread may run on all processors of the list.
     ///
     /// # Errors
-    /// If there is one, with those that are available.
+    /// Returns an error that names the first unavailable processor and those that are available.
     pub fn check(&self) -> io::Result<()> {
         self.check_within(&Self::available()?)
     }
@@ -54,16 +55,17 @@ impl CpuList {
         match self.0.iter().find(|number| !available.0.contains(number)) {
             None => Ok(()),
             Some(number) => {
-                let why = format!("processor {number} is not available; available: {available}");
-                Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+                let reason = format!("processor {number} is not available; available: {available}");
+                Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
             }
         }
     }
 
-    /// Places this thread, and with it the threads that it starts later. A process does so before it starts any.
+    /// Restricts this thread, and all threads that it starts later, to these processors. The
+    /// process must call this before it starts other threads.
     ///
     /// # Errors
-    /// If a processor is not available.
+    /// Returns an error if a processor is not available.
     pub fn place_this_process(&self) -> io::Result<()> {
         self.check()?;
         let cores_before = cores();
@@ -72,7 +74,7 @@ impl CpuList {
         Ok(())
     }
 
-    /// The list as the kernel takes it.
+    /// Returns the list in the form that the kernel takes.
     pub(crate) fn set(&self) -> CpuSet {
         let mut set = CpuSet::new();
         self.0.iter().for_each(|number| set.set(*number));
@@ -80,12 +82,12 @@ impl CpuList {
     }
 }
 
-/// Processors that this process was placed on; `None` if it was not.
+/// Returns the processors on which this process was placed, or `None` if it was not placed.
 pub(crate) fn placement() -> Option<String> {
     PLACED.get().map(|placed| placed.cpus.to_string())
 }
 
-/// Number of processors that were available to this process before it was placed.
+/// Returns the number of processors that were available to this process before it was placed.
 pub(crate) fn host_cores() -> usize {
     PLACED.get().map_or_else(cores, |placed| placed.cores_before)
 }
@@ -97,13 +99,13 @@ fn cores() -> usize {
 impl FromStr for CpuList {
     type Err = String;
 
-    /// Reads numbers and ranges, separated by commas: `0,2-3`.
+    /// Parses numbers and ranges that are separated by commas, for example `0,2-3`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?}: use numbers of processors and ranges, such as 0,1 or 0-3");
+        let error = || format!("{text:?}: use numbers of processors and ranges, such as 0,1 or 0-3");
         let number = |word: &str| {
             let is_number = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
             let number = word.parse::<usize>().ok().filter(|_| is_number);
-            number.filter(|number| *number < CpuSet::MAX_CPU).ok_or_else(wrong)
+            number.filter(|number| *number < CpuSet::MAX_CPU).ok_or_else(error)
         };
         let mut numbers = Vec::new();
         for part in text.split(',') {
@@ -111,11 +113,11 @@ impl FromStr for CpuList {
             let first = number(first)?;
             let last = number(last)?;
             if first > last {
-                return Err(wrong());
+                return Err(error());
             }
             numbers.extend(first..=last);
         }
-        Self::new(numbers).ok_or_else(wrong)
+        Self::new(numbers).ok_or_else(error)
     }
 }
 
@@ -150,14 +152,14 @@ mod tests {
             assert_eq!(list(text).to_string(), shown, "{text}");
         }
         for text in ["", ",", "0,", "a", "-1", "1-", "3-1", "0 1", "+1", "1024", "0-99999999999999999999", "½"] {
-            assert!(text.parse::<CpuList>().is_err_and(|why| why.contains("such as 0,1 or 0-3")), "{text}");
+            assert!(text.parse::<CpuList>().is_err_and(|error| error.contains("such as 0,1 or 0-3")), "{text}");
         }
     }
 
     #[test]
     fn processors_that_are_not_available_are_refused() {
-        let why = list("1-4").check_within(&list("0-2,5")).unwrap_err().to_string();
-        assert_eq!(why, "processor 3 is not available; available: 0-2,5");
+        let error = list("1-4").check_within(&list("0-2,5")).unwrap_err().to_string();
+        assert_eq!(error, "processor 3 is not available; available: 0-2,5");
         assert!(list("5,0").check_within(&list("0-2,5")).is_ok());
         assert!(CpuList::available().unwrap().check().is_ok());
     }

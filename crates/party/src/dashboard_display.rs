@@ -1,4 +1,5 @@
-//! The dashboard on the terminal of this process: when it is shown, and the thread that draws it and reads its keys.
+//! The dashboard on the terminal of this process: decides when the dashboard is shown, and starts
+//! the thread that draws it and reads its keys.
 //!
 //! ```text
 //! the run ── RunSnapshot ─→ pending ─→ the thread: draws four times a second ─→ alternate_screen
@@ -25,23 +26,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Interval of the drawings: more of them cost time that the run may need.
+/// Interval between drawings. Drawing more often would take CPU time from the run.
 const DRAW_INTERVAL: Duration = Duration::from_millis(250);
-/// Limit of the time until the thread sees that it is to end.
+/// Interval at which the thread checks whether it must end.
 const KEY_TIMEOUT: Duration = Duration::from_millis(50);
-/// Time in which a process stops that has sent itself the signal for that.
+/// Time that a process needs to stop after it has sent itself SIGTSTP.
 const STOP_DELAY: Duration = Duration::from_millis(200);
-/// Age of a run from which it is shown: shorter ones would only flash.
+/// Time in seconds before a run is shown. The dashboard of a shorter run would only flash.
 const SHOWN_AFTER_S: f64 = 2.0;
-/// Planned length of a run that is shown at once.
+/// A run whose planned duration in seconds is at least this is shown immediately.
 const SHOWN_AT_ONCE_S: f64 = 5.0;
-/// A run that is this near to its end is not shown any more.
+/// A run that has done this share of its work is no longer worth showing.
 const ALMOST_DONE: f64 = 0.9;
 
-/// Figures that wait for the thread at most: it takes them twenty times a second.
+/// Maximum number of snapshots that wait for the thread. The thread takes them about twenty times a
+/// second.
 const MAX_PENDING: usize = 1_000;
 
-/// The figures that the thread draws next: all of them have a place in the history.
+/// Snapshots that the thread has not drawn yet. All of them are kept, because each is a point of
+/// the dashboard's history.
 #[derive(Debug, Default)]
 struct PendingFigures {
     figures: Mutex<Vec<RunSnapshot>>,
@@ -63,18 +66,19 @@ impl PendingFigures {
     }
 }
 
-/// A dashboard that may be shown, is shown, or was.
+/// The dashboard of a run, which may be shown when the run lasts long enough.
 #[derive(Debug, Default)]
 pub struct DashboardDisplay {
     figures: RunSnapshot,
     shared: Arc<PendingFigures>,
     thread: Option<JoinHandle<()>>,
-    /// Set once it was shown, and if it cannot be.
+    /// Set once the dashboard has been shown or could not be shown. It is not shown a second time.
     is_done: bool,
 }
 
 impl DashboardDisplay {
-    /// The display, if the environment and the terminal allow what is asked for.
+    /// Creates the display. Returns `None` if the environment or the terminal is not suitable for
+    /// what the user asked for.
     pub(crate) fn new(live: LiveMode) -> Option<Self> {
         let terminals = Terminals {
             stdin: io::stdin().is_terminal(),
@@ -89,18 +93,17 @@ impl DashboardDisplay {
         (is_possible && is_in_foreground() && is_large_enough()).then(Self::default)
     }
 
-    /// Takes figures of the run.
     pub(crate) fn update(&mut self, figures: RunSnapshot) {
         self.figures = RunSnapshot { wait: self.figures.wait.take(), ..figures };
         self.publish();
     }
 
-    /// Reports whether the run is now worth a dashboard.
+    /// Returns true if the run is now long enough to be worth a dashboard.
     pub(crate) fn should_show(&self) -> bool {
         !self.is_done && is_long(&self.figures)
     }
 
-    /// Sets or ends what is waited for.
+    /// Sets the text that says what the run waits for. `None` removes the text.
     pub(crate) fn set_wait(&mut self, wait: Option<String>) {
         if self.figures.wait != wait {
             self.figures.wait = wait;
@@ -108,23 +111,24 @@ impl DashboardDisplay {
         }
     }
 
-    /// Reports whether it is on the screen, so that nothing else may be.
+    /// Returns true while the dashboard is on the screen. Nothing else may be written to the
+    /// terminal then.
     pub(crate) fn is_shown(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Leaves the screen for good.
+    /// Leaves the screen for the rest of the run.
     pub(crate) fn leave(&mut self) {
         self.is_done = true;
         if let Some(thread) = self.thread.take() {
             self.shared.is_over.store(true, Ordering::Relaxed);
-            // A panic of its own has left the screen.
+            // Ignore a panic of the thread: the panic hook has already left the screen.
             let _ = thread.join();
             alternate_screen::leave();
         }
     }
 
-    /// Shows it until the end of the run.
+    /// Shows the dashboard until the end of the run.
     pub(crate) fn show(&mut self) {
         self.is_done = true;
         if !is_in_foreground() || alternate_screen::enter().is_err() {
@@ -151,7 +155,8 @@ impl Drop for DashboardDisplay {
     }
 }
 
-/// Reports whether the run is worth a dashboard: it has lasted, or is planned to last, and is not about to end.
+/// Returns true if the run is worth a dashboard: it has lasted for some time or is planned to last,
+/// and is not about to end.
 fn is_long(figures: &RunSnapshot) -> bool {
     let is_timed = figures.goal_messages == 0 && figures.goal_s > 0.0;
     if is_timed && figures.goal_s >= SHOWN_AT_ONCE_S && figures.elapsed_s > 0.0 {
@@ -163,7 +168,7 @@ fn is_long(figures: &RunSnapshot) -> bool {
     figures.elapsed_s >= SHOWN_AFTER_S && !is_almost_done
 }
 
-/// Streams that are terminals.
+/// Which standard streams are terminals.
 #[derive(Clone, Copy, Debug)]
 struct Terminals {
     stdin: bool,
@@ -171,8 +176,8 @@ struct Terminals {
     stderr: bool,
 }
 
-/// Reports whether a dashboard is what a user would expect here: a person sits before the terminal, and nothing else
-/// reads what is written.
+/// Returns true if a user would expect a dashboard here: a person sits at the terminal, and no
+/// other program reads the output.
 fn suits(terminals: Terminals, ci: Option<OsString>, variable: impl Fn(&str) -> Option<OsString>) -> bool {
     let is_ci = ci.is_some_and(|value| !value.is_empty() && value != "false" && value != "0");
     let is_dumb = variable("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
@@ -180,7 +185,8 @@ fn suits(terminals: Terminals, ci: Option<OsString>, variable: impl Fn(&str) -> 
     all && !is_ci && !is_dumb && CharacterSet::of(variable) == CharacterSet::Utf8
 }
 
-/// Reports whether this process may read from and set up its terminal: another job would be stopped for that.
+/// Returns true if this process may read from its terminal and change its modes. The kernel would
+/// stop a background job that tries to.
 fn is_in_foreground() -> bool {
     tcgetpgrp(io::stderr()).is_ok_and(|group| group == getpgrp())
 }
@@ -190,16 +196,17 @@ fn is_large_enough() -> bool {
     size.width >= MIN_COLUMNS && size.height >= MIN_ROWS
 }
 
-/// The terminal's size.
+/// Returns the size of the terminal, or the dashboard's minimum size if the terminal does not tell
+/// its size.
 fn size() -> Rect {
     let size = tcgetwinsize(io::stderr()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
     size.map_or(Rect::new(0, 0, MIN_COLUMNS, MIN_ROWS), |size| Rect::new(0, 0, size.ws_col, size.ws_row))
 }
 
-/// Clears the screen.
+/// Resets colours and clears the screen.
 const CLEAR: &[u8] = b"\x1b[0m\x1b[2J";
 
-/// Bytes of a drawing, which go to the terminal together.
+/// Collects the bytes of a drawing, so that they are written to the terminal in one piece.
 #[derive(Clone, Debug, Default)]
 struct FrameBytes(Rc<RefCell<Vec<u8>>>);
 
@@ -214,13 +221,13 @@ impl Write for FrameBytes {
     }
 }
 
-/// The thread's own: the terminal and the dashboard.
+/// The thread's state: the terminal and the dashboard.
 struct DashboardScreen<'a> {
     shared: &'a PendingFigures,
     dashboard: Dashboard,
     area: Rect,
     frame: FrameBytes,
-    /// `None` if it has to be drawn from the beginning.
+    /// `None` if the whole screen must be drawn again.
     terminal: Option<Terminal<CrosstermBackend<FrameBytes>>>,
     drawn_at: Option<Instant>,
     needs_drawing: bool,
@@ -240,7 +247,7 @@ impl<'a> DashboardScreen<'a> {
         }
     }
 
-    /// Draws and reads keys until the run is over, or the screen was left for another reason.
+    /// Draws and reads keys until the run is over or the screen was left for another reason.
     fn run(&mut self) {
         while !self.shared.is_over.load(Ordering::Relaxed) {
             for figures in self.shared.take() {
@@ -252,13 +259,13 @@ impl<'a> DashboardScreen<'a> {
                 return;
             }
             if self.read_keys().is_err() {
-                // Without keys it still shows the run.
+                // Keys cannot be read, but continue to show the run.
                 thread::sleep(KEY_TIMEOUT);
             }
         }
     }
 
-    /// Draws what has changed. Reports whether the screen is still there.
+    /// Draws what has changed. Returns false if the screen was left.
     fn draw(&mut self) -> bool {
         let area = size();
         if area != self.area {
@@ -276,7 +283,7 @@ impl<'a> DashboardScreen<'a> {
             None => self.new_terminal(),
         };
         let Ok(mut terminal) = terminal else { return false };
-        // Writing to memory cannot fail.
+        // Ignore the result: writing to memory cannot fail.
         let _ = terminal.draw(|frame| mailrun_dashboard::draw(&self.dashboard, frame));
         self.terminal = Some(terminal);
         alternate_screen::draw(&self.frame.0.borrow())
@@ -284,7 +291,8 @@ impl<'a> DashboardScreen<'a> {
 
     fn new_terminal(&self) -> io::Result<Terminal<CrosstermBackend<FrameBytes>>> {
         let options = TerminalOptions { viewport: Viewport::Fixed(self.area) };
-        // `Terminal::clear` would ask the terminal for its cursor, on standard output.
+        // Do not use `Terminal::clear`. It would ask the terminal for the cursor's position on
+        // standard output.
         self.frame.0.borrow_mut().extend_from_slice(CLEAR);
         Terminal::with_options(CrosstermBackend::new(self.frame.clone()), options)
     }
@@ -321,22 +329,23 @@ impl<'a> DashboardScreen<'a> {
             DashboardAction::Redraw => self.needs_drawing = true,
             DashboardAction::Stop => {
                 self.needs_drawing = true;
-                // As Ctrl-C does: the first stops the run, the second does so at once.
+                // Act like Ctrl-C: the first SIGINT stops the run, the second stops it immediately.
                 let _ = kill_process(getpid(), Signal::INT);
             }
         }
     }
 
-    /// Leaves the screen to the shell until the process is in the foreground again.
+    /// Leaves the screen and stops the process, as Ctrl-Z does. Comes back when the process is in
+    /// the foreground again.
     fn suspend(&mut self) {
         alternate_screen::leave();
         let _ = kill_process(getpid(), Signal::TSTP);
         self.terminal = None;
-        // The signal stops all threads, and this one a little later than it was sent.
+        // SIGTSTP stops all threads, but this one continues for a moment after sending it.
         thread::sleep(STOP_DELAY);
         while !self.shared.is_over.load(Ordering::Relaxed) {
             if is_in_foreground() {
-                // If that fails the next drawing ends the thread.
+                // Ignore errors: if the screen cannot be entered, the next drawing ends the thread.
                 let _ = alternate_screen::enter();
                 return;
             }

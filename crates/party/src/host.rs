@@ -1,15 +1,16 @@
-//! The host of a run, for its record: two figures can be compared only if the place of each measurement is known.
+//! Facts about the host of a run, for the run's record. Figures of two runs can be compared only if
+//! it is known where each was measured.
 use crate::cpus;
 use crate::keep_awake;
 use mailrun_journey::record::{Host, HostDisk};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Text if the host gives no information.
+/// Used for a fact that the host does not tell.
 const UNKNOWN: &str = "unknown";
 
-/// Facts about this host, and about the disk under the directory that a party keeps its mail or its results in, if it has
-/// one.
+/// Collects facts about this host. `directory` is where a party keeps its mail or its results. If
+/// there is one, the facts include the disk under it.
 pub fn facts(directory: Option<&Path>) -> Host {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     Host {
@@ -23,7 +24,7 @@ pub fn facts(directory: Option<&Path>) -> Host {
     }
 }
 
-/// The file system under a directory, and the disk that it is on.
+/// Returns the file system that contains a directory, and the disk of that file system.
 pub fn disk_under(directory: &Path) -> Option<HostDisk> {
     let path = directory.canonicalize().ok()?;
     let mount = mount_of(&fs::read_to_string("/proc/self/mountinfo").ok()?, &path)?;
@@ -42,8 +43,8 @@ pub fn disk_under(directory: &Path) -> Option<HostDisk> {
     })
 }
 
-/// Reports whether a disk rotates, by the flag of its queue. A virtual machine sets the flag for any disk whose kind it does
-/// not know, so there it means nothing.
+/// Interprets the flag `rotational` of a disk's queue. A virtual machine sets the flag for every
+/// disk of unknown kind, so in a virtual machine 1 means nothing.
 fn rotational(flag: &str, cpuinfo: &str) -> Option<bool> {
     let flags = cpuinfo.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == "flags");
     let is_virtual = flags.is_some_and(|(_, flags)| flags.split_ascii_whitespace().any(|flag| flag == "hypervisor"));
@@ -54,14 +55,15 @@ fn rotational(flag: &str, cpuinfo: &str) -> Option<bool> {
     }
 }
 
-/// A line of mountinfo (proc_pid_mountinfo(5)).
+/// Fields of a line of mountinfo (proc_pid_mountinfo(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct MountedFileSystem {
     file_system: String,
     source: String,
 }
 
-/// The mount that a path lies on: the longest mount point above it, of several at one place the last.
+/// Returns the mount that contains a path. This is the mount with the longest mount point above the
+/// path. If several are mounted at the same point, the last one counts.
 fn mount_of(mountinfo: &str, path: &Path) -> Option<MountedFileSystem> {
     let mounts = mountinfo.lines().filter_map(|line| {
         let (mount, source) = line.split_once(" - ")?;
@@ -74,30 +76,32 @@ fn mount_of(mountinfo: &str, path: &Path) -> Option<MountedFileSystem> {
     above.max_by_key(|(point, _)| point.components().count()).map(|(_, mount)| mount)
 }
 
-/// A field of mountinfo, in which blanks are octal: `\\040`.
+/// Decodes a field of mountinfo, in which white space and backslashes are octal codes such as
+/// `\\040`.
 fn unescaped(field: &str) -> String {
     let codes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     codes.into_iter().fold(field.to_owned(), |text, (code, letter)| text.replace(code, letter))
 }
 
-/// The directory of a disk in sysfs; of a partition that of its disk.
+/// Returns the sysfs directory of a disk. For a partition, returns the directory of its disk.
 fn sysfs_disk(device: &Path) -> Option<PathBuf> {
     let block = Path::new("/sys/class/block").join(device.file_name()?).canonicalize().ok()?;
     if block.join("partition").exists() { block.parent().map(Path::to_owned) } else { Some(block) }
 }
 
-/// PRETTY_NAME of os-release(5), which may be quoted.
+/// Reads PRETTY_NAME from os-release(5). The value may be quoted.
 fn os_name(os_release: &str) -> String {
     let name = os_release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
     known_or_unknown(name.map(|name| name.trim_matches(['"', '\''])))
 }
 
-/// x86 has `model name`; ARM has it seldom, and then `Model` or `Hardware`.
+/// Reads the CPU model from cpuinfo. x86 has `model name`. ARM rarely has it; there the model is in
+/// `Model` or `Hardware`.
 fn cpu_model(cpuinfo: &str) -> String {
     let value =
         |wanted: &str| cpuinfo.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == wanted);
-    let found = ["model name", "Model", "Hardware"].into_iter().find_map(value);
-    known_or_unknown(found.map(|(_, model)| model))
+    let entry = ["model name", "Model", "Hardware"].into_iter().find_map(value);
+    known_or_unknown(entry.map(|(_, model)| model))
 }
 
 fn memory_bytes(meminfo: &str) -> u64 {

@@ -1,32 +1,33 @@
-//! Processes of this host that are not the run's, from `/proc`: whose the processor time was that its parties did not use.
+//! Other processes of this host, read from `/proc`. They tell who used the CPU time that the run's
+//! parties did not use.
 //!
-//! All processes are looked at twice. What ended in between is in its parent's figures, if that has waited for it.
+//! All processes are read twice. If a process ended in between, its time is part of its parent's
+//! time, provided that the parent has waited for it.
 use mailrun_journey::record::HostProcess;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Most names that are told.
+/// Maximum number of names in the result.
 const MAX_NAMES: usize = 8;
 
-/// A look at all processes, by their number and the time at which they began.
+/// All processes at one time. The key is the process ID and the start time.
 #[derive(Clone, Debug, Default)]
 pub struct HostProcesses {
     seen: BTreeMap<(u32, u64), ProcessStat>,
 }
 
-/// A process, as `/proc/PID/stat` describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ProcessStat {
     name: String,
     parent: u32,
-    /// Ticks of itself and of its children that have ended, in user mode and in the kernel.
+    /// Ticks that the process and its ended children have used in user and system mode.
     ticks: u64,
     began: u64,
     resident_pages: u64,
 }
 
 impl HostProcesses {
-    /// Looks at them now.
+    /// Reads all processes.
     pub fn start() -> Self {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -37,7 +38,8 @@ impl HostProcesses {
         Self { seen: stats.collect() }
     }
 
-    /// Processes that used processor time since this look, the busiest first; without this process and those that it started.
+    /// Returns the processes that have used CPU time since `start`, the busiest first. Leaves out
+    /// this process and its descendants.
     pub fn finish(&self) -> Vec<HostProcess> {
         self.used_until(&Self::start(), std::process::id())
     }
@@ -49,14 +51,15 @@ impl HostProcesses {
         let gone_parents: BTreeMap<u32, u32> =
             self.seen.iter().filter(|(key, _)| gone(key)).map(|((pid, _), stat)| (*pid, stat.parent)).collect();
         for (_, stat) in self.seen.iter().filter(|(key, _)| gone(key)) {
-            // Its parent may have ended as well, and then the figures of both are in the grandparent's.
+            // The parent may have ended as well. Then the grandparent has the times of both.
             let line = std::iter::successors(Some(stat.parent), |pid| gone_parents.get(pid).copied());
             let heir = line.take(gone_parents.len() + 1).last().unwrap_or(stat.parent);
             *ended.entry(heir).or_default() += stat.ticks;
         }
         let mut by_name: BTreeMap<&str, HostProcess> = BTreeMap::new();
         for (key @ (pid, _), stat) in &later.seen {
-            // What its ended children had used before this look counts in it now.
+            // Subtract what ended children had used before the first reading. It is part of this
+            // process's ticks now, but was not used in between.
             let before = self.seen.get(key).map_or(0, |stat| stat.ticks) + ended.get(pid).copied().unwrap_or_default();
             let ticks = stat.ticks.saturating_sub(before);
             if ticks == 0 || descends(*pid, own, &parents) {
@@ -75,14 +78,16 @@ impl HostProcesses {
     }
 }
 
-/// Reports whether a process is `root` or was started by it, or by one that it started.
+/// Returns true if the process is `root` or a descendant of `root`.
 fn descends(pid: u32, root: u32, parents: &BTreeMap<u32, u32>) -> bool {
     let mut line = std::iter::successors(Some(pid), |pid| parents.get(pid).copied());
-    // A list that was read while it changed might go round in a circle.
+    // Limit the number of steps. The processes may change while they are being read, so the parents
+    // could form a circle.
     line.by_ref().take(parents.len() + 1).any(|pid| pid == root)
 }
 
-/// Fields 2, 4, 14 to 17, 22 and 24 of `/proc/PID/stat`, proc(5). The name may hold spaces and brackets.
+/// Parses fields 2, 4, 14 to 17, 22 and 24 of `/proc/PID/stat` (proc(5)). The name may contain
+/// spaces and parentheses.
 fn parse_stat(text: &str) -> Option<ProcessStat> {
     let (before, after) = text.rsplit_once(')')?;
     let fields: Vec<&str> = after.split_ascii_whitespace().collect();
@@ -139,9 +144,9 @@ mod tests {
         ]);
         let ticks_per_s = rustix::param::clock_ticks_per_second() as f64;
         let used = before.used_until(&later, 20);
-        let told: Vec<_> =
+        let rows: Vec<_> =
             used.iter().map(|row| (row.name.as_str(), row.processes, row.processor_s * ticks_per_s)).collect();
-        assert_eq!(told, [("master", 1, 100.0), ("smtpd", 2, 50.0)], "40 of master's were smtpd's before");
+        assert_eq!(rows, [("master", 1, 100.0), ("smtpd", 2, 50.0)], "40 of master's were smtpd's before");
     }
 
     #[test]

@@ -1,34 +1,35 @@
-//! Other activity on the host during a run, from `/proc`: processor time stolen and used by others, full listen queues,
-//! dropped SYNs, and the limits of resources.
+//! Other activity on the host during a run, read from `/proc`: CPU time that was stolen or used by
+//! others, full listen queues, dropped SYNs, and resource limits.
 //!
-//! Counters are read twice, and the difference belongs to the run. A counter that the kernel does not provide is
-//! unknown, and this is no error.
+//! Counters are read twice, and the difference belongs to the run. A counter that the kernel does
+//! not provide is unknown, which is not an error.
 use mailrun_journey::record::{Resource, Surroundings};
 use rustix::process::{Resource as Limit, getrlimit};
 use std::fs;
 
-/// Least number of ticks of processor time for a share: with fewer it is chance. A tick is a hundredth of a second.
+/// A share is computed only from at least this many ticks of CPU time, because fewer would make it
+/// a matter of chance. A tick is a hundredth of a second.
 const MIN_TICKS: u64 = 100;
 
-/// One reading of the host's counters.
+/// A reading of the host's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostSampler {
     processors: Option<CpuTicks>,
     queues: ListenQueueCounts,
 }
 
-/// Processor time since the host began, of all processors, in ticks.
+/// CPU time of all processors since boot, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CpuTicks {
-    /// Time of processes, in user mode and in the kernel. Interrupts are left out: those of the loopback's packets are
-    /// caused by the run, but belong to no process.
+    /// User and system time of processes. Interrupts are left out: those for packets on the
+    /// loopback interface are caused by the run but belong to no process.
     busy: u64,
     stolen: u64,
     idle: u64,
     all: u64,
 }
 
-/// Connections that listeners could not accept since the network namespace began.
+/// Connections that listeners could not accept since the network namespace was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ListenQueueCounts {
     listen_overflows: Option<u64>,
@@ -37,13 +38,13 @@ struct ListenQueueCounts {
 }
 
 impl HostSampler {
-    /// Reads the counters now.
+    /// Reads the counters.
     pub fn start() -> Self {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         Self { processors: parse_ticks(&text("/proc/stat")), queues: parse_queues(&text("/proc/net/netstat")) }
     }
 
-    /// The changes since this reading.
+    /// Reads the counters again and returns the changes since `start`.
     pub fn finish(&self) -> Surroundings {
         Surroundings { somaxconn: read_number("/proc/sys/net/core/somaxconn"), ..self.difference(&Self::start()) }
     }
@@ -56,7 +57,7 @@ impl HostSampler {
         };
         let from = &self.queues;
         let to = &later.queues;
-        // A counter that went back was reset: the run's part of it is unknown.
+        // If a counter has decreased, it was reset, so the run's part is unknown.
         let counted = |part: fn(&ListenQueueCounts) -> Option<u64>| part(to)?.checked_sub(part(from)?);
         Surroundings {
             processor_s: time.map(|time| time.all as f64 / rustix::param::clock_ticks_per_second() as f64),
@@ -80,26 +81,29 @@ impl CpuTicks {
         Some(Self {
             busy: later.busy.checked_sub(self.busy)?,
             stolen: later.stolen.checked_sub(self.stolen)?,
-            // Waiting for a disk is counted anew when a processor comes back, and may go back.
+            // The time of waiting for disks (iowait) can decrease, for example when a processor
+            // comes back online.
             idle: later.idle.saturating_sub(self.idle),
             all: later.all.checked_sub(self.all)?,
         })
     }
 }
 
-/// Takes from the source's own record what the host did while the source ran.
+/// Copies what the host's processors did during the load from the source's own record. The source
+/// measures exactly while it runs.
 pub fn set_load(around: &mut Surroundings, of_source: Option<&Surroundings>) {
     around.load_processor_s = of_source.and_then(|of_source| of_source.processor_s);
     around.used_share = of_source.and_then(|of_source| of_source.used_share);
 }
 
-/// Computes the processor time that neither the parties nor the bench used; `theirs_s` is the time that they used.
+/// Computes the share of the CPU time that was used by neither the parties nor the bench.
+/// `theirs_s` is the CPU time that those used.
 pub fn set_other_busy_share(around: &mut Surroundings, theirs_s: f64) {
     let (Some(busy), Some(all_s)) = (around.busy_share, around.processor_s.filter(|all| *all > 0.0)) else { return };
     around.other_busy_share = Some((busy - theirs_s / all_s).clamp(0.0, 1.0));
 }
 
-/// The limit of a resource, and the amount that a party that needs `descriptors` would have needed.
+/// Returns the limit of a resource and, for file descriptors, the amount that was needed.
 pub fn resource_limit(resource: Resource, descriptors: u64) -> (Option<u64>, Option<u64>) {
     match resource {
         Resource::Descriptors => (getrlimit(Limit::Nofile).current, Some(descriptors)),
@@ -111,7 +115,7 @@ pub fn resource_limit(resource: Resource, descriptors: u64) -> (Option<u64>, Opt
     }
 }
 
-/// Number of processes of this host that the kernel has killed for lack of memory, since the host started.
+/// Returns the number of processes that the kernel has killed since boot because memory ran out.
 pub fn out_of_memory_kills() -> Option<u64> {
     let text = fs::read_to_string("/proc/vmstat").ok()?;
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok())
@@ -121,7 +125,8 @@ fn read_number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// The first line of `/proc/stat`, proc(5): user nice system idle iowait irq softirq steal; guests are in user.
+/// Parses the first line of `/proc/stat` (proc(5)): user nice system idle iowait irq softirq steal.
+/// The time of guests is included in user.
 fn parse_ticks(stat: &str) -> Option<CpuTicks> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let fields: Option<Vec<u64>> = line.split_ascii_whitespace().take(8).map(|field| field.parse().ok()).collect();
@@ -132,7 +137,7 @@ fn parse_ticks(stat: &str) -> Option<CpuTicks> {
     Some(CpuTicks { busy, stolen, idle, all: sum(&[busy, idle, irq, softirq, stolen])? })
 }
 
-/// `/proc/net/netstat`: a line of names and a line of values for each group.
+/// Parses `/proc/net/netstat`. Each group has a line of names and a line of values.
 fn parse_queues(netstat: &str) -> ListenQueueCounts {
     let mut lines = netstat.lines().filter_map(|line| line.strip_prefix("TcpExt:"));
     let names = lines.next().unwrap_or_default();
@@ -148,7 +153,7 @@ fn parse_queues(netstat: &str) -> ListenQueueCounts {
     }
 }
 
-/// Number of ports in the range `FIRST LAST`.
+/// Returns the number of ports in the range `FIRST LAST`.
 fn port_count(range: &str) -> Option<u64> {
     let mut ends = range.split_ascii_whitespace().map(|end| end.parse::<u16>().ok());
     let first = ends.next()??;
@@ -161,7 +166,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Text of a host with two processors, cut after the part that is read.
+    /// Text of a host with two processors. The rest of the file, which is not read, is cut off.
     const STAT: &str = "cpu  888996 149060 470843 1781472 8963 0 171658 4260 0 0\n\
                         cpu0 397289 64493 241820 939777 2225 0 90274 2107 0 0\nintr 22824410 0 0\n";
     const NETSTAT: &str = "TcpExt: SyncookiesSent ListenOverflows ListenDrops TCPHPHits TCPReqQFullDrop\n\
@@ -179,7 +184,7 @@ mod tests {
 
     #[test]
     fn hostile_text_is_unknown() {
-        let most = u64::MAX;
+        let max = u64::MAX;
         for text in [
             "",
             "cpu",
@@ -188,7 +193,7 @@ mod tests {
             "cpu  1 2 3 4 5 6 7 x",
             "cpu  -1 2 3 4 5 6 7 8",
             "cpu0 1 2 3 4 5 6 7 8",
-            &format!("cpu  {most} {most} 3 4 5 6 7 8"),
+            &format!("cpu  {max} {max} 3 4 5 6 7 8"),
             "cpu  99999999999999999999999 2 3 4 5 6 7 8",
         ] {
             assert_eq!(parse_ticks(text), None, "{text}");
@@ -218,7 +223,7 @@ mod tests {
         let around = sampler(100, 10, 1000, Some(5)).difference(&sampler(150, 20, 1100, Some(8)));
         assert_eq!((around.busy_share, around.steal_share, around.used_share), (Some(0.5), Some(0.1), Some(0.75)));
         assert_eq!((around.listen_drops, around.listen_overflows, around.syn_drops), (Some(3), Some(0), None));
-        // 99 ticks are too few for a share; a counter that went back gives no figure.
+        // 99 ticks are too few for a share, and a counter that decreased gives no figure.
         let around = sampler(100, 10, 1000, Some(5)).difference(&sampler(150, 20, 1099, Some(4)));
         assert_eq!((around.busy_share, around.steal_share, around.listen_drops), (None, None, None));
         assert_eq!(sampler(2, 2, 2, None).difference(&sampler(1, 2, 3, None)).processor_s, None);

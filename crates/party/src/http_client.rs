@@ -1,4 +1,5 @@
-//! HTTP client of a bench: asks a mailrun sink or relay for its state, by GET.
+//! The HTTP client with which a bench asks a mailrun sink or relay for its state. It only sends GET
+//! requests.
 use crate::reason::reason;
 use anyhow::{Context, Result, anyhow, bail};
 use axum::http::Request;
@@ -15,35 +16,33 @@ use tokio::time::timeout;
 pub use axum::body::Bytes;
 pub use axum::http::StatusCode;
 
-/// Limit for the time of connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Port of HTTP.
 const DEFAULT_PORT: u16 = 80;
 
-/// Client of one HTTP server. No proxy of the environment is used: the server is a neighbour.
+/// Client of one HTTP server. Ignores proxies in the environment, because the server is nearby.
 #[derive(Clone, Debug)]
 pub struct HttpClient {
     authority: Authority,
-    /// Path before each path asked for, without a slash at its end.
+    /// Prefix of all paths, without a trailing slash.
     prefix: String,
     response_timeout: Duration,
     max_response_bytes: usize,
 }
 
-/// Status and body of an answer.
+/// An HTTP response that was received completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpAnswer {
-    /// Status code.
+    /// HTTP status, such as 200.
     pub status: StatusCode,
-    /// Body, whole.
+    /// The whole body.
     pub body: Bytes,
 }
 
 impl HttpClient {
-    /// Creates a client for `HOST:PORT` or `http://HOST:PORT[/PREFIX]`. Nothing is sent yet.
+    /// Creates a client for `HOST:PORT` or `http://HOST:PORT[/PREFIX]`. Does not connect yet.
     ///
     /// # Errors
-    /// If that is another scheme or has no host.
+    /// Returns an error for another scheme or if the host is missing.
     pub fn new(base: &str, response_timeout: Duration, max_response_bytes: usize) -> Result<Self> {
         let rest = match base.split_once("://") {
             Some(("http", rest)) => rest,
@@ -56,27 +55,29 @@ impl HttpClient {
         Ok(Self { authority, prefix: prefix.to_owned(), response_timeout, max_response_bytes })
     }
 
-    /// `HOST:PORT` of the server.
+    /// Returns `HOST:PORT` of the server.
     #[must_use]
     pub fn authority(&self) -> &str {
         self.authority.as_str()
     }
 
-    /// Asks for `path` and waits for the whole answer, of whatever status.
+    /// Sends a GET request for `path` and waits for the whole answer. The answer may have any
+    /// status.
     ///
     /// # Errors
-    /// If the server cannot be reached, takes too long, sends too much or something other than HTTP.
+    /// Returns an error if the server cannot be reached, takes too long, sends too much, or sends
+    /// something other than HTTP.
     pub fn get(&self, path: &str) -> Result<HttpAnswer> {
         let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let answer = runtime.block_on(async { timeout(self.response_timeout, self.exchange(path)).await });
         answer.with_context(|| format!("no answer within {:?}", self.response_timeout))?
     }
 
-    /// Asks for `path` so many times, one after the other on one connection; calls `take` with each answer at once, after
-    /// `begin` when the question is about to be sent.
+    /// Sends `count` requests for `path` one after another on one connection. Calls `begin` just
+    /// before each request is sent, and `take` with its result as soon as the answer has arrived.
     ///
     /// # Errors
-    /// As of [`Self::get`].
+    /// Fails under the same conditions as [`Self::get`].
     pub fn get_repeatedly<T>(
         &self,
         path: &str,
@@ -85,16 +86,16 @@ impl HttpClient {
         mut take: impl FnMut(T, HttpAnswer),
     ) -> Result<()> {
         let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-        let asked = async {
+        let requests = async {
             let mut sender = self.handshake().await?;
             for _ in 0..count {
-                let begun = begin();
-                take(begun, self.ask(&mut sender, path).await?);
+                let start = begin();
+                take(start, self.ask(&mut sender, path).await?);
             }
             Ok(())
         };
-        let asked = runtime.block_on(async { timeout(self.response_timeout, asked).await });
-        asked.with_context(|| format!("no answer within {:?}", self.response_timeout))?
+        let outcome = runtime.block_on(async { timeout(self.response_timeout, requests).await });
+        outcome.with_context(|| format!("no answer within {:?}", self.response_timeout))?
     }
 
     async fn exchange(&self, path: &str) -> Result<HttpAnswer> {
@@ -104,7 +105,7 @@ impl HttpClient {
 
     async fn handshake(&self) -> Result<SendRequest<Empty<Bytes>>> {
         let (sender, connection) = http1::handshake(TokioIo::new(self.connect().await?)).await?;
-        // An error of the connection reaches the request; it ends with the runtime.
+        // The request reports any error of the connection. The task ends with the runtime.
         tokio::spawn(connection);
         Ok(sender)
     }
@@ -135,7 +136,7 @@ mod tests {
     use std::net::{SocketAddr, TcpListener};
     use std::thread;
 
-    /// Sends those bytes to the first client, after its request, and closes.
+    /// Starts a server that sends these bytes to its first client after the client's request.
     fn answering(bytes: &'static [u8]) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");

@@ -1,12 +1,14 @@
-//! The HTTP server of relay and sink: one thread, few connections, time-outs, and a check of the host name.
+//! The HTTP server of the relay and the sink. It has one thread, few connections and time-outs, and
+//! checks the host name of requests.
 //!
-//! Any client that can reach the port may open connections and send nothing. Each of them is a descriptor, so there are
-//! no more than [`CONNECTION_LIMIT`]: a new connection displaces the oldest, and no client is kept out for longer than
-//! another one takes to open that many.
+//! Any client that can reach the port may open connections and send nothing. Each connection takes
+//! a file descriptor, so there are at most [`CONNECTION_LIMIT`] of them. A new connection displaces
+//! the oldest. A client can therefore always connect, but an attacker can displace it by opening
+//! that many connections.
 //!
-//! A page in a browser can let its own name point to this host (DNS rebinding), and then read what is served here. Its
-//! requests carry that name, so only requests for an address, `localhost` or the server's configured names are
-//! answered.
+//! A web page in a browser can make its own domain name point to this host (DNS rebinding) and then
+//! read what is served here. Requests of such a page carry that name. The server therefore answers
+//! only requests for an IP address, for `localhost` or for its configured names.
 use anyhow::{Context, Result};
 use axum::Router;
 use axum::extract::{Request, State};
@@ -25,42 +27,44 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 
-/// Largest number of concurrent connections.
+/// Maximum number of concurrent connections.
 pub const CONNECTION_LIMIT: usize = 64;
-/// Limit for a request's header, and for the time between two requests.
+/// Time limit for receiving a request's header, and for the pause between two requests.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Limit for a request's body and the computation of its answer.
+/// Time limit for receiving a request's body and computing the answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time after which a client that has read nothing of an answer is disconnected.
+/// A client that has read nothing of an answer for this long is disconnected.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pause before another try after a connection could not be accepted, for want of descriptors.
+/// Pause before the next try if a connection could not be accepted because there are no free file
+/// descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
-/// Size limit of a header.
 const MAX_HEADER_BYTES: usize = 64 << 10;
-/// Largest number of concurrent requests that wait for other threads.
+/// Maximum number of concurrent requests that wait for other threads.
 const MAX_BLOCKING_THREADS: usize = 4;
 
-/// Names of a server, besides every address and `localhost`.
+/// Names that requests may use for this server, in addition to IP addresses and `localhost`.
 #[derive(Clone, Debug, Default)]
 pub struct HostNames(Vec<String>);
 
 impl HostNames {
-    /// Creates the list of those names and this host's own.
+    /// Creates the list from the given names and this host's own name.
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let names = names.into_iter().map(normalized).chain([normalized(&own), "localhost".to_owned()]);
         Self(names.filter(|name| !name.is_empty()).collect())
     }
 
-    /// Reports whether that is this server's name, or any address.
+    /// Returns true if the authority is one of this server's names or any IP address.
     fn contain(&self, authority: &Authority) -> bool {
         address(authority).is_some() || self.0.contains(&normalized(authority.host()))
     }
 
-    /// Checks that a request is for this server. HTTP/1.0 does not require `Host`; browsers do not use that version.
+    /// Checks that a request is meant for this server. HTTP/1.0 does not require `Host`, which is
+    /// safe because browsers do not use that version.
     ///
     /// # Errors
-    /// 400 if the `Host` is missing, repeated or malformed (RFC 9112 §3.2), 421 if it is another server's.
+    /// Returns 400 if `Host` is missing, repeated or malformed (RFC 9112, section 3.2), and 421 if
+    /// it names another server.
     fn check(&self, request: &Request) -> Result<(), StatusCode> {
         let hosts: Vec<_> = request.headers().get_all(header::HOST).iter().collect();
         let host = match hosts[..] {
@@ -79,7 +83,7 @@ impl HostNames {
     }
 }
 
-/// Parses the value of `Host`: a name or an address, and perhaps a port.
+/// Parses the value of `Host`: a name or an address, optionally followed by a port.
 fn valid_authority(text: &str) -> Option<Authority> {
     let authority: Authority = text.parse().ok()?;
     let (host, port) = (authority.host(), text.strip_prefix(authority.host())?);
@@ -97,24 +101,25 @@ fn address(authority: &Authority) -> Option<IpAddr> {
     }
 }
 
-/// A name in the form for comparison: in lower case, without the dot of the root.
+/// Prepares a name for comparison: converts it to lower case and removes the trailing dot.
 fn normalized(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// Counts of displaced connections and rejected requests.
+/// Counts connections and requests that the server turned away.
 #[derive(Debug, Default)]
 pub struct HttpCounters {
-    /// Connections closed to make room for newer ones.
+    /// Connections that were closed to make room for newer ones.
     pub displaced: AtomicU64,
-    /// Requests for names that are not the server's.
+    /// Requests that were refused because they named another server.
     pub misdirected: AtomicU64,
 }
 
-/// Serves `routes` on `address` until the process ends; returns the address, for port 0.
+/// Serves `routes` on `address` until the process ends. Returns the address, which has the port
+/// that the kernel chose if the port was 0.
 ///
 /// # Errors
-/// If it cannot listen there, or a thread cannot be started.
+/// Returns an error if the server cannot listen there or if a thread cannot be started.
 pub fn serve(
     address: SocketAddr,
     names: HostNames,
@@ -137,7 +142,7 @@ pub fn serve(
     Ok(address)
 }
 
-/// State of the checks before all routes.
+/// State of the checks that come before all routes.
 struct RequestGuard {
     names: HostNames,
     counters: Arc<HttpCounters>,
@@ -149,8 +154,8 @@ async fn answer(State(guard): State<Arc<RequestGuard>>, request: Request, next: 
             return (status, "a request must have one Host field, with a name or an address\n").into_response();
         }
         guard.counters.misdirected.fetch_add(1, Ordering::Relaxed);
-        let why = "unknown host name; use the address of this server, localhost, or its configured name\n";
-        return (status, why).into_response();
+        let reason = "unknown host name; use the address of this server, localhost, or its configured name\n";
+        return (status, reason).into_response();
     }
     match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
@@ -158,10 +163,10 @@ async fn answer(State(guard): State<Arc<RequestGuard>>, request: Request, next: 
     }
 }
 
-/// Accepts connections for the rest of the process's life.
+/// Accepts connections until the process ends.
 async fn accept(listener: TcpListener, routes: &Router, counters: &HttpCounters) -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    // Connections, the oldest first.
+    // The oldest connection comes first.
     let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(CONNECTION_LIMIT);
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -174,7 +179,8 @@ async fn accept(listener: TcpListener, routes: &Router, counters: &HttpCounters)
         {
             oldest.abort();
             counters.displaced.fetch_add(1, Ordering::Relaxed);
-            // It is closed before the next is accepted.
+            // Let the aborted task run, so that its connection is closed before the next one is
+            // accepted.
             tokio::task::yield_now().await;
         }
         open.push_back(tokio::spawn(serve_connection(stream, routes.clone())).abort_handle());
@@ -183,14 +189,15 @@ async fn accept(listener: TcpListener, routes: &Router, counters: &HttpCounters)
 
 async fn serve_connection(stream: TcpStream, routes: Router) {
     let timeout_ms = u32::try_from(UNREAD_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
-    // If the kernel does not support it, a newer connection will displace this one.
+    // Ignore errors: if the kernel does not support the option, a newer connection will eventually
+    // displace this one.
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, timeout_ms);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(MAX_HEADER_BYTES)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
-    // An error of a client's connection needs no report.
+    // Ignore errors of a single client's connection.
     let _ = connection.await;
 }
 
@@ -210,7 +217,7 @@ mod tests {
         (serve("127.0.0.1:0".parse().unwrap(), names, &counters, routes).unwrap(), counters)
     }
 
-    /// All bytes that come back after these, until the server closes.
+    /// Sends `bytes` and returns everything that the server sends until it closes the connection.
     fn said(address: SocketAddr, bytes: &str) -> String {
         let mut stream = Plain::connect(address).unwrap();
         stream.write_all(bytes.as_bytes()).unwrap();
@@ -268,7 +275,7 @@ mod tests {
         assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("here\n"), "{text}");
         let displaced = counters.displaced.load(Ordering::Relaxed) as usize;
         assert!((CONNECTION_LIMIT * 2..=CONNECTION_LIMIT * 2 + 1).contains(&displaced), "{displaced}");
-        // The oldest are closed, the newest are not.
+        // The oldest connections are closed, and the newest are open.
         let mut first = &idle[0];
         assert_eq!(first.read(&mut [0; 1]).unwrap_or_default(), 0);
         let newest = idle.last().unwrap();
@@ -284,7 +291,7 @@ mod tests {
     }
 
     proptest! {
-        /// No text that ends in a foreign domain names this server.
+        /// A name whose last labels are a foreign domain must never be accepted as this server's.
         #[test]
         fn nobody_else_is_meant(before in "[ -~]{0,24}", after in "(\\.?|:[0-9]{0,5})") {
             let names = HostNames::new(["relay.example"]);

@@ -1,5 +1,6 @@
-//! SIGINT and SIGTERM as a number: the first asks for an end with a report, the second for an immediate report of what
-//! is known, the third for an end without one. SIGHUP as a request to read files again, for those who watch for it.
+//! Counts SIGINT and SIGTERM. The first signal asks to stop with a report, the second to report
+//! immediately what is known, and the third to stop without a report. SIGHUP asks to read files
+//! again, in processes that watch for it.
 use crate::reason::reason;
 use anyhow::{Context, Result, anyhow};
 use std::io;
@@ -11,50 +12,53 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The user's requests so far.
+/// What the user has asked for so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StopRequest {
-    /// Continue.
+    /// The user has sent no signal, so the run continues.
     Nothing,
-    /// Stop and report.
+    /// Stop the load, and report.
     Stop,
     /// Wait for nothing and report what is known.
     StopNow,
-    /// Stop without a report.
+    /// Exit without a report.
     Quit,
 }
 
-/// Interval at which a task that waits for a signal looks for it.
+/// Interval at which a task that waits for a signal checks for it.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Time after the third signal for the rest of the process, and for processes that it started, to end by themselves.
+/// After the third signal, the rest of the process and its child processes have this long to end by
+/// themselves.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Descriptors of a runtime that watches for signals, at most.
+/// Maximum number of file descriptors that a runtime needs to watch for signals.
 const RUNTIME_DESCRIPTORS: usize = 8;
 
-/// Signals that ask for an end: SIGINT and SIGTERM.
+/// The numbers of SIGINT and SIGTERM.
 const USER_SIGNALS: [i32; 2] = [2, 15];
 
-/// Time between a process's end by a signal and the count of the same signal here, at most.
+/// If a signal was sent to several processes, this process may count it later than another process
+/// is ended by it. This is the longest delay that is expected.
 const SHARED_SIGNAL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Interval of looking for it.
+/// Interval at which to check for that signal.
 const SHARED_SIGNAL_POLL: Duration = Duration::from_millis(5);
 
 /// The exit status of an interrupted command: 128 + SIGINT.
 pub const INTERRUPTED_STATUS: u8 = 130;
 
-/// Error of a command that the user ended before there was anything to report, or without a report.
+/// The error of a command that the user stopped before there was anything to report, or without a
+/// report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupted(pub(crate) &'static str);
 
 impl Interrupted {
-    /// The end came before there was anything to report.
+    /// The user stopped the command before it sent the first message.
     pub const BEFORE_LOAD: Self = Self("interrupted before the first message");
-    /// The end came before there was a report.
+    /// The user stopped the command before it had anything to report.
     pub const BEFORE_REPORT: Self = Self("interrupted before the report");
-    /// The end came with the third signal.
+    /// The user ended the command with a third signal.
     pub const WITHOUT_REPORT: Self = Self("interrupted three times: ended without a report");
 }
 
@@ -66,7 +70,7 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Counts the signals that arrive after its creation.
+/// Counts the SIGINT and SIGTERM signals that arrive after its creation.
 #[derive(Clone, Debug)]
 pub struct Interrupt {
     count: Arc<AtomicU32>,
@@ -74,7 +78,7 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Starts watching, for the rest of the process's life.
+    /// Starts to watch for signals. Watching lasts until the process ends.
     pub fn watch() -> Result<Self> {
         check_descriptors()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -88,7 +92,7 @@ impl Interrupt {
             let listen = |kind| signal(kind).context("cannot watch for signals");
             (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?)
         };
-        // This thread sleeps in epoll; it ends with the process.
+        // This thread sleeps in epoll and ends with the process.
         std::thread::Builder::new()
             .name("signals".to_owned())
             .spawn(move || runtime.block_on(count_signals(interrupts, terminations, &counter, &terminated)))
@@ -96,7 +100,7 @@ impl Interrupt {
         Ok(Self { count, is_termination })
     }
 
-    /// The user's request so far.
+    /// Returns what the user has asked for so far.
     pub fn requested(&self) -> StopRequest {
         match self.count.load(Ordering::Relaxed) {
             0 => StopRequest::Nothing,
@@ -106,8 +110,9 @@ impl Interrupt {
         }
     }
 
-    /// Reports whether the user's request ended a process that shares this one's terminal or control group: a signal for
-    /// all of them ends one that does not take signals yet. This process may learn of it a moment later.
+    /// Returns true if the user's signal has ended another process, for example because both
+    /// processes share a terminal or a control group. Such a process dies if it does not handle
+    /// signals yet. This process may receive the signal a moment later, so wait for it.
     pub fn has_ended(&self, status: ExitStatus) -> bool {
         if !status.signal().is_some_and(|signal| USER_SIGNALS.contains(&signal)) {
             return false;
@@ -119,31 +124,33 @@ impl Interrupt {
         self.requested() != StopRequest::Nothing
     }
 
-    /// Waits until the user has asked for that, or more.
-    pub async fn wait_for(&self, least: StopRequest) {
-        while self.requested() < least {
+    /// Waits until the user has asked for `min_request` or more.
+    pub async fn wait_for(&self, min_request: StopRequest) {
+        while self.requested() < min_request {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Reports whether SIGTERM has asked for it.
+    /// Returns true if one of the signals was SIGTERM.
     pub fn is_termination(&self) -> bool {
         self.is_termination.load(Ordering::Relaxed)
     }
 }
 
-/// Makes sure that a runtime finds the descriptors that it needs: tokio panics without those of its signals.
+/// Checks that enough file descriptors are free for a runtime. Without those for its signals, tokio
+/// would panic.
 fn check_descriptors() -> Result<()> {
-    let opened: io::Result<Vec<_>> = (0..RUNTIME_DESCRIPTORS / 2).map(|_| UnixStream::pair()).collect();
-    opened.map(drop).map_err(|error| anyhow!("cannot watch for signals: {}. Raise `ulimit -n`.", reason(&error)))
+    let sockets: io::Result<Vec<_>> = (0..RUNTIME_DESCRIPTORS / 2).map(|_| UnixStream::pair()).collect();
+    sockets.map(drop).map_err(|error| anyhow!("cannot watch for signals: {}. Raise `ulimit -n`.", reason(&error)))
 }
 
-/// Notes SIGHUPs that arrive after its creation.
+/// Watches for SIGHUP.
 #[derive(Clone, Debug)]
 pub struct SighupWatch(Arc<AtomicBool>);
 
 impl SighupWatch {
-    /// Starts watching, for the rest of the process's life: SIGHUP no longer ends the process.
+    /// Starts to watch for SIGHUP until the process ends. From now on SIGHUP does not end the
+    /// process.
     pub fn watch() -> Result<Self> {
         check_descriptors()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
@@ -153,10 +160,10 @@ impl SighupWatch {
             signal(SignalKind::hangup()).context("cannot watch for signals")?
         };
         let watched = Self(Arc::default());
-        let came = Arc::clone(&watched.0);
+        let received = Arc::clone(&watched.0);
         let heed = async move {
             while hangups.recv().await.is_some() {
-                came.store(true, Ordering::Relaxed);
+                received.store(true, Ordering::Relaxed);
             }
         };
         let thread = std::thread::Builder::new().name("hangups".to_owned()).spawn(move || runtime.block_on(heed));
@@ -164,7 +171,7 @@ impl SighupWatch {
         Ok(watched)
     }
 
-    /// Reports whether one came since the last call.
+    /// Returns true if SIGHUP has arrived since the last call.
     pub fn take_received(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }
@@ -178,7 +185,7 @@ async fn count_signals(mut interrupts: Signal, mut terminations: Signal, count: 
         }
         let number = count.fetch_add(1, Ordering::Relaxed) + 1;
         if number >= 2 {
-            // Whoever asks twice has seen enough of a dashboard.
+            // Leave the dashboard: a user who asks twice wants the terminal back.
             crate::alternate_screen::leave();
         }
         if number == 3 {

@@ -1,24 +1,24 @@
-//! Lines of the log for systemd's journal: the level becomes the prefix of sd-daemon(3), `<4>`, and the time is left out, which the
-//! journal has itself.
+//! Formats log lines for systemd's journal. The level becomes a prefix as in sd-daemon(3), for
+//! example `<4>`. The time is left out because the journal has its own.
 use rustix::fs::fstat;
 use std::io;
 
-/// The variable by which systemd names the journal's stream: device and inode (systemd.exec(5)).
+/// Variable in which systemd names the journal's stream by device and inode (systemd.exec(5)).
 const JOURNAL_STREAM: &str = "JOURNAL_STREAM";
 
-/// Tells that standard error is the journal.
+/// Returns true if standard error is connected to the journal.
 pub(crate) fn is_stderr() -> bool {
     let Ok(stream) = std::env::var(JOURNAL_STREAM) else { return false };
     fstat(io::stderr()).is_ok_and(|stat| is_stream(&stream, stat.st_dev, stat.st_ino))
 }
 
-/// Tells that `DEVICE:INODE` are those.
+/// Returns true if `named`, which has the form `DEVICE:INODE`, is this device and inode.
 fn is_stream(named: &str, device: u64, inode: u64) -> bool {
     let Some((named_device, named_inode)) = named.split_once(':') else { return false };
     named_device.parse() == Ok(device) && named_inode.parse() == Ok(inode)
 }
 
-/// Appends lines of the log, as they are for the journal.
+/// Appends lines of the log in the form that the journal expects. Other lines are copied unchanged.
 pub(crate) fn append_lines(lines: &[u8], out: &mut Vec<u8>) {
     for line in lines.split_inclusive(|byte| *byte == b'\n') {
         match split_line(line) {
@@ -31,7 +31,8 @@ pub(crate) fn append_lines(lines: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The priority of syslog, and the text, of a line `TIME LEVEL TEXT`; `None` of any other line.
+/// Splits a line `TIME LEVEL TEXT` into the syslog priority and the text. Returns `None` for any
+/// other line.
 fn split_line(line: &[u8]) -> Option<(u8, &[u8])> {
     let time_end = line.iter().position(|byte| *byte == b' ')?;
     let is_time = line[..time_end].first()?.is_ascii_digit() && line[..time_end].ends_with(b"Z");

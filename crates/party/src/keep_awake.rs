@@ -1,7 +1,8 @@
-//! `--keep-awake`: the processors of this host do not sleep, so round trips measure programs and not wake-ups.
+//! `--keep-awake`: keeps the processors of this host from sleeping. Round trips then measure the
+//! programs and not the time that processors need to wake up.
 //!
-//! The kernel keeps all processors awake while `/dev/cpu_dma_latency` is open with a 0 written to it. When the process ends,
-//! however it ends, the file is closed.
+//! The kernel keeps all processors awake while `/dev/cpu_dma_latency` is open with a 0 written to
+//! it. The kernel closes the file when the process ends, however it ends.
 use crate::reason::reason;
 use anyhow::{Result, bail};
 use mailrun_journey::record::KeepAwake;
@@ -10,10 +11,11 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Longest time that a processor may take to wake, in microseconds, as an i32.
+/// This device takes the longest time that a processor may need to wake up, in microseconds, as an
+/// i32.
 const DEVICE: &str = "/dev/cpu_dma_latency";
 
-/// For the records of this process.
+/// State for the records of this process.
 static STATE: OnceLock<KeepAwake> = OnceLock::new();
 
 /// When the processors are kept awake.
@@ -28,25 +30,25 @@ pub enum KeepAwakeMode {
     Off,
 }
 
-/// Lets the processors sleep again when it is dropped.
+/// Keeps the processors awake. They may sleep again when this value is dropped.
 #[must_use]
 #[derive(Debug)]
 pub struct AwakeProcessors {
     _device: Option<File>,
 }
 
-/// Keeps the processors awake if `mode` asks for that, or is `Auto` and `is_usual` is set. Records that this process makes
-/// from now on say whether they are.
+/// Keeps the processors awake if `mode` is `On`, or if it is `Auto` and `is_usual` is set. Records
+/// that this process writes from now on say whether the processors are kept awake.
 ///
 /// # Errors
-/// If `mode` is `On` and that is not possible.
+/// Returns an error if `mode` is `On` and the device cannot be written.
 pub fn keep_awake(mode: KeepAwakeMode, is_usual: bool) -> Result<AwakeProcessors> {
     let (awake, state) = keep_awake_by(Path::new(DEVICE), mode, is_usual)?;
     let _ = STATE.set(state);
     Ok(awake)
 }
 
-/// The state that records name; `None` in a command without `--keep-awake`.
+/// Returns the state for records. Returns `None` in a command without `--keep-awake`.
 pub fn state() -> Option<KeepAwake> {
     STATE.get().copied()
 }
@@ -60,7 +62,7 @@ fn keep_awake_by(device: &Path, mode: KeepAwakeMode, is_usual: bool) -> Result<(
     let held = if is_wanted { Some(hold(device)) } else { None };
     let state = match &held {
         Some(Ok(_)) => KeepAwake::On,
-        // By the bench that started this process, or by another program.
+        // The bench that started this process, or another program, keeps the processors awake.
         _ if is_awake(device) => KeepAwake::On,
         Some(Err(error)) if mode == KeepAwakeMode::On => {
             let hint = match error.kind() {
@@ -81,7 +83,7 @@ fn hold(device: &Path) -> io::Result<File> {
     Ok(device)
 }
 
-/// Reports whether a program holds the device at 0, if this process may read it.
+/// Returns true if a program holds the device at 0 and this process may read the device.
 fn is_awake(device: &Path) -> bool {
     let mut latency = [0; 4];
     let read = File::open(device).and_then(|mut device| device.read_exact(&mut latency));
@@ -94,7 +96,7 @@ mod tests {
     use std::fs;
     use std::path::PathBuf;
 
-    /// A device that nobody holds.
+    /// A device that no program holds.
     fn device(place: &Path) -> PathBuf {
         let device = place.join("latency");
         fs::write(&device, 2_000_000_000_i32.to_ne_bytes()).unwrap();
@@ -138,7 +140,7 @@ mod tests {
     fn without_device_or_permission_on_fails_and_auto_goes_on() {
         for (device, reason) in [
             ("/nonexistent/latency", "No such file or directory; this kernel or container lacks it"),
-            // Root may not write it either.
+            // Even root may not write this file.
             (
                 "/sys/devices/system/cpu/online",
                 "Permission denied; run as root, or see docs/install.md for a group that may",

@@ -1,7 +1,9 @@
-//! Parts that every process of a run has: interrupts, progress, result files, figures of the host, a log, HTTP.
+//! Parts that every process of a run uses: signals, progress, result files, facts about the host, a
+//! log, HTTP.
 
-/// Writes a line on standard error; while a dashboard is on the screen, after it. If standard error is full or closed, the
-/// line is lost; this is no reason to stop.
+/// Writes a line to standard error. While a dashboard is on the screen, the line is kept until the
+/// dashboard has left. If standard error is full or closed, the line is lost, because the process
+/// must not stop for that.
 #[macro_export]
 macro_rules! tell {
     ($($words:tt)*) => {

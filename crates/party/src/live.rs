@@ -1,13 +1,13 @@
-//! Progress of a party: its form, and the events that a party prints on its standard output while it runs, for the
-//! process that started it (`--live json`), one JSON object per line.
+//! Progress of a party. With `--live json` a party prints events on its standard output, one JSON
+//! object per line, for the process that started it.
 //!
 //! ```text
 //! {"event":"listening","smtp":["127.0.0.1:40001"],"http":null}     a sink, first
 //! {"event":"ready","amqp":["127.0.0.1:40002"]}                     a MADES endpoint, first
-//! {"event":"progress","elapsed_s":1.25,"accepted":67000,…}         both, every 250 ms
-//! {"event":"error","text":"450 at rcpt: 4.2.0 Greylisted"}         both, when another kind of error is the latest
-//! {"event":"unwritten","record":"{…}"}                             both, if the record cannot be written to its file
-//! {"event":"done"}                                                 both, last
+//! {"event":"progress","elapsed_s":1.25,"accepted":67000,…}         all parties, every 250 ms
+//! {"event":"error","text":"450 at rcpt: 4.2.0 Greylisted"}         all parties, when the latest error is a different one
+//! {"event":"unwritten","record":"{…}"}                             all parties, if the record cannot be written to its file
+//! {"event":"done"}                                                 all parties, last
 //! ```
 use mailrun_journey::Latencies;
 use serde::{Deserialize, Serialize};
@@ -30,88 +30,92 @@ pub enum LiveMode {
     Off,
 }
 
-/// An event: one line.
+/// An event, which is one line of output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum LiveEvent {
     /// The sink accepts connections.
     Listening {
-        /// Addresses for mail.
+        /// Addresses on which the sink accepts mail.
         smtp: Vec<String>,
-        /// Address of the status, if that was asked for.
+        /// Address of the status server, if one was requested.
         http: Option<String>,
     },
     /// The MADES endpoint serves its outbox.
     Ready {
-        /// Addresses that it listens on, if it does.
+        /// Addresses on which it listens. Empty if it does not listen.
         amqp: Vec<String>,
     },
-    /// Progress.
+    /// The party's figures so far.
     Progress(LiveProgress),
-    /// The latest error.
+    /// The latest error. A party reports an error only if it differs from the one that it reported
+    /// before.
     Error {
-        /// Code, phase and text; the text is a peer's.
+        /// Code, phase and text of the error. The text comes from a peer.
         text: String,
     },
-    /// The record, which could not be written to its file.
+    /// The party could not write its record to the file.
     Unwritten {
-        /// The text for that file. As a text it is parsed by whoever wants the record, and not with each event.
+        /// The record as JSON text. It is a text within the event so that only a reader who needs
+        /// the record parses it.
         record: String,
     },
-    /// Its files are written; it exits next.
+    /// The party has written its files and exits next.
     Done,
-    /// An event of a newer version.
+    /// An event that only a newer version knows.
     #[serde(other)]
     Unknown,
 }
 
-/// Progress of a party. An unknown figure is 0.
+/// Progress of a party. A figure that is not known is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LiveProgress {
-    /// Time since it began its work.
+    /// Seconds since the party began its work.
     pub elapsed_s: f64,
-    /// Messages due, at open loop; 0 at closed loop.
+    /// Messages that were due in an open loop. 0 in a closed loop.
     pub due: u64,
-    /// Messages created.
+    /// Messages that the source has created.
     pub created: u64,
-    /// Messages handed over.
+    /// Messages handed over to the server.
     pub sent: u64,
-    /// Messages accepted.
+    /// Messages that the server has accepted with 250.
     pub accepted: u64,
-    /// Messages delivered.
+    /// Messages that have reached the sink.
     pub delivered: u64,
-    /// Recipients of accepted, or delivered, messages.
+    /// Recipients of the messages that were accepted or, for a sink, delivered.
     pub recipients: u64,
-    /// Bytes of messages.
+    /// Bytes of the messages that `accepted` or, for a sink, `delivered` counts.
     pub bytes: u64,
-    /// Refusals, cut connections, time-outs.
+    /// Refusals, broken connections and time-outs.
     pub errors: u64,
-    /// Sessions that may be open.
+    /// Sessions that may be open at a time.
     pub sessions: u64,
-    /// Messages to create in all.
+    /// Number of messages to create, or 0 if there is no such limit.
     pub goal_messages: u64,
-    /// Seconds for which messages are created.
+    /// Seconds for which messages are created, or 0 if there is no such limit.
     pub goal_s: f64,
-    /// Messages under way.
+    /// Messages under way: those that a source has created or a relay has queued, and whose fate is
+    /// not yet known.
     pub open: u64,
-    /// Time for which messages under way are still waited for if nothing more comes, once no more are created.
+    /// Seconds for which the party still waits for outstanding messages if nothing more arrives. 0
+    /// while messages are being created.
     pub waits_s: f64,
-    /// Recent median latency.
+    /// Median latency of the recent past.
     pub p50_ms: f64,
-    /// Recent 99th percentile of the latency.
+    /// 99th percentile of the latency in the recent past.
     pub p99_ms: f64,
-    /// Messages rejected.
+    /// Messages that the server has rejected.
     pub rejected: u64,
     /// Messages whose session failed.
     pub failed: u64,
-    /// Recent percentiles of the latency: all of them.
+    /// All percentiles of the latency in the recent past.
     pub now: LiveTimes,
-    /// The same of the whole run.
+    /// All percentiles of the latency since the start of the run.
     pub run: LiveTimes,
 }
 
-/// Percentiles of a latency.
+/// Percentiles of a latency in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LiveTimes {
@@ -123,12 +127,12 @@ pub struct LiveTimes {
     pub p99_ms: f64,
     /// 99.9th percentile.
     pub p999_ms: f64,
-    /// Longest.
+    /// The longest latency.
     pub max_ms: f64,
 }
 
 impl LiveTimes {
-    /// The percentiles of these latencies.
+    /// Takes the percentiles from a histogram of latencies.
     pub fn of(latencies: &Latencies) -> Self {
         Self {
             p50_ms: latencies.quantile_ms(0.5),
@@ -141,19 +145,19 @@ impl LiveTimes {
 }
 
 impl LiveMode {
-    /// Reports whether a person is to see the progress.
+    /// Returns true if the progress is shown to a person.
     pub fn is_shown(self) -> bool {
         matches!(self, Self::Auto | Self::Dashboard | Self::Line)
     }
 }
 
 impl LiveEvent {
-    /// Formats the line, without its end.
+    /// Formats the event as a line without a line end.
     pub(crate) fn to_line(&self) -> String {
         serde_json::to_string(self).expect("an event has no keys that JSON lacks")
     }
 
-    /// Parses a line; `None` if it is not an event.
+    /// Parses a line. Returns `None` if the line is not an event.
     pub fn from_line(line: &str) -> Option<Self> {
         serde_json::from_str(line).ok()
     }

@@ -1,4 +1,4 @@
-//! Figures of the dashboard from what parties report of themselves.
+//! Computes the dashboard's figures from the progress that the parties report.
 use crate::live::{LiveProgress, LiveTimes};
 use crate::usage_sampler::UsageSampler;
 use mailrun_dashboard::{MessageCounts, StageTimes, TimesMs};
@@ -7,22 +7,22 @@ use mailrun_journey::record::LatencyMs;
 use mailrun_journey::threshold::{Fate, MetricSource, MetricValues, Threshold, format_value};
 use mailrun_journey::{Latencies, Stage};
 
-/// What a run in progress reports, for its thresholds. A figure that is not reported is unknown.
+/// Figures of a running bench for its thresholds. Figures that are not reported yet are unknown.
 pub struct LiveValues<'a> {
-    /// The source's progress.
+    /// The latest progress that the source reported.
     pub source: &'a LiveProgress,
-    /// The sink's, if there is one.
+    /// `None` if there is no sink or it has not reported yet.
     pub sink: Option<&'a LiveProgress>,
 }
 
 impl LiveValues<'_> {
-    /// The thresholds with their state so far.
+    /// Evaluates the thresholds with the figures so far.
     pub fn states(&self, thresholds: &[Threshold]) -> Vec<ThresholdState> {
         thresholds.iter().map(|threshold| threshold_state(threshold, self)).collect()
     }
 }
 
-/// The state of a threshold so far.
+/// Evaluates a threshold with the figures so far.
 pub fn threshold_state(threshold: &Threshold, figures: &impl MetricValues) -> ThresholdState {
     let is_decided = !threshold.needs_the_end();
     let row = threshold.evaluate(figures);
@@ -83,7 +83,8 @@ impl MetricValues for LiveValues<'_> {
     }
 }
 
-/// Figures of a load: the source's progress, and the sink's if there is one. Who calls adds title, parties and errors.
+/// Computes the figures of a load. If there is a sink, its progress gives the deliveries. The
+/// caller adds the title, the parties and the latest error.
 pub fn load_figures(source: &LiveProgress, sink: Option<&LiveProgress>) -> RunSnapshot {
     let delivered = sink.map(|sink| sink.delivered);
     RunSnapshot {
@@ -98,7 +99,7 @@ pub fn load_figures(source: &LiveProgress, sink: Option<&LiveProgress>) -> RunSn
     }
 }
 
-/// Figures of a MADES bench, which is source and sink in one.
+/// Computes the figures of a MADES bench, which is source and sink in one process.
 pub fn mades_figures(progress: &LiveProgress) -> RunSnapshot {
     RunSnapshot {
         queue: progress.open,
@@ -112,7 +113,7 @@ pub fn mades_figures(progress: &LiveProgress) -> RunSnapshot {
     }
 }
 
-/// Processors and memory of a party at its latest sample.
+/// Returns the CPU use and the memory of a party at its latest sample.
 pub fn party_load(name: &str, usage: &UsageSampler) -> Option<PartyLoad> {
     let row = usage.latest()?;
     Some(PartyLoad { name: name.to_owned(), cores: row.cores, memory_bytes: row.rss_bytes })

@@ -1,13 +1,14 @@
-//! The progress line of a run, the same for all commands: redrawn in place on a terminal, else written every five
-//! seconds.
+//! The progress line of a run, which has the same form for all commands. On a terminal the line is
+//! redrawn in place; elsewhere a new line is written every five seconds.
 //!
 //! ```text
 //! ━━━━━━━━━━━━━━━━━━━━─── 3 / 4 s · 30,207 delivered · 12,393 msg/s · p50 6.75 ms · p99 9.08 ms
 //! ━━━━━━━━━━━━━━━━━━━━━─ sent 3,000; waiting for 22 at the sink, at most 8 s more
 //! ```
-//! It is never wider than the terminal. If there is no room the bar becomes shorter, down to eight columns; then parts
-//! are left out in this order: the median, details, the bar, the 99th percentile, the rate, errors, the count. The
-//! rest, the goal or the wait, is cut.
+//! The line is never wider than the terminal. If there is not enough room, the bar is shortened to
+//! as few as eight columns. Then parts are left out in this order: the median, details, the bar,
+//! the 99th percentile, the rate, errors, the count. If the remaining part, the goal or the wait,
+//! is still too long, it is cut off.
 use crate::dashboard_display::DashboardDisplay;
 use crate::live::{LiveMode, LiveProgress};
 use crate::log_writer::LogWriter;
@@ -18,19 +19,19 @@ use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Interval between two lines without a terminal.
+/// Interval between two lines if standard error is not a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
-/// Interval between two drawings: more of them cost time that the run may need.
+/// Interval between drawings. Drawing more often would take CPU time from the run.
 const DRAW_INTERVAL: Duration = Duration::from_millis(125);
-/// Window of a rate: long enough to be steady, short enough to show a stall.
+/// Window over which a rate is computed. It is long enough for a steady figure and short enough to
+/// show a stall.
 const RATE_WINDOW_S: f64 = 1.0;
-/// Columns of a terminal that does not tell its width.
+/// Assumed width of a terminal that does not tell its width.
 const DEFAULT_WIDTH: usize = 80;
-/// Least number of columns of the bar.
 const MIN_BAR_COLUMNS: usize = 8;
 const MAX_BAR_COLUMNS: usize = 24;
 
-/// A part of the line. The first is left out first if there is no room.
+/// A part of the line. If there is not enough room, the first part in this order is left out first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LinePart {
     Median,
@@ -40,25 +41,26 @@ pub(crate) enum LinePart {
     Rate,
     Errors,
     Count,
-    /// The goal, or the wait.
+    /// The goal of the run, or what it waits for.
     Goal,
 }
 
-/// A progress line before it is fitted to a terminal.
+/// A progress line before it is fitted to the width of a terminal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiveLine {
-    /// Share of the goal that is reached; without one there is no bar.
+    /// Share of the goal that is reached. `None` means that no bar is drawn.
     share: Option<f64>,
     parts: Vec<(LinePart, String)>,
 }
 
 impl LiveLine {
-    /// Creates a line of one sentence.
+    /// Creates a line that is a single sentence.
     pub fn sentence(share: Option<f64>, text: impl Into<String>) -> Self {
         Self { share, parts: vec![(LinePart::Goal, text.into())] }
     }
 
-    /// Progress of a run; `done` is its count so far and `word` names it: accepted, delivered.
+    /// Creates the line of a run. `done` is the count so far and `word` names what is counted, for
+    /// example `accepted` or `delivered`.
     pub fn of(progress: &LiveProgress, done: u64, word: &str, rate_per_s: f64) -> Self {
         if let Some(wait) = RemainingWait::of(progress) {
             return wait.line(progress.created);
@@ -89,13 +91,14 @@ impl LiveLine {
         Self { share: share(progress, done), parts }
     }
 
-    /// Progress of a MADES bench.
+    /// Creates the line of a MADES bench.
     pub fn of_mades(progress: &LiveProgress, rate_per_s: f64) -> Self {
         let line = Self::of(progress, progress.delivered, "delivered", rate_per_s);
         line.with_detail(progress.open, "in transit")
     }
 
-    /// Progress of `planned` runs: the current one, and the estimated time left if that is known.
+    /// Creates the line of a series of `planned` runs. Shows the current run and, after the first
+    /// one, the estimated time that is left.
     pub fn of_runs(done: usize, planned: usize, what: &str, began: Instant) -> Self {
         let share = done as f64 / planned.max(1) as f64;
         let line = Self::sentence(Some(share), format!("run {} of {planned}: {what}", done + 1));
@@ -106,13 +109,13 @@ impl LiveLine {
         line.with_part(LinePart::Count, format!("about {} left", whole_seconds(left_s)))
     }
 
-    /// Puts a title before it.
+    /// Puts a title in front of the line.
     pub fn with_title(mut self, title: &str) -> Self {
         self.parts.insert(0, (LinePart::Detail, title.to_owned()));
         self
     }
 
-    /// Adds a detail, unless that is zero or the line shows a wait only.
+    /// Adds a detail, unless the number is 0 or the line only shows a wait.
     pub fn with_detail(self, number: u64, word: &str) -> Self {
         let is_wait = matches!(self.parts.as_slice(), [(LinePart::Goal, _)]);
         if number == 0 || is_wait {
@@ -127,12 +130,12 @@ impl LiveLine {
         self
     }
 
-    /// All of it, without a bar, for a file.
+    /// Returns the whole line without a bar, for files.
     pub fn text(&self) -> String {
         self.joined(LinePart::Median, " · ")
     }
 
-    /// The sentence, where it is one: a wait.
+    /// Returns the line's sentence if the line only says what is waited for.
     fn wait(&self) -> Option<String> {
         match self.parts.iter().rfind(|(part, _)| *part == LinePart::Goal) {
             Some((_, text)) if self.parts.iter().all(|(part, _)| matches!(part, LinePart::Goal | LinePart::Detail)) => {
@@ -142,13 +145,13 @@ impl LiveLine {
         }
     }
 
-    /// The parts from `least` on.
-    fn joined(&self, least: LinePart, separator: &str) -> String {
-        let kept = self.parts.iter().filter(|(part, _)| *part >= least).map(|(_, text)| text.as_str());
+    /// Joins the parts that are at least as important as `min_part`.
+    fn joined(&self, min_part: LinePart, separator: &str) -> String {
+        let kept = self.parts.iter().filter(|(part, _)| *part >= min_part).map(|(_, text)| text.as_str());
         kept.collect::<Vec<_>>().join(separator)
     }
 
-    /// Fits it to `width` columns.
+    /// Fits the line to a width in columns.
     pub(crate) fn fit(&self, width: usize, letters: CharacterSet) -> String {
         let separator = match letters {
             CharacterSet::Utf8 => " · ",
@@ -164,10 +167,10 @@ impl LiveLine {
             LinePart::Count,
             LinePart::Goal,
         ];
-        for least in order {
-            let text = letters.encode(&self.joined(least, separator));
+        for min_part in order {
+            let text = letters.encode(&self.joined(min_part, separator));
             let columns = text.chars().count();
-            let bar = self.share.filter(|_| least <= LinePart::Bar);
+            let bar = self.share.filter(|_| min_part <= LinePart::Bar);
             let room = width.saturating_sub(columns + 1);
             match bar {
                 Some(share) if room >= MIN_BAR_COLUMNS => {
@@ -181,7 +184,7 @@ impl LiveLine {
     }
 }
 
-/// The wait of a party that has stopped sending.
+/// Wait of a party that no longer creates messages.
 struct RemainingWait {
     open: u64,
     left_s: f64,
@@ -203,12 +206,12 @@ impl RemainingWait {
     }
 }
 
-/// `sent 3,000; waiting for 22 at the sink, at most 8 s more`
+/// For example `sent 3,000; waiting for 22 at the sink, at most 8 s more`.
 pub fn waiting_text(sent: u64, what: &str, left_s: f64) -> String {
     format!("sent {}; waiting for {what}, at most {} more", count(sent), whole_seconds(left_s.ceil()))
 }
 
-/// Share of the goal that is reached, by messages or by time, whichever is nearer to its end.
+/// Returns the share of the goal that is reached, by messages or by time, whichever is larger.
 fn share(progress: &LiveProgress, done: u64) -> Option<f64> {
     let messages = (progress.goal_messages > 0).then(|| done as f64 / progress.goal_messages as f64);
     let time = (progress.goal_s > 0.0).then(|| progress.elapsed_s / progress.goal_s);
@@ -224,7 +227,7 @@ fn draw_bar(share: f64, columns: usize, letters: CharacterSet) -> String {
     done.repeat(full) + &open.repeat(columns - full)
 }
 
-/// A rate: `0.4`, `12,393`.
+/// Formats a rate, for example `0.4` or `12,393`.
 fn per_second(rate: f64) -> String {
     let is_slow = rate > 0.0 && rate < 9.95;
     if is_slow { format!("{rate:.1}") } else { count(rate.round() as u64) }
@@ -234,19 +237,19 @@ fn whole_number(value_s: f64) -> String {
     count(value_s.max(0.0).round() as u64)
 }
 
-/// A length of time in whole seconds: `8 s`, `2 min 03 s`.
+/// Formats a duration in whole seconds, for example `8 s` or `2 min 03 s`.
 fn whole_seconds(value_s: f64) -> String {
     if value_s < 99.5 { format!("{} s", whole_number(value_s)) } else { seconds(value_s) }
 }
 
-/// A rate over the last second, by the reporter's clock.
+/// Computes a rate over the last second. The times are from the reporting party's clock.
 #[derive(Clone, Debug, Default)]
 pub struct RateWindow {
     steps: VecDeque<(f64, u64)>,
 }
 
 impl RateWindow {
-    /// Records the count at that second.
+    /// Adds a count. `at_s` is the second at which it was reported.
     pub fn add(&mut self, at_s: f64, done: u64) {
         self.steps.push_back((at_s, done));
         while self.steps.len() > 2 && self.steps[1].0 <= at_s - RATE_WINDOW_S {
@@ -254,12 +257,12 @@ impl RateWindow {
         }
     }
 
-    /// Starts again, for another reporter.
+    /// Discards all counts, because another party reports from now on.
     pub fn clear(&mut self) {
         self.steps.clear();
     }
 
-    /// Returns the rate over the window, per second.
+    /// Returns the rate over the window, or 0 if there are fewer than two counts.
     pub fn per_s(&self) -> f64 {
         match (self.steps.front(), self.steps.back()) {
             (Some((from_s, before)), Some((to_s, after))) if to_s > from_s => {
@@ -270,45 +273,45 @@ impl RateWindow {
     }
 }
 
-/// Output if standard error is no terminal.
+/// What to write if standard error is not a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NonTerminalOutput {
     /// A line every five seconds.
     Lines,
-    /// Nothing: a server may run for weeks.
+    /// Nothing, because a server may run for weeks.
     Nothing,
 }
 
-/// Destination of the line.
+/// Where progress is shown.
 #[derive(Debug)]
 pub enum LiveDisplay {
-    /// A terminal: one line that changes.
+    /// A terminal with a line that is redrawn in place.
     Terminal(TerminalLine),
-    /// A terminal: the line until a run is long enough for the dashboard.
+    /// A terminal with the line, which is replaced by the dashboard once the run is long enough.
     Dashboard(TerminalLine, Box<DashboardDisplay>),
-    /// A file or a pipe: a line every five seconds.
-    /// Lines at intervals, for what is no terminal.
+    /// A file or a pipe, to which a line is written every five seconds.
     Lines {
-        /// Time of the last one.
+        /// Time of the last line.
         written_at: Instant,
     },
     /// No output.
     Nothing,
 }
 
-/// A terminal with the line on it.
+/// The progress line on a terminal.
 #[derive(Debug)]
 pub struct TerminalLine {
     charset: CharacterSet,
-    /// Set if it does not support escape sequences.
+    /// Set if the terminal does not support escape sequences.
     is_dumb: bool,
-    /// Columns of the line that is on the terminal.
+    /// Width of the line that is on the terminal.
     columns: usize,
     drawn_at: Option<Instant>,
 }
 
 impl LiveDisplay {
-    /// Writes to standard error, in the form that suits it.
+    /// Creates a display on standard error. `elsewhere` says what to write if that is not a
+    /// terminal.
     pub fn on_stderr(live: LiveMode, elsewhere: NonTerminalOutput) -> Self {
         if !live.is_shown() {
             return Self::Nothing;
@@ -326,7 +329,8 @@ impl LiveDisplay {
         }
     }
 
-    /// Takes the figures of a run, for a dashboard. It is shown once the run is long enough.
+    /// Passes the figures of a run to the dashboard. Shows the dashboard once the run is long
+    /// enough.
     pub fn update(&mut self, figures: impl FnOnce() -> RunSnapshot) {
         let Self::Dashboard(line, dashboard) = self else { return };
         dashboard.update(figures());
@@ -336,7 +340,7 @@ impl LiveDisplay {
         }
     }
 
-    /// Shows a line, if it is time for another.
+    /// Shows a line. Does nothing if the previous line is still recent.
     pub fn show(&mut self, line: impl FnOnce() -> LiveLine) {
         match self {
             Self::Dashboard(terminal, dashboard) if dashboard.is_shown() => {
@@ -358,14 +362,15 @@ impl LiveDisplay {
         }
     }
 
-    /// Removes the line from the terminal, so that another can be written there. A dashboard stays.
+    /// Removes the line from the terminal, so that another line can be written there. A dashboard
+    /// stays.
     pub fn make_room(&mut self) {
         if let Self::Terminal(terminal) | Self::Dashboard(terminal, _) = self {
             write(&terminal.erase(width()));
         }
     }
 
-    /// Removes the line, or the dashboard, from the terminal: it is as it was.
+    /// Removes the line or the dashboard and restores the terminal.
     pub fn clear(&mut self) {
         self.make_room();
         if let Self::Dashboard(_, dashboard) = self {
@@ -386,13 +391,12 @@ impl TerminalLine {
         Self { charset: CharacterSet::of_environment(), is_dumb, columns: 0, drawn_at: None }
     }
 
-    /// Reports whether it is time for another drawing.
     fn is_due(&self) -> bool {
         self.drawn_at.is_none_or(|at| at.elapsed() >= DRAW_INTERVAL)
     }
 
-    /// The bytes that replace the line on the terminal by `line`. The last column stays free: a cursor after it would
-    /// be on the next line.
+    /// Returns the bytes that replace the line on the terminal by `line`. The last column stays
+    /// free, because a terminal would move the cursor to the next line.
     fn frame(&mut self, line: &LiveLine, width: usize) -> String {
         let text = line.fit(width.saturating_sub(1), self.charset);
         let columns = text.chars().count();
@@ -401,7 +405,8 @@ impl TerminalLine {
         erased + &text
     }
 
-    /// The bytes that remove the line, even if the terminal has become narrower and wrapped it.
+    /// Returns the bytes that remove the line, even if the terminal has become narrower and has
+    /// wrapped it.
     fn erase(&mut self, width: usize) -> String {
         let columns = std::mem::take(&mut self.columns);
         match columns {
@@ -415,8 +420,8 @@ impl TerminalLine {
     }
 }
 
-/// The progress line of a server that logs to standard error: it is below the log, whose own thread draws it, on
-/// terminals only.
+/// The progress line of a server that logs to standard error. The line is shown on terminals only,
+/// below the log, and the log's thread draws it.
 pub struct ServerLiveLine {
     display: Option<LogDisplay>,
     accepted: RateWindow,
@@ -429,18 +434,18 @@ struct LogDisplay {
 }
 
 impl ServerLiveLine {
-    /// Makes the display that `live` asks for, beside that log.
+    /// Creates the line that `live` asks for. `log` draws it.
     pub fn new(live: LiveMode, log: &LogWriter) -> Self {
         let display = LiveDisplay::on_stderr(live, NonTerminalOutput::Nothing);
         let letters = match &display {
             LiveDisplay::Terminal(terminal) if !terminal.is_dumb => Some(terminal.charset),
             _ => None,
         };
-        let shown = letters.map(|letters| LogDisplay { log: log.clone(), charset: letters });
-        Self { display: shown, accepted: RateWindow::default(), delivered: RateWindow::default() }
+        let log_display = letters.map(|letters| LogDisplay { log: log.clone(), charset: letters });
+        Self { display: log_display, accepted: RateWindow::default(), delivered: RateWindow::default() }
     }
 
-    /// Shows the server's progress: messages accepted, delivered and queued.
+    /// Shows how many messages the server has accepted, delivered and queued.
     pub fn show(&mut self, progress: &LiveProgress) {
         let Some(LogDisplay { log, charset: letters }) = &self.display else { return };
         self.accepted.add(progress.elapsed_s, progress.accepted);
@@ -458,14 +463,14 @@ impl Drop for ServerLiveLine {
     }
 }
 
-/// `12 s · 5,000 accepted · 498 msg/s · 4,950 delivered, 490 per second · 50 queued`
+/// For example `12 s · 5,000 accepted · 498 msg/s · 4,950 delivered, 490 per second · 50 queued`.
 fn relay_line(progress: &LiveProgress, accepted_per_s: f64, delivered_per_s: f64) -> LiveLine {
     let line = LiveLine::of(progress, progress.accepted, "accepted", accepted_per_s);
     let delivered = format!("{} delivered, {} per second", count(progress.delivered), per_second(delivered_per_s));
     line.with_part(LinePart::Tail, delivered).with_part(LinePart::Tail, format!("{} queued", count(progress.open)))
 }
 
-/// Columns of the terminal on standard error.
+/// Returns the width of the terminal on standard error.
 pub(crate) fn width() -> usize {
     let columns = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
     if columns == 0 { DEFAULT_WIDTH } else { columns }
@@ -473,7 +478,7 @@ pub(crate) fn width() -> usize {
 
 fn write(frame: &str) {
     let mut out = io::stderr().lock();
-    // An error of the terminal is ignored.
+    // Ignore write errors: the run must not fail because its terminal is gone.
     let _ = out.write_all(frame.as_bytes()).and_then(|()| out.flush());
 }
 
@@ -572,7 +577,7 @@ mod tests {
     fn a_rate_looks_back_one_second() {
         let mut window = RateWindow::default();
         for quarter in 0..20_u64 {
-            // A thousand per second, and nothing in the last second.
+            // A thousand per second, and none in the last second.
             window.add(quarter as f64 / 4.0, (quarter * 250).min(3_750));
         }
         assert_eq!(window.per_s(), 0.0);
@@ -587,16 +592,16 @@ mod tests {
     #[test]
     fn what_stood_there_is_removed_though_it_was_wrapped() {
         let mut terminal = TerminalLine { charset: CharacterSet::Utf8, is_dumb: false, columns: 0, drawn_at: None };
-        let said = |text: &str| LiveLine::sentence(None, text);
-        assert_eq!(terminal.frame(&said("first line of it"), 80), "first line of it");
-        assert_eq!(terminal.frame(&said("second"), 80), "\r\u{1b}[Ksecond");
-        terminal.frame(&said("a line of thirty columns, long"), 80);
-        assert_eq!(terminal.frame(&said("short"), 20), "\r\u{1b}[1A\u{1b}[Jshort");
+        let sentence = |text: &str| LiveLine::sentence(None, text);
+        assert_eq!(terminal.frame(&sentence("first line of it"), 80), "first line of it");
+        assert_eq!(terminal.frame(&sentence("second"), 80), "\r\u{1b}[Ksecond");
+        terminal.frame(&sentence("a line of thirty columns, long"), 80);
+        assert_eq!(terminal.frame(&sentence("short"), 20), "\r\u{1b}[1A\u{1b}[Jshort");
         assert_eq!(terminal.erase(20), "\r\u{1b}[K");
         assert_eq!(terminal.erase(20), "", "nothing stands there");
         let mut dumb = TerminalLine { is_dumb: true, ..terminal };
-        dumb.frame(&said("abc"), 80);
-        assert_eq!(dumb.frame(&said("d"), 80), "\r   \rd");
+        dumb.frame(&sentence("abc"), 80);
+        assert_eq!(dumb.frame(&sentence("d"), 80), "\r   \rd");
     }
 
     proptest! {

@@ -1,4 +1,4 @@
-//! Live metrics of a party: its progress in the text format of Prometheus (0.0.4), over HTTP.
+//! Serves a source's progress over HTTP in the text format of Prometheus (0.0.4).
 use crate::http_server::{self, HostNames};
 use crate::live::LiveProgress;
 use anyhow::{Context, Result};
@@ -11,33 +11,31 @@ use mailrun_report::metrics_text::{Exposition, MetricsText};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The latest progress of a source, served as `GET /metrics`.
+/// The latest progress of a source, which is served as `GET /metrics`.
 pub struct LiveMetrics {
     latest: Arc<Mutex<LiveProgress>>,
 }
 
 impl LiveMetrics {
-    /// Serves on `address` until the process ends, and says where.
-    ///
-    /// # Errors
-    /// If it cannot listen there.
+    /// Starts to serve on `address` until the process ends, and prints the address.
     pub fn serve(address: SocketAddr) -> Result<Self> {
         let latest: Arc<Mutex<LiveProgress>> = Arc::default();
         let routes = Router::new().route("/", get(source_metrics)).route("/metrics", get(source_metrics));
         let routes = routes.with_state(Arc::clone(&latest));
-        let served = http_server::serve(address, HostNames::new([]), &Arc::default(), routes);
-        let address = served.with_context(|| format!("cannot listen on {address} (--http)"))?;
+        let result = http_server::serve(address, HostNames::new([]), &Arc::default(), routes);
+        let address = result.with_context(|| format!("cannot listen on {address} (--http)"))?;
         crate::tell!("mailrun source: metrics on http://{address}/metrics");
         Ok(Self { latest })
     }
 
-    /// Shows this progress from now on.
+    /// Replaces the progress that is served.
     pub fn set(&self, progress: &LiveProgress) {
         *lock(&self.latest) = *progress;
     }
 }
 
-/// A panic of a request leaves no half of a progress.
+/// Locks the progress. Ignores poisoning: the value is copied as a whole, so a request that
+/// panicked cannot have left half of it.
 fn lock(latest: &Mutex<LiveProgress>) -> MutexGuard<'_, LiveProgress> {
     latest.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -47,12 +45,12 @@ async fn source_metrics(State(latest): State<Arc<Mutex<LiveProgress>>>) -> Respo
     response(source_text(&progress))
 }
 
-/// A text of metrics as the answer to a request.
+/// Turns the text of metrics into an HTTP response.
 pub fn response(text: String) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 
-/// Counters, each with its name without the prefix, its meaning and its value.
+/// Formats counters. Each has a name without the prefix, its meaning and its value.
 pub fn counters_text(prefix: &'static str, counters: &[(&str, &str, u64)]) -> String {
     let mut text = MetricsText::new(prefix, Exposition::Prometheus);
     counters.iter().for_each(|(name, meaning, value)| text.counter(name, meaning, *value));

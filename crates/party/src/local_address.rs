@@ -1,9 +1,10 @@
-//! Addresses that load may go to without explicit permission, those of this host or of a private network; and servers on this
-//! host.
+//! Addresses to which load may be sent without explicit permission: those of this host and of
+//! private networks. Also finds out whether a server is on this host.
 use mailrun_net::Endpoint;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-/// Reports whether it is a loopback, private, link-local, shared (RFC 6598), documentation or benchmarking address.
+/// Returns true for an address that is unspecified, loopback, private, link-local, shared (RFC
+/// 6598), or reserved for documentation or benchmarks.
 pub fn is_local_address(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -29,8 +30,9 @@ pub fn is_local_address(address: IpAddr) -> bool {
     }
 }
 
-/// Reports whether an interface of this host has that address. The kernel sends from the same address to those that are
-/// its own. (To bind to the address would prove nothing if `ip_nonlocal_bind` is set.)
+/// Returns true if an interface of this host has the address. When the kernel sends to an address
+/// of its own, it sends from the same address. Binding to the address would prove nothing if
+/// `ip_nonlocal_bind` is set.
 pub fn is_of_this_host(ip: IpAddr) -> bool {
     let from = |any: IpAddr| {
         let socket = UdpSocket::bind((any, 0))?;
@@ -41,8 +43,9 @@ pub fn is_of_this_host(ip: IpAddr) -> bool {
     ip.is_loopback() || from(any).is_ok_and(|local| local.ip() == ip)
 }
 
-/// Reports whether a server, HOST:PORT or unix:PATH, is on this host. So is one whose name cannot be looked up, since nothing
-/// is known of it. A container with an address of its own counts as another host.
+/// Returns true if a server is on this host. `server` is HOST:PORT or unix:PATH. A name that cannot
+/// be looked up counts as this host, because nothing is known about it. A container with its own
+/// address counts as another host.
 pub fn is_on_this_host(server: &str) -> bool {
     match Endpoint::resolve(server) {
         Ok(Endpoint::Tcp(address)) => address.ip().is_unspecified() || is_of_this_host(address.ip().to_canonical()),

@@ -1,12 +1,13 @@
-//! The log's writer: a thread of its own writes lines to standard error, so that a reader who stops reading stalls no
-//! other thread.
+//! Writes the log. A separate thread writes the lines to standard error, so that a reader who stops
+//! reading does not stall any other thread.
 //!
 //! ```text
 //! any thread ─ write_line ─▶ buffer (bounded; beyond: counted) ─▶ thread ─▶ standard error
-//! delivery log ─ write_waiting ─▶ half of the buffer at most, and waits
+//! delivery log ─ write_blocking ─▶ half of the buffer at most, and waits
 //! ```
-//! A line without room is dropped and counted, and the next line that can be written gives the number of dropped ones.
-//! Text of peers cannot control a terminal: hidden characters are escaped.
+//! A line for which there is no room is dropped and counted. The next line that can be written is
+//! preceded by the number of dropped lines. Hidden characters are escaped, so that text from peers
+//! cannot control a terminal.
 use crate::journal;
 use jiff::Timestamp;
 use mailrun_report::printable::printable;
@@ -18,68 +19,64 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Limit of the bytes that wait to be written; some thousands of lines.
+/// Maximum number of bytes that wait to be written: some thousands of lines.
 const BUFFER_LIMIT: usize = 1 << 20;
-/// Limit for writing the rest at the end.
+/// Time that `flush` waits for the rest of the lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Removes the line below the log.
+/// Removes the status line below the log.
 const ERASE: &[u8] = b"\r\x1b[K";
-/// Pause before another try if the reader has made the pipe non-blocking.
+/// Pause before the next try if the reader has made the pipe non-blocking and the pipe is full.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 
-/// A handle of the writer's thread; clones share the thread.
+/// A handle for the writer's thread. Clones share the same thread.
 #[derive(Clone)]
 pub struct LogWriter(Arc<LogBuffer>);
 
 struct LogBuffer {
     state: Mutex<LogState>,
-    /// Signals that there is something to write.
+    /// Notified when there is something to write.
     filled: Condvar,
-    /// Signals that something has been written.
+    /// Notified when something has been written.
     emptied: Condvar,
     limit: usize,
     form: LogForm,
-    /// Number of lines that were not written.
     dropped: AtomicU64,
 }
 
-/// Form of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LogForm {
-    /// As they come.
+    /// Lines are written as they come.
     Lines,
-    /// For systemd's journal.
+    /// Lines are written in the form that systemd's journal expects.
     Journal,
 }
 
 #[derive(Default)]
 struct LogState {
     pending: Vec<u8>,
-    /// Set while bytes that were taken from `pending` are being written.
+    /// Set while the thread writes bytes that it has taken from `pending`.
     is_writing: bool,
-    /// Number of dropped lines that no line has reported yet.
+    /// Number of dropped lines that the log does not mention yet.
     unreported: u64,
-    /// The line below the log.
+    /// The status line, which is shown below the log.
     status_line: String,
     is_status_new: bool,
 }
 
 impl LogWriter {
-    /// Starts the thread, which writes to standard error. It has a descriptor of its own: a full pipe then blocks no
-    /// other thread by std's lock.
+    /// Starts a thread that writes to standard error. The thread uses its own copy of the file
+    /// descriptor. Otherwise it would hold the lock of `std::io::stderr` while the pipe is full,
+    /// and block other threads.
     ///
     /// # Errors
-    /// If the thread cannot be started, or the descriptor not copied.
+    /// Returns an error if the thread cannot be started or the descriptor cannot be copied.
     pub fn to_stderr() -> io::Result<Self> {
         let stderr = io::stderr().as_fd().try_clone_to_owned()?;
         let form = if journal::is_stderr() { LogForm::Journal } else { LogForm::Lines };
         Self::start_in_form(File::from(stderr), BUFFER_LIMIT, form)
     }
 
-    /// Starts the thread, which writes to `out` and buffers `limit` bytes meanwhile.
-    ///
-    /// # Errors
-    /// If the thread cannot be started.
+    /// Starts a thread that writes to `out`. Up to `limit` bytes can wait to be written.
     pub fn start(out: impl Write + Send + 'static, limit: usize) -> io::Result<Self> {
         Self::start_in_form(out, limit, LogForm::Lines)
     }
@@ -94,7 +91,7 @@ impl LogWriter {
         Ok(writer)
     }
 
-    /// Writes a line, which ends in LF, or drops it if there is no room.
+    /// Writes a line that ends in LF. Drops the line if there is no room.
     pub fn write_line(&self, line: &[u8]) {
         let text = String::from_utf8_lossy(line);
         let text = printable(text.strip_suffix('\n').unwrap_or(&text));
@@ -110,8 +107,8 @@ impl LogWriter {
         self.0.filled.notify_one();
     }
 
-    /// Writes lines without hidden characters, and waits for room if less than half of it is left: other lines take
-    /// precedence.
+    /// Writes lines as they are, so they must not contain hidden characters. Waits until half of
+    /// the buffer is free, so that other lines take precedence.
     pub fn write_blocking(&self, lines: &[u8]) {
         let mut state = self.0.lock();
         while state.pending.len() > self.0.limit / 2 {
@@ -122,13 +119,13 @@ impl LogWriter {
         self.0.filled.notify_one();
     }
 
-    /// Number of lines that were not written.
+    /// Returns the number of lines that could not be written.
     pub fn dropped(&self) -> u64 {
         self.0.dropped.load(Ordering::Relaxed)
     }
 
-    /// Shows that line below the log from now on, redrawn after each line of the log; none if it is empty. The terminal
-    /// must support escape sequences, and the line must fit it.
+    /// Shows a status line below the log and redraws it after each line of the log. An empty line
+    /// removes it. The terminal must support escape sequences and be wide enough for the line.
     pub(crate) fn show_status(&self, line: String) {
         let mut state = self.0.lock();
         if state.status_line != line {
@@ -139,7 +136,7 @@ impl LogWriter {
         }
     }
 
-    /// Waits for a short time until everything is written.
+    /// Waits until everything is written, but at most `FLUSH_TIMEOUT`.
     pub fn flush(&self) {
         let latest = Instant::now() + FLUSH_TIMEOUT;
         let mut state = self.0.lock();
@@ -148,13 +145,13 @@ impl LogWriter {
             if left.is_zero() {
                 return;
             }
-            let waited = self.0.emptied.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let result = self.0.emptied.wait_timeout(state, left);
+            state = result.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// Writes panics as lines of the log. The usual report goes to standard error itself, and a thread whose session
-    /// panicked would wait there for a reader.
+    /// Writes panics as lines of the log. The default hook writes to standard error itself, so the
+    /// thread that panicked could block there if nobody reads.
     pub fn report_panics(&self) {
         let writer = self.clone();
         std::panic::set_hook(Box::new(move |panic| {
@@ -173,7 +170,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-/// One event of the log, which is written in one piece.
+/// Writes one event of the log as a whole line.
 pub struct LogEventWriter<'a>(&'a LogWriter);
 
 impl Write for LogEventWriter<'_> {
@@ -189,7 +186,8 @@ impl Write for LogEventWriter<'_> {
 
 impl LogBuffer {
     fn lock(&self) -> MutexGuard<'_, LogState> {
-        // A thread that panicked while it held the lock left whole lines behind.
+        // Ignore poisoning: a thread that panicked while it held the lock has left only whole
+        // lines.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -213,12 +211,12 @@ impl LogBuffer {
             let below = state.status_line.clone();
             state.is_status_new = false;
             state.is_writing = true;
-            let untold = std::mem::take(&mut state.unreported);
+            let dropped_count = std::mem::take(&mut state.unreported);
             drop(state);
             self.emptied.notify_all();
-            if untold > 0 {
-                // They came after the lines of this batch.
-                let what = format!("log lines were dropped because standard error was blocked lines={untold}");
+            if dropped_count > 0 {
+                // The dropped lines came after the lines of this batch.
+                let what = format!("log lines were dropped because standard error was blocked lines={dropped_count}");
                 batch.extend_from_slice(format_line("WARN", &what).as_bytes());
             }
             is_below_shown = !below.is_empty();
@@ -235,14 +233,14 @@ impl LogBuffer {
         }
     }
 
-    /// Writes all of it; bytes that cannot be written are counted.
+    /// Writes all bytes. Lines that cannot be written are counted as dropped.
     fn write(&self, mut bytes: &[u8], out: &mut impl Write) {
         while !bytes.is_empty() {
             match out.write(bytes) {
                 Ok(written) if written > 0 => bytes = &bytes[written.min(bytes.len())..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(RETRY_DELAY),
-                // The reader has gone, so the error cannot be reported.
+                // The reader is gone, so the error cannot be reported.
                 Ok(_) | Err(_) => {
                     let lines = bytes.iter().filter(|byte| **byte == b'\n').count();
                     self.dropped.fetch_add(lines as u64, Ordering::Relaxed);
@@ -253,7 +251,7 @@ impl LogBuffer {
     }
 }
 
-/// A line of our own, in the form of all others.
+/// Formats a line of the log writer itself in the form of all other lines.
 fn format_line(level: &str, what: &str) -> String {
     format!("{:.6} {level:>5} mailrun::log: {what}\n", Timestamp::now())
 }
@@ -267,7 +265,8 @@ mod tests {
     fn a_pipe_that_nobody_reads_holds_up_nobody_and_hears_how_much_it_missed() {
         let (mut reader, pipe) = io::pipe().unwrap();
         let writer = LogWriter::start(pipe, 64 << 10).unwrap();
-        // All have the same length: if one finds no room, none does until the reader has read.
+        // All lines have the same length, so once a line finds no room, no line does until the
+        // reader has read.
         let [line, lost, end] = ["x", "l", "e"].map(|letter| format!("{}\n", letter.repeat(99)));
         (0..10_000).for_each(|_| writer.write_line(line.as_bytes()));
         let dropped = writer.dropped();
@@ -280,7 +279,7 @@ mod tests {
             let lines = BufReader::new(&mut reader).lines().map(Result::unwrap);
             lines.take_while(|line| !line.starts_with("eee")).collect()
         });
-        // There is room again as soon as the reader has read.
+        // There is room again as soon as the reader has read something.
         let lines: Vec<String> = loop {
             writer.write_line(end.as_bytes());
             writer.flush();
@@ -288,9 +287,9 @@ mod tests {
                 break read.join().unwrap();
             }
         };
-        let told: u64 = lines.iter().filter_map(|line| line.rsplit_once("lines=")?.1.parse::<u64>().ok()).sum();
+        let reported: u64 = lines.iter().filter_map(|line| line.rsplit_once("lines=")?.1.parse::<u64>().ok()).sum();
         let whole = lines.iter().filter(|one| one.starts_with("xxx")).count() as u64;
-        assert!(told > dropped && whole + told >= 10_001, "{whole} {told}");
+        assert!(reported > dropped && whole + reported >= 10_001, "{whole} {reported}");
         assert!(lines.iter().all(|line| !line.starts_with("lll")));
         assert!(lines.iter().any(|line| line.contains(" WARN mailrun::log: log lines were dropped")));
     }

@@ -1,11 +1,11 @@
-//! Misspelt names: the known name that an error may suggest in place of an unknown one.
+//! Finds misspelt names, so that an error message can suggest the known name.
 use strsim::damerau_levenshtein;
 
-/// Least length of a name that may have two wrong letters.
+/// Minimum length of a known name for which two wrong letters are tolerated.
 const LONG_NAME: usize = 6;
 
-/// Reports whether a name can be a misspelling of a known one: one wrong letter in a short name, two in a long one. Two
-/// swapped letters count once.
+/// Returns true if `name` can be a misspelling of `known`: with one wrong letter for a short name
+/// or two for a long one. Two swapped letters count as one.
 pub fn is_misspelling(name: &str, known: &str) -> bool {
     let letters = known.trim_start_matches('-').chars().count();
     let limit = if letters < LONG_NAME { 1 } else { 2 };

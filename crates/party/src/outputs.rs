@@ -1,5 +1,5 @@
-//! Common parts of a source and a sink as parties of a run: their output files, their progress reports, and the part of
-//! their record that does not depend on their role.
+//! Parts that sources and sinks share as parties of a run: their output files, their progress
+//! reports, and the fields of their records that do not depend on their role.
 use crate::cpus;
 use crate::host;
 use crate::live::{LiveEvent, LiveMode, LiveProgress};
@@ -20,23 +20,23 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, SystemTime};
 
-/// Files that a party writes its results to.
+/// Files to which a party writes its results.
 #[derive(Clone, Debug, Default)]
 pub struct Outputs {
-    /// The run record.
+    /// File for the run record.
     pub json: Option<PathBuf>,
-    /// The ledger's bits.
+    /// File for the ledger, which has a bit for each unit: a message for one recipient.
     pub ledger: Option<PathBuf>,
-    /// The HdrHistogram interval log.
+    /// File for the HdrHistogram interval log.
     pub hlog: Option<PathBuf>,
-    /// Progress reports.
+    /// Form of the progress reports.
     pub live: LiveMode,
-    /// Address of live metrics over HTTP.
+    /// Address on which live metrics are served over HTTP.
     pub http: Option<SocketAddr>,
 }
 
 impl Outputs {
-    /// Checks that record and ledger can be written, before there is anything to write.
+    /// Checks that the record and the ledger can be written, before the run produces results.
     pub fn check_writable(&self) -> Result<()> {
         for path in [&self.json, &self.ledger].into_iter().flatten() {
             OpenOptions::new().create(true).append(true).open(path).map_err(|error| cannot_write(path, &error))?;
@@ -44,15 +44,15 @@ impl Outputs {
         Ok(())
     }
 
-    /// Writes record and ledger to their files, if any. A record that cannot be written is sent as an event; returns
-    /// the reason.
+    /// Writes the record and the ledger to their files, if there are any. If that fails, sends the
+    /// record as an event and returns the error.
     pub fn write_or_report(&self, record: &Record, units: &Ledger, telling: &ProgressOutput) -> Option<anyhow::Error> {
-        let unwritten = self.write(record, units).err()?;
+        let error = self.write(record, units).err()?;
         telling.unwritten(record);
-        Some(unwritten)
+        Some(error)
     }
 
-    /// The directory of its files, if it has any.
+    /// Returns the directory of the output files, if there are any.
     pub fn directory(&self) -> Option<&Path> {
         let parent = [&self.json, &self.ledger, &self.hlog].into_iter().flatten().next()?.parent()?;
         Some(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
@@ -69,25 +69,22 @@ impl Outputs {
     }
 }
 
-/// A finished run.
+/// Result of a source's or sink's run.
 #[derive(Debug)]
 pub struct FinishedRun {
-    /// The run record.
+    /// The record of the run. It is complete even if it could not be written.
     pub record: Record,
-    /// The first file that could not be written, with the reason.
+    /// The first error of writing a file.
     pub write_error: Option<anyhow::Error>,
 }
 
-/// Writes a run record to a file.
-///
-/// # Errors
-/// If it cannot be written.
+/// Writes a run record to a file as JSON.
 pub fn write_record(path: &Path, record: &Record) -> Result<()> {
     let text = record.to_json().context("a record is always JSON")?;
     fs::write(path, text + "\n").map_err(|error| cannot_write(path, &error))
 }
 
-/// `cannot write DIR/run.json: No space left on device`
+/// For example `cannot write DIR/run.json: No space left on device`.
 pub fn cannot_write(path: &Path, error: &io::Error) -> anyhow::Error {
     anyhow::anyhow!("cannot write {}: {}", path.display(), reason(error))
 }
@@ -98,25 +95,26 @@ fn write_ledger(path: &Path, units: &Ledger) -> io::Result<()> {
     file.flush()
 }
 
-/// The line or the JSON events for a party's progress.
+/// Shows a party's progress as a line or as JSON events.
 pub struct ProgressOutput {
     live: LiveMode,
     display: LiveDisplay,
     rate: RateWindow,
     metrics: Option<LiveMetrics>,
-    /// Text of the latest error.
+    /// Text of the latest error, which is reported only when it changes.
     last_error: String,
-    /// Lines for the thread that writes them, each with a channel for the confirmation.
+    /// Sends lines to the thread that writes them. The second channel confirms that a line was
+    /// written.
     lines: Option<SyncSender<(String, SyncSender<()>)>>,
 }
 
-/// Events that may wait for a reader of standard output; more are dropped.
+/// Maximum number of events that wait for a reader of standard output. Further events are dropped.
 const MAX_PENDING_EVENTS: usize = 64;
-/// Time for writing the events that are left at the end.
+/// Time for writing the remaining events at the end.
 const LAST_EVENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl ProgressOutput {
-    /// Creates it; `elsewhere` applies if standard error is no terminal.
+    /// Creates the output. `elsewhere` says what to write if standard error is not a terminal.
     pub fn new(live: LiveMode, elsewhere: NonTerminalOutput) -> Self {
         Self {
             live,
@@ -128,10 +126,8 @@ impl ProgressOutput {
         }
     }
 
-    /// Lets a thread write the events, so that a reader who stops reading does not hold up the caller.
-    ///
-    /// # Errors
-    /// If the thread cannot be started.
+    /// Moves the writing of events to a thread, so that a reader who stops reading does not block
+    /// the caller.
     pub fn on_thread(self) -> io::Result<Self> {
         let (sender, lines) = sync_channel::<(String, SyncSender<()>)>(MAX_PENDING_EVENTS);
         let write_all = move || {
@@ -144,10 +140,10 @@ impl ProgressOutput {
         Ok(Self { lines: Some(sender), ..self })
     }
 
-    /// The same with live metrics on that address.
+    /// Adds live metrics, served on `address`, if there is one.
     ///
     /// # Errors
-    /// If it cannot listen there.
+    /// Returns an error if the server cannot listen on the address.
     pub fn with_metrics(self, address: Option<SocketAddr>) -> Result<Self> {
         let metrics = address.map(LiveMetrics::serve).transpose()?;
         Ok(Self { metrics, ..self })
@@ -162,32 +158,32 @@ impl ProgressOutput {
         let (written, confirmation) = sync_channel(1);
         let _ = lines.try_send((event.to_line(), written));
         if matches!(event, LiveEvent::Done) {
-            // The process ends after this event.
+            // Wait until the event is written, because the process ends after it.
             let _ = confirmation.recv_timeout(LAST_EVENT_TIMEOUT);
         }
     }
 
-    /// Sends the record that could not be written to its file.
+    /// Sends a record that could not be written to its file.
     pub fn unwritten(&self, record: &Record) {
         if let Ok(record) = record.to_json() {
             self.event(&LiveEvent::Unwritten { record });
         }
     }
 
-    /// Reports the latest error, if it is another one than before.
+    /// Reports the latest error, if it differs from the previous one.
     pub fn latest_error(&mut self, text: Option<String>) {
         let Some(text) = text.filter(|text| *text != self.last_error) else { return };
         self.event(&LiveEvent::Error { text: text.clone() });
         self.last_error = text;
     }
 
-    /// Takes the run's figures, for a dashboard; they get the latest error.
+    /// Passes the run's figures to the dashboard and adds the latest error to them.
     pub fn figures(&mut self, figures: impl FnOnce() -> RunSnapshot) {
         let last_error = &self.last_error;
         self.display.update(|| RunSnapshot { last_error: last_error.clone(), ..figures() });
     }
 
-    /// Reports the party's progress. `done` is the count that the rate is computed from.
+    /// Reports the party's progress. `done` is the count from which the rate is computed.
     pub fn progress(&mut self, progress: &LiveProgress, done: u64, line: impl FnOnce(&LiveProgress, f64) -> LiveLine) {
         self.event(&LiveEvent::Progress(*progress));
         if let Some(metrics) = &self.metrics {
@@ -200,18 +196,18 @@ impl ProgressOutput {
 
 fn write_event(line: &str) {
     let mut out = io::stdout().lock();
-    // A reader that has closed the pipe is no reason to stop measuring.
+    // Ignore errors: measuring must go on even if the reader has closed the pipe.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// Latencies by second: the record's series and, if asked for, the interval log.
+/// Records latencies by second: in the record's series and, if requested, in the interval log.
 pub struct IntervalRecorder {
-    /// Counts of each second.
+    /// Counts and latencies of each second, for the record.
     pub series: Series,
     tag: &'static str,
     log: Option<IntervalLog<BufWriter<File>>>,
     path: PathBuf,
-    /// Reason why the log could not be written to its end.
+    /// The first error of writing the log.
     failure: Option<anyhow::Error>,
     /// Latencies since the last line of the log.
     interval: Latencies,
@@ -220,7 +216,7 @@ pub struct IntervalRecorder {
 }
 
 impl IntervalRecorder {
-    /// Begins at the zero of the run; `tag` names the stage in the log.
+    /// Starts to record. `now` is the start of the run, and `tag` names the stage in the log.
     pub fn begin(now: Duration, tag: &'static str, hlog: Option<&Path>) -> Result<Self> {
         let log = hlog.map(|path| {
             let file = File::create(path).map_err(|error| cannot_write(path, &error))?;
@@ -238,14 +234,14 @@ impl IntervalRecorder {
         })
     }
 
-    /// The same without the seconds before that time, in which the run warms up.
+    /// Leaves out the seconds before `then`, in which the run warms up, from the series.
     #[must_use]
     pub fn excluding_before(self, then: Duration) -> Self {
         Self { series: self.series.omit_before(then), ..self }
     }
 
-    /// Adds latencies since the last call to the log. It writes a line per second. A log that cannot be written is no
-    /// reason to stop measuring.
+    /// Adds the latencies since the last call to the interval log, which gets a line per second. If
+    /// the log cannot be written, the run goes on without it.
     pub fn log(&mut self, now: Duration, latencies: &Latencies) {
         if self.log.is_some() {
             self.interval.merge(latencies);
@@ -255,12 +251,12 @@ impl IntervalRecorder {
         }
     }
 
-    /// Writes the rest of the log; returns the reason if the log is not whole.
+    /// Writes the rest of the interval log. Returns the first error if the log is incomplete.
     pub fn finish(&mut self, now: Duration) -> Option<anyhow::Error> {
         self.write_interval(now);
         if let Some(log) = self.log.take() {
-            let finished = log.finish().map(drop);
-            self.check_written(finished);
+            let result = log.finish().map(drop);
+            self.check_written(result);
         }
         self.failure.take()
     }
@@ -269,21 +265,22 @@ impl IntervalRecorder {
         let Some(log) = &mut self.log else { return };
         let from = self.interval_began - self.began;
         let length = now.saturating_sub(self.interval_began);
-        let written = log.write(self.tag, from, length, &self.interval);
-        self.check_written(written);
+        let result = log.write(self.tag, from, length, &self.interval);
+        self.check_written(result);
         self.interval.clear();
         self.interval_began = now;
     }
 
-    fn check_written(&mut self, written: io::Result<()>) {
-        if let Err(error) = written {
+    fn check_written(&mut self, result: io::Result<()>) {
+        if let Err(error) = result {
             self.failure.get_or_insert_with(|| cannot_write(&self.path, &error));
             self.log = None;
         }
     }
 }
 
-/// The command line for display: in a word that is not UTF-8 a mark replaces the invalid bytes.
+/// Returns the command line for display. Invalid bytes of words that are not UTF-8 are replaced by
+/// U+FFFD.
 pub fn command_line() -> Vec<String> {
     std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
 }
@@ -291,7 +288,7 @@ pub fn command_line() -> Vec<String> {
 /// Error text for a session that panicked.
 pub const SESSION_PANICKED: &str = "a session crashed because of a bug in mailrun; standard error has the details";
 
-/// This process as a party of the run.
+/// Describes this process as a party of the run, with the resources that it has used so far.
 pub fn own_party(role: Role, name: &str, workers: usize, faults: Vec<String>) -> Party {
     let mut party = Party {
         role,
@@ -315,13 +312,13 @@ pub fn own_party(role: Role, name: &str, workers: usize, faults: Vec<String>) ->
     party
 }
 
-/// Busy polling of this process so far; `None` if it is off.
+/// Returns how long this process has polled busily so far. Returns `None` if busy polling is off.
 pub fn busy_poll_row(mode: BusyPoll) -> Option<BusyPollRow> {
     let looked_s = mailrun_net::worker::busy_polled().as_secs_f64();
     (mode != BusyPoll::Off).then(|| BusyPollRow { mode: mode.to_string(), looked_s })
 }
 
-/// The protocol, in the terms of the run record.
+/// Returns the name of the protocol in run records.
 pub fn protocol_name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Smtp => "smtp",
@@ -329,8 +326,8 @@ pub fn protocol_name(protocol: Protocol) -> &'static str {
     }
 }
 
-/// A record of this process, with all fields that do not depend on its role. `directory` is where it keeps its mail or its
-/// results, if anywhere.
+/// Creates a record of this process with all fields that do not depend on its role. `directory` is
+/// where the process keeps its mail or its results, if anywhere.
 pub fn new_record(
     run: Option<RunId>,
     name: &str,
@@ -352,7 +349,7 @@ pub fn new_record(
     }
 }
 
-/// Sets the time from which all times of a record count.
+/// Sets the time to which all times of a record are relative.
 pub fn set_zero(record: &mut Record, zero: Duration) {
     record.origin_ns = u64::try_from(zero.as_nanos()).unwrap_or_default();
     let offset = record.clock.as_ref().map_or(0, |clock| clock.unix_offset_ns);
@@ -360,7 +357,7 @@ pub fn set_zero(record: &mut Record, zero: Duration) {
     record.zero_at = unix.map(|unix| unix.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()).unwrap_or_default();
 }
 
-/// The clock of this process's times.
+/// Describes the clock of this process's times.
 pub(crate) fn clock_row() -> ClockRow {
     let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let offset = unix.saturating_sub(mailrun_net::clock::now());
@@ -371,17 +368,17 @@ pub(crate) fn clock_row() -> ClockRow {
     }
 }
 
-/// Time on the clock that run records count from (`origin_ns`).
+/// Returns the time on the clock that run records use (`origin_ns`).
 pub fn record_time() -> Duration {
     mailrun_net::clock::now()
 }
 
-/// The clock since boot, as traces name it.
+/// Returns the ID by which traces name this host's clock since boot.
 pub fn monotonic_clock() -> ClockId {
     ClockId::monotonic(&boot_id())
 }
 
-/// This host's wall clock, as traces name it.
+/// Returns the ID by which traces name this host's wall clock.
 pub fn wall_clock() -> ClockId {
     ClockId::realtime(&boot_id())
 }
@@ -390,7 +387,7 @@ fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// A run id that no other run has.
+/// Creates a random run ID. With 128 bits, no two runs have the same.
 pub fn new_run_id() -> Result<RunId> {
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|error| anyhow::anyhow!("cannot get random numbers: {error}"))?;

@@ -1,45 +1,46 @@
-//! Options of one of mailrun's commands as a document: how a bench tells its children what it was told itself.
+//! Options of a mailrun command as a JSON document, with which a bench passes its own options on to
+//! its child processes.
 //!
 //! ```json
 //! {"arguments": ["127.0.0.1:25"], "options": {"messages": ["200"], "mime": [], "to": ["a@b.example", "c@d.example"]}}
 //! ```
-//! A child reads it from its standard input (`mailrun source --options -`) and parses it as if the words had been typed, so
-//! that an option is defined by its clap argument alone.
+//! A child reads the document from its standard input (`mailrun source --options -`) and parses the
+//! options as if they had been typed. An option is therefore defined only once, by its clap
+//! argument.
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Read;
 
-/// The longest document that is read.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// The words behind a command by which it is told to read its options from standard input.
+/// Words after the command's name that tell a child to read its options from standard input.
 pub const OPTIONS_FROM_STDIN: [&str; 2] = ["--options", "-"];
 
-/// Options by their long names.
+/// The options of a command by their long names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartyOptions {
-    /// Words without an option, such as the server.
+    /// Words that are not options, such as the address of the server.
     arguments: Vec<String>,
-    /// The values of each option; none for a flag.
+    /// The values of each option. A flag has none.
     options: BTreeMap<String, Vec<String>>,
 }
 
 impl PartyOptions {
-    /// Adds a word without an option.
+    /// Adds a word that is not an option.
     pub fn argument(mut self, value: impl ToString) -> Self {
         self.arguments.push(value.to_string());
         self
     }
 
-    /// Sets an option to one value.
+    /// Sets an option to a single value.
     pub fn with(mut self, name: &str, value: impl ToString) -> Self {
         self.options.insert(name.to_owned(), vec![value.to_string()]);
         self
     }
 
-    /// Sets an option to one value, or unsets it.
+    /// Sets an option to a single value. `None` removes the option.
     pub fn with_some(mut self, name: &str, value: Option<impl ToString>) -> Self {
         self.options.remove(name);
         match value {
@@ -48,7 +49,7 @@ impl PartyOptions {
         }
     }
 
-    /// Sets a flag.
+    /// Sets a flag, or leaves it as it is if `is_set` is false.
     pub fn flag(mut self, name: &str, is_set: bool) -> Self {
         if is_set {
             self.options.insert(name.to_owned(), Vec::new());
@@ -56,30 +57,30 @@ impl PartyOptions {
         self
     }
 
-    /// Adds other options, which replace those of the same names.
+    /// Adds other options. They replace options of the same names.
     pub fn and(mut self, more: Self) -> Self {
         self.arguments.extend(more.arguments);
         self.options.extend(more.options);
         self
     }
 
-    /// Removes options.
+    /// Removes the options with these names.
     pub fn without(mut self, names: &[&str]) -> Self {
         self.options.retain(|name, _| !names.contains(&name.as_str()));
         self
     }
 
-    /// Reports whether an option is set.
+    /// Returns true if the option or flag is set.
     pub fn has(&self, name: &str) -> bool {
         self.options.contains_key(name)
     }
 
-    /// The name of the first option, if there is one.
+    /// Returns the name of the first option in alphabetical order.
     pub fn first(&self) -> Option<&str> {
         self.options.keys().next().map(String::as_str)
     }
 
-    /// The words to type.
+    /// Returns the options as words of a command line.
     pub fn words(&self) -> Vec<String> {
         let option = |(name, values): (&String, &Vec<String>)| match values.as_slice() {
             [] => vec![format!("--{name}")],
@@ -88,7 +89,7 @@ impl PartyOptions {
         self.arguments.iter().cloned().chain(self.options.iter().flat_map(option)).collect()
     }
 
-    /// The document.
+    /// Returns the JSON document that `read` reads.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
@@ -96,23 +97,24 @@ impl PartyOptions {
     /// Reads a document.
     ///
     /// # Errors
-    /// If it is too long or not one.
+    /// Returns an error if the text is longer than 1 MiB or is not such a document.
     pub fn read(source: impl Read) -> Result<Self, String> {
         serde_json::from_reader(source.take(MAX_BYTES)).map_err(|error| error.to_string())
     }
 }
 
-/// The name of an option's value.
+/// Returns the name under which users type a value of an option.
 pub fn value_name(value: impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// The options that were typed, by the names of their arguments: a field of a command, before all others.
+/// The options that the user typed, by the names of their arguments. A command must have this as a
+/// field before all others.
 #[derive(Clone, Debug, Default)]
 pub struct TypedOptions(BTreeMap<String, Vec<String>>);
 
 impl TypedOptions {
-    /// Those of them that `A` defines.
+    /// Returns those of the typed options that `A` defines.
     pub fn of<A: Args>(&self) -> PartyOptions {
         let command = A::augment_args(Command::new("options"));
         let typed = command.get_arguments().filter_map(|argument| {

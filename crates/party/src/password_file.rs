@@ -1,16 +1,16 @@
-//! Password files: the password is the first line, without its end.
+//! Password files. The password is the first line without its line end.
 use std::io;
 use std::path::Path;
 
-/// The password in a file.
+/// Reads the password from a file.
 ///
 /// # Errors
-/// If the file cannot be read, or is not text in UTF-8.
+/// Returns an error if the file cannot be read or is not UTF-8.
 pub fn read(path: &Path) -> io::Result<String> {
     std::fs::read_to_string(path).map(|text| password(&text).to_owned())
 }
 
-/// The password in the text of such a file.
+/// Returns the first line of the text. Later lines are ignored.
 pub fn password(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }

@@ -1,29 +1,30 @@
-//! Resources that a process used: processor time, peak memory, bytes written to storage, from `/proc`.
+//! Resources that a process has used, read from `/proc`: CPU time, peak memory, and bytes written
+//! to storage.
 //!
-//! All parties, ours and others, are measured in the same way. `of` can also read a child that has ended and was not
-//! waited for yet: its processor time is then complete.
+//! All parties are measured in the same way, whether they belong to mailrun or not. `of` can also
+//! read a child that has ended but was not waited for. The child's CPU time is then complete.
 use mailrun_journey::record::Party;
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 
-/// Resources that a process has used since it began. Memory and storage are unknown for a process that has ended, and
-/// where the kernel hides them.
+/// Resources that a process has used since its start. Memory and written bytes are `None` for a
+/// process that has ended, and if the kernel does not show them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ProcessUsage {
-    /// Processor time in user mode.
+    /// CPU time in user mode.
     pub user_s: f64,
-    /// Processor time in the kernel.
+    /// CPU time in the kernel.
     pub sys_s: f64,
-    /// Resident memory now.
+    /// Resident memory at the time of the reading.
     pub rss_bytes: Option<u64>,
-    /// Peak resident memory.
+    /// Peak resident memory since the start of the process.
     pub max_rss_bytes: Option<u64>,
-    /// Bytes it caused to be written to storage.
+    /// Bytes that the process caused to be written to storage.
     pub write_bytes: Option<u64>,
 }
 
 impl ProcessUsage {
-    /// Writes these figures into a record's row. Larger peaks in the row are kept.
+    /// Copies these figures into a party's row of the record. Larger peaks in the row are kept.
     pub fn fill(&self, party: &mut Party) {
         party.user_s = Some(self.user_s);
         party.sys_s = Some(self.sys_s);
@@ -31,7 +32,7 @@ impl ProcessUsage {
         party.write_bytes = party.write_bytes.max(self.write_bytes);
     }
 
-    /// Resources that this process and `other`, which came after it, have used together.
+    /// Adds the resources of `other`, a process that ran after this one.
     pub fn plus(self, other: Self) -> Self {
         Self {
             user_s: self.user_s + other.user_s,
@@ -42,7 +43,8 @@ impl ProcessUsage {
         }
     }
 
-    /// Resources used after `earlier`, a reading of the same process. The peak of memory is that since it began.
+    /// Returns the resources that were used since `earlier`, a reading of the same process. The
+    /// peak memory is still that since the start of the process.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -53,7 +55,8 @@ impl ProcessUsage {
         }
     }
 
-    /// `later`, with the figures that only an earlier reading could still see.
+    /// Returns `later`, a later reading of the same process. Peak memory and written bytes of this
+    /// reading are kept if they are larger, because a process that has ended no longer shows them.
     pub fn followed_by(self, later: Self) -> Self {
         Self {
             max_rss_bytes: later.max_rss_bytes.max(self.max_rss_bytes),
@@ -63,13 +66,13 @@ impl ProcessUsage {
     }
 }
 
-/// Resources that this process has used so far.
+/// Returns the resources that this process has used so far.
 pub fn own() -> ProcessUsage {
     let used = read("self").unwrap_or_default();
     let exact = clock_gettime(ClockId::ProcessCPUTime);
     let exact_s = exact.tv_sec as f64 + exact.tv_nsec as f64 / 1e9;
-    // /proc splits user from system time, but counts in hundredths of a second; the clock is exact and does not split.
-    // A run of 50 ms needs both.
+    // /proc splits the time into user and system time, but counts in hundredths of a second. The
+    // clock is exact, but does not split. A run of 50 ms needs both.
     let user_share = match used.user_s + used.sys_s {
         total if total > 0.0 => used.user_s / total,
         _ => 1.0,
@@ -77,29 +80,29 @@ pub fn own() -> ProcessUsage {
     ProcessUsage { user_s: exact_s * user_share, sys_s: exact_s * (1.0 - user_share), ..used }
 }
 
-/// Usage of this process so far: cheaper to read than [`own`].
+/// Usage of this process so far. Reading it is cheaper than [`own`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct OwnSample {
-    /// Processor time, kernel included.
+    /// CPU time in user mode and in the kernel.
     pub(crate) used_s: f64,
-    /// Resident memory.
     pub(crate) rss_bytes: Option<u64>,
 }
 
-/// Samples this process: a clock and one short file.
+/// Samples this process by reading a clock and one short file.
 pub(crate) fn own_sample() -> OwnSample {
     let exact = clock_gettime(ClockId::ProcessCPUTime);
     let rss_bytes = fs::read_to_string("/proc/self/statm").ok().and_then(|text| resident_bytes(&text));
     OwnSample { used_s: exact.tv_sec as f64 + exact.tv_nsec as f64 / 1e9, rss_bytes }
 }
 
-/// The second number of `/proc/PID/statm`, proc(5), which is in pages.
+/// Reads the second number of `/proc/PID/statm` (proc(5)), which is in pages.
 fn resident_bytes(statm: &str) -> Option<u64> {
     let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
     pages.checked_mul(rustix::param::page_size() as u64)
 }
 
-/// Resources that another process has used so far; `None` if it is gone.
+/// Returns the resources that another process has used so far. Returns `None` if the process is
+/// gone.
 pub fn of(pid: u32) -> Option<ProcessUsage> {
     read(&pid.to_string())
 }
@@ -119,15 +122,16 @@ fn read(process: &str) -> Option<ProcessUsage> {
     })
 }
 
-/// utime and stime of `/proc/PID/stat`, proc(5) fields 14 and 15. The command's name, field 2, may hold spaces and
-/// brackets, so counting starts after its last bracket.
+/// Reads utime and stime from `/proc/PID/stat` (proc(5)), fields 14 and 15. The command's name,
+/// field 2, may contain spaces and parentheses, so the fields are counted after the last
+/// parenthesis.
 fn cpu_ticks(stat: &str) -> Option<(u64, u64)> {
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_ascii_whitespace().skip(11);
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
-/// The number in the line that starts with `name`.
+/// Returns the number in the line that starts with `name`.
 fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name))?.split_ascii_whitespace().next()?.parse().ok()
 }
@@ -175,7 +179,7 @@ mod tests {
 
     #[test]
     fn nobody_uses_nothing() {
-        // Linux assigns no process id above 2^22 (PID_MAX_LIMIT).
+        // Linux assigns no process ID above 2^22 (PID_MAX_LIMIT).
         assert_eq!(of(1 << 23), None);
     }
 

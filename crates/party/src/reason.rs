@@ -1,7 +1,7 @@
-//! Reasons of failed system calls, in the system's own words.
+//! Texts of failed system calls, in the system's own words.
 use std::io;
 
-/// The text of strerror(3) for an error: without the number that Rust adds.
+/// Returns the text of strerror(3) for an error, without the number that Rust adds.
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_owned()

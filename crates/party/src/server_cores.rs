@@ -1,33 +1,34 @@
-//! Processors of a child: the thread that starts it runs on them for that moment, and the child inherits them.
+//! Starts a child on certain processors. The thread that starts the child moves to them for a
+//! moment, and the child inherits the placement.
 use crate::cpus::CpuList;
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use std::io;
 use std::process::{Child, Command};
 
-/// Number of the processors that this thread may run on.
+/// Returns the number of processors on which this thread may run.
 ///
 /// # Errors
 ///
-/// If the kernel does not say.
+/// Returns an error if the kernel does not tell.
 pub fn available() -> io::Result<u32> {
     Ok(sched_getaffinity(None)?.count())
 }
 
-/// Starts a child on the first `count` of the processors that this thread may run on. All threads and children of the child
-/// have the same ones.
+/// Starts a child on the first `count` of the processors on which this thread may run. All threads
+/// and children of the child run on the same processors.
 ///
 /// # Errors
 ///
-/// If there are fewer, or it cannot be started.
+/// Returns an error if there are fewer processors or if the child cannot be started.
 pub fn spawn_on(command: &mut Command, count: u32) -> io::Result<Child> {
     spawn_within(command, &first_of(&CpuList::available()?, count)?)
 }
 
-/// Starts a child on those processors.
+/// Starts a child on these processors.
 ///
 /// # Errors
 ///
-/// If one is not available, or it cannot be started.
+/// Returns an error if a processor is not available or if the child cannot be started.
 pub fn spawn_within(command: &mut Command, cpus: &CpuList) -> io::Result<Child> {
     cpus.check()?;
     let ours = sched_getaffinity(None)?;
@@ -43,12 +44,11 @@ pub fn spawn_within(command: &mut Command, cpus: &CpuList) -> io::Result<Child> 
     Ok(child)
 }
 
-/// The first of them.
 fn first_of(all: &CpuList, count: u32) -> io::Result<CpuList> {
     let numbers = all.numbers();
     numbers.get(..count as usize).and_then(|first| CpuList::new(first.to_vec())).ok_or_else(|| {
-        let why = format!("{count} processors were asked for, and {} are there", numbers.len());
-        io::Error::new(io::ErrorKind::InvalidInput, why)
+        let reason = format!("{count} processors were asked for, and {} are there", numbers.len());
+        io::Error::new(io::ErrorKind::InvalidInput, reason)
     })
 }
 
@@ -66,8 +66,8 @@ mod tests {
     fn the_first_of_those_that_are_allowed_are_chosen() {
         assert_eq!(first_of(&set(&[1, 3, 6]), 2).unwrap(), set(&[1, 3]));
         assert_eq!(first_of(&set(&[5]), 1).unwrap(), set(&[5]));
-        let why = first_of(&set(&[0, 1]), 3).unwrap_err().to_string();
-        assert_eq!(why, "3 processors were asked for, and 2 are there");
+        let error = first_of(&set(&[0, 1]), 3).unwrap_err().to_string();
+        assert_eq!(error, "3 processors were asked for, and 2 are there");
         assert!(first_of(&set(&[0]), 0).is_err());
     }
 
@@ -76,11 +76,11 @@ mod tests {
         let before = sched_getaffinity(None).unwrap();
         let first = (0..CpuSet::MAX_CPU).find(|number| before.is_set(*number)).unwrap();
         let mut command = Command::new("/bin/sh");
-        // A child of the child.
+        // The shell starts grep, so this tests a child of the child.
         command.args(["-c", "grep Cpus_allowed_list /proc/self/status; true"]).stdout(Stdio::piped());
         let output = spawn_on(&mut command, 1).unwrap().wait_with_output().unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(said.split_whitespace().collect::<Vec<_>>(), ["Cpus_allowed_list:", &first.to_string()]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text.split_whitespace().collect::<Vec<_>>(), ["Cpus_allowed_list:", &first.to_string()]);
         assert_eq!(sched_getaffinity(None).unwrap(), before);
         assert!(spawn_on(&mut command, before.count() + 1).is_err());
         assert_eq!(sched_getaffinity(None).unwrap(), before);

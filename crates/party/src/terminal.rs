@@ -1,7 +1,7 @@
-//! Properties of a stream's reader: its width, characters beyond ASCII, colours.
+//! What the reader of a stream can display: its width, characters beyond ASCII, and colours.
 //!
 //! ```text
-//! letters   LC_ALL, else LC_CTYPE, else LANG names UTF-8   UTF-8        as the C library decides; none of them is C
+//! letters   LC_ALL, else LC_CTYPE, else LANG names UTF-8   UTF-8        as the C library decides; C if none is set
 //!           anything else, or TERM=dumb                     ASCII       one character for each: columns stay aligned
 //! colour    --color always | never                          so
 //!           auto: a terminal, no NO_COLOR, TERM not dumb    colour, else none
@@ -10,7 +10,8 @@ use std::env;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 
-/// Columns of a terminal; `None` if the stream is none, or the width is unknown.
+/// Returns the width of a terminal in columns. Returns `None` if the stream is not a terminal or
+/// its width is unknown.
 pub fn width(stream: &impl AsFd) -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(stream).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
@@ -19,15 +20,15 @@ pub fn width(stream: &impl AsFd) -> Option<usize> {
 /// Characters that a reader can display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CharacterSet {
-    /// All characters.
+    /// The reader can display all characters.
     #[default]
     Utf8,
-    /// ASCII characters.
+    /// The reader can display only ASCII.
     Ascii,
 }
 
 impl CharacterSet {
-    /// The characters of this process's locale and terminal.
+    /// Returns the characters that this process's locale and terminal support.
     pub fn of_environment() -> Self {
         Self::of(|name| env::var_os(name))
     }
@@ -41,7 +42,8 @@ impl CharacterSet {
         if names_utf8 && !is_dumb { Self::Utf8 } else { Self::Ascii }
     }
 
-    /// `text` in these characters: each that ASCII lacks is replaced by one that it has, so that columns stay aligned.
+    /// Converts `text` to these characters. For ASCII, each other character is replaced by a single
+    /// one, so that columns stay aligned.
     pub fn encode(self, text: &str) -> String {
         match self {
             Self::Utf8 => text.to_owned(),
@@ -50,7 +52,6 @@ impl CharacterSet {
     }
 }
 
-/// The ASCII replacement of a character.
 fn ascii(letter: char) -> char {
     match letter {
         letter if letter.is_ascii() => letter,
@@ -91,7 +92,7 @@ pub enum Color {
 }
 
 impl Color {
-    /// Reports whether to use colours on a stream that is a terminal or is not.
+    /// Returns true if colours should be used on a stream.
     pub fn is_enabled(self, is_terminal: bool) -> bool {
         self.decide(is_terminal, |name| env::var_os(name))
     }

@@ -1,4 +1,4 @@
-//! The start of TLS: an option that sources and sinks share.
+//! How TLS starts. Sources and sinks share this option.
 
 /// The start of TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -14,7 +14,7 @@ pub enum TlsMode {
 }
 
 impl TlsMode {
-    /// The name in the run record.
+    /// Returns the name in run records.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",

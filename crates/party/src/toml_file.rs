@@ -1,7 +1,9 @@
-//! Reads TOML files. Every mistake is reported with line, column and key, and with a hint where one is known.
+//! Reads TOML files. Every mistake is reported with its line, column and key and, if possible, with
+//! a hint.
 //!
-//! [`read`] has serde read a whole file and stops at the first mistake. A file whose mistakes are all reported at once
-//! is read as [`Section`]s: their keys are taken one by one, and a key that was not taken is unknown.
+//! [`read`] lets serde read a whole file and stops at the first mistake. To report all mistakes of
+//! a file at once, read the file as [`Section`]s. Their keys are taken one by one, and keys that
+//! were not taken are reported as unknown.
 use crate::misspelling::is_misspelling;
 use serde::de::DeserializeOwned;
 use std::borrow::Cow;
@@ -14,24 +16,23 @@ use strsim::damerau_levenshtein;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
-/// Most errors reported at once.
 const MAX_ERRORS: usize = 50;
 /// Beginnings of serde's messages about a value of the wrong type.
 const TYPE_ERRORS: [&str; 4] = ["invalid type", "invalid value", "data did not match", "wanted string or table"];
 
-/// A mistake in a file.
+/// A mistake in a file, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// Line, from 1.
+    /// Line, counted from 1.
     pub line: usize,
-    /// Column, from 1, in characters.
+    /// Column in characters, counted from 1.
     pub column: usize,
-    /// What is wrong, and what to write instead.
+    /// What is wrong and what to write instead.
     pub message: String,
 }
 
 impl ConfigError {
-    /// Creates an error at an offset of a file's text.
+    /// Creates an error at a byte offset of a file's text.
     pub fn at(text: &str, offset: usize, message: String) -> Self {
         let before = text.char_indices().take_while(|(at, _)| *at < offset).map(|(_, letter)| letter);
         let (line, column) = before
@@ -39,18 +40,18 @@ impl ConfigError {
         Self { line, column, message }
     }
 
-    /// Adds the name of the file: `relay.toml:3:7: …`.
+    /// Adds the name of the file, for example `relay.toml:3:7: …`.
     pub fn in_file(&self, file: &Path) -> String {
         format!("{}:{}:{}: {}", file.display(), self.line, self.column, self.message)
     }
 }
 
-/// All errors of a file; at least one.
+/// All errors of a file. There is at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors {
-    /// The file, as errors name it.
+    /// The file's name as the errors show it.
     pub file: PathBuf,
-    /// All errors, in the order of the file.
+    /// The errors in the order of the file.
     pub errors: Vec<ConfigError>,
 }
 
@@ -63,10 +64,10 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// Reads a whole file by serde.
+/// Lets serde read a whole file.
 ///
 /// # Errors
-/// The first mistake.
+/// Returns the first mistake.
 pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, ConfigError> {
     toml::from_str(text).map_err(|error| {
         let offset = error.span().map_or(0, |span| span.start);
@@ -74,15 +75,15 @@ pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, ConfigError> {
     })
 }
 
-/// Rewrites a message of serde's in one line, with a hint instead of a long list of names.
+/// Rewrites a message of serde as one line. A hint replaces a long list of names.
 fn plain_message(message: &str) -> String {
-    let mut quoted = message.split('`').skip(1).step_by(2);
-    let name = quoted.next().unwrap_or_default();
+    let mut words = message.split('`').skip(1).step_by(2);
+    let name = words.next().unwrap_or_default();
     if message.starts_with("missing field ") {
         return format!("the key {name:?} is missing");
     }
     if message.starts_with("unknown field ") {
-        return unknown_key(name, "", quoted);
+        return unknown_key(name, "", words);
     }
     message.replace('\n', ", ")
 }
@@ -99,7 +100,7 @@ fn wrong_type(key: &str, example: &str) -> String {
     format!("{key} has the wrong type; use something like {key} = {example}")
 }
 
-/// A message of serde's about the value of one key.
+/// Rewrites a message of serde about the value of a key.
 fn value_message(key: &str, example: &str, message: &str) -> String {
     if TYPE_ERRORS.iter().any(|beginning| message.starts_with(beginning)) {
         return wrong_type(key, example);
@@ -107,16 +108,16 @@ fn value_message(key: &str, example: &str, message: &str) -> String {
     if !message.starts_with("unknown variant ") {
         return format!("{key}: {}", message.replace('\n', ", "));
     }
-    let mut quoted = message.split('`').skip(1).step_by(2);
-    let text = quoted.next().unwrap_or_default();
-    let known: Vec<&str> = quoted.collect();
+    let mut words = message.split('`').skip(1).step_by(2);
+    let text = words.next().unwrap_or_default();
+    let known: Vec<&str> = words.collect();
     match known.iter().find(|known| is_misspelling(text, known) || text.eq_ignore_ascii_case(known)) {
         Some(known) => format!("{key} {text:?} is unknown; did you mean {known:?}?"),
         None => format!("{key} {text:?} is unknown; known are {}", known.join(", ")),
     }
 }
 
-/// Errors found so far: offset and text.
+/// Collects errors and warnings while a file is read. An error has a byte offset and a text.
 #[derive(Debug, Default)]
 pub struct ErrorCollector {
     errors: RefCell<Vec<(usize, String)>>,
@@ -124,22 +125,22 @@ pub struct ErrorCollector {
 }
 
 impl ErrorCollector {
-    /// Adds an error at the beginning of a span.
+    /// Adds an error at the start of a span.
     pub fn add(&self, span: &Range<usize>, what: impl Into<String>) {
         self.errors.borrow_mut().push((span.start, what.into()));
     }
 
-    /// Adds a warning, which does not void the file.
+    /// Adds a warning. The file is valid in spite of it.
     pub fn warn(&self, what: String) {
         self.warnings.borrow_mut().push(what);
     }
 
-    /// Takes the warnings.
+    /// Returns the warnings so far and forgets them.
     pub fn take_warnings(&self) -> Vec<String> {
         self.warnings.take()
     }
 
-    /// Reports whether there are no errors.
+    /// Returns true if there are no errors. Warnings do not count.
     pub fn is_empty(&self) -> bool {
         self.count() == 0
     }
@@ -148,12 +149,12 @@ impl ErrorCollector {
         self.errors.borrow().len()
     }
 
-    /// Returns a good value; notes a bad one's error.
+    /// Returns the value, or adds the error and returns `None`.
     pub fn ok_or_add<T>(&self, span: &Range<usize>, result: Result<T, String>) -> Option<T> {
         result.map_err(|what| self.add(span, what)).ok()
     }
 
-    /// All of it in the order of the file, if there is any.
+    /// Returns all errors in the order of the file, if there are any.
     pub fn finish(&self, file: &Path, text: &str) -> Result<(), ConfigErrors> {
         let mut notes = self.errors.take();
         notes.sort();
@@ -165,13 +166,14 @@ impl ErrorCollector {
     }
 }
 
-/// A table, and which of its keys are known.
+/// A table of the file. It remembers which keys were taken, so that the others can be reported as
+/// unknown.
 pub struct Section<'a> {
-    /// Names of the tables that lead to it. Empty for the file itself.
+    /// Names of the tables that lead to this one. Empty for the file itself.
     path: Vec<&'static str>,
-    /// Name in errors, such as ` in [limits]` or ` in route 1`.
+    /// Place for error messages, for example ` in [limits]` or ` in route 1`.
     place: String,
-    /// Position of the table.
+    /// Position of the table in the file.
     pub span: Range<usize>,
     entries: BTreeMap<String, (Range<usize>, Spanned<DeValue<'a>>)>,
     known_keys: Vec<&'static str>,
@@ -179,8 +181,9 @@ pub struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// Returns the keys of a whole file, or `None` if it is too long or not valid TOML. After an error in the grammar,
-    /// the keys that follow may have been misread, so no errors in them are reported.
+    /// Returns the table of a whole file, or `None` if the file is too long or is not valid TOML.
+    /// After a syntax error the parser may have misread the keys that follow, so no errors in them
+    /// are reported.
     pub fn root(text: &'a str, max_bytes: usize, errors: &'a ErrorCollector) -> Option<Self> {
         if text.len() > max_bytes {
             errors.add(&(0..0), format!("it is longer than {max_bytes} bytes"));
@@ -209,7 +212,7 @@ impl<'a> Section<'a> {
         Self { path, place, span, entries, known_keys: Vec::new(), errors }
     }
 
-    /// Position of a key, if it is there.
+    /// Returns the position of a key that has not been taken yet.
     pub fn key(&self, key: &str) -> Option<Range<usize>> {
         self.entries.get(key).map(|(span, _)| span.clone())
     }
@@ -219,7 +222,7 @@ impl<'a> Section<'a> {
         self.entries.remove(key).map(|(_, value)| value)
     }
 
-    /// A text, and its position.
+    /// Takes a text and its position.
     pub fn text(&mut self, key: &'static str, example: &str) -> Option<(Range<usize>, String)> {
         let is_number = matches!(
             self.entries.get(key).map(|(_, value)| value.get_ref()),
@@ -233,7 +236,7 @@ impl<'a> Section<'a> {
         self.scalar(key, example)
     }
 
-    /// A text, a number or a time, and its position.
+    /// Takes a text, a number or a time, with its position.
     fn scalar(&mut self, key: &'static str, example: &str) -> Option<(Range<usize>, String)> {
         let value = self.take(key)?;
         let span = value.span();
@@ -249,7 +252,7 @@ impl<'a> Section<'a> {
         Some((span, text))
     }
 
-    /// A text that means something.
+    /// Takes a text or a number and parses it.
     pub fn value<T>(
         &mut self,
         key: &'static str,
@@ -260,7 +263,7 @@ impl<'a> Section<'a> {
         self.errors.ok_or_add(&span, parse(&text))
     }
 
-    /// One text, or a list of them.
+    /// Takes a single text or a list of texts.
     pub fn list(&mut self, key: &'static str, example: &str) -> Option<Vec<(Range<usize>, String)>> {
         let value = self.take(key)?;
         let span = value.span();
@@ -282,7 +285,8 @@ impl<'a> Section<'a> {
         Some(texts)
     }
 
-    /// A list of valid values; `None` too if one is not valid.
+    /// Takes a list of values and parses them. Returns `None` if the key is missing or if any value
+    /// is invalid.
     pub fn values<T>(
         &mut self,
         key: &'static str,
@@ -290,13 +294,13 @@ impl<'a> Section<'a> {
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Option<Vec<T>> {
         let texts = self.list(key, example)?;
-        // All values are read before the first wrong one voids the list.
+        // Parse all values before giving up the list, so that every invalid one is reported.
         let values: Vec<Option<T>> =
             texts.into_iter().map(|(span, text)| self.errors.ok_or_add(&span, parse(&text))).collect();
         values.into_iter().collect()
     }
 
-    /// `true` or `false`.
+    /// Takes `true` or `false`.
     pub fn flag(&mut self, key: &'static str) -> Option<bool> {
         let value = self.take(key)?;
         let span = value.span();
@@ -307,7 +311,7 @@ impl<'a> Section<'a> {
         Some(flag)
     }
 
-    /// `[key]`
+    /// Takes the table `[key]`.
     pub fn table(&mut self, key: &'static str) -> Option<Section<'a>> {
         let value = self.take(key)?;
         let span = value.span();
@@ -320,7 +324,7 @@ impl<'a> Section<'a> {
         Some(Self::new(path, place, span, table, self.errors))
     }
 
-    /// `[[key]]`, as often as it is there.
+    /// Takes all tables `[[key]]`.
     pub fn tables(&mut self, key: &'static str) -> Vec<Section<'a>> {
         let Some(value) = self.take(key) else { return Vec::new() };
         let span = value.span();
@@ -342,10 +346,11 @@ impl<'a> Section<'a> {
         sections
     }
 
-    /// Takes a value and has serde read it as the only key of a `T`, by the same code that reads a whole file. Each item
-    /// of a list is read by itself first, because an item has a position of its own.
+    /// Takes a value and lets serde read it as the only key of a `T`, with the same code that reads
+    /// a whole file. Each item of a list is first read alone, because an item has its own position
+    /// for errors.
     ///
-    /// The check may refuse a value that has the right type.
+    /// `check` can refuse a value that has the right type.
     pub fn check<T: DeserializeOwned>(
         &mut self,
         key: &'static str,
@@ -409,7 +414,7 @@ mod tests {
         Write,
     }
 
-    /// The errors of a file whose sections are checked.
+    /// Returns the errors of a file whose sections are checked.
     fn errors_of(text: &str) -> String {
         let errors = ErrorCollector::default();
         if let Some(mut root) = Section::root(text, 100, &errors) {

@@ -1,4 +1,4 @@
-//! Processor time and resident memory of a process by second, from samples that come more often.
+//! CPU time and resident memory of a process for each second, computed from more frequent samples.
 use crate::process_usage;
 use mailrun_journey::record::{PartyUsage, UsageRow};
 use std::collections::BTreeMap;
@@ -6,47 +6,50 @@ use std::time::Duration;
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// Rows before the resolution is halved: 10 hours of seconds.
+/// Number of rows at which the resolution is halved: 10 hours of seconds.
 const MAX_ROWS: usize = 36_000;
 
-/// Part of a second that must have been sampled before its usage is told: the kernel counts in ticks of 10 ms.
+/// Part of a second that must be sampled before its usage is shown. With less, the kernel's ticks
+/// of 10 ms would distort the figure.
 const MIN_COVERED_S: f64 = 0.4;
 
-/// Samples of a process so far. A sample belongs to the second in which the middle of its interval lies.
+/// Usage of a process. A sample belongs to the second that contains the middle of its interval.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UsageSampler {
-    /// Time of the last sample, and the processor time at it.
+    /// Time of the last sample and the CPU time at that moment.
     last: Option<(Duration, f64)>,
-    /// Seconds that a row covers: 1, and twice as many each time that there are too many rows. 0 before the first row.
+    /// Seconds that a row covers. It is doubled each time that there are too many rows. 0 stands
+    /// for 1.
     width_s: u64,
     rows: Vec<UsageInterval>,
 }
 
-/// Usage in one second of the clock.
+/// Usage during one row's time, which starts at `second` of the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct UsageInterval {
     second: u64,
     used_s: f64,
-    /// Part of the second that samples covered.
+    /// Part of the time that samples covered.
     covered_s: f64,
     rss_bytes: u64,
 }
 
 impl UsageSampler {
-    /// Begins to sample this process.
+    /// Takes a first sample of this process.
     pub fn of_own_process(now: Duration) -> Self {
         let mut sampler = Self::default();
         sampler.sample_own(now);
         sampler
     }
 
-    /// Samples this process.
+    /// Adds a sample of this process.
     pub fn sample_own(&mut self, now: Duration) {
         let own = process_usage::own_sample();
         self.add(now, own.used_s, own.rss_bytes);
     }
 
-    /// Adds a sample: the processor time since the process began, and its resident memory if that is known.
+    /// Adds a sample. `used_s` is the CPU time since the process started, and `rss_bytes` its
+    /// resident memory, if known.
     pub fn add(&mut self, now: Duration, used_s: f64, rss_bytes: Option<u64>) {
         let Some((before, used_before_s)) = self.last.replace((now, used_s)) else { return };
         let covered = now.saturating_sub(before);
@@ -65,7 +68,7 @@ impl UsageSampler {
         }
     }
 
-    /// Adds the samples of the process that had the same role after this one.
+    /// Adds the samples of a process that took over the role of this one.
     #[must_use]
     pub fn then(mut self, later: Self) -> Self {
         while self.width() < later.width() {
@@ -75,19 +78,20 @@ impl UsageSampler {
         Self { last: later.last, ..self }
     }
 
-    /// Makes the rows of the run record for seconds since `origin_ns`; `None` if there are none. A second of the record lies
-    /// in two of the clock, and has its share of each.
+    /// Makes the rows of the run record. Their seconds are relative to `origin_ns`. A second of the
+    /// record overlaps two seconds of the clock and gets its share of both. Returns `None` if there
+    /// are no rows.
     pub fn party(&self, name: &str, origin_ns: u64) -> Option<PartyUsage> {
         let origin_s = origin_ns / NS_PER_S;
         let later_share = (origin_ns % NS_PER_S) as f64 / 1e9 / self.width() as f64;
-        let mut joined: BTreeMap<u64, UsageInterval> = BTreeMap::new();
+        let mut intervals: BTreeMap<u64, UsageInterval> = BTreeMap::new();
         for interval in &self.rows {
             let Some(second) = interval.second.checked_sub(origin_s) else { continue };
             let before = second.checked_sub(self.width()).map(|before| (before, later_share));
             for (second, share) in
                 before.into_iter().chain([(second, 1.0 - later_share)]).filter(|(_, share)| *share > 0.0)
             {
-                let row = joined.entry(second).or_default();
+                let row = intervals.entry(second).or_default();
                 row.used_s += interval.used_s * share;
                 row.covered_s += interval.covered_s * share;
                 row.rss_bytes = interval.rss_bytes;
@@ -98,11 +102,11 @@ impl UsageSampler {
             cores: row.used_s / row.covered_s,
             rss_bytes: row.rss_bytes,
         };
-        let seconds: Vec<UsageRow> = joined.into_iter().map(row).collect();
+        let seconds: Vec<UsageRow> = intervals.into_iter().map(row).collect();
         (!seconds.is_empty()).then(|| PartyUsage { party: name.to_owned(), seconds })
     }
 
-    /// Usage in the latest second of which a good part has been sampled.
+    /// Returns the usage in the latest second that was sampled for long enough.
     pub fn latest(&self) -> Option<UsageRow> {
         let is_settled = |row: &&UsageInterval| row.covered_s >= MIN_COVERED_S;
         let row = self.rows.iter().rev().take(2).find(is_settled)?;
@@ -172,7 +176,7 @@ mod tests {
     fn a_second_that_begins_between_two_of_the_clock_has_its_share_of_both() {
         let mut sampler = UsageSampler::default();
         for quarter in 0..=12_u32 {
-            // One processor in the first second, none in the second, two in the third.
+            // One processor is busy in the first second, none in the second, two in the third.
             let used_s = [1.0, 0.0, 2.0].into_iter().enumerate();
             let used_s =
                 used_s.map(|(second, cores)| cores * (f64::from(quarter) / 4.0 - second as f64).clamp(0.0, 1.0));

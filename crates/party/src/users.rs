@@ -1,4 +1,4 @@
-//! Users that may log in: a file of `name:password`, one per line, that sinks and relays share.
+//! Users that may log in. Sinks and relays read them from a file with one `name:password` per line.
 use anyhow::{Context, Result, bail};
 use mailrun_net::recent::RecentMap;
 use mailrun_smtp::login::{Auth, Proof};
@@ -10,30 +10,30 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
-/// Environment variable with the password of the user that mailrun logs in as.
+/// Environment variable with the password with which mailrun logs in.
 pub const PASSWORD_VARIABLE: &str = "MAILRUN_PASSWORD";
 
-/// Largest number of users in a file.
 const MAX_USERS: usize = 1_000_000;
-/// Number of names whose keys of SCRAM-SHA-256 are kept, some 200 bytes each. The keys of others are computed at each
-/// login: 4096 rounds of hashing, about a millisecond.
+/// Number of users whose SCRAM-SHA-256 keys are kept, some 200 bytes each. The keys of other users
+/// are computed at each login, which takes 4096 rounds of hashing, about a millisecond.
 const MAX_KEPT_KEYS: usize = 20_000;
 
-/// Users that may log in, ready for use.
+/// The users that may log in to a sink or relay.
 #[derive(Debug)]
 pub enum Users {
-    /// Every user, with any password.
+    /// Anybody may log in with any password.
     Anybody,
-    /// Those of a list.
+    /// Only the users of a list may log in.
     Known(UserTable),
 }
 
-/// Users and their passwords. An unknown name gets a made-up password and salt, so that the answers, and their timing,
-/// do not reveal whether a user exists.
+/// Users and their passwords. An unknown name gets a made-up password and salt. The answers and
+/// their timing then do not reveal whether a user exists.
 pub struct UserTable {
     secrets: HashMap<String, Secret>,
     made_up: DecoySecrets,
-    /// Keys of SCRAM-SHA-256 of users that logged in lately, by their salts, which are shorter than names may be.
+    /// SCRAM-SHA-256 keys of users that logged in recently. They are stored under the users' salts,
+    /// because names may be long.
     keys: Mutex<RecentMap<Nonce, Keys>>,
 }
 
@@ -52,21 +52,22 @@ impl UserTable {
         }
     }
 
-    /// A user's secret; for an unknown name, a made-up one.
+    /// Returns a user's secret. An unknown name gets a made-up one.
     fn secret_of(&self, name: &str) -> Secret {
         let made_up = Secret::Password(self.made_up.password(name));
         self.secrets.get(name).cloned().unwrap_or(made_up)
     }
 
-    /// The keys of a user's password, computed at the first login and kept as long as there is room; made-up ones for
-    /// an unknown name, or for a password that SCRAM-SHA-256 does not allow.
+    /// Returns the keys for a user's password. They are computed at the first login and kept while
+    /// there is room. A name gets made-up keys if it is unknown or if SCRAM-SHA-256 does not allow
+    /// its password.
     fn scram_keys(&self, name: &str) -> Keys {
         let salt = self.made_up.salt(name);
         if let Some(keys) = self.cached_keys().get_mut(&salt) {
             return keys.clone();
         }
-        // Not under the lock, so that others need not wait for it. If two first logins come at once, both compute the
-        // same keys.
+        // Compute without the lock, so that other logins need not wait. If two first logins of a
+        // user come at the same time, both compute the same keys.
         let real = match self.secret_of(name) {
             Secret::Password(password) => Keys::derive(&password, &salt, MIN_ITERATIONS),
             _ => None,
@@ -82,20 +83,18 @@ impl UserTable {
 }
 
 impl Users {
-    /// Reads the users of a file.
-    ///
-    /// # Errors
-    /// If it cannot be read, has a line of another form or no users.
+    /// Reads a file of users. Returns an error if the file cannot be read, has a malformed line, or
+    /// contains no users.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         Self::parse(&text, path)
     }
 
-    /// Reads `name:password`, one per line; empty lines and those that begin with `#` are skipped. `path` is for error
-    /// texts.
+    /// Parses lines of the form `name:password`. Skips empty lines and lines that begin with `#`.
+    /// `path` is the file's name for error messages.
     ///
     /// # Errors
-    /// If a line has another form, or there are no users.
+    /// Returns an error if a line is malformed or if there are no users.
     pub fn parse(text: &str, path: &Path) -> Result<Self> {
         let file = path.display();
         let mut users = HashMap::new();
@@ -117,7 +116,7 @@ impl Users {
         Ok(Self::Known(UserTable::new(users)))
     }
 
-    /// Reports whether name and secret match.
+    /// Returns true if the password that the client has shown is right.
     pub fn verify(&self, auth: &Auth<'_>) -> bool {
         match (self, auth.proof) {
             (Self::Anybody, _) => true,
@@ -126,7 +125,8 @@ impl Users {
         }
     }
 
-    /// The secret to compare a digest with; for an unknown name, one that no digest matches.
+    /// Returns the secret with which a digest must be compared. For an unknown name, returns a
+    /// secret that no digest matches.
     pub fn secret(&self, auth: &Auth<'_>) -> Option<Secret> {
         match self {
             Self::Anybody => Some(Secret::Any),
@@ -161,8 +161,8 @@ mod tests {
         assert!(nobody.is_some() && nobody == known.secret(&digest("eve")) && nobody != known.secret(&digest("ann")));
         assert_eq!(known.secret(&digest("ann")), Some(Secret::Password("se:cret".to_owned())));
         assert_eq!(parse("").unwrap_err().to_string(), "dir/users contains no users; each line must be name:password");
-        let wrong = parse("ann:x\n:x\n").unwrap_err().to_string();
-        assert_eq!(wrong, "dir/users:2: must have the form name:password");
+        let error = parse("ann:x\n:x\n").unwrap_err().to_string();
+        assert_eq!(error, "dir/users:2: must have the form name:password");
     }
 
     #[test]
@@ -182,7 +182,8 @@ mod tests {
         assert!(ann.belong_to("one") && bob.belong_to("two") && eve.belong_to("three") && !ann.belong_to("two"));
         assert!(ann == keys("ann") && bob == keys("bob"), "kept, or made again as they were");
         assert!(ann.salt != bob.salt, "each has a salt of its own");
-        // An unknown name, and a password that SCRAM-SHA-256 does not allow, look the same to a client.
+        // A client must not be able to tell an unknown name from a user whose password
+        // SCRAM-SHA-256 does not allow.
         for name in ["nobody", "ill", "nobody else", "another one", "and another"] {
             let made_up = keys(name);
             assert_eq!(made_up, keys(name), "the same salt each time");

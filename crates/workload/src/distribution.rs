@@ -1,4 +1,4 @@
-//! A number that may vary from message to message: its syntax, and its distribution.
+//! A number that may vary from message to message: the syntax of the option and the distribution.
 //!
 //! ```text
 //! 400                      always the same
@@ -8,19 +8,20 @@
 //!                          of the median, or above a hundred times it, are clamped
 //! lognormal:4k,1.2,1m      the same, at most 1m
 //! ```
-//! A draw maps 64 uniform bits to a number by the distribution's quantile function, so 64 evenly spaced draws represent
-//! the distribution.
+//! To draw a number, 64 uniform random bits select a quantile of the distribution. Evenly spaced
+//! quantiles, for example 64 of them, therefore represent the whole distribution.
 use super::random::{RandomStream, SeededRng, scale};
 use mailrun_journey::record::Varied;
 
-/// Factor that bounds the distance of a log-normal number from its median, unless the user gives a bound.
+/// A log-normal number is at most this many times larger or smaller than the median, unless the
+/// user sets a maximum.
 const MAX_MEDIAN_FACTOR: f64 = 100.0;
-/// Largest deviation accepted: the middle two thirds then reach from 1/148 to 148 times the median.
+/// Largest deviation that is accepted. With it, the middle two thirds of the numbers lie between
+/// 1/148 of the median and 148 times the median.
 const MAX_SIGMA: f64 = 5.0;
-/// Largest number of parts in a list.
 const MAX_PARTS: usize = 1_000;
 
-/// A number, or a distribution of numbers.
+/// A number that is constant or varies from message to message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
     expression: String,
@@ -34,7 +35,7 @@ enum DistributionKind {
     LogNormal { median: f64, sigma: f64, most: u64 },
 }
 
-/// A range from `least` to `most`, both included.
+/// A range of numbers. Both ends are included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ValueRange {
     least: u64,
@@ -42,8 +43,8 @@ struct ValueRange {
 }
 
 impl ValueRange {
-    fn quantile(self, chance: u64) -> u64 {
-        self.least + scale(chance, self.most - self.least + 1)
+    fn quantile(self, position: u64) -> u64 {
+        self.least + scale(position, self.most - self.least + 1)
     }
 
     fn mean(self) -> f64 {
@@ -52,7 +53,7 @@ impl ValueRange {
 }
 
 impl Distribution {
-    /// Always that number.
+    /// Creates a distribution that always gives `number`.
     pub fn constant(number: u64) -> Self {
         Self {
             expression: number.to_string(),
@@ -60,10 +61,10 @@ impl Distribution {
         }
     }
 
-    /// Parses the text; `read` reads one number of it.
+    /// Parses a distribution. `read` parses a single number, for example with a unit.
     ///
     /// # Errors
-    /// If it is malformed: the mistake, and the correct form.
+    /// Returns an error that names the mistake and shows the correct form.
     pub fn parse(text: &str, read: impl Fn(&str) -> Result<u64, String>) -> Result<Self, String> {
         let shape = match text.strip_prefix("lognormal:") {
             Some(rest) => parse_log_normal(rest, &read)?,
@@ -72,17 +73,17 @@ impl Distribution {
         Ok(Self { expression: text.to_owned(), kind: shape })
     }
 
-    /// The expression as the user gave it.
+    /// Returns the text from which the distribution was parsed.
     pub fn expression(&self) -> &str {
         &self.expression
     }
 
-    /// The one number that it always is, if it does not vary.
+    /// Returns the number if it does not vary.
     pub fn as_constant(&self) -> Option<u64> {
         (self.min() == self.max()).then(|| self.min())
     }
 
-    /// The smallest number that it can give.
+    /// Returns the smallest number that can be drawn.
     pub fn min(&self) -> u64 {
         match &self.kind {
             DistributionKind::Range(range) => range.least,
@@ -91,7 +92,7 @@ impl Distribution {
         }
     }
 
-    /// The largest number that it can give.
+    /// Returns the largest number that can be drawn.
     pub fn max(&self) -> u64 {
         match &self.kind {
             DistributionKind::Range(range) => range.most,
@@ -100,36 +101,39 @@ impl Distribution {
         }
     }
 
-    /// Its mean.
+    /// Returns the mean of the numbers that are drawn.
     pub fn mean(&self) -> f64 {
         match &self.kind {
             DistributionKind::Range(range) => range.mean(),
             DistributionKind::Weighted { parts, total } => {
                 parts.iter().map(|(weight, range)| *weight as f64 * range.mean()).sum::<f64>() / *total as f64
             }
-            // Both ends are clamped, so no formula holds: this is the mean of many evenly spaced draws.
+            // The numbers are clamped at both ends, so the formula for the mean does not apply.
+            // Average many evenly spaced quantiles instead.
             DistributionKind::LogNormal { .. } => {
                 self.quantiles(1 << 14).map(|number| number as f64).sum::<f64>() / 16_384.0
             }
         }
     }
 
-    /// Reports whether numbers beyond its bounds are clamped to them. A narrower bound then changes nothing in kind.
+    /// Returns true if numbers outside the bounds are clamped to the bounds. A caller may then
+    /// narrow the bounds without changing the kind of distribution.
     pub fn is_clamped(&self) -> bool {
         matches!(self.kind, DistributionKind::LogNormal { .. })
     }
 
-    /// Describes it for the record, with all numbers below `least` clamped to `least`.
-    pub fn summary_from(&self, least: u64) -> Varied {
-        let described = self.summary_in(1.0);
-        if self.min() >= least {
-            return described;
+    /// Describes the distribution for the run record as if all numbers below `min` were `min`.
+    pub fn summary_from(&self, min: u64) -> Varied {
+        let summary = self.summary_in(1.0);
+        if self.min() >= min {
+            return summary;
         }
-        let mean = self.quantiles(1 << 14).map(|number| number.max(least) as f64).sum::<f64>() / 16_384.0;
-        Varied { least: least as f64, mean, ..described }
+        let mean = self.quantiles(1 << 14).map(|number| number.max(min) as f64).sum::<f64>() / 16_384.0;
+        Varied { least: min as f64, mean, ..summary }
     }
 
-    /// The number for a message.
+    /// Draws the number for a message. The same seed, purpose and message always give the same
+    /// number.
     pub fn sample(&self, seed: u64, purpose: RandomStream, number: u64) -> u64 {
         match &self.kind {
             DistributionKind::Range(range) if range.least == range.most => range.least,
@@ -137,31 +141,32 @@ impl Distribution {
         }
     }
 
-    /// The quantile of the distribution at `chance` / 2^64.
-    fn quantile(&self, chance: u64) -> u64 {
+    /// Returns the quantile of the distribution at `position` / 2^64.
+    fn quantile(&self, position: u64) -> u64 {
         match &self.kind {
-            DistributionKind::Range(range) => range.quantile(chance),
-            DistributionKind::Weighted { parts, total } => weighted_quantile(parts, *total, chance),
+            DistributionKind::Range(range) => range.quantile(position),
+            DistributionKind::Weighted { parts, total } => weighted_quantile(parts, *total, position),
             DistributionKind::LogNormal { median, sigma, most } => {
-                let share = (chance as f64 + 0.5) / 2_f64.powi(64);
+                let share = (position as f64 + 0.5) / 2_f64.powi(64);
                 let number = median * (sigma * normal_quantile(share.clamp(1e-18, 1.0 - 1e-16))).exp();
                 (number.round() as u64).clamp(self.min(), *most)
             }
         }
     }
 
-    /// The distribution in small: `count` numbers, evenly spaced in it.
+    /// Returns `count` evenly spaced quantiles, which represent the distribution.
     pub fn quantiles(&self, count: u64) -> impl Iterator<Item = u64> {
         let gap = u64::MAX / count.max(1);
         (0..count).map(move |place| self.quantile(place * gap + gap / 2))
     }
 
-    /// Describes it for the record; `None` if it does not vary.
+    /// Describes the distribution for the run record. Returns `None` if the number does not vary.
     pub fn summary(&self) -> Option<Varied> {
         self.as_constant().is_none().then(|| self.summary_in(1.0))
     }
 
-    /// Describes it for the record, in a larger unit: `unit` of its own make one.
+    /// Describes the distribution for the run record in a larger unit. `unit` is the number of its
+    /// own units in one of these.
     pub fn summary_in(&self, unit: f64) -> Varied {
         Varied {
             expression: self.expression.clone(),
@@ -172,10 +177,10 @@ impl Distribution {
     }
 }
 
-/// Draws from a list. A part of weight w has w of the `total` equal steps; the position of the draw within these steps
-/// is the draw within the part.
-fn weighted_quantile(parts: &[(u64, ValueRange)], total: u64, chance: u64) -> u64 {
-    let mut place = u128::from(chance) * u128::from(total);
+/// Returns a quantile of a weighted list. `position` is mapped to `total` equal steps, of which a
+/// part of weight w has w. The place within these steps is the quantile within the part.
+fn weighted_quantile(parts: &[(u64, ValueRange)], total: u64, position: u64) -> u64 {
+    let mut place = u128::from(position) * u128::from(total);
     for (weight, range) in parts {
         let width = u128::from(*weight) << 64;
         if place < width {
@@ -187,26 +192,26 @@ fn weighted_quantile(parts: &[(u64, ValueRange)], total: u64, chance: u64) -> u6
 }
 
 fn parse_log_normal(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<DistributionKind, String> {
-    let wrong = || {
+    let error = || {
         format!(
             "lognormal:{text} is not a valid distribution; use something like lognormal:4k,1.2 (median, deviation of \
              the logarithm)"
         )
     };
     let mut words = text.split(',').map(str::trim);
-    let (Some(median), Some(sigma)) = (words.next(), words.next()) else { return Err(wrong()) };
+    let (Some(median), Some(sigma)) = (words.next(), words.next()) else { return Err(error()) };
     let median = read(median)?;
-    let sigma: f64 = sigma.parse().map_err(|_| wrong())?;
-    let most = words.next().map(read).transpose()?;
+    let sigma: f64 = sigma.parse().map_err(|_| error())?;
+    let max = words.next().map(read).transpose()?;
     if words.next().is_some() {
-        return Err(wrong());
+        return Err(error());
     }
     if median == 0 || !(0.0..=MAX_SIGMA).contains(&sigma) || sigma == 0.0 {
         return Err(format!(
             "lognormal:{text}: the median must be more than zero, and the deviation at most {MAX_SIGMA}"
         ));
     }
-    match most {
+    match max {
         Some(most) if most < median => Err(format!("lognormal:{text}: the maximum is below the median")),
         Some(most) => Ok(DistributionKind::LogNormal { median: median as f64, sigma, most }),
         None => Ok(DistributionKind::LogNormal {
@@ -217,7 +222,7 @@ fn parse_log_normal(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> 
     }
 }
 
-/// Parses a list of parts with weights; most lists have one part.
+/// Parses a list of parts with weights. Most lists have a single part without a weight.
 fn parse_weighted(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<DistributionKind, String> {
     let words: Vec<&str> = text.split(',').map(str::trim).collect();
     if let [word] = words[..]
@@ -239,31 +244,31 @@ fn parse_weighted_part(word: &str, read: &impl Fn(&str) -> Result<u64, String>) 
     Ok((parse_weight(weight).ok_or_else(|| weight_error(word, weight))?, parse_range(part, read)?))
 }
 
-/// A weight: a number from 1 to a billion.
+/// Parses a weight, a whole number from 1 to a billion.
 pub fn parse_weight(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|weight| (1..=1_000_000_000).contains(weight))
 }
 
-/// Error text for a bad weight.
+/// Returns the error message for a weight that `parse_weight` refuses.
 pub fn weight_error(word: &str, weight: &str) -> String {
     format!("{word:?}: {weight:?} is not a weight; a weight is a whole number of at least 1, as in 400:80,64k:20")
 }
 
 fn parse_range(word: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<ValueRange, String> {
-    let Some((least, most)) = word.split_once("..") else {
+    let Some((min, max)) = word.split_once("..") else {
         let number = read(word)?;
         return Ok(ValueRange { least: number, most: number });
     };
-    let range = ValueRange { least: read(least.trim())?, most: read(most.trim())? };
+    let range = ValueRange { least: read(min.trim())?, most: read(max.trim())? };
     if range.least > range.most {
         return Err(format!("{word:?}: write the smaller value first"));
     }
-    // The size of the range must fit into the number's type.
+    // The number of values in the range must fit into a u64.
     if range.most == u64::MAX { Err(format!("the range {word:?} is too wide")) } else { Ok(range) }
 }
 
-/// The quantile function of the normal distribution, for shares above 0 and below 1: P. J. Acklam's rational
-/// approximations (2003), exact to 1.2e-9 of the result.
+/// Quantile function of the normal distribution, for shares greater than 0 and less than 1. Uses P.
+/// J. Acklam's rational approximations (2003), whose relative error is below 1.2e-9.
 fn normal_quantile(share: f64) -> f64 {
     const CENTRE: [f64; 6] = [
         -3.969683028665376e1,
@@ -292,18 +297,18 @@ fn normal_quantile(share: f64) -> f64 {
     const TAIL_BELOW: [f64; 5] =
         [7.784695709041462e-3, 3.224671290700398e-1, 2.445134137142996, 3.754408661907416, 1.0];
     const TAIL_SHARE: f64 = 0.02425;
-    let polynomial = |terms: &[f64], at: f64| terms.iter().fold(0.0, |sum, term| sum * at + term);
+    let polynomial = |terms: &[f64], x: f64| terms.iter().fold(0.0, |sum, term| sum * x + term);
     let tail = |share: f64| {
-        let at = (-2.0 * share.ln()).sqrt();
-        polynomial(&TAIL, at) / polynomial(&TAIL_BELOW, at)
+        let x = (-2.0 * share.ln()).sqrt();
+        polynomial(&TAIL, x) / polynomial(&TAIL_BELOW, x)
     };
     if share < TAIL_SHARE {
         tail(share)
     } else if share > 1.0 - TAIL_SHARE {
         -tail(1.0 - share)
     } else {
-        let at = share - 0.5;
-        at * polynomial(&CENTRE, at * at) / polynomial(&CENTRE_BELOW, at * at)
+        let x = share - 0.5;
+        x * polynomial(&CENTRE, x * x) / polynomial(&CENTRE_BELOW, x * x)
     }
 }
 
@@ -318,7 +323,7 @@ mod tests {
     }
 
     fn spread(text: &str) -> Distribution {
-        Distribution::parse(text, read).unwrap_or_else(|why| panic!("{why}"))
+        Distribution::parse(text, read).unwrap_or_else(|error| panic!("{error}"))
     }
 
     fn drawn(text: &str, count: u64) -> Vec<u64> {
@@ -334,7 +339,7 @@ mod tests {
 
     #[test]
     fn what_is_typed_has_its_bounds_and_mean() {
-        for (text, least, most, mean) in [
+        for (text, min, max, mean) in [
             ("400", 400, 400, 400.0),
             ("400..64k", 400, 65_536, 32_968.0),
             ("7..7", 7, 7, 7.0),
@@ -344,10 +349,10 @@ mod tests {
             ("5:9", 5, 5, 5.0),
         ] {
             let spread = spread(text);
-            assert_eq!((spread.min(), spread.max()), (least, most), "{text}");
+            assert_eq!((spread.min(), spread.max()), (min, max), "{text}");
             assert!((spread.mean() - mean).abs() < 1e-6, "{text}: {}", spread.mean());
             assert_eq!(spread.expression(), text);
-            assert_eq!(spread.summary().is_none(), least == most, "{text}");
+            assert_eq!(spread.summary().is_none(), min == max, "{text}");
         }
     }
 
@@ -378,8 +383,8 @@ mod tests {
             ("lognormal:4k,1,8k,9k", "median, deviation"),
             ("lognormal:4k,1,400", "below the median"),
         ] {
-            let why = Distribution::parse(text, read).expect_err(text);
-            assert!(why.contains(named), "{text}: {why}");
+            let error = Distribution::parse(text, read).expect_err(text);
+            assert!(error.contains(named), "{text}: {error}");
         }
         assert!(Distribution::parse(&["1"; 2_000].join(","), read).is_err());
     }
@@ -389,8 +394,8 @@ mod tests {
         let all = drawn("400..64k", 100_000);
         assert!((mean(&all) / 32_968.0 - 1.0).abs() < 0.01, "{}", mean(&all));
         for (share, expected) in [(0.1, 6_914.0), (0.5, 32_968.0), (0.9, 59_022.0)] {
-            let found = all[(share * 1e5) as usize] as f64;
-            assert!((found / expected - 1.0).abs() < 0.03, "{share}: {found}");
+            let quantile = all[(share * 1e5) as usize] as f64;
+            assert!((quantile / expected - 1.0).abs() < 0.03, "{share}: {quantile}");
         }
         assert!(all[0] >= 400 && all[99_999] <= 65_536);
     }
@@ -409,10 +414,11 @@ mod tests {
     #[test]
     fn a_log_normal_number_has_its_median_its_spread_and_its_bounds() {
         let all = drawn("lognormal:4k,1.2", 100_000);
-        // exp(±1.2) of the median at one deviation; exp(1.2²/2) is the mean's factor.
+        // The quantiles at ± one deviation are exp(±1.2) times the median. The mean is exp(1.2²/2)
+        // times the median.
         for (share, factor) in [(0.5, 1.0), (0.841_345, 1.2_f64.exp()), (0.158_655, (-1.2_f64).exp())] {
-            let found = all[(share * 1e5) as usize] as f64 / 4_096.0;
-            assert!((found / factor - 1.0).abs() < 0.03, "{share}: {found} for {factor}");
+            let quantile = all[(share * 1e5) as usize] as f64 / 4_096.0;
+            assert!((quantile / factor - 1.0).abs() < 0.03, "{share}: {quantile} for {factor}");
         }
         let expected = 4_096.0 * (1.2_f64 * 1.2 / 2.0).exp();
         assert!((mean(&all) / expected - 1.0).abs() < 0.02, "{} for {expected}", mean(&all));

@@ -1,6 +1,8 @@
-//! The load that any party offers, for every protocol: when the next message is due, and the random choices.
+//! The load that a party offers, for any protocol: when the next message is due, and the random
+//! choices.
 //!
-//! Pure: all of it is a function of the options, the seed and the message's number.
+//! This crate does no I/O: everything is a function of the options, the seed and the number of the
+//! message.
 #[doc(hidden)]
 pub mod checks;
 pub mod distribution;

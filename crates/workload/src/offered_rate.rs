@@ -1,35 +1,37 @@
-//! The offered rate over time: one rate, or stages of rates and ramps that follow each other.
+//! The offered rate over time. It is constant, or consists of consecutive stages with a rate or a
+//! ramp each.
 //!
 //! ```text
 //! 10s:100/s          100 messages a second, for ten seconds
 //! 60s:100/s..1000/s  from 100 a second to 1,000, changing evenly
 //! 5s:0/s             a pause
 //! ```
-//! Pure. It answers when the n-th message of the whole run is due: the inverse of the number due by a time.
+//! This module does no I/O. It computes when the n-th message of the whole run is due, which is the
+//! inverse of the number of messages that are due by a given time.
 use mailrun_journey::quantities::{duration, rate};
 use mailrun_journey::record::OfferedStage;
 use std::time::Duration;
 
-/// A part of the run with a rate of its own.
+/// A part of the run with its own rate or ramp.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateStage {
     pub(crate) length: Duration,
-    /// Rate at its begin, per second.
+    /// Rate per second at the start of the stage.
     pub from_per_s: f64,
-    /// Rate at its end, per second.
+    /// Rate per second at the end of the stage.
     pub to_per_s: f64,
 }
 
 impl RateStage {
-    /// Reads `10s:100/s` or `10s:100/s..1000/s`.
+    /// Parses a stage, for example `10s:100/s` or `10s:100/s..1000/s`.
     ///
     /// # Errors
-    /// If it is malformed: the mistake, and the correct form.
+    /// Returns an error that names the mistake and shows the correct form.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let wrong =
+        let error =
             || format!("{text:?} is not a valid stage; use something like 10s:100/s, or 60s:100/s..1000/s for a ramp");
-        let (length, rates) = text.split_once(':').ok_or_else(wrong)?;
-        let within = |why: String| format!("{text:?}: {why}");
+        let (length, rates) = text.split_once(':').ok_or_else(error)?;
+        let within = |reason: String| format!("{text:?}: {reason}");
         let length = duration(length.trim()).map_err(within)?;
         if length.is_zero() || length > Duration::from_secs(366 * 86_400) {
             return Err(format!("{text:?}: a stage must last more than zero and at most a year"));
@@ -39,50 +41,51 @@ impl RateStage {
         Ok(Self { length, from_per_s: read(from)?, to_per_s: read(to)? })
     }
 
-    /// The stage in the syntax of the option.
+    /// Returns the stage in the syntax of the option.
     pub fn expression(&self) -> String {
         format!("{:?}:{}/s..{}/s", self.length, self.from_per_s, self.to_per_s)
     }
 
-    /// Describes the stage for the record.
     pub(crate) fn summary(&self) -> OfferedStage {
         let length_s = self.length.as_secs_f64();
         OfferedStage { length_s, from_per_s: self.from_per_s, to_per_s: self.to_per_s }
     }
 
-    /// Rate after the first `time_s` of the stage.
+    /// Returns the rate when `time_s` of the stage has passed.
     fn rate_at(&self, time_s: f64) -> f64 {
         let passed = time_s / self.length.as_secs_f64();
         self.from_per_s * (1.0 - passed) + self.to_per_s * passed
     }
 
-    /// Messages due in the first `time_s` of the stage.
+    /// Returns the number of messages that are due in the first `time_s` of the stage.
     fn due_within(&self, time_s: f64) -> f64 {
         let slope = (self.to_per_s - self.from_per_s) / self.length.as_secs_f64();
         time_s * (self.from_per_s + slope * time_s / 2.0)
     }
 
-    /// Time at which that many messages of the stage are due.
+    /// Returns the time within the stage at which `messages` of its messages are due.
     fn time_of(&self, messages: f64) -> f64 {
         let slope = (self.to_per_s - self.from_per_s) / self.length.as_secs_f64();
         let speed = self.from_per_s + (self.from_per_s * self.from_per_s + 2.0 * slope * messages).max(0.0).sqrt();
-        // Written without a subtraction, so that a slope of zero or a negative one loses no digits.
+        // This form has no subtraction of similar numbers, so it stays exact for slopes that are
+        // zero or negative.
         if speed > 0.0 { (2.0 * messages / speed).min(self.length.as_secs_f64()) } else { 0.0 }
     }
 }
 
-/// The rate over the whole run.
+/// The rate during the whole run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OfferedRate {
     /// The same rate until the run ends.
     Constant(f64),
-    /// Stages one after the other; the run ends with the last.
+    /// Consecutive stages. The run ends with the last one.
     Stages(Vec<RateStage>),
 }
 
 impl OfferedRate {
-    /// Time at which the message at `position` (0 is the first) is due, in seconds since the beginning; the end of the
-    /// last stage for messages beyond it.
+    /// Returns the time at which the message at `position` is due, in seconds since the start of
+    /// the load. The first message has position 0. Messages beyond the last stage are due at its
+    /// end.
     pub fn due_s(&self, position: f64) -> f64 {
         let stages = match self {
             Self::Constant(rate_per_s) => return position / rate_per_s,
@@ -102,7 +105,7 @@ impl OfferedRate {
         begins_s
     }
 
-    /// Messages due in the first `time_s`.
+    /// Returns the number of messages that are due in the first `time_s`.
     pub(crate) fn due_by(&self, time_s: f64) -> f64 {
         let stages = match self {
             Self::Constant(rate_per_s) => return rate_per_s * time_s,
@@ -118,7 +121,7 @@ impl OfferedRate {
         due
     }
 
-    /// Length of the offer, if it has an end.
+    /// Returns the total length of the stages. `None` for a constant rate, which has no end.
     pub fn length(&self) -> Option<Duration> {
         match self {
             Self::Constant(_) => None,
@@ -126,7 +129,7 @@ impl OfferedRate {
         }
     }
 
-    /// Mean rate from `from_s` on, in messages per second.
+    /// Returns the mean rate from `from_s` to the end, in messages per second.
     pub fn mean_per_s(&self, from_s: f64) -> f64 {
         let stages = match self {
             Self::Constant(rate_per_s) => return *rate_per_s,
@@ -139,7 +142,8 @@ impl OfferedRate {
             let length_s = stage.length.as_secs_f64();
             let skipped_s = (from_s - begins_s).clamp(0.0, length_s);
             let rest_s = length_s - skipped_s;
-            // By the mean rate of the rest: a difference of two counts would lose all digits of a short one.
+            // Use the mean rate of the rest. The difference of two large counts would have no exact
+            // digits left for a short rest.
             messages += rest_s * (stage.rate_at(skipped_s) + stage.to_per_s) / 2.0;
             counted_s += rest_s;
             begins_s += length_s;
@@ -147,7 +151,7 @@ impl OfferedRate {
         if counted_s > 0.0 { messages / counted_s } else { 0.0 }
     }
 
-    /// Describes the stages for the record; empty if the rate is constant.
+    /// Describes the stages for the run record. Returns an empty list for a constant rate.
     pub fn stages(&self) -> Vec<OfferedStage> {
         match self {
             Self::Constant(_) => Vec::new(),
@@ -195,14 +199,15 @@ mod tests {
             ("10s:1..", "not a valid rate"),
             ("10s:1..2..3", "not a valid rate"),
         ] {
-            let why = RateStage::parse(text).expect_err(text);
-            assert!(why.contains(named), "{text}: {why}");
+            let error = RateStage::parse(text).expect_err(text);
+            assert!(error.contains(named), "{text}: {error}");
         }
     }
 
     #[test]
     fn the_mean_of_a_rest_of_no_length_is_a_rate_of_the_stage() {
-        // The lengths' sum as f64 lies above the end by less than one digit (found by fuzzing).
+        // The sum of the lengths as an f64 is slightly larger than the end. Fuzzing found this
+        // case.
         for count in 1..12 {
             let offer = stages(&vec!["60s10ms:100000/s"; count]);
             let end_s = offer.length().unwrap().as_secs_f64();
@@ -216,7 +221,8 @@ mod tests {
     #[test]
     fn stages_follow_each_other() {
         let offer = stages(&["10s:100/s", "5s:0/s", "10s:0/s..200/s"]);
-        // 1,000 in the first ten seconds, none in five, 1,000 in the ramp: a quarter of those by its middle.
+        // 1,000 messages in the first ten seconds, none in the next five, and 1,000 in the ramp, of
+        // which a quarter comes before its middle.
         for (position, due_s) in
             [(0.0, 0.0), (1.0, 0.01), (999.0, 9.99), (1_000.0, 15.0), (1_250.0, 20.0), (2_000.0, 25.0)]
         {
@@ -251,7 +257,7 @@ mod tests {
             let due_s = offer.due_s(position);
             prop_assert!(due_s >= 0.0 && due_s <= offer.length().unwrap().as_secs_f64());
             prop_assert!(offer.due_s(position + 1.0) >= due_s);
-            // By that time as many messages are due as were asked for.
+            // By the time that was computed, as many messages must be due as were asked for.
             let mut begins_s = 0.0;
             let mut counted = 0.0;
             for stage in &stages {

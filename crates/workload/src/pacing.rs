@@ -1,10 +1,11 @@
-//! The time at which the next message is due at open loop. The server's pace cannot delay this schedule, which avoids
-//! coordinated omission (G. Tene, "How NOT to Measure Latency", 2013).
+//! Computes when the next message is due in an open loop. The schedule does not depend on the pace
+//! of the server, which avoids coordinated omission (G. Tene, "How NOT to Measure Latency", 2013).
 //!
-//! Pure: a schedule is a function of the offered rate and its seed. Every message has a position in the whole run, and
-//! `stages` says when that is due. A worker takes every n-th position, and so the workers' schedules interleave to the
-//! whole; at Poisson arrival its positions lie at random distances, of n in the mean, and independent Poisson processes
-//! add up to one.
+//! This module does no I/O: a schedule is a function of the offered rate and its seed. Every
+//! message has a position in the whole run, and `offered_rate` computes when that position is due.
+//! Each of n workers takes every n-th position, so their schedules together make up the whole. With
+//! Poisson arrivals the positions of a worker have random distances with a mean of n. Independent
+//! Poisson processes add up to a Poisson process, so the workers together have the whole rate.
 use super::offered_rate::OfferedRate;
 use mailrun_journey::record::Arrival;
 use rand::rngs::StdRng;
@@ -12,13 +13,13 @@ use rand::{RngExt, SeedableRng};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The times at which messages are due.
+/// The times at which the messages of one worker are due.
 #[derive(Debug)]
 pub struct ArrivalSchedule {
     began: Duration,
-    /// The offer, and its changes that are not passed yet; at least one.
+    /// The current offer, and offers that apply later. There is at least one.
     offers: VecDeque<OfferSegment>,
-    /// Messages given out.
+    /// Number of messages that were handed out.
     issued: u64,
     /// Position of the next message in the whole run.
     position: f64,
@@ -26,12 +27,13 @@ pub struct ArrivalSchedule {
     next_s: f64,
     worker: usize,
     workers: usize,
-    /// Share of a position by which constant arrivals are late, so that schedules on several hosts do not beat.
+    /// Delay of constant arrivals as a share of a position. Each host has its own delay, so that
+    /// the hosts do not all send at the same moments.
     phase: f64,
     random: Option<StdRng>,
 }
 
-/// An offer that holds from a time on, and the position of the whole run that is reached then.
+/// An offer that applies from a certain time on, and the position of the run at that time.
 #[derive(Debug)]
 struct OfferSegment {
     from_s: f64,
@@ -40,7 +42,8 @@ struct OfferSegment {
 }
 
 impl ArrivalSchedule {
-    /// The schedule of worker `number` of `workers`, for the `offer` of all together, beginning at `began`.
+    /// Creates the schedule of worker `number` of `workers`. `offer` is the rate of all workers
+    /// together, and `began` the start of the load.
     pub fn new(
         arrival: Arrival,
         offer: OfferedRate,
@@ -64,7 +67,7 @@ impl ArrivalSchedule {
         schedule
     }
 
-    /// The same schedule, with constant arrivals late by a share of a position.
+    /// Delays constant arrivals by a share of a position.
     #[must_use]
     pub fn with_phase(mut self, phase: f64) -> Self {
         if self.random.is_none() {
@@ -75,7 +78,7 @@ impl ArrivalSchedule {
         self
     }
 
-    /// Offers another rate from `at` on. What was due before stays due when it was.
+    /// Changes the offer from `at` on. Messages that were due earlier keep their times.
     pub fn change(&mut self, at: Duration, offer: OfferedRate) {
         let at_s = at.saturating_sub(self.began).as_secs_f64();
         let last = &self.offers[self.offers.len() - 1];
@@ -85,13 +88,16 @@ impl ArrivalSchedule {
         self.next_s = self.due_s();
     }
 
-    /// Messages that are due before `at`, of a schedule from which none was given out yet.
+    /// Counts the messages that are due before `at`. The schedule must not have handed out any
+    /// messages.
     pub fn due_before(mut self, at: Duration) -> u64 {
-        // Messages beyond the last stage are due at its end, without end.
+        // All messages beyond the last stage are due at its end, so counting past the end would
+        // never finish.
         let at = self.offers[0].offer.length().map_or(at, |length| at.min(self.began.saturating_add(length)));
         if self.random.is_none() {
             let positions = self.offers[0].offer.due_by(at.saturating_sub(self.began).as_secs_f64()) - self.position;
-            // The last two are looked at one by one, because the number is rounded.
+            // Step through the last two messages one by one, because the computed number is
+            // rounded.
             self.issued = ((positions / self.workers as f64).ceil().max(0.0) as u64).saturating_sub(2);
             self.compute_next();
         }
@@ -101,28 +107,29 @@ impl ArrivalSchedule {
         self.issued
     }
 
-    /// Time at which the next message is due; the end of time if the rate is zero.
+    /// Returns the time at which the next message is due. At a rate of 0 this is `Duration::MAX`.
     pub fn due(&self) -> Duration {
         self.began.saturating_add(Duration::try_from_secs_f64(self.next_s).unwrap_or(Duration::MAX))
     }
 
-    /// Advances to the next message after one was given out.
+    /// Moves on to the next message after one was handed out.
     pub fn advance(&mut self) {
         self.issued += 1;
         self.compute_next();
     }
 
-    /// Computes the position of the next message and the time at which it is due.
+    /// Computes the position of the next message and its time.
     fn compute_next(&mut self) {
         self.position = match self.exponential_gap() {
             Some(gap) => self.position + gap,
-            // Computed from the count and not by adding: a sum of a million rounded gaps would drift.
+            // Compute the position from the count. A sum of a million rounded gaps would drift.
             None => (self.issued * self.workers as u64 + self.worker as u64) as f64 + self.phase,
         };
         self.next_s = self.due_s();
     }
 
-    /// Time at which the present position is due, in seconds since `began`. Offers that it has passed are forgotten.
+    /// Returns the time at which the current position is due, in seconds since `began`. Drops
+    /// offers that the position has passed.
     fn due_s(&mut self) -> f64 {
         while self.offers.get(1).is_some_and(|next| next.from_position <= self.position) {
             self.offers.pop_front();
@@ -131,7 +138,8 @@ impl ArrivalSchedule {
         now.from_s + now.offer.due_s(self.position - now.from_position)
     }
 
-    /// An exponentially distributed gap in positions, for a Poisson process.
+    /// Draws an exponentially distributed gap in positions, for a Poisson process. Returns `None`
+    /// for constant arrivals.
     fn exponential_gap(&mut self) -> Option<f64> {
         let uniform: f64 = self.random.as_mut()?.random();
         Some(-(1.0 - uniform).ln() * self.workers as f64)
@@ -176,7 +184,8 @@ mod tests {
                 (0..4).flat_map(|number| due_times(arrival, offer.clone(), number, 4, 400)).collect();
             all.retain(|due| *due < 10.0);
             all.sort_by(f64::total_cmp);
-            // 1,000 in all, a quarter of them in the first half; a Poisson count scatters by its root.
+            // 1,000 messages in all, a quarter of them in the first half. A Poisson count deviates
+            // by about its square root.
             let early = all.iter().filter(|due| **due < 5.0).count();
             assert!(all.len().abs_diff(1_000) < 100 && early.abs_diff(250) < 50, "{} {early}", all.len());
         }
@@ -190,7 +199,8 @@ mod tests {
             let mut schedule =
                 ArrivalSchedule::new(Arrival::Constant, OfferedRate::Constant(10.0), Duration::ZERO, number, 3, 7)
                     .with_phase(0.5);
-            // One worker learns of each change when it comes; the others have slept, and learn of all at the end.
+            // The first worker learns of each change when it happens. The others were asleep and
+            // learn of all changes at the end.
             for (at, rate) in changes {
                 while number == 0 && schedule.due() < at {
                     all.push(schedule.due().as_secs_f64());

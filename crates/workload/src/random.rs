@@ -1,11 +1,13 @@
-//! Random choices: a function of the seed, the purpose and the message's number. So a seed gives the same mail
-//! whichever session sends it, and in any order.
+//! Random choices. Each is a function of the seed, its purpose and the number of the message. The
+//! same seed therefore gives the same mail, whichever session sends a message and in whatever
+//! order.
 pub use mailrun_journey::seeded::{SeededRng, scale};
 
-/// Purpose of a random choice. Each has draws of its own: the size of message 7 says nothing about its recipients.
+/// Purpose of a random choice. Each purpose has its own random numbers. For example, the size of
+/// message 7 tells nothing about its recipients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RandomStream {
-    /// Choice of a message from a set, or its length.
+    /// Which message of a set is sent, or how long the message is.
     Message = 1,
     /// Number of recipients.
     Recipients,
@@ -13,13 +15,13 @@ pub enum RandomStream {
     Reuse,
     /// Pause of the session after the message.
     Think,
-    /// The sender's address.
+    /// Address of the sender.
     Sender,
-    /// The recipients' addresses.
+    /// Addresses of the recipients.
     Recipient,
     /// Text of a generated message.
     Words,
-    /// Envelope id by which the server names the message in a notification.
+    /// Envelope ID, with which the server names the message in a notification (DSN, RFC 3461).
     EnvelopeId,
 }
 

@@ -1,4 +1,5 @@
-//! Changes during a run that explain its figures: the end of the warm-up, stages of the rate, a server that was gone.
+//! Events of a run that explain its figures: the end of the warm-up, changes of the rate, and times
+//! when the server did not accept messages.
 use crate::offered_rate::OfferedRate;
 use mailrun_journey::merge::join_events;
 use mailrun_journey::record::{Ending, EventKind, EventRow, OfferedStage, StallRow, ThresholdRow};
@@ -7,24 +8,25 @@ use std::time::Duration;
 
 /// Facts about a run that has ended. Times are on the monotonic clock.
 pub struct RunCourse<'a> {
-    /// Origin of the record.
+    /// Time from which the record's times count.
     pub origin: Duration,
-    /// Time at which the load began.
+    /// Time at which the load started.
     pub began: Duration,
-    /// Time at which no more messages were created.
+    /// Time after which no more messages were created.
     pub ended: Duration,
-    /// Times in which the server accepted nothing, as in the record: counted from the origin.
+    /// Times during which the server accepted nothing. As in the record, they count from the
+    /// origin.
     pub stalls: &'a [StallRow],
     /// Reason why the load ended.
     pub ending: Ending,
-    /// Time at which messages stopped being given out, if that was before all were offered.
+    /// Time at which the load was stopped, if it was stopped early.
     pub stopped_at: Option<Duration>,
-    /// The threshold that ended it.
+    /// The threshold because of which the load was stopped.
     pub missed_threshold: Option<&'a ThresholdRow>,
 }
 
 impl RunCourse<'_> {
-    /// The events in the order of time.
+    /// Returns the events in the order of time.
     pub fn events(&self, warm_up: Option<Duration>, offered: Option<&OfferedRate>) -> Vec<EventRow> {
         let mut events = Vec::new();
         if let Some(warm_up) = warm_up {
@@ -50,7 +52,8 @@ impl RunCourse<'_> {
         events
     }
 
-    /// A server that rejects answers, and is not lost.
+    /// Returns the events of a stall. There are none if the server rejected messages during the
+    /// stall, because then it was there and answered.
     fn stall(&self, stall: &StallRow) -> Vec<EventRow> {
         if stall.rejected > 0 {
             return Vec::new();
@@ -80,7 +83,7 @@ impl RunCourse<'_> {
         Some(self.event_at(self.stopped_at?, EventKind::Stopped, &text))
     }
 
-    /// An event, if it came before the load had ended.
+    /// Creates an event. Returns `None` if it would have come after the end of the load.
     fn event(&self, at: Duration, kind: EventKind, text: &str) -> Option<EventRow> {
         (at <= self.ended).then(|| self.event_at(at, kind, text))
     }
@@ -90,7 +93,7 @@ impl RunCourse<'_> {
     }
 }
 
-/// `100/s`, or `100/s to 1,000/s`
+/// For example `100/s` or `100/s to 1,000/s`.
 fn rate_text(stage: &OfferedStage) -> String {
     let rate = |per_s: f64| match per_s {
         whole if whole.fract() == 0.0 => format!("{}/s", grouped(whole as u64)),

@@ -1,4 +1,5 @@
-//! The division of a load among machines that do not talk to each other: each computes its part from the whole plan.
+//! Divides a load among machines that do not communicate. Each machine computes its part from the
+//! plan of the whole load.
 //!
 //! ```text
 //! 3 shards, 8 messages     sequence numbers       due in the whole run at position
@@ -6,20 +7,21 @@
 //!                          1/3   3 4 5            1 4 7
 //!                          2/3   6 7              2 5
 //! ```
-//! Totals are divided exactly: the parts sum to the total, and no two differ by more than one. Numbers are ranges, so that
-//! a ledger stays small; positions interleave, so that all shards together send as evenly as one source.
+//! Totals are divided exactly: the parts add up to the total, and their sizes differ by at most
+//! one. A part's sequence numbers are a range, so that its ledger stays small. The positions of the
+//! parts alternate, so that all parts together send as evenly as a single source.
 //!
-//! Pure.
+//! This module does no I/O.
 use mailrun_journey::trace::{RunId, WARM_UP_SEQUENCE};
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-/// The most parts that a load is divided into.
+/// Maximum number of parts of a load.
 pub const MAX_SHARDS: u32 = 65_536;
 
-/// One part of a load.
+/// One of the parts into which a load is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     index: u32,
@@ -30,46 +32,48 @@ impl Shard {
     /// The only part of a load that is not divided.
     pub const WHOLE: Self = Self { index: 0, count: 1 };
 
-    /// Part `index` (from 0) of `count`; `None` if there is no such part.
+    /// Creates part `index` of `count`, counted from 0. Returns `None` if there is no such part.
     pub fn new(index: u32, count: u32) -> Option<Self> {
         (index < count && count <= MAX_SHARDS).then_some(Self { index, count })
     }
 
-    /// Number of the part, from 0.
+    /// Returns the number of this part, counted from 0.
     pub fn index(self) -> u32 {
         self.index
     }
 
-    /// Number of all parts.
+    /// Returns the number of parts of the whole load.
     pub fn count(self) -> u32 {
         self.count
     }
 
-    /// This part of a total. The first parts have the remainder.
+    /// Returns this part's share of a total. The first parts get one more each until the remainder
+    /// is used up.
     pub fn share(self, total: u64) -> u64 {
         let count = u64::from(self.count);
         total / count + u64::from(u64::from(self.index) < total % count)
     }
 
-    /// Sum of the parts before this one.
+    /// Returns the sum of the shares of all parts before this one.
     fn before(self, total: u64) -> u64 {
         let count = u64::from(self.count);
         let index = u64::from(self.index);
         (total / count) * index + index.min(total % count)
     }
 
-    /// Numbers of its messages; `messages` is the total. Where time ends the run and the total is unknown, each part has
-    /// as many numbers as there are for all, divided.
+    /// Returns the range of sequence numbers of this part's messages. `messages` is the total. If
+    /// the total is unknown because the run ends after a time, all available numbers are divided
+    /// among the parts.
     pub fn numbers(self, messages: Option<u64>) -> Range<u64> {
         let total = messages.unwrap_or(WARM_UP_SEQUENCE).min(WARM_UP_SEQUENCE);
         let first = self.before(total);
         first..first + self.share(total)
     }
 
-    /// Refuses totals of which a part would have nothing.
+    /// Checks that each part gets at least one session and one message.
     ///
     /// # Errors
-    /// If one is smaller than the number of parts.
+    /// Returns an error if a total is smaller than the number of parts.
     pub fn check_totals(self, messages: Option<u64>, sessions: u32) -> Result<(), String> {
         let totals = [("--sessions", Some(u64::from(sessions))), ("--messages", messages)];
         let small = totals.into_iter().find(|(_, total)| total.is_some_and(|total| total < u64::from(self.count)));
@@ -81,12 +85,13 @@ impl Shard {
         }
     }
 
-    /// Position in the whole run of its message after `sent` others.
+    /// Returns the position in the whole run of the message that this part sends after `sent`
+    /// others.
     pub fn position(self, sent: u64) -> u64 {
         sent.saturating_mul(u64::from(self.count)).saturating_add(u64::from(self.index))
     }
 
-    /// This part of a rate.
+    /// Returns this part's share of a rate.
     pub fn rate(self, per_s: f64) -> f64 {
         per_s / f64::from(self.count)
     }
@@ -102,11 +107,11 @@ impl FromStr for Shard {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || format!("{text:?} is not a part of a load; use I/N, such as 0/8 for the first of eight parts");
-        let (index, count) = text.split_once('/').ok_or_else(wrong)?;
+        let error = || format!("{text:?} is not a part of a load; use I/N, such as 0/8 for the first of eight parts");
+        let (index, count) = text.split_once('/').ok_or_else(error)?;
         let read = |digits: &str| {
             let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-            digits.parse::<u32>().ok().filter(|_| is_number).ok_or_else(wrong)
+            digits.parse::<u32>().ok().filter(|_| is_number).ok_or_else(error)
         };
         let index = read(index)?;
         let count = read(count)?;
@@ -121,12 +126,13 @@ impl FromStr for Shard {
     }
 }
 
-/// Identity of a plan: a hash of everything that decides which messages are sent when. All shards of a run have the same.
+/// Hash of everything that decides which messages are sent when. All parts of a run must have the
+/// same plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanHash([u8; 32]);
 
 impl PlanHash {
-    /// The hash of a plan in words. Their order counts, and where one ends.
+    /// Hashes the words of a plan. The hash depends on their order and on where each word ends.
     pub fn of<'a>(words: impl IntoIterator<Item = &'a str>) -> Self {
         let mut hash = Sha256::new();
         for word in words {
@@ -136,7 +142,8 @@ impl PlanHash {
         Self(hash.finalize().into())
     }
 
-    /// Id of the run that executes the plan at that time: each shard computes the same.
+    /// Returns the ID of the run that executes the plan at the given time. All parts compute the
+    /// same ID.
     pub fn run_id(&self, start_at: &str) -> RunId {
         let mut hash = Sha256::new();
         hash.update(self.0);
@@ -183,8 +190,8 @@ mod tests {
             ("0/99999999999", "use I/N"),
             ("", "use I/N"),
         ] {
-            let why = text.parse::<Shard>().expect_err(text);
-            assert!(why.contains(named), "{text}: {why}");
+            let error = text.parse::<Shard>().expect_err(text);
+            assert!(error.contains(named), "{text}: {error}");
         }
     }
 

@@ -1,20 +1,22 @@
-//! Kinds of faults, and the moments at which they come.
+//! The kinds of faults that an audit causes, and the random moments at which they occur.
 use mailrun_journey::seeded::SeededRng;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuditFault {
-    /// SIGKILL to every process of the server, sometimes during its start too.
+    /// SIGKILL to every process of the server. One time in four, the server is killed again while
+    /// it restarts.
     Kill,
-    /// SIGTERM.
+    /// SIGTERM to the server, which may finish its work before it exits.
     Stop,
-    /// The power of the disk with the mail is cut: what was not synced may be gone, and all processes are.
+    /// Power cut of the disk that holds the mail. Data that was not synced may be lost, and all
+    /// processes of the server are killed.
     PowerCut,
-    /// The disk with the mail is full for half a second.
+    /// The disk that holds the mail is full for half a second.
     DiskFull,
-    /// SIGKILL, and a read fails once while the server starts again.
+    /// SIGKILL to every process of the server. While the server restarts, one of its first 20 reads
+    /// from the disk fails.
     ReadError,
 }
 
@@ -31,12 +33,13 @@ impl AuditFault {
         }
     }
 
-    /// Whether the mail is on the disk that forgets.
+    /// Reports whether the fault needs the mail to be on the in-memory disk of `mailrun_forgetful`,
+    /// which can lose unsynced data and fail operations.
     pub(super) fn needs_disk(self) -> bool {
         matches!(self, Self::PowerCut | Self::DiskFull | Self::ReadError)
     }
 
-    /// The event of the record.
+    /// Text of the event that the fault adds to the record.
     pub(super) fn event(self) -> &'static str {
         match self {
             Self::Kill => "the server is killed",
@@ -52,12 +55,12 @@ impl FromStr for AuditFault {
     type Err = String;
 
     fn from_str(typed: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|fault| fault.name() == typed);
-        found.ok_or_else(|| format!("{typed:?} is not one of {}", Self::ALL.map(Self::name).join(", ")))
+        let fault = Self::ALL.into_iter().find(|fault| fault.name() == typed);
+        fault.ok_or_else(|| format!("{typed:?} is not one of {}", Self::ALL.map(Self::name).join(", ")))
     }
 }
 
-/// The moments of a round, which a seed brings back.
+/// Draws the random moments of a round. The same seed gives the same moments again.
 #[derive(Clone, Debug)]
 pub(super) struct Moments(SeededRng);
 
@@ -66,17 +69,17 @@ impl Moments {
         Self(SeededRng::new(seed, fault as u64, round))
     }
 
-    /// A moment in that time.
+    /// Draws a moment between `from` and `to`.
     pub(super) fn within(&mut self, from: Duration, to: Duration) -> Duration {
         from + to.saturating_sub(from).mul_f64(self.0.unit())
     }
 
-    /// A number from 1 up to that.
-    pub(super) fn number(&mut self, most: u64) -> u64 {
-        1 + self.0.below(most)
+    /// Draws a number from 1 to `max`.
+    pub(super) fn number(&mut self, max: u64) -> u64 {
+        1 + self.0.below(max)
     }
 
-    /// True once in so many times.
+    /// Returns true with a probability of 1 in `times`.
     pub(super) fn once_in(&mut self, times: u64) -> bool {
         self.0.below(times) == 0
     }

@@ -1,9 +1,10 @@
-//! An audit: does a server keep the mail that it answered 250? Rounds of load, each with a fault, then a restart, an empty
-//! queue, and the account.
+//! `mailrun audit` tests whether a server keeps the mail that it answered with 250. In each round,
+//! the source sends mail, a fault strikes the server, the server starts again and empties its
+//! queue, and every message is accounted for.
 //!
 //! ```text
-//! faults × rounds ─→ round: source → server → sink, the fault at a random moment, the server back, its queue empty
-//!                      └→ summary: one record of all rounds, a row for each kind of fault, the verdict
+//! faults × rounds ─→ round: source → server → sink, a fault, the server back, its queue empty
+//!                      └→ summary: one record, a row for each kind of fault, the verdict
 //! ```
 mod fault;
 mod round;
@@ -23,33 +24,34 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Options of an audit.
 #[derive(Clone, Debug)]
 pub struct AuditOptions {
     pub recipe: Recipe,
-    /// Kinds of faults, one after the other in each round.
+    /// Each round runs once for each of these faults, in this order.
     pub faults: Vec<AuditFault>,
-    /// Rounds of each kind.
+    /// Number of rounds for each kind of fault.
     pub rounds: u32,
-    /// Seed of the moments of the faults.
+    /// Seed of the random moments at which the faults occur.
     pub seed: u64,
-    /// Messages of a round.
+    /// Messages that the source sends in each round.
     pub messages: u64,
-    /// Pause in arrivals after which no more mail is expected from a server that does not tell whether its queue is empty,
-    /// or does not empty it.
+    /// If no mail arrives for this long, the round stops waiting for more. This limit matters if
+    /// the server cannot tell whether its queue is empty, or if it does not empty its queue.
     pub lost_after: Duration,
     pub thresholds: Vec<Threshold>,
-    /// Directory for all files; `None` for a new directory under `mailrun-results/`.
+    /// Directory for all files. `None` creates a new directory under `mailrun-results/`.
     pub out: Option<PathBuf>,
     pub live: LiveMode,
-    /// The command line that was typed.
+    /// Command line that the user typed, for the record.
     pub command: Vec<String>,
 }
 
-/// Runs an audit to its end, or until SIGINT or SIGTERM; either way there is a report of the rounds that came to their end.
+/// Runs an audit until it is complete, or until SIGINT or SIGTERM. In both cases, the report covers
+/// the rounds that were completed.
 ///
 /// # Errors
-/// If it could not run at all: the server did not start.
+/// If none of the faults can be caused on this host, if the server does not start, or if the user
+/// interrupts the audit before the first round is complete.
 pub fn run(options: &AuditOptions) -> Result<BenchOutcome> {
     let program = own_program()?;
     options.recipe.check_host(&program)?;
@@ -69,7 +71,8 @@ pub fn run(options: &AuditOptions) -> Result<BenchOutcome> {
     Ok(BenchOutcome { unwritten, ..BenchOutcome::of_merge(record, directory.path().to_owned()) })
 }
 
-/// The faults that can be made here, and lines about the others.
+/// Splits the faults into those that can be caused on this host and the others. For each of the
+/// others there is a line that says why it is left out.
 fn possible_faults(options: &AuditOptions) -> (Vec<AuditFault>, Vec<String>) {
     let (possible, others): (Vec<_>, Vec<_>) =
         options.faults.iter().copied().partition(|fault: &AuditFault| !fault.needs_disk());
@@ -99,7 +102,7 @@ fn run_rounds(
             let own = RunDirectory::create(Some(&place), "audit", jiff::Timestamp::now())?;
             let round = Round { options, program, directory: &own, fault: *fault, number: u64::from(number) };
             let result = match round.run() {
-                // What was cut short by the user says nothing of the server.
+                // If the user interrupts a round, its failure says nothing about the server.
                 Err(_) if interrupt.requested() != StopRequest::Nothing => return Ok(results),
                 result => result?,
             };
@@ -111,7 +114,8 @@ fn run_rounds(
                     result.line()
                 );
             }
-            // Only a round with something to look at keeps its files.
+            // Delete the files of a good round. Only the files of rounds with a loss or a failure
+            // are worth inspecting.
             if result.is_good() {
                 fs::remove_dir_all(own.path())?;
             }

@@ -1,4 +1,5 @@
-//! A round: load, a fault at a random moment, the server back, its queue empty, the account.
+//! One round of an audit. The source sends mail, a fault strikes the server at a random moment, the
+//! server starts again and empties its queue, and every message is accounted for.
 use super::AuditOptions;
 use super::fault::{AuditFault, Moments};
 use crate::contestant::Contestant;
@@ -25,78 +26,77 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Length of a round's load.
+/// Duration of the load in each round.
 const LOAD: Duration = Duration::from_secs(2);
-/// Parallel sessions.
+/// Number of sessions in which the source sends in parallel.
 const SESSIONS: u32 = 20;
-/// The next hop takes its time, so that there is mail in the server whenever the fault comes.
+/// Fault rule of the sink. It makes the server's next hop slow, so that some mail is in the
+/// server's queue whenever the fault strikes.
 const SLOW_SINK: &str = "data: delay 50ms..350ms";
-/// Room of the disk that forgets.
+/// Capacity of the in-memory disk on which the server keeps its mail.
 const DISK_BYTES: u64 = 1 << 30;
-/// Time for which the disk is full.
+/// Time for which the disk stays full.
 const FULL: Duration = Duration::from_millis(500);
-/// Latest read of a start that fails.
+/// A read error hits one of the first 20 reads of a start.
 const MAX_READ: u64 = 20;
-/// Longest time between a fault and the next start.
+/// Maximum pause between a fault and the next start of the server.
 const MAX_PAUSE: Duration = Duration::from_millis(100);
-/// One kill in so many is followed by another during the start.
+/// One in this many kills and power cuts is repeated while the server restarts.
 const START_KILLS: u64 = 4;
-/// Pause between two questions whether the queue is empty.
+/// Interval at which the server is asked whether its queue is empty.
 const QUEUE_POLL: Duration = Duration::from_millis(250);
-/// Limit of the time in which mail arrives that was under way when the queue was empty.
+/// Mail that left the queue last may still be on its way to the sink. The round therefore ends only
+/// after the queue was empty, and no mail arrived, for this long.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// A round on its way.
 pub(super) struct Round<'a> {
     pub(super) options: &'a AuditOptions,
     pub(super) program: &'a Path,
     pub(super) directory: &'a RunDirectory,
     pub(super) fault: AuditFault,
-    /// From 1.
+    /// Number of the round, counted from 1.
     pub(super) number: u64,
 }
 
-/// What a round found.
 pub(super) struct RoundResult {
     pub(super) fault: AuditFault,
     pub(super) end: RoundEnd,
-    /// Events of the round.
     pub(super) events: Vec<BenchFault>,
 }
 
-/// How a round ended.
 pub(super) enum RoundEnd {
-    /// With an account.
     Account(Box<RoundAccount>),
-    /// The server did not take mail again, or ended by itself after it did, for that reason.
+    /// The server did not accept mail again after the fault, or it did and then ended by itself.
+    /// The text says why.
     NeverBack(String),
-    /// It went wrong, and these operations of the server do not exist on the disk that forgets.
+    /// The round failed or lost mail, and the server had used these operations, which the in-memory
+    /// disk does not support. The server may not be to blame.
     NotSupported(Vec<&'static str>),
 }
 
-/// The account of a round.
 pub(super) struct RoundAccount {
-    /// With the ledger of the round.
+    /// Record of the source. Its ledger holds the account of the whole round.
     pub(super) source: Record,
     pub(super) sink: Option<Record>,
-    /// Time from the fault to the next greeting.
+    /// Time from the fault until the server accepted connections again.
     pub(super) back: Duration,
     pub(super) losses: Vec<AuditLoss>,
 }
 
-/// Whether mail that did not arrive can still be in the server's queue.
+/// State of the server's queue at the end of a round. Mail that did not arrive is lost if the queue
+/// is empty. Otherwise it may still be queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QueueState {
     Empty,
     Unknown,
 }
 
-/// The fault of a round, as far as it came.
+/// Times of a round's fault. A field is `None` until the round has come that far.
 #[derive(Default)]
 struct Disturbance {
     at: Option<Duration>,
     back: Option<Duration>,
-    /// Reason why the server did not take mail again.
+    /// Reason why the server did not accept mail again.
     never_back: Option<String>,
 }
 
@@ -108,13 +108,14 @@ impl RoundResult {
         }
     }
 
-    /// Whether every message that was answered 250 arrived, unchanged.
+    /// Reports whether every message that was answered 250 arrived unchanged.
     pub(super) fn is_good(&self) -> bool {
         let nothing = |number: Option<u64>| number.unwrap_or_default() == 0;
         self.ledger().is_some_and(|row| nothing(row.lost) && nothing(row.not_delivered) && nothing(row.corrupt))
     }
 
-    /// `1,000 answered 250, 3 lost, 12 duplicates, back after 0.61 s`
+    /// Returns the round's line of progress, such as `1,000 answered 250, 3 lost, 12 duplicates,
+    /// back after 0.61 s`.
     pub(super) fn line(&self) -> String {
         let (account, row) = match &self.end {
             RoundEnd::NeverBack(reason) => return format!("the server never came back: {reason}"),
@@ -137,10 +138,10 @@ impl RoundResult {
 }
 
 impl Round<'_> {
-    /// Runs it.
+    /// Runs the round.
     ///
     /// # Errors
-    /// If the server does not even start, or source or sink cannot run.
+    /// If the server does not start even before the fault, or if the source or the sink cannot run.
     pub(super) fn run(&self) -> Result<RoundResult> {
         let disk = self.fault.needs_disk().then(|| self.mount()).transpose()?;
         let result = self.run_on(disk.as_ref());
@@ -152,7 +153,8 @@ impl Round<'_> {
         Ok(RoundResult { fault: self.fault, end: RoundEnd::NotSupported(unsupported), events })
     }
 
-    /// Runs it, with the mail on that disk. All processes have ended afterwards.
+    /// Runs the round with the server's mail on `disk`, if there is one. No process is left when
+    /// this method returns, so the caller may unmount the disk.
     fn run_on(&self, disk: Option<&Disk>) -> Result<RoundResult> {
         let run = outputs::new_run_id()?;
         let bench = self.bench();
@@ -160,7 +162,8 @@ impl Round<'_> {
         let sink = supervisor.start_sink(PartyCommand::sink(self.program, &bench, run, self.directory))?;
         let places = Places::in_directory(self.directory.spool(), launch::free_port()?, next_hop(&sink)?, self.program);
         let server = self.options.recipe.prepare(&places)?;
-        // What is prepared has long been there.
+        // Make the prepared files durable: on a real server, they would have existed long before
+        // the power cut.
         if let Some(disk) = disk {
             disk.with_files(|files, _| {
                 files.sync_all();
@@ -176,7 +179,7 @@ impl Round<'_> {
         let mut disturbance = Disturbance::default();
         let mut events = Vec::new();
         let source = PartyCommand::source(self.program, &bench, run, self.directory, &target);
-        let followed = supervisor.follow_disturbed_source(source, |supervisor, elapsed| {
+        let result = supervisor.follow_disturbed_source(source, |supervisor, elapsed| {
             if disturbance.at.is_some() || elapsed < planned {
                 return Ok(());
             }
@@ -190,7 +193,7 @@ impl Round<'_> {
             events.truncate(1);
             return Ok(RoundResult { fault: self.fault, end: RoundEnd::NeverBack(reason), events });
         }
-        if let Some(complaint) = followed? {
+        if let Some(complaint) = result? {
             return Err(complaint);
         }
         let mut source = gather::read_party(self.directory, Role::Source)?;
@@ -200,13 +203,14 @@ impl Round<'_> {
             return Ok(RoundResult { fault: self.fault, end: RoundEnd::NeverBack(reason), events });
         }
         let queue = drained?;
-        // What the server complains of at its end concerns no message: all of them were accounted for.
+        // Ignore complaints of the server about its shutdown, because all mail has been accounted
+        // for by now.
         supervisor.stop_relay(PartyProcess::terminate)?;
         supervisor.stop_sink()?.map_or(Ok(()), Err)?;
         let sink = SinkResults::from(gather::read_party(self.directory, Role::Sink)?);
-        let nothing = Ledger::default();
+        let empty_ledger = Ledger::default();
         let queue = match queue {
-            QueueState::Empty => ServerQueue::Known(RelayInputs { queued: &nothing, given_up: 0 }),
+            QueueState::Empty => ServerQueue::Known(RelayInputs { queued: &empty_ledger, given_up: 0 }),
             QueueState::Unknown => ServerQueue::Unknown,
         };
         source.record.ledger = gather::close_account(&source, Some(&sink), queue);
@@ -226,7 +230,7 @@ impl Round<'_> {
         Ok(RoundResult { fault: self.fault, end: RoundEnd::Account(Box::new(account)), events })
     }
 
-    /// Makes the fault, and brings the server back.
+    /// Causes the fault, and starts the server again if the fault ended it.
     fn disturb(
         &self,
         supervisor: &mut Supervisor,
@@ -251,7 +255,8 @@ impl Round<'_> {
         if let (AuditFault::ReadError, Some(disk)) = (self.fault, disk) {
             let read = moments.number(MAX_READ);
             disk.plan(Plan { cut_at: None, fault: Some((Fault::Read(Errno::IO), read)) });
-            // A server may refuse to start when it cannot read its mail.
+            // A server may refuse to start if it cannot read its mail. In that case, start it again
+            // below, without the read error.
             let started = supervisor.start_relay(self.launch(server, places, 2));
             disk.plan(Plan::default());
             if started.is_ok() {
@@ -261,15 +266,15 @@ impl Round<'_> {
             supervisor.kill_relay()?;
         }
         if let Err(error) = supervisor.start_relay(self.launch(server, places, 3)) {
-            let why = self.options.recipe.start_error(&error, &places.directory);
-            disturbance.never_back = Some(format!("{why:#}"));
+            let reason = self.options.recipe.start_error(&error, &places.directory);
+            disturbance.never_back = Some(format!("{reason:#}"));
             return Err(error);
         }
         disturbance.back = Some(began.elapsed());
         Ok(())
     }
 
-    /// Mounts the disk that forgets where the server keeps its mail.
+    /// Mounts the in-memory disk on the directory in which the server keeps its mail.
     fn mount(&self) -> Result<Disk> {
         let state = self.directory.spool().join("state");
         let mounted = fs::create_dir_all(&state)
@@ -277,15 +282,17 @@ impl Round<'_> {
         mounted.with_context(|| format!("cannot mount a file system on {}", state.display()))
     }
 
-    /// Begins the fault.
+    /// Causes the fault, but does not start the server again.
     fn begin(&self, supervisor: &mut Supervisor, disk: Option<&Disk>, places: &Places) -> Result<()> {
         match (self.fault, disk) {
             (AuditFault::Stop, _) => drop(supervisor.stop_relay(PartyProcess::terminate)?),
             (AuditFault::PowerCut, Some(disk)) => {
-                // Listed before: a look at the entry in /proc of a process that waits for the disk may wait, too.
+                // List the processes before the cut: reading the `/proc` entry of a process that
+                // waits for the disk might block, too.
                 let processes = leftovers::processes_in(&places.directory);
                 disk.cut_now();
-                // Killed before their operations are answered: nobody may hear of the end of the power.
+                // Kill the processes before their disk operations return. After a real power cut,
+                // no process lives on to act on the result of an operation.
                 leftovers::send_kill(&processes);
                 disk.release();
                 supervisor.kill_relay()?;
@@ -301,7 +308,9 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Waits until the server's queue is empty, or no more mail comes.
+    /// Waits until the server's queue is empty, or until no mail has arrived for `lost_after`. If
+    /// the server cannot be asked about its queue, the wait also ends when all accepted mail has
+    /// arrived.
     fn drain(&self, supervisor: &mut Supervisor, places: &Places, accepted: u64) -> Result<QueueState> {
         let limit = self.options.lost_after;
         let mut arrived = supervisor.delivered();
@@ -343,7 +352,7 @@ impl Round<'_> {
         launch
     }
 
-    /// Messages per second.
+    /// Messages that the source sends per second.
     fn rate(&self) -> f64 {
         self.options.messages as f64 / LOAD.as_secs_f64()
     }

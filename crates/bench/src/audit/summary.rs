@@ -1,4 +1,5 @@
-//! The record of an audit: all rounds as one run, a row for each kind of fault, and the verdict.
+//! The record of an audit. It sums up all rounds as if they were one run, and adds a row for each
+//! kind of fault, and the verdict.
 use super::AuditOptions;
 use super::round::{RoundEnd, RoundResult};
 use crate::gather::BenchFault;
@@ -17,7 +18,6 @@ use mailrun_party::host;
 use mailrun_report::numbers::{count, counted};
 use std::path::Path;
 
-/// Folds all rounds into a record.
 pub(super) fn record(
     options: &AuditOptions,
     started_at: Timestamp,
@@ -47,7 +47,8 @@ pub(super) fn record(
             RoundEnd::Account(account) => {
                 add_account(row, &account.source.ledger, account.back.as_secs_f64());
                 audit.losses.extend(account.losses);
-                // Records of this program on this host can be joined.
+                // Ignore the result: records that this program made on this host can always be
+                // joined.
                 let _ = sources.add(account.source, "source");
                 account.sink.map(|sink| sinks.add(sink, "sink"));
             }
@@ -64,7 +65,7 @@ pub(super) fn record(
     record.version = env!("CARGO_PKG_VERSION").to_owned();
     record.host = host::facts(Some(directory));
     record.workload.messages = None;
-    record.workload.target = "127.0.0.1".to_owned(); // at another port in each round
+    record.workload.target = "127.0.0.1".to_owned(); // the port differs in each round
     record.parties = parties(std::mem::take(&mut record.parties), options);
     let events: Vec<EventRow> = faults.iter().map(|fault| fault.event(record.origin_ns)).collect();
     record.events = join_events(std::mem::take(&mut record.events), events);
@@ -76,11 +77,11 @@ pub(super) fn record(
 }
 
 fn row_of<'r>(rows: &'r mut Vec<AuditRow>, fault: &str) -> &'r mut AuditRow {
-    let at = rows.iter().position(|row| row.fault == fault).unwrap_or_else(|| {
+    let position = rows.iter().position(|row| row.fault == fault).unwrap_or_else(|| {
         rows.push(AuditRow { fault: fault.to_owned(), ..AuditRow::default() });
         rows.len() - 1
     });
-    &mut rows[at]
+    &mut rows[position]
 }
 
 fn add_account(row: &mut AuditRow, ledger: &LedgerRow, back_s: f64) {
@@ -94,7 +95,8 @@ fn add_account(row: &mut AuditRow, ledger: &LedgerRow, back_s: f64) {
     row.back_s = Some(row.back_s.unwrap_or_default().max(back_s));
 }
 
-/// Source, server and sink: those of all rounds together.
+/// Returns the source, the server and the sink. The CPU times of source and sink are summed over
+/// all rounds.
 fn parties(of_rounds: Vec<Party>, options: &AuditOptions) -> Vec<Party> {
     let server =
         Party { durability: options.recipe.durability(), ..Party::new(Role::Relay, &options.recipe.to_string()) };
@@ -110,19 +112,21 @@ fn parties(of_rounds: Vec<Party>, options: &AuditOptions) -> Vec<Party> {
     [all(Role::Source), Some(server), all(Role::Sink)].into_iter().flatten().collect()
 }
 
-/// The verdict: PASS only if nothing that was answered 250 is missing. Mail that was refused while the server was down was
-/// not promised, and a duplicate is what a server has to risk (RFC 1047).
+/// Decides the verdict. The audit fails if mail that was answered 250 is lost or changed, or if the
+/// server does not come back. Mail that was refused while the server was down does not count,
+/// because the server did not promise to keep it. Duplicates are only a remark, because a server
+/// has to risk them (RFC 1047).
 fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
     let rows = record.audit.as_ref().map_or(&[][..], |audit| &audit.faults[..]);
     let ledger = &record.ledger;
     let mut reasons = judge::threshold_reasons(record);
     let mut find =
         |cause: Cause, fate: Option<Fate>, number: fn(&AuditRow) -> u64, text: &dyn Fn(u64, String) -> String| {
-            let found: Vec<&AuditRow> = rows.iter().filter(|row| number(row) > 0).collect();
+            let affected_rows: Vec<&AuditRow> = rows.iter().filter(|row| number(row) > 0).collect();
             let by_fault: Vec<String> =
-                found.iter().map(|row| format!("{} with {}", count(number(row)), row.fault)).collect();
-            if !found.is_empty() && fate.is_none_or(|fate| !judge::has_threshold(record, fate)) {
-                let sum = found.iter().map(|row| number(row)).sum();
+                affected_rows.iter().map(|row| format!("{} with {}", count(number(row)), row.fault)).collect();
+            if !affected_rows.is_empty() && fate.is_none_or(|fate| !judge::has_threshold(record, fate)) {
+                let sum = affected_rows.iter().map(|row| number(row)).sum();
                 reasons.push(Reason::new(cause, text(sum, listed(&by_fault))));
             }
         };
@@ -178,7 +182,7 @@ mod tests {
     use mailrun_journey::record::Outcome;
     use mailrun_journey::threshold::{RunProtocol, Threshold};
 
-    /// A record of an audit with those rows, all of whose mail is accounted for.
+    /// Makes the record of an audit with these rows, in which all mail is accounted for.
     fn audited(faults: Vec<AuditRow>, threshold: Option<&str>) -> Record {
         let sum = |number: fn(&AuditRow) -> u64| faults.iter().map(number).sum::<u64>();
         let (accepted, lost, not_delivered) =
@@ -239,11 +243,11 @@ mod tests {
                 "The server did not come back after 1 fault: 1 with kill. it ended",
             ),
         ];
-        for (row_of_kill, threshold, outcome, said) in rows {
+        for (row_of_kill, threshold, outcome, reason) in rows {
             let record = audited(vec![row_of_kill.clone(), row("stop")], threshold);
             let verdict = verdict(&record, Some("it ended".to_owned()));
             assert_eq!(verdict.outcome, Some(outcome), "{row_of_kill:?} {verdict:?}");
-            assert!(verdict.why.contains(said), "{row_of_kill:?}: {}", verdict.why);
+            assert!(verdict.why.contains(reason), "{row_of_kill:?}: {}", verdict.why);
         }
         let unsupported = ["link", "symlink"].map(str::to_owned).to_vec();
         let row_of_cut =
@@ -266,8 +270,8 @@ mod tests {
             let ledger = LedgerRow { accepted: Some(10), lost, not_delivered: Some(4), ..LedgerRow::default() };
             add_account(row_of(&mut rows, fault), &ledger, back_s);
         }
-        let found: Vec<_> = rows.iter().map(|row| (row.fault.as_str(), row.rounds, row.lost, row.back_s)).collect();
-        assert_eq!(found, [("kill", 2, 3, Some(0.5)), ("stop", 1, 0, Some(0.1))]);
+        let summaries: Vec<_> = rows.iter().map(|row| (row.fault.as_str(), row.rounds, row.lost, row.back_s)).collect();
+        assert_eq!(summaries, [("kill", 2, 3, Some(0.5)), ("stop", 1, 0, Some(0.1))]);
         assert_eq!((rows[0].answered, rows[0].not_delivered), (20, 8));
     }
 }

@@ -1,4 +1,5 @@
-//! The record of a trial, as the search has to know it: losses for each goal, backlog, and whether it counts at all.
+//! Converts the record of a trial to what the capacity search has to know: the loss for each goal,
+//! the growth of the backlog, and whether the trial counts at all.
 use anyhow::{Result, bail};
 use mailrun_capacity::{BacklogSample, SearchTrial, TrialFigures, TrialLoad, TrialOutcome, VoidCause, backlog_growth};
 use mailrun_journey::Stage;
@@ -10,27 +11,29 @@ use mailrun_workload::offered_rate::OfferedRate;
 use mailrun_workload::pacing::ArrivalSchedule;
 use std::time::Duration;
 
-/// Share of the messages due that the source may have left undone at the end of a trial that is too short for a growth.
+/// If a trial is too short to measure the growth of its backlog, the source may leave this share of
+/// the due messages unsent.
 const MAX_UNSENT: f64 = 0.01;
-/// Share of a trial for which messages may have waited for a session at its end, if the backlog did not grow: the source ends
-/// with the trial, and what waits then is no more late than what it sent last.
+/// If the backlog did not grow, messages may have waited for a session for this share of the trial
+/// when the trial ended. The source stops at that moment, and these messages are no later than
+/// those that it sent last.
 const MAX_WAIT: f64 = 0.1;
-/// Longest time in which a backlog has to be gone.
+/// Time after the load in which a backlog must be gone. For a shorter trial, the limit is the
+/// trial's duration.
 const DRAIN_LIMIT_S: f64 = 5.0;
 
-/// Target of the load of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TrialSubject {
-    /// The sink, which is what is measured.
+    /// The sink itself is measured, without a server in front of it.
     Sink,
     Server,
 }
 
-/// Judges a trial.
+/// Judges a trial by its record.
 ///
 /// # Errors
 ///
-/// If a goal concerns something that the record does not have.
+/// If a goal is about a figure that the record does not have.
 pub(super) fn judge_trial(
     record: &Record,
     goals: &[LossGoal],
@@ -52,16 +55,18 @@ pub(super) fn judge_trial(
     Ok(JudgedTrial { outcome, latency_ms, delivered_per_s, why: record.verdict.why.clone() })
 }
 
-/// The last stage that somebody saw.
+/// Returns the last stage that was observed: delivery if a sink counted it, and otherwise
+/// acceptance.
 fn last_stage(record: &Record) -> Option<&StageRow> {
     let row = |name: Stage| record.stages.iter().find(|row| row.name == name);
     record.ledger.delivered.and_then(|_| row(Stage::Delivered)).or_else(|| row(Stage::Accepted))
 }
 
-/// An outcome that ends the search, if it is one.
+/// Returns an outcome if the trial ends the search: the user stopped it, or mail was lost.
 ///
-/// What is in the queue of our own relay is late. The queue of another server cannot be read: there mail is late if it comes
-/// before a pause in arrivals of [`BenchOptions::lost_after`](crate::BenchOptions::lost_after), and else nothing is known.
+/// Mail in the queue of our own relay counts as late. The queue of another server cannot be read.
+/// There, mail counts as late if it arrives before a pause in arrivals of
+/// `BenchOptions::lost_after`. If it does not, its fate is unknown, and the search ends.
 fn ending(record: &Record) -> Option<TrialOutcome> {
     let has = |cause: Cause| record.verdict.causes.contains(&cause);
     let losses = [Cause::Lost, Cause::NotDelivered, Cause::Corrupt, Cause::Died, Cause::Defect, Cause::Unaccounted];
@@ -72,9 +77,11 @@ fn ending(record: &Record) -> Option<TrialOutcome> {
     }
 }
 
-/// The limit of a trial that says nothing about the server.
+/// Returns the bottleneck if the source, the sink or the host limited the trial. Such a trial says
+/// nothing about the server.
 fn void_cause(record: &Record, subject: TrialSubject) -> Option<VoidCause> {
-    // A rate that the sink did not take is its own, where it is what is measured.
+    // If the sink itself is being measured, a rate that it cannot keep up with is a result and does
+    // not void the trial.
     let is_direct = subject == TrialSubject::Sink;
     let counts = |cause: &&Cause| {
         cause.outcome() == Some(Outcome::Invalid)
@@ -91,7 +98,7 @@ fn void_cause(record: &Record, subject: TrialSubject) -> Option<VoidCause> {
     })
 }
 
-/// The busier one of source and sink.
+/// Returns the source or the sink, whichever used more CPU time per worker.
 fn busiest(record: &Record) -> Option<Role> {
     let parties = record.parties.iter().filter(|party| party.role != Role::Relay);
     let share = |party: &&mailrun_journey::record::Party| {
@@ -126,7 +133,8 @@ fn figures(
     })
 }
 
-/// Messages that were due, without those that waited for a session at the end and would still have been in time.
+/// Counts the messages that were due. Messages that waited for a session at the end of the trial
+/// and could still have been in time are not counted.
 fn due(record: &Record, trial: SearchTrial, goal: &LossGoal, has_growth: bool) -> u64 {
     let created = created(record);
     let TrialLoad::RatePerS(rate) = trial.load else { return created };
@@ -144,14 +152,15 @@ fn created(record: &Record) -> u64 {
     record.stages.iter().find(|row| row.name == Stage::Created).map_or(0, |row| row.count)
 }
 
-/// Messages that were due and never begun.
+/// Counts the messages that were due but that the source never began to send.
 fn unsent(record: &Record, trial: SearchTrial) -> f64 {
     let TrialLoad::RatePerS(rate) = trial.load else { return 0.0 };
     (due_messages(record, rate, trial.duration_s) - created(record) as f64).max(0.0)
 }
 
-/// Messages that fell due in the trial, after its warm-up. At random arrival their number scatters, and the schedules of the
-/// source's workers are made once more from their seed.
+/// Counts the messages that fell due in the trial, after its warm-up. With random arrivals, the
+/// count varies by chance. It is then taken from the schedules of the source's workers, which their
+/// seed reproduces.
 fn due_messages(record: &Record, rate_per_s: f64, duration_s: f64) -> f64 {
     let source = record.parties.iter().find(|party| party.role == Role::Source);
     let workers = source.and_then(|party| party.workers).unwrap_or_default() as usize;
@@ -171,10 +180,11 @@ fn due_messages(record: &Record, rate_per_s: f64, duration_s: f64) -> f64 {
     (0..workers).map(due).sum::<u64>() as f64
 }
 
-/// Growth of what was due and not yet delivered.
+/// Returns by how many messages per second the backlog grew. The backlog is the messages that were
+/// due but not yet delivered.
 ///
-/// By Little's law a backlog is rate × latency, and it cannot have grown by more than was left at the end: what was not begun,
-/// and rate × drain time.
+/// By Little's law, a backlog is rate × latency. It cannot have grown by more than what was left
+/// when the load ended: the messages that were never begun, plus rate × drain time.
 fn growth(record: &Record, trial: SearchTrial) -> Option<f64> {
     let TrialLoad::RatePerS(rate) = trial.load else { return None };
     record.ledger.delivered?;
@@ -184,7 +194,8 @@ fn growth(record: &Record, trial: SearchTrial) -> Option<f64> {
     Some(growth.min(left / half_s))
 }
 
-/// The backlog in the middle of each row: the messages due until then tell how much of the load is over.
+/// Computes the backlog in the middle of each row of the series. The time of that middle follows
+/// from the number of messages that were due until then.
 fn backlog_samples(record: &Record, rate: f64) -> Vec<BacklogSample> {
     let mut samples = Vec::new();
     let mut due_before = 0.0;
@@ -199,7 +210,7 @@ fn backlog_samples(record: &Record, rate: f64) -> Vec<BacklogSample> {
     samples
 }
 
-/// Time from the end of the load to the last delivery.
+/// Seconds from the end of the load to the last delivery.
 fn drain_s(record: &Record, duration_s: f64) -> f64 {
     let offered_s = record.offered_s.unwrap_or(duration_s);
     last_stage(record).map_or(0.0, |row| row.duration_s) - offered_s
@@ -209,7 +220,8 @@ fn drain_s(record: &Record, duration_s: f64) -> f64 {
 fn is_drained(record: &Record, duration_s: f64) -> bool {
     let is_left = record.verdict.causes.contains(&Cause::Unfinished) || record.ledger.lost.is_some_and(|lost| lost > 0);
     let is_unseen = record.ledger.delivered.is_none();
-    // What nobody watches is in flight for ever.
+    // If nobody observes deliveries, all accepted messages stay unfinished. They must not count as
+    // left over.
     (is_unseen || !is_left) && drain_s(record, duration_s) <= duration_s.min(DRAIN_LIMIT_S)
 }
 
@@ -220,7 +232,8 @@ mod tests {
     use mailrun_journey::threshold::{RunProtocol, Threshold};
     use mailrun_report::sample;
 
-    /// A trial of 2 s through our relay at 1,000/s, as its record has it: by row messages due, delivered and their median time.
+    /// Makes the record of a trial of 2 s through our relay at 1,000/s. Each row has the messages
+    /// due, the messages delivered and their median time in ms.
     fn trial_of(rows: &[(u64, u64, f64)], drain_s: f64) -> Record {
         let mut record = sample::held();
         let row = |(second, (created, delivered, p50_ms)): (usize, &(u64, u64, f64))| SeriesRow {

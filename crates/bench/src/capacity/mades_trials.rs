@@ -1,4 +1,5 @@
-//! Trials of a MADES endpoint: runs of the bench of MADES, against the stand-in or an endpoint of the user's.
+//! Trials of a MADES endpoint. Each trial is a run of the MADES bench, against the stand-in or
+//! against the user's endpoint.
 use super::MadesCapacityOptions;
 use super::judgement::TrialSubject;
 use super::trial_series::{TrialOrder, TrialSeries};
@@ -32,7 +33,8 @@ impl TrialSeries for MadesTrials<'_> {
             .with("seed", order.seed)
             .with_some("rate", rate)
             .with_some("arrival", rate.map(|_| value_name(order.arrival)))
-            // The first has shown that an endpoint answers; under load its answers come late.
+            // The first trial has shown that the endpoint answers. Under load, it might answer a
+            // preflight message too late.
             .flag("no-preflight", !order.is_first && options.target != MadesTarget::StandIn);
         options.out = Some(order.directory.to_owned());
         options.name = order.name.to_owned();

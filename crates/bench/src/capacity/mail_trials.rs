@@ -1,4 +1,4 @@
-//! Trials of a mail server: runs of the bench that have one relay in common.
+//! Trials of a mail server. Each trial is a run of the bench, and consecutive runs share one relay.
 use super::CapacityOptions;
 use super::judgement::TrialSubject;
 use super::trial_series::{TrialOrder, TrialSeries};
@@ -11,9 +11,9 @@ use mailrun_journey::record::{Arrival, Record};
 use mailrun_party::interrupt::Interrupted;
 use std::path::{Path, PathBuf};
 
-/// Longest time for which the load comes before a trial is judged.
+/// Maximum time for which the load runs before the judged part of a trial begins.
 const MAX_WARM_UP_S: f64 = 2.0;
-/// The same, as a share of the trial.
+/// Time for which the load runs before the judged part of a trial, as a share of that part.
 const WARM_UP_SHARE: f64 = 0.5;
 
 pub(super) struct MailTrials<'a> {
@@ -23,7 +23,7 @@ pub(super) struct MailTrials<'a> {
 }
 
 impl<'a> MailTrials<'a> {
-    /// Trials whose relays have their files in `directory`.
+    /// Prepares the trials. The relays that they start keep their files in `directory`.
     pub(super) fn new(options: &'a CapacityOptions, directory: &Path) -> Result<Self> {
         Ok(Self { options, program: own_program()?, keeper: RelayKeeper::in_directory(directory) })
     }
@@ -35,7 +35,8 @@ impl TrialSeries for MailTrials<'_> {
         options.out = Some(order.directory.to_owned());
         options.name = order.name.to_owned();
         options.title = Some(order.title);
-        // A server begins to start processes and to open connections when the load comes: that is no backlog of the load.
+        // When the load begins, a server has to start processes and open connections. The warm-up
+        // keeps this delay from counting as a backlog.
         let warm_up_s = (order.trial.duration_s * WARM_UP_SHARE).min(MAX_WARM_UP_S);
         options.source_options = options.source_options.with("warm-up", format!("{:.0}us", warm_up_s * 1e6));
         options.workload.duration_limit_s = Some(warm_up_s + order.trial.duration_s);
@@ -45,7 +46,8 @@ impl TrialSeries for MailTrials<'_> {
             TrialLoad::RatePerS(rate) => (order.arrival, Some(rate)),
         };
         if !order.is_first {
-            // The first has shown that the server takes such mail; under load it may refuse to.
+            // The first trial has shown that the server accepts such mail. Under load, the server
+            // might refuse the preflight message.
             options.preflight = BenchPreflight::Off;
         }
         let outcome = match run_in_series(&self.program, &options, &mut self.keeper) {

@@ -1,7 +1,9 @@
-//! `mailrun capacity`: each trial that the search asks for is a run of the bench at open loop; then the confirmation.
+//! `mailrun capacity` searches for the highest rate that a server sustains. Each trial that the
+//! search asks for is a run of the bench. Afterwards, longer runs confirm the result.
 //!
 //! ```text
-//! CapacitySearch ─→ trial ─→ mail_trials or mades_trials ─→ record ─→ judgement ─→ CapacitySearch … ─→ confirmation ─→ CapacityRun
+//! CapacitySearch ─→ trial ─→ mail_trials or mades_trials ─→ record ─→ judgement ─→ CapacitySearch
+//!                └→ confirmation ─→ CapacityRun
 //! ```
 mod judgement;
 mod mades_trials;
@@ -30,49 +32,50 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use trial_series::{TrialOrder, TrialSeries};
 
-/// Confirmations at most: after one that did not hold the search goes on below it.
+/// Maximum number of confirmations. If a confirmation does not hold, the search continues at lower
+/// rates and its new result is confirmed again.
 const MAX_CONFIRMATIONS: u64 = 3;
 
-/// Distance of the seeds of two trials: more than a source has workers, each of which takes the next one.
+/// Difference between the seeds of two trials. It is larger than the number of a source's workers,
+/// because worker n adds n to the seed.
 const SEED_STEP: u64 = 1 << 20;
 
-/// Options of a search for the capacity of a mail server.
 #[derive(Clone, Debug)]
 pub struct CapacityOptions {
-    /// The load and its target; rate, length and directory are those of each trial.
+    /// Load and target. Each trial sets its own rate, duration and directory.
     pub bench: BenchOptions,
     pub course: SearchCourse,
 }
 
-/// Options of a search for the capacity of a MADES endpoint.
 #[derive(Clone, Debug)]
 pub struct MadesCapacityOptions {
-    /// The load and its target; rate, length and directory are those of each trial.
+    /// Load and target. Each trial sets its own rate, duration and directory.
     pub bench: MadesBenchOptions,
     pub course: SearchCourse,
 }
 
-/// Options of a search, whatever it measures.
+/// Options of a search that apply to mail servers and MADES endpoints alike.
 #[derive(Clone, Debug)]
 pub struct SearchCourse {
     pub settings: SearchSettings,
     pub goals: Vec<LossGoal>,
-    /// Length of each trial of the confirmation.
+    /// Duration of each trial of the confirmation. `None` skips the confirmation.
     pub confirm: Option<Duration>,
     pub arrival: Arrival,
-    /// Seed of the first trial, and of the order of the confirmation.
+    /// Seed of the first trial, and of the order in which the confirmation runs its loads.
     pub seed: u64,
-    /// Demand that is planned for; its capacity is not known yet.
+    /// Demand for which the report plans servers. `capacity_per_s` is not known before the search.
     pub planning: PlanningInputs,
-    /// The command line that was typed.
+    /// Command line that the user typed, for the report.
     pub command: Vec<String>,
 }
 
-/// Searches, until it is found or the user stops it; either way there is a report.
+/// Searches until the capacity is found or the user stops the search. In both cases there is a
+/// report.
 ///
 /// # Errors
 ///
-/// If a trial could not run, or the directory cannot be written to.
+/// If a trial cannot run, or if the directory cannot be written to.
 pub fn search(options: &CapacityOptions) -> Result<CapacityRun> {
     let directory = RunDirectory::create(options.bench.out.as_deref(), &options.bench.name, jiff::Timestamp::now())?;
     let trials = MailTrials::new(options, directory.path());
@@ -81,11 +84,12 @@ pub fn search(options: &CapacityOptions) -> Result<CapacityRun> {
     outcome.inspect_err(|_| directory.discard())
 }
 
-/// The same for a MADES endpoint.
+/// Searches for the capacity of a MADES endpoint, in the same way as `search` does for a mail
+/// server.
 ///
 /// # Errors
 ///
-/// If a trial could not run, or the directory cannot be written to.
+/// If a trial cannot run, or if the directory cannot be written to.
 pub fn search_mades(options: &MadesCapacityOptions) -> Result<CapacityRun> {
     let directory = RunDirectory::create(options.bench.out.as_deref(), &options.bench.name, jiff::Timestamp::now())?;
     let trials = Box::new(MadesTrials::new(options));
@@ -98,7 +102,7 @@ struct CapacityRunner<'a> {
     series: Box<dyn TrialSeries + 'a>,
     directory: &'a Path,
     interrupt: Interrupt,
-    /// Trials so far, those of confirmations too.
+    /// Number of trials so far, including those of confirmations.
     carried_out: u64,
     trials: Vec<CapacityTrial>,
     lost: Option<(Outcome, String)>,
@@ -132,7 +136,8 @@ impl<'a> CapacityRunner<'a> {
             if has_held || round == MAX_CONFIRMATIONS || self.is_stopped() || self.lost.is_some() {
                 break (result, confirmation);
             }
-            // The search goes on below what did not hold.
+            // Show the trials of this confirmation with those of the search, because the search
+            // continues below the load that did not hold.
             self.trials.extend(confirmation.into_iter().map(|load| load.trial));
             round += 1;
         };
@@ -181,10 +186,12 @@ impl<'a> CapacityRunner<'a> {
         Ok(outcome)
     }
 
-    /// Runs a trial; its outcome and its record, or `None` if it was interrupted before there was any.
+    /// Runs a trial and judges it. Returns `None` if the user interrupted the trial before it had a
+    /// record.
     fn carry_out(&mut self, trial: SearchTrial, name: &str, title: String) -> Result<Option<(CapacityTrial, Record)>> {
         let directory = self.directory.join(name);
-        // At random arrival no trial is to have the bursts of another.
+        // With random arrivals, each trial should have bursts of its own. It therefore gets its own
+        // seed.
         let seed = self.course.seed.wrapping_add(self.carried_out.wrapping_mul(SEED_STEP));
         let order = TrialOrder {
             trial,
@@ -207,7 +214,8 @@ impl<'a> CapacityRunner<'a> {
         Ok(Some((CapacityTrial { trial, judged, directory }, record)))
     }
 
-    /// Loads below, at and above the capacity, each for longer than a trial.
+    /// Runs loads below, at and above the capacity, each for the duration that the user chose for
+    /// confirmations. Runs nothing if no capacity was found.
     fn confirm(&mut self, result: &SearchResult, round: u64) -> Result<Vec<ConfirmedLoad>> {
         let is_found = result.ending == SearchEnding::Complete && result.has_capacity();
         let capacity = result.capacity_per_s().filter(|_| is_found);
@@ -236,7 +244,8 @@ impl<'a> CapacityRunner<'a> {
     }
 }
 
-/// Tells the search of a confirmation; true unless the capacity or less of it did not hold.
+/// Tells the search the results of a confirmation. Returns false if a load at or below the capacity
+/// missed a goal.
 fn take_confirmation(search: &mut CapacitySearch, confirmation: &[ConfirmedLoad]) -> bool {
     let mut has_held = true;
     for load in confirmation {
@@ -248,7 +257,8 @@ fn take_confirmation(search: &mut CapacitySearch, confirmation: &[ConfirmedLoad]
     has_held
 }
 
-/// Remarks on goals whose limit is long for a trial, or that half of the messages miss at the lowest rate.
+/// Makes remarks on goals that half of the messages miss even at the lowest rate, and on goals
+/// whose limit is too long for the trials.
 fn limit_remarks(goals: &[LossGoal], settings: &SearchSettings, trials: &[CapacityTrial]) -> Vec<String> {
     let timed = goals.iter().find_map(LossGoal::stage);
     let with_rate = trials.iter().filter_map(|trial| match trial.trial.load {
@@ -262,7 +272,8 @@ fn limit_remarks(goals: &[LossGoal], settings: &SearchSettings, trials: &[Capaci
         if let Some((per_s, p50_ms)) = missed {
             return Some(format!("{}: even at {}/s half take {}", goal.expression(), rate(per_s), latency(p50_ms)));
         }
-        // A deadline is no goal of latency: in no trial of this search is it reached.
+        // A limit of `trial_s` or more is meant as a deadline, not as a goal for the latency. A
+        // usual trial is too short to reach it, so the limit deserves no remark.
         let is_long = !settings.holds_limit(limit_s) && limit_s < settings.trial_s;
         is_long.then(|| {
             format!(
@@ -280,7 +291,7 @@ fn limit_remarks(goals: &[LossGoal], settings: &SearchSettings, trials: &[Capaci
 ///
 /// # Errors
 ///
-/// If one cannot be written.
+/// If a file cannot be written.
 pub fn save(run: &CapacityRun, json: &str, text: &str) -> Result<()> {
     let page = mailrun_report::capacity_page(run);
     for (name, content) in [("capacity.json", json), ("capacity.txt", text), ("capacity.html", &page)] {
@@ -290,15 +301,15 @@ pub fn save(run: &CapacityRun, json: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Refuses goals that nobody would see met.
+/// Refuses goals about deliveries if nobody observes deliveries.
 ///
 /// # Errors
 ///
-/// If a goal is about delivery, and nobody watches it.
+/// If a goal is about deliveries, and the bench has no sink behind the server.
 pub fn check_goals(goals: &[LossGoal], target: &BenchTarget) -> Result<()> {
     let is_watched = !matches!(target, BenchTarget::Server { sink: None, .. });
-    let unseen = goals.iter().find(|goal| goal.expression().starts_with("delivered") && !is_watched);
-    match unseen {
+    let unseen_goal = goals.iter().find(|goal| goal.expression().starts_with("delivered") && !is_watched);
+    match unseen_goal {
         Some(goal) => bail!(
             "{}: nobody sees deliveries; let the server deliver to a mailrun sink, and name it with --sink or --sink-listen",
             goal.expression()
@@ -307,21 +318,24 @@ pub fn check_goals(goals: &[LossGoal], target: &BenchTarget) -> Result<()> {
     }
 }
 
-/// The goal where none was given: everything arrives within a minute (SPECmail's limit of a delivery).
+/// Returns the goal to use if the user gave none: all mail is delivered within a minute, which is
+/// SPECmail's limit for a delivery. If nobody observes deliveries, all mail must be accepted within
+/// a minute.
 ///
 /// # Errors
 ///
-/// Never in practice: the expression is a threshold.
+/// Never in practice, because the expression is a valid threshold.
 pub fn default_goal(target: &BenchTarget) -> Result<LossGoal> {
     let stage = if matches!(target, BenchTarget::Server { sink: None, .. }) { "accepted" } else { "delivered" };
     within_a_minute(stage, RunProtocol::Smtp)
 }
 
-/// The same for a MADES endpoint.
+/// Returns the goal to use for a MADES endpoint if the user gave none: everything is delivered
+/// within a minute.
 ///
 /// # Errors
 ///
-/// Never in practice: the expression is a threshold.
+/// Never in practice, because the expression is a valid threshold.
 pub fn default_mades_goal() -> Result<LossGoal> {
     within_a_minute("delivered", RunProtocol::Mades)
 }

@@ -1,4 +1,4 @@
-//! The trials of a search, as the search orders them and as each kind of bench carries them out.
+//! The interface between the search, which orders trials, and the benches, which carry them out.
 use super::judgement::TrialSubject;
 use anyhow::Result;
 use mailrun_capacity::SearchTrial;
@@ -8,29 +8,29 @@ use std::path::Path;
 pub(super) struct TrialOrder<'a> {
     pub(super) trial: SearchTrial,
     pub(super) name: &'a str,
-    /// Name in the progress line.
+    /// Text for the progress line.
     pub(super) title: String,
     pub(super) directory: &'a Path,
-    /// Arrivals where a rate is asked for.
+    /// Arrival pattern of trials with a rate. A trial without a rate runs flat out and ignores it.
     pub(super) arrival: Arrival,
     pub(super) seed: u64,
     pub(super) is_first: bool,
 }
 
-/// A kind of bench that carries out trials one after the other.
+/// Kind of bench that carries out the trials of a search, one after the other.
 pub(super) trait TrialSeries {
-    /// Runs a trial; its record, or `None` if it was interrupted before there was any.
+    /// Runs a trial. Returns its record, or `None` if the user interrupted the trial before it had
+    /// a record.
     ///
     /// # Errors
-    /// If it could not run, or its files cannot be written.
+    /// If the trial cannot run, or if its files cannot be written.
     fn run(&mut self, order: TrialOrder<'_>) -> Result<Option<Record>>;
 
-    /// Target of the load.
     fn subject(&self) -> TrialSubject;
 
-    /// Ends the series; gives remarks on it.
+    /// Ends the series, and returns remarks on it for the report.
     ///
     /// # Errors
-    /// If what runs does not stop.
+    /// If a relay that still runs does not stop.
     fn finish(&mut self) -> Result<Vec<String>>;
 }

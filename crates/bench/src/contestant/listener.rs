@@ -1,4 +1,5 @@
-//! The listener of the relay that a bench starts: what the load needs of it, as a relay.toml and the files that it names.
+//! The listener of the relay that the bench starts. The load decides which features the listener
+//! needs, and the bench writes them into a relay.toml and the files that it names.
 use crate::directory::RunDirectory;
 use anyhow::{Context, Result};
 use mailrun_party::tls_mode::TlsMode;
@@ -8,24 +9,25 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 
-/// Extensions of the listener that the load needs.
+/// Features that the load needs from the relay's listener.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListenerOptions {
     pub tls: TlsMode,
-    /// Certificate for TLS; made for this run.
+    /// Certificate for TLS, made for this run.
     pub certificate: Option<OwnCertificate>,
-    /// The user that the load logs in as.
+    /// User and password with which the load logs in.
     pub login: Option<RelayLogin>,
     pub speaks_lmtp: bool,
-    /// Connections begin with a PROXY header.
+    /// Set if each connection begins with a PROXY header.
     pub proxy_protocol: bool,
-    /// XCLIENT is offered.
+    /// Set if the relay must offer XCLIENT.
     pub xclient: bool,
-    /// The clients for whom the load claims to speak.
+    /// Client addresses for which the load claims to speak. The relay must accept mail from them
+    /// for any recipient.
     pub clients: Vec<IpAddr>,
 }
 
-/// A certificate and its key, in PEM form.
+/// Certificate chain and private key, both in PEM format.
 #[derive(Clone, PartialEq, Eq)]
 pub struct OwnCertificate {
     pub chain: String,
@@ -33,13 +35,12 @@ pub struct OwnCertificate {
 }
 
 impl fmt::Debug for OwnCertificate {
-    /// Leaves the key out.
+    /// Omits the private key, so that it cannot get into a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("OwnCertificate(…)")
     }
 }
 
-/// A name and its password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RelayLogin {
     pub name: String,
@@ -47,25 +48,25 @@ pub struct RelayLogin {
 }
 
 impl fmt::Debug for RelayLogin {
-    /// Leaves the password out.
+    /// Omits the password, so that it cannot get into a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Login({:?}, …)", self.name)
     }
 }
 
-/// The certificate's file in the run directory.
+/// Name of the certificate's file in the run directory.
 pub(crate) const CERTIFICATE_FILE: &str = "relay-certificate.pem";
 const KEY_FILE: &str = "relay-key.pem";
 const USERS_FILE: &str = "relay-users";
 const CONFIGURATION_FILE: &str = "relay.toml";
 
 impl ListenerOptions {
-    /// Reports whether a plain SMTP listener is enough.
     pub(crate) fn is_plain(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Writes relay.toml and the files that it names into the run directory; the name of relay.toml.
+    /// Writes relay.toml and the files that it names into the run directory. Returns the path of
+    /// relay.toml.
     pub(crate) fn write(&self, directory: &RunDirectory, sink: &str) -> Result<String> {
         let secret = |name: &str, text: &str| {
             let path = directory.path().join(name);
@@ -84,10 +85,10 @@ impl ListenerOptions {
         Ok(directory.path().join(CONFIGURATION_FILE).to_string_lossy().into_owned())
     }
 
-    /// Removes the files with secrets: the relay has read them.
+    /// Deletes the files with secrets. The relay reads them only when it starts.
     pub(crate) fn remove_secrets(&self, directory: &RunDirectory) {
         for name in [KEY_FILE, USERS_FILE] {
-            // What was not written is not there.
+            // Ignore errors: a file does not exist if the load needed no such secret.
             let _ = std::fs::remove_file(directory.path().join(name));
         }
     }

@@ -1,4 +1,5 @@
-//! The party between source and sink, in the words of `--relay` and `--compare`, and what the load needs of its listener.
+//! The party between source and sink, as the user names it with `--relay` or `--compare`, and the
+//! features that the load needs from its listener.
 mod listener;
 
 use super::directory::RESULTS_DIRECTORY;
@@ -13,34 +14,35 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-/// Placeholder that a command must have: the address to forward mail to.
+/// Placeholder for the address to which a command must forward mail. Every command must contain it.
 const TO: &str = "{to}";
 
-/// A relay under test, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contestant {
-    /// No relay: the source sends to the sink.
+    /// No relay. The source sends directly to the sink.
     None,
-    /// `mailrun relay`.
+    /// Our own `mailrun relay`.
     Mailrun(ContestantDurability),
-    /// A server that is run by a recipe.
+    /// Server that the bench starts as described in a recipe.
     Recipe(Box<Recipe>),
-    /// A program of the user's.
+    /// Program that the user gave as a command line.
     Command(RelayCommand),
-    /// A server that is running already, at HOST:PORT, and hands on to `sink`.
+    /// Server that is already running and forwards mail to `sink`.
     Running {
-        /// Address at which it takes mail.
+        /// `HOST:PORT` at which the server accepts mail.
         address: String,
-        /// Address that the bench's sink is to listen on.
+        /// Address on which the bench's sink must listen.
         sink: String,
     },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayCommand {
-    /// Word by word; `{listen}`, `{to}` and `{spool}` are filled in.
+    /// Words of the command line. `{listen}`, `{to}` and `{spool}` are replaced when the command is
+    /// started.
     pub(super) words: Vec<String>,
-    /// Its name in reports: that of its file, and what tells it from others of the same name.
+    /// Name in reports. It is the name of the program's file, plus what distinguishes the file from
+    /// others of the same name.
     name: String,
 }
 
@@ -51,22 +53,21 @@ impl RelayCommand {
     }
 }
 
-/// The point at which our own relay answers 250.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ContestantDurability {
-    /// The message is on disk.
+    /// The message is on disk when the relay answers 250.
     #[default]
     Sync,
-    /// The kernel has the message.
+    /// The kernel has the message when the relay answers 250. A crash of the host can lose it.
     Write,
-    /// The message is in the relay's memory only.
+    /// The message is only in the relay's memory when the relay answers 250. A crash of the relay
+    /// can lose it.
     Memory,
 }
 
 impl ContestantDurability {
     const ALL: [Self; 3] = [Self::Sync, Self::Write, Self::Memory];
 
-    /// The value of the relay's own option.
     pub(super) fn option_value(self) -> &'static str {
         match self {
             Self::Sync => "sync",
@@ -77,12 +78,14 @@ impl ContestantDurability {
 }
 
 impl Contestant {
-    /// Reports whether it is our own relay, whose queue the bench can read when it has stopped.
+    /// Reports whether this is our own relay with a spool on disk. The bench can read the queue of
+    /// such a relay after it has stopped.
     pub(super) fn is_own(&self) -> bool {
         matches!(self, Self::Mailrun(durability) if *durability != ContestantDurability::Memory)
     }
 
-    /// The point at which it answers 250, as far as that is known.
+    /// Names the point at which the server answers 250, for example `sync`. For a program without a
+    /// recipe, the point is `unknown`.
     pub(super) fn durability(&self) -> String {
         match self {
             Self::None => "none".to_owned(),
@@ -92,7 +95,7 @@ impl Contestant {
         }
     }
 
-    /// The last audit of that version of it.
+    /// Finds the last audit of this version of the server.
     pub(super) fn last_audit(&self) -> Option<Record> {
         let version = match self {
             Self::Mailrun(_) => concat!("mailrun ", env!("CARGO_PKG_VERSION")),
@@ -102,20 +105,19 @@ impl Contestant {
         last_audit(Path::new(RESULTS_DIRECTORY), &self.to_string(), version)
     }
 
-    /// A part of a path that distinguishes it from the others.
+    /// Returns the name in a form that can be part of a path. It is cut to 40 characters.
     pub(super) fn file_name(&self) -> String {
         let letter = |c: char| if c.is_ascii_alphanumeric() || "-.".contains(c) { c } else { '-' };
         self.to_string().chars().take(40).map(letter).collect::<String>().trim_matches('-').to_owned()
     }
 
-    /// Its role in the run; `None` if there is no relay.
     pub(super) fn role(&self) -> Option<Role> {
         (*self != Self::None).then_some(Role::Relay)
     }
 }
 
-/// Names programs and recipes of one file name apart: by the part of their paths in which they differ, and those of one
-/// path by their numbers.
+/// Gives different names to programs and recipes whose files have the same name. Such a name gets
+/// the part in which the paths differ, or a number if the paths are the same, too.
 pub fn name_apart(contestants: &mut [Contestant]) {
     let names: Vec<String> = contestants.iter().map(Contestant::to_string).collect();
     let is_shared = |name: &String| names.iter().filter(|other| *other == name).count() > 1;
@@ -142,19 +144,20 @@ pub fn name_apart(contestants: &mut [Contestant]) {
     }
 }
 
-/// Numbers those that still have one name: one program with other options.
+/// Numbers names that are still equal, for example those of one program with different options.
 fn number_equal_names(alike: Vec<&mut String>) {
     let names: Vec<String> = alike.iter().map(|name| (*name).clone()).collect();
-    for (at, own) in alike.into_iter().enumerate() {
-        let before = names[..at].iter().filter(|name| *name == &names[at]).count();
-        let all = names.iter().filter(|name| *name == &names[at]).count();
+    for (position, name) in alike.into_iter().enumerate() {
+        let before = names[..position].iter().filter(|name| *name == &names[position]).count();
+        let all = names.iter().filter(|name| *name == &names[position]).count();
         if all > 1 {
-            *own = format!("{} #{}", names[at], before + 1);
+            *name = format!("{} #{}", names[position], before + 1);
         }
     }
 }
 
-/// Directories of paths of one file name, without those that all of them begin or end with.
+/// Returns the part of each path's directory that distinguishes it from the others. Leading and
+/// trailing components that all paths share are removed.
 fn differing_parts(paths: &[String]) -> Vec<String> {
     let directories = |path: &String| {
         let mut parts: Vec<String> = path.split('/').map(str::to_owned).collect();
@@ -241,8 +244,8 @@ mod tests {
         let command: Contestant = "/opt/mta --in {listen} --out {to}".parse().unwrap();
         assert_eq!(command.to_string(), "mta");
         assert_eq!(command.durability(), "unknown");
-        for wrong in ["sendmail", "", "mailrun:never", "  "] {
-            assert!(wrong.parse::<Contestant>().is_err(), "{wrong}");
+        for word in ["sendmail", "", "mailrun:never", "  "] {
+            assert!(word.parse::<Contestant>().is_err(), "{word}");
         }
     }
 

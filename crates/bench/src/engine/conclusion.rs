@@ -1,66 +1,69 @@
-//! The verdict of a scenario of several runs: in the words, and in the order, of the verdict of one run.
+//! The verdict of a scenario with several runs. It uses the words of a single run's verdict, and
+//! the same order of weight.
 use mailrun_journey::record::Outcome;
 use mailrun_report::{TextStyle, outcome_word};
 
-/// Defects that were found, by their weight: the first list that is not empty decides.
+/// Defects of a scenario, from the weightiest to the lightest. The first list that is not empty
+/// decides the outcome.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Defects {
-    /// Runs that failed, or whose account does not close.
+    /// Runs that failed or did not do all of their work.
     pub(crate) failed: Vec<String>,
-    /// Runs in which the generator, the sink or the host was the limit.
+    /// Runs in which the generator, the sink or the host was the bottleneck.
     pub(crate) invalid: Vec<String>,
     /// Targets and thresholds that were missed.
     pub(crate) missed: Vec<String>,
-    /// Mail that is lost or in a queue that cannot be read. Unlike other runs without a result, such a run never counts as
-    /// a success.
+    /// Mail that was accepted but not delivered. It may be lost, or in a queue that cannot be read.
+    /// Unlike other scenarios without a result, a scenario with such mail never counts as a
+    /// success.
     pub(crate) undelivered: Vec<String>,
-    /// Observations that were asked for and are missing.
+    /// Observations that the user asked for but that are missing.
     pub(crate) unobserved: Vec<String>,
 }
 
-/// Conclusion of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conclusion {
     pub outcome: Outcome,
-    /// The reason, in a sentence.
+    /// Reason for the outcome, in one sentence.
     why: String,
-    /// Set if an invalid or inconclusive scenario is no success: targets or thresholds were asked for, or mail was not
-    /// delivered.
+    /// Set if an invalid or inconclusive outcome must not count as a success, because targets or
+    /// thresholds were asked for, or because mail was not delivered.
     pub is_strict: bool,
-    /// Set if the user ended it.
+    /// Set if the user stopped the scenario.
     pub is_interrupted: bool,
 }
 
 impl Conclusion {
-    /// From what was found wrong; `pass` says why nothing was. Where targets were asked for it `is_strict`.
-    pub(crate) fn of(wrong: &Defects, pass: &str, is_strict: bool) -> Self {
+    /// Decides the outcome from the defects. `pass` is the reason to give if there are none. The
+    /// caller sets `is_strict` if the user asked for targets or thresholds.
+    pub(crate) fn of(defects: &Defects, pass: &str, is_strict: bool) -> Self {
         let lists = [
-            (&wrong.failed, Outcome::Fail),
-            (&wrong.invalid, Outcome::Invalid),
-            (&wrong.missed, Outcome::Fail),
-            (&wrong.undelivered, Outcome::Inconclusive),
-            (&wrong.unobserved, Outcome::Inconclusive),
+            (&defects.failed, Outcome::Fail),
+            (&defects.invalid, Outcome::Invalid),
+            (&defects.missed, Outcome::Fail),
+            (&defects.undelivered, Outcome::Inconclusive),
+            (&defects.unobserved, Outcome::Inconclusive),
         ];
         let first = lists.into_iter().find_map(|(list, outcome)| Some((outcome, list.first()?, list.len() - 1)));
         let (outcome, why) = match first {
             None => (Outcome::Pass, pass.to_owned()),
-            Some((outcome, why, 0)) => (outcome, why.clone()),
-            Some((outcome, why, more)) => (outcome, format!("{} (and {more} more)", why.trim_end_matches('.'))),
+            Some((outcome, text, 0)) => (outcome, text.clone()),
+            Some((outcome, text, more)) => (outcome, format!("{} (and {more} more)", text.trim_end_matches('.'))),
         };
-        Self { outcome, why, is_strict: is_strict || !wrong.undelivered.is_empty(), is_interrupted: false }
+        Self { outcome, why, is_strict: is_strict || !defects.undelivered.is_empty(), is_interrupted: false }
     }
 
-    /// The last line of the scenario's report: `PASS all 3 targets met`.
+    /// Returns the last line of the scenario's report, such as `PASS all 3 targets met`.
     pub(crate) fn line(&self) -> String {
         format!("{} {}", outcome_word(self.outcome, TextStyle::Plain), self.why)
     }
 
-    /// The same in `style`, in lines that `wrap` makes.
+    /// Returns the last line of the scenario's report in `style`, broken into lines by `wrap`.
     pub(super) fn lines(&self, style: TextStyle, wrap: impl Fn(&str) -> Vec<String>) -> Vec<String> {
         let mut lines = wrap(&self.line());
         let plain = outcome_word(self.outcome, TextStyle::Plain);
         let painted = outcome_word(self.outcome, style);
-        // Painted after it is broken into lines: escape sequences have no width.
+        // Colour the word after wrapping, because escape sequences take no room on the screen.
         if let Some(first) = lines.first_mut() {
             *first = first.replacen(&plain, &painted, 1);
         }
@@ -74,21 +77,21 @@ mod tests {
 
     #[test]
     fn the_weightiest_decides_as_it_does_for_a_run() {
-        let said = |text: &str| vec![text.to_owned()];
-        let mut wrong = Defects::default();
-        let outcome = |wrong: &Defects| Conclusion::of(wrong, "all well", true).line();
-        assert_eq!(outcome(&wrong), "PASS all well");
-        wrong.unobserved = said("stopped");
-        assert_eq!(outcome(&wrong), "INCONCLUSIVE stopped");
-        assert!(!Conclusion::of(&wrong, "all well", false).is_strict);
-        wrong.undelivered = said("24 not delivered");
-        assert_eq!(outcome(&wrong), "INCONCLUSIVE 24 not delivered");
-        assert!(Conclusion::of(&wrong, "all well", false).is_strict, "whatever was asked for");
-        wrong.missed = vec!["p99.".to_owned(), "rate.".to_owned()];
-        assert_eq!(outcome(&wrong), "FAIL p99 (and 1 more)");
-        wrong.invalid = said("busy");
-        assert_eq!(outcome(&wrong), "INVALID busy");
-        wrong.failed = said("lost 1");
-        assert_eq!(outcome(&wrong), "FAIL lost 1");
+        let texts = |text: &str| vec![text.to_owned()];
+        let mut defects = Defects::default();
+        let outcome = |defects: &Defects| Conclusion::of(defects, "all well", true).line();
+        assert_eq!(outcome(&defects), "PASS all well");
+        defects.unobserved = texts("stopped");
+        assert_eq!(outcome(&defects), "INCONCLUSIVE stopped");
+        assert!(!Conclusion::of(&defects, "all well", false).is_strict);
+        defects.undelivered = texts("24 not delivered");
+        assert_eq!(outcome(&defects), "INCONCLUSIVE 24 not delivered");
+        assert!(Conclusion::of(&defects, "all well", false).is_strict, "whatever was asked for");
+        defects.missed = vec!["p99.".to_owned(), "rate.".to_owned()];
+        assert_eq!(outcome(&defects), "FAIL p99 (and 1 more)");
+        defects.invalid = texts("busy");
+        assert_eq!(outcome(&defects), "INVALID busy");
+        defects.failed = texts("lost 1");
+        assert_eq!(outcome(&defects), "FAIL lost 1");
     }
 }

@@ -1,12 +1,13 @@
-//! The engine of all scenarios that compare: runs their cases in rounds, and writes the tables of the result.
+//! The engine of all scenarios that compare. It runs their cases in rounds, and writes the tables
+//! of the result.
 //!
 //! ```text
-//! cases × rounds ─→ runner ────────────────→ spread ──────────────→ report ─→ text_report ─→ screen
-//!                     one run at a time,      median, both ends,     tables,    all of it      what fits
-//!                     by a Comparison         ratio of a round       faults
+//! cases × rounds ─→ runner ───────────→ spread ───────────→ report ──→ text_report ─→ screen
+//!                   one run at a time,  median, both ends,  tables,    all of it      what fits
+//!                   by a Comparison     ratio of a round    faults
 //! ```
-//! A scenario says in a `Comparison` how one run of one case is made and measured; a contestant is a `TimedChild`, or a bench of
-//! its own.
+//! A scenario implements `Comparison`, which says how one run of one case is made and measured. A
+//! run is either a program that is started as a `TimedChild`, or a whole bench.
 mod conclusion;
 mod ratio_verdict;
 mod report;

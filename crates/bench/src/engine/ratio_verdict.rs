@@ -1,4 +1,5 @@
-//! The verdict on the ratios of two cases: by the statistics of `mailrun compare`, for all of them together.
+//! The verdict on the ratios of two cases. It uses the statistics of `mailrun compare`, for all
+//! ratios of a row together.
 use super::runner::CaseSeries;
 use super::spread::MedianRange;
 use mailrun_compare::{
@@ -7,10 +8,12 @@ use mailrun_compare::{
 use mailrun_report::comparison::percent;
 use mailrun_report::numbers::counted;
 
-/// Fewer rounds have no verdict: runs of such length are not repeated dozens of times.
+/// Minimum number of rounds for a verdict. The limit is low because the runs are too long to be
+/// repeated dozens of times.
 const MIN_ROUNDS: usize = 6;
 
-/// A ratio: its title, the direction in which it gets better, and the comparison of two runs of a round.
+/// Column of ratios between two runs of the same round, which `compare` computes. `gain` says
+/// whether higher or lower ratios are better.
 pub(crate) struct RatioColumn<M> {
     pub(crate) title: &'static str,
     pub(crate) gain: Gain,
@@ -23,21 +26,20 @@ impl<M> RatioColumn<M> {
     }
 }
 
-/// A ratio as it is shown.
 pub(crate) fn two_places(value: f64) -> String {
     format!("{value:.2}")
 }
 
-/// The findings of the ratios of a row.
 pub(super) struct RatioVerdict {
     findings: Vec<MetricFinding>,
-    /// Rounds in which both cases did all of their work.
+    /// Number of rounds in which both cases did all of their work.
     rounds: usize,
     margin: f64,
 }
 
 impl RatioVerdict {
-    /// Compares a case with its base, in the rounds in which both have each ratio.
+    /// Compares a case with its base, in the rounds in which both did all of their work. A ratio
+    /// that is missing in one of these rounds is left out of the verdict.
     pub(super) fn of<C, M>(series: &CaseSeries<C, M>, base: &CaseSeries<C, M>, ratios: &[RatioColumn<M>]) -> Self {
         let pairs = || series.runs.iter().zip(&base.runs).filter_map(|(run, base)| Some((run.sound()?, base.sound()?)));
         let rounds = pairs().count();
@@ -52,7 +54,8 @@ impl RatioVerdict {
         Self { findings: compare_rounds(&family, &settings), rounds, margin: settings.margin }
     }
 
-    /// A ratio as it is shown: the estimate with its interval, or of few rounds the median and both ends.
+    /// Formats a ratio: the estimate with its interval or, if there are too few rounds for one, the
+    /// median and the range.
     pub(super) fn cell<C, M>(
         &self,
         ratio: &RatioColumn<M>,
@@ -69,7 +72,7 @@ impl RatioVerdict {
         }
     }
 
-    /// The verdict in words; none if there is nothing to compare.
+    /// Returns the verdict in words, or `None` if there is nothing to compare.
     pub(super) fn note(&self) -> Option<String> {
         if self.findings.is_empty() {
             return None;

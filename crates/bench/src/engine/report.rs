@@ -1,5 +1,5 @@
-//! The writer of a comparison's tables: columns of medians and spreads, ratios of the same round, a line for each run that went
-//! wrong, and the conclusion.
+//! Writes the report of a comparison: columns of medians and spreads, ratios between runs of the
+//! same round, a line for each run that went wrong, and the conclusion.
 use super::conclusion::{Conclusion, Defects};
 use super::ratio_verdict::{RatioColumn, RatioVerdict};
 use super::runner::{CaseSeries, ComparedRun, ComparisonResults};
@@ -8,10 +8,10 @@ use mailrun_report::numbers::counted;
 use mailrun_report::table::{Align, Table, plain};
 use std::collections::BTreeSet;
 
-/// The text of a cell, from the row's runs.
+/// Makes the text of a cell from the runs of the row's case.
 type CellText<'a, C, M> = Box<dyn Fn(&CaseSeries<C, M>) -> String + 'a>;
 
-/// A column of a table whose rows are cases.
+/// Column of a table in which each row is a case.
 pub(crate) struct TableColumn<'a, C, M> {
     title: &'static str,
     align: Align,
@@ -19,28 +19,30 @@ pub(crate) struct TableColumn<'a, C, M> {
 }
 
 impl<'a, C, M> TableColumn<'a, C, M> {
-    /// Words about a case or its runs.
+    /// Makes a column of words about a case or its runs, which is aligned to the left.
     pub(crate) fn words(title: &'static str, cell: impl Fn(&CaseSeries<C, M>) -> String + 'a) -> Self {
         Self { title, align: Align::Left, cell: Box::new(cell) }
     }
 
-    /// A figure of the case or of all its runs.
+    /// Makes a column with a figure of a case or of all its runs, which is aligned to the right.
     pub(crate) fn figure(title: &'static str, cell: impl Fn(&CaseSeries<C, M>) -> String + 'a) -> Self {
         Self { title, align: Align::Right, cell: Box::new(cell) }
     }
 
-    /// The median of the runs.
+    /// Makes a column with the median over the case's runs.
     pub(crate) fn median(title: &'static str, value: impl Fn(&M) -> Option<f64> + 'a, show: fn(f64) -> String) -> Self {
         Self::figure(title, move |series| series.spread(&value).median(show))
     }
 
-    /// The median of the runs and both ends.
+    /// Makes a column with the median over the case's runs, followed by the least and the greatest
+    /// value.
     pub(crate) fn spread(title: &'static str, value: impl Fn(&M) -> Option<f64> + 'a, show: fn(f64) -> String) -> Self {
         Self::figure(title, move |series| series.spread(&value).render(show))
     }
 }
 
-/// A table of the cases that were run; columns named in `leave_out` go first where there is no room.
+/// Makes a table of the cases that have runs. On a narrow terminal, the columns named in
+/// `leave_out` are omitted, the first one first.
 pub(crate) fn table<'s, C: 's, M: 's>(
     series: impl IntoIterator<Item = &'s CaseSeries<C, M>>,
     columns: &[TableColumn<'_, C, M>],
@@ -53,17 +55,19 @@ pub(crate) fn table<'s, C: 's, M: 's>(
     table
 }
 
-/// A row of ratios: its first cells, the case, and the case that it is compared with.
+/// Row of a table of ratios: its leading cells, the case, and the base with which the case is
+/// compared.
 pub(crate) struct RatioPair<'s, C, M> {
     pub(crate) cells: Vec<String>,
     pub(crate) series: &'s CaseSeries<C, M>,
     pub(crate) base: &'s CaseSeries<C, M>,
 }
 
-/// Rows of a verdict that are named.
+/// Maximum number of rows that a verdict names. Further rows are only counted.
 const MAX_NAMES: usize = 3;
 
-/// A table of ratios, and the notes that belong to it: a verdict for each row. `names` are the titles of the first cells.
+/// Makes a table of ratios, and notes that give the verdict for each row. `names` are the titles of
+/// the leading cells.
 pub(crate) fn ratio_table<C, M>(
     names: &[&'static str],
     pairs: Vec<RatioPair<'_, C, M>>,
@@ -89,7 +93,8 @@ pub(crate) fn ratio_table<C, M>(
     (table, notes)
 }
 
-/// The verdicts of rows, each with the names of its rows; the same verdict of several rows is said once.
+/// Puts the names of the rows before each verdict. If several rows have the same verdict, it is
+/// written once, with all of their names.
 fn distinct_verdicts(verdicts: &[(&str, String)]) -> Vec<String> {
     let names_of = |verdict: &String| -> Vec<&str> {
         let mut names: Vec<&str> =
@@ -113,7 +118,8 @@ fn distinct_verdicts(verdicts: &[(&str, String)]) -> Vec<String> {
     notes
 }
 
-/// Remarks on runs, each with the name of its run; the same remark with other figures is said once.
+/// Puts the name of its run before each remark. Of remarks that differ only in their digits, the
+/// first is kept and the others are dropped, even if they are about other runs.
 pub(super) fn distinct_remarks<'r>(remarks: impl Iterator<Item = (&'r str, &'r str)>) -> Vec<String> {
     let without_figures = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
     let mut known: BTreeSet<String> = BTreeSet::new();
@@ -121,16 +127,15 @@ pub(super) fn distinct_remarks<'r>(remarks: impl Iterator<Item = (&'r str, &'r s
     new.map(|(name, remark)| plain(&format!("{name}: {remark}"))).collect()
 }
 
-/// Figures that a report's tables have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ShownFigures {
     Medians,
     Spreads,
 }
 
-/// The rounds of a comparison, for its title.
-pub(crate) fn rounds_text(rounds: u32, shown: ShownFigures) -> String {
-    match (rounds, shown) {
+/// Describes the number of rounds for the title of a report.
+pub(crate) fn rounds_text(rounds: u32, figures: ShownFigures) -> String {
+    match (rounds, figures) {
         (1, _) => "one round".to_owned(),
         (rounds, ShownFigures::Medians) => format!("medians of {rounds} rounds, interleaved"),
         (rounds, ShownFigures::Spreads) => format!("medians (least–most) of {rounds} rounds, interleaved"),
@@ -140,43 +145,42 @@ pub(crate) fn rounds_text(rounds: u32, shown: ShownFigures) -> String {
 pub(crate) struct ReportParts {
     pub(crate) title: String,
     pub(crate) tables: Vec<Table>,
-    /// Notes that a reader must know besides.
+    /// Notes that the reader needs besides the tables.
     pub(crate) notes: Vec<String>,
-    /// Reason of a PASS, after the number of runs.
+    /// Reason for a PASS. The report puts the number of runs before it.
     pub(crate) pass: &'static str,
-    /// Defects besides runs that went wrong.
+    /// Defects of the comparison. The report adds the runs that went wrong.
     pub(crate) wrong: Defects,
-    /// Set if thresholds were asked for.
     pub(crate) is_strict: bool,
 }
 
 impl<C, M> ComparisonResults<C, M> {
-    /// Each run that went wrong, with its case.
+    /// Returns each run that went wrong, with the name of its case and the reason.
     fn faults(&self) -> impl Iterator<Item = (&ComparedRun<M>, String)> {
         let runs = self.series.iter().flat_map(|series| series.runs.iter().map(move |run| (series, run)));
         runs.filter_map(|(series, run)| Some((run, plain(&format!("{}: {}", series.name, run.fault()?)))))
     }
 
-    /// Reports whether every run that was planned was made, and none went wrong.
+    /// Reports whether every planned run was made and did all of its work.
     pub(crate) fn is_complete(&self) -> bool {
         let is_sound = |series: &CaseSeries<C, M>| series.runs.iter().all(|run| run.sound().is_some());
         self.done == self.planned && self.series.iter().all(is_sound)
     }
 
-    /// The report: below the tables what went wrong, then the notes.
+    /// Makes the report. Below the tables, it lists the runs that went wrong and then the notes.
     pub(crate) fn report(&self, parts: ReportParts) -> TextReport {
         let mut remarks: Vec<String> = self.faults().map(|(_, fault)| format!("NOT OK: {fault}")).collect();
-        let mut wrong = parts.wrong;
+        let mut defects = parts.wrong;
         let failed = self.faults().filter(|(run, _)| !matches!(run, ComparedRun::Undecided(..)));
-        wrong.failed.extend(failed.map(|(_, fault)| fault));
+        defects.failed.extend(failed.map(|(_, fault)| fault));
         let is_interrupted = self.done < self.planned;
         if is_interrupted {
-            wrong.unobserved.push(format!("it was stopped after {} of {} runs", self.done, self.planned));
+            defects.unobserved.push(format!("it was stopped after {} of {} runs", self.done, self.planned));
             remarks.push(format!("Stopped after {} of {} runs.", self.done, self.planned));
         }
         remarks.extend(parts.notes);
         let pass = format!("{}, {}", counted(self.done as u64, "run"), parts.pass);
-        let mut conclusion = Conclusion::of(&wrong, &pass, parts.is_strict);
+        let mut conclusion = Conclusion::of(&defects, &pass, parts.is_strict);
         conclusion.is_interrupted = is_interrupted;
         TextReport::new(&parts.title, parts.tables, remarks, conclusion)
     }

@@ -1,5 +1,5 @@
-//! Flaws of one run of the bench: its account, limits of source, sink or host, and thresholds that were missed or whose figures
-//! nobody observed.
+//! The flaws of one run of the bench: missing or changed mail, a source, sink or host that was the
+//! bottleneck, and thresholds that were missed or could not be measured.
 use super::Defects;
 use super::report::distinct_remarks;
 use super::runner::{CaseSeries, ComparedRun, ComparisonResults};
@@ -7,25 +7,26 @@ use mailrun_journey::judge;
 use mailrun_journey::reason::Reason;
 use mailrun_journey::record::{Cause, Outcome, Record};
 
-/// Flaws of a run, as its record has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RunFlaws {
-    /// Reason why its figures do not count: mail is missing, or was changed.
+    /// Reason why the run's figures do not count: mail is missing or was changed.
     pub(crate) fault: Option<String>,
-    /// Reason why its figures are not valid: the source, the sink or the host was the limit.
+    /// Reason why the run's figures are invalid: the source, the sink or the host was the
+    /// bottleneck.
     pub(crate) invalid: Option<String>,
-    /// Thresholds that were missed.
     pub(crate) missed: Vec<String>,
-    /// Mail that is lost or in a queue that cannot be read, in a run that nothing else decides.
+    /// Sentence about mail that was accepted but not delivered. It is set only if the run is
+    /// invalid or inconclusive, because such mail may be lost or still queued.
     pub(crate) undelivered: Option<String>,
-    /// Thresholds on figures that were not observed.
+    /// Thresholds on figures that nobody observed.
     pub(crate) unobserved: Vec<String>,
-    /// Remarks that a reader must know: why its figures say something else than they seem to, and what disturbed it.
+    /// All reasons and remarks of the run's verdict, for example what disturbed the run.
     pub(crate) notes: Vec<String>,
 }
 
 impl RunFlaws {
-    /// Takes the flaws from a run's record; `fault` is what the account of its mail lacks.
+    /// Takes the flaws from a run's record. `fault` says which of the run's mail is missing or
+    /// changed, if any is.
     pub(crate) fn of(record: &Record, fault: Option<String>) -> Self {
         let is_unseen = |reason: &Reason| reason.cause.outcome() == Some(Outcome::Inconclusive);
         let (unseen, missed): (Vec<Reason>, Vec<Reason>) =
@@ -48,14 +49,13 @@ impl RunFlaws {
     }
 }
 
-/// Figures of a run of the bench.
 pub(crate) trait BenchFigures {
     fn flaws(&self) -> &RunFlaws;
 }
 
 impl<M: BenchFigures> ComparedRun<M> {
-    /// A run of the bench that came to its end. If its only fault is mail that may still be in a queue that cannot be read, it
-    /// has not failed.
+    /// Classifies a run that ended normally. If its only fault is mail that may still be in a queue
+    /// that nobody can read, the run has not failed.
     pub(crate) fn of_bench(measured: M) -> Self {
         let RunFlaws { fault, undelivered, .. } = measured.flaws();
         match (fault.clone(), undelivered) {
@@ -66,20 +66,21 @@ impl<M: BenchFigures> ComparedRun<M> {
 }
 
 impl<C, M: BenchFigures> CaseSeries<C, M> {
-    /// Flaws of the runs that came to their end, with the name of the case.
+    /// Returns the flaws of the runs that ended normally, each with the name of the case.
     fn flaws(&self) -> impl Iterator<Item = (&String, &RunFlaws)> {
         self.measurements().map(|measured| (&self.name, measured.flaws()))
     }
 }
 
 impl<C, M: BenchFigures> ComparisonResults<C, M> {
-    /// The flaws of all runs.
+    /// Collects the flaws of all runs.
     pub(crate) fn defects(&self) -> Defects {
         named_defects(self.series.iter().flat_map(CaseSeries::flaws))
     }
 }
 
-/// Remarks on the runs of these cases; the same with other figures is said once.
+/// Collects the remarks on the runs of these cases. Of remarks that differ only in their digits,
+/// the first is kept and the others are dropped.
 pub(crate) fn run_remarks<'s, C: 's, M: BenchFigures + 's>(
     series: impl Iterator<Item = &'s CaseSeries<C, M>>,
 ) -> Vec<String> {
@@ -87,17 +88,17 @@ pub(crate) fn run_remarks<'s, C: 's, M: BenchFigures + 's>(
     distinct_remarks(notes.flat_map(|(name, flaws)| flaws.notes.iter().map(move |note| (name.as_str(), note.as_str()))))
 }
 
-/// The flaws of several runs, each with the name of its run.
+/// Collects the flaws of several runs. Each text begins with the name of its run.
 pub(crate) fn named_defects<'m>(runs: impl Iterator<Item = (&'m String, &'m RunFlaws)>) -> Defects {
-    let mut wrong = Defects::default();
+    let mut defects = Defects::default();
     for (name, flaws) in runs {
         let named = |text: &String| format!("{name}: {text}");
-        wrong.invalid.extend(flaws.invalid.as_ref().map(named));
-        wrong.missed.extend(flaws.missed.iter().map(named));
-        wrong.undelivered.extend(flaws.undelivered.as_ref().map(named));
-        wrong.unobserved.extend(flaws.unobserved.iter().map(named));
+        defects.invalid.extend(flaws.invalid.as_ref().map(named));
+        defects.missed.extend(flaws.missed.iter().map(named));
+        defects.undelivered.extend(flaws.undelivered.as_ref().map(named));
+        defects.unobserved.extend(flaws.unobserved.iter().map(named));
     }
-    wrong
+    defects
 }
 
 #[cfg(test)]
@@ -117,9 +118,9 @@ mod tests {
         let run = |fault, undelivered| ComparedRun::of_bench(RunFlaws { fault, undelivered, ..RunFlaws::default() });
         assert!(matches!(run(None, None), ComparedRun::Sound(_)));
         assert!(matches!(run(None, text("1 was not delivered")), ComparedRun::Sound(_)));
-        assert!(matches!(run(text("lost 1"), None), ComparedRun::Faulty(_, why) if why == "lost 1"));
+        assert!(matches!(run(text("lost 1"), None), ComparedRun::Faulty(_, reason) if reason == "lost 1"));
         let queued = run(text("not delivered 1"), text("1 was not delivered"));
-        assert!(matches!(queued, ComparedRun::Undecided(_, why) if why == "not delivered 1"));
+        assert!(matches!(queued, ComparedRun::Undecided(_, reason) if reason == "not delivered 1"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! Runs the cases of a comparison in rounds, one run at a time, until all are done or Ctrl-C. Rounds are interleaved, so that a
-//! slow minute weighs on all; a run that fails is named, and the others go on.
+//! Runs the cases of a comparison in rounds, one run at a time, until all are done or the user
+//! presses Ctrl-C. Rounds are interleaved, so that a slow minute affects all cases. If a run fails,
+//! the report names it, and the other runs go on.
 use super::timed::{Costs, TimedChild};
 use crate::scenario::RoundOrder;
 use anyhow::{Result, bail, ensure};
@@ -9,50 +10,51 @@ use mailrun_report::numbers::{octets, seconds};
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-/// A contestant that writes more on standard error is ended: it goes into a file.
+/// Limit of what a contestant may write to standard error. It is killed when it writes more,
+/// because the output fills a file on disk.
 const MAX_STDERR_BYTES: u64 = 64 << 20;
 
-/// A comparison: what is special about the contestants and their work.
+/// What is special about one kind of comparison: its cases, and how to run one of them.
 pub(crate) trait Comparison {
-    /// A row: who does it, and which work.
+    /// Row of the result: a contestant, and the work that it does.
     type Case;
     type Measurement;
 
-    /// Name of a case in progress and in reports.
+    /// Name of a case in the progress display and in reports.
     fn name(&self, case: &Self::Case) -> String;
 
-    /// Makes one run of a case; `None` if the user ended it.
+    /// Makes one run of a case. Returns `None` if the user stopped it.
     ///
     /// # Errors
-    /// If the contestant could not start, failed or hung.
+    /// If the contestant cannot start, fails or hangs.
     fn run(&self, case: &Self::Case, turn: &mut RunTurn<'_>) -> Result<Option<ComparedRun<Self::Measurement>>>;
 }
 
-/// Rounds, and their order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunPlan {
-    /// Cases that are compared with each other; they stand next to each other.
+    /// Number of cases that are compared with each other. They must stand next to each other in the
+    /// list of cases.
     pub(crate) compared: usize,
     pub(crate) rounds: u32,
     pub(crate) order: RoundOrder,
-    /// Progress output.
     pub(crate) live: LiveMode,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum ComparedRun<M> {
-    /// All of its work was done.
+    /// The run did all of its work.
     Sound(M),
-    /// It came to its end, and its work was not all done: what is wrong.
+    /// The run finished, but some of its work was not done. The text says what is missing.
     Faulty(M, String),
-    /// The same, but whether it failed is not known.
+    /// The run finished with a fault, but it may not have failed: the missing mail may still be in
+    /// a queue that cannot be read.
     Undecided(M, String),
-    /// It could not start, failed or hung, with the reason.
+    /// The run could not start, failed or hung. The text is the reason.
     Failed(String),
 }
 
 impl<M> ComparedRun<M> {
-    /// A run that came to its end, with its fault if its work was not all done.
+    /// Classifies a run that finished. `fault` says which of its work was not done, if any.
     pub(crate) fn of(measured: M, fault: Option<String>) -> Self {
         match fault {
             None => Self::Sound(measured),
@@ -60,7 +62,7 @@ impl<M> ComparedRun<M> {
         }
     }
 
-    /// Figures of a run that came to its end.
+    /// Figures of a run that finished, whether or not it did all of its work.
     pub(crate) fn measurement(&self) -> Option<&M> {
         match self {
             Self::Sound(measured) | Self::Faulty(measured, _) | Self::Undecided(measured, _) => Some(measured),
@@ -68,7 +70,8 @@ impl<M> ComparedRun<M> {
         }
     }
 
-    /// Figures that count: those of other runs are of other work.
+    /// Figures of a run that did all of its work. Those of other runs do not count, because they
+    /// measure different work.
     pub(crate) fn sound(&self) -> Option<&M> {
         match self {
             Self::Sound(measured) => Some(measured),
@@ -76,16 +79,16 @@ impl<M> ComparedRun<M> {
         }
     }
 
-    /// Reason of a run that went wrong.
+    /// Reason why the run went wrong.
     pub(crate) fn fault(&self) -> Option<&str> {
         match self {
             Self::Sound(_) => None,
-            Self::Faulty(_, why) | Self::Undecided(_, why) | Self::Failed(why) => Some(why),
+            Self::Faulty(_, reason) | Self::Undecided(_, reason) | Self::Failed(reason) => Some(reason),
         }
     }
 }
 
-/// A case and its runs, one for each round that was begun.
+/// A case and its runs, one for each round, in the order of the rounds.
 #[derive(Clone, Debug)]
 pub(crate) struct CaseSeries<C, M> {
     pub(crate) case: C,
@@ -94,13 +97,12 @@ pub(crate) struct CaseSeries<C, M> {
 }
 
 impl<C, M> CaseSeries<C, M> {
-    /// Figures of the runs that came to their end.
+    /// Figures of the runs that finished, whether or not they did all of their work.
     pub(crate) fn measurements(&self) -> impl Iterator<Item = &M> {
         self.runs.iter().filter_map(ComparedRun::measurement)
     }
 }
 
-/// All that was run.
 #[derive(Clone, Debug)]
 pub(crate) struct ComparisonResults<C, M> {
     pub(crate) series: Vec<CaseSeries<C, M>>,
@@ -108,12 +110,11 @@ pub(crate) struct ComparisonResults<C, M> {
     pub(crate) planned: usize,
 }
 
-/// A run that is on its way.
 pub(crate) struct RunTurn<'a> {
-    /// Numbers of its case and its round in a comparison, from zero.
+    /// Index of the case in the comparison, from 0.
     pub(crate) case: usize,
     pub(crate) round: usize,
-    /// Its name among all runs: `run 3 of 16: postfix`.
+    /// Name of the run with its place among all runs, such as `run 3 of 16: postfix`.
     pub(crate) title: String,
     line: LiveLine,
     display: &'a mut LiveDisplay,
@@ -121,10 +122,11 @@ pub(crate) struct RunTurn<'a> {
 }
 
 impl RunTurn<'_> {
-    /// Waits for the end of a contestant, with the progress of all runs on the terminal; `None` if the user wants no more runs.
+    /// Waits until the contestant exits, and shows the progress of all runs meanwhile. Returns
+    /// `None` if the user wants no more runs.
     ///
     /// # Errors
-    /// If it takes longer than `limit`: its `progress` is said then.
+    /// If the contestant takes longer than `limit`. The error then includes `progress`.
     pub(crate) fn await_exit(
         &mut self,
         contestant: &mut TimedChild,
@@ -135,10 +137,11 @@ impl RunTurn<'_> {
         ended.then(|| contestant.reap()).transpose()
     }
 
-    /// The same for a contestant that is ended when `watch` fails; whatever it has left running ends with it.
+    /// Waits like `await_exit`, and calls `watch` meanwhile. After the contestant has exited,
+    /// processes that it has left running are killed.
     ///
     /// # Errors
-    /// If it takes longer than `limit`, or `watch` fails.
+    /// If the contestant takes longer than `limit`, or if `watch` fails.
     pub(crate) fn await_exit_watched(
         &mut self,
         contestant: &mut TimedChild,
@@ -151,7 +154,7 @@ impl RunTurn<'_> {
         ended.then(|| contestant.reap()).transpose()
     }
 
-    /// Waits for the end; false if the user wants no more runs.
+    /// Waits until the contestant exits. Returns false if the user wants no more runs.
     fn watch_until_exit(
         &mut self,
         contestant: &mut TimedChild,
@@ -176,31 +179,31 @@ impl RunTurn<'_> {
     }
 }
 
-/// Makes runs one at a time, with their progress on the terminal.
+/// Makes runs one at a time, and shows their progress on the terminal.
 pub(crate) struct RunTurns<'a> {
     display: LiveDisplay,
     is_stopped: &'a dyn Fn() -> bool,
 }
 
 impl<'a> RunTurns<'a> {
-    /// Prepares the display; `is_stopped` says whether the user wants no more runs.
+    /// `is_stopped` reports whether the user wants no more runs.
     pub(crate) fn new(live: LiveMode, is_stopped: &'a dyn Fn() -> bool) -> Self {
         Self { display: LiveDisplay::on_stderr(live, NonTerminalOutput::Lines), is_stopped }
     }
 
-    /// The next run, with its line of progress.
+    /// Begins the next run. `line` is its line of progress.
     pub(crate) fn next(&mut self, line: LiveLine) -> RunTurn<'_> {
         let display = &mut self.display;
         RunTurn { case: 0, round: 0, title: String::new(), line, display, is_stopped: self.is_stopped }
     }
 
-    /// Clears the display.
     pub(crate) fn finish(&mut self) {
         self.display.clear();
     }
 }
 
-/// Runs the cases as planned, until all are done or the user wants no more: `is_stopped`.
+/// Runs the cases as planned, until all are done or `is_stopped` reports that the user wants no
+/// more runs.
 pub(crate) fn run_all<C: Comparison>(
     comparison: &C,
     cases: Vec<C::Case>,
@@ -235,8 +238,9 @@ pub(crate) fn run_all<C: Comparison>(
     ComparisonResults { series, done, planned }
 }
 
-/// The order of the runs, as numbers of cases: each round runs all. Alternating, in every other round those that are
-/// compared with each other come in the opposite order.
+/// Returns the order of the runs, as indices of cases. Each round runs all cases. With
+/// `RoundOrder::Alternating`, every second round reverses the order of the cases that are compared
+/// with each other.
 fn order(cases: usize, plan: RunPlan) -> Vec<usize> {
     let compared = plan.compared.max(1);
     let round = |number: u32| {
@@ -262,11 +266,11 @@ mod tests {
         RunPlan { compared, rounds, order, live: LiveMode::Off }
     }
 
-    /// Contestants that are letters; their runs are written down.
+    /// Comparison whose contestants are letters. It writes down the runs that are made.
     #[derive(Default)]
     struct LetterComparison {
         runs: RefCell<Vec<String>>,
-        /// The run in which the user ends it all.
+        /// Number of the run that the user stops, counted from 1.
         stopped_in: Option<usize>,
     }
 
@@ -332,7 +336,7 @@ mod tests {
         assert_eq!((results.done, results.series[0].runs.len(), results.series[1].runs.len()), (3, 2, 1));
     }
 
-    /// A contestant that is a shell script, with a limit of time.
+    /// Comparison whose contestants are shell scripts. The duration is the time limit of each run.
     struct ShellComparison(Duration);
 
     impl Comparison for ShellComparison {

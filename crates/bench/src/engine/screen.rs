@@ -1,7 +1,9 @@
-//! A report as a reader gets it: its verdict alone, what a terminal of 80×24 can show, or all of it; the verdict last.
+//! Formats a report: the verdict alone, as much as a terminal of 80×24 can show, or all of it. The
+//! verdict comes last.
 //!
-//! A report is cut only where a file has all of it. Left out are then, in this order: empty lines; remarks, the last one
-//! first; tables between the first and the last; faults after the first; the first table.
+//! A report is shortened only if a file has all of it. Parts are left out in this order: empty
+//! lines; remarks, the last one first; tables between the first and the last; runs that went wrong,
+//! except the first; the first table.
 use super::TextReport;
 use mailrun_report::part::{ReportPart, fit, lines, lines_in};
 use mailrun_report::printable::printable;
@@ -9,12 +11,13 @@ use mailrun_report::wrap::{display_width, wrapped};
 use mailrun_report::{ReportLength, TextStyle};
 use std::cmp::Reverse;
 
-/// Lines of a report that is cut, so that a shell's prompt fits under it.
+/// Maximum number of lines of a shortened report. It leaves a line of the terminal for the shell's
+/// prompt.
 const MAX_LINES: usize = 23;
-/// Sentences on a terminal take no more columns.
+/// Maximum width of sentences on a terminal, in columns.
 const SENTENCE_WIDTH: usize = 100;
 
-/// Priority of a part; the lowest is left out first.
+/// Priority of a part. The parts with the lowest priority are left out first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum TablePriority {
     Remark(Reverse<usize>),
@@ -25,8 +28,9 @@ enum TablePriority {
 }
 
 impl TextReport {
-    /// The report and its conclusion for a terminal of `width` columns, where columns that have no room are left out; `None`
-    /// is a file, which gets all of it.
+    /// Formats the report and its conclusion for a terminal of `width` columns, which may have no
+    /// room for some columns of a table. If `width` is `None`, the text is for a file and has all
+    /// of the report.
     pub fn render(&self, width: Option<usize>, length: ReportLength, style: TextStyle) -> String {
         match (length, width) {
             (ReportLength::Verdict, _) => self.conclusion.lines(style, |line| vec![line.to_owned()]).join("\n") + "\n",
@@ -47,7 +51,7 @@ impl TextReport {
         format!("{text}\n\n{}\n", conclusion.join("\n"))
     }
 
-    /// The part of it that fits on a screen.
+    /// Formats the part of the report that fits on a screen.
     fn short(&self, width: usize, style: TextStyle) -> String {
         let conclusion = self.conclusion.lines(style, |line| wrap(line, width));
         let room = MAX_LINES.saturating_sub(conclusion.len() + 1);
@@ -55,9 +59,9 @@ impl TextReport {
         if lines_in(&parts) > room {
             let details = self.file.iter().map(|file| format!("details: {}", printable(&file.to_string_lossy())));
             let details: Vec<String> = details.collect();
-            let folded: usize = details.iter().map(|line| display_width(line).div_ceil(width.max(1))).sum();
+            let line_count: usize = details.iter().map(|line| display_width(line).div_ceil(width.max(1))).sum();
             parts.push(ReportPart { priority: TablePriority::Always, has_gap: true, lines: details });
-            fit(&mut parts, (room + 1).saturating_sub(folded.saturating_sub(1)), TablePriority::Always);
+            fit(&mut parts, (room + 1).saturating_sub(line_count.saturating_sub(1)), TablePriority::Always);
         } else {
             parts.push(ReportPart { priority: TablePriority::Always, has_gap: true, lines: Vec::new() });
         }
@@ -112,8 +116,8 @@ mod tests {
         };
         let faults: Vec<String> = (0..faults).map(|number| format!("NOT OK: fault {number}")).collect();
         let notes = (0..remarks).map(|number| format!("Remark {number}."));
-        let wrong = Defects { failed: faults.clone(), ..Defects::default() };
-        let conclusion = Conclusion::of(&wrong, "all well", true);
+        let defects = Defects { failed: faults.clone(), ..Defects::default() };
+        let conclusion = Conclusion::of(&defects, "all well", true);
         let tables = vec![table("first"), table("middle"), table("last")];
         let mut report =
             TextReport::new("relay-x: what", tables, faults.iter().cloned().chain(notes).collect(), conclusion);

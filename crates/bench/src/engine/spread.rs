@@ -1,27 +1,24 @@
-//! Figures of several runs: the median and both ends, and ratios of two runs of the same round.
+//! Figures of several runs: their median and range, and ratios between two runs of the same round.
 use super::runner::CaseSeries;
 use mailrun_compare::middle;
 use mailrun_report::numbers::{count, memory};
 
-/// Text in place of a missing figure.
+/// Text that stands in place of a missing figure.
 pub(crate) const MISSING: &str = "–";
 
-/// A figure that may be missing.
 pub(crate) fn shown<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| MISSING.to_owned(), show)
 }
 
-/// A number without fractions.
 pub(crate) fn whole(value: f64) -> String {
     count(value.round() as u64)
 }
 
-/// A number of bytes in their unit.
 pub(crate) fn bytes(value: f64) -> String {
     memory(value.round() as u64)
 }
 
-/// The median and both ends of what the rounds gave.
+/// Least value, median and greatest value over the rounds. `None` if no round has a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct MedianRange(Option<[f64; 3]>);
 
@@ -29,7 +26,7 @@ impl MedianRange {
     pub(crate) fn of(values: impl Iterator<Item = f64>) -> Self {
         let values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
         let ends = values.iter().copied().reduce(f64::min).zip(values.iter().copied().reduce(f64::max));
-        Self(ends.map(|(least, most)| [least, middle(&values), most]))
+        Self(ends.map(|(min, max)| [min, middle(&values), max]))
     }
 
     pub(crate) fn median(self, show: fn(f64) -> String) -> String {
@@ -40,21 +37,23 @@ impl MedianRange {
         self.0.is_some_and(|[_, median, _]| median < limit)
     }
 
-    /// `12.3 (11.9–12.8)`, or `12.3` where all are shown alike.
+    /// Formats the median and the range, such as `12.3 (11.9–12.8)`. If both ends of the range look
+    /// the same, only the median is shown.
     pub(crate) fn render(self, show: fn(f64) -> String) -> String {
         let Some(values) = self.0 else { return MISSING.to_owned() };
-        let [least, median, most] = values.map(show);
-        if least == most { median } else { format!("{median} ({least}–{most})") }
+        let [min, median, max] = values.map(show);
+        if min == max { median } else { format!("{median} ({min}–{max})") }
     }
 }
 
 impl<C, M> CaseSeries<C, M> {
-    /// Spread over the runs that did all of their work.
+    /// Returns the spread over the runs that did all of their work.
     pub(super) fn spread(&self, value: impl Fn(&M) -> Option<f64>) -> MedianRange {
         MedianRange::of(self.runs.iter().filter_map(|run| value(run.sound()?)))
     }
 
-    /// Spread of round by round comparisons with `base`, so that a slow minute weighs on both sides.
+    /// Returns the spread of the ratios to `base`. Each ratio is of two runs of the same round, so
+    /// that a slow minute affects both.
     pub(super) fn ratio(&self, base: &Self, compare: impl Fn(&M, &M) -> Option<f64>) -> MedianRange {
         let pairs = self.runs.iter().zip(&base.runs);
         MedianRange::of(pairs.filter_map(|(run, base)| compare(run.sound()?, base.sound()?)))

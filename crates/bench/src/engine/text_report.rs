@@ -5,25 +5,23 @@ use mailrun_report::numbers::counted;
 use mailrun_report::table::{Table, plain};
 use std::path::PathBuf;
 
-/// Columns of a report in a file: room enough for every figure.
+/// Width of a report in a file, in columns. It is enough for every column of a table.
 const FILE_WIDTH: usize = 160;
 
-/// A report that is ready to be read.
 #[derive(Clone, Debug)]
 pub struct TextReport {
     pub(super) title: String,
     pub(super) tables: Vec<Table>,
     pub(super) remarks: Vec<String>,
-    /// All of it but the conclusion, as it stands in a file.
+    /// Text of the whole report without the conclusion, as it is written to a file.
     pub(crate) text: String,
-    /// Conclusion of the whole.
     pub conclusion: Conclusion,
-    /// The file that has all of it.
+    /// File with the whole report. `None` if no file has it.
     pub(crate) file: Option<PathBuf>,
 }
 
 impl TextReport {
-    /// Tables with a title, to which the host is added, and what must be known besides.
+    /// Makes a report. A description of the host is added to the title.
     pub(crate) fn new(title: &str, tables: Vec<Table>, remarks: Vec<String>, conclusion: Conclusion) -> Self {
         let title = plain(&format!("{title} · {}", host_description()));
         let mut report = Self { title, tables, remarks, text: String::new(), conclusion, file: None };
@@ -31,7 +29,7 @@ impl TextReport {
         report
     }
 
-    /// All of it but the conclusion, with sentences in the lines that `wrap` makes.
+    /// Formats everything but the conclusion. `wrap` breaks sentences into lines.
     pub(super) fn layout(&self, width: usize, wrap: impl Fn(&str) -> Vec<String>) -> String {
         let mut lines = wrap(&self.title);
         lines.push(String::new());
@@ -42,14 +40,14 @@ impl TextReport {
         lines.join("\n")
     }
 
-    /// Reports whether all runs succeeded, and everything was seen that was asked for.
     #[cfg(test)]
     pub(crate) fn is_good(&self) -> bool {
         self.conclusion.outcome == mailrun_journey::record::Outcome::Pass
     }
 }
 
-/// Host of the measurement, for a report's title: `AMD EPYC, 2 cores, Linux 6.18.44, processors kept awake`.
+/// Describes the host for a report's title, such as `AMD EPYC, 2 cores, Linux 6.18.44, processors
+/// kept awake`.
 fn host_description() -> String {
     let host = host::facts(None);
     let cores = counted(u64::from(host.cores), "core");

@@ -1,9 +1,10 @@
-//! A child whose costs are measured exactly: its processor time and peak memory as the kernel gives them to `wait4`,
-//! and the time from its start to its end.
+//! Measures the costs of a child process exactly: the CPU time and the peak memory that the kernel
+//! reports to `wait4`, and the time from its start to its end.
 //!
-//! Peak memory needs two sources. `wait4` counts from before `exec`, when the child still was an image of this
-//! process, so it never reports less than this process itself holds. Below that floor the peak is the last value in
-//! `/proc/PID/status`, which is read at each wait.
+//! The peak memory needs two sources. `wait4` starts to count before `exec`, when the child is
+//! still an image of this process. It therefore never reports less than what this process itself
+//! uses. If the child uses less, its peak is the last value in `/proc/PID/status`, which is read at
+//! each wait.
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use mailrun_party::live::LiveEvent;
 use mailrun_party::process_usage;
@@ -18,18 +19,18 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use wait4::Wait4;
 
-/// Interval of the samples of a child's memory: a tenth of its age, so that a short run is sampled too and a long one
-/// is not disturbed, within these limits.
+/// Limits of the interval between two samples of a child's memory. The interval is a tenth of the
+/// child's age, so that a short run is sampled, too, and a long one is not disturbed.
 const SAMPLE_INTERVAL_LIMITS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
-/// Limit of the end of a child's standard error that is kept to explain a failure.
+/// Number of bytes at the end of a child's standard error in which a failure's reason is looked
+/// for.
 const MAX_STDERR_BYTES: u64 = 4096;
 
-/// Resources that a process used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Costs {
     pub(crate) user_s: f64,
     pub(crate) sys_s: f64,
-    /// Time from its start to its end.
+    /// Seconds from the start of the process to its end.
     pub(crate) elapsed_s: f64,
     pub(crate) max_rss_bytes: Option<u64>,
 }
@@ -40,14 +41,15 @@ impl Costs {
     }
 }
 
-/// A child that runs in a process group of its own, so that Ctrl-C at the terminal does not reach it. It is killed on
-/// drop.
+/// A child process in a process group of its own, so that Ctrl-C at the terminal does not reach it.
+/// It is killed on drop.
 #[derive(Debug)]
 pub(crate) struct TimedChild {
     child: Child,
     pidfd: OwnedFd,
     started_at: Instant,
-    /// Memory figure of `wait4` above which it means something.
+    /// Peak memory of this process when the child started. A peak that `wait4` reports is the
+    /// child's own only if it is higher.
     min_peak_bytes: u64,
     sampled_peak_bytes: Option<u64>,
     stderr: File,
@@ -55,7 +57,8 @@ pub(crate) struct TimedChild {
 }
 
 impl TimedChild {
-    /// Starts it. Its standard output goes where `command` says.
+    /// Starts the child. Its standard output goes where `command` says. Its standard error goes to
+    /// a temporary file.
     pub(crate) fn start(mut command: Command) -> Result<Self> {
         let stderr = tempfile::tempfile().context("cannot create a temporary file")?;
         command.stdin(Stdio::null()).stderr(stderr.try_clone()?).process_group(0);
@@ -78,13 +81,14 @@ impl TimedChild {
         Ok(timed)
     }
 
-    /// Waits for its end, for a hundredth of a second at most.
+    /// Waits for the child to exit, but at most 10 ms. Returns whether it has exited.
     pub(crate) fn poll_exit(&mut self) -> Result<bool> {
-        let [least, most] = SAMPLE_INTERVAL_LIMITS;
-        let wait = (self.age() / 10).clamp(least, most);
+        let [min, max] = SAMPLE_INTERVAL_LIMITS;
+        let wait = (self.age() / 10).clamp(min, max);
         let timeout = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
         match poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&timeout)) {
-            // A signal that the bench has its own way of hearing.
+            // Either the time is up, or a signal interrupted the wait. The bench handles signals
+            // elsewhere.
             Ok(0) | Err(rustix::io::Errno::INTR) => {
                 self.sample_memory();
                 Ok(false)
@@ -94,11 +98,11 @@ impl TimedChild {
         }
     }
 
-    /// Starts one of our own programs, which writes its events into the file `output`, and waits until `look` finds the event that
-    /// says it is ready.
+    /// Starts one of our own programs, which writes its events into the file `output`, and waits
+    /// until the program is ready. `look` recognises the event that says so.
     ///
     /// # Errors
-    /// If it cannot be started, ends before, or is not ready within `limit`.
+    /// If the program cannot be started, exits first, or is not ready within `limit`.
     pub(crate) fn start_reporting<T>(
         mut command: Command,
         output: &Path,
@@ -109,17 +113,17 @@ impl TimedChild {
         let file = File::create(output).with_context(|| format!("cannot write {}", output.display()))?;
         command.args(["--live", "json"]).stdout(file);
         let mut process = Self::start(command)?;
-        let found = process.await_ready(name, limit, || {
+        let sign = process.await_ready(name, limit, || {
             let text = fs::read_to_string(output).unwrap_or_default();
             text.lines().filter_map(LiveEvent::from_line).find_map(&look)
         })?;
-        Ok((process, found))
+        Ok((process, sign))
     }
 
-    /// Waits until `look` finds the sign that it is ready.
+    /// Waits until `look` finds a sign that the child is ready.
     ///
     /// # Errors
-    /// If it ends before, or is not ready within `limit`.
+    /// If the child exits first, or is not ready within `limit`.
     pub(crate) fn await_ready<T>(
         &mut self,
         name: &str,
@@ -128,8 +132,8 @@ impl TimedChild {
     ) -> Result<T> {
         loop {
             let has_ended = self.poll_exit()?;
-            if let Some(seen) = look().filter(|_| !has_ended) {
-                return Ok(seen);
+            if let Some(sign) = look().filter(|_| !has_ended) {
+                return Ok(sign);
             }
             if has_ended {
                 bail!("{name} ended before it was ready: {}", self.last_words());
@@ -138,7 +142,7 @@ impl TimedChild {
         }
     }
 
-    /// Fails if it has ended by itself.
+    /// Fails if the child has exited.
     pub(crate) fn ensure_running(&mut self, name: &str) -> Result<()> {
         if self.poll_exit()? {
             bail!("{name} ended during the run: {}", self.last_words());
@@ -146,19 +150,17 @@ impl TimedChild {
         Ok(())
     }
 
-    /// Error of one that ended with that status.
     pub(crate) fn exit_error(&mut self, status: ExitStatus) -> anyhow::Error {
         anyhow!("it ended with {status}: {}", self.last_words())
     }
 
-    /// Kills whatever else is in its process group, and itself.
+    /// Kills the child and all other processes in its group.
     pub(crate) fn kill_group(&self) {
         if !self.is_reaped {
             kill(&self.child);
         }
     }
 
-    /// Bytes that it has written on standard error.
     pub(crate) fn stderr_bytes(&self) -> u64 {
         self.stderr.metadata().map_or(0, |metadata| metadata.len())
     }
@@ -167,9 +169,10 @@ impl TimedChild {
         self.started_at.elapsed()
     }
 
-    /// Asks it to end, and kills it if it has not ended within `limit`; returns its costs.
+    /// Asks the child to exit with SIGTERM. Kills its whole process group when it has exited or
+    /// `limit` has passed. Returns its costs.
     pub(crate) fn stop(mut self, limit: Duration) -> Result<(ExitStatus, Costs)> {
-        // Not being waited for, its number is still its own.
+        // The process ID still belongs to the child, because nobody has waited for it yet.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let asked_at = Instant::now();
         while !self.poll_exit()? && asked_at.elapsed() < limit {}
@@ -177,19 +180,19 @@ impl TimedChild {
         self.reap()
     }
 
-    /// Waits for its end and returns its costs.
+    /// Waits until the child has exited, and returns its costs.
     pub(crate) fn reap(&mut self) -> Result<(ExitStatus, Costs)> {
         let result = self.child.wait4().context("cannot wait for a process");
         let elapsed_s = self.started_at.elapsed().as_secs_f64();
-        // From here on its number may be another's.
+        // From here on, another process may get the same process ID.
         self.is_reaped = true;
-        let ended = result?;
-        let peak_bytes = ended.rusage.maxrss;
+        let exit = result?;
+        let peak_bytes = exit.rusage.maxrss;
         Ok((
-            ended.status,
+            exit.status,
             Costs {
-                user_s: ended.rusage.utime.as_secs_f64(),
-                sys_s: ended.rusage.stime.as_secs_f64(),
+                user_s: exit.rusage.utime.as_secs_f64(),
+                sys_s: exit.rusage.stime.as_secs_f64(),
                 elapsed_s,
                 max_rss_bytes: if peak_bytes > self.min_peak_bytes {
                     Some(peak_bytes)
@@ -200,12 +203,11 @@ impl TimedChild {
         ))
     }
 
-    /// Its explanation of a failure.
+    /// Returns the last line of the child's standard error, which usually explains a failure.
     fn last_words(&mut self) -> String {
         self.last_stderr_line().unwrap_or_else(|| "no output".to_owned())
     }
 
-    /// The last line that it wrote on its standard error.
     fn last_stderr_line(&mut self) -> Option<String> {
         let length = self.stderr.metadata().ok()?.len();
         self.stderr.seek(SeekFrom::Start(length.saturating_sub(MAX_STDERR_BYTES))).ok()?;
@@ -216,14 +218,14 @@ impl TimedChild {
     }
 
     fn sample_memory(&mut self) {
-        let seen = process_usage::of(self.child.id()).and_then(|usage| usage.max_rss_bytes);
-        self.sampled_peak_bytes = self.sampled_peak_bytes.max(seen);
+        let peak_bytes = process_usage::of(self.child.id()).and_then(|usage| usage.max_rss_bytes);
+        self.sampled_peak_bytes = self.sampled_peak_bytes.max(peak_bytes);
     }
 }
 
-/// Kills a child that was not waited for, and whatever it has started.
+/// Kills the process group of a child that has not been waited for.
 fn kill(child: &Child) {
-    // It may have ended by itself.
+    // Ignore the error: the child may have exited by itself.
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
 }
 
@@ -265,7 +267,7 @@ mod tests {
 
     #[test]
     fn peak_memory_is_the_childs_own() {
-        // A shell holds less than this test's process, and a string of 64 MB more.
+        // A shell uses less memory than this test's process. A string of 64 MB needs more.
         let (_, small) = wait(&mut shell("sleep 0.1"));
         let small = small.max_rss_bytes.unwrap();
         assert!((100_000..20 << 20).contains(&small), "{small}");
@@ -292,13 +294,13 @@ mod tests {
     #[test]
     fn one_that_ends_is_not_ready_and_says_why() {
         let mut timed = shell("echo why >&2; exit 3");
-        let why = timed.await_ready("it", Duration::from_secs(60), || None::<()>).unwrap_err().to_string();
-        assert_eq!(why, "it ended before it was ready: why");
+        let error = timed.await_ready("it", Duration::from_secs(60), || None::<()>).unwrap_err().to_string();
+        assert_eq!(error, "it ended before it was ready: why");
         assert_eq!(timed.ensure_running("it").unwrap_err().to_string(), "it ended during the run: why");
         let mut timed = shell("sleep 600");
         assert_eq!(timed.await_ready("it", Duration::from_secs(60), || Some(7)).unwrap(), 7);
-        let why = timed.await_ready("it", Duration::from_secs(0), || None::<()>).unwrap_err().to_string();
-        assert_eq!(why, "it was not ready within 0 s");
+        let error = timed.await_ready("it", Duration::from_secs(0), || None::<()>).unwrap_err().to_string();
+        assert_eq!(error, "it was not ready within 0 s");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The start of each relay: its command line, the directory of its mail, and the sign that it is ready.
+//! Describes how each relay is started: its command line, the directory of its mail, and the sign
+//! that the relay is ready.
 mod port;
 mod ready_signal;
 pub(super) mod strace;
@@ -19,13 +20,15 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Limit of the time until a relay without a recipe listens: it may be a Java machine.
+/// Time in which a relay without a recipe must be ready. It is long because the relay may run on a
+/// Java virtual machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Makes ready all that it needs, the relay handing on to `sink`; `None` for one that is running already.
+/// Prepares everything that the relay needs to forward mail to `sink`. Returns `None` if there is
+/// no relay to start, because none is wanted or because it already runs.
 ///
 /// # Errors
-/// If it cannot run here.
+/// If the relay cannot run on this host.
 pub(crate) fn prepare(
     contestant: &Contestant,
     options: &BenchOptions,
@@ -59,9 +62,9 @@ pub(crate) fn prepare(
             launch_server(recipe, recipe.prepare(&places)?, &places, directory)
         }
         Contestant::Command(RelayCommand { words, .. }) => {
-            // It will hold mail.
-            let made = DirBuilder::new().recursive(true).mode(0o700).create(&spool);
-            made.with_context(|| format!("cannot create {}", spool.display()))?;
+            // The directory will hold mail, so that only its owner may read it.
+            let result = DirBuilder::new().recursive(true).mode(0o700).create(&spool);
+            result.with_context(|| format!("cannot create {}", spool.display()))?;
             let listen = free_port()?;
             let words = fill_placeholders(words, &listen, sink, &spool);
             let command = PartyCommand::relay(Path::new(&words[0]), words[1..].to_vec(), directory);
@@ -69,7 +72,7 @@ pub(crate) fn prepare(
         }
     };
     launch.command.cores = options.server_cores;
-    // Our own relay places itself.
+    // Our own relay places itself, by its option `--cpus`.
     launch.command.cpus = options.placement.relay.clone().filter(|_| !contestant.is_own());
     Ok(Some(match &options.syscall_counting {
         SyscallCounting::Off => launch,
@@ -79,7 +82,7 @@ pub(crate) fn prepare(
     }))
 }
 
-/// The start of a server that was prepared by its recipe.
+/// Describes how to start a server that its recipe has prepared.
 pub(crate) fn launch_server(
     recipe: &Recipe,
     server: ServerCommand,
@@ -102,10 +105,10 @@ fn fill_placeholders(words: &[String], listen: &SocketAddr, sink: &str, spool: &
     words.iter().map(fill).collect()
 }
 
-/// Checks that a relay can run here, before anything is started.
+/// Checks before anything is started that the relay can run on this host.
 ///
 /// # Errors
-/// If not, with what to do.
+/// If the relay cannot run here. The error says what to do.
 pub(crate) fn check(contestant: &Contestant) -> Result<()> {
     match contestant {
         Contestant::Recipe(recipe) => recipe.check_host(&own_program()?),

@@ -1,18 +1,20 @@
-//! A port for a server that cannot be given port 0.
+//! Finds a port for a server that cannot listen on port 0.
 use anyhow::{Result, bail};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Below the kernel's own range (32768 and up), where no outgoing connection of the load can take it.
+/// First port that is tried. All ports that are tried are below the kernel's range for outgoing
+/// connections (32768 and up), so that no connection of the load can take one of them.
 const FIRST_PORT: u32 = 20_000;
 const PORT_COUNT: u32 = 12_000;
 
-/// A port on which no process listens now. Two benches that start together begin their search in different places.
+/// Returns an address with a port on which no process listens now. The first port to try depends on
+/// the process ID, so that two benches that start together try different ports.
 pub(crate) fn free() -> Result<SocketAddr> {
     static NEXT_OFFSET: AtomicU32 = AtomicU32::new(0);
     for _ in 0..PORT_COUNT {
-        let tried = NEXT_OFFSET.fetch_add(1, Ordering::Relaxed);
-        let port = FIRST_PORT + std::process::id().wrapping_mul(613).wrapping_add(tried.wrapping_mul(7)) % PORT_COUNT;
+        let offset = NEXT_OFFSET.fetch_add(1, Ordering::Relaxed);
+        let port = FIRST_PORT + std::process::id().wrapping_mul(613).wrapping_add(offset.wrapping_mul(7)) % PORT_COUNT;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, u16::try_from(port).unwrap_or(u16::MAX)));
         if TcpListener::bind(address).is_ok() {
             return Ok(address);

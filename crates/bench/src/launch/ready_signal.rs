@@ -1,32 +1,31 @@
-//! A relay that is to be started, and the sign that it takes mail.
+//! A relay that is to be started, and the sign that it accepts mail.
 use crate::parties::PartyCommand;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// A connection on this host stands at once or not at all; a greeting may take a process to be started first.
+/// Time to wait for a greeting. The connection itself is made at once on this host, but the server
+/// may have to start a process that greets.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A relay that is to be started.
 #[derive(Debug)]
 pub(crate) struct RelayLaunch {
     pub(crate) command: PartyCommand,
     pub(crate) ready_signal: ReadySignal,
-    /// Limit of the time until it is ready.
+    /// Time in which the relay must be ready.
     pub(crate) ready_within: Duration,
 }
 
-/// The sign that a party takes mail.
 #[derive(Debug)]
 pub(crate) enum ReadySignal {
-    /// It reports it on its standard output (`live::Event::Listening`).
+    /// The party reports on its standard output that it listens (`LiveEvent::Listening`).
     Reported,
-    /// A connection to that address is greeted; or it reports that it listens.
+    /// A connection to this address is greeted, or the party reports that it listens.
     Greeting(SocketAddr),
 }
 
 impl ReadySignal {
-    /// Its address, if a greeting of 220 comes from there.
+    /// Returns the address if a server there greets with 220.
     pub(crate) fn greeted_address(&self) -> Option<String> {
         let Self::Greeting(address) = self else { return None };
         let mut stream = TcpStream::connect(address).ok()?;
@@ -34,7 +33,8 @@ impl ReadySignal {
         let mut greeting = [0; 512];
         let length = stream.read(&mut greeting).ok()?;
         stream.write_all(b"QUIT\r\n").ok()?;
-        // Read to its end: a server that is hung up on might complain.
+        // Read the reply to QUIT, because a server might log a complaint about a client that hangs
+        // up first.
         let _ = stream.read(&mut [0; 512]);
         greeting[..length].starts_with(b"220").then(|| address.to_string())
     }
@@ -53,7 +53,7 @@ mod tests {
             let server = std::thread::spawn(move || {
                 let (mut stream, _) = listener.accept().unwrap();
                 stream.write_all(greeting.as_bytes()).unwrap();
-                // Until the client has sent QUIT or hung up.
+                // Wait until the client has sent QUIT or has closed the connection.
                 let _ = stream.shutdown(std::net::Shutdown::Write).and_then(|()| stream.read(&mut [0; 64]));
             });
             assert_eq!(

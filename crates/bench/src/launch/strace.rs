@@ -1,7 +1,8 @@
-//! System calls of a relay, counted by strace(1) in short runs of their own, since it slows what it watches.
+//! Counts the system calls of a relay with strace(1). Strace slows the relay down, so that the
+//! calls are counted in separate short runs.
 //!
-//! Two runs, one of a single message and one of many: the difference is what messages cost, without what starting
-//! and stopping does.
+//! One run has a single message and the other has many. The difference between their counts is what
+//! the messages cost, without the cost of starting and stopping the relay.
 use crate::directory::RunDirectory;
 use crate::parties::{PartyCommand, ProcessScope};
 use anyhow::{Context, Result};
@@ -9,23 +10,23 @@ use mailrun_journey::record::Role;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Calls that wait until something is on disk.
+/// System calls that wait until something is on disk.
 const SYNCS: [&str; 6] = ["fsync", "fdatasync", "msync", "sync", "syncfs", "sync_file_range"];
 
-/// Calls that were counted.
+/// Numbers of system calls. `syncs` counts those that wait until something is on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SyscallCounts {
     pub(crate) all: u64,
     pub(crate) syncs: u64,
 }
 
-/// The program; `None` if it is not installed.
+/// Finds strace in `PATH`. Returns `None` if it is not installed.
 pub(crate) fn find() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|place| place.join("strace")).find(|path| path.is_file())
 }
 
-/// The relay under strace.
+/// Makes the command that runs the relay under strace.
 pub(super) fn wrap_command(command: PartyCommand, strace: &Path, directory: &RunDirectory) -> PartyCommand {
     let words = ["-f", "-c", "-o"].map(str::to_owned).into_iter();
     let words =
@@ -38,10 +39,10 @@ fn counts_file(directory: &RunDirectory) -> PathBuf {
     directory.file(Role::Relay, "strace")
 }
 
-/// Reads its counts from a run directory.
+/// Reads the counts of a run from its directory.
 ///
 /// # Errors
-/// If there is nothing to be read.
+/// If strace has written no file, or has counted nothing.
 pub(crate) fn read(run: &Path) -> Result<SyscallCounts> {
     let path = run.join("relay.strace");
     let text = fs::read_to_string(&path).with_context(|| format!("strace wrote no {}", path.display()))?;
@@ -50,7 +51,8 @@ pub(crate) fn read(run: &Path) -> Result<SyscallCounts> {
     Ok(calls)
 }
 
-/// Reads the table of `strace -c`: `% time, seconds, usecs/call, calls, [errors], syscall`.
+/// Parses the table that `strace -c` writes: `% time, seconds, usecs/call, calls, [errors],
+/// syscall`.
 pub(crate) fn parse(text: &str) -> SyscallCounts {
     let mut calls = SyscallCounts::default();
     for line in text.lines() {
@@ -58,7 +60,8 @@ pub(crate) fn parse(text: &str) -> SyscallCounts {
         let Some(number) = cells.get(3).and_then(|cell| cell.parse::<u64>().ok()) else { continue };
         let Some(name) = cells.last().filter(|_| cells.len() >= 5 && cells[0].parse::<f64>().is_ok()) else { continue };
         match *name {
-            // The sum, which may lack calls that were still under way.
+            // Skip the sum that strace computes, because it may lack calls that were still under
+            // way.
             "total" => {}
             name => {
                 calls.all += number;
@@ -69,7 +72,8 @@ pub(crate) fn parse(text: &str) -> SyscallCounts {
     calls
 }
 
-/// Calls a message, from a run of one message and a run of `messages`.
+/// Computes the system calls per message, and the syncs per message, from a run with one message
+/// and a run with `messages`.
 pub(crate) fn per_message(one: SyscallCounts, many: SyscallCounts, messages: u64) -> (f64, f64) {
     let more = messages.saturating_sub(1).max(1) as f64;
     (many.all.saturating_sub(one.all) as f64 / more, many.syncs.saturating_sub(one.syncs) as f64 / more)

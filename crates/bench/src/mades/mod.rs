@@ -1,13 +1,15 @@
-//! `mailrun bench mades`: the stand-in for an ECP endpoint pair and the bench of MADES as processes of their own; what the
-//! one says it did is held against what the other saw.
+//! `mailrun bench mades` runs two processes: a stand-in for an ECP endpoint pair, and the MADES
+//! bench, which measures it. Afterwards, it compares what the stand-in says it did with what the
+//! MADES bench saw.
 //!
 //! ```text
 //! mailrun mades-endpoint --embedded ── ready ─→ mailrun mades ── exited ─→ stop the endpoint
-//!        └ endpoint.json: what it did                └ run.json: what was seen ─→ truth ─→ run.json, report.md
-//!                                                     └ died: its progress ─→ unrecorded ─┘
+//!        └ endpoint.json: what it did    └ run.json: what was seen ─→ truth ─→ run.json, report.md
+//!                                        └ died: its progress ─→ unrecorded ─┘
 //! ```
 //!
-//! An endpoint that is running already is measured by the bench alone, and nothing is held against what it says.
+//! If the endpoint is already running, only the MADES bench is started, and there is nothing to
+//! compare with.
 mod truth;
 mod unrecorded;
 
@@ -37,38 +39,38 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use truth::StandInTotals;
 
-/// Limit of the time that a turn waits for a report.
+/// Time for which the supervisor reads events before it looks after the processes again.
 const EVENT_TIMEOUT: Duration = Duration::from_millis(50);
-/// Limit of the time until the endpoint says that it is ready.
+/// Time in which the stand-in must report that it is ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Limit of the time in which a party writes its files and exits, once asked to.
+/// Time in which a process must write its files and exit after it was asked to.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Debug)]
 pub struct MadesBenchOptions {
-    /// The user's name for the run.
+    /// Name of the run, as the user gave it.
     pub name: String,
-    /// The run directory; `None` for a new one under `mailrun-results/`.
+    /// Run directory. `None` creates a new one under `mailrun-results/`.
     pub out: Option<PathBuf>,
     pub target: MadesTarget,
-    /// Plan of the stand-in (TOML).
+    /// Plan for the stand-in, in TOML.
     pub plan: String,
-    /// Faults that the plan injects, for the report.
+    /// Faults that the plan injects, as the report describes them.
     pub faults: Vec<String>,
-    /// Further options for the endpoint.
+    /// More options for the stand-in.
     pub endpoint_options: PartyOptions,
-    /// Options for `mailrun mades`: all but where it goes and where it writes.
+    /// Options for `mailrun mades`, except those that say where it sends and where it writes.
     pub bench_options: PartyOptions,
-    /// The same load as a record has it, for a bench that leaves none.
+    /// The load in the form of a record. It goes into the record if the MADES bench dies without
+    /// leaving one.
     pub workload: Workload,
-    /// Likewise what only a record of MADES has.
+    /// Facts that only records of MADES have, for a record that is made in the same case.
     pub mades: Mades,
     pub thresholds: Vec<Threshold>,
-    /// Progress output while it runs.
     pub live: LiveMode,
-    /// Name of the run in the progress line, where it is one of several.
+    /// Name of the run in the progress line, if it is one of several runs.
     pub title: Option<String>,
-    /// The command line that was typed.
+    /// Command line that the user typed, for the record.
     pub command: Vec<String>,
 }
 
@@ -76,11 +78,11 @@ pub struct MadesBenchOptions {
 pub enum MadesTarget {
     /// A stand-in that the bench starts.
     StandIn,
-    /// One that is running.
+    /// An endpoint that is already running.
     Running {
-        /// URL of its broker, without a password.
+        /// URL of the endpoint's broker, without a password.
         url: String,
-        /// Options of its brokers and queues.
+        /// Options for `mailrun mades` that name the endpoint's brokers and queues.
         options: PartyOptions,
     },
 }
@@ -96,29 +98,27 @@ impl std::fmt::Display for MadesTarget {
 
 #[derive(Debug)]
 pub struct MadesBenchOutcome {
-    /// All that the run learned.
     pub record: Record,
-    /// Directory of its files.
     pub directory: PathBuf,
-    /// The first file that could not be written, and why.
+    /// Error of the first file that could not be written.
     pub unwritten: Option<anyhow::Error>,
 }
 
-/// Runs it to its end, or until SIGINT or SIGTERM; either way there is a report.
+/// Runs the bench until it is done, or until SIGINT or SIGTERM. In both cases there is a report.
 ///
 /// # Errors
 ///
-/// If it could not run: a party did not start, the directory cannot be made; or the user wants no report.
+/// If a process does not start, if the directory cannot be created, or if the user wants no report.
 pub fn run(options: &MadesBenchOptions) -> Result<MadesBenchOutcome> {
     let program = own_program()?;
     let mut directory = RunDirectory::create(options.out.as_deref(), &options.name, jiff::Timestamp::now())?;
-    let conducted = run_parties(&program, options, &directory);
-    let (record, complaint) = conducted.inspect_err(|_| directory.discard())?;
+    let result = run_parties(&program, options, &directory);
+    let (record, complaint) = result.inspect_err(|_| directory.discard())?;
     let unwritten = directory.save(&record).err().or(complaint);
     Ok(MadesBenchOutcome { record, directory: directory.path().to_owned(), unwritten })
 }
 
-/// With what the bench of MADES complained of, where it could not write its files.
+/// Returns the record, and an error if the MADES bench could not write its files.
 fn run_parties(
     program: &Path,
     options: &MadesBenchOptions,
@@ -128,17 +128,17 @@ fn run_parties(
     let totals = directory.path().join("endpoint.json");
     let mut supervisor = MadesBenchSupervisor::new(options)?;
     let (url, target_options) = start_target(program, options, directory, &totals, &mut supervisor)?;
-    let told = target_options.and(options.bench_options.clone());
-    let told = told.with("live", "json").with("out", directory.path().display()).with("label", &options.name);
+    let arguments = target_options.and(options.bench_options.clone());
+    let arguments = arguments.with("live", "json").with("out", directory.path().display()).with("label", &options.name);
     let started_at = jiff::Timestamp::now();
     let processes = HostProcesses::start();
     let FinishedBench { mades, exit_error: complaint, death } =
-        supervisor.run_bench(PartyCommand::named("mades", "mades", told, program, directory, Role::Source))?;
+        supervisor.run_bench(PartyCommand::named("mades", "mades", arguments, program, directory, Role::Source))?;
     let processes = processes.finish();
     supervisor.stop_endpoint()?;
     let surroundings = sampler.finish();
-    let written = read_written(&directory.path().join("run.json"), Record::from_json);
-    let (mut record, complaint) = match (supervisor.unwritten.take(), written, death) {
+    let written_record = read_written(&directory.path().join("run.json"), Record::from_json);
+    let (mut record, complaint) = match (supervisor.unwritten.take(), written_record, death) {
         (Some(record), _, _) | (None, Ok(record), _) => (record, complaint),
         (None, Err(_), Some(death)) => {
             (unrecorded::record(options, &url, started_at, &supervisor.progress, death), complaint)
@@ -164,7 +164,8 @@ fn run_parties(
     Ok((record, complaint))
 }
 
-/// Starts the stand-in, if it is the endpoint; the URL of the broker, and the options by which the bench finds it.
+/// Starts the stand-in, unless an endpoint is already running. Returns the URL of the broker, and
+/// the options with which the MADES bench finds it.
 fn start_target(
     program: &Path,
     options: &MadesBenchOptions,
@@ -177,17 +178,19 @@ fn start_target(
     }
     let plan = directory.path().join("plan.toml");
     directory.write("plan.toml", &options.plan)?;
-    // An older run's must not be taken for this one's.
+    // Remove the summary of an older run, which must not be taken for that of this run.
     let _ = fs::remove_file(totals);
-    let told = options.endpoint_options.clone().flag("embedded", true).with("listen", "127.0.0.1:0");
-    let told = told.with("live", "json").with("plan", plan.display()).with("summary", totals.display());
-    let endpoint = PartyCommand::named("endpoint", "mades-endpoint", told, program, directory, Role::Relay);
+    let arguments = options.endpoint_options.clone().flag("embedded", true).with("listen", "127.0.0.1:0");
+    let arguments = arguments.with("live", "json").with("plan", plan.display()).with("summary", totals.display());
+    let endpoint = PartyCommand::named("endpoint", "mades-endpoint", arguments, program, directory, Role::Relay);
     let url = supervisor.start_endpoint(endpoint)?;
-    // It is known to read its outbox, and its faults are ordered.
+    // Send no preflight message. The stand-in is known to read its outbox, and the message could be
+    // hit by a fault that the user ordered.
     Ok((url.clone(), PartyOptions::default().flag("no-preflight", true).with("broker", url)))
 }
 
-/// Holds the record against what the stand-in says it did, if it came to its end.
+/// Compares the record with what the stand-in says it did. If the stand-in died, there is nothing
+/// to compare with, and the verdict gets its death instead.
 fn hold_against_truth(
     record: &mut Record,
     supervisor: &MadesBenchSupervisor,
@@ -204,30 +207,32 @@ fn hold_against_truth(
     Ok(())
 }
 
-/// Puts the endpoint's end into the verdict: its work before that can no longer be proved.
-fn record_death(record: &mut Record, death: &Death, asked: StopRequest) {
+/// Puts the endpoint's death into the verdict, because nobody can check any more what the endpoint
+/// did before.
+fn record_death(record: &mut Record, death: &Death, request: StopRequest) {
     let pass = judge::pass_text(record);
     let verdict = &mut record.verdict;
     let texts = std::mem::take(&mut verdict.reasons).into_iter().zip(std::mem::take(&mut verdict.causes));
-    // The bench saw connections that were lost, and was asked to stop: this death is the reason.
+    // Drop what the MADES bench says about lost connections and about being asked to stop: the
+    // death of the endpoint caused both.
     let others = texts.filter(|(_, cause)| !matches!(cause, Cause::ServerGone | Cause::Interrupted));
     let others = others.map(|(text, cause)| Reason { cause, text });
     let closed = verdict.closed;
-    // If the bench died too, it died first: the endpoint is not watched after that.
+    // If the MADES bench died, too, its death comes first: nobody watches the endpoint after that.
     let reasons = others.chain([judge::death_reason("endpoint", death)]).collect();
     *verdict = Verdict { closed, ..judge::decide(reasons, &pass) };
-    if asked == StopRequest::Nothing {
+    if request == StopRequest::Nothing {
         record.ending = Some(Ending::ServerEnded);
     }
 }
 
-/// Result that the endpoint writes at its end.
+/// The part of the endpoint's summary file that is compared with the record.
 #[derive(Debug, serde::Deserialize)]
 struct EndpointSummary {
     totals: StandInTotals,
 }
 
-/// Reads a file that a process of the run leaves.
+/// Reads a file that a process of the run should have written.
 fn read_written<T>(path: &Path, parse: impl FnOnce(&[u8]) -> serde_json::Result<T>) -> Result<T> {
     let unreadable = || format!("cannot read {}, which the process should have written", path.display());
     let json = fs::read(path).with_context(unreadable)?;
@@ -243,7 +248,6 @@ fn endpoint_party(options: &MadesBenchOptions) -> Party {
     }
 }
 
-/// A run on its way.
 #[derive(Debug)]
 struct MadesBenchSupervisor {
     events: Receiver<(Role, LiveEvent)>,
@@ -251,28 +255,26 @@ struct MadesBenchSupervisor {
     interrupt: Interrupt,
     display: ProgressDisplay,
     rate: RateWindow,
-    /// The stand-in; `None` for an endpoint of the user's.
+    /// The stand-in. `None` if the user's endpoint is measured.
     endpoint: Option<PartyProcess>,
     address: Option<String>,
-    /// Latest progress that the bench reported.
     progress: LiveProgress,
-    /// Text of the latest error that it reported.
     last_error: String,
-    /// The endpoint's end, if it had not been asked to end.
+    /// Set if the endpoint exited without having been asked to.
     death: Option<Death>,
-    /// The record that the bench could not write to its file.
+    /// Record that the MADES bench could not write to its file, and sent as an event instead.
     unwritten: Option<Record>,
-    /// The endpoint and the load in a few words.
+    /// Describes the endpoint and the load in a few words, for the progress display.
     subject: String,
     thresholds: Vec<Threshold>,
 }
 
-/// The bench of MADES, at its end.
+/// The MADES bench after it has exited.
 struct FinishedBench {
     mades: PartyProcess,
-    /// Reason why it could not run, or could not write its files.
+    /// Reason why the MADES bench could not run, or could not write its files.
     exit_error: Option<anyhow::Error>,
-    /// Its end, if it had not been asked to end.
+    /// Set if the MADES bench crashed or was killed.
     death: Option<Death>,
 }
 
@@ -297,7 +299,7 @@ impl MadesBenchSupervisor {
         })
     }
 
-    /// Starts the stand-in and waits until it attends to its outbox; the URL of its broker.
+    /// Starts the stand-in and waits until it reads its outbox. Returns the URL of its broker.
     fn start_endpoint(&mut self, command: PartyCommand) -> Result<String> {
         let mut endpoint = PartyProcess::start(command, self.events_tx.clone())?;
         let address = self.await_ready(&mut endpoint)?;
@@ -309,7 +311,8 @@ impl MadesBenchSupervisor {
         let limit = Instant::now() + READY_TIMEOUT;
         loop {
             let ended = endpoint.poll()?;
-            // Read after the poll: the last reports of a party that has ended have then arrived.
+            // Read the events after the poll: if the process has exited, its last events have
+            // arrived by then.
             self.process_events();
             if let Some(address) = self.address.take() {
                 return Ok(address);
@@ -322,11 +325,12 @@ impl MadesBenchSupervisor {
         }
     }
 
-    /// Starts the bench and follows it to its end. The first signal has it stop, the second wait for nothing.
+    /// Starts the MADES bench and follows it until it exits. The user's first signal makes it stop,
+    /// and a second one makes it stop without waiting for messages.
     fn run_bench(&mut self, order: PartyCommand) -> Result<FinishedBench> {
         let mut mades = PartyProcess::start(order, self.events_tx.clone())?;
         let began = Instant::now();
-        let mut sent = (StopRequest::Nothing, began);
+        let mut last_request = (StopRequest::Nothing, began);
         loop {
             self.process_events();
             self.update_dashboard(&mades);
@@ -335,8 +339,8 @@ impl MadesBenchSupervisor {
                 self.process_events();
                 self.display.clear();
                 let complaint = mades.check_exit(status).err();
-                // Status 2 is an error that the bench reported itself; no exit status, and any other, is an end
-                // that it did not choose.
+                // With status 2, the MADES bench reported an error itself. With any other failing
+                // status, or without one, it crashed or was killed.
                 let has_died = complaint.is_some() && status.code() != Some(2);
                 if !has_died {
                     return Ok(FinishedBench { mades, exit_error: complaint, death: None });
@@ -347,13 +351,13 @@ impl MadesBenchSupervisor {
                 return Ok(FinishedBench { mades, exit_error: None, death });
             }
             let wanted = if self.death.is_some() { StopRequest::Stop } else { StopRequest::Nothing };
-            let asked = self.interrupt.requested().max(wanted);
-            ensure!(asked < StopRequest::Quit, Interrupted::WITHOUT_REPORT);
-            if asked > sent.0 {
+            let request = self.interrupt.requested().max(wanted);
+            ensure!(request < StopRequest::Quit, Interrupted::WITHOUT_REPORT);
+            if request > last_request.0 {
                 mades.terminate();
-                sent = (asked, Instant::now());
+                last_request = (request, Instant::now());
             }
-            let is_in_time = sent.0 == StopRequest::Nothing || sent.1.elapsed() < STOP_TIMEOUT;
+            let is_in_time = last_request.0 == StopRequest::Nothing || last_request.1.elapsed() < STOP_TIMEOUT;
             ensure!(is_in_time, "the bench did not stop within {} s", STOP_TIMEOUT.as_secs());
         }
     }
@@ -362,7 +366,7 @@ impl MadesBenchSupervisor {
         let endpoint = self.endpoint.as_ref();
         let progress = &self.progress;
         let last_error = &self.last_error;
-        // Its times are those of the arrival.
+        // The times in the progress are those of arrivals. Remove them from the source's figures.
         let untimed = LiveProgress { run: LiveTimes::default(), ..*progress };
         self.display.update(|| RunSnapshot {
             parties: std::iter::once(mades).chain(endpoint).filter_map(PartyProcess::load).collect(),
@@ -383,7 +387,7 @@ impl MadesBenchSupervisor {
         Ok(())
     }
 
-    /// Has the endpoint write down what it did.
+    /// Stops the endpoint, which then writes down what it did.
     fn stop_endpoint(&mut self) -> Result<()> {
         let Some(mut endpoint) = self.endpoint.take_if(|_| self.death.is_none()) else { return Ok(()) };
         endpoint.sample();
@@ -402,7 +406,7 @@ impl MadesBenchSupervisor {
         }
     }
 
-    /// Reads the parties' reports.
+    /// Handles events until the time is up or the endpoint is ready.
     fn process_events(&mut self) {
         let limit = Instant::now() + EVENT_TIMEOUT;
         loop {
@@ -421,7 +425,7 @@ impl MadesBenchSupervisor {
                     self.unwritten = Record::from_json(record.as_bytes()).ok();
                 }
                 Ok(_) => {}
-                // `events_tx` is ours: it cannot be closed.
+                // The channel cannot be closed, because `events_tx` belongs to this supervisor.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
             }
         }

@@ -1,4 +1,5 @@
-//! Compares the stand-in's counts with what the bench saw: every count must be equal, or the account is not closed.
+//! Compares what the stand-in counted with what the MADES bench counted. After a complete run, all
+//! counts must be equal. If one is not, the account does not close.
 use mailrun_journey::judge::{self, has_threshold};
 use mailrun_journey::reason::Reason;
 use mailrun_journey::record::Cause;
@@ -9,7 +10,7 @@ use mailrun_journey::threshold::Fate;
 use mailrun_report::numbers::counted;
 use serde::Deserialize;
 
-/// Causes of failure that a stand-in with faults brings about.
+/// Causes of failure that faults of the stand-in can bring about.
 const FAULT_CAUSES: [Cause; 7] = [
     Cause::Lost,
     Cause::Duplicates,
@@ -20,11 +21,12 @@ const FAULT_CAUSES: [Cause; 7] = [
     Cause::NothingAccepted,
 ];
 
-/// The totals of the stand-in that are compared.
+/// Totals of the stand-in that are compared with the counts of the MADES bench.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct StandInTotals {
-    /// In its outbox, and on their way, when it ended.
+    /// Messages that were in the outbox when the stand-in stopped. Those that were on their way are
+    /// in `unfinished`.
     waiting: u64,
     unfinished: u64,
     consumed: u64,
@@ -41,7 +43,7 @@ pub(super) struct StandInTotals {
     corrupted: u64,
     rejecting: u64,
     latency_ms: StandInLatencies,
-    /// The same of acknowledgement documents.
+    /// The same totals for acknowledgement documents.
     acknowledgements: Option<Box<Self>>,
 }
 
@@ -62,11 +64,12 @@ struct StandInLatencies {
     received: Option<LatencyMs>,
 }
 
-/// Puts the truth into the record, and what does not agree with it into the verdict. Where all agrees and the user asked
-/// for `faults`, what went wrong is what was ordered.
+/// Puts the stand-in's counts into the record, and a reason into the verdict for each count that
+/// differs. If all counts agree and the user ordered `faults`, failures that such faults can cause
+/// are accepted.
 pub(super) fn compare(record: &mut Record, totals: &StandInTotals, faults: &[String]) {
     let Some(mades) = &record.mades else { return };
-    // The broker alone is under test: the endpoint pair had nothing to do.
+    // In this mode only the broker is under test, and the stand-in has nothing to do.
     if mades.mode == "amqp" {
         return;
     }
@@ -74,7 +77,9 @@ pub(super) fn compare(record: &mut Record, totals: &StandInTotals, faults: &[Str
     let pass = judge::pass_text(record);
     let back = totals.acknowledgements.as_ref().map_or(0, |back| back.unfinished);
     let left = totals.waiting + totals.unfinished + back;
-    // What was on its way at the end one of them has seen and the other has not. The bench may also have given up waiting.
+    // A message that was on its way at the end may have been counted by one side only. The MADES
+    // bench may also have given up on messages that the stand-in still had. Counts can therefore
+    // differ unless the run is complete.
     let is_whole = record.ledger.in_flight == Some(0) && left == 0;
     if left > 0 && record.ledger.in_flight == Some(0) {
         let text = format!("The stand-in still had {} when the run ended: counts differ.", counted(left, "message"));
@@ -90,10 +95,11 @@ pub(super) fn compare(record: &mut Record, totals: &StandInTotals, faults: &[Str
     }
     if is_whole && is_true && !faults.is_empty() {
         let ordered = format!("As ordered ({}): all counts of the bench and the stand-in agree.", faults.join(", "));
-        // A threshold counts, whatever was ordered.
-        let asked: Vec<Cause> =
+        // If the user set a threshold for a fate, the threshold decides, even if faults were
+        // ordered.
+        let threshold_causes: Vec<Cause> =
             Fate::ALL.into_iter().filter(|fate| has_threshold(record, *fate)).map(Fate::cause).collect();
-        let excused: Vec<Cause> = FAULT_CAUSES.into_iter().filter(|cause| !asked.contains(cause)).collect();
+        let excused: Vec<Cause> = FAULT_CAUSES.into_iter().filter(|cause| !threshold_causes.contains(cause)).collect();
         judge::accept_ordered(&mut record.verdict, &excused, Reason::new(Cause::Ordered, ordered), &pass);
     }
     if let Some(mades) = &mut record.mades {
@@ -107,7 +113,8 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
     let troubles = |kind: &str| mades.troubles.iter().filter(|row| row.kind == kind).map(|row| row.count).sum::<u64>();
     let ledger = &record.ledger;
     let is_toolbox = mades.mode == "toolbox";
-    // A toolbox reports nothing of what is lost; a silent failure looks the same from outside.
+    // A toolbox sends no report of a message that is lost. A message that fails silently looks the
+    // same from outside.
     let silent = if is_toolbox { totals.failed_silently } else { 0 };
     let lost = totals.lost + silent;
     let unanswered = totals.unanswered + if is_toolbox { totals.lost } else { 0 };
@@ -130,7 +137,7 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
     }
     if let Some(back) = mades.acknowledgements.as_ref().filter(|back| back.sender == AcknowledgementSender::Receiver) {
         let documents = totals.acknowledgements.as_deref().cloned().unwrap_or_default();
-        let gone = documents.refused + documents.failed + documents.lost;
+        let missing_documents = documents.refused + documents.failed + documents.lost;
         // A message that does not arrive, or that arrives changed, is not acknowledged.
         rows.extend([
             (
@@ -140,7 +147,7 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
             ),
             ("acknowledgements put there twice", documents.duplicated, stage("acknowledged").duplicates),
             ("rejecting acknowledgements", documents.rejecting, back.rejecting),
-            ("not acknowledged", lost + totals.corrupted + gone, stage("acknowledged").missing),
+            ("not acknowledged", lost + totals.corrupted + missing_documents, stage("acknowledged").missing),
         ]);
     } else if let Some(back) = &mades.acknowledgements {
         let totals = totals.acknowledgements.as_deref().cloned().unwrap_or_default();
@@ -161,12 +168,12 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
 }
 
 fn times(mades: &Mades, totals: &StandInTotals) -> Vec<MadesTimes> {
-    let told = &totals.latency_ms;
+    let latencies = &totals.latency_ms;
     let by_stage = |name: &str| match name {
-        "replied" => told.replied,
-        "inbox" => told.inboxed,
-        "DELIVERED" | "TRACING" => told.delivered,
-        "RECEIVED" => told.received,
+        "replied" => latencies.replied,
+        "inbox" => latencies.inboxed,
+        "DELIVERED" | "TRACING" => latencies.delivered,
+        "RECEIVED" => latencies.received,
         _ => None,
     };
     let row = |stage: &MadesStage| {
@@ -187,7 +194,8 @@ mod tests {
     use mailrun_journey::record::{MadesAcknowledgements, Outcome, Verdict};
     use mailrun_report::sample;
 
-    /// A run in which everything got through but for one message that was lost, and the totals to it.
+    /// Makes a run in which one message was lost and all others arrived, and the stand-in's totals
+    /// for it.
     fn run() -> (Record, StandInTotals) {
         let mut record = sample::mades();
         (record.ledger.accepted, record.ledger.lost, record.ledger.in_flight) = (Some(10_000), Some(1), Some(0));
@@ -196,8 +204,8 @@ mod tests {
         mades.troubles.clear();
         mades.stages.iter_mut().for_each(|row| row.missing = 0);
         let events = EventTotals { delivered: 9_999, received: 9_999, ..EventTotals::default() };
-        let told = LatencyMs { p50: 7.0, ..LatencyMs::default() };
-        let latency_ms = StandInLatencies { inboxed: Some(told), ..StandInLatencies::default() };
+        let latency = LatencyMs { p50: 7.0, ..LatencyMs::default() };
+        let latency_ms = StandInLatencies { inboxed: Some(latency), ..StandInLatencies::default() };
         let totals =
             StandInTotals { consumed: 10_000, lost: 1, inboxed: 9_999, events, latency_ms, ..StandInTotals::default() };
         (record, totals)
@@ -217,10 +225,10 @@ mod tests {
     #[test]
     fn what_was_ordered_and_told_is_no_failure() {
         let lost = Reason::new(Cause::Lost, "1 of 10,000 lost.");
-        for (told, outcome) in [(1, Outcome::Pass), (2, Outcome::Fail)] {
+        for (lost_count, outcome) in [(1, Outcome::Pass), (2, Outcome::Fail)] {
             let (mut record, mut totals) = run();
             record.verdict = judge::decide(vec![lost.clone()], "");
-            totals.lost = told;
+            totals.lost = lost_count;
             compare(&mut record, &totals, &["drop 0.1".to_owned()]);
             assert_eq!(record.verdict.outcome, Some(outcome), "{:?}", record.verdict);
         }
@@ -274,13 +282,13 @@ mod tests {
         mades.acknowledgements = Some(back);
         let name = "acknowledged".to_owned();
         mades.stages.push(MadesStage { name, count: 9_990, duplicates: 3, ..MadesStage::default() });
-        let told = LatencyMs { p50: 4.0, ..LatencyMs::default() };
+        let latency = LatencyMs { p50: 4.0, ..LatencyMs::default() };
         let way_back = StandInTotals {
             consumed: 9_999,
             lost: 8,
             inboxed: 9_994,
             corrupt_copies: 1,
-            latency_ms: StandInLatencies { inboxed: Some(told), ..StandInLatencies::default() },
+            latency_ms: StandInLatencies { inboxed: Some(latency), ..StandInLatencies::default() },
             ..StandInTotals::default()
         };
         totals.acknowledgements = Some(Box::new(way_back));
@@ -302,7 +310,8 @@ mod tests {
         let back = MadesAcknowledgements { sender, rejecting: 7, ..MadesAcknowledgements::default() };
         mades.acknowledgements = Some(back);
         let name = "acknowledged".to_owned();
-        // 10,000 messages, of which one was lost and two came changed; four documents did not come.
+        // Of 10,000 messages, one was lost and two were changed on their way. Four acknowledgement
+        // documents did not arrive.
         mades.stages.push(MadesStage { name, count: 9_986, duplicates: 3, missing: 7, ..MadesStage::default() });
         (totals.corrupted, totals.corrupt_copies) = (2, 2);
         record.ledger.corrupt = Some(2);

@@ -1,4 +1,5 @@
-//! The record of a bench of MADES that died and left none: its options, its last progress, and the way it ended.
+//! Makes the record of a MADES bench that died without leaving one, from its options, its last
+//! progress, and the way it ended.
 use super::MadesBenchOptions;
 use crate::gather;
 use mailrun_journey::judge;
@@ -8,7 +9,7 @@ use mailrun_party::live::LiveProgress;
 use mailrun_party::outputs;
 use mailrun_report::numbers::count;
 
-/// Builds the record of such a run from what is known; `progress` is its last progress, and `url` is that of the
+/// Makes the record. `progress` is the last that the MADES bench reported, and `url` is that of the
 /// broker.
 pub(super) fn record(
     options: &MadesBenchOptions,
@@ -47,7 +48,8 @@ pub(super) fn record(
     record
 }
 
-/// The stages that a progress counts, in its order.
+/// Returns the stages that the progress counts, in the order of `options`: created, sent, settled
+/// and delivered.
 fn stages(options: &MadesBenchOptions, progress: &LiveProgress) -> Vec<MadesStage> {
     let rate = |count: u64| if progress.elapsed_s > 0.0 { count as f64 / progress.elapsed_s } else { 0.0 };
     let counts = [progress.created, progress.sent, progress.accepted, progress.delivered];

@@ -1,4 +1,5 @@
-//! The contestants and their command lines: the same queues, the same messages, the same windows.
+//! The contestants and their command lines. All contestants get the same queues, messages and
+//! windows.
 use super::environment::BrokerAddress;
 use super::queues::CompareQueues;
 use super::{CompareOptions, SendWindow};
@@ -21,7 +22,7 @@ impl ComparedProgram for MadesTool {
     }
 }
 
-/// A row: who does it, with how many sends outstanding.
+/// A row of the report: a tool, and the number of sends that may be outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CompareCase {
     pub(super) tool: MadesTool,
@@ -37,35 +38,35 @@ impl CompareCase {
     }
 }
 
-/// All rows, those that are to be compared next to each other.
+/// Makes all rows. Rows that are compared with each other stand next to each other.
 pub(super) fn cases(tools: &[MadesTool], windows: &[SendWindow]) -> Vec<CompareCase> {
     windows.iter().flat_map(|&window| tools.iter().map(move |&tool| CompareCase { tool, window })).collect()
 }
 
-/// The command by which a contestant does its work; what it learned goes into `directory`.
+/// Makes the command line of a contestant. Our own program writes its record into `directory`.
 pub(super) fn command(
     program: &Path,
     case: &CompareCase,
     options: &CompareOptions,
-    at: &BrokerAddress,
+    broker: &BrokerAddress,
     directory: &Path,
 ) -> Command {
     let mut command = Command::new(program);
     match case.tool {
-        MadesTool::GoMadesBench => original_arguments(&mut command, case, options, at),
-        MadesTool::Mailrun => own_arguments(&mut command, case, options, at, directory),
+        MadesTool::GoMadesBench => original_arguments(&mut command, case, options, broker),
+        MadesTool::Mailrun => own_arguments(&mut command, case, options, broker, directory),
     }
     command
 }
 
-fn original_arguments(command: &mut Command, case: &CompareCase, options: &CompareOptions, at: &BrokerAddress) {
+fn original_arguments(command: &mut Command, case: &CompareCase, options: &CompareOptions, broker: &BrokerAddress) {
     let queues = CompareQueues::of(options);
     command.args(["-mode", options.mode.name()]);
     command.args(["-n", &options.messages.to_string(), "-size", &options.message_bytes.to_string()]);
     for (side, queue) in [("outbox", &queues.outbox), ("inbox", &queues.inbox)] {
-        command.args([&format!("-{side}"), queue, &format!("-{side}-addr"), &at.url]);
-        // A password can be passed to it in no other way.
-        command.args([&format!("-{side}-user"), &at.user, &format!("-{side}-pass"), &at.password]);
+        command.args([&format!("-{side}"), queue, &format!("-{side}-addr"), &broker.url]);
+        // go-mades-bench accepts a password only on its command line.
+        command.args([&format!("-{side}-user"), &broker.user, &format!("-{side}-pass"), &broker.password]);
     }
     command.args(["-outbox-reply", &queues.reply, "-outbox-send-event", &queues.event]);
     if let SendWindow::Same(window) = case.window {
@@ -77,23 +78,24 @@ fn own_arguments(
     command: &mut Command,
     case: &CompareCase,
     options: &CompareOptions,
-    at: &BrokerAddress,
+    broker: &BrokerAddress,
     directory: &Path,
 ) {
     let queues = CompareQueues::of(options);
-    // The other sends no message before its load either.
-    command.args(["mades", "--live", "off", "--no-preflight", "--mode", options.mode.name(), "--broker", &at.url]);
+    // go-mades-bench does not send a message before its load either.
+    command.args(["mades", "--live", "off", "--no-preflight", "--mode", options.mode.name(), "--broker", &broker.url]);
     command.args(["--messages", &options.messages.to_string(), "--payload-size", &options.message_bytes.to_string()]);
     command.args(queues.arguments(options.mode));
-    // What is lost is given up before the run is.
+    // Give up lost messages before the time limit ends the whole run.
     let timeout_s = (options.max_time.as_secs_f64() / 3.0).max(1.0);
     command.args(["--message-timeout", &format!("{timeout_s:.0}s")]).arg("--out").arg(directory);
-    command.args(["--user", &at.user]).env(PASSWORD_VARIABLE, &at.password);
-    if at.is_shared {
-        // As the other does at every start: the queues are the comparison's own.
+    command.args(["--user", &broker.user]).env(PASSWORD_VARIABLE, &broker.password);
+    if broker.is_shared {
+        // go-mades-bench also empties the queues when it starts. This is safe because nobody else
+        // uses the comparison's queues.
         command.arg("--purge");
     }
-    if let Some(cacert) = &at.cacert {
+    if let Some(cacert) = &broker.cacert {
         command.arg("--cacert").arg(cacert);
     }
     if let SendWindow::Same(window) = case.window {

@@ -1,4 +1,5 @@
-//! The broker of a run: the stand-in with queues of its own, the stand-in on a broker, or a broker alone.
+//! The broker of a run: the stand-in with queues of its own, the stand-in on the user's broker, or
+//! that broker alone.
 use super::queues::CompareQueues;
 use super::{CompareMode, CompareOptions};
 use crate::engine::TimedChild;
@@ -9,31 +10,30 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Limit of the time in which a stand-in gets ready, and in which it ends when asked.
+/// Time in which the stand-in must be ready, and in which it must exit when it is asked to.
 const STAND_IN_TIMEOUT: Duration = Duration::from_secs(10);
-/// The default user of go-mades-bench; the embedded listener lets anybody in.
+/// Default user of go-mades-bench. The embedded listener admits any user.
 const USER: &str = "endpoint";
 const PASSWORD: &str = "password";
 
-/// Address of a contestant's broker.
 #[derive(Clone)]
 pub(super) struct BrokerAddress {
     pub(super) url: String,
     pub(super) user: String,
     pub(super) password: String,
     pub(super) cacert: Option<PathBuf>,
-    /// Set if other runs used the broker before.
+    /// Set if earlier runs have used the same broker.
     pub(super) is_shared: bool,
 }
 
-/// A broker, and the stand-in on it where the way needs one.
+/// A broker, and the stand-in if the mode needs one.
 pub(super) struct CompareEnvironment {
     pub(super) address: BrokerAddress,
     stand_in: Option<TimedChild>,
 }
 
 impl CompareEnvironment {
-    /// Makes it ready; `directory` is where its output goes.
+    /// Starts the stand-in if the run needs one. Its output goes into `directory`.
     ///
     /// # Errors
     /// If the stand-in cannot start.
@@ -70,10 +70,10 @@ impl CompareEnvironment {
         Ok(Self { address, stand_in: stand_in.map(|(process, _)| process) })
     }
 
-    /// Ends it; processor time that the stand-in has used.
+    /// Stops the stand-in. Returns the CPU time in seconds that it has used.
     ///
     /// # Errors
-    /// If the stand-in has ended by itself.
+    /// If the stand-in has exited by itself.
     pub(super) fn stop(mut self) -> Result<Option<f64>> {
         let Some(mut stand_in) = self.stand_in.take() else { return Ok(None) };
         stand_in.ensure_running("the stand-in")?;
@@ -82,7 +82,8 @@ impl CompareEnvironment {
     }
 }
 
-/// Starts a stand-in and waits until it is ready; where it listens itself.
+/// Starts a stand-in and waits until it is ready. Returns the stand-in, and its URL if it listens
+/// itself.
 fn start_stand_in(
     own: &Path,
     options: &CompareOptions,
@@ -95,7 +96,8 @@ fn start_stand_in(
     command.args(CompareQueues::of(options).arguments(options.mode));
     match options.mode {
         CompareMode::Amqp => {}
-        // go-mades-bench waits for ever for what the protocol has.
+        // go-mades-bench expects DELIVERED, but the protocol sends TRACING. Without this flag it
+        // would wait forever.
         CompareMode::Tracing => drop(command.args(["--mode", "tracing", "--go-mades-bench-compat"])),
         way => drop(command.args(["--mode", way.name()])),
     }

@@ -1,12 +1,14 @@
-//! `mailrun bench mades-compare`: go-mades-bench and `mailrun mades` in the same work at the same broker, by turns.
+//! `mailrun bench mades-compare` runs go-mades-bench and `mailrun mades` by turns, with the same
+//! work on the same broker.
 //!
 //! ```text
-//! contestants ─→ cases ─→ (engine::run_all) ─→ runs: an environment, a contestant, its costs ─→ report
+//! contestants ─→ cases ─→ (engine::run_all) ─→ runs: environment, contestant, costs ─→ report
 //!  (commands)     (rows)                        environment: the stand-in, embedded or on a broker
 //!                                               reported: what the contestant itself reports
 //! ```
-//! Rates are each contestant's own (from its first message to the last that came to its end), for go-mades-bench spends
-//! four seconds and more of each run on waiting; processor time is the kernel's account of the whole process.
+//! Each rate is the one that the contestant reports, from its first message to the last one that
+//! was finished. A rate over the whole run would be unfair, because go-mades-bench spends four
+//! seconds or more of each run waiting. CPU time is what the kernel counts for the whole process.
 mod contestants;
 mod environment;
 mod queues;
@@ -36,19 +38,19 @@ impl CompareMode {
     }
 }
 
-/// A broker that is running.
+/// A broker that is already running.
 #[derive(Clone)]
 pub struct CompareBroker {
     pub url: String,
     pub user: String,
     pub password: String,
-    /// Certificates to trust, for contestants that verify any.
+    /// Certificates to trust, for contestants that verify certificates.
     pub cacert: Option<PathBuf>,
 }
 
 impl std::fmt::Debug for CompareBroker {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Neither the password nor a URL that may hold one.
+        // Omit the password, and the URL, which may contain one.
         out.debug_struct("Broker").field("user", &self.user).field("cacert", &self.cacert).finish_non_exhaustive()
     }
 }
@@ -56,34 +58,32 @@ impl std::fmt::Debug for CompareBroker {
 #[derive(Clone, Debug)]
 pub struct CompareOptions {
     pub mode: CompareMode,
-    /// Messages of a run.
     pub messages: u64,
     pub message_bytes: u64,
-    /// Programs to compare, as far as they are installed.
+    /// Programs to compare. Those that are not installed are left out.
     pub tools: Vec<MadesTool>,
-    /// Runs of each row; figures are their medians.
+    /// Number of runs of each row. The figures are the medians of these runs.
     pub rounds: u32,
     pub order: RoundOrder,
     pub windows: Vec<SendWindow>,
-    /// Messages under way, where the window is the same for all.
+    /// Maximum number of messages under way, if all contestants get the same window.
     pub max_in_transit: u32,
-    /// `None`: the embedded stand-in, a new one for each run.
+    /// `None` starts the embedded stand-in, and a new one for each run.
     pub broker: Option<CompareBroker>,
-    /// Prefix of the queues' names.
     pub prefix: String,
-    /// The share of messages that the stand-in loses.
+    /// Share of the messages that the stand-in loses.
     pub drop: f64,
-    /// The longest that a run may take.
+    /// A run that takes longer than this fails.
     pub max_time: Duration,
-    /// Progress output while it runs.
     pub live: LiveMode,
 }
 
-/// Runs the comparison to its end, or until SIGINT or SIGTERM; either way there is a table of what was run.
+/// Runs the comparison until it is done, or until SIGINT or SIGTERM. In both cases, the report has
+/// a table of the runs that were made.
 ///
 /// # Errors
 ///
-/// If it could not run at all. A contestant that fails or hangs is named in the table.
+/// If no run can be made at all. If a single contestant fails or hangs, the table says so instead.
 pub fn run(options: &CompareOptions) -> Result<TextReport> {
     let programs = InstalledPrograms::find(&options.tools)?;
     let missing = programs.missing.clone();

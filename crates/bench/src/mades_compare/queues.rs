@@ -1,4 +1,4 @@
-//! The queues of a comparison: their names, and the options that name them.
+//! The names of a comparison's queues, and the options that tell the programs these names.
 use super::{CompareMode, CompareOptions};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,8 @@ impl CompareQueues {
         Self { outbox: name("outbox"), reply: name(reply), event: name("send.event"), inbox: name("inbox") }
     }
 
-    /// Queues that a way uses, as options of `mailrun mades` and of the stand-in.
+    /// Returns options for the queues that a mode uses. `mailrun mades` and the stand-in understand
+    /// the same ones.
     pub(super) fn arguments(&self, way: CompareMode) -> Vec<&str> {
         let outbox = ["--outbox", &self.outbox, "--outbox-reply", &self.reply];
         let event = ["--send-event", &self.event];

@@ -1,4 +1,5 @@
-//! The comparison as it is read: figures with their spread, and ratios to go-mades-bench in the same round.
+//! The report of the comparison: figures with their spread, and ratios to go-mades-bench in the
+//! same round.
 use super::contestants::CompareCase;
 use super::runs::CompareMeasurement;
 use super::{CompareMode, CompareOptions, SendWindow};
@@ -12,12 +13,11 @@ use mailrun_compare::Gain;
 use mailrun_report::numbers::{count, counted, figure, octets, rate};
 use mailrun_report::table::Table;
 
-/// All that was run.
 type CompareResults = ComparisonResults<CompareCase, CompareMeasurement>;
 
 type Column<'a> = TableColumn<'a, CompareCase, CompareMeasurement>;
 
-/// Ours as a multiple of the other's.
+/// Figures of `mailrun mades`, divided by those of go-mades-bench.
 const RATIOS: [RatioColumn<CompareMeasurement>; 2] = [
     RatioColumn {
         title: "× msg/s",
@@ -31,7 +31,7 @@ const RATIOS: [RatioColumn<CompareMeasurement>; 2] = [
     },
 ];
 
-/// The tables; programs that are `missing` are named below them.
+/// Makes the report. A note below the tables names the programs that are `missing`.
 pub(super) fn of(results: &CompareResults, missing: &[&str], options: &CompareOptions) -> TextReport {
     let (ratios, ratio_notes) = ratios(results);
     let mut notes: Vec<String> = missing_note(missing).into_iter().collect();
@@ -127,7 +127,8 @@ mod tests {
     #[test]
     fn ratios_are_of_the_same_round() {
         let theirs = vec![run(100.0, 0.5, None), run(200.0, 0.5, None), run(100.0, 0.5, None)];
-        // 3, 1 and 2 times as fast; the medians would give 2 times as well, but not the spread.
+        // In the three rounds, ours is 3, 1 and 2 times as fast. The medians have a ratio of 2 as
+        // well, but not this spread.
         let own = vec![run(300.0, 0.1, None), run(200.0, 0.5, None), run(200.0, 0.25, None)];
         let report = of(&results(theirs, own), &[], &sample());
         assert!(report.is_good(), "{}", report.text);
@@ -151,7 +152,7 @@ mod tests {
             "NOT OK: go-mades-bench, window 16: it did not end within 5 s and was killed",
             "NOT OK: mailrun mades, window 16: lost 7.",
         ] {
-            assert!(report.text.lines().any(|said| said == line), "{}", report.text);
+            assert!(report.text.lines().any(|text| text == line), "{}", report.text);
         }
         assert!(!report.text.contains("300") && report.text.contains(" 2.00 "), "{}", report.text);
     }

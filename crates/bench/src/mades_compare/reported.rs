@@ -1,18 +1,18 @@
-//! Results of a contestant, read from its last report or from its run record.
+//! Reads the results of a contestant from its last report or from its run record.
 use anyhow::{Context, Result};
 use mailrun_journey::record::Record;
 use std::fs;
 use std::path::Path;
 
-/// Result of a run, by the contestant's own account.
+/// Results of a run, as the contestant itself reports them.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ReportedResult {
     pub(super) rate_per_s: f64,
-    /// Fault of the run, if there is one.
+    /// Description of what went wrong in the run, if anything did.
     pub(super) fault: Option<String>,
 }
 
-/// A line of go-mades-bench's table.
+/// Line of the table that go-mades-bench prints.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct StatisticsLine<'t> {
     pub(super) name: &'t str,
@@ -21,7 +21,7 @@ pub(super) struct StatisticsLine<'t> {
     pub(super) limit: u64,
 }
 
-/// Reads `Sent to outbox    : 2371.734 msgs/s  7.115 mb/s  200/200 msgs …`.
+/// Parses a line such as `Sent to outbox    : 2371.734 msgs/s  7.115 mb/s  200/200 msgs …`.
 pub(super) fn line(text: &str) -> Option<StatisticsLine<'_>> {
     let (name, rest) = text.split_once(": ")?;
     let mut words = rest.split_whitespace();
@@ -34,35 +34,35 @@ pub(super) fn line(text: &str) -> Option<StatisticsLine<'_>> {
     Some(StatisticsLine { name: name.trim(), rate_per_s, count: count.parse().ok()?, limit: limit.parse().ok()? })
 }
 
-/// The table that was printed last, line by line.
+/// Parses the last table that go-mades-bench printed, line by line.
 pub(super) fn last_table(output: &str) -> Vec<StatisticsLine<'_>> {
     let begin = output.rfind("=== Statistics").unwrap_or(output.len());
     output[begin..].lines().filter_map(line).collect()
 }
 
-/// Reads the results of go-mades-bench.
+/// Reads the results of go-mades-bench from its output.
 ///
 /// # Errors
-/// If there is no report.
+/// If the output has no report.
 pub(super) fn of_original(output: &str) -> Result<ReportedResult> {
     let lines = last_table(output);
     let last = lines.last().context("it printed no report")?;
-    let short = lines.iter().find(|line| line.count != line.limit);
-    let fault = short.map(|line| format!("{}: {} of {} messages", line.name, line.count, line.limit));
+    let short_line = lines.iter().find(|line| line.count != line.limit);
+    let fault = short_line.map(|line| format!("{}: {} of {} messages", line.name, line.count, line.limit));
     Ok(ReportedResult { rate_per_s: last.rate_per_s, fault })
 }
 
-/// Reads the progress of go-mades-bench at the time when it was stopped.
+/// Describes how far go-mades-bench had come when it was stopped.
 pub(super) fn progress(output: &str) -> Option<String> {
     let lines = last_table(output);
     let last = lines.last()?;
     Some(format!("{} stood at {} of {} messages", last.name, last.count, last.limit))
 }
 
-/// Reads the results of `mailrun mades`.
+/// Reads the results of `mailrun mades` from its run record.
 ///
 /// # Errors
-/// If there is no record, or none of such a run.
+/// If there is no valid record, or if it has no stages of a MADES run.
 pub(super) fn of_own(directory: &Path) -> Result<ReportedResult> {
     let path = directory.join("run.json");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;

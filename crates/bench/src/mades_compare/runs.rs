@@ -1,4 +1,5 @@
-//! One run of the comparison: a broker of its own, a contestant with a limit of time, its costs and what it reports.
+//! One run of the comparison. It has a broker of its own, and a contestant with a time limit, whose
+//! costs and results are collected.
 use super::CompareOptions;
 use super::contestants::{CompareCase, command};
 use super::environment::CompareEnvironment;
@@ -10,19 +11,17 @@ use anyhow::{Context, Result};
 use std::fs::{self, File};
 use std::path::PathBuf;
 
-/// A run that came to its end.
 #[derive(Clone, Debug)]
 pub(super) struct CompareMeasurement {
     pub(super) reported: ReportedResult,
     pub(super) costs: Costs,
-    /// CPU time of the stand-in, where there was one.
+    /// CPU time of the stand-in, if there was one.
     pub(super) stand_in_cpu_s: Option<f64>,
 }
 
-/// A comparison of programs that measure MADES.
 pub(super) struct MadesComparison<'o> {
     pub(super) options: &'o CompareOptions,
-    /// This program, which is the stand-in too.
+    /// Path of this program, which is also the stand-in.
     pub(super) own: PathBuf,
     pub(super) programs: InstalledPrograms<MadesTool>,
 }
@@ -48,7 +47,8 @@ impl Comparison for MadesComparison<'_> {
         let Some((status, costs)) = turn.await_exit(&mut contestant, self.options.max_time, progress)? else {
             return Ok(None);
         };
-        // Our status 1 means that the account does not close: the run's record has the reason.
+        // Status 1 of our own program means that the account does not close. The run's record has
+        // the reason.
         if !(status.success() || case.tool == MadesTool::Mailrun && status.code() == Some(1)) {
             return Err(contestant.exit_error(status));
         }

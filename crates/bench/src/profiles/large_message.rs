@@ -1,4 +1,5 @@
-//! Large messages on one connection: MB/s at several sizes, and what dots, lines, small writes and tracing add to the cost.
+//! Large messages on one connection. The table shows MB/s at several sizes, and how much dots,
+//! short lines, small writes and tracing add to the cost.
 use super::measurement::ProfileMeasurement;
 use super::message_file::BodyLines;
 use super::runs::{ProfileLoad, ProfileRuns, ProfiledServer};
@@ -20,23 +21,21 @@ use mailrun_report::table::{Table, plain};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// Name of the row without a further cost.
 const PLAIN: &str = "plain";
 
 #[derive(Clone, Debug)]
 pub struct LargeMessageOptions {
     pub scenario: ScenarioOptions,
     pub server: ProfiledServer,
-    /// Bytes of the bodies, a group of rows each.
+    /// Sizes of the bodies in bytes. Each size has its own group of rows.
     pub body_sizes: Vec<u64>,
     pub costs: Vec<MessageCost>,
-    /// Bytes of the bodies of a run together; one message at least.
+    /// Total bytes of the bodies that a run sends. A run sends at least one message.
     pub volume: u64,
     pub rounds: u32,
     pub order: RoundOrder,
 }
 
-/// A row: a size, plain or with a cost.
 #[derive(Clone, Debug)]
 struct LargeMessageCase {
     body_bytes: u64,
@@ -54,7 +53,7 @@ type LargeMessageSeries = CaseSeries<LargeMessageCase, ProfileMeasurement>;
 type LargeMessageResults = ComparisonResults<LargeMessageCase, ProfileMeasurement>;
 type Column<'a> = TableColumn<'a, LargeMessageCase, ProfileMeasurement>;
 
-/// Ratios to the plain row of the same size.
+/// Each ratio compares a row with the plain row of the same size.
 const RATIOS: [RatioColumn<ProfileMeasurement>; 3] = [
     RatioColumn { title: "× MB/s", gain: Gain::Higher, compare: |run, base| Some(run.bytes_per_s / base.bytes_per_s) },
     RatioColumn {
@@ -69,7 +68,6 @@ const RATIOS: [RatioColumn<ProfileMeasurement>; 3] = [
     },
 ];
 
-/// Lines of the bodies of a row.
 fn lines(cost: Option<MessageCost>) -> BodyLines {
     match cost {
         Some(MessageCost::Dots) => BodyLines::DOTTED,
@@ -80,7 +78,8 @@ fn lines(cost: Option<MessageCost>) -> BodyLines {
     }
 }
 
-/// Option of the source that makes a row's cost.
+/// Returns the option that makes the source pay the given cost. Costs that lie in the message's
+/// body, such as dots, need no option.
 fn source_option(cost: Option<MessageCost>) -> PartyOptions {
     let none = PartyOptions::default();
     match cost {
@@ -91,7 +90,7 @@ fn source_option(cost: Option<MessageCost>) -> PartyOptions {
     }
 }
 
-/// Meaning of a row, for the remarks.
+/// Explains a cost. The remarks below the table contain the text.
 fn meaning(cost: MessageCost) -> &'static str {
     match cost {
         MessageCost::Chunking => {
@@ -114,10 +113,12 @@ fn meaning(cost: MessageCost) -> &'static str {
     }
 }
 
-/// Runs the measurement to its end, or until SIGINT or SIGTERM; either way there is a table of what was run.
+/// Runs all rounds, or stops early at SIGINT or SIGTERM. In both cases the report shows the runs
+/// that were made.
 ///
 /// # Errors
-/// If it could not run at all. A run that fails is named in the table.
+/// Returns an error if no run could be started at all. A single run that fails is named in the
+/// table instead.
 pub fn run(options: &LargeMessageOptions) -> Result<TextReport> {
     let missing = smtplib::missing(&options.server.target).filter(|_| options.costs.contains(&MessageCost::Smtplib));
     let mut options = options.clone();
@@ -129,7 +130,7 @@ pub fn run(options: &LargeMessageOptions) -> Result<TextReport> {
         compared: 1 + options.costs.len(),
         rounds: options.rounds,
         order: options.order,
-        // Each run is a bench, which has a display of its own.
+        // Each run is a bench that shows its own progress.
         live: LiveMode::Off,
     };
     let comparison = LargeMessageComparison { options, runs };
@@ -138,14 +139,14 @@ pub fn run(options: &LargeMessageOptions) -> Result<TextReport> {
     comparison.runs.save(report(&results, options, missing), files)
 }
 
-/// All rows, those of a size next to each other; their messages are written.
+/// Creates the rows, grouped by size, and writes their message files.
 fn cases(options: &LargeMessageOptions, runs: &ProfileRuns) -> Result<Vec<LargeMessageCase>> {
     let mut cases = Vec::new();
-    let mut written = BTreeSet::new();
+    let mut written_files = BTreeSet::new();
     for &body_bytes in &options.body_sizes {
         for cost in std::iter::once(None).chain(options.costs.iter().copied().map(Some)) {
             let file = runs.path(lines(cost), body_bytes);
-            if written.insert(file.clone()) {
+            if written_files.insert(file.clone()) {
                 lines(cost).write_message(&file, body_bytes)?;
             }
             cases.push(LargeMessageCase { body_bytes, cost, file });
@@ -195,7 +196,8 @@ fn report(results: &LargeMessageResults, options: &LargeMessageOptions, missing:
             .to_owned(),
     );
     notes.extend(ratio_notes);
-    // Of a run without a trace the verdict says what it lacks, as the remark on its cost does.
+    // Skip runs without a trace. Their verdicts only say that deliveries were not checked, and the
+    // note on that cost says so already.
     let traced = results.series.iter().filter(|series| series.case.cost != Some(MessageCost::NoTrace));
     notes.extend(run_remarks(traced));
     let rounds = rounds_text(options.rounds, ShownFigures::Spreads);

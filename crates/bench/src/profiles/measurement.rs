@@ -1,4 +1,5 @@
-//! Figures of one run of a profile, from the record of its bench: rate, latency until 250, costs, and what went wrong.
+//! Figures of one run of a profile, taken from the bench's record: the rate, the latency until the
+//! 250, the CPU costs, and faults of the run.
 use crate::engine::{BenchFigures, RunFlaws};
 use anyhow::{Result, bail};
 use mailrun_journey::judge::has_threshold;
@@ -9,20 +10,21 @@ use mailrun_report::numbers::count;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ProfileMeasurement {
-    /// Messages that were accepted and count.
+    /// Messages that were accepted after the warm-up.
     pub(super) messages: u64,
     pub(super) rate_per_s: f64,
     pub(super) bytes_per_s: f64,
-    /// Time from before the connection, or from the last answer, to the 250.
-    /// `None` where the client does not say.
+    /// Time until the 250 for the message. The time starts before the connection if each message
+    /// has a new connection, otherwise when a session takes the message. `None` for smtplib, which
+    /// does not report latencies.
     pub(super) accept: Option<LatencyMs>,
-    /// Mean time from QUIT to its reply.
+    /// Mean time from sending QUIT to its reply.
     pub(super) quit_ms: Option<f64>,
-    /// Milliseconds of processor time for a million bytes.
+    /// Milliseconds of CPU time per million bytes of messages.
     pub(super) source_cpu_ms: Option<f64>,
-    /// The same of the sink, where the bench started it.
+    /// As `source_cpu_ms`, for the sink. `None` if the bench did not start the sink.
     pub(super) sink_cpu_ms: Option<f64>,
-    /// Limits of source, sink or host, and thresholds.
+    /// Limits that the source, the sink or the host reached, and failed thresholds.
     pub(super) flaws: RunFlaws,
 }
 
@@ -33,10 +35,11 @@ impl BenchFigures for ProfileMeasurement {
 }
 
 impl ProfileMeasurement {
-    /// Takes the figures from a run's record; `messages` is their number where the run had no other end.
+    /// Takes the figures from the record of a run. `messages` is the expected number of messages,
+    /// or `None` if the run ended after a time.
     ///
     /// # Errors
-    /// If no message was accepted in the time that counts.
+    /// Returns an error if no message was accepted after the warm-up.
     pub(super) fn of(record: &Record, messages: Option<u64>) -> Result<Self> {
         let row = record.stages.iter().find(|row| row.name == Stage::Accepted && row.count > 0);
         let Some((row, accept)) = row.and_then(|row| Some((row, row.latency_ms?))) else {
@@ -55,7 +58,7 @@ impl ProfileMeasurement {
         })
     }
 
-    /// Figures of a client that is not mailrun's.
+    /// Computes the figures of a client that is not mailrun's source.
     pub(super) fn of_client(
         messages: u64,
         bytes: u64,
@@ -77,7 +80,7 @@ impl ProfileMeasurement {
     }
 }
 
-/// Reason why a run has no figures.
+/// Explains why a run has no figures.
 fn silence(record: &Record) -> String {
     match (record.errors.first(), record.ledger.accepted.unwrap_or_default()) {
         (Some(error), 0) => format!("no message was accepted; first error: {} {}", error.code, error.text),
@@ -93,20 +96,22 @@ fn cpu_ms_per_megabyte(record: &Record, role: Role, bytes: u64) -> Option<f64> {
     (bytes > 0).then_some(party.work_s()? * 1e9 / bytes as f64)
 }
 
-/// Fault of a run, unless all messages were accepted and none was lost or changed, except as thresholds allow.
+/// Describes what went wrong in a run. Returns `None` if all expected messages were accepted and
+/// none was lost or changed. Failures for which a threshold is set do not count, because the
+/// threshold judges them.
 fn fault(record: &Record, messages: Option<u64>) -> Option<String> {
     let ledger = &record.ledger;
     let accepted = ledger.accepted.unwrap_or_default();
     let wanted = messages.or(ledger.created).unwrap_or_default();
     let number = |fate: Fate| fate.count(ledger).unwrap_or_default();
-    let wrong: Vec<Fate> =
+    let fates: Vec<Fate> =
         Fate::ALL.into_iter().filter(|fate| !has_threshold(record, *fate) && number(*fate) > 0).collect();
     let refused = [Fate::Rejected, Fate::Failed].into_iter().filter(|fate| has_threshold(record, *fate));
-    if wrong.is_empty() && accepted + refused.map(number).sum::<u64>() == wanted {
+    if fates.is_empty() && accepted + refused.map(number).sum::<u64>() == wanted {
         return None;
     }
     let mut parts = vec![format!("of {} messages {} were accepted", count(wanted), count(accepted))];
-    parts.extend(wrong.into_iter().map(|fate| format!("{} {}", fate.name(), count(number(fate)))));
+    parts.extend(fates.into_iter().map(|fate| format!("{} {}", fate.name(), count(number(fate)))));
     parts.extend(record.errors.first().map(|error| format!("first error: {} {}", error.code, error.text)));
     Some(parts.join(", "))
 }
@@ -145,8 +150,8 @@ mod tests {
     fn a_run_without_an_accepted_message_has_no_figures() {
         let mut record = sample::held();
         record.stages.retain(|row| row.name != Stage::Accepted);
-        let why = ProfileMeasurement::of(&record, None).unwrap_err().to_string();
-        assert!(why.contains("shorter --warm-up"), "{why}");
+        let error = ProfileMeasurement::of(&record, None).unwrap_err().to_string();
+        assert!(error.contains("shorter --warm-up"), "{error}");
         record.ledger.accepted = Some(0);
         assert_eq!(ProfileMeasurement::of(&record, None).unwrap_err().to_string(), "no message was accepted");
     }

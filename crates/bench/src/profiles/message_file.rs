@@ -1,42 +1,37 @@
-//! The messages of a profile, as files that the source sends: three header fields, and a body of so many bytes in lines of one
-//! length.
+//! Writes the message files that a profile's source sends. A message has three header fields and a
+//! body of a given size, in lines of equal length.
 use anyhow::{Context, Result};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-/// The header: as many fields as the Kotlin guide's messages have.
+/// Header of all messages. It has as many fields as the messages of the Kotlin guide.
 const HEADER: &[u8] = b"From: <from@example.com>\r\nTo: <to@example.com>\r\nSubject: mailrun profile\r\n\r\n";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BodyLines {
-    /// The first byte of each.
     first: u8,
-    /// Bytes of a line, `<CRLF>` included.
+    /// Bytes of a line, including its CRLF.
     bytes: u64,
-    /// Its name in a file's name.
+    /// Part of the file's name, so that messages with other lines have other files.
     name: &'static str,
 }
 
 impl BodyLines {
-    /// The lines of the Kotlin guide's messages.
+    /// Lines as long as those of the Kotlin guide's messages.
     pub(super) const GUIDE: Self = Self { first: b'a', bytes: 514, name: "guide" };
     pub(super) const TEXT: Self = Self { first: b'a', bytes: 80, name: "text" };
-    /// The same, each with a dot before it that has to be doubled.
+    /// Lines as long as those of `TEXT`. Each line starts with a dot that the sender must double
+    /// (RFC 5321, section 4.5.2).
     pub(super) const DOTTED: Self = Self { first: b'.', bytes: 80, name: "dotted" };
-    /// Lines of two letters.
     pub(super) const SHORT: Self = Self { first: b'a', bytes: 4, name: "short" };
 
-    /// Name of the file of a message with such a body.
     pub(super) fn file_name(self, body_bytes: u64) -> String {
         format!("message-{body_bytes}-{}.eml", self.name)
     }
 
-    /// Writes a message with a body of that many bytes, two at least, and waits until it is on disk: its writing must not disturb
-    /// a run.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
+    /// Writes a message with a body of `body_bytes`, which must be at least 2. Waits until the file
+    /// is on disk, so that the kernel does not write it during a run.
     pub(super) fn write_message(self, path: &Path, body_bytes: u64) -> Result<()> {
         let write = || -> io::Result<()> {
             let mut file = BufWriter::new(File::create(path)?);
@@ -50,7 +45,8 @@ impl BodyLines {
     fn write_body(self, out: &mut impl Write, body_bytes: u64) -> io::Result<()> {
         let mut left = body_bytes;
         while left > 0 {
-            // No line is of one byte: it would have no room for its end.
+            // Make the last line one byte longer instead of leaving a single byte, which would have
+            // no room for CRLF.
             let length = match left {
                 left if left <= self.bytes => left,
                 left if left == self.bytes + 1 => left,

@@ -1,4 +1,5 @@
-//! Rate and latency of a server at several sizes of a message: `kotlin-profile` and `sizes`.
+//! Rate and latency of a server at several message sizes: the scenarios `kotlin-profile` and
+//! `sizes`.
 use super::measurement::ProfileMeasurement;
 use super::message_file::BodyLines;
 use super::runs::{ProfileLoad, ProfileRuns, ProfiledServer};
@@ -21,22 +22,22 @@ use std::time::Duration;
 pub struct ProfileOptions {
     pub scenario: ScenarioOptions,
     pub server: ProfiledServer,
-    /// Bytes of the bodies, a row each.
+    /// Sizes of the bodies in bytes, one row of the tables for each.
     pub body_sizes: Vec<u64>,
-    /// Ends of a run: the first of them.
+    /// Number of messages after which a run ends. If `duration` is set as well, the first limit
+    /// that is reached ends the run.
     pub messages: Option<u64>,
     pub duration: Option<Duration>,
-    /// Time at the beginning of a run that does not count.
+    /// Initial part of a run whose messages are not measured.
     pub warm_up: Duration,
     pub sessions: u32,
-    /// Messages per connection; `None` for no limit.
+    /// Messages per connection. `None` means no limit.
     pub reuse: Option<u64>,
     pub pipelining: Pipelining,
     pub rounds: u32,
     pub order: RoundOrder,
 }
 
-/// A row: a size.
 #[derive(Clone, Debug)]
 struct ProfileCase {
     body_bytes: u64,
@@ -46,10 +47,12 @@ struct ProfileCase {
 type ProfileResults = ComparisonResults<ProfileCase, ProfileMeasurement>;
 type Column<'a> = TableColumn<'a, ProfileCase, ProfileMeasurement>;
 
-/// Runs the profile to its end, or until SIGINT or SIGTERM; either way there is a table of what was run.
+/// Runs all rounds, or stops early at SIGINT or SIGTERM. In both cases the report shows the runs
+/// that were made.
 ///
 /// # Errors
-/// If it could not run at all. A run that fails is named in the table.
+/// Returns an error if no run could be started at all. A single run that fails is named in the
+/// table instead.
 pub fn run(options: &ProfileOptions) -> Result<TextReport> {
     let runs = ProfileRuns::prepare(&options.scenario, &options.server)?;
     let mut cases = Vec::new();
@@ -58,7 +61,7 @@ pub fn run(options: &ProfileOptions) -> Result<TextReport> {
         BodyLines::GUIDE.write_message(&file, body_bytes)?;
         cases.push(ProfileCase { body_bytes, file });
     }
-    // Each run is a bench, which has a display of its own.
+    // Each run is a bench that shows its own progress.
     let plan = RunPlan { compared: cases.len(), rounds: options.rounds, order: options.order, live: LiveMode::Off };
     let comparison = ProfileComparison { options, runs };
     let results = engine::run_all(&comparison, cases, plan, &|| comparison.runs.is_stopped());
@@ -114,7 +117,8 @@ fn report(results: &ProfileResults, options: &ProfileOptions) -> TextReport {
     })
 }
 
-/// `kotlin-profile: 1,600 messages per run over 8 sessions to mailrun's sink, a new connection per message; medians …`
+/// For example `kotlin-profile: 1,600 messages per run over 8 sessions to mailrun's sink, a new
+/// connection per message; medians …`.
 fn title(options: &ProfileOptions) -> String {
     let messages = options.messages.map(|messages| counted(messages, "message"));
     let duration = options.duration.map(|duration| seconds(duration.as_secs_f64()));
@@ -145,7 +149,8 @@ fn figures(results: &ProfileResults) -> Table {
     engine::table(&results.series, &columns, &["MB/s", "messages", "p99"])
 }
 
-/// The times that so many messages take.
+/// Shows how long 1,000, 10,000 and 100,000 messages would take at the measured rate, as the Kotlin
+/// guide does.
 fn times(results: &ProfileResults) -> Table {
     let column =
         |title: &'static str, messages: f64| Column::median(title, move |run| Some(messages / run.rate_per_s), seconds);
@@ -158,7 +163,6 @@ fn times(results: &ProfileResults) -> Table {
     engine::table(&results.series, &columns, &[])
 }
 
-/// Notes that a reader must know besides.
 fn notes(results: &ProfileResults, options: &ProfileOptions) -> Vec<String> {
     let mut notes = Vec::new();
     if results.series.iter().any(|series| !series.runs.is_empty()) {

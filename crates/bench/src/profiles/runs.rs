@@ -1,4 +1,5 @@
-//! The load of a profile's runs: each is a bench of its own, with a message from a file, against one server.
+//! The runs of a profile. Each run is a bench that sends one message file again and again to the
+//! same server.
 use super::measurement::ProfileMeasurement;
 use super::message_file::BodyLines;
 use super::smtplib::SmtplibRun;
@@ -15,16 +16,14 @@ use mailrun_report::numbers::{latency, megabytes, rate};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The server that is profiled.
 #[derive(Clone, Debug)]
 pub struct ProfiledServer {
     pub target: BenchTarget,
-    /// Recipient of all messages.
     pub recipient: String,
 }
 
 impl ProfiledServer {
-    /// `mailrun's sink`
+    /// Names the server in titles, for example `mailrun's sink`.
     pub(super) fn description(&self) -> String {
         match &self.target {
             BenchTarget::OwnSink => "mailrun's sink".to_owned(),
@@ -34,26 +33,24 @@ impl ProfiledServer {
     }
 }
 
-/// A run of a profile.
 pub(super) struct ProfileLoad<'l> {
-    /// Name of its directory.
+    /// Name of the run's directory.
     pub(super) place: String,
-    /// The message.
     pub(super) file: &'l Path,
     pub(super) shape: LoadShape,
     pub(super) workload: Workload,
-    /// More options for the source.
+    /// Options that are added to those of the bench's source.
     pub(super) source_options: PartyOptions,
 }
 
-/// A profile on its way.
 pub(super) struct ProfileRuns {
     scenario: ScenarioRun,
     server: ProfiledServer,
 }
 
 impl ProfileRuns {
-    /// Makes the directory of all files.
+    /// Checks that the relay, if there is one, can be started, and creates the directory for all
+    /// files.
     pub(super) fn prepare(options: &ScenarioOptions, server: &ProfiledServer) -> Result<Self> {
         if let BenchTarget::Relay(relay) = &server.target {
             launch::check(relay)?;
@@ -61,24 +58,25 @@ impl ProfileRuns {
         Ok(Self { scenario: ScenarioRun::prepare(options)?, server: server.clone() })
     }
 
-    /// Reports whether the user wants no more runs.
+    /// Returns true once the user has asked to stop, so no more runs should be started.
     pub(super) fn is_stopped(&self) -> bool {
         self.scenario.is_stopped()
     }
 
-    /// Path of a message in the scenario's directory.
+    /// Returns the path of a message file in the scenario's directory.
     pub(super) fn path(&self, lines: BodyLines, body_bytes: u64) -> PathBuf {
         self.scenario.directory().path().join(lines.file_name(body_bytes))
     }
 
-    /// Keeps the tables; the messages, which are large and can be made again, are removed.
+    /// Saves the tables and deletes the message files, which are large and can be made again.
     pub(super) fn save<'f>(&self, report: TextReport, files: impl Iterator<Item = &'f PathBuf>) -> Result<TextReport> {
-        // Rows share files: one that is not there any more was removed before.
+        // Ignore errors: rows share files, so an earlier step of this loop may have deleted the
+        // file.
         files.for_each(|file| _ = fs::remove_file(file));
         self.scenario.save(report)
     }
 
-    /// Makes one run of smtplib's; `None` if the user ended it.
+    /// Makes one run with Python's smtplib as the client. Returns `None` if the user ended the run.
     pub(super) fn run_smtplib(
         &self,
         file: &Path,
@@ -91,26 +89,26 @@ impl ProfileRuns {
         measured.map(|measured| self.scenario.compared(turn, measured, description)).transpose()
     }
 
-    /// Makes one run; `None` if the user ended it.
+    /// Makes one run with mailrun's source. Returns `None` if the user ended the run.
     pub(super) fn run(
         &self,
         load: ProfileLoad<'_>,
         turn: &RunTurn<'_>,
     ) -> Result<Option<ComparedRun<ProfileMeasurement>>> {
-        // A run that a time ends sends as many as it can.
+        // If the run can also end after a time, the number of its messages is not known in advance.
         let expected = load.workload.messages.filter(|_| load.workload.duration_limit_s.is_none());
         let measure = |outcome: BenchOutcome| ProfileMeasurement::of(&outcome.record, expected);
         self.scenario.run_compared(self.bench(load), turn, measure, description)
     }
 
     fn bench(&self, load: ProfileLoad<'_>) -> BenchOptions {
-        let told = load.shape.reuse_option().with("file", load.file.display()).with("to", &self.server.recipient);
+        let options = load.shape.reuse_option().with("file", load.file.display()).with("to", &self.server.recipient);
         let bench = self.scenario.bench(&load.place, &Contestant::None, &load.shape, load.workload);
-        BenchOptions { target: self.server.target.clone(), source_options: told.and(load.source_options), ..bench }
+        BenchOptions { target: self.server.target.clone(), source_options: options.and(load.source_options), ..bench }
     }
 }
 
-/// The figures of a run in a line.
+/// Describes the figures of a run in one line, for progress reports.
 fn description(measured: &ProfileMeasurement) -> String {
     let line = format!("{} msg/s, {} MB/s", rate(measured.rate_per_s), megabytes(measured.bytes_per_s));
     let accept = measured.accept.iter();

@@ -1,4 +1,5 @@
-//! Python's smtplib as the client of large messages, in place of mailrun's source: the one whose speed is published.
+//! Python's smtplib as the client of large messages, in place of mailrun's source. It is there for
+//! comparison because smtplib's speed is what others have published.
 use super::measurement::ProfileMeasurement;
 use crate::engine::{RunTurn, TimedChild};
 use crate::plan::BenchTarget;
@@ -14,7 +15,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Sends a message so many times on one connection, and prints the seconds from connecting to the last answer.
+/// Sends the message `count` times on one connection. Prints the seconds from before the connection
+/// until the last reply.
 const SCRIPT: &str = r#"import smtplib, sys, time
 host, port, path, count, recipient = sys.argv[1:]
 with open(path, "rb") as file:
@@ -29,7 +31,6 @@ client.quit()
 
 const RUN_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Python, which has smtplib.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Python;
 
@@ -46,12 +47,11 @@ impl ComparedProgram for Python {
 pub(super) struct SmtplibRun<'r> {
     pub(super) target: &'r BenchTarget,
     pub(super) recipient: &'r str,
-    /// The message.
     pub(super) file: &'r Path,
     pub(super) messages: u64,
 }
 
-/// Reason why there can be no runs of smtplib; `None` if there can.
+/// Explains why smtplib cannot be run against this target. Returns `None` if it can be run.
 pub(super) fn missing(target: &BenchTarget) -> Option<&'static str> {
     match target {
         BenchTarget::Relay(_) => Some("smtplib: not run, because it sends to mailrun's sink or to SERVER alone."),
@@ -64,10 +64,10 @@ pub(super) fn missing(target: &BenchTarget) -> Option<&'static str> {
 }
 
 impl SmtplibRun<'_> {
-    /// Makes the run; `None` if the user ended it.
+    /// Makes the run. Returns `None` if the user ended it.
     ///
     /// # Errors
-    /// If sink or Python could not start, or failed.
+    /// Returns an error if the sink or Python could not be started, or if one of them failed.
     pub(super) fn measure(&self, turn: &mut RunTurn<'_>) -> Result<Option<ProfileMeasurement>> {
         let sink = match self.target {
             BenchTarget::OwnSink => Some(start_sink()?),
@@ -78,16 +78,16 @@ impl SmtplibRun<'_> {
             (None, BenchTarget::Server { address, .. }) => address.clone(),
             (None, _) => bail!("smtplib sends to mailrun's sink or to SERVER alone"),
         };
-        let mut printed = tempfile::tempfile().context("cannot create a temporary file")?;
-        let mut client = TimedChild::start(self.command(&address, &printed)?)?;
+        let mut output = tempfile::tempfile().context("cannot create a temporary file")?;
+        let mut client = TimedChild::start(self.command(&address, &output)?)?;
         let Some((status, costs)) = turn.await_exit(&mut client, RUN_TIMEOUT, || None)? else { return Ok(None) };
         if !status.success() {
             return Err(client.exit_error(status));
         }
         let mut seconds = String::new();
-        printed
+        output
             .rewind()
-            .and_then(|()| printed.read_to_string(&mut seconds))
+            .and_then(|()| output.read_to_string(&mut seconds))
             .context("cannot read what python3 printed")?;
         let elapsed_s: f64 = seconds.trim().parse().context("python3 printed no time")?;
         let (sink_cpu_s, arrived) = match sink.map(TableSink::stop).transpose()? {
@@ -102,12 +102,12 @@ impl SmtplibRun<'_> {
         Ok(Some(measured))
     }
 
-    fn command(&self, address: &str, printed: &File) -> Result<Command> {
+    fn command(&self, address: &str, output: &File) -> Result<Command> {
         let (host, port) = address.rsplit_once(':').context("the server has no port")?;
         let python = InstalledPrograms::find(&[Python])?;
         let mut command = Command::new(python.path(Python)?);
         command.args(["-c", SCRIPT, host.trim_matches(['[', ']']), port]).arg(self.file);
-        command.args([&self.messages.to_string(), self.recipient]).stdout(printed.try_clone()?);
+        command.args([&self.messages.to_string(), self.recipient]).stdout(output.try_clone()?);
         Ok(command)
     }
 }
@@ -130,9 +130,9 @@ mod tests {
     #[test]
     fn what_smtplib_cannot_do_is_said() {
         let relay = BenchTarget::Relay("postfix".parse().unwrap());
-        assert!(missing(&relay).is_some_and(|why| why.contains("SERVER alone")));
+        assert!(missing(&relay).is_some_and(|reason| reason.contains("SERVER alone")));
         let socket = BenchTarget::Server { address: "unix:/tmp/x".to_owned(), sink: None };
-        assert!(missing(&socket).is_some_and(|why| why.contains("unix-domain")));
+        assert!(missing(&socket).is_some_and(|reason| reason.contains("unix-domain")));
     }
 
     #[test]
@@ -142,10 +142,10 @@ mod tests {
         }
         let target = BenchTarget::OwnSink;
         let run = SmtplibRun { target: &target, recipient: "a@b", file: Path::new("m.eml"), messages: 5 };
-        let printed = tempfile::tempfile().unwrap();
-        let command = run.command("[::1]:25", &printed).unwrap();
+        let output = tempfile::tempfile().unwrap();
+        let command = run.command("[::1]:25", &output).unwrap();
         let words: Vec<String> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
         assert_eq!(words[2..], ["::1", "25", "m.eml", "5", "a@b"]);
-        assert!(run.command("nowhere", &printed).is_err());
+        assert!(run.command("nowhere", &output).is_err());
     }
 }

@@ -1,4 +1,5 @@
-//! The recipe file: its keys, the recipes that the program has by itself, and the errors of both.
+//! The recipe file: its keys, the built-in recipes, and error messages with the position of the
+//! mistake.
 use crate::toml_file::{self, MAX_BYTES, error_at, is_toml_file, parse};
 use anyhow::{Result, anyhow, bail};
 use mailrun_journey::quantities::{duration, positive};
@@ -12,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use toml::Spanned;
 
-/// Recipes that are part of the program, as they are in `crates/bench/recipes`.
+/// Built-in recipes. Their files are in `crates/bench/recipes`.
 const BUILT_IN: &[(&str, &str)] = &[
     ("chasquid", include_str!("../../recipes/chasquid.toml")),
     ("exim", include_str!("../../recipes/exim.toml")),
@@ -22,96 +23,98 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("postfix", include_str!("../../recipes/postfix.toml")),
 ];
 
-/// Placeholders of which a recipe must use one: that of the address to listen on, and that of the next hop.
+/// A recipe must use at least one placeholder of `LISTEN`, for the address to listen on, and at
+/// least one of `TO`, for the next hop.
 const LISTEN: [&str; 2] = ["{listen}", "{listen_port}"];
 const TO: [&str; 2] = ["{to}", "{to_port}"];
 
-/// Points at which a server answers 250, by its documentation.
+/// Allowed values of `durability`: how durable a message is when the server answers 250, according
+/// to the server's documentation.
 const DURABILITIES: [&str; 4] = ["sync", "write", "memory", "unknown"];
 
-/// A way to run a server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Recipe {
-    /// Name in reports: `postfix`, `mailrun:write`, or the file's without its extension.
+    /// Name in reports, for example `postfix` or `mailrun:write`. For a recipe file, the file's
+    /// name without its extension.
     name: String,
-    /// File in messages.
+    /// Path or name that error messages show, for example `recipe postfix`.
     file: String,
     text: String,
-    /// Word behind the colon of the name, or the first of the variants.
+    /// The part of the name after the colon, or the first of the recipe's variants.
     pub(super) variant: String,
     pub(super) keys: RecipeKeys,
-    /// The server's own words about its version, once it was prepared; of all clones.
+    /// Text that the server prints about its version. Set when the server is first prepared, and
+    /// shared by all clones of the recipe.
     pub(super) version: Arc<OnceLock<String>>,
 }
 
-/// The keys of a recipe.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RecipeKeys {
     pub(super) title: Option<String>,
-    /// Point at which the server answers 250, by its documentation.
+    /// How durable a message is when the server answers 250: one of `DURABILITIES`.
     durability: Spanned<String>,
-    /// Values of `{variant}`, chosen by `NAME:VARIANT`; the first is the default.
+    /// Values for `{variant}`. The user chooses one with `NAME:VARIANT`; the first is the default.
     #[serde(default)]
     variants: Vec<String>,
-    /// Programs that must be there besides the first words of the commands.
+    /// Programs that must be installed in addition to those that the commands start.
     #[serde(default = "nowhere")]
     pub(super) programs: Spanned<Vec<String>>,
-    /// Name of a Debian root with the server, which `packaging/tests/debian-root.sh` makes; a copy of it is `{dir}/root`.
+    /// Name of a Debian root directory that contains the server. `packaging/tests/debian-root.sh`
+    /// makes it, and `{dir}/root` is a copy of it.
     pub(super) debian: Option<Spanned<String>>,
-    /// How to install the server.
     pub(super) install: Option<String>,
-    /// Only root can start the server.
+    /// Set if only root can start the server.
     #[serde(default = "nowhere")]
     pub(super) root: Spanned<bool>,
-    /// Processes of other users need access to the state directory.
+    /// Set if the server has processes of other users, which need access to the state directory.
     #[serde(default = "nowhere")]
     pub(super) other_users: Spanned<bool>,
-    /// The server begins a session of its own, which the leader of a process group may not (setsid(2)).
+    /// Set if the server calls setsid(2). It must then not be started as the leader of a process
+    /// group, because setsid(2) fails for such a leader.
     #[serde(default)]
     own_session: bool,
-    /// Command that prints the server's version.
     #[serde(default = "nowhere")]
     pub(super) version: Spanned<Vec<String>>,
-    /// Commands to run before the start, one after the other.
+    /// Commands that are run one after another before the server is started.
     #[serde(default = "nowhere")]
     pub(super) prepare: Spanned<Vec<Vec<String>>>,
-    /// The server. It must stay in the foreground, and stop at SIGTERM.
+    /// Starts the server. The server must stay in the foreground and exit at SIGTERM.
     pub(super) command: Spanned<Vec<String>>,
     #[serde(default)]
     pub(super) environment: BTreeMap<String, String>,
-    /// Limit of the time until the server greets a client with 220.
+    /// Time that the server has to greet a client with 220.
     #[serde(default = "default_ready_within", deserialize_with = "time")]
     ready_within: Duration,
-    /// The server's log, in the state directory: its last complaint is shown if the server does not start.
+    /// Path of the server's log in the state directory. If the server does not start, the error
+    /// message quotes the last complaint in the log.
     pub(super) log: Option<String>,
     pub(super) queue: Option<QueueKeys>,
     #[serde(default, rename = "file")]
     pub(super) files: Vec<FileKeys>,
 }
 
-/// How to ask whether the queue is empty.
+/// How to find out whether the server's queue is empty.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct QueueKeys {
     pub(super) command: Spanned<Vec<String>>,
-    /// What the command prints if the queue is empty, without the space around it.
+    /// Text that the command prints if the queue is empty. Surrounding white space is ignored.
     pub(super) empty: String,
 }
 
-/// A file that the server needs.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileKeys {
-    /// Path in the state directory.
+    /// Path within the state directory.
     pub(super) path: Spanned<String>,
     pub(super) text: String,
-    /// The file is a program.
+    /// Set if the file must be executable.
     #[serde(default)]
     pub(super) executable: bool,
 }
 
-/// The value of a key that is not there.
+/// Returns the default for a key that is missing from the file.
 fn nowhere<T: Default>() -> Spanned<T> {
     Spanned::new(0..0, T::default())
 }
@@ -124,16 +127,16 @@ fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error
     positive(&String::deserialize(deserializer)?, duration).map_err(de::Error::custom)
 }
 
-/// Names of the built-in recipes.
 pub fn names() -> impl Iterator<Item = &'static str> {
     BUILT_IN.iter().map(|(name, _)| *name)
 }
 
 impl Recipe {
-    /// Reads the recipe of that name, `NAME` or `NAME:VARIANT`, or in the file of that name.
+    /// Loads a recipe. `word` is `NAME` or `NAME:VARIANT` for a built-in recipe, or the path of a
+    /// file that ends in `.toml`.
     ///
     /// # Errors
-    /// If there is none, or it has a mistake.
+    /// Returns an error if the recipe does not exist or contains a mistake.
     pub fn load(word: &str) -> Result<Self> {
         if is_toml_file(word) {
             let path = Path::new(word);
@@ -145,16 +148,15 @@ impl Recipe {
             .map_err(anyhow::Error::msg)
     }
 
-    /// Text of a built-in recipe.
-    ///
     /// # Errors
-    /// If there is none of that name; a name like it is named.
+    /// Returns an error if there is no built-in recipe of that name. The error suggests a similar
+    /// name if there is one.
     pub fn built_in_text(name: &str) -> Result<&'static str> {
         if let Some((_, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
             return Ok(text);
         }
         match names().find(|known| is_misspelling(name, known)) {
-            Some(meant) => bail!("unknown recipe {name:?}; did you mean {meant:?}?"),
+            Some(suggestion) => bail!("unknown recipe {name:?}; did you mean {suggestion:?}?"),
             None => bail!(
                 "unknown recipe {name:?}; built in are {}; the name of a file ends in .toml",
                 names().collect::<Vec<_>>().join(", ")
@@ -184,7 +186,7 @@ impl Recipe {
         Ok(recipe)
     }
 
-    /// Finds the first mistake in the values, with its offset in the text.
+    /// Finds the first mistake in the values. The number is its byte offset in the text.
     fn check(&self) -> Result<(), (usize, String)> {
         let keys = &self.keys;
         let known = DURABILITIES.join(", ");
@@ -223,33 +225,36 @@ impl Recipe {
         Ok(())
     }
 
-    /// Point at which the server answers 250, by its documentation.
+    /// Returns how durable a message is when the server answers 250, according to the server's
+    /// documentation.
     pub fn durability(&self) -> String {
         self.keys.durability.get_ref().replace("{variant}", &self.variant)
     }
 
-    /// Its name and its path, if it is a file.
+    /// If the recipe was read from a file, returns its name, which the caller may change, and the
+    /// path of the file.
     pub(crate) fn name_of_file(&mut self) -> Option<(&mut String, String)> {
         is_toml_file(&self.file).then(|| (&mut self.name, self.file.clone()))
     }
 
-    /// First line of the server's own words about its version, once it was prepared; empty if the recipe does not say how to
-    /// ask.
+    /// Returns the first line that the server prints about its version. Empty before the server is
+    /// prepared, or if the recipe does not say how to ask for the version.
     pub(crate) fn version(&self) -> &str {
         self.version.get().map_or("", String::as_str)
     }
 
-    /// What it runs, in a few words.
+    /// Describes the server in a few words.
     pub fn title(&self) -> &str {
         self.keys.title.as_deref().unwrap_or_default()
     }
 
-    /// Whether it can tell that its queue is empty.
+    /// Returns true if the recipe says how to find out whether the server's queue is empty.
     pub fn knows_its_queue(&self) -> bool {
         self.keys.queue.is_some()
     }
 
-    /// Whether it keeps its mail in `{state}`, on which the power can be cut.
+    /// Returns true if the server keeps its mail in `{state}`, the file system for which the audit
+    /// can simulate a power cut.
     pub(crate) fn uses_state(&self) -> bool {
         let words = self.keys.command.get_ref().iter().chain(self.keys.environment.values());
         words.chain(self.keys.files.iter().map(|file| &file.text)).any(|text| text.contains("{state}"))
@@ -263,12 +268,12 @@ impl Recipe {
         self.keys.ready_within
     }
 
-    /// An error while the server is run, at the value of a key.
+    /// Creates an error about the value of a key, found while the server was running. The message
+    /// shows the position of the value in the file.
     pub(crate) fn error(&self, key: &str, offset: usize, words: &str) -> anyhow::Error {
         anyhow!("{}", error_at(&self.text, Path::new(&self.file), offset, &format!("{key}: {words}")))
     }
 
-    /// An error of the server itself.
     pub(crate) fn server_error(&self, words: &str) -> anyhow::Error {
         self.error("command", self.keys.command.span().start, words)
     }
@@ -315,7 +320,7 @@ mod tests {
         assert_eq!((default.durability().as_str(), default.to_string().as_str()), ("sync", "mailrun"));
         assert_eq!((write.durability().as_str(), write.to_string().as_str()), ("write", "mailrun:write"));
         assert_ne!(default, write);
-        for (word, said) in [
+        for (word, error) in [
             ("mailrun:never", "recipe mailrun:1:1: \"never\" is not one of the variants sync, write, memory"),
             ("postfix:x", "recipe postfix:1:1: there is no \"x\": the recipe has no variants"),
             ("postfx", "unknown recipe \"postfx\"; did you mean \"postfix\"?"),
@@ -326,14 +331,14 @@ mod tests {
             ),
             ("/nowhere/x.toml", "cannot read /nowhere/x.toml"),
         ] {
-            assert_eq!(Recipe::load(word).unwrap_err().to_string(), said);
+            assert_eq!(Recipe::load(word).unwrap_err().to_string(), error);
         }
     }
 
     #[test]
     fn a_mistake_has_its_place_and_its_key() {
         assert_eq!(read(SMALL, Some("b")).map(|recipe| recipe.variant), Ok("b".to_owned()));
-        for (from, to, said) in [
+        for (from, to, reason) in [
             ("durability", "durabilty", "my.toml:1:1: unknown key \"durabilty\"; did you mean \"durability\"?"),
             ("\"memory\"", "\"disk\"", "my.toml:1:14: durability: \"disk\" is not one of sync, write, memory, unknown"),
             ("\"memory\"", "7", "my.toml:1:14: invalid type: integer `7`, expected a string"),
@@ -347,9 +352,9 @@ mod tests {
             ("etc/x", "", "must be a path in the state directory"),
             ("[[file]]", "[[file]", "my.toml:5:"),
         ] {
-            let why = read(&SMALL.replace(from, to), None).expect_err(to);
-            assert!(why.contains(said) && !why.contains('\n'), "{to}: {why}");
+            let error = read(&SMALL.replace(from, to), None).expect_err(to);
+            assert!(error.contains(reason) && !error.contains('\n'), "{to}: {error}");
         }
-        assert!(read(&" ".repeat(MAX_BYTES + 1), None).is_err_and(|why| why.contains("at most")));
+        assert!(read(&" ".repeat(MAX_BYTES + 1), None).is_err_and(|error| error.contains("at most")));
     }
 }

@@ -1,6 +1,8 @@
-//! Processes of recipes: a token in their environment tells which mailrun started them, so that what a mailrun left that
-//! was killed is found by the next one. A server may overwrite its environment by the titles that it shows in ps(1), as
-//! OpenSMTPD does. In a root of its own, it is known by a file with the token beside that root.
+//! Finds and kills servers that an earlier mailrun started from a recipe and left behind, for
+//! example because it was killed. A token in the environment of a server's processes tells which
+//! mailrun started them. Some servers, such as OpenSMTPD, overwrite their environment when they set
+//! the titles that ps(1) shows. If such a server has its own root directory, a file with the token
+//! next to that directory identifies the server.
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,17 +12,17 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Name of the environment variable. Its value is `PID:START:DIRECTORY`: number and start time of the mailrun that started
-/// the process, and the server's state directory.
+/// Environment variable with the token, which is `PID:START:DIRECTORY`: the process ID and the
+/// start time of the mailrun that started the process, and the server's state directory.
 pub(crate) const VARIABLE: &str = "MAILRUN_RECIPE";
 
-/// Name of the file with the token in the state directory.
+/// File in the state directory that contains the token.
 const FILE: &str = ".recipe";
 
-/// Limit of the time in which processes end that were killed.
+/// Time that killed processes have to disappear.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The value for this mailrun.
+/// Returns the token of a server that this mailrun starts in `directory`.
 pub(crate) fn token(directory: &Path) -> OsString {
     let pid = std::process::id();
     let start = started(pid).unwrap_or_default();
@@ -29,34 +31,31 @@ pub(crate) fn token(directory: &Path) -> OsString {
     token
 }
 
-/// Writes the token to the state directory.
 pub(crate) fn mark(directory: &Path) -> std::io::Result<()> {
     fs::write(directory.join(FILE), token(directory).as_encoded_bytes())
 }
 
-/// A process of a recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecipeProcess {
     pub(crate) pid: u32,
-    /// Name of its program.
     pub(crate) name: String,
     token: String,
 }
 
-/// Living processes of the server in that directory, which this mailrun started.
+/// Returns the running processes of the server that this mailrun started in `directory`.
 pub(crate) fn processes_in(directory: &Path) -> Vec<RecipeProcess> {
     let token = token(directory).to_string_lossy().into_owned();
     all().into_iter().filter(|process| process.token == token).collect()
 }
 
-/// Sends SIGKILL to those processes, without waiting for their end.
+/// Sends SIGKILL to the processes. Does not wait until they have ended.
 pub(crate) fn send_kill(processes: &[RecipeProcess]) {
     for pid in processes.iter().filter_map(|process| Pid::from_raw(process.pid as i32)) {
         let _ = kill_process(pid, Signal::KILL);
     }
 }
 
-/// Unmounts the file systems whose mailrun is gone; gives a line about each.
+/// Unmounts file systems whose mailrun has died. Returns a line about each for the user.
 fn unmount_dead() -> Vec<String> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let fields = mounts.lines().filter_map(|line| line.split_once(' '));
@@ -68,19 +67,21 @@ fn unmount_dead() -> Vec<String> {
     unmounted.map(|path| format!("mailrun: unmounted {}, which an earlier mailrun had left", path.display())).collect()
 }
 
-/// Kills the processes of the server in that directory, until there are none: one may have just started another.
+/// Kills the processes of the server in `directory`. Repeats this until none is left, because a
+/// process may start another one just before it is killed.
 pub(crate) fn kill_in(directory: &Path) {
     kill_all(|| processes_in(directory));
 }
 
-/// Kills processes and unmounts file systems whose mailrun is gone; gives a line about each.
+/// Kills processes and unmounts file systems that a dead mailrun left behind. Returns a line about
+/// each server and each file system for the user.
 pub(crate) fn remove() -> Vec<String> {
     let orphans = || all().into_iter().filter(|process| !owner_lives(&process.token)).collect::<Vec<_>>();
-    let mut found = orphans();
+    let mut processes = orphans();
     kill_all(orphans);
     let directory = |process: &RecipeProcess| process.token.splitn(3, ':').nth(2).unwrap_or_default().to_owned();
-    found.sort_by_key(directory);
-    let servers = found.chunk_by(|one, other| directory(one) == directory(other));
+    processes.sort_by_key(directory);
+    let servers = processes.chunk_by(|one, other| directory(one) == directory(other));
     let line = |processes: &[RecipeProcess]| {
         format!(
             "mailrun: killed what an earlier mailrun had left of the server in {}: {} ({})",
@@ -95,16 +96,16 @@ pub(crate) fn remove() -> Vec<String> {
 fn kill_all(processes: impl Fn() -> Vec<RecipeProcess>) {
     let limit = Instant::now() + KILL_TIMEOUT;
     loop {
-        let found = processes();
-        if found.is_empty() || Instant::now() > limit {
+        let survivors = processes();
+        if survivors.is_empty() || Instant::now() > limit {
             return;
         }
-        send_kill(&found);
+        send_kill(&survivors);
         thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// All processes with the variable, except those that have ended.
+/// Returns all running processes that have a token.
 fn all() -> Vec<RecipeProcess> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -112,7 +113,8 @@ fn all() -> Vec<RecipeProcess> {
 }
 
 fn process(pid: u32) -> Option<RecipeProcess> {
-    // A process in a container has a mailrun of its own, whose number is not one of ours.
+    // Skip processes in containers: the process ID in their token belongs to another PID namespace,
+    // so it would be looked up wrongly here.
     if namespace("self")? != namespace(&pid.to_string())? {
         return None;
     }
@@ -126,7 +128,7 @@ fn process(pid: u32) -> Option<RecipeProcess> {
     Some(RecipeProcess { pid, name, token })
 }
 
-/// The token of the server whose root that is, or contains it.
+/// Returns the token of the server whose own root directory is `root` or contains `root`.
 fn token_of_root(root: &Path) -> Option<String> {
     let mut above = root.ancestors().filter(|place| place.parent().is_some());
     above.find_map(|place| fs::read_to_string(place.parent()?.join(FILE)).ok())
@@ -136,7 +138,8 @@ fn namespace(process: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{process}/ns/pid")).ok()
 }
 
-/// Start time of a process in ticks since boot (proc(5)); `None` if it has ended.
+/// Returns the start time of a process in clock ticks since boot (proc(5)). Returns `None` if the
+/// process has ended.
 fn started(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, after_name) = stat.rsplit_once(')')?;
@@ -149,7 +152,7 @@ fn owner_lives(token: &str) -> bool {
     let mut number = || parts.next()?.parse::<u64>().ok();
     match (number(), number()) {
         (Some(pid), Some(start)) => u32::try_from(pid).ok().and_then(started) == Some(start),
-        // Not of ours.
+        // Leave processes alone whose token mailrun did not write.
         _ => true,
     }
 }

@@ -1,4 +1,5 @@
-//! A server by its recipe: what has to be there, its files, and the commands that are run for it.
+//! Sets up a server as its recipe says: checks the host, writes the server's files, and runs the
+//! recipe's commands.
 use super::file::{QueueKeys, Recipe};
 use super::leftovers;
 use crate::programs::find_program;
@@ -13,25 +14,22 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Limit of the time that a command takes besides the server itself.
+/// Time limit for each command of a recipe except the server itself.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Values of the placeholders.
+/// Values that replace the placeholders of a recipe.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// The state directory.
+    /// State directory of the server.
     pub directory: PathBuf,
-    /// Directory in it for the mail, which may be a file system of its own.
+    /// Subdirectory for the mail. The audit may mount a file system there.
     pub state: PathBuf,
-    /// Address that the server is to listen on.
     pub listen: SocketAddr,
-    /// Address that the server is to send mail to.
     pub to: SocketAddr,
-    /// This program.
+    /// Path of the mailrun program.
     pub mailrun: PathBuf,
 }
 
-/// A server that is ready to be started.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerCommand {
     pub(crate) program: PathBuf,
@@ -40,17 +38,17 @@ pub(crate) struct ServerCommand {
 }
 
 impl Places {
-    /// Places of a server in that directory.
+    /// Returns the places for a server whose state directory is `directory`.
     pub fn in_directory(directory: PathBuf, listen: SocketAddr, to: SocketAddr, mailrun: &Path) -> Self {
         Self { state: directory.join("state"), directory, listen, to, mailrun: mailrun.to_owned() }
     }
 }
 
 impl Recipe {
-    /// Checks that the server can run here, before anything is started.
+    /// Checks that the server can run on this machine. Is called before anything is started.
     ///
     /// # Errors
-    /// If not, with what to do.
+    /// Returns an error that says what is missing, and how to install it if the recipe knows.
     pub(crate) fn check_host(&self, mailrun: &Path) -> Result<()> {
         let root = &self.keys.root;
         let is_root = rustix::process::geteuid().is_root();
@@ -64,7 +62,8 @@ impl Recipe {
         self.program(&first, "command", self.keys.command.span().start).map(drop)
     }
 
-    /// The tar file of the Debian root that the server needs.
+    /// Returns the tar file of the Debian root that the server needs, or `None` if the recipe needs
+    /// no such root.
     fn debian_tar(&self) -> Result<Option<PathBuf>> {
         let Some(debian) = &self.keys.debian else { return Ok(None) };
         let begin = format!("{}-", debian.get_ref());
@@ -73,24 +72,22 @@ impl Recipe {
                 && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&begin))
         };
         let roots = debian_roots().into_iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten();
-        let found = roots.map(|entry| entry.path()).find(is_it);
+        let root = roots.map(|entry| entry.path()).find(is_it);
         let install = self.keys.install.as_deref().unwrap_or_default();
         let words = || format!("there is no target/roots/{begin}*.tar; to make it: {install}");
-        found.map(Some).ok_or_else(|| self.error("debian", debian.span().start, &words()))
+        root.map(Some).ok_or_else(|| self.error("debian", debian.span().start, &words()))
     }
 
     fn program(&self, name: &str, key: &str, offset: usize) -> Result<PathBuf> {
         find_program(name).ok_or_else(|| {
-            let install = self.keys.install.as_ref().map(|how| format!("; to install it: {how}"));
+            let install = self.keys.install.as_ref().map(|command| format!("; to install it: {command}"));
             let install = install.unwrap_or_default();
             self.error(key, offset, &format!("there is no program {name:?} in PATH or /usr/sbin{install}"))
         })
     }
 
-    /// Makes the state directory and the server's files, and runs the commands that prepare its start.
-    ///
-    /// # Errors
-    /// If one of them fails.
+    /// Creates the state directory and the server's files, and runs the recipe's `prepare`
+    /// commands.
     pub(crate) fn prepare(&self, places: &Places) -> Result<ServerCommand> {
         self.check_host(&places.mailrun)?;
         leftovers::remove().iter().for_each(|line| mailrun_party::tell!("{line}"));
@@ -104,12 +101,12 @@ impl Recipe {
         for place in [directory, &places.state] {
             fs::set_permissions(place, Permissions::from_mode(mode)).with_context(cannot)?;
         }
-        let closed = directory.ancestors().find(|place| *other_users.get_ref() && !is_traversable(place));
-        if let Some(closed) = closed {
+        let closed_directory = directory.ancestors().find(|place| *other_users.get_ref() && !is_traversable(place));
+        if let Some(closed_directory) = closed_directory {
             let words = format!(
                 "the server's processes run as other users without access to {}; chmod o+x it, or use --out to name \
                  another directory",
-                closed.display()
+                closed_directory.display()
             );
             return Err(self.error("other_users", other_users.span().start, &words));
         }
@@ -143,13 +140,14 @@ impl Recipe {
         Ok(())
     }
 
-    /// Paths and texts of the server's files, and whether each is a program.
+    /// Returns the server's files: the path, the text, and true if the file must be executable.
     pub fn files(&self, places: &Places) -> Vec<(PathBuf, String, bool)> {
         let files = self.keys.files.iter();
         files.map(|file| (file.path.get_ref().into(), self.fill(&file.text, places), file.executable)).collect()
     }
 
-    /// Reports whether the queue is empty; `None` if the recipe does not say how to ask, or there is no answer yet.
+    /// Returns true if the server's queue is empty. Returns `None` if the recipe does not say how
+    /// to find out, or if the command fails, for example because the server is not ready.
     pub fn is_queue_empty(&self, places: &Places) -> Option<bool> {
         let QueueKeys { command, empty } = self.keys.queue.as_ref()?;
         Some(self.run(command.get_ref(), places).ok()?.trim() == empty.trim())
@@ -160,7 +158,7 @@ impl Recipe {
         self.run(words, places).ok()?.lines().next().map(str::to_owned)
     }
 
-    /// The last complaint in the server's log.
+    /// Returns the last line of the server's log that reports a fatal error, a panic or an error.
     pub(crate) fn last_log_error(&self, directory: &Path) -> Option<String> {
         let log = fs::read(directory.join(self.keys.log.as_ref()?)).ok()?;
         let log = String::from_utf8_lossy(&log);
@@ -168,28 +166,30 @@ impl Recipe {
         log.lines().rev().find(is_complaint).map(str::to_owned)
     }
 
-    /// Runs a command to its end; what it printed.
+    /// Runs a command until it exits, and returns its standard output.
     fn run(&self, words: &[String], places: &Places) -> Result<String> {
         let words = self.fill_all(words, places);
-        let shown = words.join(" ");
+        let command_line = words.join(" ");
         let program = find_program(&words[0]).with_context(|| format!("there is no program {:?}", words[0]))?;
         let output = || tempfile::tempfile().context("cannot make a temporary file");
         let (stdout, stderr) = (output()?, output()?);
         let mut command = Command::new(program);
         command.args(&words[1..]).envs(self.environment(places)).stdin(Stdio::null());
-        // Files, not pipes: a process that the command leaves behind would keep a pipe open.
-        let cannot = || format!("cannot start {shown:?}");
+        // Use files instead of pipes: a process that the command leaves behind would keep a pipe
+        // open, so reading from the pipe would not end.
+        let cannot = || format!("cannot start {command_line:?}");
         command.stdout(stdout.try_clone().with_context(cannot)?).stderr(stderr.try_clone().with_context(cannot)?);
-        let status = wait(&mut command.spawn().with_context(cannot)?).with_context(|| shown.clone())?;
+        let status = wait(&mut command.spawn().with_context(cannot)?).with_context(|| command_line.clone())?;
         let [stdout, stderr] = [stdout, stderr].map(read_whole);
-        let last = [&stderr, &stdout].into_iter().find_map(|said| said.lines().rfind(|line| !line.trim().is_empty()));
+        let last = [&stderr, &stdout].into_iter().find_map(|text| text.lines().rfind(|line| !line.trim().is_empty()));
         let ending = status.to_string().replacen(": ", " ", 1);
-        ensure!(status.success(), "{shown:?} ended with {ending}: {}", last.unwrap_or("no output"));
+        ensure!(status.success(), "{command_line:?} ended with {ending}: {}", last.unwrap_or("no output"));
         Ok(stdout)
     }
 
-    /// Environment of all commands: the directories of servers, which a plain user's PATH leaves out, and the token by which
-    /// a later run finds what is left of this one.
+    /// Returns the environment of all commands of the recipe. PATH includes the directories of
+    /// servers that a plain user's PATH lacks. The token lets a later mailrun find processes that
+    /// this one leaves behind.
     fn environment(&self, places: &Places) -> Vec<(OsString, OsString)> {
         let mut path = std::env::var_os("PATH").unwrap_or_default();
         path.push(":/usr/sbin:/usr/local/sbin:/sbin");
@@ -202,7 +202,8 @@ impl Recipe {
         words.iter().map(|word| self.fill(word, places)).collect()
     }
 
-    /// Replaces the placeholders; other braces stay, since configurations have their own.
+    /// Replaces the placeholders. Other braces are kept, because configuration files use braces for
+    /// their own purposes.
     fn fill(&self, text: &str, places: &Places) -> String {
         let Places { directory, state, listen, to, mailrun } = places;
         let values = [
@@ -220,7 +221,8 @@ impl Recipe {
         values.iter().fold(text.to_owned(), |text, (placeholder, value)| text.replace(placeholder, value))
     }
 
-    /// Explains why the server did not start.
+    /// Adds the last complaint in the server's log to the error, to explain why the server did not
+    /// start.
     pub(crate) fn start_error(&self, error: &anyhow::Error, directory: &Path) -> anyhow::Error {
         match self.last_log_error(directory) {
             Some(complaint) => self.server_error(&format!("{error:#}; its log says: {complaint}")),
@@ -229,7 +231,8 @@ impl Recipe {
     }
 }
 
-/// Directories in which tests keep their Debian roots: of this directory, and of the one that this program was built in.
+/// Returns the directories that may contain Debian roots made by the tests: `target/roots` of the
+/// working directory and of the directory in which this program was built.
 fn debian_roots() -> Vec<PathBuf> {
     let own = std::env::current_exe().ok();
     let built = own.iter().filter_map(|own| own.parent()?.parent()).map(|target| target.join("roots"));
@@ -240,7 +243,7 @@ fn is_traversable(place: &Path) -> bool {
     place.as_os_str().is_empty() || place.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o001 != 0)
 }
 
-/// Waits for a command, which is killed if it takes too long.
+/// Waits for a command. Kills the command if it takes too long.
 fn wait(child: &mut Child) -> Result<ExitStatus> {
     let limit = Instant::now() + COMMAND_TIMEOUT;
     loop {
@@ -258,15 +261,12 @@ fn wait(child: &mut Child) -> Result<ExitStatus> {
 
 fn read_whole(mut file: File) -> String {
     let mut bytes = Vec::new();
-    // What cannot be read again is no output.
+    // Treat unreadable output as empty: it is only used in messages.
     let _ = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The address of a next hop.
-///
-/// # Errors
-/// If it is none of an IP address and a port.
+/// Parses the address of a next hop, which must be an IP address and a port.
 pub(crate) fn next_hop(text: &str) -> Result<SocketAddr> {
     text.parse().map_err(|_| anyhow!("a recipe's server cannot deliver to {text}"))
 }

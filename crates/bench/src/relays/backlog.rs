@@ -1,5 +1,5 @@
-//! A backlog: the next hop is down while a relay takes mail, then the relay is stopped and started again, then the next
-//! hop is back.
+//! The scenario `relay-backlog`. A relay accepts mail while its next hop is down. Then the relay is
+//! stopped and started again, and then the next hop comes back.
 //!
 //! ```text
 //! nobody listens where the relay sends to                                     the sink listens there
@@ -30,12 +30,12 @@ use mailrun_report::table::{Align, Table};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Least limit of the time until the relay is ready again: longer than the target, to say by how much it is missed.
+/// Minimum time limit until the restarted relay is ready. The limit is longer than usual targets,
+/// so that the report can say by how much a target is missed.
 const MIN_READY_TIMEOUT: Duration = Duration::from_secs(300);
-/// Limit of the time that an order to the queue may take.
+/// Time limit for `queue retry`.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Options of the scenario.
 #[derive(Clone, Debug)]
 pub struct BacklogOptions {
     pub scenario: ScenarioOptions,
@@ -46,21 +46,22 @@ pub struct BacklogOptions {
     pub ready_target: Option<ReadyTarget>,
 }
 
-/// Target of the relay's peak memory, and the number of messages up to which it holds.
+/// Limit for the relay's peak memory. It applies only to runs of at most `messages` messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryTarget {
     pub bytes: u64,
     pub messages: u64,
 }
 
-/// Target of the time until the relay is ready, likewise.
+/// Limit for the time until the restarted relay is ready. It applies only to runs of at most
+/// `messages` messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyTarget {
     pub time: Duration,
     pub messages: u64,
 }
 
-/// Results, as far as the scenario came.
+/// Results so far. A phase that was not reached is `None`.
 #[derive(Clone, Debug, Default)]
 struct BacklogResults {
     fill: Option<FillPhase>,
@@ -96,10 +97,11 @@ struct DrainPhase {
     completeness: Completeness,
 }
 
-/// Runs it to its end, or until SIGINT or SIGTERM; either way there is a table, of what was found until then.
+/// Runs the scenario to its end, or stops early at SIGINT or SIGTERM. In both cases the report
+/// shows the phases that were completed.
 ///
 /// # Errors
-/// If it could not run: too little room on the disk, a party that did not start.
+/// Returns an error if the disk has too little space or if a party does not start.
 pub fn run(options: &BacklogOptions) -> Result<TextReport> {
     let scenario = ScenarioRun::prepare(&options.scenario)?;
     let needed_bytes = needed_bytes(options.messages, &options.shape);
@@ -119,20 +121,22 @@ pub fn run(options: &BacklogOptions) -> Result<TextReport> {
     let report = scenario.save(report)?;
     let mut directory = scenario.into_directory();
     directory.save(&record)?;
-    // A message that is lost may still be there.
+    // Keep the spool if messages are lost, because they may still be in the spool.
     if record.ledger.lost.unwrap_or_default() == 0 {
         directory.remove_spool()?;
     }
     Ok(report)
 }
 
-/// Limit of the time until the relay is ready again.
+/// Returns the time limit until the restarted relay is ready: twice the target if that is longer
+/// than the minimum.
 fn ready_timeout(target: Option<ReadyTarget>) -> Duration {
     target.map_or(MIN_READY_TIMEOUT, |target| MIN_READY_TIMEOUT.max(target.time.saturating_mul(2)))
 }
 
-/// An upper bound of what the spool takes. A record is the message, its envelope and 100 bytes (spool-format.md); a
-/// batch begins a block, and has as many messages as sessions that wait; some segments are free or just begun.
+/// Returns an upper bound for the size of the spool. A record contains the message, its envelope
+/// and 100 bytes (spool-format.md). Each batch starts at a new block and holds as many messages as
+/// there are waiting sessions. Some segments are free or have just been begun.
 fn needed_bytes(messages: u64, shape: &LoadShape) -> u64 {
     const BLOCK: u64 = 4096;
     const SEGMENT: u64 = 64 << 20;
@@ -140,24 +144,23 @@ fn needed_bytes(messages: u64, shape: &LoadShape) -> u64 {
     messages * each * 51 / 50 + 6 * SEGMENT
 }
 
-/// A backlog on its way.
 struct BacklogRun<'g> {
     scenario: &'g ScenarioRun,
     bench: &'g BenchOptions,
     directory: &'g RunDirectory,
     supervisor: Supervisor,
-    /// Address that the relay forwards mail to.
+    /// Address to which the relay forwards mail. The sink listens there only in the last phase.
     sink: SocketAddr,
     ready_timeout: Duration,
     results: BacklogResults,
-    /// Faults so far.
+    /// Faults that the scenario has caused so far, for the record.
     faults: Vec<BenchFault>,
 }
 
 impl<'g> BacklogRun<'g> {
     fn prepare(scenario: &'g ScenarioRun, bench: &'g BenchOptions, options: &BacklogOptions) -> Result<Self> {
         let directory = scenario.directory();
-        // This port has no listener until the sink starts.
+        // Nothing listens on this port until the sink is started, so the next hop is down.
         let sink = free_port()?;
         directory.write("relay.toml", &config(sink, bench, needed_bytes(options.messages, &options.shape)))?;
         let supervisor = Supervisor::new(bench)?;
@@ -174,7 +177,7 @@ impl<'g> BacklogRun<'g> {
         })
     }
 
-    /// Runs from the first message to the last, or until the user wants no more.
+    /// Runs all phases, or stops early if the user asks for it.
     fn run(mut self) -> Result<(BacklogResults, Record, MemoryCurve)> {
         let run = outputs::new_run_id()?;
         let started_at = jiff::Timestamp::now();
@@ -192,7 +195,7 @@ impl<'g> BacklogRun<'g> {
         let arrived = self.results.drain.map_or(Completeness::NotAll, |drained| drained.completeness);
         let relay = gather::relay(self.bench, self.directory, arrived);
         let observations = self.supervisor.finish();
-        let memory = observations.iter().find(|seen| seen.role == Role::Relay).map(|seen| seen.memory.clone());
+        let memory = observations.iter().find(|party| party.role == Role::Relay).map(|party| party.memory.clone());
         let surroundings = sampler.finish();
         let between = Topology::Server;
         let disk_bytes = None;
@@ -221,10 +224,10 @@ impl<'g> BacklogRun<'g> {
         ))
     }
 
-    /// Fills the relay while its next hop is not listening.
+    /// Sends all messages to the relay while its next hop is down.
     fn fill(&mut self, run: RunId) -> Result<gather::PartyResults> {
         let mut launch = self.launch();
-        // Its output from before the restart is kept beside that of after it.
+        // Use other files for this output, so that the restarted relay does not overwrite them.
         let file = |name: &str| self.directory.path().join(name);
         (launch.command.stdout, launch.command.stderr) = (file("relay-before.stdout"), file("relay-before.stderr"));
         let relay = self.supervisor.start_relay(launch)?;
@@ -238,7 +241,7 @@ impl<'g> BacklogRun<'g> {
         Ok(source)
     }
 
-    /// Starts the relay anew, and then its next hop.
+    /// Restarts the relay, and then starts the sink that is its next hop.
     fn restart_and_drain(&mut self, run: RunId, accepted: u64) -> Result<()> {
         ensure!(self.is_uninterrupted(), "interrupted before the restart of the relay");
         self.restart_relay()?;
@@ -290,7 +293,7 @@ impl<'g> BacklogRun<'g> {
         ));
     }
 
-    /// Stops the relay and starts it again on what it has kept.
+    /// Stops the relay and starts it again with the same spool.
     fn restart_relay(&mut self) -> Result<()> {
         let stopping = Instant::now();
         self.faults.push(BenchFault::begins("the relay is stopped"));
@@ -306,7 +309,7 @@ impl<'g> BacklogRun<'g> {
         let ready_s = restarted_at.elapsed().as_secs_f64();
         self.faults.push(BenchFault::ends("the relay is ready again"));
         let usage = self.supervisor.sample_relay();
-        let reopened = RestartPhase {
+        let restart = RestartPhase {
             stop_s,
             listen_s,
             ready_s,
@@ -314,8 +317,8 @@ impl<'g> BacklogRun<'g> {
             peak_bytes: usage.max_rss_bytes.unwrap_or_default(),
             rss_bytes: usage.rss_bytes.unwrap_or_default(),
         };
-        self.results.restart = Some(reopened);
-        let queued = counted(reopened.queued, "message");
+        self.results.restart = Some(restart);
+        let queued = counted(restart.queued, "message");
         self.supervisor.print_line(&format!("started again: ready after {}, {queued} queued", seconds(ready_s)));
         Ok(())
     }
@@ -324,7 +327,8 @@ impl<'g> BacklogRun<'g> {
         RelayStatusClient::at(self.supervisor.relay_http().context("the relay did not report its HTTP address")?)
     }
 
-    /// Orders a retry of the whole queue, now that the next hop is back, and waits until it is delivered.
+    /// Tells the relay to retry the whole queue, now that the next hop is back. Waits until all
+    /// messages are delivered.
     fn drain(&mut self, accepted: u64) -> Result<()> {
         let began = Instant::now();
         let mut command = operation::retry_all(self.scenario.program(), &self.directory.spool())?;
@@ -338,7 +342,8 @@ impl<'g> BacklogRun<'g> {
         outcome?;
         let arrived = self.supervisor.await_arrivals(accepted)?;
         let took_s = began.elapsed().as_secs_f64();
-        // What it does after the last delivery is to give up segments.
+        // After the last delivery the relay still frees segments. Wait for that before measuring
+        // the disk usage.
         self.supervisor.await_relay_idle()?;
         self.supervisor.ensure_all_alive()?;
         let usage = self.supervisor.sample_relay();
@@ -354,7 +359,8 @@ impl<'g> BacklogRun<'g> {
     }
 }
 
-/// The relay's configuration. Its spool's size is beyond what is to come, so that nothing is answered 452.
+/// Writes the relay's configuration. The spool's maximum size is larger than the backlog, so that
+/// the relay never answers 452 (insufficient storage).
 fn config(sink: SocketAddr, bench: &BenchOptions, needed_bytes: u64) -> String {
     let durability = bench.relay().map_or_else(|| "sync".to_owned(), Contestant::durability);
     let size = needed_bytes.max(10 << 30) / 4 * 5;
@@ -383,7 +389,7 @@ fn report(results: &BacklogResults, record: &Record, curve: &MemoryCurve, option
     goals::report(&title, vec![phases(results)], &goals, Defects::default(), remarks)
 }
 
-/// Cost of one waiting message.
+/// Writes a remark about the memory and the disk space that each queued message takes.
 fn cost_per_message(accepted: FillPhase) -> Option<String> {
     let per = |bytes: u64| bytes.checked_div(accepted.messages).map(octets);
     Some(format!(
@@ -396,9 +402,9 @@ fn cost_per_message(accepted: FillPhase) -> Option<String> {
 fn phases(results: &BacklogResults) -> Table {
     let right = |title| (title, Align::Right);
     let columns = [("phase", Align::Left), right("messages"), right("took"), right("msg/s")];
-    let [phase, messages, took, per_s] = columns;
+    let [phase, messages, elapsed, per_s] = columns;
     let mut table =
-        Table::new([phase, messages, took, per_s, right("RSS then"), right("RSS peak"), right("disk then")]);
+        Table::new([phase, messages, elapsed, per_s, right("RSS then"), right("RSS peak"), right("disk then")]);
     let mut row = |phase: &str, messages: u64, took_s: f64, places: [Option<u64>; 3]| {
         let places = places.map(|bytes| shown(bytes, memory));
         let cells = [phase.to_owned(), count(messages), seconds(took_s), rate(messages as f64 / took_s)];
@@ -425,35 +431,36 @@ fn phases(results: &BacklogResults) -> Table {
     table
 }
 
-/// Judges whether the relay was ready in time, with all that it had.
+/// Checks that the restarted relay was ready in time and still had every message in its queue.
 fn readiness_goal(results: &BacklogResults, target: Option<ReadyTarget>) -> Goal {
     let wanted = target.map_or_else(
         || "all queued".to_owned(),
         |target| format!("all queued, < {} up to {}", seconds(target.time.as_secs_f64()), count(target.messages)),
     );
-    let Some((accepted, reopened)) = results.fill.zip(results.restart) else {
+    let Some((accepted, restart)) = results.fill.zip(results.restart) else {
         return Goal::new("ready after a restart", wanted, GoalResult::Unknown("stopped before".to_owned()));
     };
-    let found = format!(
+    let value = format!(
         "{} of {} queued after {}",
-        count(reopened.queued),
+        count(restart.queued),
         count(accepted.messages),
-        seconds(reopened.ready_s)
+        seconds(restart.ready_s)
     );
     let is_quick =
-        target.is_none_or(|target| reopened.ready_s < target.time.as_secs_f64() || accepted.messages > target.messages);
-    Goal::condition("ready after a restart", reopened.queued == accepted.messages && is_quick, found, wanted)
+        target.is_none_or(|target| restart.ready_s < target.time.as_secs_f64() || accepted.messages > target.messages);
+    Goal::condition("ready after a restart", restart.queued == accepted.messages && is_quick, value, wanted)
 }
 
-/// Memory at its most, in both processes; nothing of more messages than the target is for.
+/// Checks the peak memory of the relay before and after the restart. Returns `None` if there were
+/// more messages than the target is for.
 fn memory_goal(results: &BacklogResults, target: MemoryTarget) -> Option<Goal> {
     let accepted = results.fill.filter(|accepted| accepted.messages <= target.messages)?;
     let later =
-        results.restart.map(|reopened| reopened.peak_bytes).max(results.drain.map(|drained| drained.peak_bytes));
+        results.restart.map(|restart| restart.peak_bytes).max(results.drain.map(|drained| drained.peak_bytes));
     let peak_bytes = later.unwrap_or_default().max(accepted.peak_bytes);
     let wanted = format!("< {} up to {}", memory(target.bytes), count(target.messages));
-    let found = format!("{} with {} queued", memory(peak_bytes), count(accepted.messages));
-    Some(Goal::condition("RSS of the relay, at its peak", peak_bytes < target.bytes, found, wanted))
+    let value = format!("{} with {} queued", memory(peak_bytes), count(accepted.messages));
+    Some(Goal::condition("RSS of the relay, at its peak", peak_bytes < target.bytes, value, wanted))
 }
 
 fn account_goal(results: &BacklogResults, record: &Record) -> Goal {
@@ -464,16 +471,16 @@ fn account_goal(results: &BacklogResults, record: &Record) -> Goal {
     }
     let ledger = &record.ledger;
     let number = |field: Option<u64>| field.unwrap_or_default();
-    let found = format!(
+    let value = format!(
         "{} of {} delivered, lost {}, {}",
         count(number(ledger.delivered)),
         count(number(ledger.accepted)),
         count(number(ledger.lost)),
         counted(number(ledger.duplicates), "duplicate")
     );
-    // A duplicate is counted and allowed (RFC 1047); a changed message is neither.
+    // Duplicates are allowed but counted (RFC 1047). Lost and changed messages are not allowed.
     let is_good = ledger.delivered == ledger.accepted && number(ledger.lost) + number(ledger.corrupt) == 0;
-    Goal::account(what, is_good && number(ledger.accepted) > 0, found, wanted)
+    Goal::account(what, is_good && number(ledger.accepted) > 0, value, wanted)
 }
 
 #[cfg(test)]
@@ -536,7 +543,7 @@ mod tests {
     #[test]
     fn a_queue_that_lacks_something_and_a_loss_are_missed() {
         let mut lacks = results(1_000, 1.0, 1 << 20);
-        lacks.restart = lacks.restart.map(|reopened| RestartPhase { queued: 999, ..reopened });
+        lacks.restart = lacks.restart.map(|restart| RestartPhase { queued: 999, ..restart });
         let lacks = judged_report(&lacks, &sample::relayed(), 1_000);
         assert!(!lacks.is_good() && lacks.text.contains("999 of 1,000 queued"), "{}", lacks.text);
         let lossy = judged_report(&results(1_000, 1.0, 1 << 20), &sample::lossy(), 1_000);

@@ -1,5 +1,7 @@
-//! The published comparison: a number of messages over 250 sessions to 5 domains, a new connection each; how long until
-//! all are accepted, and until all are delivered. Several relays take turns, so that a slow minute affects all.
+//! The published comparison: sends a number of messages over 250 sessions to 5 domains, with a new
+//! connection for each message. Measures the time until all messages are accepted and the time
+//! until all are delivered. The relays take turns, so that a slow minute of the machine affects all
+//! of them.
 use super::measure::RelayMeasurement;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use crate::BenchOutcome;
@@ -14,48 +16,43 @@ use mailrun_party::live::LiveMode;
 use mailrun_report::numbers::{count, rate, seconds};
 use std::path::Path;
 
-/// Messages of the longer run under strace, which takes a tenth of a second for a hundred messages.
+/// Messages of the longer of the two runs under strace. Under strace, 100 messages take about a
+/// tenth of a second.
 const TRACED_MESSAGES: u64 = 1_000;
 
-/// Options of a comparison of relays.
 #[derive(Clone, Debug)]
 pub struct RelayComparisonOptions {
     pub scenario: ScenarioOptions,
     pub contestants: Vec<Contestant>,
     pub messages: u64,
     pub shape: LoadShape,
-    /// Runs of each contestant.
     pub rounds: u32,
     pub order: RoundOrder,
-    /// Says whether system calls are counted, in runs of their own.
+    /// If set, additional runs under strace count the system calls.
     pub counts_syscalls: bool,
 }
 
-/// System calls a message.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum SyscallsPerMessage {
     Counted {
         all: f64,
         syncs: f64,
     },
-    /// Reason why there is no measurement.
+    /// Explains why the system calls were not counted.
     NotMeasured(String),
 }
 
-/// A contestant.
 #[derive(Clone, Debug)]
 pub(super) struct RelayCase {
     pub(super) contestant: Contestant,
     pub(super) syscalls: SyscallsPerMessage,
 }
 
-/// A contestant and its runs.
 pub(super) type RelaySeries = CaseSeries<RelayCase, RelayMeasurement>;
 
-/// All that was run.
 pub(super) type RelayResults = ComparisonResults<RelayCase, RelayMeasurement>;
 
-/// Runs all contestants in turns, and counts the system calls of each if that is asked for.
+/// Runs all relays in turns. If requested, then also counts the system calls of each relay.
 pub(super) fn run_all(options: &RelayComparisonOptions, scenario: &ScenarioRun) -> RelayResults {
     let comparison = RelayComparison { options, scenario };
     let case = |contestant: &Contestant| RelayCase {
@@ -67,7 +64,7 @@ pub(super) fn run_all(options: &RelayComparisonOptions, scenario: &ScenarioRun) 
         compared: cases.len(),
         rounds: options.rounds,
         order: options.order,
-        // Each run is a bench, which has a display of its own.
+        // Each run is a bench that shows its own progress.
         live: LiveMode::Off,
     };
     let mut results = engine::run_all(&comparison, cases, plan, &|| scenario.is_stopped());
@@ -106,7 +103,7 @@ impl RelayComparison<'_> {
         self.scenario.bench(place, contestant, &self.options.shape, load)
     }
 
-    /// Counts the system calls of each relay that the bench starts itself.
+    /// Counts the system calls of each relay that the bench can start itself.
     fn count_syscalls(&self, series: &mut [RelaySeries]) {
         let strace = strace::find();
         for RelayCase { contestant, syscalls } in series.iter_mut().map(|series| &mut series.case) {
@@ -142,7 +139,7 @@ impl RelayComparison<'_> {
     }
 }
 
-/// The figures of a run in a line.
+/// Describes the figures of a run in one line, for progress reports.
 fn description(measured: &RelayMeasurement) -> String {
     let figures = &measured.figures;
     format!(

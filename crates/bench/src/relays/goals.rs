@@ -1,9 +1,8 @@
-//! Targets of a scenario: what is wanted, what was measured, and PASS, FAIL or INCONCLUSIVE.
+//! Targets of a scenario: the wanted value, the measured value, and PASS, FAIL or INCONCLUSIVE.
 use crate::engine::{Conclusion, Defects, MedianRange, TextReport};
 use mailrun_report::numbers::counted;
 use mailrun_report::table::{Align, Table};
 
-/// A target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Goal {
     what: String,
@@ -11,62 +10,62 @@ pub(super) struct Goal {
     result: GoalResult,
 }
 
-/// Result of a target: reached, missed, or not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum GoalResult {
-    /// The target was reached, with the figure.
+    /// The target was met. The text is the measured value.
     Pass(String),
-    /// The target was missed, with the figure.
+    /// The target was missed. The text is the measured value.
     Missed(String),
-    /// Mail is missing, or was changed: no figure counts for anything then.
+    /// Mail is missing or was changed, so the run failed and its other figures do not count.
     Unaccounted(String),
-    /// Not known, with the reason.
+    /// The target could not be judged. The text says why.
     Unknown(String),
 }
 
 impl Goal {
-    pub(super) fn new(what: impl Into<String>, wanted: impl Into<String>, found: GoalResult) -> Self {
-        Self { what: what.into(), wanted: wanted.into(), result: found }
+    pub(super) fn new(what: impl Into<String>, wanted: impl Into<String>, outcome: GoalResult) -> Self {
+        Self { what: what.into(), wanted: wanted.into(), result: outcome }
     }
 
-    /// A figure of several rounds whose middle is to stay below a limit.
+    /// Creates the target that the median over several rounds is below a limit.
     pub(super) fn median_below(
         what: impl Into<String>,
         values: MedianRange,
         limit: f64,
         show: fn(f64) -> String,
     ) -> Self {
-        let found = if values.is_median_below(limit) { GoalResult::Pass } else { GoalResult::Missed };
-        Self::new(what, format!("< {}", show(limit)), found(values.render(show)))
+        let variant = if values.is_median_below(limit) { GoalResult::Pass } else { GoalResult::Missed };
+        Self::new(what, format!("< {}", show(limit)), variant(values.render(show)))
     }
 
-    /// The target that something holds.
-    pub(super) fn condition(what: impl Into<String>, is_so: bool, found: String, wanted: impl Into<String>) -> Self {
-        Self::new(what, wanted, if is_so { GoalResult::Pass(found) } else { GoalResult::Missed(found) })
+    /// Creates a target that is met if `is_so`.
+    pub(super) fn condition(what: impl Into<String>, is_so: bool, value: String, wanted: impl Into<String>) -> Self {
+        Self::new(what, wanted, if is_so { GoalResult::Pass(value) } else { GoalResult::Missed(value) })
     }
 
-    /// The target that the account of all mail closes.
-    pub(super) fn account(what: impl Into<String>, is_closed: bool, found: String, wanted: impl Into<String>) -> Self {
-        Self::new(what, wanted, if is_closed { GoalResult::Pass(found) } else { GoalResult::Unaccounted(found) })
+    /// Creates the target that all mail is accounted for. If this target is missed, the whole
+    /// scenario has failed.
+    pub(super) fn account(what: impl Into<String>, is_closed: bool, value: String, wanted: impl Into<String>) -> Self {
+        Self::new(what, wanted, if is_closed { GoalResult::Pass(value) } else { GoalResult::Unaccounted(value) })
     }
 
     fn row(&self) -> Vec<String> {
         let (measured, verdict) = match &self.result {
             GoalResult::Pass(measured) => (measured, "PASS"),
             GoalResult::Missed(measured) | GoalResult::Unaccounted(measured) => (measured, "FAIL"),
-            GoalResult::Unknown(why) => (why, "INCONCLUSIVE"),
+            GoalResult::Unknown(reason) => (reason, "INCONCLUSIVE"),
         };
         vec![self.what.clone(), self.wanted.clone(), measured.clone(), verdict.to_owned()]
     }
 }
 
-/// A scenario's report: its tables, the targets below them, and what must be known besides. It passes if all targets are
-/// reached, and nothing else is wrong.
+/// Builds a scenario's report: its tables, the table of targets, and remarks. The scenario passes
+/// if all targets are met and `defects` is empty.
 pub(super) fn report(
     title: &str,
     mut tables: Vec<Table>,
     goals: &[Goal],
-    mut wrong: Defects,
+    mut defects: Defects,
     remarks: Vec<String>,
 ) -> TextReport {
     let columns = ["target", "wanted", "measured", "verdict"].map(|title| (title, Align::Wrapped));
@@ -74,16 +73,16 @@ pub(super) fn report(
     goals.iter().for_each(|goal| table.row(goal.row()));
     tables.push(table);
     for goal in goals {
-        let Goal { what, wanted, result: found } = goal;
-        match found {
+        let Goal { what, wanted, result: outcome } = goal;
+        match outcome {
             GoalResult::Pass(_) => {}
-            GoalResult::Missed(found) => wrong.missed.push(format!("{what}: wanted {wanted}, was {found}")),
-            GoalResult::Unaccounted(found) => wrong.failed.push(format!("{what}: wanted {wanted}, was {found}")),
-            GoalResult::Unknown(why) => wrong.unobserved.push(format!("{what}: {why}")),
+            GoalResult::Missed(value) => defects.missed.push(format!("{what}: wanted {wanted}, was {value}")),
+            GoalResult::Unaccounted(value) => defects.failed.push(format!("{what}: wanted {wanted}, was {value}")),
+            GoalResult::Unknown(reason) => defects.unobserved.push(format!("{what}: {reason}")),
         }
     }
     let pass = format!("all {} met", counted(goals.len() as u64, "target"));
-    let conclusion = Conclusion::of(&wrong, &pass, true);
+    let conclusion = Conclusion::of(&defects, &pass, true);
     TextReport::new(title, tables, remarks, conclusion)
 }
 

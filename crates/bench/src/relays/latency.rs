@@ -1,11 +1,13 @@
-//! Latency of the 250 of a relay that is not saturated: at half the highest rate that it sustains.
+//! The scenario `relay-latency`. It measures the time until the 250 of a relay that is not
+//! saturated, by default at half the highest rate that the relay sustains.
 //!
 //! ```text
 //! closed loop ─ estimate ─→ search: steps of open loop ─ highest that held ─→ half of it, open loop, in rounds
 //! ```
 //!
-//! A rate is sustained if all that was due in a step was accepted and delivered as soon as the step was over: then
-//! accepting keeps up, and the queue does not grow. Latency counts from when a message was due.
+//! A relay sustains a rate if, shortly after the end of a step, it has accepted and delivered
+//! everything that was due in the step. Then accepting keeps up and the queue does not grow.
+//! Latency is counted from the time at which a message was due.
 use super::goals::{self, Goal, GoalResult};
 use super::measure::RelayMeasurement;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
@@ -23,35 +25,37 @@ use mailrun_report::numbers::{count, figure, latency, rate, seconds};
 use mailrun_report::table::{Align, Table};
 use std::time::Duration;
 
-/// Precision of the search, as a share of the rate: steps of a few seconds allow no better.
+/// Precision of the search, as a share of the rate. Steps of a few seconds allow no better
+/// precision.
 const PRECISION: f64 = 0.05;
 
-/// Limits within which a rate counts as sustained.
+/// Limits that decide whether a relay sustains a rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SustainedLimits {
-    /// A step may be over so much later than its last message was due, and so much of its length besides: what is on its
-    /// way at its end is no queue that grows.
+    /// The last delivery of a step may be this much later than the end of the step, plus
+    /// `max_delay_share` of the step's length. Messages that are on their way at the end of a step
+    /// do not mean that the queue grows.
     pub max_delay: Duration,
     pub max_delay_share: f64,
-    /// Share of the offered messages that must have been sent: when the time is over, those are missing that became due
-    /// while all sessions waited for a relay that falls behind.
+    /// Share of the offered messages that the source must have sent. If the relay falls behind, all
+    /// sessions wait for the relay, so messages that become due are not sent in time.
     pub min_sent: f64,
 }
 
 impl Default for SustainedLimits {
-    /// Limits of a scenario that names none.
+    /// Limits for scenarios that set no limits of their own.
     fn default() -> Self {
         Self { max_delay: Duration::from_millis(100), max_delay_share: 0.05, min_sent: 0.98 }
     }
 }
 
 impl SustainedLimits {
-    /// Time after the end of a step of that length within which all must be over.
+    /// Returns the time after the end of a step within which everything must be delivered.
     fn delay_s(&self, step_s: f64) -> f64 {
         step_s * self.max_delay_share + self.max_delay.as_secs_f64()
     }
 
-    /// Verdict on a step: sustained, or the reason why not.
+    /// Returns `SUSTAINED`, or the reason why the relay did not sustain the step's rate.
     fn judge(&self, measure: &RelayMeasurement, record: &Record) -> &'static str {
         let load = &record.workload;
         let length_s = load.duration_limit_s.unwrap_or_default();
@@ -68,34 +72,33 @@ impl SustainedLimits {
     }
 }
 
-/// Options of the scenario.
 #[derive(Clone, Debug)]
 pub struct LatencyOptions {
     pub scenario: ScenarioOptions,
     pub contestant: Contestant,
     pub shape: LoadShape,
-    /// Duration of a step of the search, and of the closed loop before it.
+    /// Duration of each step of the search, and of the closed loop that precedes the search.
     pub step: Duration,
-    /// Steps at most.
+    /// Maximum number of steps.
     pub steps: u32,
     pub sustained: SustainedLimits,
-    /// Measure at this rate, and do not search.
+    /// If set, the rounds are run at this rate and there is no search.
     pub rate_per_s: Option<f64>,
     pub arrival: Arrival,
-    /// Share of the highest rate sustained that the rounds offer.
+    /// The rounds offer the highest sustained rate multiplied by this share.
     pub share: f64,
-    /// Duration of a round of the measurement.
+    /// Duration of each round of the measurement.
     pub length: Duration,
     pub rounds: u32,
-    /// Target: the median of the rounds' p99 until accepted stays below it.
+    /// Upper limit for the p99 of the time until acceptance. The median of the rounds' p99 is
+    /// compared with it.
     pub accept_p99: Option<Duration>,
 }
 
-/// A run and what came of it.
 #[derive(Clone, Debug)]
 struct LatencyRow {
     name: String,
-    /// Offered rate; `None` at closed loop.
+    /// `None` if the run was a closed loop.
     offered_per_s: Option<f64>,
     measurement: RelayMeasurement,
     accept: LatencyMs,
@@ -103,20 +106,21 @@ struct LatencyRow {
     verdict: &'static str,
 }
 
-/// Results, as far as the scenario came.
+/// Results so far. If the user stops the scenario, some runs are missing.
 #[derive(Clone, Debug, Default)]
 struct LatencyResults {
     rows: Vec<LatencyRow>,
-    /// The highest rate that was sustained.
     sustained_per_s: Option<f64>,
-    /// Rounds of the measurement, among the rows.
+    /// Number of rows at the end of `rows` that are rounds of the measurement. The rows before them
+    /// belong to the search.
     rounds: u32,
 }
 
-/// Searches and measures, to its end or until SIGINT or SIGTERM; either way there is a table of what was run.
+/// Runs the search and the rounds, or stops early at SIGINT or SIGTERM. In both cases the report
+/// shows the runs that were made.
 ///
 /// # Errors
-/// If it could not run.
+/// Returns an error if a run fails.
 pub fn run(options: &LatencyOptions) -> Result<TextReport> {
     launch::check(&options.contestant)?;
     let latency_run = LatencyRun { options, scenario: ScenarioRun::prepare(&options.scenario)? };
@@ -149,7 +153,7 @@ impl LatencyRun<'_> {
         Ok(())
     }
 
-    /// Searches for the rate; false if the user wants no more runs.
+    /// Searches for the highest sustained rate. Returns false if the user asked to stop.
     fn search(&self, results: &mut LatencyResults) -> Result<bool> {
         let result = search(self.options.step, self.options.steps, |load| {
             let row = match load {
@@ -174,7 +178,7 @@ impl LatencyRun<'_> {
         Ok(result.ending != SearchEnding::Stopped)
     }
 
-    /// Measures one run; `None` if the user wants no more runs.
+    /// Measures one run. Returns `None` if the user asked to stop.
     fn measure(
         &self,
         name: &str,
@@ -217,8 +221,9 @@ fn open(rate_per_s: f64, arrival: Arrival, length: Duration) -> Workload {
     }
 }
 
-/// Searches for the highest rate that is sustained, each rate by one step; `measure` makes one run and says how much was
-/// delivered, and whether the rate was sustained.
+/// Searches for the highest rate that the relay sustains, with one step for each rate. `measure`
+/// runs a step. It returns the delivered rate and whether the step's rate was sustained, or `None`
+/// if the user asked to stop.
 fn search(
     step: Duration,
     steps: u32,
@@ -231,7 +236,8 @@ fn search(
         exceed_ratio: 0.0,
         width: PRECISION,
         min_messages: 0.0,
-        // The closed loop and all steps; half a step is for the rounding of sums.
+        // Time for the closed loop and all steps. The extra half step covers rounding errors of the
+        // sum.
         time_limit_s: step_s * (f64::from(steps) + 0.5),
         coarse_levels: 0,
         ..SearchSettings::default()
@@ -295,9 +301,10 @@ fn report(results: &LatencyResults, options: &LatencyOptions) -> TextReport {
         rounds.iter().flat_map(|row| row.measurement.flaws.notes.iter().map(|note| format!("{}: {note}", row.name)));
     remarks.extend(notes);
     let tables = vec![throughput(&results.rows), latencies(rounds, options)];
-    // Steps of the search may miss any threshold.
-    let wrong = named_defects(rounds.iter().map(|row| (&row.name, &row.measurement.flaws)));
-    goals::report(&title, tables, &goals(results, rounds, options), wrong, remarks)
+    // Only rounds count here: steps of the search overload the relay, so they may miss any
+    // threshold.
+    let defects = named_defects(rounds.iter().map(|row| (&row.name, &row.measurement.flaws)));
+    goals::report(&title, tables, &goals(results, rounds, options), defects, remarks)
 }
 
 fn throughput(rows: &[LatencyRow]) -> Table {
@@ -322,7 +329,7 @@ fn throughput(rows: &[LatencyRow]) -> Table {
             rate(figures.accepted_per_s),
             rate(figures.delivered_per_s),
             shown(late, |late| seconds(late.max(0.0))),
-            shown(figures.deepest, |(most, _)| count(most)),
+            shown(figures.deepest, |(messages, _)| count(messages)),
             latency(row.accept.p99),
             row.verdict.to_owned(),
         ]);
@@ -376,7 +383,7 @@ fn goals(results: &LatencyResults, rounds: &[LatencyRow], options: &LatencyOptio
     let limit_ms = limit.as_secs_f64() * 1e3;
     let p99 = MedianRange::of(rounds.iter().map(|row| row.accept.p99));
     let unknown =
-        |why: &str| Goal::new("accept p99", format!("< {}", latency(limit_ms)), GoalResult::Unknown(why.to_owned()));
+        |text: &str| Goal::new("accept p99", format!("< {}", latency(limit_ms)), GoalResult::Unknown(text.to_owned()));
     let p99 = match rounds.len() {
         0 if results.rows.len() > 1 && results.sustained_per_s.is_none() => unknown("no rate was sustained"),
         0 => unknown("stopped before"),
@@ -386,7 +393,7 @@ fn goals(results: &LatencyResults, rounds: &[LatencyRow], options: &LatencyOptio
     vec![p99, account]
 }
 
-/// `half`, or `80 %`.
+/// For example `half` or `80 %`.
 fn share_words(share: f64) -> String {
     if share == 0.5 { "half".to_owned() } else { format!("{} %", figure(share * 100.0)) }
 }
@@ -398,7 +405,8 @@ mod tests {
     use mailrun_report::sample;
     use proptest::prelude::*;
 
-    /// The highest rate found by a relay that sustains `limit` and delivers `estimate` in the closed loop, and the number of steps.
+    /// Runs a search against a model of a relay that sustains rates up to `limit` and delivers
+    /// `estimate` in the closed loop. Returns the rate that was found and the number of steps.
     fn found(limit: f64, estimate: f64, steps: u32) -> (Option<f64>, usize) {
         let result = search(Duration::from_secs(4), steps, |load| {
             Ok(Some(match load {
@@ -425,7 +433,8 @@ mod tests {
     }
 
     proptest! {
-        /// Wherever the limit is, the rate that is found held, and is as near as was promised if there were steps enough.
+        /// Whatever the relay's limit is, the search must find a rate that the relay sustains and
+        /// that is within `PRECISION` of the limit.
         #[test]
         fn a_rate_that_is_found_held_and_is_near(limit in 10.0..100_000.0_f64, off in 0.2..4.0_f64) {
             let (rate, steps) = found(limit, limit * off, 40);
@@ -454,7 +463,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_sustained_if_nothing_is_left_when_it_is_over() {
-        // 200,000 messages in 4 s, the last accepted after 3.7 s.
+        // The sample has 200,000 messages in 4 s, and the last one was accepted after 3.7 s.
         assert_eq!(row(50_000.0, 4.2, 1.0).verdict, SUSTAINED);
         assert_eq!(row(50_000.0, 4.4, 1.0).verdict, "the queue grew");
         assert_eq!(row(60_000.0, 4.0, 1.0).verdict, "not all was sent");

@@ -7,18 +7,18 @@ use mailrun_journey::threshold::Fate;
 use mailrun_report::numbers::count;
 use mailrun_report::relay::{self, RelayFigures};
 
-/// A run's figures.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RelayMeasurement {
     pub(super) figures: RelayFigures,
-    /// Milliseconds of the relay's whole tree for 1,000 messages; `None` where it was not seen.
+    /// Milliseconds of CPU time of all processes of the relay per 1,000 messages. `None` if the
+    /// relay's processes could not be observed.
     pub(super) cpu_ms_per_1000: Option<f64>,
-    /// Bytes that the kernel charged the relay's processes with for a message.
+    /// Bytes per message that the kernel charged to the relay's processes.
     pub(super) written_per_message: Option<f64>,
-    /// Bytes that the disk wrote per message, including writes of others on the host.
+    /// Bytes per message that the disk wrote. Writes of other processes on the host are included.
     pub(super) disk_per_message: Option<f64>,
     pub(super) max_rss_bytes: Option<u64>,
-    /// Limits of source, sink or host, thresholds, and the rate that was asked for.
+    /// Limits that the source, the sink or the host reached, failed thresholds, and a missed rate.
     pub(super) flaws: RunFlaws,
 }
 
@@ -29,24 +29,22 @@ impl BenchFigures for RelayMeasurement {
 }
 
 impl RelayMeasurement {
-    /// Takes the figures from a run's record.
-    ///
-    /// # Errors
-    /// If one of its ends was not observed.
+    /// Takes the figures from the record of a run. Returns an error if the record has no figures of
+    /// acceptance or delivery.
     pub(super) fn of(record: &Record, disk_bytes: Option<u64>, messages: u64) -> Result<Self> {
         let figures = RelayFigures::of(record).context("the record has no figures of delivery")?;
         let relay = relay::party(record);
-        let written = relay.and_then(|party| party.write_bytes).filter(|_| figures.accepted > 0);
+        let written_bytes = relay.and_then(|party| party.write_bytes).filter(|_| figures.accepted > 0);
         let each = |bytes: u64| bytes as f64 / figures.accepted as f64;
         let is_rate = |(_, cause): &(&String, &Cause)| **cause == Cause::RateMissed;
         let rate = record.verdict.reasons.iter().zip(&record.verdict.causes).find(is_rate);
         let mut flaws = RunFlaws::of(record, fault(record, messages));
         flaws.missed.extend(rate.map(|(text, _)| text.clone()));
-        // Bytes written have a column of their own.
+        // Drop the note about the disk's writes, because the table has a column for them.
         flaws.notes.retain(|note| !note.starts_with("The disk "));
         Ok(Self {
             cpu_ms_per_1000: relay.and_then(|party| relay::cpu_ms_per_1000(party, figures.accepted)),
-            written_per_message: written.map(each),
+            written_per_message: written_bytes.map(each),
             disk_per_message: disk_bytes.filter(|_| figures.accepted > 0).map(each),
             max_rss_bytes: relay.and_then(|party| party.max_rss_bytes),
             flaws,
@@ -55,15 +53,16 @@ impl RelayMeasurement {
     }
 }
 
-/// Fault of a run, unless all messages were sent, accepted and delivered exactly once, except as thresholds allow.
+/// Describes what went wrong in a run. Returns `None` if every message was accepted and delivered
+/// exactly once, apart from what the thresholds allow.
 fn fault(record: &Record, messages: u64) -> Option<String> {
     let ledger = &record.ledger;
     let number = |field: Option<u64>| field.unwrap_or_default();
     let accepted = number(ledger.accepted);
     let delivered = number(ledger.delivered);
-    let asked = |fate: Fate| if has_threshold(record, fate) { number(fate.count(ledger)) } else { 0 };
-    let refused = asked(Fate::Rejected) + asked(Fate::Failed);
-    let lost = asked(Fate::Lost) + asked(Fate::NotDelivered);
+    let allowed = |fate: Fate| if has_threshold(record, fate) { number(fate.count(ledger)) } else { 0 };
+    let refused = allowed(Fate::Rejected) + allowed(Fate::Failed);
+    let lost = allowed(Fate::Lost) + allowed(Fate::NotDelivered);
     let is_whole = |fate: Fate| has_threshold(record, fate) || number(fate.count(ledger)) == 0;
     let is_closed = record.verdict.closed
         || [Fate::Lost, Fate::NotDelivered, Fate::Duplicates, Fate::Corrupt].into_iter().all(is_whole);
@@ -108,7 +107,7 @@ mod tests {
     fn what_is_missing_is_said() {
         let fault = RelayMeasurement::of(&sample::lossy(), None, 200_000).unwrap().flaws.fault.unwrap();
         assert_eq!(fault, "of 200,000 messages 200,000 were accepted and 199,800 delivered, lost 200");
-        // All that was accepted came, but not all was accepted.
+        // The sink received every accepted message, but one message was not accepted.
         let fault = RelayMeasurement::of(&sample::held(), None, 200_001).unwrap().flaws.fault.unwrap();
         assert!(fault.starts_with("of 200,001 messages 200,000 were accepted"), "{fault}");
     }

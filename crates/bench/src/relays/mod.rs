@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! comparison ─→ (engine::run_all) ─→ measure ─→ report     relay-400, relay-64k, relay-100k: time to accept, time to deliver
-//!   strace: system calls a message, in short runs of their own
+//!   strace: counts system calls per message, in separate short runs
 //!
 //! scenario ─→ latency (capacity search)                    relay-latency: accept p99 at half the highest sustainable rate
 //!         ├─→ backlog (operation, usage)                   relay-backlog: a queue without a next hop, and a restart on it
@@ -32,11 +32,13 @@ use crate::engine::TextReport;
 use crate::launch;
 use anyhow::Result;
 
-/// Runs a comparison of relays to its end, or until SIGINT or SIGTERM; either way there is a table of what was run.
+/// Runs a comparison of relays to its end, or stops early at SIGINT or SIGTERM. In both cases the
+/// report shows the runs that were made.
 ///
 /// # Errors
 ///
-/// If it could not run at all. A relay that fails is named in the table.
+/// Returns an error if no run could be started at all. A relay that fails is named in the table
+/// instead.
 pub fn run(options: &RelayComparisonOptions) -> Result<TextReport> {
     options.contestants.iter().try_for_each(launch::check)?;
     let scenario = ScenarioRun::prepare(&options.scenario)?;

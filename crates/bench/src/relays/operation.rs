@@ -1,49 +1,50 @@
-//! A running relay of our own, as an operator sees it: its answers over HTTP, and orders over its control socket.
+//! Operates a running relay of the scenario as an administrator does: reads its HTTP status, and
+//! gives it orders through its control socket.
 use anyhow::{Context, Result, bail};
 use mailrun_party::http_client::{Bytes, HttpClient};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// A relay answers at once, or is too busy to.
+/// An idle relay answers immediately. A relay that takes longer is too busy, which counts as not
+/// ready.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Bytes of the largest answer: the metrics of a relay with many destinations.
+/// Larger than the metrics of a relay with many destinations.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
-/// Its HTTP side.
 #[derive(Debug)]
 pub(super) struct RelayStatusClient(HttpClient);
 
 impl RelayStatusClient {
-    /// The status server at HOST:PORT.
+    /// Creates a client of the relay's status server. `address` is HOST:PORT.
     pub(super) fn at(address: &str) -> Result<Self> {
         HttpClient::new(address, RESPONSE_TIMEOUT, MAX_RESPONSE_BYTES).map(Self)
     }
 
-    /// Reports whether it listens and has loaded what a former run has left.
+    /// Returns true if the relay listens and has loaded the queue of its previous run.
     pub(super) fn is_ready(&self) -> bool {
         self.body_of("/ready").is_some()
     }
 
-    /// Messages in its queue; `None` if it does not report them.
+    /// Returns the number of messages in the relay's queue, or `None` if the relay does not answer.
     pub(super) fn queued(&self) -> Option<u64> {
         gauge(str::from_utf8(&self.body_of("/metrics")?).ok()?, "mailrun_relay_queue_messages")
     }
 
-    /// Body of a successful answer.
+    /// Returns the body of a successful answer.
     fn body_of(&self, path: &str) -> Option<Bytes> {
         let answer = self.0.get(path).ok()?;
         answer.status.is_success().then_some(answer.body)
     }
 }
 
-/// The value of a gauge without labels, in Prometheus' text format.
+/// Reads the value of a gauge without labels from metrics in Prometheus' text format.
 fn gauge(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// `mailrun queue retry all`: what waits for its next try is tried now.
+/// Starts `mailrun queue retry all`, which makes the relay retry all waiting messages now.
 pub(super) fn retry_all(program: &Path, spool: &Path) -> Result<Child> {
     let mut command = Command::new(program);
     command.args(["queue", "retry", "all", "--spool"]).arg(spool);
@@ -51,7 +52,7 @@ pub(super) fn retry_all(program: &Path, spool: &Path) -> Result<Child> {
     command.spawn().context("cannot start mailrun queue")
 }
 
-/// Reports whether the order has been carried out.
+/// Returns true if `mailrun queue` has finished.
 pub(super) fn is_done(order: &mut Child) -> Result<bool> {
     match order.try_wait().context("cannot wait for mailrun queue")? {
         None => Ok(false),

@@ -1,5 +1,5 @@
-//! The tables of a comparison of relays: figures with their spread, ratios to one of the contestants, and all that must be
-//! known besides.
+//! The tables of a comparison of relays: the figures with their spread, the ratios to a base relay,
+//! and notes.
 use super::comparison::{RelayCase, RelayComparisonOptions, RelayResults, RelaySeries, SyscallsPerMessage};
 use super::measure::RelayMeasurement;
 use crate::contestant::Contestant;
@@ -37,7 +37,6 @@ const RATIOS: [RatioColumn<RelayMeasurement>; 4] = [
     },
 ];
 
-/// The tables.
 pub(super) fn of(results: &RelayResults, options: &RelayComparisonOptions) -> TextReport {
     let (ratios, ratio_notes) = ratios(results);
     let mut notes = notes(results, options);
@@ -64,7 +63,7 @@ fn figures(results: &RelayResults) -> Table {
         Column::spread("delivered/s", |run| Some(run.figures.delivered_per_s), rate),
         Column::median("MB/s", |run| Some(run.figures.delivered_bytes_per_s), megabytes),
         Column::median("drain s", |run| Some(run.figures.drain_s()), figure),
-        Column::spread("queue", |run| run.figures.deepest.map(|(most, _)| most as f64), whole),
+        Column::spread("queue", |run| run.figures.deepest.map(|(messages, _)| messages as f64), whole),
         Column::words("ledger", ledger),
     ];
     let audited = |series: &RelaySeries| Some(audit_outcome(&series.case.contestant.last_audit()?.audit?));
@@ -76,7 +75,7 @@ fn figures(results: &RelayResults) -> Table {
     engine::table(&results.series, &columns, &leave_out)
 }
 
-/// Table of the relays' costs.
+/// Shows the CPU time, the system calls, the writes and the memory of each relay.
 fn costs(results: &RelayResults) -> Table {
     let columns = [
         Column::words("relay", |series| series.name.clone()),
@@ -99,15 +98,15 @@ fn syscalls(series: &RelaySeries, choose: fn(f64, f64) -> f64) -> String {
 }
 
 fn ledger(series: &RelaySeries) -> String {
-    let bad = series.runs.iter().filter(|run| run.fault().is_some()).count();
-    match bad {
+    let fault_count = series.runs.iter().filter(|run| run.fault().is_some()).count();
+    match fault_count {
         0 => "closed".to_owned(),
-        bad => format!("NOT OK in {bad} of {}", series.runs.len()),
+        fault_count => format!("NOT OK in {fault_count} of {}", series.runs.len()),
     }
 }
 
-/// The relay that the others are compared with: Postfix, or the last that was named. Source and sink alone are never
-/// the base.
+/// Returns the relay with which the others are compared: Postfix, or else the last relay that was
+/// named. A row without a relay, in which the source sends directly to the sink, is never the base.
 fn base(results: &RelayResults) -> Option<&RelaySeries> {
     let postfix = results.series.iter().find(|series| series.name == "postfix");
     let last = || results.series.iter().rfind(|series| series.case.contestant != Contestant::None);
@@ -124,12 +123,11 @@ fn ratios(results: &RelayResults) -> (Table, Vec<String>) {
     ratio_table(&["relay", "against"], pairs.collect(), &RATIOS)
 }
 
-/// Notes that a reader must know besides.
 fn notes(results: &RelayResults, options: &RelayComparisonOptions) -> Vec<String> {
     let mut notes: Vec<String> = results.series.iter().flat_map(|series| run_remarks([series].into_iter())).collect();
     for series in results.series.iter().filter(|_| options.counts_syscalls) {
-        if let SyscallsPerMessage::NotMeasured(why) = &series.case.syscalls {
-            notes.push(plain(&format!("calls of {}: not measured: {why}.", series.name)));
+        if let SyscallsPerMessage::NotMeasured(reason) = &series.case.syscalls {
+            notes.push(plain(&format!("calls of {}: not measured: {reason}.", series.name)));
         }
     }
     for series in &results.series {
@@ -209,7 +207,8 @@ mod tests {
 
     #[test]
     fn figures_have_their_spread_and_ratios_are_of_the_same_round() {
-        // 2, 10 and 5 times as fast as theirs in its round; the medians, 4 s and 10 s, would give 2.5.
+        // In the three rounds ours is 2, 10 and 5 times as fast as theirs, so the median ratio is
+        // 5. The ratio of the medians (10 s and 4 s) would be 2.5.
         let ours = vec![done(4.0, 10.0), done(1.0, 10.0), done(8.0, 10.0)];
         let theirs = vec![done(8.0, 100.0), done(10.0, 100.0), done(40.0, 100.0)];
         let report = of(&results(ours, theirs), &options());

@@ -1,4 +1,5 @@
-//! Common parts of all scenarios of relays: a directory, the shape of the load, runs one after the other until Ctrl-C.
+//! Common parts of the scenarios: the directory, the shape of the load, and running one bench after
+//! another until the user presses Ctrl-C.
 use crate::BenchOutcome;
 use crate::contestant::Contestant;
 use crate::directory::{self, RunDirectory};
@@ -15,42 +16,39 @@ use mailrun_party::party_options::PartyOptions;
 use mailrun_report::numbers::{counted, octets};
 use std::path::{Path, PathBuf};
 
-/// Recipients of the mail: five domains with equally many each.
+/// Recipients of the mail. Each of the five domains gets the same number of messages.
 const RECIPIENTS: &str = "to@{one.example,two.example,three.example,four.example,five.example}";
 
-/// Name, directory, thresholds and output of a scenario.
 #[derive(Clone, Debug)]
 pub struct ScenarioOptions {
-    /// Its name in reports.
+    /// Name of the scenario in reports.
     pub name: String,
-    /// Directory for all files; `None` for a new directory under `mailrun-results/`.
+    /// Directory for all files. `None` means a new directory under `mailrun-results/`.
     pub out: Option<PathBuf>,
-    /// The command line that was typed.
+    /// The command line that the user typed, for the records.
     pub command: Vec<String>,
     /// Thresholds that each measured run must meet.
     pub thresholds: Vec<Threshold>,
-    /// Progress output while it runs.
     pub live: LiveMode,
 }
 
-/// Shape of the load.
 #[derive(Clone, Debug)]
 pub struct LoadShape {
     pub sessions: u32,
-    /// Bytes of a message, header included.
+    /// Bytes of a message including its header.
     pub message_bytes: u64,
-    /// Messages a connection carries; `None` for as many as there are.
+    /// Messages per connection. `None` means no limit.
     pub reuse: Option<u64>,
     pub pipelining: Pipelining,
 }
 
 impl LoadShape {
-    /// The reuse of connections as an option of the source: 0 is without limit.
+    /// Returns the source's `--reuse` option. There, 0 means no limit.
     pub(crate) fn reuse_option(&self) -> PartyOptions {
         PartyOptions::default().with("reuse", self.reuse.unwrap_or(0))
     }
 
-    /// `messages of 400 B over 100 sessions, connections reused`
+    /// For example `messages of 400 B over 100 sessions to 5 domains, connections reused`.
     pub(super) fn description(&self) -> String {
         let pipelining = match self.pipelining {
             Pipelining::Off => "",
@@ -63,7 +61,7 @@ impl LoadShape {
     }
 }
 
-/// The reuse of connections, for the title of a report.
+/// Describes the reuse of connections for a report's title.
 pub(crate) fn reuse_text(reuse: Option<u64>) -> String {
     match reuse {
         None => "connections reused".to_owned(),
@@ -72,7 +70,6 @@ pub(crate) fn reuse_text(reuse: Option<u64>) -> String {
     }
 }
 
-/// A scenario on its way: its program, its directory, and the user's requests.
 #[derive(Debug)]
 pub(crate) struct ScenarioRun {
     program: PathBuf,
@@ -82,7 +79,7 @@ pub(crate) struct ScenarioRun {
 }
 
 impl ScenarioRun {
-    /// Makes the directory, and hears Ctrl-C from now on.
+    /// Creates the directory and starts to watch for SIGINT and SIGTERM.
     pub(crate) fn prepare(options: &ScenarioOptions) -> Result<Self> {
         let program = own_program()?;
         let directory = RunDirectory::create(options.out.as_deref(), &options.name, jiff::Timestamp::now())?;
@@ -101,12 +98,12 @@ impl ScenarioRun {
         self.directory
     }
 
-    /// Reports whether the user wants no more runs.
+    /// Returns true once the user has asked to stop, so no more runs should be started.
     pub(crate) fn is_stopped(&self) -> bool {
         self.interrupt.requested() != StopRequest::Nothing
     }
 
-    /// Options of a run that is kept in its own directory below the scenario's.
+    /// Returns the options of a run whose files are in the subdirectory `place`.
     pub(crate) fn bench(
         &self,
         place: &str,
@@ -118,17 +115,19 @@ impl ScenarioRun {
         self.options.bench(out, contestant, shape, load)
     }
 
-    /// Runs it; `None` if the user wants no more runs.
+    /// Makes a run. Returns `None` if the user has already asked to stop.
     pub(crate) fn run(&self, bench: &BenchOptions) -> Option<Result<BenchOutcome>> {
         (!self.is_stopped()).then(|| ensure_complete(crate::run_with(&self.program, bench)?))
     }
 
-    /// The same; `None` also if it was stopped in its middle: figures of half a run are none.
+    /// Makes a run. Returns `None` also if the user stopped it midway, because the figures of an
+    /// incomplete run cannot be compared.
     pub(crate) fn run_complete(&self, bench: &BenchOptions) -> Option<Result<BenchOutcome>> {
         self.run(bench).filter(|_| !self.is_stopped())
     }
 
-    /// Makes a run of a comparison and says in a line how it went; `None` if the user ended it.
+    /// Makes a run of a comparison and prints a line with its result. Returns `None` if the user
+    /// stopped it.
     pub(crate) fn run_compared<M: BenchFigures>(
         &self,
         bench: BenchOptions,
@@ -141,7 +140,7 @@ impl ScenarioRun {
         self.compared(turn, outcome.and_then(measure), figures).map(Some)
     }
 
-    /// Says in a line how a run of a comparison went.
+    /// Prints a line with the result of a run of a comparison.
     pub(crate) fn compared<M: BenchFigures>(
         &self,
         turn: &RunTurn<'_>,
@@ -159,7 +158,7 @@ impl ScenarioRun {
         measured.map(ComparedRun::of_bench)
     }
 
-    /// Keeps the table beside the runs.
+    /// Saves the report as `table.txt` in the scenario's directory.
     pub(crate) fn save(&self, mut report: TextReport) -> Result<TextReport> {
         report.conclusion.is_interrupted |= self.is_stopped();
         self.directory.write("table.txt", &format!("{}\n\n{}\n", report.text, report.conclusion.line()))?;
@@ -168,7 +167,7 @@ impl ScenarioRun {
         Ok(report)
     }
 
-    /// Prints a line on standard error, unless output is off.
+    /// Prints a line on standard error, unless progress output is off.
     pub(crate) fn print_line(&self, line: &str) {
         if self.options.live.is_shown() {
             mailrun_party::tell!("{line}");
@@ -176,7 +175,8 @@ impl ScenarioRun {
     }
 }
 
-/// Fails unless the run has its files and no party died: others cannot be compared.
+/// Returns an error if a party died or if the run's files could not be written, because the figures
+/// of such a run cannot be compared with others.
 fn ensure_complete(outcome: BenchOutcome) -> Result<BenchOutcome> {
     let died = outcome.record.parties.iter().find_map(|party| Some((party.role, party.died.as_ref()?)));
     match (died, outcome.unwritten) {
@@ -187,7 +187,7 @@ fn ensure_complete(outcome: BenchOutcome) -> Result<BenchOutcome> {
 }
 
 impl ScenarioOptions {
-    /// A run of it, in that directory.
+    /// Returns the options of a run whose files are in `out`.
     pub(super) fn bench(
         &self,
         out: PathBuf,
@@ -209,7 +209,6 @@ impl ScenarioOptions {
     }
 }
 
-/// Options of a scenario of that name, for tests.
 #[cfg(test)]
 pub(crate) fn sample_options(name: &str) -> ScenarioOptions {
     ScenarioOptions {

@@ -1,5 +1,6 @@
-//! A long run: whether a relay's memory stays as it was after the first tenth, whether its disk is given back at the end,
-//! and whether the account of a million messages closes.
+//! The scenario `relay-soak`, a long run. It checks that a relay's memory does not grow after the
+//! first tenth, that its disk space is freed at the end, and that all of a million messages are
+//! accounted for.
 use super::goals::{self, Goal, GoalResult};
 use super::measure::RelayMeasurement;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
@@ -13,32 +14,33 @@ use mailrun_journey::record::{Arrival, Record, SeriesRow, Workload};
 use mailrun_report::numbers::{count, counted, figure, memory, rate};
 use mailrun_report::table::{Align, Table};
 
-/// Options of the scenario.
 #[derive(Clone, Debug)]
 pub struct SoakOptions {
     pub scenario: ScenarioOptions,
     pub contestant: Contestant,
     pub shape: LoadShape,
     pub messages: u64,
-    /// Messages a second, at open loop; `None` for as fast as the relay takes them.
+    /// Messages per second in an open loop. `None` means a closed loop, as fast as the relay
+    /// accepts messages.
     pub rate_per_s: Option<f64>,
-    /// Targets; of those that are missing nothing is judged.
+    /// Maximum growth of the relay's memory. If `None`, the memory is not judged.
     pub memory_growth: Option<MemoryGrowth>,
     pub max_idle_spool_bytes: Option<u64>,
 }
 
-/// Growth up to which memory counts as flat: the peak in the last nine tenths, over that in the first tenth.
+/// Growth that the memory target allows: the peak in the last nine tenths may be at most the peak
+/// in the first tenth × `factor` + `allowance_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryGrowth {
     pub factor: f64,
-    /// Growth that is allowed on top.
     pub allowance_bytes: u64,
 }
 
-/// Runs it to its end, or until SIGINT or SIGTERM; either way there is a table, of what was sent until then.
+/// Runs the scenario to its end, or stops early at SIGINT or SIGTERM. In both cases the report
+/// covers the messages that were sent.
 ///
 /// # Errors
-/// If it could not run.
+/// Returns an error if the run fails or is interrupted before the first message.
 pub fn run(options: &SoakOptions) -> Result<TextReport> {
     launch::check(&options.contestant)?;
     let scenario = ScenarioRun::prepare(&options.scenario)?;
@@ -51,13 +53,14 @@ pub fn run(options: &SoakOptions) -> Result<TextReport> {
     scenario.save(report(&outcome, options)?)
 }
 
-/// The most memory in the first tenth of the run, by messages accepted, and in the rest of it.
+/// Returns the relay's peak memory in the first tenth of the run and in the rest. The first tenth
+/// ends when a tenth of the messages has been accepted.
 fn memory_peaks(record: &Record, memory: &MemoryCurve) -> Option<[u64; 2]> {
     let tenth_ns = first_tenth_end_ns(&record.series, record.origin_ns)?;
     Some([memory.peak(0, tenth_ns)?, memory.peak(tenth_ns + 1, u64::MAX)?])
 }
 
-/// The end of the second in which a tenth of all messages had been accepted.
+/// Returns the end of the second in which a tenth of all messages had been accepted.
 fn first_tenth_end_ns(series: &[SeriesRow], origin_ns: u64) -> Option<u64> {
     let all: u64 = series.iter().map(|row| row.accepted).sum();
     let mut sum = 0;
@@ -90,8 +93,8 @@ fn report(outcome: &BenchOutcome, options: &SoakOptions) -> Result<TextReport> {
     remarks.extend(measure.flaws.notes.iter().cloned());
     let RunFlaws { invalid, missed, undelivered, unobserved, .. } = measure.flaws.clone();
     let [invalid, undelivered] = [invalid, undelivered].map(|text| text.into_iter().collect());
-    let wrong = Defects { invalid, missed, undelivered, unobserved, ..Defects::default() };
-    Ok(goals::report(&title, vec![figures(&measure), memory_and_disk(tenths, outcome)], &goals, wrong, remarks))
+    let defects = Defects { invalid, missed, undelivered, unobserved, ..Defects::default() };
+    Ok(goals::report(&title, vec![figures(&measure), memory_and_disk(tenths, outcome)], &goals, defects, remarks))
 }
 
 fn figures(measure: &RelayMeasurement) -> Table {
@@ -104,7 +107,7 @@ fn figures(measure: &RelayMeasurement) -> Table {
         figure(figures.deliver_s),
         rate(figures.delivered_per_s),
         figure(figures.drain_s()),
-        shown(figures.deepest, |(most, _)| count(most)),
+        shown(figures.deepest, |(messages, _)| count(messages)),
         shown(measure.cpu_ms_per_1000, figure),
         shown(measure.disk_per_message, bytes),
     ]);
@@ -114,14 +117,14 @@ fn figures(measure: &RelayMeasurement) -> Table {
 fn memory_and_disk(tenths: Option<[u64; 2]>, outcome: &BenchOutcome) -> Table {
     let titles = ["RSS, first tenth", "RSS, the rest", "disk at the start", "disk at the end"];
     let mut table = Table::new(titles.map(|title| (title, Align::Right)));
-    let rss = |at: usize| shown(tenths, |tenths| memory(tenths[at]));
+    let rss = |index: usize| shown(tenths, |tenths| memory(tenths[index]));
     table.row(vec![rss(0), rss(1), memory(outcome.disk_usage.at_start), memory(outcome.disk_usage.at_end)]);
     table
 }
 
 fn account_goal(record: &Record, measure: &RelayMeasurement, messages: u64) -> Goal {
     let accepted = record.ledger.accepted.unwrap_or_default();
-    let found = match &measure.flaws.fault {
+    let result = match &measure.flaws.fault {
         None => GoalResult::Pass(format!("{} delivered, each once", counted(messages, "message"))),
         Some(_) if record.verdict.closed && accepted < messages => {
             GoalResult::Unknown(format!("stopped after {}, all delivered", counted(accepted, "message")))
@@ -129,7 +132,7 @@ fn account_goal(record: &Record, measure: &RelayMeasurement, messages: u64) -> G
         Some(_) if measure.flaws.undelivered.is_some() => GoalResult::Unknown("see below".to_owned()),
         Some(_) => GoalResult::Unaccounted("see below".to_owned()),
     };
-    Goal::new("every message accounted for", "closes", found)
+    Goal::new("every message accounted for", "closes", result)
 }
 
 fn memory_goal(tenths: Option<[u64; 2]>, growth: MemoryGrowth) -> Goal {
@@ -141,8 +144,8 @@ fn memory_goal(tenths: Option<[u64; 2]>, growth: MemoryGrowth) -> Goal {
     let Some([first, rest]) = tenths else {
         return Goal::new(what, "no more", GoalResult::Unknown("too short to measure".to_owned()));
     };
-    let most = (first as f64 * growth.factor) as u64 + growth.allowance_bytes;
-    Goal::condition(what, rest <= most, memory(rest), format!("≤ {}", memory(most)))
+    let limit = (first as f64 * growth.factor) as u64 + growth.allowance_bytes;
+    Goal::condition(what, rest <= limit, memory(rest), format!("≤ {}", memory(limit)))
 }
 
 fn disk_goal(disk_usage: DiskUsage, limit_bytes: u64) -> Goal {
@@ -188,7 +191,7 @@ mod tests {
 
     #[test]
     fn the_first_tenth_ends_with_the_second_in_which_it_was_full() {
-        // 20,000 of 200,000 in second 0.
+        // The sample accepts 20,000 of its 200,000 messages in second 0, which is a tenth.
         let record = sample::relayed();
         assert_eq!(first_tenth_end_ns(&record.series, 7), Some(1_000_000_007));
         assert_eq!(first_tenth_end_ns(&[], 7), None);

@@ -1,32 +1,36 @@
-//! Choice of the number of messages in a round: the fastest contestant then takes 0.25 to 0.5 s, or less if a slow one would
-//! leave no time for enough rounds.
+//! Chooses the number of messages of a round. The fastest contestant should take 0.25 to 0.5 s. A
+//! round takes less if a slow contestant would otherwise leave no time for enough rounds.
 use std::time::Duration;
 
-/// Length that is aimed at, and the limits within which it is right.
+/// Time in seconds that the fastest contestant should take, and the range that is good enough.
 const GOAL_S: f64 = 0.36;
 const RIGHT_S: std::ops::RangeInclusive<f64> = 0.25..=0.5;
-/// Half of the comparison's time must suffice for so many rounds: those of a verdict, and the first block.
+/// Half of the comparison's time must suffice for this many rounds: those that a verdict needs,
+/// plus the first block, which does not count.
 const ROUNDS: f64 = 24.0;
-/// How far that time may be from filled: the number of messages that would fill it, divided by the number tried.
+/// Accepted range for the number of messages that would fill this time, divided by the number that
+/// was tried.
 const FITS: std::ops::RangeInclusive<f64> = 0.7..=1.5;
-/// A step multiplies the number by no more: what a start costs hides the rest of it.
+/// Largest factor between two consecutive tries. The startup time hides how long each message
+/// takes, so a larger step would be a guess.
 const MAX_FACTOR: f64 = 20.0;
-/// The most messages of a round.
+/// Maximum number of messages of a round.
 const MAX_MESSAGES: u64 = 1_000_000;
-/// Messages of the first run: few, for those who take a tenth of a second for each.
+/// Messages of the first run. They are few because some contestants take a tenth of a second for
+/// each message.
 const FIRST_MESSAGES: u64 = 20;
-/// Factor of the expected time after which a run is killed; never before the shortest limit.
+/// A run that takes this many times longer than expected is killed, but never before `MIN_LIMIT`.
 const LIMIT_FACTOR: f64 = 10.0;
 const MIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// The next number of messages to try, or the number of a round.
+/// The next number of messages to try, or `Done` if the last number is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Calibration {
     Try(u64),
     Done,
 }
 
-/// Times of the contestants in a round, and of the whole comparison.
+/// Times that the contestants took in a round, and the time for the whole comparison.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoundTimes {
     pub(super) fastest_s: f64,
@@ -34,48 +38,51 @@ pub(super) struct RoundTimes {
     pub(super) budget_s: f64,
 }
 
-/// Messages of the first runs.
-pub(super) fn first_messages(asked: Option<u64>, sessions: u32) -> u64 {
-    let few = FIRST_MESSAGES.max(sessions.into());
-    asked.map_or(few, |asked| asked.min(few))
+/// Returns the number of messages of the first run.
+pub(super) fn first_messages(requested_count: Option<u64>, sessions: u32) -> u64 {
+    let first_count = FIRST_MESSAGES.max(sessions.into());
+    requested_count.map_or(first_count, |count| count.min(first_count))
 }
 
-/// The step after runs of `messages` messages that took those times; `asked` is the number that the user wants.
-pub(super) fn next_step(asked: Option<u64>, sessions: u32, messages: u64, took: RoundTimes) -> Calibration {
-    let least = u64::from(sessions).max(1);
-    let fitting = took.budget_s / 2.0 / (ROUNDS * took.together_s.max(1e-3));
-    let is_right = (RIGHT_S.contains(&took.fastest_s) && fitting >= *FITS.start())
-        || (took.fastest_s < *RIGHT_S.start() && FITS.contains(&fitting));
-    let next = match asked {
-        Some(asked) => asked,
+/// Decides what follows after all contestants have sent `messages` messages. `times` are the times
+/// that this took, and `requested_count` is the number of messages that the user wants, if any.
+pub(super) fn next_step(requested_count: Option<u64>, sessions: u32, messages: u64, times: RoundTimes) -> Calibration {
+    let min_count = u64::from(sessions).max(1);
+    let fit_ratio = times.budget_s / 2.0 / (ROUNDS * times.together_s.max(1e-3));
+    let is_right = (RIGHT_S.contains(&times.fastest_s) && fit_ratio >= *FITS.start())
+        || (times.fastest_s < *RIGHT_S.start() && FITS.contains(&fit_ratio));
+    let next = match requested_count {
+        Some(count) => count,
         None if is_right => messages,
         None => {
-            let factor = (GOAL_S / took.fastest_s.max(1e-3)).min(fitting).min(MAX_FACTOR);
-            ((messages as f64 * factor).round() as u64).clamp(least.min(MAX_MESSAGES), MAX_MESSAGES)
+            let factor = (GOAL_S / times.fastest_s.max(1e-3)).min(fit_ratio).min(MAX_FACTOR);
+            ((messages as f64 * factor).round() as u64).clamp(min_count.min(MAX_MESSAGES), MAX_MESSAGES)
         }
     };
     if next == messages { Calibration::Done } else { Calibration::Try(next) }
 }
 
-/// The longest that a run of `messages` messages may take, after one of `before` took `took`.
-pub(super) fn time_limit(took: Option<(u64, Duration)>, messages: u64) -> Duration {
-    let Some((before, took)) = took else { return MIN_LIMIT };
-    let more = (messages as f64 / before.max(1) as f64).max(1.0);
-    Duration::from_secs_f64((took.as_secs_f64() * more * LIMIT_FACTOR).min(1e6)).max(MIN_LIMIT)
+/// Returns the time limit for a run of `messages` messages. `last_run` is the number of messages
+/// and the time of the contestant's previous run.
+pub(super) fn time_limit(last_run: Option<(u64, Duration)>, messages: u64) -> Duration {
+    let Some((previous_count, elapsed)) = last_run else { return MIN_LIMIT };
+    let growth = (messages as f64 / previous_count.max(1) as f64).max(1.0);
+    Duration::from_secs_f64((elapsed.as_secs_f64() * growth * LIMIT_FACTOR).min(1e6)).max(MIN_LIMIT)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The number of messages for a generator that starts in `start_s` and sends `rate` a second, beside one that takes
-    /// `times` as long.
+    /// Calibrates for a generator that needs `start_s` to start and then sends `rate` messages per
+    /// second, compared with a generator that takes `times` times as long. Returns the number of
+    /// messages and the number of tries.
     fn calibrated_beside(times: f64, start_s: f64, rate: f64) -> (u64, usize) {
         let mut messages = first_messages(None, 10);
         for steps in 1..20 {
             let fastest_s = start_s + messages as f64 / rate;
-            let took = RoundTimes { fastest_s, together_s: fastest_s * (1.0 + times), budget_s: 120.0 };
-            match next_step(None, 10, messages, took) {
+            let round_times = RoundTimes { fastest_s, together_s: fastest_s * (1.0 + times), budget_s: 120.0 };
+            match next_step(None, 10, messages, round_times) {
                 Calibration::Try(next) => messages = next,
                 Calibration::Done => return (messages, steps),
             }
@@ -100,10 +107,10 @@ mod tests {
     fn a_round_takes_a_quarter_to_half_of_a_second() {
         for (start_s, rate) in [(0.002, 10_000.0), (0.005, 60_000.0), (0.05, 500.0), (0.0, 60.0), (0.2, 2_000.0)] {
             let (messages, steps) = calibrated(start_s, rate);
-            let took = start_s + messages as f64 / rate;
-            assert!((0.25..=0.5).contains(&took) && steps <= 6, "{start_s} {rate}: {messages} take {took} s");
+            let elapsed_s = start_s + messages as f64 / rate;
+            assert!((0.25..=0.5).contains(&elapsed_s) && steps <= 6, "{start_s} {rate}: {messages} take {elapsed_s} s");
         }
-        // One message a session is the least, however long it takes.
+        // There is at least one message per session, even if it takes longer than half a second.
         assert_eq!(calibrated(0.0, 5.0).0, 10);
         assert_eq!(calibrated(0.0, 1e9).0, MAX_MESSAGES);
     }
@@ -111,9 +118,9 @@ mod tests {
     #[test]
     fn the_number_that_was_asked_for_is_tried_after_a_few() {
         assert_eq!([first_messages(Some(5), 10), first_messages(Some(900), 10)], [5, 20]);
-        let took = |fastest_s| RoundTimes { fastest_s, together_s: 2.0 * fastest_s, budget_s: 60.0 };
-        assert_eq!(next_step(Some(900), 10, 20, took(0.01)), Calibration::Try(900));
-        assert_eq!(next_step(Some(900), 10, 900, took(30.0)), Calibration::Done);
+        let times = |fastest_s| RoundTimes { fastest_s, together_s: 2.0 * fastest_s, budget_s: 60.0 };
+        assert_eq!(next_step(Some(900), 10, 20, times(0.01)), Calibration::Try(900));
+        assert_eq!(next_step(Some(900), 10, 900, times(30.0)), Calibration::Done);
     }
 
     #[test]

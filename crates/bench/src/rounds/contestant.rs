@@ -1,4 +1,4 @@
-//! The contestants of a live comparison, in the words of `--contestant`.
+//! The contestants of a live comparison, and the syntax of `--contestant`.
 use crate::built_in::{BUILT_IN, load_scenario};
 use crate::programs::own_program;
 use crate::scenario::Measure;
@@ -10,33 +10,31 @@ use std::path::Path;
 use std::process::Command;
 use std::str::FromStr;
 
-/// Placeholders that a command must have: without them it cannot send that load to the sink.
+/// Placeholders that a command must contain. Without them the command cannot send the right number
+/// of messages to the sink.
 const REQUIRED: [&str; 2] = ["{port}", "{messages}"];
-/// Characters of the longest name.
 const MAX_NAME: usize = 40;
 
-/// A contestant: its name, and what it runs in a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveContestant {
-    /// Name in reports.
     pub name: String,
     pub(super) work: ContestantWork,
 }
 
-/// The work of a contestant in a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ContestantWork {
-    /// A load generator of the user's sends to the bench's sink.
+    /// The user's load generator sends to the bench's sink.
     Command(Vec<String>),
-    /// The source of this program sends to the bench's sink.
+    /// mailrun's own source sends to the bench's sink.
     OwnSource,
-    /// The source of this program sends to a server.
+    /// mailrun's own source sends to a server.
     Server(String),
-    /// A scenario of this program runs, for minutes perhaps.
+    /// mailrun runs a scenario, which may take minutes.
     Scenario(String),
 }
 
-/// Kind of contestants: only those of one kind have the same figures.
+/// Kind of a contestant. Only contestants of the same kind have the same figures and can be
+/// compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContestantKind {
     Source,
@@ -44,19 +42,18 @@ pub enum ContestantKind {
     Scenario,
 }
 
-/// The load of a run, and where it leaves its record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunLoad<'a> {
-    /// Address at which the bench's sink takes mail, if the bench has started one.
+    /// Address of the bench's sink. `None` if the bench has not started a sink.
     pub(super) sink: Option<SocketAddr>,
-    /// Address at which bytes are counted on their way to a server.
+    /// Address of the `WireCounter` that forwards to the server. `None` if no bytes are counted.
     pub(super) counter: Option<SocketAddr>,
-    /// Recipient of the mail to a server.
+    /// Recipient of the mail, for contestants that are servers.
     pub(super) to: Option<&'a str>,
     pub(super) sessions: u32,
     pub(super) messages: u64,
     pub(super) message_bytes: u64,
-    /// The file of the source's record, or the directory of a scenario's.
+    /// Path of the source's record, or of the directory with a scenario's records.
     pub(super) record: &'a Path,
 }
 
@@ -65,12 +62,11 @@ impl LiveContestant {
         Self { name: "mailrun source".to_owned(), work: ContestantWork::OwnSource }
     }
 
-    /// The same once more, for a comparison with itself.
+    /// Returns a copy with another name, to compare the contestant with itself.
     pub fn again(&self) -> Self {
         Self { name: format!("{} again", self.name), work: self.work.clone() }
     }
 
-    /// The contestant as it was typed.
     pub(super) fn description(&self) -> String {
         match &self.work {
             ContestantWork::Command(words) => words.join(" "),
@@ -80,10 +76,10 @@ impl LiveContestant {
         }
     }
 
-    /// Reads the file of a scenario.
+    /// Checks that a contestant that is a scenario can be compared.
     ///
     /// # Errors
-    /// If it cannot be read, or measures something that cannot be compared.
+    /// Returns an error if the scenario cannot be read or does not measure throughput.
     pub fn check(&self) -> Result<()> {
         let ContestantWork::Scenario(scenario) = &self.work else { return Ok(()) };
         let read = load_scenario(scenario).with_context(|| self.name.clone())?;
@@ -104,7 +100,8 @@ impl LiveContestant {
         }
     }
 
-    /// Address that its mail goes to; `None` where that is no one address: a scenario, or a name that is not known.
+    /// Returns the address to which the contestant sends. `None` for a scenario, which may have
+    /// several, and for a host name that cannot be resolved.
     pub(super) fn target(&self, sink: Option<SocketAddr>) -> Option<SocketAddr> {
         match &self.work {
             ContestantWork::Command(_) | ContestantWork::OwnSource => sink,
@@ -113,7 +110,7 @@ impl LiveContestant {
         }
     }
 
-    /// Reports whether its run leaves a record of the source's.
+    /// Returns true if a run of this contestant leaves a record of mailrun's source.
     pub(super) fn has_record(&self) -> bool {
         matches!(self.work, ContestantWork::OwnSource | ContestantWork::Server(_))
     }
@@ -142,12 +139,12 @@ impl LiveContestant {
     }
 }
 
-/// The scheme of a server's address, `smtp://` or nothing, and what follows it.
+/// Splits a server's address into the scheme, for example `smtp://`, and the rest. The scheme may
+/// be empty.
 fn split_scheme(address: &str) -> (&str, &str) {
     address.find("://").map_or(("", address), |at| address.split_at(at + 3))
 }
 
-/// The command of the source of this program.
 fn own_source(address: &str, load: &RunLoad<'_>) -> Result<Command> {
     let mut command = Command::new(own_program()?);
     command.args(["source", address, "--reuse", "--no-preflight", "--report", "none", "--progress", "none"]);
@@ -158,7 +155,7 @@ fn own_source(address: &str, load: &RunLoad<'_>) -> Result<Command> {
     Ok(command)
 }
 
-/// A word of a command with the placeholders replaced.
+/// Replaces the placeholders in one word of a command.
 fn filled_in(word: &str, load: &RunLoad<'_>, sink: SocketAddr) -> String {
     word.replace("{host}", &sink.ip().to_string())
         .replace("{port}", &sink.port().to_string())
@@ -167,7 +164,8 @@ fn filled_in(word: &str, load: &RunLoad<'_>, sink: SocketAddr) -> String {
         .replace("{size}", &load.message_bytes.to_string())
 }
 
-/// The work of one word: the name of a scenario or of its file, or the address of a server; `None` if it is a command.
+/// Interprets a contestant that is a single word: the name or the file of a scenario, or the
+/// address of a server. Returns `None` if the word is a command.
 fn one_word(word: &str) -> Option<ContestantWork> {
     let is_scenario = is_toml_file(word) || BUILT_IN.iter().any(|scenario| scenario.name == word);
     if is_scenario {
@@ -201,10 +199,10 @@ impl FromStr for LiveContestant {
         {
             return Ok(named(work));
         }
-        let lacking = REQUIRED.iter().find(|needed| !words.iter().any(|word| word.contains(**needed)));
-        if let Some(lacking) = lacking {
+        let placeholder = REQUIRED.iter().find(|needed| !words.iter().any(|word| word.contains(**needed)));
+        if let Some(placeholder) = placeholder {
             return Err(format!(
-                "{name}: the command has no {lacking}; it must send {{messages}} messages to {{host}} port {{port}}"
+                "{name}: the command has no {placeholder}; it must send {{messages}} messages to {{host}} port {{port}}"
             ));
         }
         Ok(named(ContestantWork::Command(words)))
@@ -247,7 +245,7 @@ mod tests {
 
     #[test]
     fn what_is_no_contestant_is_refused_with_the_reason() {
-        for (typed, why) in [
+        for (typed, reason) in [
             ("smtp-source", "a contestant is NAME=COMMAND"),
             ("=x {port} {messages}", "a contestant's name has 1 to 40"),
             ("a\u{1b}b=x {port} {messages}", "a contestant's name has 1 to 40"),
@@ -258,19 +256,19 @@ mod tests {
             ("a=x", "a: the command has no {port}"),
         ] {
             let error = typed.parse::<LiveContestant>().unwrap_err();
-            assert!(error.starts_with(why), "{typed}: {error}");
+            assert!(error.starts_with(reason), "{typed}: {error}");
         }
     }
 
     #[test]
     fn a_scenario_that_cannot_be_compared_is_refused_with_the_reason() {
-        for (typed, why) in [
+        for (typed, reason) in [
             ("a=relay-soak", "a: relay-soak: only scenarios that measure throughput"),
             ("a=/no/such.toml", "a: cannot read /no/such.toml"),
         ] {
             let contestant: LiveContestant = typed.parse().unwrap();
             let error = format!("{:#}", contestant.check().unwrap_err());
-            assert!(error.starts_with(why), "{typed}: {error}");
+            assert!(error.starts_with(reason), "{typed}: {error}");
         }
     }
 

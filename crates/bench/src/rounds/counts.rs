@@ -1,5 +1,5 @@
-//! Exact counts of contestants over one session: system calls and syncs a message of a load generator, under strace, and the
-//! bytes a message that a contestant and the server, or the sink, send each other.
+//! Exact counts per message, measured over one session: the system calls and syncs of a load
+//! generator under strace, and the bytes that a contestant exchanges with the server or the sink.
 use super::Rounds;
 use super::contestant::ContestantKind;
 use super::round_run::{RoundCase, RoundRun};
@@ -10,18 +10,19 @@ use mailrun_party::live_line::LiveLine;
 use std::path::Path;
 use std::time::Duration;
 
-/// Messages of a run, beside a run of one message: the difference is what messages cost.
+/// Messages of the longer of two runs. The other run has one message, so the difference between the
+/// runs is the cost of 100 messages.
 const MESSAGES: u64 = 101;
-/// Runs of each contestant: a count that differs between them is not exact.
+/// Runs of each contestant. If the counts of the runs differ, they are not exact.
 const RUNS: usize = 2;
-/// A run under strace is slow.
+/// Runs under strace are slow, so the time limit is generous.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Names of the counts of system calls, and of bytes.
 const CALLS: [&str; 2] = ["system calls a message", "syncs a message"];
 const BYTES: [&str; 2] = ["bytes sent a message", "bytes received a message"];
 
-/// A way to count: two figures a message, from a run of one message and a run of many.
+/// A way of counting. It yields two figures per message, computed from a run with one message and a
+/// run with many.
 #[derive(Clone, Copy, Debug)]
 enum CountingWay<'o> {
     Calls(&'o Path),
@@ -43,7 +44,7 @@ impl CountingWay<'_> {
         }
     }
 
-    /// The figures a message; `None` if a run was not counted.
+    /// Computes the figures per message. Returns `None` if one of the runs was not counted.
     fn per_message(self, one: &RoundRun, many: &RoundRun) -> Option<[f64; 2]> {
         match self {
             Self::Calls(_) => {
@@ -62,9 +63,10 @@ impl CountingWay<'_> {
 }
 
 impl Rounds<'_> {
-    /// Counts what can be counted exactly, and adds the rows to the comparison.
+    /// Counts system calls and bytes, and adds the rows to the comparison.
     pub(super) fn add_counts(&mut self, comparison: &mut RoundComparison) {
-        // The processes of a server are not ours to trace.
+        // Only load generators can be traced. The processes of a server are not the bench's
+        // children.
         if self.options.kind() == ContestantKind::Source {
             match strace::find() {
                 Some(strace) => self.add_rows(comparison, CountingWay::Calls(&strace)),
@@ -76,7 +78,6 @@ impl Rounds<'_> {
         self.add_rows(comparison, CountingWay::Bytes);
     }
 
-    /// Counts in one way, and adds the rows.
     fn add_rows(&mut self, comparison: &mut RoundComparison, way: CountingWay<'_>) {
         let places: Vec<usize> = (0..self.standings.len()).filter(|place| self.is_alive(*place)).collect();
         let counted: Vec<(usize, [Vec<f64>; 2])> =
@@ -97,7 +98,8 @@ impl Rounds<'_> {
         }
     }
 
-    /// The figures of a contestant, one for each run; none if a run failed or the user ended it.
+    /// Returns the figures of a contestant, one per run. The lists are empty if a run failed or the
+    /// user stopped it.
     fn figures_per_message(&mut self, place: usize, way: CountingWay<'_>) -> [Vec<f64>; 2] {
         let mut figures = [Vec::new(), Vec::new()];
         for _ in 0..RUNS {

@@ -1,4 +1,5 @@
-//! Live comparisons: contestants in many short rounds, each with the same number of messages to one sink.
+//! Live comparisons. The contestants run in many short rounds. In each round, every contestant
+//! sends the same number of messages to the same sink.
 //!
 //! ```text
 //! contestants ─→ calibration ─→ BlockOrder ─→ round_run: start, wait4, count at the sink ─→ RoundComparison
@@ -30,52 +31,55 @@ use round_sink::RoundSink;
 pub use round_sink::RoundSinkPlace;
 use std::time::{Duration, Instant};
 
-/// Rounds of runs without a valid one between them, after which a contestant is given up.
+/// A contestant is given up after this many failed runs without a valid run in between.
 const MAX_FAULTS_IN_A_ROW: usize = 3;
-/// Steps of the calibration; the last number is taken then.
+/// Maximum number of tries of the calibration. After that, the last number of messages is used.
 const MAX_CALIBRATION_STEPS: usize = 6;
-/// Share of processor time given to other guests of the hypervisor from which a round does not count.
+/// A round does not count if other guests of the hypervisor took at least this share of the CPU
+/// time.
 const STEAL_LIMIT: f64 = 0.25;
-/// Reasons of invalid rounds that are kept.
+/// Number of different reasons for invalid rounds that are kept for the report.
 const MAX_REASONS: usize = 10;
 
-/// Longest first run of a scenario.
+/// Time limit for the first run of a scenario.
 const SCENARIO_LIMIT: Duration = Duration::from_secs(3_600);
-/// Rounds of a verdict on scenarios, whose runs take minutes.
+/// Minimum number of rounds for a verdict on scenarios. It is low because their runs take minutes.
 const SCENARIO_MIN_ROUNDS: usize = 6;
 
 #[derive(Clone, Debug)]
 pub struct RoundsOptions {
-    /// Two or more, of one kind.
+    /// At least two contestants, all of the same kind.
     pub contestants: Vec<LiveContestant>,
-    /// Place of the one that the others are compared with.
+    /// Index of the contestant that the others are compared with.
     pub reference: usize,
     pub sessions: u32,
     pub message_bytes: u64,
-    /// Recipient of the mail to servers.
+    /// Recipient of the mail, for contestants that are servers.
     pub to: Option<String>,
-    /// The sink; without one only what servers accept is known.
+    /// Sink that counts deliveries. Without a sink only acceptance by the servers is measured.
     pub sink: Option<RoundSinkPlace>,
-    /// Messages in a round; `None` to choose a number by which a round takes 0.25 to 0.5 s.
+    /// Messages in a round. `None` means a number with which a round takes 0.25 to 0.5 s.
     pub messages: Option<u64>,
     pub rounds: usize,
-    /// No round begins later.
+    /// Time limit after which no new round starts.
     pub budget: Duration,
     pub margin: f64,
-    /// Ends after half of the rounds if all is decided then.
+    /// If set, the comparison ends after half of the rounds if everything is decided then.
     pub is_until_decided: bool,
-    /// Counts system calls and bytes at the end.
+    /// If set, system calls and bytes are counted after the rounds.
     pub counts: bool,
-    /// Both contestants are the same.
+    /// Set if a contestant is compared with itself.
     pub is_self: bool,
     pub live: LiveMode,
 }
 
-/// Runs the rounds, until all are done, the budget is spent or the user stops them; either way there is a comparison.
+/// Runs rounds until all are done, the time is used up or the user stops. In each case the
+/// comparison covers the rounds that were run.
 ///
 /// # Errors
 ///
-/// If the sink could not be started or did not stay.
+/// Returns an error if the sink could not be started, or if no temporary directory could be
+/// created.
 pub fn compare_live(options: &RoundsOptions) -> Result<RoundComparison> {
     let sink = options.sink.as_ref().map(RoundSink::new).transpose()?;
     let runs = RoundRuns::new(sink, options.to.clone())?;
@@ -99,7 +103,7 @@ impl RoundsOptions {
         self.contestants.first().map_or(ContestantKind::Source, LiveContestant::kind)
     }
 
-    /// Notes on what is compared.
+    /// Returns notes for the report about limits of this comparison.
     fn notes(&self, has_sink: bool) -> Vec<String> {
         let is_unseen = self.kind() == ContestantKind::Server && !has_sink;
         let note = is_unseen.then(|| "Accepted only: nobody saw deliveries (--sink, --sink-listen).".to_owned());
@@ -107,12 +111,11 @@ impl RoundsOptions {
     }
 }
 
-/// A contestant in the course of the rounds.
 struct Standing {
     contestant: RoundContestant,
-    /// Time of its last run, and its messages.
+    /// Number of messages and duration of the contestant's last successful run.
     took: Option<(u64, Duration)>,
-    /// Its last run of the calibration.
+    /// The contestant's last successful run of the calibration.
     warm_up: Option<RoundRun>,
     faults_in_a_row: usize,
 }
@@ -174,26 +177,30 @@ impl<'o> Rounds<'o> {
         RoundLoad { messages: self.messages, sessions, message_bytes }
     }
 
-    /// Finds the number of messages of a round, by runs that do not count.
+    /// Finds the number of messages of a round. The runs of the calibration are not part of the
+    /// result.
     fn calibrate(&mut self) {
         for _ in 0..MAX_CALIBRATION_STEPS {
-            let took = self.warm_up_round();
-            let Some(took) = took.filter(|_| !(self.is_stopped)()) else { return };
-            match next_step(self.options.messages, self.options.sessions, self.messages, took) {
+            let times = self.warm_up_round();
+            let Some(times) = times.filter(|_| !(self.is_stopped)()) else { return };
+            match next_step(self.options.messages, self.options.sessions, self.messages, times) {
                 Calibration::Done => return,
                 Calibration::Try(messages) => self.messages = messages,
             }
         }
     }
 
-    /// A run of each contestant, and its times.
+    /// Makes one run of each contestant. Returns their times, or `None` if the user stopped or
+    /// nobody succeeded.
     fn warm_up_round(&mut self) -> Option<RoundTimes> {
-        // Other programs may send more than they should; our source, which servers are measured with, does not.
+        // A foreign load generator may send more messages than it should. mailrun's own source,
+        // with which servers are measured, does not, so there is no need to wait for extra
+        // messages.
         let is_thorough = self.options.kind() == ContestantKind::Source;
         let mut times = Vec::new();
         for place in 0..self.standings.len() {
             let mut fault = None;
-            // Once more, before a contestant is given up.
+            // Give a contestant a second try before giving it up.
             for _ in 0..2 {
                 if !self.is_alive(place) || (self.is_stopped)() {
                     break;
@@ -221,12 +228,12 @@ impl<'o> Rounds<'o> {
         Some(RoundTimes { fastest_s, together_s: times.iter().sum(), budget_s })
     }
 
-    /// Makes one run; `None` if the user ended it.
+    /// Makes one run. Returns `None` if the user stopped it.
     fn run_once(&mut self, place: usize, line: LiveLine, is_thorough: bool) -> Option<RoundRun> {
-        let took = self.standings[place].took;
+        let last_run = self.standings[place].took;
         let limit = match self.options.kind() {
-            ContestantKind::Scenario if took.is_none() => SCENARIO_LIMIT,
-            _ => time_limit(took, self.messages),
+            ContestantKind::Scenario if last_run.is_none() => SCENARIO_LIMIT,
+            _ => time_limit(last_run, self.messages),
         };
         let case = RoundCase {
             contestant: &self.options.contestants[place],
@@ -246,8 +253,8 @@ impl<'o> Rounds<'o> {
         Some(run)
     }
 
-    fn give_up(&mut self, place: usize, why: String) {
-        self.standings[place].contestant.failure = Some(why);
+    fn give_up(&mut self, place: usize, reason: String) {
+        self.standings[place].contestant.failure = Some(reason);
     }
 
     fn run_all(&mut self) {
@@ -266,7 +273,7 @@ impl<'o> Rounds<'o> {
             match round {
                 Ok(figures) if !plan.is_warm_up => self.keep(figures),
                 Ok(_) => {}
-                Err(why) => self.note_invalid(why),
+                Err(reason) => self.note_invalid(reason),
             }
             order.finish_round(is_valid);
             self.course.rounds = order.counted();
@@ -282,7 +289,8 @@ impl<'o> Rounds<'o> {
         }
     }
 
-    /// A round: each contestant once, as long as none fails. `None` if the user ended it, and the reason if it does not
+    /// Makes a round, in which each contestant runs once. The round ends at the first failed run.
+    /// Returns `None` if the user stopped, and an error with the reason if the round does not
     /// count.
     fn round(&mut self, plan: &RoundPlan, order: &BlockOrder) -> Option<Result<Vec<(usize, RoundRun)>, String>> {
         let host = HostSampler::start();
@@ -307,23 +315,23 @@ impl<'o> Rounds<'o> {
             return Some(Err(format!("{name}: {why}")));
         }
         let stolen = host.finish().steal_share.filter(|share| *share >= STEAL_LIMIT);
-        let disturbed = |share: f64| format!("the hypervisor gave {:.0} % of the CPU to others", share * 100.0);
-        Some(stolen.map_or(Ok(figures), |share| Err(disturbed(share))))
+        let reason = |share: f64| format!("the hypervisor gave {:.0} % of the CPU to others", share * 100.0);
+        Some(stolen.map_or(Ok(figures), |share| Err(reason(share))))
     }
 
-    /// Progress: the round, the time that is left, and the estimate so far.
+    /// Builds the progress line: the round, the elapsed share of the time, and the ratios so far.
     fn line(&self, plan: &RoundPlan, order: &BlockOrder, name: &str) -> LiveLine {
         let planned = self.options.rounds;
-        let spent = self.began.elapsed().as_secs_f64() / self.options.budget.as_secs_f64();
-        let share = (order.counted() as f64 / planned as f64).max(spent);
+        let spent_share = self.began.elapsed().as_secs_f64() / self.options.budget.as_secs_f64();
+        let share = (order.counted() as f64 / planned as f64).max(spent_share);
         let mut text = match plan.is_warm_up {
             true => format!("first block, which does not count: {name}"),
             false => format!("round {} of {planned}: {name}", order.counted() + 1),
         };
         let reference = &self.standings[self.options.reference].contestant;
         for other in self.standings.iter().map(|standing| &standing.contestant) {
-            let so_far = Some(other).filter(|other| !std::ptr::eq(*other, reference));
-            if let Some((metric, ratio)) = so_far.and_then(|other| other.ratio_so_far(reference)) {
+            let contestant = Some(other).filter(|other| !std::ptr::eq(*other, reference));
+            if let Some((metric, ratio)) = contestant.and_then(|other| other.ratio_so_far(reference)) {
                 let metric = metric.split(',').next().unwrap_or_default();
                 text.push_str(&format!(" · {} {ratio:.2} × {metric}", other.name));
             }
@@ -337,10 +345,10 @@ impl<'o> Rounds<'o> {
         }
     }
 
-    fn note_invalid(&mut self, why: String) {
+    fn note_invalid(&mut self, reason: String) {
         let reasons = &mut self.course.invalid;
-        if reasons.len() < MAX_REASONS && !reasons.contains(&why) {
-            reasons.push(why);
+        if reasons.len() < MAX_REASONS && !reasons.contains(&reason) {
+            reasons.push(reason);
         }
     }
 

@@ -1,4 +1,5 @@
-//! One run of a contestant in a round: its start, its end or its being ended, its costs, and the count at the sink.
+//! One run of a contestant in a round. The run is started, watched and, if necessary, killed. Then
+//! its costs are taken, and the messages at the sink are counted.
 use super::contestant::{ContestantKind, LiveContestant, RunLoad};
 use super::round_sink::RoundSink;
 use super::wire_counter::{WireBytes, WireCounter};
@@ -16,23 +17,23 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Interval at which the sink's count is looked at while a contestant runs.
+/// Interval at which the sink's count is checked while a contestant runs.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// A contestant that sends more than this beyond what it should is ended.
+/// A contestant that sends this many messages more than it should is killed.
 const MAX_EXCESS: u64 = 1_000;
 
-/// A run of a contestant.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoundCase<'o> {
     pub(super) contestant: &'o LiveContestant,
     pub(super) load: RoundLoad,
-    /// It is ended then.
+    /// The run is killed after this time.
     pub(super) limit: Duration,
-    /// Set if no message may come after the run: the sink is waited for.
+    /// If set, the bench waits after the run until the sink receives no more messages. This finds
+    /// contestants that send too many.
     pub(super) is_thorough: bool,
-    /// Runs it under this strace, which counts its system calls.
+    /// Path of strace, if the run's system calls are counted.
     pub(super) strace: Option<&'o Path>,
-    /// Counts the bytes of its connections.
+    /// If set, the bytes of the run's connections are counted.
     pub(super) counts_bytes: bool,
 }
 
@@ -49,7 +50,7 @@ pub(super) struct RoundRun {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RunFault {
     pub(super) why: String,
-    /// Set if another run would be no better: the program is missing, or hangs.
+    /// Set if another run would fail as well, because the program is missing or hangs.
     pub(super) is_final: bool,
 }
 
@@ -60,12 +61,12 @@ impl RoundRun {
 }
 
 pub(super) struct RoundRuns {
-    /// The sink, where deliveries are seen.
+    /// `None` if no sink sees the deliveries.
     sink: Option<RefCell<RoundSink>>,
-    /// Recipient of the mail to servers.
+    /// Recipient of the mail, for contestants that are servers.
     to: Option<String>,
     directory: TempDir,
-    /// The sink's count after the run before.
+    /// The sink's count after the previous run.
     last: Cell<Option<u64>>,
 }
 
@@ -80,23 +81,24 @@ impl RoundRuns {
         self.sink.is_some()
     }
 
-    /// The sink's count before a run. What came after the run before belongs to nobody.
+    /// Returns the sink's count before a run. Fails if messages have arrived since the end of the
+    /// previous run, because such messages cannot be attributed to a run.
     fn count_before(&self) -> Result<u64> {
         let Some(sink) = &self.sink else { return Ok(0) };
         sink.borrow_mut().ensure_running()?;
         let before = sink.borrow().messages()?;
-        let late = before - self.last.replace(Some(before)).unwrap_or(before).min(before);
-        ensure!(late == 0, "{} messages came after the end of the run before", count(late));
+        let late_count = before - self.last.replace(Some(before)).unwrap_or(before).min(before);
+        ensure!(late_count == 0, "{} messages came after the end of the run before", count(late_count));
         Ok(before)
     }
 
-    /// Messages that the sink has taken since then.
+    /// Returns the number of messages that the sink has received since its count was `before`.
     fn count_since(&self, before: u64) -> Result<Option<u64>> {
         let Some(sink) = &self.sink else { return Ok(None) };
         Ok(Some(sink.borrow().messages()?.saturating_sub(before)))
     }
 
-    /// Waits until no more mail comes.
+    /// Waits until the sink receives no more mail.
     fn await_quiet(&self) -> Result<()> {
         if let Some(sink) = &self.sink {
             self.last.set(Some(sink.borrow().await_quiet()?));
@@ -104,19 +106,20 @@ impl RoundRuns {
         Ok(())
     }
 
-    /// Ends a contestant that sends far more than it should.
+    /// Returns an error if the contestant has sent far more messages than it should. The error
+    /// makes the caller kill the contestant.
     fn check_excess(&self, before: u64, wanted: u64) -> Result<()> {
-        let sent = self.count_since(before)?.unwrap_or_default();
+        let sent_count = self.count_since(before)?.unwrap_or_default();
         ensure!(
-            sent <= wanted.saturating_add(MAX_EXCESS),
+            sent_count <= wanted.saturating_add(MAX_EXCESS),
             "it sent {} messages instead of {} and was killed",
-            count(sent),
+            count(sent_count),
             count(wanted)
         );
         Ok(())
     }
 
-    /// Runs the contestant to its end; `None` if the user wants no more runs.
+    /// Runs the contestant until it exits. Returns `None` if the user asked to stop.
     fn run(
         &self,
         case: &RoundCase<'_>,
@@ -133,8 +136,8 @@ impl RoundRuns {
         let mut child = TimedChild::start(command)?;
         let mut looked_at = Instant::now();
         let progress = || {
-            let sent = self.count_since(before).ok()??;
-            Some(format!("the sink had {} of {} messages", count(sent), count(load.messages)))
+            let sent_count = self.count_since(before).ok()??;
+            Some(format!("the sink had {} of {} messages", count(sent_count), count(load.messages)))
         };
         let ended = turn.await_exit_watched(&mut child, case.limit, progress, || {
             if looked_at.elapsed() < WATCH_INTERVAL {
@@ -146,7 +149,8 @@ impl RoundRuns {
         Ok(ended.map(|(status, costs)| (status, costs, child)))
     }
 
-    /// The count at the sink once a run is over, as a fault if it is not the right one.
+    /// Counts the messages at the sink after a run. Returns a description of the fault if their
+    /// number is wrong.
     fn count_fault(&self, before: u64, case: &RoundCase<'_>) -> Result<Option<String>> {
         let Some(sink) = &self.sink else { return Ok(None) };
         let sink = sink.borrow();
@@ -156,11 +160,11 @@ impl RoundRuns {
             after = sink.await_quiet()?;
         }
         self.last.set(Some(after));
-        let came = after.saturating_sub(before);
-        Ok((came != wanted).then(|| format!("the sink has {} of {} messages", count(came), count(wanted))))
+        let arrived = after.saturating_sub(before);
+        Ok((arrived != wanted).then(|| format!("the sink has {} of {} messages", count(arrived), count(wanted))))
     }
 
-    /// The figures of a run that came to its end, or what is wrong with it.
+    /// Returns the figures of a finished run, or a text that says why there are none.
     fn figures(&self, case: &RoundCase<'_>, costs: &Costs, record: &Path) -> Result<Vec<RunFigure>, String> {
         match case.contestant.kind() {
             ContestantKind::Source => {
@@ -176,7 +180,7 @@ impl RoundRuns {
         }
     }
 
-    /// Makes one run and judges it; `None` if the user ended it.
+    /// Makes one run and judges it. Returns `None` if the user stopped it.
     pub(super) fn measure(&self, case: &RoundCase<'_>, turn: &mut RunTurn<'_>) -> Result<Option<RoundRun>> {
         let before = self.count_before()?;
         let place = tempfile::tempdir_in(self.directory.path()).context("cannot create a temporary directory")?;
@@ -204,13 +208,14 @@ impl RoundRuns {
         };
         let miscount = self.count_fault(before, case)?;
         let figures = self.figures(case, &costs, &record);
-        // A server that refuses mail is better described by the record than by the exit status.
+        // If a server refuses mail, the reason from the record tells more than the source's exit
+        // status.
         let is_explained = case.contestant.kind() == ContestantKind::Server && record.exists() && figures.is_err();
         if !status.success() && !is_explained {
             return Ok(Some(RoundRun::failed(format!("{:#}", child.exit_error(status)), false)));
         }
         Ok(Some(match (figures, miscount) {
-            (Err(why), _) | (_, Some(why)) => RoundRun::failed(why, false),
+            (Err(reason), _) | (_, Some(reason)) => RoundRun::failed(reason, false),
             (Ok(figures), None) => {
                 let max_rss_bytes = costs.max_rss_bytes.filter(|_| case.contestant.kind() == ContestantKind::Source);
                 let calls = fs::read_to_string(record.with_extension("strace")).ok().map(|text| strace::parse(&text));
@@ -221,7 +226,7 @@ impl RoundRuns {
     }
 }
 
-/// The command under strace, which writes its counts to `counts`.
+/// Wraps the command in strace, which writes its counts to the file `counts`.
 fn traced(command: &Command, strace: &Path, counts: &Path) -> Command {
     let mut traced = Command::new(strace);
     traced.args(["-f", "-c", "-o"]).arg(counts).arg(command.get_program()).args(command.get_args());
@@ -236,7 +241,7 @@ fn figure(name: &str, gain: Gain, value: f64) -> RunFigure {
     RunFigure { metric: ComparedMetric { name: name.to_owned(), gain }, value }
 }
 
-/// The percentiles of a stage.
+/// Returns the median and the p99 of the latency until a stage.
 fn times(record: Option<&Record>, stage: Stage) -> Vec<RunFigure> {
     let row = record.and_then(|record| record.stages.iter().find(|row| row.name == stage && row.count > 0));
     let Some(times) = row.and_then(|row| row.latency_ms) else { return Vec::new() };
@@ -244,7 +249,8 @@ fn times(record: Option<&Record>, stage: Stage) -> Vec<RunFigure> {
     vec![named("p50", times.p50), named("p99", times.p99)]
 }
 
-/// Rate and processor time of a load generator's process, and of our own source the time until the 250.
+/// Computes the rate and the CPU time of a load generator. If it is mailrun's source, its record
+/// adds the latency until the 250.
 fn source_figures(costs: &Costs, messages: u64, record: Option<&Record>) -> Vec<RunFigure> {
     let messages = messages as f64;
     let mut figures = vec![
@@ -255,7 +261,8 @@ fn source_figures(costs: &Costs, messages: u64, record: Option<&Record>) -> Vec<
     figures
 }
 
-/// Rate and latency of a server, as our source saw them, and the latency until the sink.
+/// Computes the rate and the latency of a server, as mailrun's source saw them. If there is a sink,
+/// its record adds the latency until delivery.
 fn server_figures(record: &Record, sink: Option<&Record>, messages: u64) -> Result<Vec<RunFigure>, String> {
     let accepted = record.ledger.accepted.unwrap_or_default();
     if accepted != messages {
@@ -271,7 +278,7 @@ fn server_figures(record: &Record, sink: Option<&Record>, messages: u64) -> Resu
     Ok(figures)
 }
 
-/// The figures of the one run that a scenario has made.
+/// Returns the figures of a scenario's run. Fails if the scenario made several runs.
 fn scenario_figures(directory: &Path) -> Result<Vec<RunFigure>, String> {
     let mut records = vec![directory.join("run.json")];
     let runs = fs::read_dir(directory).into_iter().flatten().flatten();
@@ -309,8 +316,8 @@ mod tests {
         };
         let all = names(server_figures(&record, Some(&record), 200_000).unwrap());
         assert_eq!(all, "rate, msg/s; accepted p50, ms; accepted p99, ms; delivered p50, ms; delivered p99, ms");
-        let why = server_figures(&record, None, 200_001).unwrap_err();
-        assert!(why.starts_with("it accepted 200,000 of 200,001 messages"), "{why}");
+        let reason = server_figures(&record, None, 200_001).unwrap_err();
+        assert!(reason.starts_with("it accepted 200,000 of 200,001 messages"), "{reason}");
     }
 
     #[test]

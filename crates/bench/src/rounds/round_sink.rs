@@ -1,4 +1,5 @@
-//! The sink of a live comparison: one process that takes the mail of all contestants, and is asked for its count.
+//! The sink of a live comparison. One sink process receives the mail of all contestants, and the
+//! bench asks this process for its count.
 use crate::engine::TimedChild;
 use crate::programs::own_program;
 use crate::remote_sink::RemoteSink;
@@ -10,30 +11,32 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Limit of the time in which it begins to listen.
+/// Time that the sink has to start listening.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Interval of the questions for its count.
+/// Interval at which the bench asks the sink for its count.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Pause in arrivals after which no more are expected from a load generator; the sink counts every quarter of a second.
+/// If no message arrives for this long, a load generator is considered finished. The sink updates
+/// its count every quarter of a second.
 const QUIET_TIMEOUT: Duration = Duration::from_millis(1000);
-/// The same for a server in between, which may wait before it tries again.
+/// As `QUIET_TIMEOUT`, for contestants that are servers. A server may wait before it retries a
+/// delivery.
 const SERVER_QUIET_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Place of the sink that counts deliveries.
+/// Where the sink that counts deliveries runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RoundSinkPlace {
-    /// A free port.
+    /// The bench starts a sink on a free port.
     Own,
-    /// An address that servers deliver to.
+    /// The bench starts a sink on this address, to which the servers deliver.
     Listen(String),
-    /// It is running already, with its status at this URL.
+    /// A sink is already running, and has its status at this URL.
     Running(String),
 }
 
-/// A sink that runs for the whole comparison.
+/// A sink that runs during the whole comparison.
 #[derive(Debug)]
 pub(super) struct RoundSink {
-    /// The process; a sink that was running already has none.
+    /// `None` if the sink was already running.
     process: Option<TimedChild>,
     client: RemoteSink,
     address: Option<SocketAddr>,
@@ -42,7 +45,7 @@ pub(super) struct RoundSink {
 }
 
 impl RoundSink {
-    /// Starts or finds it.
+    /// Starts a sink, or connects to a running one.
     pub(super) fn new(place: &RoundSinkPlace) -> Result<Self> {
         match place {
             RoundSinkPlace::Own => Self::start("127.0.0.1:0", QUIET_TIMEOUT),
@@ -51,7 +54,7 @@ impl RoundSink {
         }
     }
 
-    /// Starts it and waits until it listens.
+    /// Starts a sink and waits until it listens.
     fn start(listen: &str, quiet_timeout: Duration) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("mailrun-compare-").tempdir();
         let directory = directory.context("cannot create a temporary directory")?;
@@ -69,48 +72,49 @@ impl RoundSink {
         Ok(Self { process: Some(process), client, address, quiet_timeout, _directory: Some(directory) })
     }
 
-    /// Finds one that is running.
     fn connect(url: &str) -> Result<Self> {
         let client = RemoteSink::connect(url)?;
         Ok(Self { process: None, client, address: None, quiet_timeout: SERVER_QUIET_TIMEOUT, _directory: None })
     }
 
-    /// Address at which the bench's own takes mail.
+    /// Returns the address at which the sink accepts mail. `None` if the sink was already running.
     pub(super) fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// Its record of a run; `None` if it has seen nothing of it.
+    /// Returns the sink's record of a run. `None` if the sink has received nothing of the run.
     pub(super) fn record(&self, run: &str) -> Option<Record> {
         self.client.record(run.parse().ok()?).ok()?
     }
 
-    /// Messages that it has taken, as of a quarter of a second ago.
+    /// Returns the number of messages that the sink has received. The sink updates this number
+    /// every quarter of a second.
     pub(super) fn messages(&self) -> Result<u64> {
         self.client.messages()
     }
 
-    /// Fails if it has ended.
+    /// Returns an error if the sink's process has exited.
     pub(super) fn ensure_running(&mut self) -> Result<()> {
         self.process.as_mut().map_or(Ok(()), |process| process.ensure_running("the sink"))
     }
 
-    /// Waits until it has taken `wanted` messages, or no more come; returns the count.
+    /// Waits until the sink has received `wanted` messages in total, or until no more arrive.
+    /// Returns the count.
     pub(super) fn await_messages(&self, wanted: u64) -> Result<u64> {
-        let mut seen = self.messages()?;
+        let mut count = self.messages()?;
         let mut quiet_since = Instant::now();
-        while seen < wanted && quiet_since.elapsed() < self.quiet_timeout {
+        while count < wanted && quiet_since.elapsed() < self.quiet_timeout {
             std::thread::sleep(POLL_INTERVAL);
             let now = self.messages()?;
-            if now != seen {
-                seen = now;
+            if now != count {
+                count = now;
                 quiet_since = Instant::now();
             }
         }
-        Ok(seen)
+        Ok(count)
     }
 
-    /// Waits until no more messages come; returns the count.
+    /// Waits until no more messages arrive. Returns the count.
     pub(super) fn await_quiet(&self) -> Result<u64> {
         self.await_messages(u64::MAX)
     }

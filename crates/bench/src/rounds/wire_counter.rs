@@ -1,7 +1,8 @@
-//! A connection's bytes, counted between a contestant and the server that it sends to: all that either side gave to TCP.
+//! Counts the bytes between a contestant and the server that it sends to. A proxy forwards each
+//! connection and counts all bytes that either side gave to TCP.
 //!
 //! ```text
-//! contestant ── sent ─→ WireCounter ─→ server        counted when read: what the other side leaves unread counts too
+//! contestant ── sent ─→ WireCounter ─→ server        bytes are counted when they are read from the sender
 //!            ←─ received ─┘       ←───
 //! ```
 use anyhow::{Context, Result, ensure};
@@ -12,16 +13,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A side that is silent for so long after the run is not waited for.
+/// If one side of a connection sends nothing for this long, the connection has failed and the
+/// counts are incomplete.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(60);
 const READ_BYTES: usize = 64 << 10;
 
 /// Bytes of all connections of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WireBytes {
-    /// From the contestant to the server.
+    /// Bytes from the contestant to the server.
     pub(super) sent: u64,
-    /// From the server to the contestant.
+    /// Bytes from the server to the contestant.
     pub(super) received: u64,
 }
 
@@ -30,11 +32,12 @@ struct WireCounts {
     sent: AtomicU64,
     received: AtomicU64,
     is_over: AtomicBool,
-    /// A connection could not be made, or ended in an error: the counts are not whole.
+    /// Set if a connection could not be made or ended with an error. The counts are then
+    /// incomplete.
     has_failed: AtomicBool,
 }
 
-/// The counter between a contestant and the server that it sends to, for one run.
+/// The proxy between a contestant and its server, for one run.
 #[derive(Debug)]
 pub(super) struct WireCounter {
     address: SocketAddr,
@@ -43,10 +46,10 @@ pub(super) struct WireCounter {
 }
 
 impl WireCounter {
-    /// Listens on a free port, for connections to `server`.
+    /// Listens on a free port and forwards connections to `server`.
     ///
     /// # Errors
-    /// If no port or thread can be had.
+    /// Returns an error if no port is free or no thread can be started.
     pub(super) fn start(server: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen on 127.0.0.1")?;
         let address = listener.local_addr().context("cannot listen on 127.0.0.1")?;
@@ -59,15 +62,15 @@ impl WireCounter {
         Ok(Self { address, counts, acceptor: Some(acceptor) })
     }
 
-    /// Address that the contestant is given.
+    /// Returns the address to which the contestant must connect.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The bytes of the run, when all its connections have ended.
+    /// Waits until all connections have ended, and returns the bytes of the run.
     ///
     /// # Errors
-    /// If a connection failed.
+    /// Returns an error if a connection failed, because the counts are then incomplete.
     pub(super) fn finish(mut self) -> Result<WireBytes> {
         self.stop();
         ensure!(!self.counts.has_failed.load(Ordering::Relaxed), "a connection failed");
@@ -80,9 +83,9 @@ impl WireCounter {
     fn stop(&mut self) {
         let Some(acceptor) = self.acceptor.take() else { return };
         self.counts.is_over.store(true, Ordering::Release);
-        // It waits for a connection; this one is none of the run's.
+        // Wake the acceptor with a connection, so that it sees that the run is over.
         let _ = TcpStream::connect(self.address);
-        // A panic in it has nothing to add.
+        // Ignore a panic of the acceptor. The run has ended either way.
         let _ = acceptor.join();
     }
 }
@@ -93,7 +96,7 @@ impl Drop for WireCounter {
     }
 }
 
-/// Accepts connections until the run is over, and waits for their ends.
+/// Accepts connections until the run is over. Then waits until all connections have ended.
 fn accept(listener: &TcpListener, server: SocketAddr, counts: &WireCounts) {
     std::thread::scope(|scope| {
         for client in listener.incoming() {
@@ -109,7 +112,7 @@ fn accept(listener: &TcpListener, server: SocketAddr, counts: &WireCounts) {
     });
 }
 
-/// Hands on both directions of a connection.
+/// Forwards both directions of a connection.
 fn serve(client: &TcpStream, server: SocketAddr, counts: &WireCounts) -> std::io::Result<()> {
     let upstream = TcpStream::connect(server)?;
     for stream in [client, &upstream] {
@@ -117,14 +120,15 @@ fn serve(client: &TcpStream, server: SocketAddr, counts: &WireCounts) -> std::io
         stream.set_read_timeout(Some(QUIET_TIMEOUT))?;
     }
     std::thread::scope(|scope| {
-        let back = scope.spawn(|| copy(&upstream, client, &counts.received));
-        let there = copy(client, &upstream, &counts.sent);
-        let back = back.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into()));
-        there.and(back)
+        let receiving = scope.spawn(|| copy(&upstream, client, &counts.received));
+        let sending = copy(client, &upstream, &counts.sent);
+        let receiving = receiving.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into()));
+        sending.and(receiving)
     })
 }
 
-/// Copies to the end of `from`. What `to` does not take any more counts all the same.
+/// Copies all bytes from `from` to `to` and counts them. Bytes that `to` no longer accepts are
+/// counted as well, because `from` did send them.
 fn copy(mut from: &TcpStream, mut to: &TcpStream, count: &AtomicU64) -> std::io::Result<()> {
     let mut buffer = vec![0; READ_BYTES];
     let mut is_taken = true;
@@ -136,12 +140,12 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream, count: &AtomicU64) -> std::io:
                 is_taken = is_taken && to.write_all(&buffer[..length]).is_ok();
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            // A side that has closed with something unread: there is no more to come.
+            // The peer closed its side before it had read everything, so it sends nothing more.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break,
             Err(error) => return Err(error),
         }
     }
-    // The other side may be gone.
+    // Ignore errors: `to` may already be closed.
     let _ = to.shutdown(Shutdown::Write);
     Ok(())
 }
@@ -150,7 +154,8 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream, count: &AtomicU64) -> std::io:
 mod tests {
     use super::*;
 
-    /// A server that answers each connection with `greeting`, and reads to its end.
+    /// Starts a server that sends `greeting` on each connection and reads until the connection
+    /// ends.
     fn server(greeting: &'static [u8]) -> SocketAddr {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,5 +1,5 @@
-//! The parts of a load that several machines sent, merged into one run: what their sources wrote, what arrived at the sinks, one
-//! account, one verdict.
+//! Merges the parts of a load that several machines have sent into one run. The sources' records,
+//! the sources' ledgers and what arrived at the sinks become one account with one verdict.
 //!
 //! ```text
 //! run.json + ledger of each part ─→ parts ─→ union of records, of ledgers ─┐
@@ -29,22 +29,23 @@ use std::path::PathBuf;
 
 #[derive(Clone, Debug)]
 pub struct MergeOptions {
-    /// Directories that the parts wrote.
+    /// Directories in which the parts wrote their results.
     pub directories: Vec<PathBuf>,
-    /// Sinks: the HTTP address of one that is running, or the directory of one that has ended.
+    /// Sinks. Each is the HTTP address of a running sink or the directory of a sink that has ended.
     pub sinks: Vec<String>,
-    /// Directory of the result; `None` for a new one under `mailrun-results/`.
+    /// Directory for the result. `None` means a new directory under `mailrun-results/`.
     pub out: Option<PathBuf>,
-    /// Name of the run; that of its parts if `None`.
+    /// Name of the run. `None` means the name that the parts have.
     pub name: Option<String>,
-    /// Thresholds besides those of the parts.
+    /// Thresholds in addition to those of the parts.
     pub thresholds: Vec<Threshold>,
 }
 
-/// Merges parts into a run, and writes its files.
+/// Merges parts into a run and writes the run's files.
 ///
 /// # Errors
-/// If no part can be read, parts belong to different plans or runs, or a sink does not answer.
+/// Returns an error if no part can be read, if the parts belong to different plans or runs, or if a
+/// sink does not answer.
 pub fn merge(options: &MergeOptions) -> Result<BenchOutcome> {
     check_directories(options)?;
     let parts = Parts::read(&options.directories)?;
@@ -57,7 +58,7 @@ pub fn merge(options: &MergeOptions) -> Result<BenchOutcome> {
     Ok(BenchOutcome { unwritten, ..BenchOutcome::of_merge(record, directory.path().to_owned()) })
 }
 
-/// Refuses to write over a part.
+/// Refuses to write the result into the directory of a part.
 fn check_directories(options: &MergeOptions) -> Result<()> {
     let Some(out) = options.out.as_ref().and_then(|out| fs::canonicalize(out).ok()) else { return Ok(()) };
     let parts = options.directories.iter().filter_map(|path| fs::canonicalize(path).ok());
@@ -66,7 +67,6 @@ fn check_directories(options: &MergeOptions) -> Result<()> {
     Ok(())
 }
 
-/// The record of the whole run.
 fn run_record(options: &MergeOptions, name: String, parts: Parts, arrived: Option<AllArrivals>) -> Record {
     let sink_clocks = arrived.as_ref().map_or(&[][..], |arrived| &arrived.clocks[..]);
     let clocks = parts.clock_error(sink_clocks);
@@ -85,17 +85,19 @@ fn run_record(options: &MergeOptions, name: String, parts: Parts, arrived: Optio
         version: env!("CARGO_PKG_VERSION").to_owned(),
         ..merged
     };
-    // They were read when the parts were sent; a part that was changed since names what cannot be read.
+    // The sources could parse these thresholds. If one cannot be parsed now, somebody has changed
+    // the part's record, and the verdict gets a reason that says so.
     let read = |text: &String| Threshold::parse(text, RunProtocol::Smtp);
     let (planned, unreadable): (Vec<_>, Vec<_>) = parts.plan.thresholds.iter().map(read).partition(Result::is_ok);
     reasons.extend(unreadable.into_iter().filter_map(Result::err).map(parts::threshold_reason));
     let thresholds: Vec<Threshold> = planned.into_iter().flatten().chain(options.thresholds.iter().cloned()).collect();
     record.thresholds = thresholds.iter().map(|threshold| threshold.evaluate(&record)).collect();
-    let asked = record.workload.rate_per_s;
-    // Parts that are missing or late did not offer their rate: that is not the server's fault.
-    record.workload.rate_per_s = asked.filter(|_| reasons.iter().all(|reason| reason.cause != Cause::RateNotOffered));
+    let rate = record.workload.rate_per_s;
+    // If parts are missing or late, they did not offer their share of the rate. The server is not
+    // to blame for that, so the rate is not judged.
+    record.workload.rate_per_s = rate.filter(|_| reasons.iter().all(|reason| reason.cause != Cause::RateNotOffered));
     record.verdict = judge(&record, &VerdictInputs { topology: Topology::Server, ordered: None, quiet_timeout: None });
-    record.workload.rate_per_s = asked;
+    record.workload.rate_per_s = rate;
     if let Some(reason) = clock_reason(&record, clocks) {
         reasons.push(reason);
         reasons.extend(unknown_clocks);
@@ -107,18 +109,18 @@ fn run_record(options: &MergeOptions, name: String, parts: Parts, arrived: Optio
     record
 }
 
-/// The account of all parts with all that arrived.
-fn close_account(books: &LedgerRow, units: &Ledger, arrived: Option<&SinkResults>) -> LedgerRow {
-    let accepted = books.accepted.unwrap_or_default();
+/// Accounts for the messages of all parts, using everything that arrived at the sinks.
+fn close_account(ledger: &LedgerRow, units: &Ledger, arrived: Option<&SinkResults>) -> LedgerRow {
+    let accepted = ledger.accepted.unwrap_or_default();
     account::reconcile(AccountInputs {
-        recipients_created: books.created.unwrap_or_default(),
+        recipients_created: ledger.created.unwrap_or_default(),
         accepted: units,
-        rejected: books.rejected.unwrap_or_default(),
-        failed: books.failed.unwrap_or_default(),
+        rejected: ledger.rejected.unwrap_or_default(),
+        failed: ledger.failed.unwrap_or_default(),
         arrivals: arrived.and_then(arrivals),
         queue: ServerQueue::Unknown,
-        // A source does not see deliveries: in its account, accepted messages are in flight as well.
-        open: books.in_flight.unwrap_or_default().saturating_sub(accepted),
-        overflow: books.overflow.unwrap_or_default(),
+        // A source does not see deliveries, so its `in_flight` includes accepted messages.
+        open: ledger.in_flight.unwrap_or_default().saturating_sub(accepted),
+        overflow: ledger.overflow.unwrap_or_default(),
     })
 }

@@ -1,4 +1,5 @@
-//! The directories of the parts: read one after the other, so that a thousand take the memory of one.
+//! Reads the directories of the parts. They are read one after another, so that a thousand parts
+//! need no more memory than one.
 use anyhow::{Context, Result, bail, ensure};
 use mailrun_journey::ledger::Ledger;
 use mailrun_journey::reason::Reason;
@@ -14,33 +15,34 @@ use std::io::{BufReader, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// The largest record of a part that is read; one of an hour has a megabyte.
+/// Size limit for the record of a part. The record of an hour has about a megabyte.
 const MAX_RECORD_BYTES: u64 = 64 << 20;
-/// Memory for the units of all parts: 4 billion.
+/// Memory limit for the units of all parts. It suffices for 4 billion units.
 pub(super) const MAX_LEDGER_BYTES: usize = 512 << 20;
-/// A part that begins later than that after the others sends when they have gone on.
+/// A part that starts later than this did not send together with the others.
 const MAX_LATE_S: f64 = 1.0;
-/// Parts that a sentence names.
+/// Maximum number of names in a sentence.
 const MAX_NAMED: usize = 10;
-/// Names of a part's ledger: that of a bench, and that of a source.
+/// File names of a part's ledger, as a bench and as a source write it.
 const LEDGER_FILES: [&str; 2] = ["source.ledger", "ledger"];
 
 pub(super) struct Parts {
-    /// Their records as that of one source.
+    /// The records of all parts, merged as if one source had sent everything.
     pub(super) source: Record,
-    /// Their plan, from the first of them.
+    /// The plan of the load, taken from the first part.
     pub(super) plan: ShardRow,
-    /// Units that any part received 250 for.
+    /// Units for which any part received 250.
     pub(super) units: Ledger,
-    /// Numbers of the messages of all parts that are there; `None` if all are.
+    /// Message numbers of the parts that were read. `None` if no part is missing, so that no
+    /// message has to be left out.
     pub(super) numbers: Option<Vec<Range<u64>>>,
-    /// The record of each, without its rows.
+    /// The record of each part without its long lists.
     pub(super) summaries: Vec<Record>,
-    /// Faults of the parts.
+    /// Problems with individual parts, for the verdict.
     pub(super) reasons: Vec<Reason>,
 }
 
-/// A part as its directory has it.
+/// A part as it was read from its directory.
 struct ReadPart {
     record: Record,
     shard: ShardRow,
@@ -59,10 +61,8 @@ struct PartsBuilder {
 }
 
 impl Parts {
-    /// Reads all parts.
-    ///
-    /// # Errors
-    /// If none can be read, or two belong to different plans or runs.
+    /// Reads all parts and merges them. Returns an error if no part can be read or if two parts
+    /// belong to different plans or runs.
     pub(super) fn read(directories: &[PathBuf]) -> Result<Self> {
         let mut builder = PartsBuilder {
             union: RecordUnion::default(),
@@ -97,10 +97,6 @@ impl ReadPart {
     }
 }
 
-/// Reads a record.
-///
-/// # Errors
-/// If it cannot be read, or is none.
 pub(super) fn read_record(path: &Path) -> Result<Record> {
     let file = File::open(path).map_err(|error| anyhow::anyhow!("{}: {}", path.display(), reason(&error)))?;
     let mut json = Vec::new();
@@ -109,13 +105,9 @@ pub(super) fn read_record(path: &Path) -> Result<Record> {
     Record::from_json(&json).map_err(|error| anyhow::anyhow!("{} is no run record: {error}", path.display()))
 }
 
-/// Reads the ledger in a directory.
-///
-/// # Errors
-/// If there is none, or it cannot be read.
 pub(super) fn read_ledger(directory: &Path) -> Result<Ledger> {
-    let found = LEDGER_FILES.iter().map(|name| directory.join(name)).find(|path| path.exists());
-    let path = found.context("it has no ledger")?;
+    let path = LEDGER_FILES.iter().map(|name| directory.join(name)).find(|path| path.exists());
+    let path = path.context("it has no ledger")?;
     let file = File::open(&path).map_err(|error| anyhow::anyhow!("{}: {}", path.display(), reason(&error)))?;
     Ledger::read_from(BufReader::new(file)).with_context(|| format!("{} is no ledger", path.display()))
 }
@@ -133,8 +125,8 @@ impl PartsBuilder {
             return Ok(());
         }
         let summary = without_rows(&record);
-        if let Err(why) = self.union.add(record, &format!("source {part}")) {
-            self.unreadable(directory, &why);
+        if let Err(reason) = self.union.add(record, &format!("source {part}")) {
+            self.unreadable(directory, &reason);
             return Ok(());
         }
         if shard.late_s > MAX_LATE_S {
@@ -145,16 +137,16 @@ impl PartsBuilder {
         Ok(())
     }
 
-    fn unreadable(&mut self, directory: &Path, why: &str) {
+    fn unreadable(&mut self, directory: &Path, reason: &str) {
         let place = directory.display().to_string();
-        let text = format!("{} is not in the figures: {}.", printable(&place), printable(why));
+        let text = format!("{} is not in the figures: {}.", printable(&place), printable(reason));
         self.reasons.push(Reason::new(Cause::RateNotOffered, text));
     }
 
     fn finish(mut self) -> Result<Parts> {
         let Some((plan, run_id)) = self.plan else {
-            let why = self.reasons.first().map_or_else(|| "there is none".to_owned(), |reason| reason.text.clone());
-            bail!("no part of a load can be read: {why}");
+            let reason = self.reasons.first().map_or_else(|| "there is none".to_owned(), |reason| reason.text.clone());
+            bail!("no part of a load can be read: {reason}");
         };
         let mut source = self.union.finish("source").context("no part of a load can be read")?;
         source.run_id = run_id;
@@ -169,7 +161,8 @@ impl PartsBuilder {
     }
 }
 
-/// The record without its long lists: enough to tell a copy from another run of the same part.
+/// Returns the record without its long lists. The rest is enough to tell a copy of a part from a
+/// second run of the same part.
 fn without_rows(record: &Record) -> Record {
     Record {
         started_at: record.started_at.clone(),
@@ -224,10 +217,10 @@ fn late_reason(late: &[(u32, f64)], count: u32) -> Option<Reason> {
     Some(Reason::new(Cause::RateNotOffered, format!("{text} Use a later --start-at.")))
 }
 
-fn duplicate_reason(part: Shard, first: &Path, again: &Path, is_copy: bool) -> Reason {
+fn duplicate_reason(part: Shard, first: &Path, second: &Path, is_copy: bool) -> Reason {
     let first = first.display().to_string();
-    let again = again.display().to_string();
-    let places = format!("{} and {}", printable(&first), printable(&again));
+    let second = second.display().to_string();
+    let places = format!("{} and {}", printable(&first), printable(&second));
     match is_copy {
         true => Reason::new(Cause::Remark, format!("Part {part} was named twice, as {places}: it counts once.")),
         false => Reason::new(
@@ -239,17 +232,17 @@ fn duplicate_reason(part: Shard, first: &Path, again: &Path, is_copy: bool) -> R
     }
 }
 
-/// Explains a threshold that is none.
-pub(super) fn threshold_reason(why: String) -> Reason {
-    Reason::new(Cause::ThresholdUnseen, format!("A threshold of the parts cannot be read: {}.", printable(&why)))
+/// Explains that a threshold could not be parsed.
+pub(super) fn threshold_reason(error: String) -> Reason {
+    Reason::new(Cause::ThresholdUnseen, format!("A threshold of the parts cannot be read: {}.", printable(&error)))
 }
 
-/// Names as many as a sentence has room for.
+/// Lists the names. After the first ten, the list only says how many others there are.
 pub(super) fn named(names: impl ExactSizeIterator<Item = String>) -> String {
-    let more = names.len().saturating_sub(MAX_NAMED);
+    let other_count = names.len().saturating_sub(MAX_NAMED);
     let mut named: Vec<String> = names.take(MAX_NAMED).collect();
-    if more > 0 {
-        named.push(counted(more as u64, "other"));
+    if other_count > 0 {
+        named.push(counted(other_count as u64, "other"));
     }
     listed(&named)
 }

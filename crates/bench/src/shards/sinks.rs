@@ -1,5 +1,5 @@
-//! The far ends of a run: sinks that are running, and directories of sinks that have ended. What arrived at any of them
-//! arrived.
+//! The sinks of a run: running sinks, and directories of sinks that have ended. A message has
+//! arrived if it is at any of them.
 use super::clocks::SinkHostClock;
 use super::parts::{Parts, read_ledger, read_record};
 use crate::gather::SinkResults;
@@ -16,14 +16,13 @@ use std::time::Instant;
 
 pub(super) struct Sinks(Vec<SinkPlace>);
 
-/// Arrivals at all of them.
+/// What arrived at all sinks together.
 pub(super) struct AllArrivals {
     pub(super) results: SinkResults,
-    /// Clocks of those at which something arrived.
+    /// Clocks of the sinks at which something arrived.
     pub(super) clocks: Vec<SinkHostClock>,
 }
 
-/// Place where a sink's results are.
 enum SinkPlace {
     Running { sink: RemoteSink, address: String },
     Ended(PathBuf),
@@ -35,10 +34,8 @@ struct SinkFiles {
 }
 
 impl Sinks {
-    /// Looks for them, before any part is read.
-    ///
-    /// # Errors
-    /// If one is not there.
+    /// Connects to the running sinks before any part is read, so that a missing sink is noticed
+    /// early.
     pub(super) fn open(places: &[String]) -> Result<Self> {
         let open = |place: &String| {
             let path = PathBuf::from(place);
@@ -50,10 +47,11 @@ impl Sinks {
         Ok(Self(places.iter().map(open).collect::<Result<_>>()?))
     }
 
-    /// Waits until all that was accepted has arrived, or nothing new does, and joins what is known; `None` without a sink.
+    /// Waits until everything that was accepted has arrived, or until nothing new arrives. Then
+    /// merges the results of all sinks. Returns `None` if there are no sinks.
     ///
     /// # Errors
-    /// If a sink does not answer, or its files cannot be read.
+    /// Returns an error if a sink does not answer or its files cannot be read.
     pub(super) fn collect(&self, parts: &Parts) -> Result<Option<AllArrivals>> {
         if self.0.is_empty() {
             return Ok(None);
@@ -63,44 +61,44 @@ impl Sinks {
         let mut union = RecordUnion::default();
         let mut units = Ledger::with_limit(super::parts::MAX_LEDGER_BYTES);
         let mut clocks = Vec::new();
-        let mut again = 0_u64;
-        let mut no_room = 0_u64;
+        let mut duplicate_count = 0_u64;
+        let mut overflow_count = 0_u64;
         for (number, place) in self.0.iter().enumerate() {
-            let found = place.results(run)?;
-            let found_units = units_within(found.units, parts.numbers.as_deref());
-            let merged = units.merge(&found_units);
-            again = again.saturating_add(merged.again);
-            no_room = no_room.saturating_add(merged.full);
+            let results = place.results(run)?;
+            let sink_units = units_within(results.units, parts.numbers.as_deref());
+            let merged = units.merge(&sink_units);
+            duplicate_count = duplicate_count.saturating_add(merged.again);
+            overflow_count = overflow_count.saturating_add(merged.full);
             let name = if self.0.len() == 1 { "sink".to_owned() } else { format!("sink {number}") };
-            if let Some(record) = found.record {
-                if found_units.count() > 0 {
+            if let Some(record) = results.record {
+                if sink_units.count() > 0 {
                     let boot = record.clock.as_ref().map(|clock| clock.boot.clone()).unwrap_or_default();
                     clocks.push(SinkHostClock { sink: place.name(), boot });
                 }
-                union.add(record, &name).map_err(|why| anyhow!("{}: {why}", place.name()))?;
+                union.add(record, &name).map_err(|reason| anyhow!("{}: {reason}", place.name()))?;
             }
         }
         let mut record = union.finish("sink");
         if let Some(record) = &mut record {
-            let books = &mut record.ledger;
-            // The same unit at two sinks arrived twice.
-            books.duplicates = Some(books.duplicates.unwrap_or_default().saturating_add(again));
-            books.overflow = Some(books.overflow.unwrap_or_default().saturating_add(no_room));
+            let ledger = &mut record.ledger;
+            // A unit that is at two sinks is a duplicate.
+            ledger.duplicates = Some(ledger.duplicates.unwrap_or_default().saturating_add(duplicate_count));
+            ledger.overflow = Some(ledger.overflow.unwrap_or_default().saturating_add(overflow_count));
         }
         Ok(Some(AllArrivals { results: SinkResults { record, units: Some(units) }, clocks }))
     }
 
-    /// Waits while messages are still on their way to a sink that is running.
+    /// Waits while messages are still on their way to a running sink.
     fn await_arrivals(&self, run: RunId, parts: &Parts) -> Result<()> {
         let interrupt = Interrupt::watch()?;
         let numbers = parts.numbers.as_deref();
         let accepted = parts.units.count();
-        let ended: u64 = self.0.iter().map(|place| place.arrived_before(run, numbers)).sum::<Result<u64>>()?;
+        let finished_count: u64 = self.0.iter().map(|place| place.arrived_before(run, numbers)).sum::<Result<u64>>()?;
         let mut arrived = 0;
         let mut quiet_since = Instant::now();
         loop {
-            let arriving = self.0.iter().map(|place| place.arriving(run, numbers)).sum::<Result<u64>>()?;
-            let now = ended.saturating_add(arriving);
+            let arriving_count = self.0.iter().map(|place| place.arriving(run, numbers)).sum::<Result<u64>>()?;
+            let now = finished_count.saturating_add(arriving_count);
             if now > arrived {
                 arrived = now;
                 quiet_since = Instant::now();
@@ -117,7 +115,7 @@ impl Sinks {
     }
 }
 
-/// Units of these numbers, or all.
+/// Keeps the units of the messages with the given numbers. `None` keeps all units.
 fn units_within(units: Ledger, numbers: Option<&[Range<u64>]>) -> Ledger {
     match numbers {
         Some(numbers) => units.within(numbers),
@@ -137,7 +135,8 @@ impl SinkPlace {
         matches!(self, Self::Running { .. })
     }
 
-    /// Units of these numbers, or all, that arrived at a sink that has ended.
+    /// Counts the units that arrived at a sink that has ended. `numbers` limits the messages that
+    /// are counted.
     fn arrived_before(&self, run: RunId, numbers: Option<&[Range<u64>]>) -> Result<u64> {
         match self {
             Self::Running { .. } => Ok(0),
@@ -145,8 +144,9 @@ impl SinkPlace {
         }
     }
 
-    /// Units of these numbers, or all, that have arrived so far at a sink that is running. Mail of a part that is missing must
-    /// not stand for mail of another that is still under way.
+    /// Counts the units that have arrived at a running sink so far. `numbers` limits the count to
+    /// the parts that were read. Otherwise mail of a missing part could take the place of mail that
+    /// is still under way, and the wait would end too early.
     fn arriving(&self, run: RunId, numbers: Option<&[Range<u64>]>) -> Result<u64> {
         match self {
             Self::Running { sink, .. } if numbers.is_some() => Ok(units_within(sink.units(run)?, numbers).count()),

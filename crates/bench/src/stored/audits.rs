@@ -1,4 +1,4 @@
-//! The last audit of a server, for the tables of other runs.
+//! The last audit of a server, which is shown in the tables of other runs.
 use super::reading::read_run;
 use mailrun_journey::record::{Audit, AuditRow, Record};
 use mailrun_journey::words::listed;
@@ -7,7 +7,7 @@ use mailrun_report::table::plain;
 use std::fs;
 use std::path::Path;
 
-/// Finds the last audit of that version of a server in a directory of results.
+/// Finds the newest audit of this version of a server in a directory of results.
 pub(crate) fn last_audit(results: &Path, recipe: &str, version: &str) -> Option<Record> {
     let name = format!("audit-{recipe}");
     let paths = fs::read_dir(results).ok()?.flatten().map(|entry| entry.path());
@@ -19,7 +19,7 @@ pub(crate) fn last_audit(results: &Path, recipe: &str, version: &str) -> Option<
         .max_by(|one, other| one.started_at.cmp(&other.started_at))
 }
 
-/// `kept`, or `lost with power-cut`.
+/// For example `kept` or `lost with power-cut`.
 pub(crate) fn outcome(audit: &Audit) -> String {
     type Number = fn(&AuditRow) -> u64;
     let outcomes: [(&str, Number); 4] = [
@@ -28,16 +28,17 @@ pub(crate) fn outcome(audit: &Audit) -> String {
         ("changed", |row| row.corrupt),
         ("never back", |row| row.never_back),
     ];
-    let found = outcomes.into_iter().filter_map(|(word, number)| {
+    let texts = outcomes.into_iter().filter_map(|(word, number)| {
         let rows = audit.faults.iter().filter(|row| number(row) > 0);
         let faults: Vec<String> = rows.map(|row| plain(&row.fault)).collect();
         (!faults.is_empty()).then(|| format!("{word} with {}", listed(&faults)))
     });
-    let found: Vec<String> = found.collect();
-    if found.is_empty() { "kept".to_owned() } else { found.join("; ") }
+    let texts: Vec<String> = texts.collect();
+    if texts.is_empty() { "kept".to_owned() } else { texts.join("; ") }
 }
 
-/// `audited on 2026-11-26 (Exim version 4.96; seed 7): kill 0 of 344 lost in 2 rounds, …`
+/// For example `audited on 2026-11-26 (Exim version 4.96; seed 7): kill 0 of 344 lost in 2 rounds,
+/// …`.
 pub(crate) fn description(record: &Record, audit: &Audit) -> String {
     let row = |row: &AuditRow| {
         let (lost, answered) = (count(row.lost), count(row.answered));

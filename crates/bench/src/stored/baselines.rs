@@ -1,4 +1,5 @@
-//! Baselines: copies of run records under a name, in a directory that can be committed to a repository.
+//! Baselines are copies of run records that are stored under a name. Their directory can be
+//! committed to a repository.
 //!
 //! ```text
 //! mailrun-baselines/NAME/20261123T043000Z-bench/run.json
@@ -14,12 +15,11 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The longest name of a baseline.
 const MAX_NAME_CHARACTERS: usize = 64;
-/// The only file of a run in a baseline.
 const RECORD_FILE: &str = "run.json";
 
-/// Name of a baseline: letters, digits, `-`, `_` and `.`, so that it is a name of a directory everywhere.
+/// Name of a baseline. It may contain letters, digits, `-`, `_` and `.`, so that every file system
+/// accepts it as the name of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BaselineName(String);
 
@@ -46,12 +46,12 @@ impl fmt::Display for BaselineName {
     }
 }
 
-/// Fate of a baseline of the same name.
+/// What to do if a baseline of the same name exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExistingBaseline {
-    /// It stays, and saving fails.
+    /// Keep the existing baseline and fail.
     Keep,
-    /// The new one takes its place.
+    /// Replace the existing baseline.
     Replace,
 }
 
@@ -61,7 +61,7 @@ pub struct BaselineDirectory {
 }
 
 impl BaselineDirectory {
-    /// Takes a directory, which need not be there yet.
+    /// `path` need not exist yet.
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }
@@ -70,35 +70,34 @@ impl BaselineDirectory {
         self.path.join(&name.0)
     }
 
-    /// Copies the records of runs. The baseline is there as a whole or not at all.
+    /// Copies the records of runs into a new baseline. The baseline appears as a whole or not at
+    /// all.
     ///
     /// # Errors
-    /// If one of that name is there and is kept, or a file cannot be written.
+    /// Returns an error if a baseline of that name exists and must be kept, or if a file cannot be
+    /// written.
     pub fn save(&self, name: &BaselineName, runs: &[StoredRun], existing: ExistingBaseline) -> Result<PathBuf> {
         let path = self.path_of(name);
         if existing == ExistingBaseline::Keep && path.symlink_metadata().is_ok() {
             bail!("{} is there already: --replace puts the new one in its place", path.display());
         }
         fs::create_dir_all(&self.path).map_err(|error| cannot_write(&self.path, &error))?;
-        // Names of baselines never begin with a dot.
+        // The leading dot keeps this temporary name different from the name of any baseline.
         let new = self.path.join(format!(".{name}.{}", std::process::id()));
-        let written = write_runs(&new, runs).and_then(|()| {
+        let result = write_runs(&new, runs).and_then(|()| {
             if path.symlink_metadata().is_ok() {
                 self.remove(name)?;
             }
             fs::rename(&new, &path).map_err(|error| cannot_write(&path, &error))
         });
-        if written.is_err() {
-            // The first error says more.
+        if result.is_err() {
+            // Ignore a second error, because the first one explains more.
             let _ = remove_runs(&new);
         }
-        written.map(|()| path)
+        result.map(|()| path)
     }
 
-    /// The names of the baselines, sorted.
-    ///
-    /// # Errors
-    /// If the directory cannot be read; one that is not there has none.
+    /// Returns the names of the baselines, sorted. There are none if the directory does not exist.
     pub fn names(&self) -> Result<Vec<BaselineName>> {
         let entries = match fs::read_dir(&self.path) {
             Ok(entries) => entries,
@@ -112,10 +111,10 @@ impl BaselineDirectory {
         Ok(names)
     }
 
-    /// Reads the runs of a baseline, each by itself.
+    /// Reads the runs of a baseline. Each run that cannot be read has its own error.
     ///
     /// # Errors
-    /// If there is no such baseline.
+    /// Returns an error if the baseline does not exist.
     pub fn read(&self, name: &BaselineName) -> Result<Vec<Result<StoredRun>>> {
         let path = self.path_of(name);
         if path.is_dir() {
@@ -128,13 +127,14 @@ impl BaselineDirectory {
         }
     }
 
-    /// Removes a baseline, and nothing that is none.
+    /// Deletes a baseline. Refuses if its directory contains anything but saved runs.
     ///
     /// # Errors
-    /// If there is no such baseline, or it holds other files than `save` writes.
+    /// Returns an error if the baseline does not exist, is a link, or contains files that `save`
+    /// does not write.
     pub fn remove(&self, name: &BaselineName) -> Result<()> {
         let path = self.path_of(name);
-        if !path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+        if !path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
             self.read(name)?;
             bail!("{} is a link: nothing was removed", path.display());
         }
@@ -158,23 +158,23 @@ fn write_runs(directory: &Path, runs: &[StoredRun]) -> Result<()> {
     Ok(())
 }
 
-/// Removes a baseline's directory if there is nothing in it but run records.
+/// Deletes a baseline's directory if it contains nothing but run records.
 fn remove_runs(directory: &Path) -> Result<()> {
     let cannot =
         |path: &Path, error: &std::io::Error| anyhow::anyhow!("cannot remove {}: {}", path.display(), reason(error));
     let entries = |path: &Path| -> Result<Vec<PathBuf>> {
-        let found = fs::read_dir(path).map_err(|error| cannot(path, &error))?;
-        found.map(|entry| entry.map(|entry| entry.path()).map_err(|error| cannot(path, &error))).collect()
+        let entries = fs::read_dir(path).map_err(|error| cannot(path, &error))?;
+        entries.map(|entry| entry.map(|entry| entry.path()).map_err(|error| cannot(path, &error))).collect()
     };
     let runs = entries(directory)?;
     for run in &runs {
-        let is_directory = run.symlink_metadata().is_ok_and(|found| found.is_dir());
-        let strange = match is_directory {
+        let is_directory = run.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
+        let other_file = match is_directory {
             true => entries(run)?.into_iter().find(|file| !file.ends_with(RECORD_FILE)),
             false => Some(run.clone()),
         };
-        if let Some(strange) = strange {
-            bail!("{} is no part of a baseline: nothing was removed", strange.display());
+        if let Some(other_file) = other_file {
+            bail!("{} is no part of a baseline: nothing was removed", other_file.display());
         }
     }
     for run in &runs {
@@ -194,7 +194,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Runs in a directory of their own, as a bench leaves them.
+    /// Writes runs to directories as a bench does, and reads them.
     fn stored(place: &Path, count: usize) -> Vec<StoredRun> {
         (0..count)
             .map(|number| {

@@ -1,8 +1,8 @@
-//! Run records on disk: those of runs that were made before, by anybody.
+//! Run records that were written to disk earlier.
 //!
 //! ```text
 //! RUN/run.json, or a run.json ─┐
-//! DIR/*/run.json               ┴→ read ─→ Record, or what is wrong with it in a line; audits: the last one of a server
+//! DIR/*/run.json               ┴→ reading ─→ Record, or an error of one line ─→ audits: the last audit of a server
 //! mailrun-baselines/NAME/*/run.json ←→ baselines
 //! ```
 mod audits;

@@ -1,4 +1,4 @@
-//! Reads run records, and says in a line what is wrong with one that cannot be read.
+//! Reads run records. If a record cannot be read, the error says in one line what is wrong with it.
 use anyhow::{Result, anyhow, bail};
 use mailrun_journey::record::{FORMAT, Record};
 use mailrun_party::reason::reason;
@@ -8,24 +8,23 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The longest record that is read: one of a run of a day has a fifth of that.
+/// Size limit for a record. The record of a run of a day has about a fifth of this.
 const MAX_RECORD_BYTES: u64 = 256 << 20;
-/// The most characters of a mistake in a file that are shown.
+/// Maximum number of characters of a parse error that messages quote.
 const MAX_MISTAKE_CHARACTERS: usize = 200;
-/// The most names of directories that a message has.
+/// Maximum number of directories that a message names.
 const MAX_NAMES: usize = 3;
 
-/// A run that was read, with its file.
 #[derive(Clone, Debug)]
 pub struct StoredRun {
     pub file: PathBuf,
-    /// Path that names the run, as it is shown.
+    /// Path by which messages and reports name the run.
     pub name: String,
     pub record: Record,
 }
 
-/// Reads the run at a path, or, if it is a directory without a run.json, all runs directly below it. A run that cannot be
-/// read does not affect the others.
+/// Reads the run at a path. If the path is a directory without a run.json, reads all runs directly
+/// below it. A run that cannot be read does not affect the others.
 pub fn read_runs(path: &Path) -> Vec<Result<StoredRun>> {
     let is_directory_of_runs = path.is_dir() && !path.join("run.json").exists();
     let below = if is_directory_of_runs { runs_below(path) } else { Vec::new() };
@@ -37,10 +36,11 @@ pub fn read_runs(path: &Path) -> Vec<Result<StoredRun>> {
     paths.into_iter().map(read).collect()
 }
 
-/// The newest run in a directory of results, whose names begin with the time.
+/// Returns the newest run in a directory of results. The names of results begin with the time, so
+/// the newest one is the last by name.
 ///
 /// # Errors
-/// If there is none, or the newest results are of several runs.
+/// Returns an error if there is no run or if the newest result consists of several runs.
 pub fn newest_run(results: &Path) -> Result<PathBuf> {
     let entries = fs::read_dir(results).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_result = |path: &PathBuf| path.join("run.json").exists() || !runs_below(path).is_empty();
@@ -52,7 +52,8 @@ pub fn newest_run(results: &Path) -> Result<PathBuf> {
     Ok(newest)
 }
 
-/// `20261121T030012Z-bench`, like the run's directory; whatever could lead elsewhere is left out.
+/// Returns the name that a run's directory would have, for example `20261121T030012Z-bench`. Leaves
+/// out characters such as `/` and `.`, so that the name cannot lead to another directory.
 pub fn run_file_stem(record: &Record) -> String {
     let time: String = record.started_at.chars().filter(char::is_ascii_alphanumeric).take(32).collect();
     let letter = |c: char| if c.is_alphanumeric() || "-_".contains(c) { c } else { '-' };
@@ -60,37 +61,37 @@ pub fn run_file_stem(record: &Record) -> String {
     format!("{time}-{name}")
 }
 
-/// Reads the record of a run.
+/// Reads the record of a run. `path` is a run's directory, its `run.json`, or `-` for standard
+/// input.
 ///
 /// # Errors
-/// If there is none, or it is not one that this version reads.
+/// Returns an error if there is no record or if this version cannot read the record's format.
 pub fn read_run(path: &Path) -> Result<Record> {
     let file = if path.is_dir() { record_in(path)? } else { path.to_owned() };
-    let shown = if is_standard_input(&file) { "standard input".to_owned() } else { file.display().to_string() };
-    let json = read_bytes(&file).map_err(|error| anyhow!("cannot read {shown}: {}", reason(&error)))?;
+    let file_name = if is_standard_input(&file) { "standard input".to_owned() } else { file.display().to_string() };
+    let json = read_bytes(&file).map_err(|error| anyhow!("cannot read {file_name}: {}", reason(&error)))?;
     if json.len() as u64 > MAX_RECORD_BYTES {
-        bail!("{shown} has more than 256 MiB: that is no run record");
+        bail!("{file_name} has more than 256 MiB: that is no run record");
     }
-    record_of(&json).map_err(|mistake| anyhow!("{shown} {mistake}"))
+    record_of(&json).map_err(|mistake| anyhow!("{file_name} {mistake}"))
 }
 
 fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut json = Vec::new();
-    let most = MAX_RECORD_BYTES + 1;
+    let limit = MAX_RECORD_BYTES + 1;
     if is_standard_input(path) {
-        io::stdin().lock().take(most).read_to_end(&mut json)?;
+        io::stdin().lock().take(limit).read_to_end(&mut json)?;
     } else {
-        File::open(path)?.take(most).read_to_end(&mut json)?;
+        File::open(path)?.take(limit).read_to_end(&mut json)?;
     }
     Ok(json)
 }
 
-/// Reports whether a path stands for standard input.
 fn is_standard_input(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// The record in a run directory.
+/// Returns the path of the record in a run's directory.
 fn record_in(directory: &Path) -> Result<PathBuf> {
     let file = directory.join("run.json");
     if file.exists() {
@@ -109,7 +110,7 @@ fn record_in(directory: &Path) -> Result<PathBuf> {
     )
 }
 
-/// The run directories directly below a directory, sorted by name.
+/// Returns the run directories directly below a directory, sorted by name.
 fn runs_below(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut below: Vec<PathBuf> = entries.filter(|path| path.join("run.json").exists()).collect();
@@ -117,7 +118,7 @@ fn runs_below(directory: &Path) -> Vec<PathBuf> {
     below
 }
 
-/// The keys by which a record is recognised.
+/// The keys that tell whether a file is a record and who wrote it.
 #[derive(Deserialize)]
 struct RecordHead {
     #[serde(default)]
@@ -126,7 +127,7 @@ struct RecordHead {
     version: String,
 }
 
-/// The record, or what is wrong with the file.
+/// Parses a record. The error says what is wrong with the file.
 fn record_of(json: &[u8]) -> Result<Record, String> {
     let shown = |text: &str| printable(&text.chars().take(MAX_MISTAKE_CHARACTERS).collect::<String>()).into_owned();
     let head: RecordHead = serde_json::from_slice(json)

@@ -1,17 +1,16 @@
-//! The rows of a table: sources, sinks and loads, those that are compared next to each other.
+//! The rows of a table. A row has a source, a sink and a load. Rows that are compared with each
+//! other are adjacent.
 use crate::programs::ComparedProgram;
 use crate::scenario::{SinkTool, SourceTool};
 
-/// Number of messages per connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionReuse {
-    /// One.
+    /// A new connection for each message.
     PerMessage,
-    /// As many as there are: `-d`.
+    /// All messages of a session on one connection: the option `-d`.
     Reused,
 }
 
-/// A row: source, sink and load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TableCase {
     pub(super) tool: SourceTool,
@@ -22,7 +21,7 @@ pub(super) struct TableCase {
 }
 
 impl TableCase {
-    /// `smtp-source → mailrun sink, 100 sessions, -d`
+    /// For example `smtp-source → mailrun sink, 100 sessions, -d`.
     pub(super) fn description(&self) -> String {
         let sink = match self.receiver {
             SinkTool::SmtpSink => "smtp-sink",
@@ -44,13 +43,14 @@ impl TableCase {
         words
     }
 
-    /// The same work done by another tool.
+    /// Returns the row in which another tool does the same work.
     pub(super) fn with_tool(self, tool: SourceTool) -> Self {
         Self { tool, ..self }
     }
 }
 
-/// All rows, those that are to be compared next to each other.
+/// Returns all rows. Rows that differ only in the tool are adjacent, because they are compared with
+/// each other.
 pub(super) fn cases(
     tools: &[SourceTool],
     receivers: &[SinkTool],

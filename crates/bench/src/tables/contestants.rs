@@ -1,4 +1,4 @@
-//! The sources and sinks of the published tables: their names and their command lines.
+//! The command lines of the sources and sinks of the published tables.
 use super::cases::{ConnectionReuse, TableCase};
 use crate::programs::ComparedProgram;
 use crate::scenario::{SinkTool, SourceTool};
@@ -34,16 +34,17 @@ impl ComparedProgram for SinkTool {
     }
 }
 
-/// Says whether the sink can tell every message from every other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageMarking {
-    /// The messages of the published table.
+    /// The messages are those of the published table. The sink cannot always tell them apart.
     AsPublished,
-    /// go-smtp-source's messages all have one Message-Id: their number goes into the subject. The others number theirs.
+    /// Each message is different. go-smtp-source gives all messages the same Message-Id, so it is
+    /// told to put their number into the subject. The other sources number their messages by
+    /// themselves.
     Unique,
 }
 
-/// The command that makes a tool send a case's load.
+/// Returns the command with which a tool sends the load of a row.
 pub(super) fn command(
     program: &Path,
     case: &TableCase,
@@ -58,7 +59,7 @@ pub(super) fn command(
     let own: &[&str] = match (case.tool, marking) {
         (SourceTool::GoSmtpSource, MessageMarking::AsPublished) => &["-resolve-once"],
         (SourceTool::GoSmtpSource, MessageMarking::Unique) => &["-resolve-once", "-S", "message %d"],
-        // Without -M it asks for the machine's name, which it may reject.
+        // Without -M the tool uses the name of the machine and may reject that name.
         (SourceTool::SmtpSource | SourceTool::Mailrun, _) => &["-M", "smtp.example.com"],
         (SourceTool::MailrunBusyPoll, _) => &["--busy-poll", "50us", "-M", "smtp.example.com"],
     };

@@ -1,31 +1,33 @@
-//! Messages that a sink has kept: how many, for how many recipients, whether any is there twice, and whether each is
-//! what was sent: all three sources send the same four lines.
+//! Reads the messages that a sink has saved. Counts the messages and their recipients, finds
+//! duplicates, and checks that the text is the one that was sent. All sources send the same four
+//! lines of text.
 //!
-//! A message is known by its Message-Id and its subject (`MessageMarking`), a delivery by its message and its
-//! recipient. Deliveries are remembered as 64-bit hashes: among a million, two that only look alike are met once in
-//! 40 million checks, and then one is reported as a duplicate; none is ever overlooked.
+//! A message is identified by its Message-Id and its subject (`MessageMarking`), a delivery by its
+//! message and its recipient. Deliveries are stored as 64-bit hashes. With a million deliveries,
+//! one check in 40 million has two deliveries with the same hash and reports a duplicate wrongly.
+//! Real duplicates are never overlooked.
 use serde::Deserialize;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, ErrorKind, Read};
 
-/// Limit of the bytes that are read of a line: the rest has nothing of interest.
+/// Maximum number of bytes of a line that are kept. The rest of a longer line is read as another
+/// line.
 const MAX_LINE_BYTES: u64 = 64 * 1024;
-/// The text of every message.
+/// Lines of text in every message.
 const TEXT: [&str; 4] = ["La de da de da 1.", "La de da de da 2.", "La de da de da 3.", "La de da de da 4."];
 
-/// Findings in a dump.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Deliveries {
     pub(super) messages: u64,
     pub(super) recipients: u64,
-    /// Messages whose text is not what was sent.
+    /// Messages whose text differs from what was sent.
     pub(super) changed: u64,
     seen: HashSet<u64>,
 }
 
 impl Deliveries {
-    /// Deliveries that were there before.
+    /// Returns the number of deliveries that are copies of an earlier delivery.
     pub(super) fn duplicates(&self) -> u64 {
         self.recipients - self.seen.len() as u64
     }
@@ -42,19 +44,19 @@ impl Deliveries {
     }
 }
 
-/// A message as far as it is looked at.
+/// The parts of a message that are checked.
 #[derive(Debug, Default)]
 struct DumpedMessage {
-    /// Its Message-Id and its subject.
+    /// The message's Message-Id and subject, which identify it.
     name: Vec<u8>,
     recipients: Vec<Vec<u8>>,
-    /// Lines of its text so far.
+    /// Number of text lines read so far.
     lines: usize,
     is_changed: bool,
 }
 
 impl DumpedMessage {
-    /// Takes up a line of its header, if it is one that names it.
+    /// Reads a line of the header. Keeps the line if it identifies the message.
     fn read_header(&mut self, line: &[u8]) {
         if after(line, b"Message-Id:").or_else(|| after(line, b"Subject:")).is_some() {
             self.name.extend_from_slice(line);
@@ -62,29 +64,29 @@ impl DumpedMessage {
         }
     }
 
-    /// Takes up a line of its text.
+    /// Reads a line of the text and compares it with what was sent.
     fn read_text(&mut self, line: &[u8]) {
         self.is_changed |= TEXT.get(self.lines).is_none_or(|expected| expected.as_bytes() != line);
         self.lines += 1;
     }
 }
 
-/// Text that follows a field's name, which is written in either case.
+/// Returns the text after a field's name. The case of the name is ignored.
 fn after<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
     let (start, rest) = line.split_at_checked(name.len())?;
     start.eq_ignore_ascii_case(name).then_some(rest)
 }
 
-/// Reads what `smtp-sink -S SEPARATOR -D` wrote: the separator, a line for each field of the envelope, the message,
-/// and an empty line.
+/// Reads a file that `smtp-sink -S SEPARATOR -D` wrote. Each message is preceded by the separator
+/// and a line for each field of the envelope, and followed by an empty line.
 pub(super) fn of_smtp_sink(mut dump: impl BufRead, separator: &str) -> io::Result<Deliveries> {
-    let mut found = Deliveries::default();
+    let mut deliveries = Deliveries::default();
     let mut message = None::<DumpedMessage>;
     let mut place = DumpSection::Header;
     let mut line = Vec::new();
     while read_line(&mut dump, &mut line)? {
         if line == separator.as_bytes() {
-            message.replace(DumpedMessage::default()).iter().for_each(|before| found.add(before));
+            message.replace(DumpedMessage::default()).iter().for_each(|before| deliveries.add(before));
             place = DumpSection::Header;
             continue;
         }
@@ -99,29 +101,30 @@ pub(super) fn of_smtp_sink(mut dump: impl BufRead, separator: &str) -> io::Resul
             DumpSection::Text | DumpSection::End => current.read_text(&line),
         }
     }
-    message.iter().for_each(|last| found.add(last));
-    Ok(found)
+    message.iter().for_each(|last| deliveries.add(last));
+    Ok(deliveries)
 }
 
-/// Position of a line in a message of smtp-sink's.
+/// Part of a message in smtp-sink's file.
 #[derive(Clone, Copy, Debug)]
 enum DumpSection {
     Header,
     Text,
-    /// The position after the empty line that smtp-sink adds.
+    /// After the empty line that smtp-sink adds.
     End,
 }
 
-/// The line before a message in `mailrun sink --dump-file`.
+/// The line before each message in the file of `mailrun sink --dump-file`.
 #[derive(Debug, Deserialize)]
 struct DumpedEnvelope {
     bytes: u64,
     recipients: Vec<String>,
 }
 
-/// Reads what `mailrun sink --dump-file` wrote. A message that is still being written is not there yet.
+/// Reads a file that `mailrun sink --dump-file` wrote. A last message that is not yet complete is
+/// left out.
 pub(super) fn of_mailrun(mut dump: impl BufRead) -> io::Result<Deliveries> {
-    let mut found = Deliveries::default();
+    let mut deliveries = Deliveries::default();
     let mut line = Vec::new();
     while read_line(&mut dump, &mut line)? {
         let envelope: DumpedEnvelope = match serde_json::from_slice(&line) {
@@ -138,16 +141,17 @@ pub(super) fn of_mailrun(mut dump: impl BufRead) -> io::Result<Deliveries> {
         while read_line(&mut text, &mut line)? {
             message.read_text(&line);
         }
-        // The line's end after the message is the last that is written of it.
+        // The sink writes this line end last. Without it the message is incomplete.
         if text.limit() > 0 || !read_line(&mut dump, &mut line)? {
             break;
         }
-        found.add(&message);
+        deliveries.add(&message);
     }
-    Ok(found)
+    Ok(deliveries)
 }
 
-/// Reads a line without its end, or the next piece of an endless one; false at the end.
+/// Reads a line without its line end. A line that is too long is read in pieces. Returns false at
+/// the end of the input.
 fn read_line(text: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     let octets = text.take(MAX_LINE_BYTES).read_until(b'\n', line)?;
@@ -178,11 +182,11 @@ mod tests {
         format!("{envelope}\n{text}\n")
     }
 
-    /// Messages, recipients and doubles; none is changed.
-    fn counts(found: io::Result<Deliveries>) -> [u64; 3] {
-        let found = found.unwrap();
-        assert_eq!(found.changed, 0, "{found:?}");
-        [found.messages, found.recipients, found.duplicates()]
+    /// Returns the counts of messages, recipients and duplicates. Asserts that no text was changed.
+    fn counts(deliveries: io::Result<Deliveries>) -> [u64; 3] {
+        let deliveries = deliveries.unwrap();
+        assert_eq!(deliveries.changed, 0, "{deliveries:?}");
+        [deliveries.messages, deliveries.recipients, deliveries.duplicates()]
     }
 
     type WriteDump = fn(u32, &[&str]) -> String;
@@ -223,7 +227,7 @@ mod tests {
             [("de da 3.", "de dA 3."), (" 4.", " 4.."), (" 1.", " 1.\n"), (" 2.", "\nX-Rcpt-Args: <a@b>"), (" 4.", "")];
         for (written, read) in KINDS {
             for (from, to) in edits {
-                // A length that does not agree would be another fault.
+                // Adjust the length in the envelope, so that only the text is wrong.
                 let good = written(1, &["c@d"]);
                 let mut changed = written(2, &["c@d"]).replace(from, to);
                 if let Some((head, text)) = changed.clone().split_once('\n').filter(|(head, _)| head.starts_with('{')) {
@@ -231,8 +235,8 @@ mod tests {
                     head["bytes"] = (text.len() - 1).into();
                     changed = format!("{head}\n{text}");
                 }
-                let found = read((good.clone() + &changed + &good).as_bytes()).unwrap();
-                assert_eq!((found.messages, found.recipients, found.changed), (3, 3, 1), "{changed}");
+                let deliveries = read((good.clone() + &changed + &good).as_bytes()).unwrap();
+                assert_eq!((deliveries.messages, deliveries.recipients, deliveries.changed), (3, 3, 1), "{changed}");
             }
         }
     }
@@ -255,9 +259,9 @@ mod tests {
         fn any_bytes_end_in_an_answer(bytes in proptest::collection::vec(any::<u8>(), 0..2000), id in any::<u32>()) {
             for (written, read) in KINDS {
                 let text = [written(id, &["c@d"]).as_bytes(), &bytes].concat();
-                if let Ok(found) = read(&text) {
-                    prop_assert!(found.duplicates() <= found.recipients && found.messages >= 1);
-                    prop_assert!(found.changed <= found.messages);
+                if let Ok(deliveries) = read(&text) {
+                    prop_assert!(deliveries.duplicates() <= deliveries.recipients && deliveries.messages >= 1);
+                    prop_assert!(deliveries.changed <= deliveries.messages);
                 }
                 let _ = read(&bytes);
             }

@@ -1,47 +1,47 @@
-//! Figures of one run of a table: its costs, and the proof that every message came to each of its recipients, once and
-//! unchanged: the dump and the sink's own counts must agree.
+//! Figures of one run of a table: the costs, and the proof that each recipient received each
+//! message once and unchanged. The saved messages and the sink's own counts must agree.
 use super::deliveries::Deliveries;
 use super::sinks::ReportedCounts;
 use crate::engine::Costs;
 use mailrun_report::numbers::{count, counted};
 
-/// A run that came to its end.
 #[derive(Clone, Debug)]
 pub(super) struct TableMeasurement {
     pub(super) source: Costs,
     pub(super) sink: Costs,
-    /// Counts that the sink reports; smtp-sink reports none.
+    /// The sink's own counts. smtp-sink has none.
     pub(super) counts: Option<ReportedCounts>,
-    /// Messages that it has kept, where it was asked to.
+    /// What was found in the messages that the sink saved. `None` if it was not asked to save them.
     pub(super) deliveries: Option<Deliveries>,
 }
 
 impl TableMeasurement {
-    /// Messages that the sink did not get, where it counts by itself.
+    /// Reports missing messages, if the sink has a count of its own.
     pub(super) fn shortfall(&self, messages: u64) -> Option<String> {
         let arrived = self.counts?.messages;
         (arrived != messages).then(|| format!("the sink has {} of {} messages", count(arrived), count(messages)))
     }
 
-    /// Fault of a run of so many messages for so many recipients each; `None` if there is none.
+    /// Checks the deliveries of a run. Returns a description of all faults, or `None` if every
+    /// recipient received every message once and unchanged.
     pub(super) fn delivery_fault(&self, messages: u64, recipients: u32) -> Option<String> {
         let units = messages * u64::from(recipients);
         let mut faults = Vec::new();
-        let mut expect = |found: u64, wanted: u64, what: &str| {
-            if found != wanted {
-                faults.push(format!("{} of {} {what}", count(found), count(wanted)));
+        let mut expect = |actual: u64, wanted: u64, what: &str| {
+            if actual != wanted {
+                faults.push(format!("{} of {} {what}", count(actual), count(wanted)));
             }
         };
-        if let Some(kept) = &self.deliveries {
-            expect(kept.messages, messages, "messages in its dump");
-            expect(kept.recipients, units, "recipients in its dump");
+        if let Some(deliveries) = &self.deliveries {
+            expect(deliveries.messages, messages, "messages in its dump");
+            expect(deliveries.recipients, units, "recipients in its dump");
         }
         if let Some(counts) = self.counts {
             expect(counts.messages, messages, "messages by its count");
             expect(counts.recipients, units, "recipients by its count");
         }
-        if let Some(twice) = self.deliveries.as_ref().map(|kept| kept.duplicates()).filter(|twice| *twice > 0) {
-            faults.push(counted(twice, "duplicate"));
+        if let Some(count) = self.deliveries.as_ref().map(|kept| kept.duplicates()).filter(|count| *count > 0) {
+            faults.push(counted(count, "duplicate"));
         }
         if let Some(changed) = self.deliveries.as_ref().map(|kept| kept.changed).filter(|changed| *changed > 0) {
             faults.push(format!("{} with a changed text", counted(changed, "message")));
@@ -55,7 +55,8 @@ mod tests {
     use super::super::deliveries::of_mailrun;
     use super::*;
 
-    /// A run of which those Message-Ids are in the dump, for two recipients each, and counted once each.
+    /// Creates a run whose dump has messages with these numbers. Each message has two recipients
+    /// and is counted once.
     fn run(ids: &[u32]) -> TableMeasurement {
         with_text(ids, "La de da de da 1.\r\nLa de da de da 2.\r\nLa de da de da 3.\r\nLa de da de da 4.\r\n")
     }
@@ -83,8 +84,8 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_counted() {
-        let said = run(&[1, 3]).delivery_fault(3, 2).unwrap();
-        assert!(said.starts_with("the sink has 2 of 3 messages in its dump, 4 of 6 recipients in its dump"), "{said}");
+        let text = run(&[1, 3]).delivery_fault(3, 2).unwrap();
+        assert!(text.starts_with("the sink has 2 of 3 messages in its dump, 4 of 6 recipients in its dump"), "{text}");
     }
 
     #[test]
@@ -94,8 +95,8 @@ mod tests {
 
     #[test]
     fn a_changed_text_is_found() {
-        let said = with_text(&[1, 2], "La de da\r\n").delivery_fault(2, 2).unwrap();
-        assert_eq!(said, "the sink has 2 messages with a changed text");
+        let fault = with_text(&[1, 2], "La de da\r\n").delivery_fault(2, 2).unwrap();
+        assert_eq!(fault, "the sink has 2 messages with a changed text");
     }
 
     #[test]

@@ -1,12 +1,13 @@
-//! The published tables as scenarios: go-smtp-source's `bench.sh` and `bench_check.sh`, with those of its sources and sinks that
-//! are installed.
+//! The published tables as scenarios. They repeat go-smtp-source's `bench.sh` and `bench_check.sh`
+//! with those sources and sinks that are installed.
 //!
 //! ```text
 //! contestants ─→ cases ─→ (engine::run_all) ─→ runs: a new sink, a source, its costs ─→ report
 //!  (commands)     (rows)                        sinks   deliveries   measurement           (the table)
 //! ```
 //!
-//! The table says what each source cost; the check proves that each message came to each of its recipients, once.
+//! The table says how much each source costs. The check proves that each recipient received each
+//! message once.
 mod cases;
 mod contestants;
 mod deliveries;
@@ -27,43 +28,42 @@ use runs::TableComparison;
 pub(super) use sinks::{DumpMode, SinkLaunch, TableSink};
 use std::time::Duration;
 
-/// Checks that are made at the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeliveryCheck {
-    /// No checks: a sink's work for them is not to be measured.
+    /// No checks, because the sink's work for them would be measured as well.
     None,
-    /// Every delivery, once.
+    /// Checks that every recipient received every message once.
     EveryDelivery,
 }
 
 #[derive(Clone, Debug)]
 pub struct TableOptions {
-    /// Messages of a run.
     pub messages: u64,
-    /// Sources and sinks, as far as they are installed.
+    /// Sources. Those that are not installed are left out.
     pub tools: Vec<SourceTool>,
     pub receivers: Vec<SinkTool>,
-    /// Runs of each row; figures are their medians.
+    /// Runs of each row. The figures are the medians of the runs.
     pub rounds: u32,
     pub order: RoundOrder,
-    /// Sessions, a group of rows each.
+    /// Numbers of sessions. Each number has its own group of rows.
     pub sessions: Vec<u32>,
-    /// Recipients of a message, likewise.
+    /// Numbers of recipients per message. Each number has its own group of rows.
     pub recipients: Vec<u32>,
     pub check: DeliveryCheck,
-    /// The longest that a run may take.
+    /// Time limit for each run.
     pub limit: Duration,
-    /// More options for mailrun's sink.
+    /// Additional options for mailrun's sink.
     pub sink_options: PartyOptions,
-    /// Progress output while it runs.
     pub live: LiveMode,
 }
 
-/// Runs a table to its end, or until SIGINT or SIGTERM; either way there is a table of what was run.
+/// Runs a table to its end, or stops early at SIGINT or SIGTERM. In both cases the report shows the
+/// runs that were made.
 ///
 /// # Errors
 ///
-/// If it could not run at all. A peer that fails or hangs is named in the table.
+/// Returns an error if no run could be started at all. A program that fails or hangs is named in
+/// the table instead.
 pub fn run(options: &TableOptions) -> Result<TextReport> {
     let sources = InstalledPrograms::find(&options.tools)?;
     let sinks = InstalledPrograms::find(&options.receivers)?;

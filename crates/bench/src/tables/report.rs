@@ -1,4 +1,5 @@
-//! The tables as they are read: figures with their ratios to smtp-source, or what was proved.
+//! Builds the reports: the table of costs with ratios to smtp-source, and the table of checked
+//! deliveries.
 use super::TableOptions;
 use super::cases::{ConnectionReuse, TableCase};
 use super::measurement::TableMeasurement;
@@ -12,15 +13,13 @@ use mailrun_compare::Gain;
 use mailrun_report::numbers::{count, counted, figure};
 use mailrun_report::table::Table;
 
-/// A case and its runs.
 type TableSeries = CaseSeries<TableCase, TableMeasurement>;
 
-/// All that was run.
 pub(super) type TableResults = ComparisonResults<TableCase, TableMeasurement>;
 
 type Column<'a> = TableColumn<'a, TableCase, TableMeasurement>;
 
-/// Ratios to smtp-source.
+/// Each ratio compares a row with the row in which smtp-source does the same work.
 const RATIOS: [RatioColumn<TableMeasurement>; 2] = [
     RatioColumn {
         title: "× msg/s",
@@ -34,7 +33,7 @@ const RATIOS: [RatioColumn<TableMeasurement>; 2] = [
     },
 ];
 
-/// The table of costs; programs that are `missing` are named below it.
+/// Builds the table of costs. A note below the table names the programs that are `missing`.
 pub(super) fn figures(results: &TableResults, missing: &[&str], options: &TableOptions) -> TextReport {
     let messages = options.messages as f64;
     let mut columns = case_columns();
@@ -62,13 +61,13 @@ pub(super) fn figures(results: &TableResults, missing: &[&str], options: &TableO
     report("smtp-source-table", table, notes, results, missing, options)
 }
 
-/// The same work, done by smtp-source.
+/// Returns the row in which smtp-source does the same work.
 fn base<'r>(series: &TableSeries, results: &'r TableResults) -> Option<&'r TableSeries> {
     let case = series.case.with_tool(SourceTool::SmtpSource);
     results.series.iter().find(|other| other.case == case)
 }
 
-/// Columns that say which case a row is.
+/// Returns the columns that identify a row.
 fn case_columns<'a>() -> Vec<Column<'a>> {
     let reuse = |series: &TableSeries| match series.case.connections {
         ConnectionReuse::PerMessage => MISSING.to_owned(),
@@ -82,7 +81,7 @@ fn case_columns<'a>() -> Vec<Column<'a>> {
     ]
 }
 
-/// The table of proofs.
+/// Builds the table of checked deliveries.
 pub(super) fn check_report(results: &TableResults, missing: &[&str], options: &TableOptions) -> TextReport {
     let messages = options.messages;
     let mut columns = case_columns();
@@ -106,11 +105,12 @@ pub(super) fn check_report(results: &TableResults, missing: &[&str], options: &T
     report("smtp-source-check", table, notes, results, missing, options)
 }
 
-/// A column of proofs: of several rounds the first that is not OK is shown.
+/// Returns a column of the table of checked deliveries. If a round failed, the column shows the
+/// first round that did.
 fn proof<'a>(title: &'static str, text: impl Fn(&TableMeasurement, &TableCase) -> Option<String> + 'a) -> Column<'a> {
     Column::figure(title, move |series| {
-        let shown = first_fault(series).or(series.runs.last()).and_then(ComparedRun::measurement);
-        shown.and_then(|run| text(run, &series.case)).unwrap_or_else(|| MISSING.to_owned())
+        let measurement = first_fault(series).or(series.runs.last()).and_then(ComparedRun::measurement);
+        measurement.and_then(|run| text(run, &series.case)).unwrap_or_else(|| MISSING.to_owned())
     })
 }
 
@@ -193,7 +193,8 @@ mod tests {
     #[test]
     fn figures_are_medians_and_ratios_are_of_the_same_round() {
         let theirs = vec![run(0.5, 1.0, 1000), run(1.5, 2.0, 1000), run(0.7, 9.0, 1000)];
-        // 2, 1 and 3 times as fast as theirs in its round; the medians, of 2 s each, would show no difference.
+        // In the three rounds ours is 2, 1 and 3 times as fast as theirs, so the median ratio is 2.
+        // The medians are 2 s for both, so their ratio would show no difference.
         let ours = vec![run(0.0, 0.5, 1000), run(0.5, 2.0, 1000), run(0.1, 3.0, 1000)];
         let report = figures(
             &results(vec![series(SourceTool::SmtpSource, theirs), series(SourceTool::Mailrun, ours)]),

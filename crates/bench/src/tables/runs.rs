@@ -1,4 +1,5 @@
-//! One run of a table: a new sink, a source with a limit of time, and the costs of both.
+//! One run of a table: starts a new sink, runs a source with a time limit, and takes the costs of
+//! both.
 use super::cases::TableCase;
 use super::contestants::{MessageMarking, command};
 use super::measurement::TableMeasurement;

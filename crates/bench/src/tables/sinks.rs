@@ -1,4 +1,5 @@
-//! The sinks of a table: a new one for each run on a free loopback port, with room for every session.
+//! The sinks of a table. Each run starts a new sink on a free loopback port, with enough room for
+//! all sessions.
 use super::deliveries::{self, Deliveries};
 use crate::engine::{Costs, TimedChild};
 use crate::launch::free_port;
@@ -15,20 +16,21 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Limit of the time in which a sink begins to listen, and in which it ends when asked.
+/// Time that a sink has to start listening, and time that it has to exit when asked.
 const SINK_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pause in a dump's growth after which no more is expected: the source has ended and the sink is one hop away.
+/// If the file of saved messages does not grow for this long, nothing more is expected: the source
+/// has ended, and the sink is only one hop away.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(1);
-/// smtp-sink's own limit of 256 sessions is not what is to be measured.
+/// Minimum for smtp-sink's limit of sessions. Its default of 256 would distort the measurement.
 const MIN_SESSIONS: u32 = 2000;
-/// The length of its queue; the kernel may allow less (net.core.somaxconn).
+/// Length of smtp-sink's listen queue. The kernel may use less (net.core.somaxconn).
 const BACKLOG: &str = "4096";
-/// User that smtp-sink switches to where it is started as root: it insists on switching.
+/// User to which smtp-sink switches. If it is started as root, it insists on a user to switch to.
 const NOBODY: &str = "nobody";
-/// Separator in smtp-sink's dump. Every separator could occur in a message; this one is unlikely to.
+/// Separator between the messages that smtp-sink saves. A message could contain the separator, but
+/// is unlikely to.
 const SEPARATOR: &str = "== mailrun bench: the next message ==";
 
-/// Says whether a sink keeps the messages that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DumpMode {
     Nothing,
@@ -41,7 +43,7 @@ pub(crate) struct SinkLaunch<'a> {
     pub(crate) program: &'a Path,
     pub(crate) sessions: u32,
     pub(crate) dump_mode: DumpMode,
-    /// Fault options of mailrun's sink.
+    /// Options that make mailrun's sink simulate faults.
     pub(crate) faults: &'a PartyOptions,
 }
 
@@ -51,7 +53,7 @@ pub(crate) struct ReportedCounts {
     pub(crate) recipients: u64,
 }
 
-/// A sink that takes mail.
+/// A running sink.
 #[derive(Debug)]
 pub(crate) struct TableSink {
     receiver: SinkTool,
@@ -61,7 +63,7 @@ pub(crate) struct TableSink {
 }
 
 impl TableSink {
-    /// Starts it and waits until it listens.
+    /// Starts a sink and waits until it listens.
     pub(crate) fn start(launch: SinkLaunch<'_>) -> Result<Self> {
         match launch.receiver {
             SinkTool::Mailrun => Self::start_own(launch),
@@ -69,7 +71,6 @@ impl TableSink {
         }
     }
 
-    /// Address at which it takes mail.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -103,7 +104,8 @@ impl TableSink {
             command.args(["-u", NOBODY]);
         }
         if launch.dump_mode == DumpMode::Dump {
-            // Its names are templates of strftime(3), and relative to a directory they have no sign of those.
+            // smtp-sink expands the file name with strftime(3). A name relative to the directory
+            // cannot contain a `%`.
             command.args(["-S", &format!("{SEPARATOR}\\n"), "-D", "dump"]);
         }
         let address = free_port()?;
@@ -118,18 +120,19 @@ impl TableSink {
         Ok(Self { receiver: launch.receiver, process, address, directory })
     }
 
-    /// The messages that it has kept, once no more come or `messages` are there.
+    /// Reads the messages that the sink has saved. Waits until there are `messages` of them, or
+    /// until no more arrive.
     pub(super) fn deliveries(&self, messages: u64) -> Result<Deliveries> {
         let mut length = 0;
         let mut quiet_since = Instant::now();
         loop {
-            let kept = self.read_dump()?;
+            let deliveries = self.read_dump()?;
             let now = fs::metadata(dump_file(&self.directory)).map_or(0, |metadata| metadata.len());
             if now != length {
                 (length, quiet_since) = (now, Instant::now());
             }
-            if kept.messages >= messages || quiet_since.elapsed() >= QUIET_TIMEOUT {
-                return Ok(kept);
+            if deliveries.messages >= messages || quiet_since.elapsed() >= QUIET_TIMEOUT {
+                return Ok(deliveries);
             }
             std::thread::sleep(QUIET_TIMEOUT / 10);
         }
@@ -139,18 +142,18 @@ impl TableSink {
         let path = dump_file(&self.directory);
         let file = match File::open(&path) {
             Ok(file) => std::io::BufReader::new(file),
-            // Made with the first message.
+            // The sink creates the file with the first message.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Deliveries::default()),
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         };
-        let kept = match self.receiver {
+        let deliveries = match self.receiver {
             SinkTool::SmtpSink => deliveries::of_smtp_sink(file, SEPARATOR),
             SinkTool::Mailrun => deliveries::of_mailrun(file),
         };
-        kept.with_context(|| format!("cannot read {}", path.display()))
+        deliveries.with_context(|| format!("cannot read {}", path.display()))
     }
 
-    /// Stops it: its costs, and its counts, if it reports them.
+    /// Stops the sink. Returns its costs, and its counts if it reports them.
     pub(crate) fn stop(mut self) -> Result<(Costs, Option<ReportedCounts>)> {
         self.process.ensure_running("the sink")?;
         let (_, costs) = self.process.stop(SINK_TIMEOUT)?;
@@ -171,7 +174,8 @@ fn dump_file(directory: &TempDir) -> PathBuf {
     directory.path().join("dump")
 }
 
-/// The counts of the last progress report: a sink reports once more when all is counted.
+/// Returns the counts of the last progress report. A sink sends a last report when everything is
+/// counted.
 fn last_counts(output: &str) -> Option<ReportedCounts> {
     output.lines().rev().find_map(|line| match LiveEvent::from_line(line) {
         Some(LiveEvent::Progress(LiveProgress { delivered, recipients, .. })) => {

@@ -1,19 +1,20 @@
-//! Bytes that the disk under a directory has written, as the device itself counts
+//! Bytes that the disk under a directory has written, as counted by the device
 //! (`/sys/dev/block/MAJOR:MINOR/stat`).
 //!
-//! A relay's `write_bytes` is what the kernel charged its processes with, and that can be far from what was written: a
-//! file system with large folios charges a whole folio for each piece of it that is written, and a journal's commits are
-//! charged to no process. The device counts all that reached it, but for every process on the host.
+//! The `write_bytes` of a relay's processes can be far from what the disk wrote. A file system with
+//! large folios charges a whole folio for each piece that is written, and the commits of a journal
+//! are charged to no process. The device counts everything that reached it, but from all processes
+//! of the host.
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The device's own unit, whatever its sectors are.
+/// Unit of the kernel's counters, independent of the device's real sector size.
 const SECTOR_BYTES: u64 = 512;
-/// Index of the field "sectors written" in the line (Documentation/block/stat.rst).
+/// Index of the field "sectors written" (Documentation/block/stat.rst).
 const SECTORS_WRITTEN: usize = 6;
 
-/// A disk as it stood when it was looked at.
+/// The state of a disk's counter at some time.
 #[derive(Clone, Debug)]
 pub(crate) struct DiskCounter {
     counters: PathBuf,
@@ -21,7 +22,8 @@ pub(crate) struct DiskCounter {
 }
 
 impl DiskCounter {
-    /// The one under that directory; `None` where there is no single device, as in memory or on a network.
+    /// Reads the counter of the disk under a directory. Returns `None` if there is no single block
+    /// device, for example for tmpfs or a network file system.
     pub(crate) fn under(directory: &Path) -> Option<Self> {
         let device = directory.metadata().ok()?.dev();
         let major = rustix::fs::major(device);
@@ -31,7 +33,7 @@ impl DiskCounter {
         Some(Self { counters, sectors })
     }
 
-    /// Bytes that it wrote since.
+    /// Returns the bytes that the disk has written since then.
     pub(crate) fn written_since(&self) -> Option<u64> {
         Some(sectors_written(&self.counters)?.checked_sub(self.sectors)? * SECTOR_BYTES)
     }
@@ -50,10 +52,10 @@ mod tests {
     #[test]
     fn what_is_synced_is_seen() {
         let place = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        // Some file systems have no device of their own.
+        // Skip the test on a file system without a device of its own.
         let Some(disk) = DiskCounter::under(place.path()) else { return };
         let mut file = File::create(place.path().join("x")).unwrap();
-        // Not zeroes: those a disk may merely note.
+        // Do not write zeros, because a disk may store only a note about them.
         let block: Vec<u8> =
             (0..1_u32 << 20).map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
         file.write_all(&block).and_then(|()| file.sync_all()).unwrap();

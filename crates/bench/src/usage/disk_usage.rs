@@ -1,29 +1,31 @@
-//! Room on a disk: what a directory takes, and whether there is enough for what is to come.
+//! Disk space: how much a directory uses, and whether enough is free.
 use anyhow::{Context, Result, ensure};
 use mailrun_report::numbers::memory;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The unit of `st_blocks` (stat(2)), whatever the file system's own is.
+/// Unit of `st_blocks` (stat(2)), whatever the block size of the file system is.
 const BLOCK_BYTES: u64 = 512;
 
-/// Disk space of the relay's directory, at both ends of a run.
+/// Disk space of the relay's directory at the start and at the end of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiskUsage {
-    /// Bytes when it listened, and no mail had come yet.
+    /// Bytes when the relay listened but had not received any mail.
     pub(crate) at_start: u64,
     /// Bytes when all mail was delivered.
     pub(crate) at_end: u64,
 }
 
-/// Bytes of disk that the files below a directory take. What goes away meanwhile takes none.
+/// Returns the disk space that the files below a directory use. Files that disappear in the
+/// meantime count as 0.
 pub(crate) fn used_bytes(directory: &Path) -> u64 {
     let mut sum = 0;
     let mut open = vec![directory.to_owned()];
     while let Some(place) = open.pop() {
         for entry in fs::read_dir(place).into_iter().flatten().flatten() {
-            // That of the entry itself: a link is not followed.
+            // `entry.metadata` does not follow symbolic links, so a link cannot lead out of the
+            // directory.
             let Ok(metadata) = entry.metadata() else { continue };
             sum += metadata.blocks() * BLOCK_BYTES;
             if metadata.is_dir() {
@@ -34,17 +36,17 @@ pub(crate) fn used_bytes(directory: &Path) -> u64 {
     sum
 }
 
-/// Bytes that the user may still write below a directory.
+/// Returns the bytes that an unprivileged user may still write below a directory.
 pub(crate) fn free_bytes(directory: &Path) -> Result<u64> {
     let room = rustix::fs::statvfs(directory);
     let room = room.with_context(|| format!("cannot find the free space of {}", directory.display()))?;
     Ok(room.f_bavail * room.f_frsize)
 }
 
-/// Makes sure that there is room for so much.
+/// Checks that enough disk space is free.
 ///
 /// # Errors
-/// If not, with what to do.
+/// Returns an error that suggests what to do if there is too little space.
 pub(crate) fn ensure_free(directory: &Path, needed_bytes: u64) -> Result<()> {
     let free_bytes = free_bytes(directory)?;
     ensure!(
@@ -79,8 +81,8 @@ mod tests {
     fn what_does_not_fit_is_said_before_anything_is_written() {
         let place = tempfile::tempdir().unwrap();
         assert!(ensure_free(place.path(), 1).is_ok());
-        let why = ensure_free(place.path(), 1 << 60).unwrap_err().to_string();
-        assert!(why.starts_with("it needs up to 1,048,576 TiB of disk in"), "{why}");
-        assert!(why.contains("are free") && why.contains("--out"), "{why}");
+        let error = ensure_free(place.path(), 1 << 60).unwrap_err().to_string();
+        assert!(error.starts_with("it needs up to 1,048,576 TiB of disk in"), "{error}");
+        assert!(error.contains("are free") && error.contains("--out"), "{error}");
     }
 }

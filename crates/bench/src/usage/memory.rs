@@ -1,36 +1,33 @@
-//! A party's resident memory over time, by the clock that run records count in.
+//! A party's resident memory over time. Times are on the clock that run records use.
 use mailrun_report::spark::{Fold, sparkline};
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt::Write;
 
-/// Limit of the samples that are kept: a day, at four per second, has five times as many. Above it every other one is
-/// dropped.
+/// Maximum number of samples. When it is exceeded, every other sample is dropped. A day with four
+/// samples per second would have five times as many.
 const MAX_SAMPLES: usize = 65_536;
-/// Bars of the curve in a report.
 const BARS: usize = 60;
 
-/// Resident memory over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MemoryCurve {
     samples: Vec<MemorySample>,
 }
 
-/// Resident memory at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MemorySample {
-    /// CLOCK_MONOTONIC, as `origin_ns` of a record.
+    /// Nanoseconds of CLOCK_MONOTONIC, as `origin_ns` of a run record.
     at_ns: u64,
     bytes: u64,
 }
 
-/// Now, by the same clock.
+/// Returns the current time of CLOCK_MONOTONIC.
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     u64::try_from(now.tv_sec).unwrap_or_default() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or_default()
 }
 
 impl MemoryCurve {
-    /// Adds a sample, if there is one.
+    /// Adds a sample. Does nothing for `None`.
     pub(crate) fn add(&mut self, bytes: Option<u64>) {
         let sample = bytes.map(|bytes| MemorySample { at_ns: now_ns(), bytes });
         self.samples.extend(sample);
@@ -43,25 +40,27 @@ impl MemoryCurve {
         }
     }
 
-    /// Appends another curve to this one.
+    /// Appends the samples of another curve.
     pub(crate) fn then(mut self, later: Self) -> Self {
         self.samples.extend(later.samples);
         self
     }
 
-    /// The highest sample in that time, its ends included; `None` if there is no sample.
+    /// Returns the highest sample from `from_ns` to `to_ns` inclusive. Returns `None` if there is
+    /// no sample in that time.
     pub(crate) fn peak(&self, from_ns: u64, to_ns: u64) -> Option<u64> {
         let within = self.samples.iter().filter(|sample| (from_ns..=to_ns).contains(&sample.at_ns));
         within.map(|sample| sample.bytes).max()
     }
 
-    /// Bars: a peak is never drowned.
+    /// Draws the curve with at most 60 bars. Each bar shows the highest of its samples, so that no
+    /// peak is hidden.
     pub(crate) fn bars(&self) -> String {
         let values: Vec<f64> = self.samples.iter().map(|sample| sample.bytes as f64).collect();
         sparkline(&values, BARS, Fold::Peak)
     }
 
-    /// A line per sample: seconds since the first, a tab, bytes.
+    /// Writes one line per sample: the seconds since the first sample, a tab, and the bytes.
     pub(crate) fn lines(&self) -> String {
         let began_ns = self.samples.first().map_or(0, |sample| sample.at_ns);
         let mut text = "seconds\trss_bytes\n".to_owned();

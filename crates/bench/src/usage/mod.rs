@@ -1,4 +1,3 @@
-//! Processes, memory and disk that a server under test uses.
 mod disk;
 mod disk_usage;
 mod memory;

@@ -1,4 +1,5 @@
-//! Resources used by a relay of several processes: by all that it has started, those included that have ended.
+//! Resources used by a relay with several processes. They include the resources of its child
+//! processes that have already ended.
 //!
 //! ```text
 //! master ──┬─ smtpd      utime + stime of each process that lives
@@ -6,18 +7,21 @@
 //!          └─ …        = the processor time of the tree
 //! ```
 //!
-//! The kernel keeps cutime and cstime in nanoseconds and tells them in hundredths of a second; what a living process used
-//! it tells in whole hundredths too, and of 500 processes that is seconds too little. So the exact figure of the
-//! scheduler is taken where it is larger (`/proc/PID/task/TID/schedstat`). Bytes written are kept by the kernel as
-//! processor time is: those of children that were waited for are in the parent's (`task_io_accounting_add`).
+//! The kernel reports the time of each living process in whole hundredths of a second. With 500
+//! processes this is seconds too little. Therefore the exact figure of the scheduler
+//! (`/proc/PID/task/TID/schedstat`) is used if it is larger. The times of ended children, cutime
+//! and cstime, are summed in nanoseconds before they are rounded. Bytes written are accounted for
+//! in the same way: those of children that were waited for are part of the parent's
+//! (`task_io_accounting_add`).
 //!
-//! A child that ends while the tree is looked at may be counted twice or not at all, so the look that counts is
-//! taken when the tree rests. What has left the tree (a daemon that was disowned) is not seen.
+//! A child that ends during a sample may be counted twice or not at all. The sample that counts is
+//! therefore taken when the relay is idle. Processes that have left the tree, such as daemons whose
+//! parent has ended, are not seen.
 use mailrun_party::process_usage::ProcessUsage;
 use std::collections::HashMap;
 use std::fs;
 
-/// A process, as `/proc/PID/stat` describes it. Times are in ticks.
+/// A process as `/proc/PID/stat` describes it. Times are in clock ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProcessStat {
     pub(crate) pid: u32,
@@ -28,7 +32,7 @@ pub(crate) struct ProcessStat {
     children_sys: u64,
 }
 
-/// `root` and all that descends from it; empty if it is gone.
+/// Returns `root` and all its descendants. Returns nothing if `root` is gone.
 pub(crate) fn members(root: u32) -> Vec<ProcessStat> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -36,12 +40,11 @@ pub(crate) fn members(root: u32) -> Vec<ProcessStat> {
     subtree(root, &all)
 }
 
-/// The children of a process.
 pub(crate) fn children(parent: u32) -> Vec<u32> {
     members(parent).into_iter().filter(|member| member.parent == parent).map(|member| member.pid).collect()
 }
 
-/// Resources that the tree has used until now; `None` if its root is gone.
+/// Returns the resources that the tree has used so far. Returns `None` if its root is gone.
 pub(crate) fn usage(root: u32) -> Option<ProcessUsage> {
     let members = members(root);
     if members.is_empty() {
@@ -54,23 +57,25 @@ pub(crate) fn usage(root: u32) -> Option<ProcessUsage> {
         let (user_s, sys_s) = processor_s(member, ticks_per_s);
         total.user_s += user_s + member.children_user as f64 / ticks_per_s;
         total.sys_s += sys_s + member.children_sys as f64 / ticks_per_s;
-        // An ended process that waits to be reaped has its final figures; without permission to read them they are
-        // unknown.
-        let written = read(member.pid, "io").and_then(|text| field(&text, "write_bytes:"));
-        total.write_bytes = total.write_bytes.zip(written).map(|(all, one)| all + one);
+        // A zombie, a process that has ended but was not waited for, still shows its final figures.
+        // If this process may not read them, the sum is unknown.
+        let written_bytes = read(member.pid, "io").and_then(|text| field(&text, "write_bytes:"));
+        total.write_bytes = total.write_bytes.zip(written_bytes).map(|(all, one)| all + one);
         held.add(member.pid);
     }
     (total.rss_bytes, total.max_rss_bytes) = (held.resident(), held.peak());
     Some(total)
 }
 
-/// Memory of a tree: what each process has for itself, and the largest share that one maps from files, which is mostly
-/// the same program and libraries in all of them. That is of this moment; of a single process the kernel knows the peak.
+/// Memory of a tree of processes. The private memory of all processes is added. Of the memory
+/// mapped from files, only the largest share of a single process counts, because most processes map
+/// the same program and libraries. The sum is that of the moment. The kernel knows a peak only for
+/// single processes.
 #[derive(Clone, Copy, Debug, Default)]
 struct TreeMemory {
     own: u64,
     mapped: u64,
-    /// The most that one process ever held.
+    /// Highest peak of any single process (VmHWM).
     peak: u64,
 }
 
@@ -92,20 +97,22 @@ impl TreeMemory {
     }
 }
 
-/// User and system time of a living process itself.
+/// Returns the user and system time that a living process has used itself, without its children.
 fn processor_s(member: &ProcessStat, ticks_per_s: f64) -> (f64, f64) {
     let user_s = member.user as f64 / ticks_per_s;
     let sys_s = member.sys as f64 / ticks_per_s;
     let exact_s = scheduled_s(member.pid);
     match user_s + sys_s {
         told_s if exact_s <= told_s => (user_s, sys_s),
-        // No whole tick of either: the scheduler does not split, and a server's time is the kernel's more than its own.
+        // The process has not yet used a whole tick. The scheduler's figure does not distinguish
+        // user and system time, and most of a server's time is system time.
         0.0 => (0.0, exact_s),
         told_s => (exact_s * user_s / told_s, exact_s * sys_s / told_s),
     }
 }
 
-/// Processor time of all threads that live, to the nanosecond; 0 if the kernel does not report it.
+/// Returns the CPU time of all living threads in seconds, exact to the nanosecond. Returns 0 if the
+/// kernel does not report it.
 fn scheduled_s(pid: u32) -> f64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let of_thread = |path: std::path::PathBuf| {
@@ -120,21 +127,23 @@ fn subtree(root: u32, all: &[ProcessStat]) -> Vec<ProcessStat> {
     for member in all {
         of_parent.entry(member.parent).or_default().push(*member);
     }
-    let mut found: Vec<ProcessStat> = all.iter().filter(|member| member.pid == root).copied().collect();
+    let mut processes: Vec<ProcessStat> = all.iter().filter(|member| member.pid == root).copied().collect();
     let mut next = 0;
-    while next < found.len() {
-        // Taken out: a list of processes that was read while they changed might go round in a circle.
-        found.extend(of_parent.remove(&found[next].pid).unwrap_or_default());
+    while next < processes.len() {
+        // Remove each list of children when it is used. The processes may change while they are
+        // being read, so the parents could form a circle.
+        processes.extend(of_parent.remove(&processes[next].pid).unwrap_or_default());
         next += 1;
     }
-    found
+    processes
 }
 
 fn read(pid: u32, file: &str) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/{file}")).ok()
 }
 
-/// Fields 4 and 14 to 17 of `/proc/PID/stat`, proc(5). The command's name, field 2, may hold spaces and brackets.
+/// Reads fields 4 and 14 to 17 of `/proc/PID/stat` (proc(5)). The name of the command, field 2, may
+/// contain spaces and parentheses, so the fields are counted after its last parenthesis.
 fn stat(pid: u32, text: &str) -> Option<ProcessStat> {
     let (_, after_name) = text.rsplit_once(')')?;
     let fields: Vec<&str> = after_name.split_ascii_whitespace().collect();
@@ -184,7 +193,7 @@ mod tests {
         assert_eq!(stat(42, "nonsense"), None);
     }
 
-    /// A shell in the foreground, killed with its children when dropped.
+    /// A shell. Dropping it kills the shell and its descendants.
     struct TestShell(Child);
 
     impl TestShell {
@@ -220,7 +229,8 @@ mod tests {
 
     #[test]
     fn what_children_used_that_have_ended_is_counted() {
-        // The shell itself does nothing: its time is that of a child that has ended before it sleeps.
+        // The shell itself does nothing. Its time is that of a child that has ended before the
+        // shell starts to sleep.
         let shell = TestShell::run(&format!("({BUSY}); sleep 600; :"));
         let seen = shell.cpu_s_when(|seen| seen.user_s + seen.sys_s >= 0.05 && children(shell.0.id()).len() == 1);
         let own = mailrun_party::process_usage::of(shell.0.id()).expect("it lives");

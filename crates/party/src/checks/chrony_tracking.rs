@@ -1,4 +1,5 @@
-//! Any bytes as a report of `chronyc -c tracking`: no bound, or one of a report whose fields are numbers where they must be.
+//! Checks the parser of `chronyc -c tracking` with any bytes. If the parser finds a bound, the
+//! report must have 14 fields, and the bound must agree with the fields that are its parts.
 use crate::chrony::parse_tracking;
 use std::time::Duration;
 

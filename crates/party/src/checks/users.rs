@@ -1,4 +1,5 @@
-//! Any text as a file of users: what is wrong with it, or everybody in it is known by name and password, and nobody else.
+//! Checks the parser of a file of users with any text. Either the parser reports a mistake, or
+//! every user in the file can log in with the right password and nobody else can.
 use crate::users::Users;
 use mailrun_smtp::login::{Auth, Proof};
 use mailrun_smtp::sasl::Mechanism;
@@ -9,10 +10,10 @@ pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let users = match Users::parse(text, Path::new("users")) {
         Ok(users) => users,
-        Err(why) => return assert!(!why.to_string().is_empty()),
+        Err(error) => return assert!(!error.to_string().is_empty()),
     };
     let lines = text.lines().filter(|line| !line.starts_with('#'));
-    // The last line of a name counts.
+    // If a name occurs several times, its last line counts.
     let passwords: HashMap<&str, &str> = lines.filter_map(|line| line.split_once(':')).collect();
     assert!(!passwords.is_empty());
     for (name, password) in passwords {

@@ -1,4 +1,5 @@
-//! Any text as a number that varies: what is wrong with it, or draws that lie within its bounds and rise with the chance.
+//! Checks the parser of a distribution with any text. Either the parser reports a mistake, or all
+//! numbers that are drawn are within the distribution's bounds.
 use crate::distribution::Distribution;
 use crate::random::RandomStream;
 
@@ -6,14 +7,14 @@ pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let spread = match Distribution::parse(text, mailrun_journey::quantities::bytes) {
         Ok(spread) => spread,
-        Err(why) => return assert!(!why.is_empty()),
+        Err(error) => return assert!(!error.is_empty()),
     };
     let bounds = spread.min()..=spread.max();
     assert!(!bounds.is_empty() && spread.expression() == text);
     assert!((0..20).all(|number| bounds.contains(&spread.sample(1, RandomStream::Message, number))));
     let quantiles: Vec<u64> = spread.quantiles(50).collect();
     assert!(quantiles.iter().all(|number| bounds.contains(number)), "{quantiles:?} in {bounds:?}");
-    // The mean is a sum of rounded numbers.
+    // Allow for rounding, because the mean is computed from rounded numbers.
     let mean = spread.mean();
     let room = 1e-9 * spread.max() as f64;
     assert!((spread.min() as f64 - room..=spread.max() as f64 + room).contains(&mean), "{mean} in {bounds:?}");

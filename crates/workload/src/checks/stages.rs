@@ -1,4 +1,5 @@
-//! Any text as stages of an offered rate, one a line: what is wrong with it, or a schedule that never goes back.
+//! Checks the parser of the stages of an offered rate with any text, one stage per line. Either the
+//! parser reports a mistake, or the due times never decrease.
 use crate::offered_rate::{OfferedRate, RateStage};
 
 pub fn check(data: &[u8]) {
@@ -10,7 +11,7 @@ pub fn check(data: &[u8]) {
                 assert_eq!(RateStage::parse(&stage.expression()), Ok(stage));
                 read.push(stage);
             }
-            Err(why) => assert!(!why.is_empty()),
+            Err(error) => assert!(!error.is_empty()),
         }
     }
     let offer = OfferedRate::Stages(read);
