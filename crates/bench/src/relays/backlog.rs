@@ -440,12 +440,8 @@ fn readiness_goal(results: &BacklogResults, target: Option<ReadyTarget>) -> Goal
     let Some((accepted, restart)) = results.fill.zip(results.restart) else {
         return Goal::new("ready after a restart", wanted, GoalResult::Unknown("stopped before".to_owned()));
     };
-    let value = format!(
-        "{} of {} queued after {}",
-        count(restart.queued),
-        count(accepted.messages),
-        seconds(restart.ready_s)
-    );
+    let value =
+        format!("{} of {} queued after {}", count(restart.queued), count(accepted.messages), seconds(restart.ready_s));
     let is_quick =
         target.is_none_or(|target| restart.ready_s < target.time.as_secs_f64() || accepted.messages > target.messages);
     Goal::condition("ready after a restart", restart.queued == accepted.messages && is_quick, value, wanted)
@@ -455,8 +451,7 @@ fn readiness_goal(results: &BacklogResults, target: Option<ReadyTarget>) -> Goal
 /// more messages than the target is for.
 fn memory_goal(results: &BacklogResults, target: MemoryTarget) -> Option<Goal> {
     let accepted = results.fill.filter(|accepted| accepted.messages <= target.messages)?;
-    let later =
-        results.restart.map(|restart| restart.peak_bytes).max(results.drain.map(|drained| drained.peak_bytes));
+    let later = results.restart.map(|restart| restart.peak_bytes).max(results.drain.map(|drained| drained.peak_bytes));
     let peak_bytes = later.unwrap_or_default().max(accepted.peak_bytes);
     let wanted = format!("< {} up to {}", memory(target.bytes), count(target.messages));
     let value = format!("{} with {} queued", memory(peak_bytes), count(accepted.messages));
