@@ -1,4 +1,4 @@
-//! `mailrun completions`: completion scripts for shells.
+//! `mailrun completions`: prints completion scripts for shells.
 use super::Cli;
 use anyhow::Result;
 use clap::{Args, CommandFactory};

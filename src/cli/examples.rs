@@ -1,11 +1,11 @@
-//! Checks of help texts: each example is a command line that the program accepts, and `-h` fits a screen.
+//! Tests of the help texts: the program must accept each example, and `-h` must fit a screen.
 use super::{Cli, summary};
 use clap::{Command, CommandFactory};
 
-/// Lines of a terminal, without that of the prompt.
+/// Lines of a terminal with 24 lines, minus one for the prompt.
 const SCREEN_LINES: usize = 23;
 
-/// Commands whose `-h` is held to a screen.
+/// Commands whose `-h` must fit a screen.
 const SHORT_HELP_COMMANDS: [&str; 3] = ["relay", "queue", "spool"];
 
 /// Calls `each` with every visible command and its path.
@@ -16,7 +16,7 @@ fn walk(command: &Command, path: &[String], each: &mut impl FnMut(&[String], &Co
     }
 }
 
-/// The words of a command line, as a shell divides it, up to the start of another program or a remark.
+/// Splits an example into words as a shell does, up to a pipe, a redirection or a remark.
 fn words(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut quote = None;
@@ -32,7 +32,7 @@ fn words(line: &str) -> Vec<String> {
                 }
                 continue;
             }
-            // What stands apart is a remark.
+            // Two or more blanks separate a remark from the command.
             (None, _) if spaces > 1 => break,
             (None, '|' | '>' | '&' | '#') if words.last().is_some_and(String::is_empty) => break,
             _ => words.last_mut().expect("there is one").push(letter),

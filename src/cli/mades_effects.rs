@@ -1,11 +1,8 @@
-//! Refuses options that would have no effect, each in a line that names what it needs.
+//! Refuses options that would have no effect. The error names them and says what they need.
 use anyhow::{Result, bail};
 use mailrun_journey::words::listed;
 
-/// Refuses those that are `true`; `why` follows "has no effect".
-///
-/// # Errors
-/// If there is one.
+/// Fails if an option is marked `true`. In the error, `why` follows "has no effect".
 pub(super) fn refuse_without_effect(options: &[(&str, bool)], why: &str) -> Result<()> {
     let idle: Vec<String> =
         options.iter().filter(|(_, is_idle)| *is_idle).map(|(name, _)| (*name).to_owned()).collect();

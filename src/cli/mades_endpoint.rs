@@ -1,4 +1,5 @@
-//! `mailrun mades-endpoint`: what was typed, to what it means.
+//! `mailrun mades-endpoint`: turns the command-line arguments into the options of the stand-in
+//! endpoint.
 use super::mades::{password, password_from_env, restrict_to_local, url};
 use super::mades_effects as effects;
 use super::mades_queues::{QueueNameArgs, QueueNaming};
@@ -31,9 +32,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Address of the listener where none is given.
+/// Default of `--listen`.
 const DEFAULT_LISTEN: &str = "127.0.0.1:5672";
-/// Limits of a queue where none are given.
+/// Defaults of `--max-queue-messages` and `--max-queue-size` (in bytes).
 const MAX_QUEUE_MESSAGES: u64 = 100_000;
 const MAX_QUEUE_SIZE: u64 = 256 << 20;
 
@@ -292,7 +293,8 @@ struct EndpointLimitArgs {
     max_stored_size: Option<u64>,
 }
 
-/// Reason why an option of acknowledgement documents has no effect; of mailrun bench mades the other option.
+/// Explains why an option about acknowledgement documents has no effect. The text names one option
+/// of mailrun mades-endpoint and one of mailrun bench mades, because both commands use it.
 const WITHOUT_DOCUMENTS: &str = "without acknowledgement documents of the receiver: --acknowledgement-documents, or --await-acknowledgements of mailrun bench \
      mades";
 
@@ -345,7 +347,7 @@ reorder_by = '50ms'
 reject_documents = 0.0";
 
 impl MessageLogArgs {
-    /// Makes sure that the totals can be written, before there are any.
+    /// Checks that the summary file can be written before the run starts.
     fn open(&self) -> Result<()> {
         let Some(path) = self.summary.as_deref().filter(|path| !is_standard_output(path)) else { return Ok(()) };
         File::create(path).map(drop).map_err(|error| cannot_write(path, &error))
@@ -377,7 +379,7 @@ impl MadesEndpointArgs {
         written.map(|()| ExitCode::SUCCESS)
     }
 
-    /// The preset, changed by the plan file, changed by the options.
+    /// Builds the plan: the preset, overridden by the plan file, overridden by the options.
     fn plan(&self) -> Result<SimulatorPlan> {
         let preset = self.behaviour.preset.as_deref().and_then(SimulatorPlan::preset).unwrap_or_default();
         let mut plan = match &self.behaviour.plan {
@@ -400,7 +402,7 @@ impl MadesEndpointArgs {
         Ok(plan)
     }
 
-    /// Refuses what would have no effect under that plan.
+    /// Refuses options that have no effect under this plan.
     fn check_effects(&self, plan: &SimulatorPlan) -> Result<()> {
         let queues: &[&str] = match plan.mode {
             EndpointMode::Endpoint => &["--outbox", "--outbox-reply", "--send-event", "--inbox"],
@@ -447,7 +449,7 @@ impl MadesEndpointArgs {
     }
 }
 
-/// Reads the files that it names, and sees whether it can be followed.
+/// Reads the files that the plan names, and checks that the plan can be followed.
 pub(super) fn resolve_files(plan: &mut SimulatorPlan) -> Result<()> {
     for delay in plan.delays_mut() {
         if let Some(path) = delay.file().map(str::to_owned) {
@@ -469,7 +471,7 @@ fn truth_file(path: &Path) -> Result<Box<dyn Write + Send>> {
     Ok(Box::new(file))
 }
 
-/// Ends at the first SIGINT or SIGTERM.
+/// Returns a future that completes at the first SIGINT or SIGTERM.
 fn stop_signal() -> Result<impl Future<Output = ()>> {
     let listen = |kind| signal(kind).context("cannot watch for signals");
     let mut interrupts = listen(SignalKind::interrupt())?;
@@ -482,7 +484,7 @@ fn stop_signal() -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// The listener, where it is ours.
+/// The stand-in's own listener, which `--embedded` starts.
 struct EmbeddedListener {
     address: SocketAddr,
     listen: std::pin::Pin<Box<dyn Future<Output = ()>>>,
@@ -490,7 +492,7 @@ struct EmbeddedListener {
 }
 
 impl EndpointBrokerArgs {
-    /// Refuses what would have no effect.
+    /// Refuses options that have no effect.
     fn check_effects(&self) -> Result<()> {
         let of_a_listener = [
             ("--listen", self.listen.is_some()),
@@ -586,7 +588,8 @@ impl EndpointBrokerArgs {
     }
 }
 
-/// A password that was typed without a user is a mistake; one that is only in the environment is there for others.
+/// Decides how clients have to log in. `--password-file` without a user is a mistake. A password in
+/// the environment without a user is ignored, because it may be meant for another program.
 fn login_mechanisms(user: Option<String>, typed: Option<Password>, exported: Option<Password>) -> Result<ListenerAuth> {
     match (user, typed) {
         (None, None) => Ok(ListenerAuth::Any),
@@ -610,7 +613,6 @@ fn listen_error(listen: &str, error: &io::Error) -> anyhow::Error {
     }
 }
 
-/// The naming custom of the queues.
 fn queue_naming(mode: EndpointMode) -> QueueNaming {
     match mode {
         EndpointMode::Toolbox => QueueNaming::Edx,
@@ -618,7 +620,7 @@ fn queue_naming(mode: EndpointMode) -> QueueNaming {
     }
 }
 
-/// Puts what was typed, if it was, in place of what was there.
+/// Replaces a value by the typed value, if there is one.
 fn replace<T: Clone>(old: &mut T, typed: Option<&T>) {
     if let Some(typed) = typed {
         old.clone_from(typed);
@@ -632,7 +634,7 @@ fn replace_time(old: &mut PlanTime, typed: Option<Duration>) {
 }
 
 impl NetworkArgs {
-    /// The options that are given.
+    /// Options of this group, each with true if it was given.
     pub(super) fn given(&self) -> [(&'static str, bool); 15] {
         [
             ("--accept-delay", self.accept_delay.is_some()),
@@ -653,7 +655,8 @@ impl NetworkArgs {
         ]
     }
 
-    /// Refuses what would have no effect under that plan, which they have changed.
+    /// Refuses options that have no effect under the plan. The plan already contains the values of
+    /// these options.
     pub(super) fn check_effects(&self, plan: &SimulatorPlan) -> Result<()> {
         let capacity = &plan.accept.capacity;
         let workers = self.accept_workers.is_some() && capacity.work.0.is_zero();
@@ -694,7 +697,7 @@ fn limit(leg: &mut Leg, rate_per_s: Option<f64>, bytes_per_s: Option<u64>) {
 }
 
 impl EndpointFaultArgs {
-    /// The options that are given.
+    /// Options of this group, each with true if it was given.
     pub(super) fn given(&self) -> [(&'static str, bool); 11] {
         [
             ("--drop", self.drop.is_some()),
@@ -711,7 +714,8 @@ impl EndpointFaultArgs {
         ]
     }
 
-    /// Refuses what would have no effect under that plan, which they have changed.
+    /// Refuses options that have no effect under the plan. The plan already contains the values of
+    /// these options.
     pub(super) fn check_effects(&self, plan: &SimulatorPlan) -> Result<()> {
         let faults = &plan.faults;
         let has_codes = faults.reject > 0.0 || faults.fail > 0.0;
@@ -808,7 +812,7 @@ fn warn_of_refused(counts: &ListenerCounts) {
     }
 }
 
-/// Summarizes the totals, one line per kind of event; leaves out what did not happen.
+/// Summarizes the totals, one line per kind of event. Kinds that did not occur are left out.
 fn summary(totals: &SimulationTotals) -> String {
     let back = totals.acknowledgements.as_deref().map(|back| format!("\nacknowledgements:\n{}", summary(back)));
     let mut text = format!("taken from the outbox  {}\n", totals.consumed);

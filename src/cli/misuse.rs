@@ -1,4 +1,5 @@
-//! Mistakes on the command line, in one plain sentence each: cause, and remedy where it is known.
+//! Turns mistakes on the command line into one plain sentence each, with the cause and, if known,
+//! the remedy.
 use super::other_names;
 use super::values::POSITIONAL;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -6,7 +7,7 @@ use mailrun_party::misspelling::is_misspelling;
 use std::error::Error as _;
 use std::ffi::OsString;
 
-/// Required options that have an alternative which clap does not name.
+/// Required arguments whose alternative clap does not name, with the sentence that does.
 const ALTERNATIVES: [(&str, &str); 5] = [
     ("--embedded", "--embedded or --broker <URL> is required"),
     ("--config <FILE>", "--config <FILE>, or --to <WHERE> and --spool <DIR>, is required"),
@@ -15,10 +16,10 @@ const ALTERNATIVES: [(&str, &str); 5] = [
     ("<SERVER>", "a server is required: HOST or HOST:PORT"),
 ];
 
-/// A sentence about a mistake in what was typed, without the line breaks and tips of clap's own.
+/// Describes a mistake on the command line in one sentence, without clap's line breaks and tips.
 pub(super) fn sentence(error: &clap::Error, typed: &[OsString]) -> String {
     if error.kind() == ErrorKind::Io {
-        // A scenario file: the sentence has its place.
+        // The error comes from a scenario file, and its text already says where the mistake is.
         return super::without_error_numbers(&fallback(error));
     }
     let said = one_dash(error, typed).or_else(|| match error.kind() {
@@ -41,7 +42,7 @@ pub(super) fn sentence(error: &clap::Error, typed: &[OsString]) -> String {
     if said.ends_with('?') { said } else { format!("{}. See --help.", said.trim_end_matches('.')) }
 }
 
-/// Text of clap's own, on one line.
+/// Returns the first paragraph of clap's own text, on one line.
 fn fallback(error: &clap::Error) -> String {
     let text = error.to_string();
     let what = text.strip_prefix("error: ").unwrap_or(&text);
@@ -84,12 +85,14 @@ fn unknown_argument(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     }
 }
 
-/// A long option with one dash, which clap reads as several short ones: swaks' `-li`, Go's `-rate`.
+/// Detects a long option with a single dash, such as swaks' `-li` or Go's `-rate`. clap reads it as
+/// several short options.
 fn one_dash(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     if !matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::ValueValidation | ErrorKind::InvalidValue) {
         return None;
     }
-    // A value that cannot be read comes without the usage line.
+    // clap's error about an invalid value has no usage line, so take the command from the command
+    // line.
     let path = Some(path(error)).filter(|path| !path.is_empty()).unwrap_or_else(|| command(typed));
     let words = typed.iter().skip(2).filter_map(|word| word.to_str()).take_while(|word| *word != "--");
     let mut words = words.map(|word| word.split('=').next().unwrap_or(word));
@@ -103,12 +106,12 @@ fn one_dash(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     })
 }
 
-/// The command on the command line.
 fn command(typed: &[OsString]) -> String {
     typed.get(1).map_or_else(String::new, |word| word.to_string_lossy().into_owned())
 }
 
-/// A value that its parser rejects. The parser's text mostly repeats the value; it is not shown twice.
+/// Describes a value that its parser rejected. The value is not added if the parser's text already
+/// contains it.
 fn invalid_value(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     let name = argument(error)?;
     let name = name.split([' ', '[', '<']).next().unwrap_or(&name);
@@ -119,7 +122,7 @@ fn invalid_value(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     }
     let is_said = why.contains(&value) || value.is_empty();
     Some(match (name, is_said) {
-        // A positional argument.
+        // A positional argument has no option name to show.
         ("", true) => why,
         ("", false) => format!("{value:?}: {why}"),
         (name, true) => format!("{name}: {why}"),
@@ -127,7 +130,7 @@ fn invalid_value(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     })
 }
 
-/// A value that is not in the list of those that are possible, or that is missing.
+/// Describes a value that is missing, or that is not in the list of possible values.
 fn impossible_value(error: &clap::Error) -> Option<String> {
     let name = argument(error)?;
     let value = one(error, ContextKind::InvalidValue).unwrap_or_default();
@@ -172,12 +175,12 @@ fn conflict(error: &clap::Error) -> Option<String> {
     Some(format!("{} cannot be used together with {}", unbracketed(&name), others.join(" and ")))
 }
 
-/// The name of a positional argument, without its brackets.
+/// Removes the brackets around the name of a positional argument.
 fn unbracketed(name: &str) -> &str {
     name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name)
 }
 
-/// Appends the name that may have been meant, if it is near enough.
+/// Appends "did you mean NAME?" if the known name is similar enough.
 fn with_suggestion(said: String, name: &str, known: Option<&str>) -> String {
     match known.filter(|known| is_misspelling(name, known)) {
         Some(known) => format!("{said}; did you mean {known:?}?"),

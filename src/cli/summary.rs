@@ -1,14 +1,13 @@
-//! `-h`: the common options of a command on one screen; `--help` has them all.
+//! `-h`: the common options of a command on one screen. `--help` shows all options.
 use clap::{Arg, Command};
 use mailrun_report::wrap::wrapped;
 use std::fmt::Write as _;
 
-/// Columns of a summary.
 const WIDTH: usize = 80;
 /// Column at which the text about an option begins.
 const TEXT_COLUMN: usize = 28;
 
-/// The `-h` text of the command with these words, `bench relay-400` for one.
+/// Returns the `-h` text of a command. `words` name the command, for example `bench relay-400`.
 pub(super) fn of(command: &mut Command, words: &[&str]) -> String {
     match words {
         ["bench"] => return BENCH.to_owned(),
@@ -44,7 +43,7 @@ fn push_options(text: &mut String, command: &Command) {
     }
 }
 
-/// `-m, -n, --messages N`, or `SERVER`.
+/// Formats an option as `-m, -n, --messages N`, and a positional argument as `SERVER`.
 fn name_and_value(option: &Arg) -> String {
     let Some(long) = option.get_long() else { return option.to_string() };
     let shorts = option.get_short_and_visible_aliases().unwrap_or_default();
@@ -72,14 +71,15 @@ fn push_row(text: &mut String, name: &str, about: &str) {
     }
 }
 
-/// The value where none is given.
+/// Formats the default value as ` [VALUE]`. Returns an empty string if there is none.
 fn default(option: &Arg) -> String {
     let values: Vec<_> = option.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
     let is_plain = values.is_empty() || !option.get_action().takes_values();
     if is_plain { String::new() } else { format!(" [{}]", values.join(",")) }
 }
 
-/// The first sentence; of a long one what comes before its first colon or semicolon.
+/// Returns the first sentence of a help text. If that sentence is long, returns only the part
+/// before its first colon or semicolon.
 fn first_sentence(text: &str) -> String {
     let sentence = text.split(". ").next().unwrap_or(text).trim_end_matches('.');
     let is_long = sentence.chars().count() > 2 * (WIDTH - TEXT_COLUMN);
