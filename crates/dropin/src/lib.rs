@@ -1,7 +1,8 @@
-//! Personalities: older tools' command lines, wire bytes, texts and exit status, on our engine.
+//! Personalities: the command lines, wire bytes, texts and exit statuses of older tools, on
+//! mailrun's engine.
 //!
-//! Selected by the first argument (`mailrun smtp-source …`) or by the name that the program was called by, so that a
-//! symbolic link provides the old command (`mailrun install-links DIR`).
+//! The first argument (`mailrun smtp-source …`) or the name of the program selects a personality. A
+//! symbolic link can therefore replace the old command (`mailrun install-links DIR`).
 #[doc(hidden)]
 pub mod checks;
 mod date;
@@ -32,7 +33,8 @@ use std::process::ExitCode;
 /// The names of all personalities.
 pub const NAMES: [&str; 4] = ["smtp-source", "smtp-sink", "go-smtp-source", "go-mades-bench"];
 
-/// Call of a personality: `called` is the word before its arguments, as its messages repeat it.
+/// Command line of a personality. `program` is the word before the arguments, as its messages
+/// repeat it.
 #[derive(Debug)]
 pub(crate) struct Invocation {
     pub(crate) program: String,

@@ -1,4 +1,4 @@
-//! The check that load goes to permitted addresses only.
+//! Checks that load goes only to permitted addresses.
 use mailrun_party::local_address;
 use std::net::IpAddr;
 
@@ -16,11 +16,8 @@ impl PublicTargets {
         if is_no { Self::Refused } else { Self::Allowed }
     }
 
-    /// Checks whether load may be sent to this address. Error messages call it `named`.
-    ///
-    /// # Errors
-    ///
-    /// Advice, if it may not.
+    /// Checks that load may be sent to this address. Otherwise returns advice that calls the
+    /// address `named`.
     pub(super) fn check(self, address: IpAddr, named: impl std::fmt::Display) -> Result<(), String> {
         if self == Self::Allowed || local_address::is_local_address(address) {
             return Ok(());

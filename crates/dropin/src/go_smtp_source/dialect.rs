@@ -1,5 +1,5 @@
-//! go-smtp-source's commands, as Go's net/smtp sends them, and what it makes of replies. An unexpected reply ends the
-//! connection.
+//! go-smtp-source's commands, as Go's net/smtp sends them, and its verdicts on replies. An
+//! unexpected reply ends the connection.
 use super::message::HOSTNAME;
 use super::output::log;
 use super::reason::reason;
@@ -42,7 +42,7 @@ impl GoSourceRun {
         })
     }
 
-    /// Connects to the first reachable address of the target. Like the original, only one session
+    /// Connects to the first reachable address of the target. As in the original, only one session
     /// connects at a time.
     async fn dial(&self) -> Result<OpenConnection, String> {
         let _permit = self.shared.connect_semaphore.acquire().await;
@@ -196,13 +196,13 @@ impl Dialect for GoSourceRun {
         let reply = ParsedReply::parse(wire);
         match reply {
             ParsedReply::Reply(code, _) if is_expected(state, code) => Ok(Verdict::Accepted),
-            // HELO follows.
+            // The client now tries HELO.
             _ if state == DialogueState::Hello => Ok(Verdict::Rejected),
             _ => Err(reply.error_text()),
         }
     }
 
-    /// Case matters, as it does to net/smtp.
+    /// Keywords are case-sensitive, as in net/smtp.
     fn extensions(&self, wire: &[u8]) -> Extensions {
         let ParsedReply::Reply(code, wire) = ParsedReply::parse(wire) else { return Extensions::default() };
         let offers = |keyword: &[u8]| {
@@ -233,7 +233,7 @@ mod tests {
 
     use crate::source::dialogue::{Dialogue, Output, Step};
 
-    /// Runs replies through a dialogue: returns its commands, its result, and its step.
+    /// Runs replies through a dialogue. Returns the commands, the last result and the phase.
     fn run_dialogue(words: &[&str], replies: &[(u16, &str)]) -> (Vec<String>, Result<Step, String>, SessionPhase) {
         let run = GoSourceRun::for_tests(words);
         let mut dialogue = Dialogue::new(MessageTask { number: 1, began: None });

@@ -1,4 +1,5 @@
-//! The dialogue of smtp-sink: bytes in, replies and observations out; no socket, no clock.
+//! The dialogue of smtp-sink, without a socket or a clock: bytes come in, replies and observations
+//! go out.
 //!
 //! ```text
 //!  greet ──▶ Command ── DATA: 354 ──▶ Body ── CRLF.CRLF ──▶ Command, at "."
@@ -8,47 +9,45 @@
 //!             ▼    └──────┐             │
 //!           Step::Pause ──┴─ resume ────┘
 //! ```
-//! The end of a message counts as a command `.`, so that faults and delays apply to it as to the others; and a
-//! client may send `.` at any other time too.
+//! The end of a message counts as a command `.`, so that faults and delays apply to it as to any
+//! other command. A client may also send `.` at any other time.
 use super::body::EndOfData;
 use super::commands::{Command, CommandRule, Reject, ReplyDelay};
 use super::options::Settings;
 use super::replies;
 use std::rc::Rc;
 
-/// The longest command, its CRLF included.
+/// Longest command, including its CRLF.
 const MAX_LINE_BYTES: usize = 2048;
-/// Replies to one `.` that are written at once. LMTP requires one per recipient, and there may be
-/// millions.
+/// Maximum number of replies to one `.` that are written at once. LMTP requires a reply for each
+/// recipient, and there may be millions of recipients.
 const REPLY_BATCH_LIMIT: i32 = 4096;
 
-/// Observer of a session, which counts, prints or stores its events.
+/// Observer of a session. Implementors count, print or store the events.
 pub(super) trait DialogueObserver {
-    /// A command line, up to its first NUL.
+    /// A command line has arrived. `line` ends at its first NUL.
     fn line_received(&mut self, line: &[u8]);
-    /// A command that is to be logged.
+    /// A command must be logged.
     fn log_command(&mut self, word: &[u8], rest: &[u8]);
-    /// HELO, EHLO or LHLO was accepted, and ended the transaction.
+    /// HELO, EHLO or LHLO was accepted and ended the transaction.
     fn greeted(&mut self, command: Command, rest: &[u8]);
     /// MAIL began a transaction.
     fn mail_accepted(&mut self, rest: &[u8]);
     fn rcpt_accepted(&mut self, rest: &[u8]);
     fn data_accepted(&mut self);
-    /// Bytes of the message as they came, its end included.
+    /// Bytes of the message arrived, including the end of data.
     fn content(&mut self, octets: &[u8]);
     fn message_complete(&mut self);
-    /// `.` was accepted. From here on the sink is responsible for the last complete message, if
-    /// there is one.
+    /// `.` was accepted. If there is a complete message, the sink is now responsible for it.
     fn message_accepted(&mut self);
     /// RSET ended the transaction, if there was one.
     fn transaction_reset(&mut self);
-    /// QUIT was accepted.
     fn quit_accepted(&mut self);
-    /// A line is longer than any command.
+    /// A line was longer than any command.
     fn line_too_long(&mut self);
-    /// Reports whether the sink should accept no more messages.
+    /// True if the sink should accept no more messages.
     fn reached_message_limit(&self) -> bool;
-    /// Time for which a reply is held back, in seconds.
+    /// Returns how long a reply is delayed, in seconds.
     fn delay_seconds(&mut self, delay: ReplyDelay) -> u32;
 }
 
@@ -57,17 +56,18 @@ pub(super) enum SmtpSinkStep {
     Read,
     /// Call [`SmtpSinkDialogue::receive`] again with the rest of the input.
     Continue,
-    /// Read nothing for that many seconds, then call [`SmtpSinkDialogue::resume`].
+    /// Read nothing for this many seconds, then call [`SmtpSinkDialogue::resume`].
     Pause(u32),
     Close,
 }
 
-/// Meaning of the next bytes.
+/// Decides how the next bytes are read.
 #[derive(Debug)]
 enum SmtpSinkState {
     Command,
     Body(EndOfData),
-    /// The client's response to a challenge. The number says how many more challenges follow.
+    /// As the client's response to a challenge. `more` is the number of challenges that still
+    /// follow.
     Response {
         more: u8,
     },
@@ -85,10 +85,10 @@ pub(super) struct SmtpSinkDialogue {
     settings: Rc<Settings>,
     state: SmtpSinkState,
     in_transaction: bool,
-    /// Recipients accepted. The original counts them down for LMTP's replies and ends below zero; MAIL resets the
-    /// count.
+    /// Number of accepted recipients. The original counts down from it for LMTP's replies and ends
+    /// below zero. MAIL resets it.
     recipients: i32,
-    /// Replies to `.` that still have to be written.
+    /// Number of replies to `.` that still have to be written, and the error that they report.
     owed_replies: (i32, Option<Reject>),
     partial_line: Vec<u8>,
     deferred: Option<DeferredAction>,
@@ -111,7 +111,7 @@ impl SmtpSinkDialogue {
         self.apply_rule(Command::Connect, b"connect", b"", out, observer)
     }
 
-    /// Takes bytes from the front of `input`: all of them, unless the step says otherwise.
+    /// Takes bytes from the front of `input`. It takes all of them unless the step says otherwise.
     pub(super) fn receive(
         &mut self,
         input: &mut &[u8],
@@ -156,7 +156,7 @@ impl SmtpSinkDialogue {
         }
     }
 
-    /// Reports whether a client still waits for the reply to its message.
+    /// True if a client still waits for the reply to its message.
     pub(super) fn owes_message_reply(&self) -> bool {
         matches!(self.deferred, Some(DeferredAction::Answer(Command::Dot, _)))
     }
@@ -169,7 +169,7 @@ impl SmtpSinkDialogue {
         self.handle_command(b".", out, observer)
     }
 
-    /// Takes one line; CRLF ends it, a bare LF does not.
+    /// Takes one line. CRLF ends a line, a bare LF does not.
     fn take_line(
         &mut self,
         input: &mut &[u8],
@@ -223,7 +223,7 @@ impl SmtpSinkDialogue {
         self.apply_rule(command, word, rest, out, observer)
     }
 
-    /// Applies the options for this command: log, hang up, say goodbye, reject, delay, in this order.
+    /// Applies the options for this command in this order: log, hang up, send 421, reject, delay.
     fn apply_rule(
         &mut self,
         command: Command,
@@ -376,8 +376,8 @@ impl SmtpSinkDialogue {
         }
     }
 
-    /// AUTH PLAIN and AUTH LOGIN (RFC 4954 §4), for any user: the original answers 250 to the first line, which no
-    /// client accepts as a login.
+    /// AUTH PLAIN and AUTH LOGIN (RFC 4954 §4) for any user. The original answers 250 to the first
+    /// line, but no client accepts that as a login.
     fn authenticate(&mut self, rest: &[u8], out: &mut Vec<u8>) {
         let (mechanism, initial) = split(rest).unwrap_or_default();
         let has_initial = split(initial).is_some();
@@ -415,7 +415,7 @@ fn line_end(bytes: &[u8]) -> Option<usize> {
     memchr::memchr_iter(b'\n', bytes).find(|&at| at > 0 && bytes[at - 1] == b'\r').map(|at| at + 1)
 }
 
-/// A line up to its first NUL, where a C string ends.
+/// Cuts a line at its first NUL, where a C string ends.
 fn until_nul(line: &[u8]) -> &[u8] {
     memchr::memchr(0, line).map_or(line, |end| &line[..end])
 }
@@ -433,7 +433,7 @@ mod tests {
     use crate::Invocation;
     use proptest::prelude::*;
 
-    /// Writes all observations into one string.
+    /// Writes all observations into a string.
     #[derive(Default)]
     struct EventTranscript {
         text: String,
@@ -504,7 +504,7 @@ mod tests {
         }
     }
 
-    /// All replies that a client receives, with the pauses, and all observations.
+    /// Returns all replies that a client receives, including the pauses, and all observations.
     fn run_dialogue(options: &[&str], blocks: &[&[u8]], wanted: Option<usize>) -> (String, String) {
         let arguments = [options, &[":1", "1"]].concat().into_iter().map(str::to_owned).collect();
         let settings = Settings::read(&Invocation { program: "x".to_owned(), arguments }).unwrap();

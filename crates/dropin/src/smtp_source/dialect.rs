@@ -1,5 +1,6 @@
-//! smtp-source's commands, and what it makes of replies. An unexpected reply ends the program; with `-A` it is a
-//! warning, a refused transaction is reset, and 421 or 521 end the connection.
+//! smtp-source's commands and its verdicts on replies. An unexpected reply ends the program. With
+//! `-A` it only causes a warning: a refused transaction is reset, and 421 or 521 end the
+//! connection.
 use super::options::SendDelay;
 use super::reply::{self, Reply};
 use super::run_state::SmtpSourceRun;
@@ -51,7 +52,7 @@ impl Dialect for SmtpSourceRun {
         reason(error)
     }
 
-    /// `assign_first_messages` took up the first messages before the sessions began.
+    /// The message was already counted by `assign_first_messages`, before the sessions began.
     async fn first_message(&self) -> Option<MessageTask> {
         Some(self.task())
     }
@@ -115,7 +116,7 @@ impl Dialect for SmtpSourceRun {
         }
     }
 
-    /// Losing the connection after QUIT does no harm.
+    /// A connection that is lost after QUIT does no harm.
     fn handle_failure(&self, Failure { state, cause, .. }: Failure) -> Result<(), FatalError> {
         let what = match cause {
             FailureCause::Refused(text) => return Err(FatalError(text)),
@@ -208,7 +209,7 @@ mod tests {
     use super::*;
     use crate::source::dialogue::{Dialogue, Output, Step};
 
-    /// Runs replies through a dialogue: returns its commands, its messages, and its result.
+    /// Runs replies through a dialogue. Returns its commands, its diagnostics and its last result.
     fn run_dialogue(line: &str, replies: &[&str]) -> (Vec<String>, Vec<Diagnostic>, Result<Step, String>) {
         let words: Vec<String> = line.split_whitespace().chain(["127.0.0.1:9"]).map(str::to_owned).collect();
         let run = SmtpSourceRun::for_tests(&words);
@@ -257,7 +258,7 @@ mod tests {
         }
     }
 
-    /// The matrix of reference §1.3: the commands after a refusal, and after the end.
+    /// The matrix in §1.3 of the reference: the commands after a refusal and after the end.
     #[test]
     fn refusals_are_tolerated_with_a() {
         let rows: [(&str, &[&str], &str, Step); 9] = [

@@ -1,4 +1,5 @@
-//! Errors in the command line, in Postfix's format: the name it was called by, a label, one line.
+//! Command-line errors in Postfix's format: the name that the program was called by, a label and
+//! one line.
 use crate::getopt::BadOption;
 use crate::stderr::StderrWriter;
 
