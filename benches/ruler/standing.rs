@@ -7,7 +7,7 @@ use super::contestants::{Contestant, LIMIT, MAILRUN_PAIR, POSTFIX_PAIR, Run};
 use super::shapes::{Measure, Shape, Target};
 use super::spread::Spread;
 
-/// Above this message size, the table shows octets per second in addition to messages per second.
+/// From this message size on, the table shows octets per second in addition to messages per second.
 const LARGE_OCTETS: u64 = 16 * 1024;
 
 /// The runs of one contestant. Run `i` of each contestant belongs to round `i`.

@@ -4,7 +4,8 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use crate::spread::Spread;
 
-/// A rate above this is in octets per second, not in handshakes per second.
+/// A rate above this is in octets per second and not in handshakes per second. The table shows it
+/// in GB.
 const LARGE_RATE: f64 = 1e7;
 
 /// Result of a contestant in a case.

@@ -1,4 +1,4 @@
-//! Counts of a worker's sessions, and the state that they look up.
+//! Counts of a worker's sessions, and shared state that the sessions look up.
 use super::active_rules::{ActiveRules, RuleState, Ruleset};
 use super::dump::{MessageDump, MessageWriter};
 use super::rules::RuleCommand;
@@ -25,22 +25,22 @@ static INSUFFICIENT_STORAGE: Reply = Reply::fixed("452 4.3.1 Insufficient system
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A tally on its way to the collector, and the way back for it.
+/// A tally on its way to the collector, with the channel on which the collector returns it.
 pub(super) type TallyTransfer = (Box<SinkTally>, SyncSender<Box<SinkTally>>);
 
 #[derive(Debug)]
 pub(super) struct SinkContext {
     pub(super) active_rules: Arc<ActiveRules>,
-    /// Storage of messages, if they are stored.
+    /// Where messages are stored, if they are.
     pub(super) dump: Option<MessageDump>,
     pub(super) users: Option<Users>,
     pub(super) first_connection: OnceLock<Duration>,
     message_limit: Option<u64>,
-    /// Protocol: the end of a message has one answer in SMTP, and one for each recipient in LMTP.
+    /// In SMTP, the end of a message has one answer. In LMTP, it has an answer for each recipient.
     pub(super) protocol: Protocol,
     answered: AtomicU64,
     monotonic: ClockId,
-    /// Time at which the sink began, and Unix time minus this clock then.
+    /// Time at which the sink began and, below, Unix time minus the monotonic clock at that time.
     pub(super) began: Duration,
     unix_offset: Duration,
 }
@@ -68,30 +68,29 @@ impl SinkContext {
         }
     }
 
-    /// Returns a time of this clock at which a second of the trace's run begins.
+    /// Returns a time, on this host's monotonic clock, at which a second of the trace's run begins.
     fn zero_of(&self, trace: &Trace) -> Duration {
         let zero = trace.zero.time();
         if trace.clock.is_realtime() {
-            // Adds a second so that the result is not negative.
+            // Add a second so that the result is not negative.
             zero + SECOND - Duration::from_nanos(self.unix_offset.subsec_nanos().into())
         } else {
             zero
         }
     }
 
-    /// Reports whether it has received as many messages as it was asked to.
+    /// True if the sink has answered the requested number of messages.
     pub(super) fn has_enough(&self) -> bool {
         self.message_limit.is_some_and(|most| self.answered.load(Ordering::Relaxed) >= most)
     }
 }
 
-/// Counts of a worker's sessions, and state that they look up.
 pub(super) struct SinkWorkerState {
     pub(super) context: Arc<SinkContext>,
     pub(super) tally: RefCell<Box<SinkTally>>,
     tally_tx: Sender<TallyTransfer>,
     empty_tallies: (SyncSender<Box<SinkTally>>, Receiver<Box<SinkTally>>),
-    /// The rules in force at the last look, and their version then.
+    /// Rules in force when the worker last looked and, below, their version at that time.
     cached_rules: RefCell<Option<Arc<Ruleset>>>,
     rules_version: Cell<u64>,
     /// Domain of the first recipient. In most runs, all recipients have this domain.
@@ -99,8 +98,8 @@ pub(super) struct SinkWorkerState {
     other_domains: RefCell<DomainNumbers>,
 }
 
-/// Numbers of domains in order of appearance. The first [`MAX_DOMAINS`] have their own, all others share the next
-/// number.
+/// Numbers of domains in the order of their appearance. The first [`MAX_DOMAINS`] domains have a
+/// number each, and all others share the next number.
 #[derive(Debug, Default)]
 struct DomainNumbers {
     numbers: HashMap<Box<[u8]>, u16>,
@@ -108,7 +107,7 @@ struct DomainNumbers {
 }
 
 impl DomainNumbers {
-    /// Returns the number of a domain, ignoring case. The first has number 0.
+    /// Returns the number of a domain, ignoring case. The first domain has number 0.
     fn number_of(&mut self, domain: &[u8]) -> u16 {
         if let Some(number) = self.numbers.get(domain) {
             return *number;
@@ -127,11 +126,12 @@ impl DomainNumbers {
     }
 }
 
-/// A recipient of a message, until its trace says how recipients are numbered.
+/// Recipient of a message. Its number is derived later, when the trace says how recipients are
+/// numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SinkRecipient {
     pub(super) id: RecipientId,
-    /// Number of its domain at the worker: 0 for the worker's first.
+    /// Number of the recipient's domain at this worker. The worker's first domain has number 0.
     pub(super) domain: u16,
 }
 
@@ -141,9 +141,9 @@ pub(super) struct SinkMessage {
     pub(super) bytes: u64,
     pub(super) effect: RuleEffect,
     pub(super) message_writer: Option<MessageWriter>,
-    /// Set if a rule has changed it.
+    /// Set if a rule has changed the message.
     pub(super) is_changed: bool,
-    /// Places that are held until the message is answered.
+    /// Slots under domain caps, which are held until the message is answered.
     pub(super) _domain_slots: DomainSlots,
 }
 
@@ -161,7 +161,8 @@ impl SinkWorkerState {
         }
     }
 
-    /// The number of a recipient's domain. The first domain costs one comparison.
+    /// Returns the number of a recipient's domain. For the worker's first domain, this takes only
+    /// one comparison.
     #[inline]
     pub(super) fn domain_number(&self, domain: Option<&[u8]>) -> u16 {
         let domain = domain.unwrap_or_default();
@@ -177,18 +178,18 @@ impl SinkWorkerState {
         self.other_domains.borrow_mut().number_of(domain)
     }
 
-    /// Counts an error of this moment.
+    /// Counts an error that occurs now.
     pub(super) fn count_error(&self, phase: Phase, code: u16, text: &str) {
         let error = ErrorEvent { phase, code, text, at: clock::now() };
         self.tally.borrow_mut().count_error(error, || None);
     }
 
-    /// Gives the tally to the collector and continues with an empty one.
+    /// Sends the tally to the collector and continues with an empty tally.
     pub(super) fn send_tally(&self) {
         let empty = self.empty_tallies.1.try_recv().unwrap_or_default();
         let mut full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
         full.domain_names.clone_from(&self.other_domains.borrow().names);
-        // If the collector has ended, nobody needs the tally.
+        // Ignore the error: if the collector has ended, nobody needs the tally.
         let _ = self.tally_tx.send((full, self.empty_tallies.0.clone()));
     }
 
@@ -208,7 +209,7 @@ impl SinkWorkerState {
         self.cached_rules.borrow().clone()
     }
 
-    /// Counts a refusal or a cut by a rule among the errors.
+    /// Counts a refusal or cut by a rule among the errors.
     pub(super) fn count_effect(
         &self,
         command: RuleCommand,
@@ -225,7 +226,7 @@ impl SinkWorkerState {
         tally.ordered.replies += u64::from(code > 0);
     }
 
-    /// Counts the recipients that rules dropped or counted more than once.
+    /// Counts the recipients that rules have dropped or counted more than once.
     pub(super) fn count_ordered<'a>(&self, found: &TraceResult, effects: impl Iterator<Item = &'a RuleEffect>) {
         if sequence(found).is_some() {
             let ordered = &mut self.tally.borrow_mut().ordered;
@@ -236,7 +237,7 @@ impl SinkWorkerState {
         }
     }
 
-    /// Stores and counts a message as the rules order, and answers the end of data.
+    /// Stores and counts a message as the rules order, and returns the answer to the end of data.
     pub(super) fn accept_message(&self, arrival: SinkMessage, now: Duration) -> Answer {
         let SinkMessage { found, recipients, bytes, effect, message_writer: draft, is_changed, _domain_slots: _seats } =
             arrival;
@@ -254,14 +255,14 @@ impl SinkWorkerState {
         effect.into_answer()
     }
 
-    /// Counts a message that a rule has changed, as many times as the message itself counts.
+    /// Counts a message that a rule has changed. `times` is how often the message itself counts.
     pub(super) fn count_corrupted(&self, found: &TraceResult, times: u64) {
         if sequence(found).is_some() {
             self.tally.borrow_mut().ordered.corrupt += times;
         }
     }
 
-    /// Stores the message if it is to be stored, or refuses it.
+    /// Stores the message if messages are stored. If that fails, returns the refusal.
     pub(super) fn store(&self, draft: Option<MessageWriter>) -> Result<(), Answer> {
         let Some((draft, dump)) = draft.zip(self.context.dump.as_ref()) else { return Ok(()) };
         draft.store(dump).map_err(|error| {
@@ -275,7 +276,7 @@ impl SinkWorkerState {
         Answer::Reply(INSUFFICIENT_STORAGE.clone())
     }
 
-    /// Counts further recipients of a message that is counted already.
+    /// Counts further recipients of a message that has been counted already.
     pub(super) fn count_recipients(&self, found: &TraceResult, recipients: &[SinkRecipient], now: Duration) {
         let tally = &mut **self.tally.borrow_mut();
         tally.recipients += recipients.len() as u64;
@@ -305,7 +306,8 @@ impl SinkWorkerState {
         }
     }
 
-    /// Times the transfer of a message from the sender. This shows whether delayed ACKs held it up.
+    /// Records how long the transfer of a message took. The times show whether delayed ACKs held
+    /// messages up.
     pub(super) fn time_body(&self, found: &TraceResult, began: Duration, ended: Duration) {
         let tally = &mut **self.tally.borrow_mut();
         match found {
@@ -379,7 +381,7 @@ impl SinkWorkerState {
         }
     }
 
-    /// Time at which the message was created, on this host's monotonic clock.
+    /// Returns when the message was created, on this host's monotonic clock.
     fn creation_time(&self, trace: &Trace, now: Duration) -> CreationTime {
         let age = match () {
             () if trace.clock == self.context.monotonic => now.checked_sub(trace.created),
@@ -398,7 +400,7 @@ impl SinkWorkerState {
 enum CreationTime {
     /// On this host's monotonic clock.
     Known(Duration),
-    /// The creation time is later than the arrival: the clocks of the two hosts differ.
+    /// Later than the arrival, because the clocks of the two hosts differ.
     InFuture,
     /// On another host's monotonic clock, or before this host was started.
     Unknown,
@@ -413,8 +415,8 @@ pub(super) fn sequence(found: &TraceResult) -> Option<u64> {
     }
 }
 
-/// Returns the phase under which an error of that command is counted. A command that has no phase at the source counts
-/// as a reply.
+/// Returns the phase under which an error of this command is counted. A command that has no phase
+/// at the source counts as a reply.
 fn phase(command: RuleCommand) -> Phase {
     match command {
         RuleCommand::Connect => Phase::Banner,
@@ -429,8 +431,8 @@ fn phase(command: RuleCommand) -> Phase {
     }
 }
 
-/// Marks the units of a message in the ledger. Units of other domains than the worker's first are only marked when
-/// tallies are merged.
+/// Marks the units of a message in the ledger. Units of domains other than the worker's first are
+/// marked later, when tallies are merged.
 fn mark_units(run: &mut RunTally, trace: &Trace, recipients: &[SinkRecipient]) {
     for SinkRecipient { id, domain } in recipients {
         let recipient = trace.numbering.number(*id);

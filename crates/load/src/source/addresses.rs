@@ -1,4 +1,5 @@
-//! Sender and recipient addresses: a constant one, or a pattern that gives each message its own.
+//! Sender and recipient addresses: a constant address, or a pattern that gives each message its own
+//! address.
 //!
 //! ```text
 //! to@example.com                                               always this one
@@ -14,10 +15,10 @@ use memchr::memrchr;
 use std::collections::BTreeSet;
 use std::io::Write;
 
-/// Largest number of combinations of words that are checked before the run.
+/// Maximum number of combinations of words, all of which are checked before the run.
 const MAX_COMBINATIONS: usize = 100_000;
 
-/// An address, or a pattern of addresses, all of them well-formed.
+/// An address, or a pattern of addresses. All of its addresses are well-formed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressPattern {
     expression: String,
@@ -36,7 +37,7 @@ enum PatternPart {
         choices: Vec<WeightedText>,
         total_weight: u64,
     },
-    /// The message's number; in texts only, not in addresses.
+    /// Number of the message. Only patterns of texts may contain it, not patterns of addresses.
     MessageNumber,
 }
 
@@ -49,36 +50,33 @@ struct WeightedText {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PatternDomains {
     pub(super) names: Vec<String>,
-    /// Set if the pattern has more domains.
+    /// Set if the pattern has more domains than `names` lists.
     pub(super) is_cut: bool,
 }
 
-/// How the recipient's number is written between local part and `@`, where the ledger reads it.
+/// How the recipient's number is written before the `@`, where the ledger reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecipientTag {
     /// Nothing.
     Bare,
-    /// The number.
     Digits,
-    /// `+` and the number.
+    /// The number follows a `+`.
     PlusDigits,
 }
 
 impl AddressPattern {
-    /// Parses a pattern of addresses.
-    ///
-    /// # Errors
-    /// If it is malformed: the mistake, and the correct form.
+    /// Parses a pattern of addresses. An error names the mistake and the correct form.
     pub fn parse(typed: &str) -> Result<Self, String> {
         let pattern = Self { expression: typed.to_owned(), parts: parse_parts(typed)? };
         pattern.check(RecipientTag::Bare)?;
         Ok(pattern)
     }
 
-    /// Parses a pattern of texts that need not be addresses; in it `{n}` is the message's number.
+    /// Parses a pattern of texts that need not be addresses. `{n}` in it is the message's number.
     ///
     /// # Errors
-    /// If it is malformed, or `fits` refuses one of its texts.
+    ///
+    /// If the pattern is malformed, or if `fits` refuses one of its texts.
     pub(crate) fn text(typed: &str, fits: impl Fn(&[u8]) -> Result<(), String>) -> Result<Self, String> {
         let mut pieces = parse_parts(typed)?;
         for piece in &mut pieces {
@@ -92,7 +90,7 @@ impl AddressPattern {
         Ok(pattern)
     }
 
-    /// Appends the text of the message with that number to `out`.
+    /// Appends the text of the message with this number to `out`.
     pub(super) fn write_text(&self, chance: &mut SeededRng, number: u64, out: &mut Vec<u8>) {
         for piece in &self.parts {
             match piece {
@@ -102,12 +100,11 @@ impl AddressPattern {
         }
     }
 
-    /// The pattern as the user gave it.
     pub fn expression(&self) -> &str {
         &self.expression
     }
 
-    /// The address, if it is always the same.
+    /// Returns the address if it is always the same.
     pub(super) fn literal(&self) -> Option<&str> {
         match self.parts.as_slice() {
             [] => Some(""),
@@ -123,7 +120,7 @@ impl AddressPattern {
         }
     }
 
-    /// Appends an address to `out`, with that number as its tag.
+    /// Appends an address to `out`, with this number as its tag.
     pub(super) fn write(&self, chance: &mut SeededRng, tag: RecipientTag, number: u32, out: &mut Vec<u8>) {
         let start = out.len();
         for piece in &self.parts {
@@ -132,7 +129,7 @@ impl AddressPattern {
         append_tag(tag, number, start, out);
     }
 
-    /// Number of its texts; some of them may be equal.
+    /// Returns the number of texts of the pattern. Equal texts are counted separately.
     pub(super) fn count(&self) -> u64 {
         self.parts.iter().fold(1, |count, piece| count.saturating_mul(piece.count()))
     }
@@ -147,7 +144,7 @@ impl AddressPattern {
         }
     }
 
-    /// Returns the domains of the pattern's addresses, at most `most`.
+    /// Returns the domains of the pattern's addresses, at most `most` of them.
     pub(super) fn domains(&self, most: usize) -> PatternDomains {
         let mut found = PatternDomains::default();
         let mut ends = vec![String::new()];
@@ -160,8 +157,8 @@ impl AddressPattern {
                         Some((_, domain)) => found.names.push(domain.to_ascii_lowercase()),
                         None => longer.push(whole),
                     }
-                    // There are more endings than `most` domains, so the rest of the pattern can only make these
-                    // longer.
+                    // There are already more endings than `most` domains. The rest of the pattern
+                    // can only make them longer.
                     if longer.len() > most || found.names.len() > MAX_COMBINATIONS {
                         break;
                     }
@@ -178,10 +175,8 @@ impl AddressPattern {
         found
     }
 
-    /// Checks that every address of the pattern is well-formed (RFC 5321 §4.1.2).
-    ///
-    /// # Errors
-    /// If an address is not: the first such address.
+    /// Checks that every address of the pattern is well-formed (RFC 5321 §4.1.2). The error names
+    /// the first address that is not.
     pub(super) fn check(&self, tag: RecipientTag) -> Result<(), String> {
         self.check_all(|mut address| {
             append_tag(tag, MAX_RECIPIENTS - 1, 0, &mut address);
@@ -242,7 +237,7 @@ impl PatternPart {
         }
     }
 
-    /// Its texts, at most that many.
+    /// Returns the texts of this part, at most `most` numbers.
     fn texts(&self, most: usize) -> Vec<String> {
         match self {
             Self::Text(text) => vec![text.clone()],
@@ -254,7 +249,8 @@ impl PatternPart {
         }
     }
 
-    /// Number of texts that differ in form. All numbers count as one text, because they are alike.
+    /// Returns the number of texts that differ in form. All numbers together count as one text,
+    /// because they have the same form.
     fn choice_count(&self) -> usize {
         match self {
             Self::Text(_) | Self::Number { .. } | Self::MessageNumber => 1,
@@ -265,14 +261,13 @@ impl PatternPart {
     fn write_choice(&self, choice: usize, out: &mut Vec<u8>) {
         match self {
             Self::Text(text) => out.extend_from_slice(text.as_bytes()),
-            // The longest number stands for all.
+            // The longest number stands for all numbers.
             Self::Number { most, digits, .. } => push_number(*most, *digits, out),
             Self::MessageNumber => push_number(u64::MAX, 1, out),
             Self::OneOf { choices: words, .. } => out.extend_from_slice(words[choice].text.as_bytes()),
         }
     }
 
-    /// Number of its texts.
     fn count(&self) -> u64 {
         match self {
             Self::Number { least, most, .. } => most - least + 1,
@@ -313,7 +308,7 @@ fn parse_parts(typed: &str) -> Result<Vec<PatternPart>, String> {
     Ok(pieces)
 }
 
-/// Parses the text in braces: `0..9999` or `a:70,b:30`.
+/// Parses the text in braces, such as `0..9999` or `a:70,b:30`.
 fn parse_choice(inside: &str) -> Result<PatternPart, String> {
     if let Some((least, most)) = inside.split_once("..")
         && !inside.contains(',')
@@ -343,7 +338,7 @@ fn parse_number_range(inside: &str, least: &str, most: &str) -> Result<PatternPa
 }
 
 fn parse_weighted_text(typed: &str) -> Result<WeightedText, String> {
-    // The colons of an address literal, [IPv6:::1], do not begin a weight.
+    // The colons of an address literal such as [IPv6:::1] do not start a weight.
     let (text, weight) = match typed.rsplit_once(':') {
         Some((text, weight)) if !weight.ends_with(']') => {
             (text, parse_weight(weight).ok_or_else(|| weight_error(typed, weight))?)
@@ -360,7 +355,7 @@ fn push_number(number: u64, digits: usize, out: &mut Vec<u8>) {
     write!(out, "{number:0digits$}").expect("a vector takes all");
 }
 
-/// Inserts the tag into the address that begins at `start`.
+/// Inserts the tag into the address that starts at `start`.
 fn append_tag(tag: RecipientTag, number: u32, start: usize, out: &mut Vec<u8>) {
     let plus = match tag {
         RecipientTag::Bare => return,

@@ -1,7 +1,8 @@
-//! Lines of a file with line ends of any kind, in bounded memory: of a line above the limit only the beginning is kept.
+//! Lines of a file with line ends of any kind, in bounded memory. Of a line above the limit, only
+//! the beginning is kept.
 use std::io::{self, BufRead};
 
-/// Octets of a line that SMTP allows, without its end (RFC 5322 §2.1.1).
+/// Maximum length of a line without its end (RFC 5322 §2.1.1).
 pub(super) const MAX_LINE_BYTES: usize = 998;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,18 +11,19 @@ pub(super) struct FileLine<'a> {
     pub(super) text: &'a [u8],
     pub(super) bytes: u64,
     pub(super) number: u64,
-    /// LF, or CR if no LF follows; `None` at the end of the file.
+    /// LF, or CR if no LF follows, or `None` at the end of the file.
     pub(super) end: Option<u8>,
 }
 
-/// The lines of a reader. CR, LF and CR LF end one; the last needs no end. Several CRs before an LF belong to one line
-/// end, because a file that is converted to CR LF twice ends its lines in CR CR LF.
+/// Reads lines. CR, LF or CR LF ends a line, and the last line needs no end. Several CRs before an
+/// LF belong to one line end, because a file that was converted to CR LF twice ends its lines in CR
+/// CR LF.
 #[derive(Debug)]
 pub(super) struct FileLines<R> {
     reader: R,
     text: Vec<u8>,
     number: u64,
-    /// Number of CRs after the last line's end that are not followed by an LF. Each of them ends an empty line.
+    /// Number of CRs after the last line's end that no LF follows. Each of them ends an empty line.
     bare_crs: u64,
 }
 

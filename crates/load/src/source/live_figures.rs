@@ -1,4 +1,4 @@
-//! The figures of a run so far, for thresholds that end it.
+//! Figures of a run so far, for thresholds that can end the run.
 use mailrun_journey::record::LatencyMs;
 use mailrun_journey::threshold::{Fate, MetricSource, MetricValues};
 use mailrun_journey::{Latencies, SourceTally, Stage};
@@ -42,7 +42,7 @@ impl MetricValues for SourceFigures<'_> {
         (!elapsed.is_zero()).then(|| count as f64 / elapsed.as_secs_f64())
     }
 
-    /// Counts only finished messages: a message that is under way is not late yet.
+    /// Counts only finished messages: a message in transit is not late yet.
     fn due(&self) -> Option<u64> {
         self.count(MetricSource::Stage(Stage::Created))
             .map(|created| created.saturating_sub(self.tally.open_messages()))

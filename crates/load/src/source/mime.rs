@@ -1,8 +1,10 @@
-//! Generated MIME messages, like those of people: text, the same as HTML, and an attachment that fills the size.
+//! Generated MIME messages that resemble those of people: a text, the same text as HTML, and an
+//! attachment that fills the size.
 //!
-//! A set is generated once, by the seed; messages are chosen from it. Its sizes are evenly spaced in the requested
-//! distribution, so that they represent it. An attachment cannot fill the size to the byte (base64 comes in lines): a
-//! message has the requested size or up to 80 bytes less, and one that is shorter than its text has no attachment.
+//! The seed generates a set once, and messages are chosen from the set. The sizes of the set are
+//! evenly spaced in the requested distribution, so that they represent it. An attachment cannot
+//! fill the size to the byte, because Base64 comes in lines. A message therefore has the requested
+//! size or up to 80 bytes less. A message that is shorter than its text has no attachment.
 use super::distribution::Distribution;
 use super::random::{RandomStream, SeededRng};
 use anyhow::{Context, Result, bail};
@@ -12,9 +14,8 @@ use mail_builder::headers::raw::Raw;
 use mail_builder::mime::MimePart;
 use std::fmt::Write;
 
-/// Largest number of messages in a set.
 const MAX_SET_MESSAGES: u64 = 64;
-/// Largest number of bytes in a set, unless a single message is longer.
+/// Maximum number of bytes in a set, unless a single message is longer.
 const MAX_SET_BYTES: u64 = 256 << 20;
 const LINE_CONTENT_BYTES: u64 = 57;
 const LINE_BYTES: u64 = 78;
@@ -84,13 +85,15 @@ pub(super) struct MimeFields<'a> {
     pub(super) to: &'a str,
     pub(super) date: &'a str,
     pub(super) message_id: &'a str,
-    /// Replaces the generated subject.
+    /// Subject to use instead of a generated one.
     pub(super) subject: Option<&'a str>,
 }
 
-/// Generates a set of messages whose sizes represent `sizes`; `overhead` bytes are added to each later.
+/// Generates a set of messages whose sizes represent `sizes`. `overhead` is the number of bytes
+/// that are added to each message later.
 ///
 /// # Errors
+///
 /// If a size is too large to be held in memory.
 pub(super) fn messages(fields: MimeFields<'_>, sizes: &Distribution, overhead: u64, seed: u64) -> Result<Vec<Vec<u8>>> {
     sizes
@@ -103,18 +106,18 @@ pub(super) fn messages(fields: MimeFields<'_>, sizes: &Distribution, overhead: u
         .collect()
 }
 
-/// Number of messages in a set of that mean size.
+/// Returns the number of messages in a set with this mean size.
 fn set_size(mean_bytes: f64) -> u64 {
     ((MAX_SET_BYTES as f64 / mean_bytes.max(1.0)) as u64).clamp(1, MAX_SET_MESSAGES)
 }
 
-/// Generates a message of `bytes`, or up to a line less.
+/// Generates a message of `bytes` bytes, or up to a line less.
 fn message(fields: MimeFields<'_>, bytes: u64, chance: &mut SeededRng) -> Result<Vec<u8>> {
     let said = MimeText::new(chance);
     let bare = said.write(fields, None)?;
     let one = said.write(fields, Some(vec![0]))?.len() as u64;
     let Some(room) = bytes.checked_sub(one) else { return Ok(bare) };
-    // `one` counts the line of the last single byte: six bytes with its line end.
+    // `one` includes a line for a single byte, which has six bytes with its line end.
     let lines = (room + 6) / LINE_BYTES;
     let content = usize::try_from(lines.max(1) * LINE_CONTENT_BYTES)
         .context("--message-size exceeds the memory of this machine")?;
@@ -131,7 +134,7 @@ struct MimeText {
     subject: String,
     paragraphs: Vec<String>,
     attachment_type: (&'static str, &'static str),
-    /// The boundary of both multiparts.
+    /// Boundary of both multiparts.
     boundary: String,
 }
 
@@ -170,7 +173,7 @@ impl MimeText {
                 )
             }
         };
-        // Raw, so that the builder does not change these fields.
+        // Use raw headers, so that the builder does not change these fields.
         MessageBuilder::new()
             .header("From", Raw::new(fields.from))
             .header("To", Raw::new(fields.to))
@@ -225,7 +228,7 @@ fn sentence(words: u64, chance: &mut SeededRng) -> String {
     first.to_uppercase() + rest
 }
 
-/// Bytes that no relay can compress.
+/// Makes random bytes, which no relay can compress.
 fn random_bytes(count: usize, chance: &mut SeededRng) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| chance.next_u64().to_le_bytes()).collect();
     bytes.truncate(count);

@@ -1,19 +1,21 @@
-//! The recipients of messages: which addresses, and the numbers by which the ledger tells those of a message apart.
+//! The recipients of messages: their addresses, and the numbers by which the ledger tells the
+//! recipients of a message apart.
 //!
-//! A message of one recipient needs no number. Otherwise the source draws addresses until those of a message have
-//! different numbers ([`RecipientNumbering::address_bits`]): more bits cost the ledger more memory, fewer bits more
-//! draws. With `--tag-recipients`, the number is written into the address instead, and any server that keeps the local
-//! part may rewrite the rest: `to@b` becomes `to0@b`, `to1@b` and so on; a pattern, or an address that ends in a digit,
-//! gets `+0`.
+//! A message with one recipient needs no number. For several recipients, the source draws addresses
+//! until their numbers differ ([`RecipientNumbering::address_bits`]). More bits cost the ledger
+//! more memory, and fewer bits cost more draws. With `--tag-recipients`, the number is written into
+//! the address instead. A server that keeps the local part may then rewrite the domain. `to@b`
+//! becomes `to0@b`, `to1@b` and so on. A pattern, or an address that ends in a digit, gets `+0`.
 use super::addresses::{AddressPattern, RecipientTag};
 use super::random::SeededRng;
 use anyhow::{Result, anyhow, bail};
 use mailrun_journey::trace::{MAX_RECIPIENTS, RecipientId, RecipientNumbering};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Least number of bits for addresses of which there are many: 64 bits of memory a message.
+/// Minimum number of bits if there are many addresses. It costs 64 bits of memory per message.
 const MIN_BITS: u32 = 6;
-/// How many numbers there are for each recipient of a message, so that two addresses rarely share one.
+/// Number of available numbers per recipient of a message. With several, two addresses rarely share
+/// a number.
 const NUMBERS_PER_RECIPIENT: u64 = 8;
 /// Number of draws before the pattern is searched for a free address.
 const MAX_DRAWS: u32 = 32;
@@ -26,30 +28,31 @@ pub enum RecipientTags {
     On,
 }
 
-/// The recipients of a run's messages.
 #[derive(Clone, Debug)]
 pub(super) struct Recipients {
-    /// One pattern per recipient of a message, or a single one for all recipients.
+    /// One pattern for each recipient of a message, or a single pattern for all recipients.
     patterns: Vec<RecipientPattern>,
     numbering: RecipientNumbering,
-    /// Numbers of the addresses that every message goes to. Other patterns must avoid them.
+    /// Numbers of the addresses that every message goes to. Other patterns must avoid these
+    /// numbers.
     reserved: Vec<u32>,
 }
 
-/// A pattern, and the tag of its addresses.
 #[derive(Clone, Debug)]
 struct RecipientPattern {
     pattern: AddressPattern,
     tag: RecipientTag,
-    /// The tag's number, if this is one of several patterns.
+    /// Number in the tag, if there are several patterns.
     number: u32,
 }
 
 impl Recipients {
-    /// The recipients of messages that have up to `most` of them: addresses of a pattern, or one for each of several.
+    /// Prepares recipients for messages with up to `most` recipients: addresses of a single
+    /// pattern, or one address for each of several patterns.
     ///
     /// # Errors
-    /// If there are too few addresses, or one is malformed.
+    ///
+    /// If there are too few addresses, or if one is malformed.
     pub(super) fn new(patterns: &[AddressPattern], most: u64, tags: RecipientTags) -> Result<Self> {
         if !(1..=u64::from(MAX_RECIPIENTS)).contains(&most) {
             bail!("a message must have at least one recipient, and the ledger supports at most {MAX_RECIPIENTS}");
@@ -76,13 +79,13 @@ impl Recipients {
         self.numbering
     }
 
-    /// Reports whether every message has the same recipients, provided that all have equally many.
+    /// True if every message has the same recipients, provided that all messages have equally many.
     pub(super) fn is_literal(&self) -> bool {
         self.patterns.iter().all(|recipient| recipient.pattern.literal().is_some())
     }
 
-    /// Appends the address of the recipient in that place to `out`, and its number to `numbers`, which holds the
-    /// numbers of the recipients before it.
+    /// Appends the address of the recipient at this place to `out`, and its number to `numbers`,
+    /// which must contain the numbers of the recipients before it.
     pub(super) fn write(&self, chance: &mut SeededRng, place: u32, numbers: &mut Vec<u32>, out: &mut Vec<u8>) {
         let start = out.len();
         let (RecipientPattern { pattern, tag, .. }, tagged) = match self.patterns.as_slice() {
@@ -130,13 +133,14 @@ impl Recipients {
 /// Checks that messages can have up to `most` recipients.
 ///
 /// # Errors
-/// If there are too few addresses, or one is malformed.
+///
+/// If there are too few addresses, or if one is malformed.
 pub fn check_recipients(patterns: &[AddressPattern], most: u64, tags: RecipientTags) -> Result<()> {
     Recipients::new(patterns, most, tags).map(drop)
 }
 
-/// Returns the tags of the patterns, each with a number if there are several. An address stays as it is if it ends in a
-/// number that no other address has.
+/// Returns the tags of the patterns, each with a number if there are several patterns. An address
+/// stays as it is if it ends in a number that no other address has.
 fn tags_of(patterns: &[AddressPattern]) -> Vec<(RecipientTag, u32)> {
     if let [pattern] = patterns {
         return vec![(pattern.tag(), 0)];
@@ -155,14 +159,16 @@ fn tags_of(patterns: &[AddressPattern]) -> Vec<(RecipientTag, u32)> {
     tagged.collect()
 }
 
-/// The least bits of addresses by which the recipients of every message can have different numbers.
+/// Returns the smallest number of address bits with which the recipients of every message can have
+/// different numbers.
 ///
 /// # Errors
+///
 /// If a message cannot have so many different addresses.
 fn numbering_of(patterns: &[AddressPattern], most: u64) -> Result<RecipientNumbering> {
     let wide_bits = (most * NUMBERS_PER_RECIPIENT).next_power_of_two().ilog2().max(MIN_BITS);
     let is_wide = |pattern: &&AddressPattern| pattern.count() > 1 << wide_bits;
-    // 32 bits represent each address.
+    // A hash of 32 bits represents each address.
     let mut known = BTreeMap::new();
     for pattern in patterns.iter().filter(|pattern| !is_wide(pattern)) {
         let mut address = Vec::new();
@@ -206,7 +212,7 @@ fn numbering_of(patterns: &[AddressPattern], most: u64) -> Result<RecipientNumbe
     Ok(RecipientNumbering::address_bits(bits))
 }
 
-/// Checks that patterns with few addresses have enough of them even if the other patterns take some.
+/// Checks that patterns with few addresses have enough of them even if other patterns use some.
 fn check_free(patterns: &[AddressPattern], is_wide: impl Fn(&&AddressPattern) -> bool) -> Result<()> {
     let literals: BTreeSet<String> =
         patterns.iter().filter_map(AddressPattern::literal).map(str::to_ascii_lowercase).collect();
@@ -229,7 +235,7 @@ fn check_free(patterns: &[AddressPattern], is_wide: impl Fn(&&AddressPattern) ->
     Ok(())
 }
 
-/// Returns a pattern with so many addresses that resembles the one that was typed.
+/// Suggests a pattern with enough addresses that resembles the one that was typed.
 fn pattern_for(typed: &AddressPattern, most: u64) -> String {
     let mut address = Vec::new();
     typed.write_at(0, &mut address);
@@ -251,7 +257,8 @@ mod tests {
         Recipients::new(&patterns(typed), most, tags)
     }
 
-    /// Returns the addresses of a message. Their numbers must differ, and must be the numbers that the sink reads.
+    /// Returns the addresses of a message. Checks that their numbers differ and are the numbers
+    /// that the sink reads.
     fn message(recipients: &Recipients, number: u64, count: u32) -> Vec<String> {
         let mut chance = SeededRng::new(1, RandomStream::Recipient, number);
         let mut numbers = Vec::new();

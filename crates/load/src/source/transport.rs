@@ -1,4 +1,4 @@
-//! Options of a session's connection: source address, TLS, login, protocol.
+//! Options of a session's connection: source address, TLS, login and protocol.
 use anyhow::{Result, anyhow, bail};
 use mailrun_journey::record::Pipelining;
 use mailrun_net::{Certificate, ClientSecurity, ClientTls, SessionResumption, TlsSetupError, Trust};
@@ -15,39 +15,35 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Options of the connection.
 #[derive(Clone, Debug, Default)]
 pub struct TransportOptions {
-    /// Start of TLS.
+    /// When TLS starts, if at all.
     pub tls: TlsMode,
     /// Set if the server's certificate is not verified.
     pub tls_insecure: bool,
-    /// Trusted certificates; the system's by default.
+    /// Trusted certificates. By default, those of the system.
     pub ca: Option<PathBuf>,
-    /// The name for the certificate and for SNI; by default the host of the address.
+    /// Name for the certificate and for SNI. By default, the host of the address.
     pub server_name: Option<String>,
-    /// A client certificate and its key.
+    /// Client certificate and its key.
     pub certificate: Option<(PathBuf, PathBuf)>,
-    /// Resumption of TLS sessions.
     pub resumption: SessionResumption,
-    /// User and password.
     pub credentials: Option<Credentials>,
-    /// SMTP or LMTP.
     pub protocol: Protocol,
-    /// Use of CHUNKING.
     pub chunking: Chunking,
-    /// Most bytes of one write of a long message; as many as the connection takes by default.
+    /// Maximum number of bytes in one write of a long message. By default, as many as the
+    /// connection accepts.
     pub write_size: Option<NonZeroUsize>,
     /// Local addresses of connections.
     pub bind: Option<AddressRange>,
-    /// Version of the PROXY header that is sent first, if one is.
+    /// Version of the PROXY header that is sent first, if any.
     pub proxy: Option<ProxyVersion>,
-    /// Attributes sent with XCLIENT if it is offered.
+    /// Attributes to send with XCLIENT if the server offers it.
     pub introduction: Option<XclientRequest>,
 }
 
 impl TransportOptions {
-    /// Reports whether a password may be sent without encryption.
+    /// True if a password may be sent without encryption.
     pub(super) fn exposes_password(&self) -> bool {
         const SHOWING: [Mechanism; 3] = [Mechanism::Plain, Mechanism::Login, Mechanism::Xoauth2];
         let mechanisms = self.credentials.as_ref().map_or(Mechanisms::NONE, |credentials| credentials.mechanisms);
@@ -64,7 +60,8 @@ pub enum ProxyVersion {
     V2,
 }
 
-/// Source addresses, used in turn: with a connection per message, one address runs out of ports.
+/// Source addresses that are used in turn. A single address would run out of ports if each message
+/// has its own connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressRange {
     first: u32,
@@ -72,10 +69,7 @@ pub struct AddressRange {
 }
 
 impl AddressRange {
-    /// Parses `A`, or `A-B`.
-    ///
-    /// # Errors
-    /// If it is not a range of IPv4 addresses.
+    /// Parses `A` or `A-B`. Fails if it is not a range of IPv4 addresses.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong = || format!("{text} is not an IPv4 address or a range such as 127.0.0.2-127.0.0.50");
         let read = |text: &str| text.parse::<Ipv4Addr>().map(u32::from).map_err(|_| wrong());
@@ -98,7 +92,7 @@ impl fmt::Display for AddressRange {
     }
 }
 
-/// The connection options, ready for use.
+/// Connection options in the form in which sessions use them.
 #[derive(Debug)]
 pub(super) struct Transport {
     pub(super) security: Option<ClientSecurity>,
@@ -109,7 +103,7 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    /// Prepares them; `host` is the part of the server's address before the port.
+    /// Prepares the options. `host` is the part of the server's address before the port.
     pub(super) fn new(options: &TransportOptions, pipelining: Pipelining, host: &str) -> Result<Self> {
         let client_options = Options {
             protocol: options.protocol,
@@ -141,13 +135,13 @@ impl Transport {
         })
     }
 
-    /// The same for envelopes that ask for notifications.
+    /// Returns these options for envelopes that ask for notifications.
     pub(super) fn with_notifications(self, notifications: Notifications) -> Self {
         let options = Options { notifications, ..Options::clone(&self.options) };
         Self { options: Arc::new(options), ..self }
     }
 
-    /// The PROXY header of a connection between these addresses, if one is to be sent.
+    /// Returns the PROXY header of a connection between these addresses, if one is to be sent.
     pub(super) fn proxy_header(&self, source: Option<SocketAddr>, destination: SocketAddr) -> Option<Vec<u8>> {
         let header = match source {
             Some(source) => ProxyHeader::Proxied { source, destination },
@@ -159,12 +153,12 @@ impl Transport {
         })
     }
 
-    /// Reports whether connections use the given source addresses.
     pub(super) fn is_bound(&self) -> bool {
         self.bind.is_some()
     }
 
-    /// The source address of the next connection; `None` leaves it to the kernel.
+    /// Returns the source address of the next connection. With `None`, the kernel chooses the
+    /// address.
     pub(super) fn next_source_address(&self) -> Option<IpAddr> {
         let AddressRange { first, count } = self.bind?;
         let turn = self.next_source.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Parses any text as a pattern of addresses and of texts. Either the parser reports a mistake, or every address of the
-//! pattern is well-formed.
+//! Checks any text as a pattern of addresses and of texts. Either the parser reports a mistake, or
+//! every address of the pattern is well-formed.
 use crate::source::addresses::{AddressPattern, RecipientTag};
 use mailrun_smtp::Path;
 use mailrun_workload::random::{RandomStream, SeededRng};

@@ -1,4 +1,5 @@
-//! Reads any octets as lines, in blocks of any size: the lines, numbers and lengths must be the same.
+//! Checks any octets as lines. The lines, their numbers and lengths must be the same whatever the
+//! size of the blocks that are read.
 use crate::source::file_lines::{FileLines, MAX_LINE_BYTES};
 use std::io::BufReader;
 
@@ -11,8 +12,8 @@ fn all(text: &[u8], block_bytes: usize) -> Vec<(Vec<u8>, u64, u64, Option<u8>)> 
     found
 }
 
-/// The same lines, read at once. Any number of CRs before an LF end a line together with it; any other CR ends a line,
-/// too.
+/// Returns the expected lines of a text. Any number of CRs before an LF belong to that line end.
+/// Any other CR is a line end of its own.
 fn expected(text: &[u8]) -> Vec<(&[u8], Option<u8>)> {
     let mut found = Vec::new();
     let mut rest = text;
