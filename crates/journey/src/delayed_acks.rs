@@ -1,9 +1,10 @@
 //! Detects delayed ACKs: many times of about 40 ms among times that are mostly far shorter.
 //!
-//! A host delays an ACK by 40 ms (Linux: TCP_DELACK_MIN), hoping to send it with data. A peer that writes a reply or a
-//! message in small pieces without TCP_NODELAY waits for that ACK before it sends the next piece (Nagle, RFC 896), so
-//! both wait for each other. A single pause of the whole server also puts a reply of each session into such a cluster.
-//! Therefore times that overlap count only once.
+//! A host delays an ACK by 40 ms (Linux: TCP_DELACK_MIN) in the hope of sending it with data. A
+//! peer that writes a reply or a message in small pieces without TCP_NODELAY waits for that ACK
+//! before it sends the next piece (Nagle, RFC 896), so both wait for each other. A single pause of
+//! the whole server also puts a reply of each session into such a cluster. Therefore, times that
+//! overlap count only once.
 use crate::latencies::Latencies;
 use crate::record::PauseRow;
 use crate::stage::Phase;
@@ -12,20 +13,21 @@ use std::time::Duration;
 
 /// Shorter times cannot contain a delayed ACK.
 const SHORT_MS: u64 = 10;
-/// Delayed ACKs take 40 ms plus the delay of a 250 Hz kernel's timers, or slightly less if our clock started late.
+/// A delayed ACK takes 40 ms plus the delay of a 250 Hz kernel's timers, or slightly less if our
+/// clock started late.
 const WITHIN_MS: Range<u64> = 38..45;
-/// Range of the same width before the cluster. If times are as frequent there, the distribution has a broad tail and no
-/// cluster.
+/// Range of the same width before the cluster. If times are as frequent here, the distribution has
+/// a broad tail and no cluster.
 const BEFORE_MS: Range<u64> = 31..38;
 const AFTER_MS: Range<u64> = 45..52;
-/// Share of all times that must be in the cluster.
+/// Minimum share of all times that must be in the cluster.
 const MIN_SHARE: f64 = 0.01;
-/// Fewer times that do not overlap may be chance, or a few pauses of the whole server.
+/// Fewer times without overlap may be chance, or a few pauses of the whole server.
 const MIN_COUNT: u64 = 10;
-/// Times in the cluster must outnumber those before it by this factor.
+/// Minimum ratio of the times in the cluster to the times before it.
 const MIN_RATIO: u64 = 3;
 
-/// Times in the cluster that do not overlap.
+/// Counts the times in the cluster that do not overlap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimesApart {
     count: u64,
@@ -33,7 +35,8 @@ pub struct TimesApart {
 }
 
 impl TimesApart {
-    /// Counts a time from `began` to `ended` if it is in the cluster and began after the last counted one.
+    /// Counts the time from `began` to `ended` if it is in the cluster and began after the end of
+    /// the last counted time.
     pub fn record(&mut self, began: Duration, ended: Duration) {
         if WITHIN_MS.contains(&whole_ms(ended.saturating_sub(began))) && began >= self.until {
             *self = Self { count: self.count + 1, until: ended };
@@ -49,7 +52,7 @@ fn whole_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Times of one kind, counted in the ranges of the rule.
+/// Times of one kind, counted in the ranges above.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DelayedAcks {
     all: u64,
@@ -61,7 +64,6 @@ pub struct DelayedAcks {
 }
 
 impl DelayedAcks {
-    /// Counts the time from `began` to `ended`.
     pub fn record(&mut self, began: Duration, ended: Duration) {
         self.apart.record(began, ended);
         let ms = whole_ms(ended.saturating_sub(began));
@@ -72,7 +74,7 @@ impl DelayedAcks {
         self.after += u64::from(AFTER_MS.contains(&ms));
     }
 
-    /// Counts the times of a distribution. Those in `apart` do not overlap.
+    /// Takes the counts from a distribution. `apart` must contain the times without overlap.
     pub fn from_latencies(times: &Latencies, apart: TimesApart) -> Self {
         let between = |range: Range<u64>| {
             times.count_between(Duration::from_millis(range.start), Duration::from_millis(range.end))
@@ -96,13 +98,14 @@ impl DelayedAcks {
         self.apart.merge(&other.apart);
     }
 
-    /// Makes the row of a record, if the times look like delayed ACKs.
+    /// Makes the row of a record if the times look like delayed ACKs.
     pub fn row(&self, party: &str, phase: Phase) -> Option<PauseRow> {
         let Self { all, within, .. } = *self;
         self.is_delayed_ack().then(|| PauseRow { party: party.to_owned(), phase, count: within, of: all })
     }
 
-    /// Reports whether more than 1 % of the times form a cluster, and most times are short or in the cluster.
+    /// True if more than 1 % of the times form a cluster, and most times are either short or in the
+    /// cluster.
     fn is_delayed_ack(&self) -> bool {
         let Self { all, short, before, within, after, apart } = *self;
         let is_frequent = apart.count >= MIN_COUNT && within as f64 > all as f64 * MIN_SHARE;
@@ -131,11 +134,11 @@ mod tests {
         pauses
     }
 
-    /// Times as (milliseconds, count), and whether they look like delayed ACKs.
+    /// Times as pairs of milliseconds and count, and whether they look like delayed ACKs.
     const TABLE: &[(&[(u64, u64)], bool)] = &[
         (&[], false),
         (&[(1, 1000)], false),
-        // Just above 1 %, and just at it.
+        // Just above 1 %, and exactly 1 %.
         (&[(1, 989), (41, 11)], true),
         (&[(1, 990), (41, 10)], false),
         // Small counts may be chance, whatever their share.
@@ -146,14 +149,14 @@ mod tests {
         (&[(1, 900), (38, 100)], true),
         (&[(1, 900), (44, 100)], true),
         (&[(1, 900), (45, 100)], false),
-        // A median just below 10 ms, and just not.
+        // A median just below 10 ms, and just above it.
         (&[(9, 501), (41, 499)], true),
         (&[(9, 500), (20, 400), (41, 100)], false),
         // If every message waits, the median itself is 41 ms.
         (&[(41, 1000)], true),
         (&[(20, 499), (41, 501)], true),
         (&[(20, 500), (41, 500)], false),
-        // A tail that decreases through the range, and one that is flat there.
+        // A tail that decreases through the range, and a tail that is flat there.
         (&[(1, 800), (33, 34), (41, 101), (48, 60)], false),
         (&[(1, 800), (33, 33), (41, 100), (48, 60)], true),
         (&[(1, 800), (41, 60), (48, 61)], false),
@@ -172,7 +175,7 @@ mod tests {
             let mut latencies = Latencies::coarse();
             let mut apart = TimesApart::default();
             for [began, ended] in in_turn(times) {
-                // Middle of the millisecond, because the histogram has two digits.
+                // Use the middle of the millisecond, because the histogram has only two digits.
                 latencies.record(ended - began + Duration::from_micros(500));
                 apart.record(began, ended);
             }

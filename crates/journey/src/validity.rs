@@ -1,21 +1,22 @@
-//! Limits and disturbances of a run besides its own pace, with their remedies: descriptors, ports, listen queues,
-//! stolen and foreign processor time, delayed ACKs.
+//! Limits and disturbances of a run apart from its own pace, with their remedies: descriptors,
+//! ports, listen queues, stolen and foreign processor time, and delayed ACKs.
 //!
-//! Each rule gives a sentence or none. Two kinds make the run invalid because the figures are unreliable: a resource
-//! that a source or a sink lacked was the limit; and if others used a processor for a quarter of the time, rates and
-//! latencies depend on the hypervisor. Anything else may or may not have disturbed the run, and is only reported.
+//! Each rule returns a sentence or nothing. Two kinds make the run invalid because the figures are
+//! unreliable. If a source or a sink lacked a resource, this lack was the limit. If the hypervisor
+//! gave a quarter of the processor time to others, rates and latencies depend on the hypervisor.
+//! Anything else may or may not have disturbed the run, and is only reported.
 use crate::reason::Reason;
 use crate::record::{Cause, ExhaustedRow, PauseRow, Record, Resource, Role, Surroundings};
 use crate::words::{counted, grouped};
 
 /// Stolen processor time is reported from this share on.
 const STEAL_WARNING_SHARE: f64 = 0.05;
-/// From this share on, the figures no longer describe this host.
+/// From this share of stolen time on, the figures no longer describe this host.
 const STEAL_LIMIT: f64 = 0.25;
 /// Processor time of other processes is reported from this share on.
 const OTHERS_WARNING_SHARE: f64 = 0.10;
-/// Open loop: reports a message that the source delayed for longer. Such a delay affects no percentile that makes a run
-/// invalid, but may be the largest latency.
+/// In an open loop, a message is reported if the source delayed it for longer. Such a delay affects
+/// no percentile that makes a run invalid, but may be the largest latency.
 const MAX_LAG_MS: f64 = 100.0;
 
 /// Finds reasons why the figures cannot be trusted.
@@ -25,7 +26,7 @@ pub fn limits(record: &Record) -> Vec<Reason> {
     exhausted.chain(steal.map(|text| Reason::new(Cause::Stolen, text))).collect()
 }
 
-/// Possible disturbances of the run.
+/// Lists possible disturbances of the run.
 pub fn warnings(record: &Record) -> Vec<String> {
     let mut found: Vec<String> = lag_warning(record).into_iter().collect();
     if let Some(around) = &record.surroundings {
@@ -119,7 +120,8 @@ fn listen_queue_warning(around: &Surroundings) -> Option<String> {
     })
 }
 
-/// Makes one sentence for all phases, because with pipelined commands a single pause appears in several.
+/// Makes one sentence for all phases, because a single pause appears in several phases if commands
+/// are pipelined.
 fn delayed_ack_warning(role: Role, rows: &[&PauseRow]) -> Option<String> {
     let worst = rows.iter().max_by_key(|row| row.count)?;
     let share = worst.count as f64 * 100.0 / worst.of.max(1) as f64;

@@ -1,5 +1,5 @@
-//! Reads any text as a quantity of each kind. Either it is refused, or the value is within its bounds and its displayed
-//! form reads as the same value.
+//! Checks any text as a quantity of each kind. Either the text is refused, or the value is within
+//! its bounds and its displayed form reads as the same value.
 use crate::quantities::{
     MAX_BYTES, MAX_COUNT, MAX_DURATION, MAX_RATE_PER_S, bytes, count, count_up_to, duration, interval, positive,
     probability, rate,

@@ -57,7 +57,7 @@ pub(super) struct PatternDomains {
 /// How the recipient's number is written before the `@`, where the ledger reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecipientTag {
-    /// Nothing.
+    /// The address has no number.
     Bare,
     Digits,
     /// The number follows a `+`.

@@ -7,7 +7,7 @@ pub(super) const MAX_LINE_BYTES: usize = 998;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileLine<'a> {
-    /// The line's text, up to one byte more than [`MAX_LINE_BYTES`].
+    /// Text of the line, cut at one byte more than [`MAX_LINE_BYTES`].
     pub(super) text: &'a [u8],
     pub(super) bytes: u64,
     pub(super) number: u64,
