@@ -19,7 +19,8 @@ use std::time::Duration;
 const RATE: &str = "1000";
 const RECIPIENTS: u64 = 2;
 const WORKERS: u64 = 2;
-/// Connections from all workers to the next hop. Each carries one message whose reply is awaited, and the next one.
+/// Connections from all workers to the next hop. Each has one message that waits for its reply, and
+/// one that follows it.
 const COURIERS: u64 = 20;
 /// Limit of deliveries that a kill may forget. The spool learns of deliveries with its next batch, which under load
 /// takes less than 0.1 s.
