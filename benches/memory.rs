@@ -57,7 +57,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Memory of one process in one situation.
 struct Row {
     situation: &'static str,
     process: &'static str,

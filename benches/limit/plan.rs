@@ -36,7 +36,6 @@ impl Mode {
     }
 }
 
-/// The run, fixed before it starts.
 pub(super) struct Plan {
     pub(super) port: u16,
     pub(super) messages: u64,

@@ -35,7 +35,8 @@ impl<S> Sockets<S> {
         Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, waiting, table: Vec::new() })
     }
 
-    /// Watches a listener, which has no session.
+    /// Watches a listener. Its events carry the socket's descriptor, because a listener has no
+    /// session.
     pub(super) fn watch(&self, socket: &(impl AsFd + AsRawFd)) -> anyhow::Result<()> {
         let key = epoll::EventData::new_u64(u64::from(socket.as_raw_fd().cast_unsigned()));
         Ok(epoll::add(&self.epoll, socket.as_fd(), key, epoll::EventFlags::IN)?)

@@ -43,12 +43,10 @@ pub(super) fn run(plan: &Plan, waiting: Waiting) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Progress of the run.
 struct Work {
     /// Messages that no session has taken up.
     left: u64,
     accepted: u64,
-    /// Number of open connections.
     open: usize,
 }
 

@@ -21,7 +21,6 @@ const RUN_LIMIT: Duration = Duration::from_secs(180);
 
 const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
 
-/// A program that sends or receives mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Program {
     Limit,
@@ -65,7 +64,6 @@ const fn asleep(name: &'static str, source: Program, sink: Program) -> Contestan
     Contestant { name, source, sink, waiting: Waiting::Sleeps }
 }
 
-/// What a source sends in a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Load<'a> {
     pub(crate) shape: &'a Shape,
@@ -75,7 +73,6 @@ pub(crate) struct Load<'a> {
     pub(crate) size_argument: u64,
 }
 
-/// Result of a run.
 pub(crate) struct Run {
     pub(crate) rate_per_s: f64,
     /// Rate that the source itself reports, if it reports one.

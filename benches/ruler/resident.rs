@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-/// Resident memory in bytes.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Resident {
     pub(crate) now: u64,

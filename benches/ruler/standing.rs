@@ -21,7 +21,6 @@ pub(crate) struct Standing<'a> {
     pub(crate) lanes: Vec<Lane>,
 }
 
-/// Result of a target.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Passed,
@@ -66,7 +65,6 @@ fn outcome(target: &Target, measured: Option<Spread>) -> Outcome {
     }
 }
 
-/// One row for each shape and contestant.
 pub(crate) fn table(standings: &[Standing<'_>]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);

@@ -18,7 +18,6 @@ const OCTETS: u64 = MESSAGES * MESSAGE_OCTETS;
 /// Share of each limit that mailrun must reach.
 const OF_LIMIT: f64 = 0.90;
 
-/// Result of one contestant in a round.
 #[derive(Clone, Copy)]
 struct Carried {
     octets_per_s: f64,
@@ -38,7 +37,6 @@ impl Carried {
     }
 }
 
-/// Results of one round.
 pub(crate) struct Bulk {
     /// Octets per second that a core can encrypt if it does nothing else.
     cipher: f64,

@@ -99,7 +99,6 @@ impl Pair {
     }
 }
 
-/// Result of a run.
 #[derive(Clone, Copy)]
 struct Taken {
     pair: Pair,
@@ -113,7 +112,6 @@ pub(crate) type Round = Vec<Vec<Shaken>>;
 
 pub(crate) struct Shaken(Taken);
 
-/// Runs every pair of every case once.
 pub(crate) fn round(bench: &Bench, cases: &[Case]) -> anyhow::Result<Round> {
     let of_case = |case: &Case| {
         let pairs = PAIRS.into_iter().filter(|pair| case.is_for_s_time() || !pair.is_of_s_time());

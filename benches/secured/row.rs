@@ -8,7 +8,6 @@ use crate::spread::Spread;
 /// in GB.
 const LARGE_RATE: f64 = 1e7;
 
-/// Result of a contestant in a case.
 pub(crate) struct Row {
     pub(crate) case: String,
     pub(crate) contestant: String,
@@ -49,7 +48,6 @@ impl Row {
     }
 }
 
-/// One row for each case and contestant.
 pub(crate) fn table(rows: &[Row]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);

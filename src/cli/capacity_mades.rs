@@ -131,7 +131,6 @@ impl CapacityMadesArgs {
         Ok(MadesTarget::Running { url, options })
     }
 
-    /// Refuses options that have no effect.
     fn check(&self) -> Result<()> {
         self.load.check_search()?;
         self.load.check_acknowledge(self.mode)?;

@@ -127,7 +127,6 @@ fn disk_name(result: &DiskTestResult) -> String {
     printable(&format!("{file_system}{device}{model}{kind}")).into_owned()
 }
 
-/// Returns the last line of the report.
 fn verdict(result: &DiskTestResult) -> String {
     let Some(reachable) = result.reachable else {
         return "Interrupted before there was a figure for messages of that size.\n".to_owned();

@@ -94,7 +94,6 @@ pub(super) fn append(path: &Path, text: &str) -> Result<()> {
     written.map_err(|error| cannot_write(path, &error))
 }
 
-/// Where annotations for GitHub Actions are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnnotationOutput {
     /// On standard output, above the report.

@@ -32,7 +32,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Default of `--listen`.
 const DEFAULT_LISTEN: &str = "127.0.0.1:5672";
 /// Defaults of `--max-queue-messages` and `--max-queue-size` (in bytes).
 const MAX_QUEUE_MESSAGES: u64 = 100_000;
@@ -492,7 +491,6 @@ struct EmbeddedListener {
 }
 
 impl EndpointBrokerArgs {
-    /// Refuses options that have no effect.
     fn check_effects(&self) -> Result<()> {
         let of_a_listener = [
             ("--listen", self.listen.is_some()),
@@ -769,7 +767,7 @@ impl EndpointLimitArgs {
     }
 }
 
-/// Announces that the stand-in reads the outbox.
+/// Tells the user, and programs that read the events, that the stand-in now reads the outbox.
 fn announce(telling: &ProgressOutput, live: LiveMode, address: Option<&str>, outbox: &str) {
     telling.event(&LiveEvent::Ready { amqp: address.map(str::to_owned).into_iter().collect() });
     if live.is_shown() {

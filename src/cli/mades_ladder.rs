@@ -58,7 +58,6 @@ fn size_text(bytes: u64) -> String {
     }
 }
 
-/// Result of the messages of one size.
 #[derive(Clone, Debug, PartialEq)]
 struct Rung {
     size: u64,

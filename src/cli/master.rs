@@ -42,7 +42,6 @@ Examples:
   mailrun locust master test.toml
   mailrun locust master test.toml -- --html report.html";
 
-/// Contents of the test file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClusterTest {
@@ -51,12 +50,11 @@ struct ClusterTest {
     /// Number of workers to wait for before the test starts.
     #[serde(default = "one")]
     workers: u32,
-    /// Time without users after the last stage.
+    /// Time without users after the last stage, in which messages in transit can still arrive.
     drain: Option<String>,
     /// Conditions that the merged result must meet.
     #[serde(default)]
     thresholds: Vec<String>,
-    /// File for the merged result.
     report: Option<PathBuf>,
     /// Address at which workers connect to the master.
     listen: Option<SocketAddr>,
@@ -69,7 +67,6 @@ fn one() -> u32 {
 }
 
 impl ClusterTest {
-    /// Returns Locust's arguments for this test.
     fn arguments(&self) -> Vec<String> {
         let mut words = vec!["--master".to_owned(), "--enable-rebalancing".to_owned()];
         let mut push = |option: &str, value: String| words.push(format!("{option}={value}"));

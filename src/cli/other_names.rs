@@ -54,7 +54,7 @@ const SENDER_NAMES: &[OptionAlias] = &[
     (&["--fail-on", "--assert"], "--threshold"),
 ];
 
-/// Other tools' option names, for the sink.
+/// Names that other tools use for options of the sink.
 const SINK_NAMES: &[OptionAlias] = &[
     (&["-p", "--port", "--address", "--bind", "--host"], "--listen HOST:PORT"),
     (&["--sessions", "--connections", "--concurrency", "--max-connections"], "--max-sessions"),
@@ -99,13 +99,13 @@ const MADES_NAMES: &[OptionAlias] = &[
     (&["-z"], "--duration"),
 ];
 
-/// Other tools' option names, for `mailrun report`.
+/// Names that other tools use for options of `mailrun report`.
 const REPORT_NAMES: &[OptionAlias] = &[(&["--type"], "--format")];
 
-/// Postfix's parameter name, for the relay.
+/// Name that Postfix uses for an option of the relay.
 const RELAY_NAMES: &[OptionAlias] = &[(&["--relayhost"], "--to")];
 
-/// Other tools' option names, for several commands.
+/// Names that other tools use for options of several commands.
 const COMMON_NAMES: &[OptionAlias] = &[
     (&["--ca"], "--cacert"),
     (&["--sni"], "--tls-name"),

@@ -141,7 +141,6 @@ const OBSERVATION: &str = "Log and metrics";
 const USAGE: &str = "mailrun relay [OPTIONS] --to <WHERE> --spool <DIR>
        mailrun relay [OPTIONS] --config <FILE>";
 
-/// Text that `--help` prints after the options.
 const EXAMPLES: &str = "\
 Examples:
   mailrun relay --to 127.0.0.1:2526 --spool /var/lib/mailrun
@@ -235,7 +234,6 @@ fn reload(typed: &RelayArgs, level: Handle<LevelFilter, Registry>) -> Option<Con
     }))
 }
 
-/// Summarizes a relay's work, one line per count.
 pub(super) fn summary(done: &mailrun_relay::RelayOutcome) -> String {
     let mut text = String::new();
     for (name, meaning, value) in done.rows() {

@@ -153,7 +153,6 @@ Examples:
   mailrun bench relay-400 --relay 'mta -l {listen} -n {to} -q {spool}'
   mailrun bench relay-400 127.0.0.1:25 --sink-listen 127.0.0.1:2526     a relay that is running";
 
-/// Returns the options that all scenarios share.
 pub(super) fn scenario_options(name: &str, out: Option<PathBuf>, tables: &TableReportArgs) -> ScenarioOptions {
     let command = mailrun_party::outputs::command_line();
     ScenarioOptions { name: name.to_owned(), out, command, thresholds: Vec::new(), live: tables.live() }

@@ -5,7 +5,6 @@ use mailrun_compare::RunSide;
 use mailrun_report::printable::printable;
 use std::path::{Path, PathBuf};
 
-/// Default directory of baselines.
 pub(super) const BASELINES: &str = "mailrun-baselines";
 
 /// Reads the runs of a side. Errors about unreadable runs are kept with the side.

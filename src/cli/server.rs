@@ -3,7 +3,6 @@ use mailrun_net::Endpoint;
 use std::fmt;
 use std::net::Ipv6Addr;
 
-/// The server that a source sends to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ServerArg {
     /// `HOST:PORT`, or `unix:PATH`.

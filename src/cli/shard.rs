@@ -25,7 +25,7 @@ pub(super) struct ShardArgs {
     start_at: Option<Timestamp>,
 }
 
-/// The load of all machines together.
+/// The load that all machines send together. Each machine sends a part of it.
 pub(super) struct WholeLoad {
     /// Options that decide which messages are sent when, and to whom. All machines must be given
     /// the same.

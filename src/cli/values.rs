@@ -20,7 +20,6 @@ pub(super) fn some_duration(text: &str) -> Result<Duration, String> {
 /// Largest message that can be asked for. Messages are held in memory.
 const MAX_MESSAGE_BYTES: u64 = 2 << 30;
 
-/// Maximum number of recipients of a message.
 const MAX_RECIPIENTS: u64 = 1_000;
 
 /// Parses message sizes in bytes: a number, a range, a list by weight or a log-normal distribution.
@@ -106,7 +105,8 @@ pub(super) fn sender(text: &str) -> Result<AddressPattern, String> {
 /// Hint for a user who typed `--to HOST:PORT`. COMMAND is replaced by the command's name.
 pub(super) const POSITIONAL: &str = "the server is positional: mailrun COMMAND HOST:PORT";
 
-/// Parses a recipient or a pattern of recipients.
+/// Parses a recipient or a pattern of recipients. Refuses a text that looks like a server, because
+/// the user has then probably misplaced the server's name.
 pub(super) fn recipient(text: &str) -> Result<AddressPattern, String> {
     if is_like_server(text) { Err(POSITIONAL.to_owned()) } else { AddressPattern::parse(text) }
 }

@@ -7,7 +7,7 @@ use crate::ledger::Ledger;
 use crate::record::{Arrival, LedgerRow, Record};
 use crate::stage::Stage;
 
-/// Counts of both ends.
+/// The counts of source, server and sink that the ledger row is computed from.
 #[derive(Clone, Copy, Debug)]
 pub struct AccountInputs<'a> {
     /// Units that a session has begun.
@@ -37,9 +37,9 @@ pub enum ServerQueue<'a> {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Arrivals<'a> {
-    /// Distinct units of this run.
+    /// Units of this run that have arrived, each once.
     pub units: &'a Ledger,
-    /// Repeated arrivals of a unit.
+    /// Number of arrivals of units that had arrived before.
     pub duplicates: u64,
     pub corrupt: u64,
     /// Messages that a relay converted to 7-bit on their way.
@@ -63,7 +63,6 @@ pub struct RelayInputs<'a> {
     pub given_up: u64,
 }
 
-/// What lies between source and sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
     /// Nothing. Source and sink themselves are measured.

@@ -13,15 +13,16 @@ use std::time::Duration;
 /// An error of times is small if it is at most this fraction of their median: one in ten.
 const ERROR_SHARE: f64 = 10.0;
 
-/// Error of the times between two hosts.
+/// How wrong a time that was measured between two hosts may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClockError {
     /// Both ends use the same clock.
     #[default]
     None,
-    /// At most the measured difference plus its uncertainty.
+    /// The error is at most the measured difference of the clocks plus the uncertainty of that
+    /// measurement.
     Bound {
-        /// Absolute difference of the clocks.
+        /// Absolute value.
         difference: Duration,
         uncertainty: Duration,
     },

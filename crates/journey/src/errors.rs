@@ -5,7 +5,6 @@ use crate::stage::Phase;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// An error to count.
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorEvent<'a> {
     pub phase: Phase,

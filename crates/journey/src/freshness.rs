@@ -23,7 +23,7 @@ const MAX_UNSENT_ROWS: usize = 7 * 24 * 3600;
 /// Limit of the age, and the windows in which it is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreshnessLimit {
-    /// The newest message is fresh below this age.
+    /// The figures are fresh while the newest message is younger than this.
     pub age: Duration,
     /// Length of a window, or `None` for the whole run.
     pub window: Option<Duration>,

@@ -152,7 +152,6 @@ pub fn decide(mut reasons: Vec<Reason>, pass: &str) -> Verdict {
     }
 }
 
-/// Adds a reason to a verdict.
 pub fn add_reason(verdict: &mut Verdict, reason: Reason, pass: &str) {
     let texts = std::mem::take(&mut verdict.reasons).into_iter();
     let known = texts.zip(std::mem::take(&mut verdict.causes)).map(|(text, cause)| Reason { cause, text });
@@ -353,7 +352,7 @@ fn expired_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reas
 struct OrderedBounds {
     ordered: Option<Ordered>,
     topology: Topology,
-    /// Fate of the mail that the sink drops.
+    /// Fate that the verdict gives to mail that the sink was ordered to drop.
     missing: Fate,
     /// If a pause in arrivals ended the wait for mail, the length of the pause.
     quiet_timeout: Option<Duration>,
@@ -641,7 +640,7 @@ fn busy_text(party: &Party, duration_s: f64) -> Option<String> {
 pub enum MissedRate {
     /// The rate was requested for so short a time that missing it says nothing.
     TooShort(Reason),
-    /// Beginning of the sentence about the missed rate.
+    /// Beginning of the sentence about the missed rate, which the caller completes.
     Missed(String),
 }
 

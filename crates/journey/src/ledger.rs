@@ -26,7 +26,7 @@ type LedgerPage = Box<[u64; PAGE_WORDS]>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkResult {
-    /// Not seen before.
+    /// The unit had not been seen before.
     First,
     Again,
     /// Not recorded, because the unit would need a page beyond the limit.
@@ -113,7 +113,7 @@ impl Ledger {
         self.count
     }
 
-    /// Returns the number of units that `other` lacks.
+    /// Returns the number of units that are in `self` and not in `other`.
     pub fn count_without(&self, other: &Self) -> u64 {
         self.index.iter().map(|(&key, &page)| count_ones_without(&self.pages[page], other.page(key))).sum()
     }

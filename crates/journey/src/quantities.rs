@@ -271,7 +271,7 @@ impl Decimal {
         (self.fraction * factor).is_multiple_of(ONE).then(|| self.about(factor))
     }
 
-    /// Returns the product, rounded down.
+    /// Returns the number times `factor`, rounded down.
     fn about(self, factor: u128) -> u128 {
         (self.whole * factor).saturating_add(self.fraction * factor / ONE)
     }

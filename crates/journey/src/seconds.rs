@@ -161,7 +161,7 @@ impl DueSeconds {
 /// 1/128 s. It is halved whenever there would be more than `MAX_TIMES` steps.
 #[derive(Clone, Debug, Default)]
 pub struct EventTimes {
-    /// How often the resolution was halved.
+    /// Number of times that the resolution was halved to save memory.
     halvings: u32,
     counts: BTreeMap<u64, u64>,
 }

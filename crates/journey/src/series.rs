@@ -34,7 +34,7 @@ pub struct Series {
     first_open: u64,
 }
 
-/// A second that may get more latencies.
+/// A second that is still open: latencies may be added to it.
 #[derive(Clone, Debug, Default)]
 struct OpenSecond {
     latencies: Latencies,

@@ -39,7 +39,7 @@ const MADES_STAGES: [(&str, &str); 11] = [
     ("received", "RECEIVED"),
     ("tracing", "TRACING"),
     ("acknowledged", "acknowledged"),
-    // Names as in the report.
+    // Names as the report prints them.
     ("DELIVERED", "DELIVERED"),
     ("RECEIVED", "RECEIVED"),
     ("TRACING", "TRACING"),
@@ -66,11 +66,10 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// All fates, the most serious first.
+    /// All fates, with the most serious one first.
     pub const ALL: [Self; 6] =
         [Self::Lost, Self::NotDelivered, Self::Duplicates, Self::Corrupt, Self::Rejected, Self::Failed];
 
-    /// Returns the fate's name in an expression.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lost => "lost",
@@ -106,12 +105,12 @@ impl Fate {
     }
 }
 
-/// Decides which names an expression may use.
+/// The protocol of a run. It decides which stages and phases a threshold may name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunProtocol {
-    /// Stages and phases of the SMTP dialogue.
+    /// Allows the stages and phases of the SMTP dialogue.
     Smtp,
-    /// Common stages, and stages that only MADES has.
+    /// Allows the common stages, and the stages that only MADES has.
     Mades,
 }
 
@@ -379,7 +378,7 @@ impl LossGoal {
         &self.expression
     }
 
-    /// Returns the largest share that may be lost.
+    /// Returns the largest share of messages that may be lost.
     pub fn loss_ratio(&self) -> f64 {
         self.loss_ratio
     }
@@ -618,7 +617,6 @@ impl MetricValues for Record {
 }
 
 impl MadesShape {
-    /// Returns the shape's row of a stage.
     fn row(&self, of: MetricSource) -> Option<&MadesShapeStage> {
         let named = |name: &str| self.stages.iter().find(|row| row.name == name);
         match of {
@@ -633,7 +631,6 @@ impl MadesShape {
     }
 }
 
-/// Figures of the messages of one shape.
 impl MetricValues for MadesShape {
     fn times(&self, of: MetricSource) -> Option<Latencies> {
         Latencies::decode(self.row(of)?.histogram.as_deref()?)

@@ -253,7 +253,6 @@ impl Checksum {
     }
 }
 
-/// Result of the search for a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceResult {
     /// There is no `X-Mailrun` header, so the mail is not ours.
@@ -305,7 +304,7 @@ impl RestoredBody {
         if line.get(..MARKER.len()).is_some_and(|name| name.eq_ignore_ascii_case(MARKER)) {
             return Some(Box::default());
         }
-        // A longer line may have been cut.
+        // A line that reaches the limit may have been cut.
         let is_whole = line.len() < UnfinishedLine::LIMIT;
         let value = line.get(..ENCODING.len()).filter(|name| is_whole && name.eq_ignore_ascii_case(ENCODING));
         let value = value.map(|_| line[ENCODING.len()..].trim_ascii())?;

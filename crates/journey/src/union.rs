@@ -32,7 +32,6 @@ const MAX_ROWS: usize = 1_000;
 /// Shortest stall of all parties together.
 const MIN_STALL_S: f64 = 1.0;
 
-/// The sum of several records.
 #[derive(Clone, Debug, Default)]
 pub struct RecordUnion {
     first: Option<Record>,
@@ -46,7 +45,6 @@ pub struct RecordUnion {
     events: Vec<EventRow>,
 }
 
-/// Messages that reached a stage at all parties.
 #[derive(Clone, Debug)]
 struct UnionStage {
     row: StageRow,

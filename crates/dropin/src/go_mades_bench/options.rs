@@ -89,7 +89,6 @@ fn processors() -> u64 {
 }
 
 impl Options {
-    /// Parses the command line.
     pub(super) fn parse(words: &[String]) -> Result<Self, BadFlag> {
         let mut options = Self::default();
         let words = options.parse_own_options(words)?;

@@ -196,7 +196,7 @@ impl Dialect for GoSourceRun {
         let reply = ParsedReply::parse(wire);
         match reply {
             ParsedReply::Reply(code, _) if is_expected(state, code) => Ok(Verdict::Accepted),
-            // The client now tries HELO.
+            // The server has refused EHLO, so the client now tries HELO.
             _ if state == DialogueState::Hello => Ok(Verdict::Rejected),
             _ => Err(reply.error_text()),
         }

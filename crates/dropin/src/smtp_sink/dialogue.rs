@@ -27,7 +27,6 @@ const REPLY_BATCH_LIMIT: i32 = 4096;
 pub(super) trait DialogueObserver {
     /// A command line has arrived. `line` ends at its first NUL.
     fn line_received(&mut self, line: &[u8]);
-    /// A command must be logged.
     fn log_command(&mut self, word: &[u8], rest: &[u8]);
     /// HELO, EHLO or LHLO was accepted and ended the transaction.
     fn greeted(&mut self, command: Command, rest: &[u8]);

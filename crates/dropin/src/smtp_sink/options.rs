@@ -178,7 +178,7 @@ impl SettingsBuilder {
                 extensions.pix = true;
                 extensions.esmtp = false;
             }
-            // This is `p`, the only letter left.
+            // The letter is `p`, because all others have been handled.
             _ => extensions.pipelining = false,
         }
     }

@@ -12,7 +12,6 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-/// Maximum number of bytes per read.
 const READ_BYTES: usize = 64 * 1024;
 /// The kernel copies twice as fast to the start of a page. `mailrun_net::worker` has the figures.
 const PAGE_BYTES: usize = 4096;
@@ -42,7 +41,6 @@ pub(super) struct SmtpSink {
     /// Number of clients whose message is complete and whose reply is delayed by `-W .`.
     pending_replies: Cell<usize>,
     exit: RefCell<Option<SinkExit>>,
-    /// Waker of the accepting task.
     accept_waker: RefCell<Option<Waker>>,
 }
 
@@ -86,7 +84,8 @@ impl SmtpSink {
         *self.write_buffer.borrow_mut() = out;
     }
 
-    /// Puts back a buffer that has been written.
+    /// Keeps a written buffer for the next session that writes, unless the buffer has become too
+    /// large.
     pub(super) fn recycle_write_buffer(&self, mut out: Vec<u8>) {
         if out.capacity() <= KEPT_BUFFER_LIMIT {
             out.clear();

@@ -26,7 +26,7 @@ pub(super) struct SmtpSourceMessage {
 /// messages left.
 #[derive(Debug)]
 struct HeaderTemplate {
-    /// From `From: <a@b>` to `To: <`.
+    /// The part from `From: <a@b>` up to and including `To: <`. The recipient's address follows it.
     before_recipient: Vec<u8>,
     /// From `>` to `Message-Id: <1234.`, with the `Date:` header between them.
     before_id: Vec<u8>,

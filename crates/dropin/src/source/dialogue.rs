@@ -28,7 +28,8 @@ pub(crate) struct Output<'a> {
 }
 
 impl Output<'_> {
-    /// Ends the command that starts at offset `start`.
+    /// Appends the line end of the command that starts at offset `start`, after telling the dialect
+    /// that the command was written.
     fn end_command<D: Dialect>(&mut self, run: &D, start: usize) {
         let out = self.out.bytes();
         run.command_written(&out[start..], self.diagnostics);
@@ -45,7 +46,6 @@ impl Output<'_> {
 #[derive(Debug)]
 pub(crate) struct Dialogue {
     state: DialogueState,
-    /// The message that is being sent.
     task: MessageTask,
     extensions: Extensions,
     recipients_sent: i64,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 #[derive(Clone, Debug)]
 pub(super) struct LoadOrder {
-    /// Server that the master has named.
+    /// Server to send to, if the master has named one.
     pub(super) host: Option<String>,
     pub(super) run_id: Option<String>,
     control: Arc<LoadControl>,

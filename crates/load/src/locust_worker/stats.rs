@@ -18,7 +18,7 @@ const PROTOCOL: &str = "SMTP";
 pub(super) struct ReportTimes {
     pub(super) start_s: f64,
     pub(super) now_s: f64,
-    /// Seconds to add to this host's clock.
+    /// Seconds to add to this host's clock to get the master's clock.
     pub(super) offset_s: i64,
 }
 
@@ -73,7 +73,6 @@ fn message_entry(counts: &LoadCounts, times: ReportTimes) -> StatsEntry {
     }
 }
 
-/// Makes the row of a stage or phase.
 fn part_entry(name: &str, latencies: &Latencies, times: ReportTimes) -> StatsEntry {
     let second = times.now_s as u64;
     StatsEntry {

@@ -24,7 +24,7 @@ pub struct CapabilityOptions {
     /// True if clients must log in before MAIL.
     pub requires_auth: bool,
     pub protocol: Protocol,
-    /// Whether each connection begins with a PROXY header.
+    /// Decides whether each connection must begin with a PROXY header.
     pub proxy_header: Proxied,
     /// XCLIENT attributes that the sink offers, and accepts from any client.
     pub xclient: Attributes,

@@ -9,7 +9,9 @@ pub(super) struct SinkCertificates {
 }
 
 impl SinkCertificates {
-    /// Fails if signals cannot be watched.
+    /// # Errors
+    ///
+    /// If the process cannot watch for SIGHUP.
     pub(super) fn watch(watch: TlsWatch) -> Result<Self> {
         Ok(Self { watch, sighup: SighupWatch::watch()? })
     }

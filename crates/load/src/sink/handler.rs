@@ -503,7 +503,7 @@ impl ExtendedSession {
     }
 }
 
-/// Shorter delays are exact to a microsecond.
+/// A delay shorter than this is exact to a microsecond.
 const SHORT_DELAY: Duration = Duration::from_millis(1);
 /// Time that the kernel takes to wake a thread for a timer: 15 to 20 µs on a virtual machine whose
 /// processors are awake.

@@ -26,7 +26,6 @@ pub struct Rulebook {
     pub rules: Vec<Rule>,
 }
 
-/// Contents of a rules file.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct RulebookFile<Text> {

@@ -227,7 +227,7 @@ pub(super) fn directed_reply(local_part: &[u8]) -> Option<Reply> {
 pub struct RuleError {
     /// Offset of the mistake in the rule, in bytes.
     pub(super) offset: usize,
-    /// Column in characters, from 1.
+    /// Column of the mistake, in characters from 1.
     column: usize,
     pub(super) what: String,
 }
@@ -523,7 +523,6 @@ impl<'t> RuleTokens<'t> {
         matches
     }
 
-    /// Parses the next word as a value.
     fn value<T>(&mut self, what: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<T, RuleError> {
         let word = self.peek().ok_or_else(|| self.error(format!("{what} is missing")))?;
         let value = read(word).map_err(|what| self.error(what))?;

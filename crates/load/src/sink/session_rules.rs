@@ -82,7 +82,6 @@ impl RuleEffect {
         }
     }
 
-    /// Returns the answer to send.
     pub(super) fn into_answer(self) -> Answer {
         match self {
             Self::Accept | Self::Drop | Self::Duplicate => Answer::Yes,
@@ -107,7 +106,7 @@ impl RuleEffect {
     }
 }
 
-/// Rules for reading the next message.
+/// What rules do while the sink reads the next message.
 #[derive(Debug, Default)]
 struct BodyRules {
     throttle: Option<ReadThrottle>,
@@ -118,7 +117,6 @@ struct BodyRules {
     octets: u64,
 }
 
-/// How the session may read next.
 #[derive(Debug)]
 pub(super) enum ReadStep {
     All,
@@ -403,7 +401,6 @@ impl Drop for DomainSlots {
     }
 }
 
-/// Inputs of a random choice.
 struct RuleSample {
     seed: u64,
     session: u64,

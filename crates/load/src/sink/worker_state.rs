@@ -178,7 +178,6 @@ impl SinkWorkerState {
         self.other_domains.borrow_mut().number_of(domain)
     }
 
-    /// Counts an error that occurs now.
     pub(super) fn count_error(&self, phase: Phase, code: u16, text: &str) {
         let error = ErrorEvent { phase, code, text, at: clock::now() };
         self.tally.borrow_mut().count_error(error, || None);
@@ -398,7 +397,7 @@ impl SinkWorkerState {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CreationTime {
-    /// On this host's monotonic clock.
+    /// The time, on this host's monotonic clock.
     Known(Duration),
     /// Later than the arrival, because the clocks of the two hosts differ.
     InFuture,

@@ -155,7 +155,8 @@ impl LoadControl {
         *lock(&self.drain_limit)
     }
 
-    /// Connects this control with a load that begins.
+    /// Gives this control power over a load that begins. If the control has already been told to
+    /// drain, the load stops at once.
     pub(super) fn attach(&self, load: &Arc<SourceContext>) {
         let _ = self.load.set(Arc::downgrade(load));
         if self.drain_limit().is_some() {

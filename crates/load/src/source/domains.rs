@@ -58,7 +58,7 @@ pub(super) enum UnitFate {
 #[derive(Debug, Default)]
 pub(super) struct MessageDomains(Vec<u16>);
 
-/// Marks a recipient that the server has rejected.
+/// This bit in a recipient's domain number means that the server has rejected the recipient.
 const REJECTED: u16 = 1 << 15;
 
 impl MessageDomains {

@@ -58,7 +58,6 @@ pub(super) fn parse_envelope_id(typed: &str) -> Result<AddressPattern, String> {
 }
 
 impl DsnParameters {
-    /// Returns whether sessions have to require DSN.
     pub(super) fn notifications(&self) -> Notifications {
         if self.description().is_some() { Notifications::Asked } else { Notifications::Unasked }
     }

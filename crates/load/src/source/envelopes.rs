@@ -238,7 +238,6 @@ impl MailParameters {
 }
 
 impl EnvelopeBuffer {
-    /// Slot of the envelope that was written last.
     pub(super) fn current_slot(&self) -> usize {
         self.current_slot
     }
@@ -275,7 +274,7 @@ impl EnvelopeBuffer {
         envelope
     }
 
-    /// Returns the written envelope in new memory.
+    /// Returns a newly allocated envelope with the content of this buffer.
     fn new_envelope(&self) -> Envelope {
         let mut envelope = Envelope::new("", "", ["postmaster"]).expect("these addresses are well-formed");
         self.write(&mut envelope);

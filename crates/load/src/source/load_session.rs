@@ -41,7 +41,7 @@ pub(super) struct OutgoingMessage {
     answered: bool,
     /// Bits of the first 64 recipients. A bit is set if its recipient was accepted.
     accepted: u64,
-    /// Bits of the other recipients.
+    /// Bits of the recipients after the first 64.
     accepted_beyond: Vec<u64>,
     /// Number of recipients that the peer refused.
     rejected: u32,
@@ -500,7 +500,7 @@ impl Drop for LoadSession {
 }
 
 impl LoadSession {
-    /// Returns the envelope of the newest message.
+    /// Returns the envelope of the newest message, or ends the session if there is no message.
     fn next_transaction(&mut self, extensions: &Extensions) -> NextAction {
         let Some(job) = self.messages.back_mut() else { return NextAction::Quit };
         let ClaimedMessage { number, recipients, .. } = job.claim;
@@ -640,7 +640,6 @@ impl MessageSource for LoadSession {
     }
 }
 
-/// Returns the domain number of each recipient.
 fn recipient_domains(claim: &ClaimedMessage, context: &SourceContext, domains: &RecipientDomains) -> MessageDomains {
     MessageDomains::new(context.envelopes.domains_of(claim.number, claim.recipients, domains))
 }

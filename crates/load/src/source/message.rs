@@ -113,7 +113,6 @@ impl MessageHead {
 pub(super) enum MessageIdMode {
     /// The digits of the first Message-ID are replaced by the sequence number.
     Patched,
-    /// A Message-ID is sent unchanged.
     Unchanged,
 }
 

@@ -111,7 +111,6 @@ pub struct SourceOptions {
     /// Subject of generated messages. With `None`, plain messages have no subject, and MIME
     /// messages have a generated one.
     pub subject: Option<String>,
-    /// A file that is sent unchanged.
     pub file: Option<PathBuf>,
     pub corpus: Option<CorpusOptions>,
     /// Set if generated messages are MIME messages with attachments.
@@ -132,7 +131,6 @@ pub struct SourceOptions {
     /// begins, the numbers of messages and sessions and the rate are those of all parts together.
     pub shard: Option<SourceShard>,
     pub allowed_targets: AllowedTargets,
-    /// TLS, login and the connection to the server.
     pub transport: TransportOptions,
     pub thresholds: Vec<Threshold>,
     pub abort_on: Vec<Threshold>,
@@ -186,7 +184,7 @@ struct SourceContext {
     /// Domains of the recipients, or `None` if there is only one.
     domains: Option<RecipientDomains>,
     plan: LoadPlan,
-    /// When this part of a divided load began.
+    /// Set if this load is a part of a divided load.
     shard_start: Option<ShardStart>,
     began: Duration,
     /// Time of second 0 in the record: when the load began or, for a shard, when all shards were to
@@ -361,13 +359,11 @@ impl SourceOptions {
         self.recipients.sample(self.seed, RandomStream::Recipients, number) as u32
     }
 
-    /// Returns the time limit of the run.
     fn time_limit(&self) -> Option<Duration> {
         let stages = self.offered_rate.as_ref().and_then(OfferedRate::length);
         self.duration.into_iter().chain(stages).min()
     }
 
-    /// Returns the schedule of worker `number` of `workers`.
     fn schedule(&self, offer: OfferedRate, began: Duration, number: usize, workers: usize) -> pacing::ArrivalSchedule {
         let part = self.part();
         let position = part.position(number as u64) as usize;

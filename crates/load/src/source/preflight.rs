@@ -244,7 +244,7 @@ impl PreflightCheck {
         let asked =
             |verb: &Option<Verb>| verb.map_or_else(|| "a reply".to_owned(), |verb| format!("the reply to {verb:?}"));
         match &attempt.ended {
-            // The server has answered all commands that matter.
+            // Up to QUIT or RSET, the server has answered all commands that matter.
             SessionEnd::Lost(Some(Verb::Quit | Verb::Reset), _)
             | SessionEnd::Timeout(Some(Verb::Quit | Verb::Reset)) => None,
             SessionEnd::Lost(verb, _) if attempt.rejections.is_empty() => {
@@ -307,7 +307,7 @@ async fn wait_for_interrupt(interrupt: &Interrupt) {
     }
 }
 
-/// Tries one envelope and records refusals.
+/// Tries the commands of one envelope, and records which of them the server refuses.
 struct Prober<'a> {
     check: &'a PreflightCheck,
     envelope_buffer: EnvelopeBuffer,

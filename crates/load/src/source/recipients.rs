@@ -22,9 +22,9 @@ const MAX_DRAWS: u32 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecipientTags {
-    /// By their addresses, which stay as they are.
+    /// The ledger tells recipients apart by their addresses, which stay unchanged.
     Off,
-    /// By a number in the local part.
+    /// The source adds a number to the local part of each recipient.
     On,
 }
 

@@ -26,12 +26,11 @@ pub struct SourceShard {
     sessions: u32,
 }
 
-/// When a part began.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShardStart {
-    /// On the monotonic clock.
+    /// Time at which the part began, on the monotonic clock.
     pub(super) began: Duration,
-    /// How late this part began.
+    /// Time between the planned start and the actual start.
     pub(super) late: Duration,
 }
 

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 /// Interval at which a worker compares the number of sessions with the wanted number.
 const CONTROL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The collector's ends of the workers' channels.
+/// The ends of the workers' channels that the collector holds.
 pub(super) struct SourceWorkers {
     /// Receives tallies. The channel closes when the last worker has ended.
     pub(super) tallies: Receiver<(usize, Box<SourceTally>)>,
