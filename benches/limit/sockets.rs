@@ -11,7 +11,7 @@ use rustix::net::{RecvFlags, SendFlags};
 /// Maximum number of readable sockets that one `epoll_wait` reports.
 const EVENTS: usize = 1024;
 
-/// What a side does while no socket is readable: sleep in the kernel, or ask again at once.
+/// Decides whether a side sleeps in the kernel while no socket is readable, or asks again at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waiting {
     Sleeps,

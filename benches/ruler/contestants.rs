@@ -35,8 +35,8 @@ pub(crate) struct Contestant {
     pub(crate) name: &'static str,
     pub(crate) source: Program,
     pub(crate) sink: Program,
-    /// Whether both ends sleep between events. If they spin, mailrun only looks for events for the
-    /// time of `BUSY_POLL`.
+    /// Decides whether both ends sleep or spin between events. Mailrun spins for the time of
+    /// `BUSY_POLL` and then sleeps.
     pub(crate) waiting: Waiting,
 }
 

@@ -1,4 +1,5 @@
-//! `mailrun bench SERVER -- --dsn-notify never`: options of the source that `bench` and `capacity` take after `--`.
+//! Options of the source that `bench` and `capacity` take after `--`, for example
+//! `mailrun bench SERVER -- --dsn-notify never`.
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};

@@ -188,8 +188,8 @@ fn with_suggestion(said: String, name: &str, known: Option<&str>) -> String {
     }
 }
 
-/// Extracts from clap's usage line the command that the mistake is about: `Usage: mailrun bench mades [OPTIONS]` →
-/// `bench mades`.
+/// Extracts from clap's usage line the command that the mistake is about. For example, it extracts
+/// `bench mades` from `Usage: mailrun bench mades [OPTIONS]`.
 fn path(error: &clap::Error) -> String {
     let usage = error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default();
     let words = usage.split_whitespace().skip_while(|word| *word != "mailrun").skip(1);

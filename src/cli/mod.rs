@@ -1,4 +1,5 @@
-//! Parses the command line into the options of each part, and turns verdicts and errors into the exit status.
+//! Parses the command line into the options of each part, and turns verdicts and errors into the
+//! exit status.
 //!
 //! ```text
 //!   0  PASS

@@ -53,11 +53,12 @@ impl TraceHeaderWriter {
     }
 }
 
-/// Checks that the receiver can tell this many recipients of a message apart. It does so by the number that ends the
-/// local part.
+/// Checks that the receiver can tell this many recipients of a message apart. The receiver uses the
+/// number that ends the local part.
 ///
 /// # Errors
-/// If it cannot: the reason.
+///
+/// If it cannot tell them apart. The error says why.
 pub(super) fn check_recipients(address: &str, each: u64) -> Result<(), String> {
     let local = address.rsplit_once('@').map_or(address, |(local, _)| local);
     match each {

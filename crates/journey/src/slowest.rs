@@ -164,7 +164,8 @@ mod tests {
     }
 
     proptest! {
-        /// Workers that clear their heaps at every tick must together find what one sorted list contains.
+        /// Workers that clear their heaps at every tick must together find what one sorted list
+        /// contains.
         #[test]
         fn the_slowest_are_those_of_all(times in prop::collection::vec(0..400_u64, 0..600), tick in 1..200_usize) {
             let mut workers = [Slowest::default(), Slowest::default()];

@@ -147,23 +147,15 @@ pub struct SourceTally {
     pub bytes_accepted: u64,
     /// The part of these counts that belongs to the warm-up.
     pub warm_up: WarmUpCounts,
-    /// [`LatencyKind::Sent`].
     pub sent_latency: Latencies,
-    /// [`LatencyKind::Accepted`].
     pub accepted_latency: Latencies,
-    /// [`LatencyKind::SentService`].
     pub sent_service: Latencies,
-    /// [`LatencyKind::AcceptedService`].
     pub accepted_service: Latencies,
-    /// [`LatencyKind::Ended`].
     pub ended_latency: Latencies,
-    /// [`LatencyKind::Phase`].
     pub phases: PhaseTimes,
     /// For each phase, the times that distinguish delayed ACKs from pauses of the whole server.
     pub pauses: [TimesApart; Phase::ALL.len()],
-    /// [`LatencyKind::Slip`].
     pub slip: Latencies,
-    /// [`LatencyKind::Lag`].
     pub lag: Latencies,
     /// How late the worker woke up from a timer that it set only to measure this.
     pub wake_ups: Latencies,
@@ -532,9 +524,10 @@ pub struct RunTally {
     pub corrupt: u64,
     /// Messages that a relay converted to 7-bit, and whose checksum matches the original.
     pub converted: u64,
-    /// Messages whose creation time is on another host's CLOCK_MONOTONIC, so that their latency is unknown.
+    /// Messages whose creation time is on another host's CLOCK_MONOTONIC. Their latency is unknown.
     pub untimed: u64,
-    /// Messages whose creation time is in the future because the clocks of two hosts differ. They have no latency.
+    /// Messages whose creation time is in the future because the clocks of two hosts differ. They
+    /// have no latency.
     pub negative: u64,
     pub overflow: u64,
     pub units: Ledger,

@@ -315,7 +315,6 @@ fn add_second(known: &mut SeriesRow, row: &SeriesRow) {
     known.oldest_ms = known.oldest_ms.into_iter().chain(row.oldest_ms).min_by(f64::total_cmp);
 }
 
-/// Adds the rows that only have to be counted.
 fn add_rows(sum: &mut Record, more: Record) {
     sum.due = sum.due.zip(more.due).map(|(one, other)| one.saturating_add(other));
     sum.parties.extend(more.parties);

@@ -538,7 +538,8 @@ fn delay_answer(delay: Duration, answer: Answer) -> Answer {
 enum Corruption {
     #[default]
     LineStart,
-    /// After a CR at the start of a line.
+    /// The state after a CR at the start of a line. If an LF follows, this line is the empty line
+    /// that ends the header.
     EmptyLine,
     InLine,
     Body,

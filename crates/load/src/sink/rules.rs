@@ -25,8 +25,8 @@
 //! "."      / "lose reply"                 the message is accepted, and the connection closed instead of the 250
 //!          / "drop" / "duplicate" / "corrupt"            250, but not counted, counted twice, a byte changed
 //! ```
-//! The words are smtp-sink's if it has them. Rules are evaluated in their order: delays add up, and the first that
-//! refuses or cuts decides.
+//! Words that Postfix's smtp-sink also has are the same as there. Rules are evaluated in their
+//! order. Delays add up, and the first rule that refuses or cuts the connection decides.
 use mailrun_journey::quantities::{bytes, count_up_to, duration, interval, positive, probability, rate};
 use mailrun_party::misspelling::is_misspelling;
 use mailrun_smtp::{Domain, Path, Reply};

@@ -148,7 +148,7 @@ pub(super) struct LoadSession {
     /// Messages in transit, oldest first. The next replies belong to the oldest. There are two only
     /// if the commands of the next message are sent together with a message.
     messages: VecDeque<OutgoingMessage>,
-    /// Messages whose last reply came at that time, but whose result is not
+    /// Messages that have their last reply, with the time of that reply. Their results are not
     /// [certain](Event::settled) yet.
     answered: VecDeque<(OutgoingMessage, Outcome, Duration)>,
     transactions: u64,
