@@ -122,16 +122,16 @@ pub fn judge(record: &Record, circumstances: &VerdictInputs) -> Verdict {
     reasons.extend(ending_reasons(record));
     reasons.extend(notes(record, circumstances));
     let ledger = &record.ledger;
-    let wrong = [ledger.lost, ledger.not_delivered, ledger.duplicates, ledger.corrupt];
-    let is_closed = is_watched(ledger) && wrong.iter().all(is_nothing);
+    let counts = [ledger.lost, ledger.not_delivered, ledger.duplicates, ledger.corrupt];
+    let is_closed = is_watched(ledger) && counts.iter().all(is_nothing);
     let mut verdict = decide(reasons, &pass_text(record));
     verdict.closed &= is_closed;
     verdict
 }
 
 fn part_verdict(shard: &ShardRow) -> Verdict {
-    let why = format!("Part {}/{}: mailrun merge judges all parts together.", shard.index, shard.count);
-    Verdict { why: why.clone(), reasons: vec![why], causes: vec![Cause::Remark], ..Verdict::default() }
+    let reason = format!("Part {}/{}: mailrun merge judges all parts together.", shard.index, shard.count);
+    Verdict { why: reason.clone(), reasons: vec![reason], causes: vec![Cause::Remark], ..Verdict::default() }
 }
 
 /// Makes a verdict from reasons. They are sorted, and the first reason decides. `pass` is the text
@@ -161,7 +161,7 @@ pub fn add_reason(verdict: &mut Verdict, reason: Reason, pass: &str) {
 
 /// Accepts causes that the user ordered. They no longer count against the run, and the verdict's
 /// text says so.
-pub fn accept_ordered(verdict: &mut Verdict, causes: &[Cause], why: Reason, pass: &str) {
+pub fn accept_ordered(verdict: &mut Verdict, causes: &[Cause], reason: Reason, pass: &str) {
     let closed = verdict.closed;
     let texts = std::mem::take(&mut verdict.reasons).into_iter();
     let known = texts.zip(std::mem::take(&mut verdict.causes)).map(|(text, cause)| {
@@ -169,7 +169,7 @@ pub fn accept_ordered(verdict: &mut Verdict, causes: &[Cause], why: Reason, pass
         Reason { cause, text }
     });
     // The first sentence states what was ordered.
-    let reasons = std::iter::once(why).chain(known).collect();
+    let reasons = std::iter::once(reason).chain(known).collect();
     *verdict = Verdict { closed, ..decide(reasons, pass) };
 }
 
@@ -255,10 +255,10 @@ fn death_reasons(record: &Record) -> Vec<Reason> {
         Role::Sink => "sink",
     };
     let died = record.parties.iter().filter_map(|party| Some((party.role, party.died.as_ref()?)));
-    let reason = |(role, found)| match role {
+    let reason = |(role, death)| match role {
         // The relay is being measured, so its death always counts against it.
-        Role::Relay => Reason::new(Cause::Died, death_text(name(role), found)),
-        Role::Source | Role::Sink => death_reason(name(role), found),
+        Role::Relay => Reason::new(Cause::Died, death_text(name(role), death)),
+        Role::Source | Role::Sink => death_reason(name(role), death),
     };
     died.map(reason).collect()
 }
@@ -272,10 +272,10 @@ pub fn death_reason(name: &str, death: &Death) -> Reason {
 
 /// Formats a death, for example `The relay died at 1.5 s: signal 9 (SIGKILL).`
 pub fn death_text(name: &str, death: &Death) -> String {
-    let said = death.said.trim_end_matches('.');
-    let said = if said.is_empty() { String::new() } else { format!("; its last message: {said}") };
+    let message = death.said.trim_end_matches('.');
+    let message = if message.is_empty() { String::new() } else { format!("; its last message: {message}") };
     let ended = if death.out_of_memory { "ran out of memory" } else { "died" };
-    format!("The {name} {ended} at {:.1} s: {}{said}.", death.at_s, death.how)
+    format!("The {name} {ended} at {:.1} s: {}{message}.", death.at_s, death.how)
 }
 
 /// True if our own source or sink ended for lack of memory.
@@ -300,7 +300,7 @@ fn has_death(record: &Record) -> bool {
 /// rules ordered.
 fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     let bounds = OrderedBounds::of(record, circumstances);
-    let found = Fate::ALL.into_iter().filter_map(|fate| {
+    let fate_reasons = Fate::ALL.into_iter().filter_map(|fate| {
         let count = fate.count(&record.ledger).unwrap_or_default();
         match () {
             // The threshold decides. If it is missed, it has its own reason.
@@ -315,7 +315,7 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
             () => Some(Reason::new(fate.cause(), fate_text(record, fate, count, &bounds))),
         }
     });
-    let mut reasons: Vec<Reason> = found.collect();
+    let mut reasons: Vec<Reason> = fate_reasons.collect();
     // A threshold may allow connections that fail now and then, but not a server that has
     // disappeared.
     if !has_death(record)
@@ -425,27 +425,27 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
     let amount = grouped(count);
     let of_created = of_created(record);
     let were = if count == 1 { "was" } else { "were" };
-    let told = if bounds.has_any() { String::new() } else { faults_behind(record, fate) };
+    let faults = if bounds.has_any() { String::new() } else { faults_behind(record, fate) };
     let text = match fate {
-        Fate::Lost => format!("Lost: {amount}{of_created} {noun} {were} accepted and never arrived{told}."),
-        Fate::NotDelivered => not_delivered_text(record, count, bounds.quiet_timeout, &told),
-        Fate::Duplicates => format!("Duplicates: {amount}{of_created} {noun} arrived more than once{told}."),
-        Fate::Corrupt => format!("Corrupt: {} arrived with a changed body{told}.", counted(count, "message")),
+        Fate::Lost => format!("Lost: {amount}{of_created} {noun} {were} accepted and never arrived{faults}."),
+        Fate::NotDelivered => not_delivered_text(record, count, bounds.quiet_timeout, &faults),
+        Fate::Duplicates => format!("Duplicates: {amount}{of_created} {noun} arrived more than once{faults}."),
+        Fate::Corrupt => format!("Corrupt: {} arrived with a changed body{faults}.", counted(count, "message")),
         Fate::Rejected => {
-            let said = first_said(record, |row| row.code > 0);
-            format!("The server rejected {amount}{of_created} {noun}{said}{told}.")
+            let error = first_said(record, |row| row.code > 0);
+            format!("The server rejected {amount}{of_created} {noun}{error}{faults}.")
         }
         Fate::Failed => {
-            let said = first_said(record, |row| row.code == 0);
-            format!("{amount}{of_created} {noun} failed{said}{told}.")
+            let error = first_said(record, |row| row.code == 0);
+            format!("{amount}{of_created} {noun} failed{error}{faults}.")
         }
     };
-    let least = bounds.min(fate);
-    let most = bounds.max(fate);
-    match most {
+    let min = bounds.min(fate);
+    let max = bounds.max(fate);
+    match max {
         0 => text,
-        _ if count > most => format!("{text} At most {} of them were asked for.", grouped(most)),
-        _ => format!("{text} At least {} were asked for.", grouped(least)),
+        _ if count > max => format!("{text} At most {} of them were asked for.", grouped(max)),
+        _ => format!("{text} At least {} were asked for.", grouped(min)),
     }
 }
 
@@ -472,13 +472,13 @@ fn faults_behind(record: &Record, fate: Fate) -> String {
 
 /// Reports mail that a server accepted and whose queue cannot be read. The mail may still be
 /// delivered later.
-fn not_delivered_text(record: &Record, count: u64, quiet_timeout: Option<Duration>, told: &str) -> String {
+fn not_delivered_text(record: &Record, count: u64, quiet_timeout: Option<Duration>, faults: &str) -> String {
     let within = quiet_timeout.map(|time| format!(" within {} s", time.as_secs_f64()));
     let were = if count == 1 { "was" } else { "were" };
     let nothing_came = if record.ledger.delivered == Some(0) { NOTHING_CAME } else { "" };
     let look = queue_command(record).map_or_else(String::new, |command| format!(" {command} shows the queue."));
     format!(
-        "{}{} {} {were} not delivered{}: lost or still in the server's queue{told}.{look}{nothing_came}",
+        "{}{} {} {were} not delivered{}: lost or still in the server's queue{faults}.{look}{nothing_came}",
         grouped(count),
         of_created(record),
         unit_noun(record),
@@ -522,7 +522,7 @@ fn final_stall(record: &Record) -> Option<&StallRow> {
 
 fn server_gone_text(record: &Record, stall: &StallRow) -> String {
     let failed = record.ledger.failed.unwrap_or_default();
-    let said = first_said(record, |row| row.code == 0);
+    let error = first_said(record, |row| row.code == 0);
     let noun = unit_noun(record);
     let when = format!("at {:.1} s of {:.1} s", stall.from_s, stall.to_s);
     let ended = if record.ending == Some(Ending::GaveUp) { "; the run was given up (--give-up)" } else { "" };
@@ -532,7 +532,7 @@ fn server_gone_text(record: &Record, stall: &StallRow) -> String {
         times => format!("; listen queues of this host were full {}", counted(times, "time")),
     };
     format!(
-        "The server stopped answering {when}: {}{} {noun} failed{said}{full}{ended}.",
+        "The server stopped answering {when}: {}{} {noun} failed{error}{full}{ended}.",
         grouped(failed),
         of_created(record)
     )
@@ -647,21 +647,23 @@ pub enum MissedRate {
 /// Describes a missed rate: in a complete open-loop run, the requested rate was not offered.
 /// Returns `None` otherwise. The sentence starts with `party_offered`.
 pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
-    let asked = record.workload.rate_per_s.filter(|_| is_open_loop(record))?;
+    let requested = record.workload.rate_per_s.filter(|_| is_open_loop(record))?;
     let created = stage(record, Stage::Created)?;
     let offered = created.offered_rate_per_s.or(Some(created.rate_per_s).filter(|rate| *rate > 0.0))?;
     // A Poisson count of n varies by √n. Twice that may be chance.
-    let chance = match record.workload.arrival {
+    let tolerance = match record.workload.arrival {
         Arrival::Poisson => 2.0 / (created.count.max(1) as f64).sqrt(),
         Arrival::Closed | Arrival::Constant | Arrival::Market => 0.0,
     };
-    if offered >= asked * (MIN_RATE_SHARE - chance) || record.ending.is_some_and(|ending| ending != Ending::Complete) {
+    if offered >= requested * (MIN_RATE_SHARE - tolerance)
+        || record.ending.is_some_and(|ending| ending != Ending::Complete)
+    {
         return None;
     }
     let missed = format!(
         "{party_offered} {}/s of the {}/s asked for",
         grouped(offered.round() as u64),
-        grouped(asked.round() as u64)
+        grouped(requested.round() as u64)
     );
     if created.duration_s >= MIN_RATE_S {
         return Some(MissedRate::Missed(missed));
@@ -706,8 +708,8 @@ pub fn threshold_reasons(record: &Record) -> Vec<Reason> {
         (Some(_), None) => Reason::new(Cause::ThresholdMissed, missed_text(row)),
         (None, _) if row.is_infinite => Reason::new(Cause::ThresholdMissed, missed_text(row)),
         (None, _) => {
-            let why = threshold::unseen_reason(record, row);
-            Reason::new(Cause::ThresholdUnseen, format!("Threshold not measured: {}: {why}.", row.expression))
+            let explanation = threshold::unseen_reason(record, row);
+            Reason::new(Cause::ThresholdUnseen, format!("Threshold not measured: {}: {explanation}.", row.expression))
         }
     };
     open.map(reason).collect()
@@ -814,8 +816,8 @@ pub fn stall_reasons(record: &Record) -> Vec<Reason> {
 
 fn stage_stall_reason(record: &Record, stage: Stage, is_gone: bool) -> Option<Reason> {
     let of_it = record.stalls.iter().filter(|stall| stall.stage == stage);
-    let said = of_it.filter(|stall| !(is_gone && stall.to_the_end));
-    let spans: Vec<String> = said.map(|stall| format!("from {:.1} s to {:.1} s", stall.from_s, stall.to_s)).collect();
+    let stalls = of_it.filter(|stall| !(is_gone && stall.to_the_end));
+    let spans: Vec<String> = stalls.map(|stall| format!("from {:.1} s to {:.1} s", stall.from_s, stall.to_s)).collect();
     let more = spans.len().saturating_sub(MAX_NAMED_STALLS);
     let mut named: Vec<String> = spans.into_iter().take(MAX_NAMED_STALLS).collect();
     if named.is_empty() {

@@ -118,12 +118,12 @@ impl Ledger {
         self.index.iter().map(|(&key, &page)| count_ones_without(&self.pages[page], other.page(key))).sum()
     }
 
-    /// Returns the first messages of which `other` lacks units, at most `most` of them, with the
+    /// Returns the first messages of which `other` lacks units, at most `limit` of them, with the
     /// number of missing units.
-    pub fn messages_without(&self, other: &Self, most: usize) -> Vec<(u64, u32)> {
+    pub fn messages_without(&self, other: &Self, limit: usize) -> Vec<(u64, u32)> {
         let mut keys: Vec<(PageKey, usize)> = self.index.iter().map(|(&key, &page)| (key, page)).collect();
         keys.sort_unstable_by_key(|(key, _)| (key.number, key.recipient));
-        let mut found: Vec<(u64, u32)> = Vec::new();
+        let mut messages: Vec<(u64, u32)> = Vec::new();
         for pages in keys.chunk_by(|(one, _), (other, _)| one.number == other.number) {
             let mut counts = BTreeMap::new();
             for (key, page) in pages {
@@ -138,19 +138,19 @@ impl Ledger {
                     }
                 }
             }
-            found.extend(counts);
-            if found.len() >= most {
+            messages.extend(counts);
+            if messages.len() >= limit {
                 break;
             }
         }
-        found.truncate(most);
-        found
+        messages.truncate(limit);
+        messages
     }
 
     /// Returns the units whose messages have these numbers, whether they belong to the warm-up or
     /// not.
     pub fn within(&self, numbers: &[Range<u64>]) -> Self {
-        let mut found = Self { page_limit: self.page_limit, ..Self::with_limit(0) };
+        let mut subset = Self { page_limit: self.page_limit, ..Self::with_limit(0) };
         for (&key, &page) in &self.index {
             let sequence = key.number << PAGE_BITS_LOG2;
             let first = sequence % WARM_UP_SEQUENCE;
@@ -161,13 +161,13 @@ impl Ledger {
             let parts =
                 numbers.iter().map(bits).filter(|bits| bits.start < bits.end && sequence < 2 * WARM_UP_SEQUENCE);
             for bits in parts {
-                if let Some(kept) = found.open_page(key) {
-                    copy_bits(&mut found.pages[kept], &self.pages[page], &bits);
+                if let Some(kept) = subset.open_page(key) {
+                    copy_bits(&mut subset.pages[kept], &self.pages[page], &bits);
                 }
             }
         }
-        found.count = found.pages.iter().map(count_ones).sum();
-        found
+        subset.count = subset.pages.iter().map(count_ones).sum();
+        subset
     }
 
     pub fn bytes(&self) -> usize {

@@ -45,10 +45,10 @@ pub fn count(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses a count of at least one and at most `most`. An error names the fault and a valid form.
-pub fn count_up_to(text: &str, most: u64) -> Result<u64, String> {
+/// Parses a count of at least one and at most `max`. An error names the fault and a valid form.
+pub fn count_up_to(text: &str, max: u64) -> Result<u64, String> {
     match positive(text, count)? {
-        number if number > most => Err(too_large(text, most)),
+        number if number > max => Err(too_large(text, max)),
         number => Ok(number),
     }
 }
@@ -56,7 +56,7 @@ pub fn count_up_to(text: &str, most: u64) -> Result<u64, String> {
 /// Parses a size in bytes such as `400`, `64k`, `10M`, `1G` or `1T`, where k is 1024. An error
 /// names the fault and a valid form.
 pub fn bytes(text: &str) -> Result<u64, String> {
-    let wrong = || {
+    let error = || {
         let what = "is not a valid size; use something like 400, 64k or 10M (k is 1024)";
         refusal(text, what, plain_form)
     };
@@ -67,9 +67,9 @@ pub fn bytes(text: &str) -> Result<u64, String> {
         "m" | "mb" | "mib" => 20,
         "g" | "gb" | "gib" => 30,
         "t" | "tb" | "tib" => 40,
-        _ => return Err(wrong()),
+        _ => return Err(error()),
     };
-    let number = Decimal::parse(number).and_then(|number| number.exactly(1 << shift)).ok_or_else(wrong)?;
+    let number = Decimal::parse(number).and_then(|number| number.exactly(1 << shift)).ok_or_else(error)?;
     let number = u64::try_from(number).ok().filter(|number| *number <= MAX_BYTES);
     number.ok_or_else(|| too_large(text, "1024T"))
 }
@@ -96,17 +96,17 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// may be zero, and at most ten million per second. An error names the fault and a valid form.
 pub fn rate(text: &str) -> Result<f64, String> {
     let what = "is not a valid rate; use something like 500, 500/s, 500/m or 30k/h";
-    let wrong = || refusal(text, what, |text| text.split('/').next().and_then(plain_form));
+    let error = || refusal(text, what, |text| text.split('/').next().and_then(plain_form));
     let (number, unit) = text.split_once('/').unwrap_or((text, "s"));
     let seconds = match unit {
         "s" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3_600.0,
-        _ => return Err(wrong()),
+        _ => return Err(error()),
     };
     let (number, factor) = split_thousands(number);
-    Decimal::parse(number).ok_or_else(wrong)?;
-    let number: f64 = number.replace('_', "").parse().map_err(|_| wrong())?;
+    Decimal::parse(number).ok_or_else(error)?;
+    let number: f64 = number.replace('_', "").parse().map_err(|_| error())?;
     match number * factor as f64 / seconds {
         rate if rate > MAX_RATE_PER_S => Err(too_large(text, "10M/s")),
         rate if rate > 0.0 && rate < MIN_RATE_PER_S => Err(format!("{text:?} is too small; at least 1/h")),
@@ -120,12 +120,12 @@ pub fn probability(text: &str) -> Result<f64, String> {
     if text.ends_with('%') {
         return percent(text).map(|percent| percent / 100.0);
     }
-    let wrong = |why: &str| format!("{text:?} is not a valid probability; {why}");
+    let error = |reason: &str| format!("{text:?} is not a valid probability; {reason}");
     match signed_number(text) {
         Some(number) if (0.0..=1.0).contains(&number) => Ok(number),
-        Some(number) if number < 0.0 => Err(wrong("it must not be negative")),
-        Some(percent) if percent <= 100.0 => Err(wrong(&format!("write {percent}% or {}", percent / 100.0))),
-        _ => Err(wrong("use something like 0.01 or 1%")),
+        Some(number) if number < 0.0 => Err(error("it must not be negative")),
+        Some(percent) if percent <= 100.0 => Err(error(&format!("write {percent}% or {}", percent / 100.0))),
+        _ => Err(error("use something like 0.01 or 1%")),
     }
 }
 
@@ -282,8 +282,8 @@ fn is_digits(text: &str) -> bool {
     text.starts_with(is_digit) && text.ends_with(is_digit) && text.chars().all(|c| is_digit(c) || c == '_')
 }
 
-fn too_large(text: &str, most: impl std::fmt::Display) -> String {
-    format!("{text:?} is too large; at most {most}")
+fn too_large(text: &str, max: impl std::fmt::Display) -> String {
+    format!("{text:?} is too large; at most {max}")
 }
 
 /// Makes the refusal of an invalid quantity. The refusal says that the quantity is negative, or

@@ -116,8 +116,8 @@ pub(crate) fn offered_rate(count: u64, offered_s: Option<f64>) -> Option<f64> {
 
 /// Returns the rate of `count` in this time. The rate is 0 if no time passed, because a message in
 /// zero time is not a rate.
-fn per_second(count: u64, took: Duration) -> f64 {
-    if took.is_zero() { 0.0 } else { count as f64 / took.as_secs_f64() }
+fn per_second(count: u64, elapsed: Duration) -> f64 {
+    if elapsed.is_zero() { 0.0 } else { count as f64 / elapsed.as_secs_f64() }
 }
 
 #[cfg(test)]

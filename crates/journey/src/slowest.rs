@@ -57,8 +57,8 @@ impl<T> Default for Slowest<T> {
 impl<T: Clone> Slowest<T> {
     /// True if a message that took this long would be among the slowest.
     #[inline]
-    pub fn admits(&self, took: Duration) -> bool {
-        took > self.floor
+    pub fn admits(&self, latency: Duration) -> bool {
+        latency > self.floor
     }
 
     /// Adds an entry that is [admitted](Self::admits). If there are too many entries, the fastest
@@ -95,7 +95,7 @@ impl<T: Clone> Slowest<T> {
     /// Returns all entries with their times, the slowest first.
     pub fn sorted(&self) -> Vec<(Duration, T)> {
         let mut entries: Vec<_> = self.heap.iter().map(|Reverse(entry)| (entry.took, entry.what.clone())).collect();
-        entries.sort_by_key(|(took, _)| Reverse(*took));
+        entries.sort_by_key(|(latency, _)| Reverse(*latency));
         entries
     }
 }
@@ -111,8 +111,8 @@ impl MessagePhases {
     /// Adds a time to a phase. The sum of a phase is at most 71 minutes, the largest number that
     /// fits.
     #[inline]
-    pub fn add(&mut self, phase: Phase, took: Duration) {
-        let microseconds = took.as_secs().saturating_mul(1_000_000).saturating_add(took.subsec_micros().into());
+    pub fn add(&mut self, phase: Phase, elapsed: Duration) {
+        let microseconds = elapsed.as_secs().saturating_mul(1_000_000).saturating_add(elapsed.subsec_micros().into());
         let total = &mut self.0[phase as usize];
         *total = total.saturating_add(u32::try_from(microseconds).unwrap_or(u32::MAX));
     }

@@ -237,9 +237,9 @@ impl Threshold {
         if text.len() > MAX_BYTES {
             return Err(format!("it is longer than {MAX_BYTES} bytes"));
         }
-        let wrong =
+        let error =
             || "it has no comparison; use something like 'accepted.p99 < 50ms' or 'rejected <= 0.1%'".to_owned();
-        let at = text.find(['<', '>']).ok_or_else(wrong)?;
+        let at = text.find(['<', '>']).ok_or_else(error)?;
         let (subject, rest) = text.split_at(at);
         let (comparison, limit) = split_comparator(rest);
         let subject = parse_subject(subject.trim(), protocol)?;
@@ -674,8 +674,8 @@ fn split_comparator(text: &str) -> (Comparator, &str) {
         ("<", Comparator::Less),
         (">", Comparator::More),
     ];
-    let found = all.into_iter().find_map(|(word, comparison)| Some((comparison, text.strip_prefix(word)?)));
-    found.unwrap_or((Comparator::Less, text))
+    let parts = all.into_iter().find_map(|(word, comparison)| Some((comparison, text.strip_prefix(word)?)));
+    parts.unwrap_or((Comparator::Less, text))
 }
 
 fn parse_subject(text: &str, protocol: RunProtocol) -> Result<Subject, String> {
@@ -687,7 +687,7 @@ fn parse_subject(text: &str, protocol: RunProtocol) -> Result<Subject, String> {
             Ok(_) => {
                 format!("{text} alone is not a value; use {text}.p99, {text}.rate, {text}.count or {text}.within(60s)")
             }
-            Err(why) => why,
+            Err(error) => error,
         });
     };
     if let Some(fate) = fate_named(place.trim()) {
@@ -728,10 +728,10 @@ fn parse_source(name: &str, protocol: RunProtocol) -> Result<MetricSource, Strin
         return Err(format!("{name:?} is k6's way; name the stage or phase: accepted.p95 < 500ms"));
     }
     let names = known.iter().map(|(name, _)| *name).chain(Fate::ALL.map(Fate::name));
-    let why = unknown("stage, phase or fate", name, &names.collect::<Vec<_>>());
+    let error = unknown("stage, phase or fate", name, &names.collect::<Vec<_>>());
     Err(match protocol {
-        RunProtocol::Smtp => why,
-        RunProtocol::Mades => format!("{why} (delivered = in the inbox; RECEIVED = end to end)"),
+        RunProtocol::Smtp => error,
+        RunProtocol::Mades => format!("{error} (delivered = in the inbox; RECEIVED = end to end)"),
     })
 }
 

@@ -442,9 +442,9 @@ impl UnfinishedLine {
 
     fn keep(&mut self, more: &[u8]) {
         let start = usize::from(self.length);
-        let taken = more.len().min(Self::LIMIT - start);
-        self.octets[start..start + taken].copy_from_slice(&more[..taken]);
-        self.length += taken as u8;
+        let count = more.len().min(Self::LIMIT - start);
+        self.octets[start..start + count].copy_from_slice(&more[..count]);
+        self.length += count as u8;
     }
 
     fn kept(&self) -> &[u8] {

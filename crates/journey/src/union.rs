@@ -385,8 +385,8 @@ fn add_domain(rows: &mut Vec<DomainRow>, mut row: DomainRow) {
 
 fn slowest_of(mut messages: Vec<SlowMessage>, more: Vec<SlowMessage>) -> Vec<SlowMessage> {
     messages.extend(more);
-    let took = |message: &SlowMessage| message.delivered_ms.unwrap_or(message.accepted_ms).max(message.accepted_ms);
-    messages.sort_by(|one, other| took(other).total_cmp(&took(one)));
+    let latency = |message: &SlowMessage| message.delivered_ms.unwrap_or(message.accepted_ms).max(message.accepted_ms);
+    messages.sort_by(|one, other| latency(other).total_cmp(&latency(one)));
     messages.truncate(MAX_SLOWEST);
     messages
 }

@@ -28,18 +28,18 @@ pub fn limits(record: &Record) -> Vec<Reason> {
 
 /// Lists possible disturbances of the run.
 pub fn warnings(record: &Record) -> Vec<String> {
-    let mut found: Vec<String> = lag_warning(record).into_iter().collect();
+    let mut warnings: Vec<String> = lag_warning(record).into_iter().collect();
     if let Some(around) = &record.surroundings {
-        found.extend(steal_text(around, STEAL_WARNING_SHARE..STEAL_LIMIT));
-        found.extend(other_load_warning(around));
-        found.extend(listen_queue_warning(around));
+        warnings.extend(steal_text(around, STEAL_WARNING_SHARE..STEAL_LIMIT));
+        warnings.extend(other_load_warning(around));
+        warnings.extend(listen_queue_warning(around));
     }
     let parties = record.parties.iter().filter(|party| party.role != Role::Relay);
-    found.extend(parties.filter_map(|party| {
+    warnings.extend(parties.filter_map(|party| {
         let rows: Vec<&PauseRow> = record.pauses.iter().filter(|row| row.party == party.name).collect();
         delayed_ack_warning(party.role, &rows)
     }));
-    found
+    warnings
 }
 
 fn lag_warning(record: &Record) -> Option<String> {
