@@ -203,9 +203,9 @@ impl ActiveRules {
                 effects.push(RuleCount { rule: rule_state.rule.text().to_owned(), count, is_active: true });
             }
         }
-        let gone = counts.into_iter().map(|(rule, count)| (rule, count.load(Ordering::Relaxed)));
-        let gone = gone.filter(|(_, count)| *count > 0);
-        effects.extend(gone.map(|(rule, count)| RuleCount { rule, count, is_active: false }));
+        let former_rules = counts.into_iter().map(|(rule, count)| (rule, count.load(Ordering::Relaxed)));
+        let former_rules = former_rules.filter(|(_, count)| *count > 0);
+        effects.extend(former_rules.map(|(rule, count)| RuleCount { rule, count, is_active: false }));
         effects
     }
 
@@ -220,8 +220,8 @@ fn retire(counts: &mut BTreeMap<String, Arc<AtomicU64>>, rules: &[Arc<RuleState>
     const OTHERS: &str = "(earlier rules)";
     let is_in_force = |text: &str| rules.iter().any(|rule_state| rule_state.rule.text() == text);
     counts.retain(|text, count| is_in_force(text) || count.load(Ordering::Relaxed) > 0);
-    let gone: Vec<String> = counts.keys().filter(|text| !is_in_force(text)).cloned().collect();
-    for text in gone.into_iter().skip(MAX_RETIRED).filter(|text| text != OTHERS) {
+    let former_rules: Vec<String> = counts.keys().filter(|text| !is_in_force(text)).cloned().collect();
+    for text in former_rules.into_iter().skip(MAX_RETIRED).filter(|text| text != OTHERS) {
         let count = counts.remove(&text).map_or(0, |count| count.load(Ordering::Relaxed));
         counts.entry(OTHERS.to_owned()).or_default().fetch_add(count, Ordering::Relaxed);
     }
@@ -234,8 +234,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) fn describe_counts(effects: &[RuleCount]) -> Vec<String> {
     let word = |effects: &RuleCount| {
         let times = if effects.count == 1 { "once".to_owned() } else { format!("{} times", effects.count) };
-        let gone = if effects.is_active { "" } else { ", no longer active" };
-        format!("'{}' ({times}{gone})", effects.rule)
+        let suffix = if effects.is_active { "" } else { ", no longer active" };
+        format!("'{}' ({times}{suffix})", effects.rule)
     };
     effects.iter().map(word).collect()
 }

@@ -25,7 +25,7 @@ impl SinkCertificates {
         match outcome {
             None => {}
             Some(Ok(())) => mailrun_party::tell!("mailrun sink: the certificate was reloaded"),
-            Some(Err(why)) => mailrun_party::tell!("mailrun sink: {why}; the old certificate stays in use"),
+            Some(Err(reason)) => mailrun_party::tell!("mailrun sink: {reason}; the old certificate stays in use"),
         }
     }
 }

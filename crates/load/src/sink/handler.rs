@@ -63,8 +63,8 @@ impl Service for SinkService {
         true
     }
 
-    fn accept_failed(&self, why: &std::io::Error) {
-        let resource = match ResourceExhausted::from_error(why, false) {
+    fn accept_failed(&self, error: &std::io::Error) {
+        let resource = match ResourceExhausted::from_error(error, false) {
             Some(ResourceExhausted::Descriptors) => Resource::Descriptors,
             Some(ResourceExhausted::HostDescriptors) => Resource::HostDescriptors,
             // A client that has already disconnected is not an error of the sink.
@@ -180,15 +180,15 @@ impl Handler for SinkHandler {
 
     fn message(&mut self, bytes: u64, now: Duration) -> Answer {
         planned_panic("sink");
-        let found = self.reader.finish();
+        let result = self.reader.finish();
         if let Some(began) = self.began.take() {
-            self.worker.time_body(&found, began, now);
+            self.worker.time_body(&result, began, now);
         }
         if self.only_counts() {
-            self.worker.count_arrival(&found, &self.recipients, bytes, now, 1);
+            self.worker.count_arrival(&result, &self.recipients, bytes, now, 1);
             return Answer::Yes;
         }
-        self.handle_message(found, bytes, now)
+        self.handle_message(result, bytes, now)
     }
 
     fn delivery(&mut self, recipient: u32, now: Duration) -> Answer {
@@ -234,7 +234,7 @@ impl Handler for SinkHandler {
         };
         match session_rules.next_read(clock::now) {
             ReadStep::All => ReadLimit::All,
-            ReadStep::AtMost(most) => ReadLimit::AtMost(most),
+            ReadStep::AtMost(limit) => ReadLimit::AtMost(limit),
             ReadStep::NotBefore(then) => ReadLimit::NotBefore(then),
             ReadStep::Stop(effect, by) => {
                 by.count_action();
@@ -244,7 +244,7 @@ impl Handler for SinkHandler {
         }
     }
 
-    fn reset(&mut self, why: Option<ReplyReason>) {
+    fn reset(&mut self, reason: Option<ReplyReason>) {
         self.recipients.clear();
         self.reader = TraceReader::default();
         if let Some(side) = &mut self.extended {
@@ -253,7 +253,7 @@ impl Handler for SinkHandler {
             side.is_changed = false;
             side.rules.as_mut().map(SessionRules::end_transaction);
         }
-        if let Some(verdict) = why {
+        if let Some(verdict) = reason {
             let reply = verdict.reply();
             let text = String::from_utf8_lossy(&reply.wire()[4..]).into_owned();
             self.worker.count_error(Phase::Reply, reply.code(), &text);
@@ -266,8 +266,8 @@ impl Handler for SinkHandler {
         }
     }
 
-    fn proxy_header_missing(&mut self, why: &std::io::Error) {
-        self.worker.count_error(Phase::Connect, 0, &why.to_string());
+    fn proxy_header_missing(&mut self, error: &std::io::Error) {
+        self.worker.count_error(Phase::Connect, 0, &error.to_string());
     }
 
     fn xclient(&mut self, xclient: &Xclient<'_>) -> Answer {
@@ -290,9 +290,9 @@ impl Handler for SinkHandler {
         tally.handshakes.add(&handshake.version, &handshake.cipher, handshake.resumed);
     }
 
-    fn tls_failed(&mut self, why: &std::io::Error) {
+    fn tls_failed(&mut self, error: &std::io::Error) {
         self.worker.tally.borrow_mut().handshakes.failed += 1;
-        self.worker.count_error(Phase::Tls, 0, &why.to_string());
+        self.worker.count_error(Phase::Tls, 0, &error.to_string());
     }
 
     fn login(&mut self, auth: &Auth<'_>) -> Answer {
@@ -312,8 +312,8 @@ impl Handler for SinkHandler {
         }
     }
 
-    fn gave_up(&mut self, why: ReplyReason) {
-        let reply = why.reply();
+    fn gave_up(&mut self, reason: ReplyReason) {
+        let reply = reason.reply();
         let text = String::from_utf8_lossy(&reply.wire()[4..]).into_owned();
         self.worker.count_error(Phase::Reply, reply.code(), &text);
     }

@@ -95,15 +95,15 @@ pub fn run(options: SinkOptions) -> Result<FinishedRun> {
 }
 
 fn cannot_listen(endpoint: &Endpoint, error: &io::Error) -> anyhow::Error {
-    let why = reason(error);
+    let cause = reason(error);
     match ResourceExhausted::from_error(error, true) {
         Some(ResourceExhausted::Descriptors) => {
-            anyhow!("cannot listen on {endpoint}: {why}. Raise `ulimit -n`, or use fewer --workers.")
+            anyhow!("cannot listen on {endpoint}: {cause}. Raise `ulimit -n`, or use fewer --workers.")
         }
         Some(ResourceExhausted::HostDescriptors) => {
-            anyhow!("cannot listen on {endpoint}: {why}. Raise the sysctl fs.file-max.")
+            anyhow!("cannot listen on {endpoint}: {cause}. Raise the sysctl fs.file-max.")
         }
-        Some(ResourceExhausted::Ports) | None => anyhow!("cannot listen on {endpoint}: {why}"),
+        Some(ResourceExhausted::Ports) | None => anyhow!("cannot listen on {endpoint}: {cause}"),
     }
 }
 

@@ -55,10 +55,10 @@ pub(super) struct Triplet<'a> {
 }
 
 impl Greylist {
-    pub(super) fn new(delay: Duration, most: usize) -> Self {
+    pub(super) fn new(delay: Duration, max_entries: usize) -> Self {
         let seen = HashMap::new();
         let order = VecDeque::new();
-        Self { delay, capacity: most.max(1), seen, order, hasher: RandomState::new() }
+        Self { delay, capacity: max_entries.max(1), seen, order, hasher: RandomState::new() }
     }
 
     /// True if the triplet has waited long enough to be accepted.
@@ -91,8 +91,8 @@ pub(super) struct DomainCap {
 pub(super) struct DomainKey(u64);
 
 impl DomainCap {
-    pub(super) fn new(most: u32) -> Self {
-        Self { limit: most, open: HashMap::new(), hasher: RandomState::new() }
+    pub(super) fn new(max: u32) -> Self {
+        Self { limit: max, open: HashMap::new(), hasher: RandomState::new() }
     }
 
     pub(super) fn key(&self, name: &[u8]) -> DomainKey {
@@ -121,8 +121,8 @@ impl DomainCap {
     }
 }
 
-pub(super) fn tarpit(step: Duration, most: Duration, before: u32) -> Duration {
-    step.saturating_mul(before).min(most)
+pub(super) fn tarpit(step: Duration, max: Duration, before: u32) -> Duration {
+    step.saturating_mul(before).min(max)
 }
 
 /// Slow reading: limits the bytes per second, in reads of 1/20 s. The wait comes before each read
@@ -178,8 +178,8 @@ mod tests {
     #[test]
     fn a_bucket_gives_its_burst_and_then_its_rate() {
         let mut bucket = GcraLimiter::new(100.0, 5);
-        let taken = (0..20).filter(|_| bucket.take(MS * 1000)).count();
-        assert_eq!(taken, 5);
+        let count = (0..20).filter(|_| bucket.take(MS * 1000)).count();
+        assert_eq!(count, 5);
         assert!(!bucket.take(MS * 1009) && bucket.take(MS * 1010) && !bucket.take(MS * 1010));
         assert!((0..5).all(|_| bucket.take(MS * 9000)) && !bucket.take(MS * 9000), "it fills up, and no further");
     }
@@ -233,15 +233,15 @@ mod tests {
             while left > 0 {
                 match throttle.next_read(now) {
                     Err(then) => now = then,
-                    Ok(most) => {
-                        let octets = most.min(piece).min(left);
+                    Ok(limit) => {
+                        let octets = limit.min(piece).min(left);
                         throttle.record_read(octets, now);
                         left -= octets;
                     }
                 }
             }
-            let took = now - MS * 500;
-            assert!((MS * 1990..MS * 2300).contains(&took), "two seconds' worth in pieces of {piece}: {took:?}");
+            let elapsed = now - MS * 500;
+            assert!((MS * 1990..MS * 2300).contains(&elapsed), "two seconds' worth in pieces of {piece}: {elapsed:?}");
         }
     }
 
@@ -253,15 +253,15 @@ mod tests {
         ) {
             let mut bucket = GcraLimiter::new(rate, burst);
             let mut now = Duration::ZERO;
-            let mut taken = Vec::new();
+            let mut times = Vec::new();
             for step in steps {
                 now += MS * step as u32;
                 if bucket.take(now) {
-                    taken.push(now);
+                    times.push(now);
                 }
             }
-            for (first, from) in taken.iter().enumerate() {
-                for (last, to) in taken.iter().enumerate().skip(first) {
+            for (first, from) in times.iter().enumerate() {
+                for (last, to) in times.iter().enumerate().skip(first) {
                     let allowed = f64::from(burst) + (*to - *from).as_secs_f64() * rate;
                     prop_assert!((last - first + 1) as f64 <= allowed + 1e-3);
                 }

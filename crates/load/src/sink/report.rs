@@ -175,8 +175,8 @@ impl SinkReport {
     /// arrival to the last.
     fn untraced_stage(&self) -> StageRow {
         let total = &self.total;
-        let took = total.first_arrival.zip(total.last_arrival).map_or(Duration::ZERO, |(first, last)| last - first);
-        let per_s = |amount: u64| if took.is_zero() { 0.0 } else { amount as f64 / took.as_secs_f64() };
+        let elapsed = total.first_arrival.zip(total.last_arrival).map_or(Duration::ZERO, |(first, last)| last - first);
+        let per_s = |amount: u64| if elapsed.is_zero() { 0.0 } else { amount as f64 / elapsed.as_secs_f64() };
         StageRow {
             name: Stage::Delivered,
             party: "sink".to_owned(),
@@ -185,7 +185,7 @@ impl SinkReport {
             bytes: total.bytes,
             rate_per_s: per_s(total.messages),
             bytes_per_s: per_s(total.bytes),
-            duration_s: took.as_secs_f64(),
+            duration_s: elapsed.as_secs_f64(),
             offered_rate_per_s: None,
             since: None,
             latency_ms: None,
@@ -220,10 +220,10 @@ impl SinkReport {
 /// Lists the messages that took longest to arrive. The sink does not know their dialogue with the
 /// source, and may not know all of their recipients.
 fn slowest(tally: &RunTally, origin: Duration) -> Vec<SlowMessage> {
-    let row = |(took, slow): (Duration, SlowDelivery)| SlowMessage {
+    let row = |(latency, slow): (Duration, SlowDelivery)| SlowMessage {
         message: slow.message,
         created_s: slow.created.saturating_sub(origin).as_secs_f64(),
-        delivered_ms: Some(took.as_secs_f64() * 1e3),
+        delivered_ms: Some(latency.as_secs_f64() * 1e3),
         recipient_count: slow.recipients,
         bytes: slow.bytes,
         ..SlowMessage::default()

@@ -445,8 +445,8 @@ fn octets_per_s(text: &str) -> Result<u64, String> {
     positive(octets, bytes)
 }
 
-fn number(text: &str, most: u64) -> Result<usize, String> {
-    count_up_to(text, most).map(|number| number as usize)
+fn number(text: &str, max: u64) -> Result<usize, String> {
+    count_up_to(text, max).map(|number| number as usize)
 }
 
 /// Parses a reply in quotes: a code of three digits whose first digit is in `classes`, a blank, and

@@ -355,7 +355,7 @@ impl SessionRules {
         }
         match body_rules.throttle.as_ref().map(|throttle| throttle.next_read(now)) {
             None => ReadStep::All,
-            Some(Ok(most)) => ReadStep::AtMost(most),
+            Some(Ok(limit)) => ReadStep::AtMost(limit),
             Some(Err(then)) => ReadStep::NotBefore(then),
         }
     }

@@ -167,7 +167,7 @@ async fn rules(State(view): ReportState) -> Json<Value> {
 async fn put_rules(State(view): ReportState, text: String) -> Response {
     let rulebook = match Rulebook::read(&text) {
         Ok(rulebook) => rulebook,
-        Err(why) => return (StatusCode::BAD_REQUEST, Json(json!({ "error": why }))).into_response(),
+        Err(error) => return (StatusCode::BAD_REQUEST, Json(json!({ "error": error }))).into_response(),
     };
     let control = Arc::clone(&lock(&view).active_rules);
     control.replace_now(rulebook);
@@ -178,7 +178,7 @@ async fn put_rules(State(view): ReportState, text: String) -> Response {
 type ErrorResponse = (StatusCode, Json<Value>);
 
 fn find_run<'v>(view: &'v SinkReport, run: &str) -> Result<(RunId, &'v RunTally), ErrorResponse> {
-    let refuse = |status: StatusCode, why: &str| Err((status, Json(json!({ "error": why }))));
+    let refuse = |status: StatusCode, error: &str| Err((status, Json(json!({ "error": error }))));
     let Ok(run) = run.parse::<RunId>() else {
         return refuse(StatusCode::BAD_REQUEST, "a run id is 32 hexadecimal digits");
     };

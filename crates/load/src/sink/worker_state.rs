@@ -50,7 +50,7 @@ impl SinkContext {
         control: ActiveRules,
         dump: Option<MessageDump>,
         users: Option<Users>,
-        most: Option<u64>,
+        limit: Option<u64>,
         protocol: Protocol,
     ) -> Self {
         let began = clock::now();
@@ -59,7 +59,7 @@ impl SinkContext {
             dump,
             users,
             first_connection: OnceLock::new(),
-            message_limit: most,
+            message_limit: limit,
             protocol,
             answered: AtomicU64::new(0),
             monotonic: mailrun_party::outputs::monotonic_clock(),
@@ -81,7 +81,7 @@ impl SinkContext {
 
     /// True if the sink has answered the requested number of messages.
     pub(super) fn has_enough(&self) -> bool {
-        self.message_limit.is_some_and(|most| self.answered.load(Ordering::Relaxed) >= most)
+        self.message_limit.is_some_and(|limit| self.answered.load(Ordering::Relaxed) >= limit)
     }
 }
 
@@ -226,8 +226,8 @@ impl SinkWorkerState {
     }
 
     /// Counts the recipients that rules have dropped or counted more than once.
-    pub(super) fn count_ordered<'a>(&self, found: &TraceResult, effects: impl Iterator<Item = &'a RuleEffect>) {
-        if sequence(found).is_some() {
+    pub(super) fn count_ordered<'a>(&self, result: &TraceResult, effects: impl Iterator<Item = &'a RuleEffect>) {
+        if sequence(result).is_some() {
             let ordered = &mut self.tally.borrow_mut().ordered;
             for copies in effects.filter_map(RuleEffect::copies) {
                 ordered.lost += u64::from(copies == 0);
@@ -255,8 +255,8 @@ impl SinkWorkerState {
     }
 
     /// Counts a message that a rule has changed. `times` is how often the message itself counts.
-    pub(super) fn count_corrupted(&self, found: &TraceResult, times: u64) {
-        if sequence(found).is_some() {
+    pub(super) fn count_corrupted(&self, result: &TraceResult, times: u64) {
+        if sequence(result).is_some() {
             self.tally.borrow_mut().ordered.corrupt += times;
         }
     }
@@ -276,11 +276,11 @@ impl SinkWorkerState {
     }
 
     /// Counts further recipients of a message that has been counted already.
-    pub(super) fn count_recipients(&self, found: &TraceResult, recipients: &[SinkRecipient], now: Duration) {
+    pub(super) fn count_recipients(&self, result: &TraceResult, recipients: &[SinkRecipient], now: Duration) {
         let tally = &mut **self.tally.borrow_mut();
         tally.recipients += recipients.len() as u64;
         tally.last_arrival = Some(now);
-        if let TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) = found {
+        if let TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) = result {
             let run = tally.runs.open(trace.run);
             run.recipients += recipients.len() as u64;
             run.last_delivered = Some(now);
@@ -293,7 +293,7 @@ impl SinkWorkerState {
 
     pub(super) fn count_arrival(
         &self,
-        found: &TraceResult,
+        result: &TraceResult,
         recipients: &[SinkRecipient],
         bytes: u64,
         now: Duration,
@@ -301,15 +301,15 @@ impl SinkWorkerState {
     ) {
         self.context.answered.fetch_add(1, Ordering::Relaxed);
         for _ in 0..times {
-            self.count_message(found, recipients, bytes, now);
+            self.count_message(result, recipients, bytes, now);
         }
     }
 
     /// Records how long the transfer of a message took. The times show whether delayed ACKs held
     /// messages up.
-    pub(super) fn time_body(&self, found: &TraceResult, began: Duration, ended: Duration) {
+    pub(super) fn time_body(&self, result: &TraceResult, began: Duration, ended: Duration) {
         let tally = &mut **self.tally.borrow_mut();
-        match found {
+        match result {
             TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) => {
                 tally.runs.open(trace.run).bodies.record(began, ended);
             }
@@ -317,9 +317,9 @@ impl SinkWorkerState {
         }
     }
 
-    fn count_message(&self, found: &TraceResult, recipients: &[SinkRecipient], bytes: u64, now: Duration) {
+    fn count_message(&self, result: &TraceResult, recipients: &[SinkRecipient], bytes: u64, now: Duration) {
         let tally = &mut **self.tally.borrow_mut();
-        tally.count_message(match found {
+        tally.count_message(match result {
             TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) => {
                 Some(trace.run)
             }
@@ -329,7 +329,7 @@ impl SinkWorkerState {
         tally.bytes += bytes;
         tally.first_arrival.get_or_insert(now);
         tally.last_arrival = Some(now);
-        match found {
+        match result {
             TraceResult::Absent | TraceResult::Corrupt(None) => {
                 tally.untraced += 1;
                 tally.seconds.at(now, self.context.began).delivered += 1;
@@ -363,14 +363,14 @@ impl SinkWorkerState {
         match self.creation_time(trace, now) {
             CreationTime::Known(_) if trace.is_warm_up() => {}
             CreationTime::Known(created) => {
-                let took = now - created;
-                run.delivered.record(took);
+                let latency = now - created;
+                run.delivered.record(latency);
                 let second = run.seconds.at(now, self.context.zero_of(trace));
-                second.latencies.record(took);
+                second.latencies.record(latency);
                 second.arrive(now, created);
-                if run.slowest.admits(took) {
+                if run.slowest.admits(latency) {
                     let recipients = recipients.len() as u32;
-                    run.slowest.insert(took, SlowDelivery { message: trace.sequence, created, bytes, recipients });
+                    run.slowest.insert(latency, SlowDelivery { message: trace.sequence, created, bytes, recipients });
                 }
                 run.first_created = Some(run.first_created.map_or(created, |first| first.min(created)));
                 run.realtime |= trace.clock.is_realtime();
@@ -405,8 +405,8 @@ enum CreationTime {
     Unknown,
 }
 
-pub(super) fn sequence(found: &TraceResult) -> Option<u64> {
-    match found {
+pub(super) fn sequence(result: &TraceResult) -> Option<u64> {
+    match result {
         TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) => {
             Some(trace.sequence)
         }

@@ -86,16 +86,16 @@ impl AddressPattern {
             }
         }
         let pattern = Self { expression: typed.to_owned(), parts: pieces };
-        pattern.check_all(|text| fits(&text).map_err(|why| pattern.address_error(&text, &why)))?;
+        pattern.check_all(|text| fits(&text).map_err(|reason| pattern.address_error(&text, &reason)))?;
         Ok(pattern)
     }
 
     /// Appends the text of the message with this number to `out`.
-    pub(super) fn write_text(&self, chance: &mut SeededRng, number: u64, out: &mut Vec<u8>) {
+    pub(super) fn write_text(&self, rng: &mut SeededRng, number: u64, out: &mut Vec<u8>) {
         for piece in &self.parts {
             match piece {
                 PatternPart::MessageNumber => push_number(number, 1, out),
-                piece => piece.write(chance, out),
+                piece => piece.write(rng, out),
             }
         }
     }
@@ -121,10 +121,10 @@ impl AddressPattern {
     }
 
     /// Appends an address to `out`, with this number as its tag.
-    pub(super) fn write(&self, chance: &mut SeededRng, tag: RecipientTag, number: u32, out: &mut Vec<u8>) {
+    pub(super) fn write(&self, rng: &mut SeededRng, tag: RecipientTag, number: u32, out: &mut Vec<u8>) {
         let start = out.len();
         for piece in &self.parts {
-            piece.write(chance, out);
+            piece.write(rng, out);
         }
         append_tag(tag, number, start, out);
     }
@@ -144,22 +144,22 @@ impl AddressPattern {
         }
     }
 
-    /// Returns the domains of the pattern's addresses, at most `most` of them.
-    pub(super) fn domains(&self, most: usize) -> PatternDomains {
-        let mut found = PatternDomains::default();
+    /// Returns the domains of the pattern's addresses, at most `limit` of them.
+    pub(super) fn domains(&self, limit: usize) -> PatternDomains {
+        let mut domains = PatternDomains::default();
         let mut ends = vec![String::new()];
         for piece in self.parts.iter().rev() {
             let mut longer: Vec<String> = Vec::new();
             for end in &ends {
-                for text in piece.texts(most + 1) {
+                for text in piece.texts(limit + 1) {
                     let whole = text + end;
                     match whole.rsplit_once('@') {
-                        Some((_, domain)) => found.names.push(domain.to_ascii_lowercase()),
+                        Some((_, domain)) => domains.names.push(domain.to_ascii_lowercase()),
                         None => longer.push(whole),
                     }
-                    // There are already more endings than `most` domains. The rest of the pattern
+                    // There are already more endings than `limit` domains. The rest of the pattern
                     // can only make them longer.
-                    if longer.len() > most || found.names.len() > MAX_COMBINATIONS {
+                    if longer.len() > limit || domains.names.len() > MAX_COMBINATIONS {
                         break;
                     }
                 }
@@ -167,12 +167,12 @@ impl AddressPattern {
             longer.dedup();
             ends = longer;
         }
-        found.names.extend(ends.first().map(|_| String::new()));
+        domains.names.extend(ends.first().map(|_| String::new()));
         let mut known = BTreeSet::new();
-        found.names.retain(|name| known.insert(name.clone()));
-        found.is_cut = found.names.len() > most;
-        found.names.truncate(most);
-        found
+        domains.names.retain(|name| known.insert(name.clone()));
+        domains.is_cut = domains.names.len() > limit;
+        domains.names.truncate(limit);
+        domains
     }
 
     /// Checks that every address of the pattern is well-formed (RFC 5321 §4.1.2). The error names
@@ -180,7 +180,7 @@ impl AddressPattern {
     pub(super) fn check(&self, tag: RecipientTag) -> Result<(), String> {
         self.check_all(|mut address| {
             append_tag(tag, MAX_RECIPIENTS - 1, 0, &mut address);
-            Path::mailbox(&address).map(drop).map_err(|why| self.address_error(&address, &why.to_string()))
+            Path::mailbox(&address).map(drop).map_err(|error| self.address_error(&address, &error.to_string()))
         })
     }
 
@@ -206,26 +206,26 @@ impl AddressPattern {
         text
     }
 
-    fn address_error(&self, text: &[u8], why: &str) -> String {
+    fn address_error(&self, text: &[u8], reason: &str) -> String {
         let text = String::from_utf8_lossy(text);
         if text == self.expression {
-            format!("{text:?}: {why}")
+            format!("{text:?}: {reason}")
         } else {
-            format!("{:?} gives {text:?}: {why}", self.expression)
+            format!("{:?} gives {text:?}: {reason}", self.expression)
         }
     }
 }
 
 impl PatternPart {
-    fn write(&self, chance: &mut SeededRng, out: &mut Vec<u8>) {
+    fn write(&self, rng: &mut SeededRng, out: &mut Vec<u8>) {
         match self {
             Self::Text(text) => out.extend_from_slice(text.as_bytes()),
             Self::MessageNumber => {}
             Self::Number { least, most, digits } => {
-                push_number(least + chance.below(most - least + 1), *digits, out);
+                push_number(least + rng.below(most - least + 1), *digits, out);
             }
             Self::OneOf { choices: words, total_weight: total } => {
-                let mut place = scale(chance.next_u64(), *total);
+                let mut place = scale(rng.next_u64(), *total);
                 for word in words {
                     if place < word.weight {
                         out.extend_from_slice(word.text.as_bytes());
@@ -237,13 +237,13 @@ impl PatternPart {
         }
     }
 
-    /// Returns the texts of this part, at most `most` numbers.
-    fn texts(&self, most: usize) -> Vec<String> {
+    /// Returns the texts of this part, at most `limit` numbers.
+    fn texts(&self, limit: usize) -> Vec<String> {
         match self {
             Self::Text(text) => vec![text.clone()],
             Self::MessageNumber => vec![String::new()],
             Self::Number { least, most: last, digits } => {
-                (*least..=*last).take(most).map(|number| format!("{number:0digits$}", digits = *digits)).collect()
+                (*least..=*last).take(limit).map(|number| format!("{number:0digits$}", digits = *digits)).collect()
             }
             Self::OneOf { choices, .. } => choices.iter().map(|choice| choice.text.clone()).collect(),
         }
@@ -322,13 +322,13 @@ fn parse_choice(inside: &str) -> Result<PatternPart, String> {
 }
 
 fn parse_number_range(inside: &str, least: &str, most: &str) -> Result<PatternPart, String> {
-    let wrong = || format!("{{{inside}}} is not a valid range of numbers; use something like {{0..9999}}");
-    let read = |digits: &str| digits.parse::<u64>().ok().filter(|number| *number < u64::MAX).ok_or_else(wrong);
+    let error = || format!("{{{inside}}} is not a valid range of numbers; use something like {{0..9999}}");
+    let read = |digits: &str| digits.parse::<u64>().ok().filter(|number| *number < u64::MAX).ok_or_else(error);
     let digits = if least.starts_with('0') && least.len() > 1 { least.len() } else { 1 };
     let least = read(least)?;
     let most = read(most)?;
     if digits > 20 {
-        return Err(wrong());
+        return Err(error());
     }
     if least > most {
         Err(format!("{{{inside}}}: write the smaller value first"))

@@ -127,7 +127,7 @@ impl SourceCollector {
             }
         }
         match self.context.plan.failure() {
-            Some(why) => bail!("cannot reach {}: {why}", self.context.options.to),
+            Some(reason) => bail!("cannot reach {}: {reason}", self.context.options.to),
             None => Ok(()),
         }
     }
@@ -223,9 +223,9 @@ impl SourceCollector {
     fn count_due(&mut self, now: Duration) {
         let now = now.saturating_sub(2 * TALLY_INTERVAL);
         let until = self.end.stopped_at.into_iter().chain(self.context.plan.until()).fold(now, Duration::min);
-        let most = self.context.options.messages.unwrap_or(u64::MAX);
+        let message_limit = self.context.options.messages.unwrap_or(u64::MAX);
         for schedule in &mut self.schedules {
-            while schedule.due() < until && self.due_so_far < most {
+            while schedule.due() < until && self.due_so_far < message_limit {
                 schedule.advance();
                 self.due_so_far += 1;
             }

@@ -32,8 +32,8 @@ pub struct DsnParameters {
 }
 
 fn parse_notify(text: &str) -> Result<Notify, String> {
-    let wrong = || format!("{text:?} must be never, or a list of success,failure,delay");
-    Notify::parse(text.as_bytes()).ok_or_else(wrong)
+    let error = || format!("{text:?} must be never, or a list of success,failure,delay");
+    Notify::parse(text.as_bytes()).ok_or_else(error)
 }
 
 fn parts() -> impl TypedValueParser<Value = Return> {

@@ -202,10 +202,10 @@ impl GeneratedEnvelopes {
         numbers.clear();
         self.sender.write(&mut SeededRng::new(self.seed, RandomStream::Sender, number), RecipientTag::Bare, 0, text);
         ends.push(text.len());
-        let mut chance = SeededRng::new(self.seed, RandomStream::Recipient, number);
+        let mut rng = SeededRng::new(self.seed, RandomStream::Recipient, number);
         for place in 0..recipients {
             let begin = text.len();
-            self.recipients.write(&mut chance, place, numbers, text);
+            self.recipients.write(&mut rng, place, numbers, text);
             ends.push(text.len());
             self.dsn_parameters.write_recipient(begin, text);
             ends.push(text.len());

@@ -275,11 +275,11 @@ impl LoadSession {
     }
 
     /// Gives up the message that waits for this connection.
-    pub(super) fn connection_failed(&mut self, why: &str) {
+    pub(super) fn connection_failed(&mut self, reason: &str) {
         if self.dialogue.is_some() {
-            Dialogue::event(&format!("No connection to {}: {why}", self.context.options.to));
+            Dialogue::event(&format!("No connection to {}: {reason}", self.context.options.to));
         }
-        let error = ErrorEvent { phase: Phase::Connect, code: 0, text: why, at: clock::now() };
+        let error = ErrorEvent { phase: Phase::Connect, code: 0, text: reason, at: clock::now() };
         self.worker.update_tally(|tally| self.count_error(tally, error, 0));
         self.fail_messages(MessageFailure::Failed);
     }
@@ -289,7 +289,7 @@ impl LoadSession {
     pub(super) fn connection_ended(&mut self, ended: &SessionEnd) {
         let (verb, what) = match ended {
             SessionEnd::Closed => (None, "the peer closed the session".to_owned()),
-            SessionEnd::GaveUp(why) => (Some(failed_verb(*why)), why.to_string()),
+            SessionEnd::GaveUp(cause) => (Some(failed_verb(*cause)), cause.to_string()),
             SessionEnd::Lost(verb, error) if error.kind() == ErrorKind::UnexpectedEof => {
                 (*verb, "connection closed".to_owned())
             }
@@ -312,7 +312,7 @@ impl LoadSession {
         let is_unheard =
             self.messages.back().is_some_and(|job| !job.answered && job.sent.is_none() && self.transactions > 1);
         let kept = if is_unheard { self.messages.pop_back() } else { None };
-        let is_counted = self.is_rejected || matches!(ended, SessionEnd::GaveUp(why) if was_rejected(*why));
+        let is_counted = self.is_rejected || matches!(ended, SessionEnd::GaveUp(cause) if was_rejected(*cause));
         let is_of_setup = matches!(verb, Some(Verb::Greeting | Verb::Hello | Verb::StartTls));
         if !is_counted && (!self.messages.is_empty() || is_of_setup) {
             let phase = phase_of(verb.unwrap_or(Verb::Message));
@@ -343,7 +343,7 @@ impl LoadSession {
     }
 
     /// Gives up every message in transit. The reason has been counted already.
-    fn fail_messages(&mut self, why: MessageFailure) {
+    fn fail_messages(&mut self, failure: MessageFailure) {
         self.take_back_answered();
         let Some(last) = self.messages.back().map(|job| job.claim.number) else { return };
         let now = clock::now();
@@ -355,10 +355,10 @@ impl LoadSession {
                 let all = u64::from(job.claim.recipients);
                 tally.time(LatencyKind::Ended, now.saturating_sub(job.since));
                 // Recipients that the server refused stay refused, even if the connection fails.
-                let refused = if why == MessageFailure::Rejected { all } else { u64::from(job.rejected).min(all) };
+                let refused = if failure == MessageFailure::Rejected { all } else { u64::from(job.rejected).min(all) };
                 tally.recipients_rejected += refused;
                 tally.recipients_failed += all - refused;
-                let fate = if why == MessageFailure::Rejected { UnitFate::Rejected } else { UnitFate::Failed };
+                let fate = if failure == MessageFailure::Rejected { UnitFate::Rejected } else { UnitFate::Failed };
                 job.domains.count_ended(&mut tally.domains, |_| fate);
                 if refused == all {
                     tally.rejected += 1;
@@ -409,9 +409,9 @@ impl LoadSession {
                 return;
             }
             let sequence = job.sequence();
-            let mut taken = 0;
+            let mut accepted_count = 0;
             for place in (0..all).filter(|place| job.has_accepted(*place)) {
-                taken += 1;
+                accepted_count += 1;
                 if tally.accepted_units.mark(sequence, numbers[place]) == mailrun_journey::MarkResult::Full {
                     tally.overflow += 1;
                 }
@@ -419,8 +419,8 @@ impl LoadSession {
             tally.accepted += 1;
             tally.first_reply.get_or_insert(now);
             tally.last_reply = Some(now);
-            tally.recipients_accepted += taken;
-            tally.recipients_rejected += all as u64 - taken;
+            tally.recipients_accepted += accepted_count;
+            tally.recipients_rejected += all as u64 - accepted_count;
             tally.bytes_accepted += bytes;
             job.domains.count_ended(&mut tally.domains, |place| match job.has_accepted(place) {
                 true => UnitFate::Accepted,
@@ -431,13 +431,13 @@ impl LoadSession {
                 tally.warm_up.bytes_accepted += bytes;
                 return;
             }
-            let took = now.saturating_sub(job.since);
-            tally.accept(took, now, self.context.zero);
+            let latency = now.saturating_sub(job.since);
+            tally.accept(latency, now, self.context.zero);
             if is_open_loop {
                 tally.time(LatencyKind::AcceptedService, now.saturating_sub(job.claim.began));
             }
-            if tally.slowest.admits(took) {
-                tally.slowest.insert(took, job.summary(self.worker.find_reply(sequence)));
+            if tally.slowest.admits(latency) {
+                tally.slowest.insert(latency, job.summary(self.worker.find_reply(sequence)));
             }
             tally.last_accepted = tally.last_accepted.max(Some(now));
         });
@@ -530,7 +530,7 @@ impl MessageSource for LoadSession {
     fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<NextAction> {
         let is_new = self.messages.len() == usize::from(early);
         let options = &self.context.options;
-        let is_full = self.message_limit.is_some_and(|most| self.transactions >= most);
+        let is_full = self.message_limit.is_some_and(|limit| self.transactions >= limit);
         if is_full {
             return Poll::Ready(NextAction::Quit);
         }
@@ -660,8 +660,8 @@ fn phase_of(verb: Verb) -> Phase {
 }
 
 /// Returns the command whose failure ended the session.
-fn failed_verb(why: GaveUp) -> Verb {
-    match why {
+fn failed_verb(cause: GaveUp) -> Verb {
+    match cause {
         GaveUp::NoTls | GaveUp::TlsRefused => Verb::StartTls,
         GaveUp::NoMechanism | GaveUp::NotAuthenticated | GaveUp::Exchange(_) => Verb::Auth,
         GaveUp::NoXclient | GaveUp::XclientRefused => Verb::Xclient,
@@ -670,6 +670,6 @@ fn failed_verb(why: GaveUp) -> Verb {
 }
 
 /// True if the peer's own reply was the reason. Such a reply has been counted already.
-fn was_rejected(why: GaveUp) -> bool {
-    matches!(why, GaveUp::TlsRefused | GaveUp::NotAuthenticated | GaveUp::XclientRefused)
+fn was_rejected(cause: GaveUp) -> bool {
+    matches!(cause, GaveUp::TlsRefused | GaveUp::NotAuthenticated | GaveUp::XclientRefused)
 }

@@ -188,10 +188,10 @@ const FILLER: &[u8; 91] =
 const MIN_FILLER_BYTES: usize = 11;
 
 impl SizedTemplate {
-    /// Builds the body. `fields` is the header block without its empty line, and `most` is the
+    /// Builds the body. `fields` is the header block without its empty line, and `max_bytes` is the
     /// length of the longest message that will be requested.
-    pub(super) fn new(stamp: TraceStamp, fields: &[u8], most: usize) -> Self {
-        let lines = most.saturating_sub(stamp.bytes() + fields.len() + 2) / LINE_BYTES;
+    pub(super) fn new(stamp: TraceStamp, fields: &[u8], max_bytes: usize) -> Self {
+        let lines = max_bytes.saturating_sub(stamp.bytes() + fields.len() + 2) / LINE_BYTES;
         let body = filler_text(lines * LINE_BYTES);
         let mut checksum = trace::Checksum::default();
         let sums = body.chunks_exact(LINE_BYTES).map(|line| {

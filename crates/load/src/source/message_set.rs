@@ -96,9 +96,9 @@ impl PreparedMessages {
         if sizes.min() < least && !sizes.is_clamped() {
             bail!("--message-size {} is too small: variable sizes must be at least {least} bytes", sizes.expression());
         }
-        let most =
+        let max_bytes =
             usize::try_from(sizes.max().max(least)).context("--message-size exceeds the memory of this machine")?;
-        let cut = SizedTemplate::new(stamp, fields.as_bytes(), most);
+        let cut = SizedTemplate::new(stamp, fields.as_bytes(), max_bytes);
         let described = sizes.summary_from(least);
         let about =
             MessageSetSummary { mean_bytes: described.mean, sizes: Some(described), ..MessageSetSummary::default() };

@@ -100,8 +100,8 @@ pub(super) fn messages(fields: MimeFields<'_>, sizes: &Distribution, overhead: u
         .quantiles(set_size(sizes.mean()))
         .enumerate()
         .map(|(number, size)| {
-            let mut chance = SeededRng::new(seed, RandomStream::Words, number as u64);
-            message(fields, size.saturating_sub(overhead), &mut chance)
+            let mut rng = SeededRng::new(seed, RandomStream::Words, number as u64);
+            message(fields, size.saturating_sub(overhead), &mut rng)
         })
         .collect()
 }
@@ -112,17 +112,17 @@ fn set_size(mean_bytes: f64) -> u64 {
 }
 
 /// Generates a message of `bytes` bytes, or up to a line less.
-fn message(fields: MimeFields<'_>, bytes: u64, chance: &mut SeededRng) -> Result<Vec<u8>> {
-    let said = MimeText::new(chance);
-    let bare = said.write(fields, None)?;
-    let one = said.write(fields, Some(vec![0]))?.len() as u64;
+fn message(fields: MimeFields<'_>, bytes: u64, rng: &mut SeededRng) -> Result<Vec<u8>> {
+    let mime_text = MimeText::new(rng);
+    let bare = mime_text.write(fields, None)?;
+    let one = mime_text.write(fields, Some(vec![0]))?.len() as u64;
     let Some(room) = bytes.checked_sub(one) else { return Ok(bare) };
     // `one` includes a line for a single byte, which has six bytes with its line end.
     let lines = (room + 6) / LINE_BYTES;
     let content = usize::try_from(lines.max(1) * LINE_CONTENT_BYTES)
         .context("--message-size exceeds the memory of this machine")?;
     let content = if lines == 0 { 1 } else { content };
-    let text = said.write(fields, Some(random_bytes(content, chance)))?;
+    let text = mime_text.write(fields, Some(random_bytes(content, rng)))?;
     if text.len() as u64 > bytes {
         bail!("an attachment of {content} bytes came out {} bytes too long", text.len() as u64 - bytes);
     }
@@ -139,18 +139,18 @@ struct MimeText {
 }
 
 impl MimeText {
-    fn new(chance: &mut SeededRng) -> Self {
-        let paragraphs = (0..2 + chance.below(4)).map(|_| {
+    fn new(rng: &mut SeededRng) -> Self {
+        let paragraphs = (0..2 + rng.below(4)).map(|_| {
             let sentences: Vec<String> =
-                (0..2 + chance.below(4)).map(|_| format!("{}.", sentence(4 + chance.below(12), chance))).collect();
+                (0..2 + rng.below(4)).map(|_| format!("{}.", sentence(4 + rng.below(12), rng))).collect();
             sentences.join(" ")
         });
         let paragraphs = paragraphs.collect();
         Self {
             paragraphs,
-            subject: sentence(3 + chance.below(5), chance),
-            attachment_type: ATTACHMENT_TYPES[chance.below(ATTACHMENT_TYPES.len() as u64) as usize],
-            boundary: format!("{:016x}", chance.next_u64()),
+            subject: sentence(3 + rng.below(5), rng),
+            attachment_type: ATTACHMENT_TYPES[rng.below(ATTACHMENT_TYPES.len() as u64) as usize],
+            boundary: format!("{:016x}", rng.next_u64()),
         }
     }
 
@@ -221,16 +221,16 @@ fn wrap(paragraph: &str, text: &mut String) {
     text.push_str("\r\n");
 }
 
-fn sentence(words: u64, chance: &mut SeededRng) -> String {
-    let words: Vec<&str> = (0..words).map(|_| WORDS[chance.below(WORDS.len() as u64) as usize]).collect();
+fn sentence(words: u64, rng: &mut SeededRng) -> String {
+    let words: Vec<&str> = (0..words).map(|_| WORDS[rng.below(WORDS.len() as u64) as usize]).collect();
     let text = words.join(" ");
     let (first, rest) = text.split_at(1);
     first.to_uppercase() + rest
 }
 
 /// Makes random bytes, which no relay can compress.
-fn random_bytes(count: usize, chance: &mut SeededRng) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| chance.next_u64().to_le_bytes()).collect();
+fn random_bytes(count: usize, rng: &mut SeededRng) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
     bytes.truncate(count);
     bytes
 }

@@ -306,19 +306,19 @@ fn resolve(to: &str, reach: AllowedTargets) -> Result<Endpoint> {
 ///
 /// If the server has no address or only public addresses.
 pub fn look_up(to: &str, reach: AllowedTargets) -> Result<Vec<Endpoint>> {
-    let found = Endpoint::resolve_all(to).map_err(|error| match to.starts_with("unix:") {
+    let endpoints = Endpoint::resolve_all(to).map_err(|error| match to.starts_with("unix:") {
         true => anyhow!("{to}: {}", reason(&error)),
         false => anyhow!("{}", reason(&error)),
     })?;
     let is_allowed =
         |endpoint: &Endpoint| reach == AllowedTargets::Public || endpoint.ip().is_none_or(is_local_address);
-    if let (false, Some(address)) = (found.iter().any(is_allowed), found[0].ip()) {
+    if let (false, Some(address)) = (endpoints.iter().any(is_allowed), endpoints[0].ip()) {
         bail!(
             "{address} is a public address; only loopback and private addresses are allowed by default. If the server \
              is yours, add --allow-public"
         );
     }
-    Ok(found.into_iter().filter(is_allowed).collect())
+    Ok(endpoints.into_iter().filter(is_allowed).collect())
 }
 
 /// Returns the first address that accepts a connection, or the first of all if none does. A single
@@ -328,8 +328,8 @@ fn first_reachable(mut endpoints: Vec<Endpoint>) -> Endpoint {
         Endpoint::Tcp(address) => TcpStream::connect_timeout(address, PROBE_TIMEOUT).is_ok(),
         Endpoint::Unix(_) => true,
     };
-    let found = if endpoints.len() > 1 { endpoints.iter().position(answers) } else { None };
-    endpoints.swap_remove(found.unwrap_or_default())
+    let position = if endpoints.len() > 1 { endpoints.iter().position(answers) } else { None };
+    endpoints.swap_remove(position.unwrap_or_default())
 }
 
 impl SourceOptions {

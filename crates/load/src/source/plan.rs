@@ -76,9 +76,9 @@ impl LoadPlan {
 
     /// Records that a connection could not be established. If there has never been a connection,
     /// this ends the run.
-    pub(super) fn record_unreachable(&self, why: &str) {
+    pub(super) fn record_unreachable(&self, reason: &str) {
         if !self.connected.load(Ordering::Relaxed) {
-            self.failure.lock().expect("nobody panics holding it").get_or_insert_with(|| why.to_owned());
+            self.failure.lock().expect("nobody panics holding it").get_or_insert_with(|| reason.to_owned());
             self.stop();
         }
     }
@@ -86,9 +86,9 @@ impl LoadPlan {
     /// Records that a connection could not be established for lack of a resource that other
     /// sessions may have. If no session ever connects, this is the reason why the run could not
     /// begin.
-    pub(super) fn record_resource_failure(&self, why: &str) {
+    pub(super) fn record_resource_failure(&self, reason: &str) {
         if !self.connected.load(Ordering::Relaxed) {
-            self.resource_failure.lock().expect("nobody panics holding it").get_or_insert_with(|| why.to_owned());
+            self.resource_failure.lock().expect("nobody panics holding it").get_or_insert_with(|| reason.to_owned());
         }
     }
 

@@ -87,11 +87,11 @@ impl PreflightCheck {
         match outcome {
             None => Err(Interrupted::BEFORE_LOAD.into()),
             Some(Err(error)) => match self.connect_failure(&error) {
-                Some(why) => bail!("cannot reach {to}: {why}"),
+                Some(reason) => bail!("cannot reach {to}: {reason}"),
                 None => Ok(None),
             },
             Some(Ok(attempt)) => match self.failure(&attempt) {
-                Some(why) => bail!("cannot send to {to}: {why}"),
+                Some(reason) => bail!("cannot send to {to}: {reason}"),
                 None => Ok(Some(attempt.server)),
             },
         }
@@ -152,7 +152,7 @@ impl PreflightCheck {
             ));
         }
         match &attempt.ended {
-            SessionEnd::GaveUp(why) => return Some(self.setup_failure(*why, attempt)),
+            SessionEnd::GaveUp(cause) => return Some(self.setup_failure(*cause, attempt)),
             SessionEnd::TlsFailed(error) => return Some(self.tls_failure(error)),
             SessionEnd::Lost(_, error) if error.kind() == io::ErrorKind::InvalidData => {
                 return Some(self.tls_failure(error));
@@ -164,8 +164,8 @@ impl PreflightCheck {
             let remedy = refusal.remedy().unwrap_or("Use --from ADDRESS for another.");
             return Some(format!("it rejects the sender <{sender}> ({}). {remedy}", refusal.describe()));
         }
-        if let Some(why) = self.recipient_failure(attempt) {
-            return Some(why);
+        if let Some(failure) = self.recipient_failure(attempt) {
+            return Some(failure);
         }
         // If the server refused EHLO but accepted HELO, the session has continued.
         let greeted = |refusal: &&RejectedCommand| refusal.verb == Verb::Hello && attempt.recipients == 0;
@@ -195,26 +195,28 @@ impl PreflightCheck {
         format!("it rejects EHLO ({}). {hint}", refusal.describe())
     }
 
-    fn setup_failure(&self, why: GaveUp, attempt: &PreflightResult) -> String {
-        let said = attempt.rejections.last().map_or_else(|| why.to_string(), RejectedCommand::describe);
-        match why {
-            GaveUp::NoTls => format!("{why}. Use --tls none, or --tls implicit if the port is for TLS."),
-            GaveUp::TlsRefused => format!("it rejects STARTTLS ({said}). Use --tls none."),
+    fn setup_failure(&self, cause: GaveUp, attempt: &PreflightResult) -> String {
+        let answer = attempt.rejections.last().map_or_else(|| cause.to_string(), RejectedCommand::describe);
+        match cause {
+            GaveUp::NoTls => format!("{cause}. Use --tls none, or --tls implicit if the port is for TLS."),
+            GaveUp::TlsRefused => format!("it rejects STARTTLS ({answer}). Use --tls none."),
             GaveUp::NoMechanism => {
-                format!("{why}. Many servers offer AUTH only with TLS: add --tls starttls, or --auth-mechanism NAME.")
+                format!("{cause}. Many servers offer AUTH only with TLS: add --tls starttls, or --auth-mechanism NAME.")
             }
             GaveUp::NotAuthenticated => {
                 format!(
-                    "it rejects the login ({said}). Check the user and the password (--password-file, \
+                    "it rejects the login ({answer}). Check the user and the password (--password-file, \
                      MAILRUN_PASSWORD)."
                 )
             }
-            GaveUp::Exchange(_) => format!("the login failed: {why}. Use --auth-mechanism NAME for another mechanism."),
-            GaveUp::NoXclient | GaveUp::XclientRefused => {
-                format!("{why} ({said}). Remove --xclient, or configure the server to allow it from this host.")
+            GaveUp::Exchange(_) => {
+                format!("the login failed: {cause}. Use --auth-mechanism NAME for another mechanism.")
             }
-            GaveUp::OwnName => why.to_string(),
-            GaveUp::NoDsn => format!("{why}. Remove the options --dsn-...."),
+            GaveUp::NoXclient | GaveUp::XclientRefused => {
+                format!("{cause} ({answer}). Remove --xclient, or configure the server to allow it from this host.")
+            }
+            GaveUp::OwnName => cause.to_string(),
+            GaveUp::NoDsn => format!("{cause}. Remove the options --dsn-...."),
         }
     }
 

@@ -47,27 +47,27 @@ struct RecipientPattern {
 }
 
 impl Recipients {
-    /// Prepares recipients for messages with up to `most` recipients: addresses of a single
+    /// Prepares recipients for messages with up to `limit` recipients: addresses of a single
     /// pattern, or one address for each of several patterns.
     ///
     /// # Errors
     ///
     /// If there are too few addresses, or if one is malformed.
-    pub(super) fn new(patterns: &[AddressPattern], most: u64, tags: RecipientTags) -> Result<Self> {
-        if !(1..=u64::from(MAX_RECIPIENTS)).contains(&most) {
+    pub(super) fn new(patterns: &[AddressPattern], limit: u64, tags: RecipientTags) -> Result<Self> {
+        if !(1..=u64::from(MAX_RECIPIENTS)).contains(&limit) {
             bail!("a message must have at least one recipient, and the ledger supports at most {MAX_RECIPIENTS}");
         }
         if patterns.is_empty() || patterns.iter().any(|pattern| pattern.literal() == Some("")) {
             bail!("--to: a message must have a recipient");
         }
         let (numbering, tagged) = match tags {
-            _ if most == 1 => (RecipientNumbering::SINGLE, vec![(RecipientTag::Bare, 0); patterns.len()]),
+            _ if limit == 1 => (RecipientNumbering::SINGLE, vec![(RecipientTag::Bare, 0); patterns.len()]),
             RecipientTags::On => (RecipientNumbering::TAG, tags_of(patterns)),
-            RecipientTags::Off => (numbering_of(patterns, most)?, vec![(RecipientTag::Bare, 0); patterns.len()]),
+            RecipientTags::Off => (numbering_of(patterns, limit)?, vec![(RecipientTag::Bare, 0); patterns.len()]),
         };
         let mut all = Vec::new();
         for (pattern, (tag, number)) in patterns.iter().zip(tagged) {
-            pattern.check(tag).map_err(|why| anyhow!("--to {why}"))?;
+            pattern.check(tag).map_err(|reason| anyhow!("--to {reason}"))?;
             all.push(RecipientPattern { pattern: pattern.clone(), tag, number });
         }
         let literals = patterns.iter().filter_map(AddressPattern::literal);
@@ -86,13 +86,13 @@ impl Recipients {
 
     /// Appends the address of the recipient at this place to `out`, and its number to `numbers`,
     /// which must contain the numbers of the recipients before it.
-    pub(super) fn write(&self, chance: &mut SeededRng, place: u32, numbers: &mut Vec<u32>, out: &mut Vec<u8>) {
+    pub(super) fn write(&self, rng: &mut SeededRng, place: u32, numbers: &mut Vec<u32>, out: &mut Vec<u8>) {
         let start = out.len();
         let (RecipientPattern { pattern, tag, .. }, tagged) = match self.patterns.as_slice() {
             [only] => (only, place),
             several => (&several[place as usize], several[place as usize].number),
         };
-        pattern.write(chance, *tag, tagged, out);
+        pattern.write(rng, *tag, tagged, out);
         if self.numbering == RecipientNumbering::SINGLE {
             numbers.push(0);
             return;
@@ -103,12 +103,12 @@ impl Recipients {
         while is_drawn && draws < MAX_DRAWS && !self.is_free(number, numbers) {
             draws += 1;
             out.truncate(start);
-            pattern.write(chance, *tag, tagged, out);
+            pattern.write(rng, *tag, tagged, out);
             number = self.number(&out[start..]);
         }
         if draws == MAX_DRAWS {
             let count = pattern.count();
-            let first = chance.below(count);
+            let first = rng.below(count);
             let mut others = (first..count).chain(0..first);
             while !self.is_free(number, numbers)
                 && let Some(place) = others.next()
@@ -130,13 +130,13 @@ impl Recipients {
     }
 }
 
-/// Checks that messages can have up to `most` recipients.
+/// Checks that messages can have up to `limit` recipients.
 ///
 /// # Errors
 ///
 /// If there are too few addresses, or if one is malformed.
-pub fn check_recipients(patterns: &[AddressPattern], most: u64, tags: RecipientTags) -> Result<()> {
-    Recipients::new(patterns, most, tags).map(drop)
+pub fn check_recipients(patterns: &[AddressPattern], limit: u64, tags: RecipientTags) -> Result<()> {
+    Recipients::new(patterns, limit, tags).map(drop)
 }
 
 /// Returns the tags of the patterns, each with a number if there are several patterns. An address
@@ -145,13 +145,13 @@ fn tags_of(patterns: &[AddressPattern]) -> Vec<(RecipientTag, u32)> {
     if let [pattern] = patterns {
         return vec![(pattern.tag(), 0)];
     }
-    let mut taken = BTreeSet::new();
+    let mut numbers = BTreeSet::new();
     let mut own = |pattern: &AddressPattern| {
         let id = RecipientId::new(pattern.literal()?.as_bytes());
-        Some(RecipientNumbering::TAG.number(id)).filter(|number| taken.insert(*number))
+        Some(RecipientNumbering::TAG.number(id)).filter(|number| numbers.insert(*number))
     };
     let own: Vec<Option<u32>> = patterns.iter().map(&mut own).collect();
-    let mut free = (0..MAX_RECIPIENTS).filter(|number| !taken.contains(number));
+    let mut free = (0..MAX_RECIPIENTS).filter(|number| !numbers.contains(number));
     let tagged = own.into_iter().map(|own| match own {
         Some(number) => (RecipientTag::Bare, number),
         None => (RecipientTag::PlusDigits, free.next().unwrap_or_default()),
@@ -165,8 +165,8 @@ fn tags_of(patterns: &[AddressPattern]) -> Vec<(RecipientTag, u32)> {
 /// # Errors
 ///
 /// If a message cannot have so many different addresses.
-fn numbering_of(patterns: &[AddressPattern], most: u64) -> Result<RecipientNumbering> {
-    let wide_bits = (most * NUMBERS_PER_RECIPIENT).next_power_of_two().ilog2().max(MIN_BITS);
+fn numbering_of(patterns: &[AddressPattern], limit: u64) -> Result<RecipientNumbering> {
+    let wide_bits = (limit * NUMBERS_PER_RECIPIENT).next_power_of_two().ilog2().max(MIN_BITS);
     let is_wide = |pattern: &&AddressPattern| pattern.count() > 1 << wide_bits;
     // A hash of 32 bits represents each address.
     let mut known = BTreeMap::new();
@@ -188,14 +188,14 @@ fn numbering_of(patterns: &[AddressPattern], most: u64) -> Result<RecipientNumbe
     }
     if let [pattern] = patterns
         && !is_wide(&pattern)
-        && (known.len() as u64) < most
+        && (known.len() as u64) < limit
     {
         let addresses = if known.len() == 1 { "one address".to_owned() } else { format!("{} addresses", known.len()) };
         bail!(
-            "--recipients {most} needs as many different addresses, and --to {} is {addresses}; use a pattern such as \
+            "--recipients {limit} needs as many different addresses, and --to {} is {addresses}; use a pattern such as \
              --to {}, or add --tag-recipients",
             pattern.expression(),
-            pattern_for(pattern, most)
+            pattern_for(pattern, limit)
         );
     }
     if let [_, _, ..] = patterns {
@@ -236,12 +236,12 @@ fn check_free(patterns: &[AddressPattern], is_wide: impl Fn(&&AddressPattern) ->
 }
 
 /// Suggests a pattern with enough addresses that resembles the one that was typed.
-fn pattern_for(typed: &AddressPattern, most: u64) -> String {
+fn pattern_for(typed: &AddressPattern, limit: u64) -> String {
     let mut address = Vec::new();
     typed.write_at(0, &mut address);
     let address = String::from_utf8_lossy(&address);
     let domain = address.rsplit_once('@').map_or("example.com", |(_, domain)| domain);
-    format!("'user{{0..{}}}@{domain}'", most - 1)
+    format!("'user{{0..{}}}@{domain}'", limit - 1)
 }
 
 #[cfg(test)]

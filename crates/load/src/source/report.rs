@@ -95,10 +95,10 @@ pub(super) fn record(
 /// numbers.
 fn slowest(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Vec<SlowMessage> {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    let row = |(took, slow): (Duration, SlowTransaction)| SlowMessage {
+    let row = |(latency, slow): (Duration, SlowTransaction)| SlowMessage {
         message: slow.message,
         created_s: slow.since.saturating_sub(origin).as_secs_f64(),
-        accepted_ms: ms(took),
+        accepted_ms: ms(latency),
         delivered_ms: None,
         waited_ms: ms(slow.began.saturating_sub(slow.since)),
         phases: slow.phases.rows(),

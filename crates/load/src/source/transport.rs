@@ -71,8 +71,8 @@ pub struct AddressRange {
 impl AddressRange {
     /// Parses `A` or `A-B`. Fails if it is not a range of IPv4 addresses.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text} is not an IPv4 address or a range such as 127.0.0.2-127.0.0.50");
-        let read = |text: &str| text.parse::<Ipv4Addr>().map(u32::from).map_err(|_| wrong());
+        let error = || format!("{text} is not an IPv4 address or a range such as 127.0.0.2-127.0.0.50");
+        let read = |text: &str| text.parse::<Ipv4Addr>().map(u32::from).map_err(|_| error());
         let (first, last) = match text.split_once('-') {
             None => (read(text)?, read(text)?),
             Some((first, last)) => (read(first)?, read(last)?),
@@ -80,7 +80,7 @@ impl AddressRange {
         match last.checked_sub(first) {
             Some(more) if more < 1 << 16 => Ok(Self { first, count: more + 1 }),
             Some(_) => Err(format!("{text} is more than 65,536 addresses")),
-            None => Err(wrong()),
+            None => Err(error()),
         }
     }
 }
@@ -180,14 +180,14 @@ fn client_tls(options: &TransportOptions, host: &str) -> Result<ClientTls> {
     if name.is_empty() {
         bail!("--tls: the server has no name to verify; use --tls-name NAME, or --insecure");
     }
-    ClientTls::new(name, &trust, certificate, options.resumption).map_err(|why| match (&why, &options.certificate) {
+    ClientTls::new(name, &trust, certificate, options.resumption).map_err(|error| match (&error, &options.certificate) {
         (TlsSetupError::NoSystemRoots, _) => {
-            anyhow!("{why}; use --cacert FILE (PEM) for the trusted certificates, or --insecure to accept any")
+            anyhow!("{error}; use --cacert FILE (PEM) for the trusted certificates, or --insecure to accept any")
         }
         (TlsSetupError::Refused(_), Some((chain, key))) => {
-            anyhow!("{} and {} cannot be used: {why}", chain.display(), key.display())
+            anyhow!("{} and {} cannot be used: {error}", chain.display(), key.display())
         }
-        _ => anyhow!("--tls: {why}"),
+        _ => anyhow!("--tls: {error}"),
     })
 }
 
