@@ -27,7 +27,7 @@ impl OwnOptions {
                 }
                 _ => break,
             };
-            self.busy_poll = value.parse().map_err(|why| format!("bad time of --busy-poll: {why}"))?;
+            self.busy_poll = value.parse().map_err(|error| format!("bad time of --busy-poll: {error}"))?;
             words = rest;
         }
         Ok(words)

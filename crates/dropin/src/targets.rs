@@ -11,8 +11,8 @@ pub(super) enum PublicTargets {
 impl PublicTargets {
     /// Reads the same environment variable as `mailrun source`.
     pub(super) fn from_environment() -> Self {
-        let said = std::env::var("MAILRUN_ALLOW_PUBLIC").unwrap_or_default();
-        let is_no = ["", "0", "n", "no", "f", "false", "off"].contains(&said.to_ascii_lowercase().as_str());
+        let value = std::env::var("MAILRUN_ALLOW_PUBLIC").unwrap_or_default();
+        let is_no = ["", "0", "n", "no", "f", "false", "off"].contains(&value.to_ascii_lowercase().as_str());
         if is_no { Self::Refused } else { Self::Allowed }
     }
 

@@ -48,11 +48,11 @@ impl LatencyHistogram {
     /// Returns the latency, in milliseconds, of the message with this rank. Ranks count from 0.
     fn value_at_rank(&self, place: u64) -> u64 {
         let mut passed = 0;
-        let found = self.by_ms.iter().position(|count| {
+        let position = self.by_ms.iter().position(|count| {
             passed += count;
             passed > place
         });
-        found.unwrap_or_default() as u64
+        position.unwrap_or_default() as u64
     }
 }
 

@@ -131,12 +131,12 @@ impl RunObserver for BenchObserver {
     }
 
     fn poll(&self, view: &RunView) -> StopRequest {
-        let asked = self.state.borrow_mut().update(view, self.progress_timeout);
+        let request = self.state.borrow_mut().update(view, self.progress_timeout);
         if let Some(number) = self.due_report() {
             output::log(&format!("Intermediate Report #{number}"));
             output::print(&self.report());
         }
-        asked
+        request
     }
 }
 

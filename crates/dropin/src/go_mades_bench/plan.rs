@@ -91,10 +91,10 @@ fn in_transit(options: &Options) -> u64 {
 }
 
 fn broker(side: &str, typed: &BrokerFlags, public: PublicTargets) -> Result<mailrun_mades::Broker, FatalError> {
-    let unable = |why: String| FatalError(format!("Unable to create {side} AMQP client:Dialing AMQP server: {why}"));
+    let unable = |text: String| FatalError(format!("Unable to create {side} AMQP client:Dialing AMQP server: {text}"));
     let url: BrokerUrl = typed.address.parse().map_err(|error: mailrun_mades::UrlError| unable(error.to_string()))?;
-    let found = (url.host(), url.port()).to_socket_addrs();
-    for address in found.map_err(|error| unable(format!("{}: {error}", url.host())))? {
+    let addresses = (url.host(), url.port()).to_socket_addrs();
+    for address in addresses.map_err(|error| unable(format!("{}: {error}", url.host())))? {
         public.check(address.ip(), url.host()).map_err(unable)?;
     }
     // A user in the address takes precedence over one in the flags.

@@ -46,7 +46,7 @@ impl GoSourceRun {
     /// connects at a time.
     async fn dial(&self) -> Result<OpenConnection, String> {
         let _permit = self.shared.connect_semaphore.acquire().await;
-        let addresses = self.target.addresses().await.map_err(|why| format!("dial tcp: {why}"))?;
+        let addresses = self.target.addresses().await.map_err(|error| format!("dial tcp: {error}"))?;
         let mut first = None;
         for address in addresses {
             match connect_to(address).await {
@@ -61,11 +61,11 @@ impl GoSourceRun {
         Err(format!("dial tcp {}: {call}: {}", self.target.display_name(address), reason(&error)))
     }
 
-    fn give_up_unconnected(&self, why: &str) -> Result<(), FatalError> {
+    fn give_up_unconnected(&self, reason: &str) -> Result<(), FatalError> {
         if self.options.reuses_connection {
-            return Err(FatalError(format!("opening a SMTP session: {why}")));
+            return Err(FatalError(format!("opening a SMTP session: {reason}")));
         }
-        self.fail_message(&format!("unable to connect to the server: {why}"));
+        self.fail_message(&format!("unable to connect to the server: {reason}"));
         Ok(())
     }
 }
@@ -124,7 +124,7 @@ impl Dialect for GoSourceRun {
         }
         match self.dial().await {
             Ok(open) => Ok(Some(open)),
-            Err(why) => self.give_up_unconnected(&why).map(|()| None),
+            Err(reason) => self.give_up_unconnected(&reason).map(|()| None),
         }
     }
 
@@ -136,7 +136,7 @@ impl Dialect for GoSourceRun {
     }
 
     fn handle_failure(&self, failure: Failure) -> Result<(), FatalError> {
-        let why = match failure.cause {
+        let cause = match failure.cause {
             FailureCause::Refused(text) => text,
             FailureCause::EndlessReply => "endless reply".to_owned(),
             FailureCause::End => "EOF".to_owned(),
@@ -149,13 +149,13 @@ impl Dialect for GoSourceRun {
             }
         };
         match self.phase(failure.state) {
-            SessionPhase::Greeting => self.give_up_unconnected(&why),
-            SessionPhase::Sending(what) => Err(FatalError(format!("unable to send a mail:{what}: {why}"))),
+            SessionPhase::Greeting => self.give_up_unconnected(&cause),
+            SessionPhase::Sending(what) => Err(FatalError(format!("unable to send a mail:{what}: {cause}"))),
             SessionPhase::Quitting if self.options.reuses_connection => {
-                Err(FatalError(format!("unable to quit a session:{why}")))
+                Err(FatalError(format!("unable to quit a session:{cause}")))
             }
             SessionPhase::Quitting => {
-                log(&format!("unable to quit a session: {why}"));
+                log(&format!("unable to quit a session: {cause}"));
                 self.connection_closed(failure.task);
                 Ok(())
             }

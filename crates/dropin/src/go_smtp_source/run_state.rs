@@ -106,8 +106,8 @@ impl GoSourceRun {
         }
     }
 
-    pub(super) fn fail_message(&self, why: &str) {
-        log(why);
+    pub(super) fn fail_message(&self, reason: &str) {
+        log(reason);
         self.failed.set(self.failed.get() + 1);
     }
 
@@ -152,8 +152,8 @@ mod tests {
     #[test]
     fn messages_are_numbered_from_one() {
         let run = GoSourceRun::for_tests(&["-m", "2"]);
-        let taken = [(); 3].map(|()| run.take_one().map(|task| task.number));
-        assert_eq!(taken, [Some(1), Some(2), None]);
+        let numbers = [(); 3].map(|()| run.take_one().map(|task| task.number));
+        assert_eq!(numbers, [Some(1), Some(2), None]);
         assert_eq!(GoSourceRun::for_tests(&["-m", "0"]).take_one(), None);
     }
 

@@ -212,7 +212,7 @@ impl FormatSpec {
             _ if self.has_space => " ",
             _ => "",
         };
-        let least = match (self.precision, self.width) {
+        let min_digits = match (self.precision, self.width) {
             (Some(0), _) if number == 0 => return Self { has_zeros: false, ..self }.padded(String::new()),
             (Some(precision), _) => precision,
             (None, Some(width)) if self.has_zeros && !self.is_left => width.saturating_sub(sign.len()),
@@ -225,7 +225,7 @@ impl FormatSpec {
             'X' => format!("{size:X}"),
             _ => size.to_string(),
         };
-        let zeros = "0".repeat(least.saturating_sub(digits.len()));
+        let zeros = "0".repeat(min_digits.saturating_sub(digits.len()));
         let prefix = match verb {
             'b' if self.is_sharp => "0b",
             'O' if self.is_sharp && !zeros.starts_with('0') => "0o0",

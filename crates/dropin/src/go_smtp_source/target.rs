@@ -43,15 +43,15 @@ impl DialTarget {
     /// refused.
     pub(super) async fn addresses(&self) -> Result<Vec<SocketAddr>, String> {
         let port = port_of(&self.port)?;
-        let found = match (self.address, self.host.parse()) {
+        let addresses = match (self.address, self.host.parse()) {
             (Some(address), _) | (None, Ok(address)) => vec![address],
             (None, Err(_)) if self.host.is_empty() => {
                 vec![IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()]
             }
             (None, Err(_)) => look_up_on_thread(self.host.clone()).await?,
         };
-        found.iter().try_for_each(|address| self.allowed.check(*address, address))?;
-        Ok(found.into_iter().map(|address| SocketAddr::new(address, port)).collect())
+        addresses.iter().try_for_each(|address| self.allowed.check(*address, address))?;
+        Ok(addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect())
     }
 
     /// Returns the server's name for errors: the address, or `:PORT` if no host was given.
@@ -101,9 +101,9 @@ fn port_of(port: &str) -> Result<u16, String> {
 }
 
 fn look_up(host: &str) -> Result<Vec<IpAddr>, String> {
-    let found = (host, 0).to_socket_addrs().map_err(|error| format!("lookup {host}: {}", lookup_error_text(&error)))?;
+    let sockets = (host, 0).to_socket_addrs().map_err(|error| format!("lookup {host}: {}", lookup_error_text(&error)))?;
     let mut addresses: Vec<IpAddr> = Vec::new();
-    for address in found.map(|address| address.ip()) {
+    for address in sockets.map(|address| address.ip()) {
         if !addresses.contains(&address) {
             addresses.push(address);
         }

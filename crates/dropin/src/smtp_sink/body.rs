@@ -32,8 +32,8 @@ impl EndOfData {
             at += 1;
         }
         let rest = &block[at..];
-        if let Some(found) = FINDER.find(rest) {
-            return Some(at + found + END.len());
+        if let Some(offset) = FINDER.find(rest) {
+            return Some(at + offset + END.len());
         }
         let tail = rest.len().saturating_sub(END.len() - 1);
         for octet in &rest[tail..] {

@@ -66,8 +66,8 @@ impl SmtpSinkCounters {
     pub(super) fn report(&self, times: Option<&Latencies>) -> String {
         let Self { sessions, quits, messages, .. } = self;
         let [first, last] = self.times.unwrap_or_default();
-        let took = last.zip(first).map_or(Duration::ZERO, |(last, first)| last.saturating_sub(first));
-        let text = format!("{messages} messages, {sessions} sessions, {quits} QUITs, {}", rate(*messages, took));
+        let elapsed = last.zip(first).map_or(Duration::ZERO, |(last, first)| last.saturating_sub(first));
+        let text = format!("{messages} messages, {sessions} sessions, {quits} QUITs, {}", rate(*messages, elapsed));
         times.map_or_else(|| text.clone(), |times| format!("{text}, {}", latency(times)))
     }
 

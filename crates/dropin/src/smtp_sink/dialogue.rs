@@ -405,9 +405,9 @@ impl SmtpSinkDialogue {
 }
 
 fn take<'i>(input: &mut &'i [u8], length: usize) -> &'i [u8] {
-    let (taken, rest) = input.split_at(length);
+    let (bytes, rest) = input.split_at(length);
     *input = rest;
-    taken
+    bytes
 }
 
 fn line_end(bytes: &[u8]) -> Option<usize> {

@@ -68,7 +68,7 @@ pub(super) fn run(call: &Invocation) -> ExitCode {
     };
     match worker::run_with(settings.own_options.worker_options(), |_| run_sink(settings, listener, interrupt)) {
         Ok(SinkExit::Done) => ExitCode::SUCCESS,
-        Ok(SinkExit::Failed(why)) => refused(StartupError::fatal(why)),
+        Ok(SinkExit::Failed(message)) => refused(StartupError::fatal(message)),
         Err(error) => refused(StartupError::fatal(reason(&error))),
     }
 }

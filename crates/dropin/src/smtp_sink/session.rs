@@ -202,8 +202,8 @@ async fn with_timeout<T>(
 ) -> WaitResult<T> {
     let mut deadline = None;
     poll_fn(|context| {
-        if let Poll::Ready(came) = poll(context) {
-            return Poll::Ready(WaitResult::Ready(came));
+        if let Poll::Ready(value) = poll(context) {
+            return Poll::Ready(WaitResult::Ready(value));
         }
         let now = clock::now();
         let deadline = *deadline.get_or_insert_with(|| now + Duration::from_secs(timeout_s.into()));

@@ -73,9 +73,9 @@ impl TraceStats {
 
     fn record_latency(&mut self, trace: &Trace) {
         if trace.clock == self.clock
-            && let Some(took) = clock::now().checked_sub(trace.created)
+            && let Some(latency) = clock::now().checked_sub(trace.created)
         {
-            self.latencies.record(took);
+            self.latencies.record(latency);
         }
     }
 

@@ -41,26 +41,26 @@ impl RecipientGenerator {
             (Dialect::Since39, true) => NumberStyle::CountedBehind,
             (Dialect::Since39, false) => NumberStyle::Plain,
         };
-        let most = if options.own_options.traces && options.recipients > 1 { MAX_RECIPIENTS - 1 } else { u32::MAX };
+        let limit = if options.own_options.traces && options.recipients > 1 { MAX_RECIPIENTS - 1 } else { u32::MAX };
         Self {
             local: local.to_owned(),
             domain: domain.to_owned(),
             style: numbering,
             next: Cell::new(0),
-            max_number: most,
+            max_number: limit,
         }
     }
 
     /// Returns the number of the next recipient. `left` is the number of remaining recipients,
     /// including this one.
     pub(super) fn next_number(&self, left: u32) -> Option<u32> {
-        let given = self.next.get();
+        let number = self.next.get();
         match self.style {
             NumberStyle::Plain => None,
             NumberStyle::LeftBefore => (left > 1).then_some(left),
             NumberStyle::CountedBefore | NumberStyle::CountedBehind => {
-                self.next.set(if given == self.max_number { 0 } else { given + 1 });
-                Some(if self.style == NumberStyle::CountedBefore { given.wrapping_add(1) } else { given })
+                self.next.set(if number == self.max_number { 0 } else { number + 1 });
+                Some(if self.style == NumberStyle::CountedBefore { number.wrapping_add(1) } else { number })
             }
         }
     }

@@ -98,7 +98,7 @@ impl SmtpSourceRun {
             _ if self.remaining.get() < 1 => 0,
             SendDelay::None => 0,
             SendDelay::Fixed(seconds) => seconds,
-            SendDelay::Random(most) => self.rng.borrow_mut().random_range(0..=most),
+            SendDelay::Random(max) => self.rng.borrow_mut().random_range(0..=max),
         };
         Duration::from_secs(seconds.into())
     }

@@ -24,17 +24,17 @@ impl PendingOutput {
     }
 
     /// Writes the output that is still waiting or, if there is none, the output of this turn.
-    pub(super) fn flush(&mut self, said: &mut Outbox, stream: &mut Stream) -> io::Result<FlushStatus> {
+    pub(super) fn flush(&mut self, outbox: &mut Outbox, stream: &mut Stream) -> io::Result<FlushStatus> {
         let mut some = false;
         if self.unsent.is_none() {
-            if said.is_empty() {
+            if outbox.is_empty() {
                 return Ok(FlushStatus::Nothing);
             }
             some = true;
-            if said.write_to(stream)? {
+            if outbox.write_to(stream)? {
                 return Ok(FlushStatus::All);
             }
-            self.hold(Box::new(std::mem::take(said)));
+            self.hold(Box::new(std::mem::take(outbox)));
         }
         let unsent = self.unsent.as_mut().expect("set above");
         while stream.poll_writable().is_ready() {
