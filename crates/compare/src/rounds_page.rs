@@ -196,8 +196,8 @@ impl RoundComparison {
             }
             MetricVerdict::TooFew => {
                 let rounds = counted(one.rounds as u64, "round");
-                let least = self.min_rounds;
-                format!("{name} against {reference}: {rounds}, too few for a verdict, which takes {least}.")
+                let min_rounds = self.min_rounds;
+                format!("{name} against {reference}: {rounds}, too few for a verdict, which takes {min_rounds}.")
             }
         }
     }

@@ -312,8 +312,8 @@ impl StoredComparison {
                 (Outcome::Fail, format!("{} of the runs lost, duplicated or corrupted mail", self.unsound_runs))
             }
             ComparisonOutcome::RunFailed => {
-                let why = selection::reasons(&self.failed_runs);
-                (Outcome::Fail, format!("{why}; none of the runs that they are compared with did"))
+                let reasons = selection::reasons(&self.failed_runs);
+                (Outcome::Fail, format!("{reasons}; none of the runs that they are compared with did"))
             }
             ComparisonOutcome::MetricMissing => (
                 Outcome::Fail,
