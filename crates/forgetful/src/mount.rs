@@ -433,14 +433,14 @@ fn answer(reply: ReplyEmpty, result: Result<(), Errno>) {
 
 fn answer_entry(reply: ReplyEntry, result: Result<Attributes, Errno>) {
     match result {
-        Ok(found) => reply.entry(&NO_CACHE, &attributes(found), Generation(0)),
+        Ok(metadata) => reply.entry(&NO_CACHE, &attributes(metadata), Generation(0)),
         Err(error) => reply.error(errno(error)),
     }
 }
 
 fn answer_attributes(reply: ReplyAttr, result: Result<Attributes, Errno>) {
     match result {
-        Ok(found) => reply.attr(&NO_CACHE, &attributes(found)),
+        Ok(metadata) => reply.attr(&NO_CACHE, &attributes(metadata)),
         Err(error) => reply.error(errno(error)),
     }
 }
@@ -614,10 +614,10 @@ impl Filesystem for Served {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let written = self.0.change(Operation::Write(inode.0, at), |files, fault, chance| {
+        let written = self.0.change(Operation::Write(inode.0, at), |files, fault, rng| {
             let length = match fault {
                 Some(Fault::Write(errno) | Fault::Making(errno)) => return Err(errno),
-                Some(_) => chance.random_range(1..=data.len()),
+                Some(_) => rng.random_range(1..=data.len()),
                 None => data.len(),
             };
             files.write(inode.0, at, &data[..length]).map(|()| length)
@@ -640,9 +640,9 @@ impl Filesystem for Served {
     }
 
     fn fsync(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        let synced = self.0.change(Operation::Sync(inode.0), |files, fault, chance| match fault {
+        let synced = self.0.change(Operation::Sync(inode.0), |files, fault, rng| match fault {
             Some(Fault::Sync(errno) | Fault::Making(errno)) => {
-                files.fail_sync(inode.0, chance);
+                files.fail_sync(inode.0, rng);
                 Err(errno)
             }
             _ => files.sync(inode.0),
