@@ -300,8 +300,8 @@ impl LocustWorker {
     }
 
     fn tick_load(&mut self, now: Duration, status: &LoadStatus) {
-        if let Some(why) = &status.failure {
-            self.complain(why.clone());
+        if let Some(failure) = &status.failure {
+            self.complain(failure.clone());
         }
         match self.load {
             // Until a master confirms that this is its test, the counts must not be sent, because they might be added
