@@ -141,9 +141,9 @@ impl SaveBaselineArgs {
     fn check(&self, runs: &[StoredRun]) -> Result<()> {
         let Some((first, rest)) = runs.split_first() else { bail!("there is no run to save") };
         for (place, run) in runs.iter().enumerate() {
-            let why = defect(&run.record).filter(|_| !self.allow_failed);
-            if let Some(why) = why {
-                bail!("{} {why}: nothing was saved; --allow-failed saves it all the same", printable(&run.name));
+            let reason = defect(&run.record).filter(|_| !self.allow_failed);
+            if let Some(reason) = reason {
+                bail!("{} {reason}: nothing was saved; --allow-failed saves it all the same", printable(&run.name));
             }
             let is_same =
                 |other: &&StoredRun| !run.record.run_id.is_empty() && other.record.run_id == run.record.run_id;

@@ -153,15 +153,15 @@ impl CapacityArgs {
         let mut counts = self.server_cores.clone();
         counts.sort_unstable();
         counts.dedup();
-        let Some(most) = counts.last() else { return Ok(counts) };
+        let Some(max_count) = counts.last() else { return Ok(counts) };
         if self.server.is_some() {
             bail!(
                 "--server-cores requires a server that mailrun starts, its own sink or --relay; start yours with taskset(1)"
             );
         }
         let there = server_cores::available().context("cannot count the processors")?;
-        if *most > there {
-            bail!("--server-cores {most}: only {there} processors available");
+        if *max_count > there {
+            bail!("--server-cores {max_count}: only {there} processors available");
         }
         Ok(counts)
     }

@@ -91,7 +91,7 @@ impl CompareLiveArgs {
 
     /// Refuses options that have no effect when stored runs are compared.
     pub(super) fn check_unused(&self) -> Result<()> {
-        let given = [
+        let options = [
             ("--sessions", self.sessions.is_some()),
             ("--message-size", self.message_size.is_some()),
             ("--messages", self.messages.is_some()),
@@ -101,7 +101,7 @@ impl CompareLiveArgs {
             ("--counts", self.counts),
             ("--quiet", self.quiet),
         ];
-        match given.iter().find(|(_, is_given)| *is_given) {
+        match options.iter().find(|(_, is_given)| *is_given) {
             Some((option, _)) => bail!("{option} has no effect on stored runs: it needs --contestant or --self"),
             None => Ok(()),
         }

@@ -109,14 +109,14 @@ fn text(page: &ComparisonPage) -> String {
     for remark in page.remarks.iter().chain(page.method.first()) {
         let _ = writeln!(text, "{}", printable(remark));
     }
-    if let Some((outcome, why)) = &page.outcome {
+    if let Some((outcome, reason)) = &page.outcome {
         let word = match outcome {
             Outcome::Pass => "PASS",
             Outcome::Fail => "FAIL",
             Outcome::Invalid => "INVALID",
             Outcome::Inconclusive => "INCONCLUSIVE",
         };
-        let _ = writeln!(text, "{word} {}", printable(why));
+        let _ = writeln!(text, "{word} {}", printable(reason));
     }
     text
 }

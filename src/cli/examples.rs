@@ -63,22 +63,22 @@ fn a_line_is_divided_as_a_shell_does() {
 
 #[test]
 fn every_example_is_accepted() {
-    let mut wrong = Vec::new();
+    let mut faults = Vec::new();
     let mut count = 0;
     walk(&Cli::command(), &[], &mut |path, command| {
         let is_held = path.first().is_some_and(|first| SHORT_HELP_COMMANDS.contains(&first.as_str()));
         let all = examples(command);
         if is_held && all.is_empty() {
-            wrong.push(format!("{path:?} has no example"));
+            faults.push(format!("{path:?} has no example"));
         }
         for line in all {
             count += 1;
             if let Err(error) = Cli::parse_words(words(&line)) {
-                wrong.push(format!("{line}\n    {}", super::misuse::sentence(&error, &[])));
+                faults.push(format!("{line}\n    {}", super::misuse::sentence(&error, &[])));
             }
         }
     });
-    assert!(wrong.is_empty() && count > 20, "{count} examples\n{}", wrong.join("\n"));
+    assert!(faults.is_empty() && count > 20, "{count} examples\n{}", faults.join("\n"));
 }
 
 #[test]

@@ -570,7 +570,7 @@ impl MadesLoadArgs {
 
     fn in_transit_limit(&self) -> usize {
         let usual = if self.is_closed_loop() { CLOSED_LOOP_IN_TRANSIT } else { OPEN_LOOP_IN_TRANSIT };
-        self.max_in_transit.map_or(usual, |most| most as usize)
+        self.max_in_transit.map_or(usual, |limit| limit as usize)
     }
 
     fn unsettled_limit(&self) -> u32 {
@@ -836,10 +836,10 @@ pub(super) fn restrict_to_local(broker: &mut Broker) -> Result<()> {
 }
 
 pub(super) fn ensure_local(url: &BrokerUrl) -> Result<()> {
-    let found = (url.host(), url.port()).to_socket_addrs();
+    let addresses = (url.host(), url.port()).to_socket_addrs();
     let unknown = |error| anyhow!("{} has no address; check the name: {}", url.host(), reason(&error));
-    let found = found.map_err(unknown)?;
-    if let Some(public) = found.map(|address| address.ip()).find(|address| !is_local_address(*address)) {
+    let addresses = addresses.map_err(unknown)?;
+    if let Some(public) = addresses.map(|address| address.ip()).find(|address| !is_local_address(*address)) {
         bail!(
             "{public} is a public address; only loopback and private addresses are allowed by default. If the \
              endpoint is yours, add --allow-public"

@@ -218,7 +218,7 @@ pub(super) fn stand_in_plan(
 /// Describes in words the faults that the plan injects.
 fn faults(plan: &SimulatorPlan) -> Vec<String> {
     let faults = &plan.faults;
-    let given = [
+    let shares = [
         ("reject", faults.reject),
         ("no-reply", faults.no_reply),
         ("drop", faults.drop),
@@ -228,8 +228,8 @@ fn faults(plan: &SimulatorPlan) -> Vec<String> {
         ("reorder", faults.reorder),
         ("reject-documents", faults.reject_documents),
     ];
-    let wrong = given.into_iter().filter(|(_, share)| *share > 0.0).map(|(name, share)| format!("{name} {share}"));
-    wrong.chain(plan.outages.iter().map(|outage| format!("outage {}", String::from(outage.clone())))).collect()
+    let texts = shares.into_iter().filter(|(_, share)| *share > 0.0).map(|(name, share)| format!("{name} {share}"));
+    texts.chain(plan.outages.iter().map(|outage| format!("outage {}", String::from(outage.clone())))).collect()
 }
 
 #[cfg(test)]

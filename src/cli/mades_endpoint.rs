@@ -453,16 +453,16 @@ pub(super) fn resolve_files(plan: &mut SimulatorPlan) -> Result<()> {
     for delay in plan.delays_mut() {
         if let Some(path) = delay.file().map(str::to_owned) {
             let text = fs::read_to_string(&path).map_err(|error| anyhow!("cannot read {path}: {}", reason(&error)))?;
-            delay.read_times(&text).map_err(|why| anyhow!("{path}: {why}"))?;
+            delay.read_times(&text).map_err(|error| anyhow!("{path}: {error}"))?;
         }
     }
-    plan.check().map_err(|why| anyhow!(why))
+    plan.check().map_err(|error| anyhow!(error))
 }
 
 pub(super) fn read_plan(path: &Path, preset: &SimulatorPlan) -> Result<SimulatorPlan> {
     let text =
         fs::read_to_string(path).map_err(|error| anyhow!("cannot read {}: {}", path.display(), reason(&error)))?;
-    mailrun_mades::simulator::plan_file::read(&text, path, preset).map_err(|why| anyhow!(why))
+    mailrun_mades::simulator::plan_file::read(&text, path, preset).map_err(|error| anyhow!(error))
 }
 
 fn truth_file(path: &Path) -> Result<Box<dyn Write + Send>> {
@@ -548,7 +548,8 @@ impl EndpointBrokerArgs {
             bail!("--listen {listen} is a public address; add --allow-public to allow it");
         }
         let tls = self.tls_cert.as_deref().zip(self.tls_key.as_deref());
-        let tls = tls.map(|(chain, key)| embedded::tls_from_pem(chain, key)).transpose().map_err(|why| anyhow!(why))?;
+        let tls =
+            tls.map(|(chain, key)| embedded::tls_from_pem(chain, key)).transpose().map_err(|error| anyhow!(error))?;
         let typed = password(self.password_file.as_deref())?;
         let mechanisms = login_mechanisms(self.user, typed, password_from_env(PASSWORD_VARIABLE)?)?;
         let listener = mailrun_net::listener::listen(address).and_then(tokio::net::TcpListener::from_std);

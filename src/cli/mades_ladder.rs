@@ -187,7 +187,7 @@ fn conclusion(rungs: &[Rung], stage: &str, limit: Duration) -> String {
     let Some((last, before)) = rungs.split_last() else { return String::new() };
     let size = size_text(last.size);
     match &last.fate {
-        RungFate::Failed(why) => format!("The ladder ended at {size}: {why}"),
+        RungFate::Failed(reason) => format!("The ladder ended at {size}: {reason}"),
         RungFate::InTime => {
             format!("--message-timeout of {limit_s} s was not crossed up to {size}: {}.", slowest(last))
         }

@@ -41,13 +41,13 @@ impl QueueNameArgs {
     /// Refuses names of queues that the mode does not use. `used` lists the options of the queues
     /// that it uses.
     pub(super) fn check_effects(&self, mode: &str, used: &[&str]) -> Result<()> {
-        let given = [
+        let options = [
             ("--outbox", &self.outbox),
             ("--outbox-reply", &self.outbox_reply),
             ("--send-event", &self.send_event),
             ("--inbox", &self.inbox),
         ];
-        let idle = given.map(|(name, queue)| (name, queue.is_some() && !used.contains(&name)));
+        let idle = options.map(|(name, queue)| (name, queue.is_some() && !used.contains(&name)));
         let used: Vec<String> = used.iter().map(|name| (*name).to_owned()).collect();
         effects::refuse_without_effect(&idle, &format!("in mode {mode}, which uses {}", listed(&used)))
     }

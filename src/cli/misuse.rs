@@ -22,7 +22,7 @@ pub(super) fn sentence(error: &clap::Error, typed: &[OsString]) -> String {
         // The error comes from a scenario file, and its text already says where the mistake is.
         return super::without_error_numbers(&fallback(error));
     }
-    let said = one_dash(error, typed).or_else(|| match error.kind() {
+    let text = one_dash(error, typed).or_else(|| match error.kind() {
         ErrorKind::InvalidSubcommand => unknown_command(error),
         ErrorKind::UnknownArgument => unknown_argument(error, typed),
         ErrorKind::ValueValidation => invalid_value(error, typed),
@@ -38,8 +38,8 @@ pub(super) fn sentence(error: &clap::Error, typed: &[OsString]) -> String {
         }
         _ => None,
     });
-    let said = said.unwrap_or_else(|| fallback(error));
-    if said.ends_with('?') { said } else { format!("{}. See --help.", said.trim_end_matches('.')) }
+    let text = text.unwrap_or_else(|| fallback(error));
+    if text.ends_with('?') { text } else { format!("{}. See --help.", text.trim_end_matches('.')) }
 }
 
 /// Returns the first paragraph of clap's own text, on one line.
@@ -63,8 +63,8 @@ fn unknown_command(error: &clap::Error) -> Option<String> {
 fn unknown_argument(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     let name = argument(error)?;
     let path = path(error);
-    if let Some(said) = other_names::advice_on(&path, &name) {
-        return Some(said);
+    if let Some(advice) = other_names::advice_on(&path, &name) {
+        return Some(advice);
     }
     let is_number = name.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
     if is_number {
@@ -99,10 +99,10 @@ fn one_dash(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     words.find_map(|word| {
         let name = word.strip_prefix('-').filter(|name| name.len() > 1 && !name.starts_with('-'))?;
         let is_ours = || other_names::has(&path, &format!("--{name}"));
-        let said = || format!("unknown option {word:?}; use --{name}");
+        let text = || format!("unknown option {word:?}; use --{name}");
         other_names::our_name(&path, word)
             .and_then(|_| other_names::advice_on(&path, word))
-            .or_else(|| is_ours().then(said))
+            .or_else(|| is_ours().then(text))
     })
 }
 
@@ -116,17 +116,17 @@ fn invalid_value(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     let name = argument(error)?;
     let name = name.split([' ', '[', '<']).next().unwrap_or(&name);
     let value = one(error, ContextKind::InvalidValue)?;
-    let why = error.source()?.to_string();
-    if why == POSITIONAL {
-        return Some(why.replace("COMMAND", &command(typed)));
+    let reason = error.source()?.to_string();
+    if reason == POSITIONAL {
+        return Some(reason.replace("COMMAND", &command(typed)));
     }
-    let is_said = why.contains(&value) || value.is_empty();
+    let is_said = reason.contains(&value) || value.is_empty();
     Some(match (name, is_said) {
         // A positional argument has no option name to show.
-        ("", true) => why,
-        ("", false) => format!("{value:?}: {why}"),
-        (name, true) => format!("{name}: {why}"),
-        (name, false) => format!("{name} {value:?}: {why}"),
+        ("", true) => reason,
+        ("", false) => format!("{value:?}: {reason}"),
+        (name, true) => format!("{name}: {reason}"),
+        (name, false) => format!("{name} {value:?}: {reason}"),
     })
 }
 
@@ -141,16 +141,16 @@ fn impossible_value(error: &clap::Error) -> Option<String> {
     }
     let name = name.split([' ', '[']).next().unwrap_or(&name);
     let known = list(error, ContextKind::ValidValue);
-    let said = format!("{name}: {value:?} is not one of {}", known.join(", "));
-    Some(with_suggestion(said, &value, known.iter().find(|known| is_misspelling(&value, known)).map(String::as_str)))
+    let text = format!("{name}: {value:?} is not one of {}", known.join(", "));
+    Some(with_suggestion(text, &value, known.iter().find(|known| is_misspelling(&value, known)).map(String::as_str)))
 }
 
 fn missing(error: &clap::Error) -> Option<String> {
     let names = list(error, ContextKind::InvalidArg);
     if let [name] = names.as_slice()
-        && let Some((_, said)) = ALTERNATIVES.iter().find(|(known, _)| known == name)
+        && let Some((_, text)) = ALTERNATIVES.iter().find(|(known, _)| known == name)
     {
-        return Some((*said).to_owned());
+        return Some((*text).to_owned());
     }
     let verb = if names.len() == 1 { "is" } else { "are" };
     (!names.is_empty()).then(|| format!("{} {verb} required", names.join(" and ")))
@@ -181,10 +181,10 @@ fn unbracketed(name: &str) -> &str {
 }
 
 /// Appends "did you mean NAME?" if the known name is similar enough.
-fn with_suggestion(said: String, name: &str, known: Option<&str>) -> String {
+fn with_suggestion(text: String, name: &str, known: Option<&str>) -> String {
     match known.filter(|known| is_misspelling(name, known)) {
-        Some(known) => format!("{said}; did you mean {known:?}?"),
-        None => said,
+        Some(known) => format!("{text}; did you mean {known:?}?"),
+        None => text,
     }
 }
 

@@ -156,7 +156,7 @@ pub(super) fn advice_on(path: &str, typed: &str) -> Option<String> {
     }
     let explained = || {
         let row = EXPLANATIONS.iter().find(|(names, instead, _)| names.contains(&typed) && has(path, instead));
-        row.filter(|_| is_mades).map(|(_, _, said)| (*said).to_owned())
+        row.filter(|_| is_mades).map(|(_, _, advice)| (*advice).to_owned())
     };
     explained()
         .or_else(|| our_name(path, typed).map(|ours| format!("unknown option {typed:?}; use {}", placed(path, ours))))
@@ -213,9 +213,9 @@ fn is_applicable(path: &str, advice: &str) -> bool {
 
 pub(super) fn has(path: &str, option: &str) -> bool {
     let whole = super::Cli::command();
-    let found = path.split(' ').try_fold(&whole, |command, name| command.find_subcommand(name));
+    let subcommand = path.split(' ').try_fold(&whole, |command, name| command.find_subcommand(name));
     let is_meant = |argument: &Arg| argument.get_long().is_some_and(|long| option.strip_prefix("--") == Some(long));
-    found.is_some_and(|command| command.get_arguments().any(is_meant))
+    subcommand.is_some_and(|command| command.get_arguments().any(is_meant))
 }
 
 /// Names our commands that have an option of this name.

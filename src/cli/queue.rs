@@ -170,15 +170,15 @@ impl QueueArgs {
                 Err(error) if is_broken_pipe(&error) => return Ok(ExitCode::SUCCESS),
                 answered => answered?,
             };
-            if let ControlOutcome::Refused(why) = answered {
-                mailrun_party::tell!("mailrun: {why}");
+            if let ControlOutcome::Refused(reason) = answered {
+                mailrun_party::tell!("mailrun: {reason}");
                 code = ExitCode::from(1);
             }
         }
         if teller.is_empty() {
             let overview = QueueOverview::ask(&mut operator)?;
-            if let Some(why) = self.nothing_found(&overview) {
-                mailrun_party::tell!("mailrun: {why}");
+            if let Some(reason) = self.nothing_found(&overview) {
+                mailrun_party::tell!("mailrun: {reason}");
                 // An empty list is a valid answer, but a command that matches no message is a
                 // mistake.
                 return Ok(ExitCode::from(if self.queue_order().is_some() { 1 } else { 0 }));

@@ -54,8 +54,8 @@ impl DisplayArgs {
 
     /// Returns the length of the report to show, or `None` for no report.
     fn extent(&self) -> Option<ReportLength> {
-        let asked = if self.verbose { Some(ReportKind::Full) } else { self.report };
-        match asked {
+        let kind = if self.verbose { Some(ReportKind::Full) } else { self.report };
+        match kind {
             Some(ReportKind::Short) => Some(ReportLength::Short),
             Some(ReportKind::Full) => Some(ReportLength::Full),
             Some(ReportKind::None) => None,
@@ -123,9 +123,9 @@ impl From<ProgressKind> for LiveMode {
 impl ReportArgs {
     /// Returns the kind of progress output. `--live` decides if it asks for JSON or for nothing,
     /// otherwise `--progress` and `--quiet` do.
-    pub(super) fn live(&self, asked: LiveMode) -> LiveMode {
-        match asked {
-            LiveMode::Json | LiveMode::Off => asked,
+    pub(super) fn live(&self, mode: LiveMode) -> LiveMode {
+        match mode {
+            LiveMode::Json | LiveMode::Off => mode,
             _ => self.display.live(),
         }
     }

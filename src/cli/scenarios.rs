@@ -359,8 +359,8 @@ impl TableRunArgs {
     ) -> Result<TextReport> {
         // Raise the limit here, so that all parties inherit it. Otherwise each party would raise
         // its own limit, some of them only during the run.
-        let most = self.sessions.iter().copied().max().unwrap_or_default();
-        mailrun_net::open_files::raise(u64::from(most) + SPARE_FILES);
+        let max_sessions = self.sessions.iter().copied().max().unwrap_or_default();
+        mailrun_net::open_files::raise(u64::from(max_sessions) + SPARE_FILES);
         let _awake = self.tables.keep_awake.begin(true)?;
         tables::run(&TableOptions {
             messages,

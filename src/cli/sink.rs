@@ -141,7 +141,7 @@ fn read_rules(path: &Path) -> Result<Rulebook> {
     let mut text = String::new();
     let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
     file.take(MAX_RULES_BYTES).read_to_string(&mut text).with_context(|| format!("cannot read {name}"))?;
-    Rulebook::read_file(&name.to_string(), &text).map_err(|why| anyhow!(why))
+    Rulebook::read_file(&name.to_string(), &text).map_err(|reason| anyhow!(reason))
 }
 
 const RULES: &str = "\

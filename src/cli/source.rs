@@ -256,9 +256,11 @@ impl LoadArgs {
     pub(super) fn check_thresholds(&self) -> Result<()> {
         self.message.envelope.recipients()?;
         let is_closed = self.rate.is_none() && self.stages.is_empty();
-        let asked = self.asked.thresholds.iter().chain(&self.asked.abort_on);
+        let thresholds = self.asked.thresholds.iter().chain(&self.asked.abort_on);
         let created = Some(MetricSource::Stage(Stage::Created));
-        if let Some(threshold) = asked.filter(|_| is_closed).find(|one| one.is_of_time() && one.source() == created) {
+        if let Some(threshold) =
+            thresholds.filter(|_| is_closed).find(|one| one.is_of_time() && one.source() == created)
+        {
             bail!(
                 "{}: in a closed loop a message is due when it is created; say --rate, or ask for sent",
                 threshold.expression()
@@ -419,7 +421,7 @@ impl SourceArgs {
         self.load.check_thresholds()?;
         self.load.check_warm_up(offer.as_ref())?;
         let arrival = self.load.arrival(offer.as_ref())?;
-        let asked = &self.load.asked;
+        let criteria = &self.load.asked;
         let reach = if self.allow_public { AllowedTargets::Public } else { AllowedTargets::Local };
         let base = source_options(&self.server, &self.load.session, &self.load.message, &self.approach, reach)?;
         let approach = self.approach.for_server(&self.server)?;
@@ -443,10 +445,10 @@ impl SourceArgs {
             offered_rate: offer,
             run: self.outputs.run_id.or_else(|| part.as_ref().map(shard::run_id)),
             shard: part,
-            thresholds: asked.thresholds.clone(),
-            abort_on: asked.abort_on.clone(),
-            give_up_timeout: asked.give_up,
-            preflight: if is_shown { Preflight::Off } else { asked.preflight() },
+            thresholds: criteria.thresholds.clone(),
+            abort_on: criteria.abort_on.clone(),
+            give_up_timeout: criteria.give_up,
+            preflight: if is_shown { Preflight::Off } else { criteria.preflight() },
             dialogue: if is_shown { DialogueOutput::Stdout } else { DialogueOutput::Nowhere },
             outputs,
             ..base

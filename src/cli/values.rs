@@ -49,7 +49,7 @@ pub(super) fn recipients(text: &str) -> Result<Distribution, String> {
 
 /// Parses the number of messages per connection, which may be a distribution. 0 means no limit.
 pub(super) fn reuse(text: &str) -> Result<Reuse, String> {
-    if text == "0" { Ok(Reuse(None)) } else { counts(text, MAX_COUNT).map(|most| Reuse(Some(most))) }
+    if text == "0" { Ok(Reuse(None)) } else { counts(text, MAX_COUNT).map(|spread| Reuse(Some(spread))) }
 }
 
 /// Number of messages per connection, or `None` for no limit.
@@ -60,7 +60,7 @@ fn counts(text: &str, limit: u64) -> Result<Distribution, String> {
     let spread = above_zero(text, count)?;
     match (spread.min(), spread.max()) {
         (0, _) => Err(format!("{text:?} begins at 0; the minimum is 1")),
-        (_, most) if most > limit => Err(format!("{text:?} is too large; at most {limit}")),
+        (_, max) if max > limit => Err(format!("{text:?} is too large; at most {limit}")),
         _ => Ok(spread),
     }
 }
@@ -151,7 +151,7 @@ pub(super) fn some(text: &str) -> Result<u64, String> {
 
 /// Parses HOST:PORT to listen on. `:PORT` means all addresses of this host.
 pub(super) fn tcp_address(text: &str) -> Result<SocketAddr, String> {
-    match Endpoint::listening(text).map_err(|why| why.to_string())? {
+    match Endpoint::listening(text).map_err(|error| error.to_string())? {
         Endpoint::Tcp(address) => Ok(address),
         Endpoint::Unix(_) => Err(format!("{text:?} must have the form HOST:PORT")),
     }
@@ -162,13 +162,13 @@ pub(super) fn workers(text: &str) -> Result<usize, String> {
 }
 
 pub(super) fn seed(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is not a valid seed; a seed is a whole number from 0 to {}", u64::MAX);
-    text.parse().ok().filter(|_| !text.starts_with('+')).ok_or_else(wrong)
+    let error = || format!("{text:?} is not a valid seed; a seed is a whole number from 0 to {}", u64::MAX);
+    text.parse().ok().filter(|_| !text.starts_with('+')).ok_or_else(error)
 }
 
 /// Checks an address to listen on, and returns the address as it was typed.
 pub(super) fn listening(text: &str) -> Result<String, String> {
-    Endpoint::listening(text).map(|_| text.to_owned()).map_err(|why| why.to_string())
+    Endpoint::listening(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

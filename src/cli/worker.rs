@@ -95,7 +95,7 @@ Examples:
 impl WorkerArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
         let allowed = self.link.allow_target.iter().map(|target| {
-            let server = ServerArg::parse(target).map_err(|why| anyhow!("--allow-target {target}: {why}"))?;
+            let server = ServerArg::parse(target).map_err(|reason| anyhow!("--allow-target {target}: {reason}"))?;
             look_up(server.address(), self.reach())?;
             Ok(canonical_target(target))
         });
@@ -129,7 +129,7 @@ impl WorkerArgs {
     /// Returns the load of a test. The load goes to the server that the master has named, or else
     /// to the worker's own server.
     fn load(&self, host: Option<&str>) -> Result<SourceOptions> {
-        let named = host.map(|host| ServerArg::parse(host).map_err(|why| anyhow!("{host}: {why}"))).transpose()?;
+        let named = host.map(|host| ServerArg::parse(host).map_err(|reason| anyhow!("{host}: {reason}"))).transpose()?;
         let server = named.as_ref().unwrap_or(&self.server);
         let base = source_options(server, &self.session, &self.message, &self.approach, self.reach())?;
         let offered_rate = self.pace.rate.map(OfferedRate::Constant);

@@ -27,14 +27,14 @@ pub(super) fn is_refusal<'a>(text: &str, words: impl IntoIterator<Item = &'a str
 
 /// Asserts that each command line is refused, with an answer that contains the given words.
 pub(super) fn assert_refused<'a>(rows: impl IntoIterator<Item = (Vec<String>, Vec<&'a str>)>) {
-    let mut wrong = Vec::new();
+    let mut faults = Vec::new();
     for (typed, words) in rows {
         let text = refusal(&typed);
         if !is_refusal(&text, words.iter().copied()) {
-            wrong.push(format!("{}\n    {text:?}\n    is to contain: {words:?}", typed.join(" ")));
+            faults.push(format!("{}\n    {text:?}\n    is to contain: {words:?}", typed.join(" ")));
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 /// A command line, and the pieces that its answer must contain, separated by bars. Blanks separate
@@ -641,11 +641,11 @@ fn a_wrong_scenario_file_is_answered_with_one_cause_and_its_place() {
     let right = "measure = \"throughput\"\nparties = [\"mailrun\"]\nrounds = 1\n[workload]\nmessages = 10\n\
                  message_size = \"1k\"\n";
     let place = tempfile::tempdir().unwrap();
-    assert_refused(SCENARIO_FILES.iter().enumerate().map(|(number, (from, to, said))| {
+    assert_refused(SCENARIO_FILES.iter().enumerate().map(|(number, (from, to, expected))| {
         let directory = place.path().join(number.to_string());
         fs::create_dir(&directory).unwrap();
         assert!(right.contains(from), "{from}");
         fs::write(directory.join("my.toml"), right.replace(from, to)).unwrap();
-        (words("bench DIR/my.toml", &directory), vec!["my.toml:", said])
+        (words("bench DIR/my.toml", &directory), vec!["my.toml:", expected])
     }));
 }
