@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn an_option_on_the_wrong_side_is_answered_with_the_line_to_type() {
-        for (line, said) in [
+        for (line, expected) in [
             (
                 "bench a:1 --dsn-notify never -m 5",
                 "--dsn-notify must follow --: mailrun bench a:1 -m 5 -- --dsn-notify never. See --help.",
@@ -203,7 +203,7 @@ mod tests {
             ("bench a:1 -- --frobnicate", "unknown option \"--frobnicate\". See --help."),
             ("bench a:1 -- --binarymime", "--chunking is required. See --help."),
         ] {
-            assert_eq!(answer(line), said, "{line}");
+            assert_eq!(answer(line), expected, "{line}");
         }
     }
 

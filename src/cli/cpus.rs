@@ -110,7 +110,7 @@ mod tests {
         let typed = PlacementArgs { relay_cpus: list("0"), ..PlacementArgs::default() };
         assert!(typed.check(true, false).unwrap_err().to_string().starts_with("--relay-cpus requires"));
         let typed = PlacementArgs { source_cpus: list("1023"), ..PlacementArgs::default() };
-        let why = format!("{:#}", typed.check(true, true).unwrap_err());
-        assert!(why.starts_with("--source-cpus: processor 1023 is not available; available: "), "{why}");
+        let error = format!("{:#}", typed.check(true, true).unwrap_err());
+        assert!(error.starts_with("--source-cpus: processor 1023 is not available; available: "), "{error}");
     }
 }

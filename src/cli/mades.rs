@@ -920,7 +920,7 @@ mod tests {
         assert_eq!(far("--prefix p").as_deref(), Some("p.outbox"));
         assert_eq!(far("--acknowledge-outbox b.outbox").as_deref(), Some("b.outbox"));
         assert_eq!(far("--mode amqp"), None);
-        for (words, why) in [
+        for (words, expected) in [
             ("--acknowledge --mode tracing", "in mode tracing, which has no inbox"),
             ("--acknowledge --acknowledge-outbox b", "Two endpoints at one broker are not supported"),
             ("--acknowledge --acknowledge-outbox b --mode amqp", "in mode amqp"),
@@ -929,7 +929,7 @@ mod tests {
             ("--await-acknowledgements --payload bid.xml", "all messages would have one mRID"),
         ] {
             let refused = parse(words).check_effects().unwrap_err().to_string();
-            assert!(refused.contains(why), "{refused}");
+            assert!(refused.contains(expected), "{refused}");
         }
         let unasked = options("--threshold acknowledged.p99<5s").unwrap_err().to_string();
         assert!(unasked.ends_with(ADD_ACKNOWLEDGE), "{unasked}");
@@ -975,8 +975,8 @@ mod tests {
     #[test]
     fn a_wrong_url_is_named_without_its_password() {
         for url in ["amqp://user:geheim@", "http://user:geheim@host", "amqp://user:geheim@host/x", "geheim"] {
-            let why = format!("{:#}", options(&format!("--broker {url}")).unwrap_err());
-            assert!(why.starts_with("--broker: ") && !why.contains("geheim"), "{why}");
+            let error = format!("{:#}", options(&format!("--broker {url}")).unwrap_err());
+            assert!(error.starts_with("--broker: ") && !error.contains("geheim"), "{error}");
         }
         assert!(options("--broker amqp://8.8.8.8").unwrap_err().to_string().contains("--allow-public"));
     }

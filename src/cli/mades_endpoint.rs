@@ -889,8 +889,8 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("plan.toml");
         fs::write(&path, "seed = 5\n[faults]\nlost = 0.5\n").unwrap();
-        let why = plan(&["--plan", path.to_str().unwrap()]).unwrap_err().to_string();
-        assert!(why.contains("plan.toml:3:1: unknown key \"lost\" in [faults]; known keys: drop"), "{why}");
+        let error = plan(&["--plan", path.to_str().unwrap()]).unwrap_err().to_string();
+        assert!(error.contains("plan.toml:3:1: unknown key \"lost\" in [faults]; known keys: drop"), "{error}");
         for (words, named) in [
             (&["--drop", "2"][..], "probability"),
             (&["--network-delay", "exp:x"], "not a valid time"),
@@ -900,8 +900,8 @@ mod tests {
             (&["--accept-work", "3ms"], "without --accept-workers"),
             (&["--broker", "amqp://127.0.0.1"], "cannot be used"),
         ] {
-            let why = format!("{:#}", plan(words).expect_err(named));
-            assert!(why.contains(named), "{why}");
+            let error = format!("{:#}", plan(words).expect_err(named));
+            assert!(error.contains(named), "{error}");
         }
     }
 
@@ -921,9 +921,9 @@ mod tests {
             (user(), secret("t"), secret("e"), Ok(plain("t"))),
         ] {
             match (login_mechanisms(user, typed, exported), wanted) {
-                (Ok(found), Ok(wanted)) => assert_eq!(found, wanted),
-                (Err(why), Err(wanted)) => assert!(why.to_string().starts_with(wanted), "{why}"),
-                (found, wanted) => panic!("{found:?}, not {wanted:?}"),
+                (Ok(actual), Ok(wanted)) => assert_eq!(actual, wanted),
+                (Err(error), Err(wanted)) => assert!(error.to_string().starts_with(wanted), "{error}"),
+                (actual, wanted) => panic!("{actual:?}, not {wanted:?}"),
             }
         }
     }

@@ -218,15 +218,15 @@ mod tests {
             let ladder: PayloadLadder = text.parse().unwrap();
             assert_eq!(ladder.0.into_iter().map(size_text).collect::<Vec<_>>().join(" "), sizes, "{text}");
         }
-        for (text, why) in [
+        for (text, expected) in [
             ("5M", "use something like 1M..20M"),
             ("5M..5M", "must be less"),
             ("0..5M", "not 0"),
             ("1M..64M", "at most 63M"),
             ("1M..x", "x"),
         ] {
-            let said = text.parse::<PayloadLadder>().unwrap_err();
-            assert!(said.contains(why), "{said}");
+            let error = text.parse::<PayloadLadder>().unwrap_err();
+            assert!(error.contains(expected), "{error}");
         }
     }
 
@@ -244,14 +244,14 @@ mod tests {
         let one = rung(1, 5, Some(900.0), RungFate::InTime);
         let limit = Duration::from_secs(2);
         let crossed = [one.clone(), rung(2, 3, Some(1_990.0), RungFate::TimedOut)];
-        let said = text(&ladder, &crossed, "RECEIVED", limit);
+        let output = text(&ladder, &crossed, "RECEIVED", limit);
         assert!(
-            said.contains("is crossed at 2M: 2 of 5 messages did not reach RECEIVED in time; 1M took 0.9 s at most."),
-            "{said}"
+            output.contains("is crossed at 2M: 2 of 5 messages did not reach RECEIVED in time; 1M took 0.9 s at most."),
+            "{output}"
         );
-        assert!(said.contains("3 of 5") && said.contains("not measured"), "{said}");
-        let said = text(&ladder, std::slice::from_ref(&one), "RECEIVED", limit);
-        assert!(said.contains("of 2 s was not crossed up to 1M: 1M took 0.9 s at most."), "{said}");
+        assert!(output.contains("3 of 5") && output.contains("not measured"), "{output}");
+        let output = text(&ladder, std::slice::from_ref(&one), "RECEIVED", limit);
+        assert!(output.contains("of 2 s was not crossed up to 1M: 1M took 0.9 s at most."), "{output}");
         let failed = [one, rung(2, 0, None, RungFate::Failed("Nothing was delivered.".to_owned()))];
         assert!(
             text(&ladder, &failed, "RECEIVED", limit).ends_with("The ladder ended at 2M: Nothing was delivered.\n")

@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_name_is_answered_where_the_new_one_is_known() {
-        for (path, name, said) in [
+        for (path, name, expected) in [
             ("mades", "--outbox-url", Some("unknown option \"--outbox-url\"; use --broker")),
             ("bench mades", "--size", Some("unknown option \"--size\"; use --payload-size")),
             ("source", "--size=5", Some("unknown option \"--size\"; use --message-size")),
@@ -287,7 +287,7 @@ mod tests {
                 Some("bench mades has a broker of its own; for yours use mailrun mades --broker URL"),
             ),
         ] {
-            assert_eq!(advice_on(path, name).as_deref(), said, "{path} {name}");
+            assert_eq!(advice_on(path, name).as_deref(), expected, "{path} {name}");
         }
     }
 

@@ -567,8 +567,8 @@ mod tests {
         ] {
             assert!(parse(words).is_err(), "{words:?}");
         }
-        let why = parse(&["list"]).unwrap().control().unwrap_err().to_string();
-        assert!(why.contains("--spool"), "{why}");
+        let error = parse(&["list"]).unwrap().control().unwrap_err().to_string();
+        assert!(error.contains("--spool"), "{error}");
         assert_eq!(parse(&["--spool", "s", "list"]).unwrap().control().unwrap(), PathBuf::from("s/control.sock"));
         assert_eq!(parse(&["list", "--control", "c"]).unwrap().control().unwrap(), PathBuf::from("c"));
     }

@@ -345,8 +345,8 @@ mod tests {
         assert_eq!((config.spool.directory, config.control), ("/tmp/s".into(), "/tmp/s/control.sock".into()));
         assert_eq!((config.listen[0].to_string(), config.log), ("127.0.0.1:0".to_owned(), LogLevel::Warn));
         let public = ["--to", "8.8.8.8:25", "--spool", "/tmp/s"];
-        let why = parse(&public).unwrap().config().unwrap_err().to_string();
-        assert!(why.contains("public") && why.contains("--allow-public"), "{why}");
+        let error = parse(&public).unwrap().config().unwrap_err().to_string();
+        assert!(error.contains("public") && error.contains("--allow-public"), "{error}");
         assert!(parse(&[&public[..], &["--allow-public"]].concat()).unwrap().config().is_ok());
     }
 
@@ -367,8 +367,8 @@ mod tests {
         let config = typed_words.config().unwrap();
         assert_eq!((config.workers, config.control), (Some(3), "/c".into()));
         assert!(config.http.is_some() && parse(&["--config", file, "--check"]).unwrap().check);
-        let (said, holds) = check_result(&Config::read_within(&path, DeliveryScope::Local));
-        assert!(holds && said.contains("134217728 bytes of incoming mail"), "{said}");
+        let (text, holds) = check_result(&Config::read_within(&path, DeliveryScope::Local));
+        assert!(holds && text.contains("134217728 bytes of incoming mail"), "{text}");
     }
 
     #[test]
@@ -377,12 +377,12 @@ mod tests {
         let path = place.path().join("relay.toml");
         fs::write(&path, "spool.directory = 's'\n[[route]]\nto = '*'\nsmtp = '8.8.8.8:25'\n").unwrap();
         let file = path.to_str().unwrap();
-        let why = parse(&["--config", file]).unwrap().config().unwrap_err().to_string();
-        assert!(why.contains("relay.toml:4:8: 8.8.8.8 is a public address"), "{why}");
+        let error = parse(&["--config", file]).unwrap().config().unwrap_err().to_string();
+        assert!(error.contains("relay.toml:4:8: 8.8.8.8 is a public address"), "{error}");
         let config = parse(&["--config", file, "--allow-public"]).unwrap().config().unwrap();
         assert_eq!(config.delivery_scope, DeliveryScope::Anywhere);
-        let (said, holds) = check_result(&Config::read_within(&path, DeliveryScope::Local));
-        assert!(!holds && said.ends_with("1 error, the first in line 4"), "{said}");
+        let (text, holds) = check_result(&Config::read_within(&path, DeliveryScope::Local));
+        assert!(!holds && text.ends_with("1 error, the first in line 4"), "{text}");
     }
 
     #[test]

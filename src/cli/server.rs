@@ -173,8 +173,8 @@ mod tests {
             ("[::1]25", "brackets"),
             ("a b", "is not a server"),
         ] {
-            let why = read(text).expect_err(text);
-            assert!(why.contains(cause), "{text}: {why}");
+            let error = read(text).expect_err(text);
+            assert!(error.contains(cause), "{text}: {error}");
         }
     }
 }

@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(reuse("0"), Ok(Reuse(None)));
         assert_eq!(reuse("1..10k").map(|reuse| reuse.0.map(|reuse| reuse.max())), Ok(Some(10_000)));
         assert_eq!(reuse("1..20").map(|reuse| reuse.0.map(|reuse| reuse.max())), Ok(Some(20)));
-        for (why, named) in [
+        for (result, named) in [
             (sizes("3G").map(drop), "2G"),
             (sizes("5x").map(drop), "5x"),
             (sizes("400..").map(drop), "not a valid size"),
@@ -231,8 +231,8 @@ mod tests {
             (recipient("smtp://mx").map(drop), "the server is positional"),
             (sender("<a@b>").map(drop), "<a@b>"),
         ] {
-            let why = why.expect_err(named);
-            assert!(why.contains(named), "{why}");
+            let error = result.expect_err(named);
+            assert!(error.contains(named), "{error}");
         }
     }
 

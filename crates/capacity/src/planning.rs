@@ -116,13 +116,13 @@ mod tests {
 
     #[test]
     fn what_gives_no_plan_is_refused() {
-        for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        for value in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             for inputs in [
-                PlanningInputs { capacity_per_s: wrong, ..INPUTS },
-                PlanningInputs { safety: wrong, ..INPUTS },
-                PlanningInputs { peak_per_s: Some(wrong), ..INPUTS },
-                PlanningInputs { messages_per_user: Some(wrong), ..INPUTS },
-                PlanningInputs { cores: Some(wrong), ..INPUTS },
+                PlanningInputs { capacity_per_s: value, ..INPUTS },
+                PlanningInputs { safety: value, ..INPUTS },
+                PlanningInputs { peak_per_s: Some(value), ..INPUTS },
+                PlanningInputs { messages_per_user: Some(value), ..INPUTS },
+                PlanningInputs { cores: Some(value), ..INPUTS },
             ] {
                 assert!(inputs.plan().is_err(), "{inputs:?}");
             }

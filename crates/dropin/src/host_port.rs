@@ -165,28 +165,28 @@ mod tests {
             ("[IPv6:1.2.3.4]:1", "malformed IPv6 address"),
             ("h:1x", "garbage after numerical service"),
         ];
-        for (typed, said) in bad {
-            assert_eq!(split(typed, OptionalPart::Port), Err(said), "{typed}");
+        for (typed, expected) in bad {
+            assert_eq!(split(typed, OptionalPart::Port), Err(expected), "{typed}");
         }
     }
 
     #[test]
     fn addresses_of_either_family() {
         let inet = |typed: &str, family| EndpointAddress::parse(typed, OptionalPart::Port, family);
-        let said = |text: &str| Err(text.to_owned());
+        let error = |text: &str| Err(text.to_owned());
         let at = |address: &str| Ok(EndpointAddress::Inet(address.parse().unwrap()));
         assert_eq!(inet("inet:127.0.0.1:1", Family::Any), at("127.0.0.1:1"));
         assert_eq!(inet("[::1]:0001", Family::V6), at("[::1]:1"));
         assert_eq!(inet("127.0.0.01:1", Family::V4), at("127.0.0.1:1"), "as inet_aton(3) reads it");
-        assert_eq!(inet("[::1]:1", Family::V4), said("[::1]:1: Address family for hostname not supported"));
-        assert_eq!(inet("127.0.0.1:-1", Family::Any), said("127.0.0.1:-1: Servname not supported for ai_socktype"));
+        assert_eq!(inet("[::1]:1", Family::V4), error("[::1]:1: Address family for hostname not supported"));
+        assert_eq!(inet("127.0.0.1:-1", Family::Any), error("127.0.0.1:-1: Servname not supported for ai_socktype"));
         assert_eq!(
             inet("127.0.0.1:65536", Family::Any),
-            said("127.0.0.1:65536: Servname not supported for ai_socktype")
+            error("127.0.0.1:65536: Servname not supported for ai_socktype")
         );
         assert_eq!(inet("unix:/x", Family::V4), Ok(EndpointAddress::Unix("/x".to_owned())));
         let long = "x".repeat(108);
-        assert_eq!(inet(&format!("unix:{long}"), Family::V4), said(&format!("unix-domain name too long: {long}")));
+        assert_eq!(inet(&format!("unix:{long}"), Family::V4), error(&format!("unix-domain name too long: {long}")));
     }
 
     #[test]
@@ -246,8 +246,8 @@ mod tests {
         let long = "x".repeat(108);
         let refused = EndpointAddress::parse(&format!("unix:{long}"), OptionalPart::Host, Family::Any);
         assert_eq!(refused, Err(format!("unix-domain name too long: {long}")));
-        let wrong = EndpointAddress::parse("[::1]:25", OptionalPart::Host, Family::V4).unwrap_err();
-        assert_eq!(wrong, "[::1]:25: Address family for hostname not supported");
+        let error = EndpointAddress::parse("[::1]:25", OptionalPart::Host, Family::V4).unwrap_err();
+        assert_eq!(error, "[::1]:25: Address family for hostname not supported");
     }
 
     #[test]

@@ -163,8 +163,8 @@ mod tests {
             ("1.2.3.4", "numeric hostname: 1.2.3.4"),
             ("ä", "invalid character 195(decimal): ??"),
         ];
-        for (name, said) in bad {
-            assert_eq!(check_name(name), Err(format!("valid_hostname: {said}")));
+        for (name, expected) in bad {
+            assert_eq!(check_name(name), Err(format!("valid_hostname: {expected}")));
         }
         assert!(check_name(&"a".repeat(64)).unwrap_err().contains("hostname label too long"));
         let long = format!("{}x", "abcd.".repeat(60));
@@ -197,8 +197,8 @@ mod tests {
             ("[ipv6:::1g]", "valid_ipv6_hostaddr: invalid character 103(decimal) in IPv6 address: ::1g"),
             ("[ipv6:zz]", "valid_ipv6_hostaddr: invalid character 122(decimal) in IPv6 address: zz"),
         ];
-        for (literal, said) in bad {
-            assert_eq!(check_literal(literal), Err(said.to_owned()));
+        for (literal, expected) in bad {
+            assert_eq!(check_literal(literal), Err(expected.to_owned()));
         }
         assert!(check_literal(&format!("[{}]", "1".repeat(46))).unwrap_err().contains("too much text"));
     }

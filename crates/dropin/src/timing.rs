@@ -56,7 +56,7 @@ mod tests {
         for _ in 0..3 {
             timing.accepted(Some(clock::now()));
         }
-        let said = timing.report_at(4, timing.began + Duration::from_secs(2));
-        assert!(said.starts_with("4 messages, 3 accepted, 2.000 s, 2 msg/s, latency p50 0.00"), "{said}");
+        let report = timing.report_at(4, timing.began + Duration::from_secs(2));
+        assert!(report.starts_with("4 messages, 3 accepted, 2.000 s, 2 msg/s, latency p50 0.00"), "{report}");
     }
 }

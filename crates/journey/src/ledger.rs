@@ -375,12 +375,12 @@ mod tests {
             [(10..11, 0..0), (9..10, 0..0), (0..64, 0..0), (63..40_001, 40_000..99_999), (0..1 << 48, 0..9)]
         {
             let ranges = [first, second];
-            let found = ledger.within(&ranges);
+            let subset = ledger.within(&ranges);
             let is_meant = |sequence: u64| ranges.iter().any(|range| range.contains(&sequence));
             let expected: Vec<u64> = (0..100_000).step_by(3).filter(|sequence| is_meant(*sequence)).collect();
-            assert_eq!(found.count(), 2 * expected.len() as u64, "{ranges:?}");
-            assert!(expected.iter().all(|sequence| found.contains(*sequence, 0)));
-            assert!(expected.iter().all(|sequence| found.contains(sequence | WARM_UP_SEQUENCE, 2)));
+            assert_eq!(subset.count(), 2 * expected.len() as u64, "{ranges:?}");
+            assert!(expected.iter().all(|sequence| subset.contains(*sequence, 0)));
+            assert!(expected.iter().all(|sequence| subset.contains(sequence | WARM_UP_SEQUENCE, 2)));
         }
     }
 

@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn what_is_no_count_is_refused_with_what_to_write() {
-        for (text, said) in [
+        for (text, piece) in [
             ("", "\"\" is not a valid count; use something like 500, 10k or 1M (k is 1000)"),
             ("k", "\"k\" is not a valid count"),
             ("1m", "\"1m\" is not a valid count"),
@@ -404,19 +404,19 @@ mod tests {
             ("99999999999999999999", "\"99999999999999999999\" is too large; at most 1000000000000000"),
             ("10000000G", "\"10000000G\" is too large; at most 1000000000000000"),
         ] {
-            let why = count(text).expect_err(text);
-            assert!(why.starts_with(said), "{text}: {why}");
+            let error = count(text).expect_err(text);
+            assert!(error.starts_with(piece), "{text}: {error}");
         }
         assert_eq!(count_up_to("1k", 1_000), Ok(1_000));
-        for (text, said) in [("0", "must be more than zero"), ("-5", "must be positive"), ("1001", "at most 1000")] {
-            let why = count_up_to(text, 1_000).expect_err(text);
-            assert!(why.ends_with(said), "{text}: {why}");
+        for (text, piece) in [("0", "must be more than zero"), ("-5", "must be positive"), ("1001", "at most 1000")] {
+            let error = count_up_to(text, 1_000).expect_err(text);
+            assert!(error.ends_with(piece), "{text}: {error}");
         }
     }
 
     #[test]
     fn what_is_no_size_or_time_is_refused_with_what_to_write() {
-        for (text, said) in [
+        for (text, expected) in [
             ("", "\"\" is not a valid size"),
             ("k", "\"k\" is not a valid size"),
             ("1.0001k", "\"1.0001k\" is not a valid size"),
@@ -427,10 +427,10 @@ mod tests {
             ("99999999999999999999", "\"99999999999999999999\" is too large; at most 1024T"),
             ("20000000000G", "\"20000000000G\" is too large; at most 1024T"),
         ] {
-            let why = bytes(text).expect_err(text);
-            assert!(why.starts_with(said), "{text}: {why}");
+            let error = bytes(text).expect_err(text);
+            assert!(error.starts_with(expected), "{text}: {error}");
         }
-        for (text, said) in [
+        for (text, expected) in [
             ("", "\"\" is not a valid time; use something like 250ms, 10s or 1m"),
             ("x", "\"x\" is not a valid time"),
             ("5x", "\"5x\" is not a valid time"),
@@ -444,14 +444,14 @@ mod tests {
             ("99999999999999h", "\"99999999999999h\" is too large; at most 10000d"),
             ("99999999999999999999999999999999999999999999d", "\"999"),
         ] {
-            let why = duration(text).expect_err(text);
-            assert!(why.starts_with(said), "{text}: {why}");
+            let error = duration(text).expect_err(text);
+            assert!(error.starts_with(expected), "{text}: {error}");
         }
     }
 
     #[test]
     fn what_is_no_rate_share_or_interval_is_refused_with_what_to_write() {
-        for (text, said) in [
+        for (text, expected) in [
             ("", "\"\" is not a valid rate; use something like 500, 500/s, 500/m or 30k/h"),
             ("fast", "\"fast\" is not a valid rate"),
             ("5/d", "\"5/d\" is not a valid rate"),
@@ -462,27 +462,27 @@ mod tests {
             ("20M", "\"20M\" is too large; at most 10M/s"),
             ("0.0001", "\"0.0001\" is too small; at least 1/h"),
         ] {
-            let why = rate(text).expect_err(text);
-            assert!(why.starts_with(said), "{text}: {why}");
+            let error = rate(text).expect_err(text);
+            assert!(error.starts_with(expected), "{text}: {error}");
         }
-        for (text, said) in [
+        for (text, expected) in [
             ("", "use something like 0.01 or 1%"),
             ("nan", "use something like 0.01 or 1%"),
             ("5", "write 5% or 0.05"),
             ("-0.1", "it must not be negative"),
         ] {
-            assert_eq!(probability(text), Err(format!("{text:?} is not a valid probability; {said}")));
+            assert_eq!(probability(text), Err(format!("{text:?} is not a valid probability; {expected}")));
         }
-        for (text, said) in [
+        for (text, expected) in [
             ("inf%", "\"inf%\" is not a valid share; use something like 95% or 0.1%"),
             ("0,1%", "\"0,1%\" is not a valid share"),
             ("101%", "\"101%\" is more than 100%"),
             ("-1%", "\"-1%\": must not be negative"),
         ] {
-            let why = probability(text).expect_err(text);
-            assert!(why.starts_with(said) && percent(text) == Err(why.clone()), "{text}: {why}");
+            let error = probability(text).expect_err(text);
+            assert!(error.starts_with(expected) && percent(text) == Err(error.clone()), "{text}: {error}");
         }
-        for (text, said) in [
+        for (text, expected) in [
             ("", "\"\" is not a valid interval; use something like 10s..15s"),
             ("10s", "\"10s\" is not a valid interval"),
             ("2s,1s", "\"2s,1s\": write 2s..3s"),
@@ -493,8 +493,8 @@ mod tests {
             ("..", "\"\" is not a valid time"),
             ("1s..x", "\"x\" is not a valid time"),
         ] {
-            let why = interval(text).expect_err(text);
-            assert!(why.starts_with(said), "{text}: {why}");
+            let error = interval(text).expect_err(text);
+            assert!(error.starts_with(expected), "{text}: {error}");
         }
     }
 

@@ -80,8 +80,8 @@ mod tests {
         // that a recorded seed keeps its meaning.
         assert_eq!(SeededRng(0).next_u64(), 0xe220_a839_7b1d_cdaf);
         let draws = |seed, purpose: u64, number| {
-            let mut chance = SeededRng::new(seed, purpose, number);
-            [chance.next_u64(), chance.next_u64(), chance.next_u64()]
+            let mut rng = SeededRng::new(seed, purpose, number);
+            [rng.next_u64(), rng.next_u64(), rng.next_u64()]
         };
         assert_eq!(draws(1, 1, 7), [0xcc48_a0e2_d1c7_7be6, 0x828f_1fde_795e_05d8, 0x56d1_3021_8c21_b41e]);
         assert_eq!(draws(42, 8, 1_000_000), [0x99b3_3154_ee4b_a909, 0x6af7_c034_ef1e_b580, 0xd853_3893_4cdc_ebb3]);

@@ -219,10 +219,10 @@ mod tests {
     fn second(number: u64, sent: u64, ms: Option<u64>) -> SecondTally {
         let mut tally = SecondTally::new(ZERO + Duration::from_secs(number));
         tally.sent = sent;
-        if let Some(took) = ms.map(Duration::from_millis) {
+        if let Some(latency) = ms.map(Duration::from_millis) {
             tally.delivered = 1;
-            tally.latencies.record(took);
-            tally.arrive(tally.begin, tally.begin.saturating_sub(took));
+            tally.latencies.record(latency);
+            tally.arrive(tally.begin, tally.begin.saturating_sub(latency));
         }
         tally
     }

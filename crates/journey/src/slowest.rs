@@ -172,9 +172,9 @@ mod tests {
             let mut total = Slowest::default();
             for (number, time) in times.iter().enumerate() {
                 let worker = &mut workers[number % 2];
-                let took = Duration::from_nanos(*time);
-                if worker.admits(took) {
-                    worker.insert(took, number);
+                let latency = Duration::from_nanos(*time);
+                if worker.admits(latency) {
+                    worker.insert(latency, number);
                 }
                 if number % tick == 0 {
                     total.merge(worker);
@@ -185,10 +185,10 @@ mod tests {
             let mut expected: Vec<u64> = times.iter().copied().filter(|time| *time > 0).collect();
             expected.sort_unstable_by_key(|time| Reverse(*time));
             expected.truncate(MAX_SLOWEST);
-            let found = total.sorted();
-            let found_times: Vec<u64> = found.iter().map(|(took, _)| took.subsec_nanos().into()).collect();
+            let slowest = total.sorted();
+            let found_times: Vec<u64> = slowest.iter().map(|(latency, _)| latency.subsec_nanos().into()).collect();
             prop_assert_eq!(found_times, expected);
-            prop_assert!(found.iter().all(|(took, number)| times[*number] == u64::from(took.subsec_nanos())));
+            prop_assert!(slowest.iter().all(|(latency, number)| times[*number] == u64::from(latency.subsec_nanos())));
         }
     }
 }

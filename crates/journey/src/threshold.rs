@@ -825,7 +825,7 @@ mod tests {
     use crate::record::StageRow;
 
     fn read(text: &str) -> Threshold {
-        Threshold::parse(text, RunProtocol::Smtp).unwrap_or_else(|why| panic!("{text}: {why}"))
+        Threshold::parse(text, RunProtocol::Smtp).unwrap_or_else(|error| panic!("{text}: {error}"))
     }
 
     #[test]
@@ -892,7 +892,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_named_with_what_may_have_been_meant() {
-        for (text, why) in [
+        for (text, expected) in [
             ("acepted.p99 < 5ms", "did you mean \"accepted\"?"),
             ("rejceted < 1", "did you mean \"rejected\"?"),
             ("accepted.p99", "no comparison"),
@@ -931,7 +931,7 @@ mod tests {
             ("fresh >= 98%", "fresh(30s) per 15min"),
         ] {
             let error = Threshold::parse(text, RunProtocol::Smtp).unwrap_err();
-            assert!(error.contains(why), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
         assert!(Threshold::parse("settled.p99 < 1s", RunProtocol::Mades).is_ok());
         assert!(Threshold::parse("rcpt.p99 < 1s", RunProtocol::Mades).is_err());

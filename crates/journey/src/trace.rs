@@ -704,8 +704,8 @@ mod tests {
         let text = "000102030405060708090a0b0c0d0e0f";
         assert_eq!(text.parse(), Ok(trace().run));
         assert_eq!(trace().run.to_string(), text);
-        for wrong in ["", "0001", &text[1..], "000102030405060708090a0b0c0d0e0g", "0x0102030405060708090a0b0c0d0e0f"] {
-            assert_eq!(wrong.parse::<RunId>(), Err(ParseRunIdError), "{wrong}");
+        for input in ["", "0001", &text[1..], "000102030405060708090a0b0c0d0e0g", "0x0102030405060708090a0b0c0d0e0f"] {
+            assert_eq!(input.parse::<RunId>(), Err(ParseRunIdError), "{input}");
         }
     }
 

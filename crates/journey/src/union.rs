@@ -582,8 +582,8 @@ mod tests {
         assert_eq!((record.origin_ns, rows), (8_000_000_000, vec![(0, 4), (3, 2), (5, 3)]));
         let mut union = RecordUnion::default();
         union.add(source(&[1], 10, "a", 1_000), "one").unwrap();
-        let why = union.add(source(&[1], 10, "b", 9_000_000), "other").unwrap_err();
-        assert!(why.contains("its clock differs"), "{why}");
+        let error = union.add(source(&[1], 10, "b", 9_000_000), "other").unwrap_err();
+        assert!(error.contains("its clock differs"), "{error}");
     }
 
     #[test]

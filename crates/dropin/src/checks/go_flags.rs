@@ -52,7 +52,7 @@ pub fn check(data: &[u8]) {
             let is_ended = rest.len() < words.len() && words[words.len() - rest.len() - 1] == "--";
             assert!(is_ended || rest.first().is_none_or(|word| word.len() < 2 || !word.starts_with('-')));
         }
-        Err(why) => assert!(!why.to_string().is_empty()),
+        Err(error) => assert!(!error.to_string().is_empty()),
     }
     let quoted = flags::quoted(data);
     assert!(quoted.len() >= 2 && quoted.starts_with('"') && quoted.ends_with('"') && !quoted.contains('\n'));

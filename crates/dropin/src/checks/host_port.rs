@@ -64,7 +64,7 @@ pub fn check(data: &[u8]) {
                 (Ok(EndpointAddress::Inet(address)), Family::V4) => assert!(address.is_ipv4()),
                 (Ok(EndpointAddress::Inet(address)), Family::V6) => assert!(address.is_ipv6()),
                 (Ok(EndpointAddress::Inet(_)), Family::Any) => {}
-                (Err(why), _) => assert!(!why.is_empty()),
+                (Err(error), _) => assert!(!error.is_empty()),
             }
         }
     }

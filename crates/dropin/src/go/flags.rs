@@ -160,8 +160,8 @@ mod tests {
             (&["-h"], "help requested"),
             (&["--help=x"], "help requested"),
         ];
-        for (words, said) in rows {
-            assert_eq!(read(words).1.unwrap_err(), said, "{words:?}");
+        for (words, expected) in rows {
+            assert_eq!(read(words).1.unwrap_err(), expected, "{words:?}");
         }
     }
 

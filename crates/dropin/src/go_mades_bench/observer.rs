@@ -236,9 +236,9 @@ mod tests {
     #[test]
     fn an_interrupted_run_has_no_end() {
         let observer = observer("-n 0", MadesMode::Amqp);
-        let asked = RunView { asked: StopRequest::Stop, ..view(1_500, 1_500) };
+        let interrupted = RunView { asked: StopRequest::Stop, ..view(1_500, 1_500) };
         observer.stage_reached(MessageStage::Inbox, ms(9), ms(1_200));
-        assert_eq!(observer.poll(&asked), StopRequest::StopNow);
+        assert_eq!(observer.poll(&interrupted), StopRequest::StopNow);
         observer.end();
         assert_eq!(observer.outcome(), RunOutcome::Interrupted);
         assert!(!observer.report().contains("Ended at"));
@@ -251,11 +251,11 @@ mod tests {
     #[test]
     fn it_says_how_it_stands_every_two_seconds() {
         let observer = observer("-n 9", MadesMode::Toolbox);
-        let mut said = Vec::new();
+        let mut reports = Vec::new();
         for now in (1_000..8_000).step_by(20) {
             observer.state.borrow_mut().update(&view(now, now), ms(60_000));
-            said.extend(observer.due_report().map(|number| (number, now)));
+            reports.extend(observer.due_report().map(|number| (number, now)));
         }
-        assert_eq!(said, [(1, 1_000), (2, 3_000), (3, 5_000), (4, 7_000)]);
+        assert_eq!(reports, [(1, 1_000), (2, 3_000), (3, 5_000), (4, 7_000)]);
     }
 }

@@ -313,7 +313,7 @@ mod tests {
                    -outbox-reply=ecp.endpoint.outbox.reply -outbox-send-event=ecp.endpoint.send.event \
                    -outbox-user=endpoint -receiver=ecp-endpoint -size=1000000 -v=true ";
         assert!(listing.starts_with(begin) && listing.ends_with(end), "{listing}");
-        for (address, told) in [
+        for (address, expected) in [
             ("amqp://h", "amqp://h"),
             ("amqp://u@h", "amqp://u@h"),
             ("amqp://u:a@b:c@h", "amqp://u:****@h"),
@@ -321,7 +321,7 @@ mod tests {
             ("amqp://h/@:", "amqp://h/@:"),
             ("://:@", "://:****@"),
         ] {
-            assert_eq!(without_password(address), told);
+            assert_eq!(without_password(address), expected);
         }
     }
 

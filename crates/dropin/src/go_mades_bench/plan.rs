@@ -161,10 +161,10 @@ mod tests {
         assert!(planned(&format!("-mode tracing {bad_inbox}")).is_ok());
         for mode in ["endpoint", "toolbox"] {
             for (bad, side) in [(bad_outbox, "outbox"), (bad_inbox, "inbox")] {
-                let why = planned(&format!("-mode {mode} {bad}")).unwrap_err();
+                let error = planned(&format!("-mode {mode} {bad}")).unwrap_err();
                 assert!(
-                    why.starts_with(&format!("Unable to create {side} AMQP client:Dialing AMQP server: ")),
-                    "{why}"
+                    error.starts_with(&format!("Unable to create {side} AMQP client:Dialing AMQP server: ")),
+                    "{error}"
                 );
             }
         }

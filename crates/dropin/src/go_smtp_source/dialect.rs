@@ -252,29 +252,29 @@ mod tests {
                 last = dialogue.tls_established(&run, &mut output);
             }
         }
-        let said = String::from_utf8(out.to_vec()).unwrap();
-        (said.split_terminator("\r\n").map(str::to_owned).collect(), last, run.phase(dialogue.state()))
+        let commands = String::from_utf8(out.to_vec()).unwrap();
+        (commands.split_terminator("\r\n").map(str::to_owned).collect(), last, run.phase(dialogue.state()))
     }
 
     const GOOD: [(u16, &str); 7] = [(220, "x"), (250, "x"), (250, "x"), (250, "x"), (354, "x"), (250, "x"), (221, "x")];
 
     #[test]
     fn a_message_in_lock_step() {
-        let (said, last, _) = run_dialogue(&["-f", "a", "-t", "b"], &GOOD);
-        assert_eq!(said[..4], ["EHLO localhost", "MAIL FROM:<a>", "RCPT TO:<b>", "DATA"]);
-        assert_eq!((said[said.len() - 2..].join(" "), last), (". QUIT".to_owned(), Ok(Step::Close)));
+        let (commands, last, _) = run_dialogue(&["-f", "a", "-t", "b"], &GOOD);
+        assert_eq!(commands[..4], ["EHLO localhost", "MAIL FROM:<a>", "RCPT TO:<b>", "DATA"]);
+        assert_eq!((commands[commands.len() - 2..].join(" "), last), (". QUIT".to_owned(), Ok(Step::Close)));
         assert_eq!(run_dialogue(&["-d"], &GOOD[..6]).1, Ok(Step::Idle));
     }
 
     #[test]
     fn numbered_recipients() {
-        let (said, ..) = run_dialogue(&["-r", "3", "-t", "b"], &GOOD[..3]);
-        assert_eq!(said.last().unwrap(), "RCPT TO:<1_b>");
-        let (said, ..) = run_dialogue(
+        let (commands, ..) = run_dialogue(&["-r", "3", "-t", "b"], &GOOD[..3]);
+        assert_eq!(commands.last().unwrap(), "RCPT TO:<1_b>");
+        let (commands, ..) = run_dialogue(
             &["-r", "3", "-t", "b"],
             &[GOOD.as_slice()[..3].to_vec(), vec![(251, "x"), (259, "x"), (250, "x")]].concat(),
         );
-        assert_eq!(said[2..], ["RCPT TO:<1_b>", "RCPT TO:<2_b>", "RCPT TO:<3_b>", "DATA"]);
+        assert_eq!(commands[2..], ["RCPT TO:<1_b>", "RCPT TO:<2_b>", "RCPT TO:<3_b>", "DATA"]);
     }
 
     #[test]
@@ -286,8 +286,8 @@ mod tests {
         let old = [(220, ""), (500, offers), (250, offers)];
         assert_eq!(run_dialogue(&[], &old).0, ["EHLO localhost", "HELO localhost", "MAIL FROM:<from@example.com>"]);
         let secured = [(220, ""), (250, offers), (220, ""), (250, "me\n8BITMIME")];
-        let said = ["EHLO localhost", "STARTTLS", "EHLO localhost", "MAIL FROM:<from@example.com> BODY=8BITMIME"];
-        assert_eq!(run_dialogue(&["-tls"], &secured).0, said);
+        let commands = ["EHLO localhost", "STARTTLS", "EHLO localhost", "MAIL FROM:<from@example.com> BODY=8BITMIME"];
+        assert_eq!(run_dialogue(&["-tls"], &secured).0, commands);
     }
 
     #[test]
@@ -318,10 +318,10 @@ mod tests {
 
     #[test]
     fn an_address_of_two_lines_is_not_said() {
-        let (said, last, _) = run_dialogue(&["-f", "a\r\nRSET"], &GOOD[..2]);
-        assert_eq!((said, last), (vec!["EHLO localhost".to_owned()], Err(LINE_BREAK_ERROR.to_owned())));
-        let (said, last, stage) = run_dialogue(&["-t", "a\nb"], &GOOD[..3]);
-        assert_eq!((said.len(), last), (2, Err(LINE_BREAK_ERROR.to_owned())));
+        let (commands, last, _) = run_dialogue(&["-f", "a\r\nRSET"], &GOOD[..2]);
+        assert_eq!((commands, last), (vec!["EHLO localhost".to_owned()], Err(LINE_BREAK_ERROR.to_owned())));
+        let (commands, last, stage) = run_dialogue(&["-t", "a\nb"], &GOOD[..3]);
+        assert_eq!((commands.len(), last), (2, Err(LINE_BREAK_ERROR.to_owned())));
         assert_eq!(stage, SessionPhase::Sending("unable to issue RCPT"));
     }
 }

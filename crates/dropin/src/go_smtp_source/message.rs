@@ -199,8 +199,8 @@ mod tests {
         let options = Options { file: Some(path.to_str().unwrap().to_owned()), ..Options::default() };
         assert_eq!(rendered(&options, 1), "Subject: x\r\n\r\n..\r\nlast\r\n.\r\n");
         let missing = Options { file: Some("/none".to_owned()), ..Options::default() };
-        let said = "failed to open '/none': open /none: no such file or directory";
-        assert_eq!(GoSourceMessage::new(&missing).unwrap_err(), said);
+        let error = "failed to open '/none': open /none: no such file or directory";
+        assert_eq!(GoSourceMessage::new(&missing).unwrap_err(), error);
         let directory = Options { file: Some("/".to_owned()), ..Options::default() };
         assert_eq!(GoSourceMessage::new(&directory).unwrap_err(), "read /: is a directory");
     }

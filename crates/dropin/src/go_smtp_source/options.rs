@@ -177,8 +177,8 @@ mod tests {
         for line in ["-m -1", "-s -1", "-l 2147483648"] {
             assert!(matches!(read(line), Err(BadFlag::Refused { .. })), "{line}");
         }
-        let said = read("-m=-1").unwrap_err().to_string();
-        assert_eq!(said, "invalid value \"-1\" for flag -m: must not be negative");
+        let error = read("-m=-1").unwrap_err().to_string();
+        assert_eq!(error, "invalid value \"-1\" for flag -m: must not be negative");
         assert!(read("-l -1 -r -1 -q -1 -m 0 -s 0").is_ok());
     }
 

@@ -89,14 +89,14 @@ mod tests {
 
     fn read(wire: &str, piece: usize) -> Vec<String> {
         let mut reader = ReplyReader::default();
-        let mut heard = Vec::new();
+        let mut texts = Vec::new();
         for block in wire.as_bytes().chunks(piece) {
             let mut input = block;
             while let Some(reply) = reader.next(&mut input, is_last_line).unwrap() {
-                heard.push(ParsedReply::parse(reply).error_text());
+                texts.push(ParsedReply::parse(reply).error_text());
             }
         }
-        heard
+        texts
     }
 
     #[test]

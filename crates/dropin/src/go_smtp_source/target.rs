@@ -166,8 +166,8 @@ mod tests {
             ("a[b:1", "unexpected '[' in address"),
             ("a]b:1", "unexpected ']' in address"),
         ];
-        for (typed, said) in bad {
-            assert_eq!(split(typed), Err(said), "{typed}");
+        for (typed, expected) in bad {
+            assert_eq!(split(typed), Err(expected), "{typed}");
         }
     }
 

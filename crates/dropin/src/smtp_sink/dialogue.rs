@@ -536,8 +536,8 @@ mod tests {
             };
             assert!(dialogue.partial_line.len() <= MAX_LINE_BYTES, "memory stays bounded");
         }
-        let heard = String::from_utf8(out).unwrap().replace("\r\n", "|");
-        (heard.replace("220 smtp-sink ESMTP|", ""), transcript.text)
+        let replies = String::from_utf8(out).unwrap().replace("\r\n", "|");
+        (replies.replace("220 smtp-sink ESMTP|", ""), transcript.text)
     }
 
     const GO: &str = "354 End data with <CR><LF>.<CR><LF>|";
@@ -545,27 +545,27 @@ mod tests {
     #[test]
     fn a_table_of_dialogues_is_the_same_however_it_is_cut() {
         let mail = "MAIL FROM:<a>\r\nRCPT TO:<b>\r\nDATA\r\n.x\r\n.\r\n";
-        let taken = format!("250 2.1.0 Ok|250 2.1.5 Ok|{GO}250 2.0.0 Ok|");
+        let accepted = format!("250 2.1.0 Ok|250 2.1.5 Ok|{GO}250 2.0.0 Ok|");
         let remarked = "mail FROM:<a>;rcpt TO:<b>;data ;message .x\\r\\n.\\r\\n;";
         let rows: [(&[&str], String, String, &str); 7] = [
-            (&[], format!("{mail}QUIT\r\nNOOP\r\n"), format!("{taken}221 Bye|(closed)"), "quit ;"),
-            (&["-f", "."], mail.into(), taken.replace("250 2.0.0 Ok", "500 5.3.0 Error: command failed"), ""),
-            (&["-W", ".:3"], mail.into(), taken.replace("250 2.0.0", "(3 s)250 2.0.0"), ""),
-            (&["-H", "2"], mail.into(), taken.replace(GO, &format!("{GO}(2 s)")), ""),
-            (&["-q", "quit"], format!("{mail}QUIT\r\n"), format!("{taken}(closed)"), ""),
+            (&[], format!("{mail}QUIT\r\nNOOP\r\n"), format!("{accepted}221 Bye|(closed)"), "quit ;"),
+            (&["-f", "."], mail.into(), accepted.replace("250 2.0.0 Ok", "500 5.3.0 Error: command failed"), ""),
+            (&["-W", ".:3"], mail.into(), accepted.replace("250 2.0.0", "(3 s)250 2.0.0"), ""),
+            (&["-H", "2"], mail.into(), accepted.replace(GO, &format!("{GO}(2 s)")), ""),
+            (&["-q", "quit"], format!("{mail}QUIT\r\n"), format!("{accepted}(closed)"), ""),
             (
                 &["-Q", "quit"],
                 format!("{mail}QUIT\r\n"),
-                format!("{taken}421 4.0.0 Server closing connection|(closed)"),
+                format!("{accepted}421 4.0.0 Server closing connection|(closed)"),
                 "",
             ),
-            (&["-s", "quit"], format!("{mail}quit x\r\n"), format!("{taken}221 Bye|(closed)"), "log quit x;quit ;"),
+            (&["-s", "quit"], format!("{mail}quit x\r\n"), format!("{accepted}221 Bye|(closed)"), "log quit x;quit ;"),
         ];
-        for (options, said, heard, more) in rows {
-            let expected = (heard, format!("{remarked}{more}"));
-            assert_eq!(run_dialogue(options, &[said.as_bytes()], None), expected, "{options:?}");
+        for (options, input, output, more) in rows {
+            let expected = (output, format!("{remarked}{more}"));
+            assert_eq!(run_dialogue(options, &[input.as_bytes()], None), expected, "{options:?}");
             assert_eq!(
-                run_dialogue(options, &said.as_bytes().chunks(1).collect::<Vec<_>>(), None),
+                run_dialogue(options, &input.as_bytes().chunks(1).collect::<Vec<_>>(), None),
                 expected,
                 "{options:?}"
             );
@@ -575,29 +575,29 @@ mod tests {
     #[test]
     fn who_has_enough_takes_no_more() {
         let mail = "MAIL FROM:<a>\r\nRCPT TO:<b>\r\nDATA\r\n.\r\n";
-        let taken = format!("250 2.1.0 Ok|250 2.1.5 Ok|{GO}250 2.0.0 Ok|");
-        let (heard, _) = run_dialogue(&[], &[mail.repeat(2).as_bytes()], Some(1));
-        assert_eq!(heard, format!("{taken}421 4.0.0 Server closing connection|(closed)"));
-        let (heard, _) = run_dialogue(&[], &[mail.as_bytes(), b"QUIT\r\n"], Some(1));
-        assert_eq!(heard, format!("{taken}221 Bye|(closed)"));
+        let accepted = format!("250 2.1.0 Ok|250 2.1.5 Ok|{GO}250 2.0.0 Ok|");
+        let (output, _) = run_dialogue(&[], &[mail.repeat(2).as_bytes()], Some(1));
+        assert_eq!(output, format!("{accepted}421 4.0.0 Server closing connection|(closed)"));
+        let (output, _) = run_dialogue(&[], &[mail.as_bytes(), b"QUIT\r\n"], Some(1));
+        assert_eq!(output, format!("{accepted}221 Bye|(closed)"));
     }
 
     #[test]
     fn a_reply_for_each_of_many_recipients_comes_in_portions() {
-        let said = ["MAIL\r\n".to_owned(), "RCPT\r\n".repeat(10_000), "DATA\r\n.\r\nNOOP\r\n".to_owned()].concat();
-        let (heard, _) = run_dialogue(&["-L"], &[said.as_bytes()], None);
-        assert_eq!(heard.matches("250 2.2.0 Ok|").count(), 10_000);
-        assert!(heard.ends_with("250 2.2.0 Ok|250 2.0.0 Ok|"));
+        let input = ["MAIL\r\n".to_owned(), "RCPT\r\n".repeat(10_000), "DATA\r\n.\r\nNOOP\r\n".to_owned()].concat();
+        let (output, _) = run_dialogue(&["-L"], &[input.as_bytes()], None);
+        assert_eq!(output.matches("250 2.2.0 Ok|").count(), 10_000);
+        assert!(output.ends_with("250 2.2.0 Ok|250 2.0.0 Ok|"));
     }
 
     #[test]
     fn the_longest_line_is_taken_and_a_longer_one_is_not() {
         let line = |length: usize| [b"NOOP ".as_slice(), &vec![b'x'; length - 7], b"\r\n"].concat();
         for length in [1, 100, 2048, 3000] {
-            let (heard, remarked) = run_dialogue(&[], &line(2048).chunks(length).collect::<Vec<_>>(), None);
-            assert_eq!((heard.as_str(), remarked.as_str()), ("250 2.0.0 Ok|", ""));
-            let (heard, remarked) = run_dialogue(&[], &line(2049).chunks(length).collect::<Vec<_>>(), None);
-            assert_eq!((heard.as_str(), remarked.as_str()), ("(closed)", "overlong ;"));
+            let (output, remarked) = run_dialogue(&[], &line(2048).chunks(length).collect::<Vec<_>>(), None);
+            assert_eq!((output.as_str(), remarked.as_str()), ("250 2.0.0 Ok|", ""));
+            let (output, remarked) = run_dialogue(&[], &line(2049).chunks(length).collect::<Vec<_>>(), None);
+            assert_eq!((output.as_str(), remarked.as_str()), ("(closed)", "overlong ;"));
         }
     }
 
@@ -625,18 +625,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_cut_gives_the_same(said in words(), one in 0usize..200, two in 0usize..200, lmtp: bool) {
+        fn any_cut_gives_the_same(wire in words(), one in 0usize..200, two in 0usize..200, lmtp: bool) {
             let options: &[&str] = if lmtp { &["-L", "-W", "rset:1"] } else { &["-r", "noop"] };
-            let first = one.min(two).min(said.len());
-            let second = one.max(two).min(said.len());
-            let whole = run_dialogue(options, &[&said], None);
-            prop_assert_eq!(run_dialogue(options, &[&said[..first], &said[first..second], &said[second..]], None), whole);
+            let first = one.min(two).min(wire.len());
+            let second = one.max(two).min(wire.len());
+            let whole = run_dialogue(options, &[&wire], None);
+            prop_assert_eq!(run_dialogue(options, &[&wire[..first], &wire[first..second], &wire[second..]], None), whole);
         }
 
         #[test]
-        fn any_octets_are_taken(said in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let (heard, _) = run_dialogue(&[], &[&said, b"\r\n.\r\n"], None);
-            prop_assert!(heard.ends_with('|') || heard.ends_with("(closed)"));
+        fn any_octets_are_taken(wire in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let (output, _) = run_dialogue(&[], &[&wire, b"\r\n.\r\n"], None);
+            prop_assert!(output.ends_with('|') || output.ends_with("(closed)"));
         }
     }
 }

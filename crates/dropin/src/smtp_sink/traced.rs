@@ -208,8 +208,8 @@ mod tests {
         stats.record(&read(&both[..1], &[&wire(2, 0, GOOD)]));
         stats.record(&read(&both[..1], &[&wire(1, 2, b"b\r\n")]));
         stats.record(&read(&both, &[b"Subject: x\r\n\r\n.\r\n"]));
-        let said = "trace: 4 messages recognised, 5 recipients, 1 duplicates, 1 corrupt, 1 foreign";
-        assert_eq!(stats.summary(), said);
+        let expected = "trace: 4 messages recognised, 5 recipients, 1 duplicates, 1 corrupt, 1 foreign";
+        assert_eq!(stats.summary(), expected);
         assert_eq!(stats.latencies().unwrap().count(), 4);
     }
 

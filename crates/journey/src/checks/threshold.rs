@@ -18,7 +18,7 @@ pub fn check(data: &[u8]) {
                 assert_eq!(threshold.source().is_none(), fate_of(threshold.expression()).is_some() || is_fresh);
                 let _ = threshold.evaluate(&Record::empty());
             }
-            Err(why) => assert!(!why.is_empty()),
+            Err(error) => assert!(!error.is_empty()),
         }
     }
     if let Some(times) = Latencies::decode(text) {

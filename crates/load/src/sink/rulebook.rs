@@ -147,8 +147,8 @@ mod tests {
             ("{", "rules:1:1: EOF"),
         ];
         for (text, expected) in rows {
-            let said = Rulebook::read(text).expect_err(text);
-            assert!(said.starts_with(expected) && !said.contains('\n'), "{text:?}: {said}");
+            let error = Rulebook::read(text).expect_err(text);
+            assert!(error.starts_with(expected) && !error.contains('\n'), "{text:?}: {error}");
         }
         let many = format!("rules = [{}]", "'.: drop',".repeat(MAX_RULES + 1));
         assert_eq!(Rulebook::read(&many), Err("rules: more than 1000 rules; at most 1000 are possible".to_owned()));
@@ -159,9 +159,9 @@ mod tests {
         #[test]
         fn a_mistake_is_where_the_word_is(before in 0..5_usize, blanks in 0..5_usize) {
             let text = format!("rules = [\n{}{}'mail: nonsense']", "'.: drop',\n".repeat(before), " ".repeat(blanks));
-            let said = Rulebook::read(&text).unwrap_err();
+            let error = Rulebook::read(&text).unwrap_err();
             let place = format!("rules:{}:{}: \"nonsense\"", before + 2, blanks + 8);
-            prop_assert!(said.starts_with(&place), "{}", said);
+            prop_assert!(error.starts_with(&place), "{}", error);
         }
     }
 }

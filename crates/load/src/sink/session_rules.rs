@@ -623,8 +623,8 @@ mod tests {
         let control = control(1, &[". to no@: hard reject", ".: directed", ". to *: delay 5ms", ".: delay 1s"]);
         let rules = control.current().unwrap();
         let mut session_rules = SessionRules::new(0);
-        let said = ["a@x", "no@x", "452-b@x"];
-        for (place, recipient) in said.iter().enumerate().skip(1) {
+        let addresses = ["a@x", "no@x", "452-b@x"];
+        for (place, recipient) in addresses.iter().enumerate().skip(1) {
             session_rules.add_recipient(place, &Path::mailbox(recipient.as_bytes()).unwrap());
         }
         let whole = session_rules.decide(&rules, &context(RuleCommand::Dot));

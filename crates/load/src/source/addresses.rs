@@ -386,7 +386,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn pattern(typed: &str) -> AddressPattern {
-        AddressPattern::parse(typed).unwrap_or_else(|why| panic!("{why}"))
+        AddressPattern::parse(typed).unwrap_or_else(|error| panic!("{error}"))
     }
 
     fn address(pattern: &AddressPattern, tag: RecipientTag, number: u64, place: u32) -> String {
@@ -452,8 +452,8 @@ mod tests {
             ("u{{a,b}}{c", "has an unpaired"),
             ("{a{b,c}@d", "not a valid choice"),
         ] {
-            let why = AddressPattern::parse(typed).expect_err(typed);
-            assert!(why.contains(named), "{typed}: {why}");
+            let error = AddressPattern::parse(typed).expect_err(typed);
+            assert!(error.contains(named), "{typed}: {error}");
         }
         let words = format!("{{{}}}", vec!["a"; 100].join(","));
         assert!(AddressPattern::parse(&format!("{words}{words}{words}@b")).unwrap_err().contains("combinations"));

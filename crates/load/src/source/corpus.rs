@@ -487,8 +487,8 @@ mod tests {
         let expected = ["Subject: a.EML\r\n", "Subject: b.eml\r\n"];
         assert_eq!((corpus.kind, texts(&corpus)), ("directory", expected.map(str::to_owned).to_vec()));
         fs::create_dir(place.path().join("new")).unwrap();
-        let why = read(&options(place.path())).unwrap_err().to_string();
-        assert!(why.contains("both *.eml files and a Maildir"), "{why}");
+        let error = read(&options(place.path())).unwrap_err().to_string();
+        assert!(error.contains("both *.eml files and a Maildir"), "{error}");
         ["b.eml", "a.EML"].iter().for_each(|name| fs::remove_file(place.path().join(name)).unwrap());
         fs::remove_dir(place.path().join("below.eml")).unwrap();
         for (directory, name) in [("cur", "2.host:2,S"), ("new", "1.host"), ("tmp", "0.host"), ("cur", ".hidden")] {
@@ -616,18 +616,18 @@ mod tests {
             let path = place.path().join("a.eml");
             fs::write(&path, text).unwrap();
             let named = |first: usize| if line == 0 { String::new() } else { format!("line {}", first + line) };
-            let is_named = |why: &str, first: usize| {
-                assert!(why.contains(&named(first)) && why.contains(flaw) && why.contains("a.eml"), "{why}");
+            let is_named = |error: &str, first: usize| {
+                assert!(error.contains(&named(first)) && error.contains(flaw) && error.contains("a.eml"), "{error}");
             };
-            let why = read_file(&path).unwrap_err().to_string();
-            assert!(why.starts_with("--file "), "{why}");
-            is_named(&why, 0);
+            let error = read_file(&path).unwrap_err().to_string();
+            assert!(error.starts_with("--file "), "{error}");
+            is_named(&error, 0);
             fs::create_dir(place.path().join("new")).unwrap();
             fs::rename(&path, place.path().join("new/a.eml")).unwrap();
             let mut maildir = options(place.path());
-            let why = read(&maildir).unwrap_err().to_string();
-            is_named(&why, 0);
-            assert!(why.contains("--corpus-skip-bad"), "{why}");
+            let error = read(&maildir).unwrap_err().to_string();
+            is_named(&error, 0);
+            assert!(error.contains("--corpus-skip-bad"), "{error}");
             maildir.invalid_messages = InvalidMessagePolicy::Skip;
             let none = read(&maildir).unwrap_err().to_string();
             assert!(none.contains("no message that can be sent (1 are invalid)"), "{none}");
@@ -641,9 +641,9 @@ mod tests {
         }
         let marked = [b"\xef\xbb\xbf".as_slice(), MBOX.as_bytes()].concat();
         for text in [marked.clone(), [MBOX.as_bytes(), b"\n\n", &marked].concat()] {
-            let why = from_file("box", &text, |_| {}).unwrap_err().to_string();
+            let error = from_file("box", &text, |_| {}).unwrap_err().to_string();
             let line = if text == marked { 1 } else { 1 + MBOX.lines().count() + 1 };
-            assert!(why.contains(&format!("line {line} begins with a byte order mark")), "{why}");
+            assert!(error.contains(&format!("line {line} begins with a byte order mark")), "{error}");
             let corpus =
                 from_file("box", &text, |options| options.invalid_messages = InvalidMessagePolicy::Skip).unwrap();
             assert_eq!((corpus.messages.len() + 1) % 3, 0, "only the marked message is skipped");
@@ -660,8 +660,8 @@ mod tests {
         let message = read_file(&path).unwrap();
         assert_eq!(received(&message), b"Subject: a\r\n\r\n.b\r\nc\r\n");
         assert_eq!(read(&options(&path)).unwrap().messages, [message]);
-        let why = format!("{:#}", read_file(Path::new("/nowhere")).unwrap_err());
-        assert!(why.contains("--file: cannot read /nowhere"), "{why}");
+        let error = format!("{:#}", read_file(Path::new("/nowhere")).unwrap_err());
+        assert!(error.contains("--file: cannot read /nowhere"), "{error}");
     }
 
     #[test]
@@ -673,8 +673,8 @@ mod tests {
             ("box", ">From a@b Sat Nov 21 09:30:00 2026\n\nx\n", "is not an mbox"),
             ("box", "", "is not an mbox"),
         ] {
-            let why = from_file(name, text.as_bytes(), |_| {}).unwrap_err().to_string();
-            assert!(why.contains(named), "{why}");
+            let error = from_file(name, text.as_bytes(), |_| {}).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
         }
         let empty = tempfile::tempdir().unwrap();
         assert!(read(&options(empty.path())).unwrap_err().to_string().contains("neither *.eml files nor"));

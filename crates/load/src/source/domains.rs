@@ -153,8 +153,8 @@ mod tests {
             let mut seen = std::collections::BTreeSet::new();
             for number in 0..20 {
                 let mut address = Vec::new();
-                let mut chance = SeededRng::new(seed, RandomStream::Recipient, number);
-                pattern.write(&mut chance, RecipientTag::Bare, 0, &mut address);
+                let mut rng = SeededRng::new(seed, RandomStream::Recipient, number);
+                pattern.write(&mut rng, RecipientTag::Bare, 0, &mut address);
                 let address = String::from_utf8(address).unwrap();
                 let domain = address.split_once('@').unwrap().1.to_ascii_lowercase();
                 if let Some(table) = &table {

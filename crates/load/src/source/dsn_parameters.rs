@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(text("run {{1}} no {n}/{n}", 42).as_deref(), Ok("run {1} no 42/42"));
         assert_eq!(text("{7..7}-{n,n}", 3).as_deref(), Ok("7-n"));
         assert!(text(&"x".repeat(100), 0).is_ok());
-        for (typed, why) in [
+        for (typed, expected) in [
             ("", "1 to 100"),
             (&"x".repeat(101), "1 to 100"),
             (&"=".repeat(34), "1 to 100"),
@@ -152,8 +152,8 @@ mod tests {
             ("{n", "has an unpaired"),
             ("{9..1}", "smaller value first"),
         ] {
-            let said = text(typed, 0).expect_err(typed);
-            assert!(said.contains(why), "{typed}: {said}");
+            let error = text(typed, 0).expect_err(typed);
+            assert!(error.contains(expected), "{typed}: {error}");
         }
     }
 

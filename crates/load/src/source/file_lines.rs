@@ -81,13 +81,13 @@ mod tests {
     use std::io::BufReader;
 
     fn all(text: &[u8], block: usize) -> Vec<(Vec<u8>, u64)> {
-        let mut lines = FileLines::new(BufReader::with_capacity(block, text));
-        let mut found = Vec::new();
-        while let Some(line) = lines.next().unwrap() {
-            assert_eq!(line.number, found.len() as u64 + 1);
-            found.push((line.text.to_vec(), line.bytes));
+        let mut reader = FileLines::new(BufReader::with_capacity(block, text));
+        let mut lines = Vec::new();
+        while let Some(line) = reader.next().unwrap() {
+            assert_eq!(line.number, lines.len() as u64 + 1);
+            lines.push((line.text.to_vec(), line.bytes));
         }
-        found
+        lines
     }
 
     #[test]
@@ -111,8 +111,8 @@ mod tests {
     #[test]
     fn an_endless_line_takes_no_memory() {
         let text = vec![b'x'; 1_000_000];
-        let found = all(&text, 100);
-        assert_eq!((found.len(), found[0].0.len(), found[0].1), (1, MAX_LINE_BYTES + 1, 1_000_000));
+        let lines = all(&text, 100);
+        assert_eq!((lines.len(), lines[0].0.len(), lines[0].1), (1, MAX_LINE_BYTES + 1, 1_000_000));
     }
 
     proptest! {

@@ -356,8 +356,8 @@ mod tests {
             assert_eq!(content.len(), size);
             reader.receive(&content);
             match reader.finish() {
-                mailrun_journey::TraceResult::Intact(found) => {
-                    assert_eq!((found.sequence, found.created.as_secs()), (9, 1))
+                mailrun_journey::TraceResult::Intact(trace) => {
+                    assert_eq!((trace.sequence, trace.created.as_secs()), (9, 1))
                 }
                 other => panic!("{size}: {other:?}"),
             }

@@ -257,10 +257,10 @@ mod tests {
     fn messages_have_the_sizes_asked_for() {
         for sizes in ["20000", "10000..500000", "lognormal:30000,1"] {
             let read = |text: &str| text.parse::<u64>().map_err(|_| "not a number".to_owned());
-            let asked = Distribution::parse(sizes, read).unwrap();
+            let distribution = Distribution::parse(sizes, read).unwrap();
             let set = set(sizes, 1);
             assert_eq!(set.len(), 64);
-            for (message, size) in set.iter().zip(asked.quantiles(64)) {
+            for (message, size) in set.iter().zip(distribution.quantiles(64)) {
                 let bytes = message.len() as u64 + 100;
                 assert!(bytes <= size && bytes + 80 >= size || size < 6_000, "{bytes} for {size}");
             }

@@ -260,12 +260,12 @@ mod tests {
     /// Returns the addresses of a message. Checks that their numbers differ and are the numbers
     /// that the sink reads.
     fn message(recipients: &Recipients, number: u64, count: u32) -> Vec<String> {
-        let mut chance = SeededRng::new(1, RandomStream::Recipient, number);
+        let mut rng = SeededRng::new(1, RandomStream::Recipient, number);
         let mut numbers = Vec::new();
         let mut addresses = Vec::new();
         for place in 0..count {
             let mut out = b"kept".to_vec();
-            recipients.write(&mut chance, place, &mut numbers, &mut out);
+            recipients.write(&mut rng, place, &mut numbers, &mut out);
             let address = String::from_utf8(out).unwrap().strip_prefix("kept").unwrap().to_owned();
             let read = recipients.numbering().number(RecipientId::new(address.as_bytes()));
             assert_eq!(numbers.last(), Some(&read), "{address}");
@@ -336,8 +336,8 @@ mod tests {
             (&["a@x"], 0, "at least one"),
             (&["a@x"], 2000, "at most 1024"),
         ] {
-            let why = recipients(typed, most, RecipientTags::Off).unwrap_err().to_string();
-            assert!(why.contains(named), "{typed:?}: {why}");
+            let error = recipients(typed, most, RecipientTags::Off).unwrap_err().to_string();
+            assert!(error.contains(named), "{typed:?}: {error}");
         }
     }
 

@@ -152,8 +152,8 @@ mod tests {
         assert!(is_in_time);
         let late = shard(Timestamp::now() - Duration::from_secs(5)).wait(&interrupt).unwrap();
         assert!(late.late >= Duration::from_secs(5));
-        let why = shard(Timestamp::now() + Duration::from_secs(90_000)).wait(&interrupt).unwrap_err();
-        assert!(why.to_string().contains("more than a day ahead"), "{why}");
+        let error = shard(Timestamp::now() + Duration::from_secs(90_000)).wait(&interrupt).unwrap_err();
+        assert!(error.to_string().contains("more than a day ahead"), "{error}");
     }
 
     #[test]

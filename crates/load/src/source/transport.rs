@@ -199,8 +199,8 @@ mod tests {
     fn addresses_are_taken_in_turn() {
         let bind = Some(AddressRange::parse("127.0.0.2-127.0.0.4").unwrap());
         let approach = Transport::new(&TransportOptions { bind, ..Default::default() }, Pipelining::Off, "").unwrap();
-        let taken: Vec<String> = (0..4).map(|_| approach.next_source_address().unwrap().to_string()).collect();
-        assert_eq!(taken, ["127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.2"]);
+        let addresses: Vec<String> = (0..4).map(|_| approach.next_source_address().unwrap().to_string()).collect();
+        assert_eq!(addresses, ["127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.2"]);
         let none = Transport::new(&TransportOptions::default(), Pipelining::Off, "").unwrap();
         assert_eq!(none.next_source_address(), None);
     }

@@ -14,6 +14,6 @@ pub fn check(data: &[u8]) {
     }
     match Rulebook::read(text) {
         Ok(book) => assert_eq!(Rulebook::read(&book.to_json().to_string()), Ok(book)),
-        Err(why) => assert!(!why.is_empty()),
+        Err(error) => assert!(!error.is_empty()),
     }
 }

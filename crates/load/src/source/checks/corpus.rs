@@ -64,10 +64,10 @@ pub fn check(data: &[u8]) {
                 assert_eq!((corpus.skipped, skipping.skipped, &corpus.messages), (0, 0, &skipping.messages));
                 match &single {
                     Ok(message) => assert_eq!((corpus.kind, &corpus.messages[0]), ("message", message)),
-                    Err(why) => assert!(corpus.kind == "mbox" && why.to_string().starts_with("--file")),
+                    Err(error) => assert!(corpus.kind == "mbox" && error.to_string().starts_with("--file")),
                 }
             }
-            (Err(why), _) => assert!(why.to_string().starts_with("--corpus")),
+            (Err(error), _) => assert!(error.to_string().starts_with("--corpus")),
         }
     }
     let _ = fs::remove_file(&*PLACE);
