@@ -128,11 +128,11 @@ impl SaveBaselineArgs {
         let existing = if self.replace { ExistingBaseline::Replace } else { ExistingBaseline::Keep };
         let path = baselines.save(&self.name, &runs, existing)?;
         let mut text = format!("saved {}\n\n{}", printable(&path.to_string_lossy()), show(&self.name, &runs));
-        let elsewhere = match directory == Path::new(BASELINES) {
+        let suffix = match directory == Path::new(BASELINES) {
             true => String::new(),
             false => format!(" --baseline-dir {}", printable(&directory.to_string_lossy())),
         };
-        let _ = writeln!(text, "compare with it: mailrun compare RUN… --baseline {}{elsewhere}", self.name);
+        let _ = writeln!(text, "compare with it: mailrun compare RUN… --baseline {}{suffix}", self.name);
         Ok(text)
     }
 

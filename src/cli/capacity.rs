@@ -159,9 +159,9 @@ impl CapacityArgs {
                 "--server-cores requires a server that mailrun starts, its own sink or --relay; start yours with taskset(1)"
             );
         }
-        let there = server_cores::available().context("cannot count the processors")?;
-        if *max_count > there {
-            bail!("--server-cores {max_count}: only {there} processors available");
+        let available = server_cores::available().context("cannot count the processors")?;
+        if *max_count > available {
+            bail!("--server-cores {max_count}: only {available} processors available");
         }
         Ok(counts)
     }

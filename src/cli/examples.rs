@@ -46,8 +46,8 @@ fn words(line: &str) -> Vec<String> {
 fn examples(command: &Command) -> Vec<String> {
     let short = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let long = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
-    let both = format!("{short}\n{long}").replace("Example: mailrun", "mailrun");
-    both.lines().map(str::trim).filter(|line| line.starts_with("mailrun ")).map(str::to_owned).collect()
+    let help = format!("{short}\n{long}").replace("Example: mailrun", "mailrun");
+    help.lines().map(str::trim).filter(|line| line.starts_with("mailrun ")).map(str::to_owned).collect()
 }
 
 #[test]

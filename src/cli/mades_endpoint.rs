@@ -426,11 +426,11 @@ impl MadesEndpointArgs {
         let address = serving.as_ref().map(|serving| serving.address.to_string());
         let setup =
             EndpointOptions { plan, names: names.clone(), backend, clock: mailrun_net::clock::now, message_log: truth };
-        let telling = RefCell::new(ProgressOutput::new(live, NonTerminalOutput::Nothing));
+        let output = RefCell::new(ProgressOutput::new(live, NonTerminalOutput::Nothing));
         let began = mailrun_net::clock::now();
-        let ready = || announce(&telling.borrow(), live, address.as_deref(), &names.outbox);
+        let ready = || announce(&output.borrow(), live, address.as_deref(), &names.outbox);
         let mut watch = |sight: &EndpointSnapshot<'_>| {
-            report_progress(&mut telling.borrow_mut(), sight, mailrun_net::clock::now().saturating_sub(began))
+            report_progress(&mut output.borrow_mut(), sight, mailrun_net::clock::now().saturating_sub(began))
         };
         let work = endpoint::run(setup, Box::pin(stop), &ready, &mut watch);
         let totals = match serving {
@@ -769,8 +769,8 @@ impl EndpointLimitArgs {
 }
 
 /// Tells the user, and programs that read the events, that the stand-in now reads the outbox.
-fn announce(telling: &ProgressOutput, live: LiveMode, address: Option<&str>, outbox: &str) {
-    telling.event(&LiveEvent::Ready { amqp: address.map(str::to_owned).into_iter().collect() });
+fn announce(output: &ProgressOutput, live: LiveMode, address: Option<&str>, outbox: &str) {
+    output.event(&LiveEvent::Ready { amqp: address.map(str::to_owned).into_iter().collect() });
     if live.is_shown() {
         match address {
             Some(address) => say(&format!("ready: AMQP 1.0 on {address}, outbox {outbox}\n")),
@@ -779,7 +779,7 @@ fn announce(telling: &ProgressOutput, live: LiveMode, address: Option<&str>, out
     }
 }
 
-fn report_progress(telling: &mut ProgressOutput, sight: &EndpointSnapshot<'_>, elapsed: Duration) {
+fn report_progress(output: &mut ProgressOutput, sight: &EndpointSnapshot<'_>, elapsed: Duration) {
     let totals = sight.totals;
     let progress = LiveProgress {
         elapsed_s: elapsed.as_secs_f64(),
@@ -790,7 +790,7 @@ fn report_progress(telling: &mut ProgressOutput, sight: &EndpointSnapshot<'_>, e
         errors: totals.refused + totals.undeliverable,
         ..LiveProgress::default()
     };
-    telling.progress(&progress, totals.consumed, |progress, rate_per_s| {
+    output.progress(&progress, totals.consumed, |progress, rate_per_s| {
         let line = LiveLine::of(progress, totals.consumed, "taken", rate_per_s);
         let line = line.with_detail(totals.inboxed, "delivered").with_detail(sight.stored as u64, "in transit");
         line.with_detail(sight.reconnects, "reconnects")

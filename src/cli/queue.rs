@@ -198,10 +198,10 @@ impl QueueArgs {
     fn nothing_found(&self, overview: &QueueOverview) -> Option<String> {
         let (hop, state) = match &self.what {
             QueueCommand::List(QueueListArgs { hop, state, .. }) => (hop.as_deref(), *state),
-            QueueCommand::Retry(meant)
-            | QueueCommand::Hold(meant)
-            | QueueCommand::Release(meant)
-            | QueueCommand::Remove(meant) => (meant.hop.as_deref(), None),
+            QueueCommand::Retry(selection)
+            | QueueCommand::Hold(selection)
+            | QueueCommand::Release(selection)
+            | QueueCommand::Remove(selection) => (selection.hop.as_deref(), None),
             QueueCommand::Show { .. } | QueueCommand::Flush | QueueCommand::Stats | QueueCommand::Units { .. } => {
                 (None, None)
             }
@@ -265,10 +265,10 @@ impl QueueArgs {
             QueueCommand::Flush => {
                 vec![ControlRequest::Change { command: CommandName::Retry, which: CommandScope::All }]
             }
-            QueueCommand::Retry(meant) => meant.requests(CommandName::Retry),
-            QueueCommand::Hold(meant) => meant.requests(CommandName::Hold),
-            QueueCommand::Release(meant) => meant.requests(CommandName::Release),
-            QueueCommand::Remove(meant) => meant.requests(CommandName::Remove),
+            QueueCommand::Retry(selection) => selection.requests(CommandName::Retry),
+            QueueCommand::Hold(selection) => selection.requests(CommandName::Hold),
+            QueueCommand::Release(selection) => selection.requests(CommandName::Release),
+            QueueCommand::Remove(selection) => selection.requests(CommandName::Remove),
         }
     }
 }

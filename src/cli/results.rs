@@ -302,8 +302,8 @@ pub(super) fn write_all(out: &mut impl Write, text: &str) -> Result<()> {
 
 /// Returns the path relative to the current directory if it is inside, otherwise unchanged.
 fn relative_path(path: &Path) -> String {
-    let here = std::env::current_dir().ok();
-    let short = here.as_deref().and_then(|here| path.strip_prefix(here).ok());
+    let directory = std::env::current_dir().ok();
+    let short = directory.as_deref().and_then(|directory| path.strip_prefix(directory).ok());
     short.unwrap_or(path).to_string_lossy().into_owned()
 }
 

@@ -106,9 +106,9 @@ impl SpoolArgs {
                 report.sound
             }
             SpoolCommand::Salvage { directory, out } => {
-                let salvaged = salvage(&OfflineSpool::open(directory)?, out)?;
-                self.print(&salvaged, &SalvagedText { salvaged: &salvaged, target: out })?;
-                salvaged.is_whole()
+                let summary = salvage(&OfflineSpool::open(directory)?, out)?;
+                self.print(&summary, &SalvagedText { salvaged: &summary, target: out })?;
+                summary.is_whole()
             }
             SpoolCommand::Export { directory, out } => {
                 let exported = export(&OfflineSpool::open(directory)?, out)?;

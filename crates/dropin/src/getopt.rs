@@ -26,8 +26,8 @@ pub(super) fn parse_until_error(letters: &str, words: &[String]) -> (Arguments, 
         match word.strip_prefix('-') {
             Some("-") => break,
             Some(cluster) if !cluster.is_empty() => {
-                if let Err(bad) = read_cluster(letters, cluster, &mut words, &mut arguments) {
-                    return (arguments, Some(bad));
+                if let Err(error) = read_cluster(letters, cluster, &mut words, &mut arguments) {
+                    return (arguments, Some(error));
                 }
             }
             _ => {

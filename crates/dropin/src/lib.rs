@@ -44,17 +44,17 @@ pub(crate) struct Invocation {
 /// Runs the personality that the command line names, if it names one.
 pub fn run_if_named(words: Vec<String>) -> Option<ExitCode> {
     let mut words = words.into_iter();
-    let called = words.next()?;
-    if let Some(name) = personality_of(&called) {
-        return Some(run(name, Invocation { program: called, arguments: words.collect() }));
+    let word = words.next()?;
+    if let Some(name) = personality_of(&word) {
+        return Some(run(name, Invocation { program: word, arguments: words.collect() }));
     }
-    let called = words.next()?;
-    let name = NAMES.into_iter().find(|name| *name == called)?;
-    Some(run(name, Invocation { program: called, arguments: words.collect() }))
+    let word = words.next()?;
+    let name = NAMES.into_iter().find(|name| *name == word)?;
+    Some(run(name, Invocation { program: word, arguments: words.collect() }))
 }
 
-fn personality_of(called: &str) -> Option<&'static str> {
-    let file = Path::new(called).file_name().and_then(OsStr::to_str)?;
+fn personality_of(program: &str) -> Option<&'static str> {
+    let file = Path::new(program).file_name().and_then(OsStr::to_str)?;
     NAMES.into_iter().find(|name| *name == file)
 }
 

@@ -205,8 +205,8 @@ impl Disk {
     /// Waits for the planned cut. Returns whether it happened within that time.
     pub fn wait_for_cut(&self, time: Duration) -> bool {
         let state = self.shared.lock();
-        let waited = self.shared.0.1.wait_timeout_while(state, time, |state| !state.is_off);
-        waited.unwrap_or_else(PoisonError::into_inner).0.is_off
+        let result = self.shared.0.1.wait_timeout_while(state, time, |state| !state.is_off);
+        result.unwrap_or_else(PoisonError::into_inner).0.is_off
     }
 
     /// Cuts the power now.
@@ -385,28 +385,28 @@ fn text(name: &OsStr) -> &str {
     name.to_str().unwrap_or("�")
 }
 
-fn attributes(of: Attributes) -> FileAttr {
+fn attributes(metadata: Attributes) -> FileAttr {
     FileAttr {
-        ino: INodeNo(of.inode),
-        size: of.bytes,
-        blocks: of.bytes.div_ceil(512),
-        atime: of.times.modified,
-        mtime: of.times.modified,
-        ctime: of.times.changed,
+        ino: INodeNo(metadata.inode),
+        size: metadata.bytes,
+        blocks: metadata.bytes.div_ceil(512),
+        atime: metadata.times.modified,
+        mtime: metadata.times.modified,
+        ctime: metadata.times.changed,
         crtime: UNIX_EPOCH,
-        kind: kind(of),
-        perm: of.permissions,
+        kind: kind(metadata),
+        perm: metadata.permissions,
         nlink: 1,
-        uid: of.owner.user,
-        gid: of.owner.group,
+        uid: metadata.owner.user,
+        gid: metadata.owner.group,
         rdev: 0,
         blksize: 4096,
         flags: 0,
     }
 }
 
-fn kind(of: Attributes) -> FileType {
-    match of.kind {
+fn kind(metadata: Attributes) -> FileType {
+    match metadata.kind {
         FileKind::Directory => FileType::Directory,
         FileKind::Regular => FileType::RegularFile,
         FileKind::Special(SpecialFile::Fifo) => FileType::NamedPipe,

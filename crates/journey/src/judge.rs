@@ -476,9 +476,9 @@ fn not_delivered_text(record: &Record, count: u64, quiet_timeout: Option<Duratio
     let within = quiet_timeout.map(|time| format!(" within {} s", time.as_secs_f64()));
     let were = if count == 1 { "was" } else { "were" };
     let nothing_came = if record.ledger.delivered == Some(0) { NOTHING_CAME } else { "" };
-    let look = queue_command(record).map_or_else(String::new, |command| format!(" {command} shows the queue."));
+    let hint = queue_command(record).map_or_else(String::new, |command| format!(" {command} shows the queue."));
     format!(
-        "{}{} {} {were} not delivered{}: lost or still in the server's queue{faults}.{look}{nothing_came}",
+        "{}{} {} {were} not delivered{}: lost or still in the server's queue{faults}.{hint}{nothing_came}",
         grouped(count),
         of_created(record),
         unit_noun(record),
@@ -524,7 +524,7 @@ fn server_gone_text(record: &Record, stall: &StallRow) -> String {
     let failed = record.ledger.failed.unwrap_or_default();
     let error = first_said(record, |row| row.code == 0);
     let noun = unit_noun(record);
-    let when = format!("at {:.1} s of {:.1} s", stall.from_s, stall.to_s);
+    let time = format!("at {:.1} s of {:.1} s", stall.from_s, stall.to_s);
     let ended = if record.ending == Some(Ending::GaveUp) { "; the run was given up (--give-up)" } else { "" };
     let overflows = record.surroundings.as_ref().and_then(|around| around.listen_overflows).unwrap_or_default();
     let full = match overflows {
@@ -532,7 +532,7 @@ fn server_gone_text(record: &Record, stall: &StallRow) -> String {
         times => format!("; listen queues of this host were full {}", counted(times, "time")),
     };
     format!(
-        "The server stopped answering {when}: {}{} {noun} failed{error}{full}{ended}.",
+        "The server stopped answering {time}: {}{} {noun} failed{error}{full}{ended}.",
         grouped(failed),
         of_created(record)
     )

@@ -207,13 +207,13 @@ pub struct Threshold {
 /// Source of the figures, either a record or a run in progress. `None` means that nobody can see
 /// the figure.
 pub trait MetricValues {
-    fn times(&self, of: MetricSource) -> Option<Latencies>;
+    fn times(&self, source: MetricSource) -> Option<Latencies>;
     /// Returns a summary of the times, if only a summary is kept.
-    fn summary(&self, of: MetricSource) -> Option<LatencyMs>;
+    fn summary(&self, source: MetricSource) -> Option<LatencyMs>;
     /// Returns how many messages reached the stage, or how often the phase occurred.
-    fn count(&self, of: MetricSource) -> Option<u64>;
+    fn count(&self, source: MetricSource) -> Option<u64>;
     /// Returns messages per second over the time in which load was offered. Phases have no rate.
-    fn rate_per_s(&self, of: MetricSource) -> Option<f64>;
+    fn rate_per_s(&self, source: MetricSource) -> Option<f64>;
     /// Returns the number of messages that were created or, if that is more, were due.
     fn due(&self) -> Option<u64>;
     fn created_units(&self) -> Option<u64>;
@@ -550,8 +550,8 @@ pub fn unseen_reason(record: &Record, row: &ThresholdRow) -> &'static str {
 }
 
 impl MetricValues for Record {
-    fn times(&self, of: MetricSource) -> Option<Latencies> {
-        let histogram = match of {
+    fn times(&self, source: MetricSource) -> Option<Latencies> {
+        let histogram = match source {
             MetricSource::Stage(name) => self.stages.iter().find(|row| row.name == name)?.histogram.as_deref(),
             MetricSource::Phase(name) => self.phases.iter().find(|row| row.name == name)?.histogram.as_deref(),
             MetricSource::Mades(name) => {
@@ -561,16 +561,16 @@ impl MetricValues for Record {
         Latencies::decode(histogram?)
     }
 
-    fn summary(&self, of: MetricSource) -> Option<LatencyMs> {
-        match of {
+    fn summary(&self, source: MetricSource) -> Option<LatencyMs> {
+        match source {
             MetricSource::Stage(name) => self.stages.iter().find(|row| row.name == name)?.latency_ms,
             MetricSource::Phase(name) => self.phases.iter().find(|row| row.name == name).map(|row| row.latency_ms),
             MetricSource::Mades(name) => self.mades.as_ref()?.stages.iter().find(|row| row.name == name)?.latency_ms,
         }
     }
 
-    fn count(&self, of: MetricSource) -> Option<u64> {
-        match of {
+    fn count(&self, source: MetricSource) -> Option<u64> {
+        match source {
             MetricSource::Stage(name) => self.stages.iter().find(|row| row.name == name).map(|row| row.count),
             MetricSource::Phase(name) => {
                 Some(self.phases.iter().find(|row| row.name == name).map_or(0, |row| row.count))
@@ -581,8 +581,8 @@ impl MetricValues for Record {
         }
     }
 
-    fn rate_per_s(&self, of: MetricSource) -> Option<f64> {
-        match of {
+    fn rate_per_s(&self, source: MetricSource) -> Option<f64> {
+        match source {
             MetricSource::Stage(name) => {
                 let row = self.stages.iter().find(|row| row.name == name)?;
                 row.offered_rate_per_s.or(Some(row.rate_per_s))
@@ -617,9 +617,9 @@ impl MetricValues for Record {
 }
 
 impl MadesShape {
-    fn row(&self, of: MetricSource) -> Option<&MadesShapeStage> {
+    fn row(&self, source: MetricSource) -> Option<&MadesShapeStage> {
         let named = |name: &str| self.stages.iter().find(|row| row.name == name);
-        match of {
+        match source {
             MetricSource::Stage(Stage::Created) => named("created"),
             MetricSource::Stage(Stage::Sent) => named("sent"),
             MetricSource::Stage(Stage::Accepted) => named("settled"),
@@ -632,20 +632,20 @@ impl MadesShape {
 }
 
 impl MetricValues for MadesShape {
-    fn times(&self, of: MetricSource) -> Option<Latencies> {
-        Latencies::decode(self.row(of)?.histogram.as_deref()?)
+    fn times(&self, source: MetricSource) -> Option<Latencies> {
+        Latencies::decode(self.row(source)?.histogram.as_deref()?)
     }
 
-    fn summary(&self, of: MetricSource) -> Option<LatencyMs> {
-        self.row(of)?.latency_ms
+    fn summary(&self, source: MetricSource) -> Option<LatencyMs> {
+        self.row(source)?.latency_ms
     }
 
-    fn count(&self, of: MetricSource) -> Option<u64> {
-        self.row(of).map(|row| row.count)
+    fn count(&self, source: MetricSource) -> Option<u64> {
+        self.row(source).map(|row| row.count)
     }
 
-    fn rate_per_s(&self, of: MetricSource) -> Option<f64> {
-        self.row(of)?.offered_rate_per_s
+    fn rate_per_s(&self, source: MetricSource) -> Option<f64> {
+        self.row(source)?.offered_rate_per_s
     }
 
     fn due(&self) -> Option<u64> {

@@ -154,8 +154,8 @@ impl ZeroPhase {
     /// Returns the first step at or after this time.
     pub fn next_step(time: Duration) -> Duration {
         let step = Self::STEP.subsec_nanos();
-        let beyond = time.subsec_nanos() % step;
-        if beyond == 0 { time } else { time + Duration::from_nanos((step - beyond).into()) }
+        let excess = time.subsec_nanos() % step;
+        if excess == 0 { time } else { time + Duration::from_nanos((step - excess).into()) }
     }
 }
 

@@ -21,7 +21,8 @@ const MAX_LAG_MS: f64 = 100.0;
 
 /// Finds reasons why the figures cannot be trusted.
 pub fn limits(record: &Record) -> Vec<Reason> {
-    let steal = record.surroundings.as_ref().and_then(|around| steal_text(around, STEAL_LIMIT..f64::INFINITY));
+    let steal =
+        record.surroundings.as_ref().and_then(|surroundings| steal_text(surroundings, STEAL_LIMIT..f64::INFINITY));
     let exhausted = record.exhausted.iter().map(|row| Reason::new(Cause::Exhausted, exhausted_text(row)));
     exhausted.chain(steal.map(|text| Reason::new(Cause::Stolen, text))).collect()
 }
@@ -29,10 +30,10 @@ pub fn limits(record: &Record) -> Vec<Reason> {
 /// Lists possible disturbances of the run.
 pub fn warnings(record: &Record) -> Vec<String> {
     let mut warnings: Vec<String> = lag_warning(record).into_iter().collect();
-    if let Some(around) = &record.surroundings {
-        warnings.extend(steal_text(around, STEAL_WARNING_SHARE..STEAL_LIMIT));
-        warnings.extend(other_load_warning(around));
-        warnings.extend(listen_queue_warning(around));
+    if let Some(surroundings) = &record.surroundings {
+        warnings.extend(steal_text(surroundings, STEAL_WARNING_SHARE..STEAL_LIMIT));
+        warnings.extend(other_load_warning(surroundings));
+        warnings.extend(listen_queue_warning(surroundings));
     }
     let parties = record.parties.iter().filter(|party| party.role != Role::Relay);
     warnings.extend(parties.filter_map(|party| {
@@ -87,8 +88,8 @@ fn times(count: u64) -> String {
     counted(count, "time")
 }
 
-fn steal_text(around: &Surroundings, range: std::ops::Range<f64>) -> Option<String> {
-    let share = around.steal_share.filter(|share| range.contains(share))?;
+fn steal_text(surroundings: &Surroundings, range: std::ops::Range<f64>) -> Option<String> {
+    let share = surroundings.steal_share.filter(|share| range.contains(share))?;
     Some(format!(
         "The hypervisor gave {:.0} % of the CPU to others (steal): rates are too low and latencies too high by an unknown \
          amount. Use a host with processors of its own, or repeat the run.",
@@ -96,18 +97,19 @@ fn steal_text(around: &Surroundings, range: std::ops::Range<f64>) -> Option<Stri
     ))
 }
 
-fn other_load_warning(around: &Surroundings) -> Option<String> {
-    let share = around.other_busy_share.filter(|share| *share >= OTHERS_WARNING_SHARE)?;
+fn other_load_warning(surroundings: &Surroundings) -> Option<String> {
+    let share = surroundings.other_busy_share.filter(|share| *share >= OTHERS_WARNING_SHARE)?;
     Some(format!(
         "Other processes used {:.0} % of the CPU. Results may be too low: repeat on an idle machine.",
         share * 100.0
     ))
 }
 
-fn listen_queue_warning(around: &Surroundings) -> Option<String> {
+fn listen_queue_warning(surroundings: &Surroundings) -> Option<String> {
     let [overflows, drops, syns] =
-        [around.listen_overflows, around.listen_drops, around.syn_drops].map(Option::unwrap_or_default);
-    let longest = around.somaxconn.map_or_else(String::new, |longest| format!(" (now {})", grouped(longest)));
+        [surroundings.listen_overflows, surroundings.listen_drops, surroundings.syn_drops]
+            .map(Option::unwrap_or_default);
+    let longest = surroundings.somaxconn.map_or_else(String::new, |longest| format!(" (now {})", grouped(longest)));
     (overflows.max(drops).max(syns) > 0).then(|| {
         format!(
             "Listen queues of this host were full {}; {} and {} were dropped (host-wide: of all servers). Dropped \

@@ -290,11 +290,11 @@ impl LocustWorker {
             }
             Link::Absent { .. } | Link::Registering { .. } => {}
         }
-        let alone = self.alone_since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
-        if alone > ORPHAN_LIMIT {
+        let time_alone = self.alone_since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        if time_alone > ORPHAN_LIMIT {
             self.drain(self.limits.drain, now);
         }
-        if alone > self.limits.master_timeout {
+        if time_alone > self.limits.master_timeout {
             self.leave(WorkerExit::NoMaster, self.limits.drain, now);
         }
     }

@@ -17,10 +17,10 @@ pub(crate) fn print_error_line(text: &str) {
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-pub(crate) fn report_bad_flag(bad: &BadFlag, usage: &str) -> ExitCode {
-    let is_help = *bad == BadFlag::Help;
+pub(crate) fn report_bad_flag(error: &BadFlag, usage: &str) -> ExitCode {
+    let is_help = *error == BadFlag::Help;
     if !is_help {
-        print_error_line(&bad.to_string());
+        print_error_line(&error.to_string());
     }
     print_error_line(usage.trim_end());
     if is_help { ExitCode::SUCCESS } else { ExitCode::from(EXIT_BAD_FLAG) }

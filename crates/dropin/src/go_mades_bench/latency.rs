@@ -47,10 +47,10 @@ impl LatencyHistogram {
 
     /// Returns the latency, in milliseconds, of the message with this rank. Ranks count from 0.
     fn value_at_rank(&self, place: u64) -> u64 {
-        let mut passed = 0;
+        let mut count_so_far = 0;
         let position = self.by_ms.iter().position(|count| {
-            passed += count;
-            passed > place
+            count_so_far += count;
+            count_so_far > place
         });
         position.unwrap_or_default() as u64
     }

@@ -27,7 +27,7 @@ use std::rc::Rc;
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let options = match Options::parse(&call.arguments) {
         Ok(options) => options,
-        Err(bad) => return output::report_bad_flag(&bad, &options::usage(&call.program)),
+        Err(error) => return output::report_bad_flag(&error, &options::usage(&call.program)),
     };
     output::print(&(options.flags_line() + "\n"));
     let Some(mode) = stages::mode(&options.mode) else {

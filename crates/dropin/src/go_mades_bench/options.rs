@@ -195,9 +195,9 @@ fn kind(name: &str) -> Option<FlagKind> {
     Some(if *takes == FlagType::Boolean { FlagKind::Boolean } else { FlagKind::Valued })
 }
 
-pub(super) fn usage(called: &str) -> String {
+pub(super) fn usage(program: &str) -> String {
     let defaults = Options::default();
-    FLAGS.iter().fold(format!("Usage of {called}:\n"), |mut text, (name, takes, meaning)| {
+    FLAGS.iter().fold(format!("Usage of {program}:\n"), |mut text, (name, takes, meaning)| {
         let value = defaults.value(name);
         let (kind, default) = match takes {
             FlagType::Boolean => ("", value.clone()),

@@ -108,8 +108,8 @@ fn kind(name: &str) -> Option<FlagKind> {
     }
 }
 
-pub(super) fn usage(called: &str) -> String {
-    format!("Usage of {called}:\n{FLAGS}")
+pub(super) fn usage(program: &str) -> String {
+    format!("Usage of {program}:\n{FLAGS}")
 }
 
 const FLAGS: &str = "  -F string

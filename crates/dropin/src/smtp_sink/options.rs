@@ -105,7 +105,7 @@ impl Settings {
     pub(super) fn read(call: &Invocation) -> Result<Self, StartupError> {
         let mut settings = Self::new(&call.program);
         let words = settings.own_options.parse_front(&call.arguments).map_err(StartupError::fatal)?;
-        let (arguments, bad) = getopt::parse_until_error(OPTION_LETTERS, words);
+        let (arguments, error) = getopt::parse_until_error(OPTION_LETTERS, words);
         let mut builder = SettingsBuilder {
             settings,
             extensions: AnnouncedExtensions::default(),
@@ -117,8 +117,8 @@ impl Settings {
         for (letter, argument) in arguments.options {
             builder.set_option(letter, argument.unwrap_or_default())?;
         }
-        if let Some(bad) = bad {
-            return Err(builder.usage(Some(bad.to_string())));
+        if let Some(error) = error {
+            return Err(builder.usage(Some(error.to_string())));
         }
         builder.build(&arguments.rest)
     }

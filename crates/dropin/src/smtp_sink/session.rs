@@ -118,9 +118,9 @@ impl Session {
 
     async fn write(&mut self, step: SmtpSinkStep) -> bool {
         let out = self.sink.take_write_buffer();
-        let waited = if out.is_empty() { WaitResult::Ready(Ok(())) } else { self.write_out(&out).await };
+        let result = if out.is_empty() { WaitResult::Ready(Ok(())) } else { self.write_out(&out).await };
         self.sink.recycle_write_buffer(out);
-        match waited {
+        match result {
             WaitResult::Ready(Ok(())) => return true,
             // Ignore the error: the connection is being closed anyway.
             WaitResult::Ready(Err(_)) if step == SmtpSinkStep::Close => {}
@@ -138,7 +138,7 @@ impl Session {
 
     async fn read(&mut self) -> Option<SmtpSinkStep> {
         let Self { sink, socket, dialogue, dump, trace, timer, unhandled_input } = self;
-        let waited = with_timeout(timer, sink.settings.timeout_s, |_| {
+        let result = with_timeout(timer, sink.settings.timeout_s, |_| {
             sink.with_read_buffer(|buffer| {
                 let count = match ready!(socket.poll_read(buffer)) {
                     Ok(0) | Err(_) => return Poll::Ready(None),
@@ -153,7 +153,7 @@ impl Session {
         })
         .await;
         self.halt_if_ended().await;
-        match waited {
+        match result {
             WaitResult::TimedOut => {
                 self.sink.stderr.warn("read timeout");
                 None

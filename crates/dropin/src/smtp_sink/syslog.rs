@@ -24,8 +24,8 @@ pub(super) struct Syslog {
 
 impl Syslog {
     /// Creates the log. Its lines carry the file name of the path that the program was called by.
-    pub(super) fn new(called: &str, zone: TimeZone) -> Self {
-        let name = Path::new(called).file_name().and_then(OsStr::to_str).unwrap_or(called);
+    pub(super) fn new(program: &str, zone: TimeZone) -> Self {
+        let name = Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or(program);
         Self { name: name.to_owned(), zone, socket: RefCell::default() }
     }
 

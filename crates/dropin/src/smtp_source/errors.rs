@@ -16,8 +16,8 @@ impl CommandLineError {
 
     pub(super) fn print(&self, stderr: &StderrWriter) {
         match self {
-            Self::Usage(bad) => {
-                bad.iter().for_each(|bad| stderr.print(bad.to_string()));
+            Self::Usage(error) => {
+                error.iter().for_each(|error| stderr.print(error.to_string()));
                 stderr.fatal(&format!("usage: {} {USAGE}", stderr.program));
             }
             Self::BadArgument { warning, fatal } => {

@@ -99,8 +99,8 @@ impl Options {
         for (letter, argument) in arguments.options {
             options.set_option(letter, argument.unwrap_or_default())?;
         }
-        if let Some(bad) = complaint {
-            return Err(CommandLineError::Usage(Some(bad)));
+        if let Some(error) = complaint {
+            return Err(CommandLineError::Usage(Some(error)));
         }
         let [target] = <[String; 1]>::try_from(arguments.rest).map_err(|_| CommandLineError::Usage(None))?;
         options.target = target;

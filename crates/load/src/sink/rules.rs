@@ -269,8 +269,8 @@ fn parse_commands(words: &mut RuleTokens<'_>) -> Result<(CommandSet, Option<Rule
             return Err(words.error(format!("{word:?} is only for {names}")));
         }
         words.next();
-        let whose = "an address is missing: local@domain, @domain, local@, or * for all";
-        let read = |text: &str| RulePattern::parse(text).ok_or(whose.to_owned());
+        let message = "an address is missing: local@domain, @domain, local@, or * for all";
+        let read = |text: &str| RulePattern::parse(text).ok_or(message.to_owned());
         pattern = Some(words.value("an address", read)?);
     }
     match words.peek() {
@@ -281,10 +281,10 @@ fn parse_commands(words: &mut RuleTokens<'_>) -> Result<(CommandSet, Option<Rule
 
 fn unknown_command(word: Option<&str>) -> String {
     let known: Vec<&str> = RuleCommand::ALL.iter().map(|(_, name)| *name).collect();
-    let meant = word.and_then(|word| known.iter().find(|name| name.len() > 1 && is_misspelling(word, name)));
+    let nearest = word.and_then(|word| known.iter().find(|name| name.len() > 1 && is_misspelling(word, name)));
     let known = known.join(" ");
-    match (word, meant) {
-        (Some(word), Some(meant)) => format!("{word:?} is not a command of the sink; did you mean {meant:?}?"),
+    match (word, nearest) {
+        (Some(word), Some(nearest)) => format!("{word:?} is not a command of the sink; did you mean {nearest:?}?"),
         (Some(word), None) => format!("{word:?} is not a command of the sink; use {known}, or * for all"),
         (None, _) => format!("a command is missing; use {known}, or * for all"),
     }
@@ -326,9 +326,9 @@ fn parse_action(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
         return Err(words.error(format!("an action is missing; use {}", known.join(", "))));
     };
     let pair = words.peek_pair();
-    if let Some(meant) = known.iter().find(|name| is_misspelling(word, name) || is_misspelling(&pair, name)) {
-        let typed = if meant.contains(' ') && !is_misspelling(word, meant) { &pair } else { word };
-        return Err(words.error(format!("{typed:?} is not an action; did you mean {meant:?}?")));
+    if let Some(nearest) = known.iter().find(|name| is_misspelling(word, name) || is_misspelling(&pair, name)) {
+        let typed = if nearest.contains(' ') && !is_misspelling(word, nearest) { &pair } else { word };
+        return Err(words.error(format!("{typed:?} is not an action; did you mean {nearest:?}?")));
     }
     Err(words.error(format!("{word:?} is not an action; use {}", known.join(", "))))
 }

@@ -138,7 +138,7 @@ impl SourceCollector {
         self.tick();
         let unlogged = self.interval_recorder.finish(now);
         let series = &self.interval_recorder.series;
-        let around = self.host_sampler.finish();
+        let surroundings = self.host_sampler.finish();
         let stalls = self.stalls.rows();
         let known = report::SourceResults {
             tally: &self.total,
@@ -160,7 +160,7 @@ impl SourceCollector {
             usage: &self.usage_sampler,
             missed_threshold: self.missed_threshold.as_ref(),
         };
-        let record = report::record(&self.context, self.run, self.started_at, &known, around);
+        let record = report::record(&self.context, self.run, self.started_at, &known, surroundings);
         let unwritten =
             self.context.options.outputs.write_or_report(&record, &self.total.accepted_units, &self.progress_output);
         self.progress_output.event(&LiveEvent::Done);

@@ -56,11 +56,11 @@ impl LoadCounts {
             ours.merge(theirs);
         }
         self.errors.merge(&tally.errors);
-        let bad = tally.rejected + tally.failed;
-        if tally.accepted + bad > 0 {
+        let unaccepted_count = tally.rejected + tally.failed;
+        if tally.accepted + unaccepted_count > 0 {
             let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
             let counts = self.ended_by_second.entry(second).or_default();
-            *counts = (counts.0 + tally.accepted + bad, counts.1 + bad);
+            *counts = (counts.0 + tally.accepted + unaccepted_count, counts.1 + unaccepted_count);
         }
     }
 

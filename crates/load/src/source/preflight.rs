@@ -113,8 +113,8 @@ impl PreflightCheck {
             server: ServerRow::default(),
         };
         let timeout = self.options.timeout.min(REPLY_TIMEOUT);
-        let talk = ClientSession::new(socket, client, &mut prober, &mut timer, timeout, buffers);
-        let ended = talk.with_security(self.transport.security.clone()).run().await;
+        let session = ClientSession::new(socket, client, &mut prober, &mut timer, timeout, buffers);
+        let ended = session.with_security(self.transport.security.clone()).run().await;
         let recipients = prober.envelope.as_ref().map_or(0, |envelope| envelope.recipients());
         Ok(PreflightResult { ended, rejections: prober.rejections, recipients, server: prober.server })
     }

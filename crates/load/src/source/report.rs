@@ -34,7 +34,7 @@ pub(super) fn record(
     run: RunId,
     started_at: jiff::Timestamp,
     known: &SourceResults<'_>,
-    around: Surroundings,
+    surroundings: Surroundings,
 ) -> Record {
     let SourceResults { tally, series, .. } = known;
     let options = &context.options;
@@ -68,7 +68,7 @@ pub(super) fn record(
     let needed = u64::from(options.sessions) + RESERVED_DESCRIPTORS;
     record.exhausted = tally.exhausted.rows("source", |resource| host_sampler::resource_limit(resource, needed));
     record.pauses = tally.delayed_acks("source");
-    record.surroundings = Some(around);
+    record.surroundings = Some(surroundings);
     let mut own = outputs::own_party(Role::Source, "source", options.workers, Vec::new());
     own.busy_poll = outputs::busy_poll_row(options.busy_poll);
     own.wake_up_ms = tally.wake_ups.summary();

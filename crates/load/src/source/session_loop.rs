@@ -33,9 +33,9 @@ pub(super) async fn run(context: Arc<SourceContext>, recorder: Rc<SourceWorkerSt
                 sender.connection_established(began, clock::now());
                 let client = client(&context, &recorder);
                 let timeout = context.options.timeout;
-                let talk = ClientSession::new(socket, client, &mut sender, &mut timer, timeout, buffers.clone());
-                let talk = talk.with_write_limit(context.options.transport.write_size);
-                let ended = talk.with_security(context.transport.security.clone()).run().await;
+                let session = ClientSession::new(socket, client, &mut sender, &mut timer, timeout, buffers.clone());
+                let session = session.with_write_limit(context.options.transport.write_size);
+                let ended = session.with_security(context.transport.security.clone()).run().await;
                 sender.connection_ended(&ended);
             }
             Err(error) => {
