@@ -1,6 +1,8 @@
-//! What sessions cost: resident memory of mailrun's source and sink with a thousand idle and ten thousand busy ones.
+//! Memory that sessions cost: resident memory of mailrun's source and sink with a thousand idle and
+//! ten thousand busy sessions.
 //!
-//! `cargo bench --bench memory`. Exit status: 0 all within their limits, 1 one is not, 2 it could not run.
+//! `cargo bench --bench memory`. Exit status: 0 if all are within their limits, 1 if a limit is
+//! exceeded, 2 if the bench could not run.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a bench reports to the terminal")]
 
 #[path = "ruler/party.rs"]
@@ -30,15 +32,15 @@ const IDLE_SESSIONS: usize = 1_000;
 const IDLE_LIMIT_BYTES: u64 = 16 * MEGABYTE;
 const BUSY_SESSIONS: usize = 10_000;
 const BUSY_LIMIT_BYTES: u64 = 64 * MEGABYTE;
-/// Enough that the first sessions are still at work when the last one opens.
+/// Enough that the first sessions are still busy when the last one opens.
 const BUSY_MESSAGES: u64 = 400_000;
-/// Descriptors that a program needs beside its sessions.
+/// Descriptors that a program needs in addition to its sessions.
 const OTHER_DESCRIPTORS: u64 = 100;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const RUN_LIMIT: Duration = Duration::from_secs(180);
 const SAMPLE_EVERY: Duration = Duration::from_millis(20);
-/// What a program may still do after the last session fell silent.
+/// Time for the work that a program may still do after the last session has fallen silent.
 const SETTLE: Duration = Duration::from_millis(600);
 
 fn main() -> ExitCode {
@@ -55,7 +57,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// One process in one situation.
 struct Row {
     situation: &'static str,
     process: &'static str,
@@ -74,7 +75,8 @@ fn measure() -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     let descriptors = getrlimit(Resource::Nofile);
     if descriptors.maximum.is_none_or(|most| most >= BUSY_SESSIONS as u64 + OTHER_DESCRIPTORS) {
-        // First, while this process's own limit is as it was: children inherit it, and must raise it by themselves.
+        // Measure this first, while this process still has its original limit. Children inherit the
+        // limit and must raise it themselves.
         rows.extend(busy().context("10,000 sessions")?);
     } else {
         println!("SKIPPED: 10,000 sessions: the hard limit on open files is {:?} (ulimit -Hn)", descriptors.maximum);
@@ -98,7 +100,7 @@ fn start_source(to: SocketAddr, sessions: usize, messages: u64) -> anyhow::Resul
     Party::start(command)
 }
 
-/// Source and sink at work, sampled until the source has ended.
+/// Samples the memory of a busy source and sink until the source has ended.
 fn busy() -> anyhow::Result<[Row; 2]> {
     eprintln!("{BUSY_SESSIONS} sessions, {BUSY_MESSAGES} messages");
     let (sink, address) = start_sink()?;
@@ -127,7 +129,8 @@ fn busy() -> anyhow::Result<[Row; 2]> {
     Ok([row("source", at_source), row("sink", at_sink)])
 }
 
-/// A thousand sessions that have said EHLO, and the same after a message each.
+/// Measures a thousand sessions that have sent EHLO, and then the same sessions after a message
+/// each.
 fn idle_sink() -> anyhow::Result<[Row; 2]> {
     eprintln!("{IDLE_SESSIONS} idle sessions at the sink");
     let (sink, address) = start_sink()?;
@@ -159,7 +162,7 @@ fn idle_sink() -> anyhow::Result<[Row; 2]> {
     Ok([row("idle after EHLO", greeted), row("idle after a message each", used)])
 }
 
-/// A thousand sessions whose message has gone and whose answer does not come.
+/// Measures a thousand sessions that have sent a message and receive no reply to it.
 fn idle_source() -> anyhow::Result<Row> {
     eprintln!("{IDLE_SESSIONS} idle sessions at the source");
     let (server, all_stalled) = Stalled::listen(IDLE_SESSIONS)?;
@@ -197,7 +200,7 @@ fn ask(session: &mut BufReader<TcpStream>, words: &[u8], class: u8) -> anyhow::R
     expect_reply(session, class)
 }
 
-/// Reads a reply to its last line, whose code must begin with `class`.
+/// Reads a reply to its last line. The reply's code must begin with `class`.
 fn expect_reply(session: &mut impl BufRead, class: u8) -> anyhow::Result<()> {
     loop {
         let mut line = String::new();

@@ -1,11 +1,13 @@
-//! Side by side: mailrun's source and sink against a raw epoll pair, and against smtp-source and go-smtp-source with smtp-sink.
+//! Side by side: compares mailrun's source and sink with a raw epoll pair, and with smtp-source and
+//! go-smtp-source sending to smtp-sink.
 //!
 //! `cargo bench --bench side_by_side -- [--quick] [--rounds N] [--only c,r,p,s,64k,10m,c1,r1,s1,c8,r8,s8] [--halves] [--keep-awake on]`
 //!
-//! The rules: every contestant sends messages of exactly the same octets (a scale counts them first), the same number
-//! of them, over the same number of sessions, on loopback; contestants take turns (A B C A B C …), each with a fresh
-//! sink; the clock is one outer ruler for all, from the source process's start to its end, and a run is long enough
-//! that its start does not matter. Exit status: 0 all targets met, 1 one was missed, 2 it could not run.
+//! The rules: every contestant sends the same number of messages with exactly the same number of
+//! octets (a scale counts them first), over the same number of sessions, on loopback. Contestants
+//! take turns (A B C A B C …), each with a new sink. The same clock measures all of them, from the
+//! start of the source's process to its end. A run is long enough that its start does not matter.
+//! Exit status: 0 if all targets are met, 1 if a target is missed, 2 if the bench could not run.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a bench reports to the terminal")]
 
 mod limit;
@@ -58,7 +60,7 @@ impl Options {
         self.rounds.unwrap_or(if self.quick { 3 } else { 5 })
     }
 
-    /// How long a run of the raw pair is to take; the others take longer.
+    /// Duration of a run of the raw pair. The others take longer.
     fn run_seconds(&self) -> f64 {
         if self.quick { 0.6 } else { 2.0 }
     }
@@ -72,7 +74,7 @@ impl Options {
         Ok(SHAPES.iter().filter(wanted).collect())
     }
 
-    /// Who takes part in a shape, in the order in which they take turns.
+    /// Returns the contestants of a shape, in the order of their turns.
     fn contestants(&self, shape: &Shape) -> Vec<Contestant> {
         let mut contestants = vec![LIMIT];
         if !self.without_mailrun {
@@ -134,7 +136,6 @@ fn compare(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-/// The rounds of one shape.
 fn measure<'a>(options: &Options, shape: &'a Shape, weights: &mut Weights) -> anyhow::Result<Standing<'a>> {
     let contestants = options.contestants(shape);
     for contestant in &contestants {
@@ -156,7 +157,8 @@ fn measure<'a>(options: &Options, shape: &'a Shape, weights: &mut Weights) -> an
     Ok(Standing { shape, lanes })
 }
 
-/// How many messages keep the raw pair busy for so long; finding out also warms the machine up.
+/// Returns the number of messages that keep the raw pair busy for this long. The attempts also warm
+/// the machine up.
 fn enough_messages(shape: &Shape, seconds: f64) -> anyhow::Result<u64> {
     let mut messages = u64::from(shape.sessions) * 10;
     for _ in 0..16 {
@@ -170,7 +172,7 @@ fn enough_messages(shape: &Shape, seconds: f64) -> anyhow::Result<u64> {
     bail!("{messages} messages took no time at all")
 }
 
-/// The size arguments found with the scale, each once.
+/// Size arguments that the scale has found, so that each is determined only once.
 #[derive(Default)]
 struct Weights(HashMap<(Program, u64), u64>);
 

@@ -1,13 +1,14 @@
-//! TLS side by side: mailrun's handshakes, resumed handshakes and bulk against what OpenSSL's programs do on the same
-//! cores.
+//! TLS side by side: compares mailrun's handshakes, resumed handshakes and bulk transfer with
+//! OpenSSL's programs on the same cores.
 //!
 //! `cargo bench --bench tls -- [--quick] [--rounds N] [--only full,resumed,bulk]`
 //!
-//! The rules: the same certificate, cipher and versions for all; contestants take turns (A B C A B C …), client and
-//! server each on a core of its own. A handshake is priced in processor time of the side that is compared, because a
-//! client and a server that wait for each other in turn say by their rate how fast this machine wakes them. The same
-//! client meets both servers, and both clients meet the same server. Exit status: 0 all targets met, 1 one was missed,
-//! 2 it could not run.
+//! The rules: all contestants use the same certificate, cipher and versions. Contestants take turns
+//! (A B C A B C …), with client and server on a core each. The cost of a handshake is the processor
+//! time of the side that is compared. The rate would not be fair: a client and a server that wait
+//! for each other mainly show how fast this machine wakes them. The same client is measured with
+//! both servers, and both clients are measured with the same server. Exit status: 0 if all targets
+//! are met, 1 if a target is missed, 2 if the bench could not run.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a bench reports to the terminal")]
 
 #[path = "ruler/party.rs"]

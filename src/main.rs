@@ -4,8 +4,8 @@
 //! main → cli → { bench, dropin, load, relay, mades, compare } → { party, report, workload, net, spool }
 //!      → { eventloop, smtp, journey, trust } → mime
 //! ```
-//! Each is a crate but cli, which is this program. `bench` starts source, sink and relay as processes of their
-//! own; these do not import each other.
+//! Each of them is a crate except cli, which is part of this program. `bench` starts source, sink
+//! and relay as separate processes. Source, sink and relay do not import each other.
 mod cli;
 
 use std::process::ExitCode;

@@ -1,23 +1,22 @@
-//! What the raw source says: every octet of it, written down once before the first connection.
+//! Everything that the raw source sends, rendered once before the first connection.
 
 use anyhow::{Context, bail, ensure};
 
 const HEADER: &[u8] = b"From: <from@example.com>\r\nTo: <to@example.com>\r\nDate: Sat, 21 Nov 2026 01:44:44 +0000\r\n\
 Message-Id: <1234.0001.0001@smtp.example.com>\r\nSubject: x\r\n\r\n";
 
-/// A body line with its CRLF: 78 characters, as RFC 5322 §2.1.1 asks for.
+/// Length of a body line with its CRLF. RFC 5322 §2.1.1 recommends 78 characters.
 const LINE_OCTETS: usize = 80;
 
-/// How a session spends its round trips.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// `c`: a connection for each message, in lock step.
+    /// `c`: each message has its own connection, and every command waits for the reply before it.
     ConnectionEach,
-    /// `r`: one connection, every command waits for the reply before it.
+    /// `r`: all messages share one connection, and every command waits for the reply before it.
     Reuse,
-    /// `p`: MAIL+RCPT+DATA in one write, then the body.
+    /// `p`: MAIL, RCPT and DATA go out in one write, and the body in another.
     Group,
-    /// `s`: the body and the next MAIL+RCPT+DATA in one write.
+    /// `s`: the body goes out in one write with MAIL, RCPT and DATA of the next message.
     Stream,
 }
 
@@ -37,13 +36,12 @@ impl Mode {
     }
 }
 
-/// The whole of a run, fixed before it starts.
 pub(super) struct Plan {
     pub(super) port: u16,
     pub(super) messages: u64,
     pub(super) sessions: usize,
     pub(super) mode: Mode,
-    /// MAIL+RCPT+DATA.
+    /// MAIL, RCPT and DATA.
     pub(super) group: Vec<u8>,
     /// The message, the dot and its CRLF.
     pub(super) body: Vec<u8>,
@@ -72,7 +70,8 @@ impl Plan {
     }
 }
 
-/// A message of exactly so many octets: header, empty line, lines of 78 characters, the last line's CRLF included.
+/// Builds a message of exactly this length: a header, an empty line and lines of 78 characters. The
+/// last line's CRLF counts.
 fn message(octets: usize) -> anyhow::Result<Vec<u8>> {
     let least = HEADER.len() + 2;
     ensure!(octets >= least, "a message of {octets} octets has no room for its header: {least} is the least");
@@ -80,7 +79,8 @@ fn message(octets: usize) -> anyhow::Result<Vec<u8>> {
     message.extend_from_slice(HEADER);
     while message.len() < octets {
         let left = octets - message.len();
-        // A line cannot be shorter than its CRLF, so the last but one leaves two octets where it would leave one.
+        // A line cannot be shorter than its CRLF. If one octet would be left for the last line,
+        // this line is one octet shorter.
         let line = if left == LINE_OCTETS + 1 { LINE_OCTETS - 1 } else { left.min(LINE_OCTETS) };
         message.extend(std::iter::repeat_n(b'X', line - 2));
         message.extend_from_slice(b"\r\n");

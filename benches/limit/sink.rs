@@ -1,4 +1,4 @@
-//! The raw sink: says 250 to everything and looks for nothing but line ends and the end of data.
+//! The raw sink: answers 250 to every command and looks only for line ends and the end of data.
 
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
@@ -20,7 +20,8 @@ const BYE: &[u8] = b"221 Bye\r\n";
 const SCRATCH_OCTETS: usize = 128 * 1024;
 const BACKLOG: i32 = 4096;
 
-/// Listens on a loopback port that the kernel chooses, says which, and serves until it is killed.
+/// Listens on a loopback port that the kernel chooses, prints the address, and serves until it is
+/// killed.
 pub(super) fn run(waiting: Waiting) -> anyhow::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     listen(&listener, BACKLOG)?;
@@ -70,14 +71,14 @@ enum Reading {
     #[default]
     Commands,
     Body,
-    /// QUIT was said.
+    /// The client has sent QUIT, so the rest of its input is ignored.
     Nothing,
 }
 
 #[derive(Default)]
 struct Dialog {
     reading: Reading,
-    /// The first octet of a command line whose end has not come yet.
+    /// First octet of a command line whose end has not arrived yet.
     verb: Option<u8>,
     tail: Tail,
     replies: Vec<u8>,
@@ -128,7 +129,7 @@ impl Dialog {
     }
 }
 
-/// The octets before a block that may be the beginning of the end of data.
+/// The octets before a block that may be the start of the end of data.
 #[derive(Default)]
 struct Tail {
     octets: [u8; END_OF_DATA.len() - 1],
@@ -136,12 +137,13 @@ struct Tail {
 }
 
 impl Tail {
-    /// The DATA command's own CRLF counts: a lone dot ends an empty message.
+    /// The CRLF of the DATA command counts, so that a lone dot ends an empty message.
     fn at_line_start() -> Self {
         Self { octets: *b"\r\n\0\0", length: 2 }
     }
 
-    /// Where the rest of `block` begins if an end of data that began before it ends in it.
+    /// If an end of data that began before `block` ends in it, returns where the rest of `block`
+    /// begins.
     fn past_end(&self, block: &[u8]) -> Option<usize> {
         let (window, length) = self.joined_with(&block[..block.len().min(self.octets.len())]);
         let at = window[..length].windows(END_OF_DATA.len()).position(|octets| octets == END_OF_DATA)?;

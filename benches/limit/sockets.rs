@@ -1,4 +1,4 @@
-//! The raw pair's sockets: one epoll, and a table of sessions indexed by descriptor.
+//! Sockets of the raw pair: an epoll instance, and a table of sessions indexed by descriptor.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -8,25 +8,22 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-/// How many readable sockets one `epoll_wait` may report.
+/// Maximum number of readable sockets that one `epoll_wait` reports.
 const EVENTS: usize = 1024;
 
-/// What a side does while nothing is readable.
+/// Decides whether a side sleeps in the kernel while no socket is readable, or asks again at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waiting {
-    /// It sleeps in the kernel.
     Sleeps,
-    /// It asks again at once.
     Spins,
 }
 
-/// A socket and what its session remembers.
 pub(super) struct Connection<S> {
     pub(super) socket: OwnedFd,
     pub(super) session: S,
 }
 
-/// Every open connection, found again by its descriptor's number.
+/// Open connections, indexed by the number of their descriptor.
 pub(super) struct Sockets<S> {
     epoll: OwnedFd,
     waiting: Waiting,
@@ -38,7 +35,8 @@ impl<S> Sockets<S> {
         Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, waiting, table: Vec::new() })
     }
 
-    /// Watches a listener, which is nobody's session.
+    /// Watches a listener. Its events carry the socket's descriptor, because a listener has no
+    /// session.
     pub(super) fn watch(&self, socket: &(impl AsFd + AsRawFd)) -> anyhow::Result<()> {
         let key = epoll::EventData::new_u64(u64::from(socket.as_raw_fd().cast_unsigned()));
         Ok(epoll::add(&self.epoll, socket.as_fd(), key, epoll::EventFlags::IN)?)
@@ -54,7 +52,7 @@ impl<S> Sockets<S> {
         Ok(())
     }
 
-    /// Closing the last descriptor also takes the socket out of the epoll.
+    /// Closing the last descriptor of a socket also removes it from the epoll instance.
     pub(super) fn close(&mut self, key: usize) {
         self.table[key] = None;
     }
@@ -63,7 +61,8 @@ impl<S> Sockets<S> {
         self.table.get_mut(key)?.as_mut()
     }
 
-    /// Waits until something is readable and leaves the descriptors' numbers in `ready`; there may be none.
+    /// Waits until a socket is readable, and leaves the numbers of the readable descriptors in
+    /// `ready`. There may be none.
     pub(super) fn wait(&self, ready: &mut Ready) -> anyhow::Result<()> {
         ready.0.clear();
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -75,7 +74,6 @@ impl<S> Sockets<S> {
     }
 }
 
-/// What one wait reported.
 pub(super) struct Ready(Vec<epoll::Event>);
 
 impl Ready {
@@ -88,7 +86,8 @@ impl Ready {
     }
 }
 
-/// One read; a closed or broken connection reads as no octets, a false alarm as `None`.
+/// Reads once. Returns an empty slice if the connection is closed or broken, and `None` if there
+/// was nothing to read.
 pub(super) fn receive<'a>(socket: &OwnedFd, scratch: &'a mut PageAlignedBuffer) -> Option<&'a [u8]> {
     let room = scratch.bytes();
     match rustix::net::recv(socket, &mut *room, RecvFlags::empty()) {
@@ -98,8 +97,8 @@ pub(super) fn receive<'a>(socket: &OwnedFd, scratch: &'a mut PageAlignedBuffer) 
     }
 }
 
-/// Writes all of it, giving the other side the processor while the kernel's buffer is full. A broken connection is
-/// noticed by the next read.
+/// Writes all octets. While the kernel's buffer is full, it yields the processor to the other side.
+/// The next read will notice a broken connection.
 pub(super) fn send(socket: &OwnedFd, mut octets: &[u8]) {
     while !octets.is_empty() {
         match rustix::net::send(socket, octets, SendFlags::NOSIGNAL) {

@@ -1,4 +1,4 @@
-//! The raw source: answers each reply with the next thing to say, and counts only what is left to do.
+//! The raw source: answers each reply with the next command, and counts only the work that is left.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Instant;
@@ -20,7 +20,7 @@ const QUIT: &[u8] = b"QUIT\r\n";
 
 const SCRATCH_OCTETS: usize = 64 * 1024;
 
-/// Sends the plan's messages and prints what it did as one JSON line.
+/// Sends the plan's messages and prints the result as a line of JSON.
 pub(super) fn run(plan: &Plan, waiting: Waiting) -> anyhow::Result<()> {
     let mut work = Work { left: plan.messages, accepted: 0, open: 0 };
     let mut sockets = Sockets::new(waiting)?;
@@ -43,12 +43,10 @@ pub(super) fn run(plan: &Plan, waiting: Waiting) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is left of the run.
 struct Work {
     /// Messages that no session has taken up.
     left: u64,
     accepted: u64,
-    /// Connections.
     open: usize,
 }
 
@@ -60,7 +58,7 @@ impl Work {
     }
 }
 
-/// Opens a connection that has a message to bring.
+/// Opens a connection for one of the remaining messages.
 fn open(plan: &Plan, sockets: &mut Sockets<Session>, work: &mut Work) -> anyhow::Result<()> {
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None)?;
     set_tcp_nodelay(&socket, true)?;
@@ -99,7 +97,7 @@ fn serve(
     Ok(())
 }
 
-/// The reply that a session waits for.
+/// The reply that a session waits for:
 ///
 /// ```text
 /// Greeting → Ehlo → Mail → Recipient → Data → Body → Mail …                                lock step
@@ -131,7 +129,7 @@ struct Session {
 }
 
 impl Session {
-    /// What to say to the reply that was awaited, if anything.
+    /// Returns what to send after the reply that the session waited for, if anything.
     fn turn<'a>(&mut self, plan: &'a Plan, work: &mut Work) -> Option<&'a [u8]> {
         let (awaits, octets) = match self.awaits {
             Awaits::Greeting => (Awaits::Ehlo, Some(EHLO)),
@@ -164,16 +162,18 @@ fn begin(plan: &Plan) -> (Awaits, Option<&[u8]>) {
     if plan.mode.is_grouped() { (Awaits::GroupMail, Some(&plan.group)) } else { (Awaits::Mail, Some(MAIL)) }
 }
 
-/// Counts the replies in a flow of octets: the octet after the code says whether another line follows.
+/// Counts replies in a stream of octets. The octet after the code says whether another line
+/// follows.
 #[derive(Default)]
 struct Replies {
-    /// Octets seen of a line whose end has not come yet.
+    /// Number of octets seen of an unfinished line.
     column: usize,
     last_line: bool,
 }
 
 impl Replies {
-    /// How many replies `block` completes; a refusal ends the run, because a faster dialogue is not the same dialogue.
+    /// Returns how many replies `block` completes. A refusal is an error: a dialogue that is
+    /// shortened by refusals would not be comparable.
     fn complete(&mut self, block: &[u8]) -> anyhow::Result<usize> {
         let mut complete = 0;
         let mut rest = block;

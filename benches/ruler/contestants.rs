@@ -1,5 +1,6 @@
-//! Who is compared: the raw pair, mailrun, Postfix's test programs, go-smtp-source, and mailrun's halves against the raw pair's.
-//! With few sessions the raw pair and mailrun take part twice: asleep between events, and looking for them.
+//! The contestants: the raw pair, mailrun, Postfix's test programs, go-smtp-source, and each half
+//! of mailrun with the other half of the raw pair. With few sessions, the raw pair and mailrun also
+//! take part in a version that looks for events instead of sleeping between them.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -15,12 +16,11 @@ use super::party::Party;
 use super::processor::processor_time;
 use super::shapes::Shape;
 
-/// No run is meant to take longer than a few seconds; one that takes this long hangs.
+/// A run takes a few seconds. A run that takes this long hangs.
 const RUN_LIMIT: Duration = Duration::from_secs(180);
 
 const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
 
-/// A program that offers or takes mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Program {
     Limit,
@@ -29,29 +29,32 @@ pub(crate) enum Program {
     GoSmtpSource,
 }
 
-/// A source and the sink that it is measured with.
+/// A source, and the sink that it is measured with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Contestant {
     pub(crate) name: &'static str,
     pub(crate) source: Program,
     pub(crate) sink: Program,
-    /// What both ends do between events; where it is said to spin, mailrun looks for them for a while.
+    /// Decides whether both ends sleep or spin between events. Mailrun spins for the time of
+    /// `BUSY_POLL` and then sleeps.
     pub(crate) waiting: Waiting,
 }
 
-/// mailrun's option for it: longer than a round trip with both ends awake.
+/// Mailrun's option for spinning. The time is longer than a round trip between two ends that are
+/// awake.
 const BUSY_POLL: &str = "--busy-poll=50us";
 
 pub(crate) const LIMIT: Contestant = asleep("limit → limit", Program::Limit, Program::Limit);
 pub(crate) const MAILRUN_PAIR: Contestant = asleep("mailrun → mailrun", Program::Mailrun, Program::Mailrun);
 pub(crate) const POSTFIX_PAIR: Contestant = asleep("smtp-source → smtp-sink", Program::Postfix, Program::Postfix);
 pub(crate) const GO_PAIR: Contestant = asleep("go-smtp-source → smtp-sink", Program::GoSmtpSource, Program::Postfix);
-/// With few sessions: the machine's speed rather than that of waking it.
+/// With few sessions, the spinning contestants show the speed of the machine without the time to
+/// wake it.
 pub(crate) const LIMIT_SPINNING: Contestant =
     Contestant { name: "limit → limit, spinning", waiting: Waiting::Spins, ..LIMIT };
 pub(crate) const MAILRUN_SPINNING: Contestant =
     Contestant { name: "mailrun → mailrun, --busy-poll 50us", waiting: Waiting::Spins, ..MAILRUN_PAIR };
-/// They tell which half is slow when the pair is.
+/// These show which half is slow if mailrun's pair is slow.
 pub(crate) const HALVES: [Contestant; 2] = [
     asleep("mailrun → limit", Program::Mailrun, Program::Limit),
     asleep("limit → mailrun", Program::Limit, Program::Mailrun),
@@ -61,25 +64,24 @@ const fn asleep(name: &'static str, source: Program, sink: Program) -> Contestan
     Contestant { name, source, sink, waiting: Waiting::Sleeps }
 }
 
-/// How much is sent, and how it is weighed for this program.
 #[derive(Clone, Copy)]
 pub(crate) struct Load<'a> {
     pub(crate) shape: &'a Shape,
     pub(crate) messages: u64,
-    /// The number that makes this source send messages of the shape's size: smtp-source counts without its header.
+    /// Size argument with which this source sends messages of the shape's size. smtp-source does
+    /// not count its header.
     pub(crate) size_argument: u64,
 }
 
-/// What one run came to.
 pub(crate) struct Run {
     pub(crate) rate_per_s: f64,
-    /// What the source itself says, where it says anything.
+    /// Rate that the source itself reports, if it reports one.
     pub(crate) reported_rate_per_s: Option<f64>,
     pub(crate) source_microseconds: f64,
     pub(crate) sink_microseconds: f64,
 }
 
-/// A fresh sink, a fresh source, and the time between the source's start and its end.
+/// Runs a new source against a new sink. The time counts from the source's start to its end.
 pub(crate) fn run(contestant: Contestant, load: Load<'_>) -> anyhow::Result<Run> {
     let (sink, address) = start_sink(contestant)?;
     let record = tempfile::NamedTempFile::new()?;
@@ -102,7 +104,7 @@ pub(crate) fn run(contestant: Contestant, load: Load<'_>) -> anyhow::Result<Run>
 }
 
 impl Waiting {
-    /// The words for it behind the program's other words.
+    /// Returns the option for this kind of waiting. It goes behind the program's other words.
     fn words(self, program: Program) -> &'static [&'static str] {
         match (self, program) {
             (Self::Spins, Program::Limit) => &["--spin"],
@@ -129,7 +131,8 @@ fn start_sink(contestant: Contestant) -> anyhow::Result<(Party, SocketAddr)> {
     }
 }
 
-/// smtp-sink cannot say which port it was given, so it is given one that was free a moment ago.
+/// smtp-sink cannot report a port that the kernel chooses, so the bench gives it a port that was
+/// free a moment ago.
 fn start_smtp_sink() -> anyhow::Result<(Party, SocketAddr)> {
     let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
     let mut command = Command::new(installed_program("smtp-sink").context("smtp-sink is not installed")?);
@@ -150,7 +153,7 @@ fn answers(address: SocketAddr) -> bool {
     TcpStream::connect(address).and_then(|mut stream| stream.write_all(b"QUIT\r\n")).is_ok()
 }
 
-/// The command that makes a program send the load.
+/// Returns the command that makes a program send the load.
 pub(crate) fn source_command(
     program: Program,
     load: Load<'_>,
@@ -188,7 +191,7 @@ pub(crate) fn source_command(
     })
 }
 
-/// The source's own opinion of its rate; that it sent everything is checked on the way.
+/// Returns the rate that the source itself reports. Fails if the source did not send everything.
 fn reported_rate(program: Program, load: Load<'_>, said: &str, record: &Path) -> anyhow::Result<Option<f64>> {
     let (accepted, rate) = match program {
         Program::Postfix | Program::GoSmtpSource => return Ok(None),
@@ -208,7 +211,8 @@ fn reported_rate(program: Program, load: Load<'_>, said: &str, record: &Path) ->
     Ok(rate)
 }
 
-/// Finds one of the older test programs in PATH, or where Debian puts it, which a plain user's PATH leaves out.
+/// Finds one of the older test programs in PATH or in Debian's directories for it, which a normal
+/// user's PATH lacks.
 pub(crate) fn installed_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

@@ -1,4 +1,5 @@
-//! The ruler that every contestant is held against: the same octets, the same clock, the same accounts of the kernel.
+//! Tools that measure every contestant in the same way: the same octets, the same clock, the same
+//! figures of the kernel.
 
 pub(crate) mod contestants;
 pub(crate) mod party;

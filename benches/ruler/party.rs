@@ -1,4 +1,5 @@
-//! A child process that takes part: started, listened to, waited for, and never left behind.
+//! A child process that takes part in a bench. Its output is read, its end is awaited, and it is
+//! never left behind.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek};
@@ -12,10 +13,11 @@ use anyhow::{Context, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-/// How long a sink may take to say that it listens, and how long anybody may take to stop.
+/// Time for a sink to report its address, and for any process to stop.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A running process of ours. Dropping it kills it: a bench that fails leaves nothing running.
+/// A running child process. Dropping the value kills the process, so that a failed bench leaves
+/// nothing running.
 pub(crate) struct Party {
     command: String,
     child: Child,
@@ -30,13 +32,14 @@ impl Party {
         Self::start_between(Stdio::null(), command, tempfile::tempfile()?)
     }
 
-    /// The same with an input, and with a file for its output, which may be the device that keeps nothing.
+    /// Like `start`, but with an input and with a file for the output. The file may be /dev/null.
     pub(crate) fn start_between(input: Stdio, mut command: Command, stdout: File) -> anyhow::Result<Self> {
         command.stdout(stdout.try_clone()?);
         Self::spawn(input, command, stdout)
     }
 
-    /// Starts a process whose first line of output is `{"event":"listening","smtp":["ADDRESS"],…}`.
+    /// Starts a process and waits for its first line of output,
+    /// `{"event":"listening","smtp":["ADDRESS"],…}`.
     pub(crate) fn start_listening(mut command: Command) -> anyhow::Result<(Self, SocketAddr)> {
         command.stdout(Stdio::piped());
         let mut party = Self::spawn(Stdio::null(), command, tempfile::tempfile()?)?;
@@ -61,27 +64,27 @@ impl Party {
         self.child.id()
     }
 
-    /// True once the process has ended. Its accounts in /proc stay until it is reaped.
+    /// Returns true once the process has ended. Its accounts in /proc stay until it is reaped.
     pub(crate) fn ends_within(&self, limit: Duration) -> anyhow::Result<bool> {
         let timeout = Timespec { tv_sec: i64::try_from(limit.as_secs())?, tv_nsec: limit.subsec_nanos().into() };
         Ok(poll(&mut [PollFd::new(&self.end, PollFlags::IN)], Some(&timeout))? > 0)
     }
 
-    /// The output of a process that has ended well.
+    /// Returns the output of a process. Fails unless the process ended with success.
     pub(crate) fn reap(mut self) -> anyhow::Result<String> {
         let status = self.child.wait()?;
         ensure!(status.success(), "{} ended with {status}: {}", self.command, self.complaint());
         read_back(&self.stdout)
     }
 
-    /// Asks the process to stop and waits until it has; what its exit status says is the caller's to judge.
+    /// Asks the process to stop, and waits for its end. The caller has to judge the exit status.
     pub(crate) fn stop(mut self) -> anyhow::Result<ExitStatus> {
         kill_process(Pid::from_child(&self.child), Signal::TERM)?;
         ensure!(self.ends_within(PATIENCE)?, "{} did not stop on SIGTERM", self.command);
         Ok(self.child.wait()?)
     }
 
-    /// What the process said on stderr.
+    /// Returns what the process wrote on standard error.
     pub(crate) fn complaint(&self) -> String {
         read_back(&self.stderr).unwrap_or_default().trim().to_owned()
     }
@@ -89,18 +92,19 @@ impl Party {
 
 impl Drop for Party {
     fn drop(&mut self) {
-        // Both are without effect on a child that was already waited for.
+        // Both calls have no effect on a child that was already waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Reads on after the first line, so that a process which keeps talking never finds the pipe full.
+/// Sends the first line. The thread keeps reading, so that the pipe of a process that writes more
+/// never fills up.
 fn first_line(stdout: ChildStdout) -> Receiver<String> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            // Nobody waits for the lines after the first.
+            // Ignore the error: nobody waits for the lines after the first.
             let _ = sender.send(line);
         }
     });

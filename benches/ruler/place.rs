@@ -1,6 +1,7 @@
-//! Where a measurement is made, for its first line.
+//! Describes the machine that a measurement runs on.
 
-/// The machine, and whether it has other work, which makes every figure worth less.
+/// Describes the machine for the first line of a report. Warns of other work, which distorts every
+/// figure.
 pub(crate) fn place() -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let system = rustix::system::uname();

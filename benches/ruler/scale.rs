@@ -1,4 +1,5 @@
-//! The scale: takes one message from a source and counts its octets, so that all contestants carry the same weight.
+//! The scale: takes one message from a source and counts its octets, so that all contestants send
+//! messages of the same size.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -13,10 +14,10 @@ use super::shapes::{Dialogue, Shape};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What smtp-source's header comes to, near enough: the scale corrects it.
+/// Approximate size of smtp-source's header. The scale corrects the difference.
 const SMTP_SOURCE_HEADER_OCTETS: u64 = 130;
 
-/// The size argument that makes `program` send messages of exactly `octets`.
+/// Returns the size argument that makes `program` send messages of exactly `octets`.
 pub(crate) fn size_argument(program: Program, octets: u64) -> anyhow::Result<u64> {
     let counts_body = matches!(program, Program::Postfix | Program::GoSmtpSource);
     let guess = if counts_body { octets - SMTP_SOURCE_HEADER_OCTETS } else { octets };
@@ -27,12 +28,14 @@ pub(crate) fn size_argument(program: Program, octets: u64) -> anyhow::Result<u64
     }
     let argument = (guess + octets).saturating_sub(weight);
     let weight = weigh(program, argument)?;
-    // Its header holds its process number, which a new process may write with another digit, and lines have two ends.
+    // The header contains the process id, which may have another digit in a new process, and lines
+    // have ends of two octets.
     ensure!(weight.abs_diff(octets) <= 2, "{program:?} cannot be made to send {octets} octets: it sent {weight}");
     Ok(argument)
 }
 
-/// Lets the program send one message and counts its octets, header and last CRLF included, the dot's line not.
+/// Lets the program send one message, and counts its octets. The header and the last CRLF count,
+/// the line with the dot does not.
 fn weigh(program: Program, size_argument: u64) -> anyhow::Result<u64> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     listener.set_nonblocking(true)?;
@@ -72,7 +75,8 @@ fn next_connection(listener: &TcpListener, limit: Instant) -> anyhow::Result<Opt
     Ok(Some(stream))
 }
 
-/// A dialogue to its end; `None` if the connection closed without a message (a source may try the door first).
+/// Serves a dialogue to its end. Returns `None` if no message came, because a source may first only
+/// test whether the server listens.
 fn serve(stream: TcpStream) -> anyhow::Result<Option<u64>> {
     let mut replies = stream.try_clone()?;
     let mut lines = BufReader::new(stream);

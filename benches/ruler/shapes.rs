@@ -1,25 +1,23 @@
-//! The shapes of work that are compared, and what is asked of mailrun in each.
+//! The shapes of load that are compared, and the targets of mailrun in each.
 
-/// One way of sending mail.
 pub(crate) struct Shape {
-    /// What `--only` calls it.
+    /// Name for `--only`.
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
     pub(crate) dialogue: Dialogue,
     pub(crate) sessions: u32,
-    /// The whole message with its header, before the dot that ends it.
+    /// Octets of the whole message with its header, without the dot that ends it.
     pub(crate) message_octets: u64,
     pub(crate) targets: &'static [Target],
 }
 
 impl Shape {
-    /// Reports whether a processor may have nothing to do between two events.
+    /// True if a processor may be idle between two events.
     pub(crate) fn leaves_processors_idle(&self) -> bool {
         self.sessions <= 8 && self.message_octets == DEFAULT_OCTETS
     }
 }
 
-/// How a session spends its round trips.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialogue {
     ConnectionEach,
@@ -29,7 +27,7 @@ pub(crate) enum Dialogue {
 }
 
 impl Dialogue {
-    /// As the raw pair calls it.
+    /// Name in the command line of the raw pair.
     pub(crate) fn letter(self) -> &'static str {
         match self {
             Self::ConnectionEach => "c",
@@ -39,7 +37,7 @@ impl Dialogue {
         }
     }
 
-    /// As `mailrun source` calls it.
+    /// Options of `mailrun source`.
     pub(crate) fn mailrun_options(self) -> &'static [&'static str] {
         match self {
             Self::ConnectionEach => &["--pipelining", "off"],
@@ -49,7 +47,7 @@ impl Dialogue {
         }
     }
 
-    /// As smtp-source calls it; it does not pipeline.
+    /// Options of smtp-source, or `None` because it cannot pipeline.
     pub(crate) fn smtp_source_options(self) -> Option<&'static [&'static str]> {
         match self {
             Self::ConnectionEach => Some(&[]),
@@ -59,26 +57,26 @@ impl Dialogue {
     }
 }
 
-/// What mailrun's median must reach.
+/// A value that mailrun's median must reach.
 pub(crate) struct Target {
     pub(crate) measure: Measure,
     pub(crate) least: f64,
-    /// What we would rather have.
+    /// A higher value that we would like to reach.
     pub(crate) goal: Option<f64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Measure {
-    /// As a share of the raw pair's rate.
+    /// Share of the raw pair's rate.
     OfLimit,
-    /// As a multiple of smtp-source → smtp-sink's rate.
+    /// Multiple of the rate of smtp-source with smtp-sink.
     OfSmtpSource,
     GigabytesPerSecond,
 }
 
 pub(crate) const DEFAULT_OCTETS: u64 = 400;
 
-/// Issue 2, "Speed and memory".
+/// The targets are those of issue 2, "Speed and memory".
 pub(crate) const SHAPES: [Shape; 12] = [
     Shape {
         name: "c",
@@ -136,7 +134,8 @@ pub(crate) const SHAPES: [Shape; 12] = [
     few("s8", "stream, one write", Dialogue::Stream, 8, &[]),
 ];
 
-/// Small messages over so few sessions that processors fall asleep between them.
+/// Builds a shape of small messages over so few sessions that processors fall asleep between the
+/// messages.
 const fn few(
     name: &'static str,
     title: &'static str,

@@ -1,6 +1,5 @@
-//! What many runs come to: a middle value and the ends.
+//! Summary of several runs: the median and both extremes.
 
-/// A middle value and the ends.
 #[derive(Clone, Copy)]
 pub(crate) struct Spread {
     pub(crate) least: f64,

@@ -1,4 +1,4 @@
-//! A server that takes each session as far as the end of its first message and never answers it.
+//! A server that takes each session up to the end of its first message, and never answers that.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -11,14 +11,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 const PATIENCE: Duration = Duration::from_secs(15);
 const BACKLOG: i32 = 4096;
 
-/// Sessions that all wait for the same thing.
+/// A server whose sessions all wait for the reply to their first message.
 pub(crate) struct Stalled {
     pub(crate) address: SocketAddr,
     thread: JoinHandle<anyhow::Result<Vec<TcpStream>>>,
 }
 
 impl Stalled {
-    /// Serves this many sessions one after the other, each to its end of data.
+    /// Starts a thread that serves this many sessions one after the other, each to its end of data.
+    /// The receiver gets a message when all sessions are stalled.
     pub(crate) fn listen(sessions: usize) -> anyhow::Result<(Self, Receiver<()>)> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         rustix::net::listen(&listener, BACKLOG)?;
@@ -29,14 +30,14 @@ impl Stalled {
             while stalled.len() < sessions {
                 stalled.extend(stall(accept(&listener)?)?);
             }
-            // The bench may have given up waiting.
+            // Ignore the error: the bench may have given up waiting.
             let _ = all_stalled.send(());
             Ok(stalled)
         });
         Ok((Self { address, thread }, wait))
     }
 
-    /// The open sessions, or why there are fewer than were asked for.
+    /// Returns the open sessions, or the reason why there are fewer than were asked for.
     pub(crate) fn sessions(self) -> anyhow::Result<Vec<TcpStream>> {
         self.thread.join().map_err(|_| anyhow::anyhow!("the stalled server panicked"))?
     }
@@ -51,7 +52,7 @@ fn accept(listener: &TcpListener) -> anyhow::Result<TcpStream> {
     Ok(stream)
 }
 
-/// `None` if the connection closed before it sent a message.
+/// Returns `None` if the connection closed before it sent a message.
 fn stall(mut stream: TcpStream) -> anyhow::Result<Option<TcpStream>> {
     stream.write_all(b"220 stalled ESMTP\r\n")?;
     let mut lines = BufReader::new(stream.try_clone()?);

@@ -1,4 +1,5 @@
-//! Who stands where: medians and spreads of interleaved runs, and whether mailrun reached its targets.
+//! Results of the contestants: medians and spreads of interleaved runs, and whether mailrun reached
+//! its targets.
 
 use comfy_table::{CellAlignment, Table, presets};
 
@@ -6,27 +7,25 @@ use super::contestants::{Contestant, LIMIT, MAILRUN_PAIR, POSTFIX_PAIR, Run};
 use super::shapes::{Measure, Shape, Target};
 use super::spread::Spread;
 
-/// Above this size octets a second say more than messages a second.
+/// From this message size on, the table shows octets per second in addition to messages per second.
 const LARGE_OCTETS: u64 = 16 * 1024;
 
-/// The runs of one contestant; run `i` of each contestant belongs to round `i`.
+/// The runs of one contestant. Run `i` of each contestant belongs to round `i`.
 pub(crate) struct Lane {
     pub(crate) contestant: Contestant,
     pub(crate) runs: Vec<Run>,
 }
 
-/// All runs of one shape.
 pub(crate) struct Standing<'a> {
     pub(crate) shape: &'a Shape,
     pub(crate) lanes: Vec<Lane>,
 }
 
-/// What became of a target.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Passed,
     Failed,
-    /// The other side of the comparison is not installed.
+    /// The program to compare with is not installed.
     Skipped,
 }
 
@@ -35,7 +34,7 @@ impl Standing<'_> {
         self.lanes.iter().find(|lane| lane.contestant == contestant)
     }
 
-    /// Rounds compared pair by pair, so that a slow minute of the machine weighs on both sides.
+    /// Compares the runs of each round, so that a slow minute of the machine affects both sides.
     fn ratio(&self, lane: &Lane, to: Contestant) -> Option<Spread> {
         let other = self.lane(to)?;
         Spread::of(lane.runs.iter().zip(&other.runs).map(|(run, other)| run.rate_per_s / other.rate_per_s))
@@ -66,7 +65,6 @@ fn outcome(target: &Target, measured: Option<Spread>) -> Outcome {
     }
 }
 
-/// One row a shape and contestant.
 pub(crate) fn table(standings: &[Standing<'_>]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);
@@ -101,7 +99,7 @@ pub(crate) fn table(standings: &[Standing<'_>]) -> Table {
     table
 }
 
-/// All cells but the shape's.
+/// Returns all cells of a row except the shape.
 fn row(standing: &Standing<'_>, lane: &Lane) -> Vec<String> {
     let median = |value: fn(&Run) -> f64| Spread::of(lane.runs.iter().map(value)).map_or(f64::NAN, |s| s.median);
     let rate = Spread::of(lane.runs.iter().map(|run| run.rate_per_s));

@@ -1,4 +1,4 @@
-//! What all runs have in common: a certificate, two cores, and who runs where.
+//! What all runs share: a certificate, two cores, and the placement of both sides.
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
@@ -14,24 +14,24 @@ use crate::processor::processor_time;
 
 const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
 
-/// No run takes longer than a few seconds; one that takes this long hangs.
+/// A run takes a few seconds. A run that takes this long hangs.
 const RUN_LIMIT: Duration = Duration::from_secs(120);
 
-/// A side of a connection, and its core.
+/// Side of a connection. Each side has its own core.
 #[derive(Clone, Copy)]
 pub(crate) enum Side {
     Server,
     Client,
 }
 
-/// The table that everything is measured on.
+/// Certificate, placement and version of OpenSSL that all runs use.
 pub(crate) struct Bench {
     directory: tempfile::TempDir,
     is_pinned: bool,
     openssl_version: String,
 }
 
-/// A client's run: what it said, how long it took, and the processor time of both sides.
+/// Result of a client's run: its output, its duration, and the processor time of both sides.
 pub(crate) struct Run {
     pub(crate) said: String,
     pub(crate) wall: Duration,
@@ -40,7 +40,7 @@ pub(crate) struct Run {
 }
 
 impl Bench {
-    /// With a new certificate: ECDSA on P-256.
+    /// Creates the bench with a new certificate, ECDSA on P-256.
     pub(crate) fn new() -> anyhow::Result<Self> {
         let Ok(version) = Command::new("openssl").arg("version").output() else {
             bail!("openssl is not installed (Debian: apt-get install openssl)");
@@ -71,12 +71,13 @@ impl Bench {
         self.directory.path().join("key.pem")
     }
 
-    /// A place for a file that ends with the run.
+    /// Returns the path of a file that is deleted at the end of the bench.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// The program, on that side's core. `taskset` becomes the program it starts, so its number is the program's.
+    /// Returns a command that runs the program on the side's core. `taskset` replaces itself by the
+    /// program, so the process id is that of the program.
     pub(crate) fn command(&self, side: Side, program: impl AsRef<OsStr>) -> Command {
         if !self.is_pinned {
             return Command::new(program);
@@ -90,7 +91,7 @@ impl Bench {
         command
     }
 
-    /// Mailrun's sink, under TLS from the first octet on, or without.
+    /// Starts mailrun's sink, with TLS from the first octet on or without TLS.
     pub(crate) fn start_sink(&self, tls: &str) -> anyhow::Result<(Party, SocketAddr)> {
         let mut command = self.command(Side::Server, MAILRUN);
         command.args(["sink", "--listen", "127.0.0.1:0", "--live", "json", "--workers", "1", "--tls", tls]);
@@ -100,14 +101,13 @@ impl Bench {
         Party::start_listening(command)
     }
 
-    /// Mailrun's source.
     pub(crate) fn source(&self) -> Command {
         let mut command = self.command(Side::Client, MAILRUN);
         command.arg("source");
         command
     }
 
-    /// Waits for a client's end and reads both sides' accounts.
+    /// Waits for the client to end, and reads the processor time of both sides.
     pub(crate) fn attend(&self, server: &Party, client: impl FnOnce() -> anyhow::Result<Party>) -> anyhow::Result<Run> {
         let server_before = processor_time(server.pid())?;
         let began = std::time::Instant::now();

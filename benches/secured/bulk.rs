@@ -1,4 +1,5 @@
-//! Long messages under TLS, against the same octets by OpenSSL's programs and against what the cipher alone allows.
+//! Large messages under TLS, compared with the same octets sent by OpenSSL's programs and with the
+//! limit set by the cipher.
 
 use std::fs::File;
 
@@ -14,10 +15,9 @@ const MESSAGE_OCTETS: u64 = 10 * 1024 * 1024;
 const MESSAGES: u64 = 100;
 const OCTETS: u64 = MESSAGES * MESSAGE_OCTETS;
 
-/// Of either limit.
+/// Share of each limit that mailrun must reach.
 const OF_LIMIT: f64 = 0.90;
 
-/// What one contestant came to.
 #[derive(Clone, Copy)]
 struct Carried {
     octets_per_s: f64,
@@ -26,7 +26,7 @@ struct Carried {
 }
 
 impl Carried {
-    /// Processor time is by the MB.
+    /// Processor time is given per megabyte.
     fn of(run: &Run) -> Self {
         let by_megabyte = |time: std::time::Duration| time.as_secs_f64() * 1e12 / OCTETS as f64;
         Self {
@@ -37,9 +37,8 @@ impl Carried {
     }
 }
 
-/// A round.
 pub(crate) struct Bulk {
-    /// Octets a second that a core encrypts, and does nothing else.
+    /// Octets per second that a core can encrypt if it does nothing else.
     cipher: f64,
     openssl: Carried,
     plain: Carried,
@@ -47,7 +46,7 @@ pub(crate) struct Bulk {
 }
 
 impl Bulk {
-    /// Every contestant once.
+    /// Runs every contestant once.
     pub(crate) fn run(bench: &Bench) -> anyhow::Result<Self> {
         Ok(Self {
             cipher: openssl::speed(bench).context("openssl speed")?,
@@ -57,7 +56,8 @@ impl Bulk {
         })
     }
 
-    /// What the pair could carry if each octet took the time that it takes in the clear, and the cipher's.
+    /// Returns the highest rate that TLS allows: each octet takes its time in plain text plus its
+    /// time in the cipher.
     fn limit(&self) -> f64 {
         1.0 / (1.0 / self.plain.octets_per_s + 1.0 / self.cipher)
     }
@@ -65,7 +65,7 @@ impl Bulk {
 
 fn by_openssl(bench: &Bench) -> anyhow::Result<Carried> {
     let path = bench.path("octets");
-    // A hole: to read it costs a copy, as to read what is in the page cache.
+    // The file is a hole. Reading it costs a copy, like reading a file from the page cache.
     File::create(&path)?.set_len(OCTETS)?;
     let (server, address) = openssl::start_server(bench, Version::Tls13)?;
     let file = File::open(&path)?;
@@ -96,7 +96,6 @@ fn by_mailrun(bench: &Bench, tls: &str) -> anyhow::Result<Carried> {
     Ok(Carried::of(&run))
 }
 
-/// What the rounds came to.
 pub(crate) fn rows(rounds: &[Bulk]) -> Vec<Row> {
     let row = |contestant: &str, carried: fn(&Bulk) -> Carried, targets| Row {
         case: format!("bulk, {MESSAGES} × 10 MB\n{}", Version::Tls13.cipher()),

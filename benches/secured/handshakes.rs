@@ -1,4 +1,5 @@
-//! Full and resumed handshakes: who makes them with whom, and what a handshake costs either side.
+//! Full and resumed handshakes: which client makes them with which server, and what a handshake
+//! costs each side.
 
 use anyhow::ensure;
 
@@ -9,13 +10,13 @@ use super::shaker::{self, Parting};
 use crate::party::Party;
 use crate::spread::Spread;
 
-/// Of the limit that a side's handshakes a processor second must reach.
+/// Share of the limit that a side must reach, in handshakes per second of processor time.
 const OF_LIMIT: f64 = 0.90;
 
-/// How many times the full handshakes the resumed ones must be.
+/// Factor by which resumed handshakes must be faster than full handshakes.
 const OF_FULL: f64 = 3.0;
 
-/// Connections at a time where the rate is what counts.
+/// Number of parallel connections when the rate is measured.
 const SESSIONS: u32 = 8;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,7 +33,7 @@ impl Version {
         }
     }
 
-    /// As a handshake of ours names it; OpenSSL's programs are told to use the same.
+    /// Returns the cipher's name in rustls. OpenSSL's programs are told to use the same cipher.
     pub(crate) fn cipher(self) -> &'static str {
         match self {
             Self::Tls13 => "TLS13_AES_256_GCM_SHA384",
@@ -47,7 +48,6 @@ pub(crate) enum Kind {
     Resumed,
 }
 
-/// What is measured by itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) version: Version,
@@ -59,7 +59,8 @@ impl Case {
         format!("{}, {}", self.version.name(), if self.kind == Kind::Full { "full" } else { "resumed" })
     }
 
-    /// s_time reads nothing after the handshake, so it never sees a ticket of TLS 1.3.
+    /// s_time reads nothing after the handshake. It therefore never receives a ticket of TLS 1.3
+    /// and cannot resume with TLS 1.3.
     fn is_for_s_time(self) -> bool {
         self != Self { version: Version::Tls13, kind: Kind::Resumed }
     }
@@ -69,7 +70,7 @@ impl Case {
     }
 }
 
-/// Who shakes hands with whom, in the order of their turns.
+/// A client and a server, in the order of their turns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pair {
     TimeToServer,
@@ -98,7 +99,6 @@ impl Pair {
     }
 }
 
-/// What a run came to.
 #[derive(Clone, Copy)]
 struct Taken {
     pair: Pair,
@@ -107,13 +107,11 @@ struct Taken {
     server_us: f64,
 }
 
-/// All runs of a round, case by case.
+/// All runs of a round, grouped by case.
 pub(crate) type Round = Vec<Vec<Shaken>>;
 
-/// A run of a pair.
 pub(crate) struct Shaken(Taken);
 
-/// Every pair of every case once.
 pub(crate) fn round(bench: &Bench, cases: &[Case]) -> anyhow::Result<Round> {
     let of_case = |case: &Case| {
         let pairs = PAIRS.into_iter().filter(|pair| case.is_for_s_time() || !pair.is_of_s_time());
@@ -156,12 +154,12 @@ fn taken(pair: Pair, run: &Run, count: u64, seconds: f64) -> Taken {
     }
 }
 
-/// s_server knows no end but a signal; what its exit status says then is of no interest.
+/// Only a signal ends s_server, so its exit status does not matter.
 pub(crate) fn end(server: Party) -> anyhow::Result<()> {
     server.stop().map(drop)
 }
 
-/// What the rounds came to, case by case.
+/// Returns the rows of the table, case by case.
 pub(crate) fn rows(cases: &[Case], rounds: &[Round]) -> Vec<Row> {
     let judge = Judge { cases, rounds };
     let of_case = |case: &Case| {
@@ -177,7 +175,7 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// The runs of a pair, round by round.
+    /// Returns the runs of a pair, in the order of the rounds.
     fn runs(&self, case: Case, pair: Pair) -> Vec<Taken> {
         let Some(at) = self.cases.iter().position(|other| *other == case) else { return Vec::new() };
         let of_round = |round: &Round| round[at].iter().map(|run| run.0).find(|taken| taken.pair == pair);
@@ -188,7 +186,7 @@ impl Judge<'_> {
         Spread::of(self.runs(case, pair).iter().map(value))
     }
 
-    /// The one's value over the other's, round by round.
+    /// Divides the first value by the second, round by round.
     fn ratio(&self, one: (Case, Pair), other: (Case, Pair), value: fn(&Taken) -> f64) -> Option<Spread> {
         let one = self.runs(one.0, one.1);
         let other = self.runs(other.0, other.1);
@@ -228,8 +226,9 @@ impl Judge<'_> {
         }
     }
 
-    /// TLS 1.2 resumes without any public key's work. TLS 1.3 does not (RFC 8446 §2.2, psk_dhe_ke: a key exchange all the
-    /// same), so there the measure is what OpenSSL's server gains.
+    /// A resumed handshake of TLS 1.2 needs no public-key operation. With TLS 1.3, a key exchange
+    /// is still needed (psk_dhe_ke, RFC 8446 §2.2), so mailrun's gain is compared with that of
+    /// OpenSSL's server.
     fn resumption(&self, case: Case) -> Vec<Target> {
         let full = Case { kind: Kind::Full, ..case };
         let gain = self.ratio((case, Pair::ManyToSink), (full, Pair::ManyToSink), |taken| taken.per_s);

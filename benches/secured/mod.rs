@@ -1,4 +1,4 @@
-//! The parties of a TLS run, OpenSSL's and mailrun's, and what their runs come to.
+//! The programs of a TLS run, OpenSSL's and mailrun's, and the results of their runs.
 
 pub(crate) mod bench;
 pub(crate) mod bulk;

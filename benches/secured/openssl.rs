@@ -1,4 +1,4 @@
-//! OpenSSL's programs: s_server, s_time, s_client, speed.
+//! Runs OpenSSL's programs: s_server, s_time, s_client and speed.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,17 +12,16 @@ use super::bench::{Bench, Side};
 use super::handshakes::{Kind, Version};
 use crate::party::Party;
 
-/// The cipher of `openssl speed`, which is that of [`Version::cipher`].
+/// Cipher of `openssl speed`. It is the same as that of [`Version::cipher`].
 const CIPHER: &str = "aes-256-gcm";
 
-/// Octets of a TLS record.
 const RECORD_OCTETS: &str = "16384";
 
-/// What s_time is given. It counts whole seconds of the clock, so a run has between one and this many.
+/// Duration for s_time, which counts whole seconds of the clock. A run therefore takes between one
+/// and this many seconds.
 const SECONDS: &str = "2";
 
 impl Version {
-    /// As OpenSSL's programs call it.
     fn option(self) -> &'static str {
         match self {
             Self::Tls13 => "-tls1_3",
@@ -30,7 +29,7 @@ impl Version {
         }
     }
 
-    /// The one cipher that is measured: the first that rustls offers.
+    /// Selects the only cipher that is measured, which is the first that rustls offers.
     fn cipher_options(self) -> [&'static str; 2] {
         match self {
             Self::Tls13 => ["-ciphersuites", "TLS_AES_256_GCM_SHA384"],
@@ -39,9 +38,11 @@ impl Version {
     }
 }
 
-/// A server that throws away what it is sent. Its input stays open, or it would spin on its end.
+/// Starts a server that discards its input. Its own standard input stays open, because at the end
+/// of that input it would spin.
 pub(crate) fn start_server(bench: &Bench, version: Version) -> anyhow::Result<(Party, SocketAddr)> {
-    // It cannot say which port it was given, so it is given one that was free a moment ago.
+    // s_server cannot report a port that the kernel chooses, so the bench gives it a port that was
+    // free a moment ago.
     let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
     let mut command = bench.command(Side::Server, "openssl");
     command.args(["s_server", "-quiet", "-accept", &address.to_string(), version.option()]);
@@ -60,12 +61,12 @@ fn nowhere() -> anyhow::Result<File> {
     Ok(File::options().read(true).write(true).open("/dev/null")?)
 }
 
-/// Something that is no TLS, so that the server is done with it at once.
+/// Connects and sends something other than TLS, so that the server drops the connection at once.
 fn answers(address: SocketAddr) -> bool {
     TcpStream::connect(address).and_then(|mut stream| stream.write_all(b"QUIT\r\n")).is_ok()
 }
 
-/// A client that connects again and again.
+/// Starts a client that connects again and again.
 pub(crate) fn start_s_time(bench: &Bench, version: Version, kind: Kind, to: SocketAddr) -> anyhow::Result<Party> {
     let mut command = bench.command(Side::Client, "openssl");
     let kind = match kind {
@@ -77,8 +78,8 @@ pub(crate) fn start_s_time(bench: &Bench, version: Version, kind: Kind, to: Sock
     Party::start(command)
 }
 
-/// How many connections it made, of what it said: a mark for each, `r` for a resumed one, and then
-/// `951 connections in 0.84s; …`.
+/// Parses s_time's output and returns the number of its connections. The output has a mark for each
+/// connection, `r` for a resumed one, and then `951 connections in 0.84s; …`.
 pub(crate) fn connections(said: &str, kind: Kind) -> anyhow::Result<u64> {
     let line = said.lines().find(|line| line.contains(" connections in ")).context("s_time gave no count")?;
     let count: u64 = line.split_whitespace().next().context("no count")?.parse()?;
@@ -91,7 +92,7 @@ pub(crate) fn connections(said: &str, kind: Kind) -> anyhow::Result<u64> {
     Ok(count)
 }
 
-/// A client that sends what is in the file.
+/// Starts a client that sends the content of the file.
 pub(crate) fn start_s_client(bench: &Bench, version: Version, file: File, to: SocketAddr) -> anyhow::Result<Party> {
     let mut command = bench.command(Side::Client, "openssl");
     command.args(["s_client", "-quiet", "-no_ign_eof", "-connect", &to.to_string(), version.option()]);
@@ -99,13 +100,14 @@ pub(crate) fn start_s_client(bench: &Bench, version: Version, file: File, to: So
     Party::start_between(file.into(), command, nowhere()?)
 }
 
-/// How many octets a core encrypts a second, in the size of a record, and nothing else.
+/// Returns how many octets per second a core can encrypt in records of the usual size, if it does
+/// nothing else.
 pub(crate) fn speed(bench: &Bench) -> anyhow::Result<f64> {
     let mut command: Command = bench.command(Side::Client, "openssl");
     command.args(["speed", "-mr", "-seconds", "1", "-bytes", RECORD_OCTETS, "-evp", CIPHER]);
     let output = command.output()?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    // +F:22:AES-256-GCM:2908012543.99
+    // The line looks like +F:22:AES-256-GCM:2908012543.99
     let line = said.lines().find(|line| line.starts_with("+F:")).with_context(|| format!("speed said {said}"))?;
     Ok(line.rsplit(':').next().context("no figure")?.parse()?)
 }

@@ -1,13 +1,13 @@
-//! The table: who, how fast, at what cost, and whether that is enough.
+//! The table of results: contestants, rates, costs and verdicts.
 
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::spread::Spread;
 
-/// Above this a rate is of octets.
+/// A rate above this is in octets per second and not in handshakes per second. The table shows it
+/// in GB.
 const LARGE_RATE: f64 = 1e7;
 
-/// A contestant in a case.
 pub(crate) struct Row {
     pub(crate) case: String,
     pub(crate) contestant: String,
@@ -17,7 +17,7 @@ pub(crate) struct Row {
     pub(crate) targets: Vec<Target>,
 }
 
-/// A ratio, and what it must reach, if anything.
+/// A ratio, and the least value that it must reach, if any.
 pub(crate) struct Target {
     pub(crate) words: &'static str,
     pub(crate) ratio: Option<Spread>,
@@ -48,7 +48,6 @@ impl Row {
     }
 }
 
-/// One row a case and contestant.
 pub(crate) fn table(rows: &[Row]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);

@@ -1,4 +1,4 @@
-//! A client of ours that does nothing but shake hands: what s_time is to OpenSSL, by the code that the source uses.
+//! A client that only makes handshakes, like s_time, but with the code of mailrun's source.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -19,22 +19,23 @@ use super::bench::{Bench, Side};
 use super::handshakes::{Kind, Version};
 use crate::party::Party;
 
-/// What makes this program the client.
+/// First word of the command line that makes this program the client.
 const ROLE: &str = "tls-shaker";
 
-/// How long it shakes.
+/// Duration of a run.
 const RUN: Duration = Duration::from_millis(800);
 
-/// What follows the handshake.
+/// How a connection ends after the handshake.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Parting {
-    /// The connection is closed at once, as s_time does it.
+    /// The client closes it at once, as s_time does.
     AtOnce,
-    /// This side ends first and reads up to the other's end: a server's tickets come after the handshake (TLS 1.3).
+    /// The client ends its side and reads until the server ends its own. It thereby receives TLS
+    /// 1.3 tickets, which the server sends after the handshake.
     Heard,
 }
 
-/// What it says at its end.
+/// The client's output at its end.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) handshakes: u64,
@@ -43,7 +44,7 @@ pub(crate) struct Report {
     pub(crate) cipher: String,
 }
 
-/// Starts it: that many connections at a time.
+/// Starts the client with this number of parallel connections.
 pub(crate) fn start(
     bench: &Bench,
     version: Version,
@@ -60,7 +61,8 @@ pub(crate) fn start(
     Party::start(command)
 }
 
-/// What it said, where every handshake was of the kind that was asked for, but for the first of each session.
+/// Parses the client's report. Fails if handshakes were not of the requested kind, except the first
+/// of each session.
 pub(crate) fn report(said: &str, kind: Kind, sessions: u32) -> anyhow::Result<Report> {
     let report: Report = serde_json::from_str(said).context("the shaker's report")?;
     ensure!(report.handshakes > u64::from(sessions), "the shaker made {} handshakes", report.handshakes);
@@ -74,7 +76,7 @@ pub(crate) fn report(said: &str, kind: Kind, sessions: u32) -> anyhow::Result<Re
     Ok(report)
 }
 
-/// The role, if this program was started for it.
+/// Plays the client if this program was started for that.
 pub(crate) fn play(arguments: &[String]) -> Option<anyhow::Result<()>> {
     (arguments.get(1)? == ROLE).then(|| shake_for_a_while(&arguments[2..]))
 }
@@ -93,7 +95,7 @@ fn shake_for_a_while(words: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// That many connections at a time, until the time is over.
+/// Makes handshakes over this number of parallel connections until the time is over.
 async fn shake_side_by_side(sessions: usize, to: SocketAddr, tls: ClientTls, parting: Parting) -> io::Result<Report> {
     let until = Instant::now() + RUN;
     let report = Rc::new(RefCell::new(Report::default()));
@@ -107,7 +109,7 @@ async fn shake_side_by_side(sessions: usize, to: SocketAddr, tls: ClientTls, par
             while outcome.is_ok() && Instant::now() < until {
                 outcome = shake(to, &tls, parting).await.map(|handshake| report.borrow_mut().count(handshake));
             }
-            // Whoever waits for it waits for all.
+            // Ignore the error: the receiver stops only if another connection has failed.
             let _ = ended.send(outcome);
         });
     }
@@ -133,13 +135,13 @@ async fn shake(to: SocketAddr, tls: &ClientTls, parting: Parting) -> io::Result<
         next_turn().await;
         shutdown(&stream, Shutdown::Write)?;
         let mut room = [0; 4096];
-        // How the server ends is its own affair: the handshake has been made.
+        // An error at the end does not matter, because the handshake has been made.
         while poll_fn(|_| stream.poll_read(&mut room)).await.is_ok_and(|count| count > 0) {}
     }
     Ok(handshake)
 }
 
-/// What was written last may leave only when the turn is over.
+/// Waits for the next turn, because data that was written in this turn may be sent only at its end.
 async fn next_turn() {
     let mut has_waited = false;
     poll_fn(|cx| {

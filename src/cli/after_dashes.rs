@@ -1,4 +1,5 @@
-//! `mailrun bench SERVER -- --dsn-notify never`: options of the source that `bench` and `capacity` take after `--`.
+//! Options of the source that `bench` and `capacity` take after `--`, for example
+//! `mailrun bench SERVER -- --dsn-notify never`.
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
@@ -9,7 +10,8 @@ use std::ffi::{OsStr, OsString};
 /// Commands that take options of the source after `--`.
 pub(super) const COMMANDS: [&str; 2] = ["bench", "capacity"];
 
-/// The options that follow `--`. `--workers` and `--busy-poll` are for every party, the others for the source.
+/// Source options that must follow `--`. `--workers` and `--busy-poll` apply to every party, the
+/// others only to the source.
 pub(super) const OPTIONS: [&str; 17] = [
     "arrival",
     "bind",
@@ -30,10 +32,10 @@ pub(super) const OPTIONS: [&str; 17] = [
     "xclient",
 ];
 
-/// Columns of a help text that clap does not wrap.
+/// Width of the help text in columns. clap does not wrap this text itself.
 const HELP_WIDTH: usize = 80;
 
-/// Options of the load that `capacity` refuses: the search chooses rates and lengths itself.
+/// Load options that `capacity` refuses, because the search chooses rates and durations itself.
 const NOT_OF_A_SEARCH: [&str; 10] = [
     "abort-on",
     "duration",
@@ -47,7 +49,8 @@ const NOT_OF_A_SEARCH: [&str; 10] = [
     "warm-up",
 ];
 
-/// Help on these options, in front of the examples of a command that lacks `missing`.
+/// Returns the help text that lists these options, followed by the command's examples. `missing` is
+/// an option that the command does not have.
 pub(super) fn help(missing: &str, examples: &str) -> String {
     let names = OPTIONS.iter().filter(|name| **name != missing).map(|name| format!("--{name}"));
     let about = format!(
@@ -57,13 +60,13 @@ pub(super) fn help(missing: &str, examples: &str) -> String {
     format!("{}\n\n{examples}", wrapped(&about, "", "  ", HELP_WIDTH).join("\n"))
 }
 
-/// Takes an option out of the list of a bench.
+/// Hides an option from `bench --help` if the option must follow `--`.
 pub(super) fn hide(argument: Arg) -> Arg {
     let is_moved = is_moved(&argument);
     if is_moved { argument.hide(true) } else { argument }
 }
 
-/// Takes out of the list of a search what it refuses, too.
+/// Like `hide`, but also hides the options that a capacity search refuses.
 pub(super) fn hide_for_capacity(argument: Arg) -> Arg {
     let is_refused = argument.get_long().is_some_and(|long| NOT_OF_A_SEARCH.contains(&long));
     if is_refused { argument.hide(true) } else { hide(argument) }
@@ -73,10 +76,11 @@ fn is_moved(argument: &Arg) -> bool {
     argument.get_long().is_some_and(|long| OPTIONS.contains(&long))
 }
 
-/// Reads a command line, of a bench also what follows `--`.
+/// Parses a command line, including the source options after `--`.
 ///
 /// # Errors
-/// Those of clap, and an option on the wrong side of `--`.
+///
+/// clap's own errors, and an option on the wrong side of `--`.
 pub(super) fn matches(commands: Command, words: &[OsString]) -> Result<ArgMatches, clap::Error> {
     let name = words.get(1).and_then(|word| word.to_str()).filter(|name| COMMANDS.contains(name));
     let Some(name) = name else { return commands.try_get_matches_from(words) };
@@ -105,12 +109,12 @@ pub(super) fn matches(commands: Command, words: &[OsString]) -> Result<ArgMatche
     }
 }
 
-/// Command and scenario, like `bench relay-400`.
+/// Returns the command and the scenario, for example `bench relay-400`.
 fn first_words(words: &[OsString]) -> String {
     words.iter().skip(1).take(2).map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// How often an argument was typed.
+/// Returns how often the argument was given on the command line.
 fn count(matches: &ArgMatches, argument: &Arg) -> usize {
     let id = argument.get_id().as_str();
     match matches.value_source(id) {
@@ -123,7 +127,7 @@ fn option(argument: &Arg) -> String {
     argument.get_long().map_or_else(|| argument.get_id().to_string().to_uppercase(), |long| format!("--{long}"))
 }
 
-/// The line with these options behind `--`.
+/// Returns the corrected command line, with the misplaced options moved behind `--`.
 fn corrected_line(before: &[OsString], after: &[OsString], misplaced: &[&Arg]) -> String {
     let mut kept = vec![OsStr::new("mailrun")];
     let mut moved = Vec::new();
@@ -178,7 +182,7 @@ mod tests {
 
     #[test]
     fn an_option_on_the_wrong_side_is_answered_with_the_line_to_type() {
-        for (line, said) in [
+        for (line, expected) in [
             (
                 "bench a:1 --dsn-notify never -m 5",
                 "--dsn-notify must follow --: mailrun bench a:1 -m 5 -- --dsn-notify never. See --help.",
@@ -199,7 +203,7 @@ mod tests {
             ("bench a:1 -- --frobnicate", "unknown option \"--frobnicate\". See --help."),
             ("bench a:1 -- --binarymime", "--chunking is required. See --help."),
         ] {
-            assert_eq!(answer(line), said, "{line}");
+            assert_eq!(answer(line), expected, "{line}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! `mailrun audit RECIPE`: does a server keep the mail that it answered 250?
+//! `mailrun audit RECIPE`: checks whether a server keeps the mail that it accepted with 250.
 use super::results::ReportArgs;
 use super::{Strictness, source, values};
 use anyhow::Result;

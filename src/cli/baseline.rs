@@ -15,9 +15,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Columns of the tables.
 const WIDTH: usize = 100;
-/// Fewer runs a side have no verdict.
+/// Minimum number of runs on each side for a comparison to give a verdict.
 const VERDICT_RUNS: usize = 5;
 
 /// Keeps the records of runs under a name, to compare later runs with
@@ -99,10 +98,6 @@ struct SaveBaselineArgs {
 }
 
 impl BaselineArgs {
-    /// Saves, shows or removes baselines.
-    ///
-    /// # Errors
-    /// If a run cannot be read or is refused, or a baseline is not there.
     pub(super) fn run(self) -> Result<ExitCode> {
         let baselines = BaselineDirectory::new(&self.dir);
         let text = match &self.what {
@@ -133,21 +128,22 @@ impl SaveBaselineArgs {
         let existing = if self.replace { ExistingBaseline::Replace } else { ExistingBaseline::Keep };
         let path = baselines.save(&self.name, &runs, existing)?;
         let mut text = format!("saved {}\n\n{}", printable(&path.to_string_lossy()), show(&self.name, &runs));
-        let elsewhere = match directory == Path::new(BASELINES) {
+        let suffix = match directory == Path::new(BASELINES) {
             true => String::new(),
             false => format!(" --baseline-dir {}", printable(&directory.to_string_lossy())),
         };
-        let _ = writeln!(text, "compare with it: mailrun compare RUN… --baseline {}{elsewhere}", self.name);
+        let _ = writeln!(text, "compare with it: mailrun compare RUN… --baseline {}{suffix}", self.name);
         Ok(text)
     }
 
-    /// Refuses runs that are no common ground for a comparison.
+    /// Refuses runs that cannot form one baseline: failed runs, the same run twice, or runs that
+    /// differ in load or host.
     fn check(&self, runs: &[StoredRun]) -> Result<()> {
         let Some((first, rest)) = runs.split_first() else { bail!("there is no run to save") };
         for (place, run) in runs.iter().enumerate() {
-            let why = defect(&run.record).filter(|_| !self.allow_failed);
-            if let Some(why) = why {
-                bail!("{} {why}: nothing was saved; --allow-failed saves it all the same", printable(&run.name));
+            let reason = defect(&run.record).filter(|_| !self.allow_failed);
+            if let Some(reason) = reason {
+                bail!("{} {reason}: nothing was saved; --allow-failed saves it all the same", printable(&run.name));
             }
             let is_same =
                 |other: &&StoredRun| !run.record.run_id.is_empty() && other.record.run_id == run.record.run_id;
@@ -170,7 +166,7 @@ impl SaveBaselineArgs {
     }
 }
 
-/// The reason why a run is not saved unasked.
+/// Returns why a run is saved only with `--allow-failed`, or `None` if the run is good.
 fn defect(record: &Record) -> Option<&'static str> {
     if record.ending == Some(Ending::Interrupted) {
         return Some("was interrupted");
@@ -183,7 +179,7 @@ fn defect(record: &Record) -> Option<&'static str> {
     }
 }
 
-/// The runs of a baseline, all of which must be sound.
+/// Reads all runs of a baseline. Fails if any of them cannot be read.
 fn sound_runs(baselines: &BaselineDirectory, name: &BaselineName) -> Result<Vec<StoredRun>> {
     baselines.read(name)?.into_iter().collect()
 }
@@ -210,7 +206,7 @@ fn list(baselines: &BaselineDirectory) -> Result<String> {
     Ok(table.terminal(WIDTH) + "\n")
 }
 
-/// Host, load, versions and the medians of the figures.
+/// Describes a baseline: host, load, versions and the median of each figure.
 fn show(name: &BaselineName, runs: &[StoredRun]) -> String {
     let records: Vec<&Record> = runs.iter().map(|run| &run.record).collect();
     let mut text = format!("baseline {name}: {}\n", counted(runs.len() as u64, "run"));

@@ -1,4 +1,4 @@
-//! `mailrun bench`: what was typed, to what it means.
+//! `mailrun bench`: turns the command-line arguments into the options of a bench.
 use super::Strictness;
 use super::after_dashes;
 use super::busy_poll::ThreadArgs;
@@ -98,7 +98,7 @@ pub(super) struct BenchArgs {
     allow_public: bool,
 }
 
-/// `--list` goes with `--all` alone.
+/// Makes every argument except `--all` and `--allow-public` conflict with `--list`.
 fn conflicting_with_list(argument: clap::Arg) -> clap::Arg {
     match argument.get_id().as_str() {
         "list" | "all" | "allow_public" => argument,
@@ -130,7 +130,8 @@ Examples:
   mailrun bench mades                  MADES, with a stand-in for the endpoints
   mailrun bench mades-compare          go-mades-bench and mailrun mades";
 
-/// A server, or why that word is none.
+/// Parses SERVER. The name of a scenario is refused here, because a scenario must come before its
+/// options.
 fn server(text: &str) -> Result<ServerArg, String> {
     if is_scenario(text) || is_toml_file(text) {
         return Err(format!("options of {text} must follow it: write mailrun bench {text} first"));
@@ -138,7 +139,6 @@ fn server(text: &str) -> Result<ServerArg, String> {
     ServerArg::parse(text)
 }
 
-/// Reports whether the word is the name of a built-in scenario.
 pub(super) fn is_scenario(word: &str) -> bool {
     scenario_names().iter().any(|name| name == word)
 }
@@ -148,10 +148,11 @@ fn scenario_names() -> Vec<String> {
     command.get_subcommands().map(|scenario| scenario.get_name().to_owned()).collect()
 }
 
-/// Makes sure that the server's name can be looked up, before anything is started.
+/// Looks up the server's name before anything is started.
 ///
 /// # Errors
-/// If it cannot; a name like that of a scenario may be meant as one.
+///
+/// If the name is unknown. The message suggests a scenario or recipe with a similar name.
 fn check_server(server: &ServerArg, reach: AllowedTargets) -> Result<()> {
     source::look_up(server.address(), reach).map(drop).map_err(|error| {
         let host = server.address().rsplit_once(':').map_or("", |(host, _)| host);
@@ -165,7 +166,7 @@ fn check_server(server: &ServerArg, reach: AllowedTargets) -> Result<()> {
 }
 
 impl BenchArgs {
-    /// The arguments of the trials of a capacity.
+    /// Returns the arguments of the trials of a capacity search.
     pub(super) fn of_trials(
         server: Option<ServerArg>,
         sink: Option<String>,
@@ -198,10 +199,12 @@ impl BenchArgs {
         }
     }
 
-    /// Options of trials; each has its own rate, length and directory.
+    /// Returns the options of the trials of a capacity search. The search gives each trial its own
+    /// rate, length and directory.
     ///
     /// # Errors
-    /// If an option has no effect, or the server's name is unknown.
+    ///
+    /// If an option has no effect, or if the server's name is unknown.
     pub(super) fn trial_options(self, live: LiveMode) -> Result<BenchOptions> {
         self.check()?;
         Ok(BenchOptions { live, ..self.options()? })
@@ -229,7 +232,7 @@ impl BenchArgs {
         outcome.unwritten.map_or_else(|| Ok(super::exit_code(&outcome.record, strictness)), Err)
     }
 
-    /// Refuses options that have no effect with this server, or with none.
+    /// Refuses options that have no effect with this server, or without a server.
     fn check(&self) -> Result<()> {
         let has_own_sink = self.server.is_none() || self.relay.has_own_sink();
         if let Some(fault) = self.typed.of::<SinkFaultArgs>().first().filter(|_| !has_own_sink) {
@@ -251,7 +254,8 @@ impl BenchArgs {
         Ok(())
     }
 
-    /// Refuses a part of a load where this bench would have to see the whole.
+    /// Refuses `--shard` if the bench starts the server or the sink itself. The parts of a load
+    /// must share both.
     fn check_shard(&self) -> Result<()> {
         if self.server.is_none() {
             bail!("--shard requires a server: mailrun bench HOST:PORT --shard I/N");
@@ -264,7 +268,7 @@ impl BenchArgs {
         Ok(())
     }
 
-    /// The load, as far as the bench has to know it.
+    /// Returns the properties of the load that the bench itself has to know.
     fn workload(&self) -> Result<Workload> {
         let load = &self.load;
         let offer = load.offer()?;
@@ -284,7 +288,8 @@ impl BenchArgs {
         })
     }
 
-    /// Connection options of the source, after a look at the server's name.
+    /// Returns the source's connection options, after checking that the server's name can be looked
+    /// up.
     fn connection_args(&self) -> Result<ConnectionArgs> {
         let Some(server) = &self.server else { return Ok(self.approach.clone()) };
         check_server(server, if self.allow_public { AllowedTargets::Public } else { AllowedTargets::Local })?;
@@ -294,10 +299,11 @@ impl BenchArgs {
     fn options(self) -> Result<BenchOptions> {
         let workload = self.workload()?;
         let approach = self.connection_args()?;
-        // A mistake in the options is better reported here than by the source.
+        // Report a mistake in these options now, and not after the source has been started.
         approach.options()?;
         let target = self.target(&approach)?;
-        // Behind a relay the sink is not who the source speaks to.
+        // Behind a relay, the source does not speak to the sink, so its connection options do not
+        // apply to the sink.
         let is_direct = target == BenchTarget::OwnSink;
         let sink_options = self.typed.of::<SinkFaultArgs>();
         let sink_options = if is_direct { sink_options.and(approach.sink_options()) } else { sink_options };
@@ -336,7 +342,6 @@ impl BenchArgs {
         })
     }
 
-    /// The server that the load goes to.
     fn target(&self, approach: &ConnectionArgs) -> Result<BenchTarget> {
         let Some(server) = &self.server else { return Ok(BenchTarget::of(self.contestant(approach)?)) };
         Ok(match self.relay.running(server) {
@@ -345,12 +350,13 @@ impl BenchArgs {
         })
     }
 
-    /// The sink that this bench asks for deliveries; a part of a load asks one for its clock alone.
+    /// Returns the sink that this bench asks about deliveries. With `--shard`, `mailrun merge` asks
+    /// about deliveries, and the bench asks the sink only for its clock.
     fn delivery_sink(&self) -> Option<String> {
         self.sink.first().filter(|_| !self.shard.is_part()).cloned()
     }
 
-    /// The relay between the bench's own source and sink.
+    /// Returns the relay that runs between the bench's own source and sink.
     fn contestant(&self, approach: &ConnectionArgs) -> Result<Contestant> {
         let relay = self.relay.named_contestant().unwrap_or_else(relays::default_relay);
         let needed = approach.negotiated_option();

@@ -1,4 +1,5 @@
-//! Options of a sink's greeting and of the extensions that it offers before there is mail.
+//! Options for what a sink offers before there is mail: its greeting, TLS, AUTH, XCLIENT and the
+//! PROXY protocol.
 use anyhow::{Result, bail};
 use clap::Args;
 use mailrun_load::sink::{CapabilityOptions, LoginPolicy};
@@ -52,10 +53,11 @@ pub(super) struct CapabilityArgs {
 }
 
 impl CapabilityArgs {
-    /// The options in the engine's types.
+    /// Converts the arguments into the sink's options.
     ///
     /// # Errors
-    /// If there is an option for TLS and no TLS.
+    ///
+    /// If a TLS option is given without `--tls`, or `--auth-required` without users.
     pub(super) fn options(&self) -> Result<CapabilityOptions> {
         if let Some(option) = self.option_without_effect() {
             bail!("{option} requires --tls starttls or --tls implicit");
@@ -82,7 +84,8 @@ impl CapabilityArgs {
         })
     }
 
-    /// An option that would have no effect without TLS: the user who gave it believes that mail comes encrypted.
+    /// Returns an option that has no effect without TLS, if one was given. Such an option is
+    /// refused because its user believes that mail arrives encrypted.
     fn option_without_effect(&self) -> Option<&'static str> {
         let options = [
             (self.tls_cert.is_some(), "--tls-cert"),

@@ -1,4 +1,4 @@
-//! `mailrun capacity`: what was typed, to the search for the highest rate that meets the goals.
+//! `mailrun capacity`: turns the arguments into a search for the highest rate that meets the goals.
 use super::after_dashes;
 use super::bench::BenchArgs;
 use super::capacity_arguments::{CapacityOutputArgs, PlanningArgs, SearchArgs, exit_status, loss_goal};
@@ -22,7 +22,8 @@ use mailrun_report::core_capacity::{CoreCapacity, core_capacity_text};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Pause in arrivals after which mail behind a server whose queue cannot be read is lost.
+/// Default of `--lost-after`. If the server's queue cannot be read and no mail arrives for this
+/// long, missing mail counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(60);
 
 /// Finds the highest rate that a server takes and still meets its goals
@@ -114,10 +115,6 @@ fn goal(text: &str) -> Result<LossGoal, String> {
 }
 
 impl CapacityArgs {
-    /// Searches and reports.
-    ///
-    /// # Errors
-    /// If an option has no effect here, a trial could not run, or a file cannot be written.
     pub(super) fn run(mut self) -> Result<ExitCode> {
         if let Some(CapacitySubject::Mades(mades)) = self.other.take() {
             return mades.run();
@@ -147,23 +144,24 @@ impl CapacityArgs {
         Ok(ExitCode::from(status))
     }
 
-    /// Numbers of processors for the server under test, the lowest first.
+    /// Returns the numbers of processors to measure the server with, in ascending order.
     ///
     /// # Errors
-    /// If the server is not ours to start, or this host has fewer.
+    ///
+    /// If mailrun does not start the server, or if this host has fewer processors.
     fn core_counts(&self) -> Result<Vec<u32>> {
         let mut counts = self.server_cores.clone();
         counts.sort_unstable();
         counts.dedup();
-        let Some(most) = counts.last() else { return Ok(counts) };
+        let Some(max_count) = counts.last() else { return Ok(counts) };
         if self.server.is_some() {
             bail!(
                 "--server-cores requires a server that mailrun starts, its own sink or --relay; start yours with taskset(1)"
             );
         }
-        let there = server_cores::available().context("cannot count the processors")?;
-        if *most > there {
-            bail!("--server-cores {most}: only {there} processors available");
+        let available = server_cores::available().context("cannot count the processors")?;
+        if *max_count > available {
+            bail!("--server-cores {max_count}: only {available} processors available");
         }
         Ok(counts)
     }
@@ -201,7 +199,7 @@ impl CapacityArgs {
         Ok(CapacityOptions { bench, course })
     }
 
-    /// Refuses options of the load that the search decides itself.
+    /// Refuses load options whose values the search chooses itself.
     fn check(&self) -> Result<()> {
         let load = &self.load;
         let refused = [
@@ -221,10 +219,12 @@ impl CapacityArgs {
     }
 }
 
-/// The pause in arrivals after which mail is lost, where the server's queue cannot be read.
+/// Returns how long arrivals may pause before missing mail counts as lost. Returns `None` if the
+/// queue can be read, or if no sink sees the arrivals.
 ///
 /// # Errors
-/// If one was typed, and nobody sees arrivals, or the queue can be read.
+///
+/// If `--lost-after` was given in one of these two cases, in which it has no effect.
 fn pause_of_loss(bench: &BenchOptions, typed: Option<Duration>) -> Result<Option<Duration>> {
     let is_hidden = match &bench.target {
         BenchTarget::OwnSink | BenchTarget::Relay(Contestant::Mailrun(_)) => false,
@@ -239,7 +239,8 @@ fn pause_of_loss(bench: &BenchOptions, typed: Option<Duration>) -> Result<Option
     Ok(is_hidden.then(|| typed.unwrap_or(LOST_AFTER)))
 }
 
-/// The searches: one, or one for each number of processors, which have directories of their own then.
+/// Returns one search, or one for each number of processors. Each of several searches has its own
+/// name and directory.
 fn searches(options: CapacityOptions, counts: &[u32]) -> Vec<(Option<u32>, CapacityOptions)> {
     if counts.is_empty() {
         return vec![(None, options)];

@@ -1,4 +1,5 @@
-//! `mailrun capacity`: the search as typed, its demand and its results, whatever is measured.
+//! `mailrun capacity`: arguments of the search, of the demand and of the results, for SMTP and for
+//! MADES.
 use super::values;
 use anyhow::{Result, bail};
 use clap::Args;
@@ -16,9 +17,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Length of a trial of the confirmation.
+/// Default length of a confirmation trial.
 const CONFIRM: Duration = Duration::from_secs(60);
-/// The same with --quick.
+/// Default length of a confirmation trial with `--quick`.
 const QUICK_CONFIRM: Duration = Duration::from_secs(10);
 /// Places of the results.
 #[derive(Clone, Debug, Args)]
@@ -80,10 +81,11 @@ pub(super) struct PlanningArgs {
     messages_per_user: Option<u64>,
 }
 
-/// The goal that a threshold is.
+/// Converts a threshold into a goal of the search.
 ///
 /// # Errors
-/// If it is none.
+///
+/// If the threshold has no form that a search can use as a goal.
 pub(super) fn loss_goal(threshold: &Threshold) -> Result<LossGoal, String> {
     threshold.loss_goal().ok_or_else(|| {
         "a goal is a percentile, max or within() of sent, accepted or delivered, or rejected or failed in percent"
@@ -92,10 +94,11 @@ pub(super) fn loss_goal(threshold: &Threshold) -> Result<LossGoal, String> {
 }
 
 impl PlanningArgs {
-    /// The demand; the capacity is not known yet.
+    /// Returns the demand to plan for. `capacity_per_s` stays 0 until the search has found it.
     ///
     /// # Errors
-    /// If nothing is to be loaded.
+    ///
+    /// If `--safety` is not above zero.
     pub(super) fn inputs(&self) -> Result<PlanningInputs> {
         if self.safety <= 0.0 {
             bail!("--safety must be above zero");
@@ -111,15 +114,11 @@ impl PlanningArgs {
 }
 
 impl CapacityOutputArgs {
-    /// Progress of the trials.
     pub(super) fn live(&self) -> LiveMode {
         if self.quiet || self.json.is_some() { LiveMode::Off } else { LiveMode::Line }
     }
 
-    /// Saves a search and prints it; the result as JSON.
-    ///
-    /// # Errors
-    /// If a file cannot be written.
+    /// Saves the result of a search and prints it. Returns the result as JSON.
     pub(super) fn report(&self, run: &CapacityRun, by_cores: &[CoreCapacity]) -> Result<String> {
         let value = run_json(run, by_cores)?;
         let text = capacity_text(run);
@@ -130,10 +129,7 @@ impl CapacityOutputArgs {
         Ok(value)
     }
 
-    /// Writes the JSON where it was asked for.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
+    /// Writes the JSON to its file or to standard output, if `--json` was given.
     pub(super) fn write_json(&self, value: &str) -> Result<()> {
         match &self.json {
             Some(path) if self.has_text() => fs::write(path, value).map_err(|error| cannot_write(path, &error)),
@@ -145,27 +141,29 @@ impl CapacityOutputArgs {
         }
     }
 
-    /// Prints a table below the report.
+    /// Prints text below the report, unless `--quiet` or `--json -` suppresses the report.
     pub(super) fn print_more(&self, text: String) {
         if self.has_text() && !self.quiet {
             say(text);
         }
     }
 
-    /// Reports whether standard output has the report, and not JSON.
+    /// False if standard output carries the JSON, so that no other text may go there.
     fn has_text(&self) -> bool {
         self.json.as_ref().is_none_or(|path| path.as_os_str() != "-")
     }
 }
 
 impl SearchArgs {
-    /// The settings for those goals.
+    /// Returns the search's settings for these goals.
     ///
     /// # Errors
-    /// If there are no rates between the lowest and the highest.
+    ///
+    /// If there is no rate between the lowest and the highest.
     pub(super) fn settings_for(&self, goals: &[LossGoal]) -> Result<SearchSettings> {
         let settings = self.settings()?;
-        // A deadline that no trial of any length would reach does not lengthen them.
+        // Ignore a time limit that no trial of any length could hold: it must not lengthen the
+        // trials.
         let limits = goals.iter().filter_map(LossGoal::limit).map(|limit| limit.as_secs_f64());
         let goal_limit_s = limits.filter(|limit_s| settings.holds_limit(*limit_s)).fold(0.0, f64::max);
         Ok(SearchSettings { goal_limit_s, ..settings })
@@ -191,14 +189,13 @@ impl SearchArgs {
         Ok(settings)
     }
 
-    /// Length of a trial of the confirmation; `None` for no confirmation.
+    /// Length of a confirmation trial, or `None` if the length is 0, which means no confirmation.
     pub(super) fn confirm(&self) -> Option<Duration> {
         let usual = if self.quick { QUICK_CONFIRM } else { CONFIRM };
         Some(self.confirm.unwrap_or(usual)).filter(|length| !length.is_zero())
     }
 }
 
-/// Exit status after a search.
 pub(super) fn exit_status(run: &CapacityRun) -> u8 {
     let CapacityRun { result, lost, interrupted, .. } = run;
     match result.ending {

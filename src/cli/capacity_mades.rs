@@ -1,4 +1,5 @@
-//! `mailrun capacity mades`: what was typed, to the search for the highest rate that a MADES endpoint takes.
+//! `mailrun capacity mades`: turns the arguments into a search for the highest rate that a MADES
+//! endpoint takes.
 use super::capacity_arguments::{CapacityOutputArgs, PlanningArgs, SearchArgs, exit_status, loss_goal};
 use super::keep_awake::KeepAwakeArg;
 use super::mades::{BrokerArgs, MadesLoadArgs, TimeoutArgs, check_stages, queues, without_login};
@@ -70,10 +71,6 @@ fn goal(text: &str) -> Result<Threshold, String> {
 }
 
 impl CapacityMadesArgs {
-    /// Searches and reports.
-    ///
-    /// # Errors
-    /// If an option has no effect here, a trial could not run, or a file cannot be written.
     pub(super) fn run(self) -> Result<ExitCode> {
         let output = self.output.clone();
         let has_endpoint_here = self.brokers.is_named() && self.brokers.are_here();
@@ -105,7 +102,8 @@ impl CapacityMadesArgs {
         let bench = MadesBenchOptions {
             target: self.target()?,
             plan: toml::to_string(&plan).context("a plan is always TOML")?,
-            // What the stand-in was told to lose is lost all the same.
+            // Leave `faults` empty, so that messages that the stand-in was told to lose still count
+            // as lost.
             faults: Vec::new(),
             endpoint_options: PartyOptions::default(),
             bench_options,
@@ -133,7 +131,6 @@ impl CapacityMadesArgs {
         Ok(MadesTarget::Running { url, options })
     }
 
-    /// Refuses what would have no effect.
     fn check(&self) -> Result<()> {
         self.load.check_search()?;
         self.load.check_acknowledge(self.mode)?;

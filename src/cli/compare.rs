@@ -1,4 +1,5 @@
-//! `mailrun compare`: contestants in rounds, or stored runs against stored runs or a baseline.
+//! `mailrun compare`: compares contestants in live rounds, or stored runs with other stored runs or
+//! a baseline.
 use super::compare_live::CompareLiveArgs;
 use super::compare_output::CompareOutputArgs;
 use super::run_sides::{BASELINES, baseline_side, side};
@@ -72,10 +73,6 @@ Exit status:
 130  interrupted; what is known is printed";
 
 impl CompareArgs {
-    /// Compares and reports.
-    ///
-    /// # Errors
-    /// If no runs can be compared, or a file cannot be written.
     pub(super) fn run(self) -> Result<ExitCode> {
         self.output.check()?;
         if self.live.is_wanted() {

@@ -1,4 +1,4 @@
-//! `mailrun compare --contestant`: what was typed, to the rounds of a live comparison.
+//! `mailrun compare --contestant`: turns the arguments into the rounds of a live comparison.
 use super::compare_output::CompareOutputArgs;
 use super::keep_awake::KeepAwakeArg;
 use super::values;
@@ -11,17 +11,17 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Sessions of a contestant.
+/// Default of `--sessions`.
 const SESSIONS: u32 = 10;
-/// Bytes of a message.
+/// Default of `--message-size`, in bytes.
 const MESSAGE_BYTES: u64 = 400;
-/// Rounds that count.
+/// Default of `--rounds`.
 const ROUNDS: usize = 80;
-/// Time for all rounds.
+/// Default of `--budget`, the time for all rounds.
 const BUDGET: Duration = Duration::from_secs(120);
-/// Rounds of scenarios, whose runs take minutes.
+/// Default of `--rounds` for scenarios, whose runs take minutes.
 const SCENARIO_ROUNDS: usize = 6;
-/// Time for the rounds of scenarios.
+/// Default of `--budget` for scenarios.
 const SCENARIO_BUDGET: Duration = Duration::from_secs(86_400);
 
 /// Contestants that are run now, in rounds.
@@ -84,14 +84,14 @@ pub(super) struct CompareLiveArgs {
 }
 
 impl CompareLiveArgs {
-    /// Reports whether contestants are to be run.
+    /// True if contestants are to be run now, instead of comparing stored runs.
     pub(super) fn is_wanted(&self) -> bool {
         self.is_self || !self.contestants.is_empty()
     }
 
-    /// Refuses options that have no effect on stored runs.
+    /// Refuses options that have no effect when stored runs are compared.
     pub(super) fn check_unused(&self) -> Result<()> {
-        let given = [
+        let options = [
             ("--sessions", self.sessions.is_some()),
             ("--message-size", self.message_size.is_some()),
             ("--messages", self.messages.is_some()),
@@ -101,7 +101,7 @@ impl CompareLiveArgs {
             ("--counts", self.counts),
             ("--quiet", self.quiet),
         ];
-        match given.iter().find(|(_, is_given)| *is_given) {
+        match options.iter().find(|(_, is_given)| *is_given) {
             Some((option, _)) => bail!("{option} has no effect on stored runs: it needs --contestant or --self"),
             None => Ok(()),
         }
@@ -110,7 +110,9 @@ impl CompareLiveArgs {
     /// Runs the rounds and reports.
     ///
     /// # Errors
-    /// If the contestants are not two or more of different names, the sink could not run, or a file cannot be written.
+    ///
+    /// If there are fewer than two contestants, if two have the same name, if the sink cannot run,
+    /// or if a file cannot be written.
     pub(super) fn run(&self, output: &CompareOutputArgs) -> Result<ExitCode> {
         let reference = self.reference_place()?;
         let contestants = self.all_contestants()?;
@@ -157,7 +159,8 @@ impl CompareLiveArgs {
         Ok(contestants)
     }
 
-    /// Refuses options that have no effect on contestants of that kind.
+    /// Refuses options that have no effect on this kind of contestant, and contestants of different
+    /// kinds.
     fn check_kind(&self, kind: ContestantKind) -> Result<()> {
         self.contestants.iter().try_for_each(LiveContestant::check)?;
         let is_mixed = self.contestants.iter().any(|other| other.kind() != kind);

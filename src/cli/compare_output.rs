@@ -1,4 +1,5 @@
-//! Results of a comparison, whatever was compared: what is asked of it, its text, its files, and its exit status.
+//! Output of a comparison: its options, text, files and exit status. Stored and live comparisons
+//! share it.
 use super::results::{is_standard_output, write_all};
 use anyhow::{Result, bail};
 use clap::Args;
@@ -14,7 +15,6 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Columns of the table.
 const WIDTH: usize = 100;
 
 /// Verdict and results of a comparison, as typed.
@@ -39,7 +39,7 @@ pub(super) struct CompareOutputArgs {
     html: Option<PathBuf>,
 }
 
-/// A share: `5%`, or `5`.
+/// Parses a share such as `5%` or `5` and returns it as a fraction, here 0.05.
 fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim().parse::<f64>().ok();
     let share = number.filter(|percent| percent.is_finite() && (0.0..=1_000.0).contains(percent));
@@ -47,15 +47,16 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 impl CompareOutputArgs {
-    /// Reports whether standard output has the JSON and nothing else.
+    /// True if standard output carries the JSON, so that no other text may go there.
     pub(super) fn is_json_out(&self) -> bool {
         self.json.as_deref().is_some_and(is_standard_output)
     }
 
-    /// Makes sure that the files can be written, before there is anything to write.
+    /// Checks that the output files can be written before the comparison starts.
     ///
     /// # Errors
-    /// If one cannot, or the page is to go to standard output.
+    ///
+    /// If a file cannot be written, or if the HTML page is to go to standard output.
     pub(super) fn check(&self) -> Result<()> {
         if self.html.as_deref().is_some_and(is_standard_output) {
             bail!("a page is for a browser: name a file, --html compared.html");
@@ -68,10 +69,7 @@ impl CompareOutputArgs {
         Ok(())
     }
 
-    /// Writes the files and the text, and a line on standard error for each run that was refused.
-    ///
-    /// # Errors
-    /// If a file cannot be written.
+    /// Writes the files and prints the text. Each refused run gets a line on standard error.
     pub(super) fn finish(&self, mut page: ComparisonPage, json: &impl Serialize) -> Result<ExitCode> {
         if self.strict && page.outcome.is_none() && !page.is_decided() {
             page.outcome = Some((Outcome::Inconclusive, page.summary()));
@@ -103,7 +101,6 @@ impl CompareOutputArgs {
     }
 }
 
-/// The comparison on a terminal.
 fn text(page: &ComparisonPage) -> String {
     let mut text = format!("{}\n\n", page.title);
     if !page.figures.is_empty() {
@@ -112,14 +109,14 @@ fn text(page: &ComparisonPage) -> String {
     for remark in page.remarks.iter().chain(page.method.first()) {
         let _ = writeln!(text, "{}", printable(remark));
     }
-    if let Some((outcome, why)) = &page.outcome {
+    if let Some((outcome, reason)) = &page.outcome {
         let word = match outcome {
             Outcome::Pass => "PASS",
             Outcome::Fail => "FAIL",
             Outcome::Invalid => "INVALID",
             Outcome::Inconclusive => "INCONCLUSIVE",
         };
-        let _ = writeln!(text, "{word} {}", printable(why));
+        let _ = writeln!(text, "{word} {}", printable(reason));
     }
     text
 }

@@ -1,4 +1,4 @@
-//! `mailrun completions`: completion scripts for shells.
+//! `mailrun completions`: prints completion scripts for shells.
 use super::Cli;
 use anyhow::Result;
 use clap::{Args, CommandFactory};
@@ -40,10 +40,10 @@ mod tests {
     use super::*;
     use clap::{Command, ValueEnum};
 
-    fn options(command: &Command, found: &mut Vec<String>) {
+    fn options(command: &Command, names: &mut Vec<String>) {
         let shown = command.get_arguments().filter(|option| !option.is_hide_set());
-        found.extend(shown.filter_map(|option| option.get_long().map(str::to_owned)));
-        command.get_subcommands().filter(|inner| !inner.is_hide_set()).for_each(|inner| options(inner, found));
+        names.extend(shown.filter_map(|option| option.get_long().map(str::to_owned)));
+        command.get_subcommands().filter(|inner| !inner.is_hide_set()).for_each(|inner| options(inner, names));
     }
 
     #[test]

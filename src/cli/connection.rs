@@ -1,5 +1,5 @@
-//! Options of a source's connection to the server: TLS, AUTH and what it declares, from the command line to the
-//! engine's values.
+//! Options of a source's connection to the server, such as TLS, AUTH and the PROXY protocol, and
+//! their conversion into the engine's values.
 use super::server::{Scheme, ServerArg};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -85,9 +85,11 @@ fn attribute(text: &str) -> Result<(Attribute, String), String> {
 }
 
 impl ConnectionArgs {
-    /// The same with what the server's URL adds: smtps means TLS before the greeting, lmtp means LMTP.
+    /// Returns these arguments with what the URL's scheme adds: `smtps` means TLS before the
+    /// greeting, and `lmtp` means LMTP.
     ///
     /// # Errors
+    ///
     /// If an option contradicts the URL.
     pub(super) fn for_server(&self, server: &ServerArg) -> Result<Self> {
         let mut approach = self.clone();
@@ -107,15 +109,15 @@ impl ConnectionArgs {
         Ok(approach)
     }
 
-    /// Moment at which TLS begins.
     fn tls_mode(&self) -> TlsMode {
         self.tls.unwrap_or_default()
     }
 
-    /// The options in the engine's types.
+    /// Converts the arguments into the source's options.
     ///
     /// # Errors
-    /// If there is no password, or it cannot be read; if there is an option for TLS and no TLS.
+    ///
+    /// If the password is missing or cannot be read, or if a TLS option is given without `--tls`.
     pub(super) fn options(&self) -> Result<TransportOptions> {
         if let Some(option) = self.option_without_effect() {
             bail!("{option} requires --tls starttls or --tls implicit");
@@ -137,8 +139,8 @@ impl ConnectionArgs {
         })
     }
 
-    /// An option that would have no effect without TLS: the user who gave it believes that mail and password are
-    /// encrypted.
+    /// Returns an option that has no effect without TLS, if one was given. Such an option is
+    /// refused because its user believes that mail and password are encrypted.
     fn option_without_effect(&self) -> Option<&'static str> {
         let options = [
             (self.insecure, "--insecure"),
@@ -151,12 +153,12 @@ impl ConnectionArgs {
         options.into_iter().find(|(is_set, _)| is_plain && *is_set).map(|(_, option)| option)
     }
 
-    /// Reports whether TLS is asked for while nothing says which certificates to trust.
+    /// True if TLS is on but no option says which certificates to trust.
     pub(super) fn needs_trust(&self) -> bool {
         self.tls_mode() != TlsMode::None && self.cacert.is_none() && !self.insecure
     }
 
-    /// An option that has to be agreed on with the server, if one was given.
+    /// Returns an option that works only if the server supports it, if such an option was given.
     pub(super) fn negotiated_option(&self) -> Option<&'static str> {
         let options = [
             (self.tls_mode() != TlsMode::None, "--tls"),
@@ -169,17 +171,18 @@ impl ConnectionArgs {
         options.into_iter().find(|(is_set, _)| *is_set).map(|(_, option)| option)
     }
 
-    /// What the server's URL adds, for a source that is given an address.
+    /// Returns the options that the server's URL implies. The source needs them because it is
+    /// started with an address and not with the URL.
     pub(super) fn of_url(&self) -> PartyOptions {
         PartyOptions::default().with("tls", value_name(self.tls_mode())).flag("lmtp", self.lmtp)
     }
 
-    /// The properties that messages are declared to have.
+    /// Returns how the source chooses the BODY parameter of MAIL.
     pub(super) fn declaration(&self) -> BodyParameter {
         if self.binarymime { BodyParameter::Binary } else { BodyParameter::Automatic }
     }
 
-    /// The reason why the relay that a bench starts cannot take such mail.
+    /// Returns why the relay that a bench starts cannot take such mail, or `None` if it can.
     pub(super) fn unsupported_by_relay(&self) -> Option<&'static str> {
         let reasons = [
             (self.binarymime, "--binarymime: the relay that bench starts takes no binary messages"),
@@ -192,10 +195,12 @@ impl ConnectionArgs {
         reasons.into_iter().find(|(is_set, _)| *is_set).map(|(_, reason)| reason)
     }
 
-    /// Extensions that a relay which a bench starts has to offer for this approach, with a certificate made for it.
+    /// Returns the extensions that a relay started by the bench has to offer for this connection,
+    /// with a certificate made for it.
     ///
     /// # Errors
-    /// If there is no password, or the certificate cannot be made.
+    ///
+    /// If the password is missing, or if the certificate cannot be made.
     pub(super) fn listener(&self) -> Result<ListenerOptions> {
         let tls = self.tls_mode();
         let names = ["localhost", "127.0.0.1", "::1"].into_iter().chain(self.tls_name.as_deref());
@@ -218,7 +223,7 @@ impl ConnectionArgs {
         })
     }
 
-    /// Options of the sink at the other end that match this approach.
+    /// Returns the options that the bench's sink needs to accept such a connection.
     pub(super) fn sink_options(&self) -> PartyOptions {
         PartyOptions::default()
             .with("tls", value_name(self.tls_mode()))

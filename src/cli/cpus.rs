@@ -1,4 +1,4 @@
-//! `--cpus` and its like: the processors that a party runs on.
+//! `--cpus` and related options, which choose the processors that a party runs on.
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use mailrun_bench::BenchTarget;
@@ -15,15 +15,17 @@ pub(super) struct CpusArg {
 }
 
 impl CpusArg {
-    /// Places this process, before it starts a thread.
+    /// Binds this process to its processors. Must be called before a thread is started, so that all
+    /// threads inherit the binding.
     ///
     /// # Errors
+    ///
     /// If a processor is not available.
     pub(super) fn place(&self) -> Result<()> {
         self.cpus.as_ref().map_or(Ok(()), |cpus| cpus.place_this_process().context("--cpus"))
     }
 
-    /// Number of workers where none was typed: one for each of the processors that were.
+    /// Default number of workers: one for each processor of `--cpus`.
     pub(super) fn workers(&self) -> Option<usize> {
         self.cpus.as_ref().map(|cpus| cpus.numbers().len())
     }
@@ -46,10 +48,8 @@ pub(super) struct PlacementArgs {
 }
 
 impl PlacementArgs {
-    /// Refuses processors that are not available, and those of parties that the bench does not start.
-    ///
-    /// # Errors
-    /// The first such option.
+    /// Refuses processors that are not available, and processors for parties that the bench does
+    /// not start.
     pub(super) fn check(&self, has_own_sink: bool, has_own_relay: bool) -> Result<()> {
         if self.relay_cpus.is_some() && !has_own_relay {
             bail!("--relay-cpus requires a relay that mailrun starts: start yours with taskset(1)");
@@ -68,7 +68,8 @@ impl PlacementArgs {
         Ok(())
     }
 
-    /// Placement of the parties for a load to `target`, whose number of workers is the user's or not.
+    /// Returns the placement of the parties. Without processors or a number of workers from the
+    /// user, the parties that mailrun starts are kept apart.
     pub(super) fn placement(&self, target: &BenchTarget, workers: Option<usize>) -> Placement {
         let Self { source_cpus: source, sink_cpus: sink, relay_cpus: relay } = self.clone();
         let typed = Placement { source, relay, sink };
@@ -77,7 +78,7 @@ impl PlacementArgs {
         }
         match target {
             BenchTarget::OwnSink => Placement::apart(RelayPresence::Absent),
-            // A server that is running already is where its owner has placed it.
+            // The owner of a running server has chosen its processors, so place nothing by default.
             BenchTarget::Server { .. } | BenchTarget::Relay(Contestant::Running { .. }) => typed,
             BenchTarget::Relay(_) => Placement::apart(RelayPresence::Present),
         }
@@ -109,7 +110,7 @@ mod tests {
         let typed = PlacementArgs { relay_cpus: list("0"), ..PlacementArgs::default() };
         assert!(typed.check(true, false).unwrap_err().to_string().starts_with("--relay-cpus requires"));
         let typed = PlacementArgs { source_cpus: list("1023"), ..PlacementArgs::default() };
-        let why = format!("{:#}", typed.check(true, true).unwrap_err());
-        assert!(why.starts_with("--source-cpus: processor 1023 is not available; available: "), "{why}");
+        let error = format!("{:#}", typed.check(true, true).unwrap_err());
+        assert!(error.starts_with("--source-cpus: processor 1023 is not available; available: "), "{error}");
     }
 }

@@ -1,4 +1,5 @@
-//! `mailrun disk`: the rate that a durable relay can reach on a disk, by the spool's own writes.
+//! `mailrun disk`: measures the rate that a durable relay can reach on a disk, using the spool's
+//! own writes.
 use super::values;
 use anyhow::Result;
 use clap::Args;
@@ -55,7 +56,7 @@ Exit status:
     3  a rate was asked for, and DIR is in memory (tmpfs)
   130  interrupted; what was measured is printed";
 
-/// The largest message: 64 of them are written at once.
+/// Largest `--message-size`. The test writes up to 64 messages of this size at once.
 const MAX_MESSAGE_BYTES: u64 = 16 << 20;
 
 fn message_bytes(text: &str) -> Result<u64, String> {
@@ -66,10 +67,6 @@ fn message_bytes(text: &str) -> Result<u64, String> {
 }
 
 impl DiskArgs {
-    /// Measures and reports.
-    ///
-    /// # Errors
-    /// If the directory cannot be written to, or its disk fails.
     pub(super) fn run(self) -> Result<ExitCode> {
         let live = if self.quiet || self.json { LiveMode::Off } else { LiveMode::Line };
         let options = DiskTestOptions {
@@ -94,7 +91,6 @@ impl DiskArgs {
     }
 }
 
-/// The report.
 fn text(result: &DiskTestResult) -> String {
     let directory = printable(&result.directory).into_owned();
     let mut text = format!("{directory}: {}, a segment of {}\n\n", disk_name(result), memory(result.segment_bytes));
@@ -120,7 +116,7 @@ fn text(result: &DiskTestResult) -> String {
     text + &verdict(result)
 }
 
-/// `ext4 on /dev/vda (Samsung 990)`
+/// Describes the disk, for example `ext4 on /dev/vda (Samsung 990)`.
 fn disk_name(result: &DiskTestResult) -> String {
     let Some(HostDisk { file_system, device, model, rotational }) = &result.disk else {
         return "an unknown disk".to_owned();
@@ -131,7 +127,6 @@ fn disk_name(result: &DiskTestResult) -> String {
     printable(&format!("{file_system}{device}{model}{kind}")).into_owned()
 }
 
-/// The last line.
 fn verdict(result: &DiskTestResult) -> String {
     let Some(reachable) = result.reachable else {
         return "Interrupted before there was a figure for messages of that size.\n".to_owned();

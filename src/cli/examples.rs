@@ -1,11 +1,11 @@
-//! Checks of help texts: each example is a command line that the program accepts, and `-h` fits a screen.
+//! Tests of the help texts: the program must accept each example, and `-h` must fit a screen.
 use super::{Cli, summary};
 use clap::{Command, CommandFactory};
 
-/// Lines of a terminal, without that of the prompt.
+/// Lines of a terminal with 24 lines, minus one for the prompt.
 const SCREEN_LINES: usize = 23;
 
-/// Commands whose `-h` is held to a screen.
+/// Commands whose `-h` must fit a screen.
 const SHORT_HELP_COMMANDS: [&str; 3] = ["relay", "queue", "spool"];
 
 /// Calls `each` with every visible command and its path.
@@ -16,7 +16,7 @@ fn walk(command: &Command, path: &[String], each: &mut impl FnMut(&[String], &Co
     }
 }
 
-/// The words of a command line, as a shell divides it, up to the start of another program or a remark.
+/// Splits an example into words as a shell does, up to a pipe, a redirection or a remark.
 fn words(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut quote = None;
@@ -32,7 +32,7 @@ fn words(line: &str) -> Vec<String> {
                 }
                 continue;
             }
-            // What stands apart is a remark.
+            // Two or more blanks separate a remark from the command.
             (None, _) if spaces > 1 => break,
             (None, '|' | '>' | '&' | '#') if words.last().is_some_and(String::is_empty) => break,
             _ => words.last_mut().expect("there is one").push(letter),
@@ -46,8 +46,8 @@ fn words(line: &str) -> Vec<String> {
 fn examples(command: &Command) -> Vec<String> {
     let short = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let long = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
-    let both = format!("{short}\n{long}").replace("Example: mailrun", "mailrun");
-    both.lines().map(str::trim).filter(|line| line.starts_with("mailrun ")).map(str::to_owned).collect()
+    let help = format!("{short}\n{long}").replace("Example: mailrun", "mailrun");
+    help.lines().map(str::trim).filter(|line| line.starts_with("mailrun ")).map(str::to_owned).collect()
 }
 
 #[test]
@@ -63,22 +63,22 @@ fn a_line_is_divided_as_a_shell_does() {
 
 #[test]
 fn every_example_is_accepted() {
-    let mut wrong = Vec::new();
+    let mut faults = Vec::new();
     let mut count = 0;
     walk(&Cli::command(), &[], &mut |path, command| {
         let is_held = path.first().is_some_and(|first| SHORT_HELP_COMMANDS.contains(&first.as_str()));
         let all = examples(command);
         if is_held && all.is_empty() {
-            wrong.push(format!("{path:?} has no example"));
+            faults.push(format!("{path:?} has no example"));
         }
         for line in all {
             count += 1;
             if let Err(error) = Cli::parse_words(words(&line)) {
-                wrong.push(format!("{line}\n    {}", super::misuse::sentence(&error, &[])));
+                faults.push(format!("{line}\n    {}", super::misuse::sentence(&error, &[])));
             }
         }
     });
-    assert!(wrong.is_empty() && count > 20, "{count} examples\n{}", wrong.join("\n"));
+    assert!(faults.is_empty() && count > 20, "{count} examples\n{}", faults.join("\n"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `--export FORMAT=FILE`, and what a run says to GitHub Actions.
+//! `--export FORMAT=FILE`, and the output of a run for GitHub Actions.
 use anyhow::{Result, bail};
 use mailrun_journey::judge;
 use mailrun_journey::record::Record;
@@ -10,14 +10,13 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// A file that the run is written to, as typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ExportTarget {
     format: ExportFormat,
     path: PathBuf,
 }
 
-/// Reads a format: `junit`, `csv:stages`.
+/// Parses a format such as `junit` or `csv:stages`.
 pub(super) fn export_format(text: &str) -> Result<ExportFormat, String> {
     if let Some(format) = ExportFormat::named(text) {
         return Ok(format);
@@ -33,7 +32,6 @@ pub(super) fn export_format(text: &str) -> Result<ExportFormat, String> {
     }
 }
 
-/// Reads `FORMAT=FILE`.
 pub(super) fn export_target(text: &str) -> Result<ExportTarget, String> {
     let Some((format, path)) = text.split_once('=') else {
         return Err("must be FORMAT=FILE, such as junit=mailrun.xml".to_owned());
@@ -45,10 +43,11 @@ pub(super) fn export_target(text: &str) -> Result<ExportTarget, String> {
     }
 }
 
-/// Makes sure that the files can be written, before there is anything to write.
+/// Checks that the files can be written before the run starts.
 ///
 /// # Errors
-/// If one of them cannot, or is there twice.
+///
+/// If a file cannot be written, or if it is named twice.
 pub(super) fn open(targets: &[ExportTarget]) -> Result<()> {
     let mut paths = BTreeSet::new();
     for ExportTarget { path, .. } in targets {
@@ -60,7 +59,8 @@ pub(super) fn open(targets: &[ExportTarget]) -> Result<()> {
     Ok(())
 }
 
-/// Creates a file where there is none, and its directory: that may be the run's own, which does not exist yet.
+/// Creates the file and its directory if they do not exist. The directory may be that of the run,
+/// which is created later.
 fn create(path: &Path) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
@@ -68,10 +68,11 @@ fn create(path: &Path) -> io::Result<()> {
     OpenOptions::new().create(true).append(true).open(path).map(drop)
 }
 
-/// Writes the run to all files.
+/// Writes the run to all files, even if one of them fails.
 ///
 /// # Errors
-/// The first of those that could not be written.
+///
+/// The error of the first file that could not be written.
 pub(super) fn write(targets: &[ExportTarget], record: &Record) -> Result<()> {
     let mut first = Ok(());
     for ExportTarget { format, path } in targets {
@@ -82,32 +83,27 @@ pub(super) fn write(targets: &[ExportTarget], record: &Record) -> Result<()> {
     first
 }
 
-/// The file of the step's summary, if the environment names one.
+/// Returns the file for the step summary, which GitHub Actions names in the environment.
 pub(super) fn step_summary() -> Option<PathBuf> {
     std::env::var_os("GITHUB_STEP_SUMMARY").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Appends a text to a file.
-///
-/// # Errors
-/// If it cannot be written.
 pub(super) fn append(path: &Path, text: &str) -> Result<()> {
     let file = OpenOptions::new().create(true).append(true).open(path);
     let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| cannot_write(path, &error))
 }
 
-/// Place of the lines for the runner of Actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnnotationOutput {
-    /// It has the report.
+    /// On standard output, above the report.
     Stdout,
-    /// It has the record alone.
+    /// Nowhere, because standard output carries only the run record.
     Nowhere,
 }
 
-/// In a step of GitHub Actions: appends a summary of a judged run, and prints annotations. Neither is a reason for the run
-/// to fail.
+/// In a step of GitHub Actions, appends a summary of a judged run to the step summary, and prints
+/// annotations. A failure to do so does not fail the run.
 pub(super) fn tell_actions(record: &Record, output: AnnotationOutput) {
     let is_in_actions = std::env::var_os("GITHUB_ACTIONS").is_some_and(|value| value == "true");
     if !is_in_actions || judge::outcome(record).is_none() {

@@ -1,4 +1,5 @@
-//! `mailrun health`: asks a running relay or sink whether it works, for health checks of containers.
+//! `mailrun health`: asks a running relay or sink whether it works. Health checks of containers use
+//! it.
 use super::{failure, say};
 use anyhow::{Result, bail};
 use clap::Args;
@@ -6,9 +7,8 @@ use mailrun_party::http_client::{HttpClient, StatusCode};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Limit for the time of the answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest answer that is read: that of a sink with many runs.
+/// Longest answer that is read. The longest answers come from a sink with many runs.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// Asks a running relay or sink whether it works
@@ -48,12 +48,12 @@ impl HealthArgs {
     }
 }
 
-/// Succeeds if the page is answered with a status of success.
+/// Succeeds if the page is answered with a 2xx status.
 fn ask(client: &HttpClient, url: &str) -> Result<()> {
     let place = url.split_once("://").map_or(url, |(_, place)| place).trim_end_matches('/');
     let answer = match place.contains('/') {
         true => client.get("")?,
-        // A relay has the first page, a sink the second.
+        // A relay serves /health, and a sink serves /status.
         false => match client.get("/health")? {
             answer if answer.status == StatusCode::NOT_FOUND => client.get("/status")?,
             answer => answer,

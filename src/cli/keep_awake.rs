@@ -13,10 +13,12 @@ pub(super) struct KeepAwakeArg {
 }
 
 impl KeepAwakeArg {
-    /// Keeps the processors awake until the value is dropped. With `auto` it does so if `is_usual` is set.
+    /// Keeps the processors awake until the returned value is dropped. With `auto`, it does so only
+    /// if `is_usual` is set.
     ///
     /// # Errors
-    /// If it was asked for with `on` and is not possible.
+    ///
+    /// If `on` was given, but this host cannot keep its processors awake.
     pub(super) fn begin(self, is_usual: bool) -> Result<AwakeProcessors> {
         keep_awake(self.keep_awake, is_usual)
     }

@@ -1,4 +1,5 @@
-//! `mailrun install-links`: the older tools' names as symbolic links to this program.
+//! `mailrun install-links`: creates symbolic links to this program under the names of the older
+//! tools.
 use anyhow::{Context, Result};
 use clap::Args;
 use std::fs;
@@ -31,14 +32,15 @@ impl InstallLinksArgs {
         for name in mailrun_dropin::NAMES {
             let link = self.directory.join(name);
             make_link(&program, &link)?;
-            // A closed standard output is not an error here.
+            // Ignore a closed standard output: the link has been made.
             let _ = writeln!(io::stdout(), "{} -> {}", link.display(), program.display());
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// Makes or renews a link. What is there and is no link stays: it may be the older tool itself.
+/// Creates or replaces a symbolic link. Refuses to replace anything else, because it may be the
+/// older tool itself.
 fn make_link(program: &Path, link: &Path) -> Result<()> {
     match fs::symlink_metadata(link) {
         Ok(old) if old.is_symlink() => {

@@ -1,4 +1,4 @@
-//! `mailrun locust`: what a load from many hosts under a Locust master needs.
+//! `mailrun locust`: commands for a load from many hosts under a Locust master.
 use super::{master, say, worker};
 use anyhow::Result;
 use clap::{Args, Subcommand};

@@ -1,4 +1,4 @@
-//! `mailrun mades`: what was typed, to what it means.
+//! `mailrun mades`: turns the command-line arguments into the options of a MADES load.
 use super::keep_awake::KeepAwakeArg;
 use super::mades_effects as effects;
 use super::mades_ladder::{self, PayloadLadder};
@@ -28,18 +28,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Messages where neither a number nor a time was given.
+/// Number of messages if neither a number nor a duration was given.
 const DEFAULT_MESSAGES: u64 = 10_000;
-/// Environment variable with the password of the user at the broker of the inbox.
+/// Environment variable with the password of the user at the inbox's broker.
 const INBOX_PASSWORD_VARIABLE: &str = "MAILRUN_INBOX_PASSWORD";
-/// Messages in transit at most, at closed loop and at open loop.
+/// Defaults of `--max-in-transit`, in a closed loop and in an open loop.
 const CLOSED_LOOP_IN_TRANSIT: usize = 1_000;
 const OPEN_LOOP_IN_TRANSIT: usize = 100_000;
-/// Transfers that are not settled, at most.
+/// Default of `--max-unsettled`, the maximum number of transfers that are not settled.
 const MAX_UNSETTLED: u32 = 1_000;
-/// URL of the broker where none is named.
+/// URL of the broker if `--broker` is not given.
 const DEFAULT_URL: &str = "amqp://localhost:5672";
-/// Bytes of a payload, those of the published runs.
+/// Default payload size in bytes, as in the published runs.
 const DEFAULT_PAYLOAD_SIZE: &str = "3000";
 
 /// Measures an ECP endpoint or an EDX toolbox (MADES), stage by stage
@@ -117,7 +117,7 @@ pub(super) struct TimeoutArgs {
     allow_public: bool,
 }
 
-/// The queues that a mode uses, as options.
+/// Returns the options that name the queues of a mode.
 pub(super) fn queues(mode: MadesMode) -> &'static [&'static str] {
     match mode {
         MadesMode::Endpoint => &["--outbox", "--outbox-reply", "--send-event", "--inbox"],
@@ -127,7 +127,6 @@ pub(super) fn queues(mode: MadesMode) -> &'static [&'static str] {
     }
 }
 
-/// The naming custom of a mode's queues.
 fn queue_naming(mode: MadesMode) -> QueueNaming {
     match mode {
         MadesMode::Toolbox => QueueNaming::Edx,
@@ -350,10 +349,7 @@ impl MadesArgs {
         unwritten.map_or_else(|| Ok(exit_code(&record, strictness)), Err)
     }
 
-    /// Refuses what would have no effect.
-    ///
-    /// # Errors
-    /// Names that option, and says what it needs.
+    /// Refuses options that have no effect. The error names the option and says what it needs.
     fn check_effects(&self) -> Result<()> {
         self.load.check_effects()?;
         self.load.check_acknowledge(self.mode)?;
@@ -448,22 +444,18 @@ impl MadesArgs {
 }
 
 impl TimeoutArgs {
-    /// Time limit for each message.
     pub(super) fn message_timeout(&self) -> Duration {
         self.message_timeout
     }
 
-    /// Options that only an endpoint of others has a use for.
+    /// Options that are useful only if the endpoint is not mailrun's own stand-in.
     pub(super) fn of_endpoint(&self) -> [(&'static str, bool); 2] {
         [("--purge", self.purge), ("--no-preflight", self.no_preflight)]
     }
 }
 
 impl MadesLoadArgs {
-    /// Refuses options that a search chooses itself.
-    ///
-    /// # Errors
-    /// The first of them.
+    /// Refuses options whose values a capacity search chooses itself.
     pub(super) fn check_search(&self) -> Result<()> {
         let refused = [
             (self.messages.is_some(), "--messages"),
@@ -484,20 +476,19 @@ impl MadesLoadArgs {
         }
     }
 
-    /// Arrival of the messages in trials, whose rate is not known yet.
+    /// Returns the arrival process of a search's trials, whose rate is not known yet.
     pub(super) fn arrival_of_trials(&self) -> Arrival {
         self.arrival.unwrap_or(Arrival::Constant)
     }
 
-    /// Reports whether the run is asked for something that an invalid or inconclusive one does not give.
+    /// True if the run must be valid and conclusive to succeed: it has thresholds, `--strict` or an
+    /// open loop.
     pub(super) fn is_strict(&self) -> bool {
         self.strict || !self.thresholds.is_empty() || !self.abort_on.is_empty() || !self.is_closed_loop()
     }
 
-    /// Refuses thresholds of what a run in that mode does not have.
-    ///
-    /// # Errors
-    /// The first such threshold, and what there is.
+    /// Refuses thresholds of stages that a run in this mode does not have. The error says which
+    /// stages it has.
     pub(super) fn check_thresholds(&self, mode: MadesMode) -> Result<()> {
         let is_closed = self.is_closed_loop();
         for threshold in self.thresholds.iter().chain(&self.abort_on) {
@@ -512,23 +503,19 @@ impl MadesLoadArgs {
         check_stages(self.path(mode), self.thresholds.iter().chain(&self.abort_on).chain(of_shapes))
     }
 
-    /// The way of the messages in that mode.
     pub(super) fn path(&self, mode: MadesMode) -> MessagePath {
         let is_on = self.acknowledge || self.await_acknowledgements;
         let acknowledgement = if is_on { AcknowledgementMode::On } else { AcknowledgementMode::Off };
         MessagePath { mode, acknowledgement }
     }
 
-    /// Reports whether the receiver sends acknowledgement documents.
+    /// True if the receiver is to send acknowledgement documents.
     pub(super) fn awaits_acknowledgements(&self) -> bool {
         self.await_acknowledgements
     }
 
-    /// Refuses acknowledgements in a mode without an inbox, and those of a receiver that is not there or cannot name what it has
-    /// received.
-    ///
-    /// # Errors
-    /// Names the option.
+    /// Refuses acknowledgements in a mode without an inbox. Refuses `--await-acknowledgements` also
+    /// if there is no receiver, or if the receiver cannot name the message that it has received.
     pub(super) fn check_acknowledge(&self, mode: MadesMode) -> Result<()> {
         let is_idle = self.acknowledge && mode == MadesMode::Tracing;
         effects::refuse_without_effect(&[("--acknowledge", is_idle)], "in mode tracing, which has no inbox")?;
@@ -549,7 +536,8 @@ impl MadesLoadArgs {
         Ok(())
     }
 
-    /// Acknowledgement documents, if there are any; `far_outbox` is the outbox of a receiving endpoint at another broker.
+    /// Returns the options of acknowledgement documents, if there are any. `far_outbox` is the
+    /// outbox of a receiving endpoint at another broker.
     fn acknowledgement(&self, far_outbox: Option<String>, is_far: bool) -> Option<AcknowledgementOptions> {
         if self.await_acknowledgements {
             return Some(AcknowledgementOptions::Awaited { is_far });
@@ -558,12 +546,12 @@ impl MadesLoadArgs {
         self.acknowledge.then_some(AcknowledgementOptions::Sent { message_type, far_outbox })
     }
 
-    /// Reports whether each message waits for another.
+    /// True if new messages are sent as earlier ones complete, and not at a given rate.
     fn is_closed_loop(&self) -> bool {
         self.rate.is_none() && self.stages.is_empty() && self.shapes.is_empty()
     }
 
-    /// The market whose documents are the load.
+    /// Returns the market whose documents form the load, if `--shape` was given.
     pub(super) fn market(&self) -> Option<MarketLoad> {
         let load = MarketLoad {
             shapes: self.shapes.clone(),
@@ -573,32 +561,32 @@ impl MadesLoadArgs {
         Some(load).filter(|load| !load.shapes.is_empty())
     }
 
-    /// Length of the run: of a market an hour, if neither a length nor a number was given.
+    /// Returns the length of the run. A market's default is one market hour, unless a number of
+    /// messages was given.
     pub(super) fn length(&self) -> Option<Duration> {
         let hour = self.market().filter(|_| self.messages.is_none()).map(|market| market.hour());
         self.duration.or(hour)
     }
 
-    /// Messages in transit at most.
     fn in_transit_limit(&self) -> usize {
         let usual = if self.is_closed_loop() { CLOSED_LOOP_IN_TRANSIT } else { OPEN_LOOP_IN_TRANSIT };
-        self.max_in_transit.map_or(usual, |most| most as usize)
+        self.max_in_transit.map_or(usual, |limit| limit as usize)
     }
 
-    /// Unsettled transfers at most.
     fn unsettled_limit(&self) -> u32 {
         self.max_unsettled.unwrap_or(MAX_UNSETTLED).min(u32::try_from(self.in_transit_limit()).unwrap_or(u32::MAX))
     }
 
-    /// Thresholds that the run must meet.
+    /// Returns all thresholds of the run, including those of `--abort-on`.
     pub(super) fn thresholds(&self) -> Vec<Threshold> {
         self.thresholds.iter().chain(&self.abort_on).cloned().collect()
     }
 
-    /// The load as a record has it, but for where it goes.
+    /// Returns the load as the run record describes it, except for its destination.
     ///
     /// # Errors
-    /// If the stages offer nothing.
+    ///
+    /// If the stages offer no messages.
     pub(super) fn workload(&self) -> Result<Workload> {
         let offer = self.offer()?;
         let staged = offer.as_ref().and_then(OfferedRate::length);
@@ -624,7 +612,8 @@ impl MadesLoadArgs {
         })
     }
 
-    /// The part of the run record that only MADES has; its stages are those that progress counts.
+    /// Returns the part of the run record that only MADES has. Its stages are those that the
+    /// progress output counts.
     pub(super) fn mades_record(&self, mode: MadesMode, timeout: Duration) -> Mades {
         let stage = |name: &str| MadesStage { name: name.to_owned(), ..MadesStage::default() };
         Mades {
@@ -647,15 +636,13 @@ impl MadesLoadArgs {
         self.payload_size.clone().unwrap_or_else(usual)
     }
 
-    /// Distribution of the messages over time, as the record has it.
+    /// Returns the arrival process for the run record. Documents of a market have an arrival
+    /// process of their own.
     fn arrival_with(&self, offer: Option<&OfferedRate>) -> Arrival {
         if self.shapes.is_empty() { arrival_with(self.arrival, offer) } else { Arrival::Market }
     }
 
-    /// Refuses what would have no effect.
-    ///
-    /// # Errors
-    /// Names that option, and says what it needs.
+    /// Refuses options that have no effect. The error names the option and says what it needs.
     pub(super) fn check_effects(&self) -> Result<()> {
         let is_closed = self.is_closed_loop();
         effects::refuse_without_effect(
@@ -669,7 +656,7 @@ impl MadesLoadArgs {
         )
     }
 
-    /// The rates offered at open loop.
+    /// Returns the rates offered in an open loop, or `None` in a closed loop.
     fn offer(&self) -> Result<Option<OfferedRate>> {
         if self.stages.is_empty() {
             return Ok(self.rate.map(OfferedRate::Constant));
@@ -683,10 +670,8 @@ impl MadesLoadArgs {
 
 const ADD_ACKNOWLEDGE: &str = "; add --acknowledge or --await-acknowledgements";
 
-/// Refuses thresholds of stages that a run in that mode does not have.
-///
-/// # Errors
-/// The first such threshold, and what there is.
+/// Refuses thresholds of stages that a run in this mode does not have. The error says which stages
+/// it has.
 pub(super) fn check_stages<'t>(path: MessagePath, thresholds: impl IntoIterator<Item = &'t Threshold>) -> Result<()> {
     let mode = path.mode;
     for threshold in thresholds {
@@ -715,24 +700,23 @@ fn payload(typed: &str) -> PayloadKind {
 }
 
 impl BrokerArgs {
-    /// URL of the sender's broker as typed, or the usual one.
+    /// Returns the URL of the sender's broker, or the default URL.
     pub(super) fn outbox_url(&self) -> &str {
         self.broker.as_deref().unwrap_or(DEFAULT_URL)
     }
 
-    /// Reports whether a broker was named.
     pub(super) fn is_named(&self) -> bool {
         self.broker.is_some()
     }
 
-    /// Reports whether one of them is on this host.
+    /// True if at least one of the brokers is on this host.
     pub(super) fn are_here(&self) -> bool {
         let typed = [self.outbox_url()].into_iter().chain(self.inbox_broker.as_deref());
         let mut urls = typed.map(|text| url("--broker", text, None, None));
         urls.any(|url| url.is_ok_and(|url| is_on_this_host(&url.address())))
     }
 
-    /// Options that were typed and have no effect without a broker.
+    /// Options that have no effect without a broker, each with true if it was given.
     pub(super) fn given(&self) -> Vec<(&'static str, bool)> {
         vec![
             ("--inbox-broker", self.inbox_broker.is_some()),
@@ -748,10 +732,7 @@ impl BrokerArgs {
         ]
     }
 
-    /// Refuses what would have no effect.
-    ///
-    /// # Errors
-    /// Names that option, and says what it needs.
+    /// Refuses options that have no effect. The error names the option and says what it needs.
     pub(super) fn check_effects(&self) -> Result<()> {
         let outbox = url("--broker", self.outbox_url(), None, None)?;
         let inbox = self.inbox_broker.as_deref().map(|text| url("--inbox-broker", text, None, None)).transpose()?;
@@ -768,7 +749,7 @@ impl BrokerArgs {
         self.check_login(&outbox, inbox.as_ref())
     }
 
-    /// Refuses users and passwords that no broker would be shown.
+    /// Refuses users and passwords that no login would use.
     fn check_login(&self, outbox: &BrokerUrl, inbox: Option<&BrokerUrl>) -> Result<()> {
         let last = inbox.unwrap_or(outbox);
         if let (Some(named), Some(_), true) = (outbox.user(), last.user(), self.user.is_some()) {
@@ -785,7 +766,7 @@ impl BrokerArgs {
         effects::refuse_without_effect(&theirs, "without a user: --inbox-user NAME, or --inbox-broker amqp://NAME@HOST")
     }
 
-    /// The brokers of outbox and inbox.
+    /// Returns the broker of the outbox and the broker of the inbox.
     fn brokers(self) -> Result<(Broker, Broker)> {
         let security = self.security();
         let own = password(self.password_file.as_deref())?.or(password_from_env(PASSWORD_VARIABLE)?);
@@ -820,8 +801,8 @@ impl BrokerArgs {
     }
 }
 
-/// The URL with user and password, if it has none of its own. An error does not quote the URL: it may contain a
-/// password.
+/// Parses a broker's URL, and adds user and password unless the URL has its own. Errors do not
+/// quote the URL, because it may contain a password.
 pub(super) fn url(option: &str, text: &str, user: Option<&str>, password: Option<Password>) -> Result<BrokerUrl> {
     let mut url: BrokerUrl = text.parse().map_err(|error: mailrun_mades::UrlError| anyhow!("{option}: {error}"))?;
     if let Some(user) = user {
@@ -833,12 +814,12 @@ pub(super) fn url(option: &str, text: &str, user: Option<&str>, password: Option
     })
 }
 
-/// The password in the first line of that file. It goes before one in the environment, which may be there for others.
+/// Reads the password from the first line of the file. Callers prefer it to a password in the
+/// environment, which may be meant for another program.
 pub(super) fn password(file: Option<&Path>) -> Result<Option<Password>> {
     Ok(file.map(mailrun_mades::password_from_file).transpose()?)
 }
 
-/// The password in the environment, under that name.
 pub(super) fn password_from_env(variable: &str) -> Result<Option<Password>> {
     match std::env::var(variable) {
         Ok(text) => Ok(Some(Password::new(text))),
@@ -847,18 +828,18 @@ pub(super) fn password_from_env(variable: &str) -> Result<Option<Password>> {
     }
 }
 
-/// Refuses at once an address that load may not go to, and lets no later connection go there, whatever the name then
-/// resolves to.
+/// Refuses a broker with a public address. Later connections are checked as well, because the name
+/// may resolve to another address by then.
 pub(super) fn restrict_to_local(broker: &mut Broker) -> Result<()> {
     broker.is_address_allowed = is_local_address;
     ensure_local(&broker.url)
 }
 
 pub(super) fn ensure_local(url: &BrokerUrl) -> Result<()> {
-    let found = (url.host(), url.port()).to_socket_addrs();
+    let addresses = (url.host(), url.port()).to_socket_addrs();
     let unknown = |error| anyhow!("{} has no address; check the name: {}", url.host(), reason(&error));
-    let found = found.map_err(unknown)?;
-    if let Some(public) = found.map(|address| address.ip()).find(|address| !is_local_address(*address)) {
+    let addresses = addresses.map_err(unknown)?;
+    if let Some(public) = addresses.map(|address| address.ip()).find(|address| !is_local_address(*address)) {
         bail!(
             "{public} is a public address; only loopback and private addresses are allowed by default. If the \
              endpoint is yours, add --allow-public"
@@ -867,7 +848,8 @@ pub(super) fn ensure_local(url: &BrokerUrl) -> Result<()> {
     Ok(())
 }
 
-/// A word of the command line as a report may show it: `amqp://user:password@host` → `amqp://user:***@host`.
+/// Hides the password in a word of the command line, so that a report can show it:
+/// `amqp://user:password@host` becomes `amqp://user:***@host`.
 pub(super) fn without_login(word: &str) -> String {
     let parts = word.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?)));
     match parts {
@@ -938,7 +920,7 @@ mod tests {
         assert_eq!(far("--prefix p").as_deref(), Some("p.outbox"));
         assert_eq!(far("--acknowledge-outbox b.outbox").as_deref(), Some("b.outbox"));
         assert_eq!(far("--mode amqp"), None);
-        for (words, why) in [
+        for (words, expected) in [
             ("--acknowledge --mode tracing", "in mode tracing, which has no inbox"),
             ("--acknowledge --acknowledge-outbox b", "Two endpoints at one broker are not supported"),
             ("--acknowledge --acknowledge-outbox b --mode amqp", "in mode amqp"),
@@ -947,7 +929,7 @@ mod tests {
             ("--await-acknowledgements --payload bid.xml", "all messages would have one mRID"),
         ] {
             let refused = parse(words).check_effects().unwrap_err().to_string();
-            assert!(refused.contains(why), "{refused}");
+            assert!(refused.contains(expected), "{refused}");
         }
         let unasked = options("--threshold acknowledged.p99<5s").unwrap_err().to_string();
         assert!(unasked.ends_with(ADD_ACKNOWLEDGE), "{unasked}");
@@ -993,8 +975,8 @@ mod tests {
     #[test]
     fn a_wrong_url_is_named_without_its_password() {
         for url in ["amqp://user:geheim@", "http://user:geheim@host", "amqp://user:geheim@host/x", "geheim"] {
-            let why = format!("{:#}", options(&format!("--broker {url}")).unwrap_err());
-            assert!(why.starts_with("--broker: ") && !why.contains("geheim"), "{why}");
+            let error = format!("{:#}", options(&format!("--broker {url}")).unwrap_err());
+            assert!(error.starts_with("--broker: ") && !error.contains("geheim"), "{error}");
         }
         assert!(options("--broker amqp://8.8.8.8").unwrap_err().to_string().contains("--allow-public"));
     }

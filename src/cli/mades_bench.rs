@@ -1,4 +1,5 @@
-//! `mailrun bench mades`: what was typed, to what it means.
+//! `mailrun bench mades`: turns the command-line arguments into the options of a bench with a
+//! stand-in endpoint.
 use super::keep_awake::KeepAwakeArg;
 use super::mades::MadesLoadArgs;
 use super::mades_effects as effects;
@@ -16,7 +17,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The stand-in's plan where none is given: a network with delays, so that the waterfall has steps.
+/// Default plan of the stand-in. Its network has delays, so that the waterfall in the report has
+/// steps.
 const DEFAULT_PLAN: &str = "\
 receive = 'exp:8ms'
 [accept]
@@ -26,7 +28,7 @@ delay = 'lognormal:20ms,0.5'
 [acknowledge]
 delay = 'exp:5ms'
 ";
-/// The rate offered where none is asked for.
+/// Rate of the default load.
 const DEFAULT_RATE_PER_S: f64 = 500.0;
 const DEFAULT_DURATION: Duration = Duration::from_secs(8);
 
@@ -103,7 +105,6 @@ Examples:
   mailrun bench mades --mode toolbox --plan plan.toml -v";
 
 impl MadesBenchArgs {
-    /// Runs the rehearsal and gives its exit status.
     pub(super) fn run(mut self) -> Result<ExitCode> {
         let strictness = Strictness::of(self.load.is_strict());
         self.report.open(LiveMode::Line)?;
@@ -139,7 +140,8 @@ impl MadesBenchArgs {
         outcome.unwritten.map_or_else(|| Ok(super::exit_code(&outcome.record, strictness)), Err)
     }
 
-    /// Puts what is usual where nothing was typed: an open loop, unless something of a closed one was.
+    /// Fills in the default load. The default is an open loop, unless an option for a closed loop
+    /// was given.
     fn set_load_defaults(&mut self) {
         let load = &mut self.load;
         let is_closed = load.max_in_transit.is_some() || load.max_unsettled.is_some();
@@ -151,7 +153,8 @@ impl MadesBenchArgs {
         }
     }
 
-    /// Refuses what would have no effect; [`MadesBenchArgs::plan`] does so with what depends on the plan.
+    /// Refuses options that have no effect. `MadesBenchArgs::plan` refuses those whose effect
+    /// depends on the plan.
     fn check_effects(&self) -> Result<()> {
         self.load.check_effects()?;
         self.load.check_acknowledge(self.mode)?;
@@ -169,16 +172,17 @@ impl MadesBenchArgs {
 }
 
 impl StandInArgs {
-    /// Options that were typed.
+    /// Options that choose the plan, each with true if it was given.
     pub(super) fn given(&self) -> [(&'static str, bool); 2] {
         [("--preset", self.preset.is_some()), ("--plan", self.plan.is_some())]
     }
 }
 
-/// The plan of the stand-in.
+/// Builds the stand-in's plan from the preset, the plan file and the options.
 ///
 /// # Errors
-/// If the file cannot be read, or an option has no effect on the plan.
+///
+/// If the file cannot be read, or if an option has no effect on the plan.
 pub(super) fn stand_in_plan(
     stand_in: &StandInArgs,
     way: &NetworkArgs,
@@ -214,7 +218,7 @@ pub(super) fn stand_in_plan(
 /// Describes in words the faults that the plan injects.
 fn faults(plan: &SimulatorPlan) -> Vec<String> {
     let faults = &plan.faults;
-    let given = [
+    let shares = [
         ("reject", faults.reject),
         ("no-reply", faults.no_reply),
         ("drop", faults.drop),
@@ -224,8 +228,8 @@ fn faults(plan: &SimulatorPlan) -> Vec<String> {
         ("reorder", faults.reorder),
         ("reject-documents", faults.reject_documents),
     ];
-    let wrong = given.into_iter().filter(|(_, share)| *share > 0.0).map(|(name, share)| format!("{name} {share}"));
-    wrong.chain(plan.outages.iter().map(|outage| format!("outage {}", String::from(outage.clone())))).collect()
+    let texts = shares.into_iter().filter(|(_, share)| *share > 0.0).map(|(name, share)| format!("{name} {share}"));
+    texts.chain(plan.outages.iter().map(|outage| format!("outage {}", String::from(outage.clone())))).collect()
 }
 
 #[cfg(test)]

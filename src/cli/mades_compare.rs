@@ -1,4 +1,5 @@
-//! `mailrun bench mades-compare`: what was typed, to what it means.
+//! `mailrun bench mades-compare`: turns the command-line arguments into the options of a
+//! comparison.
 use super::mades::{ensure_local, password, password_from_env, url};
 use super::mades_effects as effects;
 use super::no_thresholds::NoThresholdArgs;
@@ -20,10 +21,10 @@ Examples:
   mailrun bench mades-compare --mode endpoint --drop 1% --max-time 20s
   mailrun bench mades-compare --broker amqp://127.0.0.1:5672";
 
-/// Messages in transit where neither an option nor the scenario has a number.
+/// Messages in transit if neither an option nor the scenario sets their number.
 const DEFAULT_IN_TRANSIT: u32 = 1_000;
 
-/// User and password where none are given: go-mades-bench's own.
+/// Default user and password, the same as in go-mades-bench.
 const DEFAULT_USER: &str = "endpoint";
 const DEFAULT_PASSWORD: &str = "password";
 
@@ -160,7 +161,7 @@ impl MadesCompareArgs {
         })
     }
 
-    /// Refuses what would have no effect, and a broker that load may not go to.
+    /// Refuses options that have no effect, and a broker that must not be loaded.
     fn check_effects(&self) -> Result<()> {
         let is_defaults = self.windows.iter().all(|window| *window == SendWindow::Defaults);
         let idle = [("--max-in-transit", is_defaults && self.max_in_transit.is_some())];
@@ -179,7 +180,7 @@ impl MadesCompareArgs {
         if self.allow_public { Ok(()) } else { ensure_local(&url) }
     }
 
-    /// The broker that was named, and how both log in to it.
+    /// Returns the broker that was named, with the user and password of both programs.
     fn broker(&self) -> Result<Option<CompareBroker>> {
         let Some(url) = self.broker.clone() else { return Ok(None) };
         let secret = password(self.password_file.as_deref())?.or(password_from_env(PASSWORD_VARIABLE)?);

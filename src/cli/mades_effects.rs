@@ -1,18 +1,15 @@
-//! Refuses options that would have no effect, each in a line that names what it needs.
+//! Refuses options that would have no effect. The error names them and says what they need.
 use anyhow::{Result, bail};
 use mailrun_journey::words::listed;
 
-/// Refuses those that are `true`; `why` follows "has no effect".
-///
-/// # Errors
-/// If there is one.
-pub(super) fn refuse_without_effect(options: &[(&str, bool)], why: &str) -> Result<()> {
+/// Fails if an option is marked `true`. In the error, `reason` follows "has no effect".
+pub(super) fn refuse_without_effect(options: &[(&str, bool)], reason: &str) -> Result<()> {
     let idle: Vec<String> =
         options.iter().filter(|(_, is_idle)| *is_idle).map(|(name, _)| (*name).to_owned()).collect();
     match idle.as_slice() {
         [] => Ok(()),
-        [name] => bail!("{name} has no effect {why}"),
-        names => bail!("{} have no effect {why}", listed(names)),
+        [name] => bail!("{name} has no effect {reason}"),
+        names => bail!("{} have no effect {reason}", listed(names)),
     }
 }
 

@@ -1,4 +1,5 @@
-//! `mailrun mades-endpoint`: what was typed, to what it means.
+//! `mailrun mades-endpoint`: turns the command-line arguments into the options of the stand-in
+//! endpoint.
 use super::mades::{password, password_from_env, restrict_to_local, url};
 use super::mades_effects as effects;
 use super::mades_queues::{QueueNameArgs, QueueNaming};
@@ -31,9 +32,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Address of the listener where none is given.
 const DEFAULT_LISTEN: &str = "127.0.0.1:5672";
-/// Limits of a queue where none are given.
+/// Defaults of `--max-queue-messages` and `--max-queue-size` (in bytes).
 const MAX_QUEUE_MESSAGES: u64 = 100_000;
 const MAX_QUEUE_SIZE: u64 = 256 << 20;
 
@@ -292,7 +292,8 @@ struct EndpointLimitArgs {
     max_stored_size: Option<u64>,
 }
 
-/// Reason why an option of acknowledgement documents has no effect; of mailrun bench mades the other option.
+/// Explains why an option about acknowledgement documents has no effect. The text names one option
+/// of mailrun mades-endpoint and one of mailrun bench mades, because both commands use it.
 const WITHOUT_DOCUMENTS: &str = "without acknowledgement documents of the receiver: --acknowledgement-documents, or --await-acknowledgements of mailrun bench \
      mades";
 
@@ -345,7 +346,7 @@ reorder_by = '50ms'
 reject_documents = 0.0";
 
 impl MessageLogArgs {
-    /// Makes sure that the totals can be written, before there are any.
+    /// Checks that the summary file can be written before the run starts.
     fn open(&self) -> Result<()> {
         let Some(path) = self.summary.as_deref().filter(|path| !is_standard_output(path)) else { return Ok(()) };
         File::create(path).map(drop).map_err(|error| cannot_write(path, &error))
@@ -377,7 +378,7 @@ impl MadesEndpointArgs {
         written.map(|()| ExitCode::SUCCESS)
     }
 
-    /// The preset, changed by the plan file, changed by the options.
+    /// Builds the plan: the preset, overridden by the plan file, overridden by the options.
     fn plan(&self) -> Result<SimulatorPlan> {
         let preset = self.behaviour.preset.as_deref().and_then(SimulatorPlan::preset).unwrap_or_default();
         let mut plan = match &self.behaviour.plan {
@@ -400,7 +401,7 @@ impl MadesEndpointArgs {
         Ok(plan)
     }
 
-    /// Refuses what would have no effect under that plan.
+    /// Refuses options that have no effect under this plan.
     fn check_effects(&self, plan: &SimulatorPlan) -> Result<()> {
         let queues: &[&str] = match plan.mode {
             EndpointMode::Endpoint => &["--outbox", "--outbox-reply", "--send-event", "--inbox"],
@@ -425,11 +426,11 @@ impl MadesEndpointArgs {
         let address = serving.as_ref().map(|serving| serving.address.to_string());
         let setup =
             EndpointOptions { plan, names: names.clone(), backend, clock: mailrun_net::clock::now, message_log: truth };
-        let telling = RefCell::new(ProgressOutput::new(live, NonTerminalOutput::Nothing));
+        let output = RefCell::new(ProgressOutput::new(live, NonTerminalOutput::Nothing));
         let began = mailrun_net::clock::now();
-        let ready = || announce(&telling.borrow(), live, address.as_deref(), &names.outbox);
+        let ready = || announce(&output.borrow(), live, address.as_deref(), &names.outbox);
         let mut watch = |sight: &EndpointSnapshot<'_>| {
-            report_progress(&mut telling.borrow_mut(), sight, mailrun_net::clock::now().saturating_sub(began))
+            report_progress(&mut output.borrow_mut(), sight, mailrun_net::clock::now().saturating_sub(began))
         };
         let work = endpoint::run(setup, Box::pin(stop), &ready, &mut watch);
         let totals = match serving {
@@ -447,21 +448,21 @@ impl MadesEndpointArgs {
     }
 }
 
-/// Reads the files that it names, and sees whether it can be followed.
+/// Reads the files that the plan names, and checks that the plan can be followed.
 pub(super) fn resolve_files(plan: &mut SimulatorPlan) -> Result<()> {
     for delay in plan.delays_mut() {
         if let Some(path) = delay.file().map(str::to_owned) {
             let text = fs::read_to_string(&path).map_err(|error| anyhow!("cannot read {path}: {}", reason(&error)))?;
-            delay.read_times(&text).map_err(|why| anyhow!("{path}: {why}"))?;
+            delay.read_times(&text).map_err(|error| anyhow!("{path}: {error}"))?;
         }
     }
-    plan.check().map_err(|why| anyhow!(why))
+    plan.check().map_err(|error| anyhow!(error))
 }
 
 pub(super) fn read_plan(path: &Path, preset: &SimulatorPlan) -> Result<SimulatorPlan> {
     let text =
         fs::read_to_string(path).map_err(|error| anyhow!("cannot read {}: {}", path.display(), reason(&error)))?;
-    mailrun_mades::simulator::plan_file::read(&text, path, preset).map_err(|why| anyhow!(why))
+    mailrun_mades::simulator::plan_file::read(&text, path, preset).map_err(|error| anyhow!(error))
 }
 
 fn truth_file(path: &Path) -> Result<Box<dyn Write + Send>> {
@@ -469,7 +470,7 @@ fn truth_file(path: &Path) -> Result<Box<dyn Write + Send>> {
     Ok(Box::new(file))
 }
 
-/// Ends at the first SIGINT or SIGTERM.
+/// Returns a future that completes at the first SIGINT or SIGTERM.
 fn stop_signal() -> Result<impl Future<Output = ()>> {
     let listen = |kind| signal(kind).context("cannot watch for signals");
     let mut interrupts = listen(SignalKind::interrupt())?;
@@ -482,7 +483,7 @@ fn stop_signal() -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// The listener, where it is ours.
+/// The stand-in's own listener, which `--embedded` starts.
 struct EmbeddedListener {
     address: SocketAddr,
     listen: std::pin::Pin<Box<dyn Future<Output = ()>>>,
@@ -490,7 +491,6 @@ struct EmbeddedListener {
 }
 
 impl EndpointBrokerArgs {
-    /// Refuses what would have no effect.
     fn check_effects(&self) -> Result<()> {
         let of_a_listener = [
             ("--listen", self.listen.is_some()),
@@ -548,7 +548,8 @@ impl EndpointBrokerArgs {
             bail!("--listen {listen} is a public address; add --allow-public to allow it");
         }
         let tls = self.tls_cert.as_deref().zip(self.tls_key.as_deref());
-        let tls = tls.map(|(chain, key)| embedded::tls_from_pem(chain, key)).transpose().map_err(|why| anyhow!(why))?;
+        let tls =
+            tls.map(|(chain, key)| embedded::tls_from_pem(chain, key)).transpose().map_err(|error| anyhow!(error))?;
         let typed = password(self.password_file.as_deref())?;
         let mechanisms = login_mechanisms(self.user, typed, password_from_env(PASSWORD_VARIABLE)?)?;
         let listener = mailrun_net::listener::listen(address).and_then(tokio::net::TcpListener::from_std);
@@ -586,7 +587,8 @@ impl EndpointBrokerArgs {
     }
 }
 
-/// A password that was typed without a user is a mistake; one that is only in the environment is there for others.
+/// Decides how clients have to log in. `--password-file` without a user is a mistake. A password in
+/// the environment without a user is ignored, because it may be meant for another program.
 fn login_mechanisms(user: Option<String>, typed: Option<Password>, exported: Option<Password>) -> Result<ListenerAuth> {
     match (user, typed) {
         (None, None) => Ok(ListenerAuth::Any),
@@ -610,7 +612,6 @@ fn listen_error(listen: &str, error: &io::Error) -> anyhow::Error {
     }
 }
 
-/// The naming custom of the queues.
 fn queue_naming(mode: EndpointMode) -> QueueNaming {
     match mode {
         EndpointMode::Toolbox => QueueNaming::Edx,
@@ -618,7 +619,7 @@ fn queue_naming(mode: EndpointMode) -> QueueNaming {
     }
 }
 
-/// Puts what was typed, if it was, in place of what was there.
+/// Replaces a value by the typed value, if there is one.
 fn replace<T: Clone>(old: &mut T, typed: Option<&T>) {
     if let Some(typed) = typed {
         old.clone_from(typed);
@@ -632,7 +633,7 @@ fn replace_time(old: &mut PlanTime, typed: Option<Duration>) {
 }
 
 impl NetworkArgs {
-    /// The options that are given.
+    /// Options of this group, each with true if it was given.
     pub(super) fn given(&self) -> [(&'static str, bool); 15] {
         [
             ("--accept-delay", self.accept_delay.is_some()),
@@ -653,7 +654,8 @@ impl NetworkArgs {
         ]
     }
 
-    /// Refuses what would have no effect under that plan, which they have changed.
+    /// Refuses options that have no effect under the plan. The plan already contains the values of
+    /// these options.
     pub(super) fn check_effects(&self, plan: &SimulatorPlan) -> Result<()> {
         let capacity = &plan.accept.capacity;
         let workers = self.accept_workers.is_some() && capacity.work.0.is_zero();
@@ -694,7 +696,7 @@ fn limit(leg: &mut Leg, rate_per_s: Option<f64>, bytes_per_s: Option<u64>) {
 }
 
 impl EndpointFaultArgs {
-    /// The options that are given.
+    /// Options of this group, each with true if it was given.
     pub(super) fn given(&self) -> [(&'static str, bool); 11] {
         [
             ("--drop", self.drop.is_some()),
@@ -711,7 +713,8 @@ impl EndpointFaultArgs {
         ]
     }
 
-    /// Refuses what would have no effect under that plan, which they have changed.
+    /// Refuses options that have no effect under the plan. The plan already contains the values of
+    /// these options.
     pub(super) fn check_effects(&self, plan: &SimulatorPlan) -> Result<()> {
         let faults = &plan.faults;
         let has_codes = faults.reject > 0.0 || faults.fail > 0.0;
@@ -765,9 +768,9 @@ impl EndpointLimitArgs {
     }
 }
 
-/// Announces that the stand-in reads the outbox.
-fn announce(telling: &ProgressOutput, live: LiveMode, address: Option<&str>, outbox: &str) {
-    telling.event(&LiveEvent::Ready { amqp: address.map(str::to_owned).into_iter().collect() });
+/// Tells the user, and programs that read the events, that the stand-in now reads the outbox.
+fn announce(output: &ProgressOutput, live: LiveMode, address: Option<&str>, outbox: &str) {
+    output.event(&LiveEvent::Ready { amqp: address.map(str::to_owned).into_iter().collect() });
     if live.is_shown() {
         match address {
             Some(address) => say(&format!("ready: AMQP 1.0 on {address}, outbox {outbox}\n")),
@@ -776,7 +779,7 @@ fn announce(telling: &ProgressOutput, live: LiveMode, address: Option<&str>, out
     }
 }
 
-fn report_progress(telling: &mut ProgressOutput, sight: &EndpointSnapshot<'_>, elapsed: Duration) {
+fn report_progress(output: &mut ProgressOutput, sight: &EndpointSnapshot<'_>, elapsed: Duration) {
     let totals = sight.totals;
     let progress = LiveProgress {
         elapsed_s: elapsed.as_secs_f64(),
@@ -787,7 +790,7 @@ fn report_progress(telling: &mut ProgressOutput, sight: &EndpointSnapshot<'_>, e
         errors: totals.refused + totals.undeliverable,
         ..LiveProgress::default()
     };
-    telling.progress(&progress, totals.consumed, |progress, rate_per_s| {
+    output.progress(&progress, totals.consumed, |progress, rate_per_s| {
         let line = LiveLine::of(progress, totals.consumed, "taken", rate_per_s);
         let line = line.with_detail(totals.inboxed, "delivered").with_detail(sight.stored as u64, "in transit");
         line.with_detail(sight.reconnects, "reconnects")
@@ -808,7 +811,7 @@ fn warn_of_refused(counts: &ListenerCounts) {
     }
 }
 
-/// Summarizes the totals, one line per kind of event; leaves out what did not happen.
+/// Summarizes the totals, one line per kind of event. Kinds that did not occur are left out.
 fn summary(totals: &SimulationTotals) -> String {
     let back = totals.acknowledgements.as_deref().map(|back| format!("\nacknowledgements:\n{}", summary(back)));
     let mut text = format!("taken from the outbox  {}\n", totals.consumed);
@@ -886,8 +889,8 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("plan.toml");
         fs::write(&path, "seed = 5\n[faults]\nlost = 0.5\n").unwrap();
-        let why = plan(&["--plan", path.to_str().unwrap()]).unwrap_err().to_string();
-        assert!(why.contains("plan.toml:3:1: unknown key \"lost\" in [faults]; known keys: drop"), "{why}");
+        let error = plan(&["--plan", path.to_str().unwrap()]).unwrap_err().to_string();
+        assert!(error.contains("plan.toml:3:1: unknown key \"lost\" in [faults]; known keys: drop"), "{error}");
         for (words, named) in [
             (&["--drop", "2"][..], "probability"),
             (&["--network-delay", "exp:x"], "not a valid time"),
@@ -897,8 +900,8 @@ mod tests {
             (&["--accept-work", "3ms"], "without --accept-workers"),
             (&["--broker", "amqp://127.0.0.1"], "cannot be used"),
         ] {
-            let why = format!("{:#}", plan(words).expect_err(named));
-            assert!(why.contains(named), "{why}");
+            let error = format!("{:#}", plan(words).expect_err(named));
+            assert!(error.contains(named), "{error}");
         }
     }
 
@@ -918,9 +921,9 @@ mod tests {
             (user(), secret("t"), secret("e"), Ok(plain("t"))),
         ] {
             match (login_mechanisms(user, typed, exported), wanted) {
-                (Ok(found), Ok(wanted)) => assert_eq!(found, wanted),
-                (Err(why), Err(wanted)) => assert!(why.to_string().starts_with(wanted), "{why}"),
-                (found, wanted) => panic!("{found:?}, not {wanted:?}"),
+                (Ok(actual), Ok(wanted)) => assert_eq!(actual, wanted),
+                (Err(error), Err(wanted)) => assert!(error.to_string().starts_with(wanted), "{error}"),
+                (actual, wanted) => panic!("{actual:?}, not {wanted:?}"),
             }
         }
     }

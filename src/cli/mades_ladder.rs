@@ -1,5 +1,5 @@
-//! `mailrun mades --payload-ladder`: the same few messages in one size after the other, until they take longer than the time
-//! limit.
+//! `mailrun mades --payload-ladder`: sends the same few messages in one size after the other, until
+//! a size takes longer than the time limit.
 use super::results::write_all;
 use super::{Strictness, exit_code};
 use anyhow::Result;
@@ -16,16 +16,16 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Messages of each size, and of them in transit, where no numbers are given.
+/// Default number of messages of each size, and of messages in transit.
 pub(super) const MESSAGES: u64 = 5;
 pub(super) const IN_TRANSIT: u32 = 1;
-/// The steps between the first size and the last, in bytes, kilobytes and megabytes.
+/// Sizes between the first and the last, as multiples of a byte, a kilobyte and a megabyte.
 const STEPS: [u64; 9] = [1, 2, 5, 10, 20, 50, 100, 200, 500];
-/// Mailrun receives no message that is longer than 64 MiB with its properties.
+/// Largest size. Mailrun receives no message longer than 64 MiB, including its properties.
 const MAX_BYTES: u64 = 63 << 20;
 const WIDTH: usize = 100;
 
-/// The sizes, from the smallest on.
+/// Payload sizes in ascending order, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PayloadLadder(Vec<u64>);
 
@@ -49,7 +49,7 @@ impl FromStr for PayloadLadder {
     }
 }
 
-/// `1M`, `64k` or `1000`.
+/// Formats a size as `1M`, `64k` or `1000`.
 fn size_text(bytes: u64) -> String {
     match bytes {
         _ if bytes.is_multiple_of(1 << 20) => format!("{}M", bytes >> 20),
@@ -58,7 +58,6 @@ fn size_text(bytes: u64) -> String {
     }
 }
 
-/// How the messages of a size fared.
 #[derive(Clone, Debug, PartialEq)]
 struct Rung {
     size: u64,
@@ -73,9 +72,9 @@ struct Rung {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum RungFate {
     InTime,
-    /// A message was given up at the time limit.
+    /// A message did not arrive within the time limit.
     TimedOut,
-    /// Something else went wrong, in a sentence.
+    /// Something else went wrong. The text describes it in a sentence.
     Failed(String),
 }
 
@@ -100,12 +99,14 @@ impl Rung {
     }
 }
 
-/// Measures the sizes and prints a table of them. Ends at the first size that is not through in time.
+/// Measures the sizes and prints a table of them. Stops at the first size whose messages do not all
+/// arrive in time.
 ///
 /// # Errors
-/// If it could not run, or a file cannot be written.
+///
+/// If a run could not start, or if a file cannot be written.
 pub(super) fn climb(ladder: &PayloadLadder, options: &MadesOptions) -> Result<ExitCode> {
-    // A run watches for itself; this one hears what comes between two of them.
+    // Each run watches for signals itself. This watch catches a signal between two runs.
     let interrupt = Interrupt::watch()?;
     let mut rungs = Vec::new();
     let mut status = ExitCode::SUCCESS;
@@ -154,7 +155,7 @@ pub(super) fn climb(ladder: &PayloadLadder, options: &MadesOptions) -> Result<Ex
     failure.map(|()| status)
 }
 
-/// The table, and below it the size at which the time limit is crossed.
+/// Formats the table and, below it, the size at which the time limit was exceeded.
 fn text(ladder: &PayloadLadder, rungs: &[Rung], stage: &str, limit: Duration) -> String {
     let mut table = Table::new([right("size"), right("in time"), right("p50 ms"), right("max ms"), ("", Align::Left)]);
     let ms = |time: Option<f64>| time.map_or("-".to_owned(), |ms| format!("{ms:.1}"));
@@ -186,7 +187,7 @@ fn conclusion(rungs: &[Rung], stage: &str, limit: Duration) -> String {
     let Some((last, before)) = rungs.split_last() else { return String::new() };
     let size = size_text(last.size);
     match &last.fate {
-        RungFate::Failed(why) => format!("The ladder ended at {size}: {why}"),
+        RungFate::Failed(reason) => format!("The ladder ended at {size}: {reason}"),
         RungFate::InTime => {
             format!("--message-timeout of {limit_s} s was not crossed up to {size}: {}.", slowest(last))
         }
@@ -217,15 +218,15 @@ mod tests {
             let ladder: PayloadLadder = text.parse().unwrap();
             assert_eq!(ladder.0.into_iter().map(size_text).collect::<Vec<_>>().join(" "), sizes, "{text}");
         }
-        for (text, why) in [
+        for (text, expected) in [
             ("5M", "use something like 1M..20M"),
             ("5M..5M", "must be less"),
             ("0..5M", "not 0"),
             ("1M..64M", "at most 63M"),
             ("1M..x", "x"),
         ] {
-            let said = text.parse::<PayloadLadder>().unwrap_err();
-            assert!(said.contains(why), "{said}");
+            let error = text.parse::<PayloadLadder>().unwrap_err();
+            assert!(error.contains(expected), "{error}");
         }
     }
 
@@ -243,14 +244,14 @@ mod tests {
         let one = rung(1, 5, Some(900.0), RungFate::InTime);
         let limit = Duration::from_secs(2);
         let crossed = [one.clone(), rung(2, 3, Some(1_990.0), RungFate::TimedOut)];
-        let said = text(&ladder, &crossed, "RECEIVED", limit);
+        let output = text(&ladder, &crossed, "RECEIVED", limit);
         assert!(
-            said.contains("is crossed at 2M: 2 of 5 messages did not reach RECEIVED in time; 1M took 0.9 s at most."),
-            "{said}"
+            output.contains("is crossed at 2M: 2 of 5 messages did not reach RECEIVED in time; 1M took 0.9 s at most."),
+            "{output}"
         );
-        assert!(said.contains("3 of 5") && said.contains("not measured"), "{said}");
-        let said = text(&ladder, std::slice::from_ref(&one), "RECEIVED", limit);
-        assert!(said.contains("of 2 s was not crossed up to 1M: 1M took 0.9 s at most."), "{said}");
+        assert!(output.contains("3 of 5") && output.contains("not measured"), "{output}");
+        let output = text(&ladder, std::slice::from_ref(&one), "RECEIVED", limit);
+        assert!(output.contains("of 2 s was not crossed up to 1M: 1M took 0.9 s at most."), "{output}");
         let failed = [one, rung(2, 0, None, RungFate::Failed("Nothing was delivered.".to_owned()))];
         assert!(
             text(&ladder, &failed, "RECEIVED", limit).ends_with("The ladder ended at 2M: Nothing was delivered.\n")

@@ -1,5 +1,5 @@
-//! Names of the queues between an application and its endpoint: the same options for the sender and for the stand-in
-//! of the endpoint.
+//! Names of the queues between an application and its endpoint. The sender and the stand-in
+//! endpoint have the same options.
 use super::mades_effects as effects;
 use anyhow::Result;
 use clap::Args;
@@ -30,33 +30,29 @@ pub(super) struct QueueNameArgs {
     inbox: Option<String>,
 }
 
-/// The naming custom of the queues where no names are given.
+/// Chooses the default names of the queues: those of an ECP endpoint or those of an EDX toolbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueNaming {
-    /// An ECP endpoint's.
     Ecp,
-    /// An EDX toolbox's.
     Edx,
 }
 
 impl QueueNameArgs {
-    /// Refuses names of queues that a mode does not use; `used` are the options of those that it does.
-    ///
-    /// # Errors
-    /// Names that option.
+    /// Refuses names of queues that the mode does not use. `used` lists the options of the queues
+    /// that it uses.
     pub(super) fn check_effects(&self, mode: &str, used: &[&str]) -> Result<()> {
-        let given = [
+        let options = [
             ("--outbox", &self.outbox),
             ("--outbox-reply", &self.outbox_reply),
             ("--send-event", &self.send_event),
             ("--inbox", &self.inbox),
         ];
-        let idle = given.map(|(name, queue)| (name, queue.is_some() && !used.contains(&name)));
+        let idle = options.map(|(name, queue)| (name, queue.is_some() && !used.contains(&name)));
         let used: Vec<String> = used.iter().map(|name| (*name).to_owned()).collect();
         effects::refuse_without_effect(&idle, &format!("in mode {mode}, which uses {}", listed(&used)))
     }
 
-    /// Names that were typed.
+    /// Options of this group, each with the name that was given.
     pub(super) fn given(&self) -> [(&'static str, Option<&str>); 5] {
         [
             ("--prefix", self.prefix.as_deref()),
@@ -67,7 +63,7 @@ impl QueueNameArgs {
         ]
     }
 
-    /// The names as given, or the customary ones.
+    /// Returns the names that were given, and the customary names of the other queues.
     pub(super) fn names(&self, custom: QueueNaming) -> EndpointQueueNames {
         let customary = match custom {
             QueueNaming::Edx => EndpointQueueNames::edx(self.prefix.as_deref().unwrap_or(EDX_PREFIX)),

@@ -1,4 +1,4 @@
-//! `mailrun man`: manual pages, made from the commands and their options.
+//! `mailrun man`: writes manual pages made from the commands and their options.
 use super::Cli;
 use anyhow::{Context, Result};
 use clap::{Args, Command, CommandFactory};
@@ -26,7 +26,7 @@ Examples:
 
 Exit status: 0 done; 2 a page could not be written.";
 
-/// Sections of a page that come from the text after the options.
+/// Sections of a manual page that are taken from the text after the options.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct EndSections {
     examples: Vec<String>,
@@ -51,7 +51,7 @@ impl ManArgs {
     }
 }
 
-/// Writes the page of a command and those of its own commands. Returns their number.
+/// Writes the page of a command and the pages of its subcommands. Returns the number of pages.
 fn write_pages(directory: &Path, command: &Command, usual: &[String], parent: &str) -> Result<usize> {
     let mut others = names_of(command);
     if parent != command.get_display_name().unwrap_or(command.get_name()) {
@@ -67,17 +67,18 @@ fn visible_commands(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help")
 }
 
-/// Name of a command's page: `mailrun-queue-list`.
+/// Returns the name of a command's page, for example `mailrun-queue-list`.
 fn display_name(command: &Command) -> String {
     command.get_display_name().unwrap_or(command.get_name()).to_owned()
 }
 
-/// Names of the pages of a command's own commands.
+/// Returns the names of the pages of a command's subcommands.
 fn names_of(command: &Command) -> Vec<String> {
     visible_commands(command).map(display_name).collect()
 }
 
-/// The page of a command; `usual` is the exit status of a command that says nothing of its own.
+/// Renders the page of a command. `usual` is the exit status section for a command whose help has
+/// none.
 fn page(command: &Command, usual: &[String], others: &[String]) -> Result<String> {
     let name = display_name(command);
     let without_end = command.clone().after_help(None::<&str>).after_long_help(None::<&str>);
@@ -96,7 +97,7 @@ fn page(command: &Command, usual: &[String], others: &[String]) -> Result<String
     String::from_utf8(bytes).map_err(|error| io::Error::other(error).into())
 }
 
-/// Adds lines as they stand, under a heading; nothing if there are none.
+/// Adds a section whose lines are not reflowed. Adds nothing if there are no lines.
 fn push_section(page: &mut Roff, heading: &str, lines: &[String]) {
     if lines.is_empty() {
         return;
@@ -110,7 +111,7 @@ fn push_section(page: &mut Roff, heading: &str, lines: &[String]) {
 }
 
 impl EndSections {
-    /// Divides the text after a command's options by its headings.
+    /// Splits the text after a command's options at its headings.
     fn of(command: &Command) -> Self {
         let end = command.get_after_long_help().or(command.get_after_help());
         let text = end.map(ToString::to_string).unwrap_or_default();
@@ -144,7 +145,7 @@ impl EndSections {
     }
 }
 
-/// A heading's own line of text, if it has one.
+/// Returns the text that follows a heading on the same line, if there is any.
 fn non_empty(rest: &str) -> Option<String> {
     let rest = rest.trim();
     (!rest.is_empty()).then(|| rest.to_owned())

@@ -1,4 +1,5 @@
-//! `mailrun locust master`: runs Locust as the master of mailrun's workers, with a test from a file.
+//! `mailrun locust master`: runs Locust as the master of mailrun's workers. A file describes the
+//! test.
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
@@ -12,9 +13,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// The longest file, in bytes.
+/// Maximum length of the test file in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 16;
-/// Interval at which the end of Locust, and a signal, are looked for.
+/// Interval at which the master checks whether Locust has exited or a signal has arrived.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const HOW_TO_INSTALL: &str = "Locust is not installed here: `pip install locust`, or `apt install python3-locust`; or name it with --locust PROGRAM";
 
@@ -41,25 +42,23 @@ Examples:
   mailrun locust master test.toml
   mailrun locust master test.toml -- --html report.html";
 
-/// A test, as in its file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClusterTest {
-    /// Stages of users: `10s:10`, `60s:10..200`.
+    /// Numbers of users over time, for example `10s:10` or `60s:10..200`.
     stages: Vec<String>,
-    /// Workers that are waited for.
+    /// Number of workers to wait for before the test starts.
     #[serde(default = "one")]
     workers: u32,
-    /// Time without users after the last stage.
+    /// Time without users after the last stage, in which messages in transit can still arrive.
     drain: Option<String>,
-    /// Conditions on the merged result.
+    /// Conditions that the merged result must meet.
     #[serde(default)]
     thresholds: Vec<String>,
-    /// File for the merged result.
     report: Option<PathBuf>,
-    /// Address for workers.
+    /// Address at which workers connect to the master.
     listen: Option<SocketAddr>,
-    /// Address of the web page; without it the test begins at once.
+    /// Address of the web page. Without a web page, the test begins at once.
     web: Option<SocketAddr>,
 }
 
@@ -68,7 +67,6 @@ fn one() -> u32 {
 }
 
 impl ClusterTest {
-    /// The arguments of Locust that mean this test.
     fn arguments(&self) -> Vec<String> {
         let mut words = vec!["--master".to_owned(), "--enable-rebalancing".to_owned()];
         let mut push = |option: &str, value: String| words.push(format!("{option}={value}"));
@@ -109,7 +107,8 @@ impl MasterArgs {
             .args(&self.arguments)
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .stdin(Stdio::null())
-            // Of its own, so that Ctrl-C reaches it once: through this process.
+            // Locust gets its own process group, so that Ctrl-C reaches it once: this process
+            // passes it on.
             .process_group(0)
             .spawn();
         let status = match started {
@@ -139,7 +138,7 @@ impl MasterArgs {
     }
 }
 
-/// Waits for Locust, and passes a request to stop on to it.
+/// Waits for Locust to exit. Passes on each request to stop.
 fn wait(mut child: Child, interrupt: &Interrupt) -> Result<ExitStatus> {
     let mut passed_on = StopRequest::Nothing;
     loop {
@@ -151,7 +150,7 @@ fn wait(mut child: Child, interrupt: &Interrupt) -> Result<ExitStatus> {
             passed_on = requested;
             let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
             if let Some(process) = process {
-                // One that has ended by now needs no signal.
+                // Ignore the error: Locust may have exited by now.
                 let _ = kill_process(process, Signal::INT);
             }
         }
@@ -159,7 +158,8 @@ fn wait(mut child: Child, interrupt: &Interrupt) -> Result<ExitStatus> {
     }
 }
 
-/// The exit status of Locust as that of this process.
+/// Converts Locust's exit status into that of this process. As in a shell, death by a signal
+/// becomes 128 plus its number.
 fn status_of(status: ExitStatus) -> ExitCode {
     let by_signal = || status.signal().map_or(2, |signal| 128 + signal);
     ExitCode::from(u8::try_from(status.code().unwrap_or_else(by_signal)).unwrap_or(2))

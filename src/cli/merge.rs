@@ -1,4 +1,4 @@
-//! `mailrun merge`: the parts that several machines sent, as one run.
+//! `mailrun merge`: joins the parts of a load that several machines sent into one run.
 use super::Strictness;
 use super::results::ReportArgs;
 use super::source;

@@ -1,4 +1,5 @@
-//! Mistakes on the command line, in one plain sentence each: cause, and remedy where it is known.
+//! Turns mistakes on the command line into one plain sentence each, with the cause and, if known,
+//! the remedy.
 use super::other_names;
 use super::values::POSITIONAL;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -6,7 +7,7 @@ use mailrun_party::misspelling::is_misspelling;
 use std::error::Error as _;
 use std::ffi::OsString;
 
-/// Required options that have an alternative which clap does not name.
+/// Required arguments whose alternative clap does not name, with the sentence that does.
 const ALTERNATIVES: [(&str, &str); 5] = [
     ("--embedded", "--embedded or --broker <URL> is required"),
     ("--config <FILE>", "--config <FILE>, or --to <WHERE> and --spool <DIR>, is required"),
@@ -15,13 +16,13 @@ const ALTERNATIVES: [(&str, &str); 5] = [
     ("<SERVER>", "a server is required: HOST or HOST:PORT"),
 ];
 
-/// A sentence about a mistake in what was typed, without the line breaks and tips of clap's own.
+/// Describes a mistake on the command line in one sentence, without clap's line breaks and tips.
 pub(super) fn sentence(error: &clap::Error, typed: &[OsString]) -> String {
     if error.kind() == ErrorKind::Io {
-        // A scenario file: the sentence has its place.
+        // The error comes from a scenario file, and its text already says where the mistake is.
         return super::without_error_numbers(&fallback(error));
     }
-    let said = one_dash(error, typed).or_else(|| match error.kind() {
+    let text = one_dash(error, typed).or_else(|| match error.kind() {
         ErrorKind::InvalidSubcommand => unknown_command(error),
         ErrorKind::UnknownArgument => unknown_argument(error, typed),
         ErrorKind::ValueValidation => invalid_value(error, typed),
@@ -37,11 +38,11 @@ pub(super) fn sentence(error: &clap::Error, typed: &[OsString]) -> String {
         }
         _ => None,
     });
-    let said = said.unwrap_or_else(|| fallback(error));
-    if said.ends_with('?') { said } else { format!("{}. See --help.", said.trim_end_matches('.')) }
+    let text = text.unwrap_or_else(|| fallback(error));
+    if text.ends_with('?') { text } else { format!("{}. See --help.", text.trim_end_matches('.')) }
 }
 
-/// Text of clap's own, on one line.
+/// Returns the first paragraph of clap's own text, on one line.
 fn fallback(error: &clap::Error) -> String {
     let text = error.to_string();
     let what = text.strip_prefix("error: ").unwrap_or(&text);
@@ -62,8 +63,8 @@ fn unknown_command(error: &clap::Error) -> Option<String> {
 fn unknown_argument(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     let name = argument(error)?;
     let path = path(error);
-    if let Some(said) = other_names::advice_on(&path, &name) {
-        return Some(said);
+    if let Some(advice) = other_names::advice_on(&path, &name) {
+        return Some(advice);
     }
     let is_number = name.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
     if is_number {
@@ -84,50 +85,52 @@ fn unknown_argument(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     }
 }
 
-/// A long option with one dash, which clap reads as several short ones: swaks' `-li`, Go's `-rate`.
+/// Detects a long option with a single dash, such as swaks' `-li` or Go's `-rate`. clap reads it as
+/// several short options.
 fn one_dash(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     if !matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::ValueValidation | ErrorKind::InvalidValue) {
         return None;
     }
-    // A value that cannot be read comes without the usage line.
+    // clap's error about an invalid value has no usage line, so take the command from the command
+    // line.
     let path = Some(path(error)).filter(|path| !path.is_empty()).unwrap_or_else(|| command(typed));
     let words = typed.iter().skip(2).filter_map(|word| word.to_str()).take_while(|word| *word != "--");
     let mut words = words.map(|word| word.split('=').next().unwrap_or(word));
     words.find_map(|word| {
         let name = word.strip_prefix('-').filter(|name| name.len() > 1 && !name.starts_with('-'))?;
         let is_ours = || other_names::has(&path, &format!("--{name}"));
-        let said = || format!("unknown option {word:?}; use --{name}");
+        let text = || format!("unknown option {word:?}; use --{name}");
         other_names::our_name(&path, word)
             .and_then(|_| other_names::advice_on(&path, word))
-            .or_else(|| is_ours().then(said))
+            .or_else(|| is_ours().then(text))
     })
 }
 
-/// The command on the command line.
 fn command(typed: &[OsString]) -> String {
     typed.get(1).map_or_else(String::new, |word| word.to_string_lossy().into_owned())
 }
 
-/// A value that its parser rejects. The parser's text mostly repeats the value; it is not shown twice.
+/// Describes a value that its parser rejected. The value is not added if the parser's text already
+/// contains it.
 fn invalid_value(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     let name = argument(error)?;
     let name = name.split([' ', '[', '<']).next().unwrap_or(&name);
     let value = one(error, ContextKind::InvalidValue)?;
-    let why = error.source()?.to_string();
-    if why == POSITIONAL {
-        return Some(why.replace("COMMAND", &command(typed)));
+    let reason = error.source()?.to_string();
+    if reason == POSITIONAL {
+        return Some(reason.replace("COMMAND", &command(typed)));
     }
-    let is_said = why.contains(&value) || value.is_empty();
+    let is_said = reason.contains(&value) || value.is_empty();
     Some(match (name, is_said) {
-        // A positional argument.
-        ("", true) => why,
-        ("", false) => format!("{value:?}: {why}"),
-        (name, true) => format!("{name}: {why}"),
-        (name, false) => format!("{name} {value:?}: {why}"),
+        // A positional argument has no option name to show.
+        ("", true) => reason,
+        ("", false) => format!("{value:?}: {reason}"),
+        (name, true) => format!("{name}: {reason}"),
+        (name, false) => format!("{name} {value:?}: {reason}"),
     })
 }
 
-/// A value that is not in the list of those that are possible, or that is missing.
+/// Describes a value that is missing, or that is not in the list of possible values.
 fn impossible_value(error: &clap::Error) -> Option<String> {
     let name = argument(error)?;
     let value = one(error, ContextKind::InvalidValue).unwrap_or_default();
@@ -138,16 +141,16 @@ fn impossible_value(error: &clap::Error) -> Option<String> {
     }
     let name = name.split([' ', '[']).next().unwrap_or(&name);
     let known = list(error, ContextKind::ValidValue);
-    let said = format!("{name}: {value:?} is not one of {}", known.join(", "));
-    Some(with_suggestion(said, &value, known.iter().find(|known| is_misspelling(&value, known)).map(String::as_str)))
+    let text = format!("{name}: {value:?} is not one of {}", known.join(", "));
+    Some(with_suggestion(text, &value, known.iter().find(|known| is_misspelling(&value, known)).map(String::as_str)))
 }
 
 fn missing(error: &clap::Error) -> Option<String> {
     let names = list(error, ContextKind::InvalidArg);
     if let [name] = names.as_slice()
-        && let Some((_, said)) = ALTERNATIVES.iter().find(|(known, _)| known == name)
+        && let Some((_, text)) = ALTERNATIVES.iter().find(|(known, _)| known == name)
     {
-        return Some((*said).to_owned());
+        return Some((*text).to_owned());
     }
     let verb = if names.len() == 1 { "is" } else { "are" };
     (!names.is_empty()).then(|| format!("{} {verb} required", names.join(" and ")))
@@ -172,21 +175,21 @@ fn conflict(error: &clap::Error) -> Option<String> {
     Some(format!("{} cannot be used together with {}", unbracketed(&name), others.join(" and ")))
 }
 
-/// The name of a positional argument, without its brackets.
+/// Removes the brackets around the name of a positional argument.
 fn unbracketed(name: &str) -> &str {
     name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name)
 }
 
-/// Appends the name that may have been meant, if it is near enough.
-fn with_suggestion(said: String, name: &str, known: Option<&str>) -> String {
+/// Appends "did you mean NAME?" if the known name is similar enough.
+fn with_suggestion(text: String, name: &str, known: Option<&str>) -> String {
     match known.filter(|known| is_misspelling(name, known)) {
-        Some(known) => format!("{said}; did you mean {known:?}?"),
-        None => said,
+        Some(known) => format!("{text}; did you mean {known:?}?"),
+        None => text,
     }
 }
 
-/// Extracts from clap's usage line the command that the mistake is about: `Usage: mailrun bench mades [OPTIONS]` →
-/// `bench mades`.
+/// Extracts from clap's usage line the command that the mistake is about. For example, it extracts
+/// `bench mades` from `Usage: mailrun bench mades [OPTIONS]`.
 fn path(error: &clap::Error) -> String {
     let usage = error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default();
     let words = usage.split_whitespace().skip_while(|word| *word != "mailrun").skip(1);

@@ -1,4 +1,5 @@
-//! Parses the command line into the options of each part, and turns verdicts and errors into the exit status.
+//! Parses the command line into the options of each part, and turns verdicts and errors into the
+//! exit status.
 //!
 //! ```text
 //!   0  PASS
@@ -85,7 +86,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Complaints that are shown of a configuration with many.
+/// Maximum number of errors in a configuration that are shown.
 const MAX_ERROR_LINES: usize = 5;
 
 /// Measures mail throughput and latency end to end, and checks that no message is lost, duplicated or changed.
@@ -97,13 +98,12 @@ struct Cli {
 }
 
 impl Cli {
-    /// Reads a command line.
     fn parse_words(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
         let words = join_option_values(words);
         Self::from_arg_matches(&after_dashes::matches(Self::commands(&words)?, &words)?)
     }
 
-    /// All commands, and that of the scenario file which the words name.
+    /// Returns all commands, including that of a scenario file which the command line names.
     fn commands(words: &[OsString]) -> Result<clap::Command, clap::Error> {
         scenarios::add_scenario_file(Self::command(), words)
     }
@@ -190,10 +190,11 @@ struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// The files and streams that the party writes, and the progress that it prints.
+    /// Returns the files that the party writes, and the kind of progress that it prints.
     ///
     /// # Errors
-    /// If two things want standard output, or a file cannot be written.
+    ///
+    /// If two outputs want standard output, or if a file cannot be written.
     fn outputs(&self) -> Result<Outputs> {
         let live = self.report.live(self.live);
         self.report.open(live)?;
@@ -207,12 +208,11 @@ impl OutputArgs {
     }
 }
 
-/// Open loop where a rate or stages were given, closed loop where none were.
+/// Returns the arrival process of a load. Without a rate or stages, it is a closed loop.
 fn arrival_with(typed: Option<Arrival>, offer: Option<&OfferedRate>) -> Arrival {
     offer.map_or(Arrival::Closed, |_| typed.unwrap_or(Arrival::Constant))
 }
 
-/// Reads the command line and runs the command.
 pub(crate) fn main() -> ExitCode {
     let words: Vec<OsString> = as_locust_worker(std::env::args_os()).collect();
     let words = match with_options(words) {
@@ -227,7 +227,7 @@ pub(crate) fn main() -> ExitCode {
         Err(error) => return report_misuse(&error, &words),
     };
     run(typed.command).unwrap_or_else(|error| {
-        // If that cannot be written, there is no other place to report it.
+        // If standard error cannot be written, there is no other place to report the error.
         let _ = io::stderr().lock().write_all(failure(&error).as_bytes());
         let is_interrupted = error.downcast_ref::<Interrupted>().is_some();
         ExitCode::from(if is_interrupted { INTERRUPTED_STATUS } else { 2 })
@@ -261,8 +261,8 @@ fn run(command: Command) -> Result<ExitCode> {
     }
 }
 
-/// The same words, with `--worker` in the first place as `locust worker`: so begin the arguments that an operator of
-/// Locust gives to the image of a worker.
+/// Replaces `--worker` as the first argument by `locust worker`. An operator of Locust passes
+/// arguments that begin with `--worker` to the image of a worker.
 fn as_locust_worker(words: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
     words.enumerate().flat_map(|(place, word)| match place == 1 && word == "--worker" {
         true => vec!["locust".into(), "worker".into()],
@@ -270,7 +270,8 @@ fn as_locust_worker(words: impl Iterator<Item = OsString>) -> impl Iterator<Item
     })
 }
 
-/// The words of a bench's child, which reads its options from standard input.
+/// Expands the command line of a party that a bench has started. Such a party reads its options
+/// from standard input.
 fn with_options(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
     let (command, options) = words.split_at(words.len().min(2));
     if options != OPTIONS_FROM_STDIN {
@@ -280,9 +281,9 @@ fn with_options(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
     Ok(command.iter().cloned().chain(options.words().into_iter().map(OsString::from)).collect())
 }
 
-/// The same words, with `--reuse 5` as `--reuse=5`, since anything else after --reuse is not a value, and `--share short`
-/// likewise; and `--messages -1` as `--messages=-1`, since the option refuses it with its own text, and clap as an unknown
-/// option `-1`.
+/// Joins `--reuse 5` to `--reuse=5` and `--share short` to `--share=short`, because these options
+/// take only such words as a separate value. Also joins `--messages -1`: clap would report `-1` as
+/// an unknown option, while the option's own parser explains what is wrong.
 fn join_option_values(words: impl IntoIterator<Item = impl Into<OsString>>) -> Vec<OsString> {
     let mut joined: Vec<OsString> = Vec::new();
     for word in words.into_iter().map(Into::into) {
@@ -312,7 +313,7 @@ fn is_value_of(option: Option<&str>, word: Option<&str>) -> bool {
     }
 }
 
-/// Error text of a command that could not run: a line for each complaint.
+/// Returns the error text of a command that could not run, one line for each complaint.
 fn failure(error: &anyhow::Error) -> String {
     let text = format!("{error:#}");
     let lines = text.lines().map(|line| without_error_numbers(&one_line(line)));
@@ -326,12 +327,12 @@ fn failure(error: &anyhow::Error) -> String {
     format!("mailrun: {shown}\n{more}")
 }
 
-/// Help and version go out as they are; a mistake becomes one line.
+/// Prints help and version as they are, and a mistake as one line.
 fn report_misuse(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     if !error.use_stderr() {
         match short_help(error, typed) {
             Some(text) => say(&text),
-            // A closed stream is not an error here.
+            // Ignore a closed standard output.
             None => drop(error.print()),
         }
         return ExitCode::SUCCESS;
@@ -344,7 +345,7 @@ fn report_misuse(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// The text that `-h` prints; `None` for `--help`, and for `mailrun -h`.
+/// Returns the text of `-h`, or `None` for `--help` and for `mailrun -h`, which clap prints itself.
 fn short_help(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     let words: Vec<String> = typed.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     if error.kind() != clap::error::ErrorKind::DisplayHelp || words.iter().any(|word| word == "--help") {
@@ -364,7 +365,8 @@ fn short_help(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     (!names.is_empty()).then(|| summary::of(command, &names))
 }
 
-/// `No such file or directory (os error 2)` → `No such file or directory`.
+/// Removes error numbers: `No such file or directory (os error 2)` becomes `No such file or
+/// directory`.
 fn without_error_numbers(line: &str) -> String {
     let mut parts = line.split(" (os error ");
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -381,12 +383,12 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Says whether a verdict of INVALID or INCONCLUSIVE counts as success.
+/// Decides whether a verdict of INVALID or INCONCLUSIVE counts as success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Strictness {
-    /// No threshold and no rate was asked for.
+    /// It does, because neither a threshold nor a rate was asked for.
     Lenient,
-    /// A threshold, a rate, or `--strict`.
+    /// It does not, because of a threshold, a rate or `--strict`.
     Strict,
 }
 
@@ -396,8 +398,8 @@ impl Strictness {
     }
 }
 
-/// The exit status that a record deserves. Mail that was not delivered is never a success, nor is a run without any figure,
-/// or one that lacked what it needed to send all of its mail.
+/// Returns the exit status for a run record. A run never succeeds if mail was not delivered, if it
+/// has no figure at all, or if it lacked a resource that it needed to send all of its mail.
 fn exit_code(record: &Record, strictness: Strictness) -> ExitCode {
     let is_short = record.ledger.failed > Some(0) || record.parties.iter().any(|party| party.died.is_some());
     let is_never_success = record.verdict.causes.iter().any(|cause| match cause {
@@ -409,7 +411,7 @@ fn exit_code(record: &Record, strictness: Strictness) -> ExitCode {
     exit_status(judge::outcome(record), record.ending == Some(Ending::Interrupted), strictness)
 }
 
-/// The exit status of a run, or of a scenario of many, with that outcome.
+/// Returns the exit status for the outcome of a run, or of a scenario with many runs.
 fn exit_status(outcome: Option<Outcome>, is_interrupted: bool, strictness: Strictness) -> ExitCode {
     match outcome {
         _ if is_interrupted => ExitCode::from(INTERRUPTED_STATUS),
@@ -420,7 +422,8 @@ fn exit_status(outcome: Option<Outcome>, is_interrupted: bool, strictness: Stric
     }
 }
 
-/// Shows a party's own report, unless its output is for a program; `out` is the directory that was asked for.
+/// Shows a party's own report, unless its output is for a program. `out` is the directory given on
+/// the command line.
 fn finish(
     finished: FinishedRun,
     report: &ReportArgs,
@@ -440,7 +443,6 @@ fn finish(
     unwritten.map_or_else(|| Ok(exit_code(&record, strictness)), Err)
 }
 
-/// Writes report.md and report.html into a directory.
 fn write_report(directory: &Path, record: &Record) -> Result<()> {
     let write = |name: &str, text: String| {
         let path = directory.join(name);
@@ -450,16 +452,17 @@ fn write_report(directory: &Path, record: &Record) -> Result<()> {
     write("report.html", mailrun_report::page(record, None))
 }
 
-/// Prints a text on standard output.
 fn say(text: &str) {
-    // A reader that went away has read enough.
+    // Ignore the error: a reader that closes the pipe has read enough.
     let _ = io::stdout().lock().write_all(text.as_bytes());
 }
 
-/// Ends a party whose bench is gone, as if it had been asked to: it has nobody to report to.
+/// If a bench started this process, asks the kernel to terminate it when the bench dies, because
+/// nobody would read its report.
 fn exit_with_parent(live: LiveMode) {
     if live == LiveMode::Json {
-        // Where the kernel lacks it, a party without a bench runs on until its own limits end it.
+        // If the kernel lacks this feature, a party without a bench runs until its own limits end
+        // it.
         let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
     }
 }

@@ -1,4 +1,4 @@
-//! `--threshold` of scenarios that have no runs a threshold could be asked of.
+//! Refuses `--threshold` in scenarios that have no runs for a threshold to judge.
 use clap::Args;
 
 /// `--threshold`, refused in a line that says why.

@@ -1,15 +1,16 @@
-//! Options under other names: of other tools (swaks, smtp-source, smtp-sink, wrk, oha, ab, k6, vegeta,
-//! curl) and of our other commands. Each has an advice that names our option.
+//! Options under the names that other tools (swaks, smtp-source, smtp-sink, wrk, oha, ab, k6,
+//! vegeta, curl) or our other commands use. The advice about such an option names ours.
 use super::after_dashes;
 use clap::{Arg, Command, CommandFactory};
 
-/// Names that are typed, and the option that does the same. A row counts where the command has that option.
+/// Names that users may type, and our option that does the same. A row applies only to commands
+/// that have our option.
 type OptionAlias = (&'static [&'static str], &'static str);
 
 /// Commands that speak AMQP.
 const MADES_COMMANDS: [&str; 4] = ["mades", "mades-endpoint", "bench mades", "bench mades-compare"];
 
-/// Names of other tools, for commands that send mail.
+/// Other tools' option names, for commands that send mail.
 const SENDER_NAMES: &[OptionAlias] = &[
     (&["--connections", "--concurrency", "--vus", "--parallel", "--users"], "--sessions"),
     (&["--requests", "--iterations", "--count"], "--messages"),
@@ -53,7 +54,7 @@ const SENDER_NAMES: &[OptionAlias] = &[
     (&["--fail-on", "--assert"], "--threshold"),
 ];
 
-/// Names of other tools, for the sink.
+/// Names that other tools use for options of the sink.
 const SINK_NAMES: &[OptionAlias] = &[
     (&["-p", "--port", "--address", "--bind", "--host"], "--listen HOST:PORT"),
     (&["--sessions", "--connections", "--concurrency", "--max-connections"], "--max-sessions"),
@@ -70,7 +71,7 @@ const SINK_NAMES: &[OptionAlias] = &[
     (&["--silent"], "--quiet"),
 ];
 
-/// Faults of the MADES stand-in that are rules at a sink.
+/// Fault options of the MADES stand-in, whose counterparts at a sink are rules.
 const FAULT_NAMES: &[OptionAlias] = &[
     (&["--drop"], "--fault 'drop 1%'"),
     (&["--duplicate"], "--fault 'duplicate 1%'"),
@@ -82,7 +83,7 @@ const FAULT_NAMES: &[OptionAlias] = &[
     (&["--directed"], "--fault directed"),
 ];
 
-/// Names of other tools, for the commands that speak AMQP.
+/// Other tools' option names, for commands that speak AMQP.
 const MADES_NAMES: &[OptionAlias] = &[
     (&["--outbox-url", "--url", "--server"], "--broker"),
     (&["--inbox-url"], "--inbox-broker"),
@@ -98,21 +99,21 @@ const MADES_NAMES: &[OptionAlias] = &[
     (&["-z"], "--duration"),
 ];
 
-/// Names of other tools, for reports.
+/// Names that other tools use for options of `mailrun report`.
 const REPORT_NAMES: &[OptionAlias] = &[(&["--type"], "--format")];
 
-/// Postfix's name, for the relay.
+/// Name that Postfix uses for an option of the relay.
 const RELAY_NAMES: &[OptionAlias] = &[(&["--relayhost"], "--to")];
 
-/// Names of other tools, for several commands.
+/// Names that other tools use for options of several commands.
 const COMMON_NAMES: &[OptionAlias] = &[
     (&["--ca"], "--cacert"),
     (&["--sni"], "--tls-name"),
     (&["--password"], "--password-file FILE or the environment variable MAILRUN_PASSWORD"),
 ];
 
-/// Options that mean nothing over AMQP, and what does the job. A row counts where the command has the option that its
-/// text begins to explain.
+/// Options that mean nothing over AMQP, with the option to use instead and an explanation. A row
+/// applies only to commands that have the option to use instead.
 const EXPLANATIONS: &[(&[&str], &str, &str)] = &[
     (
         &["-s", "-c", "--sessions", "--connections", "--concurrency"],
@@ -144,7 +145,8 @@ const EXPLANATIONS: &[(&[&str], &str, &str)] = &[
     (&["--to", "--rcpt"], "--receiver", "messages have a receiver, --receiver CODE; the broker is --broker URL"),
 ];
 
-/// Returns the advice on an option that a command does not have; `path` is the command, `bench mades` for one.
+/// Returns advice about an option that a command does not have. `path` is the command, for example
+/// `bench mades`.
 pub(super) fn advice_on(path: &str, typed: &str) -> Option<String> {
     let typed = typed.split('=').next().unwrap_or(typed);
     let is_mades = MADES_COMMANDS.contains(&path);
@@ -154,13 +156,14 @@ pub(super) fn advice_on(path: &str, typed: &str) -> Option<String> {
     }
     let explained = || {
         let row = EXPLANATIONS.iter().find(|(names, instead, _)| names.contains(&typed) && has(path, instead));
-        row.filter(|_| is_mades).map(|(_, _, said)| (*said).to_owned())
+        row.filter(|_| is_mades).map(|(_, _, advice)| (*advice).to_owned())
     };
     explained()
         .or_else(|| our_name(path, typed).map(|ours| format!("unknown option {typed:?}; use {}", placed(path, ours))))
 }
 
-/// The option of a command that does what one of another name does; of `-au`, which is read as `-a`, it is asked whole.
+/// Returns our option for another tool's option. `typed` must be the whole word, for example `-au`,
+/// although clap reads only `-a`.
 pub(super) fn our_name(path: &str, typed: &str) -> Option<&'static str> {
     let row = tables(path)
         .iter()
@@ -170,13 +173,14 @@ pub(super) fn our_name(path: &str, typed: &str) -> Option<&'static str> {
     row.map(|(_, ours)| *ours)
 }
 
-/// Our option, behind `--` if that command takes it there.
+/// Puts `--` before our option if the command takes the option there.
 fn placed(path: &str, ours: &str) -> String {
     let is_late = ours.strip_prefix("--").is_some_and(|name| after_dashes::OPTIONS.contains(&name));
     if is_late && after_dashes::COMMANDS.contains(&path) { format!("-- {ours}") } else { ours.to_owned() }
 }
 
-/// Our command for one of another tool, or for one that is now part of `mailrun locust`.
+/// Returns our command for another tool's command, or for a command that has moved to `mailrun
+/// locust`.
 pub(super) fn our_command(typed: &str) -> Option<&'static str> {
     match typed {
         "worker" => Some("mailrun locust worker"),
@@ -187,7 +191,7 @@ pub(super) fn our_command(typed: &str) -> Option<&'static str> {
     }
 }
 
-/// Tables for a command, the first row that fits counts.
+/// Returns the tables to search for a command. The first matching row counts.
 fn tables(path: &str) -> &'static [&'static [OptionAlias]] {
     match path {
         path if MADES_COMMANDS.contains(&path) => &[MADES_NAMES, COMMON_NAMES],
@@ -201,21 +205,20 @@ fn tables(path: &str) -> &'static [&'static [OptionAlias]] {
     }
 }
 
-/// Reports whether the command has the option that is advised.
+/// True if the command has the option that the advice names.
 fn is_applicable(path: &str, advice: &str) -> bool {
     let option = advice.split([' ', ',']).find(|word| word.starts_with("--"));
     option.is_none_or(|option| has(path, option))
 }
 
-/// Reports whether a command has that long option.
 pub(super) fn has(path: &str, option: &str) -> bool {
     let whole = super::Cli::command();
-    let found = path.split(' ').try_fold(&whole, |command, name| command.find_subcommand(name));
+    let subcommand = path.split(' ').try_fold(&whole, |command, name| command.find_subcommand(name));
     let is_meant = |argument: &Arg| argument.get_long().is_some_and(|long| option.strip_prefix("--") == Some(long));
-    found.is_some_and(|command| command.get_arguments().any(is_meant))
+    subcommand.is_some_and(|command| command.get_arguments().any(is_meant))
 }
 
-/// Our commands that have an option of that name, as a text.
+/// Names our commands that have an option of this name.
 pub(super) fn commands_with(typed: &str) -> Option<String> {
     let name = typed.split('=').next()?.strip_prefix("--")?;
     let whole = super::Cli::command();
@@ -265,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_name_is_answered_where_the_new_one_is_known() {
-        for (path, name, said) in [
+        for (path, name, expected) in [
             ("mades", "--outbox-url", Some("unknown option \"--outbox-url\"; use --broker")),
             ("bench mades", "--size", Some("unknown option \"--size\"; use --payload-size")),
             ("source", "--size=5", Some("unknown option \"--size\"; use --message-size")),
@@ -284,7 +287,7 @@ mod tests {
                 Some("bench mades has a broker of its own; for yours use mailrun mades --broker URL"),
             ),
         ] {
-            assert_eq!(advice_on(path, name).as_deref(), said, "{path} {name}");
+            assert_eq!(advice_on(path, name).as_deref(), expected, "{path} {name}");
         }
     }
 

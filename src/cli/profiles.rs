@@ -1,4 +1,4 @@
-//! Options of the profiles of a server: `kotlin-profile`, `sizes` and `large-message`.
+//! Options of the scenarios that profile a server: `kotlin-profile`, `sizes` and `large-message`.
 use super::relays::scenario_options;
 use super::results::TableReportArgs;
 use super::server::{Scheme, ServerArg};
@@ -16,7 +16,7 @@ use mailrun_load::source::AddressPattern;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Descriptors that are not sessions.
+/// File descriptors for everything except sessions.
 const SPARE_FILES: u64 = 256;
 
 /// The server that a profile is of.
@@ -38,10 +38,11 @@ struct ProfiledServerArgs {
 }
 
 impl ProfiledServerArgs {
-    /// The server in the bench's types.
+    /// Converts the server's arguments into the bench's types.
     ///
     /// # Errors
-    /// If it is to be spoken to in a way that profiles do not have.
+    ///
+    /// If the URL asks for TLS or LMTP, which profiles do not speak.
     fn server(&self) -> Result<ProfiledServer> {
         let recipient = self.to.expression().to_owned();
         let Some(server) = &self.server else {
@@ -58,7 +59,6 @@ impl ProfiledServerArgs {
         Ok(ProfiledServer { target, recipient })
     }
 
-    /// The server that the bench starts.
     fn started(&self) -> Contestant {
         self.relay.clone().unwrap_or(Contestant::None)
     }
@@ -170,7 +170,8 @@ fn order(order: Option<&ScenarioSetting<RoundOrder>>) -> RoundOrder {
 
 impl ProfileArgs {
     pub(super) fn run(self, name: &str, rounds_order: Option<&ScenarioSetting<RoundOrder>>) -> Result<TextReport> {
-        // All parties inherit it: a relay has two connections a message, or a process.
+        // Raise the limit here, so that all parties inherit it. A relay has two connections, or a
+        // process, for each message.
         mailrun_net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
         let server = self.server.server()?;
         let _awake = self.tables.keep_awake.begin(!server.target.has_server_here())?;

@@ -1,4 +1,5 @@
-//! `mailrun queue`: what an operator types, to what is asked of a running relay, and its answers as tables or lines.
+//! `mailrun queue`: sends an operator's commands to a running relay, and prints the replies as
+//! tables or as lines.
 use super::values;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
@@ -155,10 +156,6 @@ fn chosen(text: &str) -> Result<CommandScope, String> {
 }
 
 impl QueueArgs {
-    /// Asks the relay.
-    ///
-    /// # Errors
-    /// If none answers.
     pub(super) fn run(&self) -> Result<ExitCode> {
         if let QueueCommand::Units { run_id, ledger } = &self.what {
             return self.write_units(*run_id, ledger);
@@ -169,20 +166,21 @@ impl QueueArgs {
         let mut code = ExitCode::SUCCESS;
         for request in self.requests() {
             let answered = match operator.send(&request, |reply| teller.print(&reply)) {
-                // The reader has closed the pipe: it has seen enough.
+                // The reader has closed the pipe because it has seen enough.
                 Err(error) if is_broken_pipe(&error) => return Ok(ExitCode::SUCCESS),
                 answered => answered?,
             };
-            if let ControlOutcome::Refused(why) = answered {
-                mailrun_party::tell!("mailrun: {why}");
+            if let ControlOutcome::Refused(reason) = answered {
+                mailrun_party::tell!("mailrun: {reason}");
                 code = ExitCode::from(1);
             }
         }
         if teller.is_empty() {
             let overview = QueueOverview::ask(&mut operator)?;
-            if let Some(why) = self.nothing_found(&overview) {
-                mailrun_party::tell!("mailrun: {why}");
-                // An empty list is a list; a command that matches no message is a mistake.
+            if let Some(reason) = self.nothing_found(&overview) {
+                mailrun_party::tell!("mailrun: {reason}");
+                // An empty list is a valid answer, but a command that matches no message is a
+                // mistake.
                 return Ok(ExitCode::from(if self.queue_order().is_some() { 1 } else { 0 }));
             }
             if overview.entries == 0 && matches!(self.what, QueueCommand::List(_)) {
@@ -195,14 +193,15 @@ impl QueueArgs {
         }
     }
 
-    /// The reason why nothing was found in a queue that is not empty, or for a hop that has nothing in it.
+    /// Explains why a filter matched nothing, and says what the queue has instead. Returns `None`
+    /// if there is nothing to explain.
     fn nothing_found(&self, overview: &QueueOverview) -> Option<String> {
         let (hop, state) = match &self.what {
             QueueCommand::List(QueueListArgs { hop, state, .. }) => (hop.as_deref(), *state),
-            QueueCommand::Retry(meant)
-            | QueueCommand::Hold(meant)
-            | QueueCommand::Release(meant)
-            | QueueCommand::Remove(meant) => (meant.hop.as_deref(), None),
+            QueueCommand::Retry(selection)
+            | QueueCommand::Hold(selection)
+            | QueueCommand::Release(selection)
+            | QueueCommand::Remove(selection) => (selection.hop.as_deref(), None),
             QueueCommand::Show { .. } | QueueCommand::Flush | QueueCommand::Stats | QueueCommand::Units { .. } => {
                 (None, None)
             }
@@ -223,7 +222,7 @@ impl QueueArgs {
         }
     }
 
-    /// The order that is given, if one is.
+    /// Returns the command, if it is one that changes messages.
     fn queue_order(&self) -> Option<CommandName> {
         match self.what {
             QueueCommand::Flush | QueueCommand::Retry(_) => Some(CommandName::Retry),
@@ -249,7 +248,7 @@ impl QueueArgs {
         match (&self.control, &self.spool, &self.config) {
             (Some(control), ..) => Ok(control.clone()),
             (_, Some(spool), _) => Ok(spool.join("control.sock")),
-            // Where its mail may go is not asked here.
+            // Accept any delivery target: only the control path is read here.
             (_, _, Some(file)) => Ok(Config::read_within(file, DeliveryScope::Anywhere)?.control),
             (None, None, None) => bail!("no relay named: give --spool DIR, --control PATH or --config FILE"),
         }
@@ -266,10 +265,10 @@ impl QueueArgs {
             QueueCommand::Flush => {
                 vec![ControlRequest::Change { command: CommandName::Retry, which: CommandScope::All }]
             }
-            QueueCommand::Retry(meant) => meant.requests(CommandName::Retry),
-            QueueCommand::Hold(meant) => meant.requests(CommandName::Hold),
-            QueueCommand::Release(meant) => meant.requests(CommandName::Release),
-            QueueCommand::Remove(meant) => meant.requests(CommandName::Remove),
+            QueueCommand::Retry(selection) => selection.requests(CommandName::Retry),
+            QueueCommand::Hold(selection) => selection.requests(CommandName::Hold),
+            QueueCommand::Release(selection) => selection.requests(CommandName::Release),
+            QueueCommand::Remove(selection) => selection.requests(CommandName::Remove),
         }
     }
 }
@@ -285,13 +284,12 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Prints the relay's reply as it comes: a queue of a million is too long for a table.
+/// Prints the relay's reply as it arrives: a queue of a million messages is too long for a table.
 struct ReplyPrinter<W: Write> {
     out: W,
     json: bool,
-    /// Entries that were listed.
     entries: u64,
-    /// Messages that orders have changed; `None` where none was given.
+    /// Messages that commands have changed, or `None` if no command changed messages.
     changed: Option<u64>,
 }
 
@@ -318,7 +316,7 @@ impl<W: Write> ReplyPrinter<W> {
         Ok(self.out.write_all(printable(&text).as_bytes())?)
     }
 
-    /// Reports whether nothing was listed and no message changed.
+    /// True if no entry was listed and no message was changed.
     fn is_empty(&self) -> bool {
         self.entries == 0 && self.changed.unwrap_or_default() == 0
     }
@@ -342,11 +340,11 @@ impl<W: Write> ReplyPrinter<W> {
     }
 }
 
-/// The values that the queue does have, to suggest where a filter matches nothing.
+/// Values that occur in the queue. They are suggested when a filter matches nothing.
 #[derive(Debug, Default)]
 struct QueueOverview {
     entries: u64,
-    /// The hops that have entries, those with the most first.
+    /// Hops that have entries, the hop with the most entries first.
     hops: Vec<String>,
 }
 
@@ -372,7 +370,7 @@ impl QueueOverview {
         self.hops.iter().any(|known| known == hop)
     }
 
-    /// The names of the first hops, and the number of the others.
+    /// Names the first hops, and says how many others there are.
     fn hops(&self) -> String {
         let first: Vec<String> = self.hops.iter().take(MAX_HOPS_NAMED).map(|hop| printable(hop)).collect();
         match self.hops.len().saturating_sub(MAX_HOPS_NAMED) {
@@ -382,10 +380,11 @@ impl QueueOverview {
     }
 }
 
-/// Hops that a message names.
+/// Maximum number of hops that a message names.
 const MAX_HOPS_NAMED: usize = 5;
 
-/// Makes text of others fit for a terminal: no address and no reply may move the cursor.
+/// Replaces hidden characters by `?`. Addresses and replies come from others and must not move the
+/// terminal's cursor.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if is_hidden(c) && c != '\n' { '?' } else { c }).collect()
 }
@@ -414,7 +413,7 @@ fn list_line(entry: &EntryRow, is_first: bool) -> String {
     text
 }
 
-/// Time until the next attempt.
+/// Formats the time until the next attempt.
 fn next(entry: &EntryRow) -> String {
     let now = entry.received_unix_s + entry.age_s;
     entry.next_unix_s.map_or_else(|| "-".to_owned(), |next| short_duration(next.saturating_sub(now)))
@@ -424,7 +423,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A time in two or three characters.
+/// Formats a duration in a few characters, for example `90s` or `3h`.
 fn short_duration(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),
@@ -568,8 +567,8 @@ mod tests {
         ] {
             assert!(parse(words).is_err(), "{words:?}");
         }
-        let why = parse(&["list"]).unwrap().control().unwrap_err().to_string();
-        assert!(why.contains("--spool"), "{why}");
+        let error = parse(&["list"]).unwrap().control().unwrap_err().to_string();
+        assert!(error.contains("--spool"), "{error}");
         assert_eq!(parse(&["--spool", "s", "list"]).unwrap().control().unwrap(), PathBuf::from("s/control.sock"));
         assert_eq!(parse(&["list", "--control", "c"]).unwrap().control().unwrap(), PathBuf::from("c"));
     }

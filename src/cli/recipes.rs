@@ -1,11 +1,10 @@
-//! `mailrun recipe`: the recipes by which benches and audits run servers.
+//! `mailrun recipe`: the recipes with which benches and audits run servers.
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use mailrun_bench::recipe::{self, Recipe};
 use mailrun_report::table::{Align, Table};
 use std::process::ExitCode;
 
-/// Columns of the list.
 const LIST_WIDTH: usize = 160;
 
 /// Lists the recipes by which mailrun runs servers, or prints one

@@ -1,4 +1,4 @@
-//! `mailrun relay`: what was typed, to what it means.
+//! `mailrun relay`: turns the command-line arguments into the relay's configuration.
 use super::busy_poll::BusyPollArg;
 use super::cpus::CpusArg;
 use super::keep_awake::KeepAwakeArg;
@@ -141,7 +141,6 @@ const OBSERVATION: &str = "Log and metrics";
 const USAGE: &str = "mailrun relay [OPTIONS] --to <WHERE> --spool <DIR>
        mailrun relay [OPTIONS] --config <FILE>";
 
-/// Text after the options of `--help`.
 const EXAMPLES: &str = "\
 Examples:
   mailrun relay --to 127.0.0.1:2526 --spool /var/lib/mailrun
@@ -172,15 +171,13 @@ Exit status:
   0  stopped by Ctrl-C or SIGTERM, or --check found no fault
   2  it could not start or go on, or the configuration has a fault";
 
-/// The text after the options: examples, both files of keys, aliases, access and exit status.
+/// Returns the text after the options: examples, both configuration files, and the rules about
+/// aliases, access and exit status.
 fn manual() -> String {
     [EXAMPLES, mailrun_relay::config::MINIMAL, KEYS, mailrun_relay::config::EXAMPLE, RULES].concat()
 }
 
-/// Runs the relay, or checks a configuration file.
-///
-/// # Errors
-/// If it could not run.
+/// Runs the relay or, with `--check`, only checks the configuration file.
 pub(super) fn run(typed: &RelayArgs) -> Result<ExitCode> {
     if typed.check
         && let Some(file) = &typed.config
@@ -215,7 +212,8 @@ pub(super) fn run(typed: &RelayArgs) -> Result<ExitCode> {
             }
         }
         Err(error) => {
-            // Not through standard error's lock: its reader may have stopped reading.
+            // Write through the log writer: standard error may block, because its reader may have
+            // stopped reading.
             log.write_line(super::failure(&error).as_bytes());
             ExitCode::from(2)
         }
@@ -224,7 +222,8 @@ pub(super) fn run(typed: &RelayArgs) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Reads a relay's configuration again: the file, and the flags given beside it. The log's level changes at once.
+/// Returns a function that reads the configuration again, from the file and the options given with
+/// it. The function also applies the new log level at once.
 fn reload(typed: &RelayArgs, level: Handle<LevelFilter, Registry>) -> Option<ConfigLoader> {
     typed.config.as_ref()?;
     let typed = typed.clone();
@@ -235,7 +234,6 @@ fn reload(typed: &RelayArgs, level: Handle<LevelFilter, Registry>) -> Option<Con
     }))
 }
 
-/// Summarizes a relay's work, one line per count.
 pub(super) fn summary(done: &mailrun_relay::RelayOutcome) -> String {
     let mut text = String::new();
     for (name, meaning, value) in done.rows() {
@@ -244,7 +242,6 @@ pub(super) fn summary(done: &mailrun_relay::RelayOutcome) -> String {
     text
 }
 
-/// The level of `tracing` that a level of the configuration means.
 fn level_filter(level: LogLevel) -> LevelFilter {
     match level {
         LogLevel::Error => LevelFilter::ERROR,
@@ -259,7 +256,7 @@ impl RelayArgs {
         if self.allow_public { DeliveryScope::Anywhere } else { DeliveryScope::Local }
     }
 
-    /// The progress output: none if only errors are to be shown.
+    /// Returns the kind of progress output. With `--quiet`, there is no progress line.
     fn live(&self) -> LiveMode {
         match self.live {
             LiveMode::Line if self.quiet => LiveMode::Off,
@@ -267,10 +264,12 @@ impl RelayArgs {
         }
     }
 
-    /// The configuration: the file or the three flags, with what other flags change of it.
+    /// Builds the configuration from the file or the three options, overridden by the other
+    /// options.
     ///
     /// # Errors
-    /// Everything that is wrong with it: a line for each complaint.
+    ///
+    /// Everything that is wrong with the configuration, one line for each complaint.
     pub(super) fn config(&self) -> Result<Config> {
         let reach = self.reach();
         let mut config = match (&self.config, &self.to, &self.spool) {
@@ -288,7 +287,7 @@ impl RelayArgs {
             _ if self.verbose => LogLevel::Info,
             (Some(log), _) => log,
             (None, Some(_)) => config.log,
-            // A line per delivery was not asked for.
+            // Log no line per delivery, because nobody asked for it.
             (None, None) => LogLevel::Warn,
         };
         config.workers = self.workers.or(config.workers).or(self.cpus.workers());
@@ -299,7 +298,7 @@ impl RelayArgs {
     }
 }
 
-/// The text that `--check` prints, and whether the file is valid.
+/// Returns the text that `--check` prints, and true if the file is valid.
 pub(super) fn check_result(outcome: &Result<Config, ConfigErrors>) -> (String, bool) {
     match outcome {
         Err(complaints) => {
@@ -346,8 +345,8 @@ mod tests {
         assert_eq!((config.spool.directory, config.control), ("/tmp/s".into(), "/tmp/s/control.sock".into()));
         assert_eq!((config.listen[0].to_string(), config.log), ("127.0.0.1:0".to_owned(), LogLevel::Warn));
         let public = ["--to", "8.8.8.8:25", "--spool", "/tmp/s"];
-        let why = parse(&public).unwrap().config().unwrap_err().to_string();
-        assert!(why.contains("public") && why.contains("--allow-public"), "{why}");
+        let error = parse(&public).unwrap().config().unwrap_err().to_string();
+        assert!(error.contains("public") && error.contains("--allow-public"), "{error}");
         assert!(parse(&[&public[..], &["--allow-public"]].concat()).unwrap().config().is_ok());
     }
 
@@ -368,8 +367,8 @@ mod tests {
         let config = typed_words.config().unwrap();
         assert_eq!((config.workers, config.control), (Some(3), "/c".into()));
         assert!(config.http.is_some() && parse(&["--config", file, "--check"]).unwrap().check);
-        let (said, holds) = check_result(&Config::read_within(&path, DeliveryScope::Local));
-        assert!(holds && said.contains("134217728 bytes of incoming mail"), "{said}");
+        let (text, holds) = check_result(&Config::read_within(&path, DeliveryScope::Local));
+        assert!(holds && text.contains("134217728 bytes of incoming mail"), "{text}");
     }
 
     #[test]
@@ -378,12 +377,12 @@ mod tests {
         let path = place.path().join("relay.toml");
         fs::write(&path, "spool.directory = 's'\n[[route]]\nto = '*'\nsmtp = '8.8.8.8:25'\n").unwrap();
         let file = path.to_str().unwrap();
-        let why = parse(&["--config", file]).unwrap().config().unwrap_err().to_string();
-        assert!(why.contains("relay.toml:4:8: 8.8.8.8 is a public address"), "{why}");
+        let error = parse(&["--config", file]).unwrap().config().unwrap_err().to_string();
+        assert!(error.contains("relay.toml:4:8: 8.8.8.8 is a public address"), "{error}");
         let config = parse(&["--config", file, "--allow-public"]).unwrap().config().unwrap();
         assert_eq!(config.delivery_scope, DeliveryScope::Anywhere);
-        let (said, holds) = check_result(&Config::read_within(&path, DeliveryScope::Local));
-        assert!(!holds && said.ends_with("1 error, the first in line 4"), "{said}");
+        let (text, holds) = check_result(&Config::read_within(&path, DeliveryScope::Local));
+        assert!(!holds && text.ends_with("1 error, the first in line 4"), "{text}");
     }
 
     #[test]

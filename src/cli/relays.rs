@@ -1,4 +1,5 @@
-//! Options that choose the relay between source and sink, and those of the published comparison of several relays.
+//! Options that choose the relay between source and sink, and options of the scenarios that compare
+//! relays.
 use super::no_thresholds::NoThresholdArgs;
 use super::results::TableReportArgs;
 use super::server::{Scheme, ServerArg};
@@ -20,10 +21,10 @@ use mailrun_journey::threshold::Threshold;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Share of the highest sustained rate where the scenario names none.
+/// Share of the highest sustained rate if the scenario sets none.
 const DEFAULT_SHARE: f64 = 0.5;
 
-/// Descriptors that are not sessions.
+/// File descriptors for everything except sessions.
 const SPARE_FILES: u64 = 256;
 
 /// The relay of a run.
@@ -41,22 +42,22 @@ pub(super) struct BenchRelayArgs {
 }
 
 impl BenchRelayArgs {
-    /// The same with no relay where none was named.
+    /// Returns these options with no relay as the default.
     pub(super) fn or_none(self) -> Self {
         Self { relay: self.relay.or(Some(Contestant::None)), ..self }
     }
 
-    /// The relay that was asked for; `None` if no option names one.
+    /// Returns the relay that was asked for, or `None` if no option names a relay.
     pub(super) fn named_contestant(&self) -> Option<Contestant> {
         self.relay.clone()
     }
 
-    /// Reports whether SERVER delivers to a sink that the bench starts.
+    /// True if SERVER delivers to a sink that the bench starts.
     pub(super) fn has_own_sink(&self) -> bool {
         self.sink_listen.is_some()
     }
 
-    /// That server as a contestant, if it delivers to a sink of the bench's own.
+    /// Returns SERVER as a contestant, if it delivers to a sink that the bench starts.
     pub(super) fn running(&self, server: &ServerArg) -> Option<Contestant> {
         let sink = self.sink_listen.clone()?;
         Some(Contestant::Running { address: server.address().to_owned(), sink })
@@ -74,15 +75,16 @@ pub(super) struct ScenarioRelayArgs {
 }
 
 impl ScenarioRelayArgs {
-    /// Reports whether a relay or a server was typed.
     fn is_typed(&self) -> bool {
         self.server.is_some() || self.relay.relay.is_some()
     }
 
-    /// The relay that is measured.
+    /// Returns the relay to measure.
     ///
     /// # Errors
-    /// If it is to be spoken to in a way that these scenarios do not have.
+    ///
+    /// If the URL asks for TLS or LMTP, which these scenarios do not speak, or if `--sink-listen`
+    /// is missing.
     fn contestant(&self) -> Result<Contestant> {
         let Some(server) = &self.server else { return Ok(self.relay.named_contestant().unwrap_or_else(default_relay)) };
         if server.scheme() != Scheme::Smtp {
@@ -92,7 +94,6 @@ impl ScenarioRelayArgs {
     }
 }
 
-/// The relay between source and sink where none is named.
 pub(super) fn default_relay() -> Contestant {
     Contestant::Mailrun(ContestantDurability::Sync)
 }
@@ -152,7 +153,6 @@ Examples:
   mailrun bench relay-400 --relay 'mta -l {listen} -n {to} -q {spool}'
   mailrun bench relay-400 127.0.0.1:25 --sink-listen 127.0.0.1:2526     a relay that is running";
 
-/// Name and directory of a scenario, with the choice of tables.
 pub(super) fn scenario_options(name: &str, out: Option<PathBuf>, tables: &TableReportArgs) -> ScenarioOptions {
     let command = mailrun_party::outputs::command_line();
     ScenarioOptions { name: name.to_owned(), out, command, thresholds: Vec::new(), live: tables.live() }
@@ -164,7 +164,8 @@ impl RelayComparisonArgs {
         let messages = self.messages(scenario)?;
         let is_alone = contestants.iter().all(|one| !BenchTarget::of(one.clone()).has_server_here());
         let _awake = self.tables.keep_awake.begin(contestants.len() > 1 || is_alone)?;
-        // All parties inherit it: a relay has two connections a message, or a process.
+        // Raise the limit here, so that all parties inherit it. A relay has two connections, or a
+        // process, for each message.
         mailrun_net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
         relays::run(&RelayComparisonOptions {
             scenario: ScenarioOptions { thresholds: self.thresholds, ..scenario_options(name, self.out, &self.tables) },
@@ -191,7 +192,8 @@ impl RelayComparisonArgs {
         }
     }
 
-    /// The relay that was typed, or those of --compare, which the scenario has named.
+    /// Returns the relay that was typed, or the relays of `--compare`, whose default comes from the
+    /// scenario.
     fn contestants(&self) -> Result<Vec<Contestant>> {
         if self.relay.is_typed() {
             return Ok(vec![self.relay.contestant()?]);
@@ -223,7 +225,8 @@ struct LoadShapeArgs {
 
 impl LoadShapeArgs {
     fn shape(&self) -> relays::LoadShape {
-        // All parties inherit it: a relay has two connections a message.
+        // Raise the limit here, so that all parties inherit it. A relay has two connections for
+        // each message.
         mailrun_net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
         relays::LoadShape {
             sessions: self.sessions,
@@ -303,7 +306,8 @@ impl LatencyArgs {
     }
 }
 
-/// Limits within which a rate counts as sustained, as far as the scenario names them.
+/// Returns the limits within which a rate counts as sustained. The scenario can override each
+/// default.
 fn sustained_limits(search: &RateSearch) -> SustainedLimits {
     let default = SustainedLimits::default();
     SustainedLimits {
@@ -341,7 +345,8 @@ pub(super) struct BacklogArgs {
     pub(super) tables: TableReportArgs,
 }
 
-/// The number of messages up to which a target holds; without one it holds for any.
+/// Returns the maximum number of messages for which a target holds. Without a number, the target
+/// always holds.
 fn up_to(messages: Option<&ScenarioSetting<MessageCount>>) -> u64 {
     messages.map_or(u64::MAX, |messages| messages.value.0)
 }

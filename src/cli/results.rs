@@ -1,4 +1,4 @@
-//! `--report`, `--json`, `--quiet` and `--color`: what was typed, and where a report goes at the end of a run.
+//! `--report`, `--json`, `--quiet` and `--color`, and where a report goes at the end of a run.
 use super::exports::{self, AnnotationOutput, ExportTarget, export_target};
 use super::keep_awake::KeepAwakeArg;
 use anyhow::{Context, Result, bail};
@@ -48,15 +48,14 @@ struct DisplayArgs {
 }
 
 impl DisplayArgs {
-    /// The progress output for a person.
     fn live(&self) -> LiveMode {
         if self.quiet { LiveMode::Off } else { self.progress.into() }
     }
 
-    /// Extent of the report that is shown; `None` for no report.
+    /// Returns the length of the report to show, or `None` for no report.
     fn extent(&self) -> Option<ReportLength> {
-        let asked = if self.verbose { Some(ReportKind::Full) } else { self.report };
-        match asked {
+        let kind = if self.verbose { Some(ReportKind::Full) } else { self.report };
+        match kind {
             Some(ReportKind::Short) => Some(ReportLength::Short),
             Some(ReportKind::Full) => Some(ReportLength::Full),
             Some(ReportKind::None) => None,
@@ -122,38 +121,37 @@ impl From<ProgressKind> for LiveMode {
 }
 
 impl ReportArgs {
-    /// The progress output: for a program as `--live` asks, for a person as `--progress` does, and none with `--quiet`.
-    pub(super) fn live(&self, asked: LiveMode) -> LiveMode {
-        match asked {
-            LiveMode::Json | LiveMode::Off => asked,
+    /// Returns the kind of progress output. `--live` decides if it asks for JSON or for nothing,
+    /// otherwise `--progress` and `--quiet` do.
+    pub(super) fn live(&self, mode: LiveMode) -> LiveMode {
+        match mode {
+            LiveMode::Json | LiveMode::Off => mode,
             _ => self.display.live(),
         }
     }
 
-    /// The file for the run record; `None` where none is asked for, or where it goes to standard output.
+    /// Returns the file for the run record, or `None` if there is none or if the record goes to
+    /// standard output.
     pub(super) fn json_file(&self) -> Option<&Path> {
         self.json.as_deref().filter(|path| !is_standard_output(path))
     }
 
-    /// Reports whether the run record goes to standard output.
     pub(super) fn has_json_on_stdout(&self) -> bool {
         self.json.as_deref().is_some_and(is_standard_output)
     }
 
-    /// Makes sure that the record can be written, before there is anything to write.
+    /// Checks that the record and the exports can be written before the run starts.
     ///
     /// # Errors
-    /// If it cannot, or if two things want standard output.
+    ///
+    /// If a file cannot be written, or if two outputs want standard output.
     pub(super) fn open(&self, live: LiveMode) -> Result<()> {
         self.check(live)?;
         exports::open(&self.exports)?;
         Outputs { json: self.json_file().map(Path::to_owned), ..Outputs::default() }.check_writable()
     }
 
-    /// Writes the record where it was asked for, and shows the report.
-    ///
-    /// # Errors
-    /// If one of them cannot be written.
+    /// Writes the record to its file, and shows the report.
     pub(super) fn finish(&self, record: &Record, details: Option<&Path>) -> Result<()> {
         let shown = self.show(record, details);
         if let Some(path) = self.json_file() {
@@ -162,7 +160,8 @@ impl ReportArgs {
         shown
     }
 
-    /// Reports whether --verbose asks for the dialogue of a single message: then the report is the verdict alone.
+    /// Returns true if `--verbose` asks for the dialogue of a single message. The report is then
+    /// reduced to the verdict.
     pub(super) fn begin_dialogue(&mut self) -> bool {
         if !self.display.verbose || self.has_json_on_stdout() {
             return false;
@@ -172,15 +171,16 @@ impl ReportArgs {
         true
     }
 
-    /// Shows the report, and the record where it goes to standard output; writes the run in the other formats that were
-    /// asked for.
+    /// Shows the report, prints the record if it goes to standard output, and writes the exports.
     ///
     /// # Errors
-    /// If standard output takes no more, or a file cannot be written; a reader that went away is none.
+    ///
+    /// If standard output or a file cannot be written. A reader that closes the pipe causes no
+    /// error.
     pub(super) fn show(&self, record: &Record, details: Option<&Path>) -> Result<()> {
         let is_stdout_taken = self.has_json_on_stdout();
         let annotations = if is_stdout_taken { AnnotationOutput::Nowhere } else { AnnotationOutput::Stdout };
-        // Before the report, whose last line is the verdict.
+        // Annotations come before the report, because its last line must be the verdict.
         exports::tell_actions(record, annotations);
         let written = exports::write(&self.exports, record);
         self.print(record, details).and(written)
@@ -194,22 +194,18 @@ impl ReportArgs {
         }
         let mut errors = io::stderr().lock();
         let reader = OutputFormat::of(&errors, self.display.color);
-        // Where that cannot be written the record is still worth writing.
+        // Ignore the error: even if standard error cannot be written, the record is worth writing.
         let _ = write_all(&mut errors, &self.text(record, details, reader));
         write_all(&mut io::stdout().lock(), &json(record)?)
     }
 
-    /// The report as this reader sees it.
     fn text(&self, record: &Record, details: Option<&Path>, reader: OutputFormat) -> String {
         let Some(extent) = self.display.extent() else { return String::new() };
         let details = details.map(|directory| printable(&relative_path(&directory.join("report.md"))).into_owned());
         reader.letters.encode(&mailrun_report::render(record, extent, reader.width, reader.ink, details.as_deref()))
     }
 
-    /// Refuses options that exclude each other.
-    ///
-    /// # Errors
-    /// If two things want standard output.
+    /// Refuses two outputs that both want standard output.
     pub(super) fn check(&self, live: LiveMode) -> Result<()> {
         if live == LiveMode::Json && self.has_json_on_stdout() {
             bail!("--json - and --live json both want standard output: write the record to a file, --json FILE");
@@ -237,7 +233,6 @@ fn refused_json(_: &str) -> Result<String, String> {
 }
 
 impl TableReportArgs {
-    /// The progress output while it runs.
     pub(super) fn live(&self) -> LiveMode {
         self.display.live()
     }
@@ -245,7 +240,8 @@ impl TableReportArgs {
     /// Shows the tables on standard output.
     ///
     /// # Errors
-    /// If it takes no more; a reader that went away is none.
+    ///
+    /// If standard output cannot be written. A reader that closes the pipe causes no error.
     pub(super) fn show(&self, sheet: &TextReport) -> Result<()> {
         let Some(extent) = self.display.extent() else { return Ok(()) };
         let mut out = io::stdout().lock();
@@ -255,22 +251,22 @@ impl TableReportArgs {
     }
 }
 
-/// The report of a stored run, as the reader of standard output sees it.
+/// Renders the report of a stored run with the width, colours and characters of standard output.
 pub(super) fn text_for_stdout(record: &Record, length: ReportLength) -> String {
     let reader = OutputFormat::of(&io::stdout(), Color::Auto);
     reader.letters.encode(&mailrun_report::render(record, length, reader.width, reader.ink, None))
 }
 
-/// The distributions of a stored run, as the reader of standard output sees them.
+/// Renders the histograms of a stored run with the width and characters of standard output.
 pub(super) fn histograms_for_stdout(record: &Record) -> String {
     let reader = OutputFormat::of(&io::stdout(), Color::Auto);
     reader.letters.encode(&mailrun_report::histograms(record, reader.width))
 }
 
-/// Columns of a report that goes to a file or a pipe.
+/// Width in columns of a report that goes to a file or a pipe.
 const PLAIN_WIDTH: usize = 100;
 
-/// The reader of a stream.
+/// Width, colours and characters that suit the reader of a stream.
 #[derive(Clone, Copy, Debug)]
 struct OutputFormat {
     width: usize,
@@ -293,7 +289,8 @@ fn json(record: &Record) -> Result<String> {
     Ok(record.to_json().context("a record is always JSON")? + "\n")
 }
 
-/// Writes it all; a reader that went away has read enough.
+/// Writes the whole text. A reader that closes the pipe causes no error, because it has read
+/// enough.
 pub(super) fn write_all(out: &mut impl Write, text: &str) -> Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -303,10 +300,10 @@ pub(super) fn write_all(out: &mut impl Write, text: &str) -> Result<()> {
     }
 }
 
-/// A path as it is shortest from where the program runs.
+/// Returns the path relative to the current directory if it is inside, otherwise unchanged.
 fn relative_path(path: &Path) -> String {
-    let here = std::env::current_dir().ok();
-    let short = here.as_deref().and_then(|here| path.strip_prefix(here).ok());
+    let directory = std::env::current_dir().ok();
+    let short = directory.as_deref().and_then(|directory| path.strip_prefix(directory).ok());
     short.unwrap_or(path).to_string_lossy().into_owned()
 }
 

@@ -1,14 +1,13 @@
-//! Sides of a comparison from what was typed: paths of stored runs, or the name of a baseline.
+//! Sides of a comparison, given as paths of stored runs or as the name of a baseline.
 use anyhow::Result;
 use mailrun_bench::stored::{BaselineDirectory, BaselineName, StoredRun, read_runs};
 use mailrun_compare::RunSide;
 use mailrun_report::printable::printable;
 use std::path::{Path, PathBuf};
 
-/// Directory of baselines that nobody named.
 pub(super) const BASELINES: &str = "mailrun-baselines";
 
-/// Reads the runs of a side, whatever is wrong with some of them.
+/// Reads the runs of a side. Errors about unreadable runs are kept with the side.
 pub(super) fn side(name: &str, paths: &[PathBuf]) -> RunSide {
     let read = paths.iter().flat_map(|path| read_runs(path));
     let title = common_directory(paths);
@@ -19,7 +18,7 @@ pub(super) fn side(name: &str, paths: &[PathBuf]) -> RunSide {
     side
 }
 
-/// Adds a run, or the line about it.
+/// Adds a run to a side, or the error if the run could not be read.
 fn push(side: &mut RunSide, run: Result<StoredRun>) {
     match run {
         Ok(run) => side.runs.push((run.name, run.record)),
@@ -27,7 +26,8 @@ fn push(side: &mut RunSide, run: Result<StoredRun>) {
     }
 }
 
-/// The directory that all paths are in, or the only path; empty if they have nothing in common.
+/// Returns the directory that contains all paths, or the only path. Returns an empty string if the
+/// paths have no directory in common.
 fn common_directory(paths: &[PathBuf]) -> String {
     let Some((first, rest)) = paths.split_first() else { return String::new() };
     let mut common: &Path = first;
@@ -38,9 +38,10 @@ fn common_directory(paths: &[PathBuf]) -> String {
     common.display().to_string()
 }
 
-/// The runs of a baseline as a side of a comparison: stored runs are compared with it, or rounds that are made now.
+/// Returns the runs of a baseline as a side of a comparison, with stored runs or with live rounds.
 ///
 /// # Errors
+///
 /// If there is no such baseline.
 pub(super) fn baseline_side(baselines: &BaselineDirectory, name: &BaselineName) -> Result<RunSide> {
     let title = format!("baseline {name}");

@@ -1,5 +1,5 @@
-//! `mailrun bench SCENARIO` and `mailrun bench FILE.toml`: the options of a scenario's measurement, which have the values
-//! of the scenario's file where they are not typed.
+//! `mailrun bench SCENARIO` and `mailrun bench FILE.toml`: the options of a scenario's measurement.
+//! Their defaults come from the scenario's file.
 use super::mades_bench::MadesBenchArgs;
 use super::mades_compare::MadesCompareArgs;
 use super::no_thresholds::NoThresholdArgs;
@@ -24,30 +24,26 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Descriptors that are not sessions.
+/// File descriptors for everything except sessions.
 const SPARE_FILES: u64 = 64;
-/// Columns of the list of scenarios.
 const LIST_WIDTH: usize = 160;
 
-/// The command that is one run with a report of its own.
+/// Name of the command that is a single run with its own report, unlike the scenarios.
 const MADES: &str = "mades";
 
-/// A scenario, with the options that were typed.
 #[derive(Debug)]
 pub(super) enum ScenarioCommand {
     Scenario(Box<ChosenScenario>),
     Mades(Box<MadesBenchArgs>),
 }
 
-/// A scenario of several runs.
 #[derive(Debug)]
 pub(super) struct ChosenScenario {
-    /// Its name in reports.
     name: String,
     args: MeasureArgs,
 }
 
-/// A scenario of each kind, with the options of its measurement.
+/// The kinds of scenarios, each with the options of its measurement.
 #[derive(Debug)]
 enum MeasureArgs {
     Throughput(ThroughputScenario, RelayComparisonArgs),
@@ -64,7 +60,7 @@ enum MeasureArgs {
 impl Subcommand for ScenarioCommand {
     fn augment_subcommands(command: Command) -> Command {
         let built_in = BUILT_IN.iter().filter_map(|built_in| {
-            // Those of the program can be read: built_in.rs tests it.
+            // Built-in scenarios can always be read: a test in built_in.rs makes sure of that.
             load_scenario(built_in.name).ok().map(|scenario| scenario_command(built_in.name, &scenario))
         });
         built_in.fold(command, Command::subcommand).subcommand(MadesBenchArgs::augment_args(Command::new(MADES)))
@@ -114,14 +110,15 @@ impl FromArgMatches for ScenarioCommand {
     }
 }
 
-/// A scenario file with a mistake, as an error of the command line.
+/// Converts a mistake in a scenario file into an error of the command line.
 fn unreadable(error: &anyhow::Error) -> clap::Error {
     clap::Error::raw(ErrorKind::Io, format!("{error:#}"))
 }
 
-/// Adds the command of the scenario file that the command line names.
+/// Adds the command of the scenario file, if the command line names one.
 ///
 /// # Errors
+///
 /// If that file cannot be read.
 pub(super) fn add_scenario_file(commands: Command, words: &[OsString]) -> Result<Command, clap::Error> {
     let Some([first, second]) = words.get(1..3) else { return Ok(commands) };
@@ -132,7 +129,8 @@ pub(super) fn add_scenario_file(commands: Command, words: &[OsString]) -> Result
     Ok(commands.mut_subcommand("bench", |bench| bench.subcommand(scenario_command(file, &scenario))))
 }
 
-/// The command of a scenario: the options of its measurement, with the file's values where they are not typed.
+/// Builds the command of a scenario: the options of its measurement, with the file's values as
+/// defaults.
 fn scenario_command(name: &str, scenario: &Scenario) -> Command {
     let command = Command::new(name.to_owned());
     let command = match &scenario.measure {
@@ -147,11 +145,11 @@ fn scenario_command(name: &str, scenario: &Scenario) -> Command {
         Measure::LargeMessage(_) => LargeMessageArgs::augment_args(command),
     };
     let is_profile = matches!(scenario.measure, Measure::Profile(_) | Measure::LargeMessage(_));
-    // Not one by one: that would change the order of the help text.
+    // Change all arguments in one call: changing them one by one would reorder the help text.
     let command = command.mut_args(|argument| {
         let option = argument.get_id().to_string();
         let Some(values) = preset(&option, scenario) else { return argument };
-        // The text of --relay names the relay that is the default.
+        // The help text of --relay already names the default.
         let is_named = option == "relay" && !is_profile;
         argument.required(false).hide_default_value(is_named).default_values(values)
     });
@@ -161,7 +159,7 @@ fn scenario_command(name: &str, scenario: &Scenario) -> Command {
     }
 }
 
-/// Values that an option has where it is not typed: those of the file's key of the same name.
+/// Returns the default values of an option: those of the file's key with the same name.
 fn preset(option: &str, scenario: &Scenario) -> Option<Vec<String>> {
     let of_key = |key: &str| scenario.values.get(key).filter(|values| !values.is_empty()).cloned();
     match (option, &scenario.measure) {
@@ -170,14 +168,16 @@ fn preset(option: &str, scenario: &Scenario) -> Option<Vec<String>> {
             of_key("parties")
         }
         ("durability", Measure::Backlog(scenario)) => Some(vec![scenario.parties.value.durability().to_owned()]),
-        // Its option is refused where it would have no effect, so it has to be seen whether it was typed.
+        // No default: --max-in-transit is refused if it would have no effect, so the program must
+        // see whether it was typed.
         ("max_in_transit", _) => None,
         ("thresholds", _) => of_key(option),
         _ => Some(vec![of_key(option)?.join(",")]),
     }
 }
 
-/// `mailrun bench --list`: each scenario with what it measures; acceptance tests of mailrun itself only with `--all`.
+/// Returns the text of `mailrun bench --list`: each scenario and its measurement. Acceptance tests
+/// of mailrun itself are listed only with `--all`.
 pub(super) fn list_text(all: bool) -> String {
     let mut table = Table::new([("scenario", Align::Left), ("measure", Align::Left), ("", Align::Left)]);
     for built_in in BUILT_IN.iter().filter(|built_in| all || !built_in.is_acceptance_test) {
@@ -333,7 +333,6 @@ impl ChosenScenario {
 }
 
 impl MeasureArgs {
-    /// The choice of how its tables are shown.
     fn tables(&self) -> &TableReportArgs {
         match self {
             Self::Throughput(_, typed) => &typed.tables,
@@ -358,9 +357,10 @@ impl TableRunArgs {
         check: DeliveryCheck,
         sink_options: PartyOptions,
     ) -> Result<TextReport> {
-        // All parties inherit it. Each would raise its own limit, and some only as they go along.
-        let most = self.sessions.iter().copied().max().unwrap_or_default();
-        mailrun_net::open_files::raise(u64::from(most) + SPARE_FILES);
+        // Raise the limit here, so that all parties inherit it. Otherwise each party would raise
+        // its own limit, some of them only during the run.
+        let max_sessions = self.sessions.iter().copied().max().unwrap_or_default();
+        mailrun_net::open_files::raise(u64::from(max_sessions) + SPARE_FILES);
         let _awake = self.tables.keep_awake.begin(true)?;
         tables::run(&TableOptions {
             messages,

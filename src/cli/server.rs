@@ -3,7 +3,6 @@ use mailrun_net::Endpoint;
 use std::fmt;
 use std::net::Ipv6Addr;
 
-/// The server that a source sends to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ServerArg {
     /// `HOST:PORT`, or `unix:PATH`.
@@ -11,10 +10,9 @@ pub(super) struct ServerArg {
     scheme: Scheme,
 }
 
-/// The scheme of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scheme {
-    /// No URL, or smtp: the other options decide.
+    /// No URL, or `smtp://`. The other options decide about TLS and LMTP.
     Smtp,
     /// SMTP with TLS before the greeting (RFC 8314).
     Smtps,
@@ -23,7 +21,6 @@ pub(super) enum Scheme {
 }
 
 impl Scheme {
-    /// The port where none is given.
     fn default_port(self) -> u16 {
         match self {
             Self::Smtp => 25,
@@ -34,11 +31,8 @@ impl Scheme {
 }
 
 impl ServerArg {
-    /// Reads `HOST`, `HOST:PORT`, `[::1]:25`, `smtp://HOST`, `smtps://HOST`, `lmtp://HOST`, `unix:PATH` or
-    /// `lmtp:unix:PATH`.
-    ///
-    /// # Errors
-    /// The first thing that is wrong with it.
+    /// Parses `HOST`, `HOST:PORT`, `[::1]:25`, `smtp://HOST`, `smtps://HOST`, `lmtp://HOST`,
+    /// `unix:PATH` or `lmtp:unix:PATH`.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (scheme, rest) = split_scheme(text)?;
         if rest.starts_with("unix:") {
@@ -55,7 +49,6 @@ impl ServerArg {
         Ok(Self { address, scheme })
     }
 
-    /// `HOST:PORT`, or `unix:PATH`.
     pub(super) fn address(&self) -> &str {
         &self.address
     }
@@ -71,7 +64,7 @@ impl fmt::Display for ServerArg {
     }
 }
 
-/// The scheme, and what follows it without a closing slash.
+/// Splits SERVER into its scheme and the rest, without a trailing slash.
 fn split_scheme(text: &str) -> Result<(Scheme, &str), String> {
     if text.starts_with("unix:") {
         return Ok((Scheme::Smtp, text));
@@ -80,8 +73,8 @@ fn split_scheme(text: &str) -> Result<(Scheme, &str), String> {
     for (prefix, scheme) in [("smtp:", Scheme::Smtp), ("smtps:", Scheme::Smtps), ("lmtp:", Scheme::Lmtp)] {
         let Some(rest) = strip_prefix(text, prefix) else { continue };
         let Some(rest) = rest.strip_prefix("//") else {
-            // `lmtp:unix:PATH` and `lmtp:HOST:PORT` are the relay's next hops too.
-            // `lmtp:25` is a host of that name.
+            // `lmtp:unix:PATH` and `lmtp:HOST:PORT` are also how the relay writes its next hops.
+            // `lmtp:25` is a host named lmtp.
             let is_port = rest.bytes().all(|byte| byte.is_ascii_digit());
             let is_host_and_port = is_port || scheme != Scheme::Lmtp && !rest.starts_with("unix:");
             return Ok(if is_host_and_port { (Scheme::Smtp, text) } else { (scheme, rest) });
@@ -100,7 +93,7 @@ fn strip_prefix<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     head.eq_ignore_ascii_case(prefix).then(|| &text[prefix.len()..])
 }
 
-/// Host without brackets, and port if there is one.
+/// Splits an address into the host, without brackets, and the port, if there is one.
 fn split_port(text: &str) -> Result<(&str, Option<&str>), String> {
     let is_right = |host: &str| !text.starts_with('[') || host.parse::<Ipv6Addr>().is_ok();
     Endpoint::split_port(text)
@@ -180,8 +173,8 @@ mod tests {
             ("[::1]25", "brackets"),
             ("a b", "is not a server"),
         ] {
-            let why = read(text).expect_err(text);
-            assert!(why.contains(cause), "{text}: {why}");
+            let error = read(text).expect_err(text);
+            assert!(error.contains(cause), "{text}: {error}");
         }
     }
 }

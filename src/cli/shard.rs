@@ -1,4 +1,4 @@
-//! `--shard` and `--start-at`: a part of a load that several machines send.
+//! `--shard` and `--start-at`: this machine's part of a load that several machines send.
 use anyhow::{Result, bail};
 use clap::Args;
 use jiff::Timestamp;
@@ -6,7 +6,7 @@ use mailrun_journey::RunId;
 use mailrun_load::source::{PlanHash, Shard, SourceShard};
 use std::time::Duration;
 
-/// A wait of less than that is not announced.
+/// A shorter wait for the start is not announced.
 const MIN_ANNOUNCED_WAIT: Duration = Duration::from_secs(2);
 
 /// A part of a load that several machines send.
@@ -25,15 +25,13 @@ pub(super) struct ShardArgs {
     start_at: Option<Timestamp>,
 }
 
-/// A load that is divided.
+/// The load that all machines send together. Each machine sends a part of it.
 pub(super) struct WholeLoad {
-    /// Everything that decides which messages are sent when, and to whom.
+    /// Options that decide which messages are sent when, and to whom. All machines must be given
+    /// the same.
     pub(super) words: Vec<String>,
-    /// Number of messages.
     pub(super) messages: Option<u64>,
-    /// Number of sessions.
     pub(super) sessions: u32,
-    /// True if messages have a trace.
     pub(super) has_trace: bool,
 }
 
@@ -46,15 +44,16 @@ fn timestamp(text: &str) -> Result<Timestamp, String> {
 }
 
 impl ShardArgs {
-    /// Reports whether a part was asked for.
     pub(super) fn is_part(&self) -> bool {
         self.shard.is_some()
     }
 
-    /// The part of a load; `None` for the whole.
+    /// Returns this machine's part of the load, or `None` if it sends the whole load.
     ///
     /// # Errors
-    /// If the load cannot be divided, or messages have no trace: nobody could join their fates.
+    ///
+    /// If the load cannot be divided, or if messages have no trace header, without which the
+    /// results of the parts cannot be joined.
     pub(super) fn part(&self, load: WholeLoad) -> Result<Option<SourceShard>> {
         let Some((part, start_at)) = self.shard.zip(self.start_at) else { return Ok(None) };
         part.check_totals(load.messages, load.sessions).map_err(anyhow::Error::msg)?;
@@ -66,7 +65,7 @@ impl ShardArgs {
         Ok(Some(SourceShard::new(part, start_at, plan)))
     }
 
-    /// Tells the user of the wait, where it is long enough to be noticed.
+    /// Tells the user when the load begins, if the wait is long enough to be noticed.
     pub(super) fn announce(&self) {
         let Some(start_at) = self.start_at else { return };
         let left = Duration::try_from(start_at.duration_since(Timestamp::now())).unwrap_or_default();
@@ -76,7 +75,7 @@ impl ShardArgs {
     }
 }
 
-/// Id of the run of which that is a part.
+/// Returns the id of the run that all parts belong to.
 pub(super) fn run_id(part: &SourceShard) -> RunId {
     part.plan.run_id(&part.start_at.to_string())
 }

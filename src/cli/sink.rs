@@ -1,4 +1,4 @@
-//! `mailrun sink`: what was typed, to what it means.
+//! `mailrun sink`: turns the command-line arguments into the options of a sink.
 use super::busy_poll::ThreadArgs;
 use super::capabilities::CapabilityArgs;
 use super::cpus::CpusArg;
@@ -126,14 +126,14 @@ fn rule(text: &str) -> Result<Rule, String> {
 }
 
 impl SinkFaultArgs {
-    /// The rules of the file, then those of the command line.
+    /// Returns the rules of the file, followed by those of the command line.
     fn rulebook(&self) -> Result<Rulebook> {
         let file = self.rules.as_deref().map(read_rules).transpose()?.unwrap_or_default();
         Ok(Rulebook { seed: file.seed, rules: file.rules.into_iter().chain(self.fault.iter().cloned()).collect() })
     }
 }
 
-/// The longest rules file that is looked at.
+/// Maximum number of bytes that are read from a rules file.
 const MAX_RULES_BYTES: u64 = 2 << 20;
 
 fn read_rules(path: &Path) -> Result<Rulebook> {
@@ -141,7 +141,7 @@ fn read_rules(path: &Path) -> Result<Rulebook> {
     let mut text = String::new();
     let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
     file.take(MAX_RULES_BYTES).read_to_string(&mut text).with_context(|| format!("cannot read {name}"))?;
-    Rulebook::read_file(&name.to_string(), &text).map_err(|why| anyhow!(why))
+    Rulebook::read_file(&name.to_string(), &text).map_err(|reason| anyhow!(reason))
 }
 
 const RULES: &str = "\
@@ -224,10 +224,11 @@ impl SinkArgs {
                 message_bytes: self.bounds.max_message_size,
                 recipients: self.bounds.max_recipients as usize,
                 idle_timeout: self.bounds.idle_timeout,
-                // A sink measures: it rejects no client.
+                // A sink measures, so it must not disconnect clients that send no message or fail
+                // to log in.
                 no_message_timeout: Duration::MAX,
                 login_failures: u32::MAX,
-                // A sink is there to be tried out; `idle_commands` bounds these too.
+                // People try out commands at a sink. `idle_commands` still limits junk commands.
                 junk_commands: u32::MAX,
                 ..Limits::default()
             },

@@ -1,4 +1,4 @@
-//! `mailrun source`: what was typed, to what it means.
+//! `mailrun source`: turns the command-line arguments into the options of a source.
 use super::busy_poll::ThreadArgs;
 use super::connection::ConnectionArgs;
 use super::cpus::CpusArg;
@@ -24,9 +24,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Time without a server after which a load ends where no other is typed: the default of `--give-up`.
+/// Default of `--give-up`: a load ends after this time without a server.
 const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(30);
-/// Messages where neither a number nor a time was given.
+/// Number of messages if neither a number nor a duration was given.
 const DEFAULT_MESSAGES: u64 = 10_000;
 
 /// Sends mail and measures the latency of every phase
@@ -131,7 +131,8 @@ pub(super) struct SessionArgs {
 }
 
 impl SessionArgs {
-    /// Messages a connection carries; `None` for as many as there are.
+    /// Returns the number of messages per connection, or `None` for no limit. Without `--reuse`, it
+    /// is one.
     pub(super) fn reuse(&self) -> Option<Distribution> {
         self.reuse.as_ref().map_or_else(|| Some(Distribution::constant(1)), |reuse| reuse.0.clone())
     }
@@ -173,7 +174,8 @@ struct EnvelopeArgs {
     ehlo: String,
 }
 
-/// The recipient if none is given: nobody's address, so that it is tagged if a message has several recipients.
+/// Default recipient. The address is nobody's, so the source may tag it when a message has several
+/// recipients.
 const DEFAULT_RECIPIENT: &str = "to@example.com";
 
 impl EnvelopeArgs {
@@ -182,10 +184,12 @@ impl EnvelopeArgs {
         if self.tag_recipients || is_default { RecipientTags::On } else { RecipientTags::Off }
     }
 
-    /// Number of recipients of a message: addresses of one pattern, or one for each of several patterns.
+    /// Returns the number of recipients of a message: copies of one pattern, or one address for
+    /// each of several patterns.
     ///
     /// # Errors
-    /// If both were asked for, or there are too few addresses.
+    ///
+    /// If both were asked for, or if there are too few addresses.
     fn recipients(&self) -> Result<Distribution> {
         let recipients = values::recipients_of(&self.to, &self.recipients)?;
         source::check_recipients(&self.to, recipients.max(), self.recipient_tags())?;
@@ -225,10 +229,11 @@ struct ContentArgs {
     no_trace: bool,
 }
 
-/// Options that decide nothing of which messages are sent when, and that may differ from host to host.
+/// Options that may differ from host to host, because they do not decide which messages are sent
+/// when.
 const HOST_OPTIONS: [&str; 7] = ["http", "cacert", "tls-cert", "tls-key", "password-file", "bind", "give-up"];
 
-/// Default limit of a corpus in memory.
+/// Default of `--max-corpus-size`, in bytes.
 const DEFAULT_CORPUS_BYTES: u64 = 1 << 30;
 
 impl ContentArgs {
@@ -240,21 +245,22 @@ impl ContentArgs {
 }
 
 impl LoadArgs {
-    /// Reports whether the run is asked for something that an invalid or inconclusive one does not give.
+    /// True if the run must be valid and conclusive to succeed: it has thresholds, `--strict` or an
+    /// open loop.
     pub(super) fn is_strict(&self) -> bool {
         self.asked.is_strict() || self.rate.is_some() || !self.stages.is_empty()
     }
 
-    /// Refuses thresholds of what a run does not have, and recipients that were asked for in two ways.
-    ///
-    /// # Errors
-    /// The first such threshold, and what there is.
+    /// Refuses thresholds of figures that the run does not have, and recipients that were asked for
+    /// in two ways.
     pub(super) fn check_thresholds(&self) -> Result<()> {
         self.message.envelope.recipients()?;
         let is_closed = self.rate.is_none() && self.stages.is_empty();
-        let asked = self.asked.thresholds.iter().chain(&self.asked.abort_on);
+        let thresholds = self.asked.thresholds.iter().chain(&self.asked.abort_on);
         let created = Some(MetricSource::Stage(Stage::Created));
-        if let Some(threshold) = asked.filter(|_| is_closed).find(|one| one.is_of_time() && one.source() == created) {
+        if let Some(threshold) =
+            thresholds.filter(|_| is_closed).find(|one| one.is_of_time() && one.source() == created)
+        {
             bail!(
                 "{}: in a closed loop a message is due when it is created; say --rate, or ask for sent",
                 threshold.expression()
@@ -263,10 +269,11 @@ impl LoadArgs {
         Ok(())
     }
 
-    /// The rates offered at open loop.
+    /// Returns the rates offered in an open loop, or `None` in a closed loop.
     ///
     /// # Errors
-    /// If that is nothing.
+    ///
+    /// If the stages offer no messages.
     pub(super) fn offer(&self) -> Result<Option<OfferedRate>> {
         if self.stages.is_empty() {
             return Ok(self.rate.map(OfferedRate::Constant));
@@ -277,15 +284,15 @@ impl LoadArgs {
         Ok(Some(OfferedRate::Stages(self.stages.clone())))
     }
 
-    /// Reports whether messages have a trace header.
     pub(super) fn has_trace(&self) -> bool {
         !self.message.content.no_trace
     }
 
-    /// The spread of messages over time.
+    /// Returns the arrival process of the messages.
     ///
     /// # Errors
-    /// If a distribution is given and the loop is closed.
+    ///
+    /// If `--arrival` is given in a closed loop.
     pub(super) fn arrival(&self, offer: Option<&OfferedRate>) -> Result<Arrival> {
         if self.arrival.is_some() && offer.is_none() {
             bail!("--arrival requires --rate or --stage");
@@ -293,20 +300,16 @@ impl LoadArgs {
         Ok(arrival_with(self.arrival, offer))
     }
 
-    /// Arrival of the messages in trials, whose rate is not known yet.
+    /// Returns the arrival process of a search's trials, whose rate is not known yet.
     pub(super) fn arrival_of_trials(&self) -> Arrival {
         self.arrival.unwrap_or(Arrival::Constant)
     }
 
-    /// The same load without an arrival.
     pub(super) fn without_arrival(self) -> Self {
         Self { arrival: None, ..self }
     }
 
-    /// Refuses a warm-up that leaves nothing to measure.
-    ///
-    /// # Errors
-    /// If the run is known to end before the warm-up does.
+    /// Refuses a warm-up that is not shorter than the run, because it leaves nothing to measure.
     pub(super) fn check_warm_up(&self, offer: Option<&OfferedRate>) -> Result<()> {
         let all_due = offer.zip(self.messages).map(|(offer, messages)| offer.due_s(messages as f64));
         let all_due = all_due.and_then(|due_s| Duration::try_from_secs_f64(due_s).ok());
@@ -319,7 +322,8 @@ impl LoadArgs {
         }
     }
 
-    /// The load that may be divided, as it was typed; a number is the same however it was written.
+    /// Returns the load as something that machines can divide. Numbers are normalized, so that all
+    /// machines agree however the numbers were typed.
     pub(super) fn whole(&self, typed: &TypedOptions, approach: &ConnectionArgs, server: &str) -> WholeLoad {
         let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
         let options = load_options(typed)
@@ -339,7 +343,8 @@ impl LoadArgs {
     }
 }
 
-/// What was typed of a load and the way to the server, but for what a bench does itself: verdict and first connection.
+/// Returns the options of the load and the connection that were typed, except those that a bench
+/// handles itself: the verdict and the first connection.
 pub(super) fn load_options(typed: &TypedOptions) -> PartyOptions {
     typed.of::<LoadArgs>().and(typed.of::<ConnectionArgs>()).without(&["threshold", "strict", "no-preflight"])
 }
@@ -372,7 +377,6 @@ impl CriteriaArgs {
         self.strict || !self.thresholds.is_empty() || !self.abort_on.is_empty()
     }
 
-    /// Says whether one connection is tried first.
     pub(super) fn preflight(&self) -> Preflight {
         if self.no_preflight { Preflight::Off } else { Preflight::On }
     }
@@ -417,7 +421,7 @@ impl SourceArgs {
         self.load.check_thresholds()?;
         self.load.check_warm_up(offer.as_ref())?;
         let arrival = self.load.arrival(offer.as_ref())?;
-        let asked = &self.load.asked;
+        let criteria = &self.load.asked;
         let reach = if self.allow_public { AllowedTargets::Public } else { AllowedTargets::Local };
         let base = source_options(&self.server, &self.load.session, &self.load.message, &self.approach, reach)?;
         let approach = self.approach.for_server(&self.server)?;
@@ -441,10 +445,10 @@ impl SourceArgs {
             offered_rate: offer,
             run: self.outputs.run_id.or_else(|| part.as_ref().map(shard::run_id)),
             shard: part,
-            thresholds: asked.thresholds.clone(),
-            abort_on: asked.abort_on.clone(),
-            give_up_timeout: asked.give_up,
-            preflight: if is_shown { Preflight::Off } else { asked.preflight() },
+            thresholds: criteria.thresholds.clone(),
+            abort_on: criteria.abort_on.clone(),
+            give_up_timeout: criteria.give_up,
+            preflight: if is_shown { Preflight::Off } else { criteria.preflight() },
             dialogue: if is_shown { DialogueOutput::Stdout } else { DialogueOutput::Nowhere },
             outputs,
             ..base
@@ -453,10 +457,11 @@ impl SourceArgs {
     }
 }
 
-/// Options of a closed loop without an end that sends these messages to that server.
+/// Returns the options of a closed loop without an end that sends such messages to the server.
 ///
 /// # Errors
-/// If they contradict each other.
+///
+/// If options contradict each other.
 pub(super) fn source_options(
     server: &ServerArg,
     session: &SessionArgs,

@@ -1,4 +1,4 @@
-//! `mailrun spool`: options, and the text of results, for a spool that no relay has open.
+//! `mailrun spool`: options and result texts of the commands for a spool that no relay has open.
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use mailrun_relay::offline::check::check;
@@ -98,10 +98,6 @@ fn target(text: &str) -> Result<SalvageTarget, String> {
 }
 
 impl SpoolArgs {
-    /// Does it.
-    ///
-    /// # Errors
-    /// If the spool cannot be read, or the output not be written.
     pub(super) fn run(&self) -> Result<ExitCode> {
         let is_whole = match &self.what {
             SpoolCommand::Check { directory } => {
@@ -110,9 +106,9 @@ impl SpoolArgs {
                 report.sound
             }
             SpoolCommand::Salvage { directory, out } => {
-                let salvaged = salvage(&OfflineSpool::open(directory)?, out)?;
-                self.print(&salvaged, &SalvagedText { salvaged: &salvaged, target: out })?;
-                salvaged.is_whole()
+                let summary = salvage(&OfflineSpool::open(directory)?, out)?;
+                self.print(&summary, &SalvagedText { salvaged: &summary, target: out })?;
+                summary.is_whole()
             }
             SpoolCommand::Export { directory, out } => {
                 let exported = export(&OfflineSpool::open(directory)?, out)?;
@@ -127,14 +123,13 @@ impl SpoolArgs {
         let mut out = io::stdout().lock();
         let written = if self.json { writeln!(out, "{}", serde_json::to_string(json)?) } else { write!(out, "{text}") };
         match written {
-            // The reader has closed the pipe: it has seen enough.
+            // The reader has closed the pipe because it has seen enough.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             other => Ok(other?),
         }
     }
 }
 
-/// Plain text of a salvage's result.
 struct SalvagedText<'a> {
     salvaged: &'a SalvageSummary,
     target: &'a SalvageTarget,
@@ -172,7 +167,6 @@ impl Display for SalvagedText<'_> {
     }
 }
 
-/// Plain text of an export's result.
 struct ExportedText<'a> {
     exported: &'a ExportSummary,
     place: String,

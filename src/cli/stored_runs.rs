@@ -1,4 +1,4 @@
-//! `mailrun report`: runs that were stored, in any format.
+//! `mailrun report`: shows stored runs in any format.
 use super::exports::{self, export_format};
 use super::results::{self, write_all};
 use anyhow::{Result, bail};
@@ -97,7 +97,7 @@ impl StoredRunsArgs {
         }
     }
 
-    /// Refuses what has no effect, or cannot be.
+    /// Refuses options that have no effect or exclude each other.
     fn check(&self, format: ExportFormat) -> Result<()> {
         if self.against.is_some() && format != ExportFormat::Html {
             bail!("--against requires --format html");
@@ -117,12 +117,12 @@ impl StoredRunsArgs {
     }
 }
 
-/// Reports whether a path names a directory: it is one, or it ends with a slash.
+/// True if the path is a directory or ends with a slash.
 fn is_directory(path: &Path) -> bool {
     path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/")
 }
 
-/// Writes a file of its own for each run: `TIME-NAME.html`.
+/// Writes a separate file for each run, for example `TIME-NAME.html`.
 fn write_each(
     directory: &Path,
     format: ExportFormat,
@@ -148,7 +148,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).map_err(|error| cannot_write(path, &error))
 }
 
-/// Prints the runs; in Actions the summary goes to the file for it.
+/// Prints the runs. In GitHub Actions, the summary goes to the file that the environment names.
 fn print(format: ExportFormat, records: &[Record], render: &impl Fn(&[Record]) -> String) -> Result<()> {
     let mut out = io::stdout().lock();
     match format {

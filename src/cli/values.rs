@@ -1,4 +1,4 @@
-//! Values as people type them: `10s`, `64k`, `10k`, `1%`, `2s..3s`.
+//! Parsers of values as people type them: `10s`, `64k`, `10k`, `1%`, `2s..3s`.
 pub(super) use mailrun_bench::scenario::{
     body_size, closed_loop_threshold, message_cost, message_size, messages as scenario_messages, recipient_count,
     rounds, sessions, steps, window,
@@ -17,13 +17,12 @@ pub(super) fn some_duration(text: &str) -> Result<Duration, String> {
     positive(text, duration)
 }
 
-/// The largest message that can be asked for: it is held in memory.
+/// Largest message that can be asked for. Messages are held in memory.
 const MAX_MESSAGE_BYTES: u64 = 2 << 30;
 
-/// Recipients of a message that sinks accept.
 const MAX_RECIPIENTS: u64 = 1_000;
 
-/// Bytes of a message: a number, a range, a list by weight or a log-normal distribution.
+/// Parses message sizes in bytes: a number, a range, a list by weight or a log-normal distribution.
 pub(super) fn sizes(text: &str) -> Result<Distribution, String> {
     let spread = above_zero(text, bytes)?;
     if spread.max() > MAX_MESSAGE_BYTES {
@@ -33,27 +32,27 @@ pub(super) fn sizes(text: &str) -> Result<Distribution, String> {
     }
 }
 
-/// Bytes of a payload, likewise; it may be empty.
+/// Parses payload sizes in bytes. A payload may be empty, unlike a message.
 pub(super) fn payload_sizes(text: &str) -> Result<Distribution, String> {
     if text == "0" { Ok(Distribution::constant(0)) } else { sizes(text) }
 }
 
-/// A number, or a distribution of numbers, none of which was typed as zero or negative.
+/// Parses a number or a distribution of numbers. Refuses zero and negative numbers.
 fn above_zero(text: &str, read: fn(&str) -> Result<u64, String>) -> Result<Distribution, String> {
     Distribution::parse(text, |number| positive(number, read))
 }
 
-/// Recipients of a message, likewise.
+/// Parses the number of recipients of a message, which may be a distribution.
 pub(super) fn recipients(text: &str) -> Result<Distribution, String> {
     counts(text, MAX_RECIPIENTS)
 }
 
-/// Messages of a connection, likewise; 0, or nothing, is as many as there are.
+/// Parses the number of messages per connection, which may be a distribution. 0 means no limit.
 pub(super) fn reuse(text: &str) -> Result<Reuse, String> {
-    if text == "0" { Ok(Reuse(None)) } else { counts(text, MAX_COUNT).map(|most| Reuse(Some(most))) }
+    if text == "0" { Ok(Reuse(None)) } else { counts(text, MAX_COUNT).map(|spread| Reuse(Some(spread))) }
 }
 
-/// Number of messages per connection.
+/// Number of messages per connection, or `None` for no limit.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Reuse(pub(super) Option<Distribution>);
 
@@ -61,12 +60,12 @@ fn counts(text: &str, limit: u64) -> Result<Distribution, String> {
     let spread = above_zero(text, count)?;
     match (spread.min(), spread.max()) {
         (0, _) => Err(format!("{text:?} begins at 0; the minimum is 1")),
-        (_, most) if most > limit => Err(format!("{text:?} is too large; at most {limit}")),
+        (_, max) if max > limit => Err(format!("{text:?} is too large; at most {limit}")),
         _ => Ok(spread),
     }
 }
 
-/// Times, likewise, in nanoseconds.
+/// Parses times, which may be a distribution. Returns nanoseconds.
 pub(super) fn times(text: &str) -> Result<Distribution, String> {
     let day = Duration::from_secs(86_400);
     let nanoseconds = |word: &str| match duration(word)? {
@@ -76,15 +75,17 @@ pub(super) fn times(text: &str) -> Result<Distribution, String> {
     Distribution::parse(text, nanoseconds)
 }
 
-/// A stage of the run: `10s:100/s`, `60s:100/s..1000/s`.
+/// Parses a stage of the load, for example `10s:100/s` or `60s:100/s..1000/s`.
 pub(super) fn stage(text: &str) -> Result<RateStage, String> {
     RateStage::parse(text)
 }
 
-/// Recipients of a message: copies of one pattern, or one for each of several patterns.
+/// Returns the number of recipients of a message: copies of one pattern, or one recipient for each
+/// of several patterns.
 ///
 /// # Errors
-/// If both were asked for, or there are too many.
+///
+/// If both were asked for, or if there are too many.
 pub(super) fn recipients_of(patterns: &[AddressPattern], copies: &Distribution) -> anyhow::Result<Distribution> {
     match patterns.len() as u64 {
         0 | 1 => Ok(copies.clone()),
@@ -96,32 +97,35 @@ pub(super) fn recipients_of(patterns: &[AddressPattern], copies: &Distribution) 
     }
 }
 
-/// A sender, or a pattern of senders; `<>` is the null sender (RFC 5321 §4.5.5).
+/// Parses a sender or a pattern of senders. `<>` is the null sender (RFC 5321 §4.5.5).
 pub(super) fn sender(text: &str) -> Result<AddressPattern, String> {
     AddressPattern::parse(if text == "<>" { "" } else { text })
 }
 
-/// Hint for `--to HOST:PORT`; the command's name is put in place of COMMAND.
+/// Hint for a user who typed `--to HOST:PORT`. COMMAND is replaced by the command's name.
 pub(super) const POSITIONAL: &str = "the server is positional: mailrun COMMAND HOST:PORT";
 
-/// A recipient, or a pattern of recipients.
+/// Parses a recipient or a pattern of recipients. Refuses a text that looks like a server, because
+/// the user has then probably misplaced the server's name.
 pub(super) fn recipient(text: &str) -> Result<AddressPattern, String> {
     if is_like_server(text) { Err(POSITIONAL.to_owned()) } else { AddressPattern::parse(text) }
 }
 
-/// Reports whether the text is a server rather than a mailbox: an address without a domain has neither port nor dot.
+/// True if the text looks like a server and not like a mailbox. A mailbox without a domain has
+/// neither port nor dot.
 fn is_like_server(text: &str) -> bool {
     let has_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     let is_host = text == "localhost" || text.contains('.') || text.contains("://") || text.starts_with("unix:");
     !text.contains(['@', '{']) && (has_port || is_host || text.parse::<std::net::Ipv6Addr>().is_ok())
 }
 
-/// A rate that is not zero, per second.
+/// Parses a rate above zero, per second.
 pub(super) fn rate(text: &str) -> Result<f64, String> {
     positive(text, quantities::rate)
 }
 
-/// A name to greet with: it stands in a line of the dialogue, and is to be no second one.
+/// Parses a name to greet with. Refuses control characters, because a line break would begin a
+/// second line of the dialogue.
 pub(super) fn host_name(text: &str) -> Result<String, String> {
     match text {
         "" => Err("the name must not be empty".to_owned()),
@@ -130,44 +134,41 @@ pub(super) fn host_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Bytes, at least one.
+/// Parses a size of at least one byte.
 pub(super) fn some_bytes(text: &str) -> Result<u64, String> {
     positive(text, bytes)
 }
 
-/// The bytes of one write.
 pub(super) fn write_size(text: &str) -> Result<NonZeroUsize, String> {
     let size = usize::try_from(some_bytes(text)?).ok().and_then(NonZeroUsize::new);
     size.ok_or_else(|| format!("{text:?} is too large"))
 }
 
-/// A count of at least one.
+/// Parses a count of at least one.
 pub(super) fn some(text: &str) -> Result<u64, String> {
     positive(text, count)
 }
 
-/// HOST:PORT to listen on; `:PORT` is all addresses of this host.
+/// Parses HOST:PORT to listen on. `:PORT` means all addresses of this host.
 pub(super) fn tcp_address(text: &str) -> Result<SocketAddr, String> {
-    match Endpoint::listening(text).map_err(|why| why.to_string())? {
+    match Endpoint::listening(text).map_err(|error| error.to_string())? {
         Endpoint::Tcp(address) => Ok(address),
         Endpoint::Unix(_) => Err(format!("{text:?} must have the form HOST:PORT")),
     }
 }
 
-/// Threads.
 pub(super) fn workers(text: &str) -> Result<usize, String> {
     count_up_to(text, 1024).map(|number| number as usize)
 }
 
-/// A seed of random choices.
 pub(super) fn seed(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is not a valid seed; a seed is a whole number from 0 to {}", u64::MAX);
-    text.parse().ok().filter(|_| !text.starts_with('+')).ok_or_else(wrong)
+    let error = || format!("{text:?} is not a valid seed; a seed is a whole number from 0 to {}", u64::MAX);
+    text.parse().ok().filter(|_| !text.starts_with('+')).ok_or_else(error)
 }
 
-/// Checks an address to listen on, and keeps it as it was typed.
+/// Checks an address to listen on, and returns the address as it was typed.
 pub(super) fn listening(text: &str) -> Result<String, String> {
-    Endpoint::listening(text).map(|_| text.to_owned()).map_err(|why| why.to_string())
+    Endpoint::listening(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -200,7 +201,7 @@ mod tests {
         assert_eq!(reuse("0"), Ok(Reuse(None)));
         assert_eq!(reuse("1..10k").map(|reuse| reuse.0.map(|reuse| reuse.max())), Ok(Some(10_000)));
         assert_eq!(reuse("1..20").map(|reuse| reuse.0.map(|reuse| reuse.max())), Ok(Some(20)));
-        for (why, named) in [
+        for (result, named) in [
             (sizes("3G").map(drop), "2G"),
             (sizes("5x").map(drop), "5x"),
             (sizes("400..").map(drop), "not a valid size"),
@@ -230,8 +231,8 @@ mod tests {
             (recipient("smtp://mx").map(drop), "the server is positional"),
             (sender("<a@b>").map(drop), "<a@b>"),
         ] {
-            let why = why.expect_err(named);
-            assert!(why.contains(named), "{why}");
+            let error = result.expect_err(named);
+            assert!(error.contains(named), "{error}");
         }
     }
 

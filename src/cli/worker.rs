@@ -1,4 +1,4 @@
-//! `mailrun locust worker`: the source under a Locust master.
+//! `mailrun locust worker`: runs the source under a Locust master.
 use super::connection::ConnectionArgs;
 use super::server::ServerArg;
 use super::source::{MessageArgs, SessionArgs, source_options};
@@ -81,7 +81,7 @@ struct PaceArgs {
     sessions: Option<u32>,
 }
 
-/// Parallel sessions at open loop.
+/// Default number of sessions in an open loop.
 const OPEN_LOOP_SESSIONS: u32 = 100;
 
 const EXAMPLES: &str = "\
@@ -95,7 +95,7 @@ Examples:
 impl WorkerArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
         let allowed = self.link.allow_target.iter().map(|target| {
-            let server = ServerArg::parse(target).map_err(|why| anyhow!("--allow-target {target}: {why}"))?;
+            let server = ServerArg::parse(target).map_err(|reason| anyhow!("--allow-target {target}: {reason}"))?;
             look_up(server.address(), self.reach())?;
             Ok(canonical_target(target))
         });
@@ -116,7 +116,7 @@ impl WorkerArgs {
             drain: link.drain,
             master_timeout: link.master_timeout,
         };
-        // What is wrong with the options is said now, and not when a test begins.
+        // Check the options now, so that a mistake is reported before a test begins.
         self.load(None)?;
         locust_worker::run(&options, |host| self.load(host))?;
         Ok(ExitCode::SUCCESS)
@@ -126,9 +126,11 @@ impl WorkerArgs {
         if self.allow_public { AllowedTargets::Public } else { AllowedTargets::Local }
     }
 
-    /// The load of a test: of the server that the master has named, or of the worker's own.
+    /// Returns the load of a test. The load goes to the server that the master has named, or else
+    /// to the worker's own server.
     fn load(&self, host: Option<&str>) -> Result<SourceOptions> {
-        let named = host.map(|host| ServerArg::parse(host).map_err(|why| anyhow!("{host}: {why}"))).transpose()?;
+        let named =
+            host.map(|host| ServerArg::parse(host).map_err(|reason| anyhow!("{host}: {reason}"))).transpose()?;
         let server = named.as_ref().unwrap_or(&self.server);
         let base = source_options(server, &self.session, &self.message, &self.approach, self.reach())?;
         let offered_rate = self.pace.rate.map(OfferedRate::Constant);

@@ -1,12 +1,13 @@
-//! Wrong inputs of bench and its scenarios, source, sink, capacity, compare and install-links: each is refused before any
-//! load, with one line that names the cause and what to type.
+//! Tests of wrong inputs to bench and its scenarios, source, sink, capacity, compare and
+//! install-links. Each must be refused before any load is sent, with one line that names the cause
+//! and what to type.
 use super::{Cli, failure, misuse, run};
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
-/// Answers a command line as `mailrun` does, but starts no process. A command that is not refused runs in the test's own
-/// process, and its row fails.
+/// Returns what `mailrun` answers to a command line, without starting a process. A command that is
+/// not refused runs in the test's own process, and its row fails.
 pub(super) fn refusal(words: &[String]) -> String {
     let words: Vec<OsString> =
         std::iter::once("mailrun").chain(words.iter().map(String::as_str)).map(OsString::from).collect();
@@ -16,27 +17,29 @@ pub(super) fn refusal(words: &[String]) -> String {
     }
 }
 
-/// Reports whether a text is one line that has all these words and nothing that a user should not see.
+/// True if the text is a single line that contains all these words, but no error number and no
+/// password.
 pub(super) fn is_refusal<'a>(text: &str, words: impl IntoIterator<Item = &'a str>) -> bool {
     let is_line = text.starts_with("mailrun: ") && text.lines().count() == 1;
     let is_plain = ["os error", "mailrun: :", "secret@"].iter().all(|odd| !text.contains(odd));
     is_line && is_plain && words.into_iter().all(|words| text.contains(words))
 }
 
-/// Checks the answers to command lines, each with the words that its answer must have.
+/// Asserts that each command line is refused, with an answer that contains the given words.
 pub(super) fn assert_refused<'a>(rows: impl IntoIterator<Item = (Vec<String>, Vec<&'a str>)>) {
-    let mut wrong = Vec::new();
+    let mut faults = Vec::new();
     for (typed, words) in rows {
         let text = refusal(&typed);
         if !is_refusal(&text, words.iter().copied()) {
-            wrong.push(format!("{}\n    {text:?}\n    is to contain: {words:?}", typed.join(" ")));
+            faults.push(format!("{}\n    {text:?}\n    is to contain: {words:?}", typed.join(" ")));
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// What is typed, blanks between the words (`␣` is one within a word, DIR a directory with the files of [`files`], AT a time
-/// to start at), and what the line must contain, pieces between bars.
+/// A command line, and the pieces that its answer must contain, separated by bars. Blanks separate
+/// the words of the command line, and `␣` is a blank within a word. DIR is a directory with the
+/// files of [`files`], and AT is a time to start at.
 type Row = (&'static str, &'static str);
 
 const SERVERS: &[Row] = &[
@@ -410,7 +413,8 @@ const SINK: &[Row] = &[
     ("sink --tls-write-cert cert.pem", "--tls-write-cert requires --tls"),
 ];
 
-/// Scenario files: the line that is put in place of a line of a file that is right.
+/// Faulty scenario files: a line of a valid file, the line that replaces it, and text that the
+/// error must contain.
 const SCENARIO_FILES: &[(&str, &str, &str)] = &[
     ("measure = \"throughput\"", "measure = \"speed\"", ":1:11: \"speed\" is not one of throughput, latency, backlog"),
     ("measure = \"throughput\"", "", "the key \"measure\" is missing"),
@@ -514,7 +518,7 @@ const CAPACITY: &[Row] = &[
     ("capacity mades --broker amqp://a:secret@127.0.0.1:1", "use --password-file"),
 ];
 
-/// Parts of a load that several machines offer.
+/// Wrong uses of `--shard`, the part of a load that one of several machines sends.
 const SHARDS: &[Row] = &[
     ("bench 127.0.0.1:2 --shard=0/2", "--start-at"),
     ("bench 127.0.0.1:2 --shard=2/2 AT", "the last of 2 is 1/2"),
@@ -528,7 +532,8 @@ const SHARDS: &[Row] = &[
     ("source 127.0.0.1:2 --shard=0/9 AT --messages=5 --sessions=9", "too few for 9 parts"),
 ];
 
-/// Names of other tools, the commands that answer them, and our names.
+/// Another tool's option name, the commands to try it with, and our name, which the answer must
+/// contain.
 const NAMES: &[(&str, &[&str], &str)] = &[
     ("--size", &["source 127.0.0.1:1", "bench"], "--message-size"),
     ("--auth", &["source 127.0.0.1:1", "bench"], "--user"),
@@ -581,7 +586,7 @@ const NAMES: &[(&str, &[&str], &str)] = &[
     ("--frobnicate", &["bench", "source 127.0.0.1:1", "sink", "install-links"], "unknown option \"--frobnicate\""),
 ];
 
-/// Files that rows name.
+/// Creates the files that rows name.
 fn files(place: &Path) {
     fs::write(place.join("empty"), "\n").unwrap();
     fs::write(place.join("marked"), "\u{feff}Subject: x\n").unwrap();
@@ -591,7 +596,7 @@ fn files(place: &Path) {
     fs::write(place.join("taken/smtp-source"), "a tool").unwrap();
 }
 
-/// Words of a row.
+/// Splits the command line of a row into words.
 fn words(line: &str, place: &Path) -> Vec<String> {
     let place = place.to_str().unwrap();
     let word = |word: &str| match word {
@@ -636,11 +641,11 @@ fn a_wrong_scenario_file_is_answered_with_one_cause_and_its_place() {
     let right = "measure = \"throughput\"\nparties = [\"mailrun\"]\nrounds = 1\n[workload]\nmessages = 10\n\
                  message_size = \"1k\"\n";
     let place = tempfile::tempdir().unwrap();
-    assert_refused(SCENARIO_FILES.iter().enumerate().map(|(number, (from, to, said))| {
+    assert_refused(SCENARIO_FILES.iter().enumerate().map(|(number, (from, to, expected))| {
         let directory = place.path().join(number.to_string());
         fs::create_dir(&directory).unwrap();
         assert!(right.contains(from), "{from}");
         fs::write(directory.join("my.toml"), right.replace(from, to)).unwrap();
-        (words("bench DIR/my.toml", &directory), vec!["my.toml:", said])
+        (words("bench DIR/my.toml", &directory), vec!["my.toml:", expected])
     }));
 }

@@ -1,10 +1,11 @@
-//! Wrong inputs of the MADES commands, and words that stand in the one line of the answer.
+//! Tests of wrong inputs to the MADES commands, with words that the one-line answer must contain.
 //!
-//! A word of the table is split at blanks; `~` stands for a blank in it, `{}` for a directory with the files of [`FILES`].
+//! Blanks separate the words of a command line. `~` stands for a blank within a word, and `{}` for
+//! a directory with the files of [`FILES`].
 use super::wrong_inputs::assert_refused;
 use std::fs;
 
-/// Files that rows name, and what is in them.
+/// Names and contents of the files that rows name.
 const FILES: [(&str, &str); 7] = [
     ("password", "secret\n"),
     ("payload.xml", "<a/>\n"),
@@ -15,7 +16,7 @@ const FILES: [(&str, &str); 7] = [
     ("work.toml", "[accept.capacity]\nwork = '20ms'\n"),
 ];
 
-/// What is typed, and words that stand in the line.
+/// A command line, and words that its answer must contain.
 type Row = (&'static str, &'static [&'static str]);
 
 const MADES: &[Row] = &[

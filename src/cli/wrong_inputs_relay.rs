@@ -1,9 +1,11 @@
-//! Wrong inputs of relay, queue and spool, and words of the one line that says why.
+//! Tests of wrong inputs to relay, queue and spool, with words that the one-line answer must
+//! contain.
 use super::wrong_inputs::assert_refused;
 use std::fs;
 
-/// A command line and words that its complaint must have. `GOOD` stands for a good relay.toml, `DIR` for a directory of
-/// the row's own with a file `file` and an empty directory `empty` in it.
+/// A command line, and words that its answer must contain. `GOOD` stands for a valid relay.toml.
+/// `DIR` stands for a directory of the row's own, with a file `file` and an empty directory
+/// `empty`.
 type Row = (&'static str, &'static [&'static str]);
 
 const NO_RELAY: &str = "--config <FILE>, or --to <WHERE> and --spool <DIR>, is required";
@@ -69,7 +71,8 @@ const COMMANDS: &[Row] = &[
     ("spool export DIR/empty", &["--out <DIR> is required"]),
 ];
 
-/// Lines of a relay.toml behind one that names the spool, and where and how its complaint begins.
+/// Lines of a relay.toml that follow the line with the spool, and how the error about them must
+/// begin.
 const FILES: &[Row] = &[
     ("listn = '127.0.0.1:0'", &["relay.toml:2:1: unknown key \"listn\"; did you mean \"listen\"?"]),
     ("foo = 1", &["relay.toml:2:1: unknown key \"foo\"; known keys: "]),

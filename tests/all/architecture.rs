@@ -138,7 +138,7 @@ const CORE: &[&str] = &[
 #[test]
 fn imports_run_downward_only() {
     let rules: [(&[&str], Vec<&str>); 11] = [
-        // A report is made of records alone.
+        // A report is made only from records.
         (&["crates/report/src"], CORE.to_vec()),
         (&["crates/workload/src"], CORE.to_vec()),
         // Source and sink must not depend on each other.

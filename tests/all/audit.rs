@@ -1,4 +1,5 @@
-//! Audits of servers: planted faults are found, with the exact count; a server that keeps its word passes.
+//! Audits of servers. An audit must find planted faults and count them exactly, and must pass a
+//! server that keeps its word.
 use crate::party::{Ended, Process, is_root, mailrun, peer, skip, wait_until};
 use crate::recipes::processes_of;
 use crate::relay::MAILRUN;
@@ -123,7 +124,8 @@ fn a_server_that_stays_away_is_no_loss_and_its_last_words_are_told() {
 fn a_server_that_comes_back_and_dies_is_no_loss_either() {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("twice.toml");
-    // Its queue is never empty, so that the audit still waits when it dies.
+    // The server reports a queue that is never empty, so that the audit is still waiting when the
+    // server dies.
     let twice = "durability = \"sync\"\ncommand = [\"sh\", \"-c\", \"if [ -e {dir}/was ]; then { sleep 4; kill -9 \
                  $$; } & fi; touch {dir}/was; exec {mailrun} relay --listen {listen} --to {to} --spool \
                  {dir}/spool\"]\n[queue]\ncommand = [\"echo\", \"1\"]\nempty = \"0\"\n";

@@ -1,4 +1,5 @@
-//! `mailrun bench` without a server, in every mode of connection: source, our own relay and sink, each message once.
+//! `mailrun bench` without a server, in every mode of connection. Each message must go once from
+//! the source through our own relay to the sink.
 use crate::party::{Ended, mailrun};
 use crate::rows::each;
 use crate::secured::{Files, PASSWORD, USER};

@@ -30,7 +30,7 @@ pub(crate) fn dialogs() -> Vec<Dialog> {
     dialogs
 }
 
-/// Plays a dialog, and writes what it sends in pieces of so many bytes.
+/// Plays a dialog. Everything that it sends is written in pieces of `piece_bytes` bytes.
 pub(crate) fn play(dialog: &Dialog, address: SocketAddr, whose: Whose, piece_bytes: usize) {
     let name = &dialog.name;
     let mut wire = Wire::connect(address);

@@ -324,7 +324,7 @@ const POSTFIX_PAGE: &str = "docs/bench-your-postfix.md";
 const START_POSTFIX: &str = "mkdir -p home/queue && chmod 755 home && cp -rn /etc/postfix/* conf/ && sed -i \"s,DIR,$HOME/home,\" conf/main.cf && \
     sed -i '1i 127.0.0.1:25 inet n - n - - smtpd' conf/master.cf && mount --bind conf /etc/postfix && postfix start";
 
-/// Longer loads are cut to so many seconds.
+/// Longer loads are cut to this many seconds.
 const MAX_SECONDS: u64 = 1;
 /// Loads of more than `MAX_MESSAGES` messages send `FEW_MESSAGES` instead.
 const MAX_MESSAGES: u64 = 2000;

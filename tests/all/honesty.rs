@@ -1,4 +1,5 @@
-//! A run that the host limited says so, and says what to change: descriptors, ports, listen queues, delayed ACKs.
+//! If the host limited a run, the run says so and says what to change: descriptors, ports, listen
+//! queues, delayed ACKs.
 use crate::party::{
     Ended, Process, Sink, is_root, low_port, may_be_believed, peer, run, skip, source, stage, wait_until,
 };
@@ -24,10 +25,12 @@ fn reason<'a>(record: &'a Record, words: &str) -> &'a str {
     found.unwrap_or_else(|| panic!("{words:?} is in none of {:?}", record.verdict))
 }
 
-/// Number of attempts to get a report of 40 ms. Under load, delays stretch too far to be told for sure.
+/// Number of attempts to get a report of delayed ACKs, which take 40 ms. On a busy machine, delays
+/// become so long that the report may not recognize them.
 const LOOKS: usize = 12;
 
-/// Fails after `LOOKS` attempts in vain, unless the processors were overloaded in each of them.
+/// Called when none of `LOOKS` attempts reported delayed ACKs. Fails unless the processors were
+/// overloaded in each attempt.
 fn nobody_named_it(records: &[Record]) {
     let is_crowded = |record: &Record| {
         let around = record.surroundings.as_ref();
@@ -131,7 +134,8 @@ fn a_server_that_really_waits_for_acks_is_named() {
     nobody_named_it(&records);
 }
 
-/// Sends each message in two pieces without TCP_NODELAY. Returns the longest time that one took.
+/// Sends each message in two pieces without TCP_NODELAY. Returns the longest time that a message
+/// took.
 fn send_haltingly(to: SocketAddr, messages: u64) -> Duration {
     let mut stream = TcpStream::connect(to).unwrap();
     let mut replies = BufReader::new(stream.try_clone().unwrap()).lines();
@@ -224,8 +228,9 @@ fn a_source_without_descriptors_says_how_many_it_needs() {
 fn a_source_that_never_gets_a_descriptor_ends_and_says_why() {
     let sink = Sink::start(&[]);
     let command = format!("source {} --messages 50 --sessions 50 --workers 1", sink.address());
-    // With fewer descriptors the event loop cannot start, and with more a connection opens. The fault happens just
-    // between. A file that is briefly open at the start can hide that number, so the search is repeated.
+    // With fewer descriptors, the event loop cannot start, and with more, a connection opens. The
+    // error occurs only between these numbers. A file that is briefly open at the start can hide
+    // that number, so the search is repeated.
     let mut seen = Vec::new();
     for number in (6..40).chain(6..40).chain(6..40) {
         let Some(words) = with_descriptors(number, &command) else { return };

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-/// A ROUTER socket with one peer, as far as a worker can tell.
+/// A peer that looks like a ROUTER socket to a worker.
 struct Router {
     stream: TcpStream,
     read: Vec<u8>,

@@ -70,13 +70,13 @@ impl Run {
     }
 }
 
-/// `mailrun bench mades WORDS`
+/// Runs `mailrun bench mades WORDS`.
 fn rehearse(words: &str) -> Run {
     let words: Vec<&str> = ["bench", "mades"].into_iter().chain(words.split_whitespace()).collect();
     Run::of(&words)
 }
 
-/// `mailrun mades WORDS`, at that broker.
+/// Runs `mailrun mades WORDS` against this broker.
 fn bench(url: &str, words: &str) -> Run {
     let words: Vec<&str> = ["mades", "--broker", url].into_iter().chain(words.split_whitespace()).collect();
     Run::of(&words)
@@ -133,7 +133,8 @@ fn acknowledgements_come_back_to_the_senders_inbox_and_are_a_stage_of_their_own(
         let times = run.mades().truth.as_ref().unwrap().times.last().unwrap().clone();
         let done_ms = times.done_ms.unwrap();
         let seen_ms = times.seen_ms.unwrap();
-        // Nothing can be seen before the stand-in sent it, and that takes at least the delay of its network.
+        // The bench cannot see a message before the stand-in has sent it, and sending takes at
+        // least the delay of the stand-in's network.
         assert!(done_ms.min >= 40.0 && seen_ms.min >= 40.0 && seen_ms.p50 >= done_ms.p50, "{mode}: {times:?}");
     }
 }
@@ -258,8 +259,8 @@ fn a_document_for_no_message_and_one_that_cannot_be_read_have_their_names() {
         )
     };
     let run_id = "0123456789abcdef0123456789abcdef";
-    // Documents that were in the inbox before the run: for its message 100, which is not sent, for a foreign message,
-    // and a broken one.
+    // Documents that are in the inbox before the run: one for message 100 of the run, which is
+    // never sent, one for a foreign message, and a broken one.
     let texts =
         [document("0123456789ab8def8000000000000064"), document("DOC-1"), document("DOC-2").replace("mRID", "id")];
     at_the_broker(async {
@@ -340,7 +341,8 @@ fn each_step_takes_as_long_as_the_stand_in_was_told() {
         for row in &run.mades().truth.as_ref().unwrap().times {
             let done = row.done_ms.unwrap();
             let seen = row.seen_ms.unwrap();
-            // Nothing is seen before it is done, except within the width of a histogram's class.
+            // The bench sees nothing before the stand-in has done it, except within the width of a
+            // histogram's class.
             for (done, seen) in [(done.p50, seen.p50), (done.min, seen.min)] {
                 assert!(seen >= done * 0.998, "{}: {seen} of {done}", row.stage);
                 times.push((row.stage.clone(), seen, done));
@@ -666,7 +668,7 @@ fn the_stand_in_writes_down_the_truth() {
     assert!(lost > 0 && lines[..60].iter().all(|line| line["consumed"].as_u64().is_some()));
 }
 
-/// Starts a broker in this process whose queue has a message of so many bytes. Returns its URL.
+/// Starts a broker in this process whose queue has a message of `length` bytes. Returns its URL.
 fn broker_with(queue: &'static str, length: usize) -> String {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
@@ -758,7 +760,7 @@ fn a_market_has_its_documents_at_their_times() {
     assert!(run.report.contains("## Shapes") && run.report.contains("## Windows"), "{}", run.report);
 }
 
-/// Each shape, and the number of messages that it has in a few seconds at that acceleration.
+/// Each shape, and the number of messages that it has in a few seconds with `ACCELERATED`.
 const SHAPES: [(&str, u64); 4] = [
     ("quarter-hour:3x40", 10),
     ("heartbeat 12m,7m30s,3m before quarter", 10),
@@ -907,7 +909,7 @@ fn a_ladder_of_sizes_ends_where_the_time_limit_is_crossed() {
     let endpoint = Endpoint::embedded(&["--preset", "ideal", "--network-bytes", "1M"]);
     let place = tempfile::tempdir().unwrap();
     let out = place.path().to_str().unwrap();
-    // A message of so many megabytes takes that many seconds.
+    // The stand-in takes a second for each megabyte of a message.
     let words = "--payload-ladder 500k..10M --messages 1 --message-timeout 4s";
     let words: Vec<&str> =
         ["mades", "--broker", &endpoint.url, "--out", out].into_iter().chain(words.split_whitespace()).collect();

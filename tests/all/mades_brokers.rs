@@ -22,7 +22,7 @@ struct Node {
 }
 
 impl Node {
-    /// Gives `None`, and notes why, if the broker cannot be installed here.
+    /// Returns `None`, with a note, if the broker cannot be installed here.
     fn artemis() -> Option<Self> {
         peer("java")?;
         let fetched = run("start-artemis.sh", &["--fetch"]);
@@ -33,7 +33,7 @@ impl Node {
         Some(Self::start("start-artemis.sh", 1))
     }
 
-    /// Gives `None`, and notes why, if the broker cannot be installed here.
+    /// Returns `None`, with a note, if the broker cannot be installed here.
     fn rabbitmq() -> Option<Self> {
         peer("rabbitmq-server")?;
         Some(Self::start("start-rabbitmq.sh", 3))
@@ -80,7 +80,7 @@ fn run(script: &str, words: &[&str]) -> Output {
     Command::new(path).args(words).output().unwrap()
 }
 
-/// `mailrun mades` at that broker.
+/// A running `mailrun mades` at a broker.
 struct Bench {
     process: Process,
     place: TempDir,
@@ -89,7 +89,7 @@ struct Bench {
 impl Bench {
     fn start(url: &str, words: &str) -> Self {
         let place = tempfile::tempdir().unwrap();
-        // The endpoint pair counts the preflight message too.
+        // Without this option, the endpoint pair would count the preflight message as well.
         let fixed =
             ["mades", "--no-preflight", "--broker", url, "--live", "json", "--out", place.path().to_str().unwrap()];
         let words: Vec<&str> = fixed.into_iter().chain(words.split_whitespace()).collect();

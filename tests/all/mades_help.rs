@@ -7,7 +7,7 @@ use std::process::Command;
 const COMMANDS: [&[&str]; 4] = [&["mades"], &["mades-endpoint"], &["bench", "mades"], &["bench", "mades-compare"]];
 const LINES: usize = 40;
 
-/// Output of a command with this option on a terminal of so many columns.
+/// Returns the output of a command with this option on a terminal with `columns` columns.
 fn help(command: &[&str], option: &str, columns: usize) -> String {
     let ended = Command::new(MAILRUN).args(command).arg(option).env("COLUMNS", columns.to_string()).output().unwrap();
     assert!(ended.status.success(), "{ended:?}");

@@ -1,4 +1,5 @@
-//! The program from outside, as users have it: real processes, real sockets, real peers, hostile ones too.
+//! Tests of the program from outside, as users run it: with real processes, real sockets and real
+//! peers, including hostile ones.
 //!
 //! | file | what it plays |
 //! |---|---|
@@ -10,8 +11,9 @@
 //! | `postfix` | a private Postfix: own configuration, own queue, own port |
 //! | `exim` | a private Exim, in a Debian of its own |
 //!
-//! Nothing sleeps to be in time: `party::wait_until` looks until it is so, or fails. Every test has its own ports and
-//! directories, so that they run beside each other.
+//! No test sleeps in the hope that something happens in time: `party::wait_until` looks until it
+//! has happened, or fails. Every test has its own ports and directories, so that tests can run in
+//! parallel.
 #![allow(clippy::unwrap_used)] // The lint exempts `#[test]` functions but not the functions that they call
 
 mod amqp_peers;

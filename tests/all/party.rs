@@ -112,7 +112,8 @@ impl Process {
         tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok()).collect()
     }
 
-    /// Number of open descriptors, in the fullest of its threads' tables.
+    /// Number of open descriptors. Threads may have separate tables, so this is the number in the
+    /// fullest table.
     pub(crate) fn descriptors(&self) -> usize {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
         let open = |task: fs::DirEntry| fs::read_dir(task.path().join("fd")).map_or(0, Iterator::count);

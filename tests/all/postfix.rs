@@ -38,8 +38,8 @@ initial_destination_concurrency = 20
 in_flow_delay = 0
 ";
 
-/// What all private Postfixes share: the recipe's main.cf up to the settings for speed, and its master.cf without the
-/// listener.
+/// Returns the configuration that all private Postfixes share: the recipe's main.cf up to the
+/// settings for speed, and its master.cf without the listener.
 pub(crate) fn base_configuration(directory: &str) -> [String; 2] {
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let places =

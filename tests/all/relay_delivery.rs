@@ -664,8 +664,9 @@ fn a_reply_about_the_session_is_followed_by_a_try_in_another() {
     }
 }
 
-/// Of the messages behind which the next message's commands are pipelined, the hop drops every second one together with
-/// its reply. The reply to the next MAIL must not be taken for the missing one, whether or not replies have enhanced codes.
+/// The hop drops every second message behind which the next message's commands are pipelined,
+/// together with its reply. The relay must not take the reply to the next MAIL for the missing
+/// reply, whether or not replies have enhanced codes.
 #[test]
 fn a_next_hop_that_leaves_out_replies_loses_nothing() {
     for has_codes in [true, false] {

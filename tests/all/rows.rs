@@ -18,7 +18,7 @@ pub(crate) fn all_hold<T: Sync>(rows: &[T], check: impl Fn(&T) -> Option<String>
     all_hold_by(THREADS, rows, check);
 }
 
-/// The same, with that number of rows at a time.
+/// Like `all_hold`, with `threads` rows at a time.
 pub(crate) fn all_hold_by<T: Sync>(threads: usize, rows: &[T], check: impl Fn(&T) -> Option<String> + Sync) {
     let next = AtomicUsize::new(0);
     let work = || {

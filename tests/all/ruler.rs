@@ -14,8 +14,8 @@ fn phase(record: &Record, name: Phase) -> LatencyMs {
     record.phases.iter().find(|row| row.name == name).unwrap().latency_ms
 }
 
-/// The record of a run whose ledger does not close, after a check against the sink's own. Ordered faults do not fail a
-/// run.
+/// Returns the record of a run with ordered faults, whose ledger does not close, after comparing it
+/// with the sink's own record. Ordered faults do not fail a run.
 fn found_out(run: &BenchRun) -> Record {
     let record = run.record_of(0);
     let own: Record = serde_json::from_str(&run.file("sink.json")).unwrap();

@@ -99,7 +99,8 @@ fn went_through(ours: &SourceRun, messages: u64) {
     assert!(ours.record.errors.is_empty(), "{:?}", ours.record.errors);
 }
 
-/// No message was accepted. Each was rejected by a reply or failed without one, once, and all for the same reason.
+/// Asserts that no message was accepted. Each must have been rejected by a reply or have failed
+/// without a reply, exactly once and all for the same reason.
 fn failed(ours: &SourceRun, messages: u64, phase: Phase, code: u16) {
     let record = &ours.record;
     let fate = if code > 0 { record.ledger.rejected } else { record.ledger.failed };

@@ -17,7 +17,8 @@ fn with_users(mode: &str) -> Secured {
     Secured::start_with(files, mode, &["--auth-users", &users, "--auth-required"])
 }
 
-/// Ends the sink, and expects so many messages and refused logins, each on its own connection with its own handshake.
+/// Ends the sink. Expects this number of messages and of refused logins, each on its own connection
+/// with its own handshake.
 fn has_heard(host: Secured, messages: u64, refused: u64) {
     let theirs = host.sink.stop();
     let counts = [took(&theirs).messages, errors(&theirs, Phase::Auth, 535), handshakes_in_all(&theirs)];

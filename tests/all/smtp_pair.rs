@@ -245,7 +245,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// Listens on 127.0.0.1, as a user that it may become.
+    /// A sink on 127.0.0.1. If root starts it, it switches to an unprivileged user.
     pub(crate) fn new(options: &[&str], talks: &[Talk]) -> Self {
         Self::at(options, "127.0.0.1:PORT", "127.0.0.1:PORT", talks)
     }

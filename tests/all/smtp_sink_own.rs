@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const ENVELOPE: &str = "MAIL FROM:<a>\r\nRCPT TO:<b>\r\nDATA\r\n";
 const MESSAGE: &str = "MAIL FROM:<a>\r\nRCPT TO:<b>\r\nDATA\r\nx\r\n.\r\n";
-/// The program itself takes 20 MB of it.
+/// Memory limit of the sink. The program itself takes 20 MB of it.
 const MEMORY_BYTES: u64 = 60 << 20;
 
 /// Starts a sink. Returns its address too.

@@ -27,7 +27,7 @@ pub(crate) struct Seen {
 }
 
 impl OnTerminal {
-    /// Starts mailrun on a terminal of so many columns, with these environment variables.
+    /// Starts mailrun on a terminal with `columns` columns and these environment variables.
     pub(crate) fn start(columns: u16, variables: &[(&str, &str)], words: &[&str]) -> Self {
         let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&controller).unwrap();

@@ -60,7 +60,7 @@ impl Handler for Ear {
     }
 }
 
-/// A server, its certificate (PEM), and the channel of what it hears.
+/// A server, its certificate (PEM), and the channel on which it reports what it hears.
 struct Host {
     server: RunningServer,
     certificate: String,

@@ -134,7 +134,7 @@ fn what_a_trace_cannot_tell_apart_is_refused() {
     }
 }
 
-/// Starts our smtp-sink, which ends after so many messages. Returns its address too.
+/// Starts our smtp-sink with these options. Returns its address as well.
 fn smtp_sink(own: &[&str], options: &[&str]) -> (Running, String) {
     let address = format!("127.0.0.1:{}", low_port());
     let words = [own, user(), options, &[&address, "100"]].concat();

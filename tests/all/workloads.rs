@@ -382,7 +382,7 @@ fn stages_are_offered_one_after_the_other() {
     let look = || closed(&[stages.as_slice(), &["--sessions", "20", "--reuse"]].concat());
     let record = undisturbed(look, |record| {
         let created = stage(record, Stage::Created);
-        // 100, none and 200.
+        // The three stages send 100, no and 200 messages.
         (260..=301).contains(&created.count) && (1.5..2.2).contains(&created.duration_s)
     });
     assert_eq!((record.workload.arrival, record.workload.stages.len()), (Arrival::Constant, 3));

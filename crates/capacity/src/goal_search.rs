@@ -167,8 +167,8 @@ impl GoalSearch {
     /// The next load below all others: the rate reached at the bad one, if that is lower than a step.
     fn step_down(&self, upper: f64, facts: &SearchFacts) -> NextLoad {
         let step = upper / self.step(LoadClass::Upper, facts);
-        let got_through = facts.history.delivered_per_s(upper).filter(|_| self.level == 0);
-        let target = got_through.map_or(step, |rate| rate.clamp((upper * MAX_FALL).min(step), step));
+        let delivered_per_s = facts.history.delivered_per_s(upper).filter(|_| self.level == 0);
+        let target = delivered_per_s.map_or(step, |rate| rate.clamp((upper * MAX_FALL).min(step), step));
         NextLoad::Measure(rounded(target).max(facts.settings.min_rate_per_s))
     }
 
@@ -191,8 +191,8 @@ impl GoalSearch {
     /// soon.
     fn step(&self, class: LoadClass, facts: &SearchFacts) -> f64 {
         let level = facts.levels[self.level];
-        let passed = facts.history.count(self.goal, level, facts.settings.exceed_ratio, class);
-        let doublings = passed.saturating_sub(1).min(MAX_DOUBLINGS);
+        let count = facts.history.count(self.goal, level, facts.settings.exceed_ratio, class);
+        let doublings = count.saturating_sub(1).min(MAX_DOUBLINGS);
         let log = -(1.0 - self.width(facts)).ln() * (1_u64 << doublings) as f64;
         log.min(50.0).exp()
     }
@@ -206,8 +206,8 @@ impl GoalSearch {
         let span = (upper / lower).ln();
         let distance = |rate: f64| ((rate / lower).ln() / span - 0.5).abs();
         let level = facts.levels[self.level];
-        let tried = facts.history.undecided(self.goal, level, facts.settings.exceed_ratio, (lower, upper));
-        let near = tried.filter(|rate| distance(*rate) <= MIDDLE);
+        let rates = facts.history.undecided(self.goal, level, facts.settings.exceed_ratio, (lower, upper));
+        let near = rates.filter(|rate| distance(*rate) <= MIDDLE);
         let nearest = near.min_by(|one, other| distance(*one).total_cmp(&distance(*other)));
         nearest.unwrap_or_else(|| rounded((lower * upper).sqrt()))
     }

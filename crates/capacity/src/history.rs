@@ -176,8 +176,8 @@ impl MeasuredLoad {
     /// it is decided. For example, if half of 35 s may be bad, four good trials of 5 s are enough.
     fn class(&self, goal: usize, level: SearchLevel, exceed_ratio: f64) -> LoadClass {
         let sum = |is_good: bool| {
-            let meant = self.trials.iter().filter(move |trial| trial.grades[goal].is_good == is_good);
-            meant.map(|trial| trial.duration_s).sum::<f64>()
+            let trials = self.trials.iter().filter(move |trial| trial.grades[goal].is_good == is_good);
+            trials.map(|trial| trial.duration_s).sum::<f64>()
         };
         let good_s = sum(true);
         let bad_s = sum(false);

@@ -49,19 +49,19 @@ impl PlanningInputs {
     /// If an input is not positive, or the peak needs more than a million servers.
     pub fn plan(&self) -> Result<CapacityPlan, PlanningError> {
         let is_amount = |value: f64| value.is_finite() && value > 0.0;
-        let bad = |value: Option<f64>| value.filter(|value| !is_amount(*value));
+        let invalid = |value: Option<f64>| value.filter(|value| !is_amount(*value));
         match () {
             () if !is_amount(self.capacity_per_s) => return Err(PlanningError::Capacity(self.capacity_per_s)),
             () if !(is_amount(self.safety) && self.safety <= 1.0) => return Err(PlanningError::Safety(self.safety)),
             () => {}
         }
-        if let Some(peak) = bad(self.peak_per_s) {
+        if let Some(peak) = invalid(self.peak_per_s) {
             return Err(PlanningError::Peak(peak));
         }
-        if let Some(messages) = bad(self.messages_per_user) {
+        if let Some(messages) = invalid(self.messages_per_user) {
             return Err(PlanningError::MessagesPerUser(messages));
         }
-        if let Some(cores) = bad(self.cores) {
+        if let Some(cores) = invalid(self.cores) {
             return Err(PlanningError::Cores(cores));
         }
         let stable_per_s = self.capacity_per_s * self.safety;
@@ -116,13 +116,13 @@ mod tests {
 
     #[test]
     fn what_gives_no_plan_is_refused() {
-        for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        for value in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             for inputs in [
-                PlanningInputs { capacity_per_s: wrong, ..INPUTS },
-                PlanningInputs { safety: wrong, ..INPUTS },
-                PlanningInputs { peak_per_s: Some(wrong), ..INPUTS },
-                PlanningInputs { messages_per_user: Some(wrong), ..INPUTS },
-                PlanningInputs { cores: Some(wrong), ..INPUTS },
+                PlanningInputs { capacity_per_s: value, ..INPUTS },
+                PlanningInputs { safety: value, ..INPUTS },
+                PlanningInputs { peak_per_s: Some(value), ..INPUTS },
+                PlanningInputs { messages_per_user: Some(value), ..INPUTS },
+                PlanningInputs { cores: Some(value), ..INPUTS },
             ] {
                 assert!(inputs.plan().is_err(), "{inputs:?}");
             }

@@ -127,8 +127,8 @@ impl CapacitySearch {
         let TrialLoad::RatePerS(rate) = trial.load else { return true };
         let met = self.facts.history.add(rate, trial.duration_s, figures, &self.goals);
         // The rate reached in it is too high as well, because a queue grows above it.
-        let got_through = Some(figures.delivered_per_s).filter(|delivered| delivered.is_finite()).unwrap_or(rate);
-        self.facts.history.refute(got_through.clamp(rate * MAX_REFUTED, rate), &met);
+        let delivered_per_s = Some(figures.delivered_per_s).filter(|delivered| delivered.is_finite()).unwrap_or(rate);
+        self.facts.history.refute(delivered_per_s.clamp(rate * MAX_REFUTED, rate), &met);
         met.iter().all(|met| *met)
     }
 
@@ -138,8 +138,8 @@ impl CapacitySearch {
         if !self.is_started {
             return Some(TrialLoad::FlatOut);
         }
-        let wishes = self.searches.iter_mut().filter_map(|search| search.advance(&self.facts));
-        let next = wishes.min_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
+        let candidates = self.searches.iter_mut().filter_map(|search| search.advance(&self.facts));
+        let next = candidates.min_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
         next.map(|(_, rate)| TrialLoad::RatePerS(rate))
     }
 

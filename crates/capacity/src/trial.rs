@@ -91,13 +91,13 @@ pub struct BacklogSample {
 /// one at the lower third. A steadily growing queue thus shows its full slope, but a stall in a single sample does not,
 /// even if it is the last of three.
 pub fn backlog_growth(samples: &[BacklogSample], offered_s: f64) -> Option<f64> {
-    let meant = |from_s: f64| {
+    let samples_from = |from_s: f64| {
         let is_meant =
             move |sample: &&BacklogSample| (from_s..=offered_s).contains(&sample.at_s) && sample.messages.is_finite();
         samples.iter().filter(is_meant).collect::<Vec<_>>()
     };
-    let whole = meant(0.0);
-    let mut late = meant(offered_s / 2.0);
+    let whole = samples_from(0.0);
+    let mut late = samples_from(offered_s / 2.0);
     if late.len() < USUAL_SAMPLES {
         late = whole[whole.len().saturating_sub(USUAL_SAMPLES)..].to_vec();
     }

@@ -116,10 +116,10 @@ proptest! {
     fn a_search_ends_and_its_bounds_never_cross(
         settings in settings(),
         ratios in prop::collection::vec(0.0..0.99_f64, 1..4),
-        told in prop::collection::vec(outcomes(), 1..40),
+        script in prop::collection::vec(outcomes(), 1..40),
     ) {
         let goals: Vec<_> = ratios.into_iter().enumerate().collect();
-        let result = search(&settings, &goals, |number, _, _| told[number % told.len()].clone());
+        let result = search(&settings, &goals, |number, _, _| script[number % script.len()].clone());
         check(&result, &settings);
     }
 

@@ -65,14 +65,14 @@ fn spread(mut rates: Vec<f64>) -> (f64, f64, f64) {
 fn a_sink_limited_to_a_rate_reads_that_rate() {
     for capacity in [40.0, 1_000.0, 63_000.0] {
         for (settings, within) in [(SearchSettings::default(), 0.05), (SearchSettings::quick(), 0.08)] {
-            let found = |seed: u64| {
+            let measured_rate = |seed: u64| {
                 let mut dice = Dice(seed);
                 let result = search(&settings, &[0.01], |trial| limited(trial, capacity, 0.0, &mut dice));
                 assert_eq!((result.ending, result.goals[0].finding), (SearchEnding::Complete, GoalFinding::Found));
                 assert!(result.spent_s < 600.0, "{} s", result.spent_s);
                 result.capacity_per_s().unwrap()
             };
-            let (least, middle, most) = spread((0..SEEDS).map(found).collect());
+            let (least, middle, most) = spread((0..SEEDS).map(measured_rate).collect());
             let is_near = |rate: f64, within: f64| (rate / capacity - 1.0).abs() <= within;
             let text = format!("{capacity}/s: {least:.0} {middle:.0} {most:.0}");
             assert!(is_near(middle, 0.03) && is_near(least, within) && is_near(most, within), "{text}");
@@ -83,12 +83,12 @@ fn a_sink_limited_to_a_rate_reads_that_rate() {
 #[test]
 fn stalls_of_two_percent_a_second_change_nothing() {
     let settings = SearchSettings::default();
-    let found = |seed: u64| {
+    let measured_rate = |seed: u64| {
         let mut dice = Dice(seed);
         let result = search(&settings, &[0.01], |trial| limited(trial, 1_000.0, 0.02, &mut dice));
         result.capacity_per_s().unwrap()
     };
-    let rates: Vec<f64> = (0..SEEDS).map(found).collect();
+    let rates: Vec<f64> = (0..SEEDS).map(measured_rate).collect();
     let near = rates.iter().filter(|rate| (**rate / 1_000.0 - 1.0).abs() <= 0.05).count();
     let (least, middle, most) = spread(rates);
     let text = format!("{near} of {SEEDS} within 5 %: {least:.0} {middle:.0} {most:.0}");
@@ -98,15 +98,15 @@ fn stalls_of_two_percent_a_second_change_nothing() {
 #[test]
 fn the_manner_of_rfc_2544_is_found_out_by_stalls() {
     let settings = SearchSettings { min_rate_per_s: 100.0, max_rate_per_s: 10_000.0, ..SearchSettings::rfc2544() };
-    let found = |stall_chance: f64, seed: u64| {
+    let measured_rate = |stall_chance: f64, seed: u64| {
         let mut dice = Dice(seed);
         let result = search(&settings, &[0.0], |trial| limited(trial, 1_000.0, stall_chance, &mut dice));
         let goal = result.goals[0];
         goal.throughput_per_s.unwrap_or(settings.min_rate_per_s)
     };
-    let (least, middle, most) = spread((0..SEEDS).map(|seed| found(0.0, seed)).collect());
+    let (least, middle, most) = spread((0..SEEDS).map(|seed| measured_rate(0.0, seed)).collect());
     assert!((950.0..=1_050.0).contains(&least) && (950.0..=1_050.0).contains(&most), "{least} {middle} {most}");
-    let (_, middle, _) = spread((0..SEEDS).map(|seed| found(0.02, seed)).collect());
+    let (_, middle, _) = spread((0..SEEDS).map(|seed| measured_rate(0.02, seed)).collect());
     assert!(middle < 500.0, "one stalled trial halves the rate for good: {middle}");
 }
 
@@ -166,11 +166,11 @@ fn a_confirmation_that_does_not_hold_sends_the_search_below() {
     let settings = SearchSettings::default();
     let mut dice = Dice(7);
     let mut search = CapacitySearch::new(settings, vec![CapacityGoal::new(0.01).unwrap()]).unwrap();
-    let mut found = Vec::new();
-    while found.len() < 3 {
+    let mut capacities = Vec::new();
+    while capacities.len() < 3 {
         let result = search.run(|trial| Ok::<_, Infallible>(limited(trial, 1_000.0, 0.0, &mut dice))).unwrap();
         let capacity = result.capacity_per_s().unwrap();
-        found.push(capacity);
+        capacities.push(capacity);
         for share in [0.8, 1.0] {
             let trial = SearchTrial { load: TrialLoad::RatePerS(capacity * share), duration_s: 60.0 };
             let loss = (1.0 - 940.0 / (capacity * share)).max(0.0);
@@ -178,8 +178,8 @@ fn a_confirmation_that_does_not_hold_sends_the_search_below() {
             assert_eq!(met, loss <= 0.01, "{capacity} {share}");
         }
     }
-    assert!((960.0..=1_040.0).contains(&found[0]), "{found:?}");
-    assert!(found[1] < found[0] && found[2] <= 952.0 && found[2] > 850.0, "{found:?}");
+    assert!((960.0..=1_040.0).contains(&capacities[0]), "{capacities:?}");
+    assert!(capacities[1] < capacities[0] && capacities[2] <= 952.0 && capacities[2] > 850.0, "{capacities:?}");
 }
 
 #[test]

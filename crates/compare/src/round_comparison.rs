@@ -191,7 +191,7 @@ impl RoundComparison {
     /// One line per contestant that was given up.
     pub fn failures(&self) -> impl Iterator<Item = String> {
         let failed = self.contestants.iter().filter_map(|one| Some((&one.name, one.failure.as_ref()?)));
-        failed.map(|(name, why)| plain(&format!("{name}: {why}")))
+        failed.map(|(name, reason)| plain(&format!("{name}: {reason}")))
     }
 
     /// The outcome for `--fail-on-regression`: whether a figure of a contestant is worse than the reference's by
@@ -226,7 +226,7 @@ impl ContestantRow {
             description: printable(&contestant.description).into_owned(),
             rounds: contestant.runs.len(),
             max_rss_bytes: contestant.max_rss_bytes,
-            failure: contestant.failure.as_deref().map(|why| printable(why).into_owned()),
+            failure: contestant.failure.as_deref().map(|reason| printable(reason).into_owned()),
             values,
         }
     }

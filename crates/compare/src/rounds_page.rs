@@ -163,11 +163,11 @@ impl RoundComparison {
             ));
         }
         lines.extend(course.notes.iter().cloned());
-        let so_far = format!("after {} of {} rounds", course.rounds, course.planned_rounds);
+        let progress = format!("after {} of {} rounds", course.rounds, course.planned_rounds);
         if course.interrupted {
-            lines.push(format!("Interrupted {so_far}."));
+            lines.push(format!("Interrupted {progress}."));
         } else if course.is_budget_spent {
-            lines.push(format!("The time was over {so_far}: give more with --budget."));
+            lines.push(format!("The time was over {progress}: give more with --budget."));
         }
         lines
     }
@@ -176,7 +176,7 @@ impl RoundComparison {
         let Some(row) = one.metrics.first() else { return format!("{}: nothing to compare.", one.contestant) };
         let reference = &self.reference;
         let name = &one.contestant;
-        let sure = row.interval.map_or_else(String::new, |(lower, upper)| format!(" ({lower:.3} to {upper:.3})"));
+        let interval = row.interval.map_or_else(String::new, |(lower, upper)| format!(" ({lower:.3} to {upper:.3})"));
         let what = match row.name.split_once(", ") {
             Some((stage, "msg/s")) if stage != "rate" => format!("{stage} rate"),
             Some((figure, _)) => figure.to_owned(),
@@ -184,10 +184,10 @@ impl RoundComparison {
         };
         match row.finding.verdict {
             MetricVerdict::Better => {
-                format!("{name} is faster than {reference}: {:.3} times its {what}{sure}.", row.ratio)
+                format!("{name} is faster than {reference}: {:.3} times its {what}{interval}.", row.ratio)
             }
             MetricVerdict::Worse => {
-                format!("{name} is slower than {reference}: {:.3} times its {what}{sure}.", row.ratio)
+                format!("{name} is slower than {reference}: {:.3} times its {what}{interval}.", row.ratio)
             }
             MetricVerdict::Same => format!("{name} is as fast as {reference} within {}.", percent(self.margin)),
             MetricVerdict::Undecided { more_rounds } => {
@@ -196,8 +196,8 @@ impl RoundComparison {
             }
             MetricVerdict::TooFew => {
                 let rounds = counted(one.rounds as u64, "round");
-                let least = self.min_rounds;
-                format!("{name} against {reference}: {rounds}, too few for a verdict, which takes {least}.")
+                let min_rounds = self.min_rounds;
+                format!("{name} against {reference}: {rounds}, too few for a verdict, which takes {min_rounds}.")
             }
         }
     }

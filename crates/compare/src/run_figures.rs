@@ -35,7 +35,7 @@ pub(super) fn traits(record: &Record) -> Vec<RunTrait> {
         ("message size", format!("{} bytes", load.message_bytes)),
         ("number of sessions", load.sessions.to_string()),
         ("number of recipients", load.recipients.to_string()),
-        ("messages per connection", load.reuse.map_or_else(|| "no limit".to_owned(), |most| most.to_string())),
+        ("messages per connection", load.reuse.map_or_else(|| "no limit".to_owned(), |limit| limit.to_string())),
         ("pipelining", format!("{:?}", load.pipelining).to_lowercase()),
         ("TLS", load.tls.clone()),
         ("arrival", format!("{:?}", load.arrival).to_lowercase()),
@@ -77,8 +77,8 @@ pub fn side_facts(records: &[&Record]) -> Vec<(&'static str, String)> {
 
 /// Why a run does not count, or `None` if it does.
 pub fn defect(record: &Record) -> Option<String> {
-    if let Some(wrong) = wrong_mail(record) {
-        return Some(wrong);
+    if let Some(fault) = wrong_mail(record) {
+        return Some(fault);
     }
     if record.ending.is_some_and(|ending| ending != Ending::Complete) {
         return Some("it was interrupted".to_owned());
@@ -90,13 +90,13 @@ pub fn defect(record: &Record) -> Option<String> {
 /// Mail that a run lost, duplicated or corrupted, in words.
 pub(super) fn wrong_mail(record: &Record) -> Option<String> {
     let ledger = &record.ledger;
-    let wrong = [
+    let counts = [
         ("lost", ledger.lost),
         ("not delivered", ledger.not_delivered),
         ("duplicated", ledger.duplicates),
         ("corrupt", ledger.corrupt),
     ];
-    let (what, count) = wrong.into_iter().find_map(|(what, count)| Some((what, count.filter(|count| *count > 0)?)))?;
+    let (what, count) = counts.into_iter().find_map(|(what, count)| Some((what, count.filter(|count| *count > 0)?)))?;
     Some(format!("{count} {what}"))
 }
 

@@ -57,12 +57,12 @@ pub(super) fn choose<'a>(judged: &'a RunSide, reference: &'a RunSide) -> Result<
     let mut chosen = ComparableRuns::default();
     for (run, is_reference) in unique.iter().copied() {
         match difference(&first.1, &run.1) {
-            Some((what, most, own)) => refused.push(format!(
+            Some((what, first_value, value)) => refused.push(format!(
                 "the {what} of {} is {}, that of {} is {}: runs of different loads or hosts cannot be compared",
                 printable(&run.0),
-                printable(&own),
+                printable(&value),
                 printable(&first.0),
-                printable(&most)
+                printable(&first_value)
             )),
             None if is_reference => chosen.reference.push(run),
             None => chosen.runs.push(run),

@@ -312,8 +312,8 @@ impl StoredComparison {
                 (Outcome::Fail, format!("{} of the runs lost, duplicated or corrupted mail", self.unsound_runs))
             }
             ComparisonOutcome::RunFailed => {
-                let why = selection::reasons(&self.failed_runs);
-                (Outcome::Fail, format!("{why}; none of the runs that they are compared with did"))
+                let reasons = selection::reasons(&self.failed_runs);
+                (Outcome::Fail, format!("{reasons}; none of the runs that they are compared with did"))
             }
             ComparisonOutcome::MetricMissing => (
                 Outcome::Fail,
@@ -482,9 +482,9 @@ mod tests {
         };
         assert_eq!(outcome(&runs, &against).0, ComparisonOutcome::NoRegression);
         runs.runs[2].1.ledger.rejected = Some(3);
-        let (found, why) = outcome(&runs, &against);
-        assert_eq!(found, ComparisonOutcome::RunFailed);
-        assert_eq!(why, "b/2: 3 rejected; none of the runs that they are compared with did");
+        let (actual, reason) = outcome(&runs, &against);
+        assert_eq!(actual, ComparisonOutcome::RunFailed);
+        assert_eq!(reason, "b/2: 3 rejected; none of the runs that they are compared with did");
         against.runs[0].1.ledger.rejected = Some(1);
         assert_eq!(outcome(&runs, &against).0, ComparisonOutcome::NoRegression, "one of the others rejected mail too");
         runs.runs[2].1.ledger.failed = Some(1_000);
@@ -509,8 +509,8 @@ mod tests {
         };
         let against = rejected("a", [20, 25, 18, 22, 0, 21]);
         let outcome = |counts: [u64; 6]| compare_stored(&rejected("b", counts), &against, 0.02).unwrap().judged(0.05);
-        let (found, why) = outcome([2_000, 2_500, 1_800, 2_200, 1_900, 2_100]);
-        assert_eq!((found, why.as_str()), (Outcome::Fail, "worse by 5 % or more: rejected, % of mail"));
+        let (actual, reason) = outcome([2_000, 2_500, 1_800, 2_200, 1_900, 2_100]);
+        assert_eq!((actual, reason.as_str()), (Outcome::Fail, "worse by 5 % or more: rejected, % of mail"));
         // As often as before, less often, or in one run of six: this may be chance.
         for counts in [[19, 26, 17, 23, 1, 22], [0; 6], [20, 25, 18, 22, 0, 2_000]] {
             assert_eq!(outcome(counts).0, Outcome::Pass, "{counts:?}");

@@ -118,11 +118,11 @@ fn false_alarms(rounds: usize, drift: f64, mut pair: impl FnMut(&mut SeededRng) 
 /// The share of comparisons that find B's rate lower, as it is by `factor`.
 fn power(rounds: usize, factor: f64, runs: &[RunFigures]) -> f64 {
     let count = comparisons();
-    let found = (0..count).filter(|number| {
+    let hits = (0..count).filter(|number| {
         let simulation = Simulation { factor, ..Simulation::new(rounds, *number) };
         simulation.of_neighbours(runs)[0].verdict == MetricVerdict::Worse
     });
-    found.count() as f64 / count as f64
+    hits.count() as f64 / count as f64
 }
 
 #[test]
@@ -224,9 +224,9 @@ fn stored_runs_of_equal_programs_are_seldom_called_different_and_twenty_a_side_f
             (0..comparisons()).filter(|seed| is_hit(*seed)).count() as f64 / comparisons() as f64
         };
         let alarms = share(&|seed| stored_findings(count, 1.0, seed, &runs).iter().any(is_different));
-        let found = share(&|seed| stored_findings(count, 1.0 / 1.10, seed, &runs)[0].verdict == MetricVerdict::Worse);
-        println!("{count} stored runs a side: {alarms:.3} false, 10 % found in {found:.3}");
+        let power = share(&|seed| stored_findings(count, 1.0 / 1.10, seed, &runs)[0].verdict == MetricVerdict::Worse);
+        println!("{count} stored runs a side: {alarms:.3} false, 10 % found in {power:.3}");
         assert!(alarms <= 0.06, "{count} a side: {alarms}");
-        assert!(found >= least, "{count} a side: {found}");
+        assert!(power >= least, "{count} a side: {power}");
     }
 }

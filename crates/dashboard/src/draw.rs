@@ -83,9 +83,9 @@ fn draw_pane(dashboard: &Dashboard, pane: usize, area: Rect, buffer: &mut Buffer
 fn draw_title(dashboard: &Dashboard, row: Rect, buffer: &mut Buffer) {
     let view = dashboard.view();
     let mut title = format!(" mailrun · {}", printable(&view.now.title));
-    let passed = format!("{} ", whole_seconds(view.now.elapsed_s));
+    let elapsed = format!("{} ", whole_seconds(view.now.elapsed_s));
     let notice = if dashboard.is_paused() { " PAUSED " } else { "" };
-    let right = passed.chars().count() + notice.len() + 1;
+    let right = elapsed.chars().count() + notice.len() + 1;
     let room = usize::from(row.width).saturating_sub(right);
     // As much of the server and load as fits.
     for part in printable(&view.now.subject).split(" · ").filter(|part| !part.is_empty()) {
@@ -97,7 +97,7 @@ fn draw_title(dashboard: &Dashboard, row: Rect, buffer: &mut Buffer) {
     buffer.set_stringn(row.x, row.y, title, room, dashboard.palette.style(Ink::Title));
     let at = row.right().saturating_sub(u16::try_from(right).unwrap_or(u16::MAX)).max(row.x);
     let (at, _) = buffer.set_stringn(at, row.y, notice, usize::from(row.width), dashboard.palette.style(Ink::Notice));
-    buffer.set_stringn(at + 1, row.y, passed, usize::from(row.right() - at - 1), Style::new());
+    buffer.set_stringn(at + 1, row.y, elapsed, usize::from(row.right() - at - 1), Style::new());
 }
 
 fn draw_foot(dashboard: &Dashboard, row: Rect, buffer: &mut Buffer) {

@@ -1,4 +1,4 @@
-//! The time of day as the original programs print it: local, or UTC if the host has no time zone.
+//! Time of day as the original programs print it: local time, or UTC if the host has no time zone.
 use jiff::Zoned;
 use jiff::tz::TimeZone;
 

@@ -1,5 +1,5 @@
-//! Command lines as getopt(3) reads them with a leading `+`: letters may be joined, an argument may follow its letter
-//! directly, and the first word that is no option ends the options.
+//! Parses command lines as getopt(3) does with a leading `+`: letters may be joined, an argument
+//! may follow its letter directly, and the first word that is not an option ends the options.
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Arguments {
@@ -15,9 +15,10 @@ pub(super) enum BadOption {
     NeedsArgument(char),
 }
 
-/// Reads `words` by `letters`, where a letter that takes an argument is followed by a colon. Returns the options before
-/// the first bad one, and that one: a program that acts on each option as it comes may print something about those
-/// before it reaches the bad one.
+/// Parses `words`. In `letters`, a colon follows each letter that takes an argument. Returns the
+/// options before the first bad one, and the bad one. The caller needs those options because the
+/// original acts on each option as it reads it, and may print something before it reaches the bad
+/// one.
 pub(super) fn parse_until_error(letters: &str, words: &[String]) -> (Arguments, Option<BadOption>) {
     let mut arguments = Arguments::default();
     let mut words = words.iter();
@@ -25,8 +26,8 @@ pub(super) fn parse_until_error(letters: &str, words: &[String]) -> (Arguments, 
         match word.strip_prefix('-') {
             Some("-") => break,
             Some(cluster) if !cluster.is_empty() => {
-                if let Err(bad) = read_cluster(letters, cluster, &mut words, &mut arguments) {
-                    return (arguments, Some(bad));
+                if let Err(error) = read_cluster(letters, cluster, &mut words, &mut arguments) {
+                    return (arguments, Some(error));
                 }
             }
             _ => {

@@ -1,5 +1,6 @@
-//! `--help` of the personalities: the options of our own, those of the original in a line each, and examples. `-h` is
-//! the original's: a host name to smtp-sink, no option to smtp-source, the usage to the two in Go.
+//! `--help` of the personalities: mailrun's own options, the original's options in a line each, and
+//! examples. `-h` does what it does in the original: smtp-sink takes a host name, smtp-source has
+//! no such option, and the two Go programs print their usage.
 use std::io::{self, Write};
 
 pub(super) fn is_requested(words: &[String]) -> bool {

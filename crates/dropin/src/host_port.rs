@@ -1,13 +1,13 @@
-//! Addresses as Postfix's host_port(3) reads them, `unix:PATH` or `[inet:][HOST]:PORT`, and as getaddrinfo(3) looks
-//! them up.
+//! Parses addresses as Postfix's host_port(3) does, `unix:PATH` or `[inet:][HOST]:PORT`, and looks
+//! them up as getaddrinfo(3) does.
 use super::hostname;
 use super::numbers::{is_all_digits, strtol};
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-/// The default service, and its port if the host does not know the service.
+/// Default service, with the port to use if the host's list of services lacks it.
 const DEFAULT_SERVICE: (&str, u16) = ("smtp", 25);
-/// The longest path of a unix-domain socket.
+/// Longest path of a unix-domain socket.
 const MAX_PATH_BYTES: usize = 107;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,9 +20,9 @@ pub(super) enum Family {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OptionalPart {
-    /// When listening, the host can be omitted: the sink listens on all addresses.
+    /// When listening, the host may be omitted. The sink then listens on all addresses.
     Host,
-    /// When connecting, the port can be omitted: the default is SMTP's.
+    /// When connecting, the port may be omitted. The default is the port of SMTP.
     Port,
 }
 
@@ -85,7 +85,8 @@ fn split_bracketed(bracketed: &str) -> Result<(&str, &str), &'static str> {
     Ok((host, service))
 }
 
-/// The first address of the host that the family allows, in getaddrinfo(3)'s order and with its errors.
+/// Returns the first address of the host in the family, in getaddrinfo(3)'s order and with its
+/// error texts.
 fn look_up(host: Option<&str>, service: &str, family: Family) -> Result<SocketAddr, String> {
     let port = port_of(service).ok_or("Servname not supported for ai_socktype")?;
     let Some(host) = host else {
@@ -109,7 +110,7 @@ fn look_up(host: Option<&str>, service: &str, family: Family) -> Result<SocketAd
     addresses.into_iter().find(fits).ok_or_else(|| unfit.to_owned())
 }
 
-/// A number, or a name from the host's list of services.
+/// Returns the port for a number or for a name in the host's list of services.
 fn port_of(service: &str) -> Option<u16> {
     match strtol(service) {
         (port, "") if !service.is_empty() && port >= 0 => u16::try_from(port).ok(),
@@ -118,7 +119,8 @@ fn port_of(service: &str) -> Option<u16> {
     }
 }
 
-/// Looks a TCP service up in the text of `/etc/services`: name, `port/tcp`, aliases.
+/// Looks up a TCP service in the text of `/etc/services`, whose lines have a name, `port/tcp` and
+/// aliases.
 pub(super) fn port_in(services: &str, name: &str) -> Option<u16> {
     services.lines().find_map(|line| {
         let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
@@ -163,28 +165,28 @@ mod tests {
             ("[IPv6:1.2.3.4]:1", "malformed IPv6 address"),
             ("h:1x", "garbage after numerical service"),
         ];
-        for (typed, said) in bad {
-            assert_eq!(split(typed, OptionalPart::Port), Err(said), "{typed}");
+        for (typed, expected) in bad {
+            assert_eq!(split(typed, OptionalPart::Port), Err(expected), "{typed}");
         }
     }
 
     #[test]
     fn addresses_of_either_family() {
         let inet = |typed: &str, family| EndpointAddress::parse(typed, OptionalPart::Port, family);
-        let said = |text: &str| Err(text.to_owned());
+        let error = |text: &str| Err(text.to_owned());
         let at = |address: &str| Ok(EndpointAddress::Inet(address.parse().unwrap()));
         assert_eq!(inet("inet:127.0.0.1:1", Family::Any), at("127.0.0.1:1"));
         assert_eq!(inet("[::1]:0001", Family::V6), at("[::1]:1"));
         assert_eq!(inet("127.0.0.01:1", Family::V4), at("127.0.0.1:1"), "as inet_aton(3) reads it");
-        assert_eq!(inet("[::1]:1", Family::V4), said("[::1]:1: Address family for hostname not supported"));
-        assert_eq!(inet("127.0.0.1:-1", Family::Any), said("127.0.0.1:-1: Servname not supported for ai_socktype"));
+        assert_eq!(inet("[::1]:1", Family::V4), error("[::1]:1: Address family for hostname not supported"));
+        assert_eq!(inet("127.0.0.1:-1", Family::Any), error("127.0.0.1:-1: Servname not supported for ai_socktype"));
         assert_eq!(
             inet("127.0.0.1:65536", Family::Any),
-            said("127.0.0.1:65536: Servname not supported for ai_socktype")
+            error("127.0.0.1:65536: Servname not supported for ai_socktype")
         );
         assert_eq!(inet("unix:/x", Family::V4), Ok(EndpointAddress::Unix("/x".to_owned())));
         let long = "x".repeat(108);
-        assert_eq!(inet(&format!("unix:{long}"), Family::V4), said(&format!("unix-domain name too long: {long}")));
+        assert_eq!(inet(&format!("unix:{long}"), Family::V4), error(&format!("unix-domain name too long: {long}")));
     }
 
     #[test]
@@ -244,8 +246,8 @@ mod tests {
         let long = "x".repeat(108);
         let refused = EndpointAddress::parse(&format!("unix:{long}"), OptionalPart::Host, Family::Any);
         assert_eq!(refused, Err(format!("unix-domain name too long: {long}")));
-        let wrong = EndpointAddress::parse("[::1]:25", OptionalPart::Host, Family::V4).unwrap_err();
-        assert_eq!(wrong, "[::1]:25: Address family for hostname not supported");
+        let error = EndpointAddress::parse("[::1]:25", OptionalPart::Host, Family::V4).unwrap_err();
+        assert_eq!(error, "[::1]:25: Address family for hostname not supported");
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! Host names and addresses as Postfix accepts them, and its error texts.
+//! Checks host names and addresses as Postfix does, with its error texts.
 use super::printable::printable;
 
-/// The longest label of a name (RFC 1035 §2.3.4).
+/// Longest label of a name (RFC 1035 §2.3.4).
 const MAX_LABEL_BYTES: usize = 63;
-/// The longest name (RFC 1035 §2.3.4).
+/// Longest name (RFC 1035 §2.3.4).
 const MAX_NAME_BYTES: usize = 255;
-/// The longest text of an address, with its final NUL in the C program.
+/// Longest text of an address, including its final NUL in the C program.
 const MAX_ADDRESS_BYTES: usize = 46;
 /// Longest part of a bad name that an error message repeats.
 const MAX_QUOTED_BYTES: usize = 100;
@@ -14,8 +14,8 @@ fn excerpt(text: &str) -> String {
     printable(&text.as_bytes()[..text.len().min(MAX_QUOTED_BYTES)])
 }
 
-/// Labels may contain letters, digits and `_`, and `-` except at their ends; a name must not
-/// consist of digits only. Underscores are accepted because such hosts exist.
+/// Checks a host name. Labels may contain letters, digits and `_`, and `-` except at their ends. A
+/// name must not consist of digits only. Underscores are accepted because such hosts exist.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
     let fault = |what: String| Err(format!("valid_hostname: {what}: {}", excerpt(name)));
     if name.is_empty() {
@@ -75,13 +75,13 @@ pub(super) fn check_ipv4(text: &str) -> Result<(), String> {
     if octets == 4 { Ok(()) } else { fault("invalid octet count") }
 }
 
-/// Checks eight hexadecimal fields without `IPv6:`. `::` may replace some fields, and an IPv4
-/// address the last two.
+/// Checks eight hexadecimal fields without the tag `IPv6:`. `::` may replace several fields, and an
+/// IPv4 address may replace the last two.
 pub(super) fn check_ipv6(text: &str) -> Result<(), String> {
     let fault = |what: &str| Err(format!("valid_ipv6_hostaddr: {what}: {}", excerpt(text)));
     let fields: Vec<&str> = text.split(':').collect();
     let last = fields.len() - 1;
-    // The number of the colon before the field that `::` leaves empty.
+    // Number of the colon before the field that `::` leaves empty.
     let mut gap = 0;
     let mut start = 0;
     for (number, field) in fields.iter().enumerate() {
@@ -120,13 +120,14 @@ pub(super) fn is_address(text: &str) -> bool {
     if text.contains(':') { check_ipv6(text) } else { check_ipv4(text) }.is_ok()
 }
 
-/// The rest after `IPv6:`, in any case, if `text` starts with that (RFC 5321 §4.1.3).
+/// Returns the rest of the text after the tag `IPv6:` in any case (RFC 5321 §4.1.3), or `None`
+/// without the tag.
 pub(super) fn after_ipv6_tag(text: &str) -> Option<&str> {
     let (tag, rest) = text.split_at_checked("IPv6:".len())?;
     tag.eq_ignore_ascii_case("IPv6:").then_some(rest)
 }
 
-/// `[127.0.0.1]` or `[IPv6:::1]`.
+/// Checks an address literal such as `[127.0.0.1]` or `[IPv6:::1]`.
 pub(super) fn check_literal(text: &str) -> Result<(), String> {
     let fault = |what: &str| Err(format!("valid_mailhost_literal: {what}: {}", excerpt(text)));
     let inner = text.strip_prefix('[').unwrap_or(text);
@@ -162,8 +163,8 @@ mod tests {
             ("1.2.3.4", "numeric hostname: 1.2.3.4"),
             ("ä", "invalid character 195(decimal): ??"),
         ];
-        for (name, said) in bad {
-            assert_eq!(check_name(name), Err(format!("valid_hostname: {said}")));
+        for (name, expected) in bad {
+            assert_eq!(check_name(name), Err(format!("valid_hostname: {expected}")));
         }
         assert!(check_name(&"a".repeat(64)).unwrap_err().contains("hostname label too long"));
         let long = format!("{}x", "abcd.".repeat(60));
@@ -196,14 +197,14 @@ mod tests {
             ("[ipv6:::1g]", "valid_ipv6_hostaddr: invalid character 103(decimal) in IPv6 address: ::1g"),
             ("[ipv6:zz]", "valid_ipv6_hostaddr: invalid character 122(decimal) in IPv6 address: zz"),
         ];
-        for (literal, said) in bad {
-            assert_eq!(check_literal(literal), Err(said.to_owned()));
+        for (literal, expected) in bad {
+            assert_eq!(check_literal(literal), Err(expected.to_owned()));
         }
         assert!(check_literal(&format!("[{}]", "1".repeat(46))).unwrap_err().contains("too much text"));
     }
 
     proptest! {
-        /// Every address that the standard library writes is accepted.
+        /// Every address that the standard library can write must be accepted.
         #[test]
         fn written_addresses_are_taken(four: [u8; 4], six: [u16; 8], zero_from in 0usize..8) {
             let mut six = six;

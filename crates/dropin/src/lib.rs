@@ -1,7 +1,8 @@
-//! Personalities: older tools' command lines, wire bytes, texts and exit status, on our engine.
+//! Personalities: the command lines, wire bytes, texts and exit statuses of older tools, on
+//! mailrun's engine.
 //!
-//! Selected by the first argument (`mailrun smtp-source …`) or by the name that the program was called by, so that a
-//! symbolic link provides the old command (`mailrun install-links DIR`).
+//! The first argument (`mailrun smtp-source …`) or the name of the program selects a personality. A
+//! symbolic link can therefore replace the old command (`mailrun install-links DIR`).
 #[doc(hidden)]
 pub mod checks;
 mod date;
@@ -32,7 +33,8 @@ use std::process::ExitCode;
 /// The names of all personalities.
 pub const NAMES: [&str; 4] = ["smtp-source", "smtp-sink", "go-smtp-source", "go-mades-bench"];
 
-/// Call of a personality: `called` is the word before its arguments, as its messages repeat it.
+/// Command line of a personality. `program` is the word before the arguments, as its messages
+/// repeat it.
 #[derive(Debug)]
 pub(crate) struct Invocation {
     pub(crate) program: String,
@@ -42,17 +44,17 @@ pub(crate) struct Invocation {
 /// Runs the personality that the command line names, if it names one.
 pub fn run_if_named(words: Vec<String>) -> Option<ExitCode> {
     let mut words = words.into_iter();
-    let called = words.next()?;
-    if let Some(name) = personality_of(&called) {
-        return Some(run(name, Invocation { program: called, arguments: words.collect() }));
+    let word = words.next()?;
+    if let Some(name) = personality_of(&word) {
+        return Some(run(name, Invocation { program: word, arguments: words.collect() }));
     }
-    let called = words.next()?;
-    let name = NAMES.into_iter().find(|name| *name == called)?;
-    Some(run(name, Invocation { program: called, arguments: words.collect() }))
+    let word = words.next()?;
+    let name = NAMES.into_iter().find(|name| *name == word)?;
+    Some(run(name, Invocation { program: word, arguments: words.collect() }))
 }
 
-fn personality_of(called: &str) -> Option<&'static str> {
-    let file = Path::new(called).file_name().and_then(OsStr::to_str)?;
+fn personality_of(program: &str) -> Option<&'static str> {
+    let file = Path::new(program).file_name().and_then(OsStr::to_str)?;
     NAMES.into_iter().find(|name| *name == file)
 }
 

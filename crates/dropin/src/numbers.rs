@@ -1,7 +1,7 @@
-//! Numbers as the C library reads them from a command line.
+//! Parses numbers on a command line as the C library does.
 
-/// Reads a number as strtol(3) does in base 10: blanks, a sign, digits; returns it and the rest of the text. Without
-/// digits it is 0, and the rest is the whole text.
+/// Parses a number as strtol(3) does in base 10: blanks, a sign, digits. Returns the number and the
+/// rest of the text. Without digits, the number is 0 and the rest is the whole text.
 pub(super) fn strtol(text: &str) -> (i64, &str) {
     let body = text.trim_start_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']);
     let (sign, digits) = match body.as_bytes().first() {
@@ -13,25 +13,26 @@ pub(super) fn strtol(text: &str) -> (i64, &str) {
     if end == 0 {
         return (0, text);
     }
-    // Each digit is added with the number's sign, so that the smallest number is reached without overflow.
+    // Add each digit with the number's sign, so that the smallest number can be reached without
+    // overflow.
     let value = digits[..end]
         .bytes()
         .fold(0i64, |n, digit| n.saturating_mul(10).saturating_add(sign * i64::from(digit - b'0')));
     (value, &digits[end..])
 }
 
-/// Reads a number as atoi(3) of a 64-bit glibc does: text after the digits is ignored, no digits are 0, and a number
-/// that does not fit a long is cut to its lower half.
+/// Parses a number as atoi(3) of a 64-bit glibc does. It ignores text after the digits, returns 0
+/// without digits, and keeps only the lower half of a number that does not fit an int.
 pub(super) fn atoi(text: &str) -> i32 {
     strtol(text).0 as i32
 }
 
-/// The same, for numbers above 0 only.
+/// Like `atoi`, but returns only numbers above 0.
 pub(super) fn positive(text: &str) -> Option<u32> {
     u32::try_from(atoi(text)).ok().filter(|number| *number > 0)
 }
 
-/// Reports whether there is at least one character and all are digits.
+/// True if the text is not empty and consists of digits only.
 pub(super) fn is_all_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|octet| octet.is_ascii_digit())
 }

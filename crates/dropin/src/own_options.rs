@@ -1,22 +1,20 @@
-//! The options that every personality has besides those of its original program. They come first, so that the rest is
-//! read exactly as the original reads it.
+//! Options that every personality has in addition to those of its original program. They come first
+//! on the command line, so that the rest can be read exactly as the original reads it.
 use mailrun_net::{BusyPoll, WorkerOptions};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OwnOptions {
-    /// `--trace`: smtp-source adds a trace to each message, smtp-sink looks for one.
+    /// `--trace`: smtp-source adds a trace header to each message, and smtp-sink looks for one.
     pub(super) traces: bool,
-    /// `--report`: prints a line with the rates at the end.
+    /// `--report`: at the end, a line with the rates is printed.
     pub(super) reports: bool,
-    /// `--busy-poll`: time for which the worker looks for events before it sleeps.
+    /// `--busy-poll`: how long the worker looks for events before it sleeps.
     pub(super) busy_poll: BusyPoll,
 }
 
 impl OwnOptions {
-    /// Reads the extra options at the beginning of a command line; returns the rest.
-    ///
-    /// # Errors
-    /// A sentence about the value of an option.
+    /// Parses mailrun's own options at the start of a command line. Returns the rest, or a sentence
+    /// about a wrong value.
     pub(super) fn parse_front<'w>(&mut self, mut words: &'w [String]) -> Result<&'w [String], String> {
         while let [word, rest @ ..] = words {
             let (value, rest) = match (word.strip_prefix("--busy-poll="), rest) {
@@ -29,7 +27,7 @@ impl OwnOptions {
                 }
                 _ => break,
             };
-            self.busy_poll = value.parse().map_err(|why| format!("bad time of --busy-poll: {why}"))?;
+            self.busy_poll = value.parse().map_err(|error| format!("bad time of --busy-poll: {error}"))?;
             words = rest;
         }
         Ok(words)
@@ -39,7 +37,7 @@ impl OwnOptions {
         WorkerOptions { busy_poll: self.busy_poll, ..WorkerOptions::default() }
     }
 
-    /// Reports whether the run must record when each message was taken up.
+    /// True if the run must record when it takes up each message.
     pub(super) fn needs_times(self) -> bool {
         self.traces || self.reports
     }

@@ -1,6 +1,6 @@
-//! Text of a peer or a command line, made safe for a terminal as Postfix does it.
+//! Makes text of a peer or a command line safe for a terminal, as Postfix does.
 
-/// Keeps printable ASCII and replaces every other byte by one `?`, so that no text can forge a line.
+/// Keeps printable ASCII and replaces every other byte by `?`, so that no text can forge a line.
 pub(super) fn printable(octets: &[u8]) -> String {
     octets.iter().map(|octet| if (b' '..=b'~').contains(octet) { char::from(*octet) } else { '?' }).collect()
 }

@@ -1,6 +1,7 @@
-//! Gathers the lines of a reply from blocks. The dialect says which line is the last.
+//! Collects the lines of a reply from blocks of input. The dialect decides which line is the last.
 
-/// The longest reply accepted, all lines together. The originals have no limit, and their memory grows.
+/// Longest reply accepted, all lines together. The originals have no limit, so their memory can
+/// grow without bound.
 pub(crate) const MAX_REPLY_BYTES: usize = 64 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,19 +9,20 @@ pub(crate) struct ReplyTooLong;
 
 #[derive(Debug, Default)]
 pub(crate) struct ReplyReader {
-    /// The bytes of a reply whose last line has not come.
+    /// Bytes of a reply whose last line has not arrived yet.
     partial: Vec<u8>,
-    /// Offsets of the second line and of the incomplete last line.
+    /// Start of the second line in `partial` and, below, start of the incomplete last line.
     second_line: usize,
     open_line: usize,
     is_consumed: bool,
 }
 
 impl ReplyReader {
-    /// Takes one whole reply from the front of `input`; `None` if it needs more bytes.
+    /// Takes a whole reply from the front of `input`. Returns `None` if more bytes are needed.
     ///
     /// # Errors
-    /// If the reply is too long. The rest of the conversation cannot be read.
+    ///
+    /// If the reply is too long. The rest of the conversation can then no longer be read.
     pub(crate) fn next<'s, 'i: 's>(
         &'s mut self,
         input: &mut &'i [u8],
@@ -60,7 +62,7 @@ impl ReplyReader {
     }
 }
 
-/// Length of the whole reply that `bytes` starts with, if it holds one.
+/// Returns the length of the reply at the start of `bytes`, if the reply is complete.
 fn complete_reply(bytes: &[u8], is_last: impl Fn(&[u8], &[u8]) -> bool) -> Option<usize> {
     let first = &bytes[..=memchr::memchr(b'\n', bytes)?];
     let mut start = 0;

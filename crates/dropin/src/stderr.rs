@@ -1,4 +1,5 @@
-//! Messages of a Postfix program on standard error: the word it was called by, a label, one line.
+//! Messages on standard error in Postfix's format: the word that the program was called by, a label
+//! and one line.
 use super::printable::printable;
 use std::io::{self, Write};
 
@@ -12,10 +13,11 @@ impl StderrWriter {
         Self { program: called.to_owned() }
     }
 
-    /// Prints a line; characters that cannot be printed become `?`, so that no peer can control the terminal.
+    /// Prints a line. Characters that cannot be printed become `?`, so that no peer can control the
+    /// terminal.
     pub(super) fn print(&self, text: impl AsRef<[u8]>) {
         let line = format!("{}: {}\n", self.program, printable(text.as_ref()));
-        // An error of standard error itself cannot be reported.
+        // If standard error cannot be written, there is no place to report that.
         let _ = io::stderr().write_all(line.as_bytes());
     }
 

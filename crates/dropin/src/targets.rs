@@ -1,4 +1,4 @@
-//! The check that load goes to permitted addresses only.
+//! Checks that load goes only to permitted addresses.
 use mailrun_party::local_address;
 use std::net::IpAddr;
 
@@ -11,16 +11,13 @@ pub(super) enum PublicTargets {
 impl PublicTargets {
     /// Reads the same environment variable as `mailrun source`.
     pub(super) fn from_environment() -> Self {
-        let said = std::env::var("MAILRUN_ALLOW_PUBLIC").unwrap_or_default();
-        let is_no = ["", "0", "n", "no", "f", "false", "off"].contains(&said.to_ascii_lowercase().as_str());
+        let value = std::env::var("MAILRUN_ALLOW_PUBLIC").unwrap_or_default();
+        let is_no = ["", "0", "n", "no", "f", "false", "off"].contains(&value.to_ascii_lowercase().as_str());
         if is_no { Self::Refused } else { Self::Allowed }
     }
 
-    /// Checks whether load may be sent to this address. Error messages call it `named`.
-    ///
-    /// # Errors
-    ///
-    /// Advice, if it may not.
+    /// Checks that load may be sent to this address. Otherwise returns advice that calls the
+    /// address `named`.
     pub(super) fn check(self, address: IpAddr, named: impl std::fmt::Display) -> Result<(), String> {
         if self == Self::Allowed || local_address::is_local_address(address) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! `--report` of a source: messages, seconds, messages per second and latency, in one line.
+//! `--report` of a source: messages, seconds, messages per second and latency, on one line.
 use mailrun_journey::Latencies;
 use mailrun_net::clock;
 use std::cell::{Cell, RefCell};
@@ -23,7 +23,7 @@ impl Timing {
         }
     }
 
-    /// The line of the report; `messages` is the number that was to be sent.
+    /// Returns the line of the report. `messages` is the number that was to be sent.
     pub(super) fn report(&self, messages: impl std::fmt::Display) -> String {
         self.report_at(messages, clock::now())
     }
@@ -35,7 +35,7 @@ impl Timing {
     }
 }
 
-/// A number of messages in that time, as a rate.
+/// Formats a number of messages and the time that they took, with the rate.
 pub(super) fn rate(messages: u64, time: Duration) -> String {
     let seconds = time.as_secs_f64().max(1e-9);
     format!("{seconds:.3} s, {:.0} msg/s", messages as f64 / seconds)
@@ -56,7 +56,7 @@ mod tests {
         for _ in 0..3 {
             timing.accepted(Some(clock::now()));
         }
-        let said = timing.report_at(4, timing.began + Duration::from_secs(2));
-        assert!(said.starts_with("4 messages, 3 accepted, 2.000 s, 2 msg/s, latency p50 0.00"), "{said}");
+        let report = timing.report_at(4, timing.began + Duration::from_secs(2));
+        assert!(report.starts_with("4 messages, 3 accepted, 2.000 s, 2 msg/s, latency p50 0.00"), "{report}");
     }
 }

@@ -1,5 +1,5 @@
-//! `--trace` of a source: the header line in front of each message by which `mailrun sink` and `smtp-sink --trace`
-//! recognise it (`mailrun_journey::trace`).
+//! `--trace` of a source: a header line in front of each message. `mailrun sink` and `smtp-sink
+//! --trace` recognize the message by it (`mailrun_journey::trace`).
 use mailrun_journey::trace::{self, MAX_RECIPIENTS, RecipientNumbering, Trace, ZeroPhase};
 use mailrun_net::clock;
 use mailrun_party::outputs;
@@ -7,10 +7,10 @@ use mailrun_smtp::data;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// A header line's end and the empty line.
+/// The end of a header line and the empty line that follows.
 const EMPTY_LINE: &[u8] = b"\n\r\n";
 
-/// The trace header line, built once for a run; number and time are filled in for each message.
+/// Trace header line, built once for a run. The number and the time are filled in for each message.
 #[derive(Debug)]
 pub(super) struct TraceHeaderWriter {
     line: [u8; Trace::HEADER_BYTES],
@@ -18,11 +18,12 @@ pub(super) struct TraceHeaderWriter {
 }
 
 impl TraceHeaderWriter {
-    /// Builds the line for messages that consist of `head` and `rest`. `rest` is the same in all messages; of `head`, only
-    /// the end must be. Both are in wire format, without the end of data.
+    /// Builds the line for messages that consist of `head` and `rest`, both in wire format without
+    /// the end of data. `rest` must be the same in all messages, and so must the end of `head`.
     ///
     /// # Errors
-    /// If the text under the checksum would not be the same in all messages; or there is no randomness.
+    ///
+    /// If the text under the checksum differs between messages, or if the system has no randomness.
     pub(super) fn new(head: &[u8], rest: &[u8]) -> Result<Self, String> {
         let message = [b"\r\n", head, rest].concat();
         let body = memchr::memmem::find(&message, EMPTY_LINE).map_or(message.len(), |at| at + EMPTY_LINE.len());
@@ -43,7 +44,7 @@ impl TraceHeaderWriter {
         Ok(Self { line, next_sequence: Cell::new(0) })
     }
 
-    /// Begins the next message, which was taken up at that time.
+    /// Writes the line of the next message, which the session took up at this time.
     pub(super) fn write(&self, taken_up: Option<Duration>, out: &mut Vec<u8>) {
         let at = out.len();
         out.extend_from_slice(&self.line);
@@ -52,11 +53,12 @@ impl TraceHeaderWriter {
     }
 }
 
-/// Checks that the receiver can tell this many recipients of a message apart. It does so by the number that ends the
-/// local part.
+/// Checks that the receiver can tell this many recipients of a message apart. The receiver uses the
+/// number that ends the local part.
 ///
 /// # Errors
-/// If it cannot: the reason.
+///
+/// If it cannot tell them apart. The error says why.
 pub(super) fn check_recipients(address: &str, each: u64) -> Result<(), String> {
     let local = address.rsplit_once('@').map_or(address, |(local, _)| local);
     match each {

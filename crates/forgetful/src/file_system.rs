@@ -150,8 +150,8 @@ enum Survival {
 }
 
 impl Survival {
-    fn choose(chance: &mut StdRng) -> Self {
-        match chance.random_range(0..6) {
+    fn choose(rng: &mut StdRng) -> Self {
+        match rng.random_range(0..6) {
             0 => Self::Nothing,
             1 => Self::Everything,
             2 | 3 => Self::Any,
@@ -215,13 +215,13 @@ impl File {
     }
 
     /// Fails a sync: some of the data reaches the media, the rest never will.
-    fn fail_sync(&mut self, chance: &mut StdRng) {
-        if chance.random() {
+    fn fail_sync(&mut self, rng: &mut StdRng) {
+        if rng.random() {
             self.durable.resize(self.seen.len(), 0);
         }
         for number in std::mem::take(&mut self.versions).into_keys() {
             let sector = self.sector(number);
-            if chance.random() {
+            if rng.random() {
                 put_sector(&mut self.durable, number, &sector);
             }
         }
@@ -233,12 +233,12 @@ impl File {
     }
 
     /// Returns the file as a power cut leaves it.
-    fn cut(mut self, chance: &mut StdRng) -> Self {
-        let survival = Survival::choose(chance);
+    fn cut(mut self, rng: &mut StdRng) -> Self {
+        let survival = Survival::choose(rng);
         let length = match (survival, self.lengths.last()) {
             (Survival::Nothing, _) | (_, None) => self.durable.len(),
             (Survival::Everything, Some(last)) => *last,
-            _ => match chance.random_range(0..=self.lengths.len()).checked_sub(1) {
+            _ => match rng.random_range(0..=self.lengths.len()).checked_sub(1) {
                 None => self.durable.len(),
                 Some(at) => self.lengths[at],
             },
@@ -249,11 +249,11 @@ impl File {
             let chosen = match survival {
                 Survival::Nothing => None,
                 Survival::Everything => versions.last().copied(),
-                _ => chance.random_range(0..=versions.len()).checked_sub(1).map(|at| versions[at]),
+                _ => rng.random_range(0..=versions.len()).checked_sub(1).map(|at| versions[at]),
             };
             let Some(mut sector) = chosen else { continue };
-            if matches!(survival, Survival::Torn) && old == [0; SECTOR] && chance.random_ratio(1, 8) {
-                sector[chance.random_range(0..SECTOR)..].fill(0);
+            if matches!(survival, Survival::Torn) && old == [0; SECTOR] && rng.random_ratio(1, 8) {
+                sector[rng.random_range(0..SECTOR)..].fill(0);
             }
             put_sector(&mut self.durable, number, &sector);
         }
@@ -560,9 +560,9 @@ impl FileSystem {
     }
 
     /// Fails a sync of a file or a directory.
-    pub fn fail_sync(&mut self, inode: Inode, chance: &mut StdRng) {
+    pub fn fail_sync(&mut self, inode: Inode, rng: &mut StdRng) {
         if let Ok(file) = self.file(inode) {
-            file.fail_sync(chance);
+            file.fail_sync(rng);
         }
     }
 
@@ -631,16 +631,16 @@ impl FileSystem {
     }
 
     /// Cuts the power and restores it. Chance decides which unsynced data remains.
-    pub fn cut(&mut self, chance: &mut StdRng) {
+    pub fn cut(&mut self, rng: &mut StdRng) {
         let changes = std::mem::take(&mut self.changes);
-        let survival = if self.has_journal { 2 } else { chance.random_range(0..4) };
-        let first = chance.random_range(0..=changes.len());
+        let survival = if self.has_journal { 2 } else { rng.random_range(0..4) };
+        let first = rng.random_range(0..=changes.len());
         for (at, change) in changes.into_iter().enumerate() {
             let survives = match survival {
                 0 => false,
                 1 => true,
                 2 => at < first,
-                _ => chance.random(),
+                _ => rng.random(),
             };
             if survives {
                 self.make_durable(change);
@@ -648,22 +648,22 @@ impl FileSystem {
         }
         let mut old = std::mem::take(&mut self.nodes);
         if let Some(root) = old.remove(&ROOT) {
-            let root = self.revive(root, &mut old, chance);
+            let root = self.revive(root, &mut old, rng);
             self.nodes.insert(ROOT, root);
         }
     }
 
     /// Restores a node as the media has it. The content of a directory gets new numbers.
-    fn revive(&mut self, node: Node, old: &mut BTreeMap<Inode, Node>, chance: &mut StdRng) -> Node {
+    fn revive(&mut self, node: Node, old: &mut BTreeMap<Inode, Node>, rng: &mut StdRng) -> Node {
         let content = match node.content {
-            Content::File(file) => Content::File(file.cut(chance)),
+            Content::File(file) => Content::File(file.cut(rng)),
             Content::Special(special) => Content::Special(special),
             Content::Directory(directory) => {
                 let mut names = BTreeMap::new();
                 for (name, inode) in directory.durable {
                     // A rename that did not survive would have given this name, so the older file keeps it.
                     let Some(below) = old.remove(&inode) else { continue };
-                    let below = self.revive(below, old, chance);
+                    let below = self.revive(below, old, rng);
                     let inode = self.next;
                     self.next += 1;
                     self.nodes.insert(inode, below);
@@ -676,8 +676,8 @@ impl FileSystem {
     }
 
     /// Flips one bit of a file, both for processes and on the media.
-    pub fn flip_bit(&mut self, inode: Inode, at: u64, chance: &mut StdRng) -> Result<(), Errno> {
-        let bit = 1 << (chance.next_u32() % 8);
+    pub fn flip_bit(&mut self, inode: Inode, at: u64, rng: &mut StdRng) -> Result<(), Errno> {
+        let bit = 1 << (rng.next_u32() % 8);
         let file = self.file(inode)?;
         for bytes in [&mut file.seen, &mut file.durable] {
             if let Some(byte) = bytes.get_mut(at as usize) {

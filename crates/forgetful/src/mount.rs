@@ -205,8 +205,8 @@ impl Disk {
     /// Waits for the planned cut. Returns whether it happened within that time.
     pub fn wait_for_cut(&self, time: Duration) -> bool {
         let state = self.shared.lock();
-        let waited = self.shared.0.1.wait_timeout_while(state, time, |state| !state.is_off);
-        waited.unwrap_or_else(PoisonError::into_inner).0.is_off
+        let result = self.shared.0.1.wait_timeout_while(state, time, |state| !state.is_off);
+        result.unwrap_or_else(PoisonError::into_inner).0.is_off
     }
 
     /// Cuts the power now.
@@ -385,28 +385,28 @@ fn text(name: &OsStr) -> &str {
     name.to_str().unwrap_or("�")
 }
 
-fn attributes(of: Attributes) -> FileAttr {
+fn attributes(metadata: Attributes) -> FileAttr {
     FileAttr {
-        ino: INodeNo(of.inode),
-        size: of.bytes,
-        blocks: of.bytes.div_ceil(512),
-        atime: of.times.modified,
-        mtime: of.times.modified,
-        ctime: of.times.changed,
+        ino: INodeNo(metadata.inode),
+        size: metadata.bytes,
+        blocks: metadata.bytes.div_ceil(512),
+        atime: metadata.times.modified,
+        mtime: metadata.times.modified,
+        ctime: metadata.times.changed,
         crtime: UNIX_EPOCH,
-        kind: kind(of),
-        perm: of.permissions,
+        kind: kind(metadata),
+        perm: metadata.permissions,
         nlink: 1,
-        uid: of.owner.user,
-        gid: of.owner.group,
+        uid: metadata.owner.user,
+        gid: metadata.owner.group,
         rdev: 0,
         blksize: 4096,
         flags: 0,
     }
 }
 
-fn kind(of: Attributes) -> FileType {
-    match of.kind {
+fn kind(metadata: Attributes) -> FileType {
+    match metadata.kind {
         FileKind::Directory => FileType::Directory,
         FileKind::Regular => FileType::RegularFile,
         FileKind::Special(SpecialFile::Fifo) => FileType::NamedPipe,
@@ -433,14 +433,14 @@ fn answer(reply: ReplyEmpty, result: Result<(), Errno>) {
 
 fn answer_entry(reply: ReplyEntry, result: Result<Attributes, Errno>) {
     match result {
-        Ok(found) => reply.entry(&NO_CACHE, &attributes(found), Generation(0)),
+        Ok(metadata) => reply.entry(&NO_CACHE, &attributes(metadata), Generation(0)),
         Err(error) => reply.error(errno(error)),
     }
 }
 
 fn answer_attributes(reply: ReplyAttr, result: Result<Attributes, Errno>) {
     match result {
-        Ok(found) => reply.attr(&NO_CACHE, &attributes(found)),
+        Ok(metadata) => reply.attr(&NO_CACHE, &attributes(metadata)),
         Err(error) => reply.error(errno(error)),
     }
 }
@@ -614,10 +614,10 @@ impl Filesystem for Served {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let written = self.0.change(Operation::Write(inode.0, at), |files, fault, chance| {
+        let written = self.0.change(Operation::Write(inode.0, at), |files, fault, rng| {
             let length = match fault {
                 Some(Fault::Write(errno) | Fault::Making(errno)) => return Err(errno),
-                Some(_) => chance.random_range(1..=data.len()),
+                Some(_) => rng.random_range(1..=data.len()),
                 None => data.len(),
             };
             files.write(inode.0, at, &data[..length]).map(|()| length)
@@ -640,9 +640,9 @@ impl Filesystem for Served {
     }
 
     fn fsync(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        let synced = self.0.change(Operation::Sync(inode.0), |files, fault, chance| match fault {
+        let synced = self.0.change(Operation::Sync(inode.0), |files, fault, rng| match fault {
             Some(Fault::Sync(errno) | Fault::Making(errno)) => {
-                files.fail_sync(inode.0, chance);
+                files.fail_sync(inode.0, rng);
                 Err(errno)
             }
             _ => files.sync(inode.0),

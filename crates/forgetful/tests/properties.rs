@@ -175,8 +175,8 @@ fn a_directory_comes_back_with_what_is_below_it_or_not_at_all() {
         files.create(below, "a", 0o600).unwrap();
         files.sync_directory(below).unwrap();
         files.cut(&mut chance(seed));
-        let Ok(found) = files.look_up(ROOT, "spool") else { return false };
-        assert!(files.look_up(found.inode, "a").is_ok());
+        let Ok(directory) = files.look_up(ROOT, "spool") else { return false };
+        assert!(files.look_up(directory.inode, "a").is_ok());
         true
     }));
 }

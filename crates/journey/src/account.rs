@@ -1,56 +1,54 @@
-//! The account: the fate of every (message, recipient).
+//! Settles the account: finds the fate of every unit, which is a pair of message and recipient.
 //!
 //! ```text
-//! settle    inputs of both ends, and of the relay between  → the ledger row: fates that sum to the created units
+//! reconcile    counts of both ends, and of the relay between  → the ledger row
 //! ```
 use crate::ledger::Ledger;
 use crate::record::{Arrival, LedgerRow, Record};
 use crate::stage::Stage;
 
-/// Counts of both ends.
+/// The counts of source, server and sink that the ledger row is computed from.
 #[derive(Clone, Copy, Debug)]
 pub struct AccountInputs<'a> {
-    /// Units that a session began.
+    /// Units that a session has begun.
     pub recipients_created: u64,
-    /// Units that the source received 250 for.
+    /// Units for which the source received 250.
     pub accepted: &'a Ledger,
     pub rejected: u64,
     pub failed: u64,
     pub open: u64,
     /// Accepted units for which the source's ledger had no room.
     pub overflow: u64,
-    /// Arrivals; `None` if no sink counted them.
+    /// Arrivals, or `None` if no sink counted them.
     pub arrivals: Option<Arrivals<'a>>,
-    /// What is known about the queue between both ends.
     pub queue: ServerQueue<'a>,
 }
 
 /// The queue between both ends. It decides whether a unit that did not arrive is lost.
 #[derive(Clone, Copy, Debug)]
 pub enum ServerQueue<'a> {
-    /// There is no server.
+    /// There is no server between the ends.
     Absent,
     /// A server whose queue cannot be read.
     Unknown,
-    /// Our relay, whose queue is known.
+    /// Our relay, whose queue can be read.
     Known(RelayInputs<'a>),
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Arrivals<'a> {
-    /// Distinct units of this run.
+    /// Units of this run that have arrived, each once.
     pub units: &'a Ledger,
-    /// Arrivals of a unit after its first.
+    /// Number of arrivals of units that had arrived before.
     pub duplicates: u64,
-    /// Messages whose checksum was wrong.
     pub corrupt: u64,
     /// Messages that a relay converted to 7-bit on their way.
     pub converted: u64,
     /// Messages without a trace of this run.
     pub foreign: u64,
-    /// Messages without a usable creation time.
+    /// Messages without a creation time that this host can use.
     pub untimed: u64,
-    /// Messages that arrived before they were created, by the clocks of two hosts.
+    /// Messages that arrived before they were created, because the clocks of two hosts differ.
     pub negative: u64,
     /// Units for which the sink's ledger had no room.
     pub overflow: u64,
@@ -59,32 +57,32 @@ pub struct Arrivals<'a> {
 /// State of our relay at the end.
 #[derive(Clone, Copy, Debug)]
 pub struct RelayInputs<'a> {
-    /// Units of this run in its queue.
+    /// Units of this run in the relay's queue.
     pub queued: &'a Ledger,
     /// Units that the relay gave up on and reported to their senders.
     pub given_up: u64,
 }
 
-/// Systems between source and sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// Nothing: source and sink are measured themselves.
+    /// Nothing. Source and sink themselves are measured.
     Direct,
-    /// The server under test.
     Server,
 }
 
-/// Settles the account: with accepted set A, delivered set D and the relay's queue Q,
+/// Settles the account. A is the set of accepted units, D that of delivered units, and Q the
+/// relay's queue:
 ///
 /// ```text
 /// delivered = |D|    queued = |Q \ D|    lost = |A \ D \ Q|    rejected, failed, in flight: as the source counted them
 /// ```
 ///
-/// If the queue is unknown, A \ D is not delivered instead of lost.
+/// If the queue cannot be read, the units in A \ D count as not delivered instead of lost.
 ///
-/// A unit that arrived, or is queued, although the source received no 250 was one of those in flight, or failed: its
-/// reply got lost. If it was none of these, the server has kept a unit that it rejected. Every number is counted by
-/// itself, so the fates sum to the created units unless the inputs contradict each other.
+/// Some units arrive or are queued although the source received no 250. Such a unit was in flight
+/// or failed, and its reply got lost. If it was neither, the server has kept a unit that it
+/// rejected. Every number is counted independently, so the fates sum to the created units unless
+/// the inputs contradict each other.
 pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let Some(arrivals) = state.arrivals else { return source_only_row(&state) };
     let nothing = Ledger::default();
@@ -120,12 +118,12 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
         foreign: Some(arrivals.foreign),
         untimed: Some(arrivals.untimed),
         negative: Some(arrivals.negative),
-        // A sink on another host may report any numbers.
+        // A sink on another host may report any numbers, so the sums must not overflow.
         overflow: Some(state.overflow.saturating_add(arrivals.overflow).saturating_add(no_room)),
     }
 }
 
-/// Makes the ledger row from the source's counts alone.
+/// Makes the ledger row from the source's counts only.
 fn source_only_row(state: &AccountInputs) -> LedgerRow {
     let accepted = state.accepted.count();
     LedgerRow {
@@ -139,7 +137,8 @@ fn source_only_row(state: &AccountInputs) -> LedgerRow {
     }
 }
 
-/// Units that arrived although the source got no 250 for them, by the fate that the source counted.
+/// Units that arrived although the source received no 250 for them, by the fate that the source
+/// counted.
 struct Unheard {
     open: u64,
     failed: u64,
@@ -147,7 +146,8 @@ struct Unheard {
 }
 
 impl Unheard {
-    /// Assigns such units first to those in flight, then to those whose connection failed, then to rejected ones.
+    /// Assigns such units first to those in flight, then to those whose connection failed, then to
+    /// rejected units.
     fn among(state: &AccountInputs, units: u64) -> Self {
         let open = units.min(state.open);
         let failed = (units - open).min(state.failed);
@@ -156,12 +156,11 @@ impl Unheard {
     }
 }
 
-/// Reports whether the known fates sum to the created units.
+/// True if the known fates sum to the created units.
 pub fn fates_sum(ledger: &LedgerRow) -> bool {
     ledger.created == Some(sum_of_fates(ledger))
 }
 
-/// Sum of the known fates.
 pub fn sum_of_fates(ledger: &LedgerRow) -> u64 {
     let fates = [
         ledger.delivered,
@@ -173,22 +172,22 @@ pub fn sum_of_fates(ledger: &LedgerRow) -> u64 {
         ledger.not_delivered,
         ledger.in_flight,
     ];
-    // Foreign records may contain any numbers.
+    // Records of other programs may contain any numbers, so the sum must not overflow.
     fates.into_iter().flatten().fold(0, u64::saturating_add)
 }
 
-/// Messages that were due and never sent.
+/// Returns the number of messages that were due and never sent.
 pub fn unsent(record: &Record) -> u64 {
     let created = record.stages.iter().find(|row| row.name == Stage::Created).map_or(0, |row| row.count);
     record.due.unwrap_or_default().saturating_sub(created)
 }
 
-/// Reports whether both ends were observed.
+/// True if both ends were observed.
 pub fn is_watched(ledger: &LedgerRow) -> bool {
     ledger.created.is_some() && ledger.delivered.is_some()
 }
 
-/// Reports whether messages were due at fixed times, whatever the server did.
+/// True if messages were due at fixed times, whatever the server did.
 pub fn is_open_loop(record: &Record) -> bool {
     record.workload.arrival != Arrival::Closed
 }

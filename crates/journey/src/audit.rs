@@ -1,7 +1,7 @@
 //! An audit of a server: what became of its mail under each kind of fault.
 use serde::{Deserialize, Serialize};
 
-/// Messages that are listed.
+/// Maximum number of lost messages that an audit lists.
 pub const MAX_LOSSES: usize = 100;
 
 /// An audit of a server.

@@ -1,36 +1,38 @@
-//! Errors of times between hosts: delivered times depend on the clocks of both the sink's host and the source's.
+//! Errors of times between hosts. The time of a delivery depends on the clocks of the sink's host
+//! and of the source's host.
 //!
-//! Times from one boot are from one clock. The difference between two hosts' clocks was either measured by an exchange
-//! of messages or is unknown. chrony's estimates for both hosts give another bound, which is used if it is smaller. No
-//! time is corrected: the reader is told the bound, and a threshold that the error could decide is not judged.
+//! Times of one boot come from the same clock. The difference between two hosts' clocks is either
+//! measured by an exchange of messages or unknown. chrony's estimates for both hosts give another
+//! bound, which is used if it is smaller. Times are never corrected. Instead, the report states the
+//! bound, and a threshold that the error could decide is not judged.
 use crate::reason::Reason;
 use crate::record::{Cause, Record};
 use crate::stage::Stage;
 use std::time::Duration;
 
-/// The error of times may be one part in this many of a median.
+/// An error of times is small if it is at most this fraction of their median: one in ten.
 const ERROR_SHARE: f64 = 10.0;
 
-/// The error of the times between two hosts.
+/// How wrong a time that was measured between two hosts may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClockError {
-    /// Both ends use one clock.
+    /// Both ends use the same clock.
     #[default]
     None,
-    /// At most the measured difference plus its uncertainty.
+    /// The error is at most the measured difference of the clocks plus the uncertainty of that
+    /// measurement.
     Bound {
-        /// Absolute difference of the clocks.
+        /// Absolute value.
         difference: Duration,
         uncertainty: Duration,
     },
-    /// At most this, according to chrony's estimates for both hosts.
+    /// At most this long, according to chrony's estimates for both hosts.
     ByChrony(Duration),
-    /// Not known.
     Unknown,
 }
 
 impl ClockError {
-    /// Returns the error of times from the source's host to the sink's, according to the records of both.
+    /// Returns the error of times from the source's host to the sink's host.
     pub fn between(source: &Record, sink_boot: &str) -> Self {
         let Some(clock) = &source.clock else { return Self::Unknown };
         if clock.boot == sink_boot {
@@ -46,7 +48,6 @@ impl ClockError {
         }
     }
 
-    /// Returns the larger of two errors.
     #[must_use]
     pub fn or_larger(self, other: Self) -> Self {
         if self.size() < other.size() { other } else { self }
@@ -62,8 +63,8 @@ impl ClockError {
     }
 }
 
-/// Reports the error of delivered times. The run is not valid if a threshold judges times that the error could change
-/// much.
+/// Reports the error of delivered times. The run is invalid if a threshold judges these times
+/// although the error is not small.
 pub fn clock_reason(record: &Record, error: ClockError) -> Option<Reason> {
     let delivered = record.stages.iter().find(|row| row.name == Stage::Delivered)?;
     let median_ms = delivered.latency_ms.as_ref()?.p50;
@@ -82,7 +83,7 @@ pub fn clock_reason(record: &Record, error: ClockError) -> Option<Reason> {
     Some(Reason::new(cause, format!("{known}: {rest}")))
 }
 
-/// Describes the error of delivered times and how it is known; `None` if there is none.
+/// Describes the error of delivered times and how it is known. Returns `None` if there is no error.
 fn describe(error: ClockError) -> Option<String> {
     let size = time(error.size());
     Some(match error {

@@ -1,16 +1,16 @@
-//! Fates by recipient domain, for a bounded number of domains.
+//! Counts fates by recipient domain, for a limited number of domains.
 use crate::record::DomainRow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Number of domains with their own row. All others share one row.
+/// Number of domains that have their own row. All other domains share a row.
 pub const MAX_DOMAINS: usize = 100;
 
 /// Units of a domain, as a source counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DomainFates {
     pub created: u64,
-    /// Units that the peer took responsibility for.
+    /// Units that the peer accepted responsibility for.
     pub accepted: u64,
     pub rejected: u64,
     pub failed: u64,
@@ -43,8 +43,8 @@ impl DomainTally {
         self.0.clear();
     }
 
-    /// Makes the rows of the run record, the largest first. `names` are the table's names. Domains that are not in it
-    /// belong to the others.
+    /// Makes the rows of the run record, the largest first. `names` lists the domains by their
+    /// number. Units of other domains go into a shared row.
     pub fn rows(&self, names: &[String]) -> Vec<DomainRow> {
         let row = |(place, fates): (usize, &DomainFates)| DomainRow {
             domain: names.get(place).cloned().unwrap_or_default(),
@@ -61,7 +61,7 @@ impl DomainTally {
     }
 }
 
-/// A unit that arrived for a domain other than the worker's first.
+/// A unit that arrived for a domain other than the first that the worker saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DomainUnit {
     pub sequence: u64,
@@ -73,7 +73,6 @@ pub struct DomainUnit {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DomainArrivals(BTreeMap<Arc<str>, ArrivedUnits>);
 
-/// Arrivals of a domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArrivedUnits {
     pub delivered: u64,
@@ -81,7 +80,7 @@ pub struct ArrivedUnits {
 }
 
 impl DomainArrivals {
-    /// Returns the counts of that domain, or those of all others if there are too many.
+    /// Returns the counts of this domain, or the shared counts if there are too many domains.
     pub fn open(&mut self, name: &Arc<str>) -> &mut ArrivedUnits {
         let is_full = self.0.len() >= MAX_DOMAINS && !self.0.contains_key(name);
         self.0.entry(if is_full { Arc::default() } else { Arc::clone(name) }).or_default()
@@ -103,9 +102,11 @@ impl DomainArrivals {
     }
 }
 
-/// Joins the rows of source and sink. A domain without its own row at one end belongs to the others at both ends.
+/// Joins the rows of source and sink. A domain without its own row at one end is counted in the
+/// shared row of both ends.
 ///
-/// The result is empty if the source had only one domain. `is_observed` is false if no sink counted arrivals.
+/// If the source had only one domain, the result is empty. `is_observed` is false if no sink
+/// counted arrivals.
 pub fn join(source: Vec<DomainRow>, sink: &[DomainRow], is_observed: bool) -> Vec<DomainRow> {
     if source.len() < 2 || !is_observed {
         return source;
@@ -140,7 +141,7 @@ fn add(row: &mut DomainRow, more: &DomainRow) {
     row.duplicates = Some(sum(row.duplicates, more.duplicates));
 }
 
-/// Sorts the rows by size, the others last.
+/// Sorts the rows by size. The shared row of all other domains comes last.
 fn sort(rows: &mut [DomainRow]) {
     let size = |row: &DomainRow| row.created.max(row.delivered.unwrap_or_default());
     rows.sort_by(|one, other| {

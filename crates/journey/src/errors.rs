@@ -1,27 +1,26 @@
-//! Errors by phase and reply code: how often, when first and last, and the first text and recipient of each kind.
+//! Counts errors by phase and reply code, and keeps the first and last time and the first text and
+//! recipient of each kind.
 use crate::record::ErrorRow;
 use crate::stage::Phase;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// An error that is to be counted.
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorEvent<'a> {
     pub phase: Phase,
-    /// Reply code; 0 if there was no reply.
+    /// Reply code, or 0 without a reply.
     pub code: u16,
-    /// The peer's text, or a description of the event.
+    /// Text of the peer, or a description of the event.
     pub text: &'a str,
-    /// Time of the error.
     pub at: Duration,
 }
 
-/// Errors by phase and reply code, with the first text of each kind. The number of kinds is limited, so that a peer
-/// with ever new codes cannot use up memory.
+/// Errors by phase and reply code, with the first text of each kind. The number of kinds is
+/// limited, so that a peer that sends ever new codes cannot use up memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
     kinds: BTreeMap<(Phase, u16), ErrorKind>,
-    /// Errors whose kind did not fit, under the phase of the first of them.
+    /// Errors of kinds beyond the limit, under the phase of the first such error.
     other: Option<(Phase, ErrorCount)>,
 }
 
@@ -32,7 +31,6 @@ struct ErrorKind {
     sample: Option<String>,
 }
 
-/// Number and times of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ErrorCount {
     count: u64,
@@ -58,8 +56,8 @@ impl Errors {
     /// The longest address has 254 bytes (RFC 5321 §4.5.3.1.3).
     const MAX_SAMPLE_CHARACTERS: usize = 256;
 
-    /// Counts an error. `sample` returns its recipient if one has been named; it is called only for the first error of
-    /// a kind.
+    /// Counts an error. `sample` returns its recipient, if a recipient has been named. It is called
+    /// only for the first error of a kind.
     pub fn add(&mut self, error: ErrorEvent<'_>, sample: impl FnOnce() -> Option<String>) {
         let count = ErrorCount::one(error.at);
         if let Some(kind) = self.kinds.get_mut(&(error.phase, error.code)) {
@@ -77,7 +75,8 @@ impl Errors {
         self.kinds.values().map(|kind| kind.count.count).sum::<u64>() + self.other.map_or(0, |(_, other)| other.count)
     }
 
-    /// Describes the kind of the latest error by its first text: `450 at rcpt: 4.2.0 Greylisted`.
+    /// Describes the kind of the latest error by its first text, for example `450 at rcpt: 4.2.0
+    /// Greylisted`.
     pub fn latest(&self) -> Option<String> {
         let (&(phase, code), kind) = self.kinds.iter().max_by_key(|(_, kind)| kind.count.last)?;
         let name = phase.name();
@@ -87,7 +86,8 @@ impl Errors {
         })
     }
 
-    /// Makes the rows of the run record, in the order of a dialogue. `origin_ns` is that of the record.
+    /// Makes the rows of the run record, in the order of a dialogue. `origin_ns` must be that of
+    /// the record.
     pub fn rows(&self, origin_ns: u64) -> Vec<ErrorRow> {
         let origin = Duration::from_nanos(origin_ns);
         let second = |at: Duration| Some(at.saturating_sub(origin).as_secs_f64());
@@ -135,10 +135,10 @@ impl Errors {
     }
 }
 
-/// Makes a peer's text safe to print: cuts it, and replaces control characters by blanks, because a reply may contain
-/// escape sequences.
-fn printable(text: &str, most: usize) -> String {
-    text.trim().chars().take(most).map(|c| if c.is_control() { ' ' } else { c }).collect()
+/// Makes a peer's text safe to print. Long texts are cut, and control characters become blanks,
+/// because a reply may contain escape sequences.
+fn printable(text: &str, max_chars: usize) -> String {
+    text.trim().chars().take(max_chars).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]

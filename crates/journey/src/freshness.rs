@@ -1,4 +1,5 @@
-//! Freshness: the share of time in which the newest message that has arrived is younger than a limit, by windows.
+//! Freshness: the share of time in which the newest message that has arrived is younger than a
+//! limit. It is computed per window.
 //!
 //! ```text
 //! age of the newest   ╱│  ╱│      ╱│     it grows by a second each second, and an arrival of a newer message cuts it
@@ -6,32 +7,35 @@
 //! limit ────────────╱──│╱──│─╱─────│──
 //!                  ╱   ╱   │╱      │     above the limit: not fresh
 //! ```
-//! It is computed from the seconds of a record: each has the greatest age in it ([`SeriesRow::oldest_ms`]). A second counts
-//! as not fresh from the moment at which the limit was passed to its end, so the share is never better than the truth by more
-//! than a tenth of a second for each time that the limit was passed.
+//! Freshness is computed from the rows of a record, each of which has the greatest age in its
+//! second ([`SeriesRow::oldest_ms`]). A second counts as not fresh from the moment at which the age
+//! passed the limit to the end of the second. The computed share therefore exceeds the true share
+//! by at most a tenth of a second for each time that the limit was passed.
 use crate::account;
 use crate::record::{Ending, FreshWindow, Record, SeriesRow};
 use std::time::Duration;
 
-/// If the last window is shorter than this share of the others, it is joined to the one before it.
+/// A last window shorter than this share of the others is joined to the window before it.
 const MIN_WINDOW_SHARE: f64 = 0.5;
-/// Limit of the rows added for messages that were never sent: one week of seconds.
+/// Maximum number of rows that are added for messages that were never sent: the seconds of a week.
 const MAX_UNSENT_ROWS: usize = 7 * 24 * 3600;
 
 /// Limit of the age, and the windows in which it is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreshnessLimit {
-    /// Age below which the newest message is fresh.
+    /// The figures are fresh while the newest message is younger than this.
     pub age: Duration,
-    /// Length of a window; `None` for the whole run.
+    /// Length of a window, or `None` for the whole run.
     pub window: Option<Duration>,
 }
 
-/// Windows of a run; `None` if nobody observed arrivals, or if the run is shorter than a window.
+/// Returns the windows of a run, or `None` if nobody observed arrivals or if the run is shorter
+/// than a window.
 ///
-/// The first window begins with the first second in which a message was due, and the last ends with the last such
-/// second, because nothing is fresh after the load. Until the first message arrives, the age counts from the beginning.
-/// Messages that were due and never sent belong to the load.
+/// The first window begins with the first second in which a message was due. The last window ends
+/// with the last such second, because nothing is fresh after the load. Until the first message
+/// arrives, the age counts from the beginning. Messages that were due and never sent belong to the
+/// load.
 pub(crate) fn windows(record: &Record, limit: FreshnessLimit) -> Option<Vec<FreshWindow>> {
     let delivered = record.ledger.delivered?;
     let rows = with_unsent(judged(&record.series)?, record);
@@ -63,19 +67,19 @@ pub(crate) fn windows(record: &Record, limit: FreshnessLimit) -> Option<Vec<Fres
     Some(windows)
 }
 
-/// Reports whether load was offered for a shorter time than one window.
+/// True if load was offered for a shorter time than a window.
 pub(crate) fn is_shorter_than_window(record: &Record, limit: FreshnessLimit) -> bool {
     let seen_s = judged(&record.series).and_then(span).map_or(0, |(begin, end)| end.saturating_sub(begin));
     let length_s = record.offered_s.unwrap_or_default().max(seen_s as f64);
     limit.window.is_some_and(|window| length_s < window.as_secs_f64())
 }
 
-/// Returns the worst window's share in percent.
+/// Returns the share of the worst window in percent.
 pub(crate) fn worst(windows: &[FreshWindow]) -> Option<f64> {
     windows.iter().map(|window| window.fresh_percent).min_by(f64::total_cmp)
 }
 
-/// Returns the rows from the first to the last in which a message was due.
+/// Returns the rows from the first to the last row in which a message was due.
 fn judged(rows: &[SeriesRow]) -> Option<&[SeriesRow]> {
     let first = rows.iter().position(|row| row.created > 0)?;
     let last = rows.iter().rposition(|row| row.created > 0)?;
@@ -103,13 +107,13 @@ fn span(rows: &[SeriesRow]) -> Option<(u64, u64)> {
     Some((rows.first()?.second, rows.last()?.second.saturating_add(width(rows))))
 }
 
-/// Seconds that a row covers.
+/// Returns the number of seconds that a row covers.
 fn width(rows: &[SeriesRow]) -> u64 {
     let steps = rows.windows(2).map(|pair| pair[1].second.saturating_sub(pair[0].second));
     steps.filter(|step| *step > 0).min().unwrap_or(1)
 }
 
-/// Length of a window, or 0 for the whole run, which is the only window and has the number 0.
+/// Returns the length of a window, or 0 if the whole run is the only window.
 fn finite(window_s: f64) -> f64 {
     if window_s.is_finite() { window_s } else { 0.0 }
 }
@@ -134,7 +138,8 @@ mod tests {
     use crate::stage::Stage;
     use crate::tally::SourceTally;
 
-    /// A run with one message per second and these greatest ages. The last row is after the load.
+    /// Makes a run with one message per second and these greatest ages. Its last row is after the
+    /// load.
     fn record(ages_s: &[Option<f64>]) -> Record {
         let mut record = Record::empty();
         record.ledger.delivered = Some(ages_s.len() as u64);
@@ -161,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_gap_counts_from_where_the_limit_was_passed() {
-        // From 4 s on, nothing newer arrives for 3 s.
+        // From 4 s on, no newer message arrives for 3 s.
         let record = record(&[1.0, 1.0, 1.0, 1.0, 1.5, 2.5, 3.5, 1.0, 1.0, 1.0].map(Some));
         assert_eq!(shares(&record, 2.0, None), Some(vec![85.0]), "0.5 s of second 5 and all of second 6");
         assert_eq!(shares(&record, 2.0, Some(5)), Some(vec![100.0, 70.0]));
@@ -190,7 +195,7 @@ mod tests {
         let fresh = |record: &Record| windows(record, FreshnessLimit { age: Duration::from_secs(2), window: None });
         assert_eq!(fresh(&record).unwrap()[0].fresh_percent, 100.0, "all that was due was sent");
         record.due = Some(20);
-        // The age is 1 s at the end of the last second, and would grow until the load ends.
+        // The age is 1 s at the end of the last second. It would grow until the load ends.
         let window = &fresh(&record).unwrap()[0];
         assert_eq!((window.fresh_percent.round(), window.to_s), (55.0, 23.0));
         record.ending = Some(Ending::Interrupted);

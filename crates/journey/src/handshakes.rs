@@ -1,11 +1,10 @@
-//! TLS handshakes counted by version, cipher and resumption.
+//! Counts TLS handshakes by version, cipher and resumption.
 use crate::record::TlsRow;
 use std::collections::BTreeMap;
 
-/// Largest number of kinds. TLS 1.2 and 1.3 together have about a dozen.
+/// Maximum number of kinds. TLS 1.2 and 1.3 together have about a dozen.
 const MAX_KINDS: usize = 64;
 
-/// Number of handshakes of each kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Handshakes {
     kinds: BTreeMap<(String, String), HandshakeCount>,

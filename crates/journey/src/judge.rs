@@ -1,4 +1,4 @@
-//! The verdict of a run: reasons by their weight, and the outcome.
+//! Decides the verdict of a run: its reasons by their weight, and its outcome.
 //!
 //! ```text
 //! lost, duplicates, corrupt, rejected, failed … beyond what was granted or ordered   FAIL
@@ -7,7 +7,8 @@
 //! a requested figure could not be seen, or mail may be lost or in another's queue    INCONCLUSIVE
 //! none of these                                                                      PASS
 //! ```
-//! Each reason has a [`Cause`], and causes stand in that order: the first reason decides.
+//!
+//! Each reason has a [`Cause`]. Causes are ordered as in this table, and the first reason decides.
 use crate::account::{Topology, fates_sum, is_open_loop, is_watched, sum_of_fates, unsent};
 use crate::reason::Reason;
 use crate::record::{
@@ -20,23 +21,28 @@ use crate::validity::{limits, warnings};
 use crate::words::{counted, grouped, listed};
 use std::time::Duration;
 
-/// Open loop: if the 99th percentile of the start delay exceeds this, the source did not offer the load.
+/// In an open loop, the source did not offer the load if the 99th percentile of its start delay
+/// exceeds this.
 const LAG_LIMIT_MS: f64 = 10.0;
-/// Open loop: at least this share of the requested rate must have been offered.
+/// In an open loop, at least this share of the requested rate must have been offered.
 const MIN_RATE_SHARE: f64 = 0.95;
-/// A source or sink that uses more of its threads' time than this may itself have been the limit.
+/// A source or sink that uses more of its threads' time than this share may itself have been the
+/// limit.
 const MAX_BUSY_SHARE: f64 = 0.90;
-/// Shortest run for that rule. In less time, a process is mostly busy starting and ending.
+/// The rule about busy threads applies only to longer runs. In less time, a process is mostly busy
+/// starting and ending.
 const MIN_BUSY_S: f64 = 1.0;
-/// In a shorter run the first connections decide, and missing the rate says nothing about the server.
+/// In a shorter run, the first connections dominate the rate. A missed rate then says nothing about
+/// the server.
 const MIN_RATE_S: f64 = 1.0;
-/// Remark on a run without a server. It requires no action, so a short report omits it.
+/// Remark on a run without a server. A short report omits it, because it requires no action.
 pub const NO_SERVER: &str = "There was no server: this is the limit of source and sink on this host.";
-/// Number of stalls that are listed one by one.
+/// Number of stalls that are listed individually.
 const MAX_NAMED_STALLS: usize = 3;
 
 impl Cause {
-    /// Returns the outcome of a run whose first reason has this cause; `None` if the cause changes nothing.
+    /// Returns the outcome of a run whose first reason has this cause, or `None` if the cause does
+    /// not affect the outcome.
     pub fn outcome(self) -> Option<Outcome> {
         match self {
             Self::Defect
@@ -68,7 +74,7 @@ impl Cause {
         }
     }
 
-    /// Reports whether this cause leaves the account open.
+    /// True if this cause means that the account does not balance.
     fn keeps_open(self) -> bool {
         matches!(
             self,
@@ -87,17 +93,17 @@ impl Cause {
     }
 }
 
-/// Facts that a record does not contain.
+/// Facts that the verdict needs and a record does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct VerdictInputs {
     pub topology: Topology,
-    /// Faults that the user ordered from this run's sink; `None` if there were none.
+    /// Faults that the user ordered from this run's sink, or `None` without such faults.
     pub ordered: Option<Ordered>,
-    /// Length of the pause in arrivals that ended the wait for mail, if one did.
+    /// If a pause in arrivals ended the wait for mail, the length of the pause.
     pub quiet_timeout: Option<Duration>,
 }
 
-/// Returns the verdict on a run, from the other parts of its record.
+/// Derives the verdict on a run from the other parts of its record.
 pub fn judge(record: &Record, circumstances: &VerdictInputs) -> Verdict {
     if let Some(shard) = &record.shard {
         return part_verdict(shard);
@@ -116,19 +122,20 @@ pub fn judge(record: &Record, circumstances: &VerdictInputs) -> Verdict {
     reasons.extend(ending_reasons(record));
     reasons.extend(notes(record, circumstances));
     let ledger = &record.ledger;
-    let wrong = [ledger.lost, ledger.not_delivered, ledger.duplicates, ledger.corrupt];
-    let is_closed = is_watched(ledger) && wrong.iter().all(is_nothing);
+    let counts = [ledger.lost, ledger.not_delivered, ledger.duplicates, ledger.corrupt];
+    let is_closed = is_watched(ledger) && counts.iter().all(is_nothing);
     let mut verdict = decide(reasons, &pass_text(record));
     verdict.closed &= is_closed;
     verdict
 }
 
 fn part_verdict(shard: &ShardRow) -> Verdict {
-    let why = format!("Part {}/{}: mailrun merge judges all parts together.", shard.index, shard.count);
-    Verdict { why: why.clone(), reasons: vec![why], causes: vec![Cause::Remark], ..Verdict::default() }
+    let reason = format!("Part {}/{}: mailrun merge judges all parts together.", shard.index, shard.count);
+    Verdict { why: reason.clone(), reasons: vec![reason], causes: vec![Cause::Remark], ..Verdict::default() }
 }
 
-/// Makes a verdict from reasons. They are sorted, and the first decides. `pass` is the text of a run without any.
+/// Makes a verdict from reasons. They are sorted, and the first reason decides. `pass` is the text
+/// of a run without reasons against it.
 pub fn decide(mut reasons: Vec<Reason>, pass: &str) -> Verdict {
     reasons.sort_by_key(|reason| reason.cause);
     let outcome = reasons.first().and_then(|reason| reason.cause.outcome());
@@ -145,7 +152,6 @@ pub fn decide(mut reasons: Vec<Reason>, pass: &str) -> Verdict {
     }
 }
 
-/// Adds a reason to a verdict.
 pub fn add_reason(verdict: &mut Verdict, reason: Reason, pass: &str) {
     let texts = std::mem::take(&mut verdict.reasons).into_iter();
     let known = texts.zip(std::mem::take(&mut verdict.causes)).map(|(text, cause)| Reason { cause, text });
@@ -153,8 +159,9 @@ pub fn add_reason(verdict: &mut Verdict, reason: Reason, pass: &str) {
     *verdict = Verdict { closed, ..decide(known.chain([reason]).collect(), pass) };
 }
 
-/// Accepts causes that the user ordered. They no longer have weight, and the verdict's text says so.
-pub fn accept_ordered(verdict: &mut Verdict, causes: &[Cause], why: Reason, pass: &str) {
+/// Accepts causes that the user ordered. They no longer count against the run, and the verdict's
+/// text says so.
+pub fn accept_ordered(verdict: &mut Verdict, causes: &[Cause], reason: Reason, pass: &str) {
     let closed = verdict.closed;
     let texts = std::mem::take(&mut verdict.reasons).into_iter();
     let known = texts.zip(std::mem::take(&mut verdict.causes)).map(|(text, cause)| {
@@ -162,11 +169,11 @@ pub fn accept_ordered(verdict: &mut Verdict, causes: &[Cause], why: Reason, pass
         Reason { cause, text }
     });
     // The first sentence states what was ordered.
-    let reasons = std::iter::once(why).chain(known).collect();
+    let reasons = std::iter::once(reason).chain(known).collect();
     *verdict = Verdict { closed, ..decide(reasons, pass) };
 }
 
-/// Returns the outcome of a run. For older records, which have none, it is derived from other fields.
+/// Returns the outcome of a run. Older records have no outcome, so it is derived from other fields.
 pub fn outcome(record: &Record) -> Option<Outcome> {
     let verdict = &record.verdict;
     if verdict.outcome.is_some()
@@ -186,7 +193,7 @@ pub fn outcome(record: &Record) -> Option<Outcome> {
     })
 }
 
-/// Describes how much came through in a passed run.
+/// Describes how many messages passed a run with the outcome PASS.
 pub fn pass_text(record: &Record) -> String {
     let ledger = &record.ledger;
     let created = ledger.created.unwrap_or_default();
@@ -217,7 +224,8 @@ pub fn pass_text(record: &Record) -> String {
     }
 }
 
-/// Finds contradictions between the counts of both ends, and units that did not fit into the ledgers.
+/// Finds contradictions between the counts of both ends, and units that did not fit into the
+/// ledgers.
 fn account_reasons(record: &Record) -> Vec<Reason> {
     let ledger = &record.ledger;
     let noun = unit_noun(record);
@@ -240,7 +248,6 @@ fn account_reasons(record: &Record) -> Vec<Reason> {
     reasons
 }
 
-/// Finds processes that ended unexpectedly.
 fn death_reasons(record: &Record) -> Vec<Reason> {
     let name = |role: Role| match role {
         Role::Source => "source",
@@ -248,36 +255,36 @@ fn death_reasons(record: &Record) -> Vec<Reason> {
         Role::Sink => "sink",
     };
     let died = record.parties.iter().filter_map(|party| Some((party.role, party.died.as_ref()?)));
-    let reason = |(role, found)| match role {
-        // The relay is what is being measured.
-        Role::Relay => Reason::new(Cause::Died, death_text(name(role), found)),
-        Role::Source | Role::Sink => death_reason(name(role), found),
+    let reason = |(role, death)| match role {
+        // The relay is being measured, so its death always counts against it.
+        Role::Relay => Reason::new(Cause::Died, death_text(name(role), death)),
+        Role::Source | Role::Sink => death_reason(name(role), death),
     };
     died.map(reason).collect()
 }
 
-/// Returns what the death of our own source, sink or endpoint means for the verdict. If it ran out of memory, the
-/// server is not to blame.
+/// Returns the reason that the death of our own source, sink or endpoint adds to the verdict. If
+/// that process ran out of memory, the server is not to blame.
 pub fn death_reason(name: &str, death: &Death) -> Reason {
     let cause = if death.out_of_memory { Cause::Exhausted } else { Cause::Died };
     Reason::new(cause, death_text(name, death))
 }
 
-/// Formats a death: `The relay died at 1.5 s: signal 9 (SIGKILL).`
+/// Formats a death, for example `The relay died at 1.5 s: signal 9 (SIGKILL).`
 pub fn death_text(name: &str, death: &Death) -> String {
-    let said = death.said.trim_end_matches('.');
-    let said = if said.is_empty() { String::new() } else { format!("; its last message: {said}") };
+    let message = death.said.trim_end_matches('.');
+    let message = if message.is_empty() { String::new() } else { format!("; its last message: {message}") };
     let ended = if death.out_of_memory { "ran out of memory" } else { "died" };
-    format!("The {name} {ended} at {:.1} s: {}{said}.", death.at_s, death.how)
+    format!("The {name} {ended} at {:.1} s: {}{message}.", death.at_s, death.how)
 }
 
-/// Reports whether our own source or sink ended for lack of memory.
+/// True if our own source or sink ended for lack of memory.
 fn lacked_memory(record: &Record) -> bool {
     let ours = record.parties.iter().filter(|party| party.role != Role::Relay);
     ours.filter_map(|party| party.died.as_ref()).any(|death| death.out_of_memory)
 }
 
-/// Reports whether the death of a source or sink may be the reason for this cause.
+/// True if the death of a source or sink may have led to this cause.
 fn follows_from_death(cause: Cause) -> bool {
     matches!(
         cause,
@@ -289,10 +296,11 @@ fn has_death(record: &Record) -> bool {
     record.parties.iter().any(|party| party.died.is_some())
 }
 
-/// Finds lost, doubled, corrupt, rejected, failed and expired mail beyond what thresholds allow and what was ordered.
+/// Finds lost, doubled, corrupt, rejected, failed and expired mail beyond what thresholds allow and
+/// rules ordered.
 fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     let bounds = OrderedBounds::of(record, circumstances);
-    let found = Fate::ALL.into_iter().filter_map(|fate| {
+    let fate_reasons = Fate::ALL.into_iter().filter_map(|fate| {
         let count = fate.count(&record.ledger).unwrap_or_default();
         match () {
             // The threshold decides. If it is missed, it has its own reason.
@@ -302,13 +310,14 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
                 Some(Reason::new(Cause::Ordered, format!("As ordered, {}: {}.", fate.name(), grouped(count))))
             }
             () if fate == Fate::Failed && final_stall(record).is_some() && !has_death(record) => None,
-            // The source could not connect. `validity::limits` reports what it lacked.
+            // The source could not connect. `validity::limits` reports which resource it lacked.
             () if fate == Fate::Failed && count <= refused_by_ourselves(record) => None,
             () => Some(Reason::new(fate.cause(), fate_text(record, fate, count, &bounds))),
         }
     });
-    let mut reasons: Vec<Reason> = found.collect();
-    // A threshold may allow connections that fail now and then, but not a server that is gone.
+    let mut reasons: Vec<Reason> = fate_reasons.collect();
+    // A threshold may allow connections that fail now and then, but not a server that has
+    // disappeared.
     if !has_death(record)
         && refused_by_ourselves(record) == 0
         && let Some(stall) = final_stall(record)
@@ -322,7 +331,8 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     reasons
 }
 
-/// Units whose connection failed because the source itself ran out of descriptors or ports.
+/// Returns the number of units whose connection failed because the source itself ran out of
+/// descriptors or ports.
 fn refused_by_ourselves(record: &Record) -> u64 {
     let of_source = |party: &str| record.parties.iter().any(|known| known.role == Role::Source && known.name == party);
     let times = record.exhausted.iter().filter(|row| of_source(&row.party)).map(|row| row.count);
@@ -338,17 +348,17 @@ fn expired_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reas
     Some(Reason::new(if is_ordered { Cause::Ordered } else { Cause::Expired }, text))
 }
 
-/// Bounds of each fate, according to what was ordered.
+/// Bounds of each fate, derived from the faults that were ordered.
 struct OrderedBounds {
     ordered: Option<Ordered>,
     topology: Topology,
-    /// Fate of the mail that the sink drops.
+    /// Fate that the verdict gives to mail that the sink was ordered to drop.
     missing: Fate,
-    /// Length of the pause in arrivals that ended the wait for mail.
+    /// If a pause in arrivals ended the wait for mail, the length of the pause.
     quiet_timeout: Option<Duration>,
-    /// Most units that a single reply or connection can concern.
+    /// Maximum number of units that a single reply or connection can concern.
     each: u64,
-    /// Units that may have escaped a fate because another one came first.
+    /// Number of units that may have escaped a fate because another fate came first.
     slack: u64,
 }
 
@@ -363,17 +373,17 @@ impl OrderedBounds {
             quiet_timeout: circumstances.quiet_timeout,
             missing: if ledger.lost.is_none() { Fate::NotDelivered } else { Fate::Lost },
             each: u64::from(record.workload.recipients.max(1)) * if is_stream { 2 } else { 1 },
-            // Foreign records may contain any numbers.
+            // Records of other programs may contain any numbers, so the sum must not overflow.
             slack: others.into_iter().flatten().fold(0, u64::saturating_add),
         }
     }
 
-    /// Reports whether that count is within the bounds.
+    /// True if this count is within the bounds.
     fn contain(&self, fate: Fate, count: u64) -> bool {
         (self.min(fate)..=self.max(fate)).contains(&count)
     }
 
-    /// Lower bound, provided that what was ordered was done.
+    /// Lower bound of a fate, assuming that the ordered faults were made.
     fn min(&self, fate: Fate) -> u64 {
         let Some(ordered) = self.ordered else { return 0 };
         match fate {
@@ -381,7 +391,8 @@ impl OrderedBounds {
             Fate::Lost | Fate::NotDelivered => 0,
             Fate::Duplicates => ordered.duplicates.saturating_sub(self.slack),
             Fate::Corrupt => ordered.corrupt,
-            // A refusal may concern a command that belongs to no message, or a message that is tried again.
+            // A refusal may concern a command that belongs to no message, or a message that is
+            // tried again.
             Fate::Rejected | Fate::Failed => 0,
         }
     }
@@ -391,7 +402,7 @@ impl OrderedBounds {
         match fate {
             Fate::Lost | Fate::NotDelivered if fate == self.missing => ordered.lost,
             Fate::Lost | Fate::NotDelivered => 0,
-            // If a relay gets no 250, it sends the message again.
+            // A relay that gets no 250 sends the message again.
             Fate::Duplicates => ordered.duplicates.saturating_add(ordered.unanswered),
             Fate::Corrupt => ordered.corrupt,
             // With a relay in between, the source does not talk to the sink.
@@ -406,7 +417,7 @@ impl OrderedBounds {
     }
 }
 
-/// Most likely cause, as a question to the user, if the sink was watched and everything is lost.
+/// If the sink was watched and everything is lost, this asks the user about the most likely cause.
 const NOTHING_CAME: &str = " The sink has seen nothing of this run: does the server relay to it?";
 
 fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) -> String {
@@ -414,31 +425,32 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
     let amount = grouped(count);
     let of_created = of_created(record);
     let were = if count == 1 { "was" } else { "were" };
-    let told = if bounds.has_any() { String::new() } else { faults_behind(record, fate) };
+    let faults = if bounds.has_any() { String::new() } else { faults_behind(record, fate) };
     let text = match fate {
-        Fate::Lost => format!("Lost: {amount}{of_created} {noun} {were} accepted and never arrived{told}."),
-        Fate::NotDelivered => not_delivered_text(record, count, bounds.quiet_timeout, &told),
-        Fate::Duplicates => format!("Duplicates: {amount}{of_created} {noun} arrived more than once{told}."),
-        Fate::Corrupt => format!("Corrupt: {} arrived with a changed body{told}.", counted(count, "message")),
+        Fate::Lost => format!("Lost: {amount}{of_created} {noun} {were} accepted and never arrived{faults}."),
+        Fate::NotDelivered => not_delivered_text(record, count, bounds.quiet_timeout, &faults),
+        Fate::Duplicates => format!("Duplicates: {amount}{of_created} {noun} arrived more than once{faults}."),
+        Fate::Corrupt => format!("Corrupt: {} arrived with a changed body{faults}.", counted(count, "message")),
         Fate::Rejected => {
-            let said = first_said(record, |row| row.code > 0);
-            format!("The server rejected {amount}{of_created} {noun}{said}{told}.")
+            let error = first_said(record, |row| row.code > 0);
+            format!("The server rejected {amount}{of_created} {noun}{error}{faults}.")
         }
         Fate::Failed => {
-            let said = first_said(record, |row| row.code == 0);
-            format!("{amount}{of_created} {noun} failed{said}{told}.")
+            let error = first_said(record, |row| row.code == 0);
+            format!("{amount}{of_created} {noun} failed{error}{faults}.")
         }
     };
-    let least = bounds.min(fate);
-    let most = bounds.max(fate);
-    match most {
+    let min = bounds.min(fate);
+    let max = bounds.max(fate);
+    match max {
         0 => text,
-        _ if count > most => format!("{text} At most {} of them were asked for.", grouped(most)),
-        _ => format!("{text} At least {} were asked for.", grouped(least)),
+        _ if count > max => format!("{text} At most {} of them were asked for.", grouped(max)),
+        _ => format!("{text} At least {} were asked for.", grouped(min)),
     }
 }
 
-/// Names the faults of a sink if some of them led to that fate: ` (the sink was told to: drop 0.02)`.
+/// Names the faults of a sink if some of them led to this fate, for example ` (the sink was told
+/// to: drop 0.02)`.
 fn faults_behind(record: &Record, fate: Fate) -> String {
     let number = |done: &Ordered| match fate {
         Fate::Lost | Fate::NotDelivered => done.lost,
@@ -449,7 +461,7 @@ fn faults_behind(record: &Record, fate: Fate) -> String {
     };
     let sinks = record.parties.iter().filter(|party| party.role == Role::Sink);
     let at_work = sinks.filter(|party| party.ordered.as_ref().is_some_and(|done| number(done) > 0));
-    // Removes the quotes, the place if it is every place, and the count from `'.: drop 0.02' (15 times)`.
+    // From `'.: drop 0.02' (15 times)`, remove the quotes, the command `.` and the count.
     let rule = |text: &String| {
         let rule = text.rsplit_once("' (").map_or(text.as_str(), |(rule, _)| rule).trim_matches('\'');
         rule.strip_prefix(".: ").unwrap_or(rule).to_owned()
@@ -458,14 +470,15 @@ fn faults_behind(record: &Record, fate: Fate) -> String {
     if rules.is_empty() { String::new() } else { format!(" (the sink was told to: {})", rules.join(", ")) }
 }
 
-/// Reports mail that a server with an unknown queue has accepted. It may be delivered later.
-fn not_delivered_text(record: &Record, count: u64, quiet_timeout: Option<Duration>, told: &str) -> String {
+/// Reports mail that a server accepted and whose queue cannot be read. The mail may still be
+/// delivered later.
+fn not_delivered_text(record: &Record, count: u64, quiet_timeout: Option<Duration>, faults: &str) -> String {
     let within = quiet_timeout.map(|time| format!(" within {} s", time.as_secs_f64()));
     let were = if count == 1 { "was" } else { "were" };
     let nothing_came = if record.ledger.delivered == Some(0) { NOTHING_CAME } else { "" };
-    let look = queue_command(record).map_or_else(String::new, |command| format!(" {command} shows the queue."));
+    let hint = queue_command(record).map_or_else(String::new, |command| format!(" {command} shows the queue."));
     format!(
-        "{}{} {} {were} not delivered{}: lost or still in the server's queue{told}.{look}{nothing_came}",
+        "{}{} {} {were} not delivered{}: lost or still in the server's queue{faults}.{hint}{nothing_came}",
         grouped(count),
         of_created(record),
         unit_noun(record),
@@ -473,7 +486,8 @@ fn not_delivered_text(record: &Record, count: u64, quiet_timeout: Option<Duratio
     )
 }
 
-/// Returns the command that shows the server's queue, if its greeting has a known name.
+/// Returns the command that shows the server's queue, if the server's greeting contains a known
+/// name.
 fn queue_command(record: &Record) -> Option<&'static str> {
     let banner = record.server.as_ref()?.banner.to_ascii_lowercase();
     let known = [
@@ -489,7 +503,8 @@ fn of_created(record: &Record) -> String {
     record.ledger.created.map_or_else(String::new, |created| format!(" of {}", grouped(created)))
 }
 
-/// Text of the most frequent error of a kind: `: 452 4.3.1 Insufficient system storage`.
+/// Describes the most frequent error of a kind, for example ` (at data: 452 4.3.1 Insufficient
+/// system storage)`.
 fn first_said(record: &Record, is_meant: impl Fn(&ErrorRow) -> bool) -> String {
     let row = record.errors.iter().filter(|row| is_meant(row)).max_by_key(|row| row.count);
     row.map_or_else(String::new, |row| {
@@ -498,7 +513,8 @@ fn first_said(record: &Record, is_meant: impl Fn(&ErrorRow) -> bool) -> String {
     })
 }
 
-/// Finds the stall in which the server disappeared: it lasted to the end, and connections failed in it.
+/// Finds the stall in which the server disappeared. It must last to the end of the run and contain
+/// failed connections.
 fn final_stall(record: &Record) -> Option<&StallRow> {
     let accepting = record.stalls.iter().rfind(|stall| stall.stage == Stage::Accepted);
     accepting.filter(|stall| stall.to_the_end && stall.failed > 0 && stall.rejected == 0)
@@ -506,9 +522,9 @@ fn final_stall(record: &Record) -> Option<&StallRow> {
 
 fn server_gone_text(record: &Record, stall: &StallRow) -> String {
     let failed = record.ledger.failed.unwrap_or_default();
-    let said = first_said(record, |row| row.code == 0);
+    let error = first_said(record, |row| row.code == 0);
     let noun = unit_noun(record);
-    let when = format!("at {:.1} s of {:.1} s", stall.from_s, stall.to_s);
+    let time = format!("at {:.1} s of {:.1} s", stall.from_s, stall.to_s);
     let ended = if record.ending == Some(Ending::GaveUp) { "; the run was given up (--give-up)" } else { "" };
     let overflows = record.surroundings.as_ref().and_then(|around| around.listen_overflows).unwrap_or_default();
     let full = match overflows {
@@ -516,7 +532,7 @@ fn server_gone_text(record: &Record, stall: &StallRow) -> String {
         times => format!("; listen queues of this host were full {}", counted(times, "time")),
     };
     format!(
-        "The server stopped answering {when}: {}{} {noun} failed{said}{full}{ended}.",
+        "The server stopped answering {time}: {}{} {noun} failed{error}{full}{ended}.",
         grouped(failed),
         of_created(record)
     )
@@ -539,7 +555,7 @@ fn validity_reasons(record: &Record, between: Topology) -> Vec<Reason> {
     reasons
 }
 
-/// Reports that all messages were in the warm-up, so the figures are based on none.
+/// Reports that all messages were created during the warm-up, so that there are no figures.
 fn warm_up_text(record: &Record) -> Option<String> {
     let warm_up = record.warm_up.filter(|warm_up| warm_up.created > 0)?;
     let counted = stage(record, Stage::Created)?.count;
@@ -552,7 +568,7 @@ fn warm_up_text(record: &Record) -> Option<String> {
     })
 }
 
-/// Reports how many sessions of a party ended by a panic. The fate of their messages is unknown.
+/// Reports how many sessions of a party ended in a panic. The fates of their messages are unknown.
 pub fn defect_text(party: &Party) -> Option<String> {
     let failed = party.failed_sessions.filter(|failed| *failed > 0)?;
     Some(format!(
@@ -563,8 +579,8 @@ pub fn defect_text(party: &Party) -> Option<String> {
     ))
 }
 
-/// Open loop: reports that the source fell behind its schedule although a session was free. The times include its
-/// delay.
+/// Reports that the source fell behind its schedule in an open loop although a session was free.
+/// The measured times include this delay.
 pub fn behind_schedule(record: &Record) -> Option<String> {
     let lag = record.lag_ms.filter(|_| is_open_loop(record))?.p99;
     (lag > LAG_LIMIT_MS && !waits_outweigh(record, lag)).then(|| {
@@ -575,13 +591,15 @@ pub fn behind_schedule(record: &Record) -> Option<String> {
     })
 }
 
-/// Reports whether waits for busy sessions, which are the server's doing, are much longer than the source's own delay.
+/// True if the waits for busy sessions, which the server causes, are much longer than the source's
+/// own delay.
 fn waits_outweigh(record: &Record, lag_ms: f64) -> bool {
     stage(record, Stage::Created).and_then(|row| row.latency_ms).is_some_and(|waited| waited.p99 > 2.0 * lag_ms)
 }
 
-/// Weighs the source's own delay. It makes the run invalid only if it may have decided a threshold and no other
-/// threshold was certainly missed. `behind` says that the source was late as a whole.
+/// Judges the source's own delay. The delay makes the run invalid only if it may have decided a
+/// threshold, and if no other threshold was certainly missed. `behind` is set if the source was
+/// late as a whole.
 pub fn lag_reason(record: &Record, behind: Option<String>) -> Option<Reason> {
     let is_undecided = |row: &&ThresholdRow| threshold::is_undecided_by_lag(record, row, LAG_LIMIT_MS);
     let is_missed = |row: &&ThresholdRow| !row.passed && (row.value.is_some() || row.is_infinite) && !is_undecided(row);
@@ -620,30 +638,32 @@ fn busy_text(party: &Party, duration_s: f64) -> Option<String> {
 
 /// A requested rate that was not offered.
 pub enum MissedRate {
-    /// The rate was requested for so short a time that missing it says nothing. Contains the reason.
+    /// The rate was requested for so short a time that missing it says nothing.
     TooShort(Reason),
-    /// Contains the beginning of the sentence about it.
+    /// Beginning of the sentence about the missed rate, which the caller completes.
     Missed(String),
 }
 
-/// Returns the rate that was not offered in a complete open-loop run; `None` if it was offered. `party_offered` begins
-/// the sentence.
+/// Describes a missed rate: in a complete open-loop run, the requested rate was not offered.
+/// Returns `None` otherwise. The sentence starts with `party_offered`.
 pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
-    let asked = record.workload.rate_per_s.filter(|_| is_open_loop(record))?;
+    let requested = record.workload.rate_per_s.filter(|_| is_open_loop(record))?;
     let created = stage(record, Stage::Created)?;
     let offered = created.offered_rate_per_s.or(Some(created.rate_per_s).filter(|rate| *rate > 0.0))?;
-    // A Poisson count of n scatters by √n. Twice that may be chance.
-    let chance = match record.workload.arrival {
+    // A Poisson count of n varies by √n. Twice that may be chance.
+    let tolerance = match record.workload.arrival {
         Arrival::Poisson => 2.0 / (created.count.max(1) as f64).sqrt(),
         Arrival::Closed | Arrival::Constant | Arrival::Market => 0.0,
     };
-    if offered >= asked * (MIN_RATE_SHARE - chance) || record.ending.is_some_and(|ending| ending != Ending::Complete) {
+    if offered >= requested * (MIN_RATE_SHARE - tolerance)
+        || record.ending.is_some_and(|ending| ending != Ending::Complete)
+    {
         return None;
     }
     let missed = format!(
         "{party_offered} {}/s of the {}/s asked for",
         grouped(offered.round() as u64),
-        grouped(asked.round() as u64)
+        grouped(requested.round() as u64)
     );
     if created.duration_s >= MIN_RATE_S {
         return Some(MissedRate::Missed(missed));
@@ -653,8 +673,8 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     Some(MissedRate::TooShort(Reason::new(Cause::RateNotOffered, text)))
 }
 
-/// Reports a requested rate that was not offered. If the generator was the limit, it is its fault, otherwise the
-/// server's.
+/// Reports a requested rate that was not offered. The blame goes to the generator if it was the
+/// limit, and to the server otherwise.
 fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option<Reason> {
     let is_our_fault = is_our_fault || between == Topology::Direct;
     let missed = match missed_rate(record, if is_our_fault { "The source offered" } else { "The server took" })? {
@@ -675,8 +695,8 @@ fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option
     Some(Reason::new(Cause::RateMissed, text))
 }
 
-/// Finds thresholds that were missed, or that concern something unobserved. A missed limit of a fate weighs as much as
-/// the fate.
+/// Finds thresholds that were missed, or that concern something that nobody observed. A missed
+/// limit of a fate weighs as much as the fate itself.
 pub fn threshold_reasons(record: &Record) -> Vec<Reason> {
     let open = record.thresholds.iter().filter(|row| !row.passed);
     let reason = |row: &ThresholdRow| match (row.value, threshold::fate_of(&row.expression)) {
@@ -688,20 +708,20 @@ pub fn threshold_reasons(record: &Record) -> Vec<Reason> {
         (Some(_), None) => Reason::new(Cause::ThresholdMissed, missed_text(row)),
         (None, _) if row.is_infinite => Reason::new(Cause::ThresholdMissed, missed_text(row)),
         (None, _) => {
-            let why = threshold::unseen_reason(record, row);
-            Reason::new(Cause::ThresholdUnseen, format!("Threshold not measured: {}: {why}.", row.expression))
+            let explanation = threshold::unseen_reason(record, row);
+            Reason::new(Cause::ThresholdUnseen, format!("Threshold not measured: {}: {explanation}.", row.expression))
         }
     };
     open.map(reason).collect()
 }
 
-/// Reports whether a threshold concerns that fate. The threshold then decides instead of the rule that the fate must
-/// not occur.
+/// True if a threshold concerns this fate. In that case, the threshold decides. Without one, the
+/// fate must not occur at all.
 pub fn has_threshold(record: &Record, fate: Fate) -> bool {
     record.thresholds.iter().any(|row| threshold::fate_of(&row.expression) == Some(fate))
 }
 
-/// Formats a missed threshold: `Threshold missed: accepted.p99 < 50ms: it was 61.2 ms.`
+/// Formats a missed threshold, for example `Threshold missed: accepted.p99 < 50ms; it was 61.2 ms.`
 fn missed_text(row: &ThresholdRow) -> String {
     match row.value {
         Some(value) => {
@@ -712,7 +732,7 @@ fn missed_text(row: &ThresholdRow) -> String {
     }
 }
 
-/// Explains why the run ended early, and what was still under way.
+/// Explains why the run ended early, and how much mail was still in transit.
 fn ending_reasons(record: &Record) -> Vec<Reason> {
     let ledger = &record.ledger;
     let noun = unit_noun(record);
@@ -774,7 +794,7 @@ fn notes(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     reasons
 }
 
-/// Reports the mail in the relay's queue. It is safe but not delivered.
+/// Reports the mail in the relay's queue, which is safe but not delivered.
 fn queued_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reason> {
     let queued = record.ledger.queued.filter(|queued| *queued > 0)?;
     let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies.max(ordered.cuts) > 0);
@@ -787,7 +807,7 @@ fn queued_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reaso
     Some(Reason::new(if is_ordered { Cause::Ordered } else { Cause::Unfinished }, text))
 }
 
-/// Formats stalls: `Nothing was accepted from 1.5 s to 4.0 s.`
+/// Formats stalls, for example `Nothing was accepted from 1.5 s to 4.0 s.`
 pub fn stall_reasons(record: &Record) -> Vec<Reason> {
     let is_gone = final_stall(record).is_some();
     let stages = [Stage::Accepted, Stage::Delivered];
@@ -796,8 +816,8 @@ pub fn stall_reasons(record: &Record) -> Vec<Reason> {
 
 fn stage_stall_reason(record: &Record, stage: Stage, is_gone: bool) -> Option<Reason> {
     let of_it = record.stalls.iter().filter(|stall| stall.stage == stage);
-    let said = of_it.filter(|stall| !(is_gone && stall.to_the_end));
-    let spans: Vec<String> = said.map(|stall| format!("from {:.1} s to {:.1} s", stall.from_s, stall.to_s)).collect();
+    let stalls = of_it.filter(|stall| !(is_gone && stall.to_the_end));
+    let spans: Vec<String> = stalls.map(|stall| format!("from {:.1} s to {:.1} s", stall.from_s, stall.to_s)).collect();
     let more = spans.len().saturating_sub(MAX_NAMED_STALLS);
     let mut named: Vec<String> = spans.into_iter().take(MAX_NAMED_STALLS).collect();
     if named.is_empty() {
@@ -809,8 +829,8 @@ fn stage_stall_reason(record: &Record, stage: Stage, is_gone: bool) -> Option<Re
     Some(Reason::new(Cause::Stalled, format!("Nothing was {} {}.", stage.name(), listed(&named))))
 }
 
-/// Reports waits that are not the source's fault: all sessions were busy, because the server was slow or they were too
-/// few.
+/// Reports waits that are not the source's fault: all sessions were busy, either because the server
+/// was slow or because there were too few sessions.
 fn wait_note(record: &Record) -> Option<String> {
     let waited = stage(record, Stage::Created)?.latency_ms?.p99;
     (waited > LAG_LIMIT_MS && behind_schedule(record).is_none()).then(|| {
@@ -822,7 +842,7 @@ fn wait_note(record: &Record) -> Option<String> {
     })
 }
 
-/// Reports messages that were due but not begun before the load ended.
+/// Reports messages that were due but had not begun when the load ended.
 fn unsent_note(record: &Record) -> Option<String> {
     let count = unsent(record);
     (count > 0).then(|| {
@@ -834,7 +854,8 @@ fn unsent_note(record: &Record) -> Option<String> {
     })
 }
 
-/// Reports units that arrived without a 250. They count as delivered, but the lost replies deserve a remark.
+/// Reports units that arrived without a 250. They count as delivered, but a reader should know
+/// about the lost replies.
 fn unheard_note(record: &Record) -> Option<String> {
     let LedgerRow { delivered, lost, not_delivered, accepted, queued, expired, .. } = record.ledger;
     let missing = lost.or(not_delivered)?;
@@ -858,7 +879,7 @@ fn is_nothing(count: &Option<u64>) -> bool {
     count.unwrap_or_default() == 0
 }
 
-/// Returns the user's word for the ledger's unit.
+/// Returns the user's word for a unit of the ledger.
 fn unit_noun(record: &Record) -> &'static str {
     if record.workload.recipients > 1 { "copies" } else { "messages" }
 }

@@ -1,7 +1,9 @@
-//! Distributions of times: an HdrHistogram in nanoseconds from 1 µs to 1 h with 3 digits, and its interval log.
+//! Distributions of times: HdrHistograms in nanoseconds from 1 µs to 1 h with three digits, and
+//! their interval log.
 //!
-//! A worker records into its own and clears it at every tick; the collector adds them up. A distribution without a time
-//! costs two words, and one with times grows with its largest value (16 KB at 1 ms, 96 KB at 1 s).
+//! A worker records into its own distribution and clears it at every tick, and the collector adds
+//! the distributions up. An empty distribution costs two words. Otherwise its size depends on its
+//! largest value (16 KB at 1 ms, 96 KB at 1 s).
 use crate::record::LatencyMs;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -11,15 +13,15 @@ use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer}
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
-/// Smallest time that the histogram distinguishes. Shorter ones read as 0 or as this.
+/// Shortest time that the histogram distinguishes. Shorter times read as 0 or as this time.
 const LOWEST_NS: u64 = 1_000;
-/// Longer times count as this.
+/// Longer times count as this time.
 const HIGHEST_NS: u64 = 3_600_000_000_000;
 const NS_PER_MS: f64 = 1e6;
-/// Longest text that is read as a histogram. Those that we write have at most a tenth of that.
+/// Longest text that is read as a histogram. Texts that we write have at most a tenth of this
+/// length.
 const MAX_ENCODED_BYTES: usize = 1 << 20;
 
-/// Significant digits of a distribution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Precision {
     #[default]
@@ -43,9 +45,9 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// Creates one with two significant digits instead of three. It takes an eighth of the memory. For times that are
-    /// recorded several times per message: with three digits, they would push a server's own data out of the
-    /// processor's caches.
+    /// Creates a distribution with two significant digits instead of three, which takes an eighth
+    /// of the memory. Use it for times that are recorded several times per message. With three
+    /// digits, they would push a server's own data out of the processor's caches.
     pub fn coarse() -> Self {
         Self { histogram: None, digits: Precision::Two }
     }
@@ -72,17 +74,18 @@ impl Latencies {
         self.recorded().map_or(0, |histogram| histogram.len())
     }
 
-    /// Counts the times of at least `from` and less than `to`, to the histogram's precision.
+    /// Returns the number of times that are at least `from` and less than `to`, to the histogram's
+    /// precision.
     pub fn count_between(&self, from: Duration, to: Duration) -> u64 {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(HIGHEST_NS).min(HIGHEST_NS);
         let from = ns(from);
         let to = ns(to).saturating_sub(1);
-        // Times beyond the last bucket would be searched for in that bucket.
+        // The histogram would count times beyond its last bucket as if they were in it.
         let reached = self.recorded().filter(|histogram| histogram.max() >= from && to >= from);
         reached.map_or(0, |histogram| histogram.count_between(from, to))
     }
 
-    /// The usual figures; `None` if there are no times.
+    /// Returns the usual figures, or `None` without any times.
     pub fn summary(&self) -> Option<LatencyMs> {
         let histogram = self.recorded()?;
         Some(LatencyMs {
@@ -97,38 +100,40 @@ impl Latencies {
         })
     }
 
-    /// Returns the time in milliseconds that a share `quantile` (0 to 1) of all times does not exceed; 0 if there are
-    /// no times.
+    /// Returns the time in milliseconds that the share `quantile` (0 to 1) of all times does not
+    /// exceed. Returns 0 without any times.
     pub fn quantile_ms(&self, quantile: f64) -> f64 {
         self.recorded().map_or(0.0, |histogram| in_ms(histogram.value_at_quantile(quantile)))
     }
 
-    /// Recorded times in nanoseconds with their counts, ascending, to the histogram's precision.
+    /// Returns the recorded times in nanoseconds with their counts, in ascending order and to the
+    /// histogram's precision.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let recorded = self.recorded().into_iter().flat_map(|histogram| histogram.iter_recorded());
         recorded.map(|bucket| (bucket.value_iterated_to(), bucket.count_at_value()))
     }
 
-    /// Encodes it as interval logs do: HdrHistogram V2, deflated, base64. `None` if nothing was counted.
+    /// Encodes the distribution as interval logs do: HdrHistogram V2, deflated, Base64. Returns
+    /// `None` if it is empty.
     pub fn encoded(&self) -> Option<String> {
         let mut bytes = Vec::new();
         V2DeflateSerializer::new().serialize(self.recorded()?, &mut bytes).ok()?;
         Some(STANDARD.encode(bytes))
     }
 
-    /// Reads the output of [`Self::encoded`]; `None` for anything else.
+    /// Decodes the output of [`Self::encoded`]. Returns `None` for anything else.
     pub fn decode(text: &str) -> Option<Self> {
         let text = Some(text).filter(|text| text.len() <= MAX_ENCODED_BYTES)?;
         let bytes = STANDARD.decode(text).ok()?;
         let mut histogram: Histogram<u64> = Deserializer::new().deserialize(&mut bytes.as_slice()).ok()?;
         let digits =
             [Precision::Two, Precision::Three].into_iter().find(|digits| digits.number() == histogram.sigfig())?;
-        // A histogram that is added later may have larger times.
+        // A histogram that is added later may contain larger times.
         histogram.auto(true);
         Some(Self { histogram: Some(Box::new(histogram)), digits })
     }
 
-    /// Counts the times of at most `limit`, to the histogram's precision.
+    /// Returns the number of times that are at most `limit`, to the histogram's precision.
     pub fn count_within(&self, limit: Duration) -> u64 {
         self.count_between(Duration::ZERO, limit.saturating_add(Duration::from_nanos(1)))
     }
@@ -154,7 +159,8 @@ fn in_ms(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / NS_PER_MS
 }
 
-/// An HdrHistogram interval log (`.hlog`), as every HdrHistogram tool reads it: one line for each interval and tag.
+/// HdrHistogram interval log (`.hlog`), as every HdrHistogram tool reads it, with a line for each
+/// interval and tag.
 ///
 /// All values are nanoseconds.
 pub struct IntervalLog<W: Write> {
@@ -163,7 +169,7 @@ pub struct IntervalLog<W: Write> {
 }
 
 impl<W: Write> IntervalLog<W> {
-    /// Writes the head. Intervals count from `started`.
+    /// Writes the header. Intervals count from `started`.
     pub fn begin(mut to: W, started: SystemTime) -> io::Result<Self> {
         let mut serializer = V2DeflateSerializer::new();
         IntervalLogWriterBuilder::new()
@@ -176,7 +182,8 @@ impl<W: Write> IntervalLog<W> {
         Ok(Self { to, serializer })
     }
 
-    /// Writes one interval: `from` since the start, `length` long. Commas, blanks and line ends in `tag` become `_`.
+    /// Writes an interval that begins `from` after the start. Commas, blanks and line ends in `tag`
+    /// become `_`.
     pub fn write(&mut self, tag: &str, from: Duration, length: Duration, times: &Latencies) -> io::Result<()> {
         let tag = tag.replace([',', ' ', '\r', '\n'], "_");
         let nothing;
@@ -187,7 +194,8 @@ impl<W: Write> IntervalLog<W> {
                 &nothing
             }
         };
-        // hdrhistogram's writer borrows its output. One writer per line lets this type own the output.
+        // hdrhistogram's writer borrows its output. Creating a writer per line lets this type own
+        // the output.
         IntervalLogWriterBuilder::new()
             .begin_log_with(&mut self.to, &mut self.serializer)?
             .write_histogram(histogram, from, length, Tag::new(&tag))

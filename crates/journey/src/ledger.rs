@@ -1,12 +1,13 @@
-//! The ledger: the set of (message, recipient) seen so far, one bit each, in pages that are added as needed.
+//! The ledger: the set of units (message, recipient) seen so far, with a bit for each unit, in
+//! pages that are added as needed.
 //!
 //! ```text
 //! (recipient, sequence >> 15) ──index──► page of 32,768 bits (4 KB)      bit = sequence & 32,767
 //! ```
 //!
-//! 100 million messages of one recipient cost 3,052 pages, 12.5 MB, and nothing else grows with the run. Badly or
-//! maliciously chosen sequence numbers cost a page each, so the number of pages is limited; units that do not fit are
-//! counted by the caller and reported in the verdict.
+//! 100 million messages with one recipient take 3,052 pages (12.5 MB). Nothing else grows with the
+//! run. Badly or maliciously chosen sequence numbers cost a page each, so the number of pages is
+//! limited. The caller counts units that do not fit, and the verdict reports them.
 use crate::trace::WARM_UP_SEQUENCE;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read, Write};
@@ -17,21 +18,21 @@ const PAGE_BYTES: usize = PAGE_WORDS * 8;
 const PAGE_BITS_LOG2: u32 = 15;
 const PAGE_BITS: u64 = 1 << PAGE_BITS_LOG2;
 const MAGIC: &[u8; 8] = b"MRLEDGR1";
-/// Pages that [`Ledger::clear`] keeps: 1 MB, which is enough for two ticks at any speed measured so far.
+/// Number of pages that [`Ledger::clear`] keeps. They take 1 MB, which is enough for two ticks at
+/// any speed measured so far.
 const SPARE_PAGES: usize = 256;
 
 type LedgerPage = Box<[u64; PAGE_WORDS]>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkResult {
-    /// Not seen before.
+    /// The unit had not been seen before.
     First,
     Again,
-    /// Not recorded, because it would need a page beyond the limit.
+    /// Not recorded, because the unit would need a page beyond the limit.
     Full,
 }
 
-/// Result of [`Ledger::merge`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MergeResult {
     pub again: u64,
@@ -61,10 +62,10 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// Default limit of the pages' memory. It suffices for 536 million units.
+    /// Default limit of the pages' memory. It is enough for 536 million units.
     pub const LIMIT_BYTES: usize = 64 << 20;
 
-    /// Creates an empty ledger whose pages take at most that many bytes.
+    /// Creates an empty ledger whose pages take at most this many bytes.
     pub fn with_limit(bytes: usize) -> Self {
         Self {
             pages: Vec::new(),
@@ -76,7 +77,6 @@ impl Ledger {
         }
     }
 
-    /// Records a unit. Returns whether it was new.
     pub fn mark(&mut self, sequence: u64, recipient: u32) -> MarkResult {
         let key = PageKey { recipient, number: sequence >> PAGE_BITS_LOG2 };
         let Some(page) = self.open_page(key) else { return MarkResult::Full };
@@ -90,14 +90,12 @@ impl Ledger {
         MarkResult::First
     }
 
-    /// Reports whether a unit was recorded.
     pub fn contains(&self, sequence: u64, recipient: u32) -> bool {
         let (word, bit) = bit_position(sequence);
         let key = PageKey { recipient, number: sequence >> PAGE_BITS_LOG2 };
         self.page(key).is_some_and(|page| page[word] & bit != 0)
     }
 
-    /// Adds all units of `other`.
     pub fn merge(&mut self, other: &Self) -> MergeResult {
         let mut merged = MergeResult::default();
         for (&key, &theirs) in &other.index {
@@ -115,16 +113,17 @@ impl Ledger {
         self.count
     }
 
-    /// Counts the units that `other` lacks.
+    /// Returns the number of units that are in `self` and not in `other`.
     pub fn count_without(&self, other: &Self) -> u64 {
         self.index.iter().map(|(&key, &page)| count_ones_without(&self.pages[page], other.page(key))).sum()
     }
 
-    /// Returns the first messages, at most `most`, of which `other` lacks units, with the number of these.
-    pub fn messages_without(&self, other: &Self, most: usize) -> Vec<(u64, u32)> {
+    /// Returns the first messages of which `other` lacks units, at most `limit` of them, with the
+    /// number of missing units.
+    pub fn messages_without(&self, other: &Self, limit: usize) -> Vec<(u64, u32)> {
         let mut keys: Vec<(PageKey, usize)> = self.index.iter().map(|(&key, &page)| (key, page)).collect();
         keys.sort_unstable_by_key(|(key, _)| (key.number, key.recipient));
-        let mut found: Vec<(u64, u32)> = Vec::new();
+        let mut messages: Vec<(u64, u32)> = Vec::new();
         for pages in keys.chunk_by(|(one, _), (other, _)| one.number == other.number) {
             let mut counts = BTreeMap::new();
             for (key, page) in pages {
@@ -139,18 +138,19 @@ impl Ledger {
                     }
                 }
             }
-            found.extend(counts);
-            if found.len() >= most {
+            messages.extend(counts);
+            if messages.len() >= limit {
                 break;
             }
         }
-        found.truncate(most);
-        found
+        messages.truncate(limit);
+        messages
     }
 
-    /// Returns the units whose messages have these numbers, in the warm-up or after it.
+    /// Returns the units whose messages have these numbers, whether they belong to the warm-up or
+    /// not.
     pub fn within(&self, numbers: &[Range<u64>]) -> Self {
-        let mut found = Self { page_limit: self.page_limit, ..Self::with_limit(0) };
+        let mut subset = Self { page_limit: self.page_limit, ..Self::with_limit(0) };
         for (&key, &page) in &self.index {
             let sequence = key.number << PAGE_BITS_LOG2;
             let first = sequence % WARM_UP_SEQUENCE;
@@ -161,20 +161,20 @@ impl Ledger {
             let parts =
                 numbers.iter().map(bits).filter(|bits| bits.start < bits.end && sequence < 2 * WARM_UP_SEQUENCE);
             for bits in parts {
-                if let Some(kept) = found.open_page(key) {
-                    copy_bits(&mut found.pages[kept], &self.pages[page], &bits);
+                if let Some(kept) = subset.open_page(key) {
+                    copy_bits(&mut subset.pages[kept], &self.pages[page], &bits);
                 }
             }
         }
-        found.count = found.pages.iter().map(count_ones).sum();
-        found
+        subset.count = subset.pages.iter().map(count_ones).sum();
+        subset
     }
 
     pub fn bytes(&self) -> usize {
         (self.pages.len() + self.spare.len()) * PAGE_BYTES
     }
 
-    /// Removes all units and keeps some pages for the next.
+    /// Removes all units, but keeps some pages for later units.
     pub fn clear(&mut self) {
         let room = SPARE_PAGES.saturating_sub(self.spare.len());
         self.pages.truncate(room);
@@ -185,7 +185,8 @@ impl Ledger {
         self.count = 0;
     }
 
-    /// Writes it: the magic, the number of pages, then recipient, number and bits of each page, little-endian.
+    /// Writes the magic number, the number of pages, and the recipient, number and bits of each
+    /// page, all little-endian.
     pub fn write_to(&self, mut to: impl Write) -> io::Result<()> {
         let mut order: Vec<(PageKey, usize)> = self.index.iter().map(|(&key, &page)| (key, page)).collect();
         order.sort_unstable();
@@ -199,8 +200,8 @@ impl Ledger {
         to.flush()
     }
 
-    /// Reads the output of [`Self::write_to`]. Anything else, or more than [`Self::LIMIT_BYTES`] of pages, is an error.
-    /// Memory grows only with what is actually read.
+    /// Reads the output of [`Self::write_to`]. Anything else is an error, and so are more than
+    /// [`Self::LIMIT_BYTES`] of pages. Memory grows only with what is actually read.
     pub fn read_from(mut from: impl Read) -> io::Result<Self> {
         let mut ledger = Self::default();
         ledger.read_pages(&mut from)?;
@@ -238,7 +239,8 @@ impl Ledger {
         self.index.get(&key).map(|&page| &self.pages[page])
     }
 
-    /// Returns the page of that key, and adds it if needed. `None` if that would exceed the limit.
+    /// Returns the page with this key, and adds it if needed. Returns `None` if that would exceed
+    /// the limit.
     #[inline]
     fn open_page(&mut self, key: PageKey) -> Option<usize> {
         match self.latest {
@@ -267,12 +269,12 @@ impl Ledger {
     }
 }
 
-/// Position of a sequence's bit in its page.
+/// Returns the position of a sequence number's bit in its page.
 fn bit_position(sequence: u64) -> (usize, u64) {
     ((sequence >> 6) as usize % PAGE_WORDS, 1 << (sequence & 63))
 }
 
-/// Adds `theirs` to `ours`; returns the number of bits that both had.
+/// Adds `theirs` to `ours`. Returns the number of bits that both had.
 fn merge_page(ours: &mut LedgerPage, theirs: &LedgerPage) -> u64 {
     let mut again = 0;
     for (ours, theirs) in ours.iter_mut().zip(theirs.iter()) {
@@ -282,7 +284,7 @@ fn merge_page(ours: &mut LedgerPage, theirs: &LedgerPage) -> u64 {
     again
 }
 
-/// Sets in `kept` the bits of that range that `page` has.
+/// Copies the bits of `page` in this range to `kept`.
 fn copy_bits(kept: &mut LedgerPage, page: &LedgerPage, bits: &Range<u64>) {
     for (number, (kept, word)) in kept.iter_mut().zip(page.iter()).enumerate() {
         let first = number as u64 * 64;
@@ -373,12 +375,12 @@ mod tests {
             [(10..11, 0..0), (9..10, 0..0), (0..64, 0..0), (63..40_001, 40_000..99_999), (0..1 << 48, 0..9)]
         {
             let ranges = [first, second];
-            let found = ledger.within(&ranges);
+            let subset = ledger.within(&ranges);
             let is_meant = |sequence: u64| ranges.iter().any(|range| range.contains(&sequence));
             let expected: Vec<u64> = (0..100_000).step_by(3).filter(|sequence| is_meant(*sequence)).collect();
-            assert_eq!(found.count(), 2 * expected.len() as u64, "{ranges:?}");
-            assert!(expected.iter().all(|sequence| found.contains(*sequence, 0)));
-            assert!(expected.iter().all(|sequence| found.contains(sequence | WARM_UP_SEQUENCE, 2)));
+            assert_eq!(subset.count(), 2 * expected.len() as u64, "{ranges:?}");
+            assert!(expected.iter().all(|sequence| subset.contains(*sequence, 0)));
+            assert!(expected.iter().all(|sequence| subset.contains(sequence | WARM_UP_SEQUENCE, 2)));
         }
     }
 

@@ -1,4 +1,5 @@
-//! The words and the arithmetic of a mail measurement: stages, trace, ledger, histograms, series, the run record.
+//! The words and the arithmetic of a mail measurement: stages, trace, ledger, histograms, series,
+//! the run record.
 //!
 //! ```
 //! use mailrun_journey::{ClockId, Ledger, RunId, Trace, TraceReader, TraceResult, trace};
@@ -27,8 +28,9 @@
 //! assert_eq!(accepted.count_without(&arrived), 0, "nothing is lost");
 //! ```
 //!
-//! No clock, socket, file, environment or random source in this crate: times are arguments, as `Duration` since the
-//! zero of CLOCK_MONOTONIC, so every rule can be tested by writing the times down.
+//! This crate uses no clock, socket, file, environment or random source. Times are arguments, given
+//! as `Duration` since the zero of CLOCK_MONOTONIC, so a test of any rule can simply write the
+//! times down.
 //!
 //! ```text
 //! trace      header by which the far end recognises a message

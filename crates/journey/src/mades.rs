@@ -1,8 +1,9 @@
-//! Fields of a run record for MADES: stages of the Business Application API, the steps between them, and errors with
-//! the endpoint's codes.
+//! Fields of a run record that only MADES has: stages of the Business Application API, the steps
+//! between the stages, and errors with the endpoint's codes.
 //!
-//! The record's common stages describe the same in common terms, so that protocols can be compared: accepted is
-//! settled, delivered is inbox (of a tracing message: its event), notified is the last event, the final reply, or the
+//! The record also describes these stages under the names that all protocols share, so that
+//! protocols can be compared. `accepted` is the settled stage. `delivered` is the inbox stage or,
+//! for a tracing message, its event. `notified` is the last event, the final reply, or the
 //! acknowledgement document.
 use crate::record::LatencyMs;
 use serde::{Deserialize, Serialize};

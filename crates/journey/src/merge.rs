@@ -1,4 +1,4 @@
-//! Makes one run record from the records of its parties.
+//! Makes a single run record from the records of the parties.
 use crate::domains;
 use crate::record::{
     ErrorRow, EventRow, LedgerRow, PartyUsage, Record, SeriesRow, SlowMessage, StageRow, UsageRow, Verdict,
@@ -9,12 +9,13 @@ use crate::time_axis::align;
 use std::collections::BTreeMap;
 
 const NS_PER_S: i128 = 1_000_000_000;
-/// A relay may deliver for this long after the source's last second. Later rows come from another host's clock.
+/// A relay may deliver for this long after the source's last second. Later rows must come from
+/// another host's clock.
 const MAX_TAIL_S: u64 = 24 * 3600;
 
-/// Joins the records of source and sink into the run's record, and settles the ledger. No number in the record of a
-/// sink on another host can cause an overflow. The verdict remains open, because the caller may still add parties that
-/// it watched; it must then call `judge::judge`.
+/// Joins the records of source and sink into the run's record, and enters the ledger. No number in
+/// the record of a sink on another host can cause an overflow. The verdict remains open, because
+/// the caller may still add parties that it watched. The caller must then call `judge::judge`.
 ///
 /// Identity, host, surroundings and workload come from the source.
 pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) -> Record {
@@ -43,8 +44,9 @@ pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) ->
     run
 }
 
-/// Adds to the sink's stage what only the source knows: the messages that never arrived, the time in which load was
-/// offered, and whether a trace's time is that of creation or of the schedule.
+/// Adds facts to the sink's stage that only the source knows: the messages that never arrived, the
+/// time in which load was offered, and whether a trace's time is that of creation or of the
+/// schedule.
 fn as_seen_from_source(
     mut row: StageRow,
     since: Option<Stage>,
@@ -60,9 +62,9 @@ fn as_seen_from_source(
     row
 }
 
-/// Converts the sink's times, which count from its own origin, to times of the run.
+/// Converts the sink's times, which count from its own origin, into times of the run.
 struct SinkClock {
-    /// Origin of the sink, in seconds after that of the run.
+    /// Origin of the sink in seconds after the origin of the run.
     shift_s: f64,
     /// End of the times that can belong to the run.
     end_s: f64,
@@ -74,7 +76,8 @@ impl SinkClock {
         Self { shift_s: (i128::from(sink.origin_ns) - i128::from(run.origin_ns)) as f64 / 1e9, end_s: end as f64 }
     }
 
-    /// Converts a time. Times before the run become 0; `None` for times from another host's clock.
+    /// Converts a time. Times before the run become 0, and times from another host's clock become
+    /// `None`.
     fn time(&self, at_s: f64) -> Option<f64> {
         let at_s = at_s + self.shift_s;
         (-(MAX_TAIL_S as f64)..=self.end_s).contains(&at_s).then(|| at_s.max(0.0))
@@ -89,7 +92,6 @@ impl SinkClock {
         rows.into_iter().filter_map(|row| Some(EventRow { at_s: self.time(row.at_s)?, ..row })).collect()
     }
 
-    /// Converts the seconds of each party.
     fn usage(&self, parties: Vec<PartyUsage>) -> Vec<PartyUsage> {
         let row = |row: UsageRow| {
             let at_s = row.second as f64 + self.shift_s;
@@ -101,7 +103,7 @@ impl SinkClock {
     }
 }
 
-/// End of the seconds that can belong to the run.
+/// Returns the end of the seconds that can belong to the run.
 fn tail_end_s(run: &Record) -> u64 {
     run.series.last().map_or(0, |row| row.second).saturating_add(MAX_TAIL_S)
 }
@@ -122,7 +124,8 @@ pub(crate) fn join_errors(mut errors: Vec<ErrorRow>, more: Vec<ErrorRow>) -> Vec
     errors
 }
 
-/// Adds the arrivals to the slowest accepted messages, if the sink knows them. These may not be the slowest to arrive.
+/// Adds arrival times to the slowest accepted messages, if the sink knows them. These messages may
+/// not be the slowest to arrive.
 fn join_slowest(mut messages: Vec<SlowMessage>, arrived: &[SlowMessage]) -> Vec<SlowMessage> {
     for message in &mut messages {
         let arrivals = arrived.iter().filter(|arrival| arrival.message == message.message);
@@ -131,7 +134,6 @@ fn join_slowest(mut messages: Vec<SlowMessage>, arrived: &[SlowMessage]) -> Vec<
     messages
 }
 
-/// Joins events in order of time.
 pub fn join_events(events: Vec<EventRow>, more: Vec<EventRow>) -> Vec<EventRow> {
     let mut joined = events;
     joined.extend(more);
@@ -139,9 +141,9 @@ pub fn join_events(events: Vec<EventRow>, more: Vec<EventRow>) -> Vec<EventRow> 
     joined
 }
 
-/// Joins both series, whose seconds begin at the same time. Sent and accepted come from the source, delivered and
-/// latencies from the sink. Rows of the sink are left out if they are outside the run, which begins after the warm-up,
-/// or on another host's clock.
+/// Joins both series, whose seconds begin at the same time. Sent and accepted messages come from
+/// the source, delivered messages and latencies from the sink. Rows of the sink are left out if
+/// they are outside the run, which begins after the warm-up, or come from another host's clock.
 fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
     let shift = (i128::from(sink.origin_ns) - i128::from(source.origin_ns) + NS_PER_S / 2).div_euclid(NS_PER_S);
     let begin = source.series.first().map_or(u64::MAX, |row| row.second);
@@ -175,7 +177,7 @@ fn with_latencies_of(other: &SeriesRow, row: SeriesRow) -> SeriesRow {
     }
 }
 
-/// Removes the idle seconds after the last event, because a sink continues to run.
+/// Removes the idle seconds after the last event, because a sink keeps running.
 fn trimmed(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
     let is_idle = |row: &SeriesRow| {
         [row.created, row.sent, row.accepted, row.delivered, row.errors].iter().all(|count| *count == 0)
@@ -186,7 +188,7 @@ fn trimmed(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
     rows
 }
 
-/// Fills in the messages that were accepted and not yet delivered at the end of each row.
+/// Fills in the number of messages that were accepted and not yet delivered at the end of each row.
 pub fn with_queue(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
     let mut accepted: u64 = 0;
     let mut delivered: u64 = 0;

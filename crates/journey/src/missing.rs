@@ -1,25 +1,24 @@
-//! Messages that did not arrive, with the server's replies, by which they can be found in its log. The number is
-//! limited.
+//! Messages that did not arrive, with the server's replies, which help to find the messages in the
+//! server's log. Their number is limited.
 use crate::ledger::Ledger;
 use crate::record::{MissingFate, MissingMessage};
 use crate::trace::WARM_UP_SEQUENCE;
 use std::time::Duration;
 
-/// Messages that are kept.
+/// Maximum number of messages that are kept.
 pub const MAX_MISSING: usize = 1000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingTransaction {
     pub message: u64,
     pub since: Duration,
-    /// Why it did not arrive.
     pub fate: MissingFate,
     pub recipients: u32,
-    /// The server's last reply to it, if there was one.
+    /// The server's last reply to the message, if there was one.
     pub reply: Option<String>,
 }
 
-/// The first [`MAX_MISSING`] of a worker or of a run.
+/// The first [`MAX_MISSING`] messages of a worker or of a run that did not arrive.
 #[derive(Clone, Debug, Default)]
 pub struct MissingTransactions {
     messages: Vec<MissingTransaction>,
@@ -28,7 +27,6 @@ pub struct MissingTransactions {
 }
 
 impl MissingTransactions {
-    /// Reports whether there is room for another message.
     pub fn has_room(&self) -> bool {
         self.messages.len() + self.cleared < MAX_MISSING
     }
@@ -49,7 +47,7 @@ impl MissingTransactions {
         self.messages.clear();
     }
 
-    /// All of them, in the order of their ends.
+    /// Returns all messages in the order in which they ended.
     pub fn iter(&self) -> impl Iterator<Item = &MissingTransaction> {
         self.messages.iter()
     }
@@ -62,8 +60,9 @@ pub struct KnownReply {
     pub text: String,
 }
 
-/// Lists the first messages of which some units are in `accepted` but not in `arrived`. `known` returns the reply to a
-/// sequence number, and `origin` is the time from which the record counts.
+/// Lists the first messages of which some units are in `accepted` but not in `arrived`. `known`
+/// returns the reply to the message with a sequence number. The times of the record count from
+/// `origin`.
 pub fn not_seen(
     accepted: &Ledger,
     arrived: &Ledger,

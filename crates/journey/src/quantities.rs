@@ -1,4 +1,5 @@
-//! Readers of quantities as people write them in options, rules and files: one function for each kind.
+//! Parsers of quantities as people write them in options, rules and files, with a function for each
+//! kind.
 //!
 //! ```text
 //! count         500  10k  1M  10_000       k is 1000
@@ -9,27 +10,27 @@
 //! percent       1%
 //! interval      10s..15s
 //! ```
-//! `Display` of a number and `Debug` of a `Duration` are read back as the same value. A number with an exponent or with
-//! commas is refused with the form to write, a value that is too large with the largest one.
+//! `Display` of a number and `Debug` of a `Duration` are read back as the same value. For a number
+//! with an exponent or commas, the refusal shows the form to write. For a value that is too large,
+//! it shows the largest value.
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// The largest count. A `f64` represents every whole number up to it, and a thousand times as many fit into 64 bits.
+/// Largest count. A `f64` represents every whole number up to this one exactly, and a thousand
+/// times as much fits into 64 bits.
 pub const MAX_COUNT: u64 = 1_000_000_000_000_000;
-/// The largest size, 1024T.
+/// Largest size: 1024T.
 pub const MAX_BYTES: u64 = 1 << 50;
-/// The longest time, 10,000 days. Its nanoseconds fit into 64 bits.
+/// Longest time: 10,000 days. Its nanoseconds fit into 64 bits.
 pub const MAX_DURATION: Duration = Duration::from_secs(10_000 * 86_400);
-/// The highest rate, per second.
+/// Highest rate, per second.
 pub const MAX_RATE_PER_S: f64 = 1e7;
-/// The lowest rate that is not zero, per second: once per hour.
+/// Lowest rate that is not zero, per second. It is once per hour.
 pub const MIN_RATE_PER_S: f64 = 1.0 / 3_600.0;
 
-/// Reads a whole number: `500`, `10k`, `1M`, `10_000`; k is 1000.
-///
-/// # Errors
-/// The fault, and a valid form.
+/// Parses a whole number such as `500`, `10k`, `1M` or `10_000`, where k is 1000. An error names
+/// the fault and a valid form.
 pub fn count(text: &str) -> Result<u64, String> {
     let (number, factor) = split_thousands(text);
     let Some(decimal) = Decimal::parse(number) else {
@@ -44,23 +45,18 @@ pub fn count(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Reads a count of at least one and at most `most`.
-///
-/// # Errors
-/// The fault, and a valid form.
-pub fn count_up_to(text: &str, most: u64) -> Result<u64, String> {
+/// Parses a count of at least one and at most `max`. An error names the fault and a valid form.
+pub fn count_up_to(text: &str, max: u64) -> Result<u64, String> {
     match positive(text, count)? {
-        number if number > most => Err(too_large(text, most)),
+        number if number > max => Err(too_large(text, max)),
         number => Ok(number),
     }
 }
 
-/// Reads bytes: `400`, `64k`, `10M`, `1G`, `1T`; k is 1024.
-///
-/// # Errors
-/// The fault, and a valid form.
+/// Parses a size in bytes such as `400`, `64k`, `10M`, `1G` or `1T`, where k is 1024. An error
+/// names the fault and a valid form.
 pub fn bytes(text: &str) -> Result<u64, String> {
-    let wrong = || {
+    let error = || {
         let what = "is not a valid size; use something like 400, 64k or 10M (k is 1024)";
         refusal(text, what, plain_form)
     };
@@ -71,17 +67,15 @@ pub fn bytes(text: &str) -> Result<u64, String> {
         "m" | "mb" | "mib" => 20,
         "g" | "gb" | "gib" => 30,
         "t" | "tb" | "tib" => 40,
-        _ => return Err(wrong()),
+        _ => return Err(error()),
     };
-    let number = Decimal::parse(number).and_then(|number| number.exactly(1 << shift)).ok_or_else(wrong)?;
+    let number = Decimal::parse(number).and_then(|number| number.exactly(1 << shift)).ok_or_else(error)?;
     let number = u64::try_from(number).ok().filter(|number| *number <= MAX_BYTES);
     number.ok_or_else(|| too_large(text, "1024T"))
 }
 
-/// Reads a time: `250ms`, `10s`, `1m`, `1h30m`, `2d`; a bare number is seconds.
-///
-/// # Errors
-/// The fault, and a valid form.
+/// Parses a time such as `250ms`, `10s`, `1m`, `1h30m` or `2d`. A bare number means seconds. An
+/// error names the fault and a valid form.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let Some(nanoseconds) = nanoseconds(text) else {
         if text.strip_prefix('-').is_some_and(|rest| nanoseconds(rest).is_some()) {
@@ -98,23 +92,21 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Reads a rate, per second: `500`, `500/s`, `500/m`, `30k/h`, up to ten million per second; zero is valid.
-///
-/// # Errors
-/// The fault, and a valid form.
+/// Parses a rate such as `500`, `500/s`, `500/m` or `30k/h`, and returns it per second. The rate
+/// may be zero, and at most ten million per second. An error names the fault and a valid form.
 pub fn rate(text: &str) -> Result<f64, String> {
     let what = "is not a valid rate; use something like 500, 500/s, 500/m or 30k/h";
-    let wrong = || refusal(text, what, |text| text.split('/').next().and_then(plain_form));
+    let error = || refusal(text, what, |text| text.split('/').next().and_then(plain_form));
     let (number, unit) = text.split_once('/').unwrap_or((text, "s"));
     let seconds = match unit {
         "s" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3_600.0,
-        _ => return Err(wrong()),
+        _ => return Err(error()),
     };
     let (number, factor) = split_thousands(number);
-    Decimal::parse(number).ok_or_else(wrong)?;
-    let number: f64 = number.replace('_', "").parse().map_err(|_| wrong())?;
+    Decimal::parse(number).ok_or_else(error)?;
+    let number: f64 = number.replace('_', "").parse().map_err(|_| error())?;
     match number * factor as f64 / seconds {
         rate if rate > MAX_RATE_PER_S => Err(too_large(text, "10M/s")),
         rate if rate > 0.0 && rate < MIN_RATE_PER_S => Err(format!("{text:?} is too small; at least 1/h")),
@@ -122,27 +114,23 @@ pub fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Reads a probability, from 0 to 1, or a share, from 0% to 100%.
-///
-/// # Errors
-/// The fault, and a valid form.
+/// Parses a probability from 0 to 1, or a share from 0% to 100%. An error names the fault and a
+/// valid form.
 pub fn probability(text: &str) -> Result<f64, String> {
     if text.ends_with('%') {
         return percent(text).map(|percent| percent / 100.0);
     }
-    let wrong = |why: &str| format!("{text:?} is not a valid probability; {why}");
+    let error = |reason: &str| format!("{text:?} is not a valid probability; {reason}");
     match signed_number(text) {
         Some(number) if (0.0..=1.0).contains(&number) => Ok(number),
-        Some(number) if number < 0.0 => Err(wrong("it must not be negative")),
-        Some(percent) if percent <= 100.0 => Err(wrong(&format!("write {percent}% or {}", percent / 100.0))),
-        _ => Err(wrong("use something like 0.01 or 1%")),
+        Some(number) if number < 0.0 => Err(error("it must not be negative")),
+        Some(percent) if percent <= 100.0 => Err(error(&format!("write {percent}% or {}", percent / 100.0))),
+        _ => Err(error("use something like 0.01 or 1%")),
     }
 }
 
-/// Reads a share in percent, from 0% to 100%.
-///
-/// # Errors
-/// The fault, and a valid form.
+/// Parses a share from 0% to 100%, and returns it in percent. An error names the fault and a valid
+/// form.
 pub fn percent(text: &str) -> Result<f64, String> {
     match text.strip_suffix('%').map(str::trim_end).and_then(signed_number) {
         Some(number) if (0.0..=100.0).contains(&number) => Ok(number),
@@ -152,14 +140,14 @@ pub fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Reads a number that may have a sign and an exponent.
+/// Parses a number that may have a sign and an exponent.
 fn signed_number(text: &str) -> Option<f64> {
     let is_number = text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-'));
     text.parse().ok().filter(|number: &f64| is_number && number.is_finite())
 }
 
-/// Removes commas between thousands, as in `1,000/s`. The readers of this module refuse commas, like the one in `0,1`,
-/// because in an option they would separate the parts of a list.
+/// Removes the commas between thousands, as in `1,000/s`. The parsers of this module refuse commas
+/// such as that in `0,1`, because in an option a comma separates the parts of a list.
 pub fn without_commas(text: &str) -> Cow<'_, str> {
     let (number, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != ',').unwrap_or(text.len()));
     match plain_form(number) {
@@ -168,10 +156,8 @@ pub fn without_commas(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Reads two times, the earlier one first: `10s..15s`.
-///
-/// # Errors
-/// The fault, and a valid form.
+/// Parses two times such as `10s..15s`, of which the first must be earlier. An error names the
+/// fault and a valid form.
 pub fn interval(text: &str) -> Result<(Duration, Duration), String> {
     let (from, to) = text.split_once("..").ok_or_else(|| no_interval(text))?;
     let from = duration(from.trim())?;
@@ -179,7 +165,8 @@ pub fn interval(text: &str) -> Result<(Duration, Duration), String> {
     if from < to { Ok((from, to)) } else { Err(format!("{text:?}: write the earlier time first, as in 10s..15s")) }
 }
 
-/// Makes the refusal of a text without `..`; for a time and a length, it names the interval that they form.
+/// Makes the refusal of a text without `..`. If the text has a time and a length, the refusal names
+/// the interval that they form.
 fn no_interval(text: &str) -> String {
     if let Some((at, length)) = text.split_once(',')
         && let (Ok(at), Ok(length)) = (duration(at.trim()), duration(length.trim()))
@@ -190,10 +177,8 @@ fn no_interval(text: &str) -> String {
     format!("{text:?} is not a valid interval; use something like 10s..15s")
 }
 
-/// Reads a quantity that is neither zero nor negative; `read` reads any of its kind.
-///
-/// # Errors
-/// The fault, and a valid form.
+/// Parses a quantity that is neither zero nor negative. `read` parses any quantity of its kind. An
+/// error names the fault and a valid form.
 pub fn positive<T: Default + PartialEq>(text: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<T, String> {
     if text.strip_prefix('-').is_some_and(|rest| read(rest).is_ok()) {
         return Err(format!("{text:?}: must be positive"));
@@ -204,7 +189,7 @@ pub fn positive<T: Default + PartialEq>(text: &str, read: impl Fn(&str) -> Resul
     }
 }
 
-/// Splits a number from its k, M or G, which are powers of 1000.
+/// Splits a number from its suffix k, M or G, which are powers of 1000.
 fn split_thousands(text: &str) -> (&str, u128) {
     let factor = match text.chars().next_back() {
         Some('k' | 'K') => 1_000,
@@ -215,7 +200,7 @@ fn split_thousands(text: &str) -> (&str, u128) {
     (&text[..text.len() - 1], factor)
 }
 
-/// Reads the nanoseconds of a time; `None` if it is not a time.
+/// Parses a time and returns its nanoseconds, or `None` if it is not a time.
 fn nanoseconds(text: &str) -> Option<u128> {
     if let Some(seconds) = Decimal::parse(text) {
         return Some(seconds.about(1_000_000_000));
@@ -249,22 +234,23 @@ fn nanoseconds_of(unit: &str) -> Option<u128> {
     })
 }
 
-/// Number of decimal places that count.
+/// Number of decimal places that are kept.
 const DECIMAL_PLACES: usize = 18;
 const ONE: u128 = 1_000_000_000_000_000_000;
-/// Larger numbers exceed every quantity. Up to this, a number times its factor fits into 128 bits.
+/// Larger numbers exceed every quantity. Up to this number, the product with any factor fits into
+/// 128 bits.
 const MAX_WHOLE: u128 = 1 << 70;
 
 /// A number without sign and exponent.
 #[derive(Clone, Copy, Debug)]
 struct Decimal {
     whole: u128,
-    /// In units of 10^-18.
+    /// Number of units of 10^-18.
     fraction: u128,
 }
 
 impl Decimal {
-    /// Reads digits, which may have a point and underscores among them.
+    /// Parses digits, which may contain a point and underscores.
     fn parse(text: &str) -> Option<Self> {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
         let is_without_whole = whole.is_empty() && text.starts_with('.');
@@ -285,7 +271,7 @@ impl Decimal {
         (self.fraction * factor).is_multiple_of(ONE).then(|| self.about(factor))
     }
 
-    /// The product, rounded down.
+    /// Returns the number times `factor`, rounded down.
     fn about(self, factor: u128) -> u128 {
         (self.whole * factor).saturating_add(self.fraction * factor / ONE)
     }
@@ -296,12 +282,12 @@ fn is_digits(text: &str) -> bool {
     text.starts_with(is_digit) && text.ends_with(is_digit) && text.chars().all(|c| is_digit(c) || c == '_')
 }
 
-fn too_large(text: &str, most: impl std::fmt::Display) -> String {
-    format!("{text:?} is too large; at most {most}")
+fn too_large(text: &str, max: impl std::fmt::Display) -> String {
+    format!("{text:?} is too large; at most {max}")
 }
 
-/// Makes the refusal of an invalid quantity. It may be negative, or in a form for which `form` has the valid one;
-/// otherwise `what` says what is expected.
+/// Makes the refusal of an invalid quantity. The refusal says that the quantity is negative, or
+/// shows the valid form that `form` returns, or otherwise says `what` is expected.
 fn refusal(text: &str, what: &str, form: impl Fn(&str) -> Option<String>) -> String {
     let rest = text.strip_prefix('-');
     if rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
@@ -313,7 +299,8 @@ fn refusal(text: &str, what: &str, form: impl Fn(&str) -> Option<String>) -> Str
     }
 }
 
-/// Returns the valid form of a count with an exponent or commas: in digits, or with k, M or G if that is shorter.
+/// Returns the valid form of a count with an exponent or commas: in digits, and with k, M or G if
+/// that is shorter.
 fn count_form(text: &str) -> Option<String> {
     let digits = plain_form(text)?;
     let number = count(&digits).ok()?;
@@ -325,10 +312,11 @@ fn count_form(text: &str) -> Option<String> {
     })
 }
 
-/// Range of numbers whose digits are shown in a refusal.
+/// Range of the numbers whose digits a refusal shows.
 const SHOWN: RangeInclusive<f64> = 1e-9..=1e15;
 
-/// Returns the digits of a number that has an exponent (`1e6`), or commas between thousands (`1,000`).
+/// Returns the digits of a number that has an exponent (`1e6`) or commas between thousands
+/// (`1,000`).
 fn plain_form(text: &str) -> Option<String> {
     if text.contains(',') {
         let mut groups = text.split(',');
@@ -398,7 +386,7 @@ mod tests {
 
     #[test]
     fn what_is_no_count_is_refused_with_what_to_write() {
-        for (text, said) in [
+        for (text, piece) in [
             ("", "\"\" is not a valid count; use something like 500, 10k or 1M (k is 1000)"),
             ("k", "\"k\" is not a valid count"),
             ("1m", "\"1m\" is not a valid count"),
@@ -416,19 +404,19 @@ mod tests {
             ("99999999999999999999", "\"99999999999999999999\" is too large; at most 1000000000000000"),
             ("10000000G", "\"10000000G\" is too large; at most 1000000000000000"),
         ] {
-            let why = count(text).expect_err(text);
-            assert!(why.starts_with(said), "{text}: {why}");
+            let error = count(text).expect_err(text);
+            assert!(error.starts_with(piece), "{text}: {error}");
         }
         assert_eq!(count_up_to("1k", 1_000), Ok(1_000));
-        for (text, said) in [("0", "must be more than zero"), ("-5", "must be positive"), ("1001", "at most 1000")] {
-            let why = count_up_to(text, 1_000).expect_err(text);
-            assert!(why.ends_with(said), "{text}: {why}");
+        for (text, piece) in [("0", "must be more than zero"), ("-5", "must be positive"), ("1001", "at most 1000")] {
+            let error = count_up_to(text, 1_000).expect_err(text);
+            assert!(error.ends_with(piece), "{text}: {error}");
         }
     }
 
     #[test]
     fn what_is_no_size_or_time_is_refused_with_what_to_write() {
-        for (text, said) in [
+        for (text, expected) in [
             ("", "\"\" is not a valid size"),
             ("k", "\"k\" is not a valid size"),
             ("1.0001k", "\"1.0001k\" is not a valid size"),
@@ -439,10 +427,10 @@ mod tests {
             ("99999999999999999999", "\"99999999999999999999\" is too large; at most 1024T"),
             ("20000000000G", "\"20000000000G\" is too large; at most 1024T"),
         ] {
-            let why = bytes(text).expect_err(text);
-            assert!(why.starts_with(said), "{text}: {why}");
+            let error = bytes(text).expect_err(text);
+            assert!(error.starts_with(expected), "{text}: {error}");
         }
-        for (text, said) in [
+        for (text, expected) in [
             ("", "\"\" is not a valid time; use something like 250ms, 10s or 1m"),
             ("x", "\"x\" is not a valid time"),
             ("5x", "\"5x\" is not a valid time"),
@@ -456,14 +444,14 @@ mod tests {
             ("99999999999999h", "\"99999999999999h\" is too large; at most 10000d"),
             ("99999999999999999999999999999999999999999999d", "\"999"),
         ] {
-            let why = duration(text).expect_err(text);
-            assert!(why.starts_with(said), "{text}: {why}");
+            let error = duration(text).expect_err(text);
+            assert!(error.starts_with(expected), "{text}: {error}");
         }
     }
 
     #[test]
     fn what_is_no_rate_share_or_interval_is_refused_with_what_to_write() {
-        for (text, said) in [
+        for (text, expected) in [
             ("", "\"\" is not a valid rate; use something like 500, 500/s, 500/m or 30k/h"),
             ("fast", "\"fast\" is not a valid rate"),
             ("5/d", "\"5/d\" is not a valid rate"),
@@ -474,27 +462,27 @@ mod tests {
             ("20M", "\"20M\" is too large; at most 10M/s"),
             ("0.0001", "\"0.0001\" is too small; at least 1/h"),
         ] {
-            let why = rate(text).expect_err(text);
-            assert!(why.starts_with(said), "{text}: {why}");
+            let error = rate(text).expect_err(text);
+            assert!(error.starts_with(expected), "{text}: {error}");
         }
-        for (text, said) in [
+        for (text, expected) in [
             ("", "use something like 0.01 or 1%"),
             ("nan", "use something like 0.01 or 1%"),
             ("5", "write 5% or 0.05"),
             ("-0.1", "it must not be negative"),
         ] {
-            assert_eq!(probability(text), Err(format!("{text:?} is not a valid probability; {said}")));
+            assert_eq!(probability(text), Err(format!("{text:?} is not a valid probability; {expected}")));
         }
-        for (text, said) in [
+        for (text, expected) in [
             ("inf%", "\"inf%\" is not a valid share; use something like 95% or 0.1%"),
             ("0,1%", "\"0,1%\" is not a valid share"),
             ("101%", "\"101%\" is more than 100%"),
             ("-1%", "\"-1%\": must not be negative"),
         ] {
-            let why = probability(text).expect_err(text);
-            assert!(why.starts_with(said) && percent(text) == Err(why.clone()), "{text}: {why}");
+            let error = probability(text).expect_err(text);
+            assert!(error.starts_with(expected) && percent(text) == Err(error.clone()), "{text}: {error}");
         }
-        for (text, said) in [
+        for (text, expected) in [
             ("", "\"\" is not a valid interval; use something like 10s..15s"),
             ("10s", "\"10s\" is not a valid interval"),
             ("2s,1s", "\"2s,1s\": write 2s..3s"),
@@ -505,8 +493,8 @@ mod tests {
             ("..", "\"\" is not a valid time"),
             ("1s..x", "\"x\" is not a valid time"),
         ] {
-            let why = interval(text).expect_err(text);
-            assert!(why.starts_with(said), "{text}: {why}");
+            let error = interval(text).expect_err(text);
+            assert!(error.starts_with(expected), "{text}: {error}");
         }
     }
 

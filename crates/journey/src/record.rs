@@ -1,7 +1,8 @@
 //! The run record, `run.json`: everything a run learned, in the format `mailrun-run/1`.
 //!
-//! This format is a stable contract: keys are added freely and never changed. A source or a sink writes the same format
-//! as a whole run, with the parts that it knows; `fold` joins them into one record. Reports read only these records.
+//! This format is a stable contract: keys are added freely and never changed. A source or a sink
+//! writes the same format as a whole run, with the parts that it knows. `merge::merge_records`
+//! joins these records into one. Reports read only records.
 pub use crate::audit::{Audit, AuditLoss, AuditRow, MAX_LOSSES};
 pub use crate::mades::{
     AcknowledgementSender, Mades, MadesAcknowledgements, MadesBroker, MadesCount, MadesHop, MadesMarket, MadesOutage,
@@ -10,10 +11,9 @@ pub use crate::mades::{
 use crate::stage::{Phase, Stage};
 use serde::{Deserialize, Serialize};
 
-/// The format's name and version, the first key of every record.
+/// Name and version of the format, which are the first key of every record.
 pub const FORMAT: &str = "mailrun-run/1";
 
-/// Returns the JSON schema of [`Record`].
 #[cfg(feature = "schema")]
 #[must_use]
 pub fn schema() -> String {
@@ -134,23 +134,17 @@ pub struct Record {
 }
 
 impl Record {
-    /// Reads `run.json`.
-    ///
-    /// # Errors
-    /// If that is not a record.
     pub fn from_json(json: &[u8]) -> serde_json::Result<Self> {
         serde_json::from_slice(json)
     }
 
-    /// Writes `run.json`, without an end of line.
-    ///
-    /// # Errors
-    /// Never in practice: a record has no keys that JSON lacks.
+    /// Writes `run.json` without a line end. In practice, this never fails, because everything in a
+    /// record can be written as JSON.
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(self)
     }
 
-    /// A record of a run in which nothing has happened.
+    /// Returns the record of a run in which nothing has happened.
     pub fn empty() -> Self {
         Self {
             format: FORMAT.to_owned(),
@@ -650,7 +644,7 @@ pub struct Party {
 }
 
 impl Party {
-    /// A process of which nothing is known but its role and its name.
+    /// Creates a party of which only the role and the name are known.
     pub fn new(role: Role, name: &str) -> Self {
         Self {
             role,
@@ -672,7 +666,8 @@ impl Party {
         }
     }
 
-    /// Processor time of its work, user and system: without the time in which its workers looked for events in vain.
+    /// Returns the processor time of the party's work, user and system. The time in which its
+    /// workers looked for events in vain is left out.
     pub fn work_s(&self) -> Option<f64> {
         let used_s = self.user_s? + self.sys_s?;
         let looked_s = self.busy_poll.as_ref().map_or(0.0, |row| row.looked_s);
@@ -827,7 +822,7 @@ impl Default for StallRow {
     }
 }
 
-/// The stage of a stall in records that do not name one.
+/// The stage of a stall in records that do not name it.
 fn accepted() -> Stage {
     Stage::Accepted
 }
@@ -946,7 +941,7 @@ pub struct EventRow {
     pub text: String,
 }
 
-/// Recipients of a slow message that are named.
+/// Maximum number of recipients that are named for a slow message.
 pub const MAX_SLOW_RECIPIENTS: usize = 10;
 
 /// A message that took long.
@@ -1015,7 +1010,6 @@ pub enum MissingFate {
 }
 
 impl MissingFate {
-    /// Name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::NotSeen => "not seen",
@@ -1101,7 +1095,8 @@ pub struct LedgerRow {
 }
 
 impl LedgerRow {
-    /// The row of a run of which all is known and nothing has happened: each count is zero.
+    /// Returns the row of a run about which everything is known and in which nothing has happened.
+    /// Each count is zero.
     pub fn zero() -> Self {
         let zero = Some(0);
         Self {

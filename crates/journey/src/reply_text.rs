@@ -1,9 +1,11 @@
-//! A server's reply in a fixed amount of memory, so that one can be kept per message without an allocation.
+//! A server's reply in a fixed amount of memory, so that a reply per message can be kept without an
+//! allocation.
 
-/// Bytes of a reply that are kept. Servers write the queue id at the beginning of a reply.
+/// Number of bytes of a reply that are kept. Servers write the queue id at the beginning of a
+/// reply.
 pub const MAX_REPLY_BYTES: usize = 119;
 
-/// The beginning of a reply, as it came.
+/// The beginning of a reply, as it arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyText {
     length: u8,
@@ -19,7 +21,8 @@ impl ReplyText {
         Self { length: length as u8, octets }
     }
 
-    /// The reply in printable form, its lines joined: `250 2.0.0 Ok: queued as 4jZXTq1Xyz`.
+    /// Returns the reply in printable form with its lines joined, for example `250 2.0.0 Ok: queued
+    /// as 4jZXTq1Xyz`.
     pub fn text(&self) -> String {
         let text = String::from_utf8_lossy(&self.octets[..usize::from(self.length)]);
         let mut joined = String::new();

@@ -1,4 +1,4 @@
-//! Conversion of tallies into the rows of a run record.
+//! Converts tallies into the rows of a run record.
 use crate::delayed_acks::DelayedAcks;
 use crate::latencies::Latencies;
 use crate::record::{PauseRow, PhaseRow, StageRow};
@@ -7,9 +7,9 @@ use crate::tally::{RunTally, SourceTally};
 use std::time::Duration;
 
 impl SourceTally {
-    /// Makes the stages that a source observes, without the warm-up. Latencies count from `since`: `Scheduled` at open
-    /// loop, else `Created`. At open loop, the latency of the created stage is the slip. `offered` is how long load was
-    /// offered.
+    /// Makes the stages that a source observes, without the warm-up. Latencies count from `since`,
+    /// which is `Scheduled` in an open loop and `Created` in a closed loop. In an open loop, the
+    /// latency of the created stage is the slip. `offered` is how long load was offered.
     pub fn stages(&self, party: &str, since: Stage, offered: Option<Duration>) -> Vec<StageRow> {
         let span = |last: Option<Duration>| span(self.first_created, last);
         let warm = &self.warm_up;
@@ -35,7 +35,7 @@ impl SourceTally {
         rows
     }
 
-    /// Makes the phases that occurred, in the order of a dialogue.
+    /// Makes the rows of the phases that occurred, in the order of a dialogue.
     pub fn phase_rows(&self) -> Vec<PhaseRow> {
         let row = |(name, times): (Phase, &Latencies)| {
             let latency_ms = times.summary()?;
@@ -46,9 +46,11 @@ impl SourceTally {
 }
 
 impl SourceTally {
-    /// Makes rows for the phases that look like delayed ACKs. Only phases that end with data from the server count.
+    /// Makes rows for the phases that look like delayed ACKs. Only phases that end with data from
+    /// the server count.
     pub fn delayed_acks(&self, party: &str) -> Vec<PauseRow> {
-        // Connecting sends no segment that could be held back, and a message counts as sent when the kernel has it.
+        // Connecting sends no segment that could be held back, and a message counts as sent as soon
+        // as the kernel has it.
         let is_of_the_server = |phase: &Phase| !matches!(phase, Phase::Connect | Phase::Body);
         let row = |phase: Phase| {
             let place = phase as usize;
@@ -59,7 +61,7 @@ impl SourceTally {
 }
 
 impl RunTally {
-    /// Makes the stage that a sink observes, without the warm-up.
+    /// Makes the row of the stage that a sink observes, without the warm-up.
     pub fn stage(&self, party: &str, since: Stage) -> StageRow {
         let took = span(self.first_created, self.last_counted);
         let count = self.messages - self.warm_up_messages;
@@ -68,7 +70,7 @@ impl RunTally {
     }
 }
 
-/// Messages that reached a stage, and the time that this took.
+/// Number of messages that reached a stage, and how long that took.
 struct StageCounts {
     count: u64,
     failed: u64,
@@ -107,14 +109,15 @@ fn span(first: Option<Duration>, last: Option<Duration>) -> Duration {
     first.zip(last).map_or(Duration::ZERO, |(first, last)| last.saturating_sub(first))
 }
 
-/// Messages per second over the time in which load was offered.
+/// Returns the messages per second over the time in which load was offered.
 pub(crate) fn offered_rate(count: u64, offered_s: Option<f64>) -> Option<f64> {
     offered_s.filter(|offered_s| *offered_s > 0.0).map(|offered_s| count as f64 / offered_s)
 }
 
-/// Returns the rate of `count` in that time. It is 0 if no time passed: one message in zero time is not a rate.
-fn per_second(count: u64, took: Duration) -> f64 {
-    if took.is_zero() { 0.0 } else { count as f64 / took.as_secs_f64() }
+/// Returns the rate of `count` in this time. The rate is 0 if no time passed, because a message in
+/// zero time is not a rate.
+fn per_second(count: u64, elapsed: Duration) -> f64 {
+    if elapsed.is_zero() { 0.0 } else { count as f64 / elapsed.as_secs_f64() }
 }
 
 #[cfg(test)]

@@ -1,18 +1,20 @@
-//! Events by the second of the run in which they happened, by their own timestamps.
+//! Counts events by the second of the run in which they happened, according to their own
+//! timestamps.
 //!
-//! A worker counts into the second that contains the time of the event, and hands its seconds over with its tally.
-//! [`crate::Series`] adds up those of all workers.
+//! A worker counts each event in the second that contains its time, and hands the seconds over with
+//! its tally. [`crate::Series`] adds up the seconds of all workers.
 use crate::latencies::Latencies;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// Number of parts of a second by which the newest arrival is known.
+/// Number of parts of a second for which the newest arrival is known separately.
 pub(crate) const PARTS: usize = 10;
-/// Number of times that [`EventTimes`] distinguishes before it halves its resolution.
+/// Number of different times that [`EventTimes`] keeps before it halves its resolution.
 const MAX_TIMES: usize = 36_000;
 
-/// Returns the beginning of the second that contains `at`. `zero` is the beginning of any second.
+/// Returns the beginning of the second that contains `at`. `zero` must be the beginning of any
+/// second.
 pub fn second_of(at: Duration, zero: Duration) -> Duration {
     const NS_PER_S: u32 = 1_000_000_000;
     let part_ns = (at.subsec_nanos() + NS_PER_S - zero.subsec_nanos()) % NS_PER_S;
@@ -26,13 +28,12 @@ pub struct SecondTally {
     pub accepted: u64,
     pub delivered: u64,
     pub errors: u64,
-    /// Latencies of the messages that reached the last stage which the party observes.
+    /// Latencies of the messages that reached the last stage that the party observes.
     pub latencies: Latencies,
-    /// Arrivals by the part of the second.
+    /// Arrivals in each part of the second.
     pub(crate) arrivals: [Option<Arrivals>; PARTS],
 }
 
-/// Arrivals of a part of a second.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrivals {
     pub(crate) first: Duration,
@@ -48,12 +49,11 @@ impl Arrivals {
 }
 
 impl SecondTally {
-    /// Creates the second that begins at `begin`, with zero counts.
     pub fn new(begin: Duration) -> Self {
         Self { begin, ..Self::default() }
     }
 
-    /// Records that a message arrived at `at` that was created or due at `created`.
+    /// Records that a message arrived at `at`. It was created or due at `created`.
     #[inline]
     pub fn arrive(&mut self, at: Duration, created: Duration) {
         let part = at.saturating_sub(self.begin).subsec_millis() as usize * PARTS / 1_000;
@@ -71,23 +71,25 @@ impl SecondTally {
     }
 }
 
-/// The seconds of a worker since its last tick: in most cases one or two.
+/// Seconds of a worker since its last tick. In most cases, there are one or two.
 #[derive(Clone, Debug, Default)]
 pub struct Seconds {
-    /// Seconds in use, followed by empty ones whose memory is kept.
+    /// Seconds in use, followed by empty seconds whose memory is kept.
     tallies: Vec<SecondTally>,
     used: usize,
 }
 
 impl Seconds {
-    /// Returns the second that contains `at`. `zero` is the beginning of any second of the run.
+    /// Returns the second that contains `at`. `zero` must be the beginning of any second of the
+    /// run.
     #[inline]
     pub fn at(&mut self, at: Duration, zero: Duration) -> &mut SecondTally {
         let index = self.index(at, zero);
         &mut self.tallies[index]
     }
 
-    /// Index of the second that contains `at`. It is valid until the seconds are cleared.
+    /// Returns the index of the second that contains `at`. The index is valid until the seconds are
+    /// cleared.
     #[inline]
     pub(crate) fn index(&mut self, at: Duration, zero: Duration) -> usize {
         let contains = |tally: &SecondTally| at.checked_sub(tally.begin).is_some_and(|since| since < SECOND);
@@ -111,7 +113,7 @@ impl Seconds {
         self.tallies[..self.used].get_mut(index)
     }
 
-    /// All seconds in which anything happened.
+    /// Returns all seconds in which anything happened.
     pub fn iter(&self) -> impl Iterator<Item = &SecondTally> {
         self.tallies[..self.used].iter()
     }
@@ -124,12 +126,13 @@ impl Seconds {
     }
 }
 
-/// Messages by the second of the run in which they were due. Seconds come in their order, so there are few.
+/// Messages by the second of the run in which they were due. They become due in order, so there are
+/// few entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DueSeconds(Vec<(Duration, u64)>);
 
 impl DueSeconds {
-    /// Counts a message; `zero` is the begin of any second of the run.
+    /// Counts a message. `zero` must be the beginning of any second of the run.
     #[inline]
     pub fn add(&mut self, due: Duration, zero: Duration) {
         match self.0.last_mut() {
@@ -138,12 +141,13 @@ impl DueSeconds {
         }
     }
 
-    /// Takes all seconds out; the memory is kept.
+    /// Removes and returns all seconds. The memory is kept.
     pub fn drain(&mut self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         self.0.drain(..)
     }
 
-    /// Beginnings of seconds with their messages. A second may occur more than once.
+    /// Returns the beginnings of seconds with the number of their messages. A second may occur more
+    /// than once.
     pub fn iter(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         self.0.iter().copied()
     }
@@ -153,11 +157,11 @@ impl DueSeconds {
     }
 }
 
-/// Times of events that belong to no particular run, such as errors of a sink. The resolution is 1/128 s, and is halved
-/// whenever there would be more than `MAX_TIMES` steps.
+/// Times of events that belong to no particular run, such as errors of a sink. The resolution is
+/// 1/128 s. It is halved whenever there would be more than `MAX_TIMES` steps.
 #[derive(Clone, Debug, Default)]
 pub struct EventTimes {
-    /// How often the resolution was halved.
+    /// Number of times that the resolution was halved to save memory.
     halvings: u32,
     counts: BTreeMap<u64, u64>,
 }
@@ -173,7 +177,7 @@ impl EventTimes {
         other.counts.iter().for_each(|(step, count)| self.add_steps(*step, *count));
     }
 
-    /// Begins of steps, and their events.
+    /// Returns the beginnings of steps with the number of their events.
     pub fn iter(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         self.counts.iter().map(|(step, count)| (Duration::from_nanos(step.saturating_mul(Self::STEP_NS)), *count))
     }

@@ -1,21 +1,23 @@
-//! Random numbers as a function of a seed, a purpose and a number. So a seed gives the same results in whatever order
-//! the numbers come.
+//! Random numbers as a function of a seed, a purpose and a number. A seed therefore gives the same
+//! results in whatever order the numbers are used.
 
-/// Draws for one purpose and one number, by the generator SplitMix64 with a different start for each.
+/// Random values for one purpose and one number. The generator is SplitMix64, with a different
+/// start for each.
 #[derive(Clone, Copy, Debug)]
 pub struct SeededRng(u64);
 
-/// 2^64 divided by the golden ratio. Its multiples are far apart.
+/// 2^64 divided by the golden ratio. Multiples of this number are far apart.
 const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl SeededRng {
-    /// Creates the random values for a number, such as that of a message. Other purposes get independent values.
+    /// Creates the random values for a number, such as that of a message. Other purposes get
+    /// independent values.
     #[inline]
     pub fn new(seed: u64, purpose: impl Into<u64>, number: u64) -> Self {
         Self(mix(mix(seed.wrapping_add(purpose.into().wrapping_mul(GOLDEN_GAMMA))) ^ number))
     }
 
-    /// The next draw: 64 uniform bits.
+    /// Returns the next 64 random bits, which are uniformly distributed.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         let draw = splitmix64(self.0);
@@ -23,27 +25,27 @@ impl SeededRng {
         draw
     }
 
-    /// The next draw, from 0 to below `count`.
+    /// Returns the next random number from 0 to below `count`.
     #[inline]
     pub fn below(&mut self, count: u64) -> u64 {
         scale(self.next_u64(), count)
     }
 
-    /// The next draw, above 0 and up to 1.
+    /// Returns the next random number above 0 and up to 1.
     #[inline]
     pub fn unit(&mut self) -> f64 {
         ((self.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
-    /// Draws whether an event of that probability happens.
+    /// Decides at random whether an event with this probability happens.
     #[inline]
     pub fn happens(&mut self, probability: f64) -> bool {
         probability > 0.0 && self.unit() <= probability
     }
 }
 
-/// Computes the number that SplitMix64 draws in that state (Steele, Lea, Flood: Fast splittable pseudorandom number
-/// generators, 2014).
+/// Returns the number that SplitMix64 draws in this state (Steele, Lea, Flood: Fast splittable
+/// pseudorandom number generators, 2014).
 #[inline]
 pub fn splitmix64(state: u64) -> u64 {
     mix(state.wrapping_add(GOLDEN_GAMMA))
@@ -55,12 +57,12 @@ pub fn scale(draw: u64, count: u64) -> u64 {
     ((u128::from(draw) * u128::from(count)) >> 64) as u64
 }
 
-/// Computes a number from a text, for items that have no number.
+/// Derives a number from a text, for items that have no number.
 pub fn hash_text(text: &[u8]) -> u64 {
     text.iter().fold(GOLDEN_GAMMA, |number, octet| mix(number ^ u64::from(*octet)))
 }
 
-/// Mixes the bits: every bit of the result depends on every bit of the number.
+/// Mixes the bits, so that every bit of the result depends on every bit of the number.
 #[inline]
 fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -74,12 +76,12 @@ mod tests {
 
     #[test]
     fn sequences_stay_what_they_are() {
-        // The first number is SplitMix64's for 0. The others are our own; they must not change, so that a recorded seed
-        // keeps its meaning.
+        // The first number is SplitMix64's for 0. The others are our own. They must not change, so
+        // that a recorded seed keeps its meaning.
         assert_eq!(SeededRng(0).next_u64(), 0xe220_a839_7b1d_cdaf);
         let draws = |seed, purpose: u64, number| {
-            let mut chance = SeededRng::new(seed, purpose, number);
-            [chance.next_u64(), chance.next_u64(), chance.next_u64()]
+            let mut rng = SeededRng::new(seed, purpose, number);
+            [rng.next_u64(), rng.next_u64(), rng.next_u64()]
         };
         assert_eq!(draws(1, 1, 7), [0xcc48_a0e2_d1c7_7be6, 0x828f_1fde_795e_05d8, 0x56d1_3021_8c21_b41e]);
         assert_eq!(draws(42, 8, 1_000_000), [0x99b3_3154_ee4b_a909, 0x6af7_c034_ef1e_b580, 0xd853_3893_4cdc_ebb3]);

@@ -1,27 +1,30 @@
-//! A row for each second of a run, from its zero on: the moment at which the load began.
+//! A row for each second of a run, counted from its zero, which is the moment at which the load
+//! began.
 //!
-//! Workers count events by their own timestamps ([`crate::seconds`]). What they hand over late still belongs to the second
-//! in which it happened.
+//! Workers count events by their own timestamps ([`crate::seconds`]). An event that is handed over
+//! late still belongs to the second in which it happened.
 use crate::latencies::Latencies;
 use crate::record::SeriesRow;
 use crate::seconds::{Arrivals, PARTS, SECOND, SecondTally};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Rows before the resolution is halved: 10 hours of seconds, 5 MB.
+/// Maximum number of rows before the resolution is halved. They cover 10 hours in seconds, and take
+/// 5 MB.
 const MAX_ROWS: usize = 36_000;
-/// The latencies of this many seconds are kept open, because a worker may still hand over some of theirs.
+/// The latencies of this many seconds are kept open, because a worker may still hand over some of
+/// them.
 const MAX_OPEN: usize = 4;
 
-/// The rows of a run so far.
+/// Rows of a run so far.
 ///
-/// After `MAX_ROWS` rows, each two become one, and from then on a row covers twice the time; `second` is its start.
-/// Quantiles cannot be added, so such a row keeps the worse one. The same happens if a second gets more latencies after
-/// `MAX_OPEN` later seconds.
+/// After `MAX_ROWS` rows, each two rows become one, and from then on a row covers twice the time.
+/// `second` is the start of a row. Quantiles cannot be added, so such a row keeps the worse
+/// quantile. The same happens if a second gets more latencies after `MAX_OPEN` later seconds.
 #[derive(Clone, Debug)]
 pub struct Series {
     zero: Duration,
-    /// Rows that end before this belong to the warm-up and are left out.
+    /// Rows that end before this time belong to the warm-up and are left out.
     from: Duration,
     width_s: u64,
     rows: BTreeMap<u64, SeriesRow>,
@@ -31,7 +34,7 @@ pub struct Series {
     first_open: u64,
 }
 
-/// A second that may get more latencies.
+/// A second that is still open: latencies may be added to it.
 #[derive(Clone, Debug, Default)]
 struct OpenSecond {
     latencies: Latencies,
@@ -39,26 +42,26 @@ struct OpenSecond {
 }
 
 impl Series {
-    /// Begins; second 0 begins at `zero`.
+    /// Creates a series whose second 0 begins at `zero`.
     pub fn new(zero: Duration) -> Self {
         Self { zero, from: zero, width_s: 1, rows: BTreeMap::new(), open: BTreeMap::new(), newest: None, first_open: 0 }
     }
 
-    /// Leaves out rows that end before `then` and count no message: those of a warm-up. The others keep the number of
-    /// their second.
+    /// Leaves out rows that end before `then` and count no message, which are those of a warm-up.
+    /// Other rows keep the number of their second.
     #[must_use]
     pub fn omit_before(self, then: Duration) -> Self {
         Self { from: then.max(self.zero), ..self }
     }
 
-    /// Time at which second 0 begins.
     pub fn zero(&self) -> Duration {
         self.zero
     }
 
     /// Adds the events of a second.
     ///
-    /// `queued` stays 0: it can be computed only with the counts of both ends, as [`crate::merge`] does.
+    /// `queued` stays 0, because it can be computed only from the counts of both ends, as
+    /// [`crate::merge`] does.
     pub fn add(&mut self, tally: &SecondTally) {
         let second = self.second_of(tally.begin);
         let row = self.row(second);
@@ -83,13 +86,13 @@ impl Series {
         }
     }
 
-    /// Adds messages that were created, or at open loop due, in the second that begins then.
+    /// Adds messages that were created, or in an open loop were due, in the second that begins at
+    /// `begin`.
     pub fn add_created(&mut self, begin: Duration, messages: u64) {
         let second = self.second_of(begin);
         self.row(second).created += messages;
     }
 
-    /// Adds errors of that time.
     pub fn add_errors(&mut self, at: Duration, errors: u64) {
         let second = at.saturating_sub(self.zero).as_secs();
         self.row(second).errors += errors;
@@ -102,7 +105,8 @@ impl Series {
         }
     }
 
-    /// Returns all rows up to the last second in which something happened, as of `now`.
+    /// Returns all rows up to the last second in which something happened. `now` is the current
+    /// time.
     pub fn rows(&self, now: Duration) -> Vec<SeriesRow> {
         let mut all = self.clone();
         while !all.open.is_empty() {
@@ -110,14 +114,14 @@ impl Series {
         }
         all.fill_gaps();
         let first = (self.from - self.zero).as_secs();
-        // A message created in the last second of the warm-up belongs to the run.
+        // A message that was created in the last second of the warm-up may belong to the run.
         let belongs = |row: &SeriesRow| {
             row.second + all.width_s > first || row.created + row.sent + row.accepted + row.delivered > 0
         };
         all.rows.into_values().filter(belongs).collect()
     }
 
-    /// Number of the second that begins at that time.
+    /// Returns the number of the second that begins at this time.
     fn second_of(&self, begin: Duration) -> u64 {
         (begin + SECOND / 2).saturating_sub(self.zero).as_secs()
     }
@@ -130,7 +134,8 @@ impl Series {
         self.rows.entry(second).or_insert_with(|| SeriesRow { second, ..SeriesRow::default() })
     }
 
-    /// Completes the row of the first open second. `now` is the end of the observation, if it has ended.
+    /// Completes the row of the first open second. `now` is the end of the observation, if the
+    /// observation has ended.
     fn close_first(&mut self, now: Option<Duration>) {
         let Some((second, open)) = self.open.pop_first() else { return };
         let zero = self.zero;
@@ -166,7 +171,7 @@ impl Series {
         join(self.row(second), &closed);
     }
 
-    /// Adds rows for seconds in which nothing happened, unless they are too many.
+    /// Adds rows for seconds in which nothing happened, unless there would be too many.
     fn fill_gaps(&mut self) {
         let ends = self.rows.keys().next().zip(self.rows.keys().next_back());
         let Some((first, last)) = ends.map(|(first, last)| (*first, *last)) else { return };
@@ -210,14 +215,14 @@ mod tests {
 
     const ZERO: Duration = Duration::from_millis(10_300);
 
-    /// A second in which `sent` messages were handed over, and one arrived after `ms`.
+    /// Makes a second in which `sent` messages were handed over, and a message arrived after `ms`.
     fn second(number: u64, sent: u64, ms: Option<u64>) -> SecondTally {
         let mut tally = SecondTally::new(ZERO + Duration::from_secs(number));
         tally.sent = sent;
-        if let Some(took) = ms.map(Duration::from_millis) {
+        if let Some(latency) = ms.map(Duration::from_millis) {
             tally.delivered = 1;
-            tally.latencies.record(took);
-            tally.arrive(tally.begin, tally.begin.saturating_sub(took));
+            tally.latencies.record(latency);
+            tally.arrive(tally.begin, tally.begin.saturating_sub(latency));
         }
         tally
     }
@@ -280,7 +285,7 @@ mod tests {
     fn rows_of_the_warm_up_are_left_out_and_the_others_keep_their_second() {
         let mut series = Series::new(ZERO).omit_before(ZERO + Duration::from_millis(2_500));
         for number in 0..5 {
-            // Events that are not messages still count: here an error.
+            // Events other than messages still count. Here this is an error.
             series.add_errors(ZERO + Duration::from_secs(number), number + 1);
             series.add(&second(number, number.saturating_sub(2), None));
         }

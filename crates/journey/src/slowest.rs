@@ -1,4 +1,5 @@
-//! The slowest messages of a run, in a bounded heap. On the hot path this costs one comparison.
+//! The slowest messages of a run, in a heap of limited size. For most messages, this costs one
+//! comparison.
 use crate::record::SlowPhase;
 use crate::reply_text::ReplyText;
 use crate::stage::Phase;
@@ -6,21 +7,21 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-/// Messages that are kept.
+/// Maximum number of messages that are kept.
 pub const MAX_SLOWEST: usize = 50;
 
-/// The slowest of many messages, with what is known about each.
+/// The slowest of many messages, with facts about each.
 ///
-/// A worker clears its heap when it hands over its tally, but keeps the floor: anything that is not above it is slower
-/// than none of [`MAX_SLOWEST`] others.
+/// A worker clears its heap when it hands over its tally, but keeps the floor. A message at or
+/// below the floor cannot be among the slowest, because [`MAX_SLOWEST`] other messages took longer.
 #[derive(Clone, Debug)]
 pub struct Slowest<T> {
-    /// Anything at or below this cannot be among the slowest.
+    /// A message that took this long or less cannot be among the slowest.
     floor: Duration,
     heap: BinaryHeap<Reverse<TimedEntry<T>>>,
 }
 
-/// An entry, ordered by its time alone.
+/// An entry. Entries are ordered by their time only.
 #[derive(Clone, Debug)]
 struct TimedEntry<T> {
     took: Duration,
@@ -54,13 +55,14 @@ impl<T> Default for Slowest<T> {
 }
 
 impl<T: Clone> Slowest<T> {
-    /// Reports whether something that took this long would be among the slowest.
+    /// True if a message that took this long would be among the slowest.
     #[inline]
-    pub fn admits(&self, took: Duration) -> bool {
-        took > self.floor
+    pub fn admits(&self, latency: Duration) -> bool {
+        latency > self.floor
     }
 
-    /// Adds something that is [admitted](Self::admits). If there are too many, the fastest is removed.
+    /// Adds an entry that is [admitted](Self::admits). If there are too many entries, the fastest
+    /// is removed.
     #[cold]
     #[inline(never)]
     pub fn insert(&mut self, took: Duration, what: T) {
@@ -77,7 +79,6 @@ impl<T: Clone> Slowest<T> {
         }
     }
 
-    /// Adds those of another.
     pub fn merge(&mut self, other: &Self) {
         for Reverse(entry) in &other.heap {
             if self.admits(entry.took) {
@@ -91,41 +92,43 @@ impl<T: Clone> Slowest<T> {
         self.heap.clear();
     }
 
-    /// All entries with their times, the slowest first.
+    /// Returns all entries with their times, the slowest first.
     pub fn sorted(&self) -> Vec<(Duration, T)> {
         let mut entries: Vec<_> = self.heap.iter().map(|Reverse(entry)| (entry.took, entry.what.clone())).collect();
-        entries.sort_by_key(|(took, _)| Reverse(*took));
+        entries.sort_by_key(|(latency, _)| Reverse(*latency));
         entries
     }
 }
 
-/// Durations of the phases of one message's dialogue, in microseconds, without an allocation.
+/// Durations of the phases of a message's dialogue, in microseconds and without an allocation.
 ///
-/// The phases do not overlap. The time between two replies belongs to the phase of the later one, even if commands were
-/// sent in a group.
+/// The phases do not overlap. The time between two replies belongs to the phase of the later reply,
+/// even if commands were sent in a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessagePhases([u32; Phase::ALL.len()]);
 
 impl MessagePhases {
-    /// Adds to a phase. More than 71 minutes count as 71 minutes.
+    /// Adds a time to a phase. The sum of a phase is at most 71 minutes, the largest number that
+    /// fits.
     #[inline]
-    pub fn add(&mut self, phase: Phase, took: Duration) {
-        let microseconds = took.as_secs().saturating_mul(1_000_000).saturating_add(took.subsec_micros().into());
+    pub fn add(&mut self, phase: Phase, elapsed: Duration) {
+        let microseconds = elapsed.as_secs().saturating_mul(1_000_000).saturating_add(elapsed.subsec_micros().into());
         let total = &mut self.0[phase as usize];
         *total = total.saturating_add(u32::try_from(microseconds).unwrap_or(u32::MAX));
     }
 
-    /// Makes the rows of the run record: the phases that took time, in the order of a dialogue.
+    /// Makes the rows of the run record. They are the phases that took time, in the order of a
+    /// dialogue.
     pub fn rows(&self) -> Vec<SlowPhase> {
         let timed = Phase::ALL.into_iter().zip(self.0).filter(|(_, microseconds)| *microseconds > 0);
         timed.map(|(name, microseconds)| SlowPhase { name, ms: f64::from(microseconds) / 1e3 }).collect()
     }
 }
 
-/// An accepted message that took long, as the source knows it. Its time counts from `since` to the server's 250.
+/// An accepted message that took long, as the source knows it. Its time counts from `since` to the
+/// server's 250.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlowTransaction {
-    /// Its number in the run.
     pub message: u64,
     pub since: Duration,
     pub began: Duration,
@@ -135,7 +138,8 @@ pub struct SlowTransaction {
     pub reply: Option<ReplyText>,
 }
 
-/// A message that took long to arrive, as the sink knows it. Its time counts from `created` to its arrival.
+/// A message that took long to arrive, as the sink knows it. Its time counts from `created` to its
+/// arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlowDelivery {
     pub message: u64,
@@ -160,16 +164,17 @@ mod tests {
     }
 
     proptest! {
-        /// Workers that clear their heaps at every tick must together find what one sorted list contains.
+        /// Workers that clear their heaps at every tick must together find what one sorted list
+        /// contains.
         #[test]
         fn the_slowest_are_those_of_all(times in prop::collection::vec(0..400_u64, 0..600), tick in 1..200_usize) {
             let mut workers = [Slowest::default(), Slowest::default()];
             let mut total = Slowest::default();
             for (number, time) in times.iter().enumerate() {
                 let worker = &mut workers[number % 2];
-                let took = Duration::from_nanos(*time);
-                if worker.admits(took) {
-                    worker.insert(took, number);
+                let latency = Duration::from_nanos(*time);
+                if worker.admits(latency) {
+                    worker.insert(latency, number);
                 }
                 if number % tick == 0 {
                     total.merge(worker);
@@ -180,10 +185,10 @@ mod tests {
             let mut expected: Vec<u64> = times.iter().copied().filter(|time| *time > 0).collect();
             expected.sort_unstable_by_key(|time| Reverse(*time));
             expected.truncate(MAX_SLOWEST);
-            let found = total.sorted();
-            let found_times: Vec<u64> = found.iter().map(|(took, _)| took.subsec_nanos().into()).collect();
+            let slowest = total.sorted();
+            let found_times: Vec<u64> = slowest.iter().map(|(latency, _)| latency.subsec_nanos().into()).collect();
             prop_assert_eq!(found_times, expected);
-            prop_assert!(found.iter().all(|(took, number)| times[*number] == u64::from(took.subsec_nanos())));
+            prop_assert!(slowest.iter().all(|(latency, number)| times[*number] == u64::from(latency.subsec_nanos())));
         }
     }
 }

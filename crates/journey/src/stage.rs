@@ -34,7 +34,6 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// Name in reports and run records.
     pub fn name(self) -> &'static str {
         match self {
             Self::Scheduled => "scheduled",
@@ -81,7 +80,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Every phase, in the order of a dialogue.
+    /// All phases, in the order of a dialogue.
     pub const ALL: [Self; 11] = [
         Self::Connect,
         Self::Banner,

@@ -1,15 +1,17 @@
-//! Detects, at the collector's ticks, times in which messages waited and none reached a stage (a server accepted none,
-//! an endpoint delivered none).
+//! Detects stalls, which are times in which messages waited and none reached a stage: a server
+//! accepted none, or an endpoint delivered none.
 //!
-//! A tick contains the times of the first and the last message since the last tick, so the ends of a stall are as exact
-//! as the messages around it. Time counts only while messages wait: a source that has nothing to send is not stalled.
+//! The collector adds a tick at a time. A tick contains the times of the first and the last message
+//! since the tick before, so the ends of a stall are as exact as the messages around it. Time
+//! counts only while messages wait, because a source that has nothing to send is not stalled.
 use crate::record::StallRow;
 use crate::stage::Stage;
 use std::time::Duration;
 
 /// Shorter times are normal pauses of a working server.
 const MIN_STALL: Duration = Duration::from_secs(1);
-/// Largest number of stalls that are kept. If a server stalls more often, the first ones describe it.
+/// Maximum number of stalls that are kept. If a server stalls more often, the first stalls describe
+/// it well enough.
 const MAX_STALLS: usize = 100;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,34 +19,34 @@ pub struct Tick {
     pub now: Duration,
     /// Time at which the first message since the last tick reached the stage.
     pub first: Option<Duration>,
-    /// Time at which the last message since the last tick reached it.
+    /// Time at which the last message since the last tick reached the stage.
     pub last: Option<Duration>,
-    /// Time at which the first message since the last tick began to wait for it.
+    /// Time at which the first message since the last tick began to wait for the stage.
     pub first_open: Option<Duration>,
-    /// Messages that wait for it.
+    /// Number of messages that wait for the stage.
     pub open: u64,
     pub rejected: u64,
     pub failed: u64,
 }
 
-/// The stalls of a run so far.
 #[derive(Clone, Debug)]
 pub struct StallDetector {
     stage: Stage,
     zero: Duration,
-    /// When the last message reached the stage, or when one began to wait.
+    /// When the last message reached the stage, or when a message began to wait.
     since: Duration,
-    /// Rejected and failed messages at that time.
+    /// Number of rejected messages and, below, of failed messages at that time.
     rejected: u64,
     failed: u64,
-    /// At the latest tick, no message waited.
+    /// Set if no message waited at the latest tick.
     is_idle: bool,
     latest: Tick,
     rows: Vec<StallRow>,
 }
 
 impl StallDetector {
-    /// Begins with the load to look for times in which no message reached that stage. Times count from `zero`.
+    /// Starts to look for times in which no message reaches the stage. `began` is the start of the
+    /// load, and reported times count from `zero`.
     pub fn new(stage: Stage, zero: Duration, began: Duration) -> Self {
         let latest = Tick { now: began, ..Tick::default() };
         Self { stage, zero, since: began, rejected: 0, failed: 0, is_idle: false, latest, rows: Vec::new() }
@@ -57,8 +59,8 @@ impl StallDetector {
         }
         if let (Some(first), Some(last)) = (tick.first, tick.last) {
             self.end(first);
-            // Workers report at different times, so the last message of a tick may be older than that of the tick
-            // before.
+            // Workers report at different times, so the last message of a tick may be older than
+            // that of the tick before.
             self.begin(last.max(self.since), &tick);
         } else if !is_waiting && !self.is_failing() {
             self.begin(tick.now, &tick);
@@ -67,25 +69,26 @@ impl StallDetector {
         self.latest = tick;
     }
 
-    /// Returns the time in which no message has reached the stage although messages waited, and the failures in it.
+    /// Returns the present time without a message that reached the stage although messages waited,
+    /// and the failures in this time.
     pub fn current(&self) -> StallRow {
         self.row(self.latest.now, true)
     }
 
-    /// Returns all stalls. Includes the present time if it is long enough.
+    /// Returns all stalls. The present time is included if it is long enough.
     pub fn rows(&self) -> Vec<StallRow> {
         let present = Some(self.current()).filter(is_long);
         self.rows.iter().copied().chain(present).collect()
     }
 
-    /// Reports whether any message waited, or failed, since the last tick.
+    /// True if a message waited or failed since the last tick.
     fn is_waiting(&self, tick: &Tick) -> bool {
         let ended = |tick: &Tick| tick.rejected + tick.failed;
         tick.open > 0 || ended(tick) > ended(&self.latest)
     }
 
-    /// Reports whether messages failed and none succeeded. A session that pauses after a failure does not show that the
-    /// server is back.
+    /// True if messages failed and none succeeded. A session that pauses after a failure does not
+    /// prove that the server is back.
     fn is_failing(&self) -> bool {
         self.latest.rejected + self.latest.failed > self.rejected + self.failed
     }
@@ -98,7 +101,7 @@ impl StallDetector {
 
     fn end(&mut self, at: Duration) {
         let row = self.row(at, false);
-        // The message that ended the latest stall may be reported later by another worker.
+        // Another worker may report the message that ended the latest stall only now.
         let at_s = self.second(at);
         if let Some(last) = self.rows.last_mut().filter(|last| at_s > last.from_s && at_s < last.to_s) {
             last.to_s = at_s;
@@ -137,7 +140,8 @@ mod tests {
         Duration::from_millis(number)
     }
 
-    /// Four ticks per second from 10.0 s on. `at` returns the state at each.
+    /// Makes a detector and adds four ticks per second from 10.0 s on. `at` returns the state at
+    /// each tick.
     fn of(ticks: u64, at: impl Fn(u64) -> Tick) -> StallDetector {
         let mut stalls = StallDetector::new(Stage::Accepted, ms(10_000), ms(10_000));
         for number in 1..=ticks {
@@ -174,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_server_that_died_accepts_nothing_since_its_last_reply() {
-        // Each message fails at once, so none is waiting when the collector looks.
+        // Each message fails at once, so no message is waiting when the collector looks.
         let at = |number: u64| Tick {
             first_open: Some(ms(9_800 + number * 250)),
             open: 0,

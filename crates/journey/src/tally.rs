@@ -1,7 +1,9 @@
-//! Counts of a worker between two ticks. The collector merges them, and the worker starts again.
+//! Counts of a worker between two ticks. The collector merges them, and the worker starts again
+//! from zero.
 //!
-//! Almost every number is a sum, so merging is adding, and a message needs no lock or channel. The exceptions are
-//! ledgers, because a unit that two workers saw is a duplicate, and first and last times.
+//! Almost every number is a sum, so merging means adding, and a message needs no lock or channel.
+//! The exceptions are ledgers, because a unit that two workers saw is a duplicate, and first and
+//! last times.
 use crate::delayed_acks::{DelayedAcks, TimesApart};
 use crate::domains::{DomainArrivals, DomainTally, DomainUnit};
 use crate::errors::{ErrorEvent, Errors};
@@ -17,10 +19,10 @@ use crate::trace::RunId;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Runs whose counts a sink keeps at a time.
+/// Maximum number of runs whose counts a sink keeps.
 pub const MAX_RUNS: usize = 8;
 
-/// Durations of each phase, by `Phase as usize`, to two digits.
+/// Durations of each phase, indexed by `Phase as usize`, to two digits.
 #[derive(Clone, Debug)]
 pub struct PhaseTimes(pub [Latencies; Phase::ALL.len()]);
 
@@ -30,23 +32,26 @@ impl Default for PhaseTimes {
     }
 }
 
-/// Kinds of times that a source measures.
+/// Kinds of times that a source measures. In an open loop, most of them count from when the message
+/// was scheduled. In a closed loop, they count from when it was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LatencyKind {
     Phase(Phase),
-    /// Since created (closed loop) or scheduled (open loop), until sent.
+    /// From creation (closed loop) or schedule (open loop) until the message was sent.
     Sent,
-    /// Since created (closed loop) or scheduled (open loop), until accepted.
+    /// From creation (closed loop) or schedule (open loop) until the message was accepted.
     Accepted,
-    /// Since a session began the message, until sent (open loop).
+    /// In an open loop: from when a session began the message until it was sent.
     SentService,
-    /// Since a session began the message, until accepted (open loop).
+    /// In an open loop: from when a session began the message until it was accepted.
     AcceptedService,
-    /// Since created (closed loop) or scheduled (open loop), until it was rejected or failed.
+    /// From creation (closed loop) or schedule (open loop) until the message was rejected or
+    /// failed.
     Ended,
-    /// Delay of a message after its scheduled time (open loop).
+    /// In an open loop: how long after its scheduled time the message began.
     Slip,
-    /// Delay by the source itself: after the due time of a message that a session was waiting for (open loop).
+    /// In an open loop: delay that the source itself caused, because a session was waiting when the
+    /// message became due.
     Lag,
 }
 
@@ -54,16 +59,17 @@ pub enum LatencyKind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingTime {
     what: LatencyKind,
-    /// Index of the second whose latencies also get this time, if there is one.
+    /// Index of the second whose latencies also get this time, if any.
     second: u32,
     took: Duration,
 }
 
-/// Times are gathered before they are added to their histograms, because touching a dozen histograms per message would
-/// push a server's own data out of the processor's caches.
+/// Times are collected before they are added to their histograms. Touching a dozen histograms per
+/// message would push a server's own data out of the processor's caches.
 const MAX_PENDING_TIMES: usize = 512;
 
-/// Messages that were created during the warm-up. They are included in the other counts, but not in times.
+/// Messages that were created during the warm-up. They are part of the other counts, but not of
+/// times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WarmUpCounts {
     pub created: u64,
@@ -109,8 +115,8 @@ impl ExhaustedCounts {
         self.ports += other.ports;
     }
 
-    /// Makes the rows of the run record. `extent` returns the amount that was available of a resource, and the amount
-    /// that would have been enough.
+    /// Makes the rows of the run record. `extent` returns how much of a resource was available, and
+    /// how much would have been enough.
     pub fn rows(&self, party: &str, extent: impl Fn(Resource) -> (Option<u64>, Option<u64>)) -> Vec<ExhaustedRow> {
         let counts = [
             (Resource::Descriptors, self.descriptors),
@@ -141,23 +147,15 @@ pub struct SourceTally {
     pub bytes_accepted: u64,
     /// The part of these counts that belongs to the warm-up.
     pub warm_up: WarmUpCounts,
-    /// [`LatencyKind::Sent`].
     pub sent_latency: Latencies,
-    /// [`LatencyKind::Accepted`].
     pub accepted_latency: Latencies,
-    /// [`LatencyKind::SentService`].
     pub sent_service: Latencies,
-    /// [`LatencyKind::AcceptedService`].
     pub accepted_service: Latencies,
-    /// [`LatencyKind::Ended`].
     pub ended_latency: Latencies,
-    /// [`LatencyKind::Phase`].
     pub phases: PhaseTimes,
     /// For each phase, the times that distinguish delayed ACKs from pauses of the whole server.
     pub pauses: [TimesApart; Phase::ALL.len()],
-    /// [`LatencyKind::Slip`].
     pub slip: Latencies,
-    /// [`LatencyKind::Lag`].
     pub lag: Latencies,
     /// How late the worker woke up from a timer that it set only to measure this.
     pub wake_ups: Latencies,
@@ -166,29 +164,27 @@ pub struct SourceTally {
     /// Times that have not been added to their histograms yet.
     pub(crate) pending_times: Vec<PendingTime>,
     pub errors: Errors,
-    /// The slowest accepted messages.
     pub slowest: Slowest<SlowTransaction>,
     pub missing: MissingTransactions,
-    /// Fates by domain; empty if there is only one.
+    /// Fates by domain. Empty if there is only one domain.
     pub domains: DomainTally,
-    /// Messages since the last tick by the second in which they were due, without the warm-up. Merging leaves out these
-    /// and `seconds`: the collector adds them to its series.
+    /// Messages since the last tick by the second in which they were due, without the warm-up.
+    /// `merge` leaves out these and `seconds`, because the collector adds them to its series.
     pub due_seconds: DueSeconds,
     /// Other events since the last tick by their second. Messages of the warm-up are left out.
     pub seconds: Seconds,
-    /// Time at which the first message since the last tick was created, or due, the warm-up included.
+    /// Time at which the first message since the last tick was created or due, including the
+    /// warm-up.
     pub first_due: Option<Duration>,
-    /// Units that the peer took responsibility for.
+    /// Units that the peer accepted responsibility for.
     pub accepted_units: Ledger,
-    /// Accepted units that did not fit into the ledger.
+    /// Number of accepted units that did not fit into the ledger.
     pub overflow: u64,
-    /// Time at which the first message was created. This time and the next three exclude the warm-up.
+    /// Time at which the first message was created. This time and the next three exclude the
+    /// warm-up.
     pub first_created: Option<Duration>,
-    /// Time at which the last message was created.
     pub last_created: Option<Duration>,
-    /// Time at which the last message was sent.
     pub last_sent: Option<Duration>,
-    /// Time at which the last message was accepted.
     pub last_accepted: Option<Duration>,
     /// Time at which the first message was accepted, including the warm-up.
     pub first_reply: Option<Duration>,
@@ -199,7 +195,8 @@ pub struct SourceTally {
 }
 
 impl SourceTally {
-    /// Counts a time. [`SourceTally::flush_times`] adds it to its histogram at the latest.
+    /// Counts a time. It is added to its histogram later, at the latest by
+    /// [`SourceTally::flush_times`].
     pub fn time(&mut self, what: LatencyKind, took: Duration) {
         self.push_time(PendingTime { what, second: u32::MAX, took });
     }
@@ -210,8 +207,8 @@ impl SourceTally {
         self.time(LatencyKind::Phase(phase), ended.saturating_sub(began));
     }
 
-    /// Counts an accepted message and its time, in total and in its second. `zero` is the beginning of any second of
-    /// the run.
+    /// Counts an accepted message and its time, both in total and in its second. `zero` must be the
+    /// beginning of any second of the run.
     pub fn accept(&mut self, took: Duration, at: Duration, zero: Duration) {
         let second = self.seconds.index(at, zero);
         self.push_time(PendingTime { what: LatencyKind::Accepted, second: second as u32, took });
@@ -232,7 +229,7 @@ impl SourceTally {
         }
     }
 
-    /// Adds all gathered times to their histograms.
+    /// Adds all collected times to their histograms.
     pub fn flush_times(&mut self) {
         let mut gathered = std::mem::take(&mut self.pending_times);
         for PendingTime { what, second, took } in gathered.drain(..) {
@@ -257,8 +254,8 @@ impl SourceTally {
         }
     }
 
-    /// Adds the counts of another worker, or of this one since its last tick. Times that the other has gathered are
-    /// added to histograms here.
+    /// Adds the counts of another worker, or of this worker since its last tick. Times that the
+    /// other has collected are added to histograms here.
     pub fn merge(&mut self, other: &Self) {
         for PendingTime { what, took, .. } in &other.pending_times {
             self.latencies(*what).record(*took);
@@ -353,7 +350,7 @@ impl SourceTally {
 
 #[derive(Clone, Debug, Default)]
 pub struct SinkTally {
-    /// Faults that it made because they were ordered.
+    /// Faults that the sink made because they were ordered.
     pub ordered: Ordered,
     pub connections: u64,
     pub messages: u64,
@@ -361,33 +358,30 @@ pub struct SinkTally {
     pub bytes: u64,
     /// Messages without a readable trace.
     pub untraced: u64,
-    /// Time at which the first message arrived.
     pub first_arrival: Option<Duration>,
-    /// Time at which the last message arrived.
     pub last_arrival: Option<Duration>,
     pub handshakes: Handshakes,
     pub exhausted: ExhaustedCounts,
-    /// Durations of messages without a trace, from the go-ahead to their end.
+    /// Durations of messages without a trace, from the 354 to their end.
     pub bodies: DelayedAcks,
-    /// Arrivals of each run.
     pub runs: RunTallies,
-    /// Names of the domains that the worker has seen, in the order of their numbers; empty in merged tallies.
+    /// Names of the domains that the worker has seen, in the order of their numbers. Empty in
+    /// merged tallies.
     pub domain_names: Vec<Arc<str>>,
     pub errors: Errors,
     pub error_times: EventTimes,
-    /// Messages without a trace since the last tick, by the second of their arrival. Merging leaves them out, as for
-    /// runs.
+    /// Messages without a trace since the last tick, by the second of their arrival. As for runs,
+    /// `merge` leaves them out.
     pub seconds: Seconds,
 }
 
 impl SinkTally {
-    /// Counts an error.
     pub fn count_error(&mut self, error: ErrorEvent<'_>, sample: impl FnOnce() -> Option<String>) {
         self.error_times.add(error.at);
         self.errors.add(error, sample);
     }
 
-    /// Counts a message, under its run if it has a trace.
+    /// Counts a message, also under its run if it has a trace.
     pub fn count_message(&mut self, run: Option<RunId>) {
         if let Some(run) = run.map(|run| self.runs.open(run)) {
             if run.messages == 0 {
@@ -439,18 +433,19 @@ impl Ordered {
     }
 }
 
-/// The runs that a sink has seen, at most [`MAX_RUNS`]. A new run replaces the one that has been inactive the longest.
+/// The runs that a sink has seen, at most [`MAX_RUNS`] of them. A new run replaces the run that has
+/// been inactive for the longest time.
 #[derive(Clone, Debug, Default)]
 pub struct RunTallies {
     rows: Vec<(RunId, RunTally)>,
-    /// Messages of replaced runs. Their other counts are lost.
+    /// Number of messages of replaced runs. Their other counts are lost.
     pub evicted_messages: u64,
     /// Number of runs that were replaced.
     pub evicted: u64,
 }
 
 impl RunTallies {
-    /// Returns the run's counts, begun if the run is new.
+    /// Returns the run's counts, which start at zero if the run is new.
     pub fn open(&mut self, run: RunId) -> &mut RunTally {
         let row = match self.rows.iter().position(|(known, _)| *known == run) {
             Some(row) => row,
@@ -459,18 +454,18 @@ impl RunTallies {
         &mut self.rows[row].1
     }
 
-    /// Returns the run's counts, if anything of it arrived.
+    /// Returns the run's counts, if anything of the run has arrived.
     pub fn find(&self, run: RunId) -> Option<&RunTally> {
         self.iter().find(|(known, _)| *known == run).map(|(_, tally)| tally)
     }
 
-    /// All runs, in the order of their first arrival.
+    /// Returns all runs in the order of their first arrival.
     pub fn iter(&self) -> impl Iterator<Item = (RunId, &RunTally)> {
         self.rows.iter().map(|(run, tally)| (*run, tally))
     }
 
-    /// Adds the counts of another worker, whose domains have these names. `messages_before` is how many messages of all
-    /// kinds were merged so far.
+    /// Adds the counts of another worker. `domains` are the names of that worker's domains, and
+    /// `messages_before` is the number of messages of all kinds that were merged so far.
     fn merge(&mut self, other: &Self, domains: &[Arc<str>], messages_before: u64) {
         self.evicted += other.evicted;
         self.evicted_messages += other.evicted_messages;
@@ -514,58 +509,61 @@ pub struct RunTally {
     pub messages: u64,
     pub recipients: u64,
     pub bytes: u64,
-    /// How many of these messages were created during the warm-up. They are not included in times.
+    /// Number of these messages that were created during the warm-up. They are not part of times.
     pub warm_up_messages: u64,
     pub warm_up_bytes: u64,
-    /// Messages of any kind that the sink had received before the first of this run. In a worker's tally: that the
-    /// worker had received in the same tick.
+    /// Messages of any kind that the sink had received before the first message of this run. In a
+    /// worker's tally, only those that the worker received in the same tick.
     pub messages_before: u64,
-    /// Errors of all mail since the tick in which the first message of this run arrived. Only in merged tallies.
+    /// Errors of all mail since the tick in which the first message of this run arrived. Set only
+    /// in merged tallies.
     pub errors: Errors,
-    /// TLS handshakes of all mail since then. Only in merged tallies.
+    /// TLS handshakes of all mail since the same tick. Set only in merged tallies.
     pub handshakes: Handshakes,
     pub duplicates: u64,
     pub corrupt: u64,
     /// Messages that a relay converted to 7-bit, and whose checksum matches the original.
     pub converted: u64,
-    /// Messages whose creation time is on another host's CLOCK_MONOTONIC, so that their latency is unknown.
+    /// Messages whose creation time is on another host's CLOCK_MONOTONIC. Their latency is unknown.
     pub untimed: u64,
-    /// Messages whose creation time is in the future because the clocks of two hosts differ. They have no latency.
+    /// Messages whose creation time is in the future because the clocks of two hosts differ. They
+    /// have no latency.
     pub negative: u64,
     pub overflow: u64,
     pub units: Ledger,
-    /// Latencies from created to delivered.
+    /// Latencies from creation to delivery.
     pub delivered: Latencies,
-    /// The slowest messages.
     pub slowest: Slowest<SlowDelivery>,
-    /// Units since the last tick for domains other than the worker's first. They are in no other count yet, because
-    /// only merging shows whether a unit has arrived before.
+    /// Units since the last tick for domains other than the worker's first. They are not part of
+    /// any other count yet, because only merging shows whether a unit has arrived before.
     pub domain_units: Vec<DomainUnit>,
-    /// Arrivals by domain. Only in merged tallies.
+    /// Arrivals by domain. Set only in merged tallies.
     pub domains: DomainArrivals,
-    /// Durations of the messages, from the go-ahead to their end.
+    /// Durations of the messages, from the 354 to their end.
     pub bodies: DelayedAcks,
-    /// When the earliest message was created, on the sink's clock; `None` until one has a time.
+    /// When the earliest message was created, on the sink's clock. `None` until a message has a
+    /// usable time.
     pub first_created: Option<Duration>,
-    /// Arrivals since the last tick by second, without the warm-up. Merging leaves them out: the collector adds them to
-    /// the run's series.
+    /// Arrivals since the last tick by second, without the warm-up. `merge` leaves them out,
+    /// because the collector adds them to the run's series.
     pub seconds: Seconds,
-    /// Time at which the last message arrived.
     pub last_delivered: Option<Duration>,
     /// Time at which the last message arrived that was created after the warm-up.
     pub last_counted: Option<Duration>,
-    /// Some time was measured between hosts, by Unix time.
+    /// Set if a time was measured between hosts, using Unix time.
     pub realtime: bool,
 }
 
 impl RunTally {
-    /// Reports whether anything arrived: a message, or further recipients of an earlier one, as in LMTP.
+    /// True if anything arrived: a message, or further recipients of an earlier message, as in
+    /// LMTP.
     fn is_active(&self) -> bool {
         self.messages > 0 || self.recipients > 0
     }
 
-    /// Adds the counts of another worker, or of this one since its last tick. A unit that both saw is a duplicate.
-    /// `domains` are the names of the other's domains; its ledger contains units of the first domain.
+    /// Adds the counts of another worker, or of this worker since its last tick. A unit that both
+    /// saw is a duplicate. `domains` are the names of the other worker's domains, and its ledger
+    /// contains the units of the first domain.
     fn merge(&mut self, other: &Self, domains: &[Arc<str>]) {
         let merged = self.units.merge(&other.units);
         if let Some(first) = domains.first() {
@@ -637,7 +635,7 @@ mod tests {
         Some(Duration::from_secs(second))
     }
 
-    /// Counts one message of `run` for its first recipient, as a worker would.
+    /// Counts a message of `run` for its first recipient, as a worker would.
     fn arrive(sink: &mut SinkTally, run: RunId, sequence: u64, second: u64) {
         sink.count_message(Some(run));
         let tally = sink.runs.open(run);
@@ -823,7 +821,8 @@ mod tests {
         let unit = |sequence| DomainUnit { sequence, recipient: 0, domain: 1 };
         let mut one = SinkTally { domain_names: names(&["a", "b"]), ..SinkTally::default() };
         let mut other = SinkTally { domain_names: names(&["b", "a"]), ..SinkTally::default() };
-        // One worker's first domain is the other's second. Messages 1 and 2 are for a, 3 and 4 for b.
+        // One worker's first domain is the other worker's second. Messages 1 and 2 are for a,
+        // messages 3 and 4 for b.
         arrive(&mut one, run, 1, 1);
         arrive(&mut one, run, 1, 1);
         one.runs.open(run).domain_units.extend([unit(3), unit(3), unit(4)]);

@@ -1,4 +1,5 @@
-//! Thresholds: requirements of a user on a run, read from a line and evaluated on its record, or while it runs.
+//! Thresholds: a user's requirements on a run. They are parsed from a line, and evaluated on the
+//! run's record or while the run goes on.
 //!
 //! ```text
 //! accepted.p99 < 50ms             STAGE or PHASE . p0 … p100 | min | mean | max     a time; p999 is p99.9
@@ -19,16 +20,16 @@ use crate::stage::{Phase, Stage};
 use crate::words::grouped;
 use std::time::Duration;
 
-/// The longest expression that is read.
+/// Longest expression that is parsed.
 const MAX_BYTES: usize = 200;
-/// The shortest window of freshness, because the record has one row per second.
+/// Shortest window of freshness. The record has a row per second.
 const MIN_WINDOW: Duration = Duration::from_secs(1);
-/// Most letters by which a suggested name may differ.
+/// Maximum number of letters by which a suggested name may differ.
 const MAX_DISTANCE: usize = 2;
 
 /// Stages that every record has.
 const STAGES: [Stage; 4] = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered];
-/// Stages of a run over MADES that have no common name.
+/// Names in an expression, and in the record, of stages that only MADES has.
 const MADES_STAGES: [(&str, &str); 11] = [
     ("settled", "settled"),
     ("replied", "replied"),
@@ -38,7 +39,7 @@ const MADES_STAGES: [(&str, &str); 11] = [
     ("received", "RECEIVED"),
     ("tracing", "TRACING"),
     ("acknowledged", "acknowledged"),
-    // Written as in the report.
+    // Names as the report prints them.
     ("DELIVERED", "DELIVERED"),
     ("RECEIVED", "RECEIVED"),
     ("TRACING", "TRACING"),
@@ -51,9 +52,10 @@ const METRICS: [&str; 11] = ["p50", "p90", "p95", "p99", "p999", "min", "mean", 
 pub enum Fate {
     /// Accepted and lost.
     Lost,
-    /// Accepted by a server whose queue is unknown: either lost, or still in that queue.
+    /// Accepted by a server whose queue cannot be read. The mail is either lost or still in that
+    /// queue.
     NotDelivered,
-    /// Arrivals after the first.
+    /// Arrived more than once.
     Duplicates,
     /// Arrived changed.
     Corrupt,
@@ -64,11 +66,10 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// All fates, the most serious first.
+    /// All fates, with the most serious one first.
     pub const ALL: [Self; 6] =
         [Self::Lost, Self::NotDelivered, Self::Duplicates, Self::Corrupt, Self::Rejected, Self::Failed];
 
-    /// Name in an expression.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lost => "lost",
@@ -80,7 +81,6 @@ impl Fate {
         }
     }
 
-    /// The cause that a verdict has for it.
     pub fn cause(self) -> Cause {
         match self {
             Self::Lost => Cause::Lost,
@@ -92,7 +92,7 @@ impl Fate {
         }
     }
 
-    /// Number of units with that fate, if it is known.
+    /// Returns the number of units with this fate, if it is known.
     pub fn count(self, ledger: &LedgerRow) -> Option<u64> {
         match self {
             Self::Lost => ledger.lost,
@@ -105,16 +105,16 @@ impl Fate {
     }
 }
 
-/// Decides which names an expression may use.
+/// The protocol of a run. It decides which stages and phases a threshold may name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunProtocol {
-    /// Stages, and phases of the dialogue.
+    /// Allows the stages and phases of the SMTP dialogue.
     Smtp,
-    /// Stages, and those that only MADES has.
+    /// Allows the common stages, and the stages that only MADES has.
     Mades,
 }
 
-/// What times and counts are about.
+/// The stage or phase that times and counts are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricSource {
     Stage(Stage),
@@ -124,7 +124,6 @@ pub enum MetricSource {
 }
 
 impl MetricSource {
-    /// Its name in a report.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stage(stage) => stage.name(),
@@ -205,26 +204,26 @@ pub struct Threshold {
     unit: LimitUnit,
 }
 
-/// Source of the figures: a record, or a run in progress. `None` means that nobody can see the figure.
+/// Source of the figures, either a record or a run in progress. `None` means that nobody can see
+/// the figure.
 pub trait MetricValues {
-    fn times(&self, of: MetricSource) -> Option<Latencies>;
-    /// A summary of the times, if they themselves are not kept.
-    fn summary(&self, of: MetricSource) -> Option<LatencyMs>;
-    /// Messages that reached it, or times that it occurred.
-    fn count(&self, of: MetricSource) -> Option<u64>;
-    /// Messages per second over the time in which load was offered. Phases have none.
-    fn rate_per_s(&self, of: MetricSource) -> Option<f64>;
-    /// Messages created, or due if more were.
+    fn times(&self, source: MetricSource) -> Option<Latencies>;
+    /// Returns a summary of the times, if only a summary is kept.
+    fn summary(&self, source: MetricSource) -> Option<LatencyMs>;
+    /// Returns how many messages reached the stage, or how often the phase occurred.
+    fn count(&self, source: MetricSource) -> Option<u64>;
+    /// Returns messages per second over the time in which load was offered. Phases have no rate.
+    fn rate_per_s(&self, source: MetricSource) -> Option<f64>;
+    /// Returns the number of messages that were created or, if that is more, were due.
     fn due(&self) -> Option<u64>;
-    /// Recipients created.
     fn created_units(&self) -> Option<u64>;
-    /// Messages that were due and never sent. Their times are infinite.
+    /// Returns the number of messages that were due and never sent. Their times are infinite.
     fn unsent(&self) -> u64 {
         0
     }
-    /// Recipients that met that fate.
+    /// Returns the number of recipients with this fate.
     fn fate(&self, fate: Fate) -> Option<u64>;
-    /// Freshness per window. Known only after the run.
+    /// Returns the freshness per window, which is known only after the run.
     fn fresh_windows(&self, limit: FreshnessLimit) -> Option<Vec<FreshWindow>> {
         let _ = limit;
         None
@@ -232,19 +231,15 @@ pub trait MetricValues {
 }
 
 impl Threshold {
-    /// Reads an expression.
-    ///
-    /// # Errors
-    ///
-    /// The fault, and the probable intention.
+    /// Parses an expression. An error names the fault and what was probably meant.
     pub fn parse(text: &str, protocol: RunProtocol) -> Result<Self, String> {
         let text = text.trim();
         if text.len() > MAX_BYTES {
             return Err(format!("it is longer than {MAX_BYTES} bytes"));
         }
-        let wrong =
+        let error =
             || "it has no comparison; use something like 'accepted.p99 < 50ms' or 'rejected <= 0.1%'".to_owned();
-        let at = text.find(['<', '>']).ok_or_else(wrong)?;
+        let at = text.find(['<', '>']).ok_or_else(error)?;
         let (subject, rest) = text.split_at(at);
         let (comparison, limit) = split_comparator(rest);
         let subject = parse_subject(subject.trim(), protocol)?;
@@ -259,7 +254,7 @@ impl Threshold {
         &self.expression
     }
 
-    /// Reports whether the threshold concerns something that only the far end sees.
+    /// True if the threshold concerns something that only the far end sees.
     pub fn is_of_delivery(&self) -> bool {
         match self.subject {
             Subject::Figure(place, _) => !matches!(
@@ -271,7 +266,8 @@ impl Threshold {
         }
     }
 
-    /// The stage or phase that it concerns; `None` for a fate and for freshness.
+    /// Returns the stage or phase that the threshold concerns, or `None` for a fate and for
+    /// freshness.
     pub fn source(&self) -> Option<MetricSource> {
         match self.subject {
             Subject::Figure(place, _) => Some(place),
@@ -279,21 +275,22 @@ impl Threshold {
         }
     }
 
-    /// Reports whether the threshold concerns times instead of a number or a rate.
+    /// True if the threshold concerns times and not a number or a rate.
     pub fn is_of_time(&self) -> bool {
         matches!(self.subject, Subject::Figure(_, metric) if !matches!(metric, Metric::Rate | Metric::Count))
     }
 
-    /// Reports whether the value can only improve as the run continues. Such a threshold decides nothing before the
-    /// end.
+    /// True if the value can only improve while the run continues. Such a threshold decides nothing
+    /// before the end.
     pub fn needs_the_end(&self) -> bool {
         let is_minimum = matches!(self.subject, Subject::Figure(_, Metric::Count)) && !self.comparison.is_upper();
         is_minimum || matches!(self.subject, Subject::Fresh(_))
     }
 
-    /// Converts the threshold to a share of messages that may be lost, if possible: from a percentile, a maximum or
-    /// `within` of a stage, or a percentage of a fate. For example, `delivered.p99 < 1s` means that at most 1 % of the
-    /// due messages may take longer than 1 s or never arrive.
+    /// Converts the threshold to a share of messages that may be lost, if possible. This works for
+    /// a percentile, a maximum or `within` of a stage, and for a percentage of a fate. For example,
+    /// `delivered.p99 < 1s` means that at most 1 % of the due messages may take longer than 1 s or
+    /// never arrive.
     pub fn loss_goal(&self) -> Option<LossGoal> {
         let limit = Duration::try_from_secs_f64(self.limit / 1e3).ok();
         let (subject, loss_ratio) = match self.subject {
@@ -315,12 +312,11 @@ impl Threshold {
             }
             Subject::Figure(..) | Subject::Fate(_) | Subject::Fresh(_) => return None,
         };
-        // 1 - 0.99 is slightly more than 0.01.
+        // In floating point, 1 - 0.99 is slightly more than 0.01.
         let loss_ratio = (loss_ratio * 1e9).round() / 1e9;
         (0.0..1.0).contains(&loss_ratio).then(|| LossGoal { expression: self.expression.clone(), subject, loss_ratio })
     }
 
-    /// Evaluates it.
     pub fn evaluate(&self, figures: &impl MetricValues) -> ThresholdRow {
         let windows = self.windows(figures);
         let value = self.value(figures, &windows).filter(|value| !value.is_nan());
@@ -363,7 +359,7 @@ impl Threshold {
     }
 }
 
-/// A share of messages that may be lost, or too late.
+/// A goal: the share of messages that may be lost or be too late.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LossGoal {
     expression: String,
@@ -382,12 +378,12 @@ impl LossGoal {
         &self.expression
     }
 
-    /// The greatest share that may be lost.
+    /// Returns the largest share of messages that may be lost.
     pub fn loss_ratio(&self) -> f64 {
         self.loss_ratio
     }
 
-    /// Time that a message may take at most; `None` if the goal is not about time.
+    /// Returns the maximum time that a message may take, or `None` if the goal is not about time.
     pub fn limit(&self) -> Option<Duration> {
         match self.subject {
             LossSubject::Late(_, limit) => Some(limit),
@@ -395,7 +391,7 @@ impl LossGoal {
         }
     }
 
-    /// The stage that the goal's time ends at; `None` if the goal is not about time.
+    /// Returns the stage at which the goal's time ends, or `None` if the goal is not about time.
     pub fn stage(&self) -> Option<MetricSource> {
         match self.subject {
             LossSubject::Late(stage, _) => Some(stage),
@@ -403,7 +399,7 @@ impl LossGoal {
         }
     }
 
-    /// Returns the share of the `due` messages that was lost; `None` if nobody could see it.
+    /// Returns the share of the `due` messages that was lost, or `None` if nobody could see it.
     pub fn lost_share(&self, figures: &impl MetricValues, due: u64) -> Option<f64> {
         match self.subject {
             LossSubject::Fate(fate) => Some(figures.fate(fate)? as f64 / figures.created_units()?.max(1) as f64),
@@ -425,7 +421,8 @@ fn metric_value(figures: &impl MetricValues, place: MetricSource, metric: Metric
             percent_of(figures.times(place)?.count_within(limit), figures.count(place)?)
         }
         (Metric::Within(limit), _) => {
-            // If nothing arrived, nothing was in time. If messages have no times, the value is unknown.
+            // If nothing arrived, nothing was in time. If messages have no times, the value is
+            // unknown.
             let arrived = figures.count(place)?;
             let times = figures.times(place).filter(|times| times.count() > 0 || arrived == 0);
             let in_time = if arrived == 0 { 0 } else { times?.count_within(limit) };
@@ -455,7 +452,8 @@ fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric) 
     }
 }
 
-/// Returns a quantile if only the usual ones are kept, as in records of earlier versions.
+/// Returns a quantile from a summary, which keeps only the usual quantiles. Records of earlier
+/// versions have only a summary.
 fn quantile_of_summary(summary: &LatencyMs, quantile: f64) -> Option<f64> {
     let known =
         [(0.5, summary.p50), (0.9, summary.p90), (0.95, summary.p95), (0.99, summary.p99), (0.999, summary.p999)];
@@ -466,7 +464,7 @@ fn percent_of(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 * 100.0 / whole as f64)
 }
 
-/// Formats a value in its unit: `61.2 ms`, `5,000/s`, `0.12 %`, `17`.
+/// Formats a value in its unit, for example `61.2 ms`, `5,000/s`, `0.12 %` or `17`.
 pub fn format_value(value: f64, unit: &str) -> String {
     let number = match value {
         value if value.fract() == 0.0 && (0.0..1e15).contains(&value) => grouped(value as u64),
@@ -496,11 +494,12 @@ fn read_again(row: &ThresholdRow) -> Option<Threshold> {
     protocols.into_iter().find_map(|protocol| Threshold::parse(&row.expression, protocol).ok())
 }
 
-/// Reports whether the source's own delay may have decided a threshold on latency.
+/// True if the source's own delay may have decided a threshold on latency.
 ///
-/// A measured time is the sum of the server's time and the source's delay. A missed threshold is certainly the server's
-/// fault if more messages exceed the limit plus some delay than were delayed by more than that. A threshold that holds
-/// is uncertain if adding the delay to the measured times crosses the limit, because a late load may be easier.
+/// A measured time is the sum of the server's time and the source's delay. A missed threshold is
+/// certainly the server's fault if more messages exceed the limit plus some delay than were delayed
+/// by more than this delay. A threshold that holds is uncertain if adding the delay to the measured
+/// times crosses the limit, because a late load may be easier for the server.
 pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f64) -> bool {
     let Some(lag) = record.lag_ms else { return false };
     let Some(threshold) = read_again(row).filter(|_| !row.is_infinite) else { return false };
@@ -516,7 +515,7 @@ pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f
         let limit = Duration::try_from_secs_f64(limit_ms / 1e3).unwrap_or_default();
         1.0 - times.count_within(limit) as f64 / times.count() as f64
     };
-    // Share of messages that were delayed by more than that.
+    // For each delay, the share of messages that were delayed by more.
     let delayed = [(lag.p50, 0.5), (lag.p90, 0.1), (lag.p95, 0.05), (lag.p99, 0.01), (lag.p999, 0.001), (lag.max, 0.0)];
     let limit_ms = limit.as_secs_f64() * 1e3;
     let is_within = |share: f64| share <= allowed + 1e-9;
@@ -551,8 +550,8 @@ pub fn unseen_reason(record: &Record, row: &ThresholdRow) -> &'static str {
 }
 
 impl MetricValues for Record {
-    fn times(&self, of: MetricSource) -> Option<Latencies> {
-        let histogram = match of {
+    fn times(&self, source: MetricSource) -> Option<Latencies> {
+        let histogram = match source {
             MetricSource::Stage(name) => self.stages.iter().find(|row| row.name == name)?.histogram.as_deref(),
             MetricSource::Phase(name) => self.phases.iter().find(|row| row.name == name)?.histogram.as_deref(),
             MetricSource::Mades(name) => {
@@ -562,16 +561,16 @@ impl MetricValues for Record {
         Latencies::decode(histogram?)
     }
 
-    fn summary(&self, of: MetricSource) -> Option<LatencyMs> {
-        match of {
+    fn summary(&self, source: MetricSource) -> Option<LatencyMs> {
+        match source {
             MetricSource::Stage(name) => self.stages.iter().find(|row| row.name == name)?.latency_ms,
             MetricSource::Phase(name) => self.phases.iter().find(|row| row.name == name).map(|row| row.latency_ms),
             MetricSource::Mades(name) => self.mades.as_ref()?.stages.iter().find(|row| row.name == name)?.latency_ms,
         }
     }
 
-    fn count(&self, of: MetricSource) -> Option<u64> {
-        match of {
+    fn count(&self, source: MetricSource) -> Option<u64> {
+        match source {
             MetricSource::Stage(name) => self.stages.iter().find(|row| row.name == name).map(|row| row.count),
             MetricSource::Phase(name) => {
                 Some(self.phases.iter().find(|row| row.name == name).map_or(0, |row| row.count))
@@ -582,8 +581,8 @@ impl MetricValues for Record {
         }
     }
 
-    fn rate_per_s(&self, of: MetricSource) -> Option<f64> {
-        match of {
+    fn rate_per_s(&self, source: MetricSource) -> Option<f64> {
+        match source {
             MetricSource::Stage(name) => {
                 let row = self.stages.iter().find(|row| row.name == name)?;
                 row.offered_rate_per_s.or(Some(row.rate_per_s))
@@ -618,10 +617,9 @@ impl MetricValues for Record {
 }
 
 impl MadesShape {
-    /// Its row of a stage.
-    fn row(&self, of: MetricSource) -> Option<&MadesShapeStage> {
+    fn row(&self, source: MetricSource) -> Option<&MadesShapeStage> {
         let named = |name: &str| self.stages.iter().find(|row| row.name == name);
-        match of {
+        match source {
             MetricSource::Stage(Stage::Created) => named("created"),
             MetricSource::Stage(Stage::Sent) => named("sent"),
             MetricSource::Stage(Stage::Accepted) => named("settled"),
@@ -633,22 +631,21 @@ impl MadesShape {
     }
 }
 
-/// Values of the messages of one shape.
 impl MetricValues for MadesShape {
-    fn times(&self, of: MetricSource) -> Option<Latencies> {
-        Latencies::decode(self.row(of)?.histogram.as_deref()?)
+    fn times(&self, source: MetricSource) -> Option<Latencies> {
+        Latencies::decode(self.row(source)?.histogram.as_deref()?)
     }
 
-    fn summary(&self, of: MetricSource) -> Option<LatencyMs> {
-        self.row(of)?.latency_ms
+    fn summary(&self, source: MetricSource) -> Option<LatencyMs> {
+        self.row(source)?.latency_ms
     }
 
-    fn count(&self, of: MetricSource) -> Option<u64> {
-        self.row(of).map(|row| row.count)
+    fn count(&self, source: MetricSource) -> Option<u64> {
+        self.row(source).map(|row| row.count)
     }
 
-    fn rate_per_s(&self, of: MetricSource) -> Option<f64> {
-        self.row(of)?.offered_rate_per_s
+    fn rate_per_s(&self, source: MetricSource) -> Option<f64> {
+        self.row(source)?.offered_rate_per_s
     }
 
     fn due(&self) -> Option<u64> {
@@ -669,7 +666,7 @@ impl MetricValues for MadesShape {
     }
 }
 
-/// Splits off the comparison that a text begins with. There must be one.
+/// Splits off the comparison at the start of a text. The text must start with a comparison.
 fn split_comparator(text: &str) -> (Comparator, &str) {
     let all = [
         ("<=", Comparator::LessOrEqual),
@@ -677,8 +674,8 @@ fn split_comparator(text: &str) -> (Comparator, &str) {
         ("<", Comparator::Less),
         (">", Comparator::More),
     ];
-    let found = all.into_iter().find_map(|(word, comparison)| Some((comparison, text.strip_prefix(word)?)));
-    found.unwrap_or((Comparator::Less, text))
+    let parts = all.into_iter().find_map(|(word, comparison)| Some((comparison, text.strip_prefix(word)?)));
+    parts.unwrap_or((Comparator::Less, text))
 }
 
 fn parse_subject(text: &str, protocol: RunProtocol) -> Result<Subject, String> {
@@ -690,7 +687,7 @@ fn parse_subject(text: &str, protocol: RunProtocol) -> Result<Subject, String> {
             Ok(_) => {
                 format!("{text} alone is not a value; use {text}.p99, {text}.rate, {text}.count or {text}.within(60s)")
             }
-            Err(why) => why,
+            Err(error) => error,
         });
     };
     if let Some(fate) = fate_named(place.trim()) {
@@ -707,7 +704,7 @@ fn parse_subject(text: &str, protocol: RunProtocol) -> Result<Subject, String> {
     }
 }
 
-/// Reads the rest of `fresh(30s) per 15min`; without `per`, the whole run is one window.
+/// Parses the rest of `fresh(30s) per 15min`. Without `per`, the whole run is one window.
 fn parse_freshness(text: &str) -> Result<FreshnessLimit, String> {
     let form = || "use something like fresh(30s) per 15min >= 98%".to_owned();
     let (age, rest) = text.strip_prefix('(').and_then(|rest| rest.split_once(')')).ok_or_else(form)?;
@@ -731,10 +728,10 @@ fn parse_source(name: &str, protocol: RunProtocol) -> Result<MetricSource, Strin
         return Err(format!("{name:?} is k6's way; name the stage or phase: accepted.p95 < 500ms"));
     }
     let names = known.iter().map(|(name, _)| *name).chain(Fate::ALL.map(Fate::name));
-    let why = unknown("stage, phase or fate", name, &names.collect::<Vec<_>>());
+    let error = unknown("stage, phase or fate", name, &names.collect::<Vec<_>>());
     Err(match protocol {
-        RunProtocol::Smtp => why,
-        RunProtocol::Mades => format!("{why} (delivered = in the inbox; RECEIVED = end to end)"),
+        RunProtocol::Smtp => error,
+        RunProtocol::Mades => format!("{error} (delivered = in the inbox; RECEIVED = end to end)"),
     })
 }
 
@@ -774,8 +771,8 @@ fn parse_metric(text: &str) -> Result<Metric, String> {
     }
 }
 
-/// Reads a quantile: `p50` is 0.5, `p99.9` is 0.999. Without a point, three and more digits must all be nines: `p999` is
-/// `p99.9`, but `p101` is nothing.
+/// Parses a quantile: `p50` is 0.5, and `p99.9` is 0.999. Without a point, three and more digits
+/// must all be nines. `p999` therefore means `p99.9`, and `p101` is invalid.
 fn parse_quantile(text: &str) -> Option<f64> {
     let digits = text.strip_prefix('p')?;
     let nines = digits.strip_prefix("99").filter(|rest| !rest.is_empty() && rest.bytes().all(|digit| digit == b'9'));
@@ -800,7 +797,8 @@ fn parse_limit(text: &str, subject: Subject) -> Result<(f64, LimitUnit), String>
     }
 }
 
-/// Reads a time. It must have a unit, because otherwise half of the readers would take it for milliseconds.
+/// Parses a time. It must have a unit, because half of the readers would take a bare number for
+/// milliseconds.
 fn parse_time(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     match duration(text) {
@@ -811,7 +809,7 @@ fn parse_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Reports an unknown name, and suggests a similar one.
+/// Makes the error about an unknown name. It suggests a similar name, if there is one.
 fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     let distance = |known: &str| strsim::damerau_levenshtein(&known.to_lowercase(), &name.to_lowercase());
     let nearest = known.iter().map(|known| (distance(known), *known)).min_by_key(|(distance, _)| *distance);
@@ -827,7 +825,7 @@ mod tests {
     use crate::record::StageRow;
 
     fn read(text: &str) -> Threshold {
-        Threshold::parse(text, RunProtocol::Smtp).unwrap_or_else(|why| panic!("{text}: {why}"))
+        Threshold::parse(text, RunProtocol::Smtp).unwrap_or_else(|error| panic!("{text}: {error}"))
     }
 
     #[test]
@@ -894,7 +892,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_named_with_what_may_have_been_meant() {
-        for (text, why) in [
+        for (text, expected) in [
             ("acepted.p99 < 5ms", "did you mean \"accepted\"?"),
             ("rejceted < 1", "did you mean \"rejected\"?"),
             ("accepted.p99", "no comparison"),
@@ -933,7 +931,7 @@ mod tests {
             ("fresh >= 98%", "fresh(30s) per 15min"),
         ] {
             let error = Threshold::parse(text, RunProtocol::Smtp).unwrap_err();
-            assert!(error.contains(why), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
         assert!(Threshold::parse("settled.p99 < 1s", RunProtocol::Mades).is_ok());
         assert!(Threshold::parse("rcpt.p99 < 1s", RunProtocol::Mades).is_err());

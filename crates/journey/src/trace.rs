@@ -1,16 +1,18 @@
-//! The trace: one header line of fixed width by which the far end recognises a message, dates it and checks it.
+//! The trace: a header line of fixed width. The far end uses it to recognize a message, to find out
+//! when it was created, and to check its body.
 //!
 //! ```text
 //! X-Mailrun: v1 <run-id hex32> <sequence hex16> <created-ns hex16> <clock hex8> <crc32c hex8>CRLF
 //! 0             14             47               64                 81           90           98
 //! ```
 //!
-//! The first byte of the sequence field says how the recipients of the message are numbered ([`RecipientNumbering`]), the
-//! seven bits after it where the seconds of the run begin ([`ZeroPhase`]).
-//! Fixed width, so that it is patched in place and never formatted. The checksum (CRC-32C) covers the bytes after the
-//! first empty line, dot-unstuffed, so relays may put their own header fields before it or after it. If a relay states
-//! that it has encoded 8-bit parts for a server without 8BITMIME, the checksum is that of the original parts
-//! (`mailrun_mime::Restorer`).
+//! The first byte of the sequence field says how the recipients of the message are numbered
+//! ([`RecipientNumbering`]). The next seven bits say where the seconds of the run begin
+//! ([`ZeroPhase`]). The width is fixed, so that the line can be patched in place and need not be
+//! formatted for each message. The checksum (CRC-32C) covers the bytes after the first empty line
+//! without dot-stuffing, so relays may add their own header fields before or after the line. If a
+//! relay states that it has encoded 8-bit parts for a server without 8BITMIME, the checksum is that
+//! of the original parts (`mailrun_mime::Restorer`).
 use crc_fast::{CrcAlgorithm, Digest};
 use mailrun_mime::{Encoding, MARKER, Restorer};
 use memchr::memmem::Finder;
@@ -20,18 +22,20 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// Number of recipients of a message that a trace can distinguish. Larger numbers in tagged addresses count as 0.
+/// Number of recipients of a message that a trace can distinguish. Larger numbers in tagged
+/// addresses count as 0.
 pub const MAX_RECIPIENTS: u32 = 1024;
 
-/// First sequence number of messages created during the warm-up. They are in the account but not in figures. The mark
-/// is part of the number, so that every far end can read it.
+/// First sequence number of messages that are created during the warm-up. They are part of the
+/// account but not of figures. The mark is part of the sequence number, so that every far end can
+/// read it.
 pub const WARM_UP_SEQUENCE: u64 = 1 << 48;
 
 /// The end of a header line and the empty line after it.
 static EMPTY_LINE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\n\r\n"));
 const EMPTY_LINE_BYTES: usize = 3;
 
-/// Field with the encoding of the whole body.
+/// Header field that states the encoding of the whole body.
 const ENCODING: &[u8] = b"Content-Transfer-Encoding:";
 
 const NAME: &[u8] = b"X-Mailrun:";
@@ -43,33 +47,35 @@ const CLOCK_OFFSET: usize = CREATED_OFFSET + 16 + 1;
 const CHECKSUM_OFFSET: usize = CLOCK_OFFSET + 8 + 1;
 const LINE_BYTES: usize = CHECKSUM_OFFSET + 8;
 
-/// Bits of the sequence field that form the sequence number, including the mark of the warm-up.
+/// Number of bits of the sequence field that hold the sequence number, including the mark of the
+/// warm-up.
 const SEQUENCE_BITS: u32 = 49;
 const SEQUENCE_MASK: u64 = (1 << SEQUENCE_BITS) - 1;
 
-/// Header by which the far end recognises a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trace {
     pub run: RunId,
-    /// Its number in the run, from 0 and below 2^49.
+    /// Number of the message in the run, from 0 and below 2^49.
     pub sequence: u64,
     /// Where the seconds of the run begin, on `clock`.
     pub zero: ZeroPhase,
-    /// How the ledger numbers its recipients.
+    /// How the ledger numbers the recipients.
     pub numbering: RecipientNumbering,
-    /// Time at which a session began it (open loop: the scheduled time), on `clock`.
+    /// Time at which a session began the message or, in an open loop, the scheduled time. It is on
+    /// `clock`.
     pub created: Duration,
-    /// Clock that `created` was read from.
+    /// Clock on which `created` was measured.
     pub clock: ClockId,
     /// CRC-32C of the body after the header block.
     pub checksum: u32,
 }
 
 impl Trace {
-    /// Bytes of the header line, CRLF included.
+    /// Length of the header line in bytes, including CRLF.
     pub const HEADER_BYTES: usize = LINE_BYTES + 2;
 
-    /// Writes the whole line, CRLF included, into exactly [`Self::HEADER_BYTES`] bytes. Panics on another length.
+    /// Writes the whole line, including CRLF, into exactly [`Self::HEADER_BYTES`] bytes. Panics on
+    /// another length.
     pub fn write(&self, header: &mut [u8]) {
         assert_eq!(header.len(), Self::HEADER_BYTES, "a trace header is {} bytes", Self::HEADER_BYTES);
         header.fill(b' ');
@@ -83,25 +89,25 @@ impl Trace {
         Self::patch(header, self.zero, self.sequence, self.created);
     }
 
-    /// Overwrites sequence and time in a line that [`Self::write`] made: the only fields that change from message to
-    /// message.
+    /// Overwrites the sequence number and the time in a line that [`Self::write`] has made. They
+    /// are the only fields that differ from message to message.
     pub fn patch(header: &mut [u8], zero: ZeroPhase, sequence: u64, created: Duration) {
         let marked = u64::from(zero.0) << SEQUENCE_BITS | sequence & SEQUENCE_MASK;
         write_hex(&mut header[SEQUENCE_OFFSET + 2..], &marked.to_be_bytes()[1..]);
         write_hex(&mut header[CREATED_OFFSET..], &nanoseconds(created).to_be_bytes());
     }
 
-    /// Overwrites the checksum in such a line. For bodies that are prefixes of one another.
+    /// Overwrites the checksum in such a line. It is needed if bodies are prefixes of one another.
     pub fn patch_checksum(header: &mut [u8], checksum: u32) {
         write_hex(&mut header[CHECKSUM_OFFSET..], &checksum.to_be_bytes());
     }
 
-    /// Reports whether the message was created during the warm-up.
     pub fn is_warm_up(&self) -> bool {
         self.sequence >= WARM_UP_SEQUENCE
     }
 
-    /// Reads one header line with or without its CRLF. Only the case of name and digits may vary.
+    /// Parses a header line with or without its CRLF. Only the case of the name and of the digits
+    /// may vary.
     pub fn parse(line: &[u8]) -> Option<Self> {
         let line: &[u8; LINE_BYTES] = strip_line_end(line).try_into().ok()?;
         let spaced = [SEQUENCE_OFFSET, CREATED_OFFSET, CLOCK_OFFSET, CHECKSUM_OFFSET]
@@ -125,7 +131,8 @@ impl Trace {
 
 /// Offset of a run's seconds within a second of the trace's clock, in steps of 1/128 s.
 ///
-/// A load begins at such a step. Therefore a sink can count the same seconds as the source, whoever started it.
+/// A load begins at such a step. A sink can therefore count the same seconds as the source, even if
+/// it was started by somebody else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZeroPhase(u8);
 
@@ -134,29 +141,28 @@ impl ZeroPhase {
     const MASK: u8 = 127;
     pub const STEP: Duration = Duration::from_nanos(1_000_000_000 / Self::STEPS as u64);
 
-    /// The step at or before that time.
+    /// Returns the step at or before this time.
     pub fn of(time: Duration) -> Self {
         Self((time.subsec_nanos() / Self::STEP.subsec_nanos()) as u8)
     }
 
-    /// A time at which a second of the run begins.
+    /// Returns a time at which a second of the run begins.
     pub fn time(self) -> Duration {
         Self::STEP * u32::from(self.0)
     }
 
-    /// The first step at or after that time.
+    /// Returns the first step at or after this time.
     pub fn next_step(time: Duration) -> Duration {
         let step = Self::STEP.subsec_nanos();
-        let beyond = time.subsec_nanos() % step;
-        if beyond == 0 { time } else { time + Duration::from_nanos((step - beyond).into()) }
+        let excess = time.subsec_nanos() % step;
+        if excess == 0 { time } else { time + Duration::from_nanos((step - excess).into()) }
     }
 }
 
-/// The name of a run: 128 random bits, written as 32 hexadecimal digits.
+/// Name of a run: 128 random bits, which are written as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId(pub [u8; 16]);
 
-/// Error for a text that is not 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a run id is 32 hexadecimal digits")]
 pub struct ParseRunIdError;
@@ -189,42 +195,43 @@ impl fmt::Debug for RunId {
     }
 }
 
-/// Identity of a clock: the host's boot, and whether it is CLOCK_MONOTONIC or Unix time.
+/// Identity of a clock: the host's boot, and whether the clock is CLOCK_MONOTONIC or Unix time.
 ///
-/// Two monotonic times can be subtracted only if they come from one boot of one host.
+/// Two monotonic times can be subtracted only if they come from the same boot of the same host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClockId(pub u32);
 
 impl ClockId {
     const REALTIME: u32 = 1 << 31;
 
-    /// Identity of CLOCK_MONOTONIC of the boot that `/proc/sys/kernel/random/boot_id` names.
+    /// Returns the identity of CLOCK_MONOTONIC in the boot that `/proc/sys/kernel/random/boot_id`
+    /// names.
     pub fn monotonic(boot_id: &str) -> Self {
         Self(checksum(boot_id.trim().as_bytes()) & !Self::REALTIME)
     }
 
-    /// Identity of Unix time on the host of that boot.
+    /// Returns the identity of Unix time on the host with this boot.
     pub fn realtime(boot_id: &str) -> Self {
         Self(Self::monotonic(boot_id).0 | Self::REALTIME)
     }
 
-    /// Reports whether its times are Unix time.
     pub fn is_realtime(self) -> bool {
         self.0 & Self::REALTIME != 0
     }
 
-    /// Reports whether both clocks belong to one boot of one host.
+    /// True if both clocks belong to the same boot of the same host.
     pub fn same_host(self, other: Self) -> bool {
         self.0 & !Self::REALTIME == other.0 & !Self::REALTIME
     }
 }
 
-/// CRC-32C (CRC-32/ISCSI) of a complete body.
+/// Computes the CRC-32C (CRC-32/ISCSI) of a complete body.
 pub fn checksum(body: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(body)
 }
 
-/// CRC-32C of a body that comes in blocks. It takes only 4 bytes, so every session can have one.
+/// CRC-32C of a body that arrives in blocks. It takes only 4 bytes, so every session can have its
+/// own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checksum(u32);
 
@@ -241,29 +248,29 @@ impl Checksum {
         self.0 = digest.get_state() as u32;
     }
 
-    /// The checksum of all blocks so far.
     pub fn value(self) -> u32 {
         !self.0
     }
 }
 
-/// Results of the search for a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceResult {
-    /// No `X-Mailrun` header: foreign mail.
+    /// There is no `X-Mailrun` header, so the mail is not ours.
     Absent,
-    /// A trace whose checksum matches the body.
+    /// There is a trace, and its checksum matches the body.
     Intact(Trace),
-    /// A trace whose checksum matches the body as it was before a relay converted it to 7-bit (RFC 6152 §3).
+    /// There is a trace, and its checksum matches the body as it was before a relay converted it to
+    /// 7-bit (RFC 6152 §3).
     Converted(Trace),
-    /// A trace whose checksum does not match, or an `X-Mailrun` header that cannot be read (`None`).
+    /// There is a trace whose checksum does not match, or an `X-Mailrun` header that cannot be read
+    /// (`None`).
     Corrupt(Option<Trace>),
 }
 
 /// Finds and verifies the trace of a message that arrives in blocks of any size.
 ///
-/// Holds at most one unfinished header line, cut at the length of a trace, whatever the message's size: a line that was
-/// cut cannot be a trace.
+/// The reader holds at most one unfinished header line, whatever the message's size. The line is
+/// cut after the length of a trace, because a longer line cannot be a trace.
 ///
 /// ```text
 /// header ──empty line──► body ──finish──► header (of the next message)
@@ -274,15 +281,16 @@ pub struct TraceReader {
     line: UnfinishedLine,
     seen: TraceHeader,
     checksum: Checksum,
-    /// The restored body, if a relay says that it has encoded it.
+    /// Decodes the body if a relay says that it has encoded the body.
     original: Option<Box<RestoredBody>>,
-    /// A line of the header has been read.
+    /// Set once a line of the header has been read.
     has_line: bool,
-    /// The trace came first, so no relay has added a header, and none has converted the message.
+    /// Set if the trace came first. In that case, no relay has added a header, so none has
+    /// converted the message.
     is_from_source: bool,
 }
 
-/// Decodes a body as it arrives, and computes the checksum of the result.
+/// Decodes a body as it arrives, and computes the checksum of the decoded body.
 #[derive(Clone, Debug, Default)]
 struct RestoredBody {
     restorer: Restorer,
@@ -290,13 +298,13 @@ struct RestoredBody {
 }
 
 impl RestoredBody {
-    /// Begins after a header line that records a conversion, or else after one that encodes the whole body. That may be
-    /// a relay's or the sender's own.
+    /// Starts to decode after a header line that records a conversion, or after one that states an
+    /// encoding of the whole body. A relay or the sender may have written the latter.
     fn begin(line: &[u8]) -> Option<Box<Self>> {
         if line.get(..MARKER.len()).is_some_and(|name| name.eq_ignore_ascii_case(MARKER)) {
             return Some(Box::default());
         }
-        // A longer line may have been cut.
+        // A line that reaches the limit may have been cut.
         let is_whole = line.len() < UnfinishedLine::LIMIT;
         let value = line.get(..ENCODING.len()).filter(|name| is_whole && name.eq_ignore_ascii_case(ENCODING));
         let value = value.map(|_| line[ENCODING.len()..].trim_ascii())?;
@@ -311,7 +319,7 @@ impl RestoredBody {
         self.restorer.receive(block, |text| checksum.update(text));
     }
 
-    /// Returns the checksum of the original body, if it could be decoded.
+    /// Returns the checksum of the original body, if the body could be decoded.
     fn finish(mut self) -> Option<u32> {
         let checksum = &mut self.checksum;
         self.restorer.finish(|text| checksum.update(text));
@@ -335,7 +343,7 @@ enum TraceHeader {
 }
 
 impl TraceReader {
-    /// Takes the next block of the message, dot-unstuffed and without the final dot.
+    /// Takes the next block of the message, without dot-stuffing and without the final dot.
     pub fn receive(&mut self, block: &[u8]) {
         if let Some(original) = &mut self.original {
             original.receive(block);
@@ -349,7 +357,7 @@ impl TraceReader {
         }
     }
 
-    /// Ends the message, returns its trace, and is ready for the next message.
+    /// Ends the message and returns its trace. The reader is then ready for the next message.
     pub fn finish(&mut self) -> TraceResult {
         if self.part == MessagePart::Header && !self.line.kept().is_empty() {
             let line = std::mem::take(&mut self.line);
@@ -370,11 +378,12 @@ impl TraceReader {
         }
     }
 
-    /// Reads header lines up to the empty one; returns the bytes after it.
+    /// Reads header lines up to the empty line. Returns the bytes after it.
     fn read_header<'b>(&mut self, block: &'b [u8]) -> &'b [u8] {
         let mut rest = block;
         if !self.has_line && self.line.kept().is_empty() && is_named(block) {
-            // Our own message directly from its source: the trace comes first, and only the end of the header matters.
+            // This is our own message directly from its source: the trace comes first, and only the
+            // end of the header matters.
             if let Some(end) = EMPTY_LINE.find(block) {
                 self.read_line(&block[..memchr(b'\n', block).map_or(end, |at| at + 1)]);
                 self.part = MessagePart::Body;
@@ -397,7 +406,8 @@ impl TraceReader {
         &[]
     }
 
-    /// Reads a line that is now complete, together with its beginning from earlier blocks. Returns true if it is empty.
+    /// Reads a line that is now complete, together with its beginning from earlier blocks. Returns
+    /// true if the line is empty.
     fn end_line(&mut self, end: &[u8]) -> bool {
         if self.line.kept().is_empty() {
             return self.read_line(end);
@@ -407,7 +417,7 @@ impl TraceReader {
         self.read_line(line.kept())
     }
 
-    /// Reads one line of the header. Returns true if it is empty. Only the first trace counts.
+    /// Reads a line of the header. Returns true if the line is empty. Only the first trace counts.
     fn read_line(&mut self, line: &[u8]) -> bool {
         if matches!(self.seen, TraceHeader::Absent) && is_named(line) {
             self.seen = Trace::parse(line).map_or(TraceHeader::Unreadable, TraceHeader::Trace);
@@ -420,7 +430,7 @@ impl TraceReader {
     }
 }
 
-/// The start of an incomplete line, up to one byte more than a trace has.
+/// Start of an incomplete line, up to one byte more than a trace has.
 #[derive(Clone, Copy, Debug)]
 struct UnfinishedLine {
     octets: [u8; Self::LIMIT],
@@ -432,9 +442,9 @@ impl UnfinishedLine {
 
     fn keep(&mut self, more: &[u8]) {
         let start = usize::from(self.length);
-        let taken = more.len().min(Self::LIMIT - start);
-        self.octets[start..start + taken].copy_from_slice(&more[..taken]);
-        self.length += taken as u8;
+        let count = more.len().min(Self::LIMIT - start);
+        self.octets[start..start + count].copy_from_slice(&more[..count]);
+        self.length += count as u8;
     }
 
     fn kept(&self) -> &[u8] {
@@ -448,52 +458,55 @@ impl Default for UnfinishedLine {
     }
 }
 
-/// Everything that a recipient's number can depend on. Only the trace of the message says which part counts.
+/// Everything that a recipient's number can depend on. The trace of the message says which part
+/// counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecipientId {
-    /// The digits that end the local part.
+    /// Number formed by the digits that end the local part.
     tag: u16,
     hash: u32,
 }
 
 impl RecipientId {
-    /// Longest address that SMTP allows (RFC 5321 §4.5.3.1). The rest of a longer one is ignored.
+    /// Longest address that SMTP allows (RFC 5321 §4.5.3.1). The rest of a longer address is
+    /// ignored.
     const MAX_ADDRESS: usize = 320;
 
-    /// Reads an address, without brackets. The case of its letters does not matter, because servers change it.
+    /// Reads an address without brackets. The case of its letters does not matter, because servers
+    /// change it.
     pub fn new(address: &[u8]) -> Self {
         let mut lower = [0; Self::MAX_ADDRESS];
         let length = address.len().min(Self::MAX_ADDRESS);
         let lower = &mut lower[..length];
         lower.copy_from_slice(&address[..length]);
         lower.make_ascii_lowercase();
-        // CRC is linear, so similar addresses would share bits. The multiplication mixes them.
+        // CRC is linear, so similar addresses would share bits. The multiplication mixes the bits.
         Self { tag: tag(address) as u16, hash: checksum(lower).wrapping_mul(0x9e37_79b9) }
     }
 }
 
-/// The rule by which recipients are numbered. The order of the envelope cannot be used, because a relay may split a
-/// transaction.
+/// The rule by which recipients are numbered. The order of the envelope cannot be used, because a
+/// relay may split a transaction.
 ///
-/// - [`Self::TAG`], 0: the decimal digits that end the local part; 0 without any, and for numbers that are not below
-///   [`MAX_RECIPIENTS`] or longer than four digits.
-/// - 1 + n: the upper n bits of the CRC-32C of the address in lower case, times 0x9e3779b9 (mod 2^32). The source chooses
-///   n so that the recipients of a message have different numbers; a message of one recipient needs no bit.
+/// - [`Self::TAG`], 0: the decimal digits that end the local part. The number is 0 without digits,
+///   with more than four digits, and if it would not be below [`MAX_RECIPIENTS`].
+/// - 1 + n: the upper n bits of the CRC-32C of the address in lower case, times 0x9e3779b9 (mod
+///   2^32). The source chooses n so that the recipients of a message have different numbers. A
+///   message with one recipient needs no bit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecipientNumbering(u8);
 
 impl RecipientNumbering {
-    /// By the digits that end the local part.
+    /// Numbers recipients by the digits that end the local part.
     pub const TAG: Self = Self(0);
-    /// For messages with one recipient, whatever its address.
+    /// For messages with a single recipient, whatever its address.
     pub const SINGLE: Self = Self(1);
 
-    /// By so many bits, at most 32, of the address.
+    /// Numbers recipients by this many bits of the address, at most 32.
     pub fn address_bits(bits: u32) -> Self {
         Self(1 + bits.min(32) as u8)
     }
 
-    /// Returns the number of that recipient.
     #[inline]
     pub fn number(self, recipient: RecipientId) -> u32 {
         match self.0 {
@@ -523,7 +536,7 @@ fn strip_line_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// Nanoseconds of a clock's time: 64 bits hold 584 years.
+/// Returns a clock's time in nanoseconds. 64 bits hold 584 years.
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -545,15 +558,16 @@ fn write_hex(field: &mut [u8], value: &[u8]) {
     }
 }
 
-/// Reads 16 hexadecimal digits; `None` if any byte is not one.
+/// Parses 16 hexadecimal digits. Returns `None` if any byte is not a hexadecimal digit.
 fn read_hex16(digits: &[u8; 16]) -> Option<u64> {
     let high = read_hex8(digits.first_chunk()?)?;
     let low = read_hex8(digits.last_chunk()?)?;
     Some(u64::from(high) << 32 | u64::from(low))
 }
 
-/// Reads eight hexadecimal digits in one word, with one byte per digit, because a trace has eighty of them. All fields
-/// share one copy of the code: ten copies would use more of the instruction cache than the calls cost.
+/// Parses eight hexadecimal digits at once, each in a byte of a word, because a trace has eighty of
+/// them. All fields share one copy of the code: ten copies would cost more in the instruction cache
+/// than the calls cost.
 #[inline(never)]
 fn read_hex8(digits: &[u8; 8]) -> Option<u32> {
     const ONES: u64 = u64::MAX / 255;
@@ -690,8 +704,8 @@ mod tests {
         let text = "000102030405060708090a0b0c0d0e0f";
         assert_eq!(text.parse(), Ok(trace().run));
         assert_eq!(trace().run.to_string(), text);
-        for wrong in ["", "0001", &text[1..], "000102030405060708090a0b0c0d0e0g", "0x0102030405060708090a0b0c0d0e0f"] {
-            assert_eq!(wrong.parse::<RunId>(), Err(ParseRunIdError), "{wrong}");
+        for input in ["", "0001", &text[1..], "000102030405060708090a0b0c0d0e0g", "0x0102030405060708090a0b0c0d0e0f"] {
+            assert_eq!(input.parse::<RunId>(), Err(ParseRunIdError), "{input}");
         }
     }
 
@@ -752,7 +766,7 @@ mod tests {
         assert_eq!(number(32, &long), number(32, &long[..320]));
     }
 
-    /// Reads a message whole, byte by byte, and in any two parts. All must agree.
+    /// Reads a message whole, byte by byte, and in any two parts. All results must agree.
     fn found(message: &[u8]) -> TraceResult {
         let mut reader = TraceReader::default();
         reader.receive(message);
@@ -811,7 +825,7 @@ mod tests {
         }
     }
 
-    /// Makes a message like a source, and the same message as a converting relay forwards it.
+    /// Makes a message as a source does, and the same message as a converting relay forwards it.
     fn relayed(head: &str, body: &[u8]) -> (Trace, Vec<u8>) {
         let trace = Trace { checksum: checksum(body), ..trace() };
         let mut line = [0; Trace::HEADER_BYTES];
@@ -835,7 +849,7 @@ mod tests {
             assert_eq!(found(&converted), TraceResult::Converted(trace), "{}", converted.escape_ascii());
             let again = message(&[b"Received: by another\r\n", &converted]);
             assert_eq!(found(&again), TraceResult::Converted(trace), "through another relay");
-            // A character in the middle of the encoded text.
+            // Change a character in the middle of the encoded text.
             let at = memchr::memmem::rfind(&converted, b"=C3").map_or(converted.len() - 8, |at| at + 2);
             converted[at] = if converted[at] == b'4' { b'5' } else { b'4' };
             assert_eq!(found(&converted), TraceResult::Corrupt(Some(trace)), "{}", converted.escape_ascii());

@@ -1,11 +1,12 @@
-//! Joins the records of parties of one kind, such as all parts of a load, into one record, one after the other.
+//! Joins the records of several parties of one kind, such as all parts of a load, into one record.
+//! The records are added one after the other.
 //!
 //! ```text
 //! counts      added                          times (stages, phases, lag)   their histograms added, bucket for bucket
 //! seconds     added on one axis of time      quantiles of a second         the largest: they cannot be added
 //! ```
-//! The axis is the monotonic clock of the first record's host. Records of the same boot have their place on it exactly;
-//! those of other hosts by their Unix time.
+//! The axis is the monotonic clock of the first record's host. Records of the same boot can be
+//! placed on it exactly. Records of other hosts are placed by their Unix time.
 use crate::latencies::Latencies;
 use crate::merge::{join_errors, join_events};
 use crate::missing::MAX_MISSING;
@@ -20,18 +21,17 @@ use crate::time_axis::seconds_between;
 use std::collections::BTreeMap;
 
 const NS_PER_S: u64 = 1_000_000_000;
-/// If times differ more from the first record's, a clock is wrong.
+/// A clock must be wrong if the times of a record differ from the first record's by more than this.
 const MAX_SHIFT_S: i128 = 7 * 86_400;
-/// Last second that a record may have. A hostile record may name any.
+/// Last second that a record may have. A hostile record may name any second.
 const MAX_SECOND: u64 = 366 * 86_400;
-/// Events that are kept.
+/// Maximum number of events that are kept.
 const MAX_EVENTS: usize = 1_000;
-/// Rows of a kind that are kept, and read from one record.
+/// Maximum number of rows of a kind, both in one record and in the sum.
 const MAX_ROWS: usize = 1_000;
 /// Shortest stall of all parties together.
 const MIN_STALL_S: f64 = 1.0;
 
-/// The sum of several records.
 #[derive(Clone, Debug, Default)]
 pub struct RecordUnion {
     first: Option<Record>,
@@ -45,7 +45,6 @@ pub struct RecordUnion {
     events: Vec<EventRow>,
 }
 
-/// Messages that reached a stage at all parties.
 #[derive(Clone, Debug)]
 struct UnionStage {
     row: StageRow,
@@ -54,7 +53,7 @@ struct UnionStage {
     span: TimeSpan,
 }
 
-/// From the earliest beginning to the latest end, in seconds on the axis.
+/// Time from the earliest beginning to the latest end, in seconds on the axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct TimeSpan {
     begin_s: f64,
@@ -75,8 +74,8 @@ impl TimeSpan {
     }
 }
 
-/// Histograms of a record. They are read before anything is added, so that a record with an unreadable one is not added
-/// in part.
+/// Histograms of a record. They are decoded before anything is added, so that a record with an
+/// unreadable histogram is not added in part.
 struct Histograms {
     stages: Vec<(Option<Latencies>, Option<Latencies>)>,
     phases: Vec<Latencies>,
@@ -107,10 +106,12 @@ impl Histograms {
 }
 
 impl RecordUnion {
-    /// Adds a record, whose one party gets that name.
+    /// Adds a record. Its only party gets this name.
     ///
     /// # Errors
-    /// If a histogram cannot be read, or the record's clock is far from that of the first.
+    ///
+    /// If a histogram cannot be read, or if the record's clock differs too much from that of the
+    /// first record.
     pub fn add(&mut self, mut record: Record, name: &str) -> Result<(), String> {
         let histograms = Histograms::read(&record)?;
         let shift = self.shift(&record)?;
@@ -134,7 +135,7 @@ impl RecordUnion {
         Ok(())
     }
 
-    /// Number of seconds from the axis's origin to the record's.
+    /// Returns the number of seconds from the axis's origin to the record's.
     fn shift(&self, record: &Record) -> Result<i128, String> {
         let Some(first) = &self.first else { return Ok(0) };
         let shift = seconds_between(first, record);
@@ -188,7 +189,7 @@ impl RecordUnion {
         }
     }
 
-    /// Adds events. Planned events are the same in all records.
+    /// Adds events. Planned events are the same in all records, so they are added only once.
     fn add_events(&mut self, events: Vec<EventRow>) {
         let is_new = |event: &EventRow| {
             let is_of_plan = matches!(event.kind, EventKind::WarmUpEnded | EventKind::RateStage);
@@ -199,7 +200,8 @@ impl RecordUnion {
         self.events = join_events(std::mem::take(&mut self.events), more);
     }
 
-    /// The record of all; `None` if there was none. Its party of usage has that name.
+    /// Returns the sum of all records, or `None` if there were none. `usage_name` is the name of
+    /// the party to which the processor time is attributed.
     pub fn finish(mut self, usage_name: &str) -> Option<Record> {
         let mut record = self.first.take()?;
         let offered_s = self.offered.map(TimeSpan::length_s);
@@ -266,7 +268,7 @@ fn merge_times(known: &mut Latencies, more: Option<&Latencies>) {
     }
 }
 
-/// Gives the record's party its name, in all rows that concern it.
+/// Gives the record's party this name in all rows that concern it.
 fn name_party(record: &mut Record, name: &str) {
     record.parties.iter_mut().for_each(|party| name.clone_into(&mut party.name));
     record.exhausted.iter_mut().for_each(|row| name.clone_into(&mut row.party));
@@ -285,7 +287,7 @@ fn limit_rows(record: &mut Record) {
     record.missing.truncate(MAX_MISSING);
 }
 
-/// Moves all times of a record, except those of its seconds.
+/// Moves all times of a record except those of its seconds.
 fn move_times(record: &mut Record, by_s: f64) {
     let moved = |at_s: &mut f64| *at_s = if at_s.is_finite() { *at_s + by_s } else { 0.0 };
     record.events.iter_mut().for_each(|event| moved(&mut event.at_s));
@@ -309,11 +311,10 @@ fn add_second(known: &mut SeriesRow, row: &SeriesRow) {
     known.p99_ms = known.p99_ms.max(row.p99_ms);
     known.p999_ms = known.p999_ms.max(row.p999_ms);
     known.max_ms = known.max_ms.max(row.max_ms);
-    // The newest message of all is at least as young as each party's newest.
+    // The newest message of all parties is at least as young as the newest message of each party.
     known.oldest_ms = known.oldest_ms.into_iter().chain(row.oldest_ms).min_by(f64::total_cmp);
 }
 
-/// Adds the rows that only have to be counted.
 fn add_rows(sum: &mut Record, more: Record) {
     sum.due = sum.due.zip(more.due).map(|(one, other)| one.saturating_add(other));
     sum.parties.extend(more.parties);
@@ -363,7 +364,7 @@ fn add_pause(rows: &mut Vec<PauseRow>, row: PauseRow) {
     }
 }
 
-/// Adds a domain. If there are too many, adds it to the row of all others.
+/// Adds a domain. If there are too many domains, adds it to the shared row of all others.
 fn add_domain(rows: &mut Vec<DomainRow>, mut row: DomainRow) {
     if rows.len() >= MAX_ROWS && !rows.iter().any(|known| known.domain == row.domain) {
         row.domain.clear();
@@ -382,20 +383,20 @@ fn add_domain(rows: &mut Vec<DomainRow>, mut row: DomainRow) {
     }
 }
 
-/// The slowest of both lists.
 fn slowest_of(mut messages: Vec<SlowMessage>, more: Vec<SlowMessage>) -> Vec<SlowMessage> {
     messages.extend(more);
-    let took = |message: &SlowMessage| message.delivered_ms.unwrap_or(message.accepted_ms).max(message.accepted_ms);
-    messages.sort_by(|one, other| took(other).total_cmp(&took(one)));
+    let latency = |message: &SlowMessage| message.delivered_ms.unwrap_or(message.accepted_ms).max(message.accepted_ms);
+    messages.sort_by(|one, other| latency(other).total_cmp(&latency(one)));
     messages.truncate(MAX_SLOWEST);
     messages
 }
 
-/// Times in which no party reached the stage. If a single one did, the server was not stalled.
+/// Returns the times in which no party reached the stage. If a single party reached it, the server
+/// was not stalled.
 fn common_stalls(ours: &[StallRow], theirs: &[StallRow]) -> Vec<StallRow> {
     let common = |one: &StallRow, other: &StallRow| {
         let from_s = one.from_s.max(other.from_s);
-        // After the end of one load, the other continues alone.
+        // After the end of one load, the other load continues alone.
         let to_s = match (one.to_the_end, other.to_the_end) {
             (true, true) => one.to_s.max(other.to_s),
             _ => one.to_s.min(other.to_s),
@@ -412,7 +413,8 @@ fn common_stalls(ours: &[StallRow], theirs: &[StallRow]) -> Vec<StallRow> {
     ours.iter().flat_map(|one| theirs.iter().filter_map(move |other| common(one, other))).take(MAX_EVENTS).collect()
 }
 
-/// Returns the ending that says more. A part that was interrupted or gave up did not send its whole load.
+/// Returns the ending that says more. A part that was interrupted or gave up did not send its whole
+/// load.
 fn worse_ending(one: Option<Ending>, other: Option<Ending>) -> Option<Ending> {
     match (one, other) {
         (None | Some(Ending::Complete), Some(other)) => Some(other),
@@ -446,7 +448,8 @@ fn add_ledger(sum: &mut LedgerRow, more: &LedgerRow) {
     add(&mut sum.overflow, more.overflow);
 }
 
-/// Takes the larger shares of busy and of stolen processor time. Other figures concern only one host and are left out.
+/// Takes the larger shares of busy and of stolen processor time. Other figures concern only one
+/// host and are left out.
 fn disturbance(one: Option<Surroundings>, other: Option<Surroundings>) -> Option<Surroundings> {
     let largest = |one: Option<f64>, other: Option<f64>| one.into_iter().chain(other).reduce(f64::max);
     let one = one.unwrap_or_default();
@@ -467,7 +470,8 @@ mod tests {
     use proptest::prelude::*;
     use std::time::Duration;
 
-    /// A source that measured these times in microseconds. All messages were created in its first second.
+    /// Makes a source that measured these times in microseconds. All of its messages were created
+    /// in its first second.
     fn source(times_us: &[u64], origin_s: u64, boot: &str, unix_s: u64) -> Record {
         let mut tally = SourceTally::default();
         for time in times_us.iter().copied().map(Duration::from_micros) {
@@ -578,8 +582,8 @@ mod tests {
         assert_eq!((record.origin_ns, rows), (8_000_000_000, vec![(0, 4), (3, 2), (5, 3)]));
         let mut union = RecordUnion::default();
         union.add(source(&[1], 10, "a", 1_000), "one").unwrap();
-        let why = union.add(source(&[1], 10, "b", 9_000_000), "other").unwrap_err();
-        assert!(why.contains("its clock differs"), "{why}");
+        let error = union.add(source(&[1], 10, "b", 9_000_000), "other").unwrap_err();
+        assert!(error.contains("its clock differs"), "{error}");
     }
 
     #[test]

@@ -1,44 +1,46 @@
-//! Limits and disturbances of a run besides its own pace, with their remedies: descriptors, ports, listen queues,
-//! stolen and foreign processor time, delayed ACKs.
+//! Limits and disturbances of a run apart from its own pace, with their remedies: descriptors,
+//! ports, listen queues, stolen and foreign processor time, and delayed ACKs.
 //!
-//! Each rule gives a sentence or none. Two kinds make the run invalid because the figures are unreliable: a resource
-//! that a source or a sink lacked was the limit; and if others used a processor for a quarter of the time, rates and
-//! latencies depend on the hypervisor. Anything else may or may not have disturbed the run, and is only reported.
+//! Each rule returns a sentence or nothing. Two kinds make the run invalid because the figures are
+//! unreliable. If a source or a sink lacked a resource, this lack was the limit. If the hypervisor
+//! gave a quarter of the processor time to others, rates and latencies depend on the hypervisor.
+//! Anything else may or may not have disturbed the run, and is only reported.
 use crate::reason::Reason;
 use crate::record::{Cause, ExhaustedRow, PauseRow, Record, Resource, Role, Surroundings};
 use crate::words::{counted, grouped};
 
 /// Stolen processor time is reported from this share on.
 const STEAL_WARNING_SHARE: f64 = 0.05;
-/// From this share on, the figures no longer describe this host.
+/// From this share of stolen time on, the figures no longer describe this host.
 const STEAL_LIMIT: f64 = 0.25;
 /// Processor time of other processes is reported from this share on.
 const OTHERS_WARNING_SHARE: f64 = 0.10;
-/// Open loop: reports a message that the source delayed for longer. Such a delay affects no percentile that makes a run
-/// invalid, but may be the largest latency.
+/// In an open loop, a message is reported if the source delayed it for longer. Such a delay affects
+/// no percentile that makes a run invalid, but may be the largest latency.
 const MAX_LAG_MS: f64 = 100.0;
 
 /// Finds reasons why the figures cannot be trusted.
 pub fn limits(record: &Record) -> Vec<Reason> {
-    let steal = record.surroundings.as_ref().and_then(|around| steal_text(around, STEAL_LIMIT..f64::INFINITY));
+    let steal =
+        record.surroundings.as_ref().and_then(|surroundings| steal_text(surroundings, STEAL_LIMIT..f64::INFINITY));
     let exhausted = record.exhausted.iter().map(|row| Reason::new(Cause::Exhausted, exhausted_text(row)));
     exhausted.chain(steal.map(|text| Reason::new(Cause::Stolen, text))).collect()
 }
 
-/// Possible disturbances of the run.
+/// Lists possible disturbances of the run.
 pub fn warnings(record: &Record) -> Vec<String> {
-    let mut found: Vec<String> = lag_warning(record).into_iter().collect();
-    if let Some(around) = &record.surroundings {
-        found.extend(steal_text(around, STEAL_WARNING_SHARE..STEAL_LIMIT));
-        found.extend(other_load_warning(around));
-        found.extend(listen_queue_warning(around));
+    let mut warnings: Vec<String> = lag_warning(record).into_iter().collect();
+    if let Some(surroundings) = &record.surroundings {
+        warnings.extend(steal_text(surroundings, STEAL_WARNING_SHARE..STEAL_LIMIT));
+        warnings.extend(other_load_warning(surroundings));
+        warnings.extend(listen_queue_warning(surroundings));
     }
     let parties = record.parties.iter().filter(|party| party.role != Role::Relay);
-    found.extend(parties.filter_map(|party| {
+    warnings.extend(parties.filter_map(|party| {
         let rows: Vec<&PauseRow> = record.pauses.iter().filter(|row| row.party == party.name).collect();
         delayed_ack_warning(party.role, &rows)
     }));
-    found
+    warnings
 }
 
 fn lag_warning(record: &Record) -> Option<String> {
@@ -86,8 +88,8 @@ fn times(count: u64) -> String {
     counted(count, "time")
 }
 
-fn steal_text(around: &Surroundings, range: std::ops::Range<f64>) -> Option<String> {
-    let share = around.steal_share.filter(|share| range.contains(share))?;
+fn steal_text(surroundings: &Surroundings, range: std::ops::Range<f64>) -> Option<String> {
+    let share = surroundings.steal_share.filter(|share| range.contains(share))?;
     Some(format!(
         "The hypervisor gave {:.0} % of the CPU to others (steal): rates are too low and latencies too high by an unknown \
          amount. Use a host with processors of its own, or repeat the run.",
@@ -95,18 +97,18 @@ fn steal_text(around: &Surroundings, range: std::ops::Range<f64>) -> Option<Stri
     ))
 }
 
-fn other_load_warning(around: &Surroundings) -> Option<String> {
-    let share = around.other_busy_share.filter(|share| *share >= OTHERS_WARNING_SHARE)?;
+fn other_load_warning(surroundings: &Surroundings) -> Option<String> {
+    let share = surroundings.other_busy_share.filter(|share| *share >= OTHERS_WARNING_SHARE)?;
     Some(format!(
         "Other processes used {:.0} % of the CPU. Results may be too low: repeat on an idle machine.",
         share * 100.0
     ))
 }
 
-fn listen_queue_warning(around: &Surroundings) -> Option<String> {
-    let [overflows, drops, syns] =
-        [around.listen_overflows, around.listen_drops, around.syn_drops].map(Option::unwrap_or_default);
-    let longest = around.somaxconn.map_or_else(String::new, |longest| format!(" (now {})", grouped(longest)));
+fn listen_queue_warning(surroundings: &Surroundings) -> Option<String> {
+    let [overflows, drops, syns] = [surroundings.listen_overflows, surroundings.listen_drops, surroundings.syn_drops]
+        .map(Option::unwrap_or_default);
+    let longest = surroundings.somaxconn.map_or_else(String::new, |longest| format!(" (now {})", grouped(longest)));
     (overflows.max(drops).max(syns) > 0).then(|| {
         format!(
             "Listen queues of this host were full {}; {} and {} were dropped (host-wide: of all servers). Dropped \
@@ -119,7 +121,8 @@ fn listen_queue_warning(around: &Surroundings) -> Option<String> {
     })
 }
 
-/// Makes one sentence for all phases, because with pipelined commands a single pause appears in several.
+/// Makes one sentence for all phases, because a single pause appears in several phases if commands
+/// are pipelined.
 fn delayed_ack_warning(role: Role, rows: &[&PauseRow]) -> Option<String> {
     let worst = rows.iter().max_by_key(|row| row.count)?;
     let share = worst.count as f64 * 100.0 / worst.of.max(1) as f64;

@@ -1,4 +1,4 @@
-//! Numbers in sentences: grouped by thousands, with a noun in its right number.
+//! Numbers and lists in sentences: digits grouped by thousands, and nouns in singular or plural.
 
 /// Formats `1234567` as `1,234,567`.
 pub fn grouped(number: u64) -> String {
@@ -13,13 +13,13 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// Formats `1 message`, `1,200 messages`.
+/// Formats `1 message` or `1,200 messages`.
 pub fn counted(number: u64, noun: &str) -> String {
     let ending = if number == 1 { "" } else { "s" };
     format!("{} {noun}{ending}", grouped(number))
 }
 
-/// Formats `a`, `a and b`, `a, b and c`.
+/// Formats `a`, `a and b`, or `a, b and c`.
 pub fn listed(words: &[String]) -> String {
     match words {
         [] => String::new(),

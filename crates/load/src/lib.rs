@@ -1,4 +1,5 @@
-//! The load source and the sink: the two ends of a measurement over SMTP; and the source as a worker of a Locust master.
+//! The two ends of a measurement over SMTP: the load source and the sink. The source can also work
+//! for a Locust master.
 
 #![allow(missing_docs)] // no crate outside this workspace uses it: a name that says all has no sentence
 

@@ -130,7 +130,7 @@ impl DealerConnection {
 
     fn read_greeting(&mut self, from: usize) -> Result<Option<usize>, DealerFault> {
         let rest = &self.input[from..];
-        let differs = |at: usize, byte: u8| rest.get(at).is_some_and(|found| *found != byte);
+        let differs = |at: usize, byte: u8| rest.get(at).is_some_and(|actual| *actual != byte);
         if differs(0, 0xFF) || differs(9, 0x7F) || rest.get(10).is_some_and(|version| *version < 3) {
             return Err(DealerFault::NotZmtp);
         }

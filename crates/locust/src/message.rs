@@ -51,9 +51,9 @@ impl ClassCounts {
         let mut left = limit;
         let mut counts = BTreeMap::new();
         for (name, users) in classes {
-            let taken = u32::try_from(*users).unwrap_or(u32::MAX).min(left);
-            left -= taken;
-            *counts.entry(name.clone()).or_default() += taken;
+            let count = u32::try_from(*users).unwrap_or(u32::MAX).min(left);
+            left -= count;
+            *counts.entry(name.clone()).or_default() += count;
         }
         Self(counts)
     }

@@ -290,18 +290,18 @@ impl LocustWorker {
             }
             Link::Absent { .. } | Link::Registering { .. } => {}
         }
-        let alone = self.alone_since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
-        if alone > ORPHAN_LIMIT {
+        let time_alone = self.alone_since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        if time_alone > ORPHAN_LIMIT {
             self.drain(self.limits.drain, now);
         }
-        if alone > self.limits.master_timeout {
+        if time_alone > self.limits.master_timeout {
             self.leave(WorkerExit::NoMaster, self.limits.drain, now);
         }
     }
 
     fn tick_load(&mut self, now: Duration, status: &LoadStatus) {
-        if let Some(why) = &status.failure {
-            self.complain(why.clone());
+        if let Some(failure) = &status.failure {
+            self.complain(failure.clone());
         }
         match self.load {
             // Until a master confirms that this is its test, the counts must not be sent, because they might be added
@@ -581,13 +581,13 @@ mod tests {
     fn a_huge_target_is_capped_and_another_server_refused() {
         let mut worker = running();
         worker.receive(MasterCommand::Spawn(target(11.0, u64::MAX)), ms(20));
-        let told = actions(&mut worker);
-        assert!(told.iter().any(|action| matches!(action, WorkerAction::Run { users: 100, .. })), "{told:?}");
-        assert!(told.iter().any(|action| name(action) == "exception"));
+        let output = actions(&mut worker);
+        assert!(output.iter().any(|action| matches!(action, WorkerAction::Run { users: 100, .. })), "{output:?}");
+        assert!(output.iter().any(|action| name(action) == "exception"));
         let other = SpawnTarget { host: Some("victim.example".to_owned()), ..target(12.0, 5) };
         worker.receive(MasterCommand::Spawn(other), ms(30));
-        let told = actions(&mut worker);
-        assert!(told.contains(&WorkerAction::Run { users: 0, host: None, run_id: None }), "{told:?}");
+        let output = actions(&mut worker);
+        assert!(output.contains(&WorkerAction::Run { users: 0, host: None, run_id: None }), "{output:?}");
         let own = SpawnTarget { host: Some("smtp://Mail.example".to_owned()), ..target(13.0, 5) };
         worker.receive(MasterCommand::Spawn(own), ms(40));
         assert!(actions(&mut worker).iter().any(|action| matches!(action, WorkerAction::Run { users: 5, .. })));
@@ -617,8 +617,8 @@ mod tests {
         // The process was stopped for four seconds, so the master believes it missing.
         worker.terminate(ms(4_000));
         worker.tick(ms(4_100), &IDLE, (Percent::default(), 0));
-        let told = messages(&mut worker);
-        assert_eq!(told, ["DRAIN", "CONNECT"]);
+        let names = messages(&mut worker);
+        assert_eq!(names, ["DRAIN", "CONNECT"]);
         worker.connected(ms(4_200));
         worker.receive(MasterCommand::Ack(1), ms(4_300));
         worker.tick(ms(4_400), &IDLE, (Percent::default(), 0));
@@ -670,11 +670,11 @@ mod tests {
         worker.disconnected(ms(1_000));
         worker.connected(ms(2_000));
         worker.receive(MasterCommand::Ack(0), ms(2_010));
-        let told = actions(&mut worker);
+        let output = actions(&mut worker);
         let is_ready = |action: &WorkerAction| {
             matches!(action, WorkerAction::Send(WorkerMessage::Heartbeat(UserState::Ready, ..)))
         };
-        assert!(told.iter().any(is_ready), "a new master waits for workers that are ready: {told:?}");
+        assert!(output.iter().any(is_ready), "a new master waits for workers that are ready: {output:?}");
         worker.receive(MasterCommand::Spawn(of_test(20.0, "new")), ms(2_100));
         assert_eq!(messages(&mut worker), ["DRAIN"]);
         let seen = pass(&mut worker, 2_200, 2_300, &IDLE);

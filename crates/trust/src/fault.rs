@@ -98,8 +98,8 @@ impl HandshakeFault {
             }
             Self::OtherName { names, .. } => {
                 // A pattern cannot be asked for.
-                let asked = names.iter().find(|name| !name.contains('*')).map_or("NAME", String::as_str);
-                format!("{self}: {}", name.replace("NAME", asked))
+                let server_name = names.iter().find(|name| !name.contains('*')).map_or("NAME", String::as_str);
+                format!("{self}: {}", name.replace("NAME", server_name))
             }
             Self::Expired { .. } => format!("{self}: renew it, or {insecure}"),
             Self::NotYetValid { .. } => format!("{self}: check the clocks, or {insecure}"),

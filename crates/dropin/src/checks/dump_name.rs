@@ -1,4 +1,5 @@
-//! Any text as smtp-sink's template of a dump file's name: it is expanded, and as it stands where it has no percent sign.
+//! Checks any text as smtp-sink's template of a dump file's name. Expansion must not panic, and a
+//! text without a percent sign must not change.
 use crate::smtp_sink::template::expand;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};

@@ -1,4 +1,5 @@
-//! Any words as a command line of Go's flag package, and as its numbers: each word is a flag's, a value, or left over.
+//! Checks any words as a command line of Go's flag package, and as its numbers. Each word must
+//! become a flag, a value or a remaining word.
 use crate::go::flags::{self, FlagKind};
 use crate::go::numbers;
 
@@ -11,7 +12,8 @@ fn kind(name: &str) -> Option<FlagKind> {
 }
 
 fn check_numbers(word: &str) {
-    // Where Rust reads a plain decimal number, Go reads the same; a nought before it makes it octal.
+    // A decimal number that Rust reads must mean the same to Go, except that a leading zero makes
+    // it octal in Go.
     let digits = word.strip_prefix(['-', '+']).unwrap_or(word);
     if let Ok(by_hand) = word.parse::<i64>() {
         let is_octal = digits.len() > 1 && digits.starts_with('0');
@@ -50,7 +52,7 @@ pub fn check(data: &[u8]) {
             let is_ended = rest.len() < words.len() && words[words.len() - rest.len() - 1] == "--";
             assert!(is_ended || rest.first().is_none_or(|word| word.len() < 2 || !word.starts_with('-')));
         }
-        Err(why) => assert!(!why.to_string().is_empty()),
+        Err(error) => assert!(!error.to_string().is_empty()),
     }
     let quoted = flags::quoted(data);
     assert!(quoted.len() >= 2 && quoted.starts_with('"') && quoted.ends_with('"') && !quoted.contains('\n'));

@@ -1,4 +1,5 @@
-//! Any bytes as replies to go-smtp-source, whole and cut: it reads the same, in bounded memory.
+//! Checks any bytes as replies to go-smtp-source. The replies must be the same however the bytes
+//! are cut into blocks, and memory must stay bounded.
 use super::check_replies;
 use crate::go_smtp_source::reply::{self, ParsedReply};
 

@@ -1,11 +1,12 @@
-//! Any format and number as go-smtp-source's subject: no more than the widths it names, and the text as it stands where
-//! there is no percent sign. The first eight octets are the number.
+//! Checks any format and number as go-smtp-source's subject. The subject must not be longer than
+//! the widths in the format allow, and a format without a percent sign must not change. The first
+//! eight bytes of the input are the number.
 use crate::go_smtp_source::subject::subject;
 
 pub fn check(data: &[u8]) {
     let Some((number, format)) = data.split_first_chunk() else { return };
-    // Each verb may be ten million wide, for Go looks at the size before it adds a digit: a long format is a lot of
-    // blanks, and nothing new.
+    // Each verb may be ten million characters wide, because Go checks the width before it adds the
+    // last digit. A longer format would only add blanks, so it is cut here.
     let Ok(format) = std::str::from_utf8(&format[..format.len().min(60)]) else { return };
     let number = i64::from_le_bytes(*number);
     let text = subject(format, number);

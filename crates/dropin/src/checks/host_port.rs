@@ -1,11 +1,12 @@
-//! Any text as an address of Postfix's host_port(3), and as a number of strtol(3): the same number as by hand, and a
-//! place or a complaint. Names that would be looked up are left out: nobody is to be asked.
+//! Checks any text as an address of Postfix's host_port(3) and as a number of strtol(3). Numbers
+//! must agree with Rust's own parser. Names are left out, because the test must not ask a name
+//! server.
 use crate::host_port::{EndpointAddress, Family, OptionalPart, port_in};
 use crate::hostname;
 use crate::numbers;
 use std::net::IpAddr;
 
-/// Whether the host in it, or all of it, could be a name.
+/// True if the text, or the host part of it, could be a name that needs a lookup.
 fn has_name(typed: &str) -> bool {
     let typed = typed.strip_prefix("inet:").unwrap_or(typed);
     let bracketed = typed.strip_prefix('[').map(|inside| hostname::after_ipv6_tag(inside).unwrap_or(inside));
@@ -14,7 +15,8 @@ fn has_name(typed: &str) -> bool {
         typed.rsplit_once(':').map(|(host, _)| host),
         bracketed.and_then(|inside| inside.split_once(']')).map(|(host, _)| host),
     ];
-    // To getaddrinfo(3) `1.2.3.08` is one too.
+    // getaddrinfo(3) also looks up texts such as `1.2.3.08`, which Rust does not read as an
+    // address.
     let is_name = |host: &str| {
         hostname::check_name(host).is_ok() || hostname::is_address(host) && host.parse::<IpAddr>().is_err()
     };
@@ -27,7 +29,7 @@ fn check_numbers(text: &str) {
     let digits = text[..text.len() - rest.len()].trim_start_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']);
     match digits.parse::<i64>() {
         Ok(by_hand) => assert_eq!(number, by_hand),
-        // Beyond the ends there is no number but the last.
+        // A number outside the range of i64 becomes the nearest end of the range.
         Err(_) if !digits.is_empty() => assert!(number == i64::MIN || number == i64::MAX),
         Err(_) => assert_eq!((number, rest), (0, text)),
     }
@@ -62,7 +64,7 @@ pub fn check(data: &[u8]) {
                 (Ok(EndpointAddress::Inet(address)), Family::V4) => assert!(address.is_ipv4()),
                 (Ok(EndpointAddress::Inet(address)), Family::V6) => assert!(address.is_ipv6()),
                 (Ok(EndpointAddress::Inet(_)), Family::Any) => {}
-                (Err(why), _) => assert!(!why.is_empty()),
+                (Err(error), _) => assert!(!error.is_empty()),
             }
         }
     }

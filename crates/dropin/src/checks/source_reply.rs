@@ -1,4 +1,5 @@
-//! Any bytes as replies to smtp-source, whole and cut: it reads the same, in bounded memory.
+//! Checks any bytes as replies to smtp-source. The replies must be the same however the bytes are
+//! cut into blocks, and memory must stay bounded.
 use super::check_replies;
 use crate::smtp_source::reply::{self, Reply};
 

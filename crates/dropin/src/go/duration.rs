@@ -1,4 +1,4 @@
-//! Lengths and points of time as Go writes them: `25m27.035791317s`, `1.5ms`, `2022-11-22T11:16:58+01:00`.
+//! Durations and times as Go prints them: `25m27.035791317s`, `1.5ms`, `2022-11-22T11:16:58+01:00`.
 use jiff::Zoned;
 use std::time::Duration;
 
@@ -6,7 +6,8 @@ const MICROSECOND: u128 = 1_000;
 const MILLISECOND: u128 = 1_000_000;
 const SECOND: u128 = 1_000_000_000;
 
-/// A length of time to the nanosecond: in hours, minutes and seconds, or in one smaller unit below a second.
+/// Formats a duration to the nanosecond. From a second on it has hours, minutes and seconds,
+/// otherwise a single smaller unit.
 pub(crate) fn duration(time: Duration) -> String {
     let nanoseconds = time.as_nanos();
     match nanoseconds {
@@ -26,7 +27,7 @@ pub(crate) fn duration(time: Duration) -> String {
     }
 }
 
-/// The same, rounded to whole milliseconds, half a millisecond up.
+/// Like `duration`, but rounded to whole milliseconds. Half a millisecond is rounded up.
 pub(crate) fn rounded_to_milliseconds(time: Duration) -> String {
     let milliseconds = (time.as_nanos() + MILLISECOND / 2) / MILLISECOND;
     duration(Duration::from_millis(u64::try_from(milliseconds).unwrap_or(u64::MAX)))
@@ -38,7 +39,7 @@ fn decimal(number: u128, unit: u128) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A point of time to the second (RFC 3339), with `Z` for a zero offset.
+/// Formats a time to the second (RFC 3339). A zero offset becomes `Z`.
 pub(crate) fn timestamp(time: &Zoned) -> String {
     let zone = if time.offset().is_zero() { "Z" } else { "%:z" };
     time.strftime(&format!("%Y-%m-%dT%H:%M:%S{zone}")).to_string()
@@ -51,7 +52,7 @@ mod tests {
 
     #[test]
     fn lengths_are_written_as_go_writes_them() {
-        // Output of Go 1.26 for these numbers of nanoseconds.
+        // Go 1.26 printed these texts for these numbers of nanoseconds.
         let rows = [
             (0, "0s", "0s"),
             (1, "1ns", "0s"),

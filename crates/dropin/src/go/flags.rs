@@ -1,5 +1,5 @@
-//! Command lines as Go's flag package reads them: `-x v`, `-x=v`, `--x`, and letters that cannot be joined. The first
-//! word that is no flag, or `--`, ends them.
+//! Parses command lines as Go's flag package does: `-x v`, `-x=v`, `--x`, and letters cannot be
+//! joined. The first word that is not a flag, or `--`, ends the flags.
 use super::numbers::BadNumber;
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,7 +78,7 @@ pub(crate) fn parse(
     Ok(words)
 }
 
-/// Text between double quotes as Go writes it with `%q`; bytes that are not UTF-8 one by one.
+/// Puts a text in double quotes as Go's `%q` does. Bytes that are not UTF-8 are escaped one by one.
 pub(crate) fn quoted(text: &[u8]) -> String {
     let mut out = String::from('"');
     for chunk in text.utf8_chunks() {
@@ -89,7 +89,7 @@ pub(crate) fn quoted(text: &[u8]) -> String {
     out
 }
 
-/// One character as Go writes it between such quotes.
+/// Writes one character as Go does inside quotes. `mark` is the kind of quote.
 pub(crate) fn quote(c: char, mark: char, out: &mut String) {
     let short = match c {
         '\u{7}' => 'a',
@@ -100,7 +100,8 @@ pub(crate) fn quote(c: char, mark: char, out: &mut String) {
         '\t' => 't',
         '\u{b}' => 'v',
         _ if c == mark || c == '\\' => c,
-        // Our tables say which characters can be printed; they differ from Go's in some cases.
+        // Rust's tables say which characters can be printed. They differ from Go's tables in a few
+        // cases.
         _ if matches!(c, '\'' | '"') || c.escape_debug().len() == 1 => return out.push(c),
         _ => {
             let number = u32::from(c);
@@ -159,8 +160,8 @@ mod tests {
             (&["-h"], "help requested"),
             (&["--help=x"], "help requested"),
         ];
-        for (words, said) in rows {
-            assert_eq!(read(words).1.unwrap_err(), said, "{words:?}");
+        for (words, expected) in rows {
+            assert_eq!(read(words).1.unwrap_err(), expected, "{words:?}");
         }
     }
 

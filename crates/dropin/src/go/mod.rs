@@ -1,4 +1,5 @@
-//! Common parts of programs written in Go: command lines, numbers, durations, lines of a log.
+//! Parts that programs written in Go have in common: command lines, numbers, durations and log
+//! lines.
 pub(crate) mod duration;
 pub(crate) mod flags;
 pub(crate) mod numbers;

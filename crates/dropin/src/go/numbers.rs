@@ -8,7 +8,7 @@ pub(crate) enum BadNumber {
     Range,
 }
 
-/// An integer of 64 bits, in the base that its prefix names.
+/// Parses a 64-bit integer in the base that its prefix names.
 pub(crate) fn integer(text: &str) -> Result<i64, BadNumber> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => ("-", digits),
@@ -23,7 +23,7 @@ pub(crate) fn unsigned(text: &str) -> Result<u64, BadNumber> {
     u64::from_str_radix(&plain, base).map_err(|_| BadNumber::Range)
 }
 
-/// The base that a prefix names, and the digits without the prefix and without underscores.
+/// Splits a number into the base that its prefix names, and the digits without underscores.
 fn plain_digits(digits: &str) -> Result<(u32, String), BadNumber> {
     let lower = digits.to_ascii_lowercase();
     let (base, rest) = match lower.get(..2) {
@@ -44,7 +44,7 @@ fn plain_digits(digits: &str) -> Result<(u32, String), BadNumber> {
     Ok((base, plain))
 }
 
-/// Underscores may stand only between digits, or between a prefix and a digit.
+/// True if underscores stand only between digits, or between the prefix and a digit.
 fn are_grouped(digits: &str, has_prefix: bool) -> bool {
     !digits.contains("__") && !digits.ends_with('_') && (has_prefix || !digits.starts_with('_'))
 }

@@ -1,4 +1,4 @@
-//! Messages of the program on standard error, in the format of Go's log package: date, time, text.
+//! Messages on standard error, in the format of Go's log package: date, time, text.
 use super::flags::BadFlag;
 use crate::date;
 use std::io::{self, Write};
@@ -13,14 +13,14 @@ pub(crate) fn log(text: &str) {
 }
 
 pub(crate) fn print_error_line(text: &str) {
-    // An error of standard error itself cannot be reported.
+    // If standard error cannot be written, there is no place to report that.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-pub(crate) fn report_bad_flag(bad: &BadFlag, usage: &str) -> ExitCode {
-    let is_help = *bad == BadFlag::Help;
+pub(crate) fn report_bad_flag(error: &BadFlag, usage: &str) -> ExitCode {
+    let is_help = *error == BadFlag::Help;
     if !is_help {
-        print_error_line(&bad.to_string());
+        print_error_line(&error.to_string());
     }
     print_error_line(usage.trim_end());
     if is_help { ExitCode::SUCCESS } else { ExitCode::from(EXIT_BAD_FLAG) }
@@ -32,7 +32,7 @@ pub(crate) fn print(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Replaces each control character by `?`, except the line feed, which a file's name may have.
+/// Replaces each control character by `?`, except the line feed, which may be part of a file name.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
 }

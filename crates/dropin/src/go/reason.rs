@@ -1,7 +1,7 @@
 //! Reasons of failed system calls, in Go's words.
 use std::io;
 
-/// Go's text for a system error: strerror(3) with a lower-case first letter.
+/// Returns Go's text for a system error: the text of strerror(3) with a lower-case first letter.
 pub(crate) fn reason(error: &io::Error) -> String {
     let text = mailrun_party::reason::reason(error);
     let mut chars = text.chars();

@@ -1,14 +1,15 @@
-//! Latencies of messages to a stage: mean and median, exact to the digit that the report prints.
+//! Latencies of messages to a stage. Mean and median are exact to the last digit that the report
+//! prints.
 use std::time::Duration;
 
-/// Longer latencies count as one hour, so the median is exact only up to there.
+/// Longer latencies count as one hour. The median is therefore exact only up to one hour.
 const MAX_LATENCY_MS: usize = 3_600_000;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct LatencyHistogram {
     count: u64,
     sum_ns: u128,
-    /// Number of messages per flight time, rounded to milliseconds.
+    /// Number of messages for each latency, which is rounded to milliseconds.
     by_ms: Vec<u64>,
 }
 
@@ -28,13 +29,13 @@ impl LatencyHistogram {
         self.count
     }
 
-    /// The sum divided by the count; zero if there are no flights.
+    /// Returns zero if no latency was recorded.
     pub(super) fn mean(&self) -> Duration {
         let mean_ns = self.sum_ns.checked_div(u128::from(self.count)).unwrap_or(0);
         Duration::from_nanos(u64::try_from(mean_ns).unwrap_or(u64::MAX))
     }
 
-    /// The median; for an even number of flights the mean of the two in the middle.
+    /// For an even number of messages, the median is the mean of the two values in the middle.
     pub(super) fn median(&self) -> Duration {
         if self.count == 0 {
             return Duration::ZERO;
@@ -44,14 +45,14 @@ impl LatencyHistogram {
         Duration::from_micros(500 * (lower + upper))
     }
 
-    /// Returns the flight time in milliseconds of the message with this rank.
+    /// Returns the latency, in milliseconds, of the message with this rank. Ranks count from 0.
     fn value_at_rank(&self, place: u64) -> u64 {
-        let mut passed = 0;
-        let found = self.by_ms.iter().position(|count| {
-            passed += count;
-            passed > place
+        let mut count_so_far = 0;
+        let position = self.by_ms.iter().position(|count| {
+            count_so_far += count;
+            count_so_far > place
         });
-        found.unwrap_or_default() as u64
+        position.unwrap_or_default() as u64
     }
 }
 
@@ -72,7 +73,7 @@ mod tests {
 
     #[test]
     fn samples_below_the_first_count_in_the_median() {
-        // Reference §1.7, bug 1: the original's median of these is 0.
+        // Bug 1 in §1.7 of the reference: the original prints 0 as the median of these times.
         let times = of([60].into_iter().chain((0..1999).map(|number| 3 + number % 3)));
         assert_eq!(times.median(), ms(4));
         assert_eq!(times.count(), 2000);
@@ -80,13 +81,15 @@ mod tests {
 
     #[test]
     fn the_mean_does_not_freeze() {
-        // Bug 2: the original's mean stays at 10 ms, because a deviation below `count` nanoseconds is rounded to zero.
+        // Bug 2: the original's mean stays at 10 ms, because it rounds a deviation below `count`
+        // nanoseconds to zero.
         let mut times = LatencyHistogram::default();
         for time in [ms(10), ms(14)] {
             (0..1_000_000).for_each(|_| times.record(time));
         }
         assert_eq!((times.mean(), times.median()), (ms(12), ms(12)));
-        // The original needs ten million samples to show this; here it is arithmetic and takes no time.
+        // The original shows this only after ten million samples. Here the state after ten million
+        // samples is set directly.
         let half = 5_000_000;
         let times = LatencyHistogram { count: 2 * half, sum_ns: u128::from(half) * 24_000_000, by_ms: Vec::new() };
         assert_eq!(times.mean(), ms(12));
@@ -103,7 +106,8 @@ mod tests {
 
     #[test]
     fn a_value_never_seen_before_costs_no_search() {
-        // Bug 4: the original walks through all values below it. Here every millisecond of an hour is taken once.
+        // Bug 4: for a new value, the original walks through all smaller values. Here every
+        // millisecond of an hour occurs once.
         let times = of((0..=3_600_000).rev());
         assert_eq!(times.median(), Duration::from_secs(1800));
         assert_eq!(times.mean(), Duration::from_secs(1800));

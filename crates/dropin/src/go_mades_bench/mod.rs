@@ -1,5 +1,5 @@
-//! go-mades-bench: vennekilde's bench of the MADES API, with the same flags and output lines, on our engine. The
-//! differences and their reasons: `docs/drop-in.md`.
+//! go-mades-bench: vennekilde's bench of the MADES API, with the same flags and output lines, on
+//! mailrun's engine. `docs/drop-in.md` lists the differences and their reasons.
 //!
 //! ```text
 //! flags ─▶ options ─▶ plan ─▶ mailrun_mades::bench::run ─▶ every stage of every message ─▶ follower (flight times) ─▶ report
@@ -27,7 +27,7 @@ use std::rc::Rc;
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let options = match Options::parse(&call.arguments) {
         Ok(options) => options,
-        Err(bad) => return output::report_bad_flag(&bad, &options::usage(&call.program)),
+        Err(error) => return output::report_bad_flag(&error, &options::usage(&call.program)),
     };
     output::print(&(options.flags_line() + "\n"));
     let Some(mode) = stages::mode(&options.mode) else {
@@ -64,7 +64,8 @@ fn bench(options: &Options, mode: mailrun_mades::bench::MadesMode) -> Result<Exi
     Ok(print_summary(options, &observer, &record))
 }
 
-/// Reports what the original's report omits: messages that are missing, were refused, or belong to other applications.
+/// Reports what the original does not: messages that are missing, were refused, or belong to other
+/// applications.
 fn print_summary(options: &Options, observer: &BenchObserver, record: &Record) -> ExitCode {
     let outcome = observer.outcome();
     if outcome == RunOutcome::GivenUp {
@@ -85,7 +86,7 @@ fn print_summary(options: &Options, observer: &BenchObserver, record: &Record) -
     }
     let released = mades.map_or(0, |mades| mades.released);
     if released > 0 {
-        // The broker may send the same message again after it was given back.
+        // "Received", because the broker may send a message again after it was given back.
         output::log(&format!("msgs not from this run: received {released} times and left in their queues"));
     }
     let is_corrupt = record.ledger.corrupt.is_some_and(|corrupt| corrupt > 0);

@@ -1,4 +1,5 @@
-//! Follows a run: counts each stage's messages and their times, reports every two seconds, and decides when to give up.
+//! Follows a run. Counts the messages that reach each stage, and their times, reports every two
+//! seconds, and decides when to give up.
 use super::latency::LatencyHistogram;
 use super::options::Options;
 use super::report::{GoBenchReport, StageLine};
@@ -11,13 +12,12 @@ use mailrun_party::interrupt::StopRequest;
 use std::cell::RefCell;
 use std::time::{Duration, SystemTime};
 
-/// Interval of the intermediate reports.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct BenchObserver {
     payload_bytes: u64,
-    /// Messages to be sent; 0 if unlimited.
+    /// Number of messages to send, or 0 for no limit.
     limit: u64,
     progress_timeout: Duration,
     state: RefCell<ObserverState>,
@@ -103,7 +103,7 @@ impl BenchObserver {
         }
     }
 
-    /// Returns how many messages have not reached each stage.
+    /// Returns, for each stage, how many messages have not reached it.
     pub(super) fn missing(&self) -> Vec<(&'static str, u64)> {
         let state = self.state.borrow();
         let missing =
@@ -131,12 +131,12 @@ impl RunObserver for BenchObserver {
     }
 
     fn poll(&self, view: &RunView) -> StopRequest {
-        let asked = self.state.borrow_mut().update(view, self.progress_timeout);
+        let request = self.state.borrow_mut().update(view, self.progress_timeout);
         if let Some(number) = self.due_report() {
             output::log(&format!("Intermediate Report #{number}"));
             output::print(&self.report());
         }
-        asked
+        request
     }
 }
 
@@ -153,7 +153,8 @@ impl ObserverState {
             self.outcome = RunOutcome::Interrupted;
             return StopRequest::StopNow;
         }
-        // The first report comes before the end, however short the run.
+        // Wait for the second poll: the first report must come before the end of even the shortest
+        // run.
         let completed = self.stages.last().and_then(|last| last.completed).filter(|_| !is_first);
         if let (None, Some(completed)) = (times.ended, completed) {
             times.ended = Some(completed);
@@ -220,7 +221,7 @@ mod tests {
 
     #[test]
     fn what_never_comes_is_not_waited_for_for_ever() {
-        // Reference §1.6: the original hangs here.
+        // §1.6 of the reference: the original waits forever here.
         let observer = observer("--timeout 3 -n 2", MadesMode::Amqp);
         assert_eq!(observer.poll(&view(1_020, 1_000)), StopRequest::Nothing);
         observer.stage_reached(MessageStage::Inbox, ms(9), ms(2_000));
@@ -235,9 +236,9 @@ mod tests {
     #[test]
     fn an_interrupted_run_has_no_end() {
         let observer = observer("-n 0", MadesMode::Amqp);
-        let asked = RunView { asked: StopRequest::Stop, ..view(1_500, 1_500) };
+        let interrupted = RunView { asked: StopRequest::Stop, ..view(1_500, 1_500) };
         observer.stage_reached(MessageStage::Inbox, ms(9), ms(1_200));
-        assert_eq!(observer.poll(&asked), StopRequest::StopNow);
+        assert_eq!(observer.poll(&interrupted), StopRequest::StopNow);
         observer.end();
         assert_eq!(observer.outcome(), RunOutcome::Interrupted);
         assert!(!observer.report().contains("Ended at"));
@@ -250,11 +251,11 @@ mod tests {
     #[test]
     fn it_says_how_it_stands_every_two_seconds() {
         let observer = observer("-n 9", MadesMode::Toolbox);
-        let mut said = Vec::new();
+        let mut reports = Vec::new();
         for now in (1_000..8_000).step_by(20) {
             observer.state.borrow_mut().update(&view(now, now), ms(60_000));
-            said.extend(observer.due_report().map(|number| (number, now)));
+            reports.extend(observer.due_report().map(|number| (number, now)));
         }
-        assert_eq!(said, [(1, 1_000), (2, 3_000), (3, 5_000), (4, 7_000)]);
+        assert_eq!(reports, [(1, 1_000), (2, 3_000), (3, 5_000), (4, 7_000)]);
     }
 }

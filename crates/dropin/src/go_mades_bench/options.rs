@@ -1,25 +1,25 @@
-//! Options: go-mades-bench's flags and their defaults, their parsing and their listing.
+//! go-mades-bench's flags: their defaults, their parsing and their listing.
 use crate::go::flags::{self, BadFlag, FlagKind, quoted};
 use crate::go::numbers::{BadNumber, boolean, unsigned};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// The largest payload accepted: it is held in memory.
+/// Largest payload accepted. Payloads are held in memory.
 const MAX_PAYLOAD_BYTES: u64 = i32::MAX as u64;
-/// Time without any progress after which the rest of a run is given up.
+/// A run that makes no progress for this long is given up.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
-/// Text in place of a password.
+/// Printed instead of a password.
 const PASSWORD_MASK: &str = "****";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
-    /// `--timeout`, an option that the original does not have: how long the run may make no
-    /// progress.
+    /// `--timeout`, which the original does not have: how long a run may make no progress before it
+    /// is given up.
     pub(super) progress_timeout: Duration,
     pub(super) is_verbose: bool,
     pub(super) payload_bytes: u64,
     pub(super) messages: u64,
-    /// Limit of the messages under way; 0 for none.
+    /// Maximum number of messages in transit, or 0 for no limit.
     pub(super) max_in_transit: u64,
     pub(super) goroutines: u64,
     pub(super) receiver: String,
@@ -32,7 +32,7 @@ pub(super) struct Options {
     pub(super) mode: String,
 }
 
-/// One of the two brokers, and the queue that names it.
+/// One of the two brokers, with the queue after which its flags are named.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct BrokerFlags {
     pub(super) queue: String,
@@ -83,16 +83,12 @@ impl Default for Options {
     }
 }
 
-/// Number of processors that this process may use, as Go's runtime counts them.
+/// Returns the number of processors that this process may use, as Go's runtime counts them.
 fn processors() -> u64 {
     rustix::thread::sched_getaffinity(None).map_or(1, |set| u64::from(set.count()))
 }
 
 impl Options {
-    /// Reads the command line.
-    ///
-    /// # Errors
-    /// [`BadFlag`].
     pub(super) fn parse(words: &[String]) -> Result<Self, BadFlag> {
         let mut options = Self::default();
         let words = options.parse_own_options(words)?;
@@ -158,7 +154,7 @@ impl Options {
         }
     }
 
-    /// Rejects values with which the original would hang forever or exhaust memory.
+    /// Refuses values with which the original would hang forever or exhaust memory.
     fn check(self) -> Result<Self, BadFlag> {
         let refused = |name, value: u64, why| Err(BadFlag::Refused { name, value: value.to_string(), why });
         match () {
@@ -185,7 +181,7 @@ impl Options {
     }
 }
 
-/// An address without the password that may be in it.
+/// Masks the password in an address, if it has one.
 fn without_password(address: &str) -> String {
     let begin = address.find("://").map_or(0, |at| at + 3);
     let authority = address[begin..].split(['/', '?', '#']).next().unwrap_or_default();
@@ -199,16 +195,16 @@ fn kind(name: &str) -> Option<FlagKind> {
     Some(if *takes == FlagType::Boolean { FlagKind::Boolean } else { FlagKind::Valued })
 }
 
-pub(super) fn usage(called: &str) -> String {
+pub(super) fn usage(program: &str) -> String {
     let defaults = Options::default();
-    FLAGS.iter().fold(format!("Usage of {called}:\n"), |mut text, (name, takes, meaning)| {
+    FLAGS.iter().fold(format!("Usage of {program}:\n"), |mut text, (name, takes, meaning)| {
         let value = defaults.value(name);
         let (kind, default) = match takes {
             FlagType::Boolean => ("", value.clone()),
             FlagType::Number => (" uint", value.clone()),
             FlagType::Text => (" string", quoted(value.as_bytes())),
         };
-        // The help of a one-letter flag without a value stays on its line.
+        // Go prints the help of a one-letter flag without a value on the same line.
         let gap = if name.len() == 1 && kind.is_empty() { "\t" } else { "\n    \t" };
         let default = if value == "false" { String::new() } else { format!(" (default {default})") };
         let _ = writeln!(text, "  -{name}{kind}{gap}{meaning}{default}");
@@ -317,7 +313,7 @@ mod tests {
                    -outbox-reply=ecp.endpoint.outbox.reply -outbox-send-event=ecp.endpoint.send.event \
                    -outbox-user=endpoint -receiver=ecp-endpoint -size=1000000 -v=true ";
         assert!(listing.starts_with(begin) && listing.ends_with(end), "{listing}");
-        for (address, told) in [
+        for (address, expected) in [
             ("amqp://h", "amqp://h"),
             ("amqp://u@h", "amqp://u@h"),
             ("amqp://u:a@b:c@h", "amqp://u:****@h"),
@@ -325,7 +321,7 @@ mod tests {
             ("amqp://h/@:", "amqp://h/@:"),
             ("://:@", "://:****@"),
         ] {
-            assert_eq!(without_password(address), told);
+            assert_eq!(without_password(address), expected);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Translates go-mades-bench's flags into options of our engine.
+//! Translates go-mades-bench's flags into the options of mailrun's engine.
 use super::options::{BrokerFlags, Options};
 use crate::fatal_error::FatalError;
 use crate::targets::PublicTargets;
@@ -13,23 +13,22 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const SENDER_APPLICATION: &str = "Go-MADES-Bench";
-/// The lowest priority: the original's library writes it if none is set.
+/// Lowest priority. The original's AMQP library sends it if the program sets none.
 const PRIORITY: u8 = 0;
-/// The original increments the number before it sends.
+/// The original increments its counter before it sends, so the first message has number 1.
 const FIRST_NUMBER: u64 = 1;
-/// Messages that a queue may send ahead.
+/// Number of messages that a queue may send ahead of their settlement.
 const CREDIT: u32 = 1_000;
-/// Largest number of messages under way: each has a place in a table.
+/// Maximum number of messages in transit. Each has a place in a table.
 const MAX_IN_TRANSIT: u64 = 1_000_000;
-/// Messages do not time out one by one. The whole run times out if no more messages arrive.
+/// Practically forever: messages do not time out one by one. The whole run times out if no more
+/// messages arrive.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// Time after the last message for which the queues are still read.
+/// The queues are read for this long after the last message.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The options of the engine.
-///
-/// # Errors
-/// [`FatalError`]: an invalid address, or one that load may not go to.
+/// Returns the options of the engine. Fails if an address is invalid, or if it is public and public
+/// addresses are refused.
 pub(super) fn plan(
     options: &Options,
     mode: MadesMode,
@@ -38,7 +37,7 @@ pub(super) fn plan(
 ) -> Result<MadesOptions, FatalError> {
     let uses_outbox = mode != MadesMode::Amqp;
     let outbox = broker("outbox", if uses_outbox { &options.outbox } else { &options.inbox }, public)?;
-    // Tracing has no inbox: its flags are ignored.
+    // Tracing has no inbox, so the flags of the inbox are ignored.
     let inbox = if mode == MadesMode::Tracing { outbox.clone() } else { broker("inbox", &options.inbox, public)? };
     let max_in_transit = in_transit(options);
     Ok(MadesOptions {
@@ -85,24 +84,24 @@ pub(super) fn plan(
     })
 }
 
-/// Largest number of messages under way: never more than the run has.
+/// Maximum number of messages in transit. It never exceeds the number of messages in the run.
 fn in_transit(options: &Options) -> u64 {
     let all = if options.messages == 0 { MAX_IN_TRANSIT } else { options.messages.min(MAX_IN_TRANSIT) };
     if options.max_in_transit == 0 { all } else { options.max_in_transit.min(all) }
 }
 
 fn broker(side: &str, typed: &BrokerFlags, public: PublicTargets) -> Result<mailrun_mades::Broker, FatalError> {
-    let unable = |why: String| FatalError(format!("Unable to create {side} AMQP client:Dialing AMQP server: {why}"));
+    let unable = |text: String| FatalError(format!("Unable to create {side} AMQP client:Dialing AMQP server: {text}"));
     let url: BrokerUrl = typed.address.parse().map_err(|error: mailrun_mades::UrlError| unable(error.to_string()))?;
-    let found = (url.host(), url.port()).to_socket_addrs();
-    for address in found.map_err(|error| unable(format!("{}: {error}", url.host())))? {
+    let addresses = (url.host(), url.port()).to_socket_addrs();
+    for address in addresses.map_err(|error| unable(format!("{}: {error}", url.host())))? {
         public.check(address.ip(), url.host()).map_err(unable)?;
     }
     // A user in the address takes precedence over one in the flags.
     let url = if url.user().is_some() { url } else { url.with_login(&typed.user, Password::new(&*typed.password)) };
     Ok(mailrun_mades::Broker {
         security: BrokerSecurity {
-            // As in the original, which has no flag for trust.
+            // The original does not verify certificates either: it has no flag for trust.
             tls: TlsSetup { verification: Verification::Off, ..TlsSetup::default() },
             ..BrokerSecurity::default()
         },
@@ -162,10 +161,10 @@ mod tests {
         assert!(planned(&format!("-mode tracing {bad_inbox}")).is_ok());
         for mode in ["endpoint", "toolbox"] {
             for (bad, side) in [(bad_outbox, "outbox"), (bad_inbox, "inbox")] {
-                let why = planned(&format!("-mode {mode} {bad}")).unwrap_err();
+                let error = planned(&format!("-mode {mode} {bad}")).unwrap_err();
                 assert!(
-                    why.starts_with(&format!("Unable to create {side} AMQP client:Dialing AMQP server: ")),
-                    "{why}"
+                    error.starts_with(&format!("Unable to create {side} AMQP client:Dialing AMQP server: ")),
+                    "{error}"
                 );
             }
         }

@@ -1,4 +1,4 @@
-//! The report, intermediate and final, byte for byte as the original writes it.
+//! Intermediate and final report, byte for byte as the original writes it.
 use super::latency::LatencyHistogram;
 use crate::go::duration::{duration, rounded_to_milliseconds, timestamp};
 use jiff::Zoned;
@@ -22,7 +22,7 @@ pub(super) struct StageLine<'a> {
     pub(super) latencies: &'a LatencyHistogram,
     pub(super) limit: u64,
     pub(super) event_bytes: u64,
-    /// Time from the start to the last message, or to now.
+    /// Time from the start to the last message, or until now.
     pub(super) duration: Duration,
 }
 
@@ -53,14 +53,14 @@ impl fmt::Display for StageLine<'_> {
     }
 }
 
-/// Text in a column; a longer text is followed by one blank.
+/// Pads a text to the width of its column. A longer text gets one blank.
 fn column(out: &mut fmt::Formatter<'_>, width: usize, text: &str) -> fmt::Result {
     out.write_str(text)?;
     let blanks = width.saturating_sub(text.len()).max(1);
     (0..blanks).try_for_each(|_| out.write_char(' '))
 }
 
-/// A number as Go's `%.3f` writes it.
+/// Formats a number as Go's `%.3f` does.
 struct GoFloat(f64);
 
 impl fmt::Display for GoFloat {
@@ -73,7 +73,7 @@ impl fmt::Display for GoFloat {
 mod tests {
     use super::*;
 
-    /// Output of the original, commit b243801, for the numbers below.
+    /// Output of the original, commit b243801, for the numbers of the test.
     const ORIGINALS: &str = "\
 ==============================================================================
 Started at       : 2022-11-22T11:16:58+01:00
@@ -90,7 +90,7 @@ Received event    : 6.549 msgs/s     0.001 mb/s  10000/10000 msgs    duration: 2
 ==============================================================================
 ";
 
-    /// Output of the original for a run that had just begun, and for one with impossible numbers.
+    /// Output of the original for a run that has just begun, and for a run with impossible numbers.
     const STRANGE: &str = "\
 ==============================================================================
 Started at       : 2022-11-22T10:16:58Z

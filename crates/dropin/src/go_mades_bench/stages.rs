@@ -1,7 +1,7 @@
-//! The stages that each mode reports, their names, and the assumed size of each event.
+//! Stages that each mode reports, with their names and the size that each event is assumed to have.
 use mailrun_mades::bench::{MadesMode, MessageStage};
 
-/// Assumed size of an event or of a toolbox' reply, in bytes.
+/// The original assumes this size, in bytes, for an event and for a toolbox' reply.
 const EVENT_BYTES: u64 = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

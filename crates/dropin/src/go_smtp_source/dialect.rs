@@ -1,5 +1,5 @@
-//! go-smtp-source's commands, as Go's net/smtp sends them, and what it makes of replies. An unexpected reply ends the
-//! connection.
+//! go-smtp-source's commands, as Go's net/smtp sends them, and its verdicts on replies. An
+//! unexpected reply ends the connection.
 use super::message::HOSTNAME;
 use super::output::log;
 use super::reason::reason;
@@ -42,11 +42,11 @@ impl GoSourceRun {
         })
     }
 
-    /// Connects to the first reachable address of the target. Like the original, only one session
+    /// Connects to the first reachable address of the target. As in the original, only one session
     /// connects at a time.
     async fn dial(&self) -> Result<OpenConnection, String> {
         let _permit = self.shared.connect_semaphore.acquire().await;
-        let addresses = self.target.addresses().await.map_err(|why| format!("dial tcp: {why}"))?;
+        let addresses = self.target.addresses().await.map_err(|error| format!("dial tcp: {error}"))?;
         let mut first = None;
         for address in addresses {
             match connect_to(address).await {
@@ -61,11 +61,11 @@ impl GoSourceRun {
         Err(format!("dial tcp {}: {call}: {}", self.target.display_name(address), reason(&error)))
     }
 
-    fn give_up_unconnected(&self, why: &str) -> Result<(), FatalError> {
+    fn give_up_unconnected(&self, reason: &str) -> Result<(), FatalError> {
         if self.options.reuses_connection {
-            return Err(FatalError(format!("opening a SMTP session: {why}")));
+            return Err(FatalError(format!("opening a SMTP session: {reason}")));
         }
-        self.fail_message(&format!("unable to connect to the server: {why}"));
+        self.fail_message(&format!("unable to connect to the server: {reason}"));
         Ok(())
     }
 }
@@ -124,7 +124,7 @@ impl Dialect for GoSourceRun {
         }
         match self.dial().await {
             Ok(open) => Ok(Some(open)),
-            Err(why) => self.give_up_unconnected(&why).map(|()| None),
+            Err(reason) => self.give_up_unconnected(&reason).map(|()| None),
         }
     }
 
@@ -136,7 +136,7 @@ impl Dialect for GoSourceRun {
     }
 
     fn handle_failure(&self, failure: Failure) -> Result<(), FatalError> {
-        let why = match failure.cause {
+        let cause = match failure.cause {
             FailureCause::Refused(text) => text,
             FailureCause::EndlessReply => "endless reply".to_owned(),
             FailureCause::End => "EOF".to_owned(),
@@ -149,13 +149,13 @@ impl Dialect for GoSourceRun {
             }
         };
         match self.phase(failure.state) {
-            SessionPhase::Greeting => self.give_up_unconnected(&why),
-            SessionPhase::Sending(what) => Err(FatalError(format!("unable to send a mail:{what}: {why}"))),
+            SessionPhase::Greeting => self.give_up_unconnected(&cause),
+            SessionPhase::Sending(what) => Err(FatalError(format!("unable to send a mail:{what}: {cause}"))),
             SessionPhase::Quitting if self.options.reuses_connection => {
-                Err(FatalError(format!("unable to quit a session:{why}")))
+                Err(FatalError(format!("unable to quit a session:{cause}")))
             }
             SessionPhase::Quitting => {
-                log(&format!("unable to quit a session: {why}"));
+                log(&format!("unable to quit a session: {cause}"));
                 self.connection_closed(failure.task);
                 Ok(())
             }
@@ -196,13 +196,13 @@ impl Dialect for GoSourceRun {
         let reply = ParsedReply::parse(wire);
         match reply {
             ParsedReply::Reply(code, _) if is_expected(state, code) => Ok(Verdict::Accepted),
-            // HELO follows.
+            // The server has refused EHLO, so the client now tries HELO.
             _ if state == DialogueState::Hello => Ok(Verdict::Rejected),
             _ => Err(reply.error_text()),
         }
     }
 
-    /// Case matters, as it does to net/smtp.
+    /// Keywords are case-sensitive, as in net/smtp.
     fn extensions(&self, wire: &[u8]) -> Extensions {
         let ParsedReply::Reply(code, wire) = ParsedReply::parse(wire) else { return Extensions::default() };
         let offers = |keyword: &[u8]| {
@@ -233,7 +233,7 @@ mod tests {
 
     use crate::source::dialogue::{Dialogue, Output, Step};
 
-    /// Runs replies through a dialogue: returns its commands, its result, and its step.
+    /// Runs replies through a dialogue. Returns the commands, the last result and the phase.
     fn run_dialogue(words: &[&str], replies: &[(u16, &str)]) -> (Vec<String>, Result<Step, String>, SessionPhase) {
         let run = GoSourceRun::for_tests(words);
         let mut dialogue = Dialogue::new(MessageTask { number: 1, began: None });
@@ -252,29 +252,29 @@ mod tests {
                 last = dialogue.tls_established(&run, &mut output);
             }
         }
-        let said = String::from_utf8(out.to_vec()).unwrap();
-        (said.split_terminator("\r\n").map(str::to_owned).collect(), last, run.phase(dialogue.state()))
+        let commands = String::from_utf8(out.to_vec()).unwrap();
+        (commands.split_terminator("\r\n").map(str::to_owned).collect(), last, run.phase(dialogue.state()))
     }
 
     const GOOD: [(u16, &str); 7] = [(220, "x"), (250, "x"), (250, "x"), (250, "x"), (354, "x"), (250, "x"), (221, "x")];
 
     #[test]
     fn a_message_in_lock_step() {
-        let (said, last, _) = run_dialogue(&["-f", "a", "-t", "b"], &GOOD);
-        assert_eq!(said[..4], ["EHLO localhost", "MAIL FROM:<a>", "RCPT TO:<b>", "DATA"]);
-        assert_eq!((said[said.len() - 2..].join(" "), last), (". QUIT".to_owned(), Ok(Step::Close)));
+        let (commands, last, _) = run_dialogue(&["-f", "a", "-t", "b"], &GOOD);
+        assert_eq!(commands[..4], ["EHLO localhost", "MAIL FROM:<a>", "RCPT TO:<b>", "DATA"]);
+        assert_eq!((commands[commands.len() - 2..].join(" "), last), (". QUIT".to_owned(), Ok(Step::Close)));
         assert_eq!(run_dialogue(&["-d"], &GOOD[..6]).1, Ok(Step::Idle));
     }
 
     #[test]
     fn numbered_recipients() {
-        let (said, ..) = run_dialogue(&["-r", "3", "-t", "b"], &GOOD[..3]);
-        assert_eq!(said.last().unwrap(), "RCPT TO:<1_b>");
-        let (said, ..) = run_dialogue(
+        let (commands, ..) = run_dialogue(&["-r", "3", "-t", "b"], &GOOD[..3]);
+        assert_eq!(commands.last().unwrap(), "RCPT TO:<1_b>");
+        let (commands, ..) = run_dialogue(
             &["-r", "3", "-t", "b"],
             &[GOOD.as_slice()[..3].to_vec(), vec![(251, "x"), (259, "x"), (250, "x")]].concat(),
         );
-        assert_eq!(said[2..], ["RCPT TO:<1_b>", "RCPT TO:<2_b>", "RCPT TO:<3_b>", "DATA"]);
+        assert_eq!(commands[2..], ["RCPT TO:<1_b>", "RCPT TO:<2_b>", "RCPT TO:<3_b>", "DATA"]);
     }
 
     #[test]
@@ -286,8 +286,8 @@ mod tests {
         let old = [(220, ""), (500, offers), (250, offers)];
         assert_eq!(run_dialogue(&[], &old).0, ["EHLO localhost", "HELO localhost", "MAIL FROM:<from@example.com>"]);
         let secured = [(220, ""), (250, offers), (220, ""), (250, "me\n8BITMIME")];
-        let said = ["EHLO localhost", "STARTTLS", "EHLO localhost", "MAIL FROM:<from@example.com> BODY=8BITMIME"];
-        assert_eq!(run_dialogue(&["-tls"], &secured).0, said);
+        let commands = ["EHLO localhost", "STARTTLS", "EHLO localhost", "MAIL FROM:<from@example.com> BODY=8BITMIME"];
+        assert_eq!(run_dialogue(&["-tls"], &secured).0, commands);
     }
 
     #[test]
@@ -318,10 +318,10 @@ mod tests {
 
     #[test]
     fn an_address_of_two_lines_is_not_said() {
-        let (said, last, _) = run_dialogue(&["-f", "a\r\nRSET"], &GOOD[..2]);
-        assert_eq!((said, last), (vec!["EHLO localhost".to_owned()], Err(LINE_BREAK_ERROR.to_owned())));
-        let (said, last, stage) = run_dialogue(&["-t", "a\nb"], &GOOD[..3]);
-        assert_eq!((said.len(), last), (2, Err(LINE_BREAK_ERROR.to_owned())));
+        let (commands, last, _) = run_dialogue(&["-f", "a\r\nRSET"], &GOOD[..2]);
+        assert_eq!((commands, last), (vec!["EHLO localhost".to_owned()], Err(LINE_BREAK_ERROR.to_owned())));
+        let (commands, last, stage) = run_dialogue(&["-t", "a\nb"], &GOOD[..3]);
+        assert_eq!((commands.len(), last), (2, Err(LINE_BREAK_ERROR.to_owned())));
         assert_eq!(stage, SessionPhase::Sending("unable to issue RCPT"));
     }
 }

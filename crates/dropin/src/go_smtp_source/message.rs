@@ -1,4 +1,4 @@
-//! A message: its own headers, and a body that all messages share; or a file, unchanged.
+//! The message: either its own headers and a body that all messages share, or an unchanged file.
 use super::options::Options;
 use super::reason::reason;
 use super::subject::subject;
@@ -11,7 +11,7 @@ use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(super) const HOSTNAME: &str = "localhost";
-/// Bytes of a body between line ends.
+/// Bytes of a body line without its line end.
 const LINE_BYTES: usize = 80;
 
 #[derive(Debug)]
@@ -24,8 +24,8 @@ pub(super) struct GoSourceMessage {
 struct GoHeaderTemplate {
     before_subject: Vec<u8>,
     subject: String,
-    /// Id made of the process and its start time: no two runs have the same, not even in containers, where each process
-    /// is number 1.
+    /// Id made of the process id and the start time. The start time makes it unique even in
+    /// containers, where each process has id 1.
     run: String,
 }
 
@@ -33,7 +33,8 @@ impl GoSourceMessage {
     /// Builds the message that the options ask for.
     ///
     /// # Errors
-    /// If the file cannot be read, in the original's words; or if the message cannot be traced.
+    ///
+    /// If the file cannot be read, in the original's words, or if the message cannot be traced.
     pub(super) fn new(options: &Options) -> Result<Self, String> {
         let (head, text, follows_head) = match &options.file {
             Some(path) => (None, read(path)?, false),
@@ -59,15 +60,15 @@ impl GoSourceMessage {
     }
 }
 
-/// Reports whether the last CR before a line feed belongs to the line feed. As in Go's DotWriter,
-/// only the odd CRs of a series do.
+/// True if the last CR before a line feed belongs to the line end. As in Go's DotWriter, every
+/// other CR of a series does: the first, the third and so on.
 fn ends_in_return(text: &[u8]) -> bool {
     text.iter().rev().take_while(|&&byte| byte == b'\r').count() % 2 == 1
 }
 
 impl GoHeaderTemplate {
     fn new(options: &Options) -> Self {
-        // RFC 1123, with the zone's name.
+        // RFC 1123 format with the name of the time zone.
         let date = date::now("%a, %d %b %Y %H:%M:%S %Z");
         let before = format!("From: <{}>\nTo: <{}>\nDate: {date}\n", options.sender, options.recipient);
         let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -87,7 +88,8 @@ impl GoHeaderTemplate {
     }
 }
 
-/// A body as the original makes it: one byte less than the size, with a line end after every 80th.
+/// Makes a body as the original does: one byte less than the size, with a line end after every 80
+/// bytes.
 fn text(size: i64) -> Vec<u8> {
     if size == 0 {
         return (1..5).flat_map(|number| format!("La de da de da {number}.\n").into_bytes()).collect();
@@ -197,8 +199,8 @@ mod tests {
         let options = Options { file: Some(path.to_str().unwrap().to_owned()), ..Options::default() };
         assert_eq!(rendered(&options, 1), "Subject: x\r\n\r\n..\r\nlast\r\n.\r\n");
         let missing = Options { file: Some("/none".to_owned()), ..Options::default() };
-        let said = "failed to open '/none': open /none: no such file or directory";
-        assert_eq!(GoSourceMessage::new(&missing).unwrap_err(), said);
+        let error = "failed to open '/none': open /none: no such file or directory";
+        assert_eq!(GoSourceMessage::new(&missing).unwrap_err(), error);
         let directory = Options { file: Some("/".to_owned()), ..Options::default() };
         assert_eq!(GoSourceMessage::new(&directory).unwrap_err(), "read /: is a directory");
     }

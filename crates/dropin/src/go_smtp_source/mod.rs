@@ -1,5 +1,5 @@
-//! go-smtp-source: nabeken's test program in Go, byte for byte, on our event loop. The differences and their reasons:
-//! `docs/drop-in.md`.
+//! go-smtp-source: nabeken's test program in Go, byte for byte, on mailrun's event loop.
+//! `docs/drop-in.md` lists the differences and their reasons.
 //!
 //! ```text
 //! flags ─▶ options ─▶ run_state (message, target, pace, counts) ─▶ source (sessions) ─▶ the server
@@ -27,7 +27,7 @@ use std::rc::Rc;
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let options = match Options::parse(&call.arguments) {
         Ok(options) => options,
-        Err(bad) => return output::report_bad_flag(&bad, &options::usage(&call.program)),
+        Err(error) => return output::report_bad_flag(&error, &options::usage(&call.program)),
     };
     match send(options) {
         Ok(()) => ExitCode::SUCCESS,
@@ -47,7 +47,8 @@ fn send(options: Options) -> Result<(), FatalError> {
     print_end(&run)
 }
 
-/// Prints the end of the report: with `-v` in the original's words, for steps that ours takes elsewhere.
+/// Prints the end of the report. With `-v`, it prints the original's messages about its shutdown,
+/// although this program has no such steps.
 fn print_end(run: &GoSourceRun) -> Result<(), FatalError> {
     run.verbose(|| "Client opening session context has been canceled".to_owned());
     if run.options.reuses_connection {

@@ -1,9 +1,9 @@
-//! Options: go-smtp-source's flags and their defaults.
+//! go-smtp-source's flags and their defaults.
 use super::flags::{self, BadFlag, FlagKind};
 use super::numbers::{BadNumber, boolean, float, integer};
 use crate::own_options::OwnOptions;
 
-/// The longest body accepted: it is held in memory.
+/// Longest body accepted. Bodies are held in memory.
 const MAX_BODY_BYTES: i64 = i32::MAX as i64;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -13,16 +13,16 @@ pub(super) struct Options {
     pub(super) body_bytes: i64,
     pub(super) sessions: i64,
     pub(super) sender: String,
-    /// Subject: a printf format for the message's number.
+    /// Printf format into which the message's number is inserted.
     pub(super) subject: String,
-    /// Set if messages share a connection.
+    /// True if several messages share a connection.
     pub(super) reuses_connection: bool,
     pub(super) is_verbose: bool,
     pub(super) recipient: String,
     pub(super) recipients: i64,
     pub(super) uses_tls: bool,
     pub(super) resolves_once: bool,
-    /// Recipients per second; zero or less is no limit.
+    /// Recipients per second. Zero and negative values mean no limit.
     pub(super) rate: f64,
     pub(super) file: Option<String>,
     pub(super) target: String,
@@ -78,7 +78,7 @@ impl Options {
         Ok(())
     }
 
-    /// Refuses values at which the original panics, or would fill the memory.
+    /// Refuses values with which the original panics or would exhaust memory.
     fn check(self) -> Result<Self, BadFlag> {
         let refused = |name, value: i64, why| Err(BadFlag::Refused { name, value: value.to_string(), why });
         match () {
@@ -89,13 +89,12 @@ impl Options {
         }
     }
 
-    /// Recipients per transaction. If there are fewer than two, the recipient's address has no
-    /// number.
+    /// Recipients per transaction. With fewer than two, the recipient's address gets no number.
     pub(super) fn recipients_each(&self) -> i64 {
         self.recipients.max(1)
     }
 
-    /// Sessions that have messages to send.
+    /// Number of sessions that have messages to send.
     pub(super) fn active_sessions(&self) -> u64 {
         self.sessions.max(1).min(self.messages).unsigned_abs()
     }
@@ -109,8 +108,8 @@ fn kind(name: &str) -> Option<FlagKind> {
     }
 }
 
-pub(super) fn usage(called: &str) -> String {
-    format!("Usage of {called}:\n{FLAGS}")
+pub(super) fn usage(program: &str) -> String {
+    format!("Usage of {program}:\n{FLAGS}")
 }
 
 const FLAGS: &str = "  -F string
@@ -178,8 +177,8 @@ mod tests {
         for line in ["-m -1", "-s -1", "-l 2147483648"] {
             assert!(matches!(read(line), Err(BadFlag::Refused { .. })), "{line}");
         }
-        let said = read("-m=-1").unwrap_err().to_string();
-        assert_eq!(said, "invalid value \"-1\" for flag -m: must not be negative");
+        let error = read("-m=-1").unwrap_err().to_string();
+        assert_eq!(error, "invalid value \"-1\" for flag -m: must not be negative");
         assert!(read("-l -1 -r -1 -q -1 -m 0 -s 0").is_ok());
     }
 

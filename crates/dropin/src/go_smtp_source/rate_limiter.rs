@@ -1,21 +1,20 @@
-//! The pace of `-q`: a number of recipients per second, where the recipients of one message count at once.
+//! The rate limit of `-q`, in recipients per second. All recipients of a message count at once.
 use std::cell::Cell;
 use std::time::Duration;
 
-/// A token bucket that holds as many tokens as a message has recipients. It starts full, and a
-/// message is sent whenever it is full.
+/// Token bucket that holds as many tokens as a message has recipients. The bucket is full at the
+/// start, and a message may be sent whenever it is full.
 #[derive(Debug)]
 pub(super) struct RateLimiter {
-    /// Time to fill the bucket after a message; zero without a limit.
+    /// Time that the bucket takes to fill after a message. Zero means no limit.
     interval: Duration,
     full_at: Cell<Duration>,
 }
 
 impl RateLimiter {
-    /// Creates a pace of `rate` recipients per second and `recipients` per message.
     pub(super) fn new(rate: f64, recipients: i64) -> Self {
         let seconds = if rate > 0.0 { recipients as f64 / rate } else { 0.0 };
-        // A rate so low that the interval does not fit is never.
+        // With a rate this low, the next message never becomes due.
         let interval = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         Self { interval, full_at: Cell::new(Duration::ZERO) }
     }
@@ -24,7 +23,7 @@ impl RateLimiter {
         !self.interval.is_zero()
     }
 
-    /// Returns when the next message may be sent, and counts it as sent at that time.
+    /// Returns when the next message may be sent, and reserves that time for it.
     pub(super) fn reserve(&self, now: Duration) -> Duration {
         let due = self.full_at.get().max(now);
         self.full_at.set(due.saturating_add(self.interval));

@@ -1,11 +1,11 @@
-//! Replies as Go's net/textproto reads them: the first line's code counts, and the reply ends with the line that has
-//! the same code and no hyphen.
+//! Parses replies as Go's net/textproto does: the code of the first line counts, and the reply ends
+//! with the first line that has the same code and no hyphen.
 use super::flags::quoted;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ParsedReply<'a> {
     Reply(u16, &'a [u8]),
-    /// A line that is too short, or has neither blank nor hyphen after its code.
+    /// The line is too short, or its code is followed by neither a blank nor a hyphen.
     TooShort(&'a [u8]),
     BadCode(&'a [u8]),
 }
@@ -20,7 +20,7 @@ impl<'a> ParsedReply<'a> {
         }
     }
 
-    /// The original's error text for an unexpected reply.
+    /// Returns the original's error text for an unexpected reply.
     pub(crate) fn error_text(&self) -> String {
         match self {
             Self::Reply(code, wire) => {
@@ -33,7 +33,7 @@ impl<'a> ParsedReply<'a> {
     }
 }
 
-/// Reports whether a line ends the reply that begins with the line `first`.
+/// True if the line ends the reply that begins with `first`.
 pub(crate) fn is_last_line(first: &[u8], line: &[u8]) -> bool {
     match (ReplyLine::parse(first), ReplyLine::parse(line)) {
         (ReplyLine::Coded { code: expected, .. }, ReplyLine::Coded { code, is_last }) => code == expected && is_last,
@@ -42,8 +42,7 @@ pub(crate) fn is_last_line(first: &[u8], line: &[u8]) -> bool {
     }
 }
 
-/// Returns the texts of a reply's lines. A line in the middle that has another code or none is
-/// returned whole.
+/// Returns the texts of a reply's lines. A line that has another code or no code is returned whole.
 pub(crate) fn texts(code: u16, wire: &[u8]) -> impl Iterator<Item = &[u8]> {
     lines(wire).map(move |line| match ReplyLine::parse(line) {
         ReplyLine::Coded { code: its_code, .. } if its_code == code => &line[4..],
@@ -90,14 +89,14 @@ mod tests {
 
     fn read(wire: &str, piece: usize) -> Vec<String> {
         let mut reader = ReplyReader::default();
-        let mut heard = Vec::new();
+        let mut texts = Vec::new();
         for block in wire.as_bytes().chunks(piece) {
             let mut input = block;
             while let Some(reply) = reader.next(&mut input, is_last_line).unwrap() {
-                heard.push(ParsedReply::parse(reply).error_text());
+                texts.push(ParsedReply::parse(reply).error_text());
             }
         }
-        heard
+        texts
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The state that all sessions of a run share, and its counts.
+//! State and counters that all sessions of a run share.
 use super::message::GoSourceMessage;
 use super::options::Options;
 use super::output::log;
@@ -15,8 +15,8 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Limit of the wait for a connection, for a reply, or for room to write (RFC 5321 §4.5.3.2). The original waits
-/// forever.
+/// Limit of each wait: for a connection, for a reply, or until data can be written (RFC 5321
+/// §4.5.3.2). The original waits forever.
 pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[derive(Debug)]
@@ -27,13 +27,14 @@ pub(super) struct GoSourceRun {
     pub(super) rate_limiter: RateLimiter,
     pub(super) shared: SharedState,
     taken: Cell<i64>,
-    /// Number of connections with which messages were given up.
+    /// Number of connections whose messages were given up.
     failed: Cell<u64>,
     closed: Cell<i64>,
 }
 
 impl GoSourceRun {
-    /// Reads the files and resolves the names that a run needs, in the order of the original.
+    /// Reads files and looks up names in the same order as the original, so that errors appear in
+    /// the same order.
     pub(super) fn new(options: Options, allowed: PublicTargets) -> Result<Self, FatalError> {
         if options.target.is_empty() {
             return Err(FatalError("host is missing".to_owned()));
@@ -81,8 +82,9 @@ impl GoSourceRun {
         format!("ntx:{messages} i:{} txidx:{number} nrcpt:{recipients} recipients:[{named}]", number - 1)
     }
 
-    /// The recipient of a message at a place, counted from 0, in parts: its number comes first, or, with `--trace`, at
-    /// the end of the local part, where the receiver can read it.
+    /// Returns the address of a message's recipient in three parts. `place` counts from 0. The
+    /// number comes first or, with `--trace`, at the end of the local part, where the receiver can
+    /// read it.
     pub(super) fn recipient(&self, message: i64, place: i64) -> [Cow<'_, str>; 3] {
         let Options { recipients: each, recipient, own_options: extras, .. } = &self.options;
         if *each <= 1 {
@@ -97,15 +99,15 @@ impl GoSourceRun {
         [number.to_string().into(), "_".into(), recipient.as_str().into()]
     }
 
-    /// Waits until the pace allows a message.
+    /// Waits until the rate limit allows a message.
     pub(super) async fn wait_for_rate(&self) {
         if self.rate_limiter.is_limited() {
             mailrun_net::sleep_until(self.rate_limiter.reserve(clock::now())).await;
         }
     }
 
-    pub(super) fn fail_message(&self, why: &str) {
-        log(why);
+    pub(super) fn fail_message(&self, reason: &str) {
+        log(reason);
         self.failed.set(self.failed.get() + 1);
     }
 
@@ -120,10 +122,11 @@ impl GoSourceRun {
         }
     }
 
-    /// The result of the whole run.
+    /// Ends the run.
     ///
     /// # Errors
-    /// If messages were given up; the original does not report this.
+    ///
+    /// If messages were given up. The original does not report this.
     pub(super) fn finish(&self) -> Result<(), FatalError> {
         if self.options.own_options.reports {
             log(&self.shared.timing.report(self.options.messages));
@@ -135,9 +138,9 @@ impl GoSourceRun {
     }
 }
 
-/// TLS as in the original: no verification, no server name, no session resumption.
+/// TLS as in the original: without verification, server name and session resumption.
 fn tls_client() -> Result<ClientTls, FatalError> {
-    // An address as the name keeps SNI out of the handshake (RFC 6066 §3).
+    // With an IP address as the server name, no SNI is sent (RFC 6066 §3).
     let setup = ClientTls::new("127.0.0.1", &Trust::Anybody, None, SessionResumption::Off);
     setup.map_err(|error| FatalError(format!("unable to issue STARTTLS: {error}")))
 }
@@ -149,8 +152,8 @@ mod tests {
     #[test]
     fn messages_are_numbered_from_one() {
         let run = GoSourceRun::for_tests(&["-m", "2"]);
-        let taken = [(); 3].map(|()| run.take_one().map(|task| task.number));
-        assert_eq!(taken, [Some(1), Some(2), None]);
+        let numbers = [(); 3].map(|()| run.take_one().map(|task| task.number));
+        assert_eq!(numbers, [Some(1), Some(2), None]);
         assert_eq!(GoSourceRun::for_tests(&["-m", "0"]).take_one(), None);
     }
 

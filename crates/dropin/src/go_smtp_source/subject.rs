@@ -1,11 +1,12 @@
-//! The subject: a printf format of one integer, as Go's fmt package reads it (`%d`, `%05d`, `%#x`, `%[1]*d` …).
+//! The subject: a printf format for one integer, as Go's fmt package reads it (`%d`, `%05d`, `%#x`,
+//! `%[1]*d` …).
 
-/// Largest width and precision that Go accepts as a number.
+/// Largest width and precision that Go accepts.
 const MAX_WIDTH: i64 = 1_000_000;
-/// The text that Go appends if the format has not used the number: the subject ends before it.
+/// Go appends this text if the format did not use the number. The subject is cut before this text.
 const EXTRA_ARGUMENT: &str = "%!(EXTRA";
 
-/// The subject of the message with that number.
+/// Returns the subject of the message with this number.
 pub(crate) fn subject(format: &str, number: i64) -> Vec<u8> {
     let mut printer =
         SubjectFormatter { rest: format.as_bytes(), out: Vec::new(), number, is_used: false, is_reordered: false };
@@ -29,7 +30,7 @@ struct FormatSpec {
     has_space: bool,
     width: Option<usize>,
     precision: Option<usize>,
-    /// Set if an index named no argument, or stood in the wrong place.
+    /// Set if an index names no argument or stands in the wrong place.
     is_misplaced: bool,
 }
 
@@ -37,9 +38,9 @@ struct SubjectFormatter<'f> {
     rest: &'f [u8],
     out: Vec<u8>,
     number: i64,
-    /// Set once the one argument has been used.
+    /// Set once the format has used the number, its only argument.
     is_used: bool,
-    /// Set if an index chose the argument: unused arguments are then not reported.
+    /// Set if an index has chosen the argument. In that case, Go does not report unused arguments.
     is_reordered: bool,
 }
 
@@ -119,14 +120,15 @@ impl<'f> SubjectFormatter<'f> {
         Some(self.number).filter(|number| is_there && number.unsigned_abs() <= MAX_WIDTH.unsigned_abs())
     }
 
-    /// Reads digits, if there are any. A number that is too large ends the format.
+    /// Reads a number if there is one. After a number that is too large, the rest of the format is
+    /// skipped.
     fn decimal(&mut self) -> Option<usize> {
         let (number, used) = decimal(self.rest);
         self.rest = &self.rest[used..];
         number
     }
 
-    /// Reads `[1]`; returns true if it is well-formed.
+    /// Reads `[1]`. Returns true if it is well-formed.
     fn index(&mut self, spec: &mut FormatSpec) -> bool {
         if self.rest.first() != Some(&b'[') {
             return false;
@@ -173,7 +175,7 @@ impl<'f> SubjectFormatter<'f> {
     }
 }
 
-/// The number at the front, and its length in the text.
+/// Returns the number at the start of the text, and how many bytes it takes.
 fn decimal(text: &[u8]) -> (Option<usize>, usize) {
     let mut number = 0;
     for (at, digit) in text.iter().enumerate() {
@@ -191,7 +193,7 @@ fn decimal(text: &[u8]) -> (Option<usize>, usize) {
 impl FormatSpec {
     fn print(self, verb: char, number: i64) -> String {
         match verb {
-            // `%+v` and `%#v` mean other things than `%+d` and `%#d`.
+            // With `v`, the flags `+` and `#` do not mean what they mean with `d`.
             'v' => Self { is_sharp: false, has_plus: false, ..self }.integer('d', number),
             'd' | 'b' | 'o' | 'O' | 'x' | 'X' => self.integer(verb, number),
             'c' => self.padded(character(number).to_string()),
@@ -210,7 +212,7 @@ impl FormatSpec {
             _ if self.has_space => " ",
             _ => "",
         };
-        let least = match (self.precision, self.width) {
+        let min_digits = match (self.precision, self.width) {
             (Some(0), _) if number == 0 => return Self { has_zeros: false, ..self }.padded(String::new()),
             (Some(precision), _) => precision,
             (None, Some(width)) if self.has_zeros && !self.is_left => width.saturating_sub(sign.len()),
@@ -223,7 +225,7 @@ impl FormatSpec {
             'X' => format!("{size:X}"),
             _ => size.to_string(),
         };
-        let zeros = "0".repeat(least.saturating_sub(digits.len()));
+        let zeros = "0".repeat(min_digits.saturating_sub(digits.len()));
         let prefix = match verb {
             'b' if self.is_sharp => "0b",
             'O' if self.is_sharp && !zeros.starts_with('0') => "0o0",
@@ -245,7 +247,7 @@ impl FormatSpec {
         }
     }
 
-    /// Formats between single quotes; with `+` in ASCII.
+    /// Formats a character in single quotes. With `+`, it is escaped to ASCII.
     fn quoted(self, c: char) -> String {
         let mut out = String::from('\'');
         match u32::from(c) {

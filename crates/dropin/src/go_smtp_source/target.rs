@@ -1,4 +1,4 @@
-//! The server's address: `host:port` as Go's net package splits it and looks it up.
+//! The server's address: `host:port`, split and looked up as Go's net package does.
 use super::reason::reason;
 use crate::host_port::port_in;
 use crate::targets::PublicTargets;
@@ -7,62 +7,61 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use tokio::sync::oneshot;
 
-/// Ports of service names that a host may not know.
+/// Ports of services that the host's list of services may lack.
 const KNOWN_PORTS: [(&str, u16); 4] = [("smtp", 25), ("smtps", 465), ("submission", 587), ("submissions", 465)];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DialTarget {
     pub(super) host: String,
     pub(super) port: String,
-    /// Its address, if it was looked up before the first connection.
+    /// Address of the host, if it was looked up before the first connection.
     address: Option<IpAddr>,
     allowed: PublicTargets,
 }
 
 impl DialTarget {
-    /// Splits an address into host and port.
-    ///
-    /// # Errors
-    /// In Go's words.
+    /// Splits an address into host and port. Errors have Go's words.
     pub(super) fn parse(typed: &str, allowed: PublicTargets) -> Result<Self, String> {
         let (host, port) = split(typed).map_err(|what| format!("address {typed}: {what}"))?;
         Ok(Self { host: host.to_owned(), port: port.to_owned(), address: None, allowed })
     }
 
-    /// `-resolve-once`: looks the host up, and takes its first address for all connections.
-    ///
-    /// # Errors
-    /// In Go's words.
+    /// Implements `-resolve-once`: looks the host up, and uses its first address for all
+    /// connections. Errors have Go's words.
     pub(super) fn resolve(self) -> Result<Self, String> {
         let first = if self.host.is_empty() { None } else { look_up(&self.host)?.first().copied() };
         let address = Some(first.ok_or_else(|| format!("lookup {}: no such host", self.host))?);
         Ok(Self { address, ..self })
     }
 
-    /// The addresses to connect to, in the order of attempts. A name is looked up again for each connection.
+    /// Returns the addresses to connect to, in the order of attempts. A name is looked up again for
+    /// each connection.
     ///
     /// # Errors
-    /// In Go's words; also for a public address, unless that is allowed.
+    ///
+    /// If the lookup fails, in Go's words, or if an address is public and public addresses are
+    /// refused.
     pub(super) async fn addresses(&self) -> Result<Vec<SocketAddr>, String> {
         let port = port_of(&self.port)?;
-        let found = match (self.address, self.host.parse()) {
+        let addresses = match (self.address, self.host.parse()) {
             (Some(address), _) | (None, Ok(address)) => vec![address],
             (None, Err(_)) if self.host.is_empty() => {
                 vec![IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()]
             }
             (None, Err(_)) => look_up_on_thread(self.host.clone()).await?,
         };
-        found.iter().try_for_each(|address| self.allowed.check(*address, address))?;
-        Ok(found.into_iter().map(|address| SocketAddr::new(address, port)).collect())
+        addresses.iter().try_for_each(|address| self.allowed.check(*address, address))?;
+        Ok(addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect())
     }
 
-    /// The server's name in errors: the address, or `:PORT` if no host was given.
+    /// Returns the server's name for errors: the address, or `:PORT` if no host was given.
     pub(super) fn display_name(&self, address: SocketAddr) -> String {
         if self.host.is_empty() { format!(":{}", address.port()) } else { address.to_string() }
     }
 }
 
-/// Splits host and port; the port is required, and a host with colons must be in brackets.
+/// Splits an address into host and port. The port is required, and a host with colons must be in
+/// brackets.
 fn split(typed: &str) -> Result<(&str, &str), &'static str> {
     let Some((before, port)) = typed.rsplit_once(':') else { return Err("missing port in address") };
     let host = match typed.strip_prefix('[') {
@@ -86,7 +85,7 @@ fn split(typed: &str) -> Result<(&str, &str), &'static str> {
     Ok((host, port))
 }
 
-/// A number or the name of a service; an empty port is port 0, as in Go.
+/// Returns the port for a number or the name of a service. As in Go, an empty text means port 0.
 fn port_of(port: &str) -> Result<u16, String> {
     let digits = port.strip_prefix(['+', '-']).unwrap_or(port);
     if port.is_empty() {
@@ -102,9 +101,10 @@ fn port_of(port: &str) -> Result<u16, String> {
 }
 
 fn look_up(host: &str) -> Result<Vec<IpAddr>, String> {
-    let found = (host, 0).to_socket_addrs().map_err(|error| format!("lookup {host}: {}", lookup_error_text(&error)))?;
+    let sockets =
+        (host, 0).to_socket_addrs().map_err(|error| format!("lookup {host}: {}", lookup_error_text(&error)))?;
     let mut addresses: Vec<IpAddr> = Vec::new();
-    for address in found.map(|address| address.ip()) {
+    for address in sockets.map(|address| address.ip()) {
         if !addresses.contains(&address) {
             addresses.push(address);
         }
@@ -112,7 +112,7 @@ fn look_up(host: &str) -> Result<Vec<IpAddr>, String> {
     Ok(addresses)
 }
 
-/// Go's words for errors of getaddrinfo(3).
+/// Translates an error of getaddrinfo(3) into Go's words.
 fn lookup_error_text(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
@@ -122,11 +122,11 @@ fn lookup_error_text(error: &io::Error) -> String {
     }
 }
 
-/// Looks a name up on a thread of its own, so that a slow name server delays no other session.
+/// Looks a name up on a separate thread, so that a slow name server does not delay other sessions.
 async fn look_up_on_thread(host: String) -> Result<Vec<IpAddr>, String> {
     let (result, answer) = oneshot::channel();
     let started = std::thread::Builder::new().name("look-up".to_owned()).spawn(move || {
-        // A session that has ended needs no answer.
+        // Ignore the error: the session that asked may have ended.
         let _ = result.send(look_up(&host));
     });
     started.map_err(|error| format!("lookup: {}", reason(&error)))?;
@@ -167,8 +167,8 @@ mod tests {
             ("a[b:1", "unexpected '[' in address"),
             ("a]b:1", "unexpected ']' in address"),
         ];
-        for (typed, said) in bad {
-            assert_eq!(split(typed), Err(said), "{typed}");
+        for (typed, expected) in bad {
+            assert_eq!(split(typed), Err(expected), "{typed}");
         }
     }
 

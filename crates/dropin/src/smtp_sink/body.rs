@@ -1,25 +1,26 @@
-//! The end of a message: `<CRLF>.<CRLF>` and nothing else, searched for across blocks.
+//! Finds the end of a message, `<CRLF>.<CRLF>` and nothing else, across blocks of input.
 use memchr::memmem::Finder;
 use std::sync::LazyLock;
 
 const END: &[u8; 5] = b"\r\n.\r\n";
 
-/// Built once: it selects its vector code by the processor's features.
+/// Shared, because building the finder selects vector code for the processor's features.
 static FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(END));
 
-/// Search for the end of data; holds the part of it that was matched so far.
+/// Searches for the end of data. `matched` is the number of its bytes found so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EndOfData {
     matched: usize,
 }
 
 impl EndOfData {
-    /// Begins at the start of a message, which counts as the start of a line.
+    /// Starts at the beginning of a message, which counts as the start of a line.
     pub(super) fn new() -> Self {
         Self { matched: 2 }
     }
 
-    /// Returns the length of the message's last piece, its end included, if `block` contains it.
+    /// Returns the length of the message's last piece, including the end of data, if `block`
+    /// contains it.
     pub(super) fn find(&mut self, block: &[u8]) -> Option<usize> {
         let mut at = 0;
         // The last block may have ended within a possible match. Compare byte by byte until that
@@ -31,8 +32,8 @@ impl EndOfData {
             at += 1;
         }
         let rest = &block[at..];
-        if let Some(found) = FINDER.find(rest) {
-            return Some(at + found + END.len());
+        if let Some(offset) = FINDER.find(rest) {
+            return Some(at + offset + END.len());
         }
         let tail = rest.len().saturating_sub(END.len() - 1);
         for octet in &rest[tail..] {
@@ -41,7 +42,8 @@ impl EndOfData {
         None
     }
 
-    /// Takes one byte; returns true at the end. A byte that breaks a match can begin a new one only if it is CR.
+    /// Takes one byte. Returns true at the end of data. A byte that breaks a match can begin a new
+    /// one only if it is CR.
     fn passes(&mut self, octet: u8) -> bool {
         self.matched = if octet == END[self.matched] { self.matched + 1 } else { usize::from(octet == b'\r') };
         self.matched == END.len()

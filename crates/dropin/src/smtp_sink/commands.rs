@@ -1,4 +1,5 @@
-//! The commands of smtp-sink, and the faults that options order for each: hang up, reject, delay, log.
+//! Commands of smtp-sink, and the faults that options order for each command: hang up, reject,
+//! delay, log.
 use std::ops::{Index, IndexMut};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,13 +21,12 @@ pub(super) enum Command {
     Quit,
 }
 
-/// Number of commands.
 const COMMAND_COUNT: usize = 15;
-/// The longest of their names.
+/// Length of the longest command name.
 const MAX_NAME_BYTES: usize = 8;
 
 impl Command {
-    /// The command of that name, in any case.
+    /// Returns the command with this name. Case does not matter.
     pub(super) fn named(word: &[u8]) -> Option<Self> {
         let mut name = [0; MAX_NAME_BYTES];
         let name = name.get_mut(..word.len())?;
@@ -62,8 +62,8 @@ pub(super) enum Reject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReplyDelay {
     pub(super) seconds: u32,
-    /// Percentage: as long as a random number is smaller, another `seconds` is added to a delay
-    /// that starts at zero. With 0, the delay is always `seconds`.
+    /// A percentage. The delay starts at zero and grows by `seconds` for as long as a random number
+    /// is below this percentage. With 0, the delay is always `seconds`.
     pub(super) odds: u32,
 }
 
@@ -83,7 +83,8 @@ impl CommandRule {
         !(self.is_logged || self.hangs_up || self.sends_421 || self.rejects().is_some() || self.delay.is_some())
     }
 
-    /// The error, hard over soft.
+    /// Returns the reply that rejects the command, if any. A hard error takes precedence over a
+    /// soft error.
     pub(super) fn rejects(&self) -> Option<Reject> {
         let hard = self.rejects_hard.then_some(Reject::Hard);
         hard.or(self.rejects_soft.then_some(Reject::Soft))
@@ -94,8 +95,8 @@ impl CommandRule {
 pub(super) struct CommandRules([CommandRule; COMMAND_COUNT]);
 
 impl Default for CommandRules {
-    /// All are enabled except the greetings, which depend on the protocol; CONNECT is no command that a client can
-    /// send.
+    /// Enables all commands except the greetings, which depend on the protocol, and CONNECT, which
+    /// no client can send.
     fn default() -> Self {
         let mut rules = Self([CommandRule { is_enabled: true, ..CommandRule::default() }; COMMAND_COUNT]);
         for command in [Command::Connect, Command::Helo, Command::Ehlo, Command::Lhlo] {

@@ -1,4 +1,4 @@
-//! Counts of ended sessions, QUITs and messages; and the running counter of `-c`.
+//! Counts ended sessions, QUITs and messages, and prints the running counter of `-c`.
 use super::options::Settings;
 use crate::timing::{latency, rate};
 use mailrun_journey::Latencies;
@@ -14,8 +14,7 @@ pub(super) struct SmtpSinkCounters {
     quit_limit: Option<u64>,
     message_limit: Option<u64>,
     is_shown: bool,
-    /// Times for `--report`: when the first client connected, and when the last message was
-    /// complete.
+    /// For `--report`: when the first client connected, and when the last message was complete.
     times: Option<[Option<Duration>; 2]>,
     text: Vec<u8>,
 }
@@ -62,12 +61,13 @@ impl SmtpSinkCounters {
         self.message_limit.is_some_and(|wanted| self.messages >= wanted)
     }
 
-    /// The text of `--report`: the rate of messages, and the latency of those whose creation time is known.
+    /// Returns the text of `--report`: the rate of messages, and the latency of the messages whose
+    /// creation time is known.
     pub(super) fn report(&self, times: Option<&Latencies>) -> String {
         let Self { sessions, quits, messages, .. } = self;
         let [first, last] = self.times.unwrap_or_default();
-        let took = last.zip(first).map_or(Duration::ZERO, |(last, first)| last.saturating_sub(first));
-        let text = format!("{messages} messages, {sessions} sessions, {quits} QUITs, {}", rate(*messages, took));
+        let elapsed = last.zip(first).map_or(Duration::ZERO, |(last, first)| last.saturating_sub(first));
+        let text = format!("{messages} messages, {sessions} sessions, {quits} QUITs, {}", rate(*messages, elapsed));
         times.map_or_else(|| text.clone(), |times| format!("{text}, {}", latency(times)))
     }
 
@@ -85,7 +85,7 @@ impl SmtpSinkCounters {
     }
 
     fn print_to(&mut self, out: &mut impl Write) {
-        // A closed standard output is no reason to reject mail.
+        // Ignore the error: mail is accepted even if standard output is closed.
         let _ = out.write_all(&self.text).and_then(|()| out.flush());
         self.text.clear();
     }

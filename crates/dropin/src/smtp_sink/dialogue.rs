@@ -1,4 +1,5 @@
-//! The dialogue of smtp-sink: bytes in, replies and observations out; no socket, no clock.
+//! The dialogue of smtp-sink, without a socket or a clock: bytes come in, replies and observations
+//! go out.
 //!
 //! ```text
 //!  greet ──▶ Command ── DATA: 354 ──▶ Body ── CRLF.CRLF ──▶ Command, at "."
@@ -8,47 +9,44 @@
 //!             ▼    └──────┐             │
 //!           Step::Pause ──┴─ resume ────┘
 //! ```
-//! The end of a message counts as a command `.`, so that faults and delays apply to it as to the others; and a
-//! client may send `.` at any other time too.
+//! The end of a message counts as a command `.`, so that faults and delays apply to it as to any
+//! other command. A client may also send `.` at any other time.
 use super::body::EndOfData;
 use super::commands::{Command, CommandRule, Reject, ReplyDelay};
 use super::options::Settings;
 use super::replies;
 use std::rc::Rc;
 
-/// The longest command, its CRLF included.
+/// Longest command, including its CRLF.
 const MAX_LINE_BYTES: usize = 2048;
-/// Replies to one `.` that are written at once. LMTP requires one per recipient, and there may be
-/// millions.
+/// Maximum number of replies to one `.` that are written at once. LMTP requires a reply for each
+/// recipient, and there may be millions of recipients.
 const REPLY_BATCH_LIMIT: i32 = 4096;
 
-/// Observer of a session, which counts, prints or stores its events.
+/// Observer of a session. Implementors count, print or store the events.
 pub(super) trait DialogueObserver {
-    /// A command line, up to its first NUL.
+    /// A command line has arrived. `line` ends at its first NUL.
     fn line_received(&mut self, line: &[u8]);
-    /// A command that is to be logged.
     fn log_command(&mut self, word: &[u8], rest: &[u8]);
-    /// HELO, EHLO or LHLO was accepted, and ended the transaction.
+    /// HELO, EHLO or LHLO was accepted and ended the transaction.
     fn greeted(&mut self, command: Command, rest: &[u8]);
     /// MAIL began a transaction.
     fn mail_accepted(&mut self, rest: &[u8]);
     fn rcpt_accepted(&mut self, rest: &[u8]);
     fn data_accepted(&mut self);
-    /// Bytes of the message as they came, its end included.
+    /// Bytes of the message arrived, including the end of data.
     fn content(&mut self, octets: &[u8]);
     fn message_complete(&mut self);
-    /// `.` was accepted. From here on the sink is responsible for the last complete message, if
-    /// there is one.
+    /// `.` was accepted. If there is a complete message, the sink is now responsible for it.
     fn message_accepted(&mut self);
     /// RSET ended the transaction, if there was one.
     fn transaction_reset(&mut self);
-    /// QUIT was accepted.
     fn quit_accepted(&mut self);
-    /// A line is longer than any command.
+    /// A line was longer than any command.
     fn line_too_long(&mut self);
-    /// Reports whether the sink should accept no more messages.
+    /// True if the sink should accept no more messages.
     fn reached_message_limit(&self) -> bool;
-    /// Time for which a reply is held back, in seconds.
+    /// Returns how long a reply is delayed, in seconds.
     fn delay_seconds(&mut self, delay: ReplyDelay) -> u32;
 }
 
@@ -57,17 +55,18 @@ pub(super) enum SmtpSinkStep {
     Read,
     /// Call [`SmtpSinkDialogue::receive`] again with the rest of the input.
     Continue,
-    /// Read nothing for that many seconds, then call [`SmtpSinkDialogue::resume`].
+    /// Read nothing for this many seconds, then call [`SmtpSinkDialogue::resume`].
     Pause(u32),
     Close,
 }
 
-/// Meaning of the next bytes.
+/// Decides how the next bytes are read.
 #[derive(Debug)]
 enum SmtpSinkState {
     Command,
     Body(EndOfData),
-    /// The client's response to a challenge. The number says how many more challenges follow.
+    /// As the client's response to a challenge. `more` is the number of challenges that still
+    /// follow.
     Response {
         more: u8,
     },
@@ -85,10 +84,10 @@ pub(super) struct SmtpSinkDialogue {
     settings: Rc<Settings>,
     state: SmtpSinkState,
     in_transaction: bool,
-    /// Recipients accepted. The original counts them down for LMTP's replies and ends below zero; MAIL resets the
-    /// count.
+    /// Number of accepted recipients. The original counts down from it for LMTP's replies and ends
+    /// below zero. MAIL resets it.
     recipients: i32,
-    /// Replies to `.` that still have to be written.
+    /// Number of replies to `.` that still have to be written, and the error that they report.
     owed_replies: (i32, Option<Reject>),
     partial_line: Vec<u8>,
     deferred: Option<DeferredAction>,
@@ -111,7 +110,7 @@ impl SmtpSinkDialogue {
         self.apply_rule(Command::Connect, b"connect", b"", out, observer)
     }
 
-    /// Takes bytes from the front of `input`: all of them, unless the step says otherwise.
+    /// Takes bytes from the front of `input`. It takes all of them unless the step says otherwise.
     pub(super) fn receive(
         &mut self,
         input: &mut &[u8],
@@ -156,7 +155,7 @@ impl SmtpSinkDialogue {
         }
     }
 
-    /// Reports whether a client still waits for the reply to its message.
+    /// True if a client still waits for the reply to its message.
     pub(super) fn owes_message_reply(&self) -> bool {
         matches!(self.deferred, Some(DeferredAction::Answer(Command::Dot, _)))
     }
@@ -169,7 +168,7 @@ impl SmtpSinkDialogue {
         self.handle_command(b".", out, observer)
     }
 
-    /// Takes one line; CRLF ends it, a bare LF does not.
+    /// Takes one line. CRLF ends a line, a bare LF does not.
     fn take_line(
         &mut self,
         input: &mut &[u8],
@@ -223,7 +222,7 @@ impl SmtpSinkDialogue {
         self.apply_rule(command, word, rest, out, observer)
     }
 
-    /// Applies the options for this command: log, hang up, say goodbye, reject, delay, in this order.
+    /// Applies the options for this command in this order: log, hang up, send 421, reject, delay.
     fn apply_rule(
         &mut self,
         command: Command,
@@ -376,8 +375,8 @@ impl SmtpSinkDialogue {
         }
     }
 
-    /// AUTH PLAIN and AUTH LOGIN (RFC 4954 §4), for any user: the original answers 250 to the first line, which no
-    /// client accepts as a login.
+    /// AUTH PLAIN and AUTH LOGIN (RFC 4954 §4) for any user. The original answers 250 to the first
+    /// line, but no client accepts that as a login.
     fn authenticate(&mut self, rest: &[u8], out: &mut Vec<u8>) {
         let (mechanism, initial) = split(rest).unwrap_or_default();
         let has_initial = split(initial).is_some();
@@ -406,16 +405,16 @@ impl SmtpSinkDialogue {
 }
 
 fn take<'i>(input: &mut &'i [u8], length: usize) -> &'i [u8] {
-    let (taken, rest) = input.split_at(length);
+    let (bytes, rest) = input.split_at(length);
     *input = rest;
-    taken
+    bytes
 }
 
 fn line_end(bytes: &[u8]) -> Option<usize> {
     memchr::memchr_iter(b'\n', bytes).find(|&at| at > 0 && bytes[at - 1] == b'\r').map(|at| at + 1)
 }
 
-/// A line up to its first NUL, where a C string ends.
+/// Cuts a line at its first NUL, where a C string ends.
 fn until_nul(line: &[u8]) -> &[u8] {
     memchr::memchr(0, line).map_or(line, |end| &line[..end])
 }
@@ -433,7 +432,7 @@ mod tests {
     use crate::Invocation;
     use proptest::prelude::*;
 
-    /// Writes all observations into one string.
+    /// Writes all observations into a string.
     #[derive(Default)]
     struct EventTranscript {
         text: String,
@@ -504,7 +503,7 @@ mod tests {
         }
     }
 
-    /// All replies that a client receives, with the pauses, and all observations.
+    /// Returns all replies that a client receives, including the pauses, and all observations.
     fn run_dialogue(options: &[&str], blocks: &[&[u8]], wanted: Option<usize>) -> (String, String) {
         let arguments = [options, &[":1", "1"]].concat().into_iter().map(str::to_owned).collect();
         let settings = Settings::read(&Invocation { program: "x".to_owned(), arguments }).unwrap();
@@ -537,8 +536,8 @@ mod tests {
             };
             assert!(dialogue.partial_line.len() <= MAX_LINE_BYTES, "memory stays bounded");
         }
-        let heard = String::from_utf8(out).unwrap().replace("\r\n", "|");
-        (heard.replace("220 smtp-sink ESMTP|", ""), transcript.text)
+        let replies = String::from_utf8(out).unwrap().replace("\r\n", "|");
+        (replies.replace("220 smtp-sink ESMTP|", ""), transcript.text)
     }
 
     const GO: &str = "354 End data with <CR><LF>.<CR><LF>|";
@@ -546,27 +545,27 @@ mod tests {
     #[test]
     fn a_table_of_dialogues_is_the_same_however_it_is_cut() {
         let mail = "MAIL FROM:<a>\r\nRCPT TO:<b>\r\nDATA\r\n.x\r\n.\r\n";
-        let taken = format!("250 2.1.0 Ok|250 2.1.5 Ok|{GO}250 2.0.0 Ok|");
+        let accepted = format!("250 2.1.0 Ok|250 2.1.5 Ok|{GO}250 2.0.0 Ok|");
         let remarked = "mail FROM:<a>;rcpt TO:<b>;data ;message .x\\r\\n.\\r\\n;";
         let rows: [(&[&str], String, String, &str); 7] = [
-            (&[], format!("{mail}QUIT\r\nNOOP\r\n"), format!("{taken}221 Bye|(closed)"), "quit ;"),
-            (&["-f", "."], mail.into(), taken.replace("250 2.0.0 Ok", "500 5.3.0 Error: command failed"), ""),
-            (&["-W", ".:3"], mail.into(), taken.replace("250 2.0.0", "(3 s)250 2.0.0"), ""),
-            (&["-H", "2"], mail.into(), taken.replace(GO, &format!("{GO}(2 s)")), ""),
-            (&["-q", "quit"], format!("{mail}QUIT\r\n"), format!("{taken}(closed)"), ""),
+            (&[], format!("{mail}QUIT\r\nNOOP\r\n"), format!("{accepted}221 Bye|(closed)"), "quit ;"),
+            (&["-f", "."], mail.into(), accepted.replace("250 2.0.0 Ok", "500 5.3.0 Error: command failed"), ""),
+            (&["-W", ".:3"], mail.into(), accepted.replace("250 2.0.0", "(3 s)250 2.0.0"), ""),
+            (&["-H", "2"], mail.into(), accepted.replace(GO, &format!("{GO}(2 s)")), ""),
+            (&["-q", "quit"], format!("{mail}QUIT\r\n"), format!("{accepted}(closed)"), ""),
             (
                 &["-Q", "quit"],
                 format!("{mail}QUIT\r\n"),
-                format!("{taken}421 4.0.0 Server closing connection|(closed)"),
+                format!("{accepted}421 4.0.0 Server closing connection|(closed)"),
                 "",
             ),
-            (&["-s", "quit"], format!("{mail}quit x\r\n"), format!("{taken}221 Bye|(closed)"), "log quit x;quit ;"),
+            (&["-s", "quit"], format!("{mail}quit x\r\n"), format!("{accepted}221 Bye|(closed)"), "log quit x;quit ;"),
         ];
-        for (options, said, heard, more) in rows {
-            let expected = (heard, format!("{remarked}{more}"));
-            assert_eq!(run_dialogue(options, &[said.as_bytes()], None), expected, "{options:?}");
+        for (options, input, output, more) in rows {
+            let expected = (output, format!("{remarked}{more}"));
+            assert_eq!(run_dialogue(options, &[input.as_bytes()], None), expected, "{options:?}");
             assert_eq!(
-                run_dialogue(options, &said.as_bytes().chunks(1).collect::<Vec<_>>(), None),
+                run_dialogue(options, &input.as_bytes().chunks(1).collect::<Vec<_>>(), None),
                 expected,
                 "{options:?}"
             );
@@ -576,29 +575,29 @@ mod tests {
     #[test]
     fn who_has_enough_takes_no_more() {
         let mail = "MAIL FROM:<a>\r\nRCPT TO:<b>\r\nDATA\r\n.\r\n";
-        let taken = format!("250 2.1.0 Ok|250 2.1.5 Ok|{GO}250 2.0.0 Ok|");
-        let (heard, _) = run_dialogue(&[], &[mail.repeat(2).as_bytes()], Some(1));
-        assert_eq!(heard, format!("{taken}421 4.0.0 Server closing connection|(closed)"));
-        let (heard, _) = run_dialogue(&[], &[mail.as_bytes(), b"QUIT\r\n"], Some(1));
-        assert_eq!(heard, format!("{taken}221 Bye|(closed)"));
+        let accepted = format!("250 2.1.0 Ok|250 2.1.5 Ok|{GO}250 2.0.0 Ok|");
+        let (output, _) = run_dialogue(&[], &[mail.repeat(2).as_bytes()], Some(1));
+        assert_eq!(output, format!("{accepted}421 4.0.0 Server closing connection|(closed)"));
+        let (output, _) = run_dialogue(&[], &[mail.as_bytes(), b"QUIT\r\n"], Some(1));
+        assert_eq!(output, format!("{accepted}221 Bye|(closed)"));
     }
 
     #[test]
     fn a_reply_for_each_of_many_recipients_comes_in_portions() {
-        let said = ["MAIL\r\n".to_owned(), "RCPT\r\n".repeat(10_000), "DATA\r\n.\r\nNOOP\r\n".to_owned()].concat();
-        let (heard, _) = run_dialogue(&["-L"], &[said.as_bytes()], None);
-        assert_eq!(heard.matches("250 2.2.0 Ok|").count(), 10_000);
-        assert!(heard.ends_with("250 2.2.0 Ok|250 2.0.0 Ok|"));
+        let input = ["MAIL\r\n".to_owned(), "RCPT\r\n".repeat(10_000), "DATA\r\n.\r\nNOOP\r\n".to_owned()].concat();
+        let (output, _) = run_dialogue(&["-L"], &[input.as_bytes()], None);
+        assert_eq!(output.matches("250 2.2.0 Ok|").count(), 10_000);
+        assert!(output.ends_with("250 2.2.0 Ok|250 2.0.0 Ok|"));
     }
 
     #[test]
     fn the_longest_line_is_taken_and_a_longer_one_is_not() {
         let line = |length: usize| [b"NOOP ".as_slice(), &vec![b'x'; length - 7], b"\r\n"].concat();
         for length in [1, 100, 2048, 3000] {
-            let (heard, remarked) = run_dialogue(&[], &line(2048).chunks(length).collect::<Vec<_>>(), None);
-            assert_eq!((heard.as_str(), remarked.as_str()), ("250 2.0.0 Ok|", ""));
-            let (heard, remarked) = run_dialogue(&[], &line(2049).chunks(length).collect::<Vec<_>>(), None);
-            assert_eq!((heard.as_str(), remarked.as_str()), ("(closed)", "overlong ;"));
+            let (output, remarked) = run_dialogue(&[], &line(2048).chunks(length).collect::<Vec<_>>(), None);
+            assert_eq!((output.as_str(), remarked.as_str()), ("250 2.0.0 Ok|", ""));
+            let (output, remarked) = run_dialogue(&[], &line(2049).chunks(length).collect::<Vec<_>>(), None);
+            assert_eq!((output.as_str(), remarked.as_str()), ("(closed)", "overlong ;"));
         }
     }
 
@@ -626,18 +625,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_cut_gives_the_same(said in words(), one in 0usize..200, two in 0usize..200, lmtp: bool) {
+        fn any_cut_gives_the_same(wire in words(), one in 0usize..200, two in 0usize..200, lmtp: bool) {
             let options: &[&str] = if lmtp { &["-L", "-W", "rset:1"] } else { &["-r", "noop"] };
-            let first = one.min(two).min(said.len());
-            let second = one.max(two).min(said.len());
-            let whole = run_dialogue(options, &[&said], None);
-            prop_assert_eq!(run_dialogue(options, &[&said[..first], &said[first..second], &said[second..]], None), whole);
+            let first = one.min(two).min(wire.len());
+            let second = one.max(two).min(wire.len());
+            let whole = run_dialogue(options, &[&wire], None);
+            prop_assert_eq!(run_dialogue(options, &[&wire[..first], &wire[first..second], &wire[second..]], None), whole);
         }
 
         #[test]
-        fn any_octets_are_taken(said in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let (heard, _) = run_dialogue(&[], &[&said, b"\r\n.\r\n"], None);
-            prop_assert!(heard.ends_with('|') || heard.ends_with("(closed)"));
+        fn any_octets_are_taken(wire in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let (output, _) = run_dialogue(&[], &[&wire, b"\r\n.\r\n"], None);
+            prop_assert!(output.ends_with('|') || output.ends_with("(closed)"));
         }
     }
 }

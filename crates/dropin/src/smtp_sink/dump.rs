@@ -1,4 +1,4 @@
-//! `-d`, `-D`, `-S`: messages kept in files, in smtp-sink's format.
+//! `-d`, `-D` and `-S`: stores messages in files, in smtp-sink's format.
 //!
 //! ```text
 //! MAIL ──▶ file opened, client, envelope ── DATA ──▶ Received: ── message without CR ── CRLF.CRLF ──▶ closed
@@ -21,13 +21,12 @@ use std::rc::Rc;
 
 const FILE_MODE: u32 = 0o644;
 const DIRECTORY_MODE: u32 = 0o755;
-/// Number of names tried before giving up.
+/// Number of file names to try before giving up.
 const MAX_NAME_ATTEMPTS: u32 = 100;
-/// Bytes of a `-D` message that are kept in memory. A longer message is buffered in an unnamed
-/// file.
+/// Bytes of a `-D` message that are kept in memory. A longer message is moved to an unnamed file.
 const MEMORY_LIMIT: usize = 64 * 1024;
 
-/// A failed file operation: the program ends, because its manual names no reply for it.
+/// A file operation failed. The program then ends, because its manual names no reply for this case.
 #[derive(Debug, thiserror::Error)]
 #[error("{act} {path}: {}", reason(.source))]
 pub(super) struct DiskError {
@@ -70,7 +69,7 @@ struct OpenDump {
     text: LocalText,
 }
 
-/// Location of the message until it is complete.
+/// Where the message is stored until it is complete.
 #[derive(Debug)]
 enum DumpStorage {
     OwnFile(BufWriter<File>),
@@ -158,7 +157,7 @@ impl SessionDump {
 
 impl Drop for SessionDump {
     fn drop(&mut self) {
-        // The program is ending, so there is nobody to report an error to.
+        // Ignore the error: the program is ending, so there is nobody to report it to.
         let _ = self.abandon();
     }
 }
@@ -188,7 +187,7 @@ impl OpenDump {
 
     fn delete(self) -> Result<(), DiskError> {
         let DumpStorage::OwnFile(file) = self.storage else { return Ok(()) };
-        // The file is about to be deleted, so do not flush the buffer to it.
+        // Discard the buffer: the file is about to be deleted.
         let (file, _) = file.into_parts();
         drop(file);
         match fs::remove_file(&self.path) {
@@ -225,7 +224,7 @@ fn random_id() -> u32 {
     getrandom::u32().expect("Linux has random numbers once it runs programs")
 }
 
-/// Creates a file whose name is `start` and a number, with the directories above it.
+/// Creates a file whose name is `start` followed by a number, and the directories above it.
 fn create(start: &str) -> Result<(File, String, u32), DiskError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true).mode(FILE_MODE);
@@ -248,7 +247,7 @@ fn unnamed_file(beside: &str) -> Result<File, DiskError> {
     Ok(file)
 }
 
-/// Appends a message to the file that all share.
+/// Appends a message to the file that all messages share.
 fn append(path: &str, memory: &[u8], overflow: Option<File>) -> Result<(), DiskError> {
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(FILE_MODE);
@@ -263,7 +262,7 @@ fn append(path: &str, memory: &[u8], overflow: Option<File>) -> Result<(), DiskE
     if let Some(mut begun) = overflow {
         begun.rewind().and_then(|()| io::copy(&mut begun, &mut file)).map_err(disk_error("append file", path))?;
     }
-    // One write: sinks that share a file do not mix short messages.
+    // Use a single write, so that short messages of sinks that share a file are not mixed.
     file.write_all(memory).map_err(disk_error("append file", path))
 }
 
@@ -281,7 +280,7 @@ fn address_of(client: Option<SocketAddr>) -> String {
     }
 }
 
-/// The text after the first colon, without leading blanks.
+/// Returns the text after the first colon, without leading blanks.
 fn argument(rest: &[u8]) -> String {
     let text = printable(rest);
     let after = text.find(':').map_or("", |at| &text[at..]);

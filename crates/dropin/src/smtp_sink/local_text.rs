@@ -1,4 +1,5 @@
-//! Conversion of a message for a local file: removes each CR, and the first dot of a line that follows CRLF.
+//! Converts a message for a local file: removes each CR, and the first dot of a line that follows
+//! CRLF.
 
 #[derive(Debug, Default)]
 pub(super) struct LocalText {
@@ -14,7 +15,7 @@ enum After {
 }
 
 impl LocalText {
-    /// Passes on the remaining part of the next bytes, in pieces.
+    /// Passes the next bytes to `keep` in pieces, without the bytes that are removed.
     pub(super) fn pass<E>(&mut self, octets: &[u8], mut keep: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut rest = octets;
         while let Some(first) = rest.first() {

@@ -1,10 +1,11 @@
-//! smtp-sink as in Postfix: receives SMTP and LMTP on one socket and discards the messages, or stores them, or applies
-//! the faults that options order.
+//! smtp-sink as in Postfix: receives SMTP or LMTP on one socket, and discards the messages, stores
+//! them, or applies the faults that options order.
 //!
 //! ```text
 //! options ─▶ listen ─▶ privileges ─▶ accept ─▶ session ─ bytes ─▶ dialogue ─ events ─▶ counters, dump, syslog
 //! ```
-//! One thread, one event loop, as in the original. `docs/drop-in.md` lists the differences and their reasons.
+//! Like the original, the program has one thread and one event loop. `docs/drop-in.md` lists the
+//! differences and their reasons.
 mod body;
 mod commands;
 mod counters;
@@ -39,17 +40,17 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Descriptors used for other things than sessions.
+/// File descriptors for everything except sessions.
 const RESERVED_DESCRIPTORS: u64 = 64;
-/// Pause before accepting again after descriptors ran out.
+/// Pause before accepting again after the descriptors ran out.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
-/// Interval at which signals are looked for.
+/// Interval of looking for signals.
 const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Time for clients to send QUIT once `-M` is reached.
+/// Time that clients have to send QUIT after `-M` is reached.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Writes messages to standard error and the counter of `-c` to standard output. The exit status is
-/// 0 if the limit of `-n` or `-M` ended the run, otherwise 1.
+/// Runs the program. Messages go to standard error, and the counter of `-c` to standard output. The
+/// exit status is 0 if the limit of `-n` or `-M` ended the run, otherwise 1.
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let stderr = StderrWriter::new(&call.program);
     let refused = |StartupError(lines): StartupError| {
@@ -60,19 +61,19 @@ pub(super) fn run(call: &Invocation) -> ExitCode {
         Ok(prepared) => prepared,
         Err(refusal) => return refused(refusal),
     };
-    // This starts a thread, so privileges must be dropped first: each thread has its own.
+    // Drop privileges before this call: it starts a thread, and each thread has its own privileges.
     let interrupt = match settings.own_options.needs_times().then(Interrupt::watch).transpose() {
         Ok(interrupt) => interrupt,
         Err(error) => return refused(StartupError::fatal(format!("{error:#}"))),
     };
     match worker::run_with(settings.own_options.worker_options(), |_| run_sink(settings, listener, interrupt)) {
         Ok(SinkExit::Done) => ExitCode::SUCCESS,
-        Ok(SinkExit::Failed(why)) => refused(StartupError::fatal(why)),
+        Ok(SinkExit::Failed(message)) => refused(StartupError::fatal(message)),
         Err(error) => refused(StartupError::fatal(reason(&error))),
     }
 }
 
-/// Does everything that needs the privileges with which the program was started.
+/// Does everything that needs the privileges with which the program was started, then drops them.
 fn prepare(call: &Invocation, stderr: &StderrWriter) -> Result<(Settings, OwnedFd), StartupError> {
     let settings = Settings::read(call)?;
     if settings.user.is_none() && rustix::process::geteuid().is_root() {
@@ -85,7 +86,7 @@ fn prepare(call: &Invocation, stderr: &StderrWriter) -> Result<(Settings, OwnedF
 }
 
 async fn run_sink(settings: Settings, listener: OwnedFd, interrupt: Option<Interrupt>) -> SinkExit {
-    // Only dumps and the log need the time of day, and finding the time zone takes dozens of system
+    // Only dumps and the log need local time, and finding the time zone takes dozens of system
     // calls.
     let is_dated = settings.dump_template.is_some() || settings.rules.logs_any();
     let zone = if is_dated { TimeZone::system() } else { TimeZone::UTC };
@@ -140,8 +141,9 @@ async fn next(sink: &SmtpSink, acceptor: &Acceptor) -> Option<io::Result<(OwnedF
     .await
 }
 
-/// Ends the run after `-M` is reached. The original exits at once, so that its last client never reads the reply to its
-/// message; here all clients receive the replies owed to them, and have time to send QUIT.
+/// Ends the run after `-M` is reached. The original exits at once, so its last client never
+/// receives the reply to its message. Here all clients receive their replies and have time to send
+/// QUIT.
 async fn drain_clients(sink: &Rc<SmtpSink>) -> SinkExit {
     let is_over = || sink.is_empty() || sink.has_ended();
     loop {

@@ -1,4 +1,4 @@
-//! smtp-sink's command line: its letters, their defaults, and its error texts.
+//! smtp-sink's command line: its option letters, their defaults and its error texts.
 use super::commands::{Command, CommandRules, ReplyDelay};
 use super::replies::{AnnouncedExtensions, ConfiguredReplies};
 use crate::Invocation;
@@ -16,15 +16,15 @@ const USAGE: &str = "[-468acCeEFLpPv] [-A abort_delay] [-b soft_bounce_reply] [-
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DumpTemplate {
-    /// `-d`: a file for each.
+    /// `-d`: each message has its own file.
     OwnFile(String),
-    /// `-D`: one file for all.
+    /// `-D`: all messages share one file.
     SharedFile(String),
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
-    /// The word that the program was called by, with which its messages begin.
+    /// The word that the program was called by. All messages begin with it.
     pub(super) program: String,
     pub(super) own_options: OwnOptions,
     pub(super) address: String,
@@ -39,9 +39,9 @@ pub(super) struct Settings {
     pub(super) replies: ConfiguredReplies,
     pub(super) hostname: String,
     pub(super) is_lmtp: bool,
-    /// Seconds from DATA to a premature 550.
+    /// `-A`: seconds from DATA until the sink sends a premature 550.
     pub(super) abort_after: Option<u32>,
-    /// Seconds from DATA to the first read.
+    /// `-H`: seconds from DATA until the first read.
     pub(super) body_delay: u32,
     pub(super) timeout_s: u32,
     pub(super) max_sessions: usize,
@@ -52,7 +52,7 @@ pub(super) struct Settings {
     pub(super) dump_prefix: Vec<u8>,
 }
 
-/// The error that prevents the start. Each of its lines lacks the program's name.
+/// The lines of an error that prevents the start, each without the program's name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct StartupError(pub(super) Vec<String>);
 
@@ -100,11 +100,12 @@ impl Settings {
         }
     }
 
-    /// Reads the command line. Letters are processed one by one, so that the first wrong one is reported.
+    /// Parses the command line. Letters are processed one by one, so that the first wrong one is
+    /// reported.
     pub(super) fn read(call: &Invocation) -> Result<Self, StartupError> {
         let mut settings = Self::new(&call.program);
         let words = settings.own_options.parse_front(&call.arguments).map_err(StartupError::fatal)?;
-        let (arguments, bad) = getopt::parse_until_error(OPTION_LETTERS, words);
+        let (arguments, error) = getopt::parse_until_error(OPTION_LETTERS, words);
         let mut builder = SettingsBuilder {
             settings,
             extensions: AnnouncedExtensions::default(),
@@ -116,8 +117,8 @@ impl Settings {
         for (letter, argument) in arguments.options {
             builder.set_option(letter, argument.unwrap_or_default())?;
         }
-        if let Some(bad) = bad {
-            return Err(builder.usage(Some(bad.to_string())));
+        if let Some(error) = error {
+            return Err(builder.usage(Some(error.to_string())));
         }
         builder.build(&arguments.rest)
     }
@@ -177,7 +178,7 @@ impl SettingsBuilder {
                 extensions.pix = true;
                 extensions.esmtp = false;
             }
-            // The only letter left is `p`.
+            // The letter is `p`, because all others have been handled.
             _ => extensions.pipelining = false,
         }
     }
@@ -234,7 +235,7 @@ impl SettingsBuilder {
         Ok(())
     }
 
-    /// Handles `-W command:delay[:odds]`. Colons before a word are skipped.
+    /// Parses `-W command:delay[:odds]`. Colons before a word are skipped.
     fn set_delay(&mut self, argument: &str) -> Result<(), StartupError> {
         let mut rest = argument;
         let (Some(name), Some(seconds)) = (word(&mut rest), word(&mut rest)) else {
@@ -277,7 +278,7 @@ fn command_named(name: &str) -> Result<Command, StartupError> {
     Command::named(name.as_bytes()).ok_or_else(|| StartupError::fatal(format!("unknown command: {name}")))
 }
 
-/// The next word between colons, together with the colon after it.
+/// Takes the next word between colons, and the colon after it.
 fn word<'a>(rest: &mut &'a str) -> Option<&'a str> {
     let text = rest.trim_start_matches(':');
     let (word, after) = text.split_once(':').unwrap_or((text, ""));
@@ -285,7 +286,7 @@ fn word<'a>(rest: &mut &'a str) -> Option<&'a str> {
     (!word.is_empty()).then_some(word)
 }
 
-/// C's escape sequences, up to the first NUL, where a C string ends.
+/// Replaces C's escape sequences. The result ends at the first NUL, where a C string ends.
 fn unescape(text: &str) -> Vec<u8> {
     let mut octets = text.bytes().peekable();
     let mut result = Vec::with_capacity(text.len());
@@ -319,7 +320,8 @@ fn escaped(letter: u8) -> u8 {
     }
 }
 
-/// Reads up to three digits, the first of which has been read. A number above 255 wraps around, as in the original.
+/// Reads up to three octal digits, of which `first` has already been read. A number above 255 wraps
+/// around, as in the original.
 fn octal(first: u8, rest: &mut std::iter::Peekable<impl Iterator<Item = u8>>) -> u8 {
     let mut value = first - b'0';
     for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! Drops the privileges that opening the socket may have needed: `-u` and `-R`.
+//! Drops the privileges that opening the socket may have needed (`-u` and `-R`).
 use super::options::Settings;
 use crate::stderr::StderrWriter;
 use mailrun_party::reason::reason;
@@ -6,8 +6,8 @@ use nix::unistd::{self, User};
 use std::ffi::CString;
 use std::io;
 
-/// Becomes the user, below the root directory if one is given; the error is the text to print. Without a user the root
-/// directory is ignored, as in the original.
+/// Switches to the user, and to the root directory if one is given. Without a user, the root
+/// directory is ignored, as in the original. The error is the text to print.
 pub(super) fn drop_privileges(settings: &Settings, stderr: &StderrWriter) -> Result<(), String> {
     let Some(name) = &settings.user else { return Ok(()) };
     let unknown = || format!("unknown user: {name}");

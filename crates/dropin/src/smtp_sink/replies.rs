@@ -1,7 +1,7 @@
 //! Replies of smtp-sink, byte for byte, rendered once.
 use super::commands::Reject;
 
-/// The replies that do not depend on the command line.
+/// Replies that do not depend on the command line.
 pub(super) const OK: &[u8] = b"250 2.0.0 Ok\r\n";
 pub(super) const MAIL_OK: &[u8] = b"250 2.1.0 Ok\r\n";
 pub(super) const RCPT_OK: &[u8] = b"250 2.1.5 Ok\r\n";
@@ -16,7 +16,7 @@ pub(super) const EMPTY_COMMAND: &[u8] = b"500 5.5.2 Error: unknown command\r\n";
 pub(super) const SERVICE_CLOSING: &[u8] = b"421 4.0.0 Server closing connection\r\n";
 pub(super) const VIOLATION: &[u8] = b"550 This violates SMTP\r\n";
 pub(super) const BYE: &[u8] = b"221 Bye\r\n";
-/// RFC 4954 §4 and §6; the challenges of LOGIN are `Username:` and `Password:`.
+/// RFC 4954 §4 and §6. The challenges of LOGIN are `Username:` and `Password:` in Base64.
 pub(super) const LOGGED_IN: &[u8] = b"235 2.7.0 Authentication successful\r\n";
 pub(super) const CHALLENGE: &[u8] = b"334 \r\n";
 pub(super) const USERNAME: &[u8] = b"334 VXNlcm5hbWU6\r\n";
@@ -90,7 +90,8 @@ fn line(text: &str) -> Vec<u8> {
     [text, "\r\n"].concat().into_bytes()
 }
 
-/// The last line has no text: `250 ` and nothing more (RFC 5321 §4.2 requires the space).
+/// Renders the reply to EHLO. Its last line is `250 ` without a text (RFC 5321 §4.2 requires the
+/// space).
 fn ehlo(hostname: &str, extensions: &AnnouncedExtensions) -> Vec<u8> {
     let keywords = [
         (true, hostname),

@@ -1,21 +1,21 @@
-//! The random numbers of `-W command:delay:odds`: the C library's rand(3) as glibc documents it, so that the same
-//! command line waits for the same times as the original in every run.
+//! Random numbers of `-W command:delay:odds`: rand(3) of the C library, as glibc documents it. The
+//! same command line therefore waits for the same times as the original in every run.
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-/// Distance of the oldest number that the next one depends on.
+/// Each number depends on the number this many places before it and, below, on a nearer one.
 const DEGREE: usize = 31;
 const SEPARATION: usize = 3;
-/// Numbers that are discarded after seeding.
+/// Number of values that are discarded after seeding.
 const DISCARDED_NUMBERS: usize = 310;
 
-/// An additive feedback generator: each number is the sum of the one 3 and the one 31 before it, its lowest bit
-/// dropped.
+/// Additive feedback generator. Each number is the sum of the numbers 3 and 31 places before it,
+/// without the lowest bit.
 #[derive(Debug)]
 pub(super) struct GlibcRng(RefCell<VecDeque<u32>>);
 
 impl GlibcRng {
-    /// Creates a generator with that seed; a C program that does not seed has seed 1.
+    /// Creates a generator with this seed. A C program that does not set a seed has seed 1.
     pub(super) fn new(seed: u32) -> Self {
         let mut word = i64::from(seed.max(1) as i32);
         let mut words = VecDeque::from([word as u32]);
@@ -25,7 +25,8 @@ impl GlibcRng {
             word += if word < 0 { 2_147_483_647 } else { 0 };
             words.push_back(word as u32);
         }
-        // The feedback begins 3 places on: its first three numbers repeat the first three.
+        // The feedback starts 3 places further on, because its first three numbers repeat the first
+        // three seeds.
         words.rotate_left(SEPARATION);
         let rng = Self(RefCell::new(words));
         for _ in 0..DISCARDED_NUMBERS {
@@ -34,7 +35,7 @@ impl GlibcRng {
         rng
     }
 
-    /// The next of rand(3)'s numbers, 31 bits.
+    /// Returns the next number of rand(3), which has 31 bits.
     fn next(&self) -> u32 {
         let mut words = self.0.borrow_mut();
         let far = words.pop_front().unwrap_or_default();

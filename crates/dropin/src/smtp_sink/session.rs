@@ -1,4 +1,5 @@
-//! A session: drives the dialogue over its socket, and handles the dialogue's observations. It decides nothing.
+//! A session: drives the dialogue over its socket and records the dialogue's observations. The
+//! session decides nothing itself.
 use super::commands::{Command, ReplyDelay};
 use super::dialogue::{DialogueObserver, SmtpSinkDialogue, SmtpSinkStep};
 use super::dump::{DiskError, SessionDump};
@@ -18,7 +19,7 @@ pub(super) async fn serve(sink: Rc<SmtpSink>, descriptor: OwnedFd, client: Optio
     if sink.settings.verbosity > 0 {
         sink.stderr.print(format!("connect ({})", name_of(client)));
     }
-    // This fails if the kernel has no memory for another descriptor.
+    // This fails only if the kernel has no memory for another descriptor.
     if let Ok(socket) = Socket::from_accepted(descriptor) {
         let mut session = Session {
             dialogue: SmtpSinkDialogue::new(Rc::clone(&sink.settings)),
@@ -48,8 +49,8 @@ enum WaitResult<T> {
     TimedOut,
 }
 
-/// With `--trace`: the message that is being read, and the complete message that has not been
-/// accepted yet.
+/// For `--trace`: the message that is being read, and the complete message that is not yet
+/// accepted.
 #[derive(Default)]
 struct SessionTrace {
     reading: Option<Box<TracedMessageReader>>,
@@ -63,7 +64,7 @@ struct Session {
     dump: SessionDump,
     trace: SessionTrace,
     timer: Timer,
-    /// Bytes that were read but not handled yet, because the dialogue paused.
+    /// Bytes that were read but not handled yet, because the dialogue has paused.
     unhandled_input: Vec<u8>,
 }
 
@@ -87,7 +88,7 @@ impl Session {
     }
 
     /// Counts the session, then closes the connection. In this order, a client that sees the close
-    /// also sees the count.
+    /// can also see the count.
     async fn close(mut self) {
         if let Err(error) = self.dump.abandon() {
             self.sink.fail(&error);
@@ -97,7 +98,7 @@ impl Session {
         counters.print();
     }
 
-    /// Runs one step of the dialogue, and leaves its replies in the sink's buffer.
+    /// Runs one step of the dialogue. Its replies are left in the sink's buffer.
     async fn run_step(
         &mut self,
         act: impl FnOnce(&mut SmtpSinkDialogue, &mut Vec<u8>, &mut SessionRecorder<'_>) -> SmtpSinkStep,
@@ -117,11 +118,11 @@ impl Session {
 
     async fn write(&mut self, step: SmtpSinkStep) -> bool {
         let out = self.sink.take_write_buffer();
-        let waited = if out.is_empty() { WaitResult::Ready(Ok(())) } else { self.write_out(&out).await };
+        let result = if out.is_empty() { WaitResult::Ready(Ok(())) } else { self.write_out(&out).await };
         self.sink.recycle_write_buffer(out);
-        match waited {
+        match result {
             WaitResult::Ready(Ok(())) => return true,
-            // The connection is being closed anyway.
+            // Ignore the error: the connection is being closed anyway.
             WaitResult::Ready(Err(_)) if step == SmtpSinkStep::Close => {}
             WaitResult::Ready(Err(_)) => self.sink.stderr.warn("lost connection"),
             WaitResult::TimedOut => self.sink.stderr.warn("write timeout"),
@@ -137,7 +138,7 @@ impl Session {
 
     async fn read(&mut self) -> Option<SmtpSinkStep> {
         let Self { sink, socket, dialogue, dump, trace, timer, unhandled_input } = self;
-        let waited = with_timeout(timer, sink.settings.timeout_s, |_| {
+        let result = with_timeout(timer, sink.settings.timeout_s, |_| {
             sink.with_read_buffer(|buffer| {
                 let count = match ready!(socket.poll_read(buffer)) {
                     Ok(0) | Err(_) => return Poll::Ready(None),
@@ -152,7 +153,7 @@ impl Session {
         })
         .await;
         self.halt_if_ended().await;
-        match waited {
+        match result {
             WaitResult::TimedOut => {
                 self.sink.stderr.warn("read timeout");
                 None
@@ -193,7 +194,7 @@ impl Session {
     }
 }
 
-/// Polls until it is ready, or the time-out is over.
+/// Polls until the result is ready or the time-out has passed.
 async fn with_timeout<T>(
     timer: &mut Timer,
     timeout_s: u32,
@@ -201,8 +202,8 @@ async fn with_timeout<T>(
 ) -> WaitResult<T> {
     let mut deadline = None;
     poll_fn(|context| {
-        if let Poll::Ready(came) = poll(context) {
-            return Poll::Ready(WaitResult::Ready(came));
+        if let Poll::Ready(value) = poll(context) {
+            return Poll::Ready(WaitResult::Ready(value));
         }
         let now = clock::now();
         let deadline = *deadline.get_or_insert_with(|| now + Duration::from_secs(timeout_s.into()));
@@ -211,8 +212,8 @@ async fn with_timeout<T>(
     .await
 }
 
-/// Runs one step of the dialogue. Its replies go to the sink's buffer, and the new counts are
-/// printed before the client can read the reply.
+/// Runs one step of the dialogue. Its replies go to the sink's buffer. The new counts are printed
+/// before the client can read the replies.
 fn run_and_hold<'s>(
     recorder: &mut SessionRecorder<'s>,
     act: impl FnOnce(&mut Vec<u8>, &mut SessionRecorder<'s>) -> SmtpSinkStep,
@@ -225,7 +226,7 @@ fn run_and_hold<'s>(
     step
 }
 
-/// Records the dialogue's observations: counters, dumps, traces, the log, the terminal.
+/// Records the dialogue's observations in counters, dumps, traces, the log and on the terminal.
 struct SessionRecorder<'a> {
     sink: &'a SmtpSink,
     dump: &'a mut SessionDump,

@@ -1,4 +1,5 @@
-//! State that all sessions share: settings, counters, one buffer for reads and one for writes, and the end.
+//! State that all sessions share: settings, counters, a buffer for reads, a buffer for writes, and
+//! the end of the run.
 use super::counters::SmtpSinkCounters;
 use super::dump::{DiskError, DumpContext};
 use super::options::Settings;
@@ -11,11 +12,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-/// Largest number of bytes per read.
 const READ_BYTES: usize = 64 * 1024;
-/// The kernel copies twice as fast to the start of a page (`mailrun_net::worker` has the figures).
+/// The kernel copies twice as fast to the start of a page. `mailrun_net::worker` has the figures.
 const PAGE_BYTES: usize = 4096;
-/// A buffer that has grown larger than this is freed.
+/// A write buffer that has grown beyond this size is freed.
 const KEPT_BUFFER_LIMIT: usize = 256 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(super) struct SmtpSink {
     pub(super) rng: GlibcRng,
     pub(super) dump_context: Option<Rc<DumpContext>>,
     pub(super) counters: RefCell<SmtpSinkCounters>,
-    /// Recognised messages, with `--trace`.
+    /// Recognized messages, if `--trace` is given.
     pub(super) trace_stats: Option<RefCell<TraceStats>>,
     read_buffer: RefCell<SinkReadBuffer>,
     write_buffer: RefCell<Vec<u8>>,
@@ -41,15 +41,14 @@ pub(super) struct SmtpSink {
     /// Number of clients whose message is complete and whose reply is delayed by `-W .`.
     pending_replies: Cell<usize>,
     exit: RefCell<Option<SinkExit>>,
-    /// Waker of the task that accepts.
     accept_waker: RefCell<Option<Waker>>,
 }
 
 impl SmtpSink {
     pub(super) fn new(settings: Settings, zone: TimeZone) -> Self {
         let settings = Rc::new(settings);
-        // Without dumps the original does not seed its generator, so it draws the same numbers in
-        // each run.
+        // Without dumps, the original does not seed its generator. It therefore draws the same
+        // numbers in each run.
         let seed = if settings.dump_template.is_some() { mailrun_net::clock::wall().as_secs() as u32 } else { 1 };
         let dump_context =
             settings.dump_template.is_some().then(|| Rc::new(DumpContext::new(Rc::clone(&settings), zone.clone())));
@@ -74,18 +73,19 @@ impl SmtpSink {
         turn(self.read_buffer.borrow_mut().octets())
     }
 
-    /// Takes the write buffer. A session that has to wait keeps it, so the next session allocates
+    /// Takes the write buffer. A session that has to wait keeps it, and the next session allocates
     /// another.
     pub(super) fn take_write_buffer(&self) -> Vec<u8> {
         self.write_buffer.take()
     }
 
-    /// Puts back a buffer that is still to be written.
+    /// Puts back a buffer that still has to be written.
     pub(super) fn keep_unsent(&self, out: Vec<u8>) {
         *self.write_buffer.borrow_mut() = out;
     }
 
-    /// Puts back a buffer that has been written.
+    /// Keeps a written buffer for the next session that writes, unless the buffer has become too
+    /// large.
     pub(super) fn recycle_write_buffer(&self, mut out: Vec<u8>) {
         if out.capacity() <= KEPT_BUFFER_LIMIT {
             out.clear();
@@ -114,7 +114,7 @@ impl SmtpSink {
         }
     }
 
-    /// Marks a client as waiting for the reply to its message, until the returned value is dropped.
+    /// Marks a client as waiting for the reply to its message until the returned value is dropped.
     pub(super) fn track_pending_reply(self: &Rc<Self>) -> PendingReplyGuard {
         self.pending_replies.set(self.pending_replies.get() + 1);
         PendingReplyGuard(Rc::clone(self))
@@ -124,7 +124,7 @@ impl SmtpSink {
         self.pending_replies.get() > 0
     }
 
-    /// Reports whether `-M` is reached, so that no more messages are wanted.
+    /// True if `-M` is reached, so that no more messages are wanted.
     pub(super) fn reached_message_limit(&self) -> bool {
         self.counters.borrow().reached_message_limit()
     }
@@ -157,7 +157,7 @@ impl SmtpSink {
         self.exit.borrow().clone()
     }
 
-    /// Stores the waker of the accepting task. It is woken when a session or the run ends.
+    /// Stores the waker of the accepting task, which is woken when a session or the run ends.
     pub(super) fn set_accept_waker(&self, context: &Context<'_>) {
         self.accept_waker.borrow_mut().get_or_insert_with(|| context.waker().clone());
     }
@@ -178,7 +178,7 @@ impl Drop for PendingReplyGuard {
     }
 }
 
-/// Buffer for reads, at the start of a page.
+/// Read buffer that starts at a page boundary.
 #[derive(Debug)]
 struct SinkReadBuffer {
     memory: Vec<u8>,

@@ -1,4 +1,4 @@
-//! `-s`: the named commands to the system's log, as syslog(3) writes them.
+//! `-s`: writes the named commands to the system log, as syslog(3) does.
 use crate::printable::printable;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
@@ -7,13 +7,14 @@ use std::ffi::OsStr;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
-/// LOG_MAIL and LOG_INFO.
+/// LOG_MAIL with LOG_INFO.
 const PRIORITY: u8 = (2 << 3) | 6;
 const SOCKET_PATH: &str = "/dev/log";
-/// Largest part of a command's arguments that is logged.
+/// Bytes of a command's arguments that are logged at most.
 const MAX_ARGUMENT_BYTES: usize = 100;
 
-/// The connection to the log. It is opened at the first line: below the root directory of `-R`, as in the original.
+/// Connection to the system log. It is opened for the first line. As in the original, the socket is
+/// therefore looked up below the root directory of `-R`.
 #[derive(Debug)]
 pub(super) struct Syslog {
     name: String,
@@ -22,13 +23,13 @@ pub(super) struct Syslog {
 }
 
 impl Syslog {
-    /// Creates the log. Lines carry the last part of the path that the program was called by.
-    pub(super) fn new(called: &str, zone: TimeZone) -> Self {
-        let name = Path::new(called).file_name().and_then(OsStr::to_str).unwrap_or(called);
+    /// Creates the log. Its lines carry the file name of the path that the program was called by.
+    pub(super) fn new(program: &str, zone: TimeZone) -> Self {
+        let name = Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or(program);
         Self { name: name.to_owned(), zone, socket: RefCell::default() }
     }
 
-    /// Logs a command. If nothing listens, the line is lost, as with syslog(3).
+    /// Logs a command. If nobody listens, the line is lost, as with syslog(3).
     pub(super) fn log(&self, word: &[u8], rest: &[u8]) {
         let now = Zoned::new(jiff::Timestamp::now(), self.zone.clone());
         let line = line(&self.name, &now.strftime("%b %e %H:%M:%S").to_string(), word, rest);
@@ -38,7 +39,8 @@ impl Syslog {
         }
         *socket = open();
         if let Some(socket) = &*socket {
-            // The socket is full or closed again, so retrying would be pointless.
+            // Ignore the error: if the new socket is full or closed as well, another attempt is
+            // pointless.
             let _ = socket.send(&line);
         }
     }

@@ -1,13 +1,13 @@
-//! The names of dump files: strftime(3) templates, in the C locale.
+//! Names of dump files: strftime(3) templates in the C locale.
 use jiff::Zoned;
 use jiff::fmt::strtime::{BrokenDownTime, Config, PosixCustom};
 
-/// Directives of glibc's strftime that jiff formats alike.
+/// Directives of glibc's strftime that jiff formats in the same way.
 const DIRECTIVES: &str = "aAbBcCdDeFgGhHIjklmMnpPrRsStTuUVwWxXyYzZ%";
-/// Characters allowed between the percent sign and the letter.
+/// Flags allowed between the percent sign and the letter.
 const FLAGS: &str = "_-0^#";
 
-/// Expands a template. A sequence that is no directive of strftime's stays as it is, as in glibc.
+/// Expands a template. As in glibc, a sequence that is not a directive stays unchanged.
 pub(crate) fn expand(template: &str, time: &Zoned) -> String {
     let config = Config::new().custom(PosixCustom::new()).lenient(true);
     let time = BrokenDownTime::from(time);
@@ -19,7 +19,7 @@ pub(crate) fn expand(template: &str, time: &Zoned) -> String {
         let (directive, after) = rest[at..].split_at(length);
         match directive.chars().next_back() {
             Some(letter) if length > 1 && DIRECTIVES.contains(letter) => {
-                // glibc's modifiers for other calendars change nothing in the C locale.
+                // In the C locale, glibc's modifiers for other calendars have no effect.
                 let plain: String = directive.chars().filter(|c| !matches!(c, 'E' | 'O')).collect();
                 let written = time.to_string_with_config(&config, &plain);
                 result.push_str(written.as_deref().unwrap_or(directive));
@@ -32,7 +32,8 @@ pub(crate) fn expand(template: &str, time: &Zoned) -> String {
     result
 }
 
-/// The length of the directive that the text begins with: percent sign, flags, width, modifier, letter.
+/// Returns the length of the directive at the start of the text: percent sign, flags, width,
+/// modifier, letter.
 fn directive_length(text: &str) -> usize {
     let is_prefix = |c: char| FLAGS.contains(c) || c.is_ascii_digit() || matches!(c, 'E' | 'O');
     let mut letters = text.char_indices().skip(1).skip_while(|(_, c)| is_prefix(*c));

@@ -1,4 +1,4 @@
-//! `--trace`: the messages that were recognised by the trace in their header, and their condition.
+//! `--trace`: counts the messages whose trace header was recognized, and checks what arrived.
 use mailrun_journey::tally::RunTallies;
 use mailrun_journey::trace::{ClockId, MAX_RECIPIENTS, RecipientId, Trace, TraceReader, TraceResult};
 use mailrun_journey::{Latencies, MarkResult};
@@ -8,16 +8,16 @@ use mailrun_smtp::data::{DataPiece, DataReader};
 
 #[derive(Debug)]
 pub(super) struct TraceStats {
-    /// This host's clock, on which creation times can be compared with ours.
+    /// Identity of this host's clock. Creation times of the same clock can be compared with ours.
     clock: ClockId,
     runs: RunTallies,
     recognised: u64,
     corrupt: u64,
-    /// Recognised messages that a relay has converted to 7-bit.
+    /// Recognized messages that a relay has converted to 7-bit.
     converted: u64,
     foreign: u64,
     duplicates: u64,
-    /// Recipients that were not checked because memory was short.
+    /// Recipients that were not checked for duplicates because memory was short.
     unchecked: u64,
     latencies: Latencies,
 }
@@ -51,14 +51,15 @@ impl TraceStats {
                 self.corrupt += 1;
                 self.mark_recipients(trace, message);
             }
-            // As in `mailrun sink`: a message whose header cannot be read is not ours.
+            // As in `mailrun sink`, a message whose trace header cannot be read counts as foreign.
             TraceResult::Corrupt(None) | TraceResult::Absent => self.foreign += 1,
         }
     }
 
     fn mark_recipients(&mut self, trace: &Trace, message: &TracedMessage) {
         let run = self.runs.open(trace.run);
-        // If there are too many runs, the one that has been silent for the longest time is removed.
+        // Note the time: if there are too many runs, the run that has been silent for longest is
+        // removed.
         run.last_delivered = Some(clock::now());
         for recipient in &message.recipients {
             match run.units.mark(trace.sequence, trace.numbering.number(*recipient)) {
@@ -72,9 +73,9 @@ impl TraceStats {
 
     fn record_latency(&mut self, trace: &Trace) {
         if trace.clock == self.clock
-            && let Some(took) = clock::now().checked_sub(trace.created)
+            && let Some(latency) = clock::now().checked_sub(trace.created)
         {
-            self.latencies.record(took);
+            self.latencies.record(latency);
         }
     }
 
@@ -104,9 +105,9 @@ impl TraceStats {
 #[derive(Debug)]
 pub(super) struct TracedMessage {
     found: TraceResult,
-    /// The numbers of its recipients.
     recipients: Vec<RecipientId>,
-    /// Recipients that a trace cannot tell apart: each has the number of an earlier recipient.
+    /// Recipients that the trace cannot tell apart, because each has the same number as an earlier
+    /// recipient.
     excess_recipients: u64,
 }
 
@@ -150,7 +151,7 @@ impl TracedMessageReader {
     }
 }
 
-/// The address in the arguments of RCPT: ` TO:<a@b> NOTIFY=…`.
+/// Returns the address in the arguments of RCPT, such as ` TO:<a@b> NOTIFY=…`.
 fn address(rest: &[u8]) -> &[u8] {
     match memchr::memchr(b'<', rest) {
         Some(at) => {
@@ -207,8 +208,8 @@ mod tests {
         stats.record(&read(&both[..1], &[&wire(2, 0, GOOD)]));
         stats.record(&read(&both[..1], &[&wire(1, 2, b"b\r\n")]));
         stats.record(&read(&both, &[b"Subject: x\r\n\r\n.\r\n"]));
-        let said = "trace: 4 messages recognised, 5 recipients, 1 duplicates, 1 corrupt, 1 foreign";
-        assert_eq!(stats.summary(), said);
+        let expected = "trace: 4 messages recognised, 5 recipients, 1 duplicates, 1 corrupt, 1 foreign";
+        assert_eq!(stats.summary(), expected);
         assert_eq!(stats.latencies().unwrap().count(), 4);
     }
 

@@ -1,5 +1,6 @@
-//! smtp-source's commands, and what it makes of replies. An unexpected reply ends the program; with `-A` it is a
-//! warning, a refused transaction is reset, and 421 or 521 end the connection.
+//! smtp-source's commands and its verdicts on replies. An unexpected reply ends the program. With
+//! `-A` it only causes a warning: a refused transaction is reset, and 421 or 521 end the
+//! connection.
 use super::options::SendDelay;
 use super::reply::{self, Reply};
 use super::run_state::SmtpSourceRun;
@@ -51,7 +52,7 @@ impl Dialect for SmtpSourceRun {
         reason(error)
     }
 
-    /// `assign_first_messages` took up the first messages before the sessions began.
+    /// The message was already counted by `assign_first_messages`, before the sessions began.
     async fn first_message(&self) -> Option<MessageTask> {
         Some(self.task())
     }
@@ -115,7 +116,7 @@ impl Dialect for SmtpSourceRun {
         }
     }
 
-    /// Losing the connection after QUIT does no harm.
+    /// A connection that is lost after QUIT does no harm.
     fn handle_failure(&self, Failure { state, cause, .. }: Failure) -> Result<(), FatalError> {
         let what = match cause {
             FailureCause::Refused(text) => return Err(FatalError(text)),
@@ -208,7 +209,7 @@ mod tests {
     use super::*;
     use crate::source::dialogue::{Dialogue, Output, Step};
 
-    /// Runs replies through a dialogue: returns its commands, its messages, and its result.
+    /// Runs replies through a dialogue. Returns its commands, its diagnostics and its last result.
     fn run_dialogue(line: &str, replies: &[&str]) -> (Vec<String>, Vec<Diagnostic>, Result<Step, String>) {
         let words: Vec<String> = line.split_whitespace().chain(["127.0.0.1:9"]).map(str::to_owned).collect();
         let run = SmtpSourceRun::for_tests(&words);
@@ -220,9 +221,9 @@ mod tests {
             let mut output = Output { out: &mut out, diagnostics: &mut diagnostics, descriptor: 5 };
             last = dialogue.handle_reply(format!("{reply}\r\n").as_bytes(), &run, &mut output);
         }
-        let said = String::from_utf8_lossy(out.bytes()).into_owned();
-        let said = said.split_terminator("\r\n").map(str::to_owned).collect();
-        (said, diagnostics, last)
+        let commands = String::from_utf8_lossy(out.bytes()).into_owned();
+        let commands = commands.split_terminator("\r\n").map(str::to_owned).collect();
+        (commands, diagnostics, last)
     }
 
     const ONE: [&str; 4] = ["HELO h", "MAIL FROM:<a>", "RCPT TO:<b>", "DATA"];
@@ -231,9 +232,9 @@ mod tests {
     #[test]
     fn a_message_in_lock_step() {
         let replies = ["220", "250", "250", "250", "354", "250", "221"];
-        let (said, diagnostics, last) = run_dialogue(PLAIN, &replies);
-        assert_eq!(said[..4], ONE);
-        assert_eq!(said[said.len() - 2..], [".", "QUIT"]);
+        let (commands, diagnostics, last) = run_dialogue(PLAIN, &replies);
+        assert_eq!(commands[..4], ONE);
+        assert_eq!(commands[commands.len() - 2..], [".", "QUIT"]);
         assert_eq!((diagnostics, last), (vec![], Ok(Step::Close)));
         assert_eq!(run_dialogue(PLAIN, &replies[..5]).2, Ok(Step::Message));
         assert_eq!(run_dialogue(&format!("{PLAIN} -d -m 2"), &replies[..6]).2, Ok(Step::Idle));
@@ -251,13 +252,13 @@ mod tests {
             (4, "250 ok", "data rejected: 250 ok"),
             (5, "354", "end of data rejected: 354 "),
         ];
-        for (at, reply, said) in rows {
+        for (at, reply, expected) in rows {
             let replies = [&good[..at], &[reply]].concat();
-            assert_eq!(run_dialogue(PLAIN, &replies).2, Err(said.to_owned()));
+            assert_eq!(run_dialogue(PLAIN, &replies).2, Err(expected.to_owned()));
         }
     }
 
-    /// The matrix of reference §1.3: the commands after a refusal, and after the end.
+    /// The matrix in §1.3 of the reference: the commands after a refusal and after the end.
     #[test]
     fn refusals_are_tolerated_with_a() {
         let rows: [(&str, &[&str], &str, Step); 9] = [
@@ -271,9 +272,9 @@ mod tests {
             ("", &["220", "250", "250", "250", "354", "550"], "QUIT", Step::Wait),
             ("-d -m 2", &["220", "250", "550", "250"], "RSET", Step::Idle),
         ];
-        for (options, replies, said, turn) in rows {
+        for (options, replies, expected, turn) in rows {
             let (all, diagnostics, last) = run_dialogue(&format!("-A {PLAIN} {options}"), replies);
-            assert_eq!((all.last().map(String::as_str), last), (Some(said), Ok(turn)), "{replies:?}");
+            assert_eq!((all.last().map(String::as_str), last), (Some(expected), Ok(turn)), "{replies:?}");
             assert_eq!(diagnostics.len(), 1, "{diagnostics:?}");
         }
         for code in ["421 x", "521 x"] {
@@ -288,10 +289,10 @@ mod tests {
     fn lmtp_hears_one_reply_for_each_recipient_that_was_accepted() {
         let before = ["220", "250", "250", "250", "550", "250", "354"];
         let line = format!("-L -A {PLAIN} -r 3");
-        let (said, _, last) = run_dialogue(&line, &[&before[..], &["250"]].concat());
-        assert_eq!((said[0].as_str(), said.last().map(String::as_str), last), ("LHLO h", Some("."), Ok(Step::Wait)));
-        let (said, ..) = run_dialogue(&line, &[&before[..], &["250", "250"]].concat());
-        assert_eq!(said.last().map(String::as_str), Some("QUIT"));
+        let (lines, _, last) = run_dialogue(&line, &[&before[..], &["250"]].concat());
+        assert_eq!((lines[0].as_str(), lines.last().map(String::as_str), last), ("LHLO h", Some("."), Ok(Step::Wait)));
+        let (lines, ..) = run_dialogue(&line, &[&before[..], &["250", "250"]].concat());
+        assert_eq!(lines.last().map(String::as_str), Some("QUIT"));
     }
 
     #[test]

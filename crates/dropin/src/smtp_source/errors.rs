@@ -1,4 +1,5 @@
-//! Errors in the command line, in Postfix's format: the name it was called by, a label, one line.
+//! Command-line errors in Postfix's format: the name that the program was called by, a label and
+//! one line.
 use crate::getopt::BadOption;
 use crate::stderr::StderrWriter;
 
@@ -15,8 +16,8 @@ impl CommandLineError {
 
     pub(super) fn print(&self, stderr: &StderrWriter) {
         match self {
-            Self::Usage(bad) => {
-                bad.iter().for_each(|bad| stderr.print(bad.to_string()));
+            Self::Usage(error) => {
+                error.iter().for_each(|error| stderr.print(error.to_string()));
                 stderr.fatal(&format!("usage: {} {USAGE}", stderr.program));
             }
             Self::BadArgument { warning, fatal } => {

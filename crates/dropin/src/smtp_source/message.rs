@@ -1,4 +1,5 @@
-//! The message: headers and body, rendered once; the variable parts are filled in as it is sent.
+//! The message: headers and body are rendered once, and the variable parts are filled in when it is
+//! sent.
 use super::options::Options;
 use super::recipient::RecipientGenerator;
 use crate::date;
@@ -10,9 +11,9 @@ use mailrun_party::reason::reason;
 use mailrun_smtp::data;
 use std::io::Write;
 
-/// The body if neither length nor file is given.
+/// Body if neither a length nor a file is given.
 const DEFAULT_BODY: &str = "La de da de da 1.\r\nLa de da de da 2.\r\nLa de da de da 3.\r\nLa de da de da 4.\r\n";
-/// Bytes per line of a body of a given length, line end included.
+/// Bytes per line of a body with a given length, including the line end.
 const LINE_BYTES: usize = 80;
 
 #[derive(Debug)]
@@ -21,14 +22,15 @@ pub(super) struct SmtpSourceMessage {
     head: Option<HeaderTemplate>,
 }
 
-/// The headers around the variable parts: recipient's number, descriptor, messages left.
+/// Headers around the variable parts: the recipient's number, the descriptor and the number of
+/// messages left.
 #[derive(Debug)]
 struct HeaderTemplate {
-    /// Starts with `From: <a@b>` and ends with `To: <`.
+    /// The part from `From: <a@b>` up to and including `To: <`. The recipient's address follows it.
     before_recipient: Vec<u8>,
-    /// Starts with `>` and contains `Date: …` and `Message-Id: <1234.`.
+    /// From `>` to `Message-Id: <1234.`, with the `Date:` header between them.
     before_id: Vec<u8>,
-    /// Contains `@host>`, `Subject: …` and the empty line.
+    /// From `@host>` to the empty line, with the `Subject:` header between them.
     after_id: Vec<u8>,
 }
 
@@ -44,7 +46,8 @@ impl SmtpSourceMessage {
         let mut body = content.0;
         let traces = options.own_options.traces;
         if traces && options.is_old_mode && options.file.is_none() {
-            // The data of `-o` is all body: the trace is its header, and an empty line ends that (RFC 5322 §2.1).
+            // The data of `-o` is all body. The trace is then its only header, so an empty line
+            // must end the header (RFC 5322 §2.1).
             body.splice(..0, *b"\r\n");
         }
         body.extend_from_slice(data::END_OF_DATA);
@@ -54,7 +57,7 @@ impl SmtpSourceMessage {
     }
 
     /// Writes the message. `remaining` is the number of messages left in the run. It is negative if
-    /// there are more sessions than messages, and printed as an unsigned int, as in the original.
+    /// there are more sessions than messages. As in the original, it is printed as an unsigned int.
     pub(super) fn render(
         &self,
         place: RenderContext,
@@ -84,7 +87,7 @@ impl HeaderTemplate {
         }
     }
 
-    /// The text that all messages share.
+    /// Returns headers with the text that all messages share.
     fn sample(&self) -> Vec<u8> {
         [self.before_recipient.as_slice(), &self.before_id, &self.after_id].concat()
     }
@@ -98,7 +101,7 @@ impl HeaderTemplate {
     }
 }
 
-/// The text between headers and end of data, in wire format.
+/// Text between the headers and the end of data, in wire format.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MessageBody(Vec<u8>);
 
@@ -119,7 +122,7 @@ impl MessageBody {
     }
 }
 
-/// Encodes lines, of which the last may lack its end.
+/// Encodes lines. The last line may lack its end.
 fn encode_lines(text: &[u8]) -> Vec<u8> {
     let mut lines = encode(text, |_| false);
     if !text.is_empty() && !text.ends_with(b"\n") {
@@ -128,8 +131,8 @@ fn encode_lines(text: &[u8]) -> Vec<u8> {
     lines
 }
 
-/// Makes `length` bytes of 80-byte lines that begin with the last digit of their number. An
-/// incomplete last line has no such digit.
+/// Makes `length` bytes of 80-byte lines. Each line begins with the last digit of its number,
+/// except an incomplete last line.
 fn filler(length: usize) -> Vec<u8> {
     let mut content = vec![b'X'; length];
     let whole = length.saturating_sub(1) / LINE_BYTES;
@@ -204,7 +207,8 @@ mod tests {
     }
 
     proptest! {
-        /// A body of any length has that length, no line above 80 bytes, and no dot that ends the data.
+        /// A body has the requested length, no line above 80 bytes, and no dot that would end the
+        /// data.
         #[test]
         fn any_length_is_met(length in 1usize..5000) {
             let body = filler(length);

@@ -1,5 +1,5 @@
-//! smtp-source: Postfix's test program, byte for byte, on our event loop. The differences and their reasons:
-//! `docs/drop-in.md`.
+//! smtp-source: Postfix's test program, byte for byte, on mailrun's event loop. `docs/drop-in.md`
+//! lists the differences and their reasons.
 //!
 //! ```text
 //! options ─▶ run_state (message, recipient, address, counts) ─▶ source (sessions) ─▶ the server
@@ -23,7 +23,7 @@ use run_state::SmtpSourceRun;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-/// Runs it. The exit status is 0 if all is done, 1 after an error that ended it.
+/// Runs the program. The exit status is 0 if all messages are done, and 1 after an error.
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let stderr = StderrWriter::new(&call.program);
     let options = match Options::parse(&call.arguments) {

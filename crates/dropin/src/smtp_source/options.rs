@@ -1,21 +1,22 @@
-//! The command line of smtp-source: the original's letters by getopt, after long options of our own.
+//! smtp-source's command line: mailrun's own long options first, then the original's letters.
 use super::errors::CommandLineError;
 use crate::host_port::Family;
 use crate::own_options::OwnOptions;
 use crate::{getopt, hostname, numbers};
 use std::time::Duration;
 
-/// The letters; one that is followed by a colon takes an argument.
+/// The option letters. A colon follows each letter that takes an argument.
 const OPTION_LETTERS: &str = "46AcC:df:F:l:Lm:M:Nor:R:s:S:t:T:vw:";
 
-/// Limit of the wait for a reply, or for room to write: the original's `var_timeout`.
+/// Limit of the wait for a reply, or until data can be written. Same value as the original's
+/// `var_timeout`.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Dialect {
-    /// Up to Postfix 3.8: the number comes before the address.
+    /// Up to Postfix 3.8, the number comes before the address.
     Before39,
-    /// From Postfix 3.9 on: the number ends the local part.
+    /// From Postfix 3.9 on, the number ends the local part.
     #[default]
     Since39,
 }
@@ -25,7 +26,7 @@ pub(super) enum SendDelay {
     #[default]
     None,
     Fixed(u32),
-    /// A random number of seconds, from zero to this.
+    /// A random number of seconds from zero to this value.
     Random(u32),
 }
 
@@ -36,7 +37,6 @@ pub(super) struct Options {
     pub(super) timeout: Duration,
     pub(super) family: Family,
     pub(super) tolerates_errors: bool,
-    /// Print a running count of messages.
     pub(super) shows_count: bool,
     pub(super) connect_attempts: u32,
     pub(super) reuses_connection: bool,
@@ -91,7 +91,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Parses the command line; reports the first mistake as the original does.
+    /// Parses the command line. Reports the first mistake as the original does.
     pub(super) fn parse(words: &[String]) -> Result<Self, CommandLineError> {
         let mut options = Self::default();
         let words = options.parse_own_options(words)?;
@@ -99,16 +99,16 @@ impl Options {
         for (letter, argument) in arguments.options {
             options.set_option(letter, argument.unwrap_or_default())?;
         }
-        if let Some(bad) = complaint {
-            return Err(CommandLineError::Usage(Some(bad)));
+        if let Some(error) = complaint {
+            return Err(CommandLineError::Usage(Some(error)));
         }
         let [target] = <[String; 1]>::try_from(arguments.rest).map_err(|_| CommandLineError::Usage(None))?;
         options.target = target;
         Ok(options)
     }
 
-    /// Parses our own options, which come first; returns the rest. A long option that is not ours is left for getopt to
-    /// report, as in the original.
+    /// Parses mailrun's own options, which come first. Returns the rest. An unknown long option is
+    /// left for getopt to report, as in the original.
     fn parse_own_options<'w>(&mut self, mut words: &'w [String]) -> Result<&'w [String], CommandLineError> {
         loop {
             words = self.own_options.parse_front(words).map_err(CommandLineError::bad_argument)?;

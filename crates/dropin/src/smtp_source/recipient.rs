@@ -1,4 +1,5 @@
-//! Recipients: one address, numbered or not, before the address or at the end of its local part.
+//! Recipients: a single address, with or without a number before the address or at the end of its
+//! local part.
 use super::options::{Dialect, Options};
 use mailrun_journey::trace::MAX_RECIPIENTS;
 use std::cell::Cell;
@@ -7,22 +8,24 @@ use std::io::Write;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NumberStyle {
     Plain,
-    /// Up to 3.8, without `-N`: the number of recipients left, before the address, for all but the last.
+    /// Up to 3.8, without `-N`: the number of recipients left comes before the address, except for
+    /// the last recipient.
     LeftBefore,
-    /// Up to 3.8, with `-N`: counted from 1 over the whole run, before the address.
+    /// Up to 3.8, with `-N`: a number that counts from 1 over the whole run comes before the
+    /// address.
     CountedBefore,
-    /// Since 3.9: counted from 0 over the whole run, at the end of the local part.
+    /// Since 3.9: a number that counts from 0 over the whole run ends the local part.
     CountedBehind,
 }
 
-/// The text between `RCPT TO:<` and `>`.
+/// Generates the text between `RCPT TO:<` and `>`.
 #[derive(Debug)]
 pub(super) struct RecipientGenerator {
     local: String,
-    /// The domain with its `@`; empty if there is none.
+    /// The domain with its `@`, or empty without a domain.
     domain: String,
     style: NumberStyle,
-    /// How many numbers have been used so far.
+    /// Next number, counted from 0.
     next: Cell<u32>,
     /// Numbers start again from 0 at this limit, because a trace can tell only this many recipients
     /// of a message apart.
@@ -38,26 +41,26 @@ impl RecipientGenerator {
             (Dialect::Since39, true) => NumberStyle::CountedBehind,
             (Dialect::Since39, false) => NumberStyle::Plain,
         };
-        let most = if options.own_options.traces && options.recipients > 1 { MAX_RECIPIENTS - 1 } else { u32::MAX };
+        let limit = if options.own_options.traces && options.recipients > 1 { MAX_RECIPIENTS - 1 } else { u32::MAX };
         Self {
             local: local.to_owned(),
             domain: domain.to_owned(),
             style: numbering,
             next: Cell::new(0),
-            max_number: most,
+            max_number: limit,
         }
     }
 
-    /// Returns the number of the next recipient. `left` counts the remaining recipients, including
-    /// this one.
+    /// Returns the number of the next recipient. `left` is the number of remaining recipients,
+    /// including this one.
     pub(super) fn next_number(&self, left: u32) -> Option<u32> {
-        let given = self.next.get();
+        let number = self.next.get();
         match self.style {
             NumberStyle::Plain => None,
             NumberStyle::LeftBefore => (left > 1).then_some(left),
             NumberStyle::CountedBefore | NumberStyle::CountedBehind => {
-                self.next.set(if given == self.max_number { 0 } else { given + 1 });
-                Some(if self.style == NumberStyle::CountedBefore { given.wrapping_add(1) } else { given })
+                self.next.set(if number == self.max_number { 0 } else { number + 1 });
+                Some(if self.style == NumberStyle::CountedBefore { number.wrapping_add(1) } else { number })
             }
         }
     }
@@ -75,8 +78,8 @@ impl RecipientGenerator {
         out.extend_from_slice(self.domain.as_bytes());
     }
 
-    /// Writes the address for the `To:` header. `last` is the last recipient number of the
-    /// transaction.
+    /// Writes the address for the `To:` header. `last` is the number of the transaction's last
+    /// recipient.
     pub(super) fn write_header(&self, last: Option<u32>, out: &mut Vec<u8>) {
         self.write(last.filter(|_| self.style == NumberStyle::CountedBehind), out);
     }
@@ -92,7 +95,7 @@ fn write_number(number: Option<i64>, out: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    /// Two transactions: the addresses of each and its `To:`.
+    /// Returns the addresses and the `To:` header of two transactions.
     fn two(line: &str, address: &str) -> Vec<String> {
         let words: Vec<String> = line.split_whitespace().chain(["host"]).map(str::to_owned).collect();
         let options = Options::parse(&words).unwrap();
@@ -114,7 +117,8 @@ mod tests {
         seen
     }
 
-    /// Reference §1.4, and the manual page of Postfix 3.9: `-t localpart+` makes the numbers address extensions.
+    /// §1.4 of the reference, and the manual page of Postfix 3.9: `-t localpart+` turns the numbers
+    /// into address extensions.
     #[test]
     fn dialects_differ_in_numbering() {
         let rows: [(&str, &str, &[&str]); 13] = [

@@ -1,7 +1,7 @@
-//! Replies as smtp-source reads them: any three digits are a code, anything else is code 0, and a `-` after the digits
-//! means that more follows.
+//! Parses replies as smtp-source does: any three digits are a code, anything else is code 0, and
+//! `-` after the digits means that more lines follow.
 
-/// Longest part of a line that is read; the rest is ignored.
+/// Bytes of a line that are read. The rest is ignored.
 const MAX_LINE_BYTES: usize = 10_240;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reply<'a> {
@@ -9,26 +9,26 @@ pub(crate) struct Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// The code of the last line.
+    /// Returns the code of the last line.
     pub(crate) fn code(&self) -> u16 {
         let before = self.wire.strip_suffix(b"\n").unwrap_or(self.wire);
         let start = memchr::memrchr(b'\n', before).map_or(0, |at| at + 1);
         ReplyLineParts::of(line_text(&self.wire[start..])).code
     }
 
-    /// Each line without its end, up to the limit.
+    /// Returns the lines without their ends, each cut at the limit.
     pub(crate) fn lines(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.wire.split_inclusive(|&byte| byte == b'\n').map(line_text)
     }
 
-    /// The text of all lines after their codes, joined by line ends.
+    /// Returns the texts of all lines after their codes, joined by line ends.
     pub(crate) fn text(&self) -> Vec<u8> {
         let texts: Vec<&[u8]> = self.lines().map(|line| ReplyLineParts::of(line).text).collect();
         texts.join(&b'\n')
     }
 }
 
-/// A line without its end, up to a NUL or to the limit.
+/// Returns a line without its end, cut at a NUL or at the limit.
 fn line_text(line: &[u8]) -> &[u8] {
     let line = if line.len() > MAX_LINE_BYTES + b"\r\n".len() {
         &line[..MAX_LINE_BYTES]

@@ -1,4 +1,4 @@
-//! The state that all sessions of a run share, and its counts.
+//! State and counters that all sessions of a run share.
 use super::message::{MessageBody, SmtpSourceMessage};
 use super::options::{Dialect, Options, SendDelay};
 use super::recipient::RecipientGenerator;
@@ -27,13 +27,13 @@ pub(super) struct SmtpSourceRun {
     pub(super) shared: SharedState,
     remaining: Cell<i32>,
     sent: Cell<u32>,
-    /// Generator for random delays, seeded by the process id as in the original.
+    /// Generator for random delays, seeded with the process id as in the original.
     rng: RefCell<StdRng>,
 }
 
 impl SmtpSourceRun {
-    /// Reads files, looks up names and renders messages in the order of the original, so that
-    /// errors come in the same order.
+    /// Reads files, looks up names and renders messages in the same order as the original, so that
+    /// errors appear in the same order.
     pub(super) fn new(options: Options, stderr: StderrWriter, allowed: PublicTargets) -> Result<Self, FatalError> {
         let content = MessageBody::new(&options)?;
         let target = EndpointAddress::parse(&options.target, OptionalPart::Port, options.family).map_err(FatalError)?;
@@ -73,8 +73,8 @@ impl SmtpSourceRun {
         run
     }
 
-    /// Gives each session its first message, and returns the number of sessions that got one. As in
-    /// the original, the count of messages also falls for the other sessions; its Message-Ids show
+    /// Gives each session its first message. Returns the number of sessions that got one. As in the
+    /// original, the count of messages also falls for the other sessions. The Message-Ids show
     /// this.
     pub(super) fn assign_first_messages(&self) -> u32 {
         let Options { sessions, messages, .. } = self.options;
@@ -82,7 +82,7 @@ impl SmtpSourceRun {
         sessions.min(messages)
     }
 
-    /// Messages that no session has taken up.
+    /// Number of messages that no session has taken up.
     pub(super) fn remaining(&self) -> i32 {
         self.remaining.get()
     }
@@ -98,7 +98,7 @@ impl SmtpSourceRun {
             _ if self.remaining.get() < 1 => 0,
             SendDelay::None => 0,
             SendDelay::Fixed(seconds) => seconds,
-            SendDelay::Random(most) => self.rng.borrow_mut().random_range(0..=most),
+            SendDelay::Random(max) => self.rng.borrow_mut().random_range(0..=max),
         };
         Duration::from_secs(seconds.into())
     }
@@ -149,7 +149,7 @@ fn own_hostname(stderr: &StderrWriter) -> Result<String, FatalError> {
 
 fn print(text: std::fmt::Arguments<'_>) {
     let mut out = io::stdout().lock();
-    // An error of standard output is ignored.
+    // Ignore the error: the load goes on even if standard output is closed.
     let _ = out.write_fmt(text).and_then(|()| out.flush());
 }
 

@@ -1,4 +1,4 @@
-//! Connecting, with the originals' socket options.
+//! Connects with the originals' socket options.
 use crate::host_port::EndpointAddress;
 use mailrun_net::Socket;
 use rustix::fd::OwnedFd;
@@ -7,10 +7,10 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 use std::io;
 use std::time::Duration;
 
-/// A failed system call: its name and its error.
+/// Name of a failed system call, and its error.
 pub(crate) type CallError = (&'static str, io::Error);
 
-/// Connects a new socket. `buffer_bytes` is the size of its buffers, if it is given.
+/// Connects a new socket. `buffer_bytes` is the size of its buffers, if given.
 pub(crate) async fn connect(target: &EndpointAddress, buffer_bytes: Option<u32>) -> Result<Socket, CallError> {
     let descriptor = new_socket(target, buffer_bytes).map_err(|error| ("socket", error.into()))?;
     let outcome = match target {
@@ -26,7 +26,8 @@ pub(crate) async fn connect(target: &EndpointAddress, buffer_bytes: Option<u32>)
     socket.map_err(|error| ("connect", error))
 }
 
-/// Creates a socket that resets the connection when it is closed, so that no port is left in TIME_WAIT.
+/// Creates a socket that resets its connection when it is closed, so that no port is left in
+/// TIME_WAIT.
 fn new_socket(target: &EndpointAddress, buffer_bytes: Option<u32>) -> rustix::io::Result<OwnedFd> {
     let family = match target {
         EndpointAddress::Inet(address) if address.is_ipv4() => AddressFamily::INET,
@@ -47,7 +48,7 @@ fn new_socket(target: &EndpointAddress, buffer_bytes: Option<u32>) -> rustix::io
     Ok(descriptor)
 }
 
-/// Like Postfix, treats an empty path as the abstract name of zero bytes, on which no server
+/// Like Postfix, treats an empty path as an abstract name of zero bytes, on which no server
 /// listens.
 fn unix_address(path: &str) -> rustix::io::Result<SocketAddrUnix> {
     if path.is_empty() { SocketAddrUnix::new_abstract_name(&[0; 107]) } else { SocketAddrUnix::new(path) }

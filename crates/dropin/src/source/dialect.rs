@@ -1,4 +1,4 @@
-//! What the two sources do differently: their bytes, their order and their words.
+//! Differences between the two sources: their bytes, their order and their texts.
 use super::shared_state::SharedState;
 use crate::fatal_error::FatalError;
 use mailrun_net::{Outbox, Stream};
@@ -8,9 +8,10 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageTask {
-    /// Number of the message, from 1. smtp-source does not count them in this way: its number is always 0.
+    /// Number of the message, counted from 1. In smtp-source, which does not number its messages
+    /// this way, it is always 0.
     pub(crate) number: i64,
-    /// Time at which it was taken up, if that is needed.
+    /// Time at which the session took up the message, if it is needed.
     pub(crate) began: Option<Duration>,
 }
 
@@ -18,7 +19,7 @@ pub(crate) struct MessageTask {
 pub(crate) enum DialogueState {
     Greeting,
     Hello,
-    /// The client repeats its greeting because the server did not understand the first.
+    /// The client repeats its greeting with HELO because the server did not understand EHLO.
     OldHello,
     StartTls,
     SecureHello,
@@ -30,7 +31,6 @@ pub(crate) enum DialogueState {
     Quit,
 }
 
-/// What a reply means for the dialogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Accepted,
@@ -38,7 +38,7 @@ pub(crate) enum Verdict {
     Closing,
 }
 
-/// The extensions of a server that MAIL makes use of.
+/// Extensions of a server that matter for MAIL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extensions {
     pub(crate) takes_8bit: bool,
@@ -67,19 +67,18 @@ pub(crate) struct Failure {
     pub(crate) task: MessageTask,
     pub(crate) state: DialogueState,
     pub(crate) cause: FailureCause,
-    /// Addresses of both ends, as far as they are known.
+    /// Addresses of both ends, if known.
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: Option<SocketAddr>,
 }
 
 #[derive(Debug)]
 pub(crate) enum FailureCause {
-    /// An unexpected reply, or a command that cannot be sent: the text.
+    /// The server sent an unexpected reply, or a command cannot be sent. The text explains it.
     Refused(String),
-    /// A reply above the limit.
     EndlessReply,
     End,
-    /// A failed system call, and its name.
+    /// Name and error of a failed system call.
     Io(&'static str, io::Error),
     Timeout,
 }
@@ -91,35 +90,35 @@ pub(crate) trait Dialect: Sized + 'static {
 
     async fn first_message(&self) -> Option<MessageTask>;
 
-    /// Waits as long as the options demand, then takes up the next message for a session, if one is
+    /// Waits as long as the options demand. Then takes up the next message for a session, if one is
     /// left.
     async fn next_message(&self) -> Option<MessageTask>;
 
     fn take_message(&self) -> Option<MessageTask>;
 
-    /// Reports whether sessions wait between messages. If not, the next message begins in the same write.
+    /// True if sessions wait between messages. If they do not, the next message begins in the same
+    /// write.
     fn waits_between_messages(&self) -> bool;
 
-    /// Reports whether the session keeps its connection for another message.
+    /// True if the session keeps its connection for another message.
     fn keeps_connection(&self) -> bool;
 
     fn recipients_each(&self) -> i64;
 
-    /// Reports whether the server replies to the end of data for each accepted recipient (RFC 2033 §4.2).
+    /// True if the server replies to the end of data once for each accepted recipient (RFC 2033
+    /// §4.2).
     fn speaks_lmtp(&self) -> bool {
         false
     }
 
-    /// Number of attempts to connect, which [`Dialect::connect`] counts down over the whole life of a session.
+    /// Number of attempts to connect. [`Dialect::connect`] counts it down over the whole life of a
+    /// session.
     fn connect_attempts(&self) -> u32 {
         1
     }
 
-    /// Connects for a message. Returns `None` to give the message up.
-    ///
-    /// # Errors
-    ///
-    /// If the run must end.
+    /// Connects for a message. Returns `None` to give the message up, and an error if the run must
+    /// end.
     async fn connect(
         &self,
         session: u64,
@@ -129,38 +128,36 @@ pub(crate) trait Dialect: Sized + 'static {
 
     fn connection_closed(&self, _task: MessageTask) {}
 
-    /// Decides what a failure means.
-    ///
-    /// # Errors
-    /// If the run must end. Otherwise the session goes on with its next message.
+    /// Decides what a failure means. Returns an error if the run must end. Otherwise the session
+    /// goes on with its next message.
     fn handle_failure(&self, failure: Failure) -> Result<(), FatalError>;
 
-    /// Writes the client's greeting for that state, without its line end; returns false if there is none.
+    /// Writes the client's greeting for this state, without its line end. Returns false if there is
+    /// none.
     fn write_hello(&self, state: DialogueState, out: &mut Vec<u8>) -> bool;
 
     fn write_sender(&self, extensions: Extensions, out: &mut Vec<u8>) -> Result<(), String>;
 
-    /// Writes RCPT without its line end, after `sent` others of the same message; returns the number in its address.
+    /// Writes RCPT without its line end, after `sent` other recipients of the message. Returns the
+    /// number in the address.
     ///
     /// # Errors
+    ///
     /// If the recipient cannot be sent.
     fn write_recipient(&self, task: MessageTask, sent: i64, out: &mut Vec<u8>) -> Result<Option<u32>, String>;
 
     fn write_message(&self, place: RenderContext, out: &mut Outbox);
 
-    /// Called with each command, and with `.` for a message.
+    /// Called for each command, and with `.` for a message.
     fn command_written(&self, _line: &[u8], _diagnostics: &mut Vec<Diagnostic>) {}
 
-    /// Called when messages have been written, before their replies.
+    /// Called when messages have been written, before their replies arrive.
     fn messages_sent(&self, _count: u32) {}
 
-    /// Reports whether a line ends the reply that begins with the line `first`. Both have their line ends.
+    /// True if `line` ends the reply that begins with `first`. Both include their line ends.
     fn is_last_line(first: &[u8], line: &[u8]) -> bool;
 
-    /// Judges a reply.
-    ///
-    /// # Errors
-    /// If the connection must end: the text of the failure.
+    /// Judges a reply. Returns the text of the failure if the connection must end.
     fn judge(&self, state: DialogueState, reply: &[u8], diagnostics: &mut Vec<Diagnostic>) -> Result<Verdict, String>;
 
     fn extensions(&self, _reply: &[u8]) -> Extensions {

@@ -1,4 +1,4 @@
-//! The message of a run: its text on the wire, rendered once.
+//! The message of a run, in wire format. Its body is rendered once.
 use crate::trace_header::TraceHeaderWriter;
 use mailrun_net::Outbox;
 use mailrun_smtp::data;
@@ -7,21 +7,23 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A body up to this size is copied after its header; a longer one is written without a copy.
+/// A body up to this size is copied behind its header. A longer body is written without a copy.
 const COPY_LIMIT: usize = 16 * 1024;
 
-/// The parts that all messages of a run share.
+/// Parts that all messages of a run share.
 #[derive(Debug)]
 pub(crate) struct Message {
     trace_header: Option<TraceHeaderWriter>,
-    /// The body with the end of data.
+    /// The body, including the end of data.
     body: Arc<[u8]>,
 }
 
 impl Message {
-    /// Creates the message with that body, which has its end of data. With a trace, `head` is an example of its headers.
+    /// Creates a message from its body, which includes the end of data. For a traced message,
+    /// `traced_head` is an example of its headers.
     ///
     /// # Errors
+    ///
     /// If the message cannot be traced.
     pub(crate) fn new(body: Vec<u8>, traced_head: Option<&[u8]>) -> Result<Self, String> {
         let content = body.strip_suffix(data::END_OF_DATA).unwrap_or(&body);
@@ -42,8 +44,9 @@ impl Message {
     }
 }
 
-/// Encodes lines that end in LF: adds the CR, and doubles dots at the beginning of lines (RFC 5321 §4.5.2). `has_return`
-/// tells whether the text before a LF ends in the CR that belongs to it. Any other CR stays, as in the originals.
+/// Encodes lines that end in LF: adds the CR, and doubles dots at the start of lines (RFC 5321
+/// §4.5.2). `has_return` says whether the text before a LF ends in the CR that belongs to it. Any
+/// other CR stays, as in the originals.
 pub(crate) fn encode(text: &[u8], has_return: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let mut lines = Vec::with_capacity(text.len() + text.len() / 32);
     for line in text.split_inclusive(|&byte| byte == b'\n') {
@@ -90,7 +93,8 @@ mod tests {
     }
 
     proptest! {
-        /// No text ends the data early, and a receiver that removes the dots gets the text with other line ends.
+        /// No text may end the data early. A receiver that removes the dots must get the text with
+        /// CRLF line ends.
         #[test]
         fn any_text_comes_out_as_it_went_in(text in "[.a\n]{0,30}") {
             let wire = encode(text.as_bytes(), |_| false);

@@ -1,4 +1,4 @@
-//! The engine of smtp-source and go-smtp-source. What they do differently is a [`Dialect`].
+//! Engine of smtp-source and go-smtp-source. Their differences are in their [`Dialect`]s.
 //!
 //! ```text
 //! session ─ takes up messages, connects, and drives a connection: ReplyReader ─▶ Dialogue ─▶ PendingOutput
@@ -19,10 +19,10 @@ use crate::own_options::OwnOptions;
 use dialect::Dialect;
 use std::rc::Rc;
 
-/// Descriptors used for other things than sessions.
+/// File descriptors for everything except sessions.
 const RESERVED_DESCRIPTORS: u64 = 64;
 
-/// Runs that many sessions on one thread, and waits until all have finished or one has ended the run.
+/// Runs the sessions on one thread. Waits until all have finished or one has ended the run.
 pub(crate) fn run_sessions<D: Dialect>(run: &Rc<D>, sessions: u64, options: OwnOptions) -> Result<(), FatalError> {
     mailrun_net::open_files::raise(sessions.saturating_add(RESERVED_DESCRIPTORS));
     let run = Rc::clone(run);

@@ -1,5 +1,5 @@
-//! Output of a source's session: a turn writes from the buffer that all sessions share, and the part that the socket
-//! does not accept waits in a buffer of the session's own.
+//! Output of a source's session. A turn writes from the buffer that all sessions share. What the
+//! socket does not accept is kept in a buffer of the session's own.
 use mailrun_net::{Outbox, Stream};
 use std::io;
 
@@ -12,7 +12,7 @@ pub(super) struct PendingOutput {
 pub(super) enum FlushStatus {
     Nothing,
     All,
-    /// The socket accepts no more for now. `is_progress` tells whether it accepted a part.
+    /// The socket accepts no more for now. `is_progress` is true if it accepted a part.
     Partial {
         is_progress: bool,
     },
@@ -23,18 +23,18 @@ impl PendingOutput {
         self.unsent = Some(outbox);
     }
 
-    /// Writes the output that waits, or that of a turn.
-    pub(super) fn flush(&mut self, said: &mut Outbox, stream: &mut Stream) -> io::Result<FlushStatus> {
+    /// Writes the output that is still waiting or, if there is none, the output of this turn.
+    pub(super) fn flush(&mut self, outbox: &mut Outbox, stream: &mut Stream) -> io::Result<FlushStatus> {
         let mut some = false;
         if self.unsent.is_none() {
-            if said.is_empty() {
+            if outbox.is_empty() {
                 return Ok(FlushStatus::Nothing);
             }
             some = true;
-            if said.write_to(stream)? {
+            if outbox.write_to(stream)? {
                 return Ok(FlushStatus::All);
             }
-            self.hold(Box::new(std::mem::take(said)));
+            self.hold(Box::new(std::mem::take(outbox)));
         }
         let unsent = self.unsent.as_mut().expect("set above");
         while stream.poll_writable().is_ready() {

@@ -1,9 +1,9 @@
-//! Connections are made one at a time, in the order in which their sessions came.
+//! Lets one session connect at a time, in the order in which they asked.
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Lets one session at a time connect, in the order in which they came, and the others wait until it is connected, as
-/// in the original. Many at once would overflow the server's listen queue, and the kernel's back-off, in seconds, would
-/// spoil the measurement.
+/// Lets one session connect at a time, as in the original. Many connections at once would overflow
+/// the server's listen queue. The kernel's back-off, which takes seconds, would then spoil the
+/// measurement.
 #[derive(Debug)]
 pub(crate) struct ConnectSemaphore(Semaphore);
 

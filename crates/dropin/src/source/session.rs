@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-/// Runs session `number` to its end, which it reports to the run.
+/// Runs session `number` to its end, and reports the end to the run.
 pub(super) async fn run<D: Dialect>(run: Rc<D>, number: u64) {
     let outcome = send(&run, number).await;
     run.shared().sessions.finish_one(outcome);
@@ -59,13 +59,13 @@ struct Connection<D: Dialect> {
     peer: Option<SocketAddr>,
     dialogue: Dialogue,
     reader: ReplyReader,
-    /// Bytes of replies that came before they were asked for.
+    /// Bytes of replies that arrived before the dialogue was ready for them.
     read_ahead: Vec<u8>,
     pending_output: PendingOutput,
     queued: Option<Queued>,
     /// Number of messages in the data that is being written.
     messages: u32,
-    /// Step that the dialogue reached. It pauses there once everything is written.
+    /// Step that the dialogue has reached. The session acts on it when everything is written.
     final_step: Option<Step>,
     timer: Timer,
     deadline: Duration,
@@ -89,7 +89,7 @@ impl<D: Dialect> Connection<D> {
         }
     }
 
-    /// Ends the connection, and returns its timer for the next one.
+    /// Ends the connection. Returns its timer for the next connection.
     fn close(self, outcome: Result<Step, FailureCause>) -> Result<Timer, FatalError> {
         match outcome {
             Ok(_) => self.run.connection_closed(self.dialogue.task()),
@@ -107,7 +107,8 @@ impl<D: Dialect> Connection<D> {
         Ok(self.timer)
     }
 
-    /// Writes, reads and passes replies to the dialogue, until the connection is [`Step::Idle`] or to [`Step::Close`].
+    /// Writes, reads and passes replies to the dialogue until the connection is [`Step::Idle`] or
+    /// to [`Step::Close`].
     async fn drive(&mut self, mut queued: Option<Queued>) -> Result<Step, FailureCause> {
         let run = Rc::clone(&self.run);
         loop {
@@ -127,7 +128,8 @@ impl<D: Dialect> Connection<D> {
     }
 
     async fn begin_tls(&mut self, run: &D) -> Result<(), FailureCause> {
-        // Plain text after the reply to STARTTLS must not be taken for the server's words under TLS (CVE-2011-0411).
+        // Discard plain text that came with the reply to STARTTLS: it must not be taken for the
+        // server's replies under TLS (CVE-2011-0411).
         self.read_ahead = Vec::new();
         self.reader = ReplyReader::default();
         let setup = run.shared().tls.as_ref().expect("STARTTLS is sent only with TLS");
@@ -148,8 +150,8 @@ impl<D: Dialect> Connection<D> {
                 Ok(true) => {}
                 Ok(false) => return self.poll_timeout(),
                 Err(error) => {
-                    // The outbox is shared: the next turn, probably another session's, must not
-                    // send what is left of this one.
+                    // The outbox is shared. The next turn, probably of another session, must not
+                    // send what is left here.
                     outbox.clear();
                     return Poll::Ready(Err(FailureCause::Io("write", error)));
                 }
@@ -169,7 +171,7 @@ impl<D: Dialect> Connection<D> {
                 self.handle_input(run, &early, outbox)
             };
             if let Err(cause) = handled {
-                // Earlier output is sent as far as possible at once.
+                // Try to send the earlier output before the connection ends.
                 let _ = self.flush(run, outbox);
                 outbox.clear();
                 return Poll::Ready(Err(cause));
@@ -190,7 +192,7 @@ impl<D: Dialect> Connection<D> {
         step.map(drop).map_err(FailureCause::Refused)
     }
 
-    /// Handles every reply in `input`, until the dialogue pauses.
+    /// Handles the replies in `input` until the dialogue pauses.
     fn handle_input(&mut self, run: &D, mut input: &[u8], outbox: &mut Outbox) -> Result<(), FailureCause> {
         let mut diagnostics = Vec::new();
         let descriptor = self.stream.as_fd().as_raw_fd();
@@ -203,7 +205,6 @@ impl<D: Dialect> Connection<D> {
             let mut output = Output { out: outbox, diagnostics: &mut diagnostics, descriptor };
             let mut step = self.dialogue.handle_reply(reply, run, &mut output);
             if step == Ok(Step::Idle) && !run.waits_between_messages() {
-                // Start the next message in the same write.
                 step = match run.take_message() {
                     Some(task) => self.dialogue.begin(task, run, &mut output),
                     None => Ok(self.dialogue.quit(run, &mut output)),
@@ -220,7 +221,7 @@ impl<D: Dialect> Connection<D> {
         Ok(())
     }
 
-    /// Writes the outbox; returns true if nothing is left.
+    /// Writes the outbox. Returns true if nothing is left.
     fn flush(&mut self, run: &D, outbox: &mut Outbox) -> io::Result<bool> {
         let written = self.pending_output.flush(outbox, &mut self.stream)?;
         if matches!(written, FlushStatus::All | FlushStatus::Partial { is_progress: true }) {

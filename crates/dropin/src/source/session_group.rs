@@ -1,4 +1,5 @@
-//! The end of a run: all sessions have finished, or one has met an error that ends the program.
+//! Detects the end of a run: all sessions have finished, or a session has met an error that ends
+//! the program.
 use crate::fatal_error::FatalError;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;

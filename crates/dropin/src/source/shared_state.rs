@@ -6,15 +6,15 @@ use mailrun_net::{ClientTls, Outbox};
 use std::cell::RefCell;
 use std::time::Duration;
 
-/// Largest number of bytes per read: replies are short.
+/// Maximum number of bytes per read. Replies are short.
 const READ_BYTES: usize = 16 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct SharedState {
     pub(crate) connect_semaphore: ConnectSemaphore,
-    /// Buffer for reads, for one turn.
+    /// Read buffer. A session uses it only during its turn.
     pub(crate) input: RefCell<Vec<u8>>,
-    /// Buffer for the writes of one turn.
+    /// Write buffer. A session uses it only during its turn.
     pub(crate) outbox: RefCell<Outbox>,
     pub(crate) timing: Timing,
     pub(crate) sessions: SessionGroup,
@@ -23,7 +23,7 @@ pub(crate) struct SharedState {
 }
 
 impl SharedState {
-    /// Creates the state, from which on the run is timed.
+    /// Creates the state and starts the clock of the run.
     pub(crate) fn new(timeout: Duration, tls: Option<ClientTls>) -> Self {
         Self {
             connect_semaphore: ConnectSemaphore::default(),

@@ -1,4 +1,5 @@
-//! Reads any bytes as a ledger file. Either it is refused, or writing and reading it again gives the same set.
+//! Checks any bytes as a ledger file. Either the file is refused, or writing and reading it again
+//! gives the same set.
 use crate::ledger::Ledger;
 
 pub fn check(data: &[u8]) {

@@ -1,5 +1,5 @@
-//! Reads any text as a quantity of each kind. Either it is refused, or the value is within its bounds and its displayed
-//! form reads as the same value.
+//! Checks any text as a quantity of each kind. Either the text is refused, or the value is within
+//! its bounds and its displayed form reads as the same value.
 use crate::quantities::{
     MAX_BYTES, MAX_COUNT, MAX_DURATION, MAX_RATE_PER_S, bytes, count, count_up_to, duration, interval, positive,
     probability, rate,
@@ -12,7 +12,7 @@ pub fn check(data: &[u8]) {
     let others = [interval(text).err(), count_up_to(text, 1_000).err()];
     let signs = [positive(text, duration).err(), positive(text, rate).err()];
     let refusals = values.into_iter().chain(others).chain(signs).flatten();
-    refusals.for_each(|why| assert!(!why.is_empty() && !why.contains('\n'), "{text:?}: {why:?}"));
+    refusals.for_each(|error| assert!(!error.is_empty() && !error.contains('\n'), "{text:?}: {error:?}"));
     if let Ok(number) = count(text) {
         assert!(number <= MAX_COUNT && count(&number.to_string()) == Ok(number));
         assert_eq!(positive(text, count).is_ok(), number > 0);

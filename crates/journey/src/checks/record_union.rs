@@ -1,4 +1,5 @@
-//! Reads any bytes as the record of a part of a load. Either it is refused, or adding it to another gives a record.
+//! Checks any bytes as the record of a part of a load. Either they are refused, or the record can
+//! be added to another.
 use crate::record::Record;
 use crate::union::RecordUnion;
 

@@ -1,5 +1,6 @@
-//! Reads any text as a threshold, and as the histogram of a record. Either the mistake is reported, or the threshold's
-//! expression reads as the same threshold, whose evaluation does not panic.
+//! Checks any text as a threshold, and as the histogram of a record. Either the mistake is
+//! reported, or the threshold's expression reads as the same threshold and can be evaluated without
+//! a panic.
 use crate::Latencies;
 use crate::record::Record;
 use crate::threshold::{RunProtocol, Threshold, fate_of};
@@ -17,7 +18,7 @@ pub fn check(data: &[u8]) {
                 assert_eq!(threshold.source().is_none(), fate_of(threshold.expression()).is_some() || is_fresh);
                 let _ = threshold.evaluate(&Record::empty());
             }
-            Err(why) => assert!(!why.is_empty()),
+            Err(error) => assert!(!error.is_empty()),
         }
     }
     if let Some(times) = Latencies::decode(text) {

@@ -1,4 +1,5 @@
-//! Reads any bytes as a trace line. A line that is accepted must be written back the same, ignoring case.
+//! Checks any bytes as a trace line. A line that is accepted must be written back the same,
+//! ignoring case.
 use crate::trace::{MAX_RECIPIENTS, RecipientId, RecipientNumbering, RunId, Trace};
 
 pub fn check(data: &[u8]) {

@@ -1,4 +1,5 @@
-//! Finds the trace of any message, whole and cut, with the same result. The last octet chooses the cuts.
+//! Checks that the trace of any message is found whole and in blocks, with the same result. The
+//! last octet of the input chooses the blocks.
 use crate::seeded::SeededRng;
 use crate::trace::{ClockId, RecipientNumbering, RunId, Trace, TraceReader, TraceResult, ZeroPhase, checksum};
 use std::time::Duration;
@@ -27,7 +28,8 @@ pub fn check(data: &[u8]) {
     let whole = found(&mut reader, &[message]);
     assert_eq!(found(&mut reader, &message.chunks(1).collect::<Vec<_>>()), whole);
     assert_eq!(found(&mut reader, &cut(choice, message)), whole);
-    // The same bytes as the body of our own message must be intact, and no longer if one bit is changed.
+    // The same bytes as the body of a message with a trace must be intact, and corrupt if one bit
+    // is changed.
     let mut wire = vec![0; Trace::HEADER_BYTES];
     let run = RunId([choice; 16]);
     let created = Duration::from_nanos(7);
@@ -44,7 +46,8 @@ pub fn check(data: &[u8]) {
     wire.extend_from_slice(b"\r\n");
     wire.extend_from_slice(message);
     assert_eq!(found(&mut reader, &cut(choice, &wire)), TraceResult::Intact(trace));
-    // This also holds after a relay has converted the message. It leaves anything that is not 8-bit.
+    // This also holds after a relay has converted the message. A relay leaves anything unchanged
+    // that is not 8-bit.
     let relayed = [b"Received: by a\r\n", wire.as_slice()].concat();
     let converted = mailrun_mime::to_seven_bit(&relayed, "relay.example").expect("a text can be converted");
     let expected = if converted.is_some() { TraceResult::Converted(trace) } else { TraceResult::Intact(trace) };

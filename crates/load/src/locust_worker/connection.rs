@@ -1,4 +1,4 @@
-//! The TCP connection to a master, on a thread that may wait: ZMTP over a blocking socket.
+//! TCP connection to a Locust master: ZMTP over a blocking socket, on a thread that may wait.
 use anyhow::{Context, Result, bail};
 use mailrun_locust::DealerConnection;
 use std::io::{ErrorKind, Read, Write};
@@ -8,7 +8,7 @@ use std::time::Duration;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A master reads all the time, so a write that takes longer has failed.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest wait for bytes from the master. The thread's other work waits that long, too.
+/// Longest wait for bytes from the master. The other work of this thread is delayed for as long.
 const READ_TIMEOUT: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]

@@ -1,4 +1,5 @@
-//! The link to a master: carries messages between its socket and the worker's state, on a thread of its own.
+//! Link to a Locust master. On its own thread, the link carries messages between the socket and the
+//! worker's state.
 use super::connection::MasterConnection;
 use super::orders::LoadOrder;
 use super::stats::{self, ReportTimes};
@@ -18,20 +19,23 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const USAGE_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause of the loop while there is no connection.
 const IDLE_WAIT: Duration = Duration::from_millis(20);
-/// Time for which the socket is kept after the last message: closing it with bytes unread would drop them.
+/// The socket stays open for this long after the last message. Closing it with unread bytes would
+/// drop that message.
 const LINGER: Duration = Duration::from_millis(150);
-/// Largest number of a registration: it must fit below the bit that marks the warm-up in a trace.
+/// Largest index that a master may give to this worker. Larger indices would reach the bit that
+/// marks the warm-up in a trace.
 const MAX_INDEX: u64 = (1 << 16) - 1;
-/// Smallest difference that counts as a difference of the clocks. The time that a message travels explains less.
+/// Smallest clock difference that is taken as real. The travel time of a message can explain
+/// smaller differences.
 const LEAST_SKEW_S: f64 = 1.0;
-/// If the clocks differ by more (ten years), one of them is not set.
+/// If the clocks differ by more than this (ten years), one of them is not set.
 const MOST_SKEW_S: f64 = 315_360_000.0;
 
 pub(super) struct MasterLink {
     master: String,
     worker: LocustWorker,
     connection: Option<MasterConnection>,
-    /// Prefix of all identities of this process, and the number of the current connection.
+    /// Prefix of all identities of this process and, below, the number of the current connection.
     process: String,
     connections: u64,
     identity: String,
@@ -39,15 +43,14 @@ pub(super) struct MasterLink {
     load: Option<LoadOrder>,
     interrupt: Interrupt,
     usage: UsageMeter,
-    /// Number of the next message of this worker.
     next_message: u64,
     index: Option<u64>,
     reports: u64,
     reported_at_s: f64,
-    /// Messages that were accepted and are left out, since the last report.
+    /// Accepted messages that are left out of the statistics, since the last report.
     left_out: u64,
     clock: MasterClockExchange,
-    /// Difference of the clocks in whole seconds, according to the last `spawn`.
+    /// Difference between the clocks in whole seconds, according to the last `spawn`.
     offset_s: i64,
     has_said_absent: bool,
 }
@@ -82,8 +85,7 @@ impl UsageMeter {
 }
 
 impl MasterLink {
-    /// # Errors
-    /// If there is no random number for its identity.
+    /// Fails if there is no randomness for the identity.
     pub(super) fn new(
         master: String,
         limits: WorkerLimits,
@@ -113,7 +115,8 @@ impl MasterLink {
         })
     }
 
-    /// Works until the worker has to end. Dropping the link then wakes the main thread, which waits for orders.
+    /// Works until the worker has to end. When the link is dropped, the main thread stops waiting
+    /// for orders.
     pub(super) fn run(mut self) -> WorkerExit {
         loop {
             self.receive();
@@ -153,7 +156,8 @@ impl MasterLink {
             MasterCommand::Ack(index) if self.index.is_none() => {
                 let index = (*index).min(MAX_INDEX);
                 self.index = Some(index);
-                // After it registers again, this worker continues behind the numbers that it has already used.
+                // After another registration, this worker must not use the numbers again that it
+                // has already used.
                 self.next_message = index << NUMBERS_LOG2;
                 mailrun_party::tell!("worker {index} of the Locust master at {}", self.master);
             }
@@ -167,7 +171,7 @@ impl MasterLink {
         }
     }
 
-    /// Asks for the master's clock if that is due and the master has our locustfile.
+    /// Asks for the master's clock when it is time to and the master runs mailrun's locustfile.
     fn ask_clock(&mut self) {
         if self.connection.is_none() || !self.worker.can_ask_clock() {
             return;
@@ -226,7 +230,7 @@ impl MasterLink {
     fn connect(&mut self) {
         self.connection = None;
         self.index = None;
-        // The same address may belong to a master with another clock by now.
+        // By now, the address may belong to another master with another clock.
         self.clock = MasterClockExchange::default();
         self.connections += 1;
         self.identity = format!("{}-{}", self.process, self.connections);
@@ -252,9 +256,9 @@ impl MasterLink {
         }
     }
 
-    /// The counts since the last report.
+    /// Returns the counts since the last report.
     fn report(&mut self, classes: ClassCounts) -> StatsReport {
-        // If the counts cannot be sent now, they go into the next report.
+        // Without a connection, leave the counts for the next report.
         let load = self.load.as_ref().filter(|_| self.connection.is_some());
         let counts = load.map(|load| load.control().take_counts()).unwrap_or_default();
         let clock = self.clock.estimate(clock::now());
@@ -268,8 +272,8 @@ impl MasterLink {
         report
     }
 
-    /// Returns the seconds to add to this host's clock to get the master's: measured, or else according to the last
-    /// `spawn`.
+    /// Returns the seconds to add to this host's clock to get the master's clock. They are measured
+    /// or, without a measurement, taken from the last `spawn`.
     fn offset_s(&self) -> f64 {
         self.clock.estimate(clock::now()).map_or(self.offset_s as f64, |estimate| estimate.offset_s)
     }
@@ -279,12 +283,12 @@ impl MasterLink {
             return load.control().set_users(users);
         }
         if users == 0 {
-            // A load without users need not begin.
+            // A load without users does not have to begin.
             return;
         }
         if let Some(ended) = &self.load {
             let next = ended.control().next_message();
-            // After a new registration, the old numbers may belong to another worker.
+            // After another registration, the old numbers may belong to another worker.
             if next >> NUMBERS_LOG2 == self.next_message >> NUMBERS_LOG2 {
                 self.next_message = self.next_message.max(next);
             }
@@ -293,11 +297,12 @@ impl MasterLink {
         let order = LoadOrder::new(control, host, run_id);
         self.reported_at_s = unix_s() + self.offset_s();
         self.load = Some(order.clone());
-        // The main thread takes orders for as long as this thread lives.
+        // Ignore the error: the main thread takes orders for as long as this thread lives.
         let _ = self.orders.send(order);
     }
 
-    /// Keeps the socket open for a moment and reads from it. Closing it with unread bytes could drop our last messages.
+    /// Keeps the socket open for a moment and reads from it, because closing it with unread bytes
+    /// could drop our last messages.
     fn linger(&mut self) {
         let until = clock::now() + LINGER;
         while clock::now() < until {
@@ -309,8 +314,8 @@ impl MasterLink {
     }
 }
 
-/// Returns the prefix of this process's identities. A master takes the part before the underscore as the host, and
-/// spreads users over hosts.
+/// Returns the prefix of this process's identities. A master takes the part before the underscore
+/// as the host, and distributes users over hosts.
 fn process_identity() -> Result<String> {
     let host = rustix::system::uname().nodename().to_string_lossy().replace('_', "-");
     let host: String = host.chars().filter(char::is_ascii).take(64).collect();

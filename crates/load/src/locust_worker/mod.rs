@@ -1,10 +1,11 @@
-//! The source as a worker of a Locust master: tests of the master are loads here, users are sessions, or shares of a rate.
+//! The source as a worker of a Locust master. A test of the master is a load here. A user is a
+//! session or, in an open loop, a share of the rate.
 //!
 //! ```text
 //! thread "locust": master ⇄ mailrun_locust::LocustWorker ─ an order per test ─→ main thread: source::run
 //!                     ▲ counts, four times per second ── LoadControl ◄─────┘ sessions, drain
 //! ```
-//! The link has a thread of its own: load never delays a heartbeat.
+//! The link has its own thread, so that load never delays a heartbeat.
 mod connection;
 mod link;
 mod orders;
@@ -24,20 +25,21 @@ use std::time::Duration;
 pub struct LocustWorkerOptions {
     /// `HOST:PORT` of the master.
     pub master: String,
-    /// The most users at a time.
+    /// Maximum number of users at a time.
     pub max_sessions: u32,
-    /// Servers that a master may name, by [`mailrun_locust::canonical_target`].
+    /// Servers that a master may name, each in the form of [`mailrun_locust::canonical_target`].
     pub targets: Vec<String>,
-    /// Time that messages under way have at a stop.
+    /// Time that messages in transit have when the load is stopped.
     pub drain: Duration,
-    /// Time without a master after which the worker ends.
+    /// The worker ends after this time without a master.
     pub master_timeout: Duration,
 }
 
-/// Works for a master until it says `quit`, or until SIGINT or SIGTERM. `load_for` makes the options of a load of the
-/// server that the master has named, or of the worker's own.
+/// Works for a master until it says `quit`, or until SIGINT or SIGTERM. `load_for` returns the
+/// options of a load for the server that the master has named, or for the worker's own server.
 ///
 /// # Errors
+///
 /// If there is no master.
 pub fn run(options: &LocustWorkerOptions, load_for: impl Fn(Option<&str>) -> Result<SourceOptions>) -> Result<()> {
     let interrupt = Interrupt::watch()?;
@@ -64,7 +66,7 @@ pub fn run(options: &LocustWorkerOptions, load_for: impl Fn(Option<&str>) -> Res
     }
 }
 
-/// Runs the load of a test; returns why it ended by itself.
+/// Runs the load of a test. Returns the reason if the load ended by itself.
 fn carry_out(order: &LoadOrder, load_for: &impl Fn(Option<&str>) -> Result<SourceOptions>) -> Option<String> {
     let options = load_for(order.host.as_deref()).and_then(|mut options| {
         options.control = Some(order.control());

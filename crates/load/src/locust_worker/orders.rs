@@ -1,10 +1,11 @@
-//! The order of a load, from the link to the main thread, and the word that the load has ended.
+//! Order of a load, which the link gives to the main thread. The order also tells the link when the
+//! load has ended.
 use crate::source::LoadControl;
 use std::sync::{Arc, Mutex, OnceLock};
 
 #[derive(Clone, Debug)]
 pub(super) struct LoadOrder {
-    /// Server that the master has named.
+    /// Server to send to, if the master has named one.
     pub(super) host: Option<String>,
     pub(super) run_id: Option<String>,
     control: Arc<LoadControl>,
@@ -31,7 +32,7 @@ impl LoadOrder {
         self.ended.get().is_some()
     }
 
-    /// Takes the reason why the load ended by itself.
+    /// Takes the reason if the load ended by itself.
     pub(super) fn take_failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
     }

@@ -1,14 +1,15 @@
-//! The counts of a load as a report for a master: the whole message as its aggregate and first row, then its stages and each
-//! phase.
+//! Converts the counts of a load into a report for a master. Whole messages are the master's
+//! aggregate and its first row. Stages and phases follow as further rows.
 //!
-//! All values come from the histograms, so a master's percentiles and the exact ones agree to two digits.
+//! All values come from the histograms, so a master's percentiles agree with the exact ones to two
+//! digits.
 use crate::source::LoadCounts;
 use mailrun_journey::{Latencies, Phase};
 use mailrun_locust::{ErrorEntry, ExactHistogram, StatsEntry, StatsReport};
 use std::collections::BTreeMap;
 
 const NS_PER_MS: f64 = 1e6;
-/// Shorter times count as this, so that a table of times has few rows: 10 µs.
+/// Shorter times count as 10 µs, so that a table of times has few rows.
 const SHORTEST_MS: f64 = 0.01;
 const PROTOCOL: &str = "SMTP";
 
@@ -17,7 +18,7 @@ const PROTOCOL: &str = "SMTP";
 pub(super) struct ReportTimes {
     pub(super) start_s: f64,
     pub(super) now_s: f64,
-    /// Seconds to add to this host's clock.
+    /// Seconds to add to this host's clock to get the master's clock.
     pub(super) offset_s: i64,
 }
 
@@ -52,7 +53,8 @@ fn exact(tag: &str, times: &Latencies) -> Option<ExactHistogram> {
     Some(ExactHistogram { tag: tag.to_owned(), count: times.count(), encoded: times.encoded()? })
 }
 
-/// The row of whole messages, from their beginning to the last reply. Failed messages count as requests, as in Locust.
+/// Makes the row of whole messages, from their start to the last reply. As in Locust, failed
+/// messages count as requests.
 fn message_entry(counts: &LoadCounts, times: ReportTimes) -> StatsEntry {
     let mut all = counts.accepted_times.clone();
     all.merge(&counts.ended_times);
@@ -71,7 +73,6 @@ fn message_entry(counts: &LoadCounts, times: ReportTimes) -> StatsEntry {
     }
 }
 
-/// A part of messages: a stage or a phase.
 fn part_entry(name: &str, latencies: &Latencies, times: ReportTimes) -> StatsEntry {
     let second = times.now_s as u64;
     StatsEntry {
@@ -103,11 +104,11 @@ fn timed_entry(name: &str, latencies: &Latencies, times: ReportTimes) -> StatsEn
     }
 }
 
-/// The nearest number of milliseconds with two significant digits.
+/// Rounds to two significant digits.
 fn two_digits(ms: f64) -> f64 {
     let ms = ms.max(SHORTEST_MS);
     let unit_exponent = ms.log10().floor() as i32 - 1;
-    // A quotient instead of a product, so that 1.2 is the same number as Python's 1.2.
+    // Divide instead of multiplying, so that 1.2 is the same number as Python's 1.2.
     match u32::try_from(-unit_exponent) {
         Ok(decimals) => {
             let scale = 10_f64.powi(decimals as i32);

@@ -1,7 +1,8 @@
-//! The rules in force: replaced while sessions run, read without a lock, counted for the record.
+//! The rules in force. They can be replaced while sessions run, are read without a lock, and are
+//! counted for the record.
 //!
-//! A worker compares a number for each command and does more only when that has changed; if there have never been
-//! rules, that is all. The memory of a policy, and the count of a rule's actions, outlive a change that keeps the rule.
+//! For each command, a worker only compares a version number. It does more only if the version has
+//! changed. A policy's memory and a rule's count survive a change of the rules that keeps the rule.
 use super::policies::{DomainCap, GcraLimiter, Greylist};
 use super::rulebook::Rulebook;
 use super::rules::{Rule, RuleAction};
@@ -12,32 +13,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Largest number of changes that are remembered.
+/// Maximum number of changes that are remembered.
 const MAX_CHANGES: usize = 1000;
-/// Largest number of rules that have acted and are no longer in force, with counts of their own.
+/// Maximum number of former rules that keep their own count. Only rules that have acted are kept.
 const MAX_RETIRED: usize = 1000;
 
 #[derive(Debug)]
 pub(super) struct ActiveRules {
-    /// Number of changes so far; 0 if there never were any rules.
+    /// Number of changes so far, or 0 if there have never been any rules.
     version: AtomicU64,
     current: Mutex<Arc<Ruleset>>,
-    /// Count of each rule's actions, by its text.
+    /// Number of actions of each rule, by the rule's text.
     counts: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
-    /// The seed for a rulebook that names none.
+    /// Seed for a rulebook without a seed.
     seed: u64,
-    /// Sessions numbered so far.
+    /// Number of sessions so far.
     sessions: AtomicU64,
-    /// Rules that were put in force or taken out while the sink ran.
+    /// Rules that were added or removed while the sink ran.
     changes: Mutex<Vec<RuleChange>>,
 }
 
-/// The begin or end of an ordered fault.
+/// Begin or end of a fault that a rule orders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RuleChange {
     pub(super) at: Duration,
     pub(super) kind: EventKind,
-    /// The rule's text.
     pub(super) rule: String,
 }
 
@@ -50,14 +50,13 @@ pub(super) struct Ruleset {
 #[derive(Debug)]
 pub(super) struct RuleState {
     pub(super) rule: Rule,
-    /// Position of the rule, from 0. It seeds the rule's random choices, so the same rule makes other choices in
-    /// another position.
+    /// Position of the rule, from 0. It is part of the seed of the rule's random choices, so the
+    /// rule chooses differently in another position.
     pub(super) index: u64,
     pub(super) policy: Arc<PolicyState>,
     action_count: Arc<AtomicU64>,
 }
 
-/// Memory of a rule.
 #[derive(Debug)]
 pub(super) enum PolicyState {
     Stateless,
@@ -82,7 +81,7 @@ impl PolicyState {
 }
 
 impl Ruleset {
-    /// Reports whether a rule is evaluated for each recipient of a message at its end.
+    /// True if a rule must be evaluated for each recipient at the end of a message.
     pub(super) fn has_recipient_rules(&self) -> bool {
         self.rules.iter().any(|rule_state| rule_state.rule.is_for_each_recipient())
     }
@@ -118,18 +117,18 @@ impl ActiveRules {
         control
     }
 
-    /// Returns a number that changes whenever the rules do; 0 if there never were any.
+    /// Returns a number that changes with every change of the rules. It is 0 if there have never
+    /// been any.
     pub(super) fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
     }
 
-    /// The rules in force, if there are any.
     pub(super) fn current(&self) -> Option<Arc<Ruleset>> {
         let current = lock(&self.current);
         (!current.rules.is_empty()).then(|| Arc::clone(&current))
     }
 
-    /// The rules in force, as they were given.
+    /// Returns the rules in force in the form in which they were given.
     pub(super) fn rulebook(&self) -> Rulebook {
         let current = lock(&self.current);
         Rulebook {
@@ -138,7 +137,7 @@ impl ActiveRules {
         }
     }
 
-    /// Replaces the rules. All later commands use the new ones.
+    /// Replaces the rules. All later commands use the new rules.
     pub(super) fn replace(&self, rulebook: Rulebook) {
         let mut current = lock(&self.current);
         let mut counts = lock(&self.counts);
@@ -156,11 +155,12 @@ impl ActiveRules {
             .collect();
         retire(&mut counts, &rules);
         *current = Arc::new(Ruleset { seed: rulebook.seed.unwrap_or(self.seed), rules });
-        // The lock orders the reads after the change. The number only tells workers that there was a change.
+        // The mutex orders the reads after the change. The number only tells workers that there was
+        // a change.
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Puts other rules in force while the sink runs, and remembers when.
+    /// Replaces the rules while the sink runs, and remembers when each fault began or ended.
     pub(super) fn replace_now(&self, rulebook: Rulebook) {
         let texts = |rulebook: &Rulebook| rulebook.rules.iter().map(|rule| rule.text().to_owned()).collect::<Vec<_>>();
         let before = texts(&self.rulebook());
@@ -175,8 +175,8 @@ impl ActiveRules {
         changes.truncate(MAX_CHANGES);
     }
 
-    /// Returns when faults began and ended until `now`: changes of rules, and stalls, whose times count from the first
-    /// connection.
+    /// Returns the begins and ends of faults until `now`. These are changes of rules, and stalls,
+    /// whose times count from the first connection.
     pub(super) fn changes(&self, first_connection: Option<Duration>, now: Duration) -> Vec<RuleChange> {
         let mut changes = lock(&self.changes).clone();
         let rules = Arc::clone(&lock(&self.current));
@@ -191,7 +191,8 @@ impl ActiveRules {
         changes
     }
 
-    /// Counts each rule's actions: first the rules in force in their order, then former ones.
+    /// Returns how often each rule has acted. The rules in force come first, in their order, then
+    /// former rules.
     pub(super) fn rule_counts(&self) -> Vec<RuleCount> {
         let current = lock(&self.current);
         let mut counts = lock(&self.counts).clone();
@@ -202,31 +203,30 @@ impl ActiveRules {
                 effects.push(RuleCount { rule: rule_state.rule.text().to_owned(), count, is_active: true });
             }
         }
-        let gone = counts.into_iter().map(|(rule, count)| (rule, count.load(Ordering::Relaxed)));
-        let gone = gone.filter(|(_, count)| *count > 0);
-        effects.extend(gone.map(|(rule, count)| RuleCount { rule, count, is_active: false }));
+        let former_rules = counts.into_iter().map(|(rule, count)| (rule, count.load(Ordering::Relaxed)));
+        let former_rules = former_rules.filter(|(_, count)| *count > 0);
+        effects.extend(former_rules.map(|(rule, count)| RuleCount { rule, count, is_active: false }));
         effects
     }
 
-    /// Returns the next session's number. Random choices depend on it.
+    /// Returns the number of the next session. Random choices depend on it.
     pub(super) fn next_session_number(&self) -> u64 {
         self.sessions.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-/// Forgets former rules that never acted. Those above the limit share one count.
+/// Forgets former rules that have never acted. Former rules above the limit share a count.
 fn retire(counts: &mut BTreeMap<String, Arc<AtomicU64>>, rules: &[Arc<RuleState>]) {
     const OTHERS: &str = "(earlier rules)";
     let is_in_force = |text: &str| rules.iter().any(|rule_state| rule_state.rule.text() == text);
     counts.retain(|text, count| is_in_force(text) || count.load(Ordering::Relaxed) > 0);
-    let gone: Vec<String> = counts.keys().filter(|text| !is_in_force(text)).cloned().collect();
-    for text in gone.into_iter().skip(MAX_RETIRED).filter(|text| text != OTHERS) {
+    let former_rules: Vec<String> = counts.keys().filter(|text| !is_in_force(text)).cloned().collect();
+    for text in former_rules.into_iter().skip(MAX_RETIRED).filter(|text| text != OTHERS) {
         let count = counts.remove(&text).map_or(0, |count| count.load(Ordering::Relaxed));
         counts.entry(OTHERS.to_owned()).or_default().fetch_add(count, Ordering::Relaxed);
     }
 }
 
-/// Locks a mutex.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("nobody panics holding it")
 }
@@ -234,8 +234,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) fn describe_counts(effects: &[RuleCount]) -> Vec<String> {
     let word = |effects: &RuleCount| {
         let times = if effects.count == 1 { "once".to_owned() } else { format!("{} times", effects.count) };
-        let gone = if effects.is_active { "" } else { ", no longer active" };
-        format!("'{}' ({times}{gone})", effects.rule)
+        let suffix = if effects.is_active { "" } else { ", no longer active" };
+        format!("'{}' ({times}{suffix})", effects.rule)
     };
     effects.iter().map(word).collect()
 }

@@ -1,4 +1,4 @@
-//! The sink's offers before there is mail: TLS, AUTH, LMTP.
+//! What the sink offers before there is mail: TLS, AUTH and LMTP.
 use anyhow::{Context, Result};
 use mailrun_net::{Certificate, Proxied, ServerSecurity, ServerTls, SessionResumption, TlsFiles, TlsWatch};
 use mailrun_party::tls_mode::TlsMode;
@@ -9,45 +9,40 @@ use mailrun_smtp::xclient::Attributes;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Options of these offers.
 #[derive(Clone, Debug, Default)]
 pub struct CapabilityOptions {
-    /// Start of TLS.
+    /// When TLS starts, if at all.
     pub tls: TlsMode,
-    /// Certificate chain and key; without them the sink creates its own.
+    /// Certificate chain and key. Without them, the sink creates its own certificate.
     pub certificate: Option<(PathBuf, PathBuf)>,
-    /// File to which the sink's own certificate is written, so that clients can trust it.
+    /// File to which the sink writes its own certificate, so that clients can trust it.
     pub certificate_output: Option<PathBuf>,
-    /// CA certificates: clients must show a certificate that one of these signed.
+    /// CA certificates. Clients must show a certificate that one of these has signed.
     pub client_ca: Option<PathBuf>,
-    /// Resumption of TLS sessions.
     pub resumption: SessionResumption,
-    /// Users that may log in.
     pub login: LoginPolicy,
-    /// Set if AUTH is required before MAIL.
+    /// True if clients must log in before MAIL.
     pub requires_auth: bool,
-    /// SMTP or LMTP.
     pub protocol: Protocol,
-    /// PROXY header at the beginning of each connection.
+    /// Decides whether each connection must begin with a PROXY header.
     pub proxy_header: Proxied,
-    /// XCLIENT attributes that are offered: the client's claims about itself are accepted.
+    /// XCLIENT attributes that the sink offers, and accepts from any client.
     pub xclient: Attributes,
 }
 
 #[derive(Clone, Debug, Default)]
 pub enum LoginPolicy {
-    /// AUTH is not offered.
     #[default]
     Off,
-    /// Any user, with any password.
+    /// Any user may log in with any password.
     Anybody,
-    /// Users of a file: `name:password`, one per line.
+    /// Only users in this file may log in. It has one `name:password` per line.
     Users(PathBuf),
 }
 
 impl CapabilityOptions {
-    /// Returns the server's side of TLS, and a watch on its files. A certificate that the sink creates is valid for
-    /// `name` and for loopback addresses.
+    /// Returns the server's side of TLS, and a watch on the certificate files. A certificate that
+    /// the sink creates is valid for `name` and for loopback addresses.
     pub(super) fn security(&self, name: &str) -> Result<(ServerSecurity, Option<TlsWatch>)> {
         if self.tls == TlsMode::None {
             return Ok((ServerSecurity::None, None));
@@ -99,12 +94,12 @@ impl CapabilityOptions {
         }
     }
 
-    /// Sets the offers of EHLO, and the requirements.
+    /// Sets what EHLO offers, and what the sink requires.
     pub(super) fn apply(&self, offer: &mut Offer) {
         offer.protocol = self.protocol;
         offer.extensions.auth = match self.login {
             LoginPolicy::Off => Mechanisms::NONE,
-            // SCRAM needs the password, because the server must prove that it knows it.
+            // SCRAM needs the password, because the server must prove that it knows the password.
             LoginPolicy::Anybody => Mechanisms::ALL.without(Mechanism::ScramSha256),
             LoginPolicy::Users(_) => Mechanisms::ALL,
         };

@@ -1,24 +1,22 @@
-//! The sink's certificate files: read again when they change, and on SIGHUP.
+//! The sink's certificate files, which are read again when they change and on SIGHUP.
 use anyhow::Result;
 use mailrun_net::{TlsWatch, clock};
 use mailrun_party::interrupt::SighupWatch;
 
-/// Watches the files, and for SIGHUP.
 pub(super) struct SinkCertificates {
     watch: TlsWatch,
     sighup: SighupWatch,
 }
 
 impl SinkCertificates {
-    /// Starts to watch.
-    ///
     /// # Errors
-    /// If signals cannot be watched.
+    ///
+    /// If the process cannot watch for SIGHUP.
     pub(super) fn watch(watch: TlsWatch) -> Result<Self> {
         Ok(Self { watch, sighup: SighupWatch::watch()? })
     }
 
-    /// Checks the files from time to time, and logs the result.
+    /// Reads the files again if they have changed or SIGHUP has arrived, and logs the result.
     pub(super) fn reload_if_changed(&mut self) {
         let outcome = match self.sighup.take_received() {
             true => Some(self.watch.reload()),
@@ -27,7 +25,7 @@ impl SinkCertificates {
         match outcome {
             None => {}
             Some(Ok(())) => mailrun_party::tell!("mailrun sink: the certificate was reloaded"),
-            Some(Err(why)) => mailrun_party::tell!("mailrun sink: {why}; the old certificate stays in use"),
+            Some(Err(reason)) => mailrun_party::tell!("mailrun sink: {reason}; the old certificate stays in use"),
         }
     }
 }

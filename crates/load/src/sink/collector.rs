@@ -1,5 +1,5 @@
-//! Collects the workers' counts: the totals, the seconds, the live line, the status over HTTP, and at the end the
-//! record.
+//! Collects the workers' counts and produces the totals, the figures per second, the live line, the
+//! status over HTTP and, at the end, the record.
 use super::certificates::SinkCertificates;
 use super::options::SinkOptions;
 use super::report::{SinkReport, lock};
@@ -18,25 +18,23 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Interval of progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
-/// Interval at which the end of the run is looked for, after the last message or a signal.
+/// Interval at which the collector checks whether the run should end.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) struct SinkCollector {
     report: Arc<Mutex<SinkReport>>,
     interval_recorder: IntervalRecorder,
     progress_output: ProgressOutput,
-    /// Latencies since the last progress report.
     recent: Latencies,
     next_tick: Duration,
     context: Arc<SinkContext>,
-    /// Serves the status as long as this exists.
+    /// The status is served for as long as this value exists.
     _status: Option<StatusServer>,
 }
 
 impl SinkCollector {
-    /// Starts, and prints the addresses that it listens on.
+    /// Starts the collector, and prints the addresses on which the sink listens.
     pub(super) fn begin(
         options: SinkOptions,
         endpoint: &Endpoint,
@@ -68,7 +66,7 @@ impl SinkCollector {
         })
     }
 
-    /// Collects until the sink has received enough.
+    /// Collects until the sink has received enough or is asked to stop.
     pub(super) fn collect(
         &mut self,
         tallies: &Receiver<TallyTransfer>,
@@ -89,7 +87,7 @@ impl SinkCollector {
         }
     }
 
-    /// Finishes: collects the workers' last counts, and writes the record to files if that was asked for.
+    /// Collects the workers' last counts, and writes the record to files if that was asked for.
     pub(super) fn finish(mut self, tallies: &Receiver<TallyTransfer>) -> FinishedRun {
         while let Ok(transfer) = tallies.try_recv() {
             self.merge(transfer);
@@ -113,7 +111,7 @@ impl SinkCollector {
         }
         lock(&self.report).merge(&tally);
         tally.clear();
-        // If the worker has ended, it needs no empty tally.
+        // Ignore the error: a worker that has ended needs no empty tally.
         let _ = back.try_send(tally);
     }
 
@@ -148,7 +146,7 @@ fn progress(view: &SinkReport, recent: &Latencies, now: Duration) -> LiveProgres
     }
 }
 
-/// The progress line. It shows recipients if there are more of them than messages.
+/// Builds the progress line. It shows recipients only if there are more recipients than messages.
 fn live_line(progress: &LiveProgress, rate_per_s: f64) -> LiveLine {
     let copies = if progress.recipients > progress.delivered { progress.recipients } else { 0 };
     LiveLine::of(progress, progress.delivered, "received", rate_per_s).with_detail(copies, "recipients")

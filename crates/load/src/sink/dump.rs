@@ -1,4 +1,5 @@
-//! Messages stored as they came: the bytes of the wire, dots unstuffed, line ends CRLF, nothing added.
+//! Stores messages as they arrived: the bytes from the wire with the dots unstuffed, line ends
+//! CRLF, and nothing added.
 //!
 //! | place | format |
 //! |---|---|
@@ -6,11 +7,12 @@
 //! | a Maildir | a file each, from `tmp` to `new` |
 //! | one file | each message after a line of JSON with its length: `{"bytes":N,…}` LF, N bytes, LF |
 //!
-//! The single file is no mbox: an mbox ends lines in LF and quotes `From ` in the text, so the received bytes could not
-//! be restored. A length is reliable for any content; no separator is (smtp-sink's `-D`).
+//! The single file is not an mbox. An mbox ends lines in LF and quotes `From ` in the text, so the
+//! received bytes could not be restored. A length works for any content, while any separator (such
+//! as that of smtp-sink's `-D`) may occur in the content.
 //!
-//! A message that cannot be stored is refused, never acknowledged. Writing is synchronous and without fsync: the sink's
-//! other sessions wait meanwhile, as in smtp-sink.
+//! A message that cannot be stored is refused and never acknowledged. Writing is synchronous and
+//! without fsync. As in smtp-sink, the sink's other sessions wait for it.
 use super::active_rules::lock;
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -22,11 +24,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Largest part of a message that a session holds in memory; a message up to that size is written in one piece at its
-/// end.
+/// Maximum number of bytes of a message that a session holds in memory. A message up to this size
+/// is written in one piece at its end.
 const MAX_BUFFERED_BYTES: usize = 64 * 1024;
 
-/// Place where messages are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DumpTarget {
     Directory(PathBuf),
@@ -35,7 +36,6 @@ pub enum DumpTarget {
 }
 
 impl DumpTarget {
-    /// Path of the directory or the file.
     pub fn path(&self) -> &Path {
         match self {
             Self::Directory(path) | Self::Maildir(path) | Self::File(path) => path,
@@ -43,20 +43,18 @@ impl DumpTarget {
     }
 }
 
-/// Stores messages, for all workers.
 #[derive(Debug)]
 pub(super) struct MessageDump {
     target: DumpTarget,
-    /// Prefix of names.
+    /// Prefix of file names and, below, suffix of file names.
     prefix: String,
-    /// Suffix of names.
     suffix: String,
     serial: AtomicU64,
     file: Option<Mutex<File>>,
 }
 
 impl MessageDump {
-    /// Creates the directories or the file if missing, and checks that they can be written.
+    /// Creates missing directories or the missing file, and checks that they can be written.
     pub(super) fn open(target: DumpTarget) -> Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let pid = std::process::id();
@@ -79,7 +77,7 @@ impl MessageDump {
         Ok(Self { target, prefix, suffix, serial: AtomicU64::new(0), file })
     }
 
-    /// A new name: the path of the file while it is written, and the final one.
+    /// Returns the path of a new file while it is being written, and its final path.
     fn names(&self) -> (PathBuf, PathBuf) {
         let number = self.serial.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}{number:08}{}", self.prefix, self.suffix);
@@ -90,24 +88,25 @@ impl MessageDump {
         }
     }
 
-    /// Appends a message to the single file. If that fails, the file is cut to its former length.
+    /// Appends a message to the single file. If that fails, truncates the file to its former
+    /// length.
     fn append(&self, file: &Mutex<File>, draft: &mut MessageWriter) -> io::Result<()> {
         let mut file = lock(file);
         let before = file.metadata()?.len();
         let outcome = draft.append_to(&mut file);
         if outcome.is_err() {
-            // A device cannot be truncated and does not have to be.
+            // Ignore the error: a device cannot be truncated and does not have to be.
             let _ = file.set_len(before);
         }
         outcome
     }
 }
 
-/// Mail is readable for its owner only.
+/// Only the owner may read mail.
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// Creates a directory if there is none; an existing one keeps its mode.
+/// Creates a directory if it does not exist. An existing directory keeps its mode.
 fn create_directory(path: &Path) -> Result<()> {
     DirBuilder::new()
         .recursive(true)
@@ -116,7 +115,7 @@ fn create_directory(path: &Path) -> Result<()> {
         .with_context(|| format!("cannot create {}", path.display()))
 }
 
-/// The host name in Maildir form: without `/` and `:`.
+/// Returns the host name for Maildir file names, which must not contain `/` or `:`.
 fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-.".contains(c) { c } else { '_' }).collect()
@@ -132,7 +131,7 @@ pub(super) struct MessageWriter {
     error: Option<io::Error>,
 }
 
-/// The sender and the recipients; the line before a message in the single file.
+/// Sender and recipients. As JSON, they are the line before a message in the single file.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct DumpEnvelope {
     bytes: u64,
@@ -145,7 +144,7 @@ pub(super) struct DumpEnvelope {
 #[derive(Debug)]
 struct DumpFile {
     file: File,
-    /// Its path, until it is renamed.
+    /// Path of the file until it is renamed.
     path: Option<PathBuf>,
     final_path: PathBuf,
 }
@@ -159,7 +158,7 @@ impl MessageWriter {
         &mut self.envelope
     }
 
-    /// Writes more of the message. After an error, the end of the message reports it.
+    /// Writes more of the message. An error is kept, and `store` reports it.
     pub(super) fn write(&mut self, dump: &MessageDump, block: &[u8]) {
         self.bytes += block.len() as u64;
         if self.error.is_some() {
@@ -173,7 +172,7 @@ impl MessageWriter {
         }
     }
 
-    /// Writes the held bytes, and a block.
+    /// Writes the buffered bytes and then the block.
     fn flush_with(&mut self, dump: &MessageDump, block: &[u8]) -> io::Result<()> {
         let spill = match &mut self.file {
             Some(spill) => spill,
@@ -184,7 +183,7 @@ impl MessageWriter {
         spill.file.write_all(block)
     }
 
-    /// Completes the message: puts it in its place.
+    /// Completes the message and moves it to its final place.
     pub(super) fn store(mut self, dump: &MessageDump) -> io::Result<()> {
         if let Some(error) = self.error.take() {
             return Err(error);
@@ -222,7 +221,7 @@ impl DumpFile {
         Ok(spill)
     }
 
-    /// Renames the file to its final name, so that readers only see complete messages.
+    /// Renames the file to its final name, so that readers see only complete messages.
     fn publish(mut self) -> io::Result<()> {
         if let Some(path) = &self.path {
             fs::rename(path, &self.final_path)?;
@@ -235,7 +234,7 @@ impl DumpFile {
 impl Drop for DumpFile {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
-            // The file may be gone because its directory was deleted.
+            // Ignore the error: the file may be gone because its directory was deleted.
             let _ = fs::remove_file(path);
         }
     }
@@ -245,7 +244,7 @@ impl Drop for DumpFile {
 mod tests {
     use super::*;
 
-    /// A message of that many bytes, each different from its neighbours.
+    /// Returns a message of this length in which each byte differs from its neighbours.
     fn message(bytes: usize) -> Vec<u8> {
         (0..bytes).map(|at| (at % 251) as u8).collect()
     }

@@ -1,4 +1,5 @@
-//! A sink session's handling of mail: reads its trace, counts it, and answers 250, or as the rules order.
+//! Handles the mail of a session: reads its trace, counts it, and answers 250 or what the rules
+//! order.
 use super::active_rules::Ruleset;
 use super::dump::{DumpEnvelope, MessageDump, MessageWriter};
 use super::lmtp_replies::{LmtpReplies, RecipientDecision, combine};
@@ -28,7 +29,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-/// A worker's tally, handed to the collector at every tick.
+/// Service of a worker. It hands its tally to the collector at every tick.
 pub(super) struct SinkService(Rc<SinkWorkerState>);
 
 impl SinkService {
@@ -56,16 +57,17 @@ impl Service for SinkService {
         }
     }
 
-    /// No client is exempt from limits here: the sink measures clients, it does not limit them.
+    /// Makes every client exempt from the server's limits, because the sink measures clients and
+    /// must not limit them.
     fn is_exempt(&self, _client: std::net::IpAddr) -> bool {
         true
     }
 
-    fn accept_failed(&self, why: &std::io::Error) {
-        let resource = match ResourceExhausted::from_error(why, false) {
+    fn accept_failed(&self, error: &std::io::Error) {
+        let resource = match ResourceExhausted::from_error(error, false) {
             Some(ResourceExhausted::Descriptors) => Resource::Descriptors,
             Some(ResourceExhausted::HostDescriptors) => Resource::HostDescriptors,
-            // A client that has already disconnected is not an error.
+            // A client that has already disconnected is not an error of the sink.
             Some(ResourceExhausted::Ports) | None => return,
         };
         self.0.tally.borrow_mut().exhausted.add(resource);
@@ -81,23 +83,23 @@ pub(super) struct SinkHandler {
     client: SocketAddr,
     reader: TraceReader,
     recipients: Vec<SinkRecipient>,
-    /// Earliest time at which the message could begin; `None` if this session delays it on purpose.
+    /// Earliest time at which the message could begin, or `None` if the sink delays this session on
+    /// purpose.
     began: Option<Duration>,
-    /// State of sessions under rules, and of those whose mail is stored.
+    /// State of a session with rules or with stored mail.
     extended: Option<Box<ExtendedSession>>,
 }
 
 #[derive(Default)]
 struct ExtendedSession {
     rules: Option<SessionRules>,
-    /// Search for the byte to change in a message that a rule corrupts.
+    /// Searches for the byte to change in a message that a rule corrupts.
     corruption: Option<Corruption>,
-    /// Set once it has been changed.
+    /// Set once the byte has been changed.
     is_changed: bool,
-    /// The name that the client gave in its greeting.
     hello: String,
     message_writer: Option<MessageWriter>,
-    /// LMTP: the message whose recipients are being answered.
+    /// For LMTP: the message whose recipients are being answered.
     lmtp_replies: Option<Rc<LmtpReplies>>,
 }
 
@@ -178,15 +180,15 @@ impl Handler for SinkHandler {
 
     fn message(&mut self, bytes: u64, now: Duration) -> Answer {
         planned_panic("sink");
-        let found = self.reader.finish();
+        let result = self.reader.finish();
         if let Some(began) = self.began.take() {
-            self.worker.time_body(&found, began, now);
+            self.worker.time_body(&result, began, now);
         }
         if self.only_counts() {
-            self.worker.count_arrival(&found, &self.recipients, bytes, now, 1);
+            self.worker.count_arrival(&result, &self.recipients, bytes, now, 1);
             return Answer::Yes;
         }
-        self.handle_message(found, bytes, now)
+        self.handle_message(result, bytes, now)
     }
 
     fn delivery(&mut self, recipient: u32, now: Duration) -> Answer {
@@ -232,7 +234,7 @@ impl Handler for SinkHandler {
         };
         match session_rules.next_read(clock::now) {
             ReadStep::All => ReadLimit::All,
-            ReadStep::AtMost(most) => ReadLimit::AtMost(most),
+            ReadStep::AtMost(limit) => ReadLimit::AtMost(limit),
             ReadStep::NotBefore(then) => ReadLimit::NotBefore(then),
             ReadStep::Stop(effect, by) => {
                 by.count_action();
@@ -242,7 +244,7 @@ impl Handler for SinkHandler {
         }
     }
 
-    fn reset(&mut self, why: Option<ReplyReason>) {
+    fn reset(&mut self, reason: Option<ReplyReason>) {
         self.recipients.clear();
         self.reader = TraceReader::default();
         if let Some(side) = &mut self.extended {
@@ -251,7 +253,7 @@ impl Handler for SinkHandler {
             side.is_changed = false;
             side.rules.as_mut().map(SessionRules::end_transaction);
         }
-        if let Some(verdict) = why {
+        if let Some(verdict) = reason {
             let reply = verdict.reply();
             let text = String::from_utf8_lossy(&reply.wire()[4..]).into_owned();
             self.worker.count_error(Phase::Reply, reply.code(), &text);
@@ -264,8 +266,8 @@ impl Handler for SinkHandler {
         }
     }
 
-    fn proxy_header_missing(&mut self, why: &std::io::Error) {
-        self.worker.count_error(Phase::Connect, 0, &why.to_string());
+    fn proxy_header_missing(&mut self, error: &std::io::Error) {
+        self.worker.count_error(Phase::Connect, 0, &error.to_string());
     }
 
     fn xclient(&mut self, xclient: &Xclient<'_>) -> Answer {
@@ -288,9 +290,9 @@ impl Handler for SinkHandler {
         tally.handshakes.add(&handshake.version, &handshake.cipher, handshake.resumed);
     }
 
-    fn tls_failed(&mut self, why: &std::io::Error) {
+    fn tls_failed(&mut self, error: &std::io::Error) {
         self.worker.tally.borrow_mut().handshakes.failed += 1;
-        self.worker.count_error(Phase::Tls, 0, &why.to_string());
+        self.worker.count_error(Phase::Tls, 0, &error.to_string());
     }
 
     fn login(&mut self, auth: &Auth<'_>) -> Answer {
@@ -310,8 +312,8 @@ impl Handler for SinkHandler {
         }
     }
 
-    fn gave_up(&mut self, why: ReplyReason) {
-        let reply = why.reply();
+    fn gave_up(&mut self, reason: ReplyReason) {
+        let reply = reason.reply();
         let text = String::from_utf8_lossy(&reply.wire()[4..]).into_owned();
         self.worker.count_error(Phase::Reply, reply.code(), &text);
     }
@@ -325,12 +327,13 @@ impl Handler for SinkHandler {
 }
 
 impl SinkHandler {
-    /// Reports whether the session only counts messages: it has no rules and stores nothing.
+    /// True if the session only counts messages, because it has no rules and stores nothing.
     fn only_counts(&self) -> bool {
         self.extended.is_none() && self.worker.context.active_rules.version() == 0
     }
 
-    /// Applies the rules to a command. Returns the answer if they decide, also one that accepts.
+    /// Applies the rules to a command. Returns `Err` with the answer if they refuse it, otherwise
+    /// `Ok` with the answer.
     fn apply_rules(&mut self, command: RuleCommand, address: Option<Path<'_>>) -> Result<Answer, Answer> {
         let Some(rules) = self.worker.rules() else { return Ok(Answer::Yes) };
         let RuleDecision { delay, effect, decided_by: by } = self.decide(&rules, command, address, None, clock::now());
@@ -360,7 +363,7 @@ impl SinkHandler {
             .decide(rules, &context)
     }
 
-    /// Stores an accepted recipient, if a rule will be evaluated for it.
+    /// Stores an accepted recipient if a rule must be evaluated for each recipient.
     fn remember_recipient(&mut self, recipient: &Path<'_>) {
         let place = self.recipients.len();
         if let Some(session_rules) = self.extended.as_mut().and_then(|side| side.rules.as_mut())
@@ -370,7 +373,8 @@ impl SinkHandler {
         }
     }
 
-    /// Decides a complete message by the rules. If they accept it, decides each of its recipients.
+    /// Applies the rules to a complete message. If they accept it, applies them to each of its
+    /// recipients.
     fn decide_message(
         &mut self,
         sequence: Option<u64>,
@@ -396,8 +400,8 @@ impl SinkHandler {
         (delay, effect, fates)
     }
 
-    /// Decides recipients by the rules, up to one that ends the session. Returns an empty list if all are accepted at
-    /// once.
+    /// Applies the rules to the recipients, up to the first recipient whose result ends the
+    /// session. Returns an empty list if all are accepted without a delay.
     fn decide_recipients(&mut self, rules: &Ruleset, sequence: Option<u64>, now: Duration) -> Vec<RecipientDecision> {
         let shared = &self.worker.context;
         let since = now.saturating_sub(*shared.first_connection.get().unwrap_or(&now));
@@ -491,20 +495,22 @@ impl ExtendedSession {
         reader.receive(block);
     }
 
-    /// Ends the transaction. Returns the stored message, and the transaction's places under domain caps.
+    /// Ends the transaction. Returns the stored message, and the transaction's slots under domain
+    /// caps.
     fn end_transaction(&mut self) -> (Option<MessageWriter>, DomainSlots) {
         let domain_slots = self.rules.as_mut().map(SessionRules::end_transaction).unwrap_or_default();
         (self.message_writer.take(), domain_slots)
     }
 }
 
-/// Shorter delays are exact to the microsecond.
+/// A delay shorter than this is exact to a microsecond.
 const SHORT_DELAY: Duration = Duration::from_millis(1);
-/// Time that the kernel takes to wake a thread for a timer: 15 to 20 µs on a virtual machine whose processors are awake.
+/// Time that the kernel takes to wake a thread for a timer: 15 to 20 µs on a virtual machine whose
+/// processors are awake.
 const WAKE_UP: Duration = Duration::from_micros(20);
 
-/// Waits for `delay`. Near the end of a short delay the worker continues with other sessions instead of sleeping,
-/// because waking up would take too long.
+/// Waits for `delay`. Near the end of a short delay, the worker serves other sessions instead of
+/// sleeping, because waking up would take too long.
 async fn pause(delay: Duration) {
     let until = clock::now() + delay;
     if delay >= SHORT_DELAY {
@@ -526,19 +532,21 @@ fn delay_answer(delay: Duration, answer: Answer) -> Answer {
     })
 }
 
-/// Changes the first visible byte of a body: a changed header would not be noticed, because relays may change headers.
+/// Finds and changes the first visible byte of a body. A change in the header would not be noticed,
+/// because relays may change headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Corruption {
     #[default]
     LineStart,
-    /// After a CR that begins a line.
+    /// The state after a CR at the start of a line. If an LF follows, this line is the empty line
+    /// that ends the header.
     EmptyLine,
     InLine,
     Body,
 }
 
 impl Corruption {
-    /// Returns the changed block, if it has such a byte.
+    /// Returns the changed block, or `None` if it contains no byte to change.
     fn corrupt(&mut self, block: &[u8]) -> Option<Vec<u8>> {
         for (at, octet) in block.iter().enumerate() {
             *self = match (*self, octet) {

@@ -1,9 +1,10 @@
-//! The end of a message whose recipients have different results, because of rules on the dot that are evaluated for
-//! each of them.
+//! The end of a message whose recipients have different results, because rules on `.` are evaluated
+//! for each recipient.
 //!
-//! LMTP has a reply for each recipient (RFC 2033 §4.2): each is delayed, refused, counted and answered in its turn.
-//! SMTP has one for all of them, so the first recipient that is refused, or ends the session, decides for the whole
-//! message, and delays add up; dropping or counting twice applies to each recipient alone there too.
+//! LMTP has a reply for each recipient (RFC 2033 §4.2), so each recipient is delayed, refused,
+//! counted and answered separately. SMTP has a single reply. The first recipient that is refused or
+//! ends the session therefore decides for the whole message, and the delays add up. Dropping and
+//! double counting still apply to each recipient separately.
 use super::dump::MessageWriter;
 use super::session_rules::{DomainSlots, RuleEffect, SERVICE_CLOSING};
 use super::worker_state::{SinkRecipient, SinkWorkerState};
@@ -13,7 +14,7 @@ use mailrun_smtp::server::Protocol;
 use std::cell::RefCell;
 use std::time::Duration;
 
-/// The result of a message for a recipient.
+/// Result of a message for one recipient.
 #[derive(Debug)]
 pub(super) struct RecipientDecision {
     pub(super) delay: Duration,
@@ -21,24 +22,25 @@ pub(super) struct RecipientDecision {
 }
 
 impl RecipientDecision {
-    /// Reports whether the result is the same as without rules.
+    /// True if the result is the same as without rules.
     pub(super) fn is_unchanged(&self) -> bool {
         self.effect == RuleEffect::Accept && self.delay.is_zero()
     }
 
-    /// Reports whether later recipients need no evaluation.
+    /// True if the rules need not be evaluated for later recipients.
     pub(super) fn ends_evaluation(&self, protocol: Protocol) -> bool {
         let is_refused = |code| protocol == Protocol::Smtp || code == SERVICE_CLOSING;
         self.effect.cuts_connection() || self.effect.error_code().is_some_and(is_refused)
     }
 
-    /// How many times the sink counts this recipient.
+    /// Returns how many times the sink counts this recipient.
     fn unit_count(&self) -> usize {
         self.effect.copies().unwrap_or(0).into()
     }
 }
 
-/// Combines the results of all recipients into one for the message, and lists the recipients to count.
+/// Combines the results of all recipients into one result for the message. Reduces `recipients` to
+/// those that count.
 pub(super) fn combine(decisions: &[RecipientDecision], recipients: &mut Vec<SinkRecipient>) -> RecipientDecision {
     let delay = decisions.iter().map(|decision| decision.delay).sum();
     if let Some(last) = decisions
@@ -51,7 +53,7 @@ pub(super) fn combine(decisions: &[RecipientDecision], recipients: &mut Vec<Sink
         .last()
         .filter(|decision| decision.effect == RuleEffect::LoseReply)
         .map_or(RuleEffect::Accept, |_| RuleEffect::LoseReply);
-    // Recipients after the one that ended the evaluation are counted as without rules.
+    // Recipients after the one that ended the evaluation count as without rules.
     let times = decisions.iter().map(RecipientDecision::unit_count).chain(std::iter::repeat(1));
     *recipients =
         recipients.iter().zip(times).flat_map(|(number, times)| std::iter::repeat_n(*number, times)).collect();
@@ -63,10 +65,10 @@ pub(super) struct LmtpReplies {
     found: TraceResult,
     bytes: u64,
     recipients: Vec<SinkRecipient>,
-    /// Fates, one for each recipient, up to one that ends the session.
+    /// Results of the recipients, up to the first that ends the session.
     decisions: Vec<RecipientDecision>,
     storage: RefCell<StorageState>,
-    /// Places under domain caps, held until the last recipient is answered.
+    /// Slots under domain caps, which are held until the last recipient is answered.
     _domain_slots: DomainSlots,
 }
 
@@ -102,7 +104,7 @@ impl LmtpReplies {
         }
     }
 
-    /// Time for which the answer for that recipient is delayed.
+    /// Returns how long the answer for this recipient is delayed.
     pub(super) fn delay(&self, place: usize) -> Duration {
         self.decisions.get(place).map_or(Duration::ZERO, |decision| decision.delay)
     }
@@ -111,7 +113,7 @@ impl LmtpReplies {
         place + 1 >= self.decisions.len()
     }
 
-    /// Counts the message for that recipient if its decision says so, and returns the answer.
+    /// Counts the message for this recipient if its result says so. Returns the answer.
     pub(super) fn answer(&self, place: usize, worker: &SinkWorkerState, now: Duration) -> Answer {
         let Some((decision, number)) = self.decisions.get(place).zip(self.recipients.get(place)) else {
             return Answer::Yes;

@@ -1,4 +1,5 @@
-//! The sink: receives mail at full speed, verifies traces and keeps the ledger of what arrived.
+//! The sink: receives mail at full speed, verifies traces, and keeps a ledger of the mail that
+//! arrived.
 //!
 //! ```text
 //! mailrun_net::Server ─ session ─ handler ─ worker_state (a worker's tally) ─→ collector ─→ live line, HTTP, record
@@ -49,10 +50,12 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use worker_state::SinkContext;
 
-/// Receives mail until the number of messages is reached, or until SIGINT or SIGTERM; either way there is a record.
+/// Receives mail until the requested number of messages has arrived, or until SIGINT or SIGTERM. In
+/// both cases, it returns a record.
 ///
 /// # Errors
-/// If it could not run: the address is taken, a file cannot be written.
+///
+/// If the sink could not run, for example because the address is taken or a file cannot be written.
 pub fn run(options: SinkOptions) -> Result<FinishedRun> {
     options.outputs.check_writable()?;
     let endpoint = Endpoint::listening(&options.listen).context("--listen")?;
@@ -92,15 +95,15 @@ pub fn run(options: SinkOptions) -> Result<FinishedRun> {
 }
 
 fn cannot_listen(endpoint: &Endpoint, error: &io::Error) -> anyhow::Error {
-    let why = reason(error);
+    let cause = reason(error);
     match ResourceExhausted::from_error(error, true) {
         Some(ResourceExhausted::Descriptors) => {
-            anyhow!("cannot listen on {endpoint}: {why}. Raise `ulimit -n`, or use fewer --workers.")
+            anyhow!("cannot listen on {endpoint}: {cause}. Raise `ulimit -n`, or use fewer --workers.")
         }
         Some(ResourceExhausted::HostDescriptors) => {
-            anyhow!("cannot listen on {endpoint}: {why}. Raise the sysctl fs.file-max.")
+            anyhow!("cannot listen on {endpoint}: {cause}. Raise the sysctl fs.file-max.")
         }
-        Some(ResourceExhausted::Ports) | None => anyhow!("cannot listen on {endpoint}: {why}"),
+        Some(ResourceExhausted::Ports) | None => anyhow!("cannot listen on {endpoint}: {cause}"),
     }
 }
 

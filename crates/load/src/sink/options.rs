@@ -1,4 +1,3 @@
-//! Options of a sink.
 use super::capabilities::CapabilityOptions;
 use super::dump::DumpTarget;
 use super::rulebook::Rulebook;
@@ -7,7 +6,7 @@ use mailrun_net::BusyPoll;
 use mailrun_party::outputs::Outputs;
 use mailrun_smtp::Limits;
 
-/// Descriptors used for other things than sessions.
+/// File descriptors for everything except sessions.
 pub(super) const RESERVED_DESCRIPTORS: u64 = 64;
 
 #[derive(Clone, Debug)]
@@ -17,20 +16,18 @@ pub struct SinkOptions {
     pub listen: String,
     /// HOST:PORT of the status over HTTP.
     pub http: Option<String>,
-    /// Number of messages after which it ends.
+    /// The sink ends after this number of messages.
     pub messages: Option<u64>,
     pub workers: usize,
-    /// Time that the workers poll for events before they sleep.
+    /// How long the workers poll for events before they sleep.
     pub busy_poll: BusyPoll,
-    /// Largest number of concurrent sessions.
     pub sessions: usize,
-    /// Limits of a session.
     pub limits: Limits,
     pub hello: String,
     pub rules: Rulebook,
-    /// The seed of random choices, if the rules name none.
+    /// Seed of random choices, if the rules have none.
     pub seed: u64,
-    /// Storage of messages, if they are stored.
+    /// Where messages are stored, if they are.
     pub dump: Option<DumpTarget>,
     pub run: Option<RunId>,
     pub capabilities: CapabilityOptions,

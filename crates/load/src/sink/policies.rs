@@ -1,12 +1,12 @@
-//! Policies with a memory: rate limit, greylist, open transactions per domain, tarpit, slow reading. Pure: the time is
-//! an argument, on one clock, and users that share a policy lock it.
+//! Policies with a memory: rate limit, greylist, open transactions per domain, tarpit and slow
+//! reading. They have no clock. The time is an argument, and callers that share a policy lock it.
 use mailrun_smtp::Domain;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::time::Duration;
 
-/// A rate limit: a token bucket, stored as the time at which it will be full (GCRA, ITU-T I.371), so that it does not
-/// drift and needs no refills.
+/// A rate limit as a token bucket. Only the time at which the bucket will be full is stored (GCRA,
+/// ITU-T I.371), so that the limit does not drift and needs no refills.
 ///
 /// ```text
 /// tokens in the bucket now = burst − (full_at − now) × rate
@@ -34,8 +34,8 @@ impl GcraLimiter {
     }
 }
 
-/// A greylist: a triplet is first deferred, and accepted when it comes again later (Harris 2003; RFC 6647 §2.4). When
-/// the list is full, the oldest triplet is forgotten and has to wait again.
+/// A greylist: a triplet is deferred at first, and accepted when it comes again later (Harris 2003;
+/// RFC 6647 §2.4). If the list is full, the oldest triplet is forgotten and has to wait again.
 #[derive(Debug)]
 pub(super) struct Greylist {
     delay: Duration,
@@ -43,7 +43,7 @@ pub(super) struct Greylist {
     /// Time at which each triplet was first seen.
     seen: HashMap<u64, Duration>,
     order: VecDeque<u64>,
-    /// Hasher with random keys, so that no client can send triplets that collide.
+    /// The hasher has random keys, so that no client can send triplets that collide.
     hasher: RandomState,
 }
 
@@ -55,13 +55,13 @@ pub(super) struct Triplet<'a> {
 }
 
 impl Greylist {
-    pub(super) fn new(delay: Duration, most: usize) -> Self {
+    pub(super) fn new(delay: Duration, max_entries: usize) -> Self {
         let seen = HashMap::new();
         let order = VecDeque::new();
-        Self { delay, capacity: most.max(1), seen, order, hasher: RandomState::new() }
+        Self { delay, capacity: max_entries.max(1), seen, order, hasher: RandomState::new() }
     }
 
-    /// Reports whether the triplet has waited long enough to be accepted.
+    /// True if the triplet has waited long enough to be accepted.
     pub(super) fn passes(&mut self, triplet: Triplet<'_>, now: Duration) -> bool {
         let key = self.hasher.hash_one(triplet);
         if let Some(first) = self.seen.get(&key) {
@@ -78,7 +78,7 @@ impl Greylist {
     }
 }
 
-/// Number of open transactions per domain. Domains without any take no memory.
+/// Number of open transactions per domain. Domains without open transactions take no memory.
 #[derive(Debug)]
 pub(super) struct DomainCap {
     limit: u32,
@@ -86,13 +86,13 @@ pub(super) struct DomainCap {
     hasher: RandomState,
 }
 
-/// A domain in [`DomainCap`].
+/// Identifies a domain in [`DomainCap`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DomainKey(u64);
 
 impl DomainCap {
-    pub(super) fn new(most: u32) -> Self {
-        Self { limit: most, open: HashMap::new(), hasher: RandomState::new() }
+    pub(super) fn new(max: u32) -> Self {
+        Self { limit: max, open: HashMap::new(), hasher: RandomState::new() }
     }
 
     pub(super) fn key(&self, name: &[u8]) -> DomainKey {
@@ -121,12 +121,12 @@ impl DomainCap {
     }
 }
 
-pub(super) fn tarpit(step: Duration, most: Duration, before: u32) -> Duration {
-    step.saturating_mul(before).min(most)
+pub(super) fn tarpit(step: Duration, max: Duration, before: u32) -> Duration {
+    step.saturating_mul(before).min(max)
 }
 
-/// Slow reading: a number of bytes per second, in reads of a twentieth of a second. The wait comes before a read and
-/// not after it, so that a message of n bytes takes at least n / rate until its end is read.
+/// Slow reading: limits the bytes per second, in reads of 1/20 s. The wait comes before each read
+/// and not after it, so that a message of n bytes takes at least n / rate until its end is read.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ReadThrottle {
     octets_per_s: f64,
@@ -135,7 +135,6 @@ pub(super) struct ReadThrottle {
 }
 
 impl ReadThrottle {
-    /// Reads per second.
     const READS_PER_S: f64 = 20.0;
 
     pub(super) fn new(octets_per_s: u64, now: Duration) -> Self {
@@ -145,12 +144,13 @@ impl ReadThrottle {
         throttle
     }
 
-    /// The number of bytes to read now; or the time at which to ask again.
+    /// Returns the number of bytes to read now, or the time at which to ask again.
     pub(super) fn next_read(&self, now: Duration) -> Result<usize, Duration> {
         if now < self.due { Err(self.due) } else { Ok(self.read_size()) }
     }
 
-    /// Records that this many bytes have been read. Time that the peer left unused does not add to its allowance.
+    /// Records that this many bytes have been read. Time that the peer did not use does not
+    /// increase its allowance.
     pub(super) fn record_read(&mut self, octets: usize, now: Duration) {
         self.due = self.due.max(now.saturating_sub(self.duration_of(self.read_size()))) + self.duration_of(octets);
     }
@@ -178,8 +178,8 @@ mod tests {
     #[test]
     fn a_bucket_gives_its_burst_and_then_its_rate() {
         let mut bucket = GcraLimiter::new(100.0, 5);
-        let taken = (0..20).filter(|_| bucket.take(MS * 1000)).count();
-        assert_eq!(taken, 5);
+        let count = (0..20).filter(|_| bucket.take(MS * 1000)).count();
+        assert_eq!(count, 5);
         assert!(!bucket.take(MS * 1009) && bucket.take(MS * 1010) && !bucket.take(MS * 1010));
         assert!((0..5).all(|_| bucket.take(MS * 9000)) && !bucket.take(MS * 9000), "it fills up, and no further");
     }
@@ -233,35 +233,35 @@ mod tests {
             while left > 0 {
                 match throttle.next_read(now) {
                     Err(then) => now = then,
-                    Ok(most) => {
-                        let octets = most.min(piece).min(left);
+                    Ok(limit) => {
+                        let octets = limit.min(piece).min(left);
                         throttle.record_read(octets, now);
                         left -= octets;
                     }
                 }
             }
-            let took = now - MS * 500;
-            assert!((MS * 1990..MS * 2300).contains(&took), "two seconds' worth in pieces of {piece}: {took:?}");
+            let elapsed = now - MS * 500;
+            assert!((MS * 1990..MS * 2300).contains(&elapsed), "two seconds' worth in pieces of {piece}: {elapsed:?}");
         }
     }
 
     proptest! {
-        /// For any steps of the clock, no window exceeds its burst and its rate.
+        /// Whatever the steps of the clock, no period may get more than its burst and its rate.
         #[test]
         fn a_bucket_never_gives_more_than_it_may(
             rate in 1.0..1000.0_f64, burst in 1..50_u32, steps in proptest::collection::vec(0..30_u64, 1..300)
         ) {
             let mut bucket = GcraLimiter::new(rate, burst);
             let mut now = Duration::ZERO;
-            let mut taken = Vec::new();
+            let mut times = Vec::new();
             for step in steps {
                 now += MS * step as u32;
                 if bucket.take(now) {
-                    taken.push(now);
+                    times.push(now);
                 }
             }
-            for (first, from) in taken.iter().enumerate() {
-                for (last, to) in taken.iter().enumerate().skip(first) {
+            for (first, from) in times.iter().enumerate() {
+                for (last, to) in times.iter().enumerate().skip(first) {
                     let allowed = f64::from(burst) + (*to - *from).as_secs_f64() * rate;
                     prop_assert!((last - first + 1) as f64 <= allowed + 1e-3);
                 }

@@ -1,4 +1,4 @@
-//! The sink's run record: of one run, or of all mail if none has traces.
+//! The sink's run record, of one run, or of all mail if no message has a trace.
 use super::DumpTarget;
 use super::active_rules::{self, ActiveRules, RuleChange};
 use super::options::{RESERVED_DESCRIPTORS, SinkOptions};
@@ -22,7 +22,7 @@ pub(super) struct SinkReport {
     pub(super) began: Duration,
     pub(super) total: SinkTally,
     started_at: jiff::Timestamp,
-    /// The seconds of each run, and of mail without a trace (`None`).
+    /// Figures per second of each run, and of mail without a trace (`None`).
     series: Vec<(Option<RunId>, Series)>,
     host_sampler: HostSampler,
     usage_sampler: UsageSampler,
@@ -55,8 +55,8 @@ impl SinkReport {
         self.series.retain(|(run, _)| run.is_none_or(|run| self.total.runs.find(run).is_some()));
     }
 
-    /// Returns the seconds of a run. Second 0 is the one in which the sink began; `begin` is the beginning of any of
-    /// the run's seconds.
+    /// Returns the series of a run. Second 0 is the second in which the sink began. `begin` is the
+    /// start of any second of the run.
     fn series_of(&mut self, run: Option<RunId>, begin: Duration) -> &mut Series {
         let index = self.series.iter().position(|(known, _)| *known == run).unwrap_or_else(|| {
             self.series.push((run, Series::new(second_of(self.began, begin))));
@@ -70,18 +70,19 @@ impl SinkReport {
         self.first_connection = first_connection;
     }
 
-    /// Returns the run that a record is about if no run is named: the expected run, or the one with the most messages.
+    /// Returns the run to report if nobody names a run: the expected run, or the run with the most
+    /// messages.
     pub(super) fn chosen_run(&self) -> Option<RunId> {
         let largest = || self.total.runs.iter().max_by_key(|(_, tally)| tally.messages).map(|(run, _)| run);
         self.options.run.or_else(largest)
     }
 
-    /// Number of messages that do not belong to that run, since its first message.
+    /// Returns the number of messages since the run's first message that do not belong to the run.
     pub(super) fn foreign_count(&self, tally: &RunTally) -> u64 {
         self.total.messages - tally.messages_before - tally.messages
     }
 
-    /// The record of a run, or of all mail.
+    /// Makes the record of a run, or of all mail.
     pub(super) fn record(&mut self, run: Option<RunId>) -> Record {
         let known = self.series.iter().find(|(known, _)| *known == run).map(|(_, series)| series.clone());
         let mut series = known.unwrap_or_else(|| Series::new(self.began));
@@ -134,8 +135,8 @@ impl SinkReport {
         record
     }
 
-    /// Makes the record of one run at a sink that has other clients. Errors and handshakes count from the run's first
-    /// message.
+    /// Makes the record of one run at a sink that also has other clients. Errors and handshakes
+    /// count from the run's first message on.
     pub(super) fn record_since_first(&mut self, run: RunId) -> Record {
         let mut record = self.record(Some(run));
         if let Some(tally) = self.total.runs.find(run) {
@@ -145,7 +146,7 @@ impl SinkReport {
         record
     }
 
-    /// Lists scheduled faults and changes of the rules.
+    /// Lists stalls and changes of the rules.
     fn events(&self, origin: Duration) -> Vec<EventRow> {
         let changes = self.active_rules.changes(self.first_connection, clock::now());
         let row = |change: RuleChange| EventRow {
@@ -170,11 +171,12 @@ impl SinkReport {
         }
     }
 
-    /// All mail, if none has a trace: counts and rate from the first arrival to the last.
+    /// Describes all mail if no message has a trace. Count and rate are those from the first
+    /// arrival to the last.
     fn untraced_stage(&self) -> StageRow {
         let total = &self.total;
-        let took = total.first_arrival.zip(total.last_arrival).map_or(Duration::ZERO, |(first, last)| last - first);
-        let per_s = |amount: u64| if took.is_zero() { 0.0 } else { amount as f64 / took.as_secs_f64() };
+        let elapsed = total.first_arrival.zip(total.last_arrival).map_or(Duration::ZERO, |(first, last)| last - first);
+        let per_s = |amount: u64| if elapsed.is_zero() { 0.0 } else { amount as f64 / elapsed.as_secs_f64() };
         StageRow {
             name: Stage::Delivered,
             party: "sink".to_owned(),
@@ -183,7 +185,7 @@ impl SinkReport {
             bytes: total.bytes,
             rate_per_s: per_s(total.messages),
             bytes_per_s: per_s(total.bytes),
-            duration_s: took.as_secs_f64(),
+            duration_s: elapsed.as_secs_f64(),
             offered_rate_per_s: None,
             since: None,
             latency_ms: None,
@@ -215,13 +217,13 @@ impl SinkReport {
     }
 }
 
-/// Lists the messages that took longest to arrive. The sink cannot know their dialogue, and may not know all of their
-/// recipients.
+/// Lists the messages that took longest to arrive. The sink does not know their dialogue with the
+/// source, and may not know all of their recipients.
 fn slowest(tally: &RunTally, origin: Duration) -> Vec<SlowMessage> {
-    let row = |(took, slow): (Duration, SlowDelivery)| SlowMessage {
+    let row = |(latency, slow): (Duration, SlowDelivery)| SlowMessage {
         message: slow.message,
         created_s: slow.created.saturating_sub(origin).as_secs_f64(),
-        delivered_ms: Some(took.as_secs_f64() * 1e3),
+        delivered_ms: Some(latency.as_secs_f64() * 1e3),
         recipient_count: slow.recipients,
         bytes: slow.bytes,
         ..SlowMessage::default()

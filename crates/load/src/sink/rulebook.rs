@@ -1,4 +1,5 @@
-//! A rules file: TOML or JSON, in the same language as on the command line; errors name the place in the file.
+//! Parses rules files in TOML or JSON, with the same language as on the command line. Errors name
+//! the place in the file.
 //!
 //! ```toml
 //! seed = 7                      # of chance; without it, the sink's own
@@ -14,18 +15,17 @@ use std::ops::Range;
 use std::path::Path;
 use toml::Spanned;
 
-/// Size limit of a rules file.
+/// Maximum length of a rules file in bytes.
 pub(super) const MAX_FILE_BYTES: usize = 1 << 20;
 const MAX_RULES: usize = 1000;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rulebook {
-    /// `None` for the sink's own seed.
+    /// Without a seed, the sink uses its own.
     pub seed: Option<u64>,
     pub rules: Vec<Rule>,
 }
 
-/// The file as it is written.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct RulebookFile<Text> {
@@ -36,18 +36,21 @@ struct RulebookFile<Text> {
 }
 
 impl Rulebook {
-    /// Reads TOML, or JSON if it begins with a brace, which no TOML file does.
+    /// Parses TOML or JSON. A text that starts with a brace is JSON, because no TOML file starts
+    /// so.
     ///
     /// # Errors
-    /// Place and cause, in a line: `rules:3:7: …`.
+    ///
+    /// Place and cause on one line: `rules:3:7: …`.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         Self::read_file("rules", text)
     }
 
-    /// Like `Rulebook::read`, for the text of a file.
+    /// Like `Rulebook::read`, for the text of a file with this name.
     ///
     /// # Errors
-    /// Place and cause, in a line: `NAME:3:7: …`.
+    ///
+    /// Place and cause on one line: `NAME:3:7: …`.
     pub fn read_file(name: &str, text: &str) -> Result<Self, String> {
         if text.len() > MAX_FILE_BYTES {
             return Err(format!("{name}: rules may have at most {MAX_FILE_BYTES} bytes"));
@@ -88,15 +91,15 @@ impl Rulebook {
         Ok(Self { seed: written.seed, rules })
     }
 
-    /// JSON that `Rulebook::read` reads.
+    /// Returns JSON that `Rulebook::read` can read.
     pub(super) fn to_json(&self) -> serde_json::Value {
         let rules = self.rules.iter().map(|rule| rule.text().to_owned()).collect();
         serde_json::to_value(RulebookFile { seed: self.seed, rules }).expect("numbers and texts are JSON")
     }
 }
 
-/// Finds the place of a rule's mistake in the text of the file. The place is exact unless the rule's string has escapes
-/// or several lines.
+/// Finds the place of a rule's mistake in the text of the file. The place is only that of the rule
+/// if the rule's string has escapes or several lines.
 fn rule_offset(text: &str, span: Range<usize>, mistake: &RuleError) -> usize {
     let raw = &text[span.clone()];
     let is_plain = !raw.contains('\\') && !raw.starts_with("\"\"\"") && !raw.starts_with("'''");
@@ -144,8 +147,8 @@ mod tests {
             ("{", "rules:1:1: EOF"),
         ];
         for (text, expected) in rows {
-            let said = Rulebook::read(text).expect_err(text);
-            assert!(said.starts_with(expected) && !said.contains('\n'), "{text:?}: {said}");
+            let error = Rulebook::read(text).expect_err(text);
+            assert!(error.starts_with(expected) && !error.contains('\n'), "{text:?}: {error}");
         }
         let many = format!("rules = [{}]", "'.: drop',".repeat(MAX_RULES + 1));
         assert_eq!(Rulebook::read(&many), Err("rules: more than 1000 rules; at most 1000 are possible".to_owned()));
@@ -156,9 +159,9 @@ mod tests {
         #[test]
         fn a_mistake_is_where_the_word_is(before in 0..5_usize, blanks in 0..5_usize) {
             let text = format!("rules = [\n{}{}'mail: nonsense']", "'.: drop',\n".repeat(before), " ".repeat(blanks));
-            let said = Rulebook::read(&text).unwrap_err();
+            let error = Rulebook::read(&text).unwrap_err();
             let place = format!("rules:{}:{}: \"nonsense\"", before + 2, blanks + 8);
-            prop_assert!(said.starts_with(&place), "{}", said);
+            prop_assert!(error.starts_with(&place), "{}", error);
         }
     }
 }

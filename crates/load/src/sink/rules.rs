@@ -1,5 +1,5 @@
-//! The language of rules: the faults of a sink, the commands that they apply to, and their frequency. Text in, rules
-//! out; no state.
+//! The language of rules, which describes the sink's faults, the commands that they apply to, and
+//! their frequency. This module only parses: text in, rules out.
 //!
 //! ```text
 //! rule     = command *( [","] command ) [ "to" pattern / "from" pattern ] ":" action [ chance ]
@@ -25,24 +25,24 @@
 //! "."      / "lose reply"                 the message is accepted, and the connection closed instead of the 250
 //!          / "drop" / "duplicate" / "corrupt"            250, but not counted, counted twice, a byte changed
 //! ```
-//! The words are smtp-sink's if it has them. Rules are evaluated in their order: delays add up, and the first that
-//! refuses or cuts decides.
+//! Words that Postfix's smtp-sink also has are the same as there. Rules are evaluated in their
+//! order. Delays add up, and the first rule that refuses or cuts the connection decides.
 use mailrun_journey::quantities::{bytes, count_up_to, duration, interval, positive, probability, rate};
 use mailrun_party::misspelling::is_misspelling;
 use mailrun_smtp::{Domain, Path, Reply};
 use std::fmt;
 use std::time::Duration;
 
-/// The longest rule, in bytes.
+/// Longest rule, in bytes.
 const MAX_RULE_BYTES: usize = 1000;
-/// The longest text of a reply (RFC 5321 §4.5.3.1.5: 512 octets with code and line end).
+/// Longest text of a reply (RFC 5321 §4.5.3.1.5: 512 octets including code and line end).
 const MAX_REPLY_BYTES: usize = 500;
-/// Number of triplets that a greylist stores by default: 4 MB.
+/// Default number of triplets in a greylist. They take 4 MB.
 const DEFAULT_TRIPLETS: usize = 100_000;
-/// Longest delay by a tarpit by default.
+/// Default of the longest delay of a tarpit.
 const TARPIT_LIMIT: Duration = Duration::from_secs(10);
 
-/// A client's command, or another event of a session.
+/// A command of a client, or another event of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum RuleCommand {
@@ -59,7 +59,7 @@ pub(super) enum RuleCommand {
     Verify,
     Quit,
     StartTls,
-    /// The TLS handshake: before the greeting, or after STARTTLS.
+    /// The TLS handshake, before the greeting or after STARTTLS.
     Handshake,
     Auth,
 }
@@ -134,15 +134,12 @@ pub struct Rule {
     pub(super) commands: CommandSet,
     pattern: Option<RulePattern>,
     pub(super) action: RuleAction,
-    /// Probability, from 0 to 1.
+    /// Probability from 0 to 1.
     pub(super) chance: f64,
 }
 
 impl Rule {
-    /// Parses a rule.
-    ///
-    /// # Errors
-    /// The mistake, and its place.
+    /// Parses a rule. An error names the mistake and its place.
     pub fn parse(text: &str) -> Result<Self, RuleError> {
         if text.len() > MAX_RULE_BYTES {
             return Err(RuleError::at(text, MAX_RULE_BYTES, format!("a rule can have at most {MAX_RULE_BYTES} bytes")));
@@ -174,18 +171,20 @@ impl Rule {
         &self.text
     }
 
-    /// Reports whether the rule is evaluated for each recipient at the end of the message, instead of once for all.
+    /// True if the rule is evaluated for each recipient at the end of the message, and not once for
+    /// all of them.
     pub(super) fn is_for_each_recipient(&self) -> bool {
         self.commands.contain(RuleCommand::Dot) && (self.pattern.is_some() || self.action == RuleAction::Directed)
     }
 
-    /// Reports whether the rule applies to this address. A rule without a pattern applies to every address.
+    /// True if the rule applies to this address. A rule without a pattern applies to every address.
     pub(super) fn matches_address(&self, address: Option<&Path<'_>>) -> bool {
         self.pattern.as_ref().is_none_or(|pattern| address.is_some_and(|address| pattern.matches(address)))
     }
 }
 
-/// A pattern of addresses. The given parts must be equal, ignoring case; `*` stands for any.
+/// Pattern of addresses. Its parts must be equal to those of the address, ignoring case. A part
+/// that is `None` matches anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RulePattern {
     local_part: Option<String>,
@@ -212,8 +211,8 @@ impl RulePattern {
     }
 }
 
-/// Returns the reply that a directed recipient asks for. Its local part is, or begins with, a 4xx or 5xx code; the next
-/// character must not be a letter or digit.
+/// Returns the reply that a recipient asks for by its address. The local part must start with a 4xx
+/// or 5xx code that no letter or digit follows.
 pub(super) fn directed_reply(local_part: &[u8]) -> Option<Reply> {
     let [class @ (b'4' | b'5'), ten @ b'0'..=b'5', one @ b'0'..=b'9', rest @ ..] = local_part else { return None };
     if rest.first().is_some_and(u8::is_ascii_alphanumeric) {
@@ -228,7 +227,7 @@ pub(super) fn directed_reply(local_part: &[u8]) -> Option<Reply> {
 pub struct RuleError {
     /// Offset of the mistake in the rule, in bytes.
     pub(super) offset: usize,
-    /// Column in characters, from 1.
+    /// Column of the mistake, in characters from 1.
     column: usize,
     pub(super) what: String,
 }
@@ -246,7 +245,7 @@ impl RuleError {
     }
 }
 
-/// The commands before the colon, and the pattern of addresses.
+/// Parses the commands before the colon, and the pattern of addresses.
 fn parse_commands(words: &mut RuleTokens<'_>) -> Result<(CommandSet, Option<RulePattern>), RuleError> {
     let mut commands = CommandSet::default();
     while let Some(word) = words.peek() {
@@ -270,8 +269,8 @@ fn parse_commands(words: &mut RuleTokens<'_>) -> Result<(CommandSet, Option<Rule
             return Err(words.error(format!("{word:?} is only for {names}")));
         }
         words.next();
-        let whose = "an address is missing: local@domain, @domain, local@, or * for all";
-        let read = |text: &str| RulePattern::parse(text).ok_or(whose.to_owned());
+        let message = "an address is missing: local@domain, @domain, local@, or * for all";
+        let read = |text: &str| RulePattern::parse(text).ok_or(message.to_owned());
         pattern = Some(words.value("an address", read)?);
     }
     match words.peek() {
@@ -282,16 +281,16 @@ fn parse_commands(words: &mut RuleTokens<'_>) -> Result<(CommandSet, Option<Rule
 
 fn unknown_command(word: Option<&str>) -> String {
     let known: Vec<&str> = RuleCommand::ALL.iter().map(|(_, name)| *name).collect();
-    let meant = word.and_then(|word| known.iter().find(|name| name.len() > 1 && is_misspelling(word, name)));
+    let nearest = word.and_then(|word| known.iter().find(|name| name.len() > 1 && is_misspelling(word, name)));
     let known = known.join(" ");
-    match (word, meant) {
-        (Some(word), Some(meant)) => format!("{word:?} is not a command of the sink; did you mean {meant:?}?"),
+    match (word, nearest) {
+        (Some(word), Some(nearest)) => format!("{word:?} is not a command of the sink; did you mean {nearest:?}?"),
         (Some(word), None) => format!("{word:?} is not a command of the sink; use {known}, or * for all"),
         (None, _) => format!("a command is missing; use {known}, or * for all"),
     }
 }
 
-/// Actions, and the words that they begin with.
+/// The actions, each with the words that it starts with and the parser of the rest.
 const ACTIONS: &[(&str, ActionParser)] = &[
     ("hang up", hang_up),
     ("soft reject", |words| Ok(RuleAction::Reject(words.reply_or(b"4", 450, "4.3.0 Error: command failed")?))),
@@ -314,7 +313,6 @@ const ACTIONS: &[(&str, ActionParser)] = &[
     ("fail", hang_up),
 ];
 
-/// Parser of the rest of an action.
 type ActionParser = fn(&mut RuleTokens<'_>) -> Result<RuleAction, RuleError>;
 
 fn parse_action(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
@@ -328,14 +326,14 @@ fn parse_action(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
         return Err(words.error(format!("an action is missing; use {}", known.join(", "))));
     };
     let pair = words.peek_pair();
-    if let Some(meant) = known.iter().find(|name| is_misspelling(word, name) || is_misspelling(&pair, name)) {
-        let typed = if meant.contains(' ') && !is_misspelling(word, meant) { &pair } else { word };
-        return Err(words.error(format!("{typed:?} is not an action; did you mean {meant:?}?")));
+    if let Some(nearest) = known.iter().find(|name| is_misspelling(word, name) || is_misspelling(&pair, name)) {
+        let typed = if nearest.contains(' ') && !is_misspelling(word, nearest) { &pair } else { word };
+        return Err(words.error(format!("{typed:?} is not an action; did you mean {nearest:?}?")));
     }
     Err(words.error(format!("{word:?} is not an action; use {}", known.join(", "))))
 }
 
-/// The only command on which the action is possible. `directed` is also possible on `.`.
+/// Returns the only command on which the action is possible. `directed` is possible on `.` as well.
 fn own_command(action: &RuleAction) -> Option<RuleCommand> {
     match action {
         RuleAction::Greylist { .. } | RuleAction::DomainCap { .. } | RuleAction::Directed => {
@@ -349,14 +347,14 @@ fn own_command(action: &RuleAction) -> Option<RuleCommand> {
     }
 }
 
-/// The command of a rule that names none, for example `drop 1%`.
+/// Returns the command of a rule that names no command, for example `drop 1%`.
 fn usual_command(action: &RuleAction) -> CommandSet {
     let mut commands = CommandSet::default();
     commands.add(own_command(action).unwrap_or(RuleCommand::Dot));
     commands
 }
 
-/// Checks whether the action is possible on those commands.
+/// Checks that the action is possible on these commands.
 fn check_commands(action: &RuleAction, commands: CommandSet) -> Result<(), &'static str> {
     let is_directed = *action == RuleAction::Directed;
     match own_command(action) {
@@ -386,7 +384,8 @@ fn tarpit(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
 
 fn limit(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
     let rate_per_s = words.value("a rate", |text| positive(text, rate))?;
-    // The usual burst is a tenth of a second's worth: clients come in bursts, and real limiters accept some.
+    // The default burst is the number of messages in a tenth of a second. Clients come in bursts,
+    // and real limiters accept small ones.
     let usual = (rate_per_s / 10.0).clamp(1.0, 1e6) as u32;
     let burst =
         if words.eat("burst") { words.value("a number", |text| number(text, 1_000_000))? as u32 } else { usual };
@@ -446,11 +445,12 @@ fn octets_per_s(text: &str) -> Result<u64, String> {
     positive(octets, bytes)
 }
 
-fn number(text: &str, most: u64) -> Result<usize, String> {
-    count_up_to(text, most).map(|number| number as usize)
+fn number(text: &str, max: u64) -> Result<usize, String> {
+    count_up_to(text, max).map(|number| number as usize)
 }
 
-/// A reply in quotes: three digits, of which the first is one of `classes`, a blank, text.
+/// Parses a reply in quotes: a code of three digits whose first digit is in `classes`, a blank, and
+/// a text.
 fn quoted_reply(text: &str, classes: &[u8]) -> Result<Reply, String> {
     let shape = || {
         let class = if classes == b"45" { "4 or 5" } else { std::str::from_utf8(classes).unwrap_or_default() };
@@ -470,7 +470,7 @@ fn quoted_reply(text: &str, classes: &[u8]) -> Result<Reply, String> {
 #[derive(Clone, Debug)]
 struct RuleTokens<'t> {
     text: &'t str,
-    /// Each word with its offset, quotes included.
+    /// Each word with its offset. Quotes are part of the word.
     words: Vec<(usize, &'t str)>,
     next_index: usize,
     end: usize,
@@ -499,7 +499,7 @@ impl<'t> RuleTokens<'t> {
         self.words.get(self.next_index).map(|(_, word)| *word)
     }
 
-    /// The next two words, in lower case.
+    /// Returns the next two words in lower case.
     fn peek_pair(&self) -> String {
         let pair: Vec<String> =
             self.words[self.next_index..].iter().take(2).map(|(_, word)| word.to_ascii_lowercase()).collect();
@@ -512,7 +512,7 @@ impl<'t> RuleTokens<'t> {
         word
     }
 
-    /// Skips `words` if they come next.
+    /// Skips `words` if they come next. Returns true if they do.
     fn eat(&mut self, words: &str) -> bool {
         let count = words.split(' ').count();
         let ahead = self.words.get(self.next_index..self.next_index + count).unwrap_or_default();
@@ -523,7 +523,6 @@ impl<'t> RuleTokens<'t> {
         matches
     }
 
-    /// The next word as a value.
     fn value<T>(&mut self, what: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<T, RuleError> {
         let word = self.peek().ok_or_else(|| self.error(format!("{what} is missing")))?;
         let value = read(word).map_err(|what| self.error(what))?;
@@ -531,7 +530,7 @@ impl<'t> RuleTokens<'t> {
         Ok(value)
     }
 
-    /// The next word as a reply, if it is quoted.
+    /// Parses the next word as a reply if it is in quotes.
     fn reply(&mut self, classes: &[u8]) -> Result<Option<Reply>, RuleError> {
         let quoted = self.peek().and_then(|word| word.strip_prefix('"')?.strip_suffix('"'));
         quoted.map(|text| self.value("a reply", |_| quoted_reply(text, classes))).transpose()
@@ -541,7 +540,7 @@ impl<'t> RuleTokens<'t> {
         Ok(self.reply(classes)?.unwrap_or_else(|| Reply::new(code, text)))
     }
 
-    /// The last word as a probability: 0.01 or 1%.
+    /// Parses the last word as a probability, 0.01 or 1%. Without a word, the probability is 1.
     fn chance(&mut self) -> Result<f64, RuleError> {
         if self.peek().is_some() { self.value("a probability", probability) } else { Ok(1.0) }
     }
@@ -660,7 +659,7 @@ mod tests {
         }
     }
 
-    /// Rules with a mistake, and the beginning of what is said of it.
+    /// Rules with a mistake, and the beginning of the error that each must cause.
     const MISTAKES: &[(&str, &str)] = &[
         ("", "column 1: write a rule as COMMAND: ACTION"),
         ("rcpt soft reject", "column 17: write a rule as COMMAND: ACTION"),

@@ -1,9 +1,12 @@
-//! Session behaviour under rules: the effect of rules on each command, and on the reading of its message. Pure except
-//! for the memory that rules share: the time and the session's number are arguments.
+//! Effects of the rules on each command of a session, and on the reading of its message. The
+//! functions are pure except for the memory that rules share: the time and the session's number are
+//! arguments.
 //!
-//! Chance is a function of the seed, the rule's place, and either the session's number and the count of that command in
-//! the session, or, for a message that is dropped or counted twice, the message's own number. So the same seed does the
-//! same to the same sessions and messages, however their commands are interleaved with those of others.
+//! A random choice depends on the seed and on the rule's position. It also depends on the session's
+//! number and on how often the session has sent the command before. For a message that is dropped
+//! or counted twice, it depends on the message's own number instead. The same seed therefore does
+//! the same to the same sessions and messages, however their commands are interleaved with those of
+//! others.
 use super::active_rules::{PolicyState, RuleState, Ruleset, lock};
 use super::policies::{DomainKey, ReadThrottle, Triplet, tarpit};
 use super::rules::{RuleAction, RuleCommand, directed_reply};
@@ -17,12 +20,12 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct SessionRules {
     number: u64,
-    /// Number of times that the session has sent each command.
+    /// How often the session has sent each command.
     command_counts: [u32; RuleCommand::ALL.len()],
     commands: u32,
     sender: Vec<u8>,
     recipients: RecipientList,
-    /// Places that the open transaction occupies under domain caps.
+    /// Slots that the open transaction occupies under domain caps.
     domain_slots: DomainSlots,
     body_rules: Option<Box<BodyRules>>,
 }
@@ -31,12 +34,13 @@ pub(super) struct SessionRules {
 pub(super) struct CommandContext<'a> {
     pub(super) command: RuleCommand,
     pub(super) client: IpAddr,
-    /// The sender at MAIL, or the recipient at RCPT and in rules that are evaluated for each recipient.
+    /// The sender at MAIL, or the recipient at RCPT and in rules that are evaluated for each
+    /// recipient.
     pub(super) address: Option<Path<'a>>,
     /// The message's own number, if it has a trace.
     pub(super) sequence: Option<u64>,
     pub(super) now: Duration,
-    /// Time since the first connection.
+    /// Time since the sink's first connection.
     pub(super) since_start: Duration,
 }
 
@@ -45,14 +49,14 @@ pub(super) struct RuleDecision {
     /// Minimum delay of the answer.
     pub(super) delay: Duration,
     pub(super) effect: RuleEffect,
-    /// The rule that decided; `None` if none did.
+    /// The rule that decided, or `None` if no rule did.
     pub(super) decided_by: Option<Arc<RuleState>>,
 }
 
-/// The reply that ends a session after any command (RFC 5321 §3.8).
+/// Code of the reply that may end a session after any command (RFC 5321 §3.8).
 pub(super) const SERVICE_CLOSING: u16 = 421;
 
-/// The effect on a command.
+/// Effect of the rules on a command.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum RuleEffect {
     /// The answer is the same as without rules.
@@ -60,16 +64,15 @@ pub(super) enum RuleEffect {
     Reject(Reply),
     HangUp(Option<Reply>),
     Reset,
-    /// The message counts and gets no answer.
+    /// The message counts, but gets no answer.
     LoseReply,
-    /// The message is answered and does not count.
+    /// The message is answered, but does not count.
     Drop,
-    /// The message counts twice.
     Duplicate,
 }
 
 impl RuleEffect {
-    /// How often a message counts; `None` if it is not accepted.
+    /// Returns how often a message counts, or `None` if it is not accepted.
     pub(super) fn copies(&self) -> Option<u8> {
         match self {
             Self::Reject(_) | Self::HangUp(_) | Self::Reset => None,
@@ -79,7 +82,6 @@ impl RuleEffect {
         }
     }
 
-    /// The answer on the wire.
     pub(super) fn into_answer(self) -> Answer {
         match self {
             Self::Accept | Self::Drop | Self::Duplicate => Answer::Yes,
@@ -90,7 +92,8 @@ impl RuleEffect {
         }
     }
 
-    /// The code of the error that the client sees, 0 without a reply; `None` if it sees none.
+    /// Returns the code of the error that the client sees. The code is 0 if the connection is cut
+    /// without a reply. Returns `None` if the client sees no error.
     pub(super) fn error_code(&self) -> Option<u16> {
         match self {
             Self::Reject(reply) | Self::HangUp(Some(reply)) => Some(reply.code()),
@@ -98,38 +101,38 @@ impl RuleEffect {
         }
     }
 
-    /// Reports whether the sink cuts the connection.
     pub(super) fn cuts_connection(&self) -> bool {
         matches!(self, Self::HangUp(_) | Self::Reset | Self::LoseReply)
     }
 }
 
-/// The rules for reading the next message.
+/// What rules do while the sink reads the next message.
 #[derive(Debug, Default)]
 struct BodyRules {
     throttle: Option<ReadThrottle>,
-    /// Reset the connection (RST) at that byte.
+    /// At this byte of the message, the rule resets the connection (RST).
     reset: Option<(u64, Arc<RuleState>)>,
-    /// Time after which the sink stops reading, its reply, and the rule.
+    /// At this time, the rule stops the reading, and the sink sends the reply.
     abort: Option<(Duration, Reply, Arc<RuleState>)>,
     octets: u64,
 }
 
-/// The session's next read.
 #[derive(Debug)]
 pub(super) enum ReadStep {
     All,
     AtMost(usize),
     NotBefore(Duration),
-    /// Reading ends.
+    /// The sink must not read any further.
     Stop(RuleEffect, Arc<RuleState>),
 }
 
-/// The recipients of a transaction, stored if a rule is evaluated for each of them at the end of the message.
+/// Recipients of a transaction. They are stored if a rule must be evaluated for each of them at the
+/// end of the message.
 #[derive(Debug, Default)]
 struct RecipientList {
     octets: Vec<u8>,
-    /// End of each address. An entry is empty if its recipient was accepted before such a rule existed.
+    /// End of each address in `octets`. The entry of a recipient that was accepted before such a
+    /// rule existed is empty.
     ends: Vec<usize>,
 }
 
@@ -149,7 +152,7 @@ impl RecipientList {
     }
 }
 
-/// A transaction's places under domain caps, which are released when this is dropped.
+/// A transaction's slots under domain caps. Dropping the value releases them.
 #[derive(Debug, Default)]
 pub(super) struct DomainSlots(Vec<(Arc<RuleState>, DomainKey)>);
 
@@ -166,7 +169,8 @@ impl SessionRules {
         }
     }
 
-    /// Evaluates the rules in order. Delays add up, and the first rule that refuses or cuts the connection decides.
+    /// Evaluates the rules in order. Delays add up, and the first rule that refuses or cuts the
+    /// connection decides.
     pub(super) fn decide(&mut self, rules: &Ruleset, context: &CommandContext<'_>) -> RuleDecision {
         let nth = self.command_counts[context.command as usize];
         let decision =
@@ -182,7 +186,8 @@ impl SessionRules {
         decision
     }
 
-    /// Decides the recipient in that place, from 0, of a message whose end has been decided.
+    /// Evaluates the rules for the recipient at `place`, from 0. The end of its message must have
+    /// been decided before.
     pub(super) fn decide_recipient(
         &mut self,
         rules: &Ruleset,
@@ -198,7 +203,7 @@ impl SessionRules {
         decision
     }
 
-    /// Adds a recipient to the transaction, in that place.
+    /// Adds a recipient to the transaction at this place.
     pub(super) fn add_recipient(&mut self, place: usize, recipient: &Path<'_>) {
         self.recipients.insert(place, recipient);
     }
@@ -270,7 +275,7 @@ impl SessionRules {
         }
     }
 
-    /// Reports whether a policy accepts the command.
+    /// True if the rule's policy accepts the command.
     fn policy_accepts(&mut self, rule_state: &Arc<RuleState>, context: &CommandContext<'_>) -> bool {
         let recipient = context.address.as_ref();
         match &*rule_state.policy {
@@ -300,7 +305,8 @@ impl SessionRules {
         }
     }
 
-    /// Applies a rule to the reading of the next message. The first rule of a kind decides.
+    /// Applies a rule to the reading of the next message. If there are several rules of a kind, the
+    /// first decides.
     fn set_body_rule(&mut self, rule_state: &Arc<RuleState>, now: Duration) {
         let body_rules = self.body_rules.get_or_insert_default();
         match &rule_state.rule.action {
@@ -328,7 +334,6 @@ impl SessionRules {
         hit.inspect(|rule_state| rule_state.count_action()).is_some()
     }
 
-    /// Records that this many bytes of the message have been read.
     pub(super) fn record_read(&mut self, octets: usize, now: impl FnOnce() -> Duration) {
         if let Some(body_rules) = &mut self.body_rules {
             body_rules.octets += octets as u64;
@@ -350,19 +355,21 @@ impl SessionRules {
         }
         match body_rules.throttle.as_ref().map(|throttle| throttle.next_read(now)) {
             None => ReadStep::All,
-            Some(Ok(most)) => ReadStep::AtMost(most),
+            Some(Ok(limit)) => ReadStep::AtMost(limit),
             Some(Err(then)) => ReadStep::NotBefore(then),
         }
     }
 
-    /// Completes the message. Returns an effect if a rule was to cut the connection while it was read.
+    /// Completes the message. Returns an effect if a rule should have cut the connection before the
+    /// end of the message.
     pub(super) fn finish_message(&mut self) -> Option<(RuleEffect, Arc<RuleState>)> {
         let body_rules = self.body_rules.take()?;
         let abort = |(_, reply, by)| (RuleEffect::HangUp(Some(reply)), by);
         body_rules.reset_due().or_else(|| body_rules.abort.map(abort))
     }
 
-    /// Ends the transaction, or begins to answer its message. Returns the transaction's places under domain caps.
+    /// Ends the transaction, or begins to answer its message. Returns the transaction's slots under
+    /// domain caps.
     pub(super) fn end_transaction(&mut self) -> DomainSlots {
         self.body_rules = None;
         self.recipients = RecipientList::default();
@@ -378,7 +385,7 @@ impl BodyRules {
 }
 
 impl DomainSlots {
-    /// Releases all but the first `kept` places.
+    /// Releases all slots except the first `kept`.
     fn release_after(&mut self, kept: usize) {
         for (rule_state, domain) in self.0.drain(kept..) {
             if let PolicyState::DomainCap(domains) = &*rule_state.policy {
@@ -394,19 +401,19 @@ impl Drop for DomainSlots {
     }
 }
 
-/// Inputs of a random choice.
 struct RuleSample {
     seed: u64,
     session: u64,
-    /// How many times the session has sent this command before.
+    /// How often the session has sent this command before.
     nth: u32,
-    /// The recipient for whom the rule is evaluated, from 1; 0 for the whole message.
+    /// Place of the recipient for whom the rule is evaluated, from 1, or 0 for the whole message.
     recipient: u64,
 }
 
 impl RuleSample {
-    /// Decides at random whether a rule acts. A dropped or doubled message is chosen by its own number, so the order of
-    /// arrival does not matter. A refused message is chosen by its place in the session, so a retry may get through.
+    /// Decides at random whether a rule acts. For dropped and doubled messages, the message's own
+    /// number decides, so that the order of arrival does not matter. For refused messages, the
+    /// place in the session decides, so that a retry may get through.
     fn occurs(&self, rule_state: &RuleState, sequence: Option<u64>) -> bool {
         let chance = rule_state.rule.chance;
         if chance >= 1.0 {
@@ -422,11 +429,11 @@ impl RuleSample {
     }
 
     fn fraction(&self, place: u64) -> f64 {
-        // The highest bit keeps numbers of sessions apart from numbers of messages.
+        // The highest bit distinguishes numbers of sessions from numbers of messages.
         self.of(place, self.session | 1 << 63, u64::from(self.nth) | self.recipient << 32)
     }
 
-    /// A number from 0 to 1 that depends on its arguments and the seed only.
+    /// Returns a number from 0 to 1 that depends only on the arguments and the seed.
     fn of(&self, place: u64, number: u64, nth: u64) -> f64 {
         let placed = splitmix64(self.seed ^ place.rotate_left(32));
         let mixed = splitmix64(splitmix64(placed ^ number) ^ nth);
@@ -461,7 +468,7 @@ mod tests {
         CommandContext { address: Some(Path::mailbox(address.as_bytes()).unwrap()), ..context(RuleCommand::Recipient) }
     }
 
-    /// The reply's code, or 0.
+    /// Returns the reply's code, or 0 without a reply.
     fn code(decision: &RuleDecision) -> u16 {
         match &decision.effect {
             RuleEffect::Reject(reply) | RuleEffect::HangUp(Some(reply)) => reply.code(),
@@ -616,8 +623,8 @@ mod tests {
         let control = control(1, &[". to no@: hard reject", ".: directed", ". to *: delay 5ms", ".: delay 1s"]);
         let rules = control.current().unwrap();
         let mut session_rules = SessionRules::new(0);
-        let said = ["a@x", "no@x", "452-b@x"];
-        for (place, recipient) in said.iter().enumerate().skip(1) {
+        let addresses = ["a@x", "no@x", "452-b@x"];
+        for (place, recipient) in addresses.iter().enumerate().skip(1) {
             session_rules.add_recipient(place, &Path::mailbox(recipient.as_bytes()).unwrap());
         }
         let whole = session_rules.decide(&rules, &context(RuleCommand::Dot));
@@ -656,7 +663,8 @@ mod tests {
     }
 
     proptest! {
-        /// The effects on a session do not depend on how its commands are interleaved with others.
+        /// The effects on a session must not depend on how its commands are interleaved with those
+        /// of others.
         #[test]
         fn a_session_meets_the_same_whatever_others_do(
             seed in any::<u64>(), turns in proptest::collection::vec((0..4_usize, 0..11_usize), 1..100)

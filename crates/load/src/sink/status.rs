@@ -1,4 +1,5 @@
-//! The sink's status and ledgers over HTTP, from a thread of its own that delays no session.
+//! The sink's status and ledgers over HTTP. They are served from a separate thread, which does not
+//! delay sessions.
 //!
 //! | path | what |
 //! |---|---|
@@ -29,14 +30,13 @@ use tokio::task::spawn_blocking;
 
 type ReportState = State<Arc<Mutex<SinkReport>>>;
 
-/// The status that is served.
 pub(super) struct StatusServer {
     address: SocketAddr,
 }
 
 impl StatusServer {
-    /// Serves on `address` until the process ends. Refuses requests whose Host is neither that address nor one of
-    /// `names`.
+    /// Serves on `address` until the process ends. Refuses requests whose Host header names neither
+    /// this address nor one of `names`.
     pub(super) fn serve(address: SocketAddr, names: HostNames, view: Arc<Mutex<SinkReport>>) -> Result<Self> {
         let routes = Router::new()
             .route("/", get(status))
@@ -50,7 +50,7 @@ impl StatusServer {
             .route("/metrics", get(metrics))
             .route("/rules", get(rules).put(put_rules))
             .fallback(not_found)
-            // Size limit of a request's body: the longest rules file.
+            // The longest request is one with a rules file.
             .layer(DefaultBodyLimit::max(MAX_FILE_BYTES))
             .with_state(view);
         let served = http_server::serve(address, names, &Arc::default(), routes);
@@ -83,13 +83,13 @@ async fn status(State(view): ReportState) -> Json<Value> {
     }))
 }
 
-/// The clock of this host, for whoever compares it with another.
+/// Returns the time of this host, so that another host can compare clocks.
 async fn clock() -> Json<ClockAnswer> {
     Json(ClockAnswer::now())
 }
 
-/// Estimates the error of this host's clock. This starts a process, so it must not be part of the answer whose round
-/// trip is measured.
+/// Estimates the error of this host's clock. This starts a process, so it must not be part of
+/// `clock`, whose round trip is measured.
 async fn clock_error() -> Json<ChronyAnswer> {
     // If the thread panicked or could not be started, there is no estimate.
     Json(spawn_blocking(ChronyAnswer::now).await.unwrap_or_default())
@@ -163,22 +163,22 @@ async fn rules(State(view): ReportState) -> Json<Value> {
     Json(lock(&view).active_rules.rulebook().to_json())
 }
 
-/// Replaces the rules. If they have a mistake, reports it and keeps the present ones.
+/// Replaces the rules. If the new rules have a mistake, reports it and keeps the old rules.
 async fn put_rules(State(view): ReportState, text: String) -> Response {
     let rulebook = match Rulebook::read(&text) {
         Ok(rulebook) => rulebook,
-        Err(why) => return (StatusCode::BAD_REQUEST, Json(json!({ "error": why }))).into_response(),
+        Err(error) => return (StatusCode::BAD_REQUEST, Json(json!({ "error": error }))).into_response(),
     };
     let control = Arc::clone(&lock(&view).active_rules);
     control.replace_now(rulebook);
     Json(control.rulebook().to_json()).into_response()
 }
 
-/// Reason why a run cannot be shown.
+/// Explains why a run cannot be shown.
 type ErrorResponse = (StatusCode, Json<Value>);
 
 fn find_run<'v>(view: &'v SinkReport, run: &str) -> Result<(RunId, &'v RunTally), ErrorResponse> {
-    let refuse = |status: StatusCode, why: &str| Err((status, Json(json!({ "error": why }))));
+    let refuse = |status: StatusCode, error: &str| Err((status, Json(json!({ "error": error }))));
     let Ok(run) = run.parse::<RunId>() else {
         return refuse(StatusCode::BAD_REQUEST, "a run id is 32 hexadecimal digits");
     };

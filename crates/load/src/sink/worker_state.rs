@@ -1,4 +1,4 @@
-//! Counts of a worker's sessions, and the state that they look up.
+//! Counts of a worker's sessions, and shared state that the sessions look up.
 use super::active_rules::{ActiveRules, RuleState, Ruleset};
 use super::dump::{MessageDump, MessageWriter};
 use super::rules::RuleCommand;
@@ -25,22 +25,22 @@ static INSUFFICIENT_STORAGE: Reply = Reply::fixed("452 4.3.1 Insufficient system
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A tally on its way to the collector, and the way back for it.
+/// A tally on its way to the collector, with the channel on which the collector returns it.
 pub(super) type TallyTransfer = (Box<SinkTally>, SyncSender<Box<SinkTally>>);
 
 #[derive(Debug)]
 pub(super) struct SinkContext {
     pub(super) active_rules: Arc<ActiveRules>,
-    /// Storage of messages, if they are stored.
+    /// Where messages are stored, if they are.
     pub(super) dump: Option<MessageDump>,
     pub(super) users: Option<Users>,
     pub(super) first_connection: OnceLock<Duration>,
     message_limit: Option<u64>,
-    /// Protocol: the end of a message has one answer in SMTP, and one for each recipient in LMTP.
+    /// In SMTP, the end of a message has one answer. In LMTP, it has an answer for each recipient.
     pub(super) protocol: Protocol,
     answered: AtomicU64,
     monotonic: ClockId,
-    /// Time at which the sink began, and Unix time minus this clock then.
+    /// Time at which the sink began and, below, Unix time minus the monotonic clock at that time.
     pub(super) began: Duration,
     unix_offset: Duration,
 }
@@ -50,7 +50,7 @@ impl SinkContext {
         control: ActiveRules,
         dump: Option<MessageDump>,
         users: Option<Users>,
-        most: Option<u64>,
+        limit: Option<u64>,
         protocol: Protocol,
     ) -> Self {
         let began = clock::now();
@@ -59,7 +59,7 @@ impl SinkContext {
             dump,
             users,
             first_connection: OnceLock::new(),
-            message_limit: most,
+            message_limit: limit,
             protocol,
             answered: AtomicU64::new(0),
             monotonic: mailrun_party::outputs::monotonic_clock(),
@@ -68,30 +68,29 @@ impl SinkContext {
         }
     }
 
-    /// Returns a time of this clock at which a second of the trace's run begins.
+    /// Returns a time, on this host's monotonic clock, at which a second of the trace's run begins.
     fn zero_of(&self, trace: &Trace) -> Duration {
         let zero = trace.zero.time();
         if trace.clock.is_realtime() {
-            // Adds a second so that the result is not negative.
+            // Add a second so that the result is not negative.
             zero + SECOND - Duration::from_nanos(self.unix_offset.subsec_nanos().into())
         } else {
             zero
         }
     }
 
-    /// Reports whether it has received as many messages as it was asked to.
+    /// True if the sink has answered the requested number of messages.
     pub(super) fn has_enough(&self) -> bool {
-        self.message_limit.is_some_and(|most| self.answered.load(Ordering::Relaxed) >= most)
+        self.message_limit.is_some_and(|limit| self.answered.load(Ordering::Relaxed) >= limit)
     }
 }
 
-/// Counts of a worker's sessions, and state that they look up.
 pub(super) struct SinkWorkerState {
     pub(super) context: Arc<SinkContext>,
     pub(super) tally: RefCell<Box<SinkTally>>,
     tally_tx: Sender<TallyTransfer>,
     empty_tallies: (SyncSender<Box<SinkTally>>, Receiver<Box<SinkTally>>),
-    /// The rules in force at the last look, and their version then.
+    /// Rules in force when the worker last looked and, below, their version at that time.
     cached_rules: RefCell<Option<Arc<Ruleset>>>,
     rules_version: Cell<u64>,
     /// Domain of the first recipient. In most runs, all recipients have this domain.
@@ -99,8 +98,8 @@ pub(super) struct SinkWorkerState {
     other_domains: RefCell<DomainNumbers>,
 }
 
-/// Numbers of domains in order of appearance. The first [`MAX_DOMAINS`] have their own, all others share the next
-/// number.
+/// Numbers of domains in the order of their appearance. The first [`MAX_DOMAINS`] domains have a
+/// number each, and all others share the next number.
 #[derive(Debug, Default)]
 struct DomainNumbers {
     numbers: HashMap<Box<[u8]>, u16>,
@@ -108,7 +107,7 @@ struct DomainNumbers {
 }
 
 impl DomainNumbers {
-    /// Returns the number of a domain, ignoring case. The first has number 0.
+    /// Returns the number of a domain, ignoring case. The first domain has number 0.
     fn number_of(&mut self, domain: &[u8]) -> u16 {
         if let Some(number) = self.numbers.get(domain) {
             return *number;
@@ -127,11 +126,12 @@ impl DomainNumbers {
     }
 }
 
-/// A recipient of a message, until its trace says how recipients are numbered.
+/// Recipient of a message. Its number is derived later, when the trace says how recipients are
+/// numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SinkRecipient {
     pub(super) id: RecipientId,
-    /// Number of its domain at the worker: 0 for the worker's first.
+    /// Number of the recipient's domain at this worker. The worker's first domain has number 0.
     pub(super) domain: u16,
 }
 
@@ -141,9 +141,9 @@ pub(super) struct SinkMessage {
     pub(super) bytes: u64,
     pub(super) effect: RuleEffect,
     pub(super) message_writer: Option<MessageWriter>,
-    /// Set if a rule has changed it.
+    /// Set if a rule has changed the message.
     pub(super) is_changed: bool,
-    /// Places that are held until the message is answered.
+    /// Slots under domain caps, which are held until the message is answered.
     pub(super) _domain_slots: DomainSlots,
 }
 
@@ -161,7 +161,8 @@ impl SinkWorkerState {
         }
     }
 
-    /// The number of a recipient's domain. The first domain costs one comparison.
+    /// Returns the number of a recipient's domain. For the worker's first domain, this takes only
+    /// one comparison.
     #[inline]
     pub(super) fn domain_number(&self, domain: Option<&[u8]>) -> u16 {
         let domain = domain.unwrap_or_default();
@@ -177,18 +178,17 @@ impl SinkWorkerState {
         self.other_domains.borrow_mut().number_of(domain)
     }
 
-    /// Counts an error of this moment.
     pub(super) fn count_error(&self, phase: Phase, code: u16, text: &str) {
         let error = ErrorEvent { phase, code, text, at: clock::now() };
         self.tally.borrow_mut().count_error(error, || None);
     }
 
-    /// Gives the tally to the collector and continues with an empty one.
+    /// Sends the tally to the collector and continues with an empty tally.
     pub(super) fn send_tally(&self) {
         let empty = self.empty_tallies.1.try_recv().unwrap_or_default();
         let mut full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
         full.domain_names.clone_from(&self.other_domains.borrow().names);
-        // If the collector has ended, nobody needs the tally.
+        // Ignore the error: if the collector has ended, nobody needs the tally.
         let _ = self.tally_tx.send((full, self.empty_tallies.0.clone()));
     }
 
@@ -208,7 +208,7 @@ impl SinkWorkerState {
         self.cached_rules.borrow().clone()
     }
 
-    /// Counts a refusal or a cut by a rule among the errors.
+    /// Counts a refusal or cut by a rule among the errors.
     pub(super) fn count_effect(
         &self,
         command: RuleCommand,
@@ -225,9 +225,9 @@ impl SinkWorkerState {
         tally.ordered.replies += u64::from(code > 0);
     }
 
-    /// Counts the recipients that rules dropped or counted more than once.
-    pub(super) fn count_ordered<'a>(&self, found: &TraceResult, effects: impl Iterator<Item = &'a RuleEffect>) {
-        if sequence(found).is_some() {
+    /// Counts the recipients that rules have dropped or counted more than once.
+    pub(super) fn count_ordered<'a>(&self, result: &TraceResult, effects: impl Iterator<Item = &'a RuleEffect>) {
+        if sequence(result).is_some() {
             let ordered = &mut self.tally.borrow_mut().ordered;
             for copies in effects.filter_map(RuleEffect::copies) {
                 ordered.lost += u64::from(copies == 0);
@@ -236,7 +236,7 @@ impl SinkWorkerState {
         }
     }
 
-    /// Stores and counts a message as the rules order, and answers the end of data.
+    /// Stores and counts a message as the rules order, and returns the answer to the end of data.
     pub(super) fn accept_message(&self, arrival: SinkMessage, now: Duration) -> Answer {
         let SinkMessage { found, recipients, bytes, effect, message_writer: draft, is_changed, _domain_slots: _seats } =
             arrival;
@@ -254,14 +254,14 @@ impl SinkWorkerState {
         effect.into_answer()
     }
 
-    /// Counts a message that a rule has changed, as many times as the message itself counts.
-    pub(super) fn count_corrupted(&self, found: &TraceResult, times: u64) {
-        if sequence(found).is_some() {
+    /// Counts a message that a rule has changed. `times` is how often the message itself counts.
+    pub(super) fn count_corrupted(&self, result: &TraceResult, times: u64) {
+        if sequence(result).is_some() {
             self.tally.borrow_mut().ordered.corrupt += times;
         }
     }
 
-    /// Stores the message if it is to be stored, or refuses it.
+    /// Stores the message if messages are stored. If that fails, returns the refusal.
     pub(super) fn store(&self, draft: Option<MessageWriter>) -> Result<(), Answer> {
         let Some((draft, dump)) = draft.zip(self.context.dump.as_ref()) else { return Ok(()) };
         draft.store(dump).map_err(|error| {
@@ -275,12 +275,12 @@ impl SinkWorkerState {
         Answer::Reply(INSUFFICIENT_STORAGE.clone())
     }
 
-    /// Counts further recipients of a message that is counted already.
-    pub(super) fn count_recipients(&self, found: &TraceResult, recipients: &[SinkRecipient], now: Duration) {
+    /// Counts further recipients of a message that has been counted already.
+    pub(super) fn count_recipients(&self, result: &TraceResult, recipients: &[SinkRecipient], now: Duration) {
         let tally = &mut **self.tally.borrow_mut();
         tally.recipients += recipients.len() as u64;
         tally.last_arrival = Some(now);
-        if let TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) = found {
+        if let TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) = result {
             let run = tally.runs.open(trace.run);
             run.recipients += recipients.len() as u64;
             run.last_delivered = Some(now);
@@ -293,7 +293,7 @@ impl SinkWorkerState {
 
     pub(super) fn count_arrival(
         &self,
-        found: &TraceResult,
+        result: &TraceResult,
         recipients: &[SinkRecipient],
         bytes: u64,
         now: Duration,
@@ -301,14 +301,15 @@ impl SinkWorkerState {
     ) {
         self.context.answered.fetch_add(1, Ordering::Relaxed);
         for _ in 0..times {
-            self.count_message(found, recipients, bytes, now);
+            self.count_message(result, recipients, bytes, now);
         }
     }
 
-    /// Times the transfer of a message from the sender. This shows whether delayed ACKs held it up.
-    pub(super) fn time_body(&self, found: &TraceResult, began: Duration, ended: Duration) {
+    /// Records how long the transfer of a message took. The times show whether delayed ACKs held
+    /// messages up.
+    pub(super) fn time_body(&self, result: &TraceResult, began: Duration, ended: Duration) {
         let tally = &mut **self.tally.borrow_mut();
-        match found {
+        match result {
             TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) => {
                 tally.runs.open(trace.run).bodies.record(began, ended);
             }
@@ -316,9 +317,9 @@ impl SinkWorkerState {
         }
     }
 
-    fn count_message(&self, found: &TraceResult, recipients: &[SinkRecipient], bytes: u64, now: Duration) {
+    fn count_message(&self, result: &TraceResult, recipients: &[SinkRecipient], bytes: u64, now: Duration) {
         let tally = &mut **self.tally.borrow_mut();
-        tally.count_message(match found {
+        tally.count_message(match result {
             TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) => {
                 Some(trace.run)
             }
@@ -328,7 +329,7 @@ impl SinkWorkerState {
         tally.bytes += bytes;
         tally.first_arrival.get_or_insert(now);
         tally.last_arrival = Some(now);
-        match found {
+        match result {
             TraceResult::Absent | TraceResult::Corrupt(None) => {
                 tally.untraced += 1;
                 tally.seconds.at(now, self.context.began).delivered += 1;
@@ -362,14 +363,14 @@ impl SinkWorkerState {
         match self.creation_time(trace, now) {
             CreationTime::Known(_) if trace.is_warm_up() => {}
             CreationTime::Known(created) => {
-                let took = now - created;
-                run.delivered.record(took);
+                let latency = now - created;
+                run.delivered.record(latency);
                 let second = run.seconds.at(now, self.context.zero_of(trace));
-                second.latencies.record(took);
+                second.latencies.record(latency);
                 second.arrive(now, created);
-                if run.slowest.admits(took) {
+                if run.slowest.admits(latency) {
                     let recipients = recipients.len() as u32;
-                    run.slowest.insert(took, SlowDelivery { message: trace.sequence, created, bytes, recipients });
+                    run.slowest.insert(latency, SlowDelivery { message: trace.sequence, created, bytes, recipients });
                 }
                 run.first_created = Some(run.first_created.map_or(created, |first| first.min(created)));
                 run.realtime |= trace.clock.is_realtime();
@@ -379,7 +380,7 @@ impl SinkWorkerState {
         }
     }
 
-    /// Time at which the message was created, on this host's monotonic clock.
+    /// Returns when the message was created, on this host's monotonic clock.
     fn creation_time(&self, trace: &Trace, now: Duration) -> CreationTime {
         let age = match () {
             () if trace.clock == self.context.monotonic => now.checked_sub(trace.created),
@@ -396,16 +397,16 @@ impl SinkWorkerState {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CreationTime {
-    /// On this host's monotonic clock.
+    /// The time, on this host's monotonic clock.
     Known(Duration),
-    /// The creation time is later than the arrival: the clocks of the two hosts differ.
+    /// Later than the arrival, because the clocks of the two hosts differ.
     InFuture,
     /// On another host's monotonic clock, or before this host was started.
     Unknown,
 }
 
-pub(super) fn sequence(found: &TraceResult) -> Option<u64> {
-    match found {
+pub(super) fn sequence(result: &TraceResult) -> Option<u64> {
+    match result {
         TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) => {
             Some(trace.sequence)
         }
@@ -413,8 +414,8 @@ pub(super) fn sequence(found: &TraceResult) -> Option<u64> {
     }
 }
 
-/// Returns the phase under which an error of that command is counted. A command that has no phase at the source counts
-/// as a reply.
+/// Returns the phase under which an error of this command is counted. A command that has no phase
+/// at the source counts as a reply.
 fn phase(command: RuleCommand) -> Phase {
     match command {
         RuleCommand::Connect => Phase::Banner,
@@ -429,8 +430,8 @@ fn phase(command: RuleCommand) -> Phase {
     }
 }
 
-/// Marks the units of a message in the ledger. Units of other domains than the worker's first are only marked when
-/// tallies are merged.
+/// Marks the units of a message in the ledger. Units of domains other than the worker's first are
+/// marked later, when tallies are merged.
 fn mark_units(run: &mut RunTally, trace: &Trace, recipients: &[SinkRecipient]) {
     for SinkRecipient { id, domain } in recipients {
         let recipient = trace.numbering.number(*id);

@@ -1,4 +1,5 @@
-//! Sender and recipient addresses: a constant one, or a pattern that gives each message its own.
+//! Sender and recipient addresses: a constant address, or a pattern that gives each message its own
+//! address.
 //!
 //! ```text
 //! to@example.com                                               always this one
@@ -14,10 +15,10 @@ use memchr::memrchr;
 use std::collections::BTreeSet;
 use std::io::Write;
 
-/// Largest number of combinations of words that are checked before the run.
+/// Maximum number of combinations of words, all of which are checked before the run.
 const MAX_COMBINATIONS: usize = 100_000;
 
-/// An address, or a pattern of addresses, all of them well-formed.
+/// An address, or a pattern of addresses. All of its addresses are well-formed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressPattern {
     expression: String,
@@ -36,7 +37,7 @@ enum PatternPart {
         choices: Vec<WeightedText>,
         total_weight: u64,
     },
-    /// The message's number; in texts only, not in addresses.
+    /// Number of the message. Only patterns of texts may contain it, not patterns of addresses.
     MessageNumber,
 }
 
@@ -49,36 +50,33 @@ struct WeightedText {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PatternDomains {
     pub(super) names: Vec<String>,
-    /// Set if the pattern has more domains.
+    /// Set if the pattern has more domains than `names` lists.
     pub(super) is_cut: bool,
 }
 
-/// How the recipient's number is written between local part and `@`, where the ledger reads it.
+/// How the recipient's number is written before the `@`, where the ledger reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecipientTag {
-    /// Nothing.
+    /// The address has no number.
     Bare,
-    /// The number.
     Digits,
-    /// `+` and the number.
+    /// The number follows a `+`.
     PlusDigits,
 }
 
 impl AddressPattern {
-    /// Parses a pattern of addresses.
-    ///
-    /// # Errors
-    /// If it is malformed: the mistake, and the correct form.
+    /// Parses a pattern of addresses. An error names the mistake and the correct form.
     pub fn parse(typed: &str) -> Result<Self, String> {
         let pattern = Self { expression: typed.to_owned(), parts: parse_parts(typed)? };
         pattern.check(RecipientTag::Bare)?;
         Ok(pattern)
     }
 
-    /// Parses a pattern of texts that need not be addresses; in it `{n}` is the message's number.
+    /// Parses a pattern of texts that need not be addresses. `{n}` in it is the message's number.
     ///
     /// # Errors
-    /// If it is malformed, or `fits` refuses one of its texts.
+    ///
+    /// If the pattern is malformed, or if `fits` refuses one of its texts.
     pub(crate) fn text(typed: &str, fits: impl Fn(&[u8]) -> Result<(), String>) -> Result<Self, String> {
         let mut pieces = parse_parts(typed)?;
         for piece in &mut pieces {
@@ -88,26 +86,25 @@ impl AddressPattern {
             }
         }
         let pattern = Self { expression: typed.to_owned(), parts: pieces };
-        pattern.check_all(|text| fits(&text).map_err(|why| pattern.address_error(&text, &why)))?;
+        pattern.check_all(|text| fits(&text).map_err(|reason| pattern.address_error(&text, &reason)))?;
         Ok(pattern)
     }
 
-    /// Appends the text of the message with that number to `out`.
-    pub(super) fn write_text(&self, chance: &mut SeededRng, number: u64, out: &mut Vec<u8>) {
+    /// Appends the text of the message with this number to `out`.
+    pub(super) fn write_text(&self, rng: &mut SeededRng, number: u64, out: &mut Vec<u8>) {
         for piece in &self.parts {
             match piece {
                 PatternPart::MessageNumber => push_number(number, 1, out),
-                piece => piece.write(chance, out),
+                piece => piece.write(rng, out),
             }
         }
     }
 
-    /// The pattern as the user gave it.
     pub fn expression(&self) -> &str {
         &self.expression
     }
 
-    /// The address, if it is always the same.
+    /// Returns the address if it is always the same.
     pub(super) fn literal(&self) -> Option<&str> {
         match self.parts.as_slice() {
             [] => Some(""),
@@ -123,16 +120,16 @@ impl AddressPattern {
         }
     }
 
-    /// Appends an address to `out`, with that number as its tag.
-    pub(super) fn write(&self, chance: &mut SeededRng, tag: RecipientTag, number: u32, out: &mut Vec<u8>) {
+    /// Appends an address to `out`, with this number as its tag.
+    pub(super) fn write(&self, rng: &mut SeededRng, tag: RecipientTag, number: u32, out: &mut Vec<u8>) {
         let start = out.len();
         for piece in &self.parts {
-            piece.write(chance, out);
+            piece.write(rng, out);
         }
         append_tag(tag, number, start, out);
     }
 
-    /// Number of its texts; some of them may be equal.
+    /// Returns the number of texts of the pattern. Equal texts are counted separately.
     pub(super) fn count(&self) -> u64 {
         self.parts.iter().fold(1, |count, piece| count.saturating_mul(piece.count()))
     }
@@ -147,22 +144,22 @@ impl AddressPattern {
         }
     }
 
-    /// Returns the domains of the pattern's addresses, at most `most`.
-    pub(super) fn domains(&self, most: usize) -> PatternDomains {
-        let mut found = PatternDomains::default();
+    /// Returns the domains of the pattern's addresses, at most `limit` of them.
+    pub(super) fn domains(&self, limit: usize) -> PatternDomains {
+        let mut domains = PatternDomains::default();
         let mut ends = vec![String::new()];
         for piece in self.parts.iter().rev() {
             let mut longer: Vec<String> = Vec::new();
             for end in &ends {
-                for text in piece.texts(most + 1) {
+                for text in piece.texts(limit + 1) {
                     let whole = text + end;
                     match whole.rsplit_once('@') {
-                        Some((_, domain)) => found.names.push(domain.to_ascii_lowercase()),
+                        Some((_, domain)) => domains.names.push(domain.to_ascii_lowercase()),
                         None => longer.push(whole),
                     }
-                    // There are more endings than `most` domains, so the rest of the pattern can only make these
-                    // longer.
-                    if longer.len() > most || found.names.len() > MAX_COMBINATIONS {
+                    // There are already more endings than `limit` domains. The rest of the pattern
+                    // can only make them longer.
+                    if longer.len() > limit || domains.names.len() > MAX_COMBINATIONS {
                         break;
                     }
                 }
@@ -170,22 +167,20 @@ impl AddressPattern {
             longer.dedup();
             ends = longer;
         }
-        found.names.extend(ends.first().map(|_| String::new()));
+        domains.names.extend(ends.first().map(|_| String::new()));
         let mut known = BTreeSet::new();
-        found.names.retain(|name| known.insert(name.clone()));
-        found.is_cut = found.names.len() > most;
-        found.names.truncate(most);
-        found
+        domains.names.retain(|name| known.insert(name.clone()));
+        domains.is_cut = domains.names.len() > limit;
+        domains.names.truncate(limit);
+        domains
     }
 
-    /// Checks that every address of the pattern is well-formed (RFC 5321 §4.1.2).
-    ///
-    /// # Errors
-    /// If an address is not: the first such address.
+    /// Checks that every address of the pattern is well-formed (RFC 5321 §4.1.2). The error names
+    /// the first address that is not.
     pub(super) fn check(&self, tag: RecipientTag) -> Result<(), String> {
         self.check_all(|mut address| {
             append_tag(tag, MAX_RECIPIENTS - 1, 0, &mut address);
-            Path::mailbox(&address).map(drop).map_err(|why| self.address_error(&address, &why.to_string()))
+            Path::mailbox(&address).map(drop).map_err(|error| self.address_error(&address, &error.to_string()))
         })
     }
 
@@ -211,26 +206,26 @@ impl AddressPattern {
         text
     }
 
-    fn address_error(&self, text: &[u8], why: &str) -> String {
+    fn address_error(&self, text: &[u8], reason: &str) -> String {
         let text = String::from_utf8_lossy(text);
         if text == self.expression {
-            format!("{text:?}: {why}")
+            format!("{text:?}: {reason}")
         } else {
-            format!("{:?} gives {text:?}: {why}", self.expression)
+            format!("{:?} gives {text:?}: {reason}", self.expression)
         }
     }
 }
 
 impl PatternPart {
-    fn write(&self, chance: &mut SeededRng, out: &mut Vec<u8>) {
+    fn write(&self, rng: &mut SeededRng, out: &mut Vec<u8>) {
         match self {
             Self::Text(text) => out.extend_from_slice(text.as_bytes()),
             Self::MessageNumber => {}
             Self::Number { least, most, digits } => {
-                push_number(least + chance.below(most - least + 1), *digits, out);
+                push_number(least + rng.below(most - least + 1), *digits, out);
             }
             Self::OneOf { choices: words, total_weight: total } => {
-                let mut place = scale(chance.next_u64(), *total);
+                let mut place = scale(rng.next_u64(), *total);
                 for word in words {
                     if place < word.weight {
                         out.extend_from_slice(word.text.as_bytes());
@@ -242,19 +237,20 @@ impl PatternPart {
         }
     }
 
-    /// Its texts, at most that many.
-    fn texts(&self, most: usize) -> Vec<String> {
+    /// Returns the texts of this part, at most `limit` numbers.
+    fn texts(&self, limit: usize) -> Vec<String> {
         match self {
             Self::Text(text) => vec![text.clone()],
             Self::MessageNumber => vec![String::new()],
             Self::Number { least, most: last, digits } => {
-                (*least..=*last).take(most).map(|number| format!("{number:0digits$}", digits = *digits)).collect()
+                (*least..=*last).take(limit).map(|number| format!("{number:0digits$}", digits = *digits)).collect()
             }
             Self::OneOf { choices, .. } => choices.iter().map(|choice| choice.text.clone()).collect(),
         }
     }
 
-    /// Number of texts that differ in form. All numbers count as one text, because they are alike.
+    /// Returns the number of texts that differ in form. All numbers together count as one text,
+    /// because they have the same form.
     fn choice_count(&self) -> usize {
         match self {
             Self::Text(_) | Self::Number { .. } | Self::MessageNumber => 1,
@@ -265,14 +261,13 @@ impl PatternPart {
     fn write_choice(&self, choice: usize, out: &mut Vec<u8>) {
         match self {
             Self::Text(text) => out.extend_from_slice(text.as_bytes()),
-            // The longest number stands for all.
+            // The longest number stands for all numbers.
             Self::Number { most, digits, .. } => push_number(*most, *digits, out),
             Self::MessageNumber => push_number(u64::MAX, 1, out),
             Self::OneOf { choices: words, .. } => out.extend_from_slice(words[choice].text.as_bytes()),
         }
     }
 
-    /// Number of its texts.
     fn count(&self) -> u64 {
         match self {
             Self::Number { least, most, .. } => most - least + 1,
@@ -313,7 +308,7 @@ fn parse_parts(typed: &str) -> Result<Vec<PatternPart>, String> {
     Ok(pieces)
 }
 
-/// Parses the text in braces: `0..9999` or `a:70,b:30`.
+/// Parses the text in braces, such as `0..9999` or `a:70,b:30`.
 fn parse_choice(inside: &str) -> Result<PatternPart, String> {
     if let Some((least, most)) = inside.split_once("..")
         && !inside.contains(',')
@@ -327,13 +322,13 @@ fn parse_choice(inside: &str) -> Result<PatternPart, String> {
 }
 
 fn parse_number_range(inside: &str, least: &str, most: &str) -> Result<PatternPart, String> {
-    let wrong = || format!("{{{inside}}} is not a valid range of numbers; use something like {{0..9999}}");
-    let read = |digits: &str| digits.parse::<u64>().ok().filter(|number| *number < u64::MAX).ok_or_else(wrong);
+    let error = || format!("{{{inside}}} is not a valid range of numbers; use something like {{0..9999}}");
+    let read = |digits: &str| digits.parse::<u64>().ok().filter(|number| *number < u64::MAX).ok_or_else(error);
     let digits = if least.starts_with('0') && least.len() > 1 { least.len() } else { 1 };
     let least = read(least)?;
     let most = read(most)?;
     if digits > 20 {
-        return Err(wrong());
+        return Err(error());
     }
     if least > most {
         Err(format!("{{{inside}}}: write the smaller value first"))
@@ -343,7 +338,7 @@ fn parse_number_range(inside: &str, least: &str, most: &str) -> Result<PatternPa
 }
 
 fn parse_weighted_text(typed: &str) -> Result<WeightedText, String> {
-    // The colons of an address literal, [IPv6:::1], do not begin a weight.
+    // The colons of an address literal such as [IPv6:::1] do not start a weight.
     let (text, weight) = match typed.rsplit_once(':') {
         Some((text, weight)) if !weight.ends_with(']') => {
             (text, parse_weight(weight).ok_or_else(|| weight_error(typed, weight))?)
@@ -360,7 +355,7 @@ fn push_number(number: u64, digits: usize, out: &mut Vec<u8>) {
     write!(out, "{number:0digits$}").expect("a vector takes all");
 }
 
-/// Inserts the tag into the address that begins at `start`.
+/// Inserts the tag into the address that starts at `start`.
 fn append_tag(tag: RecipientTag, number: u32, start: usize, out: &mut Vec<u8>) {
     let plus = match tag {
         RecipientTag::Bare => return,
@@ -391,7 +386,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn pattern(typed: &str) -> AddressPattern {
-        AddressPattern::parse(typed).unwrap_or_else(|why| panic!("{why}"))
+        AddressPattern::parse(typed).unwrap_or_else(|error| panic!("{error}"))
     }
 
     fn address(pattern: &AddressPattern, tag: RecipientTag, number: u64, place: u32) -> String {
@@ -457,8 +452,8 @@ mod tests {
             ("u{{a,b}}{c", "has an unpaired"),
             ("{a{b,c}@d", "not a valid choice"),
         ] {
-            let why = AddressPattern::parse(typed).expect_err(typed);
-            assert!(why.contains(named), "{typed}: {why}");
+            let error = AddressPattern::parse(typed).expect_err(typed);
+            assert!(error.contains(named), "{typed}: {error}");
         }
         let words = format!("{{{}}}", vec!["a"; 100].join(","));
         assert!(AddressPattern::parse(&format!("{words}{words}{words}@b")).unwrap_err().contains("combinations"));

@@ -1,4 +1,5 @@
-//! Collects the workers' counts: the totals, the seconds, the live line, and at the end the record.
+//! Collects the workers' counts and produces the totals, the figures per second, the live line and,
+//! at the end, the record.
 use super::live_figures::SourceFigures;
 use super::worker::SourceWorkers;
 use super::worker_state::TALLY_INTERVAL;
@@ -22,13 +23,14 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-/// After the user asked for the end, the source waits this long for replies.
+/// How long the source waits for replies after the user asked it to stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Messages that were due this shortly before the end and not begun do not prove that the source was late.
+/// A message that was due this shortly before the end and has not begun does not prove that the
+/// source was late.
 const LAST_MOMENTS: Duration = Duration::from_millis(100);
 
-/// A threshold can end the run only after this time, because a rate needs some time to settle.
+/// A threshold can end the run only after this time, because a rate takes some time to settle.
 const ABORT_DELAY: Duration = Duration::from_secs(1);
 
 pub(super) struct SourceCollector {
@@ -41,7 +43,6 @@ pub(super) struct SourceCollector {
     host_sampler: HostSampler,
     usage_sampler: UsageSampler,
     progress_output: ProgressOutput,
-    /// Latencies since the last progress report.
     recent: Latencies,
     /// Times at which the first and the last message since the last tick were accepted.
     reply_span: Option<(Duration, Duration)>,
@@ -49,20 +50,20 @@ pub(super) struct SourceCollector {
     first_due: Option<Duration>,
     stalls: StallDetector,
     next_tick: Duration,
-    /// The schedules of all workers, and how many of their messages have become due.
+    /// Schedules of all workers and, below, the number of their messages that have become due.
     schedules: Vec<ArrivalSchedule>,
     due_so_far: u64,
     drain_deadline: Option<Duration>,
     end: LoadEnd,
-    /// The threshold that ended the run.
     missed_threshold: Option<ThresholdRow>,
 }
 
-/// End of the load.
+/// How the load has ended, or will end if nothing happens.
 #[derive(Clone, Copy, Debug)]
 struct LoadEnd {
     ending: Ending,
-    /// Time at which messages stopped being given out, if that was before all were offered.
+    /// Time at which the plan stopped giving out messages, if that was before all messages were
+    /// offered.
     stopped_at: Option<Duration>,
     /// Set if sessions were abandoned before their end.
     is_abandoned: bool,
@@ -100,7 +101,8 @@ impl SourceCollector {
         })
     }
 
-    /// Collects until the workers have ended, or are given up after the user asked for the end.
+    /// Collects until the workers have ended, or until they are abandoned because they do not end
+    /// after the load was stopped.
     pub(super) fn collect(&mut self, workers: SourceWorkers, interrupt: &Interrupt) -> Result<()> {
         loop {
             let wait = self.next_tick.saturating_sub(clock::now());
@@ -108,7 +110,7 @@ impl SourceCollector {
                 Ok((worker, mut tally)) => {
                     self.merge(&tally);
                     tally.clear();
-                    // If the worker has ended, it needs no empty tally.
+                    // Ignore the error: a worker that has ended needs no empty tally.
                     let _ = workers.empty_tallies[worker].send(tally);
                 }
                 Err(RecvTimeoutError::Timeout) => {
@@ -125,18 +127,18 @@ impl SourceCollector {
             }
         }
         match self.context.plan.failure() {
-            Some(why) => bail!("cannot reach {}: {why}", self.context.options.to),
+            Some(reason) => bail!("cannot reach {}: {reason}", self.context.options.to),
             None => Ok(()),
         }
     }
 
-    /// Finishes: writes the record to files if that was asked for.
+    /// Makes the record, and writes it to files if that was asked for.
     pub(super) fn finish(mut self) -> FinishedRun {
         let now = clock::now();
         self.tick();
         let unlogged = self.interval_recorder.finish(now);
         let series = &self.interval_recorder.series;
-        let around = self.host_sampler.finish();
+        let surroundings = self.host_sampler.finish();
         let stalls = self.stalls.rows();
         let known = report::SourceResults {
             tally: &self.total,
@@ -158,7 +160,7 @@ impl SourceCollector {
             usage: &self.usage_sampler,
             missed_threshold: self.missed_threshold.as_ref(),
         };
-        let record = report::record(&self.context, self.run, self.started_at, &known, around);
+        let record = report::record(&self.context, self.run, self.started_at, &known, surroundings);
         let unwritten =
             self.context.options.outputs.write_or_report(&record, &self.total.accepted_units, &self.progress_output);
         self.progress_output.event(&LiveEvent::Done);
@@ -181,8 +183,9 @@ impl SourceCollector {
         self.total.merge(tally);
     }
 
-    /// Time for which load was offered. Open loop: from the time when the first message was due until no more were, or
-    /// the last was taken up. Closed loop: from the first message to the end of the last attempt.
+    /// Returns how long load was offered. In an open loop, this is the time from when the first
+    /// message was due until no more messages were due or the last message was taken up. In a
+    /// closed loop, it is the time from the first message to the end of the last attempt.
     fn offered_time(&self, now: Duration) -> Option<Duration> {
         let total = &self.total;
         let options = &self.context.options;
@@ -198,9 +201,9 @@ impl SourceCollector {
         end.map(|end| end.saturating_sub(first))
     }
 
-    /// Messages that were due after the warm-up, at open loop. If the server went away, this includes the messages that
-    /// were still to come. Messages of the last moments do not count as unsent, because the load ended before they
-    /// could be late.
+    /// Returns the number of messages that were due after the warm-up in an open loop. If the
+    /// server went away, this includes the messages that were still to come. Messages of the last
+    /// moments do not count as unsent, because the load ended before they could be late.
     fn due(&self) -> Option<u64> {
         let options = &self.context.options;
         let created = self.total.created - self.total.warm_up.created;
@@ -215,14 +218,14 @@ impl SourceCollector {
         Some(if is_behind { until(end)? } else { created })
     }
 
-    /// Counts the messages that have become due, of those that are to be sent. The last moments are left out, because the
-    /// workers' counts of them are still to come.
+    /// Counts the messages that have become due. The last moments are left out, because the
+    /// workers' counts of them have not arrived yet.
     fn count_due(&mut self, now: Duration) {
         let now = now.saturating_sub(2 * TALLY_INTERVAL);
         let until = self.end.stopped_at.into_iter().chain(self.context.plan.until()).fold(now, Duration::min);
-        let most = self.context.options.messages.unwrap_or(u64::MAX);
+        let message_limit = self.context.options.messages.unwrap_or(u64::MAX);
         for schedule in &mut self.schedules {
-            while schedule.due() < until && self.due_so_far < most {
+            while schedule.due() < until && self.due_so_far < message_limit {
                 schedule.advance();
                 self.due_so_far += 1;
             }
@@ -290,7 +293,7 @@ impl SourceCollector {
         }
     }
 
-    /// Returns how long to wait for the next reply once no more messages are given out.
+    /// Returns how long to wait for the next reply after the last message has been given out.
     fn remaining_wait(&self, now: Duration) -> Duration {
         let total = &self.total;
         if total.open_messages() == 0 || !self.context.plan.is_over(now) {
@@ -301,7 +304,7 @@ impl SourceCollector {
         ends.saturating_sub(now)
     }
 
-    /// Reports whether the workers need not be waited for any longer.
+    /// True if the workers need not be awaited any longer.
     fn should_abandon(&mut self, interrupt: &Interrupt) -> bool {
         let now = clock::now();
         let control = self.context.options.control.clone();
@@ -309,7 +312,7 @@ impl SourceCollector {
             self.stop(Ending::Complete, now, limit);
         }
         match interrupt.requested() {
-            // The controller of the load ends it when it wants to.
+            // Whoever controls the load decides when it ends.
             StopRequest::Stop if control.is_some() => {}
             StopRequest::Nothing => self.end_early(now),
             StopRequest::Stop => self.stop(Ending::Interrupted, now, DRAIN_TIMEOUT),
@@ -340,7 +343,7 @@ impl SourceCollector {
         }
     }
 
-    /// Stops giving out messages, if any are left, and waits no longer than `drain` for those under way.
+    /// Stops giving out messages. Waits at most `drain` for messages in transit.
     fn stop(&mut self, ending: Ending, now: Duration, drain: Duration) {
         if self.end.stopped_at.is_none() {
             self.end = LoadEnd { ending, stopped_at: Some(now), ..self.end };

@@ -1,7 +1,8 @@
-//! Control of a load while it runs: users that come and go, an end from outside, and its counts as they arise. A user is a
-//! session, and at open loop a share of the rate.
+//! Control of a load while it runs: the number of users, an end from outside, and the counts so
+//! far. A user is a session or, in an open loop, a share of the rate.
 //!
-//! The collector adds each tally of a worker, four times per second: no message costs more than without a control.
+//! The collector adds each tally of a worker four times per second, so control makes no message
+//! more expensive.
 use super::SourceContext;
 use mailrun_journey::errors::Errors;
 use mailrun_journey::tally::PhaseTimes;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Numbers of messages that each host of a load has for itself, as a power of two.
+/// Each host of a load has this many message numbers of its own, as a power of two.
 pub(crate) const NUMBERS_LOG2: u32 = 32;
 
 #[derive(Clone, Debug, Default)]
@@ -26,16 +27,16 @@ pub struct LoadCounts {
     pub bytes: u64,
     /// Times from the beginning of a message until it was accepted.
     pub accepted_times: Latencies,
-    /// Times from the beginning of a message until its last byte was handed over.
+    /// Times from the beginning of a message until its last byte was handed to the kernel.
     pub sent_times: Latencies,
-    /// Open loop: times from the moment when a session took a message up until it was accepted.
+    /// In an open loop: times from when a session took a message up until it was accepted.
     pub service_times: Latencies,
     /// Times from the beginning of a message until it was rejected or failed.
     pub ended_times: Latencies,
     pub phases: PhaseTimes,
     pub errors: Errors,
-    /// Messages that ended, and how many of them were not accepted, by second of Unix time. The time is exact to a
-    /// quarter of a second.
+    /// For each second of Unix time, the number of messages that ended and the number of those that
+    /// were not accepted. The second is exact to a quarter of a second.
     pub ended_by_second: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -55,11 +56,11 @@ impl LoadCounts {
             ours.merge(theirs);
         }
         self.errors.merge(&tally.errors);
-        let bad = tally.rejected + tally.failed;
-        if tally.accepted + bad > 0 {
+        let unaccepted_count = tally.rejected + tally.failed;
+        if tally.accepted + unaccepted_count > 0 {
             let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
             let counts = self.ended_by_second.entry(second).or_default();
-            *counts = (counts.0 + tally.accepted + bad, counts.1 + bad);
+            *counts = (counts.0 + tally.accepted + unaccepted_count, counts.1 + unaccepted_count);
         }
     }
 
@@ -71,7 +72,7 @@ impl LoadCounts {
 #[derive(Debug)]
 pub struct LoadControl {
     users: Mutex<UserTarget>,
-    /// Number of users of `target`, for sessions to check with each message.
+    /// Copy of the wanted number of users, which sessions check with each message.
     sessions: AtomicU32,
     first_message: u64,
     interrupt: Interrupt,
@@ -81,7 +82,7 @@ pub struct LoadControl {
     next_message: AtomicU64,
 }
 
-/// The wanted number of users, and since when.
+/// The wanted number of users, and the time from which it applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UserTarget {
     pub(super) users: u32,
@@ -89,7 +90,8 @@ pub(super) struct UserTarget {
 }
 
 impl LoadControl {
-    /// Creates the control of a load that begins with `users`. Its messages have the numbers from `first_message` on.
+    /// Creates the control of a load that begins with this many users. The numbers of its messages
+    /// start at `first_message`.
     pub fn new(users: u32, first_message: u64, interrupt: Interrupt) -> Self {
         Self {
             users: Mutex::new(UserTarget { users, since: clock::now() }),
@@ -103,8 +105,8 @@ impl LoadControl {
         }
     }
 
-    /// Changes the number of users. Closed loop: starts more sessions, or lets surplus ones end after their message.
-    /// Open loop: changes the rate.
+    /// Changes the number of users. In a closed loop, this starts more sessions, or ends surplus
+    /// sessions after their message. In an open loop, it changes the rate.
     pub fn set_users(&self, users: u32) {
         let mut target = lock(&self.users);
         if target.users != users {
@@ -113,7 +115,8 @@ impl LoadControl {
         self.sessions.store(users, Ordering::Relaxed);
     }
 
-    /// Ends the load. No more messages begin, and those under way have at most `limit`. Only the first call counts.
+    /// Ends the load. No more messages begin, and messages in transit have at most `limit` to
+    /// finish. Only the first call has an effect.
     pub fn drain(&self, limit: Duration) {
         lock(&self.drain_limit).get_or_insert(limit);
         if let Some(load) = self.load() {
@@ -152,7 +155,8 @@ impl LoadControl {
         *lock(&self.drain_limit)
     }
 
-    /// Connects this control with a load that begins.
+    /// Gives this control power over a load that begins. If the control has already been told to
+    /// drain, the load stops at once.
     pub(super) fn attach(&self, load: &Arc<SourceContext>) {
         let _ = self.load.set(Arc::downgrade(load));
         if self.drain_limit().is_some() {
@@ -170,7 +174,7 @@ impl LoadControl {
     }
 }
 
-/// Each of these values is consistent at any time, so a poisoned lock can be used.
+/// Locks a value. Each value is consistent at any time, so a poisoned lock can be used.
 fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

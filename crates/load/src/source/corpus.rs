@@ -1,4 +1,5 @@
-//! Real messages to send: an mbox, a Maildir, a directory of .eml files or one of them, converted to wire format once.
+//! Real messages to send: an mbox, a Maildir, a directory of .eml files or a single .eml file. They
+//! are converted to wire format once.
 //!
 //! | PATH is | it is read as |
 //! |---|---|
@@ -7,14 +8,17 @@
 //! | a file whose first line is an mbox separator | an mbox |
 //! | a file named `*.eml` | one message |
 //!
-//! Line ends of any kind become `<CRLF>`. A message is invalid if it is empty or contains NUL, if it has a line above 998
-//! octets (RFC 5322 §2.1.1, §4), or if receivers could disagree about the end of its header: when it begins with a byte
-//! order mark or with a line that is no header field, or when a line of the header ends in a bare CR and other lines in LF.
-//! Invalid messages are rejected, or, if the user asked for that, skipped and counted. In an mbox a message begins at a
-//! separator at the start or after an empty line; from `>From ` at the start of a line one `>` is removed (mboxrd).
+//! Line ends of any kind become `<CRLF>`. A message is invalid if it is empty, contains NUL, or has
+//! a line longer than 998 octets (RFC 5322 §2.1.1, §4). It is also invalid if receivers could
+//! disagree about the end of its header. This is the case if it starts with a byte order mark or
+//! with a line that is not a header field, or if one header line ends in a bare CR and others in
+//! LF. Invalid messages are rejected or, if the user asked for that, skipped and counted. In an
+//! mbox, a message starts at a separator that is the first line or follows an empty line. From
+//! `>From ` at the start of a line, one `>` is removed (mboxrd).
 //!
-//! Memory: each message as it will be sent, once, and 256 bytes more for each; while a message is being read, it is
-//! there a second time. A corpus above its limit is refused as soon as that is known; nothing is left out silently.
+//! Memory: each message is held once, as it will be sent, with 256 bytes of overhead. While a
+//! message is being read, it is held a second time. A corpus above its limit is refused as soon as
+//! that is known. Nothing is left out silently.
 use super::file_lines::{FileLine, FileLines, MAX_LINE_BYTES};
 use anyhow::{Context, Result, anyhow, bail};
 use mailrun_journey::trace::Checksum;
@@ -25,35 +29,32 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Memory of a message besides its bytes.
+/// Memory that a message takes in addition to its bytes.
 const MESSAGE_OVERHEAD_BYTES: u64 = 256;
-/// Bytes per read.
 const BLOCK_BYTES: usize = 64 * 1024;
-/// The beginning of an mbox separator.
+/// Start of an mbox separator.
 const FROM_LINE_PREFIX: &[u8] = b"From ";
-/// The byte order marks of UTF-8 and UTF-16.
+/// Byte order marks of UTF-8 and UTF-16.
 const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
 
-/// Path of the corpus, and limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CorpusOptions {
     pub path: PathBuf,
-    /// Limit of the memory for messages.
+    /// Limit of the memory for messages, in bytes.
     pub limit_bytes: u64,
-    /// Treatment of messages that cannot be sent as they are.
+    /// What to do with messages that cannot be sent as they are.
     pub invalid_messages: InvalidMessagePolicy,
 }
 
-/// Treatment of messages that cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidMessagePolicy {
     /// One such message is enough to refuse the corpus.
     Reject,
-    /// They are left out and counted.
+    /// Such messages are left out and counted.
     Skip,
 }
 
-/// Messages ready to be sent.
+/// Messages that are ready to be sent.
 #[derive(Debug)]
 pub(super) struct Corpus {
     pub(super) kind: &'static str,
@@ -63,11 +64,11 @@ pub(super) struct Corpus {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CorpusMessage {
-    /// The header block with its empty line, if it has one.
+    /// The header block with its empty line, if the message has a header.
     pub(super) headers: Vec<u8>,
     /// The body and the end of data.
     pub(super) body: Arc<[u8]>,
-    /// Checksum of the body, unstuffed.
+    /// Checksum of the body without dot-stuffing.
     pub(super) checksum: u32,
     pub(super) bytes: u64,
     pub(super) is_eight_bit: bool,
@@ -76,7 +77,8 @@ pub(super) struct CorpusMessage {
 /// Reads a corpus.
 ///
 /// # Errors
-/// If there is none, it cannot be read, is above its limit, or contains unfit messages.
+///
+/// If the corpus does not exist, cannot be read, exceeds its limit or contains invalid messages.
 pub(super) fn read(options: &CorpusOptions) -> Result<Corpus> {
     let path = options.path.as_path();
     let about = fs::metadata(path).with_context(|| format!("--corpus {}: cannot be read", path.display()))?;
@@ -117,8 +119,8 @@ pub(super) fn read_file(path: &Path) -> Result<CorpusMessage> {
     draft.finish().map_err(|flaw| anyhow!("--file {}: {flaw}", path.display()))
 }
 
-/// Returns the files of a Maildir or of a directory of messages. They are sorted by name, so that a seed picks the same
-/// ones on every host.
+/// Returns the files of a Maildir or of a directory of messages. They are sorted by name, so that a
+/// seed picks the same files on every host.
 fn message_files(path: &Path, limit_bytes: u64) -> Result<(&'static str, Vec<PathBuf>)> {
     let maildir: Vec<PathBuf> = ["cur", "new"].map(|name| path.join(name)).into_iter().filter(|p| p.is_dir()).collect();
     let (kind, directories, wanted): (_, _, fn(&Path) -> bool) = match maildir.is_empty() {
@@ -190,7 +192,8 @@ impl CorpusReader<'_> {
     fn read_mbox(&mut self, path: &Path) -> Result<()> {
         let mut lines = open(path)?;
         let mut draft = CorpusMessageBuilder::default();
-        // An empty line before a separator belongs to the separator, any other to the message.
+        // An empty line before a separator belongs to the separator. Any other empty line belongs
+        // to the message.
         let mut empty_line: Option<FileLine<'static>> = None;
         while let Some(line) = lines.next().with_context(|| read_error(path))? {
             if (line.number == 1 || empty_line.is_some()) && is_from_line(without_mark(line.text)) {
@@ -221,7 +224,7 @@ impl CorpusReader<'_> {
         Ok(())
     }
 
-    /// Stores a complete message. If it is unfit, skips it or refuses the corpus.
+    /// Stores a complete message. If it is invalid, skips it or refuses the corpus.
     fn finish(&mut self, draft: CorpusMessageBuilder, path: &Path) -> Result<()> {
         match (draft.finish(), self.options.invalid_messages) {
             (Ok(message), _) => {
@@ -246,9 +249,10 @@ fn open(path: &Path) -> Result<FileLines<BufReader<File>>> {
     Ok(FileLines::new(BufReader::with_capacity(BLOCK_BYTES, file)))
 }
 
-/// Recognises the separator of an mbox, `From SENDER WEEKDAY MONTH DAY TIME YEAR` (RFC 4155). The sender may be missing, or
-/// be `USER at DOMAIN` as in Mailman's archives. The time zone may come before or after the year, and be two words, for
-/// example `MET DST`. Dates in the order of RFC 5322 and times without seconds are accepted too.
+/// True if the line is the separator of an mbox, `From SENDER WEEKDAY MONTH DAY TIME YEAR` (RFC
+/// 4155). The sender may be missing, or be `USER at DOMAIN` as in Mailman's archives. The time zone
+/// may come before or after the year, and may have two words, for example `MET DST`. Dates in the
+/// order of RFC 5322 and times without seconds are accepted as well.
 fn is_from_line(line: &[u8]) -> bool {
     let Some(line) = line.strip_prefix(FROM_LINE_PREFIX) else { return false };
     let line = String::from_utf8_lossy(line);
@@ -263,7 +267,8 @@ fn is_from_line(line: &[u8]) -> bool {
     })
 }
 
-/// `Sat Nov 21 09:30:00 2026`, or `Sat, 21 Nov 2026 09:30:00`, with up to two words for the time zone.
+/// Accepts `Sat Nov 21 09:30:00 2026` or `Sat, 21 Nov 2026 09:30:00`, with up to two words for the
+/// time zone.
 fn is_from_date(words: &[&str]) -> bool {
     const WEEKDAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -279,7 +284,7 @@ fn is_from_date(words: &[&str]) -> bool {
         && (times, years, zones) == (1, 1, rest.len().saturating_sub(2))
 }
 
-/// `9:30`, `09:30` or `09:30:00`.
+/// Accepts `9:30`, `09:30` or `09:30:00`.
 fn is_time(word: &str) -> bool {
     let parts: Vec<&str> = word.split(':').collect();
     let is_part = |part: &str, end: u32| number_below(part, 2..=2, end).is_some();
@@ -294,7 +299,7 @@ fn is_time(word: &str) -> bool {
     }
 }
 
-/// `CET`, `GMT+1`, `+0100`, `-01:00` or one of these in parentheses.
+/// Accepts `CET`, `GMT+1`, `+0100`, `-01:00`, or one of these in parentheses.
 fn is_zone(word: &str) -> bool {
     let word = word.strip_prefix('(').and_then(|word| word.strip_suffix(')')).unwrap_or(word);
     match word.strip_prefix(['+', '-']) {
@@ -317,13 +322,14 @@ fn without_mark(text: &[u8]) -> &[u8] {
     BYTE_ORDER_MARKS.iter().find_map(|mark| text.strip_prefix(*mark)).unwrap_or(text)
 }
 
-/// `NAME:` at the start (RFC 5322 §2.2), with white space before the colon allowed (§4.5).
+/// True if the line starts with `NAME:` (RFC 5322 §2.2). White space before the colon is allowed
+/// (§4.5).
 fn is_header_field(line: &[u8]) -> bool {
     let name_bytes = line.iter().take_while(|octet| octet.is_ascii_graphic() && **octet != b':').count();
     name_bytes > 0 && line[name_bytes..].trim_ascii_start().starts_with(b":")
 }
 
-/// Removes a `>`: `>From ` becomes `From `, `>>From ` becomes `>From `.
+/// Removes a `>` before `From `: `>From ` becomes `From `, and `>>From ` becomes `>From `.
 fn unquote_from_line(line: FileLine<'_>) -> FileLine<'_> {
     let quotes = line.text.iter().take_while(|octet| **octet == b'>').count();
     if quotes > 0 && line.text[quotes..].starts_with(FROM_LINE_PREFIX) {
@@ -332,7 +338,7 @@ fn unquote_from_line(line: FileLine<'_>) -> FileLine<'_> {
     line
 }
 
-/// A message that is being read, dot-stuffed line by line.
+/// A message that is being read. It is dot-stuffed line by line.
 #[derive(Debug, Default)]
 struct CorpusMessageBuilder {
     headers: Vec<u8>,
@@ -343,9 +349,9 @@ struct CorpusMessageBuilder {
     is_eight_bit: bool,
     separator: Option<u64>,
     has_lf: bool,
-    /// Number of the header's first line that ends in a bare CR.
+    /// Number of the first header line that ends in a bare CR.
     bare_cr_line: Option<u64>,
-    /// The first fault. After it, nothing more of the message is stored.
+    /// The first fault. After a fault, the rest of the message is not stored.
     error: Option<String>,
 }
 
@@ -481,8 +487,8 @@ mod tests {
         let expected = ["Subject: a.EML\r\n", "Subject: b.eml\r\n"];
         assert_eq!((corpus.kind, texts(&corpus)), ("directory", expected.map(str::to_owned).to_vec()));
         fs::create_dir(place.path().join("new")).unwrap();
-        let why = read(&options(place.path())).unwrap_err().to_string();
-        assert!(why.contains("both *.eml files and a Maildir"), "{why}");
+        let error = read(&options(place.path())).unwrap_err().to_string();
+        assert!(error.contains("both *.eml files and a Maildir"), "{error}");
         ["b.eml", "a.EML"].iter().for_each(|name| fs::remove_file(place.path().join(name)).unwrap());
         fs::remove_dir(place.path().join("below.eml")).unwrap();
         for (directory, name) in [("cur", "2.host:2,S"), ("new", "1.host"), ("tmp", "0.host"), ("cur", ".hidden")] {
@@ -610,18 +616,18 @@ mod tests {
             let path = place.path().join("a.eml");
             fs::write(&path, text).unwrap();
             let named = |first: usize| if line == 0 { String::new() } else { format!("line {}", first + line) };
-            let is_named = |why: &str, first: usize| {
-                assert!(why.contains(&named(first)) && why.contains(flaw) && why.contains("a.eml"), "{why}");
+            let is_named = |error: &str, first: usize| {
+                assert!(error.contains(&named(first)) && error.contains(flaw) && error.contains("a.eml"), "{error}");
             };
-            let why = read_file(&path).unwrap_err().to_string();
-            assert!(why.starts_with("--file "), "{why}");
-            is_named(&why, 0);
+            let error = read_file(&path).unwrap_err().to_string();
+            assert!(error.starts_with("--file "), "{error}");
+            is_named(&error, 0);
             fs::create_dir(place.path().join("new")).unwrap();
             fs::rename(&path, place.path().join("new/a.eml")).unwrap();
             let mut maildir = options(place.path());
-            let why = read(&maildir).unwrap_err().to_string();
-            is_named(&why, 0);
-            assert!(why.contains("--corpus-skip-bad"), "{why}");
+            let error = read(&maildir).unwrap_err().to_string();
+            is_named(&error, 0);
+            assert!(error.contains("--corpus-skip-bad"), "{error}");
             maildir.invalid_messages = InvalidMessagePolicy::Skip;
             let none = read(&maildir).unwrap_err().to_string();
             assert!(none.contains("no message that can be sent (1 are invalid)"), "{none}");
@@ -635,9 +641,9 @@ mod tests {
         }
         let marked = [b"\xef\xbb\xbf".as_slice(), MBOX.as_bytes()].concat();
         for text in [marked.clone(), [MBOX.as_bytes(), b"\n\n", &marked].concat()] {
-            let why = from_file("box", &text, |_| {}).unwrap_err().to_string();
+            let error = from_file("box", &text, |_| {}).unwrap_err().to_string();
             let line = if text == marked { 1 } else { 1 + MBOX.lines().count() + 1 };
-            assert!(why.contains(&format!("line {line} begins with a byte order mark")), "{why}");
+            assert!(error.contains(&format!("line {line} begins with a byte order mark")), "{error}");
             let corpus =
                 from_file("box", &text, |options| options.invalid_messages = InvalidMessagePolicy::Skip).unwrap();
             assert_eq!((corpus.messages.len() + 1) % 3, 0, "only the marked message is skipped");
@@ -654,8 +660,8 @@ mod tests {
         let message = read_file(&path).unwrap();
         assert_eq!(received(&message), b"Subject: a\r\n\r\n.b\r\nc\r\n");
         assert_eq!(read(&options(&path)).unwrap().messages, [message]);
-        let why = format!("{:#}", read_file(Path::new("/nowhere")).unwrap_err());
-        assert!(why.contains("--file: cannot read /nowhere"), "{why}");
+        let error = format!("{:#}", read_file(Path::new("/nowhere")).unwrap_err());
+        assert!(error.contains("--file: cannot read /nowhere"), "{error}");
     }
 
     #[test]
@@ -667,8 +673,8 @@ mod tests {
             ("box", ">From a@b Sat Nov 21 09:30:00 2026\n\nx\n", "is not an mbox"),
             ("box", "", "is not an mbox"),
         ] {
-            let why = from_file(name, text.as_bytes(), |_| {}).unwrap_err().to_string();
-            assert!(why.contains(named), "{why}");
+            let error = from_file(name, text.as_bytes(), |_| {}).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
         }
         let empty = tempfile::tempdir().unwrap();
         assert!(read(&options(empty.path())).unwrap_err().to_string().contains("neither *.eml files nor"));

@@ -1,14 +1,16 @@
-//! The dialogue of a single message, as swaks prints it: `<-` is from the server, `->` to it, `===` what happens besides.
+//! Prints the dialogue of a single message as swaks does: `<-` for lines of the server, `->` for
+//! lines to it, and `===` for other events.
 use mailrun_net::Handshake;
 use mailrun_smtp::ReceivedReply;
 use std::io::{self, Write};
 
-/// Lines of a message that are shown. For a longer message, only their number is shown.
+/// Maximum number of lines of a message that are shown. Of a longer message, only the number of
+/// lines is shown.
 const MAX_LINES: usize = 200;
 
 #[derive(Debug, Default)]
 pub(super) struct Dialogue {
-    /// The server has asked for login data.
+    /// Set while the server asks for login data.
     asks_for_login: bool,
 }
 
@@ -55,7 +57,7 @@ impl Dialogue {
     }
 }
 
-/// Removes what follows `AUTH MECHANISM` from the line.
+/// Hides the text that follows `AUTH MECHANISM` in the line.
 fn without_login(line: &str) -> String {
     let mut words = line.splitn(3, ' ');
     match (words.next(), words.next(), words.next()) {
@@ -69,7 +71,7 @@ fn printable(text: &str) -> String {
 }
 
 fn print(text: &str) {
-    // If standard output is closed, the run continues.
+    // Ignore the error: if standard output is closed, the run continues.
     let _ = io::stdout().lock().write_all(text.as_bytes());
 }
 

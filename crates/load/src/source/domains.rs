@@ -1,12 +1,13 @@
-//! Domains of the recipients: numbered before the run, so that units are counted by number.
+//! Domains of the recipients. They are numbered before the run, so that units can be counted by
+//! number.
 //!
-//! A run whose recipients are all in one domain has no table, and counts nothing by domain.
+//! A run whose recipients are all in one domain has no table and counts nothing by domain.
 use super::addresses::AddressPattern;
 use mailrun_journey::domains::{DomainTally, MAX_DOMAINS};
 use memchr::memrchr;
 use std::collections::HashMap;
 
-/// The domains of a run's recipients, in the order of the patterns.
+/// Domains of a run's recipients, in the order of the patterns.
 #[derive(Debug)]
 pub(super) struct RecipientDomains {
     names: Vec<String>,
@@ -14,7 +15,8 @@ pub(super) struct RecipientDomains {
 }
 
 impl RecipientDomains {
-    /// The domains of the patterns; `None` if there is only one. Domains beyond [`MAX_DOMAINS`] have no name.
+    /// Returns the domains of the patterns, or `None` if there is only one. Domains beyond
+    /// [`MAX_DOMAINS`] have no name.
     pub(super) fn of(patterns: &[AddressPattern]) -> Option<Self> {
         let mut names: Vec<String> = Vec::new();
         let mut is_cut = false;
@@ -36,7 +38,8 @@ impl RecipientDomains {
         &self.names
     }
 
-    /// Returns the number of the address's domain. Domains that are not in the table share one number.
+    /// Returns the number of the address's domain. Domains that are not in the table share one
+    /// number.
     pub(super) fn number_of(&self, address: &[u8]) -> u16 {
         let domain = memrchr(b'@', address).map_or(&[][..], |at| &address[at + 1..]);
         let known = self.numbers.get(domain).or_else(|| self.numbers.get(&domain.to_ascii_lowercase()));
@@ -44,7 +47,6 @@ impl RecipientDomains {
     }
 }
 
-/// The fate of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UnitFate {
     Accepted,
@@ -52,11 +54,11 @@ pub(super) enum UnitFate {
     Failed,
 }
 
-/// Number of the domain of each recipient of a message; empty if domains are not counted.
+/// Domain number of each recipient of a message. Empty if domains are not counted.
 #[derive(Debug, Default)]
 pub(super) struct MessageDomains(Vec<u16>);
 
-/// Mark of a recipient that the server has rejected.
+/// This bit in a recipient's domain number means that the server has rejected the recipient.
 const REJECTED: u16 = 1 << 15;
 
 impl MessageDomains {
@@ -64,7 +66,7 @@ impl MessageDomains {
         Self(numbers)
     }
 
-    /// Records that the server rejected the recipient in that place.
+    /// Records that the server rejected the recipient at this place.
     pub(super) fn reject(&mut self, place: usize) {
         if let Some(domain) = self.0.get_mut(place) {
             *domain |= REJECTED;
@@ -75,7 +77,8 @@ impl MessageDomains {
         self.0.iter().for_each(|domain| tally.open(*domain).created += 1);
     }
 
-    /// Counts each unit by its fate: rejected if the server rejected its recipient before, otherwise `fate`.
+    /// Counts each unit by its fate. A unit whose recipient was rejected counts as rejected, any
+    /// other unit by `fate`.
     pub(super) fn count_ended(&self, tally: &mut DomainTally, fate: impl Fn(usize) -> UnitFate) {
         for (place, domain) in self.0.iter().enumerate() {
             let fates = tally.open(domain & !REJECTED);
@@ -138,7 +141,8 @@ mod tests {
     }
 
     proptest! {
-        /// Every address of a pattern counts under the number of its domain, or there is only one domain.
+        /// Every address of a pattern must count under the number of its domain, unless there is
+        /// only one domain.
         #[test]
         fn every_address_is_counted_under_its_domain(
             typed in "(u|\\{0\\.\\.9\\}|\\{a,b\\}){1,2}@(x|\\{1\\.\\.3\\}|\\{c,D\\}){1,3}\\.(example|\\{e,F\\})",
@@ -149,8 +153,8 @@ mod tests {
             let mut seen = std::collections::BTreeSet::new();
             for number in 0..20 {
                 let mut address = Vec::new();
-                let mut chance = SeededRng::new(seed, RandomStream::Recipient, number);
-                pattern.write(&mut chance, RecipientTag::Bare, 0, &mut address);
+                let mut rng = SeededRng::new(seed, RandomStream::Recipient, number);
+                pattern.write(&mut rng, RecipientTag::Bare, 0, &mut address);
                 let address = String::from_utf8(address).unwrap();
                 let domain = address.split_once('@').unwrap().1.to_ascii_lowercase();
                 if let Some(table) = &table {

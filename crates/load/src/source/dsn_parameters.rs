@@ -1,4 +1,5 @@
-//! Notifications that the sender of generated mail asks for: the parameters of DSN (RFC 3461) on MAIL and RCPT.
+//! Delivery notifications that the sender of generated mail asks for: the DSN parameters (RFC 3461)
+//! of MAIL and RCPT.
 use super::addresses::AddressPattern;
 use super::random::{RandomStream, SeededRng};
 use clap::Args;
@@ -7,7 +8,8 @@ use mailrun_smtp::client::Notifications;
 use mailrun_smtp::dsn::{self, Notify, Return};
 use mailrun_smtp::xtext;
 
-/// Set on each option, because the heading of a struct would also apply to the options that follow it.
+/// Set on each option, because the heading of a struct would also apply to the options that follow
+/// it.
 const HEADING: &str = "Notifications (RFC 3461), requested only if the server offers DSN";
 
 /// The requested notifications; none by default. A server that does not offer DSN receives no such parameters.
@@ -30,24 +32,21 @@ pub struct DsnParameters {
 }
 
 fn parse_notify(text: &str) -> Result<Notify, String> {
-    let wrong = || format!("{text:?} must be never, or a list of success,failure,delay");
-    Notify::parse(text.as_bytes()).ok_or_else(wrong)
+    let error = || format!("{text:?} must be never, or a list of success,failure,delay");
+    Notify::parse(text.as_bytes()).ok_or_else(error)
 }
 
-/// The values of RET.
 fn parts() -> impl TypedValueParser<Value = Return> {
     let full = PossibleValue::new("full").help("The whole message");
     let header = PossibleValue::new("hdrs").help("The header only");
     PossibleValuesParser::new([full, header]).map(|name| if name == "full" { Return::Full } else { Return::Header })
 }
 
-/// Parses a pattern of ENVID: texts of at most a hundred octets as xtext; in it `{n}` is the message's number.
-///
-/// # Errors
-/// If it is malformed: the mistake.
+/// Parses a pattern of ENVID. Its texts may have at most a hundred octets as xtext, and `{n}` in it
+/// is the message's number. An error explains the mistake.
 pub(super) fn parse_envelope_id(typed: &str) -> Result<AddressPattern, String> {
     AddressPattern::text(typed, |text| {
-        // RFC 3461 §4.4: it decodes to printable ASCII.
+        // RFC 3461 §4.4: the value must decode to printable ASCII.
         let is_printable = text.iter().all(|octet| (b' '..=b'~').contains(octet));
         match dsn::envelope_id(xtext::encode(text).as_bytes()).filter(|_| is_printable) {
             Some(_) => Ok(()),
@@ -59,7 +58,6 @@ pub(super) fn parse_envelope_id(typed: &str) -> Result<AddressPattern, String> {
 }
 
 impl DsnParameters {
-    /// Tells whether sessions have to require DSN.
     pub(super) fn notifications(&self) -> Notifications {
         if self.description().is_some() { Notifications::Asked } else { Notifications::Unasked }
     }
@@ -68,7 +66,7 @@ impl DsnParameters {
         self.envelope_id.as_ref().is_none_or(|pattern| pattern.literal().is_some())
     }
 
-    /// The parameters in one line, for the record.
+    /// Returns the parameters on one line, for the record. Returns `None` if there are none.
     pub(super) fn description(&self) -> Option<String> {
         let words = [
             self.notify.map(|notify| format!("NOTIFY={}", notify.render())),
@@ -80,7 +78,7 @@ impl DsnParameters {
         (!words.is_empty()).then(|| words.join(" "))
     }
 
-    /// Appends the parameters of MAIL, after others that begin at `begin`.
+    /// Appends the parameters of MAIL to the text, after other parameters that start at `begin`.
     pub(super) fn write_mail(&self, seed: u64, number: u64, begin: usize, text: &mut Vec<u8>) {
         if let Some(returns) = self.returns {
             push_parameter("RET=", returns.keyword(), begin, text);
@@ -92,21 +90,22 @@ impl DsnParameters {
         }
     }
 
-    /// Appends the parameters of RCPT for the recipient that begins at `recipient` and ends the text.
+    /// Appends the parameters of RCPT for the recipient, which starts at `recipient` and ends the
+    /// text.
     pub(super) fn write_recipient(&self, recipient: usize, text: &mut Vec<u8>) {
         let begin = text.len();
         if let Some(notify) = self.notify {
             push_parameter("NOTIFY=", &notify.render(), begin, text);
         }
         if self.original_recipient {
-            // If the address is too long for the parameter, it is sent without ORCPT.
+            // If the address is too long for the parameter, the recipient is sent without ORCPT.
             let original = std::str::from_utf8(&text[recipient..begin]).ok().and_then(dsn::render_original_recipient);
             original.iter().for_each(|value| push_parameter("ORCPT=", value, begin, text));
         }
     }
 }
 
-/// Appends a parameter, after a blank if others come before it.
+/// Appends a parameter, after a blank if other parameters come before it.
 fn push_parameter(name: &str, value: &str, begin: usize, text: &mut Vec<u8>) {
     let blank = if text.len() > begin { " " } else { "" };
     [blank, name, value].iter().for_each(|part| text.extend_from_slice(part.as_bytes()));
@@ -143,7 +142,7 @@ mod tests {
         assert_eq!(text("run {{1}} no {n}/{n}", 42).as_deref(), Ok("run {1} no 42/42"));
         assert_eq!(text("{7..7}-{n,n}", 3).as_deref(), Ok("7-n"));
         assert!(text(&"x".repeat(100), 0).is_ok());
-        for (typed, why) in [
+        for (typed, expected) in [
             ("", "1 to 100"),
             (&"x".repeat(101), "1 to 100"),
             (&"=".repeat(34), "1 to 100"),
@@ -153,8 +152,8 @@ mod tests {
             ("{n", "has an unpaired"),
             ("{9..1}", "smaller value first"),
         ] {
-            let said = text(typed, 0).expect_err(typed);
-            assert!(said.contains(why), "{typed}: {said}");
+            let error = text(typed, 0).expect_err(typed);
+            assert!(error.contains(expected), "{typed}: {error}");
         }
     }
 

@@ -1,5 +1,5 @@
-//! Envelopes: rendered once if all messages have the same addresses and size, else for each message, into memory that
-//! the session reuses.
+//! Envelopes. They are rendered once if all messages have the same addresses and size. Otherwise
+//! each message's envelope is rendered into memory that the session reuses.
 use super::SourceOptions;
 use super::addresses::{AddressPattern, RecipientTag};
 use super::domains::RecipientDomains;
@@ -11,25 +11,24 @@ use mailrun_smtp::{Envelope, Extensions};
 use std::io::Write;
 use std::sync::Arc;
 
-/// The envelopes of a run.
 #[derive(Debug)]
 pub(super) enum Envelopes {
-    /// The same for every message.
+    /// All messages have the same envelope.
     Fixed(FixedEnvelopes),
-    /// Each message has its own.
     Generated(GeneratedEnvelopes),
 }
 
 #[derive(Debug)]
 pub(super) struct FixedEnvelopes {
-    /// Envelopes by their parameters: bit 0 SIZE, bit 1 BODY=8BITMIME, bit 2 SMTPUTF8, bit 3 BODY=BINARYMIME.
+    /// Envelopes by their parameters. Bit 0 means SIZE, bit 1 BODY=8BITMIME, bit 2 SMTPUTF8, and
+    /// bit 3 BODY=BINARYMIME.
     variants: [Arc<Envelope>; 16],
     needs_eight_bit: bool,
     needs_utf8: bool,
     body_parameter: BodyParameter,
     /// The ledger's number of each recipient, by its place in the envelope.
     numbers: Vec<u32>,
-    /// The addresses that they were rendered from.
+    /// The addresses from which the variants were rendered.
     generator: GeneratedEnvelopes,
 }
 
@@ -42,13 +41,14 @@ pub(super) struct GeneratedEnvelopes {
     seed: u64,
 }
 
-/// Declaration of the body.
+/// How the BODY parameter of MAIL is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyParameter {
-    /// The actual kind: BODY=8BITMIME if there is a need.
+    /// By the content: BODY=8BITMIME if it is needed.
     #[default]
     Automatic,
-    /// BODY=BINARYMIME if the server offers that and BDAT, without which it is not allowed (RFC 3030 §3).
+    /// BODY=BINARYMIME if the server offers it and BDAT, without which it is not allowed (RFC 3030
+    /// §3).
     Binary,
 }
 
@@ -66,16 +66,15 @@ pub(super) struct EnvelopeInput<'a> {
     pub(super) extensions: &'a Extensions,
 }
 
-/// A session's memory for envelopes: the protocol uses one while the other is written.
+/// A session's memory for two envelopes. The protocol uses one while the other is written.
 #[derive(Debug, Default)]
 pub(super) struct EnvelopeBuffer {
     envelopes: [Option<Arc<Envelope>>; 2],
-    /// The ledger's numbers of their recipients.
+    /// The ledger's numbers of the recipients of each envelope.
     numbers: [Vec<u32>; 2],
     current_slot: usize,
-    /// The sender, the recipients each with the parameters of RCPT, and the parameters of MAIL.
+    /// The sender, each recipient with its parameters of RCPT, and the parameters of MAIL.
     text: Vec<u8>,
-    /// End of each part of `text`.
     ends: Vec<usize>,
 }
 
@@ -84,9 +83,9 @@ pub(super) struct EnvelopeBuffer {
 struct MailParameters {
     size: Option<u64>,
     eight_bit: bool,
-    /// Replaces `eight_bit`, because a message has only one BODY.
+    /// Takes precedence over `eight_bit`, because a message has only one BODY parameter.
     binary: bool,
-    /// SMTPUTF8, if any address needs it.
+    /// Set if an address needs SMTPUTF8.
     utf8: bool,
 }
 
@@ -115,14 +114,14 @@ impl Envelopes {
         }
     }
 
-    /// Returns the recipients of the message with that number, in order.
+    /// Returns the recipients of the message with this number, in order.
     pub(super) fn recipients_of(&self, number: u64, recipients: u32) -> Vec<String> {
         let mut buffer = EnvelopeBuffer::default();
         self.generator().write_envelope(number, recipients, MailParameters::NONE, &mut buffer);
         buffer.recipients().map(|address| String::from_utf8_lossy(address).into_owned()).collect()
     }
 
-    /// The number of the domain of each of them.
+    /// Returns the domain number of each recipient of the message with this number.
     pub(super) fn domains_of(&self, number: u64, recipients: u32, domains: &RecipientDomains) -> Vec<u16> {
         let mut buffer = EnvelopeBuffer::default();
         self.generator().write_envelope(number, recipients, MailParameters::NONE, &mut buffer);
@@ -136,7 +135,7 @@ impl Envelopes {
         }
     }
 
-    /// Returns the ledger's numbers of the recipients of the envelope in that slot of the buffer.
+    /// Returns the ledger's numbers of the recipients of the envelope in this slot of the buffer.
     pub(super) fn recipient_numbers<'a>(&'a self, buffer: &'a EnvelopeBuffer, slot: usize) -> &'a [u32] {
         match self {
             Self::Fixed(same) => &same.numbers,
@@ -146,7 +145,7 @@ impl Envelopes {
 }
 
 impl FixedEnvelopes {
-    /// The envelope for a server that offers `extensions`.
+    /// Returns the envelope for a server that offers `extensions`.
     fn envelope_for(&self, extensions: &Extensions) -> &Arc<Envelope> {
         let eight_bit = extensions.eight_bit_mime && self.needs_eight_bit;
         let utf8 = extensions.smtp_utf8 && self.needs_utf8;
@@ -160,7 +159,7 @@ impl GeneratedEnvelopes {
         self.sender.literal().is_some() && self.recipients.is_literal() && self.dsn_parameters.is_constant()
     }
 
-    /// Renders all variants if all messages are alike.
+    /// Renders all variants of the envelope, because all messages have the same addresses and size.
     fn render_fixed(&self, recipients: u32, bytes: u64, is_eight_bit: bool) -> FixedEnvelopes {
         let mut buffer = EnvelopeBuffer::default();
         let variants = std::array::from_fn(|bits| {
@@ -193,7 +192,8 @@ impl GeneratedEnvelopes {
         buffer.reuse_envelope()
     }
 
-    /// Writes the message's addresses and parameters, and the numbers of its recipients.
+    /// Writes the message's addresses and parameters, and the numbers of its recipients, into the
+    /// buffer.
     fn write_envelope(&self, number: u64, recipients: u32, parameters: MailParameters, buffer: &mut EnvelopeBuffer) {
         let EnvelopeBuffer { text, ends, numbers, current_slot, .. } = buffer;
         let numbers = &mut numbers[*current_slot];
@@ -202,10 +202,10 @@ impl GeneratedEnvelopes {
         numbers.clear();
         self.sender.write(&mut SeededRng::new(self.seed, RandomStream::Sender, number), RecipientTag::Bare, 0, text);
         ends.push(text.len());
-        let mut chance = SeededRng::new(self.seed, RandomStream::Recipient, number);
+        let mut rng = SeededRng::new(self.seed, RandomStream::Recipient, number);
         for place in 0..recipients {
             let begin = text.len();
-            self.recipients.write(&mut chance, place, numbers, text);
+            self.recipients.write(&mut rng, place, numbers, text);
             ends.push(text.len());
             self.dsn_parameters.write_recipient(begin, text);
             ends.push(text.len());
@@ -238,7 +238,6 @@ impl MailParameters {
 }
 
 impl EnvelopeBuffer {
-    /// The slot of the last envelope that was written.
     pub(super) fn current_slot(&self) -> usize {
         self.current_slot
     }
@@ -251,7 +250,7 @@ impl EnvelopeBuffer {
         self.recipients_and_parameters().map(|(recipient, _)| recipient)
     }
 
-    /// Each recipient and the parameters of its RCPT.
+    /// Returns each recipient with the parameters of its RCPT.
     fn recipients_and_parameters(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let last = self.ends.len() - 1;
         let piece = |from, to| &self.text[self.ends[from]..self.ends[to]];
@@ -262,8 +261,8 @@ impl EnvelopeBuffer {
         &self.text[self.ends[self.ends.len() - 2]..]
     }
 
-    /// Moves the drafted envelope into memory that the session has used before. The protocol still holds the other
-    /// envelope.
+    /// Moves the written envelope into memory that the session has used before. The protocol still
+    /// holds the other envelope.
     fn reuse_envelope(&mut self) -> Arc<Envelope> {
         let mut kept = self.envelopes[self.current_slot].take();
         match kept.as_mut().and_then(Arc::get_mut) {
@@ -275,7 +274,7 @@ impl EnvelopeBuffer {
         envelope
     }
 
-    /// The drafted envelope, in new memory.
+    /// Returns a newly allocated envelope with the content of this buffer.
     fn new_envelope(&self) -> Envelope {
         let mut envelope = Envelope::new("", "", ["postmaster"]).expect("these addresses are well-formed");
         self.write(&mut envelope);
@@ -415,7 +414,7 @@ mod tests {
             assert_eq!(envelope, fresh, "message {number} is the same wherever it is written");
             assert_eq!(envelope.recipients(), 1 + number as usize % 3);
             assert!(envelope.mail().ends_with(b"@example.com> SIZE=109\r\n"), "{envelope:?}");
-            // The protocol keeps the last envelope until it gets the next.
+            // The protocol keeps an envelope until it gets the next.
             held = Some(envelope);
         }
         assert!(held.is_some() && memory.len() == 2, "{} envelopes", memory.len());

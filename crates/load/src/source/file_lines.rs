@@ -1,27 +1,29 @@
-//! Lines of a file with line ends of any kind, in bounded memory: of a line above the limit only the beginning is kept.
+//! Lines of a file with line ends of any kind, in bounded memory. Of a line above the limit, only
+//! the beginning is kept.
 use std::io::{self, BufRead};
 
-/// Octets of a line that SMTP allows, without its end (RFC 5322 §2.1.1).
+/// Maximum length of a line without its end (RFC 5322 §2.1.1).
 pub(super) const MAX_LINE_BYTES: usize = 998;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileLine<'a> {
-    /// The line's text, up to one byte more than [`MAX_LINE_BYTES`].
+    /// Text of the line, cut at one byte more than [`MAX_LINE_BYTES`].
     pub(super) text: &'a [u8],
     pub(super) bytes: u64,
     pub(super) number: u64,
-    /// LF, or CR if no LF follows; `None` at the end of the file.
+    /// LF, or CR if no LF follows, or `None` at the end of the file.
     pub(super) end: Option<u8>,
 }
 
-/// The lines of a reader. CR, LF and CR LF end one; the last needs no end. Several CRs before an LF belong to one line
-/// end, because a file that is converted to CR LF twice ends its lines in CR CR LF.
+/// Reads lines. CR, LF or CR LF ends a line, and the last line needs no end. Several CRs before an
+/// LF belong to one line end, because a file that was converted to CR LF twice ends its lines in CR
+/// CR LF.
 #[derive(Debug)]
 pub(super) struct FileLines<R> {
     reader: R,
     text: Vec<u8>,
     number: u64,
-    /// Number of CRs after the last line's end that are not followed by an LF. Each of them ends an empty line.
+    /// Number of CRs after the last line's end that no LF follows. Each of them ends an empty line.
     bare_crs: u64,
 }
 
@@ -79,13 +81,13 @@ mod tests {
     use std::io::BufReader;
 
     fn all(text: &[u8], block: usize) -> Vec<(Vec<u8>, u64)> {
-        let mut lines = FileLines::new(BufReader::with_capacity(block, text));
-        let mut found = Vec::new();
-        while let Some(line) = lines.next().unwrap() {
-            assert_eq!(line.number, found.len() as u64 + 1);
-            found.push((line.text.to_vec(), line.bytes));
+        let mut reader = FileLines::new(BufReader::with_capacity(block, text));
+        let mut lines = Vec::new();
+        while let Some(line) = reader.next().unwrap() {
+            assert_eq!(line.number, lines.len() as u64 + 1);
+            lines.push((line.text.to_vec(), line.bytes));
         }
-        found
+        lines
     }
 
     #[test]
@@ -109,8 +111,8 @@ mod tests {
     #[test]
     fn an_endless_line_takes_no_memory() {
         let text = vec![b'x'; 1_000_000];
-        let found = all(&text, 100);
-        assert_eq!((found.len(), found[0].0.len(), found[0].1), (1, MAX_LINE_BYTES + 1, 1_000_000));
+        let lines = all(&text, 100);
+        assert_eq!((lines.len(), lines[0].0.len(), lines[0].1), (1, MAX_LINE_BYTES + 1, 1_000_000));
     }
 
     proptest! {

@@ -1,4 +1,4 @@
-//! The figures of a run so far, for thresholds that end it.
+//! Figures of a run so far, for thresholds that can end the run.
 use mailrun_journey::record::LatencyMs;
 use mailrun_journey::threshold::{Fate, MetricSource, MetricValues};
 use mailrun_journey::{Latencies, SourceTally, Stage};
@@ -10,8 +10,8 @@ pub(super) struct SourceFigures<'a> {
 }
 
 impl MetricValues for SourceFigures<'_> {
-    fn times(&self, of: MetricSource) -> Option<Latencies> {
-        Some(match of {
+    fn times(&self, source: MetricSource) -> Option<Latencies> {
+        Some(match source {
             MetricSource::Stage(Stage::Created) => self.tally.slip.clone(),
             MetricSource::Stage(Stage::Sent) => self.tally.sent_latency.clone(),
             MetricSource::Stage(Stage::Accepted) => self.tally.accepted_latency.clone(),
@@ -20,29 +20,29 @@ impl MetricValues for SourceFigures<'_> {
         })
     }
 
-    fn summary(&self, of: MetricSource) -> Option<LatencyMs> {
-        self.times(of)?.summary()
+    fn summary(&self, source: MetricSource) -> Option<LatencyMs> {
+        self.times(source)?.summary()
     }
 
-    fn count(&self, of: MetricSource) -> Option<u64> {
+    fn count(&self, source: MetricSource) -> Option<u64> {
         let tally = self.tally;
         let warm_up = &self.tally.warm_up;
-        match of {
+        match source {
             MetricSource::Stage(Stage::Created) => Some(tally.created - warm_up.created),
             MetricSource::Stage(Stage::Sent) => Some(tally.sent - warm_up.sent),
             MetricSource::Stage(Stage::Accepted) => Some(tally.accepted - warm_up.accepted),
-            MetricSource::Phase(_) => self.times(of).map(|times| times.count()),
+            MetricSource::Phase(_) => self.times(source).map(|times| times.count()),
             MetricSource::Stage(_) | MetricSource::Mades(_) => None,
         }
     }
 
-    fn rate_per_s(&self, of: MetricSource) -> Option<f64> {
+    fn rate_per_s(&self, source: MetricSource) -> Option<f64> {
         let elapsed = self.now.saturating_sub(self.tally.first_created?);
-        let count = self.count(of)?;
+        let count = self.count(source)?;
         (!elapsed.is_zero()).then(|| count as f64 / elapsed.as_secs_f64())
     }
 
-    /// Counts only finished messages: a message that is under way is not late yet.
+    /// Counts only finished messages: a message in transit is not late yet.
     fn due(&self) -> Option<u64> {
         self.count(MetricSource::Stage(Stage::Created))
             .map(|created| created.saturating_sub(self.tally.open_messages()))

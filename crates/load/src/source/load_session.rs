@@ -1,4 +1,4 @@
-//! A session's own side of the conversation: its messages, the meaning of each reply for them, and the times.
+//! The source's side of a session: its messages, what each reply means for them, and the times.
 use super::dialogue::Dialogue;
 use super::domains::{MessageDomains, RecipientDomains, UnitFate};
 use super::envelopes::{EnvelopeBuffer, EnvelopeInput};
@@ -30,28 +30,28 @@ use std::time::Duration;
 pub(super) struct OutgoingMessage {
     claim: ClaimedMessage,
     content: MessageChoice,
-    /// The slot of its envelope in the session's buffer.
+    /// Slot of the message's envelope in the session's buffer.
     envelope_slot: usize,
-    /// Time at which it was created, or at open loop scheduled: latency counts from here.
+    /// Time from which latency counts: when the message was created or, in an open loop, when it
+    /// was due.
     since: Duration,
-    /// Time at which its last byte was handed over.
+    /// Time at which the last byte of the message was handed to the kernel.
     sent: Option<Duration>,
-    /// Set once the peer has answered any of its commands.
+    /// Set once the peer has answered one of the message's commands.
     answered: bool,
-    /// Which of the first 64 recipients were accepted, one bit each.
+    /// Bits of the first 64 recipients. A bit is set if its recipient was accepted.
     accepted: u64,
-    /// Which of the other recipients were accepted.
+    /// Bits of the recipients after the first 64.
     accepted_beyond: Vec<u64>,
-    /// Recipients that the peer refused.
+    /// Number of recipients that the peer refused.
     rejected: u32,
-    /// Phases of its own dialogue so far.
+    /// Phases of the message's dialogue so far.
     phases: MessagePhases,
-    /// End of the last of these phases.
     phase_ended_at: Duration,
     domains: MessageDomains,
 }
 
-/// Reason why a message is given up.
+/// Reason for giving up a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MessageFailure {
     /// The server refused the session or a command of the message with 4xx or 5xx.
@@ -82,9 +82,10 @@ impl OutgoingMessage {
         }
     }
 
-    /// Adds a phase of its dialogue that began at `since`, or after the phase before it.
+    /// Adds a phase of the message's dialogue. The phase began at `since` or at the end of the
+    /// phase before, whichever is later.
     fn add_phase(&mut self, phase: Phase, since: Duration, now: Duration) {
-        // Replies from one read have the same time, so only the first of them gets a phase.
+        // Replies from the same read have the same time, so only the first of them gets a phase.
         if now == self.phase_ended_at {
             return;
         }
@@ -92,7 +93,7 @@ impl OutgoingMessage {
         self.phase_ended_at = now;
     }
 
-    /// Facts for the list of the slowest.
+    /// Returns the facts for the list of the slowest messages.
     fn summary(&self, reply: Option<ReplyText>) -> SlowTransaction {
         SlowTransaction {
             reply,
@@ -121,7 +122,7 @@ impl OutgoingMessage {
         self.accepted_beyond[beyond] |= bit;
     }
 
-    /// LMTP: the peer had accepted the recipient, but refused the message for it.
+    /// For LMTP: the peer had accepted this recipient, but refused the message for it.
     fn reject_recipient(&mut self, place: usize) {
         let bit = 1 << (place % 64);
         match (place / 64).checked_sub(1) {
@@ -139,38 +140,35 @@ impl OutgoingMessage {
     }
 }
 
-/// State of a session during a connection, which it carries to the next one.
+/// State of a session. Much of it is carried from one connection to the next.
 pub(super) struct LoadSession {
     context: Arc<SourceContext>,
     worker: Rc<SourceWorkerState>,
     park_entry: ParkEntry,
-    /// Messages under way, the oldest first; the next replies belong to it. There are at most two, and two only if the
-    /// next message's commands are sent together with a message.
+    /// Messages in transit, oldest first. The next replies belong to the oldest. There are two only
+    /// if the commands of the next message are sent together with a message.
     messages: VecDeque<OutgoingMessage>,
-    /// Messages whose last reply came at that time, but whose result was not [certain](Event::settled) yet.
+    /// Messages that have their last reply, with the time of that reply. Their results are not
+    /// [certain](Event::settled) yet.
     answered: VecDeque<(OutgoingMessage, Outcome, Duration)>,
-    /// Number of messages begun on this connection.
     transactions: u64,
     commands_sent_at: Duration,
-    /// Time of the 354 reply.
     data_accepted_at: Duration,
-    /// Set if a message is part of the data that is being written.
+    /// Set if the data that is being written contains a message.
     writing_message: bool,
     connected_at: Duration,
-    /// Time at which AUTH was sent, until it is over.
+    /// Time at which AUTH was sent, until the login is over.
     auth_sent_at: Option<Duration>,
-    /// Set if the peer has refused the session: by 421, or by refusing the connection or EHLO. The refusal is counted
-    /// already.
+    /// Set if the peer has refused the session, by 421 or by refusing the connection or EHLO. The
+    /// refusal has been counted already.
     is_rejected: bool,
-    /// Number of messages for this connection; `None` for no limit.
+    /// Number of messages for this connection, or `None` for no limit.
     message_limit: Option<u64>,
     envelope_buffer: EnvelopeBuffer,
-    /// Shows the dialogue, if it is to be shown.
     dialogue: Option<Dialogue>,
     pause: ThinkPause,
 }
 
-/// The pause that a session makes between messages.
 #[derive(Debug, Default)]
 struct ThinkPause {
     until: Option<Duration>,
@@ -201,12 +199,13 @@ impl LoadSession {
         }
     }
 
-    /// Reports whether a message waits for a connection.
+    /// True if a message waits for a connection.
     pub(super) fn has_message(&self) -> bool {
         !self.messages.is_empty()
     }
 
-    /// Claims a message before there is a connection for it. Ready with false if there are no more.
+    /// Claims a message before there is a connection for it. Returns false if there are no more
+    /// messages.
     pub(super) fn poll_claim(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let now = clock::now();
         ready!(self.poll_pause(cx, now));
@@ -223,8 +222,8 @@ impl LoadSession {
         self.messages.push_back(message);
     }
 
-    /// Counts an error. Its sample is the oldest message's recipient at `place`, if that recipient has already been
-    /// named.
+    /// Counts an error. Its example is the recipient at `place` of the oldest message, if the
+    /// session has already named that recipient.
     fn count_error(&self, tally: &mut SourceTally, error: ErrorEvent<'_>, place: u32) {
         tally.count_error(error, self.context.zero, || {
             let message = self.messages.front().filter(|_| error.phase >= Phase::Rcpt)?;
@@ -233,7 +232,7 @@ impl LoadSession {
         });
     }
 
-    /// Completes when the pause after the last message, or the run, is over.
+    /// Completes when the pause after the last message is over, or when the run is.
     fn poll_pause(&mut self, cx: &mut Context<'_>, now: Duration) -> Poll<()> {
         let Some(until) = self.pause.until else { return Poll::Ready(()) };
         if !self.context.plan.is_over(now) {
@@ -246,7 +245,7 @@ impl LoadSession {
         Poll::Ready(())
     }
 
-    /// Begins the pause after a finished message, if there is one.
+    /// Begins the pause after a finished message, if the options ask for a pause.
     fn begin_pause(&mut self, number: u64, now: Duration) {
         let options = &self.context.options;
         if let Some(think) = &options.think {
@@ -255,7 +254,6 @@ impl LoadSession {
         }
     }
 
-    /// Records that a connection was established.
     pub(super) fn connection_established(&mut self, began: Duration, now: Duration) {
         if self.dialogue.is_some() {
             Dialogue::event(&format!("Connected to {}", self.context.options.to));
@@ -276,27 +274,27 @@ impl LoadSession {
         });
     }
 
-    /// Gives up the message that waited for this connection.
-    pub(super) fn connection_failed(&mut self, why: &str) {
+    /// Gives up the message that waits for this connection.
+    pub(super) fn connection_failed(&mut self, reason: &str) {
         if self.dialogue.is_some() {
-            Dialogue::event(&format!("No connection to {}: {why}", self.context.options.to));
+            Dialogue::event(&format!("No connection to {}: {reason}", self.context.options.to));
         }
-        let error = ErrorEvent { phase: Phase::Connect, code: 0, text: why, at: clock::now() };
+        let error = ErrorEvent { phase: Phase::Connect, code: 0, text: reason, at: clock::now() };
         self.worker.update_tally(|tally| self.count_error(tally, error, 0));
         self.fail_messages(MessageFailure::Failed);
     }
 
-    /// Handles the end of the connection: gives up the messages under way. A message of which the peer can have
-    /// received at most the commands goes to the next connection.
+    /// Handles the end of the connection. Messages in transit are given up. A message of which the
+    /// peer can have received only commands goes to the next connection.
     pub(super) fn connection_ended(&mut self, ended: &SessionEnd) {
         let (verb, what) = match ended {
             SessionEnd::Closed => (None, "the peer closed the session".to_owned()),
-            SessionEnd::GaveUp(why) => (Some(failed_verb(*why)), why.to_string()),
+            SessionEnd::GaveUp(cause) => (Some(failed_verb(*cause)), cause.to_string()),
             SessionEnd::Lost(verb, error) if error.kind() == ErrorKind::UnexpectedEof => {
                 (*verb, "connection closed".to_owned())
             }
-            // In TLS 1.3 the client finishes before the server has checked its certificate, so the refusal arrives
-            // later.
+            // In TLS 1.3, the client finishes before the server has checked the client's
+            // certificate, so a refusal arrives later.
             SessionEnd::Lost(_, error) if error.kind() == ErrorKind::InvalidData => {
                 (Some(Verb::StartTls), reason(error))
             }
@@ -314,7 +312,7 @@ impl LoadSession {
         let is_unheard =
             self.messages.back().is_some_and(|job| !job.answered && job.sent.is_none() && self.transactions > 1);
         let kept = if is_unheard { self.messages.pop_back() } else { None };
-        let is_counted = self.is_rejected || matches!(ended, SessionEnd::GaveUp(why) if was_rejected(*why));
+        let is_counted = self.is_rejected || matches!(ended, SessionEnd::GaveUp(cause) if was_rejected(*cause));
         let is_of_setup = matches!(verb, Some(Verb::Greeting | Verb::Hello | Verb::StartTls));
         if !is_counted && (!self.messages.is_empty() || is_of_setup) {
             let phase = phase_of(verb.unwrap_or(Verb::Message));
@@ -344,8 +342,8 @@ impl LoadSession {
         }
     }
 
-    /// Gives up every message under way. The reason is counted already.
-    fn fail_messages(&mut self, why: MessageFailure) {
+    /// Gives up every message in transit. The reason has been counted already.
+    fn fail_messages(&mut self, failure: MessageFailure) {
         self.take_back_answered();
         let Some(last) = self.messages.back().map(|job| job.claim.number) else { return };
         let now = clock::now();
@@ -357,10 +355,10 @@ impl LoadSession {
                 let all = u64::from(job.claim.recipients);
                 tally.time(LatencyKind::Ended, now.saturating_sub(job.since));
                 // Recipients that the server refused stay refused, even if the connection fails.
-                let refused = if why == MessageFailure::Rejected { all } else { u64::from(job.rejected).min(all) };
+                let refused = if failure == MessageFailure::Rejected { all } else { u64::from(job.rejected).min(all) };
                 tally.recipients_rejected += refused;
                 tally.recipients_failed += all - refused;
-                let fate = if why == MessageFailure::Rejected { UnitFate::Rejected } else { UnitFate::Failed };
+                let fate = if failure == MessageFailure::Rejected { UnitFate::Rejected } else { UnitFate::Failed };
                 job.domains.count_ended(&mut tally.domains, |_| fate);
                 if refused == all {
                     tally.rejected += 1;
@@ -379,7 +377,7 @@ impl LoadSession {
         }
     }
 
-    /// Records what is known about a message that the server did not take.
+    /// Records what is known about a message that the server did not accept.
     fn note_missing(&self, tally: &mut SourceTally, job: &OutgoingMessage, fate: MissingFate) {
         if tally.missing.has_room() {
             tally.missing.push(MissingTransaction {
@@ -392,7 +390,7 @@ impl LoadSession {
         }
     }
 
-    /// Counts the result of a message, which came at `now`.
+    /// Counts the result of a message. The result came at `now`.
     fn finish_transaction(&mut self, job: OutgoingMessage, outcome: Outcome, now: Duration) {
         self.begin_pause(job.claim.number, now);
         let numbers = self.context.envelopes.recipient_numbers(&self.envelope_buffer, job.envelope_slot);
@@ -411,9 +409,9 @@ impl LoadSession {
                 return;
             }
             let sequence = job.sequence();
-            let mut taken = 0;
+            let mut accepted_count = 0;
             for place in (0..all).filter(|place| job.has_accepted(*place)) {
-                taken += 1;
+                accepted_count += 1;
                 if tally.accepted_units.mark(sequence, numbers[place]) == mailrun_journey::MarkResult::Full {
                     tally.overflow += 1;
                 }
@@ -421,8 +419,8 @@ impl LoadSession {
             tally.accepted += 1;
             tally.first_reply.get_or_insert(now);
             tally.last_reply = Some(now);
-            tally.recipients_accepted += taken;
-            tally.recipients_rejected += all as u64 - taken;
+            tally.recipients_accepted += accepted_count;
+            tally.recipients_rejected += all as u64 - accepted_count;
             tally.bytes_accepted += bytes;
             job.domains.count_ended(&mut tally.domains, |place| match job.has_accepted(place) {
                 true => UnitFate::Accepted,
@@ -433,13 +431,13 @@ impl LoadSession {
                 tally.warm_up.bytes_accepted += bytes;
                 return;
             }
-            let took = now.saturating_sub(job.since);
-            tally.accept(took, now, self.context.zero);
+            let latency = now.saturating_sub(job.since);
+            tally.accept(latency, now, self.context.zero);
             if is_open_loop {
                 tally.time(LatencyKind::AcceptedService, now.saturating_sub(job.claim.began));
             }
-            if tally.slowest.admits(took) {
-                tally.slowest.insert(took, job.summary(self.worker.find_reply(sequence)));
+            if tally.slowest.admits(latency) {
+                tally.slowest.insert(latency, job.summary(self.worker.find_reply(sequence)));
             }
             tally.last_accepted = tally.last_accepted.max(Some(now));
         });
@@ -453,7 +451,8 @@ impl LoadSession {
             Verb::Auth => *self.auth_sent_at.get_or_insert(self.commands_sent_at),
             _ => self.commands_sent_at,
         };
-        // A login is one exchange of several replies, and the time of STARTTLS counts as the handshake.
+        // A login is one exchange of several replies, and the time of STARTTLS counts as part of
+        // the handshake.
         let is_whole = event.reply.code() != 334 && event.to != Verb::StartTls;
         if is_whole && event.to == Verb::Auth {
             self.auth_sent_at = None;
@@ -478,7 +477,7 @@ impl LoadSession {
         match event.to {
             _ if event.reply.code() == 421 => self.is_rejected = true,
             Verb::Greeting if !event.reply.is_positive() => self.is_rejected = true,
-            // The server may still accept HELO after refusing EHLO.
+            // The server may still accept HELO after it has refused EHLO.
             Verb::Hello => self.is_rejected = !event.reply.is_positive(),
             _ => {}
         }
@@ -486,7 +485,7 @@ impl LoadSession {
 }
 
 impl Drop for LoadSession {
-    /// Records a panic of the session among the errors, and gives up its messages under way.
+    /// Counts a panic of the session as an error, and gives up its messages in transit.
     fn drop(&mut self) {
         self.worker.session_ended(&self.park_entry);
         if !std::thread::panicking() {
@@ -501,7 +500,7 @@ impl Drop for LoadSession {
 }
 
 impl LoadSession {
-    /// The envelope of the newest message.
+    /// Returns the envelope of the newest message, or ends the session if there is no message.
     fn next_transaction(&mut self, extensions: &Extensions) -> NextAction {
         let Some(job) = self.messages.back_mut() else { return NextAction::Quit };
         let ClaimedMessage { number, recipients, .. } = job.claim;
@@ -531,7 +530,7 @@ impl MessageSource for LoadSession {
     fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<NextAction> {
         let is_new = self.messages.len() == usize::from(early);
         let options = &self.context.options;
-        let is_full = self.message_limit.is_some_and(|most| self.transactions >= most);
+        let is_full = self.message_limit.is_some_and(|limit| self.transactions >= limit);
         if is_full {
             return Poll::Ready(NextAction::Quit);
         }
@@ -641,12 +640,11 @@ impl MessageSource for LoadSession {
     }
 }
 
-/// The number of the domain of each recipient.
 fn recipient_domains(claim: &ClaimedMessage, context: &SourceContext, domains: &RecipientDomains) -> MessageDomains {
     MessageDomains::new(context.envelopes.domains_of(claim.number, claim.recipients, domains))
 }
 
-/// The phase that a reply ends.
+/// Returns the phase that a reply to this command ends.
 fn phase_of(verb: Verb) -> Phase {
     match verb {
         Verb::Greeting => Phase::Banner,
@@ -662,8 +660,8 @@ fn phase_of(verb: Verb) -> Phase {
 }
 
 /// Returns the command whose failure ended the session.
-fn failed_verb(why: GaveUp) -> Verb {
-    match why {
+fn failed_verb(cause: GaveUp) -> Verb {
+    match cause {
         GaveUp::NoTls | GaveUp::TlsRefused => Verb::StartTls,
         GaveUp::NoMechanism | GaveUp::NotAuthenticated | GaveUp::Exchange(_) => Verb::Auth,
         GaveUp::NoXclient | GaveUp::XclientRefused => Verb::Xclient,
@@ -671,7 +669,7 @@ fn failed_verb(why: GaveUp) -> Verb {
     }
 }
 
-/// Reports whether the peer's own reply was the reason. Such a reply has been counted already.
-fn was_rejected(why: GaveUp) -> bool {
-    matches!(why, GaveUp::TlsRefused | GaveUp::NotAuthenticated | GaveUp::XclientRefused)
+/// True if the peer's own reply was the reason. Such a reply has been counted already.
+fn was_rejected(cause: GaveUp) -> bool {
+    matches!(cause, GaveUp::TlsRefused | GaveUp::NotAuthenticated | GaveUp::XclientRefused)
 }

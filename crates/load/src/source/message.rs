@@ -1,4 +1,5 @@
-//! The message: rendered, dot-stuffed and checksummed once; sequence number, time and Message-ID patched in place.
+//! The message. It is rendered, dot-stuffed and checksummed once. Its sequence number, time and
+//! Message-ID are patched in place.
 use super::TraceHeaders as Tracing;
 use super::corpus::CorpusMessage;
 use anyhow::{Context, Result, bail};
@@ -10,31 +11,29 @@ use mailrun_smtp::data;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes of a line of filling, `<CRLF>` included.
+/// Length of a line of filler text, including `<CRLF>`.
 const LINE_BYTES: usize = 80;
-/// A body up to this size is copied after its header; a longer one is written without a copy.
+/// A body up to this size is copied behind its header. A longer body is written without a copy.
 const COPY_LIMIT: usize = 16 * 1024;
-/// Digits of the sequence number in a Message-ID.
 const ID_DIGITS: usize = 16;
 const MESSAGE_ID_PREFIX: &[u8] = b"Message-ID: <";
 
-/// The clock of a trace's time.
+/// Clock of the times in traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TraceClock {
-    /// CLOCK_MONOTONIC: exact, on one host.
+    /// CLOCK_MONOTONIC. Exact, but only within one host.
     Monotonic,
-    /// Unix time, comparable between hosts as far as their clocks agree.
+    /// Unix time. Comparable between hosts as far as their clocks agree.
     Wall,
 }
 
-/// The mark of a run's messages.
+/// The parts of a trace that all messages of a run share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TraceStamp {
     run: RunId,
     trace_headers: Tracing,
     clock: ClockId,
     numbering: RecipientNumbering,
-    /// Offset from the monotonic clock to the trace's clock.
     clock_offset: Duration,
     zero: ZeroPhase,
 }
@@ -48,7 +47,8 @@ impl TraceStamp {
         Self { run, trace_headers: traced, clock, numbering, clock_offset, zero: ZeroPhase::default() }
     }
 
-    /// Returns the first time from `now` on at which a run may begin: one that traces can name as zero.
+    /// Returns the first time from `now` on at which a run may begin. Traces can name only such
+    /// times as zero.
     pub(super) fn next_zero(&self, now: Duration) -> Duration {
         ZeroPhase::next_step(now + self.clock_offset).saturating_sub(self.clock_offset)
     }
@@ -58,23 +58,23 @@ impl TraceStamp {
         self.next_zero((then + Duration::from_nanos(1)).saturating_sub(ZeroPhase::STEP))
     }
 
-    /// Number of bytes that it adds to a message.
+    /// Returns the number of bytes that the trace adds to a message.
     pub(super) fn bytes(&self) -> usize {
         if self.trace_headers == Tracing::On { Trace::HEADER_BYTES } else { 0 }
     }
 }
 
-/// The beginning of a message: trace and header fields. Its variable parts are patched in place.
+/// Start of a message: trace and header fields. Its variable parts are patched in place.
 #[derive(Debug)]
 struct MessageHead {
     octets: Vec<u8>,
     stamp: TraceStamp,
-    /// Offset of the Message-ID's digits.
     id_at: Option<usize>,
 }
 
 impl MessageHead {
-    /// Builds the head. `headers` must be dot-stuffed already, and `checksum` is the body's.
+    /// Builds the head. `headers` must be dot-stuffed already, and `checksum` must be that of the
+    /// body.
     fn new(stamp: TraceStamp, checksum: u32, headers: &[u8], identity: MessageIdMode) -> Self {
         let mut octets = vec![0; stamp.bytes()];
         if stamp.trace_headers == Tracing::On {
@@ -88,12 +88,12 @@ impl MessageHead {
         Self { octets, stamp, id_at }
     }
 
-    /// Sets the zero of the run, which traces name.
+    /// Sets the zero time of the run, which traces name.
     fn set_zero(&mut self, zero: Duration) {
         self.stamp.zero = ZeroPhase::of(zero + self.stamp.clock_offset);
     }
 
-    /// Appends the head with that number and time. Returns the appended bytes.
+    /// Appends the head with this number and time. Returns the appended bytes.
     fn render<'b>(&self, sequence: u64, since: Duration, bytes: &'b mut Vec<u8>) -> &'b mut [u8] {
         let start = bytes.len();
         bytes.extend_from_slice(&self.octets);
@@ -111,25 +111,24 @@ impl MessageHead {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageIdMode {
-    /// The digits of the first Message-ID are overwritten by the sequence number.
+    /// The digits of the first Message-ID are replaced by the sequence number.
     Patched,
-    /// An existing Message-ID is sent unchanged.
     Unchanged,
 }
 
 #[derive(Debug)]
 pub(super) struct MessageTemplate {
     head: MessageHead,
-    /// The body, dot-stuffed, and the end of data.
+    /// The dot-stuffed body, and the end of data.
     body: Arc<[u8]>,
-    /// Bytes of the message as the receiver sees it: unstuffed, without the end of data.
+    /// Bytes of the message as the receiver sees it: without dot-stuffing and end of data.
     pub(super) bytes: u64,
-    /// Set if it contains bytes above 127.
+    /// Set if the message contains bytes above 127.
     pub(super) is_eight_bit: bool,
 }
 
 impl MessageTemplate {
-    /// Builds it from a header block with its empty line, and a body.
+    /// Builds the template from a header block, which includes its empty line, and a body.
     pub(super) fn new(stamp: TraceStamp, headers: &[u8], body: &[u8], identity: MessageIdMode) -> Self {
         let mut stuffed = Vec::with_capacity(headers.len());
         let mut rest = Vec::with_capacity(body.len() + 3);
@@ -144,7 +143,7 @@ impl MessageTemplate {
         }
     }
 
-    /// Builds it from a message that is dot-stuffed already.
+    /// Builds the template from a message that is dot-stuffed already.
     pub(super) fn from_corpus(stamp: TraceStamp, message: CorpusMessage) -> Self {
         Self {
             head: MessageHead::new(stamp, message.checksum, &message.headers, MessageIdMode::Unchanged),
@@ -154,12 +153,12 @@ impl MessageTemplate {
         }
     }
 
-    /// Sets the zero of the run.
+    /// Sets the zero time of the run, which traces name.
     pub(super) fn set_zero(&mut self, zero: Duration) {
         self.head.set_zero(zero);
     }
 
-    /// Renders the message with that number and time, and the end of data.
+    /// Renders the message with this number and time, followed by the end of data.
     pub(super) fn render(&self, sequence: u64, since: Duration, outbox: &mut Outbox) {
         let bytes = outbox.bytes();
         self.head.render(sequence, since, bytes);
@@ -171,27 +170,28 @@ impl MessageTemplate {
     }
 }
 
-/// Messages of many sizes, all prefixes of one long body. A message is cut at a line end, where the checksum is known,
-/// and a header line fills the remaining bytes. So nothing is rendered or summed up per message.
+/// Messages of many sizes, which are all prefixes of one long body. A message is cut at a line end,
+/// where the checksum is known, and a header line fills the remaining bytes. A message therefore
+/// needs no rendering and no checksum of its own.
 #[derive(Debug)]
 pub(super) struct SizedTemplate {
     head: MessageHead,
-    /// Lines of [`LINE_BYTES`].
     body: Arc<[u8]>,
-    /// Checksum of the first n lines, for each n.
+    /// For each n, the checksum of the first n lines.
     checksums: Vec<u32>,
 }
 
-/// Filler for the bytes that whole lines leave over. At least 11 bytes, because a shorter header line would be empty.
+/// Filler for the bytes that whole lines leave over. It has at least 11 bytes, because a shorter
+/// header line would be empty.
 const FILLER: &[u8; 91] =
     b"X-Fill: XXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXX";
 const MIN_FILLER_BYTES: usize = 11;
 
 impl SizedTemplate {
-    /// Builds the body; `fields` are the header block without its empty line; `most` is the longest message that will
-    /// be asked for.
-    pub(super) fn new(stamp: TraceStamp, fields: &[u8], most: usize) -> Self {
-        let lines = most.saturating_sub(stamp.bytes() + fields.len() + 2) / LINE_BYTES;
+    /// Builds the body. `fields` is the header block without its empty line, and `max_bytes` is the
+    /// length of the longest message that will be requested.
+    pub(super) fn new(stamp: TraceStamp, fields: &[u8], max_bytes: usize) -> Self {
+        let lines = max_bytes.saturating_sub(stamp.bytes() + fields.len() + 2) / LINE_BYTES;
         let body = filler_text(lines * LINE_BYTES);
         let mut checksum = trace::Checksum::default();
         let sums = body.chunks_exact(LINE_BYTES).map(|line| {
@@ -202,17 +202,17 @@ impl SizedTemplate {
         Self { head: MessageHead::new(stamp, 0, fields, MessageIdMode::Patched), body: body.into(), checksums }
     }
 
-    /// Sets the zero of the run.
+    /// Sets the zero time of the run, which traces name.
     pub(super) fn set_zero(&mut self, zero: Duration) {
         self.head.set_zero(zero);
     }
 
-    /// The size of the shortest message possible.
+    /// Returns the length of the shortest possible message.
     pub(super) fn min_bytes(stamp: TraceStamp, fields: &[u8]) -> usize {
         stamp.bytes() + fields.len() + 2 + LINE_BYTES
     }
 
-    /// Renders the message of that size, with that number and time, and the end of data.
+    /// Renders a message of this size with this number and time, followed by the end of data.
     pub(super) fn render(&self, size: u64, sequence: u64, since: Duration, outbox: &mut Outbox) {
         let (lines, filler) = self.split(size);
         let bytes = outbox.bytes();
@@ -234,7 +234,7 @@ impl SizedTemplate {
         outbox.bytes().extend_from_slice(data::END_OF_DATA);
     }
 
-    /// Number of lines of the body, and of bytes of filler, for a message of that size.
+    /// Returns the number of body lines, and the number of filler bytes, of a message of this size.
     fn split(&self, size: u64) -> (usize, usize) {
         let room = usize::try_from(size).unwrap_or(usize::MAX).saturating_sub(self.head.octets.len() + 2);
         match (room / LINE_BYTES, room % LINE_BYTES) {
@@ -251,27 +251,28 @@ fn write_hex(digits: &mut [u8], mut number: u64) {
     }
 }
 
-/// A Message-ID with digits that are patched later.
+/// Makes a Message-ID whose digits are patched later.
 pub(super) fn message_id_placeholder(run: RunId) -> String {
     format!("<{}.{}@mailrun>", "0".repeat(ID_DIGITS), &run.to_string()[..8])
 }
 
-/// The date in the form of a header field.
+/// Formats the date for a header field.
 pub(super) fn date(now: jiff::Timestamp) -> Result<String> {
     let date = now.to_zoned(jiff::tz::TimeZone::system());
     jiff::fmt::rfc2822::to_string(&date).context("the year is not of four digits")
 }
 
-/// The header fields of a generated message, without the empty line.
+/// Returns the header fields of a generated message, without the empty line.
 pub(super) fn header_fields(from: &str, to: &str, subject: Option<&str>, date: &str, id: &str) -> String {
     let subject = subject.map_or_else(String::new, |subject| format!("Subject: {subject}\r\n"));
     format!("From: <{from}>\r\nTo: <{to}>\r\nDate: {date}\r\nMessage-ID: {id}\r\n{subject}")
 }
 
-/// A generated message of that size; `fields` come from [`fields`].
+/// Generates a message of this size. `fields` must come from `header_fields`.
 ///
 /// # Errors
-/// If it would have no room for its header.
+///
+/// If the message would have no room for its header.
 pub(super) fn generate(stamp: TraceStamp, fields: &str, size: u64) -> Result<MessageTemplate> {
     let headers = format!("{fields}\r\n");
     let overhead = stamp.bytes() + headers.len();
@@ -284,7 +285,8 @@ pub(super) fn generate(stamp: TraceStamp, fields: &str, size: u64) -> Result<Mes
     }
 }
 
-/// Lines of text, `bytes` long with their ends; any number but 1.
+/// Makes lines of text that have `bytes` bytes together, including their ends. Any number is
+/// possible except 1.
 fn filler_text(bytes: usize) -> Vec<u8> {
     let mut body = Vec::with_capacity(bytes);
     while body.len() < bytes {
@@ -319,7 +321,7 @@ mod tests {
         TraceStamp::new(RunId([7; 16]), Tracing::On, TraceClock::Monotonic, RecipientNumbering::SINGLE)
     }
 
-    /// Returns a message of the outbox as a receiver sees it.
+    /// Returns a message in the outbox as a receiver sees it.
     fn received(outbox: &mut Outbox) -> Vec<u8> {
         let wire = outbox.to_vec();
         let mut reader = data::DataReader::new(1_000);
@@ -354,8 +356,8 @@ mod tests {
             assert_eq!(content.len(), size);
             reader.receive(&content);
             match reader.finish() {
-                mailrun_journey::TraceResult::Intact(found) => {
-                    assert_eq!((found.sequence, found.created.as_secs()), (9, 1))
+                mailrun_journey::TraceResult::Intact(trace) => {
+                    assert_eq!((trace.sequence, trace.created.as_secs()), (9, 1))
                 }
                 other => panic!("{size}: {other:?}"),
             }

@@ -1,4 +1,5 @@
-//! The mail of a run: one message sent many times, messages of a set, or messages cut to a random size.
+//! The mail of a run: one message that is sent many times, messages of a set, or messages cut to a
+//! random size.
 use super::SourceOptions;
 use super::addresses::{AddressPattern, RecipientTag};
 use super::corpus;
@@ -12,27 +13,27 @@ use mailrun_journey::record::{CorpusRow, Varied};
 use mailrun_net::Outbox;
 use std::time::Duration;
 
-/// Default size of a message in bytes.
 const DEFAULT_BYTES: u64 = 400;
-/// Default sizes of MIME messages: half of them below 24 KB, one in a hundred above 800 KB.
+/// Default sizes of MIME messages. Half of the messages are below 24 KB, and one in a hundred is
+/// above 800 KB.
 const DEFAULT_MIME_SIZES: &str = "lognormal:24576,1.5";
 
 #[derive(Debug)]
 pub(super) enum MessageSet {
-    /// The same message, each time with its own number and time.
+    /// All messages are the same except for number and time.
     Fixed(MessageTemplate),
-    /// One of these, chosen by the seed.
+    /// The seed chooses one of these messages.
     OneOf { templates: Vec<MessageTemplate>, seed: u64 },
-    /// Messages of a random length.
+    /// Messages have a random length.
     BySize { template: SizedTemplate, sizes: Distribution, least: u64, seed: u64 },
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageChoice {
     index: usize,
-    /// Bytes of the message as the receiver sees it: unstuffed, without the end of data.
+    /// Bytes of the message as the receiver sees it: without dot-stuffing and end of data.
     pub(super) bytes: u64,
-    /// Set if it contains bytes above 127.
+    /// Set if the message contains bytes above 127.
     pub(super) is_eight_bit: bool,
 }
 
@@ -56,7 +57,8 @@ impl PreparedMessages {
     /// Prepares the mail that the options ask for.
     ///
     /// # Errors
-    /// If it cannot be read or made.
+    ///
+    /// If a file cannot be read, or if a message cannot be generated.
     pub(super) fn new(options: &SourceOptions, stamp: TraceStamp, run: RunId, now: jiff::Timestamp) -> Result<Self> {
         if let Some(path) = &options.file {
             return Ok(Self::fixed(MessageTemplate::from_corpus(stamp, corpus::read_file(path)?)));
@@ -94,9 +96,9 @@ impl PreparedMessages {
         if sizes.min() < least && !sizes.is_clamped() {
             bail!("--message-size {} is too small: variable sizes must be at least {least} bytes", sizes.expression());
         }
-        let most =
+        let max_bytes =
             usize::try_from(sizes.max().max(least)).context("--message-size exceeds the memory of this machine")?;
-        let cut = SizedTemplate::new(stamp, fields.as_bytes(), most);
+        let cut = SizedTemplate::new(stamp, fields.as_bytes(), max_bytes);
         let described = sizes.summary_from(least);
         let about =
             MessageSetSummary { mean_bytes: described.mean, sizes: Some(described), ..MessageSetSummary::default() };
@@ -149,7 +151,8 @@ impl PreparedMessages {
 }
 
 impl MessageSet {
-    /// Chooses the content of the message with that number. The choice does not depend on the warm-up.
+    /// Chooses the content of the message with this number. The choice is the same with and without
+    /// a warm-up.
     pub(super) fn choose(&self, number: u64) -> MessageChoice {
         let of = |index: usize, template: &MessageTemplate| MessageChoice {
             index,
@@ -178,7 +181,7 @@ impl MessageSet {
         }
     }
 
-    /// Sets the zero of the run, which traces name.
+    /// Sets the zero time of the run, which traces name.
     pub(super) fn set_zero(&mut self, zero: Duration) {
         match self {
             Self::Fixed(template) => template.set_zero(zero),
@@ -195,7 +198,8 @@ impl MessageSet {
         }
     }
 
-    /// Renders the chosen message as a chunk (RFC 3030): without dot-stuffing and end of data.
+    /// Renders the chosen message as a chunk (RFC 3030), which has neither dot-stuffing nor an end
+    /// of data.
     pub(super) fn render_chunk(&self, pick: MessageChoice, sequence: u64, since: Duration, outbox: &mut Outbox) {
         let mut message = Outbox::default();
         self.render(pick, sequence, since, &mut message);
@@ -203,13 +207,13 @@ impl MessageSet {
         if message.length() as u64 == pick.bytes {
             outbox.append(message);
         } else {
-            // Few messages have lines that begin with a dot.
+            // Only few messages have lines that start with a dot, so this copy is rare.
             outbox.bytes().extend_from_slice(&mailrun_smtp::data::unstuffed(&message.to_vec()));
         }
     }
 }
 
-/// Returns the address for the header. For a pattern, this is the first address that it gives.
+/// Returns the address for the header. For a pattern, this is the first address that it produces.
 fn first_address(pattern: &AddressPattern) -> String {
     let mut address = Vec::new();
     pattern.write(&mut SeededRng::new(0, RandomStream::Words, 0), RecipientTag::Bare, 0, &mut address);
@@ -237,7 +241,7 @@ mod tests {
         MessageSet::OneOf { templates: bodies.iter().map(template).collect(), seed }
     }
 
-    /// Bytes of a rendered message in which no line begins with a dot.
+    /// Renders a message in which no line starts with a dot. Returns its choice and its length.
     fn rendered(mail: &MessageSet, number: u64) -> (MessageChoice, usize) {
         let pick = mail.choose(number);
         let mut outbox = Outbox::default();

@@ -1,8 +1,10 @@
-//! Generated MIME messages, like those of people: text, the same as HTML, and an attachment that fills the size.
+//! Generated MIME messages that resemble those of people: a text, the same text as HTML, and an
+//! attachment that fills the size.
 //!
-//! A set is generated once, by the seed; messages are chosen from it. Its sizes are evenly spaced in the requested
-//! distribution, so that they represent it. An attachment cannot fill the size to the byte (base64 comes in lines): a
-//! message has the requested size or up to 80 bytes less, and one that is shorter than its text has no attachment.
+//! The seed generates a set once, and messages are chosen from the set. The sizes of the set are
+//! evenly spaced in the requested distribution, so that they represent it. An attachment cannot
+//! fill the size to the byte, because Base64 comes in lines. A message therefore has the requested
+//! size or up to 80 bytes less. A message that is shorter than its text has no attachment.
 use super::distribution::Distribution;
 use super::random::{RandomStream, SeededRng};
 use anyhow::{Context, Result, bail};
@@ -12,9 +14,8 @@ use mail_builder::headers::raw::Raw;
 use mail_builder::mime::MimePart;
 use std::fmt::Write;
 
-/// Largest number of messages in a set.
 const MAX_SET_MESSAGES: u64 = 64;
-/// Largest number of bytes in a set, unless a single message is longer.
+/// Maximum number of bytes in a set, unless a single message is longer.
 const MAX_SET_BYTES: u64 = 256 << 20;
 const LINE_CONTENT_BYTES: u64 = 57;
 const LINE_BYTES: u64 = 78;
@@ -84,42 +85,44 @@ pub(super) struct MimeFields<'a> {
     pub(super) to: &'a str,
     pub(super) date: &'a str,
     pub(super) message_id: &'a str,
-    /// Replaces the generated subject.
+    /// Subject to use instead of a generated one.
     pub(super) subject: Option<&'a str>,
 }
 
-/// Generates a set of messages whose sizes represent `sizes`; `overhead` bytes are added to each later.
+/// Generates a set of messages whose sizes represent `sizes`. `overhead` is the number of bytes
+/// that are added to each message later.
 ///
 /// # Errors
+///
 /// If a size is too large to be held in memory.
 pub(super) fn messages(fields: MimeFields<'_>, sizes: &Distribution, overhead: u64, seed: u64) -> Result<Vec<Vec<u8>>> {
     sizes
         .quantiles(set_size(sizes.mean()))
         .enumerate()
         .map(|(number, size)| {
-            let mut chance = SeededRng::new(seed, RandomStream::Words, number as u64);
-            message(fields, size.saturating_sub(overhead), &mut chance)
+            let mut rng = SeededRng::new(seed, RandomStream::Words, number as u64);
+            message(fields, size.saturating_sub(overhead), &mut rng)
         })
         .collect()
 }
 
-/// Number of messages in a set of that mean size.
+/// Returns the number of messages in a set with this mean size.
 fn set_size(mean_bytes: f64) -> u64 {
     ((MAX_SET_BYTES as f64 / mean_bytes.max(1.0)) as u64).clamp(1, MAX_SET_MESSAGES)
 }
 
-/// Generates a message of `bytes`, or up to a line less.
-fn message(fields: MimeFields<'_>, bytes: u64, chance: &mut SeededRng) -> Result<Vec<u8>> {
-    let said = MimeText::new(chance);
-    let bare = said.write(fields, None)?;
-    let one = said.write(fields, Some(vec![0]))?.len() as u64;
+/// Generates a message of `bytes` bytes, or up to a line less.
+fn message(fields: MimeFields<'_>, bytes: u64, rng: &mut SeededRng) -> Result<Vec<u8>> {
+    let mime_text = MimeText::new(rng);
+    let bare = mime_text.write(fields, None)?;
+    let one = mime_text.write(fields, Some(vec![0]))?.len() as u64;
     let Some(room) = bytes.checked_sub(one) else { return Ok(bare) };
-    // `one` counts the line of the last single byte: six bytes with its line end.
+    // `one` includes a line for a single byte, which has six bytes with its line end.
     let lines = (room + 6) / LINE_BYTES;
     let content = usize::try_from(lines.max(1) * LINE_CONTENT_BYTES)
         .context("--message-size exceeds the memory of this machine")?;
     let content = if lines == 0 { 1 } else { content };
-    let text = said.write(fields, Some(random_bytes(content, chance)))?;
+    let text = mime_text.write(fields, Some(random_bytes(content, rng)))?;
     if text.len() as u64 > bytes {
         bail!("an attachment of {content} bytes came out {} bytes too long", text.len() as u64 - bytes);
     }
@@ -131,23 +134,23 @@ struct MimeText {
     subject: String,
     paragraphs: Vec<String>,
     attachment_type: (&'static str, &'static str),
-    /// The boundary of both multiparts.
+    /// Boundary of both multiparts.
     boundary: String,
 }
 
 impl MimeText {
-    fn new(chance: &mut SeededRng) -> Self {
-        let paragraphs = (0..2 + chance.below(4)).map(|_| {
+    fn new(rng: &mut SeededRng) -> Self {
+        let paragraphs = (0..2 + rng.below(4)).map(|_| {
             let sentences: Vec<String> =
-                (0..2 + chance.below(4)).map(|_| format!("{}.", sentence(4 + chance.below(12), chance))).collect();
+                (0..2 + rng.below(4)).map(|_| format!("{}.", sentence(4 + rng.below(12), rng))).collect();
             sentences.join(" ")
         });
         let paragraphs = paragraphs.collect();
         Self {
             paragraphs,
-            subject: sentence(3 + chance.below(5), chance),
-            attachment_type: ATTACHMENT_TYPES[chance.below(ATTACHMENT_TYPES.len() as u64) as usize],
-            boundary: format!("{:016x}", chance.next_u64()),
+            subject: sentence(3 + rng.below(5), rng),
+            attachment_type: ATTACHMENT_TYPES[rng.below(ATTACHMENT_TYPES.len() as u64) as usize],
+            boundary: format!("{:016x}", rng.next_u64()),
         }
     }
 
@@ -170,7 +173,7 @@ impl MimeText {
                 )
             }
         };
-        // Raw, so that the builder does not change these fields.
+        // Use raw headers, so that the builder does not change these fields.
         MessageBuilder::new()
             .header("From", Raw::new(fields.from))
             .header("To", Raw::new(fields.to))
@@ -218,16 +221,16 @@ fn wrap(paragraph: &str, text: &mut String) {
     text.push_str("\r\n");
 }
 
-fn sentence(words: u64, chance: &mut SeededRng) -> String {
-    let words: Vec<&str> = (0..words).map(|_| WORDS[chance.below(WORDS.len() as u64) as usize]).collect();
+fn sentence(words: u64, rng: &mut SeededRng) -> String {
+    let words: Vec<&str> = (0..words).map(|_| WORDS[rng.below(WORDS.len() as u64) as usize]).collect();
     let text = words.join(" ");
     let (first, rest) = text.split_at(1);
     first.to_uppercase() + rest
 }
 
-/// Bytes that no relay can compress.
-fn random_bytes(count: usize, chance: &mut SeededRng) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| chance.next_u64().to_le_bytes()).collect();
+/// Makes random bytes, which no relay can compress.
+fn random_bytes(count: usize, rng: &mut SeededRng) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
     bytes.truncate(count);
     bytes
 }
@@ -254,10 +257,10 @@ mod tests {
     fn messages_have_the_sizes_asked_for() {
         for sizes in ["20000", "10000..500000", "lognormal:30000,1"] {
             let read = |text: &str| text.parse::<u64>().map_err(|_| "not a number".to_owned());
-            let asked = Distribution::parse(sizes, read).unwrap();
+            let distribution = Distribution::parse(sizes, read).unwrap();
             let set = set(sizes, 1);
             assert_eq!(set.len(), 64);
-            for (message, size) in set.iter().zip(asked.quantiles(64)) {
+            for (message, size) in set.iter().zip(distribution.quantiles(64)) {
                 let bytes = message.len() as u64 + 100;
                 assert!(bytes <= size && bytes + 80 >= size || size < 6_000, "{bytes} for {size}");
             }

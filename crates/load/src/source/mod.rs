@@ -1,4 +1,5 @@
-//! The source: offers load, times every phase and stage of it, and accounts for every message.
+//! The source: offers load, measures the time of every phase and stage, and accounts for every
+//! message.
 //!
 //! ```text
 //! plan (how many, until when) ─→ worker × n ─ session × m ─ connection ─→ the server under test
@@ -74,11 +75,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use transport::Transport;
 
-/// Descriptors used for other things than sessions.
+/// File descriptors for everything except sessions.
 const RESERVED_DESCRIPTORS: u64 = 64;
-/// If a server has several addresses, each has this long to accept a connection before the next one is tried.
+/// If a server has several addresses, each has this long to accept a connection before the next
+/// address is tried.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time between the choice of a run's zero and the begin of its load, in which the workers start.
+/// Time between the choice of a run's zero and the start of its load. The workers start during this
+/// time.
 const SETUP_TIME: Duration = Duration::from_millis(2);
 
 #[derive(Clone, Debug)]
@@ -91,9 +94,10 @@ pub struct SourceOptions {
     pub sessions: u32,
     pub workers: usize,
     pub busy_poll: BusyPoll,
-    /// Size of a message in bytes; `None` for the default. Ignored with `file` and `corpus`.
+    /// Size of a message in bytes, or `None` for the default. Ignored with `file` and `corpus`.
     pub sizes: Option<Distribution>,
-    /// Number of recipients of a message: addresses of the one pattern, or as many as there are patterns.
+    /// Number of recipients of a message: addresses of a single pattern, or as many as there are
+    /// patterns.
     pub recipients: Distribution,
     pub reuse: Option<Distribution>,
     pub think: Option<Distribution>,
@@ -104,51 +108,45 @@ pub struct SourceOptions {
     pub recipient_tags: RecipientTags,
     pub body_parameter: BodyParameter,
     pub dsn_parameters: DsnParameters,
-    /// Subject; one with a number if `None`.
+    /// Subject of generated messages. With `None`, plain messages have no subject, and MIME
+    /// messages have a generated one.
     pub subject: Option<String>,
-    /// A file that is sent unchanged.
     pub file: Option<PathBuf>,
-    /// The user's own messages, if given.
     pub corpus: Option<CorpusOptions>,
-    /// Set if generated messages are MIME with attachments.
+    /// Set if generated messages are MIME messages with attachments.
     pub mime: bool,
-    /// Open loop: the load that is offered, whatever the server does.
+    /// Open loop: the load that is offered, however slow the server is.
     pub offered_rate: Option<OfferedRate>,
-    /// Time at the beginning in which messages are not timed.
+    /// Messages of this time at the beginning are sent, but not timed.
     pub warm_up: Option<Duration>,
-    /// Distribution of messages over time.
     pub arrival: Arrival,
     pub connect_timeout: Duration,
     pub timeout: Duration,
     pub seed: u64,
     pub hello: String,
-    /// Trace headers in messages.
     pub trace_headers: TraceHeaders,
-    /// Identifier of the run; a new one if `None`.
+    /// Id of the run, or `None` for a new id.
     pub run: Option<RunId>,
-    /// The part of a load that several machines send; `None` for the whole of it. Number of messages, sessions and rate are
-    /// those of all parts together until the run begins.
+    /// Part of a load that several machines send, or `None` for the whole load. Until the run
+    /// begins, the numbers of messages and sessions and the rate are those of all parts together.
     pub shard: Option<SourceShard>,
-    /// Addresses that may be loaded.
     pub allowed_targets: AllowedTargets,
-    /// TLS, login and the way to the server.
     pub transport: TransportOptions,
-    /// Thresholds that the run is judged by.
     pub thresholds: Vec<Threshold>,
     pub abort_on: Vec<Threshold>,
-    /// Time without a server after which the run ends.
+    /// The run ends after this time without a server.
     pub give_up_timeout: Duration,
     /// The trial message before the load.
     pub preflight: Preflight,
     pub dialogue: DialogueOutput,
     pub outputs: Outputs,
-    /// Control of the load while it runs; without it, `sessions` and the plan decide.
+    /// Control of the load while it runs. Without a control, `sessions` and the plan decide.
     pub control: Option<Arc<LoadControl>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preflight {
-    /// One connection is tried before the load.
+    /// The source tries one connection before the load.
     On,
     Off,
 }
@@ -156,27 +154,25 @@ pub enum Preflight {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DialogueOutput {
     Nowhere,
-    /// On standard output, for a single message.
+    /// On standard output. Only for a single message.
     Stdout,
 }
 
-/// Presence of a trace in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceHeaders {
-    /// Messages carry a trace.
     On,
-    /// Messages carry no trace, so the sink cannot tell their fates.
+    /// Without a trace, the sink cannot tell what became of a message.
     Off,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllowedTargets {
     Local,
-    /// Any address: the user has declared that the target is theirs.
+    /// Any address may be loaded, because the user has declared that the target is theirs.
     Public,
 }
 
-/// State that a whole run shares; the workers read it.
+/// State that a whole run shares. The workers only read it.
 #[derive(Debug)]
 struct SourceContext {
     options: SourceOptions,
@@ -185,25 +181,26 @@ struct SourceContext {
     messages: MessageSet,
     summary: MessageSetSummary,
     envelopes: Envelopes,
-    /// Domains of the recipients; `None` if there is only one.
+    /// Domains of the recipients, or `None` if there is only one.
     domains: Option<RecipientDomains>,
     plan: LoadPlan,
-    /// Begin of a part of a load.
+    /// Set if this load is a part of a divided load.
     shard_start: Option<ShardStart>,
-    /// Time at which the load began.
     began: Duration,
-    /// Second 0 of the record: when the load began. For a shard, when all shards were to begin.
+    /// Time of second 0 in the record: when the load began or, for a shard, when all shards were to
+    /// begin.
     zero: Duration,
-    /// Messages created before this time are in the account but not in the times.
+    /// Messages created before this time are accounted for, but not timed.
     warm_up_until: Duration,
-    /// What the server said of itself to the test connection.
+    /// The server's description of itself in the reply to the trial connection.
     introduction: Option<ServerRow>,
-    /// The replies kept by workers that have ended.
+    /// Replies kept by workers that have ended.
     replies: Mutex<Vec<ReplyLog>>,
 }
 
 impl SourceContext {
-    /// Returns the recipients that lists name, out of all recipients of the message.
+    /// Returns the recipients that lists of messages name, which may be only some of the message's
+    /// recipients.
     fn named_recipients(&self, number: u64, recipients: u32) -> Vec<String> {
         let mut recipients = self.envelopes.recipients_of(number, recipients);
         recipients.truncate(MAX_SLOW_RECIPIENTS);
@@ -211,10 +208,12 @@ impl SourceContext {
     }
 }
 
-/// Offers the load to its end, or until SIGINT or SIGTERM; either way there is a record.
+/// Offers the load to its end, or until SIGINT or SIGTERM. In both cases, it returns a record.
 ///
 /// # Errors
-/// If it could not run: nothing listens, a file cannot be read, the arguments contradict each other.
+///
+/// If the load could not run, for example because nothing listens, a file cannot be read, or the
+/// options contradict each other.
 pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     let numbers = match &options.control {
         Some(control) => control.first_message()..u64::MAX,
@@ -274,13 +273,14 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     let workers = worker::start(&setting)?;
     collector.collect(workers, &interrupt)?;
     if let (Some(ledger), Ok(logs)) = (&setting.options.outputs.ledger, setting.replies.lock()) {
-        // A failure is ignored: reports will merely lack the replies.
+        // Ignore an error: reports will merely lack the replies.
         let _ = reply_log::write(&setting, &logs, &ledger.with_extension("replies"));
     }
     Ok(collector.finish())
 }
 
-/// Clock of the traces: CLOCK_MONOTONIC if the sink can be expected on this host, else Unix time.
+/// Returns the clock for traces: CLOCK_MONOTONIC if the sink is probably on this host, otherwise
+/// Unix time.
 fn clock_for(server: &Endpoint) -> message::TraceClock {
     if server.ip().is_none_or(|address| address.is_loopback()) {
         message::TraceClock::Monotonic
@@ -289,51 +289,51 @@ fn clock_for(server: &Endpoint) -> message::TraceClock {
     }
 }
 
-/// The part of an address before the port, without the brackets of IPv6.
+/// Returns the part of an address before the port, without the brackets of IPv6.
 fn host_part(to: &str) -> &str {
     to.rsplit_once(':').map_or(to, |(host, _)| host).trim_start_matches('[').trim_end_matches(']')
 }
 
-/// Looks up the server of a source, and picks one of its addresses (`localhost` has two): the first that answers.
-///
-/// # Errors
-/// Those of `look_up`.
+/// Looks up the server of a source and picks the first of its addresses that accepts a connection.
+/// `localhost`, for example, has two addresses. Fails if `look_up` fails.
 fn resolve(to: &str, reach: AllowedTargets) -> Result<Endpoint> {
     look_up(to, reach).map(first_reachable)
 }
 
-/// The addresses of a server that load may go to; at least one.
+/// Returns the addresses of a server to which load may be sent. There is at least one.
 ///
 /// # Errors
-/// If it has no address, or only public ones.
+///
+/// If the server has no address or only public addresses.
 pub fn look_up(to: &str, reach: AllowedTargets) -> Result<Vec<Endpoint>> {
-    let found = Endpoint::resolve_all(to).map_err(|error| match to.starts_with("unix:") {
+    let endpoints = Endpoint::resolve_all(to).map_err(|error| match to.starts_with("unix:") {
         true => anyhow!("{to}: {}", reason(&error)),
         false => anyhow!("{}", reason(&error)),
     })?;
     let is_allowed =
         |endpoint: &Endpoint| reach == AllowedTargets::Public || endpoint.ip().is_none_or(is_local_address);
-    if let (false, Some(address)) = (found.iter().any(is_allowed), found[0].ip()) {
+    if let (false, Some(address)) = (endpoints.iter().any(is_allowed), endpoints[0].ip()) {
         bail!(
             "{address} is a public address; only loopback and private addresses are allowed by default. If the server \
              is yours, add --allow-public"
         );
     }
-    Ok(found.into_iter().filter(is_allowed).collect())
+    Ok(endpoints.into_iter().filter(is_allowed).collect())
 }
 
-/// Returns the first address that accepts a connection, or else the first of all. A single address is not tested.
+/// Returns the first address that accepts a connection, or the first of all if none does. A single
+/// address is not tested.
 fn first_reachable(mut endpoints: Vec<Endpoint>) -> Endpoint {
     let answers = |endpoint: &Endpoint| match endpoint {
         Endpoint::Tcp(address) => TcpStream::connect_timeout(address, PROBE_TIMEOUT).is_ok(),
         Endpoint::Unix(_) => true,
     };
-    let found = if endpoints.len() > 1 { endpoints.iter().position(answers) } else { None };
-    endpoints.swap_remove(found.unwrap_or_default())
+    let position = if endpoints.len() > 1 { endpoints.iter().position(answers) } else { None };
+    endpoints.swap_remove(position.unwrap_or_default())
 }
 
 impl SourceOptions {
-    /// Checks for options that contradict each other.
+    /// Refuses options that contradict each other.
     fn check(&self, server: &Endpoint) -> Result<()> {
         if self.transport.bind.is_some() && !server.ip().is_some_and(|address| address.is_ipv4()) {
             bail!("--bind has IPv4 addresses, but {} is not an IPv4 address", self.to);
@@ -354,25 +354,24 @@ impl SourceOptions {
         }
     }
 
-    /// Number of recipients of the message with that number.
+    /// Returns the number of recipients of the message with this number.
     fn recipients(&self, number: u64) -> u32 {
         self.recipients.sample(self.seed, RandomStream::Recipients, number) as u32
     }
 
-    /// Time limit of the run.
     fn time_limit(&self) -> Option<Duration> {
         let stages = self.offered_rate.as_ref().and_then(OfferedRate::length);
         self.duration.into_iter().chain(stages).min()
     }
 
-    /// The schedule of worker `number` of `workers`.
     fn schedule(&self, offer: OfferedRate, began: Duration, number: usize, workers: usize) -> pacing::ArrivalSchedule {
         let part = self.part();
         let position = part.position(number as u64) as usize;
         pacing::ArrivalSchedule::new(self.arrival, offer, began, position, workers * part.count() as usize, self.seed)
     }
 
-    /// The schedules of all workers of a load that began then; none at closed loop and if others control the load.
+    /// Returns the schedules of all workers. There are none in a closed loop, or if somebody else
+    /// controls the load.
     fn schedules(&self, began: Duration) -> Vec<pacing::ArrivalSchedule> {
         let offer = self.offered_rate.as_ref().filter(|_| self.control.is_none());
         let schedule = |offer: &OfferedRate| {
@@ -381,8 +380,8 @@ impl SourceOptions {
         offer.map(schedule).unwrap_or_default()
     }
 
-    /// Returns how many messages are due in that time after the load began; `None` at closed loop and if others control
-    /// the load. Without a time, counts all.
+    /// Returns how many messages are due within this time after the load began, or in total without
+    /// a time. Returns `None` in a closed loop, or if somebody else controls the load.
     fn due_within(&self, end: Option<Duration>) -> Option<u64> {
         let offer = self.offered_rate.as_ref().filter(|_| self.control.is_none())?;
         let workers = self.workers;
@@ -393,15 +392,15 @@ impl SourceOptions {
         end.map(due).into_iter().chain(self.messages).min()
     }
 
-    /// Returns the requested rate, if the run can be held to one. If a number of messages cuts the stages short, there
-    /// is none.
+    /// Returns the requested rate, if the run can be held to a rate. It cannot if a number of
+    /// messages cuts the stages short.
     fn rate_per_s(&self) -> Option<f64> {
         let offer = self.offered_rate.as_ref()?;
         let is_whole = offer.length().is_none() || (self.messages.is_none() && self.time_limit() == offer.length());
         is_whole.then(|| self.part().rate(offer.mean_per_s(self.warm_up.unwrap_or_default().as_secs_f64())))
     }
 
-    /// The stages, each with this part's rates.
+    /// Returns the stages with the rates of this part of the load.
     fn own_stages(&self) -> Vec<OfferedStage> {
         let part = self.part();
         let own = |stage: OfferedStage| OfferedStage {
@@ -412,14 +411,14 @@ impl SourceOptions {
         self.offered_rate.as_ref().map(OfferedRate::stages).unwrap_or_default().into_iter().map(own).collect()
     }
 
-    /// Returns when the message after `messages` others would be due at open loop, since the run began.
+    /// Returns when the next message after `messages` others would be due in an open loop, counted
+    /// from the start of the run.
     fn due_after(&self, messages: u64) -> Duration {
         let position = self.part().position(messages);
         let due_s = self.offered_rate.as_ref().map_or(0.0, |offer| offer.due_s(position as f64));
         Duration::try_from_secs_f64(due_s).unwrap_or_default()
     }
 
-    /// Describes the load for the record.
     fn workload(&self, about: &MessageSetSummary) -> Workload {
         Workload {
             messages: self.messages,

@@ -1,5 +1,5 @@
-//! The number of messages and the end of the run: the only state that all workers share, and the only atomic per
-//! message.
+//! Hands out the message numbers and decides when the run ends. This is the only state that all
+//! workers share, with the only atomic operation per message.
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,23 +7,23 @@ use std::time::Duration;
 
 #[derive(Debug)]
 pub(super) struct LoadPlan {
-    /// The number after the last message's.
+    /// The number after the last message's number.
     end: u64,
     until: Option<Duration>,
     next: AtomicU64,
     stopped: AtomicBool,
-    /// Set once a connection has been established: from then on a failed one is counted as an error and does not end
-    /// the run.
+    /// Set once a connection has been established. From then on, a failed connection counts as an
+    /// error and does not end the run.
     connected: AtomicBool,
-    /// Reason why the run could not begin. If there is none, it began or can still begin.
+    /// Reason why the run could not begin. `None` if the run began or can still begin.
     failure: Mutex<Option<String>>,
-    /// A resource that this process lacked when it could not connect. If only some sessions lack it, the run goes on;
-    /// if all do, it cannot begin.
+    /// A resource that this process lacked when it could not connect. If only some sessions lack
+    /// it, the run goes on. If all sessions lack it, the run cannot begin.
     resource_failure: Mutex<Option<String>>,
 }
 
 impl LoadPlan {
-    /// Creates a plan of messages with these numbers; `until` is on the monotonic clock.
+    /// Creates a plan for messages with these numbers. `until` is on the monotonic clock.
     pub(super) fn new(numbers: Range<u64>, until: Option<Duration>) -> Self {
         Self {
             end: numbers.end,
@@ -44,14 +44,14 @@ impl LoadPlan {
         (sequence < self.end).then_some(sequence)
     }
 
-    /// Reports whether no message will be given out any more.
+    /// True if no more messages will be given out.
     pub(super) fn is_over(&self, now: Duration) -> bool {
         self.stopped.load(Ordering::Relaxed)
             || self.until.is_some_and(|until| now >= until)
             || self.next.load(Ordering::Relaxed) >= self.end
     }
 
-    /// Reports whether all requested messages have been given out.
+    /// True if all requested messages have been given out.
     pub(super) fn is_exhausted(&self) -> bool {
         self.next.load(Ordering::Relaxed) >= self.end
     }
@@ -68,30 +68,31 @@ impl LoadPlan {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Records that a connection was established.
     pub(super) fn record_connected(&self) {
         if !self.connected.load(Ordering::Relaxed) {
             self.connected.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Records that a connection could not be established. The run ends if there has never been one.
-    pub(super) fn record_unreachable(&self, why: &str) {
+    /// Records that a connection could not be established. If there has never been a connection,
+    /// this ends the run.
+    pub(super) fn record_unreachable(&self, reason: &str) {
         if !self.connected.load(Ordering::Relaxed) {
-            self.failure.lock().expect("nobody panics holding it").get_or_insert_with(|| why.to_owned());
+            self.failure.lock().expect("nobody panics holding it").get_or_insert_with(|| reason.to_owned());
             self.stop();
         }
     }
 
-    /// Records that a connection could not be established for lack of a resource that other sessions may have. If no
-    /// session ever connects, this was the reason.
-    pub(super) fn record_resource_failure(&self, why: &str) {
+    /// Records that a connection could not be established for lack of a resource that other
+    /// sessions may have. If no session ever connects, this is the reason why the run could not
+    /// begin.
+    pub(super) fn record_resource_failure(&self, reason: &str) {
         if !self.connected.load(Ordering::Relaxed) {
-            self.resource_failure.lock().expect("nobody panics holding it").get_or_insert_with(|| why.to_owned());
+            self.resource_failure.lock().expect("nobody panics holding it").get_or_insert_with(|| reason.to_owned());
         }
     }
 
-    /// Reason why the run could not begin, if it could not.
+    /// Returns the reason why the run could not begin, if there is one.
     pub(super) fn failure(&self) -> Option<String> {
         let failure = self.failure.lock().expect("nobody panics holding it").clone();
         let is_reached = self.connected.load(Ordering::Relaxed);

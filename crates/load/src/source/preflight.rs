@@ -1,7 +1,9 @@
-//! One connection before any load: through greeting, EHLO, TLS, AUTH, MAIL, RCPT, RSET and QUIT. A failure there would
-//! meet every message, so it is reported in one line, with advice, and no load is sent.
+//! Tries one connection before any load: greeting, EHLO, TLS, AUTH, MAIL, RCPT, RSET and QUIT. A
+//! failure here would affect every message, so it is reported on one line, with advice, and no load
+//! is sent.
 //!
-//! It is counted nowhere. A reply of 4xx to MAIL or RCPT is no reason to stop: greylisting and limits cause such
+//! The attempt is not counted anywhere. A 4xx reply to MAIL or RCPT does not stop the run, because
+//! greylisting and limits cause such replies.
 //! replies.
 use super::envelopes::{EnvelopeBuffer, EnvelopeInput, Envelopes};
 use super::message_set::MessageSet;
@@ -24,16 +26,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Limit for a reply. A server that takes longer to greet is worth a message to the user.
+/// Limit of the wait for a reply. If a server takes longer to greet, the user should know.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
-/// The most extensions of a server that are kept.
+/// Maximum number of a server's extensions that are kept.
 const MAX_EXTENSIONS: usize = 50;
-/// The most characters that are kept of a text of the server.
+/// Maximum number of characters of a server's text that are kept.
 const MAX_TEXT_CHARS: usize = 200;
 /// Interval at which the check looks whether the user has asked to stop.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The options that help if a certificate is not accepted.
+/// Options that help if a certificate is not accepted.
 const REMEDIES: Remedies = Remedies { trust: "--cacert FILE", name: "--tls-name NAME", insecure: "--insecure" };
 
 #[derive(Debug)]
@@ -55,16 +57,16 @@ struct RejectedCommand {
 struct PreflightResult {
     ended: SessionEnd,
     rejections: Vec<RejectedCommand>,
-    /// Number of recipients tried.
     recipients: usize,
     server: ServerRow,
 }
 
 impl PreflightCheck {
-    /// Runs the trial; what the server said of itself, if there was a trial.
+    /// Runs the trial. Returns the server's description of itself, if there was a trial.
     ///
     /// # Errors
-    /// A failure that would meet every message, with advice.
+    ///
+    /// A failure that would affect every message, with advice.
     pub(super) fn check(self: &Arc<Self>, interrupt: &Interrupt) -> Result<Option<ServerRow>> {
         let trial = Arc::clone(self);
         let interrupt = interrupt.clone();
@@ -74,7 +76,7 @@ impl PreflightCheck {
                 () = wait_for_interrupt(&interrupt) => None,
             }
         });
-        // Without an event loop the load cannot start either, and that is reported there.
+        // Without an event loop, the load cannot start either. The failure is reported there.
         let Ok(outcome) = ran else { return Ok(None) };
         self.evaluate(outcome)
     }
@@ -85,11 +87,11 @@ impl PreflightCheck {
         match outcome {
             None => Err(Interrupted::BEFORE_LOAD.into()),
             Some(Err(error)) => match self.connect_failure(&error) {
-                Some(why) => bail!("cannot reach {to}: {why}"),
+                Some(reason) => bail!("cannot reach {to}: {reason}"),
                 None => Ok(None),
             },
             Some(Ok(attempt)) => match self.failure(&attempt) {
-                Some(why) => bail!("cannot send to {to}: {why}"),
+                Some(reason) => bail!("cannot send to {to}: {reason}"),
                 None => Ok(Some(attempt.server)),
             },
         }
@@ -111,8 +113,8 @@ impl PreflightCheck {
             server: ServerRow::default(),
         };
         let timeout = self.options.timeout.min(REPLY_TIMEOUT);
-        let talk = ClientSession::new(socket, client, &mut prober, &mut timer, timeout, buffers);
-        let ended = talk.with_security(self.transport.security.clone()).run().await;
+        let session = ClientSession::new(socket, client, &mut prober, &mut timer, timeout, buffers);
+        let ended = session.with_security(self.transport.security.clone()).run().await;
         let recipients = prober.envelope.as_ref().map_or(0, |envelope| envelope.recipients());
         Ok(PreflightResult { ended, rejections: prober.rejections, recipients, server: prober.server })
     }
@@ -132,14 +134,15 @@ impl PreflightCheck {
         }
     }
 
-    /// Explains why there is no connection. The run itself reports a lack of resources or addresses on this side.
+    /// Explains why there is no connection. Returns `None` for a lack of resources or addresses on
+    /// this side, which the run itself reports.
     fn connect_failure(&self, error: &io::Error) -> Option<String> {
         let is_own = ResourceExhausted::from_error(error, self.transport.is_bound()).is_some();
         let is_own = is_own || error.kind() == io::ErrorKind::AddrNotAvailable;
         (!is_own).then(|| format!("{}. Check that a server listens there.", reason(error)))
     }
 
-    /// The failure that would meet every message.
+    /// Returns the failure that would affect every message, if there is one.
     fn failure(&self, attempt: &PreflightResult) -> Option<String> {
         let refused = |is_meant: fn(Verb) -> bool| attempt.rejections.iter().find(|refusal| is_meant(refusal.verb));
         if let Some(refusal) = refused(|verb| verb == Verb::Greeting) {
@@ -149,7 +152,7 @@ impl PreflightCheck {
             ));
         }
         match &attempt.ended {
-            SessionEnd::GaveUp(why) => return Some(self.setup_failure(*why, attempt)),
+            SessionEnd::GaveUp(cause) => return Some(self.setup_failure(*cause, attempt)),
             SessionEnd::TlsFailed(error) => return Some(self.tls_failure(error)),
             SessionEnd::Lost(_, error) if error.kind() == io::ErrorKind::InvalidData => {
                 return Some(self.tls_failure(error));
@@ -161,10 +164,10 @@ impl PreflightCheck {
             let remedy = refusal.remedy().unwrap_or("Use --from ADDRESS for another.");
             return Some(format!("it rejects the sender <{sender}> ({}). {remedy}", refusal.describe()));
         }
-        if let Some(why) = self.recipient_failure(attempt) {
-            return Some(why);
+        if let Some(failure) = self.recipient_failure(attempt) {
+            return Some(failure);
         }
-        // If EHLO was refused but HELO accepted, the session has continued.
+        // If the server refused EHLO but accepted HELO, the session has continued.
         let greeted = |refusal: &&RejectedCommand| refusal.verb == Verb::Hello && attempt.recipients == 0;
         if let Some(refusal) = attempt.rejections.iter().rev().find(greeted) {
             return Some(self.hello_failure(refusal));
@@ -192,30 +195,32 @@ impl PreflightCheck {
         format!("it rejects EHLO ({}). {hint}", refusal.describe())
     }
 
-    fn setup_failure(&self, why: GaveUp, attempt: &PreflightResult) -> String {
-        let said = attempt.rejections.last().map_or_else(|| why.to_string(), RejectedCommand::describe);
-        match why {
-            GaveUp::NoTls => format!("{why}. Use --tls none, or --tls implicit if the port is for TLS."),
-            GaveUp::TlsRefused => format!("it rejects STARTTLS ({said}). Use --tls none."),
+    fn setup_failure(&self, cause: GaveUp, attempt: &PreflightResult) -> String {
+        let answer = attempt.rejections.last().map_or_else(|| cause.to_string(), RejectedCommand::describe);
+        match cause {
+            GaveUp::NoTls => format!("{cause}. Use --tls none, or --tls implicit if the port is for TLS."),
+            GaveUp::TlsRefused => format!("it rejects STARTTLS ({answer}). Use --tls none."),
             GaveUp::NoMechanism => {
-                format!("{why}. Many servers offer AUTH only with TLS: add --tls starttls, or --auth-mechanism NAME.")
+                format!("{cause}. Many servers offer AUTH only with TLS: add --tls starttls, or --auth-mechanism NAME.")
             }
             GaveUp::NotAuthenticated => {
                 format!(
-                    "it rejects the login ({said}). Check the user and the password (--password-file, \
+                    "it rejects the login ({answer}). Check the user and the password (--password-file, \
                      MAILRUN_PASSWORD)."
                 )
             }
-            GaveUp::Exchange(_) => format!("the login failed: {why}. Use --auth-mechanism NAME for another mechanism."),
-            GaveUp::NoXclient | GaveUp::XclientRefused => {
-                format!("{why} ({said}). Remove --xclient, or configure the server to allow it from this host.")
+            GaveUp::Exchange(_) => {
+                format!("the login failed: {cause}. Use --auth-mechanism NAME for another mechanism.")
             }
-            GaveUp::OwnName => why.to_string(),
-            GaveUp::NoDsn => format!("{why}. Remove the options --dsn-...."),
+            GaveUp::NoXclient | GaveUp::XclientRefused => {
+                format!("{cause} ({answer}). Remove --xclient, or configure the server to allow it from this host.")
+            }
+            GaveUp::OwnName => cause.to_string(),
+            GaveUp::NoDsn => format!("{cause}. Remove the options --dsn-...."),
         }
     }
 
-    /// Text on a TLS failure: the certificate or the port is wrong.
+    /// Explains a TLS failure: either the certificate or the port is wrong.
     fn tls_failure(&self, error: &io::Error) -> String {
         let fault = error.get_ref().and_then(|inner| inner.downcast_ref::<HandshakeFault>());
         match fault {
@@ -241,7 +246,7 @@ impl PreflightCheck {
         let asked =
             |verb: &Option<Verb>| verb.map_or_else(|| "a reply".to_owned(), |verb| format!("the reply to {verb:?}"));
         match &attempt.ended {
-            // The server has answered all commands that matter.
+            // Up to QUIT or RSET, the server has answered all commands that matter.
             SessionEnd::Lost(Some(Verb::Quit | Verb::Reset), _)
             | SessionEnd::Timeout(Some(Verb::Quit | Verb::Reset)) => None,
             SessionEnd::Lost(verb, _) if attempt.rejections.is_empty() => {
@@ -292,7 +297,7 @@ impl RejectedCommand {
     }
 }
 
-/// A text of the server for the record, cut where it is too long.
+/// Makes a text of the server fit for the record. A text that is too long is cut.
 fn one_line(text: &[u8]) -> String {
     let shown = |c: char| if c.is_control() { '?' } else { c };
     String::from_utf8_lossy(text).chars().map(shown).take(MAX_TEXT_CHARS).collect()
@@ -304,7 +309,7 @@ async fn wait_for_interrupt(interrupt: &Interrupt) {
     }
 }
 
-/// Tries one envelope, and records refusals.
+/// Tries the commands of one envelope, and records which of them the server refuses.
 struct Prober<'a> {
     check: &'a PreflightCheck,
     envelope_buffer: EnvelopeBuffer,
@@ -334,7 +339,7 @@ impl MessageSource for Prober<'_> {
     fn replied(&mut self, event: &Event<'_>, _: Duration) {
         match event.to {
             Verb::Greeting => self.server.banner = one_line(event.reply.text().as_bytes()),
-            // The first line contains the server's name.
+            // The first line only has the server's name.
             Verb::Hello if event.reply.is_positive() => {
                 self.server.extensions = event.reply.lines().skip(1).take(MAX_EXTENSIONS).map(one_line).collect();
             }

@@ -1,70 +1,73 @@
-//! The recipients of messages: which addresses, and the numbers by which the ledger tells those of a message apart.
+//! The recipients of messages: their addresses, and the numbers by which the ledger tells the
+//! recipients of a message apart.
 //!
-//! A message of one recipient needs no number. Otherwise the source draws addresses until those of a message have
-//! different numbers ([`RecipientNumbering::address_bits`]): more bits cost the ledger more memory, fewer bits more
-//! draws. With `--tag-recipients`, the number is written into the address instead, and any server that keeps the local
-//! part may rewrite the rest: `to@b` becomes `to0@b`, `to1@b` and so on; a pattern, or an address that ends in a digit,
-//! gets `+0`.
+//! A message with one recipient needs no number. For several recipients, the source draws addresses
+//! until their numbers differ ([`RecipientNumbering::address_bits`]). More bits cost the ledger
+//! more memory, and fewer bits cost more draws. With `--tag-recipients`, the number is written into
+//! the address instead. A server that keeps the local part may then rewrite the domain. `to@b`
+//! becomes `to0@b`, `to1@b` and so on. A pattern, or an address that ends in a digit, gets `+0`.
 use super::addresses::{AddressPattern, RecipientTag};
 use super::random::SeededRng;
 use anyhow::{Result, anyhow, bail};
 use mailrun_journey::trace::{MAX_RECIPIENTS, RecipientId, RecipientNumbering};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Least number of bits for addresses of which there are many: 64 bits of memory a message.
+/// Minimum number of bits if there are many addresses. It costs 64 bits of memory per message.
 const MIN_BITS: u32 = 6;
-/// How many numbers there are for each recipient of a message, so that two addresses rarely share one.
+/// Number of available numbers per recipient of a message. With several, two addresses rarely share
+/// a number.
 const NUMBERS_PER_RECIPIENT: u64 = 8;
 /// Number of draws before the pattern is searched for a free address.
 const MAX_DRAWS: u32 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecipientTags {
-    /// By their addresses, which stay as they are.
+    /// The ledger tells recipients apart by their addresses, which stay unchanged.
     Off,
-    /// By a number in the local part.
+    /// The source adds a number to the local part of each recipient.
     On,
 }
 
-/// The recipients of a run's messages.
 #[derive(Clone, Debug)]
 pub(super) struct Recipients {
-    /// One pattern per recipient of a message, or a single one for all recipients.
+    /// One pattern for each recipient of a message, or a single pattern for all recipients.
     patterns: Vec<RecipientPattern>,
     numbering: RecipientNumbering,
-    /// Numbers of the addresses that every message goes to. Other patterns must avoid them.
+    /// Numbers of the addresses that every message goes to. Other patterns must avoid these
+    /// numbers.
     reserved: Vec<u32>,
 }
 
-/// A pattern, and the tag of its addresses.
 #[derive(Clone, Debug)]
 struct RecipientPattern {
     pattern: AddressPattern,
     tag: RecipientTag,
-    /// The tag's number, if this is one of several patterns.
+    /// Number in the tag, if there are several patterns.
     number: u32,
 }
 
 impl Recipients {
-    /// The recipients of messages that have up to `most` of them: addresses of a pattern, or one for each of several.
+    /// Prepares recipients for messages with up to `limit` recipients: addresses of a single
+    /// pattern, or one address for each of several patterns.
     ///
     /// # Errors
-    /// If there are too few addresses, or one is malformed.
-    pub(super) fn new(patterns: &[AddressPattern], most: u64, tags: RecipientTags) -> Result<Self> {
-        if !(1..=u64::from(MAX_RECIPIENTS)).contains(&most) {
+    ///
+    /// If there are too few addresses, or if one is malformed.
+    pub(super) fn new(patterns: &[AddressPattern], limit: u64, tags: RecipientTags) -> Result<Self> {
+        if !(1..=u64::from(MAX_RECIPIENTS)).contains(&limit) {
             bail!("a message must have at least one recipient, and the ledger supports at most {MAX_RECIPIENTS}");
         }
         if patterns.is_empty() || patterns.iter().any(|pattern| pattern.literal() == Some("")) {
             bail!("--to: a message must have a recipient");
         }
         let (numbering, tagged) = match tags {
-            _ if most == 1 => (RecipientNumbering::SINGLE, vec![(RecipientTag::Bare, 0); patterns.len()]),
+            _ if limit == 1 => (RecipientNumbering::SINGLE, vec![(RecipientTag::Bare, 0); patterns.len()]),
             RecipientTags::On => (RecipientNumbering::TAG, tags_of(patterns)),
-            RecipientTags::Off => (numbering_of(patterns, most)?, vec![(RecipientTag::Bare, 0); patterns.len()]),
+            RecipientTags::Off => (numbering_of(patterns, limit)?, vec![(RecipientTag::Bare, 0); patterns.len()]),
         };
         let mut all = Vec::new();
         for (pattern, (tag, number)) in patterns.iter().zip(tagged) {
-            pattern.check(tag).map_err(|why| anyhow!("--to {why}"))?;
+            pattern.check(tag).map_err(|reason| anyhow!("--to {reason}"))?;
             all.push(RecipientPattern { pattern: pattern.clone(), tag, number });
         }
         let literals = patterns.iter().filter_map(AddressPattern::literal);
@@ -76,20 +79,20 @@ impl Recipients {
         self.numbering
     }
 
-    /// Reports whether every message has the same recipients, provided that all have equally many.
+    /// True if every message has the same recipients, provided that all messages have equally many.
     pub(super) fn is_literal(&self) -> bool {
         self.patterns.iter().all(|recipient| recipient.pattern.literal().is_some())
     }
 
-    /// Appends the address of the recipient in that place to `out`, and its number to `numbers`, which holds the
-    /// numbers of the recipients before it.
-    pub(super) fn write(&self, chance: &mut SeededRng, place: u32, numbers: &mut Vec<u32>, out: &mut Vec<u8>) {
+    /// Appends the address of the recipient at this place to `out`, and its number to `numbers`,
+    /// which must contain the numbers of the recipients before it.
+    pub(super) fn write(&self, rng: &mut SeededRng, place: u32, numbers: &mut Vec<u32>, out: &mut Vec<u8>) {
         let start = out.len();
         let (RecipientPattern { pattern, tag, .. }, tagged) = match self.patterns.as_slice() {
             [only] => (only, place),
             several => (&several[place as usize], several[place as usize].number),
         };
-        pattern.write(chance, *tag, tagged, out);
+        pattern.write(rng, *tag, tagged, out);
         if self.numbering == RecipientNumbering::SINGLE {
             numbers.push(0);
             return;
@@ -100,12 +103,12 @@ impl Recipients {
         while is_drawn && draws < MAX_DRAWS && !self.is_free(number, numbers) {
             draws += 1;
             out.truncate(start);
-            pattern.write(chance, *tag, tagged, out);
+            pattern.write(rng, *tag, tagged, out);
             number = self.number(&out[start..]);
         }
         if draws == MAX_DRAWS {
             let count = pattern.count();
-            let first = chance.below(count);
+            let first = rng.below(count);
             let mut others = (first..count).chain(0..first);
             while !self.is_free(number, numbers)
                 && let Some(place) = others.next()
@@ -127,27 +130,28 @@ impl Recipients {
     }
 }
 
-/// Checks that messages can have up to `most` recipients.
+/// Checks that messages can have up to `limit` recipients.
 ///
 /// # Errors
-/// If there are too few addresses, or one is malformed.
-pub fn check_recipients(patterns: &[AddressPattern], most: u64, tags: RecipientTags) -> Result<()> {
-    Recipients::new(patterns, most, tags).map(drop)
+///
+/// If there are too few addresses, or if one is malformed.
+pub fn check_recipients(patterns: &[AddressPattern], limit: u64, tags: RecipientTags) -> Result<()> {
+    Recipients::new(patterns, limit, tags).map(drop)
 }
 
-/// Returns the tags of the patterns, each with a number if there are several. An address stays as it is if it ends in a
-/// number that no other address has.
+/// Returns the tags of the patterns, each with a number if there are several patterns. An address
+/// stays as it is if it ends in a number that no other address has.
 fn tags_of(patterns: &[AddressPattern]) -> Vec<(RecipientTag, u32)> {
     if let [pattern] = patterns {
         return vec![(pattern.tag(), 0)];
     }
-    let mut taken = BTreeSet::new();
+    let mut numbers = BTreeSet::new();
     let mut own = |pattern: &AddressPattern| {
         let id = RecipientId::new(pattern.literal()?.as_bytes());
-        Some(RecipientNumbering::TAG.number(id)).filter(|number| taken.insert(*number))
+        Some(RecipientNumbering::TAG.number(id)).filter(|number| numbers.insert(*number))
     };
     let own: Vec<Option<u32>> = patterns.iter().map(&mut own).collect();
-    let mut free = (0..MAX_RECIPIENTS).filter(|number| !taken.contains(number));
+    let mut free = (0..MAX_RECIPIENTS).filter(|number| !numbers.contains(number));
     let tagged = own.into_iter().map(|own| match own {
         Some(number) => (RecipientTag::Bare, number),
         None => (RecipientTag::PlusDigits, free.next().unwrap_or_default()),
@@ -155,14 +159,16 @@ fn tags_of(patterns: &[AddressPattern]) -> Vec<(RecipientTag, u32)> {
     tagged.collect()
 }
 
-/// The least bits of addresses by which the recipients of every message can have different numbers.
+/// Returns the smallest number of address bits with which the recipients of every message can have
+/// different numbers.
 ///
 /// # Errors
+///
 /// If a message cannot have so many different addresses.
-fn numbering_of(patterns: &[AddressPattern], most: u64) -> Result<RecipientNumbering> {
-    let wide_bits = (most * NUMBERS_PER_RECIPIENT).next_power_of_two().ilog2().max(MIN_BITS);
+fn numbering_of(patterns: &[AddressPattern], limit: u64) -> Result<RecipientNumbering> {
+    let wide_bits = (limit * NUMBERS_PER_RECIPIENT).next_power_of_two().ilog2().max(MIN_BITS);
     let is_wide = |pattern: &&AddressPattern| pattern.count() > 1 << wide_bits;
-    // 32 bits represent each address.
+    // A hash of 32 bits represents each address.
     let mut known = BTreeMap::new();
     for pattern in patterns.iter().filter(|pattern| !is_wide(pattern)) {
         let mut address = Vec::new();
@@ -182,14 +188,14 @@ fn numbering_of(patterns: &[AddressPattern], most: u64) -> Result<RecipientNumbe
     }
     if let [pattern] = patterns
         && !is_wide(&pattern)
-        && (known.len() as u64) < most
+        && (known.len() as u64) < limit
     {
         let addresses = if known.len() == 1 { "one address".to_owned() } else { format!("{} addresses", known.len()) };
         bail!(
-            "--recipients {most} needs as many different addresses, and --to {} is {addresses}; use a pattern such as \
+            "--recipients {limit} needs as many different addresses, and --to {} is {addresses}; use a pattern such as \
              --to {}, or add --tag-recipients",
             pattern.expression(),
-            pattern_for(pattern, most)
+            pattern_for(pattern, limit)
         );
     }
     if let [_, _, ..] = patterns {
@@ -206,7 +212,7 @@ fn numbering_of(patterns: &[AddressPattern], most: u64) -> Result<RecipientNumbe
     Ok(RecipientNumbering::address_bits(bits))
 }
 
-/// Checks that patterns with few addresses have enough of them even if the other patterns take some.
+/// Checks that patterns with few addresses have enough of them even if other patterns use some.
 fn check_free(patterns: &[AddressPattern], is_wide: impl Fn(&&AddressPattern) -> bool) -> Result<()> {
     let literals: BTreeSet<String> =
         patterns.iter().filter_map(AddressPattern::literal).map(str::to_ascii_lowercase).collect();
@@ -229,13 +235,13 @@ fn check_free(patterns: &[AddressPattern], is_wide: impl Fn(&&AddressPattern) ->
     Ok(())
 }
 
-/// Returns a pattern with so many addresses that resembles the one that was typed.
-fn pattern_for(typed: &AddressPattern, most: u64) -> String {
+/// Suggests a pattern with enough addresses that resembles the one that was typed.
+fn pattern_for(typed: &AddressPattern, limit: u64) -> String {
     let mut address = Vec::new();
     typed.write_at(0, &mut address);
     let address = String::from_utf8_lossy(&address);
     let domain = address.rsplit_once('@').map_or("example.com", |(_, domain)| domain);
-    format!("'user{{0..{}}}@{domain}'", most - 1)
+    format!("'user{{0..{}}}@{domain}'", limit - 1)
 }
 
 #[cfg(test)]
@@ -251,14 +257,15 @@ mod tests {
         Recipients::new(&patterns(typed), most, tags)
     }
 
-    /// Returns the addresses of a message. Their numbers must differ, and must be the numbers that the sink reads.
+    /// Returns the addresses of a message. Checks that their numbers differ and are the numbers
+    /// that the sink reads.
     fn message(recipients: &Recipients, number: u64, count: u32) -> Vec<String> {
-        let mut chance = SeededRng::new(1, RandomStream::Recipient, number);
+        let mut rng = SeededRng::new(1, RandomStream::Recipient, number);
         let mut numbers = Vec::new();
         let mut addresses = Vec::new();
         for place in 0..count {
             let mut out = b"kept".to_vec();
-            recipients.write(&mut chance, place, &mut numbers, &mut out);
+            recipients.write(&mut rng, place, &mut numbers, &mut out);
             let address = String::from_utf8(out).unwrap().strip_prefix("kept").unwrap().to_owned();
             let read = recipients.numbering().number(RecipientId::new(address.as_bytes()));
             assert_eq!(numbers.last(), Some(&read), "{address}");
@@ -329,8 +336,8 @@ mod tests {
             (&["a@x"], 0, "at least one"),
             (&["a@x"], 2000, "at most 1024"),
         ] {
-            let why = recipients(typed, most, RecipientTags::Off).unwrap_err().to_string();
-            assert!(why.contains(named), "{typed:?}: {why}");
+            let error = recipients(typed, most, RecipientTags::Off).unwrap_err().to_string();
+            assert!(error.contains(named), "{typed:?}: {error}");
         }
     }
 

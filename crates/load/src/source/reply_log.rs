@@ -1,5 +1,5 @@
-//! The server's replies to the last messages of a worker, in memory that is used again: by them a message can be found
-//! in the server's log (`250 2.0.0 Ok: queued as 4jZXTq1Xyz`).
+//! The server's replies to the last messages of a worker, in memory of a fixed size. A reply helps
+//! to find a message in the server's log (`250 2.0.0 Ok: queued as 4jZXTq1Xyz`).
 use super::SourceContext;
 use mailrun_journey::reply_text::ReplyText;
 use mailrun_journey::trace::WARM_UP_SEQUENCE;
@@ -9,27 +9,25 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::time::Duration;
 
-/// Replies that a worker keeps: 1 MB.
+/// Maximum number of replies that a worker keeps. They take 1 MB.
 const MAX_REPLIES: usize = 8192;
 
 #[derive(Debug, Default)]
 pub(super) struct ReplyLog {
     entries: Vec<LoggedReply>,
-    /// Index of the next reply to overwrite, once all are in use.
+    /// Index of the next reply to overwrite, once all entries are in use.
     next: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct LoggedReply {
-    /// Number of the message in its trace.
     sequence: u64,
-    /// Time at which the reply came.
     at: Duration,
     text: ReplyText,
 }
 
 impl ReplyLog {
-    /// Keeps a reply to the message with that number.
+    /// Keeps a reply to the message with this number.
     pub(super) fn record(&mut self, sequence: u64, at: Duration, reply: &ReceivedReply<'_>) {
         let entry = LoggedReply { sequence, at, text: ReplyText::new(reply.wire()) };
         if self.entries.len() < MAX_REPLIES {
@@ -47,8 +45,8 @@ impl ReplyLog {
     }
 }
 
-/// Writes the replies of all workers, a line for each: number, time, recipients, reply. The bench looks up in them what did
-/// not arrive.
+/// Writes the replies of all workers, one per line: number, time, recipients, reply. The bench
+/// looks up messages in this file that did not arrive.
 pub(super) fn write(context: &SourceContext, logs: &[ReplyLog], path: &Path) -> io::Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
     for LoggedReply { sequence, at, text } in logs.iter().flat_map(|log| &log.entries) {

@@ -15,12 +15,11 @@ use std::time::Duration;
 pub(super) struct SourceResults<'a> {
     pub(super) tally: &'a SourceTally,
     pub(super) series: &'a Series,
-    /// Time at which everything had ended.
+    /// Time at which all sessions had ended.
     pub(super) now: Duration,
     pub(super) ending: Ending,
-    /// Time for which load was offered.
     pub(super) offered_time: Option<Duration>,
-    /// Messages that were due, at open loop.
+    /// Number of messages that were due, in an open loop.
     pub(super) due: Option<u64>,
     /// Set if sessions were abandoned before their end.
     pub(super) is_abandoned: bool,
@@ -35,7 +34,7 @@ pub(super) fn record(
     run: RunId,
     started_at: jiff::Timestamp,
     known: &SourceResults<'_>,
-    around: Surroundings,
+    surroundings: Surroundings,
 ) -> Record {
     let SourceResults { tally, series, .. } = known;
     let options = &context.options;
@@ -69,7 +68,7 @@ pub(super) fn record(
     let needed = u64::from(options.sessions) + RESERVED_DESCRIPTORS;
     record.exhausted = tally.exhausted.rows("source", |resource| host_sampler::resource_limit(resource, needed));
     record.pauses = tally.delayed_acks("source");
-    record.surroundings = Some(around);
+    record.surroundings = Some(surroundings);
     let mut own = outputs::own_party(Role::Source, "source", options.workers, Vec::new());
     own.busy_poll = outputs::busy_poll_row(options.busy_poll);
     own.wake_up_ms = tally.wake_ups.summary();
@@ -92,13 +91,14 @@ pub(super) fn record(
     record
 }
 
-/// Lists the slowest accepted messages. Their recipients are drawn again from the message numbers.
+/// Lists the slowest accepted messages. Their recipients are derived again from the message
+/// numbers.
 fn slowest(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Vec<SlowMessage> {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    let row = |(took, slow): (Duration, SlowTransaction)| SlowMessage {
+    let row = |(latency, slow): (Duration, SlowTransaction)| SlowMessage {
         message: slow.message,
         created_s: slow.since.saturating_sub(origin).as_secs_f64(),
-        accepted_ms: ms(took),
+        accepted_ms: ms(latency),
         delivered_ms: None,
         waited_ms: ms(slow.began.saturating_sub(slow.since)),
         phases: slow.phases.rows(),
@@ -110,7 +110,7 @@ fn slowest(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Ve
     tally.slowest.sorted().into_iter().map(row).collect()
 }
 
-/// The messages that the server did not take.
+/// Lists the messages that the server did not accept.
 fn missing(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Vec<MissingMessage> {
     let row = |one: &MissingTransaction| MissingMessage {
         message: one.message,
@@ -124,7 +124,7 @@ fn missing(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Ve
     tally.missing.iter().map(row).collect()
 }
 
-/// Evaluates the thresholds. For the one that ended the run, uses its value at that time.
+/// Evaluates the thresholds. The threshold that ended the run keeps its value from that time.
 fn thresholds(record: &Record, options: &SourceOptions, missed: Option<&ThresholdRow>) -> Vec<ThresholdRow> {
     let evaluated = options.thresholds.iter().chain(&options.abort_on).map(|threshold| threshold.evaluate(record));
     let at_its_end =
@@ -132,8 +132,8 @@ fn thresholds(record: &Record, options: &SourceOptions, missed: Option<&Threshol
     evaluated.map(at_its_end).collect()
 }
 
-/// Counts units that were unfinished when the source stopped. Sessions that ended by themselves leave none, so a unit
-/// that is missing then contradicts the other counts.
+/// Counts the units that were unfinished when the source stopped. Sessions that ended by themselves
+/// leave no unfinished units. If units are missing all the same, they contradict the other counts.
 fn open_units(record: &Record, known: &SourceResults<'_>) -> u64 {
     let tally = known.tally;
     let ended = tally.recipients_accepted + tally.recipients_rejected + tally.recipients_failed;

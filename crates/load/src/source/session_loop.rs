@@ -1,4 +1,4 @@
-//! A session: takes up messages, connects for them, and sends them, until there are no more.
+//! A session: takes up messages, connects for them and sends them until there are no more.
 use super::SourceContext;
 use super::load_session::LoadSession;
 use super::worker_state::SourceWorkerState;
@@ -12,11 +12,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pause before the next try after a failed connection. It doubles up to the longest.
+/// Pause after a failed connection. It doubles with each failure, from the first value up to the
+/// second.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(10);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Runs one of the parallel sessions.
 pub(super) async fn run(context: Arc<SourceContext>, recorder: Rc<SourceWorkerState>, buffers: WorkerBuffers) {
     let mut sender = LoadSession::new(Arc::clone(&context), Rc::clone(&recorder));
     let mut timer = Timer::default();
@@ -33,9 +33,9 @@ pub(super) async fn run(context: Arc<SourceContext>, recorder: Rc<SourceWorkerSt
                 sender.connection_established(began, clock::now());
                 let client = client(&context, &recorder);
                 let timeout = context.options.timeout;
-                let talk = ClientSession::new(socket, client, &mut sender, &mut timer, timeout, buffers.clone());
-                let talk = talk.with_write_limit(context.options.transport.write_size);
-                let ended = talk.with_security(context.transport.security.clone()).run().await;
+                let session = ClientSession::new(socket, client, &mut sender, &mut timer, timeout, buffers.clone());
+                let session = session.with_write_limit(context.options.transport.write_size);
+                let ended = session.with_security(context.transport.security.clone()).run().await;
                 sender.connection_ended(&ended);
             }
             Err(error) => {
@@ -64,9 +64,9 @@ async fn connect(context: &SourceContext, timer: &mut Timer, began: Duration) ->
     }
 }
 
-/// Handles a connection that could not be established. A lack of resources on this side is counted as such, because
-/// another session may have them. If there has never been a connection, the run ends: at once for any other reason, and
-/// for a lack of resources if it lasts.
+/// Counts a connection that could not be established. A lack of resources on this side is counted
+/// as such, because other sessions may have them. If there has never been a connection, the run
+/// ends. It ends at once for any other reason, and for a lack of resources only if the lack lasts.
 fn count_connect_failure(
     context: &SourceContext,
     recorder: &SourceWorkerState,
@@ -93,7 +93,6 @@ fn count_connect_failure(
     }
 }
 
-/// The protocol state of a new connection.
 fn client(context: &SourceContext, recorder: &SourceWorkerState) -> Client {
     let options = &context.transport.options;
     let nonce = options.credentials.is_some().then(mailrun_net::nonce);

@@ -1,4 +1,4 @@
-//! A part of a load: what this source sends of it, and the time at which all parts begin.
+//! A part of a load: what this source sends of it, and when all parts begin.
 use super::SourceOptions;
 use anyhow::{Result, bail, ensure};
 use jiff::Timestamp;
@@ -9,8 +9,8 @@ use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
 use mailrun_workload::shard::{PlanHash, Shard};
 use std::time::Duration;
 
-/// While a source waits for its begin, it looks at this interval at the clock, which may be set meanwhile, and for
-/// signals.
+/// While a source waits for its start, it looks at the clock and for signals in this interval.
+/// Somebody may set the clock during the wait.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest wait. A later time is taken for a mistake.
 const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
@@ -26,17 +26,15 @@ pub struct SourceShard {
     sessions: u32,
 }
 
-/// Begin of a part.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShardStart {
-    /// The begin, on the monotonic clock.
+    /// Time at which the part began, on the monotonic clock.
     pub(super) began: Duration,
-    /// How late this part began.
+    /// Time between the planned start and the actual start.
     pub(super) late: Duration,
 }
 
 impl ShardStart {
-    /// Time at which it was to begin.
     pub(super) fn planned(self) -> Duration {
         self.began.saturating_sub(self.late)
     }
@@ -50,7 +48,8 @@ impl SourceShard {
     /// Waits until all parts begin. A part that is late begins at once.
     ///
     /// # Errors
-    /// If the user ends the wait, or it would last more than a day.
+    ///
+    /// If the user ends the wait, or if it would last more than a day.
     pub(super) fn wait(&self, interrupt: &Interrupt) -> Result<ShardStart> {
         loop {
             let now = clock::now();
@@ -69,7 +68,7 @@ impl SourceShard {
         }
     }
 
-    /// The workload of all parts together; `own` is this part's.
+    /// Returns the workload of all parts together. `own` is that of this part.
     fn whole_workload(&self, own: &Workload) -> Workload {
         let count = f64::from(self.part.count());
         let whole = |stage: &OfferedStage| OfferedStage {
@@ -92,10 +91,11 @@ impl SourceOptions {
         self.shard.as_ref().map_or(Shard::WHOLE, |shard| shard.part)
     }
 
-    /// The same with the part's own number of messages and sessions.
+    /// Returns these options with the part's own number of messages and sessions.
     ///
     /// # Errors
-    /// If one of the parts would have none.
+    ///
+    /// If one of the parts would have no messages or no sessions.
     pub(super) fn divided(mut self) -> Result<Self> {
         let Some(shard) = &mut self.shard else { return Ok(self) };
         shard.part.check_totals(self.messages, self.sessions).map_err(anyhow::Error::msg)?;
@@ -107,7 +107,7 @@ impl SourceOptions {
         Ok(self)
     }
 
-    /// The part of the load, for its record.
+    /// Describes the part for the record.
     pub(super) fn shard_row(
         &self,
         start: Option<ShardStart>,
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn a_part_begins_at_its_time_and_says_if_it_is_late() {
         let interrupt = Interrupt::watch().unwrap();
-        // A busy host may wake the part up late, but not every time.
+        // A busy host may wake the part up late, but not in every attempt.
         let is_in_time = (0..50).any(|_| {
             let soon = shard(Timestamp::now() + Duration::from_millis(120)).wait(&interrupt).unwrap();
             assert!(clock::now() >= soon.began, "it does not begin before its time");
@@ -152,8 +152,8 @@ mod tests {
         assert!(is_in_time);
         let late = shard(Timestamp::now() - Duration::from_secs(5)).wait(&interrupt).unwrap();
         assert!(late.late >= Duration::from_secs(5));
-        let why = shard(Timestamp::now() + Duration::from_secs(90_000)).wait(&interrupt).unwrap_err();
-        assert!(why.to_string().contains("more than a day ahead"), "{why}");
+        let error = shard(Timestamp::now() + Duration::from_secs(90_000)).wait(&interrupt).unwrap_err();
+        assert!(error.to_string().contains("more than a day ahead"), "{error}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Options of a session's connection: source address, TLS, login, protocol.
+//! Options of a session's connection: source address, TLS, login and protocol.
 use anyhow::{Result, anyhow, bail};
 use mailrun_journey::record::Pipelining;
 use mailrun_net::{Certificate, ClientSecurity, ClientTls, SessionResumption, TlsSetupError, Trust};
@@ -15,39 +15,35 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Options of the connection.
 #[derive(Clone, Debug, Default)]
 pub struct TransportOptions {
-    /// Start of TLS.
+    /// When TLS starts, if at all.
     pub tls: TlsMode,
     /// Set if the server's certificate is not verified.
     pub tls_insecure: bool,
-    /// Trusted certificates; the system's by default.
+    /// Trusted certificates. By default, those of the system.
     pub ca: Option<PathBuf>,
-    /// The name for the certificate and for SNI; by default the host of the address.
+    /// Name for the certificate and for SNI. By default, the host of the address.
     pub server_name: Option<String>,
-    /// A client certificate and its key.
+    /// Client certificate and its key.
     pub certificate: Option<(PathBuf, PathBuf)>,
-    /// Resumption of TLS sessions.
     pub resumption: SessionResumption,
-    /// User and password.
     pub credentials: Option<Credentials>,
-    /// SMTP or LMTP.
     pub protocol: Protocol,
-    /// Use of CHUNKING.
     pub chunking: Chunking,
-    /// Most bytes of one write of a long message; as many as the connection takes by default.
+    /// Maximum number of bytes in one write of a long message. By default, as many as the
+    /// connection accepts.
     pub write_size: Option<NonZeroUsize>,
     /// Local addresses of connections.
     pub bind: Option<AddressRange>,
-    /// Version of the PROXY header that is sent first, if one is.
+    /// Version of the PROXY header that is sent first, if any.
     pub proxy: Option<ProxyVersion>,
-    /// Attributes sent with XCLIENT if it is offered.
+    /// Attributes to send with XCLIENT if the server offers it.
     pub introduction: Option<XclientRequest>,
 }
 
 impl TransportOptions {
-    /// Reports whether a password may be sent without encryption.
+    /// True if a password may be sent without encryption.
     pub(super) fn exposes_password(&self) -> bool {
         const SHOWING: [Mechanism; 3] = [Mechanism::Plain, Mechanism::Login, Mechanism::Xoauth2];
         let mechanisms = self.credentials.as_ref().map_or(Mechanisms::NONE, |credentials| credentials.mechanisms);
@@ -64,7 +60,8 @@ pub enum ProxyVersion {
     V2,
 }
 
-/// Source addresses, used in turn: with a connection per message, one address runs out of ports.
+/// Source addresses that are used in turn. A single address would run out of ports if each message
+/// has its own connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressRange {
     first: u32,
@@ -72,13 +69,10 @@ pub struct AddressRange {
 }
 
 impl AddressRange {
-    /// Parses `A`, or `A-B`.
-    ///
-    /// # Errors
-    /// If it is not a range of IPv4 addresses.
+    /// Parses `A` or `A-B`. Fails if it is not a range of IPv4 addresses.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text} is not an IPv4 address or a range such as 127.0.0.2-127.0.0.50");
-        let read = |text: &str| text.parse::<Ipv4Addr>().map(u32::from).map_err(|_| wrong());
+        let error = || format!("{text} is not an IPv4 address or a range such as 127.0.0.2-127.0.0.50");
+        let read = |text: &str| text.parse::<Ipv4Addr>().map(u32::from).map_err(|_| error());
         let (first, last) = match text.split_once('-') {
             None => (read(text)?, read(text)?),
             Some((first, last)) => (read(first)?, read(last)?),
@@ -86,7 +80,7 @@ impl AddressRange {
         match last.checked_sub(first) {
             Some(more) if more < 1 << 16 => Ok(Self { first, count: more + 1 }),
             Some(_) => Err(format!("{text} is more than 65,536 addresses")),
-            None => Err(wrong()),
+            None => Err(error()),
         }
     }
 }
@@ -98,7 +92,7 @@ impl fmt::Display for AddressRange {
     }
 }
 
-/// The connection options, ready for use.
+/// Connection options in the form in which sessions use them.
 #[derive(Debug)]
 pub(super) struct Transport {
     pub(super) security: Option<ClientSecurity>,
@@ -109,7 +103,7 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    /// Prepares them; `host` is the part of the server's address before the port.
+    /// Prepares the options. `host` is the part of the server's address before the port.
     pub(super) fn new(options: &TransportOptions, pipelining: Pipelining, host: &str) -> Result<Self> {
         let client_options = Options {
             protocol: options.protocol,
@@ -141,13 +135,13 @@ impl Transport {
         })
     }
 
-    /// The same for envelopes that ask for notifications.
+    /// Returns these options for envelopes that ask for notifications.
     pub(super) fn with_notifications(self, notifications: Notifications) -> Self {
         let options = Options { notifications, ..Options::clone(&self.options) };
         Self { options: Arc::new(options), ..self }
     }
 
-    /// The PROXY header of a connection between these addresses, if one is to be sent.
+    /// Returns the PROXY header of a connection between these addresses, if one is to be sent.
     pub(super) fn proxy_header(&self, source: Option<SocketAddr>, destination: SocketAddr) -> Option<Vec<u8>> {
         let header = match source {
             Some(source) => ProxyHeader::Proxied { source, destination },
@@ -159,12 +153,12 @@ impl Transport {
         })
     }
 
-    /// Reports whether connections use the given source addresses.
     pub(super) fn is_bound(&self) -> bool {
         self.bind.is_some()
     }
 
-    /// The source address of the next connection; `None` leaves it to the kernel.
+    /// Returns the source address of the next connection. With `None`, the kernel chooses the
+    /// address.
     pub(super) fn next_source_address(&self) -> Option<IpAddr> {
         let AddressRange { first, count } = self.bind?;
         let turn = self.next_source.fetch_add(1, Ordering::Relaxed);
@@ -186,14 +180,16 @@ fn client_tls(options: &TransportOptions, host: &str) -> Result<ClientTls> {
     if name.is_empty() {
         bail!("--tls: the server has no name to verify; use --tls-name NAME, or --insecure");
     }
-    ClientTls::new(name, &trust, certificate, options.resumption).map_err(|why| match (&why, &options.certificate) {
-        (TlsSetupError::NoSystemRoots, _) => {
-            anyhow!("{why}; use --cacert FILE (PEM) for the trusted certificates, or --insecure to accept any")
+    ClientTls::new(name, &trust, certificate, options.resumption).map_err(|error| {
+        match (&error, &options.certificate) {
+            (TlsSetupError::NoSystemRoots, _) => {
+                anyhow!("{error}; use --cacert FILE (PEM) for the trusted certificates, or --insecure to accept any")
+            }
+            (TlsSetupError::Refused(_), Some((chain, key))) => {
+                anyhow!("{} and {} cannot be used: {error}", chain.display(), key.display())
+            }
+            _ => anyhow!("--tls: {error}"),
         }
-        (TlsSetupError::Refused(_), Some((chain, key))) => {
-            anyhow!("{} and {} cannot be used: {why}", chain.display(), key.display())
-        }
-        _ => anyhow!("--tls: {why}"),
     })
 }
 
@@ -205,8 +201,8 @@ mod tests {
     fn addresses_are_taken_in_turn() {
         let bind = Some(AddressRange::parse("127.0.0.2-127.0.0.4").unwrap());
         let approach = Transport::new(&TransportOptions { bind, ..Default::default() }, Pipelining::Off, "").unwrap();
-        let taken: Vec<String> = (0..4).map(|_| approach.next_source_address().unwrap().to_string()).collect();
-        assert_eq!(taken, ["127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.2"]);
+        let addresses: Vec<String> = (0..4).map(|_| approach.next_source_address().unwrap().to_string()).collect();
+        assert_eq!(addresses, ["127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.2"]);
         let none = Transport::new(&TransportOptions::default(), Pipelining::Off, "").unwrap();
         assert_eq!(none.next_source_address(), None);
     }

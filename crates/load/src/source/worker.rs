@@ -1,4 +1,5 @@
-//! Worker threads of the source: each has its share of the sessions, its own schedule and its own tally.
+//! Worker threads of the source. Each has its share of the sessions, its own schedule and its own
+//! tally.
 use super::SourceContext;
 use super::session_loop;
 use super::worker_state::{SourceWorkerArgs, SourceWorkerState};
@@ -14,12 +15,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Interval at which the number of sessions is compared with the number that is wanted.
+/// Interval at which a worker compares the number of sessions with the wanted number.
 const CONTROL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The collector's ends of the workers' channels.
+/// The ends of the workers' channels that the collector holds.
 pub(super) struct SourceWorkers {
-    /// Receives tallies; it closes when the last worker has ended.
+    /// Receives tallies. The channel closes when the last worker has ended.
     pub(super) tallies: Receiver<(usize, Box<SourceTally>)>,
     /// Returns emptied tallies to their worker.
     pub(super) empty_tallies: Vec<Sender<Box<SourceTally>>>,
@@ -27,10 +28,10 @@ pub(super) struct SourceWorkers {
 }
 
 impl SourceWorkers {
-    /// Waits for the threads, after the last tally.
+    /// Waits for the threads. Call this after the last tally has arrived.
     pub(super) fn join(self) {
         for thread in self.threads {
-            // A thread that panicked has already reported this on standard error.
+            // Ignore the error: a thread that panicked has already reported this on standard error.
             let _ = thread.join();
         }
     }
@@ -39,7 +40,9 @@ impl SourceWorkers {
 /// Starts the workers.
 ///
 /// # Errors
-/// If one could not start, because descriptors have run out. The others end with the process.
+///
+/// If a worker could not start because descriptors have run out. The other workers end with the
+/// process.
 pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
     let worker_options = WorkerOptions { fd_table: FdTable::Private, busy_poll: setting.options.busy_poll };
     let workers = setting.options.workers.min(setting.options.sessions as usize).max(1);
@@ -57,7 +60,7 @@ pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
                 empty_rx: emptied,
             };
             let work = move |buffers| async move {
-                // The starting thread waits for this.
+                // Tells the starting thread that the worker has begun.
                 let _ = begun.send(());
                 run(post, buffers).await;
             };
@@ -87,10 +90,10 @@ fn wait_until_started(thread: JoinHandle<io::Result<()>>, begins: &Receiver<()>)
     }
 }
 
-/// Runs a worker: its sessions, its schedule and its tally, until all sessions have ended.
+/// Runs a worker until all of its sessions have ended.
 async fn run(arguments: SourceWorkerArgs, buffers: WorkerBuffers) {
     let recorder = Rc::new(SourceWorkerState::new(arguments));
-    // Each session holds a sender. When the last is dropped, all sessions have ended.
+    // Each session holds a sender. When the last sender is dropped, all sessions have ended.
     let (presence, mut everybody) = mpsc::channel::<()>(1);
     tokio::select! {
         _ = everybody.recv() => {}
@@ -103,8 +106,8 @@ async fn run(arguments: SourceWorkerArgs, buffers: WorkerBuffers) {
     recorder.send_tally();
 }
 
-/// Starts the sessions: all at once, or as many as the control of the load asks for, until no more messages are given
-/// out.
+/// Starts sessions until no more messages are given out: all at once, or as many as the control of
+/// the load asks for.
 async fn keep_sessions(recorder: &Rc<SourceWorkerState>, buffers: &WorkerBuffers, presence: mpsc::Sender<()>) {
     let context = recorder.context();
     loop {

@@ -1,5 +1,5 @@
-//! State that the sessions of a worker share: the schedule, the sessions that wait for it, and the tally, handed to the
-//! collector four times per second.
+//! State that the sessions of a worker share: the schedule, the sessions that wait for it, and the
+//! tally, which goes to the collector four times per second.
 use super::control::{NUMBERS_LOG2, UserTarget};
 use super::pacing::ArrivalSchedule;
 use super::reply_log::ReplyLog;
@@ -17,26 +17,26 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Interval at which a worker hands over its tally.
 pub(super) const TALLY_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How often a worker measures how late it wakes up: often enough for a percentile, but too rarely to cost anything.
+/// Interval at which a worker measures how late it wakes up. This is often enough for a percentile
+/// and too rare to cost anything.
 const WAKE_UP_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Interval at which a schedule checks for a changed number of users.
+/// Interval at which a schedule checks whether the number of users has changed.
 const CONTROL_INTERVAL: Duration = Duration::from_millis(20);
 const GOLDEN_RATIO: f64 = 0.618_033_988_749_894_9;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClaimedMessage {
-    /// Its number in the run, from 0, which random choices depend on.
+    /// Number of the message in the run, from 0. Random choices depend on it.
     pub(super) number: u64,
-    /// Time at which it was due, or at closed loop was claimed.
+    /// Time at which the message was due or, in a closed loop, was claimed.
     pub(super) since: Duration,
-    /// Time at which a session began it.
+    /// Time at which a session began the message.
     pub(super) began: Duration,
     pub(super) recipients: u32,
-    /// Set if the message was created during the warm-up. It is then in the account but not in the times.
+    /// Set if the message was created during the warm-up. It is then accounted for, but not timed.
     pub(super) is_warm_up: bool,
 }
 
@@ -49,7 +49,8 @@ pub(super) struct SourceWorkerArgs {
 }
 
 impl SourceWorkerArgs {
-    /// Returns this worker's schedule. If the load is controlled, it is a single user's.
+    /// Returns this worker's schedule. If somebody controls the load, the rate of the options is
+    /// that of a single user.
     fn schedule(&self, offer: OfferedRate, users: Option<UserTarget>) -> ArrivalSchedule {
         let options = &self.context.options;
         let Some(target) = users else { return options.schedule(offer, self.context.began, self.number, self.workers) };
@@ -60,7 +61,8 @@ impl SourceWorkerArgs {
             OfferedRate::Constant(per_user) => OfferedRate::Constant(per_user * f64::from(target.users)),
             stages @ OfferedRate::Stages(_) => stages,
         };
-        // Other hosts have the same seed and begin at the same time, but their messages have other numbers.
+        // Other hosts have the same seed and begin at the same time, but their messages have other
+        // numbers.
         let first = options.control.as_ref().map_or(0, |control| control.first_message());
         let seed = options.seed.wrapping_add(first);
         let phase = ((first >> NUMBERS_LOG2) as f64 * GOLDEN_RATIO).fract();
@@ -68,7 +70,8 @@ impl SourceWorkerArgs {
     }
 }
 
-/// A session's entry in the list of those that wait for a message. It is listed once, however often it asks.
+/// A session's entry in the list of sessions that wait for a message. A session is listed once,
+/// however often it asks.
 #[derive(Debug, Default)]
 pub(super) struct ParkEntry(Rc<Cell<ParkState>>);
 
@@ -78,7 +81,7 @@ enum ParkState {
     Running,
     Parked,
     Woken,
-    /// Told to end, because there are more sessions than wanted.
+    /// The session was told to end, because there are more sessions than wanted.
     Surplus,
 }
 
@@ -99,14 +102,14 @@ pub(super) struct SourceWorkerState {
     name: Arc<str>,
     tally: RefCell<Box<SourceTally>>,
     replies: RefCell<ReplyLog>,
-    /// The schedule, at open loop only.
+    /// Only in an open loop.
     schedule: Option<RefCell<ArrivalSchedule>>,
     /// Number of users that the schedule is for, if the load is controlled.
     scheduled_users: Cell<Option<UserTarget>>,
     parked: RefCell<VecDeque<ParkedSession>>,
-    /// Sessions that pause between messages, each of them once.
+    /// Sessions that pause between messages. Each is listed once.
     pausing: RefCell<Vec<Waker>>,
-    /// Sessions that were started and not told to end.
+    /// Number of sessions that were started and have not been told to end.
     live_sessions: Cell<usize>,
 }
 
@@ -127,7 +130,6 @@ impl SourceWorkerState {
         }
     }
 
-    /// State that all workers share.
     pub(super) fn context(&self) -> &Arc<SourceContext> {
         &self.args.context
     }
@@ -140,7 +142,7 @@ impl SourceWorkerState {
         self.replies.borrow_mut().record(sequence, now, reply);
     }
 
-    /// The last reply to a message, if it is still known.
+    /// Returns the last reply to a message, if it is still kept.
     pub(super) fn find_reply(&self, sequence: u64) -> Option<ReplyText> {
         self.replies.borrow().find(sequence)
     }
@@ -155,7 +157,7 @@ impl SourceWorkerState {
         count(&mut self.tally.borrow_mut());
     }
 
-    /// This worker's share of all sessions.
+    /// Returns this worker's share of all sessions.
     fn session_share(&self) -> usize {
         let options = &self.args.context.options;
         let control = options.control.as_ref().filter(|_| self.schedule.is_none());
@@ -164,21 +166,23 @@ impl SourceWorkerState {
         all / workers + usize::from(self.args.number < all % workers)
     }
 
-    /// Number of sessions that are to be started now, which are counted as started.
+    /// Returns the number of sessions to start now, and counts them as started.
     pub(super) fn missing_sessions(&self) -> usize {
         let missing = self.session_share().saturating_sub(self.live_sessions.get());
         self.live_sessions.update(|live| live + missing);
         missing
     }
 
-    /// Wakes waiting sessions if there are more than wanted. They end when they look for a message.
+    /// Wakes waiting sessions if there are more than wanted. Surplus sessions end when they look
+    /// for a message.
     pub(super) fn wake_surplus(&self) {
         if self.live_sessions.get() > self.session_share() {
             self.parked.borrow_mut().drain(..).for_each(ParkedSession::wake);
         }
     }
 
-    /// Tells a session to end if there are more than wanted. It hears this again whenever it asks.
+    /// Returns true if the session must end because there are more sessions than wanted. Later
+    /// calls for the same session return true as well.
     fn is_surplus(&self, entry: &ParkEntry) -> bool {
         let is_told = entry.0.get() == ParkState::Surplus;
         if !is_told && self.args.context.options.control.is_some() && self.live_sessions.get() > self.session_share() {
@@ -195,8 +199,8 @@ impl SourceWorkerState {
         }
     }
 
-    /// Returns the next message for a session: immediately at closed loop, when it is due at open loop. `None` means
-    /// that there are no more.
+    /// Returns the next message for a session: immediately in a closed loop, and when it is due in
+    /// an open loop. `None` means that there are no more messages.
     pub(super) fn poll_claim(
         &self,
         cx: &mut Context<'_>,
@@ -248,7 +252,8 @@ impl SourceWorkerState {
                 tally.time(LatencyKind::Lag, now - since);
             }
         });
-        // The session is still listed, so something other than the schedule has woken it. It keeps its place.
+        // The session is still listed, so something other than the schedule has woken it. It keeps
+        // its place in the list.
         if entry.0.get() == ParkState::Woken {
             entry.0.set(ParkState::Running);
         }
@@ -257,12 +262,13 @@ impl SourceWorkerState {
         }
     }
 
-    /// Registers a session that will pause, so that the end of the run wakes it. Must be called once per session.
+    /// Registers a session that will pause, so that the end of the run wakes it. Must be called
+    /// once per session.
     pub(super) fn register_pause(&self, cx: &mut Context<'_>) {
         self.pausing.borrow_mut().push(cx.waker().clone());
     }
 
-    /// Lists the session for waking, once.
+    /// Lists the session for waking, unless it is listed already.
     fn park(&self, cx: &mut Context<'_>, entry: &ParkEntry) {
         if entry.0.replace(ParkState::Parked) != ParkState::Parked {
             let place = Rc::clone(&entry.0);
@@ -270,7 +276,7 @@ impl SourceWorkerState {
         }
     }
 
-    /// Open loop: wakes a session for each message that becomes due.
+    /// In an open loop, wakes a session for each message that becomes due.
     pub(super) async fn wake_on_schedule(&self) {
         let Some(schedule) = &self.schedule else { return std::future::pending().await };
         loop {
@@ -291,7 +297,8 @@ impl SourceWorkerState {
         }
     }
 
-    /// Time at which the next message is due, at the rate for the users that are wanted now.
+    /// Returns when the next message is due, at the rate for the number of users that is wanted
+    /// now.
     fn due_as_controlled(&self, schedule: &RefCell<ArrivalSchedule>) -> Duration {
         let options = &self.args.context.options;
         let wanted = options.control.as_ref().map(|control| control.users());
@@ -303,7 +310,7 @@ impl SourceWorkerState {
         schedule.borrow().due()
     }
 
-    /// Hands the tally over periodically, and wakes waiting sessions at the end.
+    /// Sends the tally periodically. When the run is over, wakes waiting and pausing sessions.
     pub(super) async fn tick(&self) {
         loop {
             mailrun_net::sleep(TALLY_INTERVAL).await;
@@ -315,8 +322,9 @@ impl SourceWorkerState {
         }
     }
 
-    /// Measures how late the worker runs after a timer, whose time is known exactly. The timer waits in the same epoll
-    /// as replies, so it wakes from the same sleep, or waits for the same work.
+    /// Measures how late the worker runs after a timer, whose time is known exactly. The timer
+    /// waits in the same epoll as replies, so the worker wakes from the same sleep, or is delayed
+    /// by the same work.
     pub(super) async fn measure_wake_ups(&self) {
         loop {
             let deadline = clock::now() + WAKE_UP_INTERVAL;
@@ -330,7 +338,7 @@ impl SourceWorkerState {
         let empty = self.args.empty_rx.try_recv().unwrap_or_default();
         let mut full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
         full.flush_times();
-        // The collector outlives the workers. Without it, nobody needs the tally.
+        // Ignore the error: without a collector, nobody needs the tally.
         let _ = self.args.tally_tx.send((self.args.number, full));
     }
 }

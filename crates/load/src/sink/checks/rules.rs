@@ -1,4 +1,5 @@
-//! Any text as a rule and as a rules file: a mistake that lies within it, or rules that are read again as the same.
+//! Checks any text as a rule and as a rules file. Either the parser reports a mistake whose place
+//! is in the text, or the rules are the same when they are written and read again.
 use super::super::rulebook::Rulebook;
 use super::super::rules::Rule;
 
@@ -13,6 +14,6 @@ pub fn check(data: &[u8]) {
     }
     match Rulebook::read(text) {
         Ok(book) => assert_eq!(Rulebook::read(&book.to_json().to_string()), Ok(book)),
-        Err(why) => assert!(!why.is_empty()),
+        Err(error) => assert!(!error.is_empty()),
     }
 }

@@ -1,13 +1,13 @@
-//! Parses any text as a pattern of addresses and of texts. Either the parser reports a mistake, or every address of the
-//! pattern is well-formed.
+//! Checks any text as a pattern of addresses and of texts. Either the parser reports a mistake, or
+//! every address of the pattern is well-formed.
 use crate::source::addresses::{AddressPattern, RecipientTag};
 use mailrun_smtp::Path;
 use mailrun_workload::random::{RandomStream, SeededRng};
 
 fn write_addresses(pattern: &AddressPattern) {
     for tag in [RecipientTag::Bare, pattern.tag()] {
-        if let Err(why) = pattern.check(tag) {
-            assert!(!why.is_empty());
+        if let Err(error) = pattern.check(tag) {
+            assert!(!error.is_empty());
             continue;
         }
         for (number, place) in [(1, 0), (2, 1), (3, 1_023)] {
@@ -32,7 +32,7 @@ pub fn check(data: &[u8]) {
             assert_eq!(pattern.expression(), typed);
             write_addresses(&pattern);
         }
-        Err(why) => assert!(!why.is_empty()),
+        Err(error) => assert!(!error.is_empty()),
     }
     let is_short = |text: &[u8]| if text.len() <= 100 { Ok(()) } else { Err("it is too long".to_owned()) };
     if let Ok(pattern) = AddressPattern::text(typed, is_short) {

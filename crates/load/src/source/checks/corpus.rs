@@ -1,19 +1,20 @@
-//! Reads any octets as an mbox, as a corpus of one message, and as the message of `--file`. Either they are refused, or
-//! a receiver reads the messages as intended. The last octet sets the memory limit.
+//! Checks any octets as an mbox, as a corpus of one message and as the message of `--file`. Either
+//! they are refused, or a receiver must read the messages as intended. The last octet sets the
+//! memory limit.
 use crate::source::corpus::{self, Corpus, CorpusMessage, CorpusOptions, InvalidMessagePolicy};
 use mailrun_smtp::data::{DataPiece, DataReader};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// A file of this process alone, in memory if the host has a file system there.
+/// A file that only this process uses. It is in memory if the host has a file system there.
 static PLACE: LazyLock<PathBuf> = LazyLock::new(|| {
     let memory = Path::new("/dev/shm");
     let directory = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
     directory.join(format!("mailrun-fuzz-{}.eml", std::process::id()))
 });
 
-/// The message as a receiver reads it.
+/// Returns the message as a receiver reads it.
 pub(in crate::source) fn received(letter: &CorpusMessage) -> Vec<u8> {
     let wire = [letter.headers.as_slice(), &letter.body].concat();
     let mut reader = DataReader::new(1_000);
@@ -63,10 +64,10 @@ pub fn check(data: &[u8]) {
                 assert_eq!((corpus.skipped, skipping.skipped, &corpus.messages), (0, 0, &skipping.messages));
                 match &single {
                     Ok(message) => assert_eq!((corpus.kind, &corpus.messages[0]), ("message", message)),
-                    Err(why) => assert!(corpus.kind == "mbox" && why.to_string().starts_with("--file")),
+                    Err(error) => assert!(corpus.kind == "mbox" && error.to_string().starts_with("--file")),
                 }
             }
-            (Err(why), _) => assert!(why.to_string().starts_with("--corpus")),
+            (Err(error), _) => assert!(error.to_string().starts_with("--corpus")),
         }
     }
     let _ = fs::remove_file(&*PLACE);

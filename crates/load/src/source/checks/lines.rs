@@ -1,20 +1,21 @@
-//! Reads any octets as lines, in blocks of any size: the lines, numbers and lengths must be the same.
+//! Checks any octets as lines. The lines, their numbers and lengths must be the same whatever the
+//! size of the blocks that are read.
 use crate::source::file_lines::{FileLines, MAX_LINE_BYTES};
 use std::io::BufReader;
 
 fn all(text: &[u8], block_bytes: usize) -> Vec<(Vec<u8>, u64, u64, Option<u8>)> {
-    let mut lines = FileLines::new(BufReader::with_capacity(block_bytes, text));
-    let mut found = Vec::new();
-    while let Some(line) = lines.next().expect("memory can be read") {
-        found.push((line.text.to_vec(), line.bytes, line.number, line.end));
+    let mut reader = FileLines::new(BufReader::with_capacity(block_bytes, text));
+    let mut lines = Vec::new();
+    while let Some(line) = reader.next().expect("memory can be read") {
+        lines.push((line.text.to_vec(), line.bytes, line.number, line.end));
     }
-    found
+    lines
 }
 
-/// The same lines, read at once. Any number of CRs before an LF end a line together with it; any other CR ends a line,
-/// too.
+/// Returns the expected lines of a text. Any number of CRs before an LF belong to that line end.
+/// Any other CR is a line end of its own.
 fn expected(text: &[u8]) -> Vec<(&[u8], Option<u8>)> {
-    let mut found = Vec::new();
+    let mut lines = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
         let length = rest.iter().position(|octet| matches!(octet, b'\r' | b'\n')).unwrap_or(rest.len());
@@ -24,19 +25,19 @@ fn expected(text: &[u8]) -> Vec<(&[u8], Option<u8>)> {
             Some(b'\n') => (crs + 1, Some(b'\n')),
             _ => (crs.min(1), end.first().copied()),
         };
-        found.push((line, end_kind));
+        lines.push((line, end_kind));
         rest = &end[end_bytes..];
     }
-    found
+    lines
 }
 
 pub fn check(data: &[u8]) {
     let Some((&block_bytes, text)) = data.split_last() else { return };
     let expected = expected(text);
     for block_bytes in [text.len().max(1), 1, usize::from(block_bytes).max(1)] {
-        let found = all(text, block_bytes);
-        assert_eq!(found.len(), expected.len());
-        for (at, (line, (whole, end))) in found.iter().zip(&expected).enumerate() {
+        let lines = all(text, block_bytes);
+        assert_eq!(lines.len(), expected.len());
+        for (at, (line, (whole, end))) in lines.iter().zip(&expected).enumerate() {
             assert_eq!((line.1, line.2, line.3), (whole.len() as u64, at as u64 + 1, *end));
             assert_eq!(line.0, whole[..whole.len().min(MAX_LINE_BYTES + 1)]);
         }

@@ -1,5 +1,5 @@
-//! What each parser promises about any input. The property tests and the fuzz targets call these functions, which panic if
-//! a promise is broken.
+//! Promises of each parser about any input. The property tests and the fuzz targets call these
+//! functions, which panic if a promise is broken.
 pub mod addresses;
 pub mod corpus;
 pub mod lines;
