@@ -24,7 +24,8 @@
 //! assert!(out.starts_with(b"220 mx.example ") && out.ends_with(b"221 2.0.0 Bye\r\n") && server.has_quit());
 //! ```
 //!
-//! No runtime, no socket, no clock, no allocation on the common path. A driver owns the socket and does this:
+//! There is no runtime, no socket, no clock, and no allocation on the common path. A driver owns
+//! the socket and does this:
 //!
 //! ```text
 //!         ┌────────── bytes read ──────────┐
@@ -36,8 +37,9 @@
 //!     deadline(), tick(now): the time-outs
 //! ```
 //!
-//! Events borrow from the bytes that were read, so bodies pass through uncopied; that is why `receive` and `next_event`
-//! are one call here. `now` is a `Duration` since any fixed moment.
+//! Events borrow from the bytes that were read, so message bodies are not copied. For this reason,
+//! receiving bytes and returning the next event are a single call. `now` is a `Duration` since any
+//! fixed moment.
 //!
 //! | file | subject |
 //! |---|---|
