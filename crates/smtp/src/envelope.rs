@@ -117,20 +117,17 @@ impl Envelope {
         self.ends.len() - 1
     }
 
-    /// Returns the MAIL command, `MAIL FROM:<…>\\r\
-    /// `.
+    /// Returns the MAIL command, `MAIL FROM:<…>\r\n`.
     pub fn mail(&self) -> &[u8] {
         &self.wire[..self.ends[0] as usize]
     }
 
-    /// Returns the RCPT command of a recipient, `RCPT TO:<…>\\r\
-    /// `. `number` counts from 0.
+    /// Returns the RCPT command of a recipient, `RCPT TO:<…>\r\n`. `number` counts from 0.
     pub fn recipient(&self, number: usize) -> &[u8] {
         &self.wire[self.ends[number] as usize..self.ends[number + 1] as usize]
     }
 
-    /// Returns `DATA\\r\
-    /// `.
+    /// Returns `DATA\r\n`.
     pub fn data(&self) -> &[u8] {
         DATA
     }
