@@ -1,4 +1,4 @@
-//! A log of messages that survives a power failure, and gives out the receipt that a 250 needs.
+//! A log of messages that survives a power failure, and returns the receipt that a 250 needs.
 //!
 //! ```
 //! use mailrun_spool::{NewMessage, Options, RealDisk, Spool};
@@ -18,9 +18,10 @@
 //! # }
 //! ```
 //!
-//! One thread commits. Messages that come while it writes are committed together, by one write and one sync: no timer,
-//! no batch size to be tuned. Only a synced message is [`Stored`], and nothing else makes that value. Progress of a
-//! message is noted lazily, so that a crash may repeat work, but never loses any.
+//! One thread commits all messages. It commits the messages that arrive while it writes together,
+//! with one write and one sync, so there is no timer and no batch size to tune. The spool returns a
+//! [`Stored`] only for a message that is durable, and nothing else can create that value. Progress
+//! of a message is written lazily, so a crash may repeat work but never loses a message.
 //!
 //! | file | what it does |
 //! |---|---|
