@@ -20,12 +20,16 @@
 //! # }
 //! ```
 //!
-//! - [`Server::for_messages`] with a closure or a [`MessageHandler`]: whole messages, gathered within a bound of memory.
-//! - [`Server::new`] with a [`Handler`] for each session: a decision at each command, bytes as they come.
-//! - [`Client::builder`]: STARTTLS or implicit TLS, and AUTH; [`AsyncClient`] for use within a handler's answers.
+//! - [`Server::for_messages`] with a closure or a [`MessageHandler`] receives whole messages within
+//!   a memory limit.
+//! - [`Server::new`] with a [`Handler`] for each session decides at each command, and receives a
+//!   message in pieces.
+//! - [`Client::builder`] offers STARTTLS, implicit TLS and AUTH. [`AsyncClient`] can be used in a
+//!   handler's answers.
 //!
-//! The protocol is in `smtp`, the event loop in `eventloop`; this crate joins the two and adds TLS. One event loop per
-//! core, with sessions pinned to it; one read buffer per core, so that an idle session holds none.
+//! The protocol is in `smtp`, and the event loop in `eventloop`. This crate joins the two and adds
+//! TLS. There is one event loop per core, and sessions stay on their core. The sessions of a core
+//! share one read buffer, so an idle session holds no buffer.
 //!
 //! | file | what it does |
 //! |---|---|

@@ -99,6 +99,7 @@ impl DiskRng {
 }
 
 impl FaultyDisk {
+    /// Creates an empty disk without faults.
     pub fn new() -> Self {
         Self::default()
     }
