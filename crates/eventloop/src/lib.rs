@@ -28,9 +28,10 @@
 //! # }
 //! ```
 //!
-//! It uses epoll, timerfd and eventfd, by way of rustix: no unsafe code. A task is an ordinary future, and may await
-//! anything that wakes it, such as the channels of tokio or futures; it is never moved to another thread. An event polls
-//! its task directly, without a queue, a lock or a waker between. It has no protocol in it.
+//! It uses epoll, timerfd and eventfd through rustix, so this crate has no unsafe code. A task is
+//! an ordinary future and may await anything that wakes it, such as the channels of tokio or
+//! futures. A task is never moved to another thread. An event polls its task directly, without a
+//! queue, a lock or a waker in between. The crate contains no network protocol.
 //!
 //! | file | what it does |
 //! |---|---|
