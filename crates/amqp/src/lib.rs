@@ -1,4 +1,5 @@
-//! AMQP 1.0 as state, both roles: bytes in, events and bytes out. No runtime, no sockets, no clock.
+//! AMQP 1.0 as a state machine for both roles: bytes in, events and bytes out. It uses no runtime,
+//! socket or clock.
 //!
 //! | module | what it does |
 //! |---|---|

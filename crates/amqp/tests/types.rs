@@ -1,7 +1,9 @@
-//! Every encoding of AMQP 1.0's primitive types (OASIS amqp-core-types-v1.0-os §1.6), and the compound and described examples of §1.1 and §1.5.
+//! All encodings of AMQP 1.0's primitive types (OASIS amqp-core-types-v1.0-os §1.6), and the
+//! compound and described examples of §1.1 and §1.5.
 //!
-//! The octets come from the specification's tables, not from our own writer. Types that mailrun does not use (floating point,
-//! decimals, characters) are skipped, and the value after them is read.
+//! The bytes come from the tables of the specification, and not from our own writer. Types that
+//! mailrun does not use (floating point, decimals, characters) are skipped, and the value after
+//! them is read.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 use mailrun_amqp::{Reader, Scalar};
 
@@ -9,7 +11,8 @@ fn filler(width: usize) -> Vec<u8> {
     (1..=width as u8).collect()
 }
 
-/// Asserts that the octets form one value: alone, with another value after them, and not if they are cut.
+/// Asserts that the bytes form one value: alone, and with another value after them, but not if they
+/// are cut.
 fn assert_length(octets: &[u8]) {
     let mut reader = Reader::new(octets);
     assert_eq!(reader.value().unwrap().octets(), octets, "{octets:x?}");
@@ -23,8 +26,8 @@ fn assert_length(octets: &[u8]) {
     }
 }
 
-/// All format codes of §1.6, in the specification's order, with their values. `Other` marks types that are not used
-/// here.
+/// All format codes of §1.6 with values, in the order of the specification. `Other` marks types
+/// that are not used here.
 const SCALARS: &[(&[u8], Scalar<'_>)] = &[
     // §1.6.1 null, §1.6.2 boolean
     (&[0x40], Scalar::Null),
@@ -80,7 +83,7 @@ fn every_primitive_encoding_has_its_value_and_its_length() {
 
 #[test]
 fn every_width_of_a_format_code_is_known_from_its_high_half() {
-    // §1.2: the subcategory determines the length, also for codes that no table contains.
+    // The subcategory determines the length (§1.2), even for codes that no table contains.
     for (high, width) in [(0x4_u8, 0), (0x5, 1), (0x6, 2), (0x7, 4), (0x8, 8), (0x9, 16)] {
         for low in 0..16 {
             assert_length(&[&[high << 4 | low][..], &filler(width)].concat());

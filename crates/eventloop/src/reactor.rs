@@ -68,9 +68,9 @@ pub(crate) struct Reactor {
     sources: RefCell<Slab<IoSource>>,
     read_ahead: RefCell<ReadAhead>,
     write_batch: RefCell<WriteBatch>,
-    /// When the input of the batch had been read.
+    /// Time at which the input of the batch had been read.
     batch_read_at: Cell<Duration>,
-    /// When the last input had been read; `None` if the clock was not read for it.
+    /// Time at which the last input had been read. `None` if the clock was not read for that input.
     input_at: Cell<Option<Duration>>,
     tasks: RefCell<Slab<Option<Task>>>,
     /// Tasks to be polled without an event: new tasks, and tasks whose budget is used up.
