@@ -1,5 +1,5 @@
-//! Delivery agents, which take messages from the queue and give them back with a result: Postfix's smtp(8), lmtp(8),
-//! virtual(8) and discard(8).
+//! Delivery agents, which take messages from the queue and give them back with a result, like
+//! Postfix's smtp(8), lmtp(8), virtual(8) and discard(8).
 //!
 //! | file | what it does |
 //! |---|---|
@@ -44,7 +44,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
-/// Delivers the messages of a destination over one connection, until the queue has none for it.
+/// Delivers the messages of a destination over one connection, until the queue has no more for it.
 pub(crate) async fn run(worker: Rc<RelayWorker>, slot: SlotGuard) {
     let next_hop = worker.resources.destinations.borrow().next_hop(slot.destination);
     match next_hop {
@@ -62,7 +62,7 @@ pub(crate) async fn run(worker: Rc<RelayWorker>, slot: SlotGuard) {
     }
 }
 
-/// Delivers on this host, one message after another, until there are none.
+/// Delivers on this host, one message after another, until the queue has no more.
 async fn deliver_locally(
     worker: &Rc<RelayWorker>,
     mut slot: SlotGuard,
