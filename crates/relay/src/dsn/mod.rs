@@ -1,4 +1,4 @@
-//! Delivery status notifications (RFC 3464, RFC 3461): Postfix's bounce(8).
+//! Delivery status notifications (DSNs; RFC 3464, RFC 3461), like Postfix's bounce(8).
 //!
 //! | file | what it does |
 //! |---|---|
