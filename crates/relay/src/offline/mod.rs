@@ -1,5 +1,5 @@
 //! Commands for a spool that no relay has open: check, salvage and export. They never change the
-//! spool.
+//! spool. Only `leftover` opens the spool as a relay does.
 //!
 //! | module | what it does |
 //! |---|---|

@@ -1,8 +1,8 @@
 //! The report as a page, `report.html`: a single file, which shows everything important without scripts.
 //!
 //! ```text
-//! Record ─→ PageRuns ─→ verdict · thresholds · over_time · percentiles · … ─→ PagePart ─→ document ─→ report.html
-//! └ words and numbers of the other reports (Section, Table), drawings by plot
+//! Record ─→ PageRuns ─→ verdict · thresholds · over_time · percentiles · … ─→ PagePart ─→ document
+//!                       └ texts and numbers of the other reports (Section, Table), drawings by plot
 //! ```
 mod capacity;
 mod comparison;
