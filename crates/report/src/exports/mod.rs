@@ -1,7 +1,7 @@
 //! Writes a run record in the formats of CI, monitoring, spreadsheets and HDR tools.
 //!
 //! ```text
-//! Record ─→ bounded (texts of peers are cut) ─→ figures (stages and errors, over SMTP and MADES alike)
+//! Record ─→ bounded (peer texts cut) ─→ figures (stages and errors, over SMTP and MADES alike)
 //!        ─→ csv | junit | prometheus | hlog | github | action_benchmark | share
 //! ```
 //!
