@@ -2,8 +2,9 @@
 //! of the others. It does no I/O: the time is an argument.
 //!
 //! ```text
-//! create ─→ slot ── settled, replied, inbox, events ──→ finished ┐
-//! └─ time-out ─→ given up ────────────────────────┴→ the slot is free; the register keeps a byte
+//! create ─→ in flight ─┬─ settled, replied, inbox, events ─→ finished ─┐
+//!                      └─ time-out ────────────────────────→ given up ─┴→ its place is free, and only
+//!                                                                         the facts in history stay
 //! ```
 use super::history::MessageHistory;
 use super::in_flight::{InFlightEntry, InFlightTable};
