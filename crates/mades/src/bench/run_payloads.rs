@@ -23,8 +23,8 @@ pub(super) struct RunPayloads {
 }
 
 impl RunPayloads {
+    /// # Errors
     /// Fails if a file cannot be read, or if a payload does not fit into memory.
-    /// If a file cannot be read.
     pub(super) fn new(options: &MadesOptions, run: RunId) -> Result<Self> {
         let forms = match &options.market {
             Some(load) => load.documents(options.seed, run),
