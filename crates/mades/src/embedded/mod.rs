@@ -1,4 +1,5 @@
-//! An AMQP 1.0 listener with queues in memory: a broker just large enough for a Business Application.
+//! An AMQP 1.0 listener with queues in memory. It has just as much of a broker as a business
+//! application needs.
 //!
 //! ```text
 //! queues        the queues, by address
@@ -8,7 +9,7 @@
 //! fuzz_session  the same without sockets, for fuzz targets
 //! ```
 //!
-//! Frames, types and the connection as state are in the crate `amqp`.
+//! Frames, types and the state of a connection are in the crate `amqp`.
 mod certificate;
 mod fuzz_session;
 mod listener;

@@ -2,10 +2,10 @@
 //! restored.
 //!
 //! ```text
-//! supervisor ─┬─ receiver task ──▶ arrivals          (bounded by the credit)
-//! │               ◀── deliveries to accept
-//! └─ sender task ◀─ messages             (bounded by the window), one for each queue
-//! ──▶ settled
+//! supervisor ─┬─ receiver task ──▶ arrivals               (bounded by the credit)
+//!             │                ◀── deliveries to accept
+//!             └─ sender task ◀── messages                 (bounded by the window), one for each queue
+//!                            ──▶ settled
 //! ```
 //! Messages that were not settled when the connection was lost are sent again over the next. Deliveries that were not
 //! accepted are redelivered by the broker. A message may therefore appear twice, but is never lost.
