@@ -3,10 +3,10 @@
 //!
 //! ```text
 //! queues        the queues, by address
-//! session       a connection at the queues: who gets which message, and how many may come
-//! certificate   the listener's own, from PEM files
+//! session       connects one AMQP connection with the queues
+//! certificate   the listener's own certificate, from PEM files
 //! listener      sockets, TLS, time limits
-//! fuzz_session  the same without sockets, for fuzz targets
+//! fuzz_session  a session without sockets, for fuzz targets
 //! ```
 //!
 //! Frames, types and the state of a connection are in the crate `amqp`.

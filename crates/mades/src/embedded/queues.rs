@@ -77,9 +77,9 @@ pub(super) enum TakeResult {
 struct QueueConsumer {
     id: ConsumerId,
     notify: Arc<Notify>,
-    /// The consumer wants a message and asks for it when notified.
+    /// Set if the consumer wants a message and will ask for it when it is notified.
     wants_message: bool,
-    /// Messages that it got since all consumers had their share.
+    /// Number of messages that the consumer got since all consumers had their share.
     served: usize,
 }
 

@@ -211,8 +211,8 @@ impl BrokerSession {
             for consumer in &mut self.consumers {
                 if !self.connection.may_send(consumer.link) {
                     consumer.set_idle(&self.queues);
-                    // A link that must give its credit back has no credit for messages, but here no
-                    // message waits for it anyway.
+                    // The link cannot take a message now. But no message waits, so the peer can get
+                    // the credit back that it asked for.
                     if self.connection.is_draining(consumer.link) && self.queues.counts(consumer.queue).waiting == 0 {
                         self.connection.complete_drain(consumer.link);
                     }
