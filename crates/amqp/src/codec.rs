@@ -170,7 +170,7 @@ impl<'a> Value<'a> {
         self.octets
     }
 
-    /// Reports whether the value is null.
+    /// Returns true if the value is null.
     pub fn is_null(&self) -> bool {
         self.code == NULL
     }

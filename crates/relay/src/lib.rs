@@ -1,32 +1,33 @@
-//! Store and forward: accepts mail, keeps it, and tries each message until it is delivered or its sender notified.
+//! A mail relay. It accepts mail, stores it, and tries to deliver each message until the message is
+//! delivered or its sender has been notified.
 //!
 //! | module | what it does | Postfix |
 //! |---|---|---|
 //! | `smtpd` | receives mail: sessions, logins, limits | smtpd(8), anvil(8) |
-//! | `routing` | decides who may send to whom, and each recipient's next hop | trivial-rewrite(8), aliases(5), transport(5) |
-//! | `message` | a message, its envelope, its `Received:` fields | cleanup(8) |
-//! | `qmgr` | decides which message is delivered next; retries, holds, expires | qmgr(8) |
-//! | `delivery` | delivers: by SMTP, by LMTP, into Maildirs | smtp(8), lmtp(8), local(8), discard(8) |
+//! | `routing` | decides who may send to whom, and a recipient's next hop | trivial-rewrite(8), aliases(5), transport(5) |
+//! | `message` | a message, its envelope and its `Received:` fields | cleanup(8) |
+//! | `qmgr` | decides which message is delivered next: retries, holds, expiry | qmgr(8) |
+//! | `delivery` | delivers by SMTP, by LMTP and into Maildirs | smtp(8), lmtp(8), local(8), discard(8) |
 //! | `dsn` | notifies senders of failures, delays and successes | bounce(8) |
-//! | `worker` | carries out what `qmgr` decides: one on each thread | master(8) |
-//! | `worker_share` | each worker's share of the limits | |
-//! | `worker_calls` | calls from other threads to the workers | |
+//! | `worker` | executes what `qmgr` decides, with one worker on each thread | master(8) |
+//! | `worker_share` | computes the share of the limits that a worker has | |
+//! | `worker_calls` | lets other threads call the workers | |
 //! | `recovery` | queues what a former run has left in the spool | qmgr(8) at its start |
-//! | `control` | `mailrun queue`; metrics and health over HTTP | postqueue(1), postsuper(1) |
+//! | `control` | serves `mailrun queue`, and metrics and health over HTTP | postqueue(1), postsuper(1) |
 //! | `offline` | checks, salvages and exports the spool of a stopped relay | postcat(1), postsuper(1) |
-//! | `config` | relay.toml | main.cf, postconf(1) |
+//! | `config` | reads relay.toml | main.cf, postconf(1) |
 //! | `reload` | reads relay.toml again on SIGHUP | postfix(1) reload |
 //! | `context` | state that all workers share | |
-//! | `delivery_log` | the line of each delivery, off the workers' way | maillog |
-//! | `counters` | counters since the relay began | |
+//! | `delivery_log` | logs each delivery without delaying the workers | maillog |
+//! | `counters` | counters since the relay started | |
 //! | `record` | the record of a run | |
 //! | `blocking_pool` | threads for work that blocks | |
-//! | `descriptors` | the number of descriptors needed, and the limits if fewer are granted | |
-//! | `service_manager` | tells systemd that the relay is ready, reloads, stops, lives | |
-//! | `inherited_sockets` | sockets that systemd has opened | |
-//! | `disk_test` | what a disk can do for a relay, before it is blamed | |
-//! | `spool_directory` | owner and permissions of the spool's directory | |
-//! | `log_target` | the target of the log's lines | |
+//! | `descriptors` | computes the descriptors that the relay needs, and lowers limits if it gets fewer | |
+//! | `service_manager` | tells systemd that the relay is ready, reloads, stops or is alive | |
+//! | `inherited_sockets` | uses sockets that systemd has opened | |
+//! | `disk_test` | measures the message rate that a disk permits | |
+//! | `spool_directory` | checks the owner and the permissions of the spool's directory | |
+//! | `log_target` | the target of all log lines | |
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 
 mod blocking_pool;

@@ -182,7 +182,8 @@ fn bench_sessions(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Runs the server's side of a session that reads these blocks. Returns the number of message bytes.
+/// Runs the server's side of a session that reads these blocks. Returns the number of message
+/// bytes.
 fn serve(settings: &Arc<ServerSettings>, blocks: &[&[u8]]) -> u64 {
     let mut server = Server::new(Arc::clone(settings), NOW);
     let mut out = Vec::with_capacity(1024);

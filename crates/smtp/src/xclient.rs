@@ -83,12 +83,12 @@ impl Attributes {
         Self(self.0 | 1 << attribute as u8)
     }
 
-    /// Reports whether the attribute is in the set.
+    /// Returns true if the attribute is in the set.
     pub fn has(self, attribute: Attribute) -> bool {
         self.0 & (1 << attribute as u8) != 0
     }
 
-    /// Reports whether the set is empty.
+    /// Returns true if the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }

@@ -41,8 +41,8 @@ fn run_until_closed(queue: &CommitQueue, log: &mut Log) -> io::Result<()> {
     }
 }
 
-/// Wakes all waiting callers when the commit thread exits, even if it panics. Requests that the thread had already
-/// taken are answered when their `CommitBatch` is dropped.
+/// Wakes all waiting callers when the commit thread exits, even if it panics. Requests that the
+/// thread had already taken are answered when their `CommitBatch` is dropped.
 struct CommitGuard(Arc<CommitQueue>);
 
 impl Drop for CommitGuard {

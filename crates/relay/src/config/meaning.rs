@@ -278,8 +278,8 @@ impl<'a> SectionReader<'a> {
         retry.notice_lifetime = section.value("notice_expiry", "\"5d\"", positive_duration).unwrap_or(retry.lifetime);
         let delay = |text: &str| if text == "never" { Ok(None) } else { positive_duration(text).map(Some) };
         let delay = section.value("delay_notice", "\"4h\"", delay);
-        // If messages expire before the default delay notice is due, drop the notice instead of reporting an error: the
-        // user did not ask for it.
+        // If messages expire before the default delay notice is due, there is no delay notice. This is
+        // no error, because the user did not ask for the notice.
         let default = retry.delay_notice.filter(|after| *after < retry.lifetime);
         retry.delay_notice = delay.unwrap_or(default);
         if retry.backoff.max < retry.backoff.initial {

@@ -3,10 +3,10 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `meaning` | reads each section's keys into `Config` |
-//! | `routes` | `[[route]]`, and `[local]` |
-//! | `section_reader` | the context in which sections are read: complaints, and the files that keys name |
-//! | `values` | words, numbers, times, networks and addresses |
+//! | `meaning` | reads the keys of each section into `Config` |
+//! | `routes` | reads `[[route]]` and `[local]` |
+//! | `section_reader` | the context in which a section is read: complaints, and files that keys name |
+//! | `values` | reads words, numbers, times, networks and addresses |
 //!
 //! `docs/relay.md` and `example.toml` have every key; tests read both.
 mod meaning;

@@ -2,12 +2,15 @@
 //! progress.
 //!
 //! ```text
-//! envelope  version(1) flags with address-kind [address] sender client-name [user] [envelope-id] count recipient…
-//! flags: 1 SMTPUTF8 · 2,4 body type · 8,16 RET · 32 user · 64 ENVID
-//! recipient address flags [ORCPT kind, ORCPT address]      flags: 1,2,4 NOTIFY · 8 NOTIFY was given · 16 ORCPT
-//! note      version(1) fact…
-//! fact      kind [count index…] [what belongs to it]
-//! text      length bytes         numbers and lengths are varints (LEB128), each in its one shortest form
+//! envelope   version(1) flags with address-kind [address] sender client-name [user]
+//!            [envelope-id] count recipient…
+//!            flags: 1 SMTPUTF8 · 2,4 body type · 8,16 RET · 32 user · 64 ENVID
+//! recipient  address flags [ORCPT kind, ORCPT address]
+//!            flags: 1,2,4 NOTIFY · 8 NOTIFY was given · 16 ORCPT
+//! note       version(1) fact…
+//! fact       kind [count index…] [data of this kind]
+//! text       length bytes
+//! number     varint (LEB128) in its shortest form, also for lengths and counts
 //! ```
 //! The spool's checksum covers these bytes. They are nevertheless read as if an attacker had
 //! written them: any form that this code would not write is rejected, and no length is trusted

@@ -21,15 +21,15 @@
 //! | file | what it is |
 //! |---|---|
 //! | `entry` | an entry and its states |
-//! | `entries` | the table of entries and the lists through it |
+//! | `entries` | the table of entries, and the lists through the table |
 //! | `timer_wheel` | timers through the table |
 //! | `destination` | the queue's state of a next hop |
-//! | `concurrency` | opening and closing of connections, and backoff |
-//! | `memory` | the messages to keep in memory, and those to read |
-//! | `moves` | an entry's moves from state to state |
-//! | `result` | what a delivery result leads to, and age |
-//! | `commands` | an operator's commands: hold, release, remove, retry |
-//! | `stats` | the operator's view |
+//! | `concurrency` | opens and closes connections, with backoff |
+//! | `memory` | decides which messages stay in memory, and which are read |
+//! | `moves` | moves an entry from one state to another |
+//! | `result` | applies delivery results, and the age of messages |
+//! | `commands` | executes an operator's commands: hold, release, remove, retry |
+//! | `stats` | the view of the queue that operators get |
 mod commands;
 mod concurrency;
 mod destination;

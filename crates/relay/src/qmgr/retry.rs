@@ -16,10 +16,12 @@ impl Backoff {
     /// shorter ones at first.
     pub(crate) const FOR_MESSAGES: Self = Self { initial: Duration::from_secs(300), max: Duration::from_secs(4_000) };
 
-    /// Derives the backoff of an unreachable destination from the backoff of its messages. The first wait is 1/60 of
-    /// theirs and the longest 1/6: 5 s and 11 min by default. An attempt costs only one connection, however many
-    /// messages wait, and mail should not wait for a restarted server. Waits are at least a second, so that a dead
-    /// server is not tried all the time, unless messages themselves are retried sooner.
+    /// Derives the backoff of an unreachable destination from the backoff of its messages. The first
+    /// wait is 1/60 of the messages' first wait, and the longest is 1/6 of their longest. By default
+    /// these are 5 s and 11 min. The waits are shorter because an attempt costs only one connection,
+    /// however many messages wait, and because mail should go soon after a server has restarted. A
+    /// wait is at least a second, so that a dead server is not tried all the time, unless the
+    /// messages themselves are retried sooner.
     pub(crate) fn for_destinations(&self) -> Self {
         let first = (self.initial / 60).max(self.initial.min(Duration::from_secs(1)));
         Self { initial: first, max: (self.max / 6).max(first) }

@@ -1,4 +1,5 @@
-//! Failed logins: limits by client address and user name, the delay of the next login, and the log lines.
+//! Handles failed logins: limits for each client address and user name, the delay of the next login,
+//! and the log lines.
 //!
 //! ```text
 //! AUTH ── wait 0 s, 1 s, 2 s, 4 s … ──▶ charge ──▶ the proof is checked ──▶ succeeded

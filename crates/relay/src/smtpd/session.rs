@@ -1,4 +1,5 @@
-//! Receives mail: checks senders and recipients, writes the trace fields, and replies once the message is stored.
+//! Receives mail. A session checks senders and recipients, writes the trace fields, and replies to a
+//! message after the message is stored.
 use crate::config::{Config, DurabilityLevel, LoggedIn};
 use crate::fault_log::CommonFault;
 use crate::log_target::LOG_TARGET;

@@ -1,7 +1,7 @@
-//! The client's side of a session: replies in, commands out.
+//! The client's side of a session. It writes commands and reads the replies.
 //!
-//! `ClientState` documents the state machine. A step consumes the state and returns the next, so an ended session
-//! cannot continue. Facts that outlive a state are in `ClientCore`.
+//! `ClientState` documents the state machine. A step consumes the state and returns the next state,
+//! so that an ended session cannot continue. Facts that outlive a state are in `ClientCore`.
 //!
 //! The session keeps a queue of the replies that its transactions await. For this reason, pipelined
 //! and lock-step dialogues use the same state machine, and differ only in the number of commands

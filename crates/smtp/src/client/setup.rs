@@ -52,8 +52,8 @@ fn send_hello(verb: &[u8], core: &ClientCore, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Handles the reply to EHLO. After a permanent refusal the client falls back to HELO (RFC 5321 §3.2), unless EHLO was
-/// accepted before TLS or XCLIENT. LHLO has no fallback.
+/// Handles the reply to EHLO. After a permanent refusal the client falls back to HELO (RFC 5321
+/// §3.2), unless EHLO was accepted before TLS or XCLIENT. LHLO has no fallback.
 pub(super) fn hello_answered(
     form: HelloForm,
     setup: Option<Box<SessionSetup>>,

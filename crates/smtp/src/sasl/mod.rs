@@ -120,12 +120,12 @@ impl Mechanisms {
         Self(self.0 & other.0)
     }
 
-    /// Reports whether the mechanism is in the set.
+    /// Returns true if the mechanism is in the set.
     pub const fn has(self, mechanism: Mechanism) -> bool {
         self.0 & (1 << mechanism as u8) != 0
     }
 
-    /// Reports whether the set is empty.
+    /// Returns true if the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }

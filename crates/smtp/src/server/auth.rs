@@ -1,4 +1,5 @@
-//! AUTH in a server session (RFC 4954): an exchange, its lines on the wire, and the questions to the application.
+//! AUTH in a server session (RFC 4954): the exchange, its lines on the wire, and the questions to the
+//! application.
 //!
 //! ```text
 //! AUTH ─▶ Answer(Nonce), where the mechanism needs one

@@ -1,11 +1,12 @@
-//! The server's side of a session: commands in, events out, answers back in.
+//! The server's side of a session. It reads commands, reports them as events, and takes the
+//! application's answers.
 //!
-//! `State` documents the state machine. A step consumes the state and returns the next, so an ended session cannot
-//! continue. Facts that outlive a state are in `ServerCore`.
+//! `State` documents the state machine. A step consumes the state and returns the next state, so that
+//! an ended session cannot continue. Facts that outlive a state are in `ServerCore`.
 //!
-//! An event that [asks](Event::asks) waits for [`Server::grant`] or [`Server::answer`]. Until then no further event
-//! comes, so that replies are sent in the order of their commands (RFC 2920 §3.2). The session answers all other
-//! commands by itself.
+//! An event that [asks](Event::asks) waits for [`Server::grant`] or [`Server::answer`]. Until then no
+//! further event comes, so that replies are sent in the order of their commands (RFC 2920 §3.2). The
+//! session answers all other commands by itself.
 mod auth;
 mod command;
 mod core;

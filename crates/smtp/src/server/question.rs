@@ -161,7 +161,8 @@ fn first_chunk_answered(
     }
 }
 
-/// Sends the reply to the message. In LMTP the application answers for all recipients at once, or for each of them.
+/// Sends the reply to the message. In LMTP the application answers either for all recipients at once
+/// or for each of them.
 fn message_answered(recipients: u32, answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
     match (core.settings.protocol, answer) {
         (Protocol::Smtp, answer) => {

@@ -14,7 +14,8 @@ pub(crate) struct SimulatedLink {
 }
 
 impl SimulatedLink {
-    /// Creates a link whose cuts and delays follow from `seed`, and which breaks after `breaks_after` bytes.
+    /// Creates a link whose cuts and delays follow from `seed`. The link breaks after `breaks_after`
+    /// bytes.
     pub(crate) fn new(seed: u64, breaks_after: u64) -> Self {
         let blocks = VecDeque::new();
         Self { blocks, rng: SplitMix64(seed), latest: Duration::ZERO, left: breaks_after, carried: 0 }
